@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, settings
 
 import corral
 from corral import config
+from corral.api import Corral
 from corral.kernel.clock import SetClock
-from corral.library import Corral
 from tests.support import disks, failure_report
 from tests.support.postgres import PostgresServer, find_binaries
 from tests.support.shelf import Shelf

@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 
-from corral.db.moves import StateTable
+from corral.api.operations import operations, rooms
+from corral.cli.main import COMMANDS, SECTIONS, root
 from corral.db.schema import tables
-from corral.interfaces.cli.main import COMMANDS, SECTIONS, root
-from corral.library.catalogue import declared
-from corral.library.foreign.tools import NAMES, tool_of
-from corral.library.operations import operations, rooms
+from corral.db.transitions import StateTable
+from corral.importers.tools import NAMES, tool_of
+from corral.services.store.sql_catalogue import declared
 
 DOCS = Path(__file__).parent.parent / "docs"
 NOTICE = "<!-- Written by `make docs` from the code. Do not edit. -->\n\n"
@@ -283,7 +283,7 @@ def imports() -> str:
 
 
 def _module_of(tool: str) -> str:
-    return f"corral.library.foreign.{tool.replace('-', '_')}"
+    return f"corral.importers.{tool.replace('-', '_')}"
 
 
 def manual() -> str:

@@ -18,7 +18,7 @@ from bench.opponents.sessions import (
     OpenAiAgentsOnPostgres,
     Talk,
 )
-from corral.library import Corral
+from corral.api import Corral
 
 TITLE = "openai-agents and langgraph, with their own store and with Corral's"
 ABOUT = """

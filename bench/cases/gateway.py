@@ -10,8 +10,8 @@ from bench.harness import Bar, Bench, Rates, Rival, Row
 from bench.opponents import open_store
 from bench.opponents.raw_gateway import RawGateway
 from corral.adapters.channels.contract import Incoming
-from corral.library import Corral
-from corral.rooms.gateway.model import Message
+from corral.api import Corral
+from corral.domain.chat.model import Message
 
 TITLE = "What a chat platform brings, SQLite, one process"
 ABOUT = """

@@ -5,7 +5,7 @@ import time
 
 from bench.harness import Bar, Bench, Rates, Rival, Row, Spread, percentile
 from bench.opponents import BODY, MAILBOX, open_store
-from corral.library import Corral
+from corral.api import Corral
 
 TITLE = "Sixty-four threads at full durability, SQLite"
 ABOUT = """

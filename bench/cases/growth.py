@@ -10,8 +10,8 @@ from bench.cases.history import ENGINES, EVENTS, LETTERS, SUBJECT, Engine, load_
 from bench.cases.start_up import CORRAL, run_command
 from bench.harness import Bar, Bench, Rates, Rival, Row, rate_of
 from bench.opponents import BODY, MAILBOX, CorralQueue
-from corral.db.sqlite_filing import EVERY
-from corral.library import Corral
+from corral.api import Corral
+from corral.db.sqlite_deferred_indexes import EVERY
 
 TITLE = "How cost grows to ten million rows"
 ABOUT = """

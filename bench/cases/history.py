@@ -9,9 +9,9 @@ import psycopg
 
 from bench.harness import Bar, Bench, Rates, Rival, Row, rate_of
 from bench.opponents import BODY, MAILBOX, CorralQueue, now_ms, open_store
-from corral.db.sqlite_filing import file_behind
-from corral.kernel.page import encode_cursor
-from corral.library import Corral
+from corral.api import Corral
+from corral.db.sqlite_deferred_indexes import file_behind
+from corral.kernel.pagination import encode_cursor
 
 TITLE = "The cost of a long history"
 ABOUT = """

@@ -165,7 +165,7 @@ def _accepted(server: Server) -> int:
 
 
 def serve_corral(pipe: Connection, path: Path) -> None:
-    from corral.interfaces.http.app import create_app
+    from corral.http.app import create_app
 
     store = open_store(f"sqlite:///{path}")
     for _ in range(WAITING):

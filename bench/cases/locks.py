@@ -15,7 +15,7 @@ import apsw
 import corral
 from bench.harness import Bar, Bench, Rates, Rival, Row
 from bench.opponents import ACTOR, now_ms, open_store
-from corral.library import Corral
+from corral.api import Corral
 
 TITLE = "Locks"
 ABOUT = """

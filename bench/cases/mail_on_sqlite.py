@@ -7,7 +7,7 @@ from functools import partial
 from bench.harness import Bar, Bench, Rates, Rival, Row
 from bench.opponents import MAILBOX, OWNER, CorralQueue, open_store, put_then_take
 from bench.opponents.raw_sqlite import PLAIN_CLAIM, RawSqlite
-from corral.library import Corral
+from corral.api import Corral
 
 TITLE = "Mail on SQLite, one process"
 ABOUT = """

@@ -11,7 +11,7 @@ from bench.harness import Bar, Bench, Comparison, Rival, Row
 from bench.opponents import BODY, MAILBOX, OWNER, open_store
 from bench.opponents.node import WAYS, NodePeer, Workplace, missing
 from bench.opponents.sessions import WORDS
-from corral.library import Corral
+from corral.api import Corral
 
 TITLE = "The rooms against better-sqlite3, drizzle and kysely in node"
 ABOUT = """

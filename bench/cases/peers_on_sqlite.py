@@ -10,7 +10,7 @@ from bench.harness import Bar, Bench, Comparison, Rates, Rival, Row
 from bench.opponents import MAILBOX, OWNER, CorralQueue, Queue, open_store, put_then_take
 from bench.opponents.on_sqlite import Huey, Litequeue, PersistQueue, hire_dbos
 from bench.opponents.raw_sqlite import RawSqlite
-from corral.library import Corral
+from corral.api import Corral
 
 TITLE = "Mail on SQLite against peers, one process"
 ABOUT = """

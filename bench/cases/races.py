@@ -11,8 +11,8 @@ from tests.support.keeping import CORRAL, Home
 from tests.support.racing import git, make_repository
 
 from bench.harness import Bar, Bench, Row, Spread
-from corral.library import Corral
-from corral.rooms.races.model import Attempt
+from corral.api import Corral
+from corral.domain.races.model import Attempt
 
 TITLE = "A race of sixteen"
 ABOUT = """

@@ -13,9 +13,9 @@ from pathlib import Path
 import corral
 from bench.harness import Bar, Bench, Rates, Rival, Row, Spread
 from corral.adapters import process
-from corral.adapters.keepers import StartingKeeper
-from corral.library import Corral
-from corral.rooms.runs.model import Run
+from corral.adapters.supervisor_process import StartingKeeper
+from corral.api import Corral
+from corral.domain.runs.model import Run
 
 TITLE = "Runs"
 ABOUT = """

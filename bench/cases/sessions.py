@@ -8,7 +8,7 @@ import apsw
 from bench.harness import Bar, Bench, Rates, Rival, Row, rate_of
 from bench.opponents import now_ms, open_store
 from bench.opponents.sessions import ByHand, CorralTalk, Talk
-from corral.library import Corral
+from corral.api import Corral
 
 TITLE = "Sessions and search"
 ABOUT = """

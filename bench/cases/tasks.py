@@ -7,7 +7,7 @@ from typing import Any
 from bench.cases.history import ENGINES, Engine
 from bench.harness import Bar, Bench, Rates, Rival, Row, Spread
 from bench.opponents import open_store
-from corral.library import Corral
+from corral.api import Corral
 
 TITLE = "Tasks"
 ABOUT = """

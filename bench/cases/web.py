@@ -13,7 +13,7 @@ from tests.support.machines import Machine
 from bench.cases.history import ENGINES, NUMBERS, PIECE, Engine, loaded
 from bench.harness import Bar, Bench, Rates, Rival, Row, Spread, percentile
 from bench.opponents import now_ms, open_store
-from corral.library import Corral
+from corral.api import Corral
 
 TITLE = "The dashboard"
 ABOUT = """
@@ -87,9 +87,9 @@ def _look(store: Corral) -> Rates:
     """The page as its function makes it: what is asked of the store, and the text."""
     from starlette.requests import Request
 
-    from corral.interfaces.web import overview
-    from corral.interfaces.web.visit import Visit
-    from corral.library.tokens import Who
+    from corral.api.tokens import Who
+    from corral.web import overview
+    from corral.web.request import Visit
 
     who = Who("tok_bench", "bench", "full", "token:bench", None, None)
     scope = {

@@ -14,7 +14,7 @@ from tests.support.keeping import Home
 from bench.harness import Bar, Bench, Rates, Rival, Row
 from corral.adapters import worktrees
 from corral.adapters.pool import pool_of
-from corral.library import Corral
+from corral.api import Corral
 
 TITLE = "Worktrees of a large repository"
 ABOUT = """

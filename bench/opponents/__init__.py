@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import corral
 from bench.harness import Rates
-from corral.library import Corral
+from corral.api import Corral
 
 MAILBOX = "queue:bench"
 ACTOR = "user:bench"

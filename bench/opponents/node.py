@@ -14,7 +14,7 @@ from typing import Any
 from bench.harness import Rates
 from bench.opponents import BODY, open_store
 from bench.opponents.sessions import WORDS
-from corral.db.sqlite_connections import LOG_PAGES
+from corral.db.sqlite_connection_set import LOG_PAGES
 
 HOME = Path(__file__).parent.parent / "node"
 WAYS = {

@@ -12,8 +12,8 @@ import msgspec
 from bench.opponents import ACTOR, now_ms
 from bench.opponents.raw_sqlite import connect
 from corral.adapters.channels.contract import Incoming
-from corral.library import Corral
-from corral.rooms.gateway.model import Message
+from corral.api import Corral
+from corral.domain.chat.model import Message
 
 MESSAGE = """
     INSERT INTO messages (channel_id, place_id, direction, kind, event_id, platform_ids, sender_id,

@@ -14,8 +14,8 @@ import apsw
 import msgspec
 
 from bench.opponents import ACTOR, BODY, LEASE_MS, MAILBOX, OWNER, now_ms, open_store
-from corral.db.sqlite_connections import LOG_PAGES
-from corral.db.sqlite_filing import EVERY, file_behind
+from corral.db.sqlite_connection_set import LOG_PAGES
+from corral.db.sqlite_deferred_indexes import EVERY, file_behind
 
 PUT = """
     INSERT INTO letters

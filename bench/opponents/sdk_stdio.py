@@ -7,9 +7,9 @@ import msgspec
 from mcp.server.mcpserver import MCPServer
 
 from bench.opponents import open_store
-from corral.interfaces.mcp import holding, talking
-from corral.interfaces.mcp.call import Call
-from corral.interfaces.mcp.identity import from_environment
+from corral.mcp.call import Call
+from corral.mcp.identity import from_environment
+from corral.mcp.tools import locks, mail
 
 server = MCPServer("sdk")
 store = open_store(None)
@@ -23,7 +23,7 @@ def _call(tool: str) -> Call:
 @server.tool()
 def send(to: str, text: str) -> dict[str, Any]:
     """Write a letter to another agent."""
-    told = talking.send(_call("send"), talking.Send(to=to, text=text))
+    told = mail.send(_call("send"), mail.Send(to=to, text=text))
     answer: dict[str, Any] = msgspec.to_builtins(told)
     return answer
 
@@ -31,7 +31,7 @@ def send(to: str, text: str) -> dict[str, Any]:
 @server.tool()
 def lock_list() -> dict[str, Any]:
     """Who holds which files."""
-    told = holding.lock_list(_call("lock_list"), holding.LockListAsked())
+    told = locks.lock_list(_call("lock_list"), locks.LockListAsked())
     answer: dict[str, Any] = msgspec.to_builtins(told)
     return answer
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import apsw
 
 from bench.opponents import now_ms, open_store
-from corral.library import Corral
+from corral.api import Corral
 
 LAST = 50
 WORDS = "The tests pass now; the cause was a missing index on the table of turns. " * 3

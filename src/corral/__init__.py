@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from corral import errors as errors
-    from corral.library import Corral as Corral
-    from corral.library import open as open
+    from corral.api import Corral as Corral
+    from corral.api import open as open
 
 __version__ = "0.1.0"
 __all__ = ["Corral", "__version__", "errors", "open"]
@@ -19,9 +19,9 @@ __all__ = ["Corral", "__version__", "errors", "open"]
 
 def __getattr__(name: str) -> "Any":
     if name in ("Corral", "open"):
-        from corral import library
+        from corral import api
 
-        return getattr(library, name)
+        return getattr(api, name)
     if name == "errors":
         from importlib import import_module
 

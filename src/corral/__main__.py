@@ -15,12 +15,12 @@ def _run_hook() -> "NoReturn":
     import os
 
     gc.disable()  # nothing lives long enough to be collected
-    from corral.kernel.loading import load_msgspec
+    from corral.kernel.lazy_msgspec import load_msgspec
 
     load_msgspec()
-    from corral.interfaces import hook
+    from corral import hooks
 
-    code = hook.run(sys.argv[2:])
+    code = hooks.run(sys.argv[2:])
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # the store is closed, and there is nothing to take down
@@ -38,19 +38,21 @@ def main() -> None:
     if sys.argv[1:2] == ["run"] and "--help" not in sys.argv:
         from contextlib import suppress
 
-        from corral.adapters import keepers
+        from corral.adapters import supervisor_process
 
         with suppress(OSError):  # no process, no descriptor: whoever needs it tries, and says so
-            keepers.early = keepers.StartingKeeper()  # it loads while the words are understood
+            supervisor_process.early = (
+                supervisor_process.StartingKeeper()
+            )  # it loads while the words are understood
     if sys.argv[1:] == ["mcp"]:
         # Agents start it with each of their runs, and some do not wait for a slow one.
-        from corral.kernel.loading import load_msgspec
+        from corral.kernel.lazy_msgspec import load_msgspec
 
         load_msgspec()
-        from corral.interfaces.mcp.stdio import run as serve
+        from corral.mcp.stdio import run as serve
 
         sys.exit(serve())
-    from corral.interfaces.cli.main import run
+    from corral.cli.main import run
 
     sys.exit(run(sys.argv[1:]))
 

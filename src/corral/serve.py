@@ -27,16 +27,16 @@ from starlette.applications import Starlette
 
 from corral import config
 from corral.adapters import process, run_marks
-from corral.adapters.daemons import PORT, Daemon, Seat, file_of, version_at
+from corral.adapters.daemon_process import PORT, Daemon, Seat, file_of, version_at
 from corral.adapters.redaction import Redaction
+from corral.api import Corral, open_service
 from corral.daemon.host import Host
-from corral.interfaces.http.app import LOCAL, create_app
-from corral.interfaces.http.connections import server_options
-from corral.interfaces.mcp.http import routes as tool_routes
-from corral.interfaces.web.pages import error_page
-from corral.interfaces.web.pages import routes as page_routes
+from corral.http.app import LOCAL, create_app
+from corral.http.connections import server_options
 from corral.kernel.errors import CorralError, Invalid, Refused
-from corral.library import Corral, open_service
+from corral.mcp.http import routes as tool_routes
+from corral.web.pages import error_page
+from corral.web.pages import routes as page_routes
 
 GRACE = 10.0  # seconds for what is being done when the daemon is told to end
 LAST_ANSWERS = 2  # seconds of these for requests that are being answered

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters.boxed import inbound, inside, outbound
-from corral.adapters.boxed.files import Files, acknowledge
-from corral.adapters.boxed.outbound import Busy, Damaged, Torn
-from corral.adapters.boxed.rows import Outcome, Picture, Row, Snapshot, Target
-from corral.adapters.boxed.schema import OUTBOUND, Folder
+from corral.adapters.sandbox_bridge import agent_client, inbound, outbound
+from corral.adapters.sandbox_bridge.files import Files, acknowledge
+from corral.adapters.sandbox_bridge.outbound import Busy, Damaged, Torn
+from corral.adapters.sandbox_bridge.rows import Outcome, Picture, Row, Snapshot, Target
+from corral.adapters.sandbox_bridge.schema import OUTBOUND, Folder
 from tests.support.processes import Child
 
 pytestmark = pytest.mark.slow
@@ -420,7 +420,7 @@ def test_what_a_dead_writer_left_is_mended_inside_and_never_here(folder: Folder)
     assert os.path.getsize(f"{folder.outbound}-journal") > 0
     with pytest.raises(Torn):
         read(folder)
-    inside.mend(folder.outbound)
+    agent_client.mend(folder.outbound)
     found = read(folder)
     assert [row.id for row in found.rows] == [id]
     assert found.state == {}
@@ -491,10 +491,10 @@ def test_an_agent_that_reads_nothing_of_what_it_is_told_has_not_failed(folder: F
         "top": folder.top,
         "args": ["/bin/true"],
         "env": {},
-        "stdin": inside.MARK,
+        "stdin": agent_client.MARK,
         "provider": "plain",
     }
     for n in range(50):
         words = json.dumps({"text": "x" * (100_000 if n % 2 else 10)})
         inbound.show(folder, Picture(rows=[Row(f"let_{n}.1", "chat", NOW, words)]), NOW)
-        assert inside.run(order) == 0
+        assert agent_client.run(order) == 0

@@ -7,8 +7,8 @@ import pytest
 
 from corral.adapters.channels import registry
 from corral.adapters.channels.contract import Traits
+from corral.api import Corral
 from corral.kernel.errors import Invalid
-from corral.library import Corral
 
 ADAPTER = """
 from corral.adapters.channels.contract import Batch, Outgoing, Plain, Sent, Traits

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters import history, merging, worktrees
+from corral.adapters import history, merges, worktrees
 from corral.adapters.checkouts import checkout_at, checkout_of, disarm
 from tests.support.repositories import commit, git, new_repository, write
 
@@ -90,7 +90,7 @@ def test_a_merge_writes_into_no_folder_that_an_agent_has_named(
     (own_of(one) / "HEAD").write_text("ref: refs/heads/wanted\n")
     git(one, "read-tree", "wanted")
     say_it_is_at(one, home)
-    assert merging.merge(str(repository), work, "wanted", message="merge it").outcome == "merged"
+    assert merges.merge(str(repository), work, "wanted", message="merge it").outcome == "merged"
     assert git(repository, "rev-parse", "wanted") == work
     assert not (home / ".profile").exists()
     if there:
@@ -103,7 +103,7 @@ def test_a_merge_moves_the_branch_that_was_named_and_no_others(repository: Path)
     work = commit(one, {"new": "x\n"})
     (own_of(one) / "HEAD").write_text("ref: refs/heads/wanted\n")
     say_it_is_at(one, two)
-    merging.merge(str(repository), work, "wanted", message="merge it")
+    merges.merge(str(repository), work, "wanted", message="merge it")
     assert git(repository, "rev-parse", "wanted") == work
     assert git(repository, "rev-parse", "corral/two") == git(repository, "rev-parse", "main")
     assert not (two / "new").exists()

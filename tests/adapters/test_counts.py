@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.adapters.counts import Counts, from_junit, from_output
+from corral.adapters.test_reports import Counts, from_junit, from_output
 
 pytestmark = pytest.mark.slow
 

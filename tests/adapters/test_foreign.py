@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.adapters.foreign import copying
-from corral.adapters.foreign.database import PIECE_ROWS, Foreign, opened
-from corral.adapters.foreign.times import moment_of
 from corral.db.schema import tables
+from corral.importers.mapping import KEPT, NOT_TAKEN
+from corral.importers.source import copy
+from corral.importers.source.database import PIECE_ROWS, Foreign, opened
+from corral.importers.source.times import moment_of
+from corral.importers.tools import NAMES, check_is_of, tool_of
 from corral.kernel.clock import DAY, YEAR
 from corral.kernel.errors import CorralError, Invalid, NotFound, Refused
-from corral.library.foreign.mapping import KEPT, NOT_TAKEN
-from corral.library.foreign.tools import NAMES, check_is_of, tool_of
 from tests.support import foreign
 from tests.support.processes import Child, as_nobody
 
@@ -101,7 +101,7 @@ def moving_money(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
     a copy fits into a pause.
     """
     failed_copies = 0
-    copied = copying._copied
+    copied = copy._copied
 
     def copied_and_counted(*paths: Path) -> bool:
         nonlocal failed_copies
@@ -109,7 +109,7 @@ def moving_money(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
         failed_copies = 0 if done else failed_copies + 1
         return done
 
-    monkeypatch.setattr(copying, "_copied", copied_and_counted)
+    monkeypatch.setattr(copy, "_copied", copied_and_counted)
     path = tmp_path / "s.db"
     writer = apsw.Connection(str(path))
     writer.execute(
@@ -151,8 +151,8 @@ def test_a_source_that_is_written_over_all_the_time_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = foreign.make(tmp_path / "s.db", foreign.AGENT_YES, {}, wal=True)
-    monkeypatch.setattr(copying, "TRIES", 3)
-    monkeypatch.setattr(copying, "_copied", lambda *_: False)
+    monkeypatch.setattr(copy, "TRIES", 3)
+    monkeypatch.setattr(copy, "_copied", lambda *_: False)
     with pytest.raises(Refused, match="written all the time"), opened(path):
         pass
 
@@ -212,7 +212,7 @@ def test_a_file_that_may_not_be_read_is_refused() -> None:
 
 def test_a_locked_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = foreign.make(tmp_path / "s.db", foreign.AGENT_YES, foreign.AGENT_YES_ROWS)
-    monkeypatch.setattr(copying, "BUSY_MS", 50)
+    monkeypatch.setattr(copy, "BUSY_MS", 50)
     writer = apsw.Connection(str(path))
     writer.execute("BEGIN EXCLUSIVE")
     try:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from corral.adapters import git as adapter
-from corral.adapters import history, merging, worktrees
+from corral.adapters import history, merges, worktrees
 from corral.kernel.errors import Conflict, Invalid, Refused
 from tests.support.disks import fill
 from tests.support.racing import tree_of
@@ -29,8 +29,8 @@ def attempt(repository: Path, name: str, files: dict[str, str | bytes]) -> str:
     return commit(folder, files)
 
 
-def merged(repository: Path, work: str, branch: str = "main", **more: bool) -> merging.Merge:
-    return merging.merge(str(repository), work, branch, message="merge it", **more)
+def merged(repository: Path, work: str, branch: str = "main", **more: bool) -> merges.Merge:
+    return merges.merge(str(repository), work, branch, message="merge it", **more)
 
 
 def test_a_branch_with_nothing_of_its_own_is_moved_forward_with_its_files(
@@ -160,7 +160,7 @@ def test_a_branch_that_moves_in_the_meantime_is_left_alone(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = attempt(repository, "one", {"new": "x\n"})
-    real = merging._checkout
+    real = merges._checkout
 
     def slowly(top: str, branch: str) -> object:
         found = real(top, branch)
@@ -169,7 +169,7 @@ def test_a_branch_that_moves_in_the_meantime_is_left_alone(
         return found
 
     git(repository, "branch", "target")
-    monkeypatch.setattr(merging, "_checkout", slowly)
+    monkeypatch.setattr(merges, "_checkout", slowly)
     for branch in ("main", "target"):
         with pytest.raises(Conflict, match="moved in the meantime"):
             merged(repository, work, branch)
@@ -203,9 +203,9 @@ def test_histories_that_have_nothing_in_common_are_refused(repository: Path) -> 
 # -- grafts ----------------------------------------------------------------------------------------
 
 
-def graft(repository: Path, commit: str, **more: object) -> merging.Graft:
+def graft(repository: Path, commit: str, **more: object) -> merges.Graft:
     folder = str(repository.parent / "winner")
-    return merging.graft(str(repository), folder, commit, message="grafted", **more)
+    return merges.graft(str(repository), folder, commit, message="grafted", **more)
 
 
 def test_chosen_files_of_a_loser_come_onto_the_winner(repository: Path) -> None:

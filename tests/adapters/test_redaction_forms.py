@@ -11,7 +11,7 @@ import pytest
 
 from corral.adapters.output.redact import Redactor, redact
 from corral.adapters.redaction import Redaction
-from corral.library import Corral
+from corral.api import Corral
 
 SECRET = "hunter2-s3cr3t'\"<&>$`value/+x!"
 AROUND = b"a prefix that moves it to another column: %b and a tail that goes on and on"

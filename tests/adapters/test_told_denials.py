@@ -4,7 +4,7 @@ import json
 from typing import Any, cast
 
 from corral.adapters.providers.claude import ClaudeParser
-from corral.library.telling import Telling
+from corral.services.runs.transcript_text import Telling
 
 WHY = "Claude requested permissions to write to a.txt, but you haven't granted it yet."
 

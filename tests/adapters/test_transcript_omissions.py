@@ -9,7 +9,7 @@ import pytest
 from corral.adapters.providers.facts import Said, Used
 from corral.adapters.transcripts import claude, codex
 from corral.adapters.transcripts.omissions import count_omissions
-from corral.library import Corral
+from corral.api import Corral
 
 FIXTURES = Path(__file__).parents[1] / "fixtures/transcripts"
 

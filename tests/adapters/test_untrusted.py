@@ -8,12 +8,12 @@ from pathlib import Path
 import apsw
 import pytest
 
-from corral.adapters.foreign import copying
-from corral.adapters.foreign.copying import Unreadable
-from corral.adapters.foreign.database import opened
-from corral.db.sqlite_care import check_file
+from corral.db.sqlite_maintenance import check_file
+from corral.importers.source import copy
+from corral.importers.source.copy import Unreadable
+from corral.importers.source.database import opened
 from corral.kernel.errors import Refused
-from corral.untrusted import TimeLimit, harden
+from corral.untrusted_sqlite import TimeLimit, harden
 from tests.support import foreign
 
 # Counts to 10^12; a reader that evaluates it never comes back.
@@ -80,7 +80,7 @@ READ = """
     limit = 700 * 1024 * 1024
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CPU, (8, 8))
-    from corral.adapters.foreign.database import opened
+    from corral.importers.source.database import opened
     with opened(Path(sys.argv[1])) as file:
         pieces = [each for table in file.tables for each in file.pieces(table, ("id",))]
         rows = [row for piece in pieces for row in piece]
@@ -136,7 +136,9 @@ def test_a_value_that_is_too_long_is_refused(
     path = foreign.make_agent_yes(tmp_path)
     foreign.change(path, "UPDATE projects SET prompt = hex(zeroblob(2000000))")
     monkeypatch.setitem(
-        sys.modules["corral.untrusted"].__dict__["_LIMITS"], apsw.SQLITE_LIMIT_LENGTH, 1_000_000
+        sys.modules["corral.untrusted_sqlite"].__dict__["_LIMITS"],
+        apsw.SQLITE_LIMIT_LENGTH,
+        1_000_000,
     )
     with pytest.raises(Unreadable), opened(path) as file:
         list(file.pieces("projects", ("id",)))
@@ -151,7 +153,7 @@ def test_a_source_that_does_not_fit_on_the_disk_is_refused(
     with pytest.raises(Refused) as caught, opened(path):
         pass
     assert "free" in caught.value.message
-    assert copying._SPARE
+    assert copy._SPARE
 
 
 def test_a_check_of_a_store_with_a_foreign_schema_does_not_run_its_code(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from functools import partial
 
 import corral
 from corral.adapters.providers.facts import Used
+from corral.api import Corral
+from corral.domain.charges.model import Price
 from corral.kernel.errors import Refused
-from corral.library import Corral
-from corral.rooms.charges.model import Price
 from tests.support.invariants import check_store
 from tests.support.processes import at_once
 from tests.support.threads import race

@@ -11,8 +11,8 @@ from corral.db.database import CLOSED
 from corral.db.postgres_pool import MAX_CONNECTIONS
 from corral.db.sqlite import SqliteDatabase
 from corral.db.tx import Tx
+from corral.domain.mail import ops as mail
 from corral.kernel.errors import Refused
-from corral.rooms.mail import ops as mail
 from tests.support.fresh import wait_until_alone
 from tests.support.postgres import PostgresServer
 from tests.support.threads import SECONDS, Racer

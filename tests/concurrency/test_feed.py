@@ -9,9 +9,9 @@ from functools import partial
 import pytest
 
 import corral
-from corral.library import Corral
-from corral.rooms.events.model import Event
-from corral.rooms.mail import ops as mail
+from corral.api import Corral
+from corral.domain.events.model import Event
+from corral.domain.mail import ops as mail
 from tests.support.listeners import HOUR, disable_safety_polls
 from tests.support.postgres import PostgresServer
 from tests.support.processes import Signal

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 import corral
-from corral.db.group import Job
+from corral.api import Corral
+from corral.api.operation import Room, write
+from corral.db.group_commit import Job
 from corral.db.tx import Tx
+from corral.domain.mail import ops as mail
 from corral.kernel.clock import SetClock
 from corral.kernel.errors import CorralError, Held, Invalid
-from corral.library import Corral
-from corral.library.operation import Room, write
-from corral.rooms.mail import ops as mail
 from tests.support.invariants import check_store
 from tests.support.keeping import until
 from tests.support.threads import SECONDS, Racer

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import pytest
 
 import corral
+from corral.api import Corral
 from corral.kernel.errors import Held
-from corral.library import Corral
 from tests.support.invariants import check_store
 from tests.support.listeners import call_before_waits, disable_safety_polls
 from tests.support.processes import Child, Signal, at_once

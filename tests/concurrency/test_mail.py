@@ -10,10 +10,10 @@ from typing import NamedTuple
 import pytest
 
 import corral
+from corral.api import Corral
 from corral.db.tx import Tx
+from corral.domain.mail import ops
 from corral.kernel.clock import SetClock
-from corral.library import Corral
-from corral.rooms.mail import ops
 from tests.support.invariants import check_store
 from tests.support.meeting import meanwhile
 from tests.support.processes import at_once

@@ -8,24 +8,24 @@ import pytest
 from corral.adapters.channels.contract import Incoming
 from corral.adapters.output.seal import seal
 from corral.adapters.transcripts.transcript import Head
+from corral.api import Corral
 from corral.db.tx import Tx
+from corral.domain.chat.inbound import receive
+from corral.domain.delegations import ops as delegations
+from corral.domain.groups import posts
+from corral.domain.host_requests import ops as requests
+from corral.domain.imports import ops as imports
+from corral.domain.locks import ops as locks
+from corral.domain.mail import ops as mail
+from corral.domain.outputs import ops as outputs
+from corral.domain.runs import heartbeat
+from corral.domain.runs import ops as runs
+from corral.domain.schedules import ops as schedules
+from corral.domain.sessions import ops as sessions
+from corral.domain.tasks import heartbeat as keeping_tasks
 from corral.kernel.clock import DAY, MINUTE, SetClock
-from corral.kernel.end import End
 from corral.kernel.errors import Conflict, Held, Refused
-from corral.library import Corral
-from corral.rooms.delegations import ops as delegations
-from corral.rooms.gateway import receiving
-from corral.rooms.groups import posting
-from corral.rooms.imports import ops as imports
-from corral.rooms.locks import ops as locks
-from corral.rooms.mail import ops as mail
-from corral.rooms.outputs import ops as outputs
-from corral.rooms.requests import ops as requests
-from corral.rooms.runs import keeping
-from corral.rooms.runs import ops as runs
-from corral.rooms.schedules import ops as schedules
-from corral.rooms.sessions import ops as sessions
-from corral.rooms.tasks import keeping as keeping_tasks
+from corral.kernel.exit_status import End
 from tests.support.channels import Chat
 from tests.support.meeting import meanwhile
 from tests.support.runs import held, queued, running
@@ -35,7 +35,7 @@ from tests.support.store import rows
 def test_a_run_that_is_stopped_as_it_starts_is_stopped(store: Corral) -> None:
     id = queued(store).id
     stop = partial(store.runs.begin_to_stop, id, reason="not needed")
-    stopped = meanwhile(store, lambda tx: keeping.start(tx, id, held()), stop).result()
+    stopped = meanwhile(store, lambda tx: heartbeat.start(tx, id, held()), stop).result()
     assert (stopped.state, stopped.stop_reason) == ("stopping", "not needed")
 
 
@@ -148,7 +148,7 @@ def test_what_is_acknowledged_as_its_alert_is_removed_stays_done(store: Corral) 
 
 
 def _raise_alert(tx: Tx, subject: str) -> str:
-    from corral.rooms.alerts import ops as alerts
+    from corral.domain.alerts import ops as alerts
 
     return alerts.raise_alert(tx, "failed", subject, edge=1)[0].id
 
@@ -216,7 +216,7 @@ def test_the_first_words_of_two_people_in_a_place_are_both_heard(store: Corral) 
     ann = Incoming(event_id="e-ann", place="room", sender="ann", text="hello")
     second = meanwhile(
         store,
-        lambda tx: receiving.receive(tx, chat.channel.id, ann),
+        lambda tx: receive.receive(tx, chat.channel.id, ann),
         partial(chat.says, "hello", sender="bob"),
     ).result()
     assert second.state == "heard"
@@ -226,13 +226,13 @@ def test_the_first_words_of_two_people_in_a_place_are_both_heard(store: Corral) 
 def test_of_two_who_give_a_post_its_last_sign_one_does(store: Corral) -> None:
     store.groups.create("build", members=["user:ann", "user:bob"])
     store.groups.post("build", "hello", author="user:ann")
-    for n in range(posting.MAX_SIGNS - 1):
+    for n in range(posts.MAX_SIGNS - 1):
         store.groups.react("build", 1, f"s{n}", member="user:ann")
-    first = partial(posting.react, group="build", number=1, sign="a", member="user:ann")
+    first = partial(posts.react, group="build", number=1, sign="a", member="user:ann")
     second = partial(store.groups.react, "build", 1, "b", member="user:bob")
     assert isinstance(meanwhile(store, first, second).error, Refused)
     (post,) = store.groups.read("build").items
-    assert len(post.reactions) == posting.MAX_SIGNS
+    assert len(post.reactions) == posts.MAX_SIGNS
     store.groups.react("build", 1, "a", member="user:bob")
 
 

@@ -8,9 +8,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import corral
+from corral.domain.nodes.model import Node
 from corral.kernel.clock import SECOND
 from corral.kernel.errors import Held
-from corral.rooms.nodes.model import Node
 from tests.support.clocks import SharedClock
 from tests.support.invariants import check_store
 from tests.support.processes import SECONDS, Child, Counters, at_once

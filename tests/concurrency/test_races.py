@@ -7,10 +7,10 @@ import pytest
 
 import corral
 from corral.adapters import process
-from corral.kernel.end import End
+from corral.api import Corral
+from corral.domain.races import driver
 from corral.kernel.errors import Conflict
-from corral.library import Corral
-from corral.rooms.races import doing
+from corral.kernel.exit_status import End
 from tests.support.invariants import check_store
 from tests.support.processes import at_once
 from tests.support.racing import attempts, git, make_repository, states
@@ -86,7 +86,7 @@ def test_the_end_of_a_run_may_be_told_by_many_at_the_same_moment(url: str, tmp_p
         with corral.open(url) as store:
             for run in runs:
                 with store.transaction() as tx:
-                    doing.end_of_run(tx, run)
+                    driver.end_of_run(tx, run)
 
     at_once([lambda n=n: tell(n) for n in range(DRIVERS)])
     with corral.open(url) as store:

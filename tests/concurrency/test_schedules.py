@@ -4,9 +4,9 @@ from collections import Counter
 from functools import partial
 
 import corral
+from corral.api import Corral
 from corral.kernel.clock import HOUR, MINUTE, SetClock
 from corral.kernel.errors import Refused
-from corral.library import Corral
 from tests.support.invariants import check_store
 from tests.support.processes import at_once
 from tests.support.threads import race

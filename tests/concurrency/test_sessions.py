@@ -5,8 +5,8 @@ from functools import partial
 from itertools import pairwise
 
 import corral
-from corral.library import Corral
-from corral.rooms.sessions.model import NewTurn
+from corral.api import Corral
+from corral.domain.sessions.model import NewTurn
 from tests.support.invariants import check_store
 from tests.support.processes import at_once
 from tests.support.store import walk

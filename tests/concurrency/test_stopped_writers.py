@@ -15,11 +15,11 @@ from unittest.mock import patch
 import pytest
 
 import corral
-from corral.db import turnstile
-from corral.db.turnstile import Turnstile, is_stopped
+from corral.api import Corral
+from corral.db import write_lock
+from corral.db.write_lock import Turnstile, is_stopped
+from corral.domain.mail import ops as mail
 from corral.kernel.errors import StoreUnavailable
-from corral.library import Corral
-from corral.rooms.mail import ops as mail
 from tests.support.invariants import check_store
 from tests.support.keeping import until
 from tests.support.kernel_locks import holds_lock
@@ -34,12 +34,12 @@ NEVER = 3_600.0
 @pytest.fixture(autouse=True)
 def _long_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A write that is to succeed does so on a slow machine, too."""
-    monkeypatch.setattr(turnstile, "PATIENCE", NEVER)
+    monkeypatch.setattr(write_lock, "PATIENCE", NEVER)
 
 
 @contextmanager
 def short_patience() -> Iterator[None]:
-    with patch.object(turnstile, "PATIENCE", PATIENCE):
+    with patch.object(write_lock, "PATIENCE", PATIENCE):
         yield
 
 

@@ -5,8 +5,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import corral
+from corral.api import Corral
 from corral.kernel.errors import Conflict, CorralError
-from corral.library import Corral
 from tests.support.invariants import check_store
 from tests.support.processes import at_once
 from tests.support.store import rows

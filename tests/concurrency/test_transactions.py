@@ -4,12 +4,12 @@ import threading
 
 import pytest
 
+from corral.api import Corral
+from corral.api.operation import Room, write
 from corral.db.tx import Tx
+from corral.domain.mail import ops as mail
+from corral.domain.settings import ops as settings
 from corral.kernel.errors import Invalid
-from corral.library import Corral
-from corral.library.operation import Room, write
-from corral.rooms.mail import ops as mail
-from corral.rooms.settings import ops as settings
 from tests.support.invariants import check_store
 from tests.support.threads import SECONDS, Racer
 

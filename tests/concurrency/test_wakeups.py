@@ -8,7 +8,7 @@ import pytest
 
 import corral
 from corral.db import wakeups
-from corral.rooms.mail import ops as mail
+from corral.domain.mail import ops as mail
 from tests.support.listeners import HOUR, call_before_waits, disable_safety_polls
 from tests.support.processes import Child, Signal
 from tests.support.threads import Racer

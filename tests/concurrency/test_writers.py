@@ -13,11 +13,11 @@ import apsw
 import pytest
 
 import corral
-from corral.db import turnstile
-from corral.db.turnstile import Door
+from corral.api import Corral
+from corral.db import write_lock
+from corral.db.write_lock import Door
+from corral.domain.mail import ops as mail
 from corral.kernel.ids import number_of
-from corral.library import Corral
-from corral.rooms.mail import ops as mail
 from tests.support.invariants import check_store
 from tests.support.keeping import until
 from tests.support.kernel_locks import holds_lock, requests_lock, waits_for_lock
@@ -30,7 +30,7 @@ ROUNDS = 10
 @pytest.fixture(autouse=True)
 def _long_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that waits in vain fails by the test's own limit, not by a slow machine."""
-    monkeypatch.setattr(turnstile, "PATIENCE", 3_600.0)
+    monkeypatch.setattr(write_lock, "PATIENCE", 3_600.0)
 
 
 @pytest.fixture

@@ -2,11 +2,11 @@
 
 import msgspec
 
-from corral.interfaces.http.agents import RULES
-from corral.interfaces.http.api import NEVER_KEPT, SLOW
-from corral.interfaces.http.describe import document, page
-from corral.library.calls import LOCAL, STREAMS, WAITS, calls
-from corral.library.operations import operations
+from corral.api.operations import operations
+from corral.api.remote_table import LOCAL, STREAMS, WAITS, calls
+from corral.http.agent_permissions import RULES
+from corral.http.api import NEVER_KEPT, SLOW
+from corral.http.openapi import document, page
 
 ROWS = list(operations())
 CALLS = {call.name: call for call in calls()}

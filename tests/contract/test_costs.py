@@ -13,11 +13,11 @@ import pytest
 
 from corral.adapters.channels.contract import Incoming
 from corral.adapters.providers.facts import Used
+from corral.api import Corral
 from corral.db.statement import Statement
+from corral.domain.checkpoints.model import NewWrite
+from corral.domain.mail import ops as mail
 from corral.kernel.clock import HOUR, SetClock
-from corral.library import Corral
-from corral.rooms.checkpoints.model import NewWrite
-from corral.rooms.mail import ops as mail
 from tests.support.runs import held, order, queued, running, starting
 from tests.support.trace import Trace, traced
 

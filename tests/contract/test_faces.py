@@ -1,7 +1,7 @@
 """Every operation of the library can be reached from the command line, or says why not."""
 
-from corral.interfaces.cli.main import root
-from corral.library.operations import operations
+from corral.api.operations import operations
+from corral.cli.main import root
 
 # attribute.verb -> why people have no use for it on the command line, or where it is instead.
 ELSEWHERE = {

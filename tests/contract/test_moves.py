@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from corral.db.moves import StateTable, create, move
-from corral.db.moves_many import create_many, import_many, move_many
+from corral.api import Corral
+from corral.db.bulk_transitions import create_many, import_many, move_many
 from corral.db.statement import Row
+from corral.db.transitions import StateTable, create, move
 from corral.kernel.errors import Held, IllegalMove, Invalid, NotFound
-from corral.library import Corral
 from tests.support.cases import each_case
 from tests.support.state_rows import NAMES, ROWS, has_lease, insert, state_tables, tied_to
 from tests.support.store import record, rows, unchanged

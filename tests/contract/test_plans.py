@@ -17,23 +17,23 @@ import pytest
 import corral
 from corral.adapters.channels.contract import Incoming
 from corral.adapters.providers.facts import Used
-from corral.db import sqlite_filing
+from corral.api import Corral
+from corral.api.idempotency import Key, once
+from corral.db import sqlite_deferred_indexes
+from corral.domain.charges.model import Price
+from corral.domain.chat.conversations import long_running, turns
+from corral.domain.checkpoints.model import NewWrite
+from corral.domain.decisions import ops as decisions
+from corral.domain.mail import queries as letters
+from corral.domain.mail import sql as mail_sql
+from corral.domain.questions import ops as questions
+from corral.domain.races import driver, heartbeat, selection
+from corral.domain.runs import ops as runs
+from corral.domain.runs.model import Attention, Sample
+from corral.domain.sandbox_bridge import ops as boxes
 from corral.kernel.clock import SetClock
-from corral.kernel.end import End
-from corral.kernel.page import encode_cursor
-from corral.library import Corral
-from corral.library.once import Key, once
-from corral.rooms.boxes import ops as boxes
-from corral.rooms.charges.model import Price
-from corral.rooms.checkpoints.model import NewWrite
-from corral.rooms.decisions import ops as decisions
-from corral.rooms.gateway import staying, talking
-from corral.rooms.mail import looking as letters
-from corral.rooms.mail import sql as mail_sql
-from corral.rooms.questions import ops as questions
-from corral.rooms.races import choosing, doing, keeping
-from corral.rooms.runs import ops as runs
-from corral.rooms.runs.model import Attention, Sample
+from corral.kernel.exit_status import End
+from corral.kernel.pagination import encode_cursor
 from tests.support.cases import Cases
 from tests.support.history import fill
 from tests.support.plans import Plan, postgres_plan, sqlite_plan
@@ -63,7 +63,7 @@ DIFFER = {
 # SQLite fills these behind the writer; what is not in them yet is read by its number.
 FILED = {
     f"{table}_by_{column}": {f"{table}_by_{column}", f"{table}_pkey", "filed"}
-    for table, column in sqlite_filing.FILED.items()
+    for table, column in sqlite_deferred_indexes.FILED.items()
 }
 
 # One live run is found by its id in any of these, and the runs of states that few are in as well.
@@ -394,15 +394,15 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "races, the rounds that go on": (lambda c: c.races._open_rounds("h"), {"rounds_open"}),
     "races, whether an attempt waits for a run": (
-        lambda c: c._database.read(lambda tx: keeping.has_attempt(tx, "run_300")),
+        lambda c: c._database.read(lambda tx: heartbeat.has_attempt(tx, "run_300")),
         {"attempts_of_run"},
     ),
     "races, a round is taken": (
-        lambda c: c._database.write(lambda tx: doing.take(tx, ROUND, "driver:x")),
+        lambda c: c._database.write(lambda tx: driver.take(tx, ROUND, "driver:x")),
         {"rounds_pkey", "attempts_by_round", "verdicts_by_round"},
     ),
     "races, worktrees that are there": (
-        lambda c: c._database.read(lambda tx: choosing.in_place(tx, limit=5)),
+        lambda c: c._database.read(lambda tx: selection.in_place(tx, limit=5)),
         {"attempts_in_place"},
     ),
     "tasks.get by its key": (lambda c: c.tasks.get("k9"), {*TASK, "tasks_keys"}),
@@ -923,11 +923,11 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "messages, what is behind": (lambda c: c.gateway._behind(), {"messages_queued"}),
     "gateway, sessions whose run goes on": (
-        lambda c: c._database.read(talking.busy),
+        lambda c: c._database.read(turns.busy),
         {"talks_busy"},
     ),
     "gateway, a session's talk": (
-        lambda c: c._database.read(lambda tx: talking.talk_of(tx, SESSION)),
+        lambda c: c._database.read(lambda tx: turns.talk_of(tx, SESSION)),
         {"talks_pkey"},
     ),
     "gateway, what became of a boxed agent's messages": (
@@ -935,7 +935,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"boxed_outcomes_of_session"},
     ),
     "gateway, what came next for a run": (
-        lambda c: c._database.read(lambda tx: staying.has_next(tx, "run_401")),
+        lambda c: c._database.read(lambda tx: long_running.has_next(tx, "run_401")),
         {"letters_line", "letters_started", "letters_pkey", "talks_busy"},
     ),
     "mail, stalled mailboxes": (

@@ -28,8 +28,8 @@ from pathlib import Path
 
 import corral
 from corral import config
+from corral.api import Corral
 from corral.kernel.clock import HOUR
-from corral.library import Corral
 from tests.support.clocks import SharedClock
 from tests.support.fresh import wait_until_alone
 from tests.support.invariants import check_rows, check_store

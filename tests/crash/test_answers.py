@@ -5,9 +5,9 @@ from pathlib import Path
 
 import msgspec
 
+from corral.api import Corral
+from corral.api.idempotency import Key, once
 from corral.kernel.errors import Conflict
-from corral.library import Corral
-from corral.library.once import Key, once
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.library import Corral
+from corral.api import Corral
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
 from tests.crash.test_gateway import EVENTS, adapter, connect
 from tests.support.boxed import Inside, box

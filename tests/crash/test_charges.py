@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from corral.adapters.providers.facts import Used
+from corral.api import Corral
 from corral.kernel.errors import Refused
-from corral.library import Corral
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
 
 RUN = {"run_id": "run_1", "project_id": "prj_1"}

@@ -3,8 +3,8 @@ and a thread is copied, trimmed and forgotten as a whole."""
 
 from pathlib import Path
 
-from corral.library import Corral
-from corral.rooms.checkpoints.model import NewWrite
+from corral.api import Corral
+from corral.domain.checkpoints.model import NewWrite
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
 
 WRITES = [NewWrite(place, "notes", "json", b"%d" % place) for place in range(3)]

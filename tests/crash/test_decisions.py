@@ -3,10 +3,10 @@ proposed is told, once."""
 
 from pathlib import Path
 
+from corral.api import Corral
+from corral.domain.decisions.model import Decision
 from corral.kernel.clock import HOUR
 from corral.kernel.errors import Conflict
-from corral.library import Corral
-from corral.rooms.decisions.model import Decision
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
 
 ANN, ADA, LEAD = "user:ann", "agent:ada", "agent:lead"

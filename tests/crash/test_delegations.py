@@ -3,9 +3,9 @@ back whole."""
 
 from pathlib import Path
 
+from corral.api import Corral
+from corral.domain.delegations.model import Delegation
 from corral.kernel.clock import HOUR
-from corral.library import Corral
-from corral.rooms.delegations.model import Delegation
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
 
 ANN = "user:ann"

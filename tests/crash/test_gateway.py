@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from corral.adapters.channels.contract import Incoming, Outcome, Outgoing, Seen, Sent
-from corral.library import Corral
+from corral.api import Corral
 from tests.crash.harness import FreshUrl, Scenario, Step, World, crash_at_every_commit
 from tests.support.channels import KINDS, Fake, Runner
 

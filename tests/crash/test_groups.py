@@ -3,7 +3,7 @@ order."""
 
 from pathlib import Path
 
-from corral.library import Corral
+from corral.api import Corral
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
 
 ANN = "user:ann"

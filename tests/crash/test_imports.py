@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.library import Corral
+from corral.api import Corral
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
 from tests.support import foreign
 from tests.support.store import contents

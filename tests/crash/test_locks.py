@@ -3,10 +3,10 @@
 from itertools import combinations
 from pathlib import Path
 
+from corral.api import Corral
+from corral.domain.locks.wait_queue import exclude
 from corral.kernel.clock import MINUTE
 from corral.kernel.errors import Held
-from corral.library import Corral
-from corral.rooms.locks.line import exclude
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
 
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from corral.api import Corral
+from corral.domain.mail.model import Letter
 from corral.kernel.clock import HOUR, MINUTE
-from corral.library import Corral
-from corral.rooms.mail.model import Letter
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
 
 OUT = "queue:out"

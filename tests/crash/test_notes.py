@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from corral.library import Corral
+from corral.api import Corral
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
 
 VERSIONS = ("port is 1", "port is 2", "port is 3")

@@ -11,8 +11,8 @@ from corral.adapters.output.capped import CappedWriter
 from corral.adapters.output.read import Output
 from corral.adapters.output.seal import load_index
 from corral.adapters.process import host
+from corral.api import Corral
 from corral.config import run_folder
-from corral.library import Corral
 from tests.crash.harness import FreshUrl, Probe
 from tests.support.fresh import wait_until_alone
 from tests.support.invariants import check_store

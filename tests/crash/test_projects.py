@@ -3,8 +3,8 @@ of it is."""
 
 from pathlib import Path
 
+from corral.api import Corral
 from corral.kernel.clock import HOUR
-from corral.library import Corral
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
 from tests.support.store import rows
 from tests.support.tasks import project_with

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from corral.api import Corral
+from corral.domain.questions.model import Question
 from corral.kernel.clock import HOUR
 from corral.kernel.errors import Conflict
-from corral.library import Corral
-from corral.rooms.questions.model import Question
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from corral import config
 from corral.adapters import exports, process
-from corral.kernel.end import End
-from corral.library import Corral
-from corral.rooms.races.model import Race
+from corral.api import Corral
+from corral.domain.races.model import Race
+from corral.kernel.exit_status import End
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
 from tests.support.racing import attempts, git, make_repository, states
 from tests.support.runs import held, without_keepers

@@ -3,9 +3,9 @@ and the agent is told once."""
 
 from pathlib import Path
 
+from corral.api import Corral
+from corral.domain.chat.model import HOST
 from corral.kernel.errors import Conflict
-from corral.library import Corral
-from corral.rooms.gateway.model import HOST
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
 
 HELPER = {"name": "helper", "instructions": "Help with mails."}

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from corral.adapters.providers.facts import Used
+from corral.api import Corral
+from corral.domain.runs.model import Attention, Run, Sample
 from corral.kernel.clock import HOUR, MINUTE
-from corral.kernel.end import End
-from corral.library import Corral
-from corral.rooms.runs.model import Attention, Run, Sample
+from corral.kernel.exit_status import End
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit, nothing
 from tests.support.runs import held, next_queued, order, running, without_keepers
 

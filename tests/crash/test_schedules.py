@@ -3,10 +3,10 @@
 from collections import Counter
 from pathlib import Path
 
+from corral.api import Corral
+from corral.domain.mail.model import Letter
+from corral.domain.schedules.model import Schedule
 from corral.kernel.clock import DAY, HOUR, MINUTE
-from corral.library import Corral
-from corral.rooms.mail.model import Letter
-from corral.rooms.schedules.model import Schedule
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
 
 BOX = "queue:due"

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from corral.library import Corral
-from corral.rooms.sessions.model import NewTurn
+from corral.api import Corral
+from corral.domain.sessions.model import NewTurn
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit, nothing
 
 

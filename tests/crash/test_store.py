@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 import corral
+from corral.api import Corral
+from corral.domain.mail import ops as mail
+from corral.domain.settings import ops as settings
 from corral.kernel.clock import HOUR, SetClock
-from corral.library import Corral
-from corral.rooms.mail import ops as mail
-from corral.rooms.settings import ops as settings
 from tests.crash.harness import FreshUrl, Probe, Scenario, World, crash_at_every_commit, nothing
 from tests.support.clocks import SharedClock
 from tests.support.fresh import wait_until_alone

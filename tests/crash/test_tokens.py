@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from corral.api import Corral
 from corral.kernel.errors import Refused
-from corral.library import Corral
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit, nothing
 
 

@@ -10,9 +10,9 @@ import pytest
 import corral
 from corral.adapters import sandbox
 from corral.adapters.channels.contract import Batch, Incoming, Outcome, Outgoing
+from corral.api import Corral
 from corral.daemon.delivery import Delivery
 from corral.kernel.errors import IllegalMove
-from corral.library import Corral
 from tests.support import channels
 from tests.support.channels import Fake, Platform, bring_in
 

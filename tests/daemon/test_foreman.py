@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import corral
-from corral.daemon.examiner import Examiner
-from corral.daemon.foreman import Foreman
-from corral.library import Corral
+from corral.api import Corral
+from corral.daemon.task_checker import Examiner
+from corral.daemon.task_starter import Foreman
 from tests.support.tasks import board, told
 
 # Processes and worktrees; the queries are tested on both engines in tests/rooms.

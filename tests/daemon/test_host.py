@@ -10,10 +10,10 @@ import pytest
 
 import corral
 from corral.adapters import process
+from corral.api import Corral
 from corral.daemon.host import Host
 from corral.daemon.loop import Plain
 from corral.kernel.errors import Held
-from corral.library import Corral
 from tests.support.keeping import SECONDS, until
 from tests.support.runs import running
 
@@ -123,8 +123,8 @@ def test_who_was_taken_for_lost_joins_again(live: Corral, host: Callable[..., Ho
     node = live.nodes.serving("one")
     assert node is not None
     with live.transaction() as tx:
-        from corral.db.moves import move
-        from corral.rooms.nodes import sql
+        from corral.db.transitions import move
+        from corral.domain.nodes import sql
 
         move(tx, sql.NODES, "lose", node.id)
     until(lambda: live.nodes.serving("one"), "it is there again")

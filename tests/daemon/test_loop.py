@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 import pytest
 
+from corral.api import Corral
 from corral.daemon import loop as loops
 from corral.daemon.loop import Plain, Runner
 from corral.kernel.errors import StoreUnavailable
-from corral.library import Corral
 from tests.support.keeping import until
 
 FOREVER = 3_600.0

@@ -9,7 +9,7 @@ import pytest
 
 from corral.db.postgres_pool import PATIENCE
 from corral.db.statement import Statement
-from corral.rooms.runs.model import Run
+from corral.domain.runs.model import Run
 from tests.support.keeping import lives, until
 from tests.support.machines import Machine
 from tests.support.postgres import PostgresServer

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from corral import __version__
-from corral.adapters import daemons
-from corral.keeper.hold import HEARTBEAT
+from corral.adapters import daemon_process
+from corral.supervisor.lease import HEARTBEAT
 from tests.support.keeping import lives, until
 from tests.support.machines import Machine, children_of, cpu_of, memory_of
 
@@ -70,7 +70,11 @@ def test_a_second_daemon_says_who_is_there_and_leaves(one: Machine) -> None:
     # Without looking first, as two commands at the same moment would:
     env = one.env | {"CORRAL_STORE": one.url}
     late = subprocess.run(
-        daemons.command(["--port", "0"]), env=env, capture_output=True, check=False, timeout=60
+        daemon_process.command(["--port", "0"]),
+        env=env,
+        capture_output=True,
+        check=False,
+        timeout=60,
     )
     assert late.returncode == 4
     assert f"pid {one.pid}".encode() in late.stderr

@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 import pytest
 
+from corral.cli.main import EXIT_CODES, root
 from corral.db.lookup import list_of
-from corral.interfaces.cli.main import EXIT_CODES, root
-from corral.interfaces.http.problems import STATUS
+from corral.http.errors import STATUS
 from corral.kernel.errors import CorralError, StoreUnavailable
 from tests.support.state_rows import state_tables
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import click
 import pytest
 
-from corral.interfaces.cli.main import COMMANDS, root
+from corral.cli.main import COMMANDS, root
 from tests.docs.test_claims import DOCS, TOP, WRITTEN, named, resolved
 from tests.support.cli import Cli
 from tests.support.pages import NewFile, Shell, Step, fits, read
@@ -55,7 +55,7 @@ ELSEWHERE = {
     "corral up --install": "a service manager is needed; tests/adapters/test_units.py",
     "corral mail ack let_7 --fence 2": "how an operation goes; README.md acknowledges a letter",
     'corral progress report "half of it" --percent 50 --task login': "in a run; test_cli_tasks.py",
-    "corral alert deliver --watch": "it stays; tests/rooms/test_courier.py",
+    "corral alert deliver --watch": "it stays; tests/domain/test_courier.py",
     "corral mcp": "it serves until its input ends; tests/interfaces/test_mcp_protocol.py",
 }
 """Whole commands in sentences that are run elsewhere."""

@@ -12,16 +12,16 @@ import psycopg
 import pytest
 
 import corral
+from corral.api import Corral
 from corral.db.pooler import ask
 from corral.db.postgres import PostgresDatabase
-from corral.db.postgres_link import Link
+from corral.db.postgres_connection import Link
 from corral.db.postgres_pool import MAX_CONNECTIONS, SESSION_SETTINGS
 from corral.db.statement import Statement
 from corral.db.tx import Tx
+from corral.domain.mail import ops as mail
+from corral.domain.mail.sql import LETTERS
 from corral.kernel.errors import StoreUnavailable
-from corral.library import Corral
-from corral.rooms.mail import ops as mail
-from corral.rooms.mail.sql import LETTERS
 from tests.support.keeping import until
 
 BLOCKED = Statement("SELECT 1 FROM pg_locks WHERE NOT granted")

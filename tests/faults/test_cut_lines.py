@@ -10,10 +10,10 @@ from typing import NamedTuple
 import pytest
 
 import corral
+from corral.api import Corral
+from corral.domain.mail import ops as mail
 from corral.kernel.clock import HOUR, SetClock
 from corral.kernel.errors import CorralError, StoreUnavailable
-from corral.library import Corral
-from corral.rooms.mail import ops as mail
 from tests.support.invariants import check_store
 from tests.support.postgres import PostgresServer
 from tests.support.proxy import Proxy, When

@@ -9,9 +9,9 @@ import apsw
 import pytest
 
 import corral
+from corral.api import Corral
+from corral.domain.mail import ops as mail
 from corral.kernel.errors import StoreUnavailable
-from corral.library import Corral
-from corral.rooms.mail import ops as mail
 from tests.crash.harness import ALL
 from tests.support.cli import Cli
 from tests.support.postgres import PostgresServer

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 import corral
-from corral.db import notices
-from corral.db.notices import ServerClock
+from corral.db import notifications
+from corral.db.notifications import ServerClock
 from tests.support.postgres import find_binaries
 from tests.torture.chaos.world import Network, Server
 
@@ -80,6 +80,6 @@ def test_a_process_that_was_stopped_while_it_asked_for_the_time_asks_again(
         now += stops.pop(0)
         return told
 
-    monkeypatch.setattr(notices, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(notifications, "time", SimpleNamespace(monotonic=lambda: now))
     assert ServerClock(ask).now() == int(now * 1_000)
     assert stops == []

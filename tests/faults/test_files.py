@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import corral
+from corral.api import events, mail, settings, store  # noqa: F401 (before the rights are gone)
 from corral.kernel.errors import StoreUnavailable
-from corral.library import events, mail, settings, store  # noqa: F401 (before the rights are gone)
 from tests.support.processes import NOBODY, Child, as_nobody
 
 

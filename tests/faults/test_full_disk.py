@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import corral
+from corral.api import Corral
 from corral.kernel.errors import StoreUnavailable
-from corral.library import Corral
 from tests.support.disks import fill
 from tests.support.invariants import check_store
 from tests.support.processes import Child

@@ -6,9 +6,9 @@ import threading
 import pytest
 
 import corral
+from corral.api import Corral
 from corral.db import postgres_pool
 from corral.kernel.clock import HOUR
-from corral.library import Corral
 from tests.support.keeping import until
 from tests.support.postgres import PostgresServer
 from tests.support.served import serving

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import corral
-from corral.db import turnstile
-from corral.db.turnstile import Turnstile
+from corral.api import Corral
+from corral.db import write_lock
+from corral.db.write_lock import Turnstile
 from corral.kernel.errors import StoreUnavailable
-from corral.library import Corral
 from tests.support.disks import fill
 from tests.support.processes import Child
 
@@ -96,19 +96,19 @@ def test_one_who_is_interrupted_as_its_turn_comes_does_not_keep_it(
 ) -> None:
     with corral.open(tmp_path / "corral.db") as store:
         store.mail.put("queue:work", "before")
-        lock = turnstile.flock
+        lock = write_lock.flock
 
         def interrupted(descriptor: int, how: int) -> None:
             lock(descriptor, how)
-            if how == turnstile.TRY:
+            if how == write_lock.TRY:
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr(turnstile, "flock", interrupted)
+        monkeypatch.setattr(write_lock, "flock", interrupted)
         with pytest.raises(KeyboardInterrupt):
             store.mail.put("queue:work", "interrupted")
         monkeypatch.undo()
         other = Turnstile(f"{tmp_path}/corral.db-line")
-        monkeypatch.setattr(turnstile, "PATIENCE", 0.1)
+        monkeypatch.setattr(write_lock, "PATIENCE", 0.1)
         other.enter()
         other.close()
         store.mail.put("queue:work", "after")

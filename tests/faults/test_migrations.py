@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import corral
+from corral.api import Corral
 from corral.db import migrate, schema
 from corral.db.statement import Statement
 from corral.kernel.errors import StoreUnavailable
-from corral.library import Corral
 from tests.crash.harness import Probe
 from tests.support.fresh import wait_until_alone
 from tests.support.invariants import check_store

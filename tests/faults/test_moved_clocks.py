@@ -9,15 +9,15 @@ from unittest.mock import patch
 import pytest
 
 import corral
+from corral.api import Corral
+from corral.api.mail import Mail
+from corral.api.wait import SOON
 from corral.db import store_clock
 from corral.db.store_clock import CONFIRMED_AFTER
+from corral.domain.mail import ops as mail
+from corral.domain.mail.model import Draft
 from corral.kernel.clock import HOUR, MINUTE, SECOND, SetClock, SystemClock
 from corral.kernel.errors import Conflict
-from corral.library import Corral
-from corral.library.mail import Mail
-from corral.library.waiting import SOON
-from corral.rooms.mail import ops as mail
-from corral.rooms.mail.model import Draft
 from tests.support.processes import Child
 
 T = TypeVar("T")

@@ -7,9 +7,9 @@ import psycopg
 import pytest
 
 import corral
+from corral.api import Corral
+from corral.domain.mail import ops as mail
 from corral.kernel.errors import NotFound
-from corral.library import Corral
-from corral.rooms.mail import ops as mail
 from tests.support.postgres import PostgresServer
 
 
@@ -112,7 +112,7 @@ def test_no_event_is_skipped_beside_transactions_of_other_databases(
 
 def test_feed_read_in_a_writing_transaction_does_not_show_its_own_events(own: str) -> None:
     """They may be rolled back, and a cursor behind them would skip others."""
-    from corral.rooms.events import ops as events
+    from corral.domain.events import ops as events
 
     with corral.open(own) as store:
         before = store.mail.put("queue:work", "before")

@@ -121,7 +121,7 @@ MEMORY = """
 import sys
 from collections.abc import Callable
 from pathlib import Path
-import corral, corral.library.outputs, corral.rooms.outputs.ops, apsw
+import corral, corral.api.outputs, corral.domain.outputs.ops, apsw
 from corral.adapters.output.seal import seal
 with corral.open(Path(sys.argv[1]) / "corral.db") as store:
     store.outputs.begin("run_1", host="h", folder="/x")

@@ -9,7 +9,7 @@ import pytest
 import corral
 from corral.kernel.clock import HOUR
 from corral.kernel.errors import StoreUnavailable
-from corral.library.health import examine
+from corral.services.store.health import examine
 from tests.support.pgbouncer import Pgbouncer, find_pgbouncer
 from tests.support.postgres import PostgresServer
 from tests.support.threads import SECONDS

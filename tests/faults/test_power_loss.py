@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 
 import corral
+from corral.api import Corral
 from corral.db.database import Finding
 from corral.kernel.errors import Invalid
-from corral.library import Corral
-from corral.library.health import examine
+from corral.services.store.health import examine
 from tests.support.keeping import until
 from tests.support.postgres import PostgresServer
 

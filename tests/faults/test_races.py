@@ -14,12 +14,12 @@ import pytest
 
 import corral
 from corral.adapters import process, sandbox
+from corral.api import Corral
+from corral.api.races import REST, Races
+from corral.api.runs import Runs
+from corral.domain.runs import dispatch
+from corral.domain.runs.model import Run
 from corral.errors import Conflict, Refused
-from corral.library import Corral
-from corral.library.races import REST, Races
-from corral.library.runs import Runs
-from corral.rooms.runs import queueing
-from corral.rooms.runs.model import Run
 from tests.support.disks import fill
 from tests.support.racing import agent, attempts, git, make_repository, states
 
@@ -66,7 +66,7 @@ def test_a_run_whose_claimant_crashed_is_started_by_the_waiting_driver(
     live: Corral, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No daemon runs, and no other run ends after the claim has expired."""
-    monkeypatch.setattr(queueing, "CLAIM_MS", 100)
+    monkeypatch.setattr(dispatch, "CLAIM_MS", 100)
 
     def claim_and_crash(runs: Runs) -> list[Run]:
         (run,) = runs.list(state="queued").items
@@ -198,8 +198,8 @@ def test_a_worktree_that_git_forgot_is_kept_and_stops_no_other_from_going(
 def test_a_branch_that_exists_ends_the_attempt_and_a_retry_takes_another(
     live: Corral, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("corral.rooms.races.ops.branch_name", lambda *_: "taken")
-    monkeypatch.setattr("corral.rooms.races.choosing.branch_name", lambda *_: "free")
+    monkeypatch.setattr("corral.domain.races.ops.branch_name", lambda *_: "taken")
+    monkeypatch.setattr("corral.domain.races.selection.branch_name", lambda *_: "free")
     (repository / "other").write_text("x")
     git(repository, "checkout", "-qb", "taken")
     git(repository, "add", "-A")
@@ -244,7 +244,7 @@ def test_a_disk_that_fills_leaves_a_clear_state(
     (repository / "large").write_bytes(os.urandom(200_000))
     git(repository, "add", "-A")
     git(repository, "commit", "-qm", "large")
-    monkeypatch.setattr("corral.library.races.races_folder", lambda: small_disk / "races")
+    monkeypatch.setattr("corral.api.races.races_folder", lambda: small_disk / "races")
     fill(small_disk / "ballast")
     race = live.races.start("Do it", agents="ada", project=str(repository))
     assert (race.latest.state, states(race)) == ("failed", ["failed"])

@@ -10,12 +10,12 @@ import pytest
 
 import corral
 from corral.adapters.process import Usage
+from corral.api import Corral
 from corral.db import postgres_pool
-from corral.keeper.hold import CUT_OFF, Hold
-from corral.keeper.meter import Meter
 from corral.kernel.clock import HOUR, SetClock
 from corral.kernel.errors import StoreUnavailable
-from corral.library import Corral
+from corral.supervisor.lease import CUT_OFF, Hold
+from corral.supervisor.usage import Meter
 from tests.support.invariants import check_store
 from tests.support.keeping import until
 from tests.support.listeners import HOUR as HOUR_IN_SECONDS
@@ -209,7 +209,7 @@ def test_a_keeper_waits_for_a_server_no_longer_than_with_a_heartbeat_whatever_it
     own_server: PostgresServer, own_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who waits does not see that its lease has run out, and its agent goes on beside another's."""
-    monkeypatch.setattr(corral.keeper.hold, "LEASE_MS", 3_000)
+    monkeypatch.setattr(corral.supervisor.lease, "LEASE_MS", 3_000)
     with corral.open(own_url) as store:
         hold = Hold(store, running(store), is_bound=False)
         hold.renew(None, 0, Meter())

@@ -10,10 +10,10 @@ import apsw
 import pytest
 
 import corral
-from corral.db import filesystem, sqlite_connections
+from corral.api import Corral
+from corral.db import filesystem, sqlite_connection_set
+from corral.domain.mail import ops as mail
 from corral.kernel.errors import StoreUnavailable
-from corral.library import Corral
-from corral.rooms.mail import ops as mail
 from tests.support.invariants import check_store
 from tests.support.processes import Child, Signal
 
@@ -32,7 +32,7 @@ def file(tmp_path: Path) -> Path:
 def test_a_program_that_holds_the_file_is_named_as_the_reason_after_a_while(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_connections, "BUSY_MS", 100)
+    monkeypatch.setattr(sqlite_connection_set, "BUSY_MS", 100)
     with corral.open(file) as store:
         browser = apsw.Connection(str(file))
         browser.execute("BEGIN EXCLUSIVE")
@@ -49,7 +49,7 @@ def test_a_program_that_holds_the_file_is_named_as_the_reason_after_a_while(
 def test_a_program_that_holds_the_file_for_a_moment_is_waited_for(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_connections, "BUSY_MS", 3_600_000)
+    monkeypatch.setattr(sqlite_connection_set, "BUSY_MS", 3_600_000)
     held = Signal()
 
     def hold_for_a_moment() -> None:
@@ -69,7 +69,7 @@ def test_a_program_that_holds_the_file_for_a_moment_is_waited_for(
 def test_a_file_that_is_held_can_not_be_made_a_store_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_connections, "BUSY_MS", 100)
+    monkeypatch.setattr(sqlite_connection_set, "BUSY_MS", 100)
     path = tmp_path / "corral.db"
     browser = apsw.Connection(str(path))
     browser.execute("BEGIN EXCLUSIVE")

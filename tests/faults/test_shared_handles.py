@@ -21,11 +21,11 @@ from corral.adapters import attachments
 from corral.adapters.channels.api import Trouble, contents
 from corral.adapters.channels.contract import File
 from corral.adapters.output.opening import open_regular
+from corral.api import Corral
 from corral.kernel import open_files
 from corral.kernel.clock import SetClock
 from corral.kernel.errors import Invalid, Refused, StoreUnavailable
-from corral.library import Corral
-from corral.library.health import examine
+from corral.services.store.health import examine
 from tests.support.invariants import check_store
 from tests.support.processes import Child, Signal
 

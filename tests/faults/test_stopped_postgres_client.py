@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import corral
+from corral.api import Corral
 from corral.db.statement import Statement
 from corral.db.tx import Tx
 from corral.kernel.errors import StoreUnavailable
-from corral.library import Corral
 from tests.support.postgres import PostgresServer
 from tests.support.processes import Child, Signal
 

@@ -13,10 +13,10 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
 
+from corral.api import Corral
 from corral.integrations.langgraph import CorralSaver
 from corral.kernel.clock import DAY, SetClock
 from corral.kernel.errors import Invalid
-from corral.library import Corral
 from tests.support.served import serving
 from tests.support.store import rows
 

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai import AsyncOpenAI
 
+from corral.api import Corral
+from corral.domain.sessions.turn import row_of
+from corral.domain.sessions.turn import turn_of as kept
 from corral.integrations.openai_agents import CorralSession, item_of, turn_of
 from corral.kernel.errors import IllegalMove, Invalid, NotFound
-from corral.library import Corral
-from corral.rooms.sessions.turn import row_of
-from corral.rooms.sessions.turn import turn_of as kept
 from tests.support.served import serving
 from tests.support.stub_model import Stub
 

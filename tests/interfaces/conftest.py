@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from corral.library import Corral
+from corral.api import Corral
 from tests.support.cli import Cli
 from tests.support.served import Served, serving
 

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from corral.__main__ import main as main_of_corral
-from corral.adapters import keepers
+from corral.adapters import supervisor_process
+from corral.cli import main, render, run_command
 from corral.config import home, make_private_folder
-from corral.interfaces.cli import main, render, running
 from corral.kernel.text import printable
 from tests.support.cases import each_case
 from tests.support.cli import Cli
@@ -195,7 +195,7 @@ def test_our_own_mistake_is_a_sentence_too(home_cli: Cli, monkeypatch: pytest.Mo
     def broken(*_: object) -> None:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr("corral.library.open", broken)
+    monkeypatch.setattr("corral.api.open", broken)
     said = home_cli("mail", "list")
     assert said.code == 1
     assert "please report it" in said.err
@@ -372,9 +372,9 @@ def test_of_a_lost_keeper_only_that_is_said(cli: Cli, monkeypatch: pytest.Monkey
 
     class Lost:
         def keep(self, **told: object) -> dict[str, object]:
-            raise keepers.KeeperLost
+            raise supervisor_process.KeeperLost
 
-    monkeypatch.setattr(running, "_keeper", Lost)
+    monkeypatch.setattr(run_command, "_keeper", Lost)
     said = cli("run", "-d", "--", "true")
     assert said.code != 0
     assert "ended without a word; `corral ps -a`" in said.err
@@ -387,7 +387,7 @@ def test_a_file_that_the_system_withholds_is_named_and_not_mistaken_for_our_outp
     def withheld(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied", str(tmp_path / "private"))
 
-    monkeypatch.setattr("corral.library.mail.Mail.list", withheld)
+    monkeypatch.setattr("corral.api.mail.Mail.list", withheld)
     said = cli("mail", "list")
     assert (said.code, said.out) == (4, "")
     assert said.err.startswith(f"corral: Cannot open {tmp_path}/private: Permission denied")
@@ -399,7 +399,7 @@ def test_a_move_that_is_interrupted_says_how_to_go_on_and_how_to_stay(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("corral.library.store.Store.move", interrupted)
+    monkeypatch.setattr("corral.api.store.Store.move", interrupted)
     said = cli("db", "move", f"sqlite:///{tmp_path}/new.db", "--yes")
     assert said.code == 130
     assert "corral db move --cancel" in said.err

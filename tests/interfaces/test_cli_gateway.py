@@ -10,7 +10,7 @@ import pytest
 
 import corral
 from corral.adapters.channels.contract import Incoming
-from corral.library import Corral
+from corral.api import Corral
 from tests.support.channels import bring_in
 from tests.support.cli import Cli
 from tests.support.keeping import Home, until

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.library.foreign.tools import NAMES
+from corral.importers.tools import NAMES
 from tests.support import foreign
 from tests.support.cli import Cli
 

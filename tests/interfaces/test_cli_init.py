@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import corral
-from corral.library.configuring import FILE
-from corral.library.equipping import AGENTS, SECTION, SKILL
+from corral.services.projects.agent_docs import AGENTS, SECTION, SKILL
+from corral.services.projects.config import FILE
 from tests.support.cases import each_case
 from tests.support.cli import Cli
 

@@ -11,8 +11,8 @@ import pytest
 
 import corral
 from corral.adapters.providers.facts import Used
-from corral.interfaces.cli.commands.stats import bar
-from corral.library import Corral
+from corral.api import Corral
+from corral.cli.commands.stats import bar
 from tests.support.cases import each_case
 from tests.support.cli import Cli
 from tests.support.http import receiving

@@ -6,10 +6,10 @@ import pytest
 
 import corral
 from corral.adapters.providers.registry import names
-from corral.interfaces.cli.commands import resume, run
-from corral.interfaces.cli.render import _fitting, _widened
-from corral.library.asking import Wish
-from corral.library.runs import Wishes
+from corral.api.runs import Wishes
+from corral.cli.commands import resume, run
+from corral.cli.render import _fitting, _widened
+from corral.services.runs.request import Wish
 from tests.support.cli import Cli
 from tests.support.runs import add_run
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import corral
+from corral.domain.mail.model import Letter
 from corral.kernel.clock import HOUR
-from corral.rooms.mail.model import Letter
 from tests.support.cases import each_case
 from tests.support.cli import Cli
 

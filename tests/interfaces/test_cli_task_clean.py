@@ -4,7 +4,7 @@ from pathlib import Path
 
 import corral
 from corral.adapters import worktrees
-from corral.library.starting import worktrees_folder
+from corral.services.tasks.autostart import worktrees_folder
 from tests.support.cli import Cli
 from tests.support.repositories import new_repository
 

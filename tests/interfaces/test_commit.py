@@ -8,10 +8,10 @@ import pytest
 
 import corral
 from corral.adapters import process
-from corral.daemon.forecaster import Forecaster
-from corral.kernel.end import End
-from corral.library import Corral
-from corral.rooms.runs.model import Run
+from corral.api import Corral
+from corral.daemon.conflict_detector import Forecaster
+from corral.domain.runs.model import Run
+from corral.kernel.exit_status import End
 from tests.interfaces.test_hook import git
 from tests.support.cli import Cli
 from tests.support.runs import held, queued, running

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import corral
-from corral.interfaces import hook
+from corral import hooks
 from tests.interfaces.test_start_up import HEAVY
 from tests.support.cases import each_case
 from tests.support.cli import Said
@@ -40,7 +40,7 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(
             sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode("utf-8", "surrogatepass")))
         )
-        code = hook.run([provider, event])
+        code = hooks.run([provider, event])
         said = capsys.readouterr()
         return Said(code, said.out, said.err)
 
@@ -295,8 +295,8 @@ def test_the_hook_as_a_process_refuses_and_loads_nothing_heavy(folder: Path) -> 
     loaded = subprocess.run(
         [sys.executable, "-c", script], input=told, capture_output=True, text=True, timeout=60
     ).stdout.split()
-    heavy = HEAVY | {"click", "typing_extensions", "inspect", "corral.rooms.mail.ops"}
-    assert "corral.rooms.locks.looking" in loaded
+    heavy = HEAVY | {"click", "typing_extensions", "inspect", "corral.domain.mail.ops"}
+    assert "corral.domain.locks.queries" in loaded
     assert not {*loaded} & heavy
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from corral import config
 from corral.adapters import process
-from corral.library import Corral
+from corral.api import Corral
 from tests.support.keeping import until
 from tests.support.racing import git, make_repository
 from tests.support.runs import held, queued, running, without_keepers

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from corral.adapters import notify
-from corral.library import Corral
+from corral.api import Corral
 from tests.support.http import receiving
 from tests.support.served import serving
 

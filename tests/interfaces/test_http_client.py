@@ -10,7 +10,11 @@ import pytest
 import corral
 from corral import config
 from corral.adapters import process
-from corral.adapters.wire import PATIENCE
+from corral.adapters.http_client import PATIENCE
+from corral.api import Corral
+from corral.api.remote import Remote
+from corral.domain.mail.model import Letter
+from corral.domain.runs.model import Run, RunState
 from corral.errors import (
     Ambiguous,
     Conflict,
@@ -22,12 +26,8 @@ from corral.errors import (
     StoreUnavailable,
 )
 from corral.kernel.clock import SetClock
-from corral.kernel.end import End
-from corral.kernel.page import Page
-from corral.library import Corral
-from corral.library.remote import Remote
-from corral.rooms.mail.model import Letter
-from corral.rooms.runs.model import Run, RunState
+from corral.kernel.exit_status import End
+from corral.kernel.pagination import Page
 from tests.support.keeping import SECONDS
 from tests.support.runs import held, queued, running
 from tests.support.served import Served, closed_port, serving

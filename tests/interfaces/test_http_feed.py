@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 import corral
+from corral.api import Corral
 from corral.db.wakeups import SAFETY_POLL
-from corral.interfaces.http import feed, streams
-from corral.library import Corral
-from corral.rooms.events.model import Event
+from corral.domain.events.model import Event
+from corral.http import feed, streams
 from tests.support.keeping import until
 from tests.support.served import Served, serving
 

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from corral.interfaces.http import api
-from corral.interfaces.http.describe import document
-from corral.interfaces.http.limits import Rate
-from corral.library import Corral
+from corral.api import Corral
+from corral.http import api
+from corral.http.openapi import document
+from corral.http.rate_limits import Rate
 from tests.support.runs import running, without_keepers
 from tests.support.served import Served, serving
 

@@ -9,10 +9,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from corral.interfaces.http import callers, guard
-from corral.interfaces.http.limits import Buckets, Rate
+from corral.api import Corral
+from corral.http import middleware, token_cache
+from corral.http.rate_limits import Buckets, Rate
 from corral.kernel.clock import SECOND
-from corral.library import Corral
 from tests.support.keeping import until
 from tests.support.served import Served, serving
 from tests.support.store import rows
@@ -82,7 +82,7 @@ def test_a_revoked_token_opens_nothing(served: Served) -> None:
 def test_a_token_that_is_in_use_opens_nothing_as_soon_as_it_ends(
     served: Served, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    monkeypatch.setattr(callers, "SECONDS", 600.0)  # so that nothing else ends it
+    monkeypatch.setattr(token_cache, "SECONDS", 600.0)  # so that nothing else ends it
     served.store.agents.create("ada")
     made = served.store.tokens.create("other", scope="agent:ada")
     with served.client(made.value) as client:
@@ -100,7 +100,7 @@ def test_what_is_remembered_of_a_token_ends_when_it_or_its_agent_does(
 ) -> None:
     store.agents.create("ada")
     secret = store.tokens.create("other", scope="agent:ada").value
-    known = callers.Callers(store)
+    known = token_cache.Callers(store)
     assert known.look_up(secret) == known.known(secret)
     if kind == "token":
         store.tokens.revoke("other")
@@ -118,9 +118,9 @@ def test_what_is_remembered_of_a_token_ends_with_it(
     store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passed = [0.0]
-    monkeypatch.setattr(callers, "time", SimpleNamespace(monotonic=lambda: passed[0]))
+    monkeypatch.setattr(token_cache, "time", SimpleNamespace(monotonic=lambda: passed[0]))
     secret = store.tokens.create("short", ttl_ms=2 * SECOND).value
-    known = callers.Callers(store)
+    known = token_cache.Callers(store)
     who = known.look_up(secret)
     passed[0] = 1.9
     assert known.known(secret) == who
@@ -264,7 +264,7 @@ def test_whoever_asks_too_much_is_told_when_to_come_back(store: Corral) -> None:
 def test_whoever_guesses_tokens_is_slowed_down_and_locks_nobody_out(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "STRANGERS", Rate(0.01, 20))  # however slow this machine is
+    monkeypatch.setattr(middleware, "STRANGERS", Rate(0.01, 20))  # however slow this machine is
     with served.stranger() as stranger:
         told = [
             stranger.get("/api/runs", headers={"Authorization": f"Bearer crl_{n:064x}"}).status_code

@@ -14,12 +14,12 @@ import httpx
 import pytest
 
 import corral
-from corral.db.turnstile import PATIENCE
-from corral.interfaces.http import bodies, connections, guard
-from corral.interfaces.http.connections import Connections
-from corral.interfaces.mcp.http import routes as tool_routes
+from corral.api import Corral
+from corral.db.write_lock import PATIENCE
+from corral.http import bodies, connections, middleware
+from corral.http.connections import Connections
 from corral.kernel.clock import SetClock
-from corral.library import Corral
+from corral.mcp.http import routes as tool_routes
 from tests.support.keeping import until
 from tests.support.served import Served, serving
 
@@ -167,7 +167,7 @@ def test_bodies_of_all_strangers_together_are_limited(
     store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit = bodies.STRANGER._replace(bytes=2_000, of_caller=5_000, pause_seconds=300.0)
-    monkeypatch.setattr(guard, "STRANGER_BODY", limit)
+    monkeypatch.setattr(middleware, "STRANGER_BODY", limit)
     add_channel(store)
     head = b"POST /channels/hook HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2000\r\n\r\n"
     with ExitStack() as lines, serving(store) as served:
@@ -197,7 +197,7 @@ def test_a_body_that_drips_in_ends_at_its_time(
     store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit = bodies.KNOWN._replace(pause_seconds=300.0, seconds=0.5)
-    monkeypatch.setattr(guard, "KNOWN_BODY", limit)
+    monkeypatch.setattr(middleware, "KNOWN_BODY", limit)
     with serving(store) as served:
         head = (
             f"POST /api/mail/put HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n"

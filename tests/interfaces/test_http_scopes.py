@@ -5,12 +5,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from corral.interfaces.http import agents
-from corral.interfaces.http.agents import RULES, THINGS
+from corral.api import Corral
+from corral.api.remote_table import Call, call_of
+from corral.api.tokens import Who
+from corral.http import agent_permissions
+from corral.http.agent_permissions import RULES, THINGS
 from corral.kernel.errors import Refused
-from corral.library import Corral
-from corral.library.calls import Call, call_of
-from corral.library.tokens import Who
 from tests.support.cases import each_case
 from tests.support.runs import add_run
 from tests.support.served import serving
@@ -99,7 +99,7 @@ def test_a_thing_of_another_project_is_refused(
     if argument == "on":
         thing = [thing]
     with pytest.raises(Refused) as refused:
-        agents.check(store, world.who, call, {argument: thing})
+        agent_permissions.check(store, world.who, call, {argument: thing})
     assert "another project" in refused.value.message
 
 
@@ -118,7 +118,7 @@ def test_another_project_cannot_be_named(store: Corral, world: World, name: str)
     for field in call.fields:
         if field.name in ("project", "project_id"):
             with pytest.raises(Refused):
-                agents.check(store, world.who, call, {field.name: other})
+                agent_permissions.check(store, world.who, call, {field.name: other})
 
 
 def test_progress_is_reported_in_the_tokens_own_project_alone(store: Corral, world: World) -> None:

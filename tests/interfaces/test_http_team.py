@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from corral.library import Corral
+from corral.api import Corral
 from tests.support.served import Served
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import corral
-from corral.interfaces.mcp.http import routes
-from corral.interfaces.mcp.tools import TABLE
-from corral.library import Corral
+from corral.api import Corral
+from corral.mcp.http import routes
+from corral.mcp.registry import TABLE
 from tests.support.mcp import environment, over_http, over_stdio
 from tests.support.served import serving
 

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 import corral
-from corral.interfaces.mcp.http import routes
-from corral.library import Corral
+from corral.api import Corral
+from corral.mcp.http import routes
 from tests.support.keeping import until
 from tests.support.mcp import MODERN, Agent, Lines, ToolError, environment, lines
 from tests.support.served import Served, serving

@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from corral.interfaces.mcp.tools import MOST, TABLE, Tool, tools
+from corral.api import Corral
+from corral.api.operations import operations
 from corral.kernel.clock import SetClock
-from corral.library import Corral
-from corral.library.operations import operations
+from corral.mcp.registry import MOST, TABLE, Tool, tools
 from tests.support.cases import each_case
 from tests.support.mcp import Agent, ToolError
 from tests.support.runs import add_run

@@ -102,8 +102,8 @@ def test_a_command_loads_only_its_own_room(tmp_path: Path, command: str, own: se
     modules_after(tmp_path, "db", "check", "--json")
     loaded = modules_after(tmp_path, *command.split(), "--json")
     # Which run a process belongs to is asked by every command: one statement, no room.
-    asked = {"corral.rooms.runs", "corral.rooms.runs.process_sql", "corral.rooms.runs.processes"}
-    rooms = {name.split(".")[2] for name in loaded - asked if name.startswith("corral.rooms.")}
+    asked = {"corral.domain.runs", "corral.domain.runs.process_sql", "corral.domain.runs.processes"}
+    rooms = {name.split(".")[2] for name in loaded - asked if name.startswith("corral.domain.")}
     assert rooms == own
 
 
@@ -132,7 +132,7 @@ def test_a_detached_run_leaves_the_store_to_its_keeper(tmp_path: Path) -> None:
     modules_after(tmp_path, "db", "check", "--json")
     loaded = modules_after(tmp_path, "run", "-d", "--name", "short", "--", "true")
     assert not loaded & (HEAVY | {"apsw", "pathlib", "shutil"})
-    assert not [name for name in loaded if name.startswith(("corral.rooms", "corral.library"))]
+    assert not [name for name in loaded if name.startswith(("corral.domain", "corral.api"))]
     modules_after(tmp_path, "wait", "short")
 
 
@@ -142,7 +142,17 @@ def test_a_keeper_has_loaded_what_a_plain_run_needs_and_no_more_before_it_is_tol
     order, nobody_tells = os.pipe()
     os.close(nobody_tells)
     told = subprocess.run(
-        [sys.executable, "-P", "-X", "importtime", "-m", "corral.keeper", str(order), "-1", "-1"],
+        [
+            sys.executable,
+            "-P",
+            "-X",
+            "importtime",
+            "-m",
+            "corral.supervisor",
+            str(order),
+            "-1",
+            "-1",
+        ],
         env=environment(tmp_path),
         pass_fds=[order],
         capture_output=True,
@@ -152,20 +162,20 @@ def test_a_keeper_has_loaded_what_a_plain_run_needs_and_no_more_before_it_is_tol
     )
     os.close(order)
     loaded = {line.rpartition("|")[2].strip() for line in told.stderr.splitlines()}
-    rooms = {name.split(".")[2] for name in loaded if name.startswith("corral.rooms.")}
+    rooms = {name.split(".")[2] for name in loaded if name.startswith("corral.domain.")}
     assert rooms == {"runs", "outputs", "charges", "nodes", "projects", "settings"}
-    assert {"apsw", "corral.library.asking", "corral.db.sqlite"} <= loaded
+    assert {"apsw", "corral.services.runs.request", "corral.db.sqlite"} <= loaded
     assert not loaded & (HEAVY | {"inspect", "random", "shutil", "struct"})
     assert "corral.adapters.output.shapes" not in loaded
 
 
 def test_the_tools_of_agents_are_served_before_a_store_is_loaded(tmp_path: Path) -> None:
     loaded = modules_after(tmp_path, "mcp")  # nobody calls a tool
-    assert "corral.interfaces.mcp.protocol" in loaded
+    assert "corral.mcp.protocol" in loaded
     assert not loaded & (HEAVY | {"apsw", "click", "inspect", "typing_extensions"})
-    assert not [name for name in loaded if name.startswith(("corral.library", "corral.db"))]
+    assert not [name for name in loaded if name.startswith(("corral.api", "corral.db"))]
 
 
 def test_help_loads_no_command(tmp_path: Path) -> None:
     loaded = modules_after(tmp_path, "--help")
-    assert not [name for name in loaded if name.startswith("corral.interfaces.cli.commands.")]
+    assert not [name for name in loaded if name.startswith("corral.cli.commands.")]

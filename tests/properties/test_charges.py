@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
 from corral.adapters.providers.facts import Used
+from corral.domain.charges.model import Price
 from corral.kernel.clock import DAY, day_of
 from corral.kernel.errors import Refused
-from corral.rooms.charges.model import Price
 from tests.properties.machine import (
     FreshUrl,
     RoomMachine,

@@ -18,11 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.adapters import counts, hooks, notify
-from corral.adapters.boxed import inbound, inside, outbound
-from corral.adapters.boxed.outbound import Busy, Damaged, Torn
-from corral.adapters.boxed.rows import Picture
-from corral.adapters.boxed.schema import Folder
+from corral.adapters import hooks, notify, test_reports
 from corral.adapters.channels.api import Api
 from corral.adapters.channels.contract import Batch, Incoming, Unwelcome
 from corral.adapters.channels.matrix import Matrix
@@ -31,22 +27,26 @@ from corral.adapters.channels.telegram import Telegram
 from corral.adapters.channels.webhook import Webhook
 from corral.adapters.output.redact import redact
 from corral.adapters.providers import registry
+from corral.adapters.sandbox_bridge import agent_client, inbound, outbound
+from corral.adapters.sandbox_bridge.outbound import Busy, Damaged, Torn
+from corral.adapters.sandbox_bridge.rows import Picture
+from corral.adapters.sandbox_bridge.schema import Folder
 from corral.adapters.transcripts import claude, codex
-from corral.interfaces.cli.tasking import read_list
-from corral.kernel import patterns
+from corral.api import teams
+from corral.cli.task_view import read_list
+from corral.domain.agents.model import check_limits
+from corral.domain.chat.inbound.regex import compiled
+from corral.domain.events.ops import parse_cursor
+from corral.domain.races import variations
+from corral.domain.schedules.recurrence import check_cron
+from corral.domain.sessions.turn import read_turns
+from corral.domain.tasks.model import read_evidence, read_wanted
+from corral.kernel import path_patterns
 from corral.kernel.clock import SetClock, parse_duration
 from corral.kernel.errors import CorralError, Invalid
 from corral.kernel.ids import id_range, number_of
 from corral.kernel.money import parse_usd
-from corral.kernel.page import decode_cursor
-from corral.library import teams
-from corral.rooms.agents.model import check_limits
-from corral.rooms.events.ops import parse_cursor
-from corral.rooms.gateway.patterns import compiled
-from corral.rooms.races import variations
-from corral.rooms.schedules.recurrence import check_cron
-from corral.rooms.sessions.turn import read_turns
-from corral.rooms.tasks.model import read_evidence, read_wanted
+from corral.kernel.pagination import decode_cursor
 from tests.properties.spoiling import encoded, few, many, spoilt
 
 NOW = 1_800_000_000_000
@@ -115,7 +115,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     os.mkdir(folder.inside)
     os.mkdir(folder.outside)
     inbound.show(folder, Picture(), NOW)
-    files = inside.Files(folder.top)
+    files = agent_client.Files(folder.top)
     with files.writing() as connection:
         files.put(connection, "chat", {"text": "hello"})
     return Written(folder, Path(folder.outbound).read_bytes())
@@ -417,11 +417,11 @@ READERS: dict[str, Callable[[str], Any]] = {
     "cron": lambda text: check_cron(text, "UTC", NOW),
     "zone": lambda text: check_cron("* * * * *", text, NOW),
     "pattern of a wiring": lambda text: compiled(text).found_in(text),
-    "pattern of a lock": lambda text: patterns.meet(patterns.covering(text), "a/*/b"),
+    "pattern of a lock": lambda text: path_patterns.meet(path_patterns.covering(text), "a/*/b"),
     "variations": variations.read_text,
     "agents of a race": variations.read_agents,
-    "what tests printed": counts.from_output,
-    "JUnit as text": lambda text: counts.from_junit(text.encode(errors="replace")),
+    "what tests printed": test_reports.from_output,
+    "JUnit as text": lambda text: test_reports.from_junit(text.encode(errors="replace")),
 }
 
 
@@ -448,8 +448,8 @@ def test_a_report_of_tests_is_read_or_passed_over(
     head: str, encoding: str, body: str, cut: int
 ) -> None:
     document = (head.format(encoding) + body).encode()
-    counts.from_junit(document)
-    counts.from_junit(document[:cut] + b"\xff\0" + document[cut:])
+    test_reports.from_junit(document)
+    test_reports.from_junit(document[:cut] + b"\xff\0" + document[cut:])
 
 
 @given(

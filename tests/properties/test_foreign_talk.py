@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.adapters import attachments, control, exits, marked
+from corral.adapters import attachments, control_socket, exit_files, managed_blocks
 from corral.adapters.providers.acp import AcpTalk
 from corral.adapters.providers.acp_parser import AcpParser
 from corral.adapters.providers.limits import limit_in, reset_in
 from corral.adapters.providers.screens import SCREENS, Reader
-from corral.interfaces.mcp import protocol
 from corral.kernel.clock import SetClock
 from corral.kernel.errors import CorralError, NotFound
-from corral.library import configuring
+from corral.mcp import protocol
+from corral.services.projects import config
 from tests.properties.spoiling import encoded, few, many, spoilt
 
 NOW = 1_800_000_000_000
@@ -168,8 +168,8 @@ def test_a_limit_is_understood_or_not(message: str) -> None:
 @given(st.binary(max_size=60), st.lists(st.integers(0, 60), max_size=3))
 @many
 def test_a_line_to_a_keeper_is_cut_into_frames_or_refused(data: bytes, cuts: list[int]) -> None:
-    frames = control.Frames()
-    good = control.frame(b"q", {"stop": True})
+    frames = control_socket.Frames()
+    good = control_socket.frame(b"q", {"stop": True})
     with suppress(ValueError):
         for begin, end in zip([0, *sorted(cuts)], [*sorted(cuts), None], strict=True):
             frames.feed((good + data)[begin:end])
@@ -179,7 +179,7 @@ def test_a_line_to_a_keeper_is_cut_into_frames_or_refused(data: bytes, cuts: lis
 @many
 def test_an_exit_note_tells_an_end_that_can_be_or_none(note: Any) -> None:
     for data in (encoded(note), encoded(note)[:-1], DEEP.encode()):
-        end = exits.decode(data)
+        end = exit_files.decode(data)
         assert end.exit_code is None or 0 <= end.exit_code <= 255
         assert end.signal is None or 1 <= end.signal <= 128
 
@@ -205,11 +205,11 @@ CONFIG = "command = 'x'\nprompt = \"p\"\n[settings]\ntasks.max_started = 3\n"
 def test_a_projects_file_is_read_or_refused(
     text: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    file = tmp_path_factory.getbasetemp() / f"project-{os.getpid()}" / configuring.FILE
+    file = tmp_path_factory.getbasetemp() / f"project-{os.getpid()}" / config.FILE
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8", errors="surrogatepass")
     with suppress(CorralError):
-        configuring.read(str(file.parents[1]))
+        config.read(str(file.parents[1]))
 
 
 HOOKS = {"hooks": {"PreToolUse": [{"matcher": "Edit", "hooks": [{"command": "corral hook"}]}]}}
@@ -227,7 +227,7 @@ def test_settings_of_an_agent_are_changed_or_left(
     ours = re.compile("corral hook")
     entry = {"PreToolUse": {"hooks": [{"command": "corral hook"}]}}
     with suppress(CorralError):
-        changed = marked.with_hooks(text, entry, ours, "settings.json")
-        marked.write(str(file), changed)
-        assert json.loads(marked.read(str(file)))["hooks"]["PreToolUse"]
-        marked.without_hooks(changed, ours, "settings.json")
+        changed = managed_blocks.with_hooks(text, entry, ours, "settings.json")
+        managed_blocks.write(str(file), changed)
+        assert json.loads(managed_blocks.read(str(file)))["hooks"]["PreToolUse"]
+        managed_blocks.without_hooks(changed, ours, "settings.json")

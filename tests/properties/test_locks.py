@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
+from corral.domain.locks.model import Lock
 from corral.kernel.clock import MINUTE
 from corral.kernel.errors import Conflict, Held
-from corral.rooms.locks.model import Lock
 from tests.properties.machine import (
     FreshUrl,
     RoomMachine,

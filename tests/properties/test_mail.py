@@ -6,9 +6,9 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, initialize, invariant, multiple, rule
 
+from corral.domain.mail.model import Letter
 from corral.kernel.clock import MINUTE, SECOND
 from corral.kernel.errors import CorralError, Held, IllegalMove
-from corral.rooms.mail.model import Letter
 from tests.properties.machine import (
     FreshUrl,
     RoomMachine,

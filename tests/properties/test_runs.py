@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, initialize, invariant, multiple, rule
 
 from corral.adapters.providers.facts import Used
+from corral.domain.runs import outcome
+from corral.domain.runs.model import Run, Stop
 from corral.kernel.clock import HOUR, MINUTE, SECOND
-from corral.kernel.end import End
 from corral.kernel.errors import Conflict, CorralError, Held, IllegalMove, NoRoom, Refused
-from corral.rooms.runs import ending
-from corral.rooms.runs.model import Run, Stop
+from corral.kernel.exit_status import End
 from tests.properties.machine import (
     FreshUrl,
     RoomMachine,
@@ -28,8 +28,8 @@ ACTIVE = ("starting", "running", "stopping")
 LIVE = ("queued", *ACTIVE)
 ENDS = [End(exit_code=0), End(exit_code=3), End(signal=9), End()]
 STATE_OF_STOP = {
-    ending.REASONS[Stop.TIMED_OUT]: "timed_out",
-    ending.REASONS[Stop.INTERRUPTED]: "interrupted",
+    outcome.REASONS[Stop.TIMED_OUT]: "timed_out",
+    outcome.REASONS[Stop.INTERRUPTED]: "interrupted",
 }
 
 
@@ -261,7 +261,7 @@ class RunsMachine(RoomMachine):
 
     @rule(id=runs, kind=st.sampled_from(Stop))
     def stop(self, id: str, kind: Stop) -> None:
-        paper, reason = self.papers[id], ending.REASONS[kind]
+        paper, reason = self.papers[id], outcome.REASONS[kind]
 
         def call() -> Run:
             return self.store.runs.begin_to_stop(id, kind=kind)

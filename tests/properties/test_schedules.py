@@ -6,10 +6,10 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, invariant, multiple, rule
 
+from corral.domain.mail.model import Letter
+from corral.domain.schedules.model import Schedule
 from corral.kernel.clock import HOUR, MINUTE, SECOND
 from corral.kernel.errors import IllegalMove, Refused
-from corral.rooms.mail.model import Letter
-from corral.rooms.schedules.model import Schedule
 from tests.properties.machine import (
     FreshUrl,
     RoomMachine,

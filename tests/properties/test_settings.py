@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
+from corral.domain.settings.model import KNOWN
 from corral.kernel.errors import Invalid
-from corral.rooms.settings.model import KNOWN
 from tests.properties.machine import (
     FreshUrl,
     RoomMachine,

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import pytest
 
 import corral
-from corral.rooms.runs.model import Run
-from corral.rooms.sessions.model import Session, Turn
+from corral.domain.runs.model import Run
+from corral.domain.sessions.model import Session, Turn
 from tests.real.machine import HOW, Machine, program, steps
 from tests.support import keeping
 from tests.support.keeping import Home

@@ -7,7 +7,7 @@ import pytest
 
 from corral.adapters.providers import registry
 from corral.adapters.providers.provider import Ask, Start
-from corral.rooms.runs.model import Attention, Run, RunState
+from corral.domain.runs.model import Attention, Run, RunState
 from tests.real.keeping import SECONDS, RealHome, until
 from tests.real.machine import program, steps
 from tests.real.test_terminals import Terminal

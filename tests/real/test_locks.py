@@ -10,7 +10,7 @@ from msgspec.structs import replace
 import corral
 from corral.adapters.providers.facts import Said
 from corral.adapters.providers.provider import Ask
-from corral.library import Corral
+from corral.api import Corral
 from tests.real.conftest import Agent
 from tests.real.machine import Machine, steps
 

@@ -15,10 +15,10 @@ import pytest
 import corral
 from corral.adapters.channels.contract import Adapter, Kind, Outcome, Outgoing
 from corral.adapters.channels.matrix import Matrix
+from corral.api import Corral
 from corral.daemon.delivery import Delivery
+from corral.domain.chat.model import Message
 from corral.kernel.clock import HOUR, MINUTE, SetClock
-from corral.library import Corral
-from corral.rooms.gateway.model import Message
 from tests.real.homeserver import Homeserver, Person
 from tests.real.keeping import until
 from tests.support.channels import Runner

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from corral.rooms.runs.model import Run, RunState
+from corral.domain.runs.model import Run, RunState
 from tests.real.keeping import RealHome
 from tests.real.machine import steps
 from tests.real.test_runs_usage import ALL, DEAR, MODELS, SMALL

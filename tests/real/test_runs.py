@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from corral.adapters.providers.provider import GO_ON
-from corral.rooms.runs.model import Run, RunState
+from corral.domain.runs.model import Run, RunState
 from tests.real.keeping import USAGE, Kind, RealHome, until
 from tests.real.machine import steps
 from tests.support.keeping import lives

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from corral.rooms.runs.model import Attention, Mode, RunState
+from corral.domain.runs.model import Attention, Mode, RunState
 from tests.real.keeping import RealHome, until
 from tests.real.machine import program, steps
 from tests.real.test_runs_usage import DEAR, MODELS

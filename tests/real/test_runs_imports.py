@@ -2,7 +2,7 @@
 
 from corral.adapters.providers import registry
 from corral.adapters.providers.provider import Ask
-from corral.rooms.runs.model import RunState
+from corral.domain.runs.model import RunState
 from tests.real.keeping import USAGE, Kind, RealHome
 from tests.real.machine import program, steps
 

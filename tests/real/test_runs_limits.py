@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from corral.rooms.runs.model import Attention, Run, RunState
+from corral.domain.runs.model import Attention, Run, RunState
 from tests.real.keeping import Kind, RealHome, until
 from tests.real.machine import steps
 

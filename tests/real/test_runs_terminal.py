@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from corral.rooms.runs.model import Attention, Mode, Run, RunState
+from corral.domain.runs.model import Attention, Mode, Run, RunState
 from tests.real.keeping import SECONDS, Kind, RealHome, until
 from tests.real.machine import steps
 from tests.support.keeping import Screen

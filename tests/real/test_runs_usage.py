@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from corral.rooms.runs.model import Run, RunState
+from corral.domain.runs.model import Run, RunState
 from tests.real.keeping import RealHome, until
 from tests.real.machine import steps
 

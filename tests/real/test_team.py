@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from corral.rooms.runs.model import RunState
+from corral.domain.runs.model import RunState
 from tests.real.keeping import RealHome
 from tests.real.machine import steps
 

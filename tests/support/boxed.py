@@ -3,12 +3,12 @@
 import json
 from typing import Any
 
-from corral.adapters.boxed import inside
-from corral.adapters.boxed.files import Files, acknowledge
-from corral.adapters.boxed.schema import Folder
-from corral.library import Corral
-from corral.library.exchanging import folder_of
-from corral.rooms.runs.model import Run
+from corral.adapters.sandbox_bridge import agent_client
+from corral.adapters.sandbox_bridge.files import Files, acknowledge
+from corral.adapters.sandbox_bridge.schema import Folder
+from corral.api import Corral
+from corral.domain.runs.model import Run
+from corral.services.chat.sandbox_sync import folder_of
 from tests.support.channels import Chat, Runner
 
 
@@ -50,7 +50,7 @@ class Inside:
         rows = self.pending()
         with self.files.writing() as connection:
             if text is not None:
-                inside._answer(self.files, connection, rows, text)
+                agent_client._answer(self.files, connection, rows, text)
             acknowledge(connection, [row["id"] for row in rows], "completed")
 
     def write(self, statement: str, *values: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from corral.library import Corral
+from corral.api import Corral
 from tests.support.served import Served
 
 NEXT = r'rel="next" href="([^"]+)"'

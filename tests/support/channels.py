@@ -22,10 +22,10 @@ from corral.adapters.channels.contract import (
     Traits,
     Unknown,
 )
-from corral.kernel.end import End
-from corral.library import Corral
-from corral.rooms.gateway.model import Channel, Message
-from corral.rooms.runs.model import Run
+from corral.api import Corral
+from corral.domain.chat.model import Channel, Message
+from corral.domain.runs.model import Run
+from corral.kernel.exit_status import End
 from tests.support.runs import held
 
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from corral.interfaces.cli.main import run
+from corral.cli.main import run
 
 
 class Said(NamedTuple):

@@ -164,7 +164,7 @@ def _report(pid: int, report: int) -> None:
 def _load() -> None:
     from importlib import import_module
 
-    import corral.interfaces.cli.commands as commands
+    import corral.cli.commands as commands
 
     for module in pkgutil.iter_modules(commands.__path__, f"{commands.__name__}."):
         import_module(module.name)

@@ -17,8 +17,8 @@ from typing import TypeVar
 import msgspec
 
 import corral
+from corral.api import Corral
 from corral.kernel.errors import Held
-from corral.library import Corral
 from tests.support.store import rows
 
 T = TypeVar("T")

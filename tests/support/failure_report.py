@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import corral
+from corral.api import Corral
+from corral.domain.runs.model import Run
 from corral.kernel.errors import NotFound
-from corral.library import Corral
-from corral.rooms.runs.model import Run
 
 LAST_EVENTS = 30
 LAST_RUNS = 10

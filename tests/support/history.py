@@ -5,7 +5,7 @@ from hashlib import sha256
 import psycopg
 
 import corral
-from corral.db.sqlite_filing import file_behind
+from corral.db.sqlite_deferred_indexes import file_behind
 from corral.db.statement import Statement
 
 LETTERS = 30_000

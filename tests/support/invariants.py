@@ -7,14 +7,15 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from corral.api import Corral
 from corral.db.database import Finding, silent
-from corral.db.moves import StateTable
 from corral.db.schema import filled_tables
 from corral.db.statement import Row, Statement
+from corral.db.transitions import StateTable
 from corral.db.tx import Tx
 from corral.kernel.clock import day_of
-from corral.library import Corral, verifying
-from corral.library.catalogue import declared
+from corral.services.store import verify
+from corral.services.store.sql_catalogue import declared
 from tests.support.runs import NO_FOLDER
 
 Told = list[Row]
@@ -30,14 +31,14 @@ def check_store(store: Corral, *, schema: bool = False) -> None:
     database = store._database
     findings = store.db.verify() if schema else database.check(thorough=True)
     if not schema:
-        findings += verifying.files(database, silent)
+        findings += verify.files(database, silent)
     _require_sound(findings)
     check_rows(store)
 
 
 def check_rows(store: Corral) -> None:
     """Check the invariants that concern rows only, not pages and files."""
-    _require_sound(verifying.rows(store._database, silent))
+    _require_sound(verify.rows(store._database, silent))
     store._database.read(_check_rows)
 
 

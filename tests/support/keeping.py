@@ -24,9 +24,9 @@ import pytest
 
 import corral
 from corral.adapters import process
+from corral.api import Corral
+from corral.domain.runs.model import Run, RunState
 from corral.kernel.errors import NotFound
-from corral.library import Corral
-from corral.rooms.runs.model import Run, RunState
 from tests.support.command_server import run_command
 
 T = TypeVar("T")

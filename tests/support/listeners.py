@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
+from corral.api import events, locks, mail
+from corral.api import wait as api_wait
 from corral.db import wakeups
-from corral.db.notices import NotifyListener
-from corral.library import events, locks, mail, waiting
+from corral.db.notifications import NotifyListener
 
 HOUR = 3_600.0
 
@@ -35,7 +36,7 @@ def disable_safety_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NotifyListener, "SAFETY_POLL", HOUR)
     # After the kernel told of a change, the writer may take its time until it shows the commit.
     monkeypatch.setattr(wakeups, "LOOKS", wakeups.LOOKS + wakeups.LOOKS[-1:] * 100_000)
-    for module in (events, locks, mail, waiting):
+    for module in (events, locks, mail, api_wait):
         monkeypatch.setattr(module, "LONGEST_SLEEP", HOUR)
     # A place in the queue for a lock is kept alive by the slow poll.
     monkeypatch.setattr(locks, "PLACE_MS", int(HOUR * 1_000))

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from corral.adapters.channels.contract import File, Incoming
 from corral.adapters.providers.facts import Used
+from corral.api import Corral
+from corral.domain.races.model import Check
+from corral.domain.runs.model import Sample
 from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND
-from corral.library import Corral
-from corral.rooms.races.model import Check
-from corral.rooms.runs.model import Sample
 from tests.support.raced import BAD, GOOD, Raced
 from tests.support.runs import add_launch, add_run
 

@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from corral.interfaces.mcp.identity import Caller, from_token
-from corral.interfaces.mcp.protocol import answer, read
-from corral.library import Corral
+from corral.api import Corral
+from corral.mcp.identity import Caller, from_token
+from corral.mcp.protocol import answer, read
 
 MODERN = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import TypeVar
 
+from corral.api import Corral
 from corral.db.statement import Statement
 from corral.db.tx import Tx
-from corral.library import Corral
 from tests.support.threads import Racer
 
 T = TypeVar("T")

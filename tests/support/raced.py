@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from corral.adapters import process
+from corral.api import Corral
 from corral.db.statement import Statement
-from corral.library import Corral
-from corral.rooms.races import choosing, doing, ops
-from corral.rooms.races.model import Attempt, Check, Entry, Plan, Race, Round, Tally
+from corral.domain.races import driver, ops, selection
+from corral.domain.races.model import Attempt, Check, Entry, Plan, Race, Round, Tally
 from tests.support.repositories import commit, git, new_repository
 from tests.support.runs import add_launch, add_run
 
@@ -80,11 +80,11 @@ class Raced:
             **{"lease_until": self.store.now() + 3_600_000, "model": f"model-{number}"} | columns,
         )
         with self.store.transaction() as tx:
-            held = doing.take(tx, round.id, "tests")
-            found = doing.started(
+            held = driver.take(tx, round.id, "tests")
+            found = driver.started(
                 tx, held, attempt, self.store.runs.get(run), port=None, sandbox="none"
             )
-            doing.give_back(tx, held)
+            driver.give_back(tx, held)
         return found
 
     def end(
@@ -110,29 +110,29 @@ class Raced:
             **{"model": f"model-{number}"} | columns,
         )
         with self.store.transaction() as tx:
-            held = doing.take(tx, round.id, "tests")
+            held = driver.take(tx, round.id, "tests")
             found = self.store.runs.get(run)
-            doing.started(tx, held, attempt, found, port=None, sandbox="none")
-            checking = doing.end_of_run(tx, found)
+            driver.started(tx, held, attempt, found, port=None, sandbox="none")
+            checking = driver.end_of_run(tx, found)
             assert checking is not None
             if state == "completed":
                 made: dict[str, str | bytes] = {"made": f"in round {round.number} by {number}\n"}
                 left = self.commit(files or made, round.base_commit)
-                doing.committed(
+                driver.committed(
                     tx, held, checking, left, files=len(files or "1"), added=3, removed=1
                 )
                 passed = all(check.exit_code == 0 for check in checks) if checks else None
-                doing.checked(tx, held, checking, checks, passed=passed, tree=None)
-            doing.give_back(tx, held)
+                driver.checked(tx, held, checking, checks, passed=passed, tree=None)
+            driver.give_back(tx, held)
 
     def settle(self, race: Race) -> Race:
         """All are over: somebody has to choose, or none passed."""
         with self.store.transaction() as tx:
             found = ops.get(tx, race.id)
-            held = doing.take(tx, found.latest.id, "tests")
-            doing.settle(tx, found, held)
-            doing.rest(tx, found, held)
-            doing.give_back(tx, held)
+            held = driver.take(tx, found.latest.id, "tests")
+            driver.settle(tx, found, held)
+            driver.rest(tx, found, held)
+            driver.give_back(tx, held)
         return self.store.races.get(race.id)
 
     def judge(self, race: Race, ranking: list[list[int]] | None, reason: str) -> None:
@@ -141,7 +141,7 @@ class Raced:
         ids = {each.number: each.id for each in round.attempts}
         run = self._run("completed", cost_micros=30_000, model="judge-model")
         with self.store.transaction() as tx:
-            asked = doing.ask_judge(
+            asked = driver.ask_judge(
                 tx,
                 round,
                 self.store.runs.get(run),
@@ -151,12 +151,12 @@ class Raced:
                 truncated=True,
             )
             given = [[ids[number] for number in group] for group in ranking] if ranking else None
-            doing.given(tx, asked, self.store.runs.get(run), given, reason)
+            driver.given(tx, asked, self.store.runs.get(run), given, reason)
 
     def choose(self, race: Race, attempt: str, **given: Any) -> Race:
         """The winner, also of a race of another machine."""
         with self.store.transaction() as tx:
-            return choosing.select(tx, race.id, attempt, **given)
+            return selection.select(tx, race.id, attempt, **given)
 
     def bring(self, race: Race, host: str) -> None:
         """Its worktrees are on another machine now; whoever drives races there left it alone."""

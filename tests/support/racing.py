@@ -4,8 +4,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from corral.library import Corral
-from corral.rooms.races.model import Attempt, Race
+from corral.api import Corral
+from corral.domain.races.model import Attempt, Race
 
 
 def git(where: Path | str, *words: str) -> str:

@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from corral.adapters import keepers
+from corral.adapters import supervisor_process
+from corral.api import Corral
 from corral.db.statement import Statement
 from corral.db.tx import Tx
-from corral.kernel.end import End
+from corral.domain.runs import dispatch
+from corral.domain.runs.model import Run
+from corral.domain.runs.spec import Holding, Order
+from corral.kernel.exit_status import End
 from corral.kernel.ids import new_id
-from corral.library import Corral
-from corral.rooms.runs import queueing
-from corral.rooms.runs.model import Run
-from corral.rooms.runs.order import Holding, Order
 
 PLAIN: dict[str, Any] = {
     "provider": "claude",
@@ -96,7 +96,7 @@ def queued(store: Corral, **wanted: Any) -> Run:
 
 def next_queued(store: Corral, **where: str) -> Run | None:
     """The run that is next in line, without taking it."""
-    return store._database.read(lambda tx: queueing.next_queued(tx, **where))
+    return store._database.read(lambda tx: dispatch.next_queued(tx, **where))
 
 
 def starting(store: Corral, keeper: int = 1, **wanted: Any) -> Run:
@@ -125,7 +125,7 @@ def without_keepers(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     class Lost:
         def keep(self, **told: Any) -> dict[str, Any]:
             asked.append(told)
-            raise keepers.KeeperLost
+            raise supervisor_process.KeeperLost
 
-    monkeypatch.setattr(keepers, "StartingKeeper", Lost)
+    monkeypatch.setattr(supervisor_process, "StartingKeeper", Lost)
     return asked

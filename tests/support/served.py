@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import httpx
 import uvicorn
 
-from corral.interfaces.http.app import create_app
-from corral.interfaces.http.connections import Connections, server_options
-from corral.library import Corral
+from corral.api import Corral
+from corral.http.app import create_app
+from corral.http.connections import Connections, server_options
 from tests.support.threads import SECONDS
 
 # Nothing here is https, and to read the trusted certificates takes longer than most requests.

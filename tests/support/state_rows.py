@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from corral.db.moves import StateTable
 from corral.db.statement import Statement
+from corral.db.transitions import StateTable
 from corral.db.tx import Tx
-from corral.library.catalogue import declared
+from corral.services.store.sql_catalogue import declared
 
 # A plain row of each table. A new table with states needs its row here, and its tests follow.
 ROWS: dict[str, dict[str, Any]] = {

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from corral.db.lookup import IdColumn
-from corral.db.moves import StateTable
 from corral.db.numbered import Numbered
 from corral.db.retention import Retention, Scoped
 from corral.db.statement import Statement
-from corral.library.catalogue import declared
+from corral.db.transitions import StateTable
+from corral.services.store.sql_catalogue import declared
 
 
 def statements() -> dict[str, Statement]:

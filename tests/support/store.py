@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 
 import pytest
 
+from corral.api import Corral
 from corral.db.schema import tables
 from corral.db.statement import Row, Statement
 from corral.kernel.errors import CorralError
-from corral.kernel.page import Page
-from corral.library import Corral
+from corral.kernel.pagination import Page
 from tests.support.shelf import filled_tables
 
 T = TypeVar("T")

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from corral.library import Corral
-from corral.rooms.tasks.model import Task
+from corral.api import Corral
+from corral.domain.tasks.model import Task
 from tests.support.store import rows
 
 

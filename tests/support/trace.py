@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import apsw
 import pytest
 
+from corral.api import Corral
 from corral.db import postgres, sqlite
 from corral.db.statement import Params, Row, Statement
-from corral.library import Corral
 
 
 class Call(NamedTuple):

@@ -25,11 +25,11 @@ from typing import Any
 
 import corral
 from corral.adapters import process
-from corral.adapters.keepers import KeeperLost, StartingKeeper
 from corral.adapters.process import Identity
+from corral.adapters.supervisor_process import KeeperLost, StartingKeeper
+from corral.api import Corral
+from corral.domain.runs.model import Run
 from corral.kernel.errors import CorralError
-from corral.library import Corral
-from corral.rooms.runs.model import Run
 from tests.torture import ledger
 from tests.torture.bystanders import Bystanders
 from tests.torture.ledger import counted
@@ -178,7 +178,7 @@ class Torture:
                 if agent is None or agent.start_token != run.start_token or agent.parent <= 1:
                     return None
                 words = process.command_of(agent.parent)
-                return process.identify(agent.parent) if "corral.keeper" in words else None
+                return process.identify(agent.parent) if "corral.supervisor" in words else None
             return None
         pid, token = (run.pid, run.start_token)
         if role == "keeper":

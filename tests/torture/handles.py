@@ -27,8 +27,8 @@ from pathlib import Path
 import apsw
 
 import corral
+from corral.api import Corral
 from corral.kernel.errors import Conflict, StoreUnavailable
-from corral.library import Corral
 from tests.support.invariants import check_store
 from tests.torture.places import folder_for
 

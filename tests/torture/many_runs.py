@@ -18,9 +18,9 @@ from pathlib import Path
 import psycopg
 
 import corral
-from corral.adapters.keepers import StartingKeeper
-from corral.library import Corral
-from corral.rooms.runs.model import RunState
+from corral.adapters.supervisor_process import StartingKeeper
+from corral.api import Corral
+from corral.domain.runs.model import RunState
 from tests.support.postgres import PostgresServer
 from tests.torture.places import folder_for
 

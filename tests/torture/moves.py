@@ -27,11 +27,11 @@ import apsw
 import psycopg
 
 import corral
+from corral.api import Corral
 from corral.db import connect
-from corral.db.relocation_record import seek
+from corral.db.store_move_record import seek
+from corral.domain.mail.model import Letter
 from corral.kernel.errors import CorralError, IllegalMove, StoreUnavailable
-from corral.library import Corral
-from corral.rooms.mail.model import Letter
 from tests.torture.ledger import Batch, counted, note
 from tests.torture.places import folder_for
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
+from corral.api import Corral
+from corral.domain.runs.model import Run, RunState
 from corral.kernel.errors import CorralError
-from corral.library import Corral
-from corral.rooms.runs.model import Run, RunState
 
 AGENT = r"""
 import os, signal, sys, time

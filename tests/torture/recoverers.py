@@ -117,8 +117,8 @@ def recover_for_ever(url: str, pause: random.Random, marks: mmap.mmap, number: i
 def main() -> None:
     """Fork one of them for each number that is asked for, and tell its pid."""
     url, seed, path = sys.argv[1:4]
-    import corral.library.recovery  # what they need is loaded once
-    import corral.library.runs
+    import corral.api.runs
+    import corral.services.runs.recovery  # what they need is loaded once
 
     if url.startswith("postgres"):
         import corral.db.postgres  # noqa: F401

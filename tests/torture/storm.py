@@ -25,9 +25,9 @@ from typing import Any
 
 import corral
 from corral.adapters import process
-from corral.library import Corral
-from corral.rooms.gateway.model import Message
-from corral.rooms.mail.model import Letter
+from corral.api import Corral
+from corral.domain.chat.model import Message
+from corral.domain.mail.model import Letter
 from tests.support.invariants import check_store
 from tests.support.postgres import free_port
 from tests.torture.ledger import Batch, counted, note

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.rooms.mail.backoff import SPREAD, pause_ms
+from corral.domain.mail.backoff import SPREAD, pause_ms
 from tests.support.cases import each_case
 
 LADDER = [5_000, 10_000, 20_000, 40_000, 80_000]

@@ -4,8 +4,8 @@ right: a checker that cannot fail proves nothing.
 
 from collections.abc import Callable
 
-from corral.db.moves import StateTable
-from corral.library.catalogue import declared
+from corral.db.transitions import StateTable
+from corral.services.store.sql_catalogue import declared
 from tests.support.cases import each_case
 from tests.torture.chaos import faults
 from tests.torture.chaos.checker import judge
@@ -224,7 +224,10 @@ WRONG: dict[str, tuple[str, Callable[[History], object]]] = {
         "hall was answered out of order: [2, 1]",
         lambda h: h.shown.reverse(),
     ),
-    "somebody left behind": ("left: 9 corral.keeper", lambda h: h.left.append("9 corral.keeper")),
+    "somebody left behind": (
+        "left: 9 corral.supervisor",
+        lambda h: h.left.append("9 corral.supervisor"),
+    ),
     "a stranger who was signalled": (
         "bystander 9 got ['15']",
         lambda h: h.signalled.append("bystander 9 got ['15']"),

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.interfaces.web.forms import MAX_FIELDS, MAX_FORM, read_form
 from corral.kernel.errors import Invalid
+from corral.web.forms import MAX_FIELDS, MAX_FORM, read_form
 from tests.support.cases import each_case
 
 BOUND = "----x7"

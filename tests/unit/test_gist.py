@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from corral.rooms.mail.model import gist
+from corral.domain.mail.model import gist
 from tests.support.cases import each_case
 
 

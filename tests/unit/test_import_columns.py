@@ -12,13 +12,13 @@ from typing import Any
 import apsw
 import pytest
 
-from corral.adapters.foreign.database import Found
-from corral.adapters.foreign.times import moment_of
-from corral.library.foreign import row as rows
-from corral.library.foreign.mapping import NOT_TAKEN, Table
-from corral.library.foreign.row import Row
-from corral.library.foreign.taking import make_things
-from corral.library.foreign.tools import NAMES, tool_of
+from corral.importers import row as rows
+from corral.importers.batch import make_things
+from corral.importers.mapping import NOT_TAKEN, Table
+from corral.importers.row import Row
+from corral.importers.source.database import Found
+from corral.importers.source.times import moment_of
+from corral.importers.tools import NAMES, tool_of
 from tests.support import foreign
 from tests.support.cases import each_case
 

@@ -4,9 +4,9 @@ import random
 import time
 from itertools import combinations
 
-from corral.insights.lanes import _ticks
-from corral.insights.layers import HEIGHT, WIDTH, lay_out
 from corral.kernel.clock import HOUR, MINUTE
+from corral.web.graph_layout import HEIGHT, WIDTH, lay_out
+from corral.web.task_lanes import _ticks
 
 
 def test_nothing_is_nothing() -> None:

@@ -3,8 +3,8 @@
 import random
 from itertools import combinations
 
-from corral.insights.lineage import ROUNDS, ROWS, WIDTH, lineage
-from corral.rooms.races.model import Attempt, AttemptState, Round, RoundState
+from corral.domain.races.model import Attempt, AttemptState, Round, RoundState
+from corral.web.race_tree import ROUNDS, ROWS, WIDTH, lineage
 
 
 def attempt(round: int, number: int) -> Attempt:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corral.domain.locks.patterns import fold, normalise
 from corral.kernel.errors import Invalid
-from corral.kernel.patterns import covering, head_of, heads_above, meet, parts_of
-from corral.rooms.locks.patterns import fold, normalise
+from corral.kernel.path_patterns import covering, head_of, heads_above, meet, parts_of
 from tests.support.cases import each_case
 
 

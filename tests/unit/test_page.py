@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.kernel.errors import Invalid
-from corral.kernel.page import MAX_LIMIT, check_limit, decode_cursor, encode_cursor, page_of
+from corral.kernel.pagination import MAX_LIMIT, check_limit, decode_cursor, encode_cursor, page_of
 from tests.support.cases import each_case
 
 SMALL = st.integers(-(2**62), 2**62)

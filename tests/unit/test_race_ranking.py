@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corral.domain.races.model import Attempt, AttemptState, Check, Tally, Verdict, VerdictState
+from corral.domain.races.ranking import confidence, ranked, survivors
+from corral.domain.races.variations import TEMPLATES, entries, read_agents, read_text, templates
 from corral.errors import Invalid
-from corral.library.judging import understand
-from corral.rooms.races.model import Attempt, AttemptState, Check, Tally, Verdict, VerdictState
-from corral.rooms.races.ranking import confidence, ranked, survivors
-from corral.rooms.races.variations import TEMPLATES, entries, read_agents, read_text, templates
+from corral.services.races.judge import understand
 from tests.support.cases import each_case
 
 

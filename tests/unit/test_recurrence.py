@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from corral.domain.schedules.model import Kind
+from corral.domain.schedules.recurrence import Rule, check_cron, check_every, zone
 from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, YEAR
 from corral.kernel.errors import Invalid
-from corral.rooms.schedules.model import Kind
-from corral.rooms.schedules.recurrence import Rule, check_cron, check_every, zone
 from tests.support.cases import each_case
 
 BERLIN, NEW_YORK = "Europe/Berlin", "America/New_York"

@@ -1,6 +1,6 @@
 """Numbers of things in sentences."""
 
-from corral.interfaces.cli.render import count
+from corral.cli.render import count
 from tests.support.cases import each_case
 
 

@@ -2,9 +2,9 @@
 
 import re
 
+from corral.api import Corral
 from corral.db.migrate import FOLDER, migrations, newest, split_statements
 from corral.db.schema import TableDoc, tables
-from corral.library import Corral
 from tests.support.cases import each_case
 from tests.support.store import rows
 

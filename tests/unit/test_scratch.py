@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from corral import scratch
-from corral.adapters.foreign.database import opened
+from corral import scratch_folders
+from corral.api import Corral
 from corral.db import copy
-from corral.library import Corral
+from corral.importers.source.database import opened
 from tests.support import foreign
 
 KILLED = """
@@ -77,8 +77,8 @@ def test_nothing_is_swept_up_that_is_in_use_or_anothers(temporary: Path, tmp_pat
     (temporary / "corral-scratch-import-abcdefgh").symlink_to(precious)
     (temporary / "corral-scratch-import-12345678").touch()
     before = sorted(os.listdir(temporary))
-    with scratch.scratch_folder("check") as own:
-        scratch.sweep()
+    with scratch_folders.scratch_folder("check") as own:
+        scratch_folders.sweep()
         assert own.is_dir()
     assert sorted(os.listdir(temporary)) == before
     assert (precious / "file").exists()
@@ -93,10 +93,10 @@ def test_a_folder_that_is_swept_up_before_it_is_locked_is_made_anew(
     def made_and_swept(prefix: str) -> str:
         made.append(make(prefix=prefix))
         if len(made) == 1:
-            scratch.sweep()
+            scratch_folders.sweep()
         return made[-1]
 
     monkeypatch.setattr(tempfile, "mkdtemp", made_and_swept)
-    with scratch.scratch_folder("check") as own:
+    with scratch_folders.scratch_folder("check") as own:
         assert own.is_dir()
     assert len(made) == 2

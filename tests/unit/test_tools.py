@@ -1,6 +1,6 @@
 """Which tools the rules of an agent allow."""
 
-from corral.rooms.agents.tools import allows
+from corral.domain.agents.tools import allows
 from tests.support.cases import each_case
 
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.kernel.errors import Invalid
-from corral.rooms.search.words import (
+from corral.domain.search.words import (
     MAX_PASSAGE,
     SNIPPET,
     folded_of,
@@ -14,6 +13,7 @@ from corral.rooms.search.words import (
     snippet_of,
     text_in,
 )
+from corral.kernel.errors import Invalid
 from tests.support.cases import each_case
 
 

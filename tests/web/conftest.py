@@ -8,8 +8,8 @@ from typing import NamedTuple
 import pytest
 
 import corral
-from corral.interfaces.web.pages import error_page, routes
-from corral.library import Corral
+from corral.api import Corral
+from corral.web.pages import error_page, routes
 from tests.support.lived_in import LivedIn
 from tests.support.postgres import PostgresServer
 from tests.support.served import Served, serving

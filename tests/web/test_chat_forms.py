@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from corral import config
-from corral.rooms.gateway.model import files_of
+from corral.domain.chat.model import files_of
 from tests.support.lived_in import HOSTILE
 from tests.support.store import contents
 from tests.web.test_gateway_pages import Desk, desk

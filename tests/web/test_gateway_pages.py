@@ -8,10 +8,10 @@ import httpx
 import pytest
 
 from corral.adapters.channels.contract import Attached, Incoming
-from corral.interfaces.web.gateway_actions import GATEWAY
-from corral.interfaces.web.pages import error_page, routes
+from corral.domain.chat.model import Message
 from corral.kernel.clock import DAY, SetClock
-from corral.rooms.gateway.model import Message
+from corral.web.channel_actions import GATEWAY
+from corral.web.pages import error_page, routes
 from tests.support.buttons import Buttons, as_part, leaf_through
 from tests.support.channels import Runner, bring_in
 from tests.support.lived_in import HOSTILE

@@ -8,18 +8,18 @@ from pathlib import Path
 import httpx
 import pytest
 
-from corral.db.moves import StateTable
-from corral.interfaces.web import rendering
-from corral.interfaces.web.actions import ACTIONS
-from corral.interfaces.web.events import KINDS
-from corral.interfaces.web.gateway_actions import GATEWAY
-from corral.interfaces.web.navigation import NAVIGATION
-from corral.interfaces.web.race_actions import RACING
-from corral.interfaces.web.team_actions import TEAM
+from corral.api import Corral
+from corral.db.transitions import StateTable
 from corral.kernel.clock import DAY, HOUR, MINUTE, SetClock
-from corral.kernel.end import End
-from corral.library import Corral
-from corral.library.catalogue import declared
+from corral.kernel.exit_status import End
+from corral.services.store.sql_catalogue import declared
+from corral.web import render
+from corral.web.actions import ACTIONS
+from corral.web.channel_actions import GATEWAY
+from corral.web.events import KINDS
+from corral.web.navigation import NAVIGATION
+from corral.web.race_actions import RACING
+from corral.web.team_actions import TEAM
 from tests.support.buttons import as_part, leaf_through
 from tests.support.lived_in import HOSTILE, LivedIn
 from tests.support.runs import add_run, queued, running
@@ -242,9 +242,9 @@ def test_a_run_in_line_has_not_begun_and_says_what_it_waits_for(served: Served) 
     with served.client() as client:
         row = client.get("/runs").text.partition(f'<tr id="{run.id}">')[2].partition("</tr>")[0]
         page = client.get(f"/runs/{run.id}").text
-    assert f'data-label="began"><span class="none">{rendering.UNKNOWN}</span>' in row
+    assert f'data-label="began"><span class="none">{render.UNKNOWN}</span>' in row
     assert "a slot on any machine with big, gpu" in page
-    assert f"<dt>Tokens in</dt><dd>{rendering.UNKNOWN}</dd>" in page, "what is not known is no zero"
+    assert f"<dt>Tokens in</dt><dd>{render.UNKNOWN}</dd>" in page, "what is not known is no zero"
 
 
 def test_a_letter_whose_claim_ran_out_is_with_nobody(served: Served, clock: SetClock) -> None:
@@ -328,7 +328,7 @@ def test_a_stranger_is_told_what_to_do_and_shown_nothing(house: House) -> None:
             assert "corral up" in page.text
             assert "harbour" not in page.text
         # The page that says so has its looks, which are no secret.
-        assert client.get(rendering.asset("corral.css")).status_code == 200
+        assert client.get(render.asset("corral.css")).status_code == 200
 
 
 def test_a_token_that_may_only_read_sees_no_button_and_is_refused(house: House) -> None:
@@ -514,7 +514,7 @@ def test_a_form_works_without_any_script(served: Served) -> None:
     ],
 )
 def test_durations_have_two_units_at_the_most(ms: int | None, text: str) -> None:
-    assert rendering.lasting(ms) == text
+    assert render.lasting(ms) == text
 
 
 @pytest.mark.parametrize(
@@ -529,14 +529,14 @@ def test_durations_have_two_units_at_the_most(ms: int | None, text: str) -> None
     ],
 )
 def test_money_is_shown_in_dollars_and_cents(micros: int, text: str) -> None:
-    assert rendering.usd(micros) == text
+    assert render.usd(micros) == text
 
 
 @pytest.mark.parametrize(
     ("bytes", "text"), [(0, "0 B"), (1_023, "1023 B"), (1_536, "1.5 KiB"), (20 << 30, "20 GiB")]
 )
 def test_sizes_are_shown_in_powers_of_1024(bytes: int, text: str) -> None:
-    assert rendering.size(bytes) == text
+    assert render.size(bytes) == text
 
 
 def test_denied_calls_are_shown_beside_the_state(served: Served) -> None:

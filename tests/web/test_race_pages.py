@@ -11,11 +11,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from corral.interfaces.web import race_diffs, races
-from corral.interfaces.web.race_actions import RACING
-from corral.interfaces.web.races import SCREENS, attempt_verbs, race_verbs
+from corral.domain.races.model import Race
 from corral.kernel.errors import Refused
-from corral.rooms.races.model import Race
+from corral.web import race_diffs, races
+from corral.web.race_actions import RACING
+from corral.web.races import SCREENS, attempt_verbs, race_verbs
 from tests.support.buttons import Buttons, as_part, leaf_through
 from tests.support.lived_in import HOSTILE
 from tests.support.raced import BAD, Raced
@@ -155,8 +155,8 @@ def test_what_takes_its_time_is_answered_at_once_and_goes_on(
         assert may_go.wait(30)
         raise Refused("it was refused late")
 
-    monkeypatch.setattr("corral.library.finishing.graft", graft)
-    monkeypatch.setattr("corral.interfaces.web.soon.PATIENCE", 0.05)
+    monkeypatch.setattr("corral.services.races.winner.graft", graft)
+    monkeypatch.setattr("corral.web.background.PATIENCE", 0.05)
     assert "takes its time" in track.does("graft", id=race.id, attempt="2", **{"pick:grace": "on"})
     assert begun.wait(30)
     may_go.set()
@@ -442,7 +442,7 @@ def test_the_terminals_of_a_round_come_in_one_stream(
     (folder / "output").write_bytes(b"I was here\n")
     with track.store.transaction() as tx:
         from corral.adapters import process
-        from corral.rooms.outputs import ops as outputs
+        from corral.domain.outputs import ops as outputs
 
         outputs.begin(tx, str(runs[0]), folder=str(folder), host=process.host())
     with track.client.stream("GET", f"/races/{race.id}/screens") as answer:

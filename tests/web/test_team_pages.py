@@ -9,10 +9,10 @@ import httpx
 import pytest
 
 from corral.adapters.providers.facts import Used
-from corral.interfaces.web.board import COLUMNS, VERBS, choices
-from corral.interfaces.web.team_actions import TEAM
+from corral.domain.tasks.model import MOVES, TaskState
 from corral.kernel.clock import HOUR
-from corral.rooms.tasks.model import MOVES, TaskState
+from corral.web.board import COLUMNS, VERBS, choices
+from corral.web.team_actions import TEAM
 from tests.support.buttons import Buttons, as_part, leaf_through
 from tests.support.lived_in import HOSTILE
 from tests.support.runs import add_run

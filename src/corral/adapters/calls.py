@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from corral.adapters import children
-from corral.adapters.keepers import OWN_VARIABLES
+from corral.adapters.supervisor_process import OWN_VARIABLES
 
 
 def call(address: str, *words: str) -> None:

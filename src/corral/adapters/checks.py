@@ -19,7 +19,7 @@ from corral.adapters.leftovers import delete
 from corral.adapters.output.redact import Redactor
 from corral.adapters.private_home import environment_of, toolchains
 from corral.adapters.sandbox import Bounds, Kind, ResourceLimits
-from corral.scratch import scratch_folder
+from corral.scratch_folders import scratch_folder
 
 TIMED_OUT = 124  # as the program `timeout` says it
 KEPT_BYTES = 16 * 1024

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from corral.kernel.redaction_policy import WHOLE, is_word, may_hold_key, no_place
 from corral.kernel.text import is_too_deep
-from corral.kernel.words import WHOLE, is_word, may_hold_key, no_place
 
 # Shorter values are ordinary words too often to be taken out of everything that anybody writes.
 SHORTEST_KNOWN = 8

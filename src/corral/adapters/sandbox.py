@@ -20,7 +20,7 @@ import msgspec
 from corral.adapters import landlock
 from corral.adapters.private_git import SHARED, PrivateGit
 from corral.kernel.errors import Refused
-from corral.scratch import scratch_folder
+from corral.scratch_folders import scratch_folder
 
 SECONDS = 20
 LANDLOCK_LACKS = (

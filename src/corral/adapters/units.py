@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from corral import config
-from corral.adapters.daemons import file_of
+from corral.adapters.daemon_process import file_of
 from corral.kernel.errors import Refused
 
 KEPT = ("PATH", "HOME", "LANG", "CORRAL_HOME", "CORRAL_HOST", "VIRTUAL_ENV", "XDG_DATA_HOME")

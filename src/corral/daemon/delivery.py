@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator
 
 from corral.adapters.channels import registry
 from corral.adapters.channels.contract import Adapter
+from corral.api import Corral
 from corral.daemon.loop import Plain
+from corral.domain.chat.model import Channel
+from corral.domain.runs.model import Run
 from corral.kernel.errors import CorralError
-from corral.kernel.page import every
-from corral.library import Corral
-from corral.library.delivering import owner_here
-from corral.rooms.gateway.model import Channel
-from corral.rooms.runs.model import Run
+from corral.kernel.pagination import every
+from corral.services.chat.delivery import owner_here
 
 LONGEST_SLEEP = 5.0
 POLL = 25.0  # seconds for which a platform is asked to wait for something to tell

@@ -17,25 +17,25 @@ import msgspec
 from corral import __version__
 from corral.adapters import process
 from corral.adapters.process import Identity, Standing
-from corral.daemon.checker import Checker
-from corral.daemon.courier import Courier
+from corral.api import Corral
+from corral.daemon.alert_sender import Courier
+from corral.daemon.conflict_detector import Forecaster
 from corral.daemon.delivery import Delivery
-from corral.daemon.examiner import Examiner
-from corral.daemon.forecaster import Forecaster
-from corral.daemon.foreman import Foreman
 from corral.daemon.indexer import Indexer
 from corral.daemon.janitor import Janitor
 from corral.daemon.launcher import Launcher
-from corral.daemon.lookout import Lookout
 from corral.daemon.loop import Loop, LoopStatus, Runner
-from corral.daemon.marshal import Marshal
+from corral.daemon.node_monitor import Lookout
+from corral.daemon.race_loop import Marshal
 from corral.daemon.reaper import Reaper
+from corral.daemon.schedule_scripts import Checker
 from corral.daemon.scheduler import Scheduler
+from corral.daemon.task_checker import Examiner
+from corral.daemon.task_starter import Foreman
 from corral.daemon.telemetry import Telemetry
+from corral.domain.nodes.model import Lead, Node
+from corral.domain.runs.model import Found
 from corral.kernel.errors import CorralError, Held, StoreUnavailable
-from corral.library import Corral
-from corral.rooms.nodes.model import Lead, Node
-from corral.rooms.runs.model import Found
 
 BEATS = 3  # in the time of a lease
 SOONEST_BEAT = 0.5

@@ -1,7 +1,7 @@
 """What was said is made findable, behind those who said it."""
 
+from corral.api import Corral
 from corral.daemon.loop import Plain
-from corral.library import Corral
 
 BATCHES = 5
 LONGEST_SLEEP, SOON = 30.0, 1.0

@@ -3,8 +3,8 @@ time ends, or goes back."""
 
 import time
 
+from corral.api import Corral
 from corral.daemon.loop import Plain
-from corral.library import Corral
 
 EXPIRE = 10.0
 PRUNE = 3_600.0

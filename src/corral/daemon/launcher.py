@@ -1,7 +1,7 @@
 """Queued runs are started on this machine when they are due, fit it, and there is room."""
 
+from corral.api import Corral
 from corral.daemon.loop import Plain
-from corral.library import Corral
 
 LONGEST_SLEEP = 30.0
 

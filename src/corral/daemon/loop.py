@@ -15,8 +15,8 @@ from typing import Protocol
 
 import msgspec
 
+from corral.api import Corral
 from corral.kernel.errors import CorralError
-from corral.library import Corral
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0  # after failures in a row
 STAND_BY = 30.0  # behind a lead that changed hands without a word

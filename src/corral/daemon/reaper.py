@@ -9,11 +9,11 @@ from contextlib import suppress
 
 from corral.adapters import children, process
 from corral.adapters.process import Identity
+from corral.api import Corral
 from corral.daemon.loop import Plain
-from corral.kernel.page import every
-from corral.library import Corral
-from corral.library.recovery import Recovery, identity_of
-from corral.rooms.runs.model import Mode, Run, RunState
+from corral.domain.runs.model import Mode, Run, RunState
+from corral.kernel.pagination import every
+from corral.services.runs.recovery import Recovery, identity_of
 
 LOOK = 60.0  # behind a death that was not told
 LOOK_WITHOUT_TOLD = 5.0  # where the system cannot tell of one

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from corral.daemon.checker import Checker
+from corral.api import Corral
+from corral.api.wait import SOON
 from corral.daemon.loop import Plain
-from corral.library import Corral
-from corral.library.waiting import SOON
-from corral.rooms.mail.model import Letter
+from corral.daemon.schedule_scripts import Checker
+from corral.domain.mail.model import Letter
 
 # Behind a wake-up that never came.
 LONGEST_SLEEP = 30.0

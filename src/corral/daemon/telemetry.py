@@ -9,12 +9,12 @@ the store's.
 from typing import TYPE_CHECKING
 
 from corral import __version__
+from corral.api import Corral
 from corral.daemon.loop import Plain
+from corral.domain.events.model import Event
+from corral.domain.runs.model import MOVES, Run, RunState
+from corral.domain.sessions.model import Role, Turn
 from corral.kernel.errors import NotFound
-from corral.library import Corral
-from corral.rooms.events.model import Event
-from corral.rooms.runs.model import MOVES, Run, RunState
-from corral.rooms.sessions.model import Role, Turn
 
 if TYPE_CHECKING:
     from corral.adapters.otel import Exporter, Span

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import apsw
 
-from corral.db import relocation
-from corral.db.drift import differences, made_until, shape_of, told, undoing, without_fence
-from corral.db.fencing import AWAY, content, take_down
+from corral.db import store_move
+from corral.db.bulk_copy import pour, raise_sequences
 from corral.db.migrate import newest, open_schema
-from corral.db.pouring import pour, raise_sequences
+from corral.db.schema_drift import differences, made_until, shape_of, told, undoing, without_fence
 from corral.db.sqlite import SqliteDatabase
-from corral.db.sqlite_care import APPLICATION_ID, reading
+from corral.db.sqlite_deferred_indexes import file_behind
 from corral.db.sqlite_errors import translate
-from corral.db.sqlite_filing import file_behind
+from corral.db.sqlite_maintenance import APPLICATION_ID, reading
 from corral.db.statement import Statement
+from corral.db.write_fence import AWAY, content, take_down
 from corral.kernel.errors import Invalid
-from corral.scratch import scratch_folder
+from corral.scratch_folders import scratch_folder
 
 if TYPE_CHECKING:
     from corral.db.postgres import PostgresDatabase
@@ -101,7 +101,7 @@ def current_copy(source: Path) -> Iterator[Path]:
             # It may have been made while the store was moved, or be a part.
             database.write(take_down)
             open_schema(database)
-            relocation.stay(database)
+            store_move.stay(database)
         finally:
             database.close()
         yield copy

@@ -142,7 +142,7 @@ class Database(ABC):
         self._listeners: list[Listener] = []
         self.working = Working()
         self.upkeep: set[str] = set()
-        """Upkeep that reads have started and not finished; see `library/upkeep.py`."""
+        """Upkeep that reads have started and not finished; see `services/store/upkeep.py`."""
         self.hurried = False
         _open.add(self)
 

@@ -2,8 +2,8 @@
 
 from typing import Generic, TypeVar
 
-from corral.db.moves import StateTable
 from corral.db.statement import Query, Statement
+from corral.db.transitions import StateTable
 
 R = TypeVar("R")
 

@@ -54,8 +54,8 @@ _UNSETTLED = """(SELECT coalesce(
 
 
 def _filed(table: str, column: str, *others: str) -> str:
-    """An index that is filled behind the writer, see `db/sqlite_filing.py`, and a view that reads
-    it together with the rows that are not filed yet."""
+    """A deferred index, see `db/sqlite_deferred_indexes.py`, and a view that reads it together with
+    the rows that are not indexed yet."""
     index = f"{table}_by_{column}"
     return (
         f"CREATE TABLE {index} ({column} TEXT NOT NULL, seq INTEGER NOT NULL,"

@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from corral.db.bulk_copy import pour
 from corral.db.copy import tidy
 from corral.db.database import Database, Told
-from corral.db.fencing import content
 from corral.db.migrate import open_schema
-from corral.db.pouring import pour
-from corral.db.relocation import mark_as_part
 from corral.db.schema import TableDoc
 from corral.db.sqlite import SqliteDatabase
 from corral.db.statement import Row
+from corral.db.store_move import mark_as_part
 from corral.db.tx import Tx
+from corral.db.write_fence import content
 
 Change = Callable[[TableDoc, Row], Row]
 

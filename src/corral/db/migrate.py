@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from corral.db.database import Database
 from corral.db.dialect import Engine
-from corral.db.fencing import AWAY
 from corral.db.filesystem import make_new_private_file
 from corral.db.sqlite import SqliteDatabase
 from corral.db.statement import Statement, for_engine
+from corral.db.write_fence import AWAY
 from corral.kernel.errors import StoreUnavailable
 
 FOLDER = Path(__file__).parent.parent / "migrations"
@@ -67,7 +67,7 @@ def open_schema(database: Database, *, change: bool = True) -> None:
             reason="missing",
         )
     if found > AWAY:
-        from corral.db.relocation import sign
+        from corral.db.store_move import sign
 
         raise sign(database)
     if found > newest():

@@ -2,7 +2,7 @@
 
 The row above is updated first: that checks that it takes another row, raises its count and, on
 PostgreSQL, lets only one writer through at a time. On PostgreSQL the two are one statement (a
-writing WITH), as in `db/moves.py`.
+writing WITH), as in `db/transitions.py`.
 """
 
 import re

@@ -15,9 +15,14 @@ import psycopg
 from psycopg import errors as pg
 
 from corral.db.database import Finding, RowsOf, Table, Work
-from corral.db.fencing import AWAY
-from corral.db.notices import CHANNEL
-from corral.db.postgres_care import (
+from corral.db.notifications import CHANNEL
+from corral.db.postgres_connection import Gone, Link, is_gone, raise_if_gone
+from corral.db.postgres_errors import (
+    translate,
+    unknown_outcome,
+    unreachable,
+)
+from corral.db.postgres_maintenance import (
     ADOPT_EVENTS,
     check_feed,
     power_loss_risks,
@@ -25,15 +30,10 @@ from corral.db.postgres_care import (
     reading,
     run_query,
 )
-from corral.db.postgres_errors import (
-    translate,
-    unknown_outcome,
-    unreachable,
-)
-from corral.db.postgres_link import Gone, Link, is_gone, raise_if_gone
 from corral.db.postgres_pool import SHORTEST_BACKOFF, PostgresConnections, back_off
 from corral.db.statement import Statement
 from corral.db.tx import Mode, Tx
+from corral.db.write_fence import AWAY
 from corral.kernel.errors import CorralError, Invalid, StoreUnavailable
 
 R = TypeVar("R")
@@ -157,7 +157,7 @@ class PostgresDatabase(PostgresConnections):
                 raise self._moved() from None
 
     def _moved(self) -> StoreUnavailable:
-        from corral.db.relocation import sign
+        from corral.db.store_move import sign
 
         with self.seeing_every_phase():
             return sign(self)

@@ -3,7 +3,7 @@
 import psycopg
 from psycopg import errors as pg
 
-from corral.db.fencing import refusal
+from corral.db.write_fence import refusal
 from corral.kernel.errors import Conflict, CorralError, StoreUnavailable
 
 TOO_MANY_CLIENTS = "too_many_clients"

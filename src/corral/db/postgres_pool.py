@@ -12,8 +12,9 @@ from psycopg.types.json import set_json_loads
 from psycopg.types.numeric import Int8Dumper
 
 from corral.db.database import CLOSED, Database, Listener, Probe
-from corral.db.notices import Bell, NotifyListener, ServerClock
+from corral.db.notifications import Bell, NotifyListener, ServerClock
 from corral.db.pooler import ask, refuse_transaction_pooler
+from corral.db.postgres_connection import Link, noticed
 from corral.db.postgres_errors import (
     TOO_MANY_CLIENTS,
     no_free_connection,
@@ -21,7 +22,6 @@ from corral.db.postgres_errors import (
     without_password,
     without_secrets,
 )
-from corral.db.postgres_link import Link, noticed
 from corral.db.statement import Row
 from corral.kernel.clock import Clock
 from corral.kernel.errors import Invalid, StoreUnavailable

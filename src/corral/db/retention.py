@@ -7,7 +7,7 @@ young to have ended long ago, or, where the key does not rise with time, with th
 
 from typing import Any, NamedTuple
 
-from corral.db.moves_many import encode_rows
+from corral.db.bulk_transitions import encode_rows
 from corral.db.statement import Row, Statement
 from corral.db.tx import Tx
 

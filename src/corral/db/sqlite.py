@@ -8,12 +8,14 @@ from typing import NoReturn, TypeVar
 
 import apsw
 
-from corral.db import sqlite_connections, sqlite_log
+from corral.db import sqlite_connection_set, sqlite_wal
 from corral.db.database import Database, Finding, Listener, Probe, RowsOf, Table, Work
-from corral.db.fencing import AWAY
-from corral.db.group import MAX_BATCH, Job, Spoilt
+from corral.db.group_commit import MAX_BATCH, Job, Spoilt
 from corral.db.lockfile import LockFile
-from corral.db.sqlite_care import (
+from corral.db.sqlite_connection import Link
+from corral.db.sqlite_connection_set import READS_TRUST_S
+from corral.db.sqlite_errors import translate
+from corral.db.sqlite_maintenance import (
     APPLICATION_ID,
     check_file,
     copy_whole,
@@ -23,11 +25,9 @@ from corral.db.sqlite_care import (
     require_current_sqlite,
     run_query,
 )
-from corral.db.sqlite_connections import READS_TRUST_S
-from corral.db.sqlite_errors import translate
-from corral.db.sqlite_link import Link
 from corral.db.statement import Statement
 from corral.db.tx import Mode, Tx
+from corral.db.write_fence import AWAY
 from corral.kernel.clock import Clock
 from corral.kernel.errors import CorralError, StoreUnavailable
 
@@ -60,7 +60,7 @@ class SqliteDatabase(Database):
         self.url = self.address = self.pointer = f"sqlite:///{path}"
         self.actor = actor
         self._probe = probe
-        self._shared = shared = sqlite_connections.acquire(path, create=create)
+        self._shared = shared = sqlite_connection_set.acquire(path, create=create)
         self._released = False
         self._line, self._turnstile = shared.line, shared.turnstile
         self.working = shared.working
@@ -236,7 +236,7 @@ class SqliteDatabase(Database):
         return self._moved()
 
     def _moved(self) -> StoreUnavailable:
-        from corral.db.relocation import sign
+        from corral.db.store_move import sign
 
         with self.seeing_every_phase():
             return sign(self)
@@ -408,7 +408,7 @@ class SqliteDatabase(Database):
     def check(self, *, thorough: bool) -> list[Finding]:
         with self._looking() as connection:
             found = check_file(connection, thorough=thorough)
-        return [*found, *sqlite_log.examine(self._shared.path)]
+        return [*found, *sqlite_wal.examine(self._shared.path)]
 
     def backup(self, target: Path) -> None:
         try:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import apsw
 
-from corral.db.fencing import refusal
+from corral.db.write_fence import refusal
 from corral.kernel.errors import Conflict, CorralError, Invalid, StoreUnavailable
 
 

@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import msgspec
 
 from corral.db.dialect import TOKENS, Engine
-from corral.kernel.words import WHOLE, is_word
+from corral.kernel.redaction_policy import WHOLE, is_word
 
 T = TypeVar("T")
 Row = tuple[Any, ...]

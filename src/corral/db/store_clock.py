@@ -5,7 +5,7 @@ import time
 from contextlib import suppress
 from typing import Final
 
-from corral.db.board import Board, StoreMoment
+from corral.db.shared_memory import Board, StoreMoment
 from corral.kernel.boot import read_boot_id
 from corral.kernel.clock import MINUTE, SystemClock
 

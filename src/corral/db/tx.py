@@ -6,8 +6,8 @@ from typing import Any, Literal, Protocol, TypeVar
 from corral.db.dialect import Engine
 from corral.db.statement import Params, Query, Row, Statement
 from corral.kernel.ids import new_id
+from corral.kernel.redaction_policy import WHOLE, no_place
 from corral.kernel.text import encode_json
-from corral.kernel.words import WHOLE, no_place
 
 T = TypeVar("T")
 

@@ -15,8 +15,8 @@ import msgspec
 
 import corral
 from corral.adapters import process
-from corral.interfaces.cli.render import console
-from corral.library import Corral
+from corral.api import Corral
+from corral.cli.render import console
 
 T = TypeVar("T")
 

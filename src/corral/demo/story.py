@@ -7,8 +7,8 @@ import time
 from functools import partial
 from pathlib import Path
 
+from corral.api import Corral
 from corral.demo.stage import Stage, Unexpected
-from corral.library import Corral
 
 
 def tell() -> int:

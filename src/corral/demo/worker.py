@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import corral
-from corral.library import Corral
+from corral.api import Corral
 
 PAUSE = 0.1
 

@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from corral.library import Corral
-from corral.library import open as open_store
+from corral.api import Corral
+from corral.api import open as open_store
 
 P = ParamSpec("P")
 R = TypeVar("R")

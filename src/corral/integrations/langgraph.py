@@ -15,11 +15,11 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self, cast
 
+from corral.api import Corral
+from corral.domain.checkpoints.model import Checkpoint as Kept
+from corral.domain.checkpoints.model import NewWrite
 from corral.integrations import store_of, to_its_end
 from corral.kernel.errors import Invalid
-from corral.library import Corral
-from corral.rooms.checkpoints.model import Checkpoint as Kept
-from corral.rooms.checkpoints.model import NewWrite
 
 try:
     from langchain_core.runnables import RunnableConfig

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from corral.api import Corral
+from corral.domain.sessions.model import NewTurn, Session, Turn, taken_back_by
 from corral.integrations import store_of, to_its_end
-from corral.kernel.page import every
+from corral.kernel.pagination import every
 from corral.kernel.text import MAX_DEPTH
-from corral.library import Corral
-from corral.rooms.sessions.model import NewTurn, Session, Turn, taken_back_by
 
 try:
     from agents.memory import SessionSettings

@@ -12,7 +12,7 @@ FileIdentity = tuple[int, int]
 """Device and inode."""
 
 IN_USE: set[FileIdentity] = set()
-"""The files of all open stores; maintained by `db/sqlite_connections.py`."""
+"""The files of all open stores; maintained by `db/sqlite_connection_set.py`."""
 
 
 def require_unused(

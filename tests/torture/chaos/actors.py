@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import corral
+from corral.api import Corral
 from corral.kernel.errors import CorralError, Invalid, StoreUnavailable
-from corral.library import Corral
 from tests.torture.chaos.record import Journal
 
 LEASE_MS = 2_500

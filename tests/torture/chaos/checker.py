@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from corral.rooms.mail.model import keeps_order
+from corral.domain.mail.model import keeps_order
 from tests.torture.chaos.record import History, Note, Ran, Told
 
 LETTER_ENDS = ("ack", "bury", "refuse", "expire", "confirm", "drop")

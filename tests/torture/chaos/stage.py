@@ -16,11 +16,11 @@ from pathlib import Path
 
 import corral
 from corral.adapters import process
-from corral.db.moves import StateTable
+from corral.api import Corral
+from corral.db.transitions import StateTable
+from corral.domain.runs.model import Run
 from corral.kernel.errors import CorralError
-from corral.library import Corral
-from corral.library.catalogue import declared
-from corral.rooms.runs.model import Run
+from corral.services.store.sql_catalogue import declared
 from tests.support.invariants import check_store
 from tests.support.machines import on_machine
 from tests.torture.bystanders import Bystanders
@@ -355,7 +355,7 @@ def _find(run: Run, role: str) -> int | None:
         return None
     if role != "guard":
         return pid
-    is_guard = found.parent > 1 and "corral.keeper" in process.command_of(found.parent)
+    is_guard = found.parent > 1 and "corral.supervisor" in process.command_of(found.parent)
     return found.parent if is_guard else None
 
 

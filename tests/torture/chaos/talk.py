@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from corral.library import Corral
+from corral.api import Corral
 from tests.support.postgres import free_port
 from tests.torture.platform import ask, bring_in
 

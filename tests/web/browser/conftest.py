@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 import corral
-from corral.library import Corral
-from corral.rooms.runs.model import RunState
+from corral.api import Corral
+from corral.domain.runs.model import RunState
 from tests.support.browsers import MISSING, quiet_browser
 from tests.support.keeping import until
 from tests.support.lived_in import HOSTILE, LivedIn

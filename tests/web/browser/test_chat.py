@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from corral.adapters.channels.contract import Incoming
-from corral.rooms.agents.model import Agent
+from corral.domain.agents.model import Agent
 from tests.support.keeping import until
 from tests.web.browser.conftest import Look, Town
 

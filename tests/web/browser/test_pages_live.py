@@ -5,9 +5,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import corral
-from corral.interfaces.web.navigation import NAVIGATION
+from corral.domain.runs.model import RunState
 from corral.kernel.clock import SECOND
-from corral.rooms.runs.model import RunState
+from corral.web.navigation import NAVIGATION
 from tests.support.keeping import until
 from tests.web.browser.conftest import PICTURED, Look, Town, Window
 

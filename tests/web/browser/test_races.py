@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from corral.rooms.races.model import Race
+from corral.domain.races.model import Race
 from tests.support.keeping import until
 from tests.support.raced import BAD, Raced
 from tests.support.repositories import new_repository

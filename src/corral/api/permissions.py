@@ -1,0 +1,367 @@
+"""Permissions of a process inside a run: it acts as the run's agent, never as a person.
+
+`corral.open` returns a `BoundStore` to such a process. Each call is checked where it enters the
+library, so the same rules apply to the command line, the tools, hooks and an agent's own program:
+
+* an operation of `FOR_PEOPLE` is refused, unless the setting `runs.may` names it;
+* an argument that names the actor (`SIGNED`) must be the run's agent.
+
+Tokens of agents over HTTP have stricter rules: `http/agent_permissions.py`.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import cached_property
+from typing import Any, NoReturn
+
+from corral.api import Corral
+from corral.api.operation import Operation
+from corral.db.tx import Tx
+from corral.kernel.errors import Refused
+from corral.kernel.identity import RunIdentity
+
+MAY = "runs.may"
+
+# Operations that change permissions, decide in a person's place, or replace or delete shared data.
+FOR_PEOPLE = frozenset(
+    {
+        *("agents.create", "agents.edit", "agents.grant", "agents.revoke"),
+        *("agents.retire", "agents.restore", "teams.start"),
+        *("alerts.add", "alerts.remove", "alerts.test"),
+        *("budgets.set", "budgets.remove"),
+        *("channels.add", "channels.remove", "channels.open", "channels.test"),
+        *("channels.note_cursor", "channels.note_health"),
+        *("db.durability", "db.migrate", "db.move", "db.prune", "db.restore", "db.stay"),
+        *("destinations.grant", "destinations.revoke"),
+        *("gateway.accept", "gateway.deliver", "gateway.take_in"),
+        *("imports.bring", "imports.take"),
+        *("locks.install", "locks.uninstall", "locks.revoke"),
+        *("messages.receive", "messages.receive_all", "messages.say"),
+        *("outputs.delete", "projects.delete", "runs.delete", "runs.delete_all"),
+        # What only the supervisor of a run says: its outcome, its processes, its use.
+        *("runs.end", "runs.give_up", "runs.park", "runs.restart", "runs.take_over"),
+        *("runs.add_sample", "runs.count_denials", "runs.describe"),
+        *("charges.release", "charges.set_prices"),
+        *("people.set", "senders.approve", "senders.block"),
+        *("places.block", "places.meet", "places.set_policy", "places.unblock"),
+        "requests.secrets_given",
+        *("secrets.delete", "secrets.keep", "secrets.resolve", "secrets.set", "secrets.value_of"),
+        *("settings.set", "settings.unset"),
+        *("tokens.create", "tokens.in_file", "tokens.revoke"),
+        *("wirings.add", "wirings.change", "wirings.remove"),
+    }
+)
+
+# Without a named agent, these mean a decision by a person; a run without an agent is refused.
+JUDGING = frozenset(
+    {
+        *("decisions.confirm", "decisions.dismiss", "decisions.judge", "decisions.reject"),
+        *("questions.answer", "tasks.accept", "tasks.reject"),
+    }
+)
+
+# Change the conversation of a session, which enters the prompt of its agent.
+CONVERSATION = frozenset(
+    {
+        *("sessions.append", "sessions.append_many", "sessions.clear", "sessions.handoff"),
+        *("sessions.set_provider_session", "sessions.take_back"),
+    }
+)
+
+_AGENT = ("agent",)
+SIGNED: dict[str, tuple[str, ...]] = {
+    "decisions.confirm": ("by",),
+    "decisions.dismiss": ("by",),
+    "decisions.judge": ("by",),
+    "decisions.record": ("author",),
+    "decisions.reject": ("by",),
+    "delegations.cancel": _AGENT,
+    "delegations.delegate": ("agent", "sender"),
+    "delegations.fail": _AGENT,
+    "delegations.finish": _AGENT,
+    "groups.broadcast": ("author",),
+    "groups.create": ("by",),
+    "groups.leave": ("member",),
+    "groups.mark": ("member",),
+    "groups.post": ("author",),
+    "groups.react": ("member",),
+    "groups.read": ("member",),
+    "groups.send": ("author",),
+    "groups.unread": ("member",),
+    "locks.acquire": _AGENT,
+    "locks.commit": _AGENT,
+    "locks.release": _AGENT,
+    "locks.renew": _AGENT,
+    "locks.request": _AGENT,
+    "locks.touch": _AGENT,
+    "mail.put": ("sender",),
+    "mail.write": _AGENT,
+    "messages.send": _AGENT,
+    "messages.send_files": _AGENT,
+    "notes.add": ("source",),
+    "notes.supersede": ("source",),
+    "plans.set": _AGENT,
+    "progress.report": _AGENT,
+    "questions.answer": ("by",),
+    "questions.ask": ("asker",),
+    "questions.withdraw": ("by",),
+    "requests.ask": _AGENT,
+    "schedules.create": ("sender",),
+    "schedules.task": _AGENT,
+    "sessions.append": _AGENT,
+    "tasks.accept": _AGENT,
+    "tasks.add": ("agent", "lead"),
+    "tasks.apply": ("agent", "lead"),
+    "tasks.archive": _AGENT,
+    "tasks.cancel": _AGENT,
+    "tasks.claim": _AGENT,
+    "tasks.declare": ("agent", "lead"),
+    "tasks.delegate": _AGENT,
+    "tasks.depend": _AGENT,
+    "tasks.edit": _AGENT,
+    "tasks.fail": _AGENT,
+    "tasks.pause": _AGENT,
+    "tasks.reassign": _AGENT,
+    "tasks.reject": _AGENT,
+    "tasks.release": _AGENT,
+    "tasks.renew": _AGENT,
+    "tasks.reopen": _AGENT,
+    "tasks.resume": _AGENT,
+    "tasks.retry": _AGENT,
+    "tasks.skip": _AGENT,
+    "tasks.submit": _AGENT,
+    "tasks.undepend": _AGENT,
+    "timers.set": ("sender",),
+}
+"""The arguments that name the actor. `agent` is a name or a mailbox, all others are mailboxes."""
+
+Call = Callable[..., Any]
+
+
+class BoundStore(Corral):
+    """An open store for a process inside a run."""
+
+    identity: RunIdentity
+
+    def __init__(self, store: Corral, identity: RunIdentity) -> None:
+        super().__init__(store._database)
+        self.identity = identity
+        for name, found in vars(Corral).items():
+            if isinstance(found, cached_property):
+                # Comes before the property of that name, which would return the unchecked room.
+                self.__dict__[name] = _LazyRoom(found.func, self, name)
+
+    def acting_as(self, actor: str, origin: str | None = None) -> NoReturn:
+        raise self._not_a_person("act as another actor")
+
+    def act_as(self, actor: str) -> NoReturn:
+        raise self._not_a_person("act as another actor")
+
+    def transaction(self) -> AbstractContextManager[Tx]:
+        raise self._not_a_person("open a transaction")
+
+    def keep_shapes(self) -> NoReturn:
+        raise self._not_a_person("turn off the detection of secrets")
+
+    def as_service(self, actor: str) -> Corral:
+        """Return the store for Corral's own work, after the run's request was accepted."""
+        self._database.actor, self._database.origin = actor, None
+        return Corral(self._database)
+
+    def _not_a_person(self, what: str) -> Refused:
+        return Refused(f"{_called(self.identity)} cannot {what}.", run=self.identity.run)
+
+
+class _LazyRoom:
+    """The operations of one room, each checked before it is called."""
+
+    def __init__(self, make: Callable[[Corral], Any], store: BoundStore, attribute: str) -> None:
+        self._make = make
+        self._store = store
+        self._attribute = attribute
+
+    @cached_property
+    def _room(self) -> Any:
+        return self._make(self._store)
+
+    def __getattr__(self, verb: str) -> Any:
+        member = getattr(self._room, verb)
+        name = f"{self._attribute}.{verb}"
+        call: Any = member
+        if name in FOR_PEOPLE:
+            call = _granted(self._store, name, member)
+        elif name == "runs.send":
+            call = _sending(self._store, member)
+        elif name == "schedules.edit":
+            call = _editing(self._store, member)
+        elif name in SIGNED:
+            call = _signed(self._store.identity, name, member, _names(self._room, verb))
+        if name in CONVERSATION:
+            call = _conversing(self._store, name, call)
+        self.__dict__[verb] = call
+        return call
+
+
+def _names(room: Any, verb: str) -> tuple[str, ...]:
+    """The names of an operation's arguments, without the room or the transaction."""
+    member = next(vars(kind)[verb] for kind in type(room).__mro__ if verb in vars(kind))
+    function = member.function if isinstance(member, Operation) else member
+    code = function.__code__
+    names: tuple[str, ...] = code.co_varnames[1 : code.co_argcount]
+    return names
+
+
+def _granted(store: BoundStore, name: str, member: Call) -> Call:
+    """Allow an operation only if `runs.may` grants it to the agent, its project or all runs."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if name not in _may(store):
+            who = store.identity
+            scope = f" --agent {who.agent}" if who.agent else ""
+            raise Refused(
+                f"{_called(who)} may not call {name}, which is for people. Ask a person to call "
+                f"it, or to grant it with `corral setting set {MAY} '[\"{name}\"]'{scope}`.",
+                call=name,
+                run=who.run,
+            )
+        return member(*args, **kwargs)
+
+    return call
+
+
+def _may(store: BoundStore) -> list[str]:
+    from corral.domain.settings import ops as settings
+
+    who = store.identity
+    found: list[str] = store._database.read(
+        lambda tx: settings.value(tx, MAY, agent=who.agent, project=who.project_id)
+    )
+    return found
+
+
+def _signed(identity: RunIdentity, name: str, member: Call, names: tuple[str, ...]) -> Call:
+    """Make an operation act as the run's agent."""
+    signing = SIGNED[name]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = dict(zip(names, args, strict=False))
+        if len(args) > len(given):
+            return member(*args, **kwargs)  # raises a TypeError of its own
+        given |= kwargs
+        if name in JUDGING and identity.agent is None:
+            raise Refused(
+                f"{_called(identity)} may not call {name}: only an agent or a person may, and this "
+                "run has no agent.",
+                call=name,
+                run=identity.run,
+            )
+        for argument in signing:
+            own = _own(identity, argument)
+            named = given.get(argument)
+            if named is not None and named not in _spellings(identity):
+                raise Refused(
+                    f"{_called(identity)} cannot act as {named}. Omit {argument}.",
+                    call=name,
+                    run=identity.run,
+                )
+            if named is None and own is not None:
+                given[argument] = own
+        return member(**given)
+
+    return call
+
+
+def _own(identity: RunIdentity, argument: str) -> str | None:
+    """Return the default of an argument that names the actor."""
+    return identity.agent if argument == "agent" else identity.mailbox
+
+
+def _spellings(identity: RunIdentity) -> set[str | None]:
+    """Return every text that names the run, its agent or its session."""
+    return {
+        identity.agent,
+        identity.agent_id,
+        identity.actor,
+        identity.owner,
+        identity.mailbox,
+        f"session:{identity.session}",
+        f"run:{identity.run}",
+    }
+
+
+def _sending(store: BoundStore, member: Call) -> Call:
+    """Restrict `runs.send`: only a person answers a run that asks something."""
+
+    def call(id: str, text: str, *, enter: bool = True, dialog: str | None = None) -> Any:
+        run = store.runs.get(id)
+        if (run.id == store.identity.run or run.attention) and "runs.send" not in _may(store):
+            why = "is its own run" if run.id == store.identity.run else "waits for a person"
+            raise Refused(
+                f"{_called(store.identity)} cannot type into {run.id}, which {why}. Write to its "
+                "agent with `corral mail write` instead.",
+                id=run.id,
+                run=store.identity.run,
+            )
+        return member(run.id, text, enter=enter, dialog=dialog)
+
+    return call
+
+
+def _editing(store: BoundStore, member: Call) -> Call:
+    """Restrict `schedules.edit`: an agent that reads a schedule's letter believes that it is from
+    the creator of the schedule."""
+
+    def call(id: str, **changes: Any) -> Any:
+        found = store.schedules.get(id)
+        who = store.identity
+        own = found.sender in _spellings(who) or found.mailbox in _spellings(who)
+        if not own and found.mailbox.startswith("session:"):
+            own = _is_own_session(store, found.mailbox.removeprefix("session:"))
+        if not own and "schedules.edit" not in _may(store):
+            raise Refused(
+                f"{_called(who)} cannot edit {found.id}, which is not its own. Ask a person to "
+                "edit it, or create a schedule.",
+                id=found.id,
+                run=who.run,
+            )
+        return member(found.id, **changes)
+
+    return call
+
+
+def _conversing(store: BoundStore, name: str, member: Call) -> Call:
+    """Restrict changes of a conversation to the sessions of the run and its agent, and to sessions
+    that no run uses (a program's own)."""
+    allowed: set[str] = set()
+
+    def call(session: Any, *args: Any, **kwargs: Any) -> Any:
+        id = session if isinstance(session, str) else session.id
+        if id not in allowed:
+            if not _is_own_session(store, id) and name not in _may(store):
+                raise Refused(
+                    f"{_called(store.identity)} cannot change the conversation {id} of another "
+                    "agent. Write to the agent with `corral mail write` instead.",
+                    call=name,
+                    id=id,
+                    run=store.identity.run,
+                )
+            allowed.add(id)
+        return member(session, *args, **kwargs)
+
+    return call
+
+
+def _is_own_session(store: BoundStore, id: str) -> bool:
+    found, who = store.sessions.get(id), store.identity
+    if found.id == who.session:
+        return True
+    if found.agent_id is not None:
+        return found.agent_id == who.agent_id
+    return not store.runs.list(session=found.id, limit=1).items
+
+
+def _called(identity: RunIdentity) -> str:
+    if identity.run is None:
+        return "A check"
+    who = f"agent {identity.agent}" if identity.agent else "a program"
+    return f"This process ({who} in {identity.run})"

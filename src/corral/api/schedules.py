@@ -1,0 +1,44 @@
+from corral.api.operation import Room, read, write
+from corral.domain.chat.conversations import scheduled_prompts
+from corral.domain.schedules import edit as schedules_edit
+from corral.domain.schedules import occurrences, ops
+from corral.domain.schedules.model import Occurrence
+
+
+class Schedules(Room):
+    """Letters to be put again and again."""
+
+    noun = "schedule"
+
+    create = write(ops.create_schedule)
+    task = write(scheduled_prompts.add_task)
+    edit = write(schedules_edit.edit, repeatable=True)
+    get = read(ops.get)
+    list = read(ops.list_schedules, mode="one")
+    pause = write(ops.pause)
+    resume = write(ops.resume)
+    run = write(ops.run)
+    delete = write(ops.cancel)
+    fire_due = write(ops.fire_due, repeatable=True)
+    next_at = read(ops.next_at, mode="one")
+    history = read(occurrences.list_occurrences)
+    next_script = read(occurrences.next_script, mode="one")
+
+    def run_script(self, *, owner: str) -> Occurrence | None:
+        """Run the script that waits for longest, and put or skip its moment by what it says; None
+        when there is none. After a crash it is run again, by whoever comes next; its moment is put
+        once."""
+        from corral.services.schedules import scripts
+
+        return scripts.run_next(self._database, owner)
+
+
+class Timers(Room):
+    """Letters to be put once, later."""
+
+    noun = "timer"
+
+    set = write(ops.set_timer)
+    get = read(ops.get)
+    list = read(ops.list_timers, mode="one")
+    cancel = write(ops.cancel_timer)

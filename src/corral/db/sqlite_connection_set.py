@@ -1,0 +1,319 @@
+"""The connections of this process to one SQLite file, shared by all its handles.
+
+POSIX drops every lock that a process holds on a file as soon as the process closes any descriptor
+of that file. SQLite knows this and keeps one table of open files per process; code outside SQLite
+does not. So Corral follows three rules:
+
+- No code opens and closes the database file, its `-wal` or its `-shm` outside SQLite while it may
+  be open here. `filesystem.make_private_file` creates a new file under the lock of this module, and
+  code that opens external paths calls `kernel/open_files.py` first.
+- All handles on one file, identified by device and inode, share one `ConnectionSet`.
+- A forked process never opens a file that its parent had open: it inherits SQLite's table of locks
+  without the locks.
+
+A connection does not checkpoint when it is closed, unless the last handle closes it and the file
+still has its name. Otherwise a connection that is garbage collected in a forked child, or one to a
+file that was replaced, would delete the log of the store that now has the name.
+"""
+
+import os
+import threading
+import weakref
+from pathlib import Path
+
+import apsw
+
+from corral.db import filesystem, sqlite_wal
+from corral.db.database import Working
+from corral.db.group_commit import Line
+from corral.db.sqlite_connection import Link
+from corral.db.sqlite_errors import hard_linked, replaced, translate
+from corral.db.store_clock import StoreClock
+from corral.db.write_lock import Turnstile
+from corral.kernel.clock import SystemClock
+from corral.kernel.errors import StoreUnavailable
+from corral.kernel.open_files import IN_USE, FileIdentity
+
+BUSY_MS = 10_000  # for programs that write the file without Corral's write lock
+STATEMENTS_KEPT = 128  # APSW searches its statement cache linearly
+LOG_PAGES = 4_000  # 8 MB: a page that is written repeatedly is checkpointed once
+
+READS_TRUST_S = 0.01  # how old the last check may be when a read starts
+_TICK_MS = 20  # the clock of a file system advances every 1 to 10 ms
+_SYSTEM = SystemClock()  # file times are the system's, whatever clock the store has
+
+
+class ConnectionSet:
+    """The state that all handles of this process on one file share."""
+
+    def __init__(self, path: str, identity: FileIdentity) -> None:
+        self.path = path
+        """Without symlinks, as SQLite resolves it; the prefix of all files beside the store."""
+        self.identity = identity
+        self.handles = 0
+        self.line = Line()
+        self.turnstile = Turnstile(f"{path}-line")
+        self.clock = StoreClock(f"{path}-line-door")
+        self.working = Working()
+        self.readers: list[Link] = []
+        self.writer: Link | None = None
+        self.full = False
+        """Whether every commit waits for the disk: the store's durability is `full`."""
+        self.syncs = False
+        """Whether the writer's commits currently wait for the disk."""
+        self._turns = 0
+        self._log_is_long = False
+        self._log_path = f"{path}-wal"
+        self._log: FileIdentity | None = None
+        """The log file. It stays the same while any connection is open."""
+        self.registered: set[FileIdentity] = {identity}
+        IN_USE.add(identity)
+        weakref.finalize(self, _unregister, self.registered)
+        self._folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._let_go = weakref.finalize(self, os.close, self._folder)
+        self._checked: int | None = None
+        """The change time of the folder at the last check of its names."""
+        self.stale_at = 0.0
+        """When a read must check the file again, by the monotonic clock."""
+        self.lost = ""
+        """Why the store is unusable; empty while the file has its name."""
+        self._sole = filesystem.sole_use_if_remote(Path(path))
+
+    # -- connections ----------------------------------------------------------------------------
+
+    def connect_reader(self) -> Link:
+        link = self._connect()
+        link.run("PRAGMA query_only = ON")
+        return link
+
+    def connect_writer(self) -> Link:
+        link = self._connect()
+        link.run("PRAGMA foreign_keys = ON")
+        link.run("PRAGMA journal_size_limit = 67108864")
+        link.run(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}").fetchall()
+        self.obey_durability(link)
+        self.writer = link
+        return link
+
+    def _connect(self) -> Link:
+        self.require_present()
+        try:
+            connection = apsw.Connection(
+                self.path, flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=STATEMENTS_KEPT
+            )
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            connection.set_busy_timeout(BUSY_MS)
+            # Without this, SQLite recompiles a statement whenever a parameter in a range changes,
+            # to look for a better index: ten times the cost of a claim.
+            connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+            link = Link(connection)
+            link.run("PRAGMA temp_store = MEMORY")
+        except apsw.Error as error:
+            raise translate(error, Path(self.path)) from error
+        try:
+            self.require_present()  # the file may have been replaced before SQLite opened it
+        except BaseException:
+            connection.close()
+            raise
+        return link
+
+    def obey_durability(self, writer: Link) -> None:
+        """Read the store's durability and apply it to the writer."""
+        if int(writer.connection.pragma("user_version")) > 0:
+            self.full = writer.run("SELECT durability FROM store").fetchall() == [("full",)]
+        self.wait_for_disk(writer, self.full)
+
+    def wait_for_disk(self, writer: Link, wanted: bool) -> None:
+        """Set whether the next commits wait for the disk."""
+        writer.run(f"PRAGMA synchronous = {'FULL' if wanted else 'NORMAL'}")
+        self.syncs = wanted
+
+    def require_room(self, writer: Link) -> None:
+        """Raise StoreUnavailable if the log is too long and a reader blocks its checkpoint."""
+        self._turns += 1
+        if self._log_is_long or self._turns % sqlite_wal.EVERY == 1:
+            self._log_is_long = True  # after an error the next turn checks again
+            try:
+                sqlite_wal.require_room(writer.connection, self.path, BUSY_MS)
+            except apsw.Error as error:
+                raise translate(error, Path(self.path)) from error
+            self._log_is_long = False
+
+    # -- the file -------------------------------------------------------------------------------
+
+    def require_in_place(self) -> None:
+        """Raise StoreUnavailable unless the database file and its log still have their names.
+
+        SQLite does not notice when they are moved, deleted or replaced. A commit is in the store if
+        they have their names after it, so every write checks, and reads every 10 ms. That costs one
+        `fstat`: a changed name also changes the time of its folder.
+        """
+        changed_at = os.fstat(self._folder).st_ctime_ns
+        if changed_at != self._checked or self.lost:
+            self._check_names()
+            # A second change within the same tick of the file system's clock is not visible.
+            age = _SYSTEM.now() - changed_at // 1_000_000
+            settled = changed_at % 1_000_000_000 and age > _TICK_MS
+            self._checked = changed_at if settled else None
+
+    def _check_names(self) -> None:
+        self.require_present()
+        try:
+            log = os.stat(self._log_path)
+        except OSError as error:
+            if self._log is None:
+                return  # a new store has no log before its first migration
+            self._lose(f"its log {self._log_path} was moved or deleted ({error.strerror})")
+        else:
+            if self._log is None:
+                self._log = log.st_dev, log.st_ino
+                self._register(log, self._stat_memory())
+            if (log.st_dev, log.st_ino) == self._log:
+                return
+            self._lose(f"its log {self._log_path} was replaced by another file")
+        raise self.refusal()
+
+    def require_present(self) -> None:
+        """Raise StoreUnavailable unless the database file is still the one that was opened."""
+        if not self.lost:
+            try:
+                file = os.stat(self.path)
+            except OSError as error:
+                self._lose(f"it was moved or deleted ({error.strerror})")
+            else:
+                if (file.st_dev, file.st_ino) == self.identity:
+                    return
+                self._lose("it was replaced by another file")
+        raise self.refusal()
+
+    def _stat_memory(self) -> os.stat_result | None:
+        try:
+            return os.stat(f"{self.path}-shm")
+        except OSError:
+            return None  # on a network file system SQLite may keep it elsewhere
+
+    def _register(self, *files: os.stat_result | None) -> None:
+        """Prevent other code of this process from opening these files."""
+        identities = {(file.st_dev, file.st_ino) for file in files if file is not None}
+        self.registered |= identities
+        IN_USE.update(identities)
+
+    def refusal(self) -> StoreUnavailable:
+        return replaced(self.path, self.lost)
+
+    def _lose(self, why: str) -> None:
+        self.lost = why
+        self.stale_at = 0.0
+        # Close the idle readers, so that the store can be opened again in this process.
+        while self.readers:
+            self.readers.pop().connection.close()
+
+    def close_writer(self) -> None:
+        """Close the writing connection; only called by the leader thread."""
+        writer, self.writer = self.writer, None
+        if writer is not None:
+            writer.connection.close()
+
+    def give_back(self, reader: Link) -> None:
+        """Keep a reader for the next read; close it if the file has lost its name."""
+        self.readers.append(reader)
+        if self.lost:
+            self._lose(self.lost)
+
+    # -- handles --------------------------------------------------------------------------------
+
+    def release(self) -> None:
+        """Release one handle, after all writes in progress; the last one closes everything."""
+        with _lock:
+            self.handles -= 1
+            if self.handles:
+                return
+            if _sets.get(self.identity) is self:
+                del _sets[self.identity]
+            # Under the lock: a handle that is opened in the meantime gets its own set, and must not
+            # find the locks of this one in SQLite's table.
+            self._close()
+
+    def _close(self) -> None:
+        links = [*self.readers, *([self.writer] if self.writer is not None else [])]
+        self.readers.clear()
+        self.writer = None
+        if links and self._is_in_place():
+            links[-1].connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+        for link in links:
+            link.connection.close()
+        _unregister(self.registered)
+        self._let_go()
+        self.turnstile.close()
+        self.clock.close()
+        if self._sole is not None:
+            self._sole.close()
+
+    def _is_in_place(self) -> bool:
+        try:
+            self._check_names()
+        except StoreUnavailable:
+            return False
+        return True
+
+
+_lock = threading.Lock()
+_sets: "weakref.WeakValueDictionary[FileIdentity, ConnectionSet]" = weakref.WeakValueDictionary()
+"""Weak: handles that are never closed are garbage collected with their connections."""
+_inherited: set[FileIdentity] = set()
+"""Files that were open when this process was forked."""
+
+
+def acquire(path: Path, *, create: bool) -> ConnectionSet:
+    """Return the connections of this process to a file, for one more handle.
+
+    Raises StoreUnavailable if the file cannot be opened or has a second hard link, RuntimeError if
+    the process that forked this one had it open. The file is the same whatever path leads to it:
+    through a symlink, `..` or a hard link that was made after it was opened.
+    """
+    with _lock:
+        filesystem.make_private_file(path, create=create)
+        real = os.path.realpath(path)
+        try:
+            file = os.stat(real)
+        except OSError as error:
+            raise replaced(real, f"it was moved or deleted ({error.strerror})") from None
+        identity = file.st_dev, file.st_ino
+        if identity in _inherited:
+            raise RuntimeError(
+                f"Cannot open {path}: the process that forked this one had it open, and SQLite "
+                "would mistake its locks for ours. Start this process with exec or spawn instead."
+            )
+        shared = _sets.get(identity)
+        if shared is None or shared.lost:
+            if shared is not None and _is_open_in_sqlite(shared.path):
+                # SQLite would give new connections the shared memory of the deleted log.
+                raise shared.refusal()
+            if file.st_nlink > 1:
+                # SQLite names the log after the path: another process that opens the file by its
+                # other name would use another log, and each would overwrite the other's pages.
+                raise hard_linked(real, file.st_nlink)
+            shared = _sets[identity] = ConnectionSet(real, identity)
+        shared.handles += 1
+        return shared
+
+
+def _unregister(files: set[FileIdentity]) -> None:
+    IN_USE.difference_update(files)
+    for shared in list(_sets.values()):  # a set that was opened after this one was lost
+        IN_USE.update(shared.registered)
+
+
+def _is_open_in_sqlite(path: str) -> bool:
+    return any(connection.filename == path for connection in apsw.connections())
+
+
+def _forget_in_child() -> None:
+    global _lock
+    _lock = threading.Lock()  # another thread of the parent may have held it
+    _inherited.update(_sets.keys())
+    _sets.clear()
+    IN_USE.clear()  # closing a file in this process drops no lock of the parent
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,0 +1,85 @@
+from corral.db.lookup import IdColumn
+from corral.db.statement import Query, Statement
+from corral.db.transitions import StateTable
+from corral.domain.agents.model import MOVES, Agent, AgentRow, AgentVersion, Grant
+
+IDS = IdColumn("agent", "agt", "agents")
+AGENTS = StateTable(
+    AgentRow,
+    MOVES,
+    table="agents",
+    columns="id, name, state, version, admin, created_at, updated_at",
+)
+
+_CONTENT = "role, provider, model, command, instructions, workspace, limits, hash"
+_AGENT = f"agents.id, name, state, version, admin, {_CONTENT}, agents.created_at, agents.updated_at"
+_JOINED = """
+    agents JOIN agent_versions
+        ON agent_versions.agent_id = agents.id AND agent_versions.number = agents.version
+"""
+
+GET = Query(Agent, f"SELECT {_AGENT} FROM {_JOINED} WHERE agents.id = :id")
+
+BY_NAME = Query(Agent, f"SELECT {_AGENT} FROM {_JOINED} WHERE agents.name = :name")
+
+LIST_ACTIVE = Query(
+    Agent,
+    f"""
+    SELECT {_AGENT} FROM {_JOINED}
+    WHERE agents.state = 'active' AND agents.name > :after
+    ORDER BY agents.name LIMIT :limit
+""",
+)
+
+LIST_ALL = Query(
+    Agent,
+    f"SELECT {_AGENT} FROM {_JOINED} WHERE agents.name > :after ORDER BY agents.name LIMIT :limit",
+)
+
+_VERSION = f"agent_id, number, {_CONTENT}, created_at, created_by"
+
+ADD_VERSION = Statement(f"""
+    INSERT INTO agent_versions ({_VERSION})
+    VALUES (:agent_id, :number, :role, :provider, :model, :command, :instructions, :workspace,
+            :limits, :hash, :now, :actor)
+""")
+
+VERSION = Query(
+    AgentVersion,
+    f"SELECT {_VERSION} FROM agent_versions WHERE agent_id = :agent_id AND number = :number",
+)
+
+VERSIONS = Query(
+    AgentVersion,
+    f"""
+    SELECT {_VERSION} FROM agent_versions WHERE agent_id = :agent_id AND number < :before
+    ORDER BY number DESC LIMIT :limit
+""",
+)
+
+_GRANT = "agent_id, tool, allowed, updated_at, updated_by"
+
+SET_GRANT = Query(
+    Grant,
+    f"""
+    INSERT INTO grants ({_GRANT}) VALUES (:agent_id, :tool, :allowed, :now, :actor)
+    ON CONFLICT (agent_id, tool) DO UPDATE SET allowed = excluded.allowed,
+        updated_at = excluded.updated_at, updated_by = excluded.updated_by
+    WHERE grants.allowed <> excluded.allowed
+    RETURNING {_GRANT}
+""",
+)
+
+GRANT = Query(Grant, f"SELECT {_GRANT} FROM grants WHERE agent_id = :agent_id AND tool = :tool")
+
+DELETE_GRANT = Query(
+    Grant, f"DELETE FROM grants WHERE agent_id = :agent_id AND tool = :tool RETURNING {_GRANT}"
+)
+
+GRANTS = Query(
+    Grant, f"SELECT {_GRANT} FROM grants WHERE agent_id = :agent_id ORDER BY tool LIMIT :limit"
+)
+
+COUNT_GRANTS = Statement("SELECT count(*) FROM grants WHERE agent_id = :agent_id")
+
+NAMES_TAKEN = Statement("SELECT name FROM agents WHERE name {is_listed}")

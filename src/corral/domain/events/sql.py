@@ -1,0 +1,52 @@
+from corral.db.retention import Retention
+from corral.db.statement import Query, Statement
+from corral.domain.events.model import Event
+
+_COLUMNS = (
+    "'evt_' || seq AS id, {feed_cursor} AS cursor, at, actor, kind, verb, subject, project_id,"
+    " data, run_id AS run"
+)
+
+
+def _events(where: str, order: str) -> Query[Event]:
+    return Query(
+        Event, f"SELECT {_COLUMNS} FROM events WHERE {where} ORDER BY {order} LIMIT :limit"
+    )
+
+
+def _of_subject(where: str, order: str) -> Query[Event]:
+    # SQLite merges the two parts of its view only if what they are ordered by is selected as it is.
+    return Query(
+        Event,
+        f"""SELECT {_COLUMNS} FROM (
+            SELECT * FROM {{events_of_subject}} WHERE subject = :subject AND {where}
+            ORDER BY {order} LIMIT :limit
+        ) AS found ORDER BY {order}""",
+    )
+
+
+_OF_PROJECT = "project_id = :project_id AND"
+
+AFTER = _events("{feed_after}", "{feed_key}")
+AFTER_BY_SUBJECT = _of_subject("{feed_after}", "{feed_key}")
+AFTER_BY_PROJECT = _events(f"{_OF_PROJECT} {{feed_after}}", "{feed_key}")
+
+NEWEST = _events("{feed_settled}", "{feed_key_desc}")
+NEWEST_BY_SUBJECT = _of_subject("{feed_settled}", "{feed_key_desc}")
+NEWEST_BY_PROJECT = _events(f"{_OF_PROJECT} {{feed_settled}}", "{feed_key_desc}")
+
+BEFORE = _events("{feed_before}", "{feed_key_desc}")
+BEFORE_BY_SUBJECT = _of_subject("{feed_before}", "{feed_key_desc}")
+BEFORE_BY_PROJECT = _events(f"{_OF_PROJECT} {{feed_before}}", "{feed_key_desc}")
+
+HELD_BACK = Statement("SELECT 1 FROM events WHERE {feed_held_back} LIMIT 1")
+
+KEPT = Retention(
+    "events",
+    setting="events.keep_ms",
+    key="seq",
+    born="at",
+    over="at < :before",
+    project="project_id",
+    imported="imported_at",
+)

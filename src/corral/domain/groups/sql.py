@@ -1,0 +1,241 @@
+from corral.db.lookup import IdColumn
+from corral.db.numbered import Numbered
+from corral.db.retention import Retention, Scoped
+from corral.db.statement import Query, Statement
+from corral.db.transitions import StateTable
+from corral.domain.groups.model import MOVES, Group, Member, Reaction, Said, Unread
+
+_COLUMNS = """id, name, project_id, kind, roles, state, posts, created_by, created_at, updated_at,
+    ended_at"""
+
+IDS = IdColumn("group", "grp", "groups")
+GROUPS = StateTable(Group, MOVES, table="groups", columns=_COLUMNS, project="project_id")
+
+# -- groups ---------------------------------------------------------------------------------------
+
+# At most one of a project, or of none; without a project, some of them, to say which there are.
+BY_NAME = Query(
+    Group,
+    f"""
+    SELECT {_COLUMNS} FROM groups
+    WHERE state = 'open' AND name = :name AND coalesce(project_id, '') = :project_id
+""",
+)
+
+BY_NAME_ALONE = Query(
+    Group,
+    f"""
+    SELECT {_COLUMNS} FROM groups WHERE state = 'open' AND name = :name
+    ORDER BY coalesce(project_id, '') LIMIT 5
+""",
+)
+
+
+def _list(condition: str) -> Query[Group]:
+    return Query(
+        Group,
+        f"SELECT {_COLUMNS} FROM groups WHERE id < :before {condition}"
+        " ORDER BY id DESC LIMIT :limit",
+    )
+
+
+LIST_OPEN = _list("AND state = 'open'")
+LIST_ALL = _list("")
+LIST_OF_PROJECT = _list("AND project_id = :project_id")
+
+OPEN_OF_PROJECT = Statement(
+    "SELECT id FROM groups WHERE project_id = :project_id AND state = 'open' ORDER BY id"
+)
+
+# Never back: a transaction that began earlier may come later.
+_NOW = "CASE WHEN updated_at > :now THEN updated_at ELSE :now END"
+TOUCH = Statement(f"UPDATE groups SET updated_at = {_NOW} WHERE id = :id")
+
+ADD_ROLE = Statement("INSERT INTO group_roles (role, group_id) VALUES (:role, :group_id)")
+
+OF_ROLE = Query(
+    Group,
+    f"""
+    SELECT {_COLUMNS} FROM groups WHERE state = 'open' AND id IN (
+        SELECT group_id FROM group_roles WHERE role IN (:role, '*')
+    )
+    ORDER BY id
+""",
+)
+
+FORGET_ROLES = Statement("DELETE FROM group_roles WHERE group_id = :group_id")
+
+# -- members --------------------------------------------------------------------------------------
+
+_MEMBER = "group_id, member, role, read_number, joined_at"
+
+ADD_MEMBER = Query(
+    Member,
+    f"""
+    INSERT INTO members ({_MEMBER}) VALUES (:group_id, :member, :role, :read_number, :now)
+    ON CONFLICT (group_id, member) DO NOTHING
+    RETURNING {_MEMBER}
+""",
+)
+
+MEMBER = Query(
+    Member, f"SELECT {_MEMBER} FROM members WHERE group_id = :group_id AND member = :member"
+)
+
+MEMBERS = Query(
+    Member,
+    f"""
+    SELECT {_MEMBER} FROM members WHERE group_id = :group_id AND member > :after
+    ORDER BY member LIMIT :limit
+""",
+)
+
+COUNT_MEMBERS = Statement("SELECT count(*) FROM members WHERE group_id = :group_id")
+
+# All that one is in; only those that it joined by a role which it does not have any more.
+OF_MEMBER = Query(Member, f"SELECT {_MEMBER} FROM members WHERE member = :member")
+
+REMOVE_MEMBER = Query(
+    Member,
+    f"DELETE FROM members WHERE group_id = :group_id AND member = :member RETURNING {_MEMBER}",
+)
+
+FORGET_MEMBERS = Statement("DELETE FROM members WHERE group_id = :group_id")
+
+MARK = Query(
+    Member,
+    f"""
+    UPDATE members SET read_number = :number
+    WHERE group_id = :group_id AND member = :member AND read_number < :number
+    RETURNING {_MEMBER}
+""",
+)
+
+# Whoever had read all before has read what it says itself.
+MARK_OWN = Statement("""
+    UPDATE members SET read_number = :number
+    WHERE group_id = :group_id AND member = :member AND read_number = :number - 1
+""")
+
+UNREAD = Query(
+    Unread,
+    """
+    SELECT groups.id AS group_id, name, project_id, kind, posts, posts - read_number AS unread
+    FROM members JOIN groups ON groups.id = members.group_id
+    WHERE member = :member AND members.group_id > :after AND state = 'open'
+    ORDER BY members.group_id LIMIT :limit
+""",
+)
+
+# -- posts ----------------------------------------------------------------------------------------
+
+_POST = "id, group_id, number, author, text, reply_to, key, at"
+
+POST = Numbered(
+    first=f"UPDATE groups SET posts = posts + 1, updated_at = {_NOW}"
+    " WHERE id = :group_id AND state = 'open'",
+    table="posts",
+    values={
+        "id": ":id",
+        "group_id": ":group_id",
+        "number": "first.posts",
+        "author": ":author",
+        "text": ":text",
+        "reply_to": ":reply_to",
+        "key": ":key",
+        "at": "first.updated_at",
+    },
+    columns="number, at",
+)
+
+BY_KEY = Query(
+    Said,
+    f"SELECT {_POST} FROM posts WHERE group_id = :group_id AND author = :author AND key = :key",
+)
+
+BY_NUMBER = Query(
+    Said, f"SELECT {_POST} FROM posts WHERE group_id = :group_id AND number = :number"
+)
+
+READ = Query(
+    Said,
+    f"""
+    SELECT {_POST} FROM posts WHERE group_id = :group_id AND number > :after
+    ORDER BY number LIMIT :limit
+""",
+)
+
+READ_NEWEST = Query(
+    Said,
+    f"""
+    SELECT {_POST} FROM posts WHERE group_id = :group_id AND number < :before
+    ORDER BY number DESC LIMIT :limit
+""",
+)
+
+FORGET_POSTS = Statement("""
+    DELETE FROM posts WHERE id IN (
+        SELECT id FROM posts WHERE group_id = :group_id ORDER BY number LIMIT :limit)
+    RETURNING id
+""")
+
+# -- reactions ------------------------------------------------------------------------------------
+
+_REACTION = "post_id, sign, member, at"
+
+REACTIONS = Query(Reaction, f"SELECT {_REACTION} FROM reactions WHERE post_id {{is_listed}}")
+
+REACT = Statement("""
+    INSERT INTO reactions (post_id, sign, member, at) VALUES (:post_id, :sign, :member, :now)
+    ON CONFLICT (post_id, sign, member) DO NOTHING
+    RETURNING 1
+""")
+
+UNREACT = Statement("""
+    DELETE FROM reactions WHERE post_id = :post_id AND sign = :sign AND member = :member
+    RETURNING 1
+""")
+
+COUNT_SIGNS = Statement("""
+    SELECT count(*) FROM (
+        SELECT DISTINCT sign FROM reactions WHERE post_id = :post_id AND sign <> :sign
+    ) AS signs
+""")
+
+# -- retention ------------------------------------------------------------------------------------
+
+_ENDED = "FROM groups WHERE ended_at IS NOT NULL AND ended_at < :before AND {whose}"
+ENDED = Scoped(f"SELECT id {_ENDED} ORDER BY ended_at, id LIMIT :limit {{skip_locked}}")
+COUNT_ENDED = Scoped(f"SELECT count(*) {_ENDED}")
+
+FORGET_REACTIONS = Statement("""
+    DELETE FROM reactions WHERE post_id IN (
+        SELECT id FROM posts WHERE group_id = :group_id ORDER BY number LIMIT :limit)
+""")
+
+FORGET = Statement("DELETE FROM groups WHERE id = :group_id")
+
+POSTS_KEPT = Retention(
+    "posts",
+    setting="groups.keep_ms",
+    born="at",
+    over="at < :before",
+    project="(SELECT groups.project_id FROM groups WHERE groups.id = posts.group_id)",
+    imported="imported_at",
+)
+
+# They go with their post, before it does.
+_SAID_AT = "coalesce((SELECT posts.at FROM posts WHERE posts.id = reactions.post_id), at)"
+REACTIONS_KEPT = Retention(
+    "reactions",
+    setting="groups.keep_ms",
+    key="post_id",
+    born=_SAID_AT,
+    over=f"{_SAID_AT} < :before",
+    project="""(
+        SELECT groups.project_id FROM posts JOIN groups ON groups.id = posts.group_id
+        WHERE posts.id = reactions.post_id)""",
+    imported="imported_at",
+)
+
+MAKE_ROOM = Statement("UPDATE groups SET posts = posts + :count WHERE id = :id RETURNING posts")

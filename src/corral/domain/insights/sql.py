@@ -1,0 +1,339 @@
+from collections.abc import Iterable
+
+from corral.db.statement import Query, Statement
+from corral.domain.insights.model import (
+    Cost,
+    CrashedRun,
+    Deed,
+    Glance,
+    Held,
+    Named,
+    RaceGlance,
+    Stats,
+    Submitted,
+    TaskCost,
+)
+from corral.domain.runs.model import Run
+from corral.domain.tasks.model import MOVES
+
+_GLANCE = """r.id, r.name, r.title, r.state, r.command, r.args, r.provider, r.project_id,
+    p.name AS project, r.attention, r.attention_at, r.dialog, r.reason, r.exit_code, r.signal,
+    r.cost_micros, r.seen_at, r.started_at, r.ended_at, r.denials"""
+
+# Along the index by state: for one state, ordered by id alone, PostgreSQL would walk along the ids
+# of all runs that ever were until it has met enough of that state.
+_OF_STATE = "r.state >= :state AND r.state <= :state"
+_NEWEST = "ORDER BY r.state DESC, r.id DESC LIMIT :limit"
+
+IN_STATE = Query(
+    Glance,
+    f"""
+    SELECT {_GLANCE} FROM runs AS r LEFT JOIN projects AS p ON p.id = r.project_id
+    WHERE {_OF_STATE} {_NEWEST}
+""",
+)
+
+# Among the active runs only, and of those there are no more than machines can carry.
+ATTENTION = Query(
+    Glance,
+    f"""
+    SELECT {_GLANCE} FROM runs AS r LEFT JOIN projects AS p ON p.id = r.project_id
+    WHERE {_OF_STATE} AND r.attention IS NOT NULL {_NEWEST}
+""",
+)
+
+# In the words of the index that holds these alone: by `state IN (…)` SQLite would sort them.
+FAILED = Query(
+    Glance,
+    f"""
+    SELECT {_GLANCE} FROM runs AS r LEFT JOIN projects AS p ON p.id = r.project_id
+    WHERE r.ended_at >= :since
+      AND r.state NOT IN ('queued', 'starting', 'running', 'stopping', 'completed', 'cancelled')
+    ORDER BY r.ended_at DESC LIMIT :limit
+""",
+)
+
+RECENT = Query(
+    Glance,
+    f"""
+    SELECT {_GLANCE} FROM runs AS r LEFT JOIN projects AS p ON p.id = r.project_id
+    WHERE r.ended_at IS NOT NULL ORDER BY r.ended_at DESC LIMIT :limit
+""",
+)
+
+# Counts look at so many entries of an index and no more.
+COUNT_RUNS = Statement("""
+    SELECT count(*) FROM (SELECT 1 FROM runs WHERE state = :state LIMIT :limit) AS counted
+""")
+
+COUNT_LETTERS = Statement("""
+    SELECT count(*) FROM (
+        SELECT 1 FROM letters
+        WHERE state = :state AND state IN ('unknown', 'dead', 'refused', 'expired') LIMIT :limit
+    ) AS counted
+""")
+
+COUNT_QUESTIONS = Statement("""
+    SELECT count(*) FROM (
+        SELECT 1 FROM questions WHERE state = 'open' AND deadline_at > :now LIMIT :limit
+    ) AS counted
+""")
+
+COUNT_DECISIONS = Statement("""
+    SELECT count(*) FROM (
+        SELECT 1 FROM decisions WHERE state = 'proposed' AND deadline_at > :now LIMIT :limit
+    ) AS counted
+""")
+
+SUBMITTED = Query(
+    Submitted,
+    """
+    SELECT t.id, t.key, t.title, t.project_id, p.name AS project, t.agent_id, t.submitted_at
+    FROM tasks AS t LEFT JOIN projects AS p ON p.id = t.project_id
+    WHERE t.state = 'submitted' AND t.check_command IS NULL AND t.submitted_at > 0
+    ORDER BY t.submitted_at, t.id LIMIT :limit
+""",
+)
+
+COUNT_SUBMITTED = Statement("""
+    SELECT count(*) FROM (
+        SELECT 1 FROM tasks
+        WHERE state = 'submitted' AND check_command IS NULL AND submitted_at > 0 LIMIT :limit
+    ) AS counted
+""")
+
+COUNT_OF_PROJECT = Statement("""
+    SELECT count(*) FROM (
+        SELECT 1 FROM runs WHERE project_id = :project_id AND state = :state LIMIT :limit
+    ) AS counted
+""")
+
+LATEST = Query(
+    Run,
+    f"""
+    SELECT {", ".join(Run.__struct_fields__)} FROM runs WHERE project_id = :project_id
+    ORDER BY id DESC LIMIT 1
+""",
+)
+
+CRASHED = Query(
+    CrashedRun,
+    """
+    SELECT r.id, r.name, r.pid, r.started_at, r.ended_at, r.exit_code, r.signal, r.reason,
+        r.command, r.args, r.cwd, r.project_id, p.dir
+    FROM runs AS r LEFT JOIN projects AS p ON p.id = r.project_id
+    WHERE (r.state, r.id) < ('crashed', :before) AND r.state >= 'crashed'
+    ORDER BY r.state DESC, r.id DESC LIMIT :limit
+""",
+)
+
+
+def _stats(key: str, label: str = "CAST(NULL AS TEXT)", join: str = "") -> Query[Stats]:
+    """Runs that ended since a moment, in groups; one pass, with each run's place by duration.
+
+    The median is the middle one, or the mean of the middle two; p95 is the smallest duration that
+    95 of 100 runs do not exceed. A run that never began has no duration.
+    """
+    return Query(
+        Stats,
+        f"""
+        SELECT g.key, {label} AS label, g.runs, g.completed, g.failed, g.crashed, g.cancelled,
+            g.timed_out, g.interrupted, g.median_ms, g.p95_ms, g.tokens, g.cost_micros, g.unknown
+        FROM (
+            SELECT key, count(*) AS runs,
+                count(CASE state WHEN 'completed' THEN 1 END) AS completed,
+                count(CASE state WHEN 'failed' THEN 1 END) AS failed,
+                count(CASE state WHEN 'crashed' THEN 1 END) AS crashed,
+                count(CASE state WHEN 'cancelled' THEN 1 END) AS cancelled,
+                count(CASE state WHEN 'timed_out' THEN 1 END) AS timed_out,
+                count(CASE state WHEN 'interrupted' THEN 1 END) AS interrupted,
+                (min(CASE WHEN place = (timed + 1) / 2 THEN duration END)
+                 + min(CASE WHEN place = (timed + 2) / 2 THEN duration END)) / 2 AS median_ms,
+                min(CASE WHEN place = (95 * timed + 99) / 100 THEN duration END) AS p95_ms,
+                CAST(sum(tokens) AS BIGINT) AS tokens,
+                CAST(sum(cost_micros) AS BIGINT) AS cost_micros,
+                count(*) - count(cost_micros) AS unknown
+            FROM (
+                SELECT key, state, tokens, cost_micros, duration,
+                    count(duration) OVER (PARTITION BY key) AS timed,
+                    row_number() OVER (
+                        PARTITION BY key ORDER BY duration IS NULL, duration
+                    ) AS place
+                FROM (
+                    SELECT {key} AS key, state, tokens, cost_micros,
+                        CASE WHEN ended_at > started_at THEN ended_at - started_at
+                             WHEN started_at IS NOT NULL THEN 0 END AS duration
+                    FROM runs WHERE ended_at >= :since
+                ) AS ended
+            ) AS placed
+            GROUP BY key
+        ) AS g {join}
+        WHERE coalesce(g.key, '') >= :first ORDER BY coalesce(g.key, '') LIMIT :limit
+    """,
+    )
+
+
+BY_PROJECT = _stats("project_id", "p.name", "LEFT JOIN projects AS p ON p.id = g.key")
+BY_AGENT = _stats("agent_id", "a.name", "LEFT JOIN agents AS a ON a.id = g.key")
+BY_MODEL = _stats("model")
+BY_PROVIDER = _stats("provider")
+# Days since 1970 as text of equal length; the operation makes dates of them.
+BY_DAY = _stats("substr(CAST(100000 + ended_at / 86400000 AS TEXT), 2)")
+
+# Each id is looked up in the one table that its kind is kept in.
+_NAMED = " UNION ALL ".join(
+    f"SELECT t.id, {label} AS label FROM {{each_of_rows}} JOIN {table} AS t"
+    " ON t.id = each.value ->> 'id'"
+    for table, label in (
+        ("projects", "t.name"),
+        ("agents", "t.name"),
+        ("sessions", "coalesce(t.title, t.id)"),
+        ("runs", "coalesce(t.name, t.title, t.command)"),
+        ("channels", "t.name"),
+        ("places", "coalesce(t.name, t.platform_id)"),
+        (
+            "senders",
+            "CASE WHEN t.person <> t.id THEN t.person WHEN t.name <> t.platform_id"
+            " THEN t.name || ' (' || t.platform_id || ')' ELSE t.platform_id END",
+        ),
+    )
+)
+NAMES = Query(Named, _NAMED)
+
+# Whatever begins with a text; `high` is behind all that does.
+RUNS_NAMED = Query(
+    Named,
+    """
+    SELECT id, name AS label FROM runs
+    WHERE name >= :low AND name < :high AND name IS NOT NULL ORDER BY name, id LIMIT :limit
+""",
+)
+AGENTS_NAMED = Query(
+    Named,
+    """
+    SELECT id, name AS label FROM agents
+    WHERE name >= :low AND name < :high ORDER BY name LIMIT :limit
+""",
+)
+
+# Along the days: by their scopes all days that ever were would be read.
+COSTS = Query(
+    Cost,
+    """
+    SELECT scope, day, charges, unknown, input + output + cache_read + cache_write AS tokens,
+        CASE WHEN charges > unknown THEN cost_micros END AS cost_micros
+    FROM totals WHERE day >= :since AND day > '' AND scope || '' > :low AND scope || '' < :high
+    ORDER BY day, scope LIMIT :limit
+""",
+)
+
+
+def _task_costs(which: str) -> Query[TaskCost]:
+    """A run may do several tasks, one after the other: a charge is of the one that it was at."""
+    return Query(
+        TaskCost,
+        f"""
+        SELECT t.id, t.key, t.title, t.state, t.agent_id, t.run_id,
+            count(c.seq) AS charges, count(c.seq) - count(c.cost_micros) AS unknown,
+            CAST(coalesce(sum(c.input + c.output + c.cache_read + c.cache_write), 0) AS BIGINT)
+                AS tokens,
+            CAST(sum(c.cost_micros) AS BIGINT) AS cost_micros
+        FROM (
+            SELECT id, key, title, state, agent_id, run_id, started_at, (
+                SELECT min(n.started_at) FROM tasks AS n
+                WHERE n.run_id = tasks.run_id AND n.run_id IS NOT NULL
+                  AND (n.started_at, n.id) > (tasks.started_at, tasks.id)
+            ) AS next_at
+            FROM tasks
+            WHERE {which} AND run_id IS NOT NULL AND started_at IS NOT NULL
+            ORDER BY id LIMIT :limit
+        ) AS t
+        LEFT JOIN charges AS c ON c.run_id = t.run_id AND c.at >= t.started_at
+            AND (t.next_at IS NULL OR c.at < t.next_at)
+        GROUP BY t.id, t.key, t.title, t.state, t.agent_id, t.run_id
+        ORDER BY t.id
+    """,
+    )
+
+
+TASK_COSTS = _task_costs("project_id = :project AND id > :after")
+COST_OF_TASK = _task_costs("id = :id")
+
+# What a running attempt costs is what its run says, on top of what earlier tries of it cost.
+RACES = Query(
+    RaceGlance,
+    """
+    SELECT r.id, r.project_id, r.name, r.state, r.created_at, r.created_by, r.ended_at,
+        r.budget_micros,
+        (SELECT CAST(sum(cost) AS BIGINT) FROM (
+            SELECT CASE WHEN u.id IS NULL THEN a.cost_micros
+                WHEN u.cost_micros IS NOT NULL OR a.earlier_micros IS NOT NULL
+                THEN coalesce(u.cost_micros, 0) + coalesce(a.earlier_micros, 0) END AS cost
+            FROM attempts AS a LEFT JOIN runs AS u ON u.id = a.run_id AND a.state = 'running'
+            WHERE a.race_id = r.id
+            UNION ALL SELECT v.cost_micros FROM verdicts AS v WHERE v.race_id = r.id
+        ) AS costs) AS spent_micros,
+        l.number AS rounds, l.state AS round_state, l.goes_on,
+        (SELECT count(*) FROM attempts AS a WHERE a.round_id = l.id) AS attempts,
+        (SELECT count(*) FROM attempts AS a WHERE a.round_id = l.id AND a.ended_at IS NULL)
+            AS under_way,
+        (SELECT count(*) FROM attempts AS a WHERE a.round_id = l.id AND a.state = 'completed'
+            AND coalesce(a.passed, 1) = 1) AS can_win,
+        d.number AS winner_round, w.number AS winner_number, w.agent AS winner_agent
+    FROM races AS r
+    JOIN rounds AS l ON l.race_id = r.id
+        AND l.number = (SELECT max(number) FROM rounds WHERE race_id = r.id)
+    LEFT JOIN rounds AS d ON d.race_id = r.id AND d.number = (
+        SELECT max(number) FROM rounds WHERE race_id = r.id AND winner_id IS NOT NULL
+    )
+    LEFT JOIN attempts AS w ON w.id = d.winner_id
+    WHERE r.id {is_listed} ORDER BY r.id DESC
+""",
+)
+
+# -- the board of the past -------------------------------------------------------------------------
+
+
+def _last_event(verbs: Iterable[str]) -> str:
+    """The number of a task's last event of these verbs up to a moment."""
+    listed = ", ".join(f"'{verb}'" for verb in verbs)
+    return f"""(
+        SELECT seq FROM {{events_of_subject}}
+        WHERE subject = tasks.id AND at <= :at AND verb IN ({listed})
+        ORDER BY {{feed_key_desc}} LIMIT 1
+    )"""
+
+
+_THEN = f"""SELECT id, key, title, role, coalesce(archived_at, 0) AS left_at,
+    {_last_event([*MOVES.entries, *MOVES.verbs])} AS moved, {_last_event(["claim"])} AS claimed
+    FROM tasks WHERE project_id = :project AND created_at <= :at"""
+
+# Those that are on the board today, and those that have been archived since.
+TASKS_AT = Statement(f"{_THEN} AND archived_at IS NULL AND id > :id ORDER BY id LIMIT :limit")
+ARCHIVED_SINCE = Statement(
+    f"{_THEN} AND archived_at IS NOT NULL AND (archived_at, id) > (:archived_at, :id)"
+    " ORDER BY archived_at, id LIMIT :limit"
+)
+
+DEEDS = Query(
+    Deed,
+    """
+    SELECT seq, at, actor, verb, data FROM events WHERE seq {is_numbered}
+""",
+)
+
+# Along the grants, from the last one before the moment; most were given back long ago.
+LOCKS_AT = Query(
+    Held,
+    """
+    SELECT id, path, mode, owner, run_id, reason, held_at, ended_at FROM (
+        SELECT 'lck_' || seq AS id, path, mode, owner, run_id, reason, held_at, ended_at,
+            lease_until
+        FROM locks
+        WHERE project_id = :project AND held_at IS NOT NULL AND held_at <= :at
+        ORDER BY held_at DESC LIMIT :looked_at
+    ) AS granted
+    WHERE lease_until > :at AND (ended_at IS NULL OR ended_at > :at)
+    ORDER BY held_at DESC LIMIT :limit
+""",
+)

@@ -1,0 +1,74 @@
+from corral.db.lookup import IdColumn
+from corral.db.retention import Retention
+from corral.db.statement import Query, Statement
+from corral.db.transitions import StateTable
+from corral.domain.nodes.model import MOVES, Lead, Node
+
+_COLUMNS = "id, name, boot_id, state, owner, fence, lease_until, slots, labels, joined_at, seen_at"
+
+IDS = IdColumn("node", "nod", "nodes")
+NODES = StateTable(Node, MOVES, table="nodes", columns=_COLUMNS)
+
+BY_BOOT = Query(
+    Node,
+    f"""
+    SELECT {_COLUMNS} FROM nodes WHERE name = :name AND boot_id = :boot_id
+""",
+)
+
+SERVING = Query(
+    Node,
+    f"""
+    SELECT {_COLUMNS} FROM nodes
+    WHERE name = :name AND state = 'up' AND lease_until > :now ORDER BY boot_id DESC LIMIT 1
+""",
+)
+
+LAST_SEEN = Statement("SELECT max(seen_at) FROM nodes WHERE name = :name")
+
+HEARTBEAT = Query(
+    Node,
+    f"""
+    UPDATE nodes SET lease_until = :until, seen_at = :now
+    WHERE id = :id AND fence = :fence AND state = 'up'
+    RETURNING {_COLUMNS}
+""",
+)
+
+SILENT = Statement("""
+    SELECT id FROM nodes WHERE state = 'up' AND lease_until <= :now
+    ORDER BY lease_until LIMIT :limit {skip_locked}
+""")
+
+LIST = Query(Node, f"SELECT {_COLUMNS} FROM nodes WHERE id < :id ORDER BY id DESC LIMIT :limit")
+
+# The one who leads may take it again; others only once the lease has run out.
+TAKE_LEAD = Query(
+    Lead,
+    """
+    INSERT INTO leaders (name, owner, fence, lease_until)
+    VALUES (:name, :owner, 1, :until)
+    ON CONFLICT (name) DO UPDATE SET
+        fence = leaders.fence + CASE WHEN leaders.owner = :owner THEN 0 ELSE 1 END,
+        owner = excluded.owner, lease_until = excluded.lease_until
+    WHERE leaders.owner = :owner OR leaders.lease_until <= :now
+    RETURNING name, owner, fence, lease_until
+""",
+)
+
+LEADERS = Query(
+    Lead, "SELECT name, owner, fence, lease_until FROM leaders WHERE name > '' ORDER BY name"
+)
+LEADER = Query(Lead, "SELECT name, owner, fence, lease_until FROM leaders WHERE name = :name")
+
+YIELD_LEAD = Statement("""
+    UPDATE leaders SET lease_until = 0 WHERE name = :name AND owner = :owner RETURNING name
+""")
+
+# The rows of leaders stay: there is one for each loop, and a fence must not be given out again.
+KEPT = Retention(
+    "nodes",
+    setting="nodes.keep_ms",
+    born="joined_at",
+    over="state IN ('left', 'lost') AND seen_at < :before",
+)

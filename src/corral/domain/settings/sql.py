@@ -1,0 +1,58 @@
+from corral.db.statement import Query, Statement
+from corral.domain.settings.model import Secret, Setting
+
+_SETTING = "name, value, scope, updated_at, updated_by"
+
+# A handful of rows at most: one for each scope that was asked for.
+GET = Query(
+    Setting,
+    f"""
+    SELECT {_SETTING} FROM settings
+    WHERE name = :name AND scope IN (:agent, :project, 'global')
+""",
+)
+
+LIST = Query(Setting, f"SELECT {_SETTING} FROM settings WHERE scope = :scope ORDER BY name")
+
+OF_PROJECTS = Query(
+    Setting,
+    f"""
+    SELECT {_SETTING} FROM settings
+    WHERE scope > 'project:' AND scope < 'project;' AND name = :name ORDER BY scope
+""",
+)
+
+SET = Statement("""
+    INSERT INTO settings (scope, name, value, updated_at, updated_by)
+    VALUES (:scope, :name, :value, :now, :actor)
+    ON CONFLICT (scope, name) DO UPDATE
+    SET value = excluded.value, updated_at = excluded.updated_at, updated_by = excluded.updated_by
+""")
+
+UNSET = Statement("DELETE FROM settings WHERE scope = :scope AND name = :name RETURNING name")
+
+UNSET_ALL = Statement("DELETE FROM settings WHERE scope = :scope")
+
+_REFERENCE = "name, reference, updated_at, updated_by"
+
+GET_SECRET = Query(Secret, f"SELECT {_REFERENCE} FROM secrets WHERE name = :name")
+
+LIST_SECRETS = Query(
+    Secret,
+    f"""
+    SELECT {_REFERENCE} FROM secrets WHERE name > :after ORDER BY name LIMIT :limit
+""",
+)
+
+SET_SECRET = Query(
+    Secret,
+    f"""
+    INSERT INTO secrets (name, reference, updated_at, updated_by)
+    VALUES (:name, :reference, :now, :actor)
+    ON CONFLICT (name) DO UPDATE SET reference = excluded.reference,
+        updated_at = excluded.updated_at, updated_by = excluded.updated_by
+    RETURNING {_REFERENCE}
+""",
+)
+
+DELETE_SECRET = Query(Secret, f"DELETE FROM secrets WHERE name = :name RETURNING {_REFERENCE}")

@@ -1,0 +1,64 @@
+"""Files attached to imported messages, copied into a private folder of their session.
+
+They are deleted with their session. The age limit for files of messages does not apply to them.
+"""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from corral import config
+from corral.adapters import attachments
+from corral.db.database import Database
+from corral.domain.sessions import ops as sessions
+from corral.kernel.errors import CorralError, NotFound
+from corral.services.chat.sandbox_sync import mark_of
+
+
+class FileCopies:
+    """Copies the files of one source."""
+
+    def __init__(self, folder: Path, most: int) -> None:
+        self._folder = folder
+        self._most = most
+
+    def copy(self, source: str, given: str, session_id: str) -> dict[str, Any]:
+        """Copy a file below the folder `source`, and describe the copy.
+
+        The description has a reason instead of a path when the file is missing, too large, outside
+        `source` or behind a symlink.
+        """
+        try:
+            data = attachments.take(given, [source], most=self._most, never=config.home())
+            kept = attachments.keep_sent(self._folder / session_id, given, data)
+        except CorralError as error:
+            return {"name": Path(given).name, "path": None, "reason": error.message}
+        described: dict[str, Any] = msgspec.to_builtins(kept)
+        return described
+
+
+def folder_of(database: Database) -> Path:
+    """The folder with the copies of this store; several stores may share a home."""
+    return config.home() / "imports" / mark_of(database)
+
+
+def forget(database: Database) -> int:
+    """Delete the copies of sessions that the store has deleted; returns the number of folders."""
+    folders = [*_forgotten(database)]
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    return len(folders)
+
+
+def _forgotten(database: Database) -> Iterator[Path]:
+    with suppress(OSError):
+        for path in sorted(folder_of(database).glob("ses_*")):
+            try:
+                database.read(partial(sessions.get, session=path.name))
+            except NotFound:
+                yield path

@@ -1,1 +1,0 @@
-"""Faces of the library: each parses, calls one operation and shows the result."""

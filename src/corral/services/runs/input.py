@@ -1,0 +1,114 @@
+"""Text that people send to a run through any interface: to its supervisor, or to its mailbox."""
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from corral.adapters import control_socket, process
+from corral.config import run_folder
+from corral.db.tx import Tx
+from corral.domain.mail import ops as mail
+from corral.domain.runs.model import Run
+from corral.kernel.errors import Conflict, CorralError, Invalid, Refused
+from corral.kernel.text import clean_text
+
+if TYPE_CHECKING:
+    from corral.api.runs import Runs, Sent
+    from corral.domain.mail.model import Letter
+
+MAX_SENT = 64 * 1024
+# The supervisor waits for the screen to settle before each key, and confirms the last one.
+REPLY_SECONDS = 40.0
+
+
+def send(runs: "Runs", id: str, text: str, *, enter: bool, dialog: str | None) -> "Sent":
+    """See `Runs.send`."""
+    from corral.api.runs import Sent
+
+    words = clean_text(text, "The text", most=MAX_SENT)
+    run = runs.refreshed(runs.get(id))
+    if not run.is_live:
+        raise Conflict(f"{run.id} is {run.state}; go on with `corral resume {run.id}`.", id=run.id)
+    reply = _ask(run, words, enter=enter, dialog=dialog)
+    if reply.get("ok"):
+        answered = reply.get("how") == "answered"
+        return Sent(
+            run.id,
+            "answered" if answered else "typed",
+            None,
+            option=reply.get("option") if answered else None,
+        )
+    error = reply.get("error")
+    can_mail = run.session_id is not None and dialog is None
+    if error is not None and error != "no_input" and not (error == "inside_run" and can_mail):
+        raise _problem(run, str(error), reply)
+    if not can_mail:
+        raise Refused(f"{run.id} accepts no input. Start it with --pty to type into it.", id=run.id)
+    put = runs._database.write(lambda tx: _mail(tx, run, words))
+    if isinstance(put, str):  # the transaction is kept: it notified the other side
+        raise Refused(put)
+    return Sent(run.id, "mailed", put.id)
+
+
+def _mail(tx: Tx, run: Run, text: str) -> "Letter | str":
+    """Put the text into the mailbox of the run's session. From inside another run it is signed by
+    that run's agent and counts as a hop."""
+    mailbox = f"session:{run.session_id}"
+    if tx.origin is None:
+        return mail.put(tx, mailbox, text, project=run.project_id)
+    from corral.domain.chat.conversations import agent_mail
+
+    sender = tx.actor if tx.actor.startswith("agent:") else f"queue:{tx.origin}"
+    return agent_mail.put(tx, mailbox, text, run=tx.origin, sender=sender, project=run.project_id)
+
+
+def _ask(run: Run, text: str, *, enter: bool, dialog: str | None) -> dict[str, Any]:
+    """Return the supervisor's reply; empty when it is not reachable on this machine."""
+    if run.host == process.host():
+        with suppress(OSError):
+            return control_socket.ask(
+                run_folder(run.id),
+                timeout=REPLY_SECONDS,
+                op="send",
+                text=text,
+                enter=enter,
+                dialog=dialog,
+            )
+    return {}
+
+
+def _problem(run: Run, error: str, reply: dict[str, Any]) -> CorralError:
+    """Return an error that says why a text was not accepted, and what to do."""
+    name, attach = run.name or run.id, f"`corral attach {run.name or run.id}`"
+    if error == "not_an_option":
+        options = [str(option) for option in reply.get("asks", [])]
+        listed = "; ".join(options)
+        return Invalid(
+            f"This is not an answer to the question of {name}. Nothing was typed. "
+            f"Answer with yes, no or one of: {listed}.",
+            id=run.id,
+            code=error,
+            question=reply.get("question"),
+            options=options,
+        )
+    messages = {
+        "dialog_unreadable": f"The options of the question of {name} are not readable. Nothing was "
+        f"typed. Answer it in {attach}.",
+        "dialog_changed": f"{name} does not show this question any more. The answer was not "
+        f"given. See its current question with `corral show {name}`.",
+        "dialog_opened": f"{name} opened a question before the text could be typed. See it with "
+        f"`corral show {name}`, answer it, and send the text again.",
+        "typed_into_dialog": f"{name} opened a question while the text was typed. The text was "
+        f"not submitted. Look at it in {attach}.",
+        "no_input_line": f"{name} shows no input line on its screen. Nothing was typed. Look at "
+        f"it in {attach}.",
+        "not_submitted": f"{name} did not submit the text, which may still be in its input line. "
+        f"Look at it in {attach}.",
+        "not_heard": f"{name} did not accept the answer: its question is still open. Answer it in "
+        f"{attach}.",
+        "inside_run": f"{name} was not sent the text: a process inside of a run cannot answer in a "
+        "person's place. Write to its agent instead (`corral mail write`).",
+        "busy": f"{name} is still being sent other texts. Send it again in a moment.",
+        "ended": f"{name} ended before the text was typed. Go on with `corral resume {name}`.",
+    }
+    other = f"{name} did not accept the text ({error}). Look at it in {attach}."
+    return Conflict(messages.get(error, other), id=run.id, code=error)

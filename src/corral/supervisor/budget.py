@@ -1,0 +1,117 @@
+"""Budget enforcement: compares the cost of a run with every budget that covers it."""
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from corral.adapters.providers.facts import Used
+from corral.domain.runs.model import Run
+from corral.kernel.errors import CorralError, Refused
+
+if TYPE_CHECKING:
+    from corral.adapters.prices import Rates
+    from corral.api import Corral
+    from corral.supervisor.agent_io import Voice
+
+MOMENT = 0.5  # seconds to wait for a store that is away while the agent is at work
+BETWEEN_CHECKS = 1.0  # seconds, with new usage
+BETWEEN_LOOKS = 10.0  # seconds, without new usage: other runs spend from the same budgets
+UNMEASURED_AFTER = 60.0  # seconds of work without any report of usage
+
+
+class BudgetWatch:
+    """Sets `voice.over_budget` to the reason when the run must stop."""
+
+    def __init__(self, store: "Corral", run: Run, voice: "Voice") -> None:
+        self._store, self._run, self._voice = store, run, voice
+        self._rates: dict[str, Rates | None] = {}
+        self._last: Sequence[Used] = ()
+        self._next_check = self._next_look = 0.0
+        self._active_since: float | None = None
+        self.is_measured = False
+
+    def notice_activity(self) -> None:
+        """Record that the agent works: from now on its usage must be reported."""
+        if self._active_since is None:
+            self._active_since = time.monotonic()
+
+    def check(self, pending: Sequence[Used] = ()) -> None:
+        """Compare the budgets with the charges and the `pending` usage, at most once a second. If a
+        budget covers an agent that works without reporting usage, stop it."""
+        now = time.monotonic()
+        self.is_measured = self.is_measured or bool(pending)
+        due = self._next_look if pending == self._last else self._next_check
+        if now < due or self._voice.over_budget:
+            return
+        self._last, self._next_check = pending, now + BETWEEN_CHECKS
+        self._next_look = now + BETWEEN_LOOKS
+        with suppress(CorralError), self._store.waiting_at_most(MOMENT):
+            if not self.is_measured and self._is_active_for(now, UNMEASURED_AFTER):
+                self.stop_if_limited("its usage cannot be read, so its budget cannot be enforced")
+            costs = [self.cost_of(used) for used in pending]
+            self.compare(sum(cost or 0 for cost in costs))
+            for used, cost in zip(pending, costs, strict=True):
+                if cost is None:
+                    self.refuse_unknown_price(used.model)
+
+    def _is_active_for(self, now: float, seconds: float) -> bool:
+        return self._active_since is not None and now - self._active_since >= seconds
+
+    def compare(self, pending_micros: int = 0) -> None:
+        """Stop the run if a budget that covers it is spent."""
+        run = self._run
+        over = self._store.charges.over_budget(
+            run.id,
+            project_id=run.project_id,
+            agent_id=run.agent_id,
+            pending_micros=pending_micros,
+        )
+        if over is not None and not self._voice.over_budget:
+            self._voice.over_budget = over.reason
+
+    def refuse_unknown_price(self, model: str | None) -> None:
+        """Stop a run that a budget covers and that uses a model without a known price, unless the
+        setting allows it."""
+        run = self._run
+        agent = self._store.agents.get(run.agent_id).name if run.agent_id else None
+        choice = self._store.settings.get(
+            "budgets.unknown_prices", agent=agent, project=run.project_id
+        )
+        if choice.value == "stop":
+            self.stop_if_limited(
+                f"the price of {model or 'its model'} is unknown, so its budget cannot be enforced "
+                "(`corral setting set budgets.unknown_prices allow` lets such runs continue)"
+            )
+
+    def stop_if_limited(self, reason: str) -> None:
+        """Stop the run for this reason if any budget covers it."""
+        run = self._run
+        limited = self._store.charges.over_budget(
+            run.id, project_id=run.project_id, agent_id=run.agent_id, pending_micros=None
+        )
+        if limited is not None and not self._voice.over_budget:
+            self._voice.over_budget = reason
+
+    # -- prices ----------------------------------------------------------------------------------
+
+    def cost_of(self, used: Used) -> int | None:
+        """Return the reported cost or the price of the tokens; None when the price is unknown."""
+        if used.cost_micros is not None:
+            return used.cost_micros
+        rates = self.rates_of(used.model)
+        return None if rates is None else rates.cost(used)
+
+    def rates_of(self, model: str | None) -> "Rates | None":
+        """Return the prices of a model. A separate process loads the large price table, once for
+        each model."""
+        if not model:
+            return None
+        if model not in self._rates:
+            from corral.adapters import prices
+
+            try:
+                self._rates[model] = prices.rates(model, self._run.provider)
+            except Refused:
+                return None  # no answer; the next call asks again
+        return self._rates[model]

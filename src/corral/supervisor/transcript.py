@@ -1,0 +1,409 @@
+"""The live reader of the record that an agent CLI keeps of its conversation.
+
+At a terminal, or with a command line of the user, turns and usage are only in that record. Some
+streams report usage at the end of a turn or not at all; the record has each request to the model.
+Every item keeps its own time. Reading a record again, after a supervisor took over, adds nothing
+twice: the key of a turn is its place in the record.
+"""
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from corral.adapters import process
+from corral.adapters.providers.facts import Denied, Said, SessionNamed, Used
+from corral.adapters.providers.provider import SESSION
+from corral.adapters.record_copies import RecordCopy
+from corral.adapters.transcripts.transcript import Item, TranscriptReader, reader_of
+from corral.domain.runs.model import Mode, Run
+from corral.supervisor.agent_io import Recorder, Voice
+from corral.supervisor.stream_io import StreamVoice
+
+if TYPE_CHECKING:
+    from corral.adapters.providers.provider import Provider
+    from corral.api import Corral
+    from corral.supervisor.confinement import Confinement
+
+PROC = "/proc"
+
+BETWEEN_LOOKS = 1.0  # seconds
+BETWEEN_SEARCHES = 5.0  # seconds, once a session is known: the user may switch to another
+SHARE = 0.1  # maximum share of time spent on reading: a long record is read less often
+SLACK_MS = 1_000  # maximum difference between a file system's clock and ours
+
+
+class RecordUse(StrEnum):
+    """Which parts of a record are used."""
+
+    ALL = "all"  # turns, usage and denials: the only source
+    USAGE = "usage"  # usage and denials; what the stream reports has the same keys and counters
+    ESTIMATE = "estimate"  # usage counts against budgets; it is charged if the stream reports none
+
+
+# For providers with a stream: the parts that complement the stream.
+BESIDE_STREAM = {
+    "codex": RecordUse.USAGE,
+    "copilot": RecordUse.USAGE,
+    "opencode": RecordUse.USAGE,
+    "gemini": RecordUse.ESTIMATE,
+}
+
+
+class RecordLocator:
+    """Finds and reads the records that belong to a run."""
+
+    def __init__(
+        self,
+        reader: TranscriptReader,
+        folder: Path,
+        *,
+        cwd: str,
+        started_at: int,
+        is_alone: Callable[[], bool],
+        is_taken: Callable[[str], bool],
+        copy: RecordCopy | None = None,
+    ) -> None:
+        """`copy`: the folder belongs to a sandboxed run alone, and `folder` is in a copy of it."""
+        self._reader, self._folder, self._cwd = reader, folder, cwd
+        self.started_at = started_at - SLACK_MS
+        self._is_alone, self._is_taken = is_alone, is_taken
+        self._copy = copy
+
+    def refresh(self) -> None:
+        """Bring the copy of a sandboxed run's records up to date."""
+        if self._copy is not None:
+            self._copy.refresh()
+
+    def close(self) -> None:
+        if self._copy is not None:
+            self._copy.close()
+
+    def sessions(self, agent: int | None) -> list[str]:
+        """The sessions of a process and its descendants; None: the process has ended. Where the CLI
+        does not record that, directory and time must leave one candidate.
+
+        A CLI in a sandbox records the pid that it has in there, but no other run writes to its
+        folder: every session that began there is the run's.
+        """
+        if agent is not None and self._copy is None:
+            pids = [agent, *process.descendants(agent)]
+            found = self._reader.sessions_of(self._folder, pids, self.started_at)
+            if found or self._reader.RECORDS_PROCESSES:
+                return found
+        later = self._reader.since(self._folder, self._cwd, self.started_at)
+        free = [session for session in later if not self._is_taken(session)]
+        if self._copy is not None:
+            return free
+        return free if len(free) == 1 and self._is_alone() else []
+
+    def files(self, session: str) -> list[tuple[Path, bool]]:
+        """List the record of a session and those of its sub-agents (only for usage)."""
+        path = self._reader.find(self._folder, session)
+        if path is None:
+            return []  # no turn yet
+        return [(path, True), *((child, False) for child in self._reader.children(path))]
+
+    def title(self, path: Path) -> str | None:
+        head = self._reader.head(path)
+        return head.title if head is not None else None
+
+    def model(self, session: str) -> str | None:
+        """The model that the conversation was last asked with, where the record tells it."""
+        path = self._reader.find(self._folder, session)
+        if path is None:
+            return None
+        find_model = getattr(self._reader, "model", None)
+        if find_model is not None:
+            return str(found) if (found := find_model(path)) else None
+        facts = (item.fact for item in self._reader.read(path, offset=0))
+        models = [fact.model for fact in facts if isinstance(fact, Used) and fact.model]
+        return models[-1] if models else None
+
+    def read(self, path: Path, offset: int) -> list[Item]:
+        return list(self._reader.read(path, offset=offset))
+
+
+class FollowedRecord:
+    """The conversation of one attempt, read from the CLI's record."""
+
+    def __init__(
+        self,
+        place: RecordLocator,
+        recorder: Recorder,
+        *,
+        use: RecordUse,
+        session: str | None,
+        prompt: str | None,
+        is_screened: bool = False,
+    ) -> None:
+        self._place, self.recorder, self._use_of = place, recorder, use
+        self.is_screened = is_screened
+        """Whether a screen shows that the agent works."""
+        self._prompt = prompt
+        self._prompt_place: str | None = None
+        self._sessions: list[str] = [session] if session else []
+        self._offsets: dict[Path, int] = {}
+        self._newest: dict[Path, set[bytes]] = {}
+        """The digests of the items at the offset: a reader may yield those again."""
+        self._named: str | None = session
+        self._searches = session is None or use is RecordUse.ALL
+        self._next_search = 0.0
+        self.next_look = 0.0
+        self._before: dict[str, Used] = {}
+        self._estimate: dict[str, Used] = {}
+        self._newest_model: str | None = None
+        """The model of the newest usage that was read."""
+        self._settled_at = 0
+        """When the stream last reported usage; its report covers all requests until then."""
+
+    @property
+    def is_found(self) -> bool:
+        return bool(self._sessions)
+
+    @property
+    def pending(self) -> list[Used]:
+        """Usage that counts against budgets and is not charged."""
+        return [self._since_start(used) for used in self._estimate.values()]
+
+    def name(self, session: str) -> None:
+        """The stream says which session it is."""
+        if session not in self._sessions and SESSION.fullmatch(session):
+            self._sessions.append(session)
+        self._searches = False
+
+    def look(self, agent: int | None) -> bool:
+        """Record the new items; returns whether there were any."""
+        now = time.monotonic()
+        if now < self.next_look:
+            return False
+        if agent is not None and self._searches and now >= self._next_search:
+            self._search(agent, now)
+        found = self._read()
+        self.recorder.pass_on()
+        lasted = time.monotonic() - now
+        self.next_look = now + max(BETWEEN_LOOKS, lasted / SHARE)
+        return found
+
+    def replaces_usage(self) -> bool:
+        """Read the record, and return whether it replaces the usage that the stream reports, with
+        the same keys or counters."""
+        if self._use_of is not RecordUse.USAGE:
+            return False
+        self._read()
+        return bool(self._offsets)
+
+    def settle(self, now_ms: int) -> None:
+        """Drop the estimate: the stream has reported all usage until now, and it is charged."""
+        if self._use_of is RecordUse.ESTIMATE:
+            self._before |= {key: used for key, used in self._estimate.items() if used.counter}
+            self._estimate.clear()
+            self._settled_at = now_ms
+
+    def close(self) -> None:
+        """Read the rest after the agent has ended; charge the usage that no stream reported."""
+        if not self._sessions:
+            self._search(None, time.monotonic())
+        self._read()
+        if self._estimate:
+            rest = self.pending if self._settled_at else list(self._estimate.values())
+            self.recorder.take(rest, place="record:estimate")
+        self._estimate.clear()
+        self.recorder.finish()
+        self._place.close()
+
+    def model(self, session: str) -> str | None:
+        """The model of a session, for a stream that does not report it."""
+        try:
+            if self._newest_model is None:
+                self._place.refresh()
+                self._newest_model = self._place.model(session)
+        except OSError:
+            pass  # no record yet; the next call looks again
+        return self._newest_model
+
+    def _search(self, agent: int | None, now: float) -> None:
+        try:
+            self._place.refresh()
+            sessions = self._place.sessions(agent)
+        except OSError:
+            sessions = []
+        for session in sessions:
+            if session not in self._sessions and SESSION.fullmatch(session):
+                self._sessions.append(session)
+        if self._sessions:
+            self._next_search = now + BETWEEN_SEARCHES
+
+    def _read(self) -> bool:
+        found = False
+        try:
+            self._place.refresh()
+        except OSError:
+            return False  # no space left for the copy; the next look tries again
+        for session in self._sessions:
+            try:
+                for path, is_main in self._place.files(session):
+                    self.recorder.budget.is_measured = True
+                    if is_main and session != self._named:
+                        self._link(session, path)
+                    found = self._read_file(session, path, is_main=is_main) or found
+            except OSError:
+                continue  # replaced or unreadable now; the next look retries
+        return found
+
+    def _link(self, session: str, path: Path) -> None:
+        """Link the run with the session before any of its turns are recorded."""
+        self._named = session
+        if self._use_of is RecordUse.ALL:
+            self.recorder.link(SessionNamed(session), title=self._place.title(path))
+
+    def _read_file(self, session: str, path: Path, *, is_main: bool) -> bool:
+        """Take in the new items of a file; returns whether there were any."""
+        offset = self._offsets.get(path, 0)
+        items = self._place.read(path, offset)
+        if not items:
+            return False
+        before = self._newest.get(path, set())
+        newest = self._offsets[path] = max(offset, *(item.offset for item in items))
+        self._newest[path] = {_digest(item) for item in items if item.offset == newest}
+        found = False
+        numbers: dict[str, int] = {}
+        for item in items:
+            at = item.place or str(item.offset)
+            nth = numbers[at] = numbers.get(at, -1) + 1
+            if item.offset == offset and _digest(item) in before:
+                continue
+            found = True
+            self._take(item, f"record:{session}:{path.name[-40:]}:{at}.{nth}", is_main=is_main)
+        return found
+
+    def _take(self, item: Item, place: str, *, is_main: bool) -> None:
+        fact = item.fact
+        is_new = item.at is None or item.at >= self._place.started_at
+        if isinstance(fact, Used):
+            is_open = item.at is None or item.at > self._settled_at
+            self._use(fact, item.at, place, is_new=is_new and is_open)
+        elif not is_new or not is_main:
+            return
+        elif isinstance(fact, Denied) or (
+            self._use_of is RecordUse.ALL and not self._is_prompt(fact, place)
+        ):
+            self.recorder.take([fact], place=place, at=item.at, is_whole_place=True)
+
+    def _use(self, used: Used, at: int | None, place: str, *, is_new: bool) -> None:
+        key = used.counter or used.key or place
+        self._newest_model = used.model or self._newest_model
+        if not is_new:
+            if used.counter:
+                self._before[key] = used
+            return
+        if self._use_of is RecordUse.ESTIMATE:
+            self._estimate[key] = used
+        else:
+            self.recorder.take([used], place=place, at=at, is_whole_place=True)
+
+    def _since_start(self, used: Used) -> Used:
+        """Subtract what a counter had when the run began."""
+        before = self._before.get(used.counter or "")
+        if before is None:
+            return used
+        return replace(
+            used,
+            counter=None,
+            input=max(0, used.input - before.input),
+            output=max(0, used.output - before.output),
+            cache_read=max(0, used.cache_read - before.cache_read),
+            cache_write=max(0, used.cache_write - before.cache_write),
+        )
+
+    def _is_prompt(self, fact: Said, place: str) -> bool:
+        """Whether it is the run's own prompt, which is in the session already. A record can yield
+        one item again, so the place of the prompt is remembered."""
+        if place == self._prompt_place:
+            return True
+        if fact.role != "user" or self._prompt is None:
+            return False
+        if not fact.content.strip().endswith(self._prompt.strip()):
+            return False
+        self._prompt, self._prompt_place = None, place  # only the first time
+        return True
+
+
+def _digest(item: Item) -> bytes:
+    return hashlib.blake2b(repr(item).encode(errors="replace"), digest_size=16).digest()
+
+
+def follow_record(
+    voice: Voice,
+    recorder: Recorder,
+    *,
+    store: "Corral",
+    run: Run,
+    provider: "Provider",
+    env: Mapping[str, str],
+    session: str | None,
+    started_at: int,
+    prompt: str | None,
+    confinement: "Confinement | None",
+) -> None:
+    """Let a voice take in what the CLI records, where its stream does not tell all of it.
+
+    The records in the private home of a sandboxed run are read from a copy.
+    """
+    reader = reader_of(provider.name)
+    use: RecordUse | None = RecordUse.ALL
+    if run.mode is Mode.ACP:
+        use = RecordUse.ESTIMATE
+    elif isinstance(voice, StreamVoice) and not voice.only_outcome:
+        use = BESIDE_STREAM.get(provider.name)
+    if reader is None or use is None:
+        return
+
+    def is_taken(session: str) -> bool:
+        known = store.sessions.by_provider(provider.name, session)
+        return known is not None and known.id != run.session_id
+
+    def is_alone() -> bool:
+        pid = store.runs.get(run.id).pid
+        family = [pid, *process.descendants(pid)] if pid else []
+        return not _is_used_elsewhere(provider.program, run.cwd, family)
+
+    root, copy = reader.root(env), None
+    if confinement is not None:
+        below = root.relative_to(confinement.home)
+        patterns = [f"{below}/{pattern}" for pattern in reader.RECORD_FILES]
+        copy = RecordCopy(confinement.home, patterns, confinement.records_folder)
+        root = confinement.records_folder / below
+    voice.record = FollowedRecord(
+        RecordLocator(
+            reader,
+            root,
+            cwd=run.cwd,
+            started_at=started_at,
+            is_alone=is_alone,
+            is_taken=is_taken,
+            copy=copy,
+        ),
+        recorder,
+        use=use,
+        session=session,
+        prompt=prompt,
+        is_screened=run.mode is Mode.PTY and provider.screen is not None,
+    )
+
+
+def _is_used_elsewhere(program: str, cwd: str, family: Sequence[int]) -> bool:
+    """Whether another process of this program works in the directory."""
+    for entry in os.scandir(PROC) if os.path.isdir(PROC) else ():
+        if not entry.name.isdecimal() or int(entry.name) in family:
+            continue
+        pid = int(entry.name)
+        names = {os.path.basename(word) for word in process.command_of(pid)[:3]}
+        if program in names and process.cwd_of(pid) == cwd:
+            return True
+    return False

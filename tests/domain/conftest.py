@@ -1,0 +1,17 @@
+import pytest
+
+from corral.api import Corral
+from tests.support.boxed import Talk
+from tests.support.channels import Runner
+
+
+@pytest.fixture
+def runner(store: Corral) -> Runner:
+    """Runs what is queued, without any process."""
+    return Runner(store)
+
+
+@pytest.fixture
+def talk(store: Corral, kinds: None) -> Talk:
+    """A talk with an agent in a box."""
+    return Talk(store)

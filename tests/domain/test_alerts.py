@@ -1,0 +1,173 @@
+"""Alerts: whoever asked for it is told once for each edge, and nobody else."""
+
+from typing import Any
+
+import pytest
+
+from corral.api import Corral
+from corral.domain.alerts import ops
+from corral.kernel.clock import DAY, SetClock
+from corral.kernel.errors import IllegalMove, Invalid, NotFound, Refused
+from tests.support.cases import each_case
+from tests.support.invariants import check_store
+from tests.support.store import record, refuses, unchanged, walk
+
+COMMAND: dict[str, Any] = {"target_kind": "command", "target": "true"}
+
+
+def test_an_edge_is_told_once_however_often_it_is_raised(store: Corral) -> None:
+    alert = store.alerts.add(["crashed"], **COMMAND)
+    for _ in range(3):
+        (letter,) = store.alerts.raise_alert("crashed", "run_1", edge=1, data={"reason": "gone"})
+    assert letter.mailbox == alert.mailbox == f"hook:{alert.id}"
+    assert letter.body["data"] == {"reason": "gone"}
+    assert (letter.body["kind"], letter.body["subject"]) == ("crashed", "run_1")
+    store.alerts.raise_alert("crashed", "run_1", edge=2)
+    store.alerts.raise_alert("crashed", "run_2", edge=1)
+    assert len(store.mail.list(mailbox=alert.mailbox).items) == 3
+
+
+def test_an_edge_that_was_delivered_is_not_told_again(store: Corral) -> None:
+    alert = store.alerts.add(["failed"], **COMMAND)
+    store.alerts.raise_alert("failed", "run_1", edge="x")
+    (letter,) = store.mail.claim(alert.mailbox, owner="o")
+    store.mail.ack(letter)
+    store.alerts.raise_alert("failed", "run_1", edge="x")
+    assert store.mail.list(mailbox=alert.mailbox).items == []
+
+
+def test_only_those_who_asked_for_it_are_told(store: Corral) -> None:
+    every = store.alerts.add(["crashed", "failed"], **COMMAND)
+    of_project = store.alerts.add(["crashed"], **COMMAND, project="prj_1")
+    of_agent = store.alerts.add(["crashed"], **COMMAND, agent="agn_1")
+    gone = store.alerts.add(["crashed"], **COMMAND)
+    store.alerts.remove(gone.id)
+
+    def told(kind: str, **where: Any) -> set[str]:
+        return {
+            letter.body["alert"]
+            for letter in store.alerts.raise_alert(kind, "run_1", edge=str(where), **where)
+        }
+
+    assert told("crashed") == {every.id}
+    assert told("crashed", project_id="prj_1") == {every.id, of_project.id}
+    assert told("crashed", agent_id="agn_1") == {every.id, of_agent.id}
+    assert told("crashed", project_id="prj_1", agent_id="agn_1") == {
+        every.id,
+        of_project.id,
+        of_agent.id,
+    }
+    assert told("failed") == {every.id}
+    assert told("finished") == set()
+
+
+def test_a_mailbox_gets_its_letter_directly_one_for_each_alert(store: Corral) -> None:
+    for kinds in (["budget"], ["budget", "stuck"]):
+        store.alerts.add(kinds, target_kind="mailbox", target="agent:ada")
+    for _ in range(2):
+        store.alerts.raise_alert("budget", "run_1", edge=1)
+    assert len(store.mail.list(mailbox="agent:ada").items) == 2
+
+
+def test_removing_an_alert_drops_what_waits_and_says_why(store: Corral) -> None:
+    alert = store.alerts.add(["stuck"], **COMMAND)
+    letters = [store.alerts.raise_alert("stuck", f"run_{n}", edge=1)[0] for n in range(3)]
+    removed = store.alerts.remove(alert.id[:20])
+    assert (removed.state, removed.ended_at) == ("removed", store.now())
+    for letter in letters:
+        found = store.mail.get(letter.id)
+        assert (found.state, found.last_error) == ("refused", f"{alert.id} was removed")
+    with refuses(store, IllegalMove):
+        store.alerts.remove(alert.id)
+    with refuses(store, Refused):
+        store.alerts.test(alert.id)
+    check_store(store)
+
+
+def test_alerts_are_listed_and_the_removed_only_when_asked_for(store: Corral) -> None:
+    ids = [store.alerts.add(["crashed"], **COMMAND).id for _ in range(5)]
+    store.alerts.remove(ids[1])
+    assert [alert.id for alert in walk(store.alerts.list)] == [ids[0], *ids[2:]]
+    assert [alert.id for alert in walk(store.alerts.list, all=True)] == ids
+
+
+def test_removed_alerts_are_forgotten_after_a_while(store: Corral, clock: SetClock) -> None:
+    alert = store.alerts.add(["crashed"], **COMMAND)
+    kept = store.alerts.add(["crashed"], **COMMAND)
+    store.alerts.remove(alert.id)
+    clock.advance(91 * DAY)
+    assert {one.table: one.rows for one in store.db.prune(dry_run=True)}["alerts"] == 1
+    assert {one.table: one.rows for one in store.db.prune()}["alerts"] == 1
+    assert [one.id for one in store.alerts.list(all=True).items] == [kept.id]
+
+
+BAD: dict[str, dict[str, Any]] = {
+    "no kind": {"kinds": []},
+    "an unknown kind": {"kinds": ["crashed", "bored"]},
+    "an unknown target": {"target_kind": "pigeon"},
+    "a webhook without a URL": {"target_kind": "webhook", "target": ""},
+    "a webhook to a file": {"target_kind": "webhook", "target": "file:///etc/passwd"},
+    "a webhook to nowhere": {"target_kind": "webhook", "target": "http://"},
+    "a webhook with a line end": {"target_kind": "webhook", "target": "http://a/\nX: y"},
+    "a webhook with a blank": {"target_kind": "webhook", "target": "http://a/b c"},
+    "a webhook with half an address": {"target_kind": "webhook", "target": "http://[::1/x"},
+    "an empty command": {"target": ""},
+    "a command of blanks": {"target": "  "},
+    "a command with an open quote": {"target": "echo 'x"},
+    "a desktop with a target": {"target_kind": "desktop", "target": "x"},
+    "a mailbox that is none": {"target_kind": "mailbox", "target": "ada"},
+    "a signed command": {"secret": "key"},
+    "a secret that has no name": {
+        "target_kind": "webhook",
+        "target": "http://a/",
+        "secret": "no name",
+    },
+}
+
+
+@each_case("case", BAD)
+def test_an_alert_that_could_never_be_told_is_refused(store: Corral, case: str) -> None:
+    given = {"kinds": ["crashed"], **COMMAND} | BAD[case]
+    with refuses(store, Invalid):
+        store.alerts.add(**given)
+
+
+def test_a_password_in_a_url_is_refused_and_not_repeated(store: Corral) -> None:
+    with refuses(store, Invalid) as caught:
+        store.alerts.add(["failed"], target_kind="webhook", target="https://me:hush@example.org/")
+    assert "hush" not in caught.value.message + str(caught.value.details)
+
+
+def test_a_signature_needs_a_secret_that_is_known(store: Corral) -> None:
+    with refuses(store, NotFound):
+        store.alerts.add(["failed"], target_kind="webhook", target="http://a/", secret="key")
+
+
+def test_an_edge_without_a_name_or_with_a_novel_is_refused(store: Corral) -> None:
+    store.alerts.add(["crashed"], **COMMAND)
+    for given in (
+        {"kind": "bored"},
+        {"subject": ""},
+        {"subject": "x" * 1_000},
+        {"edge": ""},
+        {"edge": "x" * 1_000},
+        {"data": {"x": "y" * 100_000}},
+        {"data": {"x": float("nan")}},
+    ):
+        arguments: dict[str, Any] = {"kind": "crashed", "subject": "run_1", "edge": 1} | given
+        with refuses(store, Invalid):
+            store.alerts.raise_alert(**arguments)
+
+
+def test_nobody_asked_so_nothing_is_written(store: Corral) -> None:
+    with unchanged(store):
+        assert store.alerts.raise_alert("crashed", "run_1", edge=1) == []
+
+
+def test_there_may_not_be_endlessly_many(store: Corral, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops, "MAX_ALERTS", 2)
+    for _ in range(2):
+        store.alerts.add(["crashed"], **COMMAND)
+    with refuses(store, Refused):
+        store.alerts.add(["crashed"], **COMMAND)
+    assert record(store) == ["alert.add"] * 2

@@ -1,0 +1,76 @@
+"""A call under a key is made once, and its answer is kept for a while."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from corral.api import Corral
+from corral.api.idempotency import Key, once
+from corral.errors import Conflict, Invalid
+from corral.kernel.clock import DAY, SetClock
+from tests.support.store import refuses, rows, unchanged
+
+SENT = {"mailbox": "queue:q", "body": 1}
+
+
+def call(store: Corral, verb: str = "put", sent: Any = None, **key: str) -> bytes:
+    named = Key(**{"token_id": "tok_1", "key": "k", "fingerprint": "f", **key})
+    return once(store.mail, verb, sent or SENT, key=named, encode=msgspec.json.encode)
+
+
+def test_an_operation_and_its_answer_are_kept_together(store: Corral) -> None:
+    first = call(store)
+    with unchanged(store):
+        assert call(store) == first
+    assert call(store, key="other") != first
+    assert call(store, token_id="tok_2") != first
+
+
+def test_the_same_key_with_another_call_is_a_conflict(store: Corral) -> None:
+    call(store)
+    with refuses(store, Conflict):
+        call(store, fingerprint="g")
+
+
+def test_what_was_refused_leaves_nothing(store: Corral) -> None:
+    for verb, sent in (("put", {"mailbox": "nowhere", "body": 1}), ("list", {"limit": 0})):
+        with pytest.raises(Invalid):
+            call(store, verb, sent)
+        assert rows(store, "SELECT count(*) FROM answers") == [(0,)]
+
+
+def test_an_answer_of_nothing_is_an_answer(store: Corral) -> None:
+    assert call(store, "next_due", {"mailbox": "queue:q"}) == b"null"
+    with unchanged(store):
+        assert call(store, "next_due", {"mailbox": "queue:q"}) == b"null"
+
+
+def test_a_composed_call_that_was_cut_off_is_not_made_again(store: Corral) -> None:
+    def cut_off(_: object) -> bytes:
+        raise KeyboardInterrupt
+
+    store.mail.put("queue:q", 1)
+    sent = {"mailbox": "queue:q", "owner": "o"}
+    with pytest.raises(KeyboardInterrupt):
+        once(store.mail, "claim", sent, key=Key("tok_1", "k", "f"), encode=cut_off)
+    with refuses(store, Conflict) as caught:
+        call(store, "claim", sent)
+    assert caught.value.message == (
+        "The call 'k' was begun and has no answer yet; ask again in a moment, and if it still has "
+        "none, look at what it should have done before you make it under a new key."
+    )
+
+
+def test_old_answers_are_forgotten(store: Corral, clock: SetClock) -> None:
+    first = call(store)
+    clock.advance(2 * DAY)
+    call(store, key="young")
+    assert {one.table: one.rows for one in store.db.prune()}["answers"] == 1
+    assert call(store) != first
+
+
+def test_a_key_has_bounds(store: Corral) -> None:
+    for wrong in ("", "x" * 201, "a\0b"):
+        with refuses(store, Invalid):
+            call(store, key=wrong)

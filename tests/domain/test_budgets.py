@@ -1,0 +1,216 @@
+"""Budgets: a run starts only when it fits, and is told when they are spent."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corral.adapters.providers.facts import Used
+from corral.api import Corral
+from corral.kernel.clock import DAY, SetClock
+from corral.kernel.errors import Invalid, NotFound, Refused
+from corral.kernel.money import MICROS
+from tests.support.cases import each_case
+from tests.support.invariants import check_store
+from tests.support.store import record, refuses, unchanged, walk
+
+DOLLAR = MICROS
+WHERE = {"project_id": "prj_1", "agent_id": "agt_1"}
+
+
+def spend(store: Corral, micros: int, run: str = "run_1", **where: Any) -> None:
+    store.charges.add(Used(model="m", input=1, cost_micros=micros), run_id=run, **(where or WHERE))
+
+
+def test_a_budget_shows_what_is_spent_reserved_and_left(store: Corral) -> None:
+    spend(store, 2 * DOLLAR, run="run_0")
+    made = store.budgets.set("project:prj_1", 10 * DOLLAR)
+    assert (made.spent_micros, made.reserved_micros, made.left_micros) == (
+        2 * DOLLAR,
+        0,
+        8 * DOLLAR,
+    )
+    store.charges.reserve("run_1", **WHERE, budget_micros=5 * DOLLAR)
+    spend(store, DOLLAR)
+    found = store.budgets.get("project:prj_1")
+    # What the run has spent is not reserved any more: it is not counted twice.
+    assert (found.spent_micros, found.reserved_micros, found.left_micros) == (
+        3 * DOLLAR,
+        4 * DOLLAR,
+        3 * DOLLAR,
+    )
+    store.charges.release("run_1")
+    assert store.budgets.get("project:prj_1").left_micros == 7 * DOLLAR
+
+
+def test_the_budget_of_an_agent_is_its_own_however_the_agent_is_named(store: Corral) -> None:
+    ada = store.agents.create("ada", role="builder")
+    spend(store, 2 * DOLLAR, agent_id=ada.id)
+    assert store.budgets.set("agent:ada", DOLLAR).spent_micros == 2 * DOLLAR
+    assert store.budgets.get(f"agent:{ada.id}") == store.budgets.get("agent:ada")
+    assert store.charges.total("agent:ada").cost_micros == 2 * DOLLAR
+    assert len(store.charges.days("agent:ada").items) == 1
+    with refuses(store, Refused) as caught:
+        store.charges.reserve("run_2", agent_id=ada.id)
+    assert "corral budget set agent:ada USD" in caught.value.message
+    store.budgets.remove("agent:ada")
+    assert store.budgets.list().items == []
+
+
+def test_nobody_has_no_budget(store: Corral) -> None:
+    with refuses(store, NotFound) as caught:
+        store.budgets.set("agent:nobody", DOLLAR)
+    assert "corral agent list" in caught.value.message
+    with refuses(store, NotFound):
+        store.charges.total("agent:nobody")
+
+
+@pytest.mark.parametrize("scope", ["all", "project:prj_1", "agent:agt_1"])
+@pytest.mark.parametrize("period", ["total", "day"])
+def test_a_run_that_does_not_fit_is_refused_with_what_is_left(
+    store: Corral, scope: str, period: str
+) -> None:
+    store.budgets.set(scope, 3 * DOLLAR, period=period)
+    store.charges.reserve("run_1", **WHERE, budget_micros=2 * DOLLAR)
+    with refuses(store, Refused) as caught:
+        store.charges.reserve("run_2", **WHERE, budget_micros=2 * DOLLAR)
+    assert caught.value.code == "refused"
+    assert caught.value.details["left_micros"] == DOLLAR
+    assert caught.value.details["scope"] == scope
+    message = caught.value.message
+    assert "$1.00 left" in message
+    assert "asks for $2.00" in message
+    assert f"corral budget set {scope} USD --period {period}" in message
+    assert len(store.charges.reserve("run_3", **WHERE, budget_micros=DOLLAR)) == 1
+
+
+def test_a_run_without_a_budget_of_its_own_is_refused_only_when_nothing_is_left(
+    store: Corral,
+) -> None:
+    store.budgets.set("all", DOLLAR)
+    assert store.charges.reserve("run_1", **WHERE) == []
+    spend(store, DOLLAR)
+    with refuses(store, Refused) as caught:
+        store.charges.reserve("run_2", **WHERE)
+    assert "$0.00 left" in caught.value.message
+
+
+def test_a_budget_covers_only_its_own(store: Corral) -> None:
+    store.budgets.set("project:prj_2", 0)
+    store.budgets.set("agent:agt_2", 0)
+    assert store.charges.reserve("run_1", **WHERE, budget_micros=DOLLAR) == []
+    assert store.charges.over_budget("run_1", **WHERE) is None
+
+
+def test_asking_again_after_a_restart_asks_for_what_is_left(store: Corral) -> None:
+    store.budgets.set("all", 5 * DOLLAR)
+    store.charges.reserve("run_1", **WHERE, budget_micros=5 * DOLLAR)
+    spend(store, 4 * DOLLAR)
+    (again,) = store.charges.reserve("run_1", **WHERE, budget_micros=5 * DOLLAR)
+    assert again.micros == 5 * DOLLAR
+    assert store.budgets.get("all").left_micros == 0
+    store.charges.release("run_1")
+    assert store.budgets.get("all").left_micros == DOLLAR
+
+
+def test_release_gives_back_once_and_may_be_said_again(store: Corral) -> None:
+    store.budgets.set("all", DOLLAR)
+    store.charges.reserve("run_1", budget_micros=DOLLAR)
+    assert store.charges.release("run_1") is True
+    with unchanged(store):
+        assert store.charges.release("run_1") is False
+        assert store.charges.release("run_9") is False
+    assert [budget.scope for budget in store.budgets.list().items] == ["all"]
+
+
+def test_the_nearest_budget_that_is_spent_stops_a_run(store: Corral) -> None:
+    store.budgets.set("all", 3 * DOLLAR)
+    store.budgets.set("project:prj_1", 2 * DOLLAR, period="day")
+    store.charges.reserve("run_1", **WHERE, budget_micros=DOLLAR)
+    spend(store, DOLLAR - 1)
+    assert store.charges.over_budget("run_1", **WHERE) is None
+    spend(store, 1)
+    over = store.charges.over_budget("run_1", **WHERE)
+    assert over is not None
+    assert over.scope == "run:run_1"
+    assert over.reason == "its budget is spent: $1.00 of $1.00"
+    spend(store, DOLLAR, run="run_2")
+    over = store.charges.over_budget("run_2", **WHERE)
+    assert over is not None
+    assert over.reason == ("the budget of project prj_1 for today (UTC) is spent: $2.00 of $2.00")
+    spend(store, DOLLAR, run="run_3", project_id="prj_9")
+    over = store.charges.over_budget("run_3", project_id="prj_9")
+    assert over is not None
+    assert over.reason == "the budget of everything is spent: $3.00 of $3.00"
+
+
+def test_a_budget_of_a_day_begins_anew_at_midnight_in_utc(store: Corral, clock: SetClock) -> None:
+    clock.at = clock.now() // DAY * DAY + DAY - 1
+    store.budgets.set("all", DOLLAR, period="day")
+    store.charges.reserve("run_1", budget_micros=DOLLAR)
+    spend(store, DOLLAR)
+    with pytest.raises(Refused) as caught:
+        store.charges.reserve("run_2")
+    assert "wait until tomorrow" in caught.value.message
+    clock.advance(1)
+    assert store.budgets.get("all", period="day").spent_micros == 0
+    assert len(store.charges.reserve("run_2", budget_micros=DOLLAR)) == 1
+
+
+def test_costs_that_are_not_known_do_not_spend_a_budget_until_they_are(store: Corral) -> None:
+    store.budgets.set("all", 0)
+    assert store.charges.over_budget("run_1") is not None
+    store.budgets.set("all", 1)
+    store.charges.add(Used(model="gpt-5", output=10_000), run_id="run_1")
+    assert store.charges.over_budget("run_1") is None
+    assert store.charges.price_unknown() == 1
+    assert store.charges.over_budget("run_1") is not None
+
+
+def test_a_budget_is_changed_listed_and_removed(store: Corral) -> None:
+    for scope, period in (("all", "total"), ("all", "day"), ("agent:agt_1", "total")):
+        store.budgets.set(scope, DOLLAR, period=period)
+    store.budgets.set("all", 2 * DOLLAR)
+    found = walk(store.budgets.list, limit=1)
+    assert [(one.scope, one.period, one.limit_micros) for one in found] == [
+        ("agent:agt_1", "total", DOLLAR),
+        ("all", "day", DOLLAR),
+        ("all", "total", 2 * DOLLAR),
+    ]
+    store.budgets.remove("all", period="day")
+    with refuses(store, NotFound):
+        store.budgets.remove("all", period="day")
+    with pytest.raises(NotFound):
+        store.budgets.get("all", period="day")
+    assert record(store) == ["budget.set"] * 4 + ["budget.remove"]
+    check_store(store)
+
+
+def test_a_project_that_is_deleted_takes_its_budgets_along(store: Corral, tmp_path: Path) -> None:
+    project = store.projects.register(tmp_path)
+    store.budgets.set(f"project:{project.id}", DOLLAR)
+    store.budgets.set(f"project:{project.id}", DOLLAR, period="day")
+    store.budgets.set("all", DOLLAR)
+    store.projects.delete(project.id)
+    assert [budget.scope for budget in store.budgets.list().items] == ["all"]
+
+
+@each_case(
+    ("scope", "limit", "period"),
+    [
+        ("", 1, "total"),
+        ("everything", 1, "total"),
+        ("session:ses_1", 1, "total"),
+        ("project:", 1, "total"),
+        ("all", -1, "total"),
+        ("all", 10**13, "total"),
+        ("all", 1.5, "total"),
+        ("all", 1, "week"),
+        ("run:run_1", 1, "day"),
+    ],
+)
+def test_a_budget_that_makes_no_sense_is_refused(
+    store: Corral, scope: str, limit: Any, period: str
+) -> None:
+    with refuses(store, Invalid):
+        store.budgets.set(scope, limit, period=period)

@@ -1,0 +1,287 @@
+"""Charges: what is reported is charged once, and every total is exact."""
+
+from typing import Any
+
+import pytest
+
+from corral.adapters.providers.facts import Used
+from corral.api import Corral
+from corral.domain.charges.model import Price, Source
+from corral.kernel.clock import DAY, HOUR, SetClock, day_of
+from corral.kernel.errors import Invalid, NotFound
+from tests.support.cases import each_case
+from tests.support.invariants import check_store
+from tests.support.store import record, refuses, rows, unchanged, walk
+
+RUN: dict[str, Any] = {
+    "run_id": "run_1",
+    "session_id": "ses_1",
+    "project_id": "prj_1",
+    "agent_id": "agt_1",
+    "provider": "codex",
+}
+
+
+def used(**figures: Any) -> Used:
+    return Used(**({"model": "gpt-5", "input": 10, "output": 5} | figures))
+
+
+def test_each_number_and_the_exact_cost_are_kept(store: Corral, clock: SetClock) -> None:
+    charge = store.charges.add(
+        used(input=1_000, output=500, cache_read=200, cost_micros=12_345), **RUN
+    )
+    assert charge is not None
+    assert (charge.input, charge.output, charge.cache_read) == (1_000, 500, 200)
+    assert (charge.cost_micros, charge.source, charge.at) == (12_345, "provider", clock.now())
+    assert charge.tokens == 1_700
+    assert store.charges.get(charge.id) == charge
+    assert record(store) == ["charge.add"]
+
+
+def test_an_unknown_cost_stays_empty_and_never_becomes_zero(store: Corral) -> None:
+    charge = store.charges.add(used(), **RUN)
+    assert charge is not None
+    assert (charge.cost_micros, charge.source) == (None, None)
+    for scope in ("all", "run:run_1", "session:ses_1", "project:prj_1", "agent:agt_1"):
+        total = store.charges.total(scope)
+        assert (total.charges, total.unknown, total.cost_micros) == (1, 1, None)
+
+
+def test_a_total_of_known_and_unknown_costs_says_how_many_are_missing(store: Corral) -> None:
+    store.charges.add(used(cost_micros=7), **RUN)
+    store.charges.add(used(), **RUN)
+    store.charges.add(used(cost_micros=0), **RUN)
+    total = store.charges.total("model:gpt-5")
+    assert (total.charges, total.unknown, total.cost_micros) == (3, 1, 7)
+
+
+def test_a_cost_of_nothing_is_known(store: Corral) -> None:
+    store.charges.add(used(cost_micros=0), **RUN)
+    assert store.charges.total().cost_micros == 0
+
+
+def test_a_scope_without_charges_has_used_nothing_and_its_cost_is_unknown(store: Corral) -> None:
+    total = store.charges.total("run:run_9")
+    assert (total.charges, total.tokens, total.cost_micros) == (0, 0, None)
+
+
+def test_a_report_that_is_read_twice_is_charged_once(store: Corral) -> None:
+    assert store.charges.add(used(key="line 7"), **RUN) is not None
+    with unchanged(store):
+        assert store.charges.add(used(key="line 7"), **RUN) is None
+    other = RUN | {"run_id": "run_2"}
+    assert store.charges.add(used(key="line 7"), **other) is not None
+    assert store.charges.total().charges == 2
+
+
+def test_without_a_run_the_session_tells_reports_apart(store: Corral) -> None:
+    first = {"session_id": "ses_1"}
+    assert store.charges.add(used(key="k"), **first) is not None
+    assert store.charges.add(used(key="k"), **first) is None
+    assert store.charges.add(used(key="k"), session_id="ses_2") is not None
+    assert store.charges.add(used(key="k")) is not None
+    assert store.charges.add(used(key="k")) is None
+
+
+def test_a_report_of_nothing_is_no_charge(store: Corral) -> None:
+    with unchanged(store):
+        assert store.charges.add(Used(model="gpt-5"), **RUN) is None
+        assert store.charges.add(Used(model=None, cost_micros=0), **RUN) is None
+
+
+def test_a_cumulative_report_is_charged_by_what_it_adds(store: Corral) -> None:
+    def report(input: int, output: int, run: str = "run_1") -> Any:
+        return store.charges.add(
+            used(input=input, output=output, counter="codex:thread"), **RUN | {"run_id": run}
+        )
+
+    assert report(100, 10).input == 100
+    added = report(150, 10)
+    assert (added.input, added.output) == (50, 0)
+    # The thread goes on in another run, and counts on.
+    resumed = report(160, 30, run="run_2")
+    assert (resumed.input, resumed.output) == (10, 20)
+    with unchanged(store):
+        before = store.charges.total()
+    assert report(160, 30, run="run_2") is None
+    assert store.charges.total() == before
+    assert (before.input, before.output) == (160, 30)
+
+
+def test_a_counter_that_went_down_began_anew(store: Corral) -> None:
+    for input in (100, 40, 60):
+        store.charges.add(used(input=input, output=0, counter="c"), **RUN)
+    assert store.charges.total().input == 100 + 40 + 20
+
+
+def test_a_counter_of_costs_alone_leaves_the_tokens_as_they_are(store: Corral) -> None:
+    costs = [1_000, 2_500, 400, 900]  # the third comes from a new process
+    charged = [
+        store.charges.add(used(cost_micros=cost, counter="cost:claude:1"), **RUN) for cost in costs
+    ]
+    assert [charge.cost_micros for charge in charged if charge] == [1_000, 1_500, 400, 500]
+    total = store.charges.total()
+    assert (total.input, total.cost_micros) == (40, 3_400)
+
+
+def test_a_cost_that_was_not_told_before_leaves_the_next_one_unknown(store: Corral) -> None:
+    reports = [(100, 5), (200, None), (300, 20), (400, 26)]
+    charged = [
+        store.charges.add(used(input=tokens, output=0, cost_micros=cost, counter="c"), **RUN)
+        for tokens, cost in reports
+    ]
+    assert [charge.cost_micros for charge in charged if charge] == [5, None, None, 6]
+
+
+def test_a_cumulative_report_that_is_read_again_does_not_turn_the_counter_back(
+    store: Corral,
+) -> None:
+    for _ in range(2):
+        for line, input in (("1", 100), ("2", 150)):
+            store.charges.add(used(input=input, output=0, counter="c", key=line), **RUN)
+    assert store.charges.total().input == 150
+
+
+def test_totals_are_kept_by_day_in_utc(store: Corral, clock: SetClock) -> None:
+    clock.at = clock.now() // DAY * DAY + DAY - 1
+    store.charges.add(used(cost_micros=1), **RUN)
+    yesterday = day_of(clock.now())
+    clock.advance(1)
+    store.charges.add(used(cost_micros=2), **RUN)
+    today = day_of(clock.now())
+    assert yesterday < today
+    for scope in ("all", "project:prj_1", "agent:agt_1", "model:gpt-5"):
+        assert store.charges.total(scope, day=yesterday).cost_micros == 1
+        assert store.charges.total(scope, day=today).cost_micros == 2
+        assert store.charges.total(scope).cost_micros == 3
+        assert [one.day for one in walk(store.charges.days, limit=1, scope=scope)] == [
+            today,
+            yesterday,
+        ]
+
+
+def test_a_charge_of_the_past_counts_on_its_day(store: Corral, clock: SetClock) -> None:
+    at = clock.now() - 40 * DAY
+    store.charges.add(used(cost_micros=9), **RUN, at=at)
+    assert store.charges.total(day=day_of(at)).cost_micros == 9
+    assert store.charges.total(day=day_of(clock.now())).charges == 0
+
+
+BAD: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "negative tokens": ({"input": -1}, {}),
+    "tokens that no sum could hold": ({"output": 1 << 62}, {}),
+    "tokens that are no number": ({"reasoning": 1.5}, {}),
+    "a negative cost": ({"cost_micros": -1}, {}),
+    "a cost of ten million dollars": ({"cost_micros": 10**13}, {}),
+    "a cost in dollars": ({"cost_micros": 0.5}, {}),
+    "a model with a NUL byte": ({"model": "a\0b"}, {}),
+    "a model that is a novel": ({"model": "x" * 1_000}, {}),
+    "a key that is a novel": ({"key": "x" * 1_000}, {}),
+    "a counter without a name": ({"counter": ""}, {}),
+    "a moment of the future": ({}, {"at": 1_900_000_000_000}),
+    "a moment before 1970": ({}, {"at": -1}),
+}
+
+
+@each_case("case", BAD)
+def test_what_an_agent_made_up_is_refused_and_changes_nothing(store: Corral, case: str) -> None:
+    figures, arguments = BAD[case]
+    with refuses(store, Invalid):
+        store.charges.add(used(**figures), **RUN | arguments)
+
+
+def test_a_later_price_moves_the_totals_exactly_once(store: Corral) -> None:
+    charge = store.charges.add(used(), **RUN)
+    known = store.charges.add(used(cost_micros=5), **RUN)
+    assert charge is not None
+    assert known is not None
+    prices = [Price(charge.id, 100, "v1"), Price(known.id, 900, "v1")]
+    (changed,) = store.charges.set_prices(prices)
+    assert (changed.cost_micros, changed.source, changed.prices_version) == (
+        100,
+        Source.PRICES,
+        "v1",
+    )
+    with unchanged(store):
+        assert store.charges.set_prices(prices) == []
+    for scope in ("all", "run:run_1", "session:ses_1", "model:gpt-5"):
+        total = store.charges.total(scope)
+        assert (total.charges, total.unknown, total.cost_micros) == (2, 0, 105)
+        assert total.input == 20
+    check_store(store)
+
+
+def test_a_model_without_a_price_is_asked_for_once_a_table(store: Corral) -> None:
+    charge = store.charges.add(used(model="nobody-knows"), **RUN)
+    assert charge is not None
+    assert [one.id for one in store.charges.unpriced().items] == [charge.id]
+    store.charges.set_prices([Price(charge.id, None, "v1")])
+    assert store.charges.unpriced().items == []
+    assert store.charges.unpriced(version="v1").items == []
+    assert [one.id for one in store.charges.unpriced(version="v2").items] == [charge.id]
+    assert store.charges.total().unknown == 1
+
+
+def test_unknown_costs_are_worked_out_from_the_table_of_prices(store: Corral) -> None:
+    at = 1_790_000_000_000
+    store.charges.add(used(input=1_000, output=500, cache_read=200), **RUN, at=at)
+    store.charges.add(used(model="nobody-knows"), **RUN)
+    store.charges.add(used(model=None), **RUN)
+    assert store.charges.price_unknown() == 1
+    # gpt-5: 1.25, 0.125 and 10 dollars a million tokens read, from the cache, written.
+    total = store.charges.total()
+    assert (total.cost_micros, total.unknown) == (1_250 + 25 + 5_000, 2)
+    assert store.charges.price_unknown() == 0
+    assert store.charges.price_unknown(again=True) == 0
+    assert store.charges.total() == total
+    check_store(store)
+
+
+def test_charges_are_listed_newest_first_and_paged(store: Corral) -> None:
+    for n in range(5):
+        where = {"run_id": f"run_{n % 2}", "session_id": "ses_1", "project_id": f"prj_{n % 2}"}
+        store.charges.add(used(input=n), **where)
+    assert [one.input for one in walk(store.charges.list)] == [4, 3, 2, 1, 0]
+    assert [one.input for one in walk(store.charges.list, run="run_0", limit=1)] == [4, 2, 0]
+    assert [one.input for one in walk(store.charges.list, project="prj_1", limit=1)] == [3, 1]
+    assert len(walk(store.charges.list, session="ses_1")) == 5
+    with pytest.raises(Invalid):
+        store.charges.list(run="run_1", project="prj_1")
+
+
+def test_what_is_not_there_is_not_found(store: Corral) -> None:
+    with pytest.raises(NotFound):
+        store.charges.get("chg_9")
+    for scope in ("", "everything", "run:", "galaxy:1"):
+        with pytest.raises(Invalid):
+            store.charges.total(scope)
+
+
+def test_old_charges_are_forgotten_and_their_totals_stay(store: Corral, clock: SetClock) -> None:
+    store.settings.set("charges.keep_ms", DAY)
+    store.charges.add(used(cost_micros=3, counter="c"), **RUN)
+    clock.advance(2 * DAY)
+    store.charges.add(used(cost_micros=4), **RUN)
+    clock.advance(HOUR)
+    counted = {one.table: one.rows for one in store.db.prune(dry_run=True)}
+    assert counted["charges"] == 1
+    assert {one.table: one.rows for one in store.db.prune()} == counted
+    assert len(store.charges.list().items) == 1
+    assert store.charges.total().cost_micros == 7
+    check_store(store)
+
+
+def test_a_counter_goes_on_where_it_stood_also_when_its_charges_are_forgotten(
+    store: Corral, clock: SetClock
+) -> None:
+    store.settings.set("charges.keep_ms", DAY)
+    store.charges.add(used(cost_micros=3, counter="c"), **RUN)
+    clock.advance(2 * DAY)
+    store.db.prune()
+    store.charges.add(used(cost_micros=5, counter="c"), **RUN)
+    assert store.charges.total().cost_micros == 5, "two were added to three"
+    clock.advance(store.settings.get("totals.keep_ms").value + HOUR)
+    counted = {one.table: one.rows for one in store.db.prune(dry_run=True)}
+    assert counted["counters"] == 1
+    assert {one.table: one.rows for one in store.db.prune()} == counted
+    assert rows(store, "SELECT name FROM counters") == []

@@ -1,0 +1,180 @@
+"""Decisions: recorded, and where one must be confirmed, silence is never consent."""
+
+import pytest
+
+import corral
+from corral.api import Corral
+from corral.domain.decisions.model import Decision
+from corral.kernel.clock import DAY, HOUR, MINUTE, SetClock
+from corral.kernel.errors import Conflict, Invalid, Refused
+from tests.support.cases import each_case
+from tests.support.store import record, refuses, walk
+from tests.support.threads import Racer
+
+ANN = "user:ann"
+
+
+def propose(store: Corral, **how: object) -> Decision:
+    wishes: dict[str, object] = {"author": "agent:ada", "confirm": True} | how
+    return store.decisions.record("Drop the table", **wishes)
+
+
+def told(store: Corral, mailbox: str = "agent:ada") -> list[str]:
+    return [letter.body["state"] for letter in store.mail.list(mailbox=mailbox).items]
+
+
+def test_a_decision_is_recorded_with_why_and_what_else_there_was(store: Corral) -> None:
+    made = store.decisions.record(
+        "Use msgspec",
+        rationale="It is fast.",
+        alternatives=["pydantic", "attrs"],
+        category="dependency",
+        author="agent:ada",
+    )
+    assert (made.state, made.category, made.deadline_at) == ("recorded", "dependency", None)
+    assert made.alternatives == ["pydantic", "attrs"]
+    assert store.decisions.wait(made.id).state == "recorded"
+    assert store.decisions.list(proposed=True).items == []
+    assert told(store) == []
+
+
+def test_a_proposed_decision_gates_until_it_is_confirmed(store: Corral) -> None:
+    made = propose(store)
+    assert made.state == "proposed"
+    with refuses(store, Refused):
+        store.decisions.wait(made.id, timeout_ms=1)
+    waiting = Racer(lambda: store.decisions.wait(made.id, timeout_ms=20_000))
+    store.decisions.confirm(made.id, by=ANN, reason="go")
+    ended = waiting.result()
+    assert (ended.state, ended.decided_by, ended.reason) == ("confirmed", ANN, "go")
+    assert told(store) == ["confirmed"]
+    store.decisions.hear(made.id)
+    assert told(store) == []
+    events = ["decision.record", "decision.propose", "decision.confirm"]
+    assert record(store, made.id) == events
+
+
+def test_no_agent_confirms_its_own_nor_another_unless_it_is_named(store: Corral) -> None:
+    made = propose(store)
+    named = propose(store, answerers=["agent:lead"])
+    for decision, by in ((made, "agent:ada"), (made, "agent:ben"), (named, ANN)):
+        with refuses(store, Refused):
+            store.decisions.confirm(decision.id, by=by)
+    assert told(store, "agent:lead") == ["proposed"]
+    assert store.decisions.confirm(named.id, by="agent:lead").state == "confirmed"
+    assert told(store, "agent:lead") == []
+
+
+@pytest.mark.parametrize(
+    ("at_deadline", "outcome"), [("reject", "rejected"), ("dismiss", "dismissed")]
+)
+def test_silence_ends_in_the_safe_outcome_and_the_author_is_told(
+    store: Corral, clock: SetClock, at_deadline: str, outcome: str
+) -> None:
+    made = propose(store, deadline_ms=HOUR, at_deadline=at_deadline)
+    clock.advance(HOUR)
+    with refuses(store, Conflict) as caught:
+        store.decisions.confirm(made.id, by=ANN)
+    assert f"its time was over; it counts as {outcome}" in caught.value.message
+    ended = store.decisions.get(made.id)
+    assert (ended.state, ended.decided_by) == (outcome, None)
+    assert told(store) == [outcome]
+    assert store.decisions.expire_due() == []
+
+
+def test_nothing_is_ever_confirmed_by_a_deadline(store: Corral) -> None:
+    with refuses(store, Invalid):
+        propose(store, at_deadline="confirm")
+
+
+def test_a_restart_in_between_changes_no_deadline(url: str, clock: SetClock) -> None:
+    with corral.open(url, clock=clock) as store:
+        made = propose(store, deadline_ms=HOUR)
+    clock.advance(59 * MINUTE)
+    with corral.open(url, clock=clock) as store:
+        assert [each.id for each in store.decisions.list(proposed=True).items] == [made.id]
+        clock.advance(MINUTE)
+        assert store.decisions.list(proposed=True).items == []
+        assert store.decisions.get(made.id).state == "rejected"
+
+
+def test_a_second_verdict_is_told_that_it_is_late_and_the_same_again_is_fine(
+    store: Corral,
+) -> None:
+    made = propose(store)
+    store.decisions.reject(made.id, by=ANN)
+    assert store.decisions.reject(made.id, by=ANN).state == "rejected"
+    with refuses(store, Conflict) as caught:
+        store.decisions.confirm(made.id, by="user:ben")
+    assert f"it is rejected by {ANN}" in caught.value.message
+
+
+def test_several_are_judged_together_or_not_at_all(store: Corral) -> None:
+    ids = [propose(store).id for _ in range(3)]
+    store.decisions.reject(ids[2], by="user:ben")
+    with refuses(store, Conflict):
+        store.decisions.judge(ids, "confirm", by=ANN)
+    judged = store.decisions.judge(ids[:2], "confirm", by=ANN)
+    assert [each.state for each in judged] == ["confirmed", "confirmed"]
+    for wrong in ((ids[:1], "perhaps"), ([], "confirm")):
+        with refuses(store, Invalid):
+            store.decisions.judge(*wrong, by=ANN)
+
+
+def test_a_recorded_one_may_still_be_judged_and_a_rejection_is_told(store: Corral) -> None:
+    kept = store.decisions.record("x", author="agent:ada")
+    bad = store.decisions.record("y", author="agent:ada")
+    store.decisions.confirm(kept.id, by=ANN)
+    store.decisions.reject(bad.id, by=ANN, reason="no")
+    assert told(store) == ["rejected"]
+
+
+def test_the_same_key_of_the_same_author_is_the_same_decision(store: Corral) -> None:
+    first = propose(store, key="k")
+    assert propose(store, key="k") == first
+
+
+def test_one_author_cannot_propose_endlessly(store: Corral) -> None:
+    store.settings.set("decisions.max_proposed", 1)
+    propose(store)
+    with refuses(store, Refused):
+        propose(store)
+
+
+@each_case(
+    "wrong",
+    [
+        {"category": "A b"},
+        {"alternatives": "x"},
+        {"alternatives": ["x"] * 21},
+        {"answerers": ["nobody"]},
+        {"deadline_ms": 1},
+        {"author": "x"},
+        {"rationale": "a\0b"},
+    ],
+)
+def test_what_cannot_be_recorded_is_refused(store: Corral, wrong: dict[str, object]) -> None:
+    with refuses(store, Invalid):
+        propose(store, **wrong)
+
+
+def test_decisions_are_listed_newest_first_in_pages(store: Corral, tmp_path: object) -> None:
+    project = store.projects.register(str(tmp_path)).id
+    ids = [propose(store, project=project if n % 2 else None).id for n in range(5)]
+    assert [each.id for each in walk(store.decisions.list)] == ids[::-1]
+    assert [each.id for each in walk(store.decisions.list, project=project)] == [ids[3], ids[1]]
+    store.projects.delete(project)
+    waiting = walk(store.decisions.list, proposed=True)
+    assert [each.id for each in waiting] == [ids[4], ids[2], ids[0]]
+
+
+def test_old_decisions_are_forgotten_and_those_that_wait_never(
+    store: Corral, clock: SetClock
+) -> None:
+    store.decisions.record("old", author="agent:ada")
+    store.settings.set("decisions.keep_ms", 30 * DAY)
+    waiting = propose(store, deadline_ms=365 * DAY)
+    clock.advance(31 * DAY)
+    counted = {each.table: each.rows for each in store.db.prune(dry_run=True)}["decisions"]
+    assert counted == {each.table: each.rows for each in store.db.prune()}["decisions"] == 1
+    assert store.decisions.get(waiting.id).state == "proposed"

@@ -1,0 +1,62 @@
+"""What doctor says of clocks that were wrong, on both engines."""
+
+import pytest
+
+import corral
+from corral.db.database import Finding
+from corral.kernel.clock import DAY, SECOND, SetClock, SystemClock
+from corral.services.store.health import examine
+
+
+def found(url: str, *, fix: bool = False) -> dict[str, Finding]:
+    return {finding.check: finding for finding in examine(url, fix=fix)}
+
+
+@pytest.fixture
+def ahead() -> SetClock:
+    return SetClock(SystemClock().now() + 3 * DAY)
+
+
+def test_a_right_clock_is_reported_as_such(url: str) -> None:
+    with corral.open(url) as store:
+        store.mail.put("agent:a", "work")
+        store.mail.claim("agent:a", owner="w")
+        store.schedules.create("queue:ticks", "tick", every_ms=5 * SECOND)
+    told = found(url)
+    assert told["clock"].state == "ok"
+    assert "leases" not in told
+    assert "schedules" not in told
+
+
+def test_what_was_written_with_a_clock_ahead_is_reported(url: str, ahead: SetClock) -> None:
+    with corral.open(url) as store:
+        store.mail.put("agent:a", "work")
+        schedule = store.schedules.create("queue:ticks", "tick", every_ms=5 * SECOND)
+    with corral.open(url, clock=ahead) as store:
+        store.mail.claim("agent:a", owner="w")
+        store.schedules.fire_due()
+    told = found(url)
+    assert told["clock"].state == "warning"
+    assert told["leases"].state == "warning"
+    assert told["schedules"].state == "warning"
+    assert schedule.id in told["schedules"].message
+    assert found(url, fix=True)["schedules"].state == "ok"
+    assert "schedules" not in found(url)
+    with corral.open(url) as store:
+        planned = store.schedules.get(schedule.id).next_at
+        assert planned is not None
+        assert planned <= store.now() + 5 * SECOND
+
+
+def test_the_clock_of_one_process_does_not_move_the_time_of_the_store(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = SystemClock.now
+    with corral.open(url) as store:
+        store.mail.put("agent:a", "work")
+        before = store.now()
+        monkeypatch.setattr(SystemClock, "now", lambda clock: real(clock) + DAY)
+        with corral.open(url) as wrong:
+            (letter,) = wrong.mail.claim("agent:a", owner="w", lease_ms=30 * SECOND)
+            assert letter.due_at < before + 10 * 60 * SECOND
+        monkeypatch.undo()

@@ -1,0 +1,239 @@
+"""The record of all changes, and the feed that never skips one."""
+
+import threading
+import time
+
+import pytest
+
+from corral.api import Corral
+from corral.domain.events.model import Event
+from corral.domain.mail import ops as mail
+from corral.kernel.clock import HOUR, SetClock
+from corral.kernel.errors import Invalid, NotFound
+from tests.support.cases import each_case
+from tests.support.store import refuses, rows, unchanged
+from tests.support.threads import SECONDS
+
+
+def subjects(events: list[Event]) -> list[str]:
+    return [event.subject for event in events]
+
+
+def test_an_event_says_who_did_what_to_which_thing_and_when(store: Corral, clock: SetClock) -> None:
+    letter = store.mail.put("agent:ada", 1, project="prj_1")
+    clock.advance(5)
+    store.mail.drop(letter.id, reason="a mistake")
+    put, drop = store.events.after().items
+    assert (put.kind, put.verb, put.subject, put.data) == ("letter", "put", letter.id, None)
+    assert (put.at, put.actor, put.project_id) == (letter.created_at, "user:tester", "prj_1")
+    assert put.id == "evt_1"
+    assert (drop.verb, drop.at, drop.data) == ("drop", clock.now(), {"reason": "a mistake"})
+
+
+def test_an_empty_record_is_an_empty_page(store: Corral) -> None:
+    assert store.events.after().items == []
+    assert store.events.newest().items == []
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 100])
+def test_the_feed_is_read_to_its_end_in_order(store: Corral, limit: int) -> None:
+    letters = [store.mail.put("agent:ada", n).id for n in range(7)]
+    found: list[str] = []
+    cursor = None
+    while page := store.events.after(cursor, limit=limit):
+        if not page.items:
+            break
+        found += subjects(page.items)
+        cursor = page.next
+    assert found == letters
+
+
+def test_a_feed_without_news_gives_the_cursor_back_to_go_on_from(store: Corral) -> None:
+    store.mail.put("agent:ada", 1)
+    end = store.events.after().next
+    assert store.events.after(end).next == end
+    late = store.mail.put("agent:ada", 2)
+    assert subjects(store.events.after(end).items) == [late.id]
+
+
+def test_the_cursor_of_every_event_leads_to_the_one_behind_it(store: Corral) -> None:
+    letters = [store.mail.put("agent:ada", n).id for n in range(4)]
+    events = store.events.after().items
+    assert subjects(events) == letters
+    for n, event in enumerate(events):
+        assert subjects(store.events.after(event.cursor).items) == letters[n + 1 :]
+
+
+def test_events_of_one_transaction_keep_their_order_and_have_a_cursor_each(store: Corral) -> None:
+    with store.transaction() as tx:
+        letters = [mail.put(tx, "agent:ada", n).id for n in range(5)]
+    found: list[str] = []
+    cursor = None
+    for _ in letters:
+        page = store.events.after(cursor, limit=1)
+        found += subjects(page.items)
+        cursor = page.next
+    assert found == letters
+
+
+def test_the_feed_may_be_narrowed_to_one_subject(store: Corral) -> None:
+    one = store.mail.put("agent:ada", 1)
+    two = store.mail.put("agent:ada", 2)
+    store.mail.drop(one.id)
+    store.mail.drop(two.id)
+    found = store.events.after(subject=one.id).items
+    assert [event.verb for event in found] == ["put", "drop"]
+    rest = store.events.after(found[0].cursor, subject=one.id).items
+    assert [event.verb for event in rest] == ["drop"]
+    assert store.events.after(subject="nothing").items == []
+
+
+def test_the_feed_may_be_narrowed_to_one_project(store: Corral) -> None:
+    for n, project in enumerate(("prj_1", "prj_2", None, "prj_1")):
+        store.mail.put("agent:ada", n, project=project)
+    found = store.events.after(project="prj_1", limit=1)
+    rest = store.events.after(found.next, project="prj_1")
+    assert subjects(found.items + rest.items) == ["let_1", "let_4"]
+
+
+def test_the_newest_events_are_given_oldest_first(store: Corral) -> None:
+    letters = [store.mail.put("agent:ada", n, project="prj_1").id for n in range(5)]
+    page = store.events.newest(limit=2)
+    assert subjects(page.items) == letters[-2:]
+    late = store.mail.put("agent:ada", 9)
+    assert subjects(store.events.after(page.next).items) == [late.id]
+    assert subjects(store.events.newest(project="prj_1", limit=2).items) == letters[-2:]
+    assert subjects(store.events.newest(subject=letters[1]).items) == [letters[1]]
+
+
+def test_a_subject_and_a_project_together_are_refused(store: Corral) -> None:
+    with refuses(store, Invalid):
+        store.events.after(subject="a", project="b")
+    with refuses(store, Invalid):
+        store.events.newest(subject="a", project="b")
+
+
+@each_case("limit", [0, -1, 1_001])
+def test_a_limit_out_of_bounds_is_refused(store: Corral, limit: int) -> None:
+    with refuses(store, Invalid):
+        store.events.after(limit=limit)
+    with refuses(store, Invalid):
+        store.events.newest(limit=limit)
+
+
+@each_case(
+    "cursor",
+    [
+        "x",
+        "-1",
+        "1-",
+        "-",
+        "1-2-3",
+        " 1",
+        "1 ",
+        "1.5",
+        "evt_1",
+        "0x1",
+        "1\n",
+        "\u0663",
+        "\u0663-\u0663",
+        "1-" + "9" * 19,
+        "9" * 20 + "-1",
+        "9" * 21 + "-1",
+        "\0",
+        "\ud800",
+    ],
+    ids=ascii,
+)
+def test_a_text_that_is_no_cursor_is_refused(store: Corral, cursor: str) -> None:
+    with refuses(store, Invalid):
+        store.events.after(cursor)
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800"], ids=ascii)
+def test_a_subject_or_project_that_cannot_be_one_is_refused(store: Corral, text: str) -> None:
+    for call in (store.events.after, store.events.newest):
+        with refuses(store, Invalid):
+            call(subject=text)
+        with refuses(store, Invalid):
+            call(project=text)
+
+
+def test_reading_the_record_writes_nothing(store: Corral) -> None:
+    store.mail.put("agent:ada", 1)
+    with unchanged(store):
+        store.events.after()
+        store.events.newest()
+
+
+def test_what_was_rolled_back_left_no_event(store: Corral) -> None:
+    with pytest.raises(NotFound), store.transaction() as tx:
+        mail.drop(tx, mail.put(tx, "agent:ada", 1).id + "0")
+    assert store.events.after().items == []
+    assert rows(store, "SELECT count(*) FROM letters") == [(0,)]
+
+
+# -- following -------------------------------------------------------------------------------
+
+
+def test_following_ends_when_nothing_came_for_its_patience(store: Corral) -> None:
+    store.mail.put("agent:ada", 1)
+    began = time.monotonic()
+    assert list(store.events.follow(timeout_ms=50)) == []
+    assert time.monotonic() - began >= 0.05
+
+
+def test_following_from_a_cursor_begins_with_what_is_there(store: Corral) -> None:
+    letters = [store.mail.put("agent:ada", n).id for n in range(3)]
+    first = store.events.after(limit=1).next
+    assert subjects(list(store.events.follow(first, timeout_ms=30))) == letters[1:]
+    assert subjects(list(store.events.follow("0", timeout_ms=30))) == letters
+
+
+def test_following_may_be_narrowed(store: Corral) -> None:
+    one = store.mail.put("agent:ada", 1, project="prj_1")
+    store.mail.put("agent:ada", 2)
+    assert subjects(list(store.events.follow("0", subject=one.id, timeout_ms=30))) == [one.id]
+    assert subjects(list(store.events.follow("0", project="prj_1", timeout_ms=30))) == [one.id]
+
+
+def test_a_follower_without_a_cursor_hears_what_happens_from_now_on(store: Corral) -> None:
+    store.mail.put("agent:ada", "before")
+    heard: list[str] = []
+    ready = threading.Event()
+
+    def follow() -> None:
+        feed = store.events.follow(timeout_ms=HOUR)
+        ready.set()
+        heard.append(next(feed).subject)
+        feed.close()
+
+    listener = threading.Thread(target=follow)
+    listener.start()
+    assert ready.wait(SECONDS)
+    # The generator opens its ear only when it is first asked, so put until it was heard.
+    while listener.is_alive():
+        store.mail.put("agent:ada", "after")
+        listener.join(0.02)
+    assert heard
+    assert heard[0] != "let_1"
+
+
+def test_following_with_a_bad_cursor_is_refused(store: Corral) -> None:
+    with refuses(store, Invalid):
+        list(store.events.follow("nonsense", timeout_ms=10))
+
+
+def test_the_record_can_be_walked_back_from_any_place(store: Corral) -> None:
+    letters = [store.mail.put("agent:ada", n) for n in range(5)]
+    newest = store.events.newest().items
+    back = store.events.before(newest[-1].cursor, limit=2)
+    assert [event.subject for event in back.items] == [letters[3].id, letters[2].id]
+    assert back.next is not None
+    rest = store.events.before(back.next, limit=2)
+    assert [event.subject for event in rest.items] == [letters[1].id, letters[0].id]
+    assert rest.next is None
+    only = store.events.before(newest[-1].cursor, subject=letters[1].id)
+    assert [event.subject for event in only.items] == [letters[1].id]
+    with pytest.raises(Invalid):
+        store.events.before("nonsense")

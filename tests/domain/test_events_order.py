@@ -1,0 +1,166 @@
+"""Numbers are given out before they are committed: the feed waits for whoever was first."""
+
+import psycopg
+import pytest
+
+import corral
+from corral.api import Corral
+from corral.api import events as library_events
+from corral.api.events import AT_LATEST, SOON
+from corral.db import postgres_maintenance
+from corral.db.database import Finding
+from corral.domain.mail import ops as mail
+from corral.kernel.clock import HOUR, SetClock
+from corral.kernel.errors import CorralError
+
+pytestmark = pytest.mark.slow  # PostgreSQL alone
+INSERT = "INSERT INTO events (at, actor, kind, verb, subject) VALUES (1, 'x', 'k', 'v', %s)"
+
+
+@pytest.fixture
+def engine() -> str:
+    """PostgreSQL alone: on SQLite the number is given out under the lock that commits."""
+    return "postgres"
+
+
+def seen(store: Corral, cursor: str | None = None) -> tuple[list[str], str | None]:
+    page = store.events.after(cursor)
+    return [event.subject for event in page.items], page.next
+
+
+def test_an_event_that_took_its_number_earlier_and_commits_later_is_not_skipped(
+    store: Corral, url: str
+) -> None:
+    with psycopg.connect(url) as slow, psycopg.connect(url) as fast:
+        slow.execute(INSERT, ["slow"])  # number 1, not committed
+        fast.execute(INSERT, ["fast"])  # number 2
+        fast.commit()
+        before, cursor = seen(store)
+        assert before == [], "number 2 is held back while number 1 may still come"
+        slow.commit()
+        after, _ = seen(store, cursor)
+    assert after == ["slow", "fast"]
+
+
+def test_a_reader_in_the_middle_sees_every_event_once_whatever_the_order_of_commits(
+    store: Corral, url: str
+) -> None:
+    found: list[str] = []
+    cursor: str | None = None
+
+    def read() -> None:
+        nonlocal cursor
+        new, cursor = seen(store, cursor)
+        found.extend(new)
+
+    writers = [psycopg.connect(url) for _ in range(4)]
+    try:
+        for n, writer in enumerate(writers):
+            writer.execute(INSERT, [f"w{n}"])
+            read()
+        for n in (2, 0, 3, 1):
+            writers[n].commit()
+            read()
+    finally:
+        for writer in writers:
+            writer.close()
+    assert sorted(found) == ["w0", "w1", "w2", "w3"]
+    assert len(found) == 4
+
+
+def test_a_number_that_is_rolled_back_holds_up_nobody(store: Corral, url: str) -> None:
+    with psycopg.connect(url) as slow:
+        slow.execute(INSERT, ["never"])
+        store.mail.put("agent:ada", 1)
+        assert seen(store)[0] == []
+        slow.rollback()
+    assert seen(store)[0] == ["let_1"]
+
+
+def test_a_transaction_that_writes_a_second_time_late_is_shown_whole(
+    store: Corral, url: str
+) -> None:
+    with psycopg.connect(url) as slow:
+        slow.execute(INSERT, ["slow 1"])
+        store.mail.put("agent:ada", 1)
+        slow.execute(INSERT, ["slow 2"])  # a number behind that of the letter
+        slow.commit()
+    found, _ = seen(store)
+    assert sorted(found) == ["let_1", "slow 1", "slow 2"]
+    first, cursor = [], None
+    for _ in range(3):
+        page = store.events.after(cursor, limit=1)
+        first += [event.subject for event in page.items]
+        cursor = page.next
+    assert first == found, "page by page it is the same feed"
+
+
+def test_the_newest_events_wait_for_the_slow_one_too(store: Corral, url: str) -> None:
+    with psycopg.connect(url) as slow:
+        slow.execute(INSERT, ["slow"])
+        store.mail.put("agent:ada", 1)
+        end = store.events.newest().next
+        slow.commit()
+    assert sorted(seen(store, end)[0]) == ["let_1", "slow"]
+
+
+def test_the_store_s_own_transactions_are_held_back_alike(
+    store: Corral, url: str, clock: SetClock
+) -> None:
+    with corral.open(url, clock=clock) as other, other.transaction() as tx:
+        slow = mail.put(tx, "agent:ada", "slow")
+        fast = store.mail.put("queue:x", "fast")
+        assert seen(store)[0] == []
+    assert seen(store)[0] == [slow.id, fast.id]
+
+
+def test_a_transaction_that_only_reads_holds_up_nobody(store: Corral, url: str) -> None:
+    with psycopg.connect(url) as reader:
+        reader.execute("SELECT count(*) FROM events")
+        store.mail.put("agent:ada", 1)
+        assert seen(store)[0] == ["let_1"]
+
+
+def test_a_refused_operation_holds_up_nobody(store: Corral) -> None:
+    with pytest.raises(CorralError):
+        store.mail.drop("let_9")
+    store.mail.put("agent:ada", 1)
+    assert seen(store)[0] == ["let_1"]
+
+
+def test_a_check_names_who_keeps_the_feed_waiting(
+    store: Corral, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def feed() -> Finding:
+        return next(finding for finding in store.db.check() if finding.check == "feed")
+
+    with psycopg.connect(url, application_name="report") as slow:
+        slow.execute("SELECT 1")  # who only reads is in nobody's way
+        monkeypatch.setattr(postgres_maintenance, "LONG_OPEN_MS", 0)
+        assert "report" not in feed().message
+        slow.execute(INSERT, ["slow"])
+        process = slow.info.backend_pid
+        found = feed()
+        assert found.state == "warning"
+        assert f"process {process} (report, database {slow.info.dbname})" in found.message
+        assert f"pg_terminate_backend({process})" in found.message
+        monkeypatch.undo()
+        assert feed().state == "ok", "it has not been open for long"
+
+
+def test_a_follower_looks_more_and_more_seldom_while_it_is_held_up(
+    store: Corral, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    with psycopg.connect(url) as slow, monkeypatch.context() as patch:
+        patch.setattr(library_events, "_sleep", lambda _, seconds, __: pauses.append(seconds))
+        slow.execute(INSERT, ["slow"])
+        store.mail.put("agent:ada", 1)
+        over = iter([False] * 9 + [True])
+        assert list(store.events.follow("0-0", over=lambda: next(over))) == []
+        assert pauses == sorted(pauses)
+        assert (len(pauses), pauses[0], pauses[-1]) == (10, SOON, AT_LATEST)
+        slow.commit()
+    feed = store.events.follow("0-0", timeout_ms=HOUR)
+    assert [next(feed).subject for _ in range(2)] == ["slow", "let_1"]
+    feed.close()  # type: ignore[attr-defined]

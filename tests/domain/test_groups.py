@@ -1,0 +1,322 @@
+"""Groups: who is in them, and that every member gets every post, in order, however long away."""
+
+from pathlib import Path
+
+import pytest
+
+from corral.api import Corral
+from corral.domain.groups import posts
+from corral.kernel.clock import DAY, SetClock
+from corral.kernel.errors import Ambiguous, Conflict, Invalid, NotFound, Refused
+from tests.support.cases import each_case
+from tests.support.store import record, refuses, rows, walk
+
+ANN = "user:ann"
+
+
+def team(store: Corral, *names: str, role: str | None = None) -> None:
+    for name in names:
+        store.agents.create(name, role=role)
+
+
+def members(store: Corral, group: str) -> list[str]:
+    return [each.member for each in store.groups.members(group).items]
+
+
+def received(store: Corral, mailbox: str) -> list[str]:
+    """What a mailbox holds, taken out and acknowledged one by one."""
+    texts = []
+    while letters := store.mail.claim(mailbox, owner="o"):
+        texts.append(letters[0].body["text"])
+        store.mail.ack(letters[0])
+    return texts
+
+
+def waiting(store: Corral, mailbox: str) -> list[int]:
+    return [each.body["number"] for each in store.mail.list(mailbox=mailbox, limit=100).items]
+
+
+def test_every_other_member_gets_a_post_as_a_letter_in_order(store: Corral) -> None:
+    team(store, "ada", "ben")
+    store.groups.create("build", members=["agent:ada", "agent:ben"], by=ANN)
+    for n in range(1, 4):
+        assert store.groups.post("build", f"{n}", author="agent:ada").number == n
+    assert received(store, "agent:ben") == received(store, ANN) == ["1", "2", "3"]
+    assert received(store, "agent:ada") == []
+
+
+def test_a_member_that_was_away_reads_everything_behind_its_cursor(store: Corral) -> None:
+    team(store, "ada")
+    group = store.groups.create("build", members=["agent:ada"], by=ANN)
+    for n in range(5):
+        store.groups.post("build", str(n), author=ANN)
+    seen = store.groups.read("build", member="agent:ada", limit=3)
+    assert [post.text for post in seen.items] == ["0", "1", "2"]
+    # Reading alone moves nothing: whoever dies before it has them gets them again.
+    assert store.groups.read("build", member="agent:ada", limit=3) == seen
+    store.groups.mark("build", 3, member="agent:ada")
+    assert [post.number for post in store.groups.read("build", member="agent:ada").items] == [4, 5]
+    assert [each.unread for each in store.groups.unread(member="agent:ada").items] == [2]
+    assert [each.unread for each in store.groups.unread(member=ANN).items] == [0]
+    assert store.groups.get(group.id).posts == 5
+
+
+def test_what_was_read_in_the_group_is_gone_from_the_mailbox_and_the_rest_stays(
+    store: Corral,
+) -> None:
+    team(store, "ada")
+    store.groups.create("build", members=["agent:ada"], by=ANN)
+    for n in range(4):
+        store.groups.post("build", str(n), author=ANN)
+    (out,) = store.mail.claim("agent:ada", owner="o")
+    store.groups.mark("build", 3, member="agent:ada")
+    assert store.mail.ack(out).state == "done"  # what somebody has out is left to them
+    assert waiting(store, "agent:ada") == [4]
+
+
+def test_a_cursor_never_goes_back_and_never_past_the_end(store: Corral) -> None:
+    store.groups.create("build", by=ANN)
+    store.groups.post("build", "x", author=ANN)
+    store.groups.post("build", "y", author=ANN)
+    assert store.groups.mark("build", 1, member=ANN).read_number == 2
+    for wrong in (3, -1):
+        with refuses(store, Invalid):
+            store.groups.mark("build", wrong, member=ANN)
+
+
+def test_only_members_post_read_and_react(store: Corral) -> None:
+    team(store, "eve")
+    store.groups.create("build", by=ANN)
+    store.groups.post("build", "x", author=ANN)
+    with refuses(store, Refused) as caught:
+        store.groups.post("build", "y", author="agent:eve")
+    assert "join it first" in caught.value.message
+    for attempt in (
+        lambda: store.groups.read("build", member="agent:eve"),
+        lambda: store.groups.mark("build", 1, member="agent:eve"),
+        lambda: store.groups.react("build", 1, "👍", member="agent:eve"),
+    ):
+        with refuses(store, Refused):
+            attempt()
+
+
+def test_agents_of_a_role_join_by_themselves_now_and_later(store: Corral) -> None:
+    team(store, "ada", role="reviewer")
+    team(store, "ben", role="builder")
+    store.groups.create("reviews", roles=["reviewer"], by=ANN)
+    assert members(store, "reviews") == ["agent:ada", ANN]
+    team(store, "cleo", role="reviewer")
+    store.agents.edit("ben", role="reviewer")
+    assert members(store, "reviews") == ["agent:ada", "agent:ben", "agent:cleo", ANN]
+    store.agents.edit("ben", role="builder")
+    store.agents.retire("ada")
+    assert members(store, "reviews") == ["agent:cleo", ANN]
+    store.agents.restore("ada")
+    assert members(store, "reviews") == ["agent:ada", "agent:cleo", ANN]
+
+
+def test_whoever_was_asked_in_stays_when_its_role_changes(store: Corral) -> None:
+    team(store, "ada", role="builder")
+    store.groups.create("reviews", members=["agent:ada"], roles=["reviewer"], by=ANN)
+    store.agents.edit("ada", role="planner")
+    assert members(store, "reviews") == ["agent:ada", ANN]
+
+
+def test_a_new_member_has_the_latest_posts_to_read_and_no_letters_of_before(
+    store: Corral,
+) -> None:
+    team(store, "ada")
+    store.groups.create("build", by=ANN)
+    for n in range(1, 26):
+        store.groups.post("build", str(n), author=ANN)
+    store.groups.join("build", member="agent:ada")
+    unread = store.groups.read("build", member="agent:ada", limit=100).items
+    assert [post.number for post in unread] == list(range(6, 26))
+    assert waiting(store, "agent:ada") == []
+    assert store.groups.join("build", member="agent:ada").read_number == 5
+
+
+def test_whoever_leaves_gets_no_more_and_what_it_had_not_read_is_gone(store: Corral) -> None:
+    team(store, "ada")
+    store.groups.create("build", members=["agent:ada"], by=ANN)
+    store.groups.post("build", "x", author=ANN)
+    store.groups.leave("build", member="agent:ada")
+    store.groups.post("build", "y", author=ANN)
+    assert waiting(store, "agent:ada") == []
+    with refuses(store, NotFound):
+        store.groups.leave("build", member="agent:ada")
+
+
+def test_a_direct_message_is_a_post_in_the_group_of_two(store: Corral) -> None:
+    team(store, "ada")
+    first = store.groups.send("agent:ada", "hello", author=ANN)
+    back = store.groups.send(ANN, "hi", author="agent:ada")
+    assert (first.group_id, back.number) == (back.group_id, 2)
+    assert received(store, "agent:ada") == ["hello"]
+    assert received(store, ANN) == ["hi"]
+    for attempt in (store.groups.join, store.groups.leave):
+        with refuses(store, Refused):
+            attempt(first.group_id, member=ANN)
+    with refuses(store, Refused):
+        store.groups.send(ANN, "me", author=ANN)
+
+
+def test_a_broadcast_reaches_all_agents_also_those_made_later(store: Corral) -> None:
+    team(store, "ada", "ben")
+    store.groups.broadcast("one", author=ANN)
+    team(store, "cleo")
+    store.groups.broadcast("two", author="agent:ada")
+    assert received(store, "agent:ben") == ["one", "two"]
+    assert received(store, "agent:cleo") == ["two"]
+    assert received(store, "agent:ada") == ["one"]
+    assert received(store, ANN) == ["two"]
+
+
+def test_each_member_gives_a_sign_once_and_may_take_it_back(store: Corral) -> None:
+    team(store, "ada")
+    store.groups.create("build", members=["agent:ada"], by=ANN)
+    store.groups.post("build", "x", author=ANN)
+    for who in (ANN, "agent:ada", "agent:ada"):
+        post = store.groups.react("build", 1, "👍", member=who)
+    assert post.reactions == {"👍": [ANN, "agent:ada"]} or post.reactions == {
+        "👍": ["agent:ada", ANN]
+    }
+    store.groups.react("build", 1, "👍", member=ANN, remove=True)
+    (seen,) = store.groups.read("build").items
+    assert seen.reactions == {"👍": ["agent:ada"]}
+    assert record(store, post.id).count("post.react") == 2
+
+
+def test_a_post_has_a_bounded_number_of_signs_and_one_of_them_may_always_be_given(
+    store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(posts, "MAX_SIGNS", 2)
+    team(store, "ada")
+    store.groups.create("build", members=["agent:ada"], by=ANN)
+    store.groups.post("build", "x", author=ANN)
+    for sign in ("👍", "👎"):
+        store.groups.react("build", 1, sign, member=ANN)
+    with refuses(store, Refused):
+        store.groups.react("build", 1, "🎉", member=ANN)
+    assert len(store.groups.react("build", 1, "👍", member="agent:ada").reactions["👍"]) == 2
+
+
+@pytest.mark.parametrize("sign", ["", "a b", "x" * 65, "\x1b[31m", "a\nb", "\0"])
+def test_what_is_no_sign_is_refused(store: Corral, sign: str) -> None:
+    store.groups.create("build", by=ANN)
+    store.groups.post("build", "x", author=ANN)
+    with refuses(store, Invalid):
+        store.groups.react("build", 1, sign, member=ANN)
+
+
+def test_the_same_key_of_the_same_author_is_the_same_post(store: Corral) -> None:
+    team(store, "ada")
+    store.groups.create("build", members=["agent:ada"], by=ANN)
+    first = store.groups.post("build", "x", author=ANN, key="k")
+    assert store.groups.post("build", "again", author=ANN, key="k") == first
+    assert store.groups.post("build", "mine", author="agent:ada", key="k").number == 2
+
+
+def test_an_archived_group_can_be_read_and_its_name_is_free(store: Corral) -> None:
+    old = store.groups.create("build", by=ANN)
+    store.groups.post("build", "x", author=ANN)
+    store.groups.archive("build")
+    new = store.groups.create("build", by=ANN)
+    assert new.id != old.id
+    assert [post.text for post in store.groups.read(old.id).items] == ["x"]
+    for attempt in (
+        lambda: store.groups.post(old.id, "y", author=ANN),
+        lambda: store.groups.join(old.id, member=ANN),
+        lambda: store.groups.react(old.id, 1, "+1", member=ANN),
+    ):
+        with refuses(store, Refused):
+            attempt()
+    assert [group.id for group in store.groups.list().items] == [new.id]
+    assert [group.id for group in walk(store.groups.list, all=True)] == [new.id, old.id]
+
+
+def test_a_name_is_taken_once_in_a_project_and_told_apart_between_them(
+    store: Corral, tmp_path: Path
+) -> None:
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        folder.mkdir()
+    one, other = (store.projects.register(folder).id for folder in folders)
+    first = store.groups.create("build", project=one, by=ANN)
+    second = store.groups.create("build", project=other, by=ANN)
+    with refuses(store, Conflict):
+        store.groups.create("build", project=one, by=ANN)
+    assert store.groups.get("build", project=other) == second
+    with refuses(store, Ambiguous) as caught:
+        store.groups.get("build")
+    assert first.id in caught.value.message
+    store.projects.delete(one)
+    assert store.groups.get("build") == second
+    assert store.groups.get(first.id).state == "archived"
+
+
+@each_case(
+    ("name", "members"),
+    [
+        ("", []),
+        ("a b", []),
+        ("agent:x", []),
+        ("grp_1", []),
+        ("everyone", []),
+        ("x" * 101, []),
+        ("a\nb", []),
+        ("build", ["ada"]),
+        ("build", ["queue:x"]),
+    ],
+)
+def test_what_cannot_be_a_group_is_refused(store: Corral, name: str, members: list[str]) -> None:
+    with refuses(store, Invalid):
+        store.groups.create(name, members=members, by=ANN)
+
+
+def test_an_agent_that_is_not_there_cannot_be_a_member(store: Corral) -> None:
+    with refuses(store, NotFound):
+        store.groups.create("build", members=["agent:nobody"], by=ANN)
+    team(store, "ada")
+    store.agents.retire("ada")
+    with refuses(store, Refused):
+        store.groups.create("build", members=["agent:ada"], by=ANN)
+
+
+def test_a_post_that_cannot_be_is_refused(store: Corral) -> None:
+    store.groups.create("build", by=ANN)
+    for text in ("", "a\0b", "x" * 100_000):
+        with refuses(store, Invalid):
+            store.groups.post("build", text, author=ANN)
+    with refuses(store, Invalid):
+        store.groups.post("build", "x", author=ANN, reply_to=1)
+    with refuses(store, NotFound):
+        store.groups.post("nowhere", "x", author=ANN)
+
+
+def test_a_group_takes_no_more_members_than_allowed(store: Corral) -> None:
+    store.settings.set("groups.max_members", 2)
+    store.groups.create("build", members=["user:ben"], by=ANN)
+    with refuses(store, Refused):
+        store.groups.join("build", member="user:cleo")
+
+
+def test_old_posts_and_groups_are_forgotten_and_the_numbers_go_on(
+    store: Corral, clock: SetClock
+) -> None:
+    gone = store.groups.create("gone", by=ANN)
+    store.groups.post("gone", "x", author=ANN)
+    store.groups.archive("gone")
+    store.groups.create("build", by=ANN)
+    store.groups.post("build", "old", author=ANN)
+    store.groups.react("build", 1, "+1", member=ANN)
+    clock.advance(366 * DAY)
+    store.groups.post("build", "new", author=ANN)
+    counted = {each.table: each.rows for each in store.db.prune(dry_run=True)}
+    done = {each.table: each.rows for each in store.db.prune()}
+    for table, count in (("posts", 2), ("reactions", 1), ("groups", 1)):
+        assert counted[table] == done[table] == count
+    assert [post.number for post in store.groups.read("build").items] == [2]
+    with pytest.raises(NotFound):
+        store.groups.get(gone.id)
+    assert rows(store, "SELECT count(*) FROM members WHERE group_id = :id", id=gone.id) == [(0,)]

@@ -1,0 +1,339 @@
+"""Databases of other tools, brought in: what becomes of them, once, and nothing is lost."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from corral.api import Corral
+from corral.importers import workflow
+from corral.importers.tools import NAMES
+from corral.kernel.errors import Refused
+from tests.support import foreign
+from tests.support.invariants import check_store
+from tests.support.runs import add_run
+from tests.support.store import contents, refuses, rows
+
+EACH_TOOL = pytest.mark.parametrize("tool", NAMES)
+
+
+def beside(path: Path) -> dict[str, bytes]:
+    """All files of a folder, and what is in them."""
+    return {str(file): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def ids_of(store: Corral, tool: str, part: str) -> dict[str, str]:
+    found = rows(
+        store,
+        "SELECT row_id, id FROM origins WHERE tool = :tool AND part = :part",
+        tool=tool,
+        part=part,
+    )
+    return dict(found)
+
+
+@EACH_TOOL
+def test_every_row_is_brought_in_and_a_second_time_nothing_changes(
+    store: Corral, tool: str, tmp_path: Path
+) -> None:
+    path = foreign.MAKERS[tool](tmp_path / "theirs")
+    before = beside(tmp_path / "theirs")
+    taken = store.imports.take(tool, path)
+    assert (taken.known, taken.changed, taken.missing, taken.unknown) == (0, 0, [], [])
+    assert taken.new == taken.rows > 0
+    assert beside(tmp_path / "theirs") == before, "the source and its folder are as they were"
+    check_store(store)
+    whole = contents(store)
+    again = store.imports.take(tool, path)
+    assert (again.new, again.changed, again.known) == (0, 0, taken.rows)
+    assert contents(store) == whole
+
+
+def test_runs_of_agent_yes_have_the_times_that_were_meant(store: Corral, tmp_path: Path) -> None:
+    store.imports.take("agent-yes", foreign.make_agent_yes(tmp_path))
+    ids = ids_of(store, "agent-yes", "runs")
+    done, running, failed, crashed = (store.runs.get(ids[key]) for key in "1234")
+    assert (done.state, done.exit_code, done.pid) == ("completed", 0, 11)
+    assert done.args == ["--fast"]
+    assert done.started_at is not None
+    assert done.ended_at is not None
+    assert done.ended_at - done.started_at == 90_000
+    assert (failed.state, failed.exit_code) == ("failed", 3)
+    assert crashed.state == "crashed"
+    assert running.state == "interrupted"
+    assert "agent-yes" in (running.reason or "")
+    project = store.projects.get(done.project_id or "")
+    assert (project.dir, project.command, project.prompt) == ("/srv/shop", "claude", "fix it")
+    assert (project.created_at, project.last_run_at) == (1_770_000_000_000, 1_770_000_200_000)
+
+
+def test_a_project_that_is_known_here_stays_as_it_is(store: Corral, tmp_path: Path) -> None:
+    (tmp_path / "shop").mkdir()
+    mine = store.projects.register(tmp_path / "shop", command="mine")
+    path = foreign.make(
+        tmp_path / "s.db",
+        foreign.AGENT_YES,
+        {"projects": [{**foreign.AGENT_YES_ROWS["projects"][0], "dir": str(tmp_path / "shop")}]},
+    )
+    store.imports.take("agent-yes", path)
+    assert ids_of(store, "agent-yes", "projects") == {"1": mine.id}
+    assert store.projects.get(mine.id) == mine
+
+
+def test_agents_come_with_tools_sessions_turns_runs_and_costs(
+    store: Corral, tmp_path: Path
+) -> None:
+    store.imports.take("agents", foreign.make_agents(tmp_path))
+    agent = store.agents.get("Builder")
+    assert (agent.role, agent.model, agent.instructions) == (
+        "builder",
+        "gpt-4-turbo",
+        "Build well.",
+    )
+    assert agent.updated_at == 1_770_091_506_789
+    assert {grant.tool: grant.allowed for grant in store.agents.grants("Builder").items} == {
+        "Bash": True,
+        "WebFetch": False,
+    }
+    session = store.sessions.get(ids_of(store, "agents", "session")["s1"])
+    assert (session.title, session.agent_id, session.turns) == ("the shop", agent.id, 2)
+    turns = store.sessions.turns(session.id).items
+    assert [(turn.number, turn.role, turn.content, turn.at) for turn in turns] == [
+        (1, "user", "hello", 1_770_000_002_000),
+        (2, "assistant", "hi", 1_770_000_003_000),
+    ]
+    runs = ids_of(store, "agents", "run")
+    states = {key: store.runs.get(id).state for key, id in runs.items()}
+    assert states == {"u1": "completed", "u2": "cancelled", "u3": "interrupted"}
+    (charge,) = store.charges.list(run=runs["u1"]).items
+    assert (charge.tokens, charge.cost_micros) == (1_500, 250_000)
+    (line,) = store.outputs.log_lines(runs["u1"]).items
+    assert (line.level, line.message, line.metadata) == ("warn", "slow", {"ms": 9})
+    (setting,) = (row for row in store.imports.origins(kept=True).items if row.part == "setting")
+    assert setting.rest == {"key": "theme", "value": "dark"}
+
+
+def test_an_agent_whose_name_is_taken_gets_a_number(store: Corral, tmp_path: Path) -> None:
+    mine = store.agents.create("Builder", command="cat")
+    store.imports.take("agents", foreign.make_agents(tmp_path))
+    assert store.agents.get("Builder").id == mine.id
+    assert store.agents.get("Builder-2").instructions == "Build well."
+
+
+def test_races_of_multishot_have_their_rounds_attempts_winners_and_output(
+    store: Corral, tmp_path: Path
+) -> None:
+    store.imports.take("multishot", foreign.make_multishot(tmp_path))
+    races = ids_of(store, "multishot", "runs")
+    shop, blog = store.races.get(races["r1"]), store.races.get(races["r2"])
+    assert (shop.name, shop.state, blog.state) == (
+        "a shop",
+        "completed",
+        "abandoned",
+    )
+    (first,) = shop.rounds
+    attempts = ids_of(store, "multishot", "agents")
+    assert (first.number, first.prompt, first.winner_id) == (1, "make a shop", attempts["a2"])
+    assert [(each.number, each.state, each.variation) for each in first.attempts] == [
+        (1, "failed", "plain"),
+        (2, "completed", "bold"),
+    ]
+    (late,) = blog.rounds[0].attempts
+    assert late.state == "cancelled"
+    runs = ids_of(store, "multishot", "agents.run")
+    assert first.attempts[1].run_id == runs["a2"]
+    lines = store.outputs.log_lines(runs["a2"]).items
+    assert [line.message for line in lines] == ["begun", "done"]
+    everything = str(contents(store))
+    assert "safe-storage-ref-77" not in everything
+    assert "anthropic" in everything
+
+
+def test_nothing_of_nanoclaw_is_in_force(store: Corral, tmp_path: Path) -> None:
+    store.imports.take("nanoclaw", foreign.make_nanoclaw(tmp_path))
+    agent = store.agents.get("Andy")
+    assert (agent.admin, agent.provider, agent.workspace) == (False, "claude", "andy")
+    assert store.channels.list().items == []
+    assert rows(store, "SELECT kind, state FROM channels") == [("telegram", "removed")]
+    assert rows(store, "SELECT state, mode, priority FROM wirings") == [("removed", "thread", 10)]
+    assert rows(store, "SELECT state, name FROM destinations") == [("revoked", "family")]
+    places = {place.platform_id: place for place in store.places.list().items}
+    assert (places["chat:7"].name, places["chat:7"].direct) == ("family", False)
+    session = store.sessions.get(ids_of(store, "nanoclaw", "sessions")["sess-1"])
+    assert (session.state, session.agent_id) == ("open", agent.id)
+    assert session.reply_to == f"place:{places['chat:7'].id}"
+    assert store.sessions.state(session.id) == {"sdk_session_id": "abc"}
+    assert (session.provider, session.provider_session) == ("claude", "abc")
+    came = rows(
+        store,
+        "SELECT state, body FROM letters WHERE mailbox = :mailbox ORDER BY seq",
+        mailbox=f"session:{session.id}",
+    )
+    assert [state for state, _ in came] == ["done", "expired", "done", "expired"]
+    sent = rows(
+        store,
+        "SELECT state FROM letters WHERE mailbox = :mailbox",
+        mailbox=f"place:{places['chat:7'].id}",
+    )
+    assert sent == [("done",)]
+    (schedule,) = store.schedules.list().items
+    assert (schedule.state, schedule.rule) == ("paused", "0 9 * * *")
+    (question,) = store.questions.list(all=True).items
+    assert (question.state, question.asker) == ("withdrawn", f"session:{session.id}")
+
+
+def test_a_folder_of_one_session_alone_makes_its_session(store: Corral, tmp_path: Path) -> None:
+    foreign.make_nanoclaw(tmp_path)
+    taken = store.imports.take("nanoclaw", tmp_path / "data/v2-sessions/ag-1/sess-1")
+    assert taken.kept < taken.new
+    session = store.sessions.get(ids_of(store, "nanoclaw", "sessions")["sess-1"])
+    assert store.mail.list(mailbox=f"session:{session.id}", all=True).items
+    check_store(store)
+
+
+def test_a_crew_of_flightdeck_comes_with_all_that_it_shared(store: Corral, tmp_path: Path) -> None:
+    store.imports.take("flightdeck", foreign.make_flightdeck(tmp_path))
+    project = store.projects.by_dir("/srv/shop")
+    assert (project.name, project.state) == ("Shop", "active")
+    lead = store.agents.get("flightdeck-11111111-2222")
+    assert (lead.state, lead.role) == ("retired", "lead")
+    assert store.agents.get("tester").instructions == "Test."
+    conversation = store.sessions.get(ids_of(store, "flightdeck", "conversations")["c1"])
+    turns = store.sessions.turns(conversation.id).items
+    assert [(turn.role, turn.content) for turn in turns] == [
+        ("user", "go"),
+        ("assistant", "hm"),
+        ("user", "hurry"),
+    ]
+    session = store.sessions.get(ids_of(store, "flightdeck", "project_sessions")["1"])
+    assert (session.project_id, session.agent_id, session.state) == (project.id, lead.id, "closed")
+    assert [retro.body for retro in store.sessions.retros(session.id).items] == [{"tasks": 2}]
+    tasks = {task.key: task for task in store.tasks.list(project=project.id).items}
+    cart, base = tasks["cart@11111111"], tasks["base@11111111"]
+    assert (cart.state, base.state, cart.depends_on) == ("paused", "done", [base.key])
+    assert store.tasks.resume(cart.id).state == "ready", "what it needs is done"
+    check_store(store)
+
+
+def test_what_a_crew_held_ended_and_what_it_knew_stays(store: Corral, tmp_path: Path) -> None:
+    store.imports.take("flightdeck", foreign.make_flightdeck(tmp_path))
+    project = store.projects.by_dir("/srv/shop")
+    worker = "agent:flightdeck-66666666-7777"
+    assert rows(store, "SELECT state, path, owner FROM locks") == [
+        ("expired", "src/cart.py", worker)
+    ]
+    assert rows(store, "SELECT count, owner FROM touches") == [(3, worker)]
+    (decision,) = store.decisions.list().items
+    assert (decision.state, decision.title) == ("confirmed", "use SQLite")
+    group, members, post, reaction = (
+        rows(store, sql)
+        for sql in (
+            "SELECT name, state, posts FROM groups",
+            "SELECT member FROM members ORDER BY member",
+            "SELECT author, text FROM posts",
+            "SELECT sign, member FROM reactions",
+        )
+    )
+    assert (group, post) == ([("cart-team", "archived", 1)], [(worker, "done?")])
+    assert (members, reaction) == ([(worker,), ("user:human",)], [("+1", "user:human")])
+    notes = {note.key: note for note in store.notes.list(project=project.id).items}
+    assert notes["core/money"].confidence == 90
+    assert [hit.subject for hit in store.search.find("cents").items] == [notes["core/money"].id]
+    assert (notes["gotcha/tests"].uses, notes["gotcha/tests"].text) == (4, "run them twice")
+    assert rows(store, "SELECT state, kind, rule FROM schedules") == [("paused", "every", "300000")]
+    assert rows(store, "SELECT mailbox, state FROM letters") == [(worker, "expired")]
+    assert rows(store, "SELECT state FROM delegations") == [("expired",)]
+    assert store.charges.total(f"project:{project.id}").cost_micros == 10_000
+    events = rows(store, "SELECT at, actor, verb FROM events WHERE kind = 'activity'")
+    assert events == [(1_772_359_200_000, worker, "file_edit")]
+
+
+def test_a_grown_source_gives_only_what_is_new(store: Corral, tmp_path: Path) -> None:
+    path = foreign.make_agents(tmp_path)
+    store.imports.take("agents", path)
+    foreign.grow(
+        path,
+        {
+            "Message": [
+                {
+                    "id": "m3",
+                    "sessionId": "s1",
+                    "role": "user",
+                    "content": "more",
+                    "createdAt": 1_770_000_010_000,
+                }
+            ]
+        },
+    )
+    again = store.imports.take("agents", path)
+    assert (again.new, again.changed) == (1, 0)
+    session = store.sessions.get(ids_of(store, "agents", "session")["s1"])
+    assert [turn.content for turn in store.sessions.turns(session.id).items] == [
+        "hello",
+        "hi",
+        "more",
+    ]
+    check_store(store)
+
+
+def test_a_row_that_changed_there_is_kept_beside_and_told_once(
+    store: Corral, tmp_path: Path
+) -> None:
+    path = foreign.make_agent_yes(tmp_path)
+    store.imports.take("agent-yes", path)
+    run = ids_of(store, "agent-yes", "runs")["2"]
+    foreign.change(path, "UPDATE runs SET status = 'completed', exit_code = 0 WHERE id = 2")
+    again = store.imports.take("agent-yes", path)
+    assert (again.new, again.changed) == (0, 1)
+    assert store.runs.get(run).state == "interrupted"
+    (origin,) = store.imports.origins(id=run).items
+    assert origin.rest["status"] == "completed"
+    assert origin.changed_at is not None
+    assert store.imports.take("agent-yes", path).changed == 0
+
+
+def test_a_moved_database_is_the_same_by_its_name(store: Corral, tmp_path: Path) -> None:
+    path = foreign.make_agent_yes(tmp_path)
+    store.imports.take("agent-yes", path, source="laptop")
+    moved = path.rename(tmp_path / "moved.sqlite")
+    again = store.imports.take("agent-yes", moved, source="laptop")
+    assert (again.new, again.known) == (0, 6)
+
+
+def test_a_large_source_does_not_make_the_keepers_of_runs_wait(
+    store: Corral, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workflow, "MOST_BESIDE_RUNS", 5)
+    path = foreign.make_agent_yes(tmp_path)
+    run = add_run(store, "running")
+    if engine == "sqlite":
+        with refuses(store, Refused) as caught:
+            store.imports.take("agent-yes", path)
+        assert run in caught.value.message
+    else:
+        assert store.imports.take("agent-yes", path).new == 6, "there others write beside it"
+
+
+def test_what_needs_a_task_that_failed_there_is_known_to_be_broken_however_far_away(
+    store: Corral, tmp_path: Path
+) -> None:
+    plain = {"lead_id": foreign.LEAD, "project_id": "shop-1a2b3c", "created_at": foreign.WHEN}
+    chain = ["c", "b", "a"]  # each needs the next one; the last has failed
+    tasks = [
+        plain
+        | {"id": key, "role": "developer", "dag_status": "pending", "depends_on": f'["{need}"]'}
+        for key, need in pairwise(chain)
+    ]
+    failed = {"id": "a", "role": "developer", "dag_status": "failed", "completed_at": foreign.WHEN}
+    path = foreign.make_flightdeck(tmp_path / "theirs", dag_tasks=[*tasks, plain | failed])
+    store.imports.take("flightdeck", path)
+    ids = ids_of(store, "flightdeck", "dag_tasks")
+    of = {task.key[0]: task for task in (store.tasks.get(id) for id in ids.values())}
+    assert {key: task.broken_needs for key, task in of.items()} == {"a": 0, "b": 1, "c": 1}
+    assert [of[key].cause_id for key in "bc"] == [of["a"].id, of["a"].id]
+    check_store(store)
+    for key in "bc":
+        assert store.tasks.resume(of[key].id).state == "blocked"
+    assert store.tasks.skip(of["a"].id).state == "skipped"
+    assert [store.tasks.get(of[key].id).state for key in "bc"] == ["ready", "pending"]
+    check_store(store)

@@ -1,0 +1,204 @@
+"""Conversations of nanoclaw after an import: readable, searchable, and each file on its own."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corral.api import Corral
+from corral.kernel.clock import DAY, SetClock
+from corral.kernel.errors import Invalid
+from tests.support import foreign
+from tests.support.invariants import check_store
+from tests.support.store import rows
+
+SESSION = "data/v2-sessions/ag-1/sess-1"
+
+
+def message(id: str, seq: int, at: str, content: Any, **columns: Any) -> dict[str, Any]:
+    return {
+        "id": id,
+        "seq": seq,
+        "kind": "chat",
+        "timestamp": f"2026-03-01T{at}:00Z",
+        "content": content if isinstance(content, str) else json.dumps(content),
+    } | columns
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A conversation with a question and files, of which the two files of the session know half."""
+    path = foreign.make_nanoclaw(tmp_path)
+    foreign.change(tmp_path / SESSION / "inbound.db", "DELETE FROM messages_in")
+    foreign.change(tmp_path / SESSION / "outbound.db", "DELETE FROM messages_out")
+    foreign.change(path, "UPDATE pending_questions SET message_out_id = 'o3', question_id = 'q1'")
+    photo = {"name": "cat.png", "type": "image", "localPath": "inbox/i1/cat.png"}
+    foreign.grow(
+        tmp_path / SESSION / "inbound.db",
+        {
+            "messages_in": [
+                message(
+                    "i1", 2, "10:00", {"text": "a photo", "sender": "Ann", "attachments": [photo]}
+                ),
+                message("i2", 4, "10:02", {"text": "and the zebra?"}),
+                message("i3", 6, "10:06", {"prompt": "daily report"}, kind="task"),
+                message("i4", 8, "10:07", "no JSON at all"),
+            ]
+        },
+    )
+    card = {
+        "type": "ask_question",
+        "questionId": "q1",
+        "title": "Zebra",
+        "question": "Which one?",
+        "options": [{"label": "left", "value": "l"}, {"label": "right", "value": "r"}],
+    }
+    foreign.grow(
+        tmp_path / SESSION / "outbound.db",
+        {
+            "messages_out": [
+                message("o1", 3, "10:01", {"text": "nice cat", "files": ["out.txt", "gone.txt"]}),
+                message("o3", 5, "10:03", card, kind="chat-sdk"),
+            ]
+        },
+    )
+    (tmp_path / SESSION / "inbox/i1").mkdir(parents=True)
+    (tmp_path / SESSION / "inbox/i1/cat.png").write_bytes(b"meow")
+    (tmp_path / SESSION / "outbox/o1").mkdir(parents=True)
+    (tmp_path / SESSION / "outbox/o1/out.txt").write_bytes(b"woof")
+    return path
+
+
+def imported_session(store: Corral, key: str = "sess-1") -> str:
+    found = rows(store, "SELECT id FROM origins WHERE part = 'sessions' AND row_id = :key", key=key)
+    return str(found[0][0])
+
+
+def said(store: Corral) -> list[tuple[str, str]]:
+    turns = store.sessions.turns(imported_session(store)).items
+    return [(turn.role, turn.content) for turn in turns]
+
+
+def test_both_files_become_one_conversation_in_the_order_of_time(
+    store: Corral, source: Path
+) -> None:
+    store.imports.take("nanoclaw", source)
+    assert said(store) == [
+        ("user", "a photo\n[file: cat.png]"),
+        ("assistant", "nice cat\n[file: out.txt]\n[file: gone.txt]"),
+        ("user", "and the zebra?"),
+        ("assistant", "Zebra\nWhich one?\n- left\n- right"),
+        ("user", "daily report"),
+        ("user", "no JSON at all"),
+    ]
+    (first, *_) = store.sessions.turns(imported_session(store)).items
+    assert first.meta["sender"] == "Ann"
+    check_store(store)
+    assert store.imports.take("nanoclaw", source).new == 0
+    assert len(said(store)) == 6
+
+
+def test_later_messages_are_added_behind(store: Corral, source: Path, tmp_path: Path) -> None:
+    store.imports.take("nanoclaw", source)
+    later = [message("o9", 9, "11:02", {"text": "bye"})]
+    foreign.grow(tmp_path / SESSION / "outbound.db", {"messages_out": later})
+    later = [message("i9", 10, "11:01", {"text": "see you"})]
+    foreign.grow(tmp_path / SESSION / "inbound.db", {"messages_in": later})
+    store.imports.take("nanoclaw", source)
+    assert said(store)[6:] == [("user", "see you"), ("assistant", "bye")]
+    check_store(store)
+
+
+def test_the_conversation_is_searchable(store: Corral, source: Path) -> None:
+    store.imports.take("nanoclaw", source)
+    while store.search.index_turns():
+        pass
+    (hit,) = store.search.find("zebra and").items
+    assert hit.subject == imported_session(store)
+
+
+def test_a_question_has_its_text_and_options(store: Corral, source: Path) -> None:
+    store.imports.take("nanoclaw", source)
+    (question,) = store.questions.list(all=True).items
+    assert (question.text, question.options) == ("Zebra\nWhich one?", ["left", "right"])
+
+
+def test_attached_files_are_copied_and_missing_ones_reported(
+    store: Corral, source: Path, clock: SetClock
+) -> None:
+    report = store.imports.take("nanoclaw", source)
+    turns = store.sessions.turns(imported_session(store)).items
+    (cat,) = turns[0].meta["files"]
+    assert Path(cat["path"]).read_bytes() == b"meow"
+    out, gone = turns[1].meta["files"]
+    assert Path(out["path"]).read_bytes() == b"woof"
+    assert (gone["name"], gone["path"]) == ("gone.txt", None)
+    assert any("not copied" in each.what for each in report.troubles)
+    clock.advance(5_000 * DAY)
+    store.db.prune()
+    assert Path(cat["path"]).exists(), "kept as long as its session"
+    store.sessions.close(imported_session(store))
+    store.settings.set("imports.retention", True)
+    clock.advance(400 * DAY)
+    store.db.prune()
+    assert not Path(cat["path"]).exists()
+
+
+@pytest.mark.parametrize("path", ["../../../../secret", "/etc/passwd", "inbox/i1/link"])
+def test_an_attachment_cannot_name_a_file_outside_of_its_session(
+    store: Corral, source: Path, tmp_path: Path, path: str
+) -> None:
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / SESSION / "inbox/i1/link").symlink_to(tmp_path / "secret")
+    evil = {"text": "x", "attachments": [{"name": "n", "localPath": path}]}
+    foreign.grow(
+        tmp_path / SESSION / "inbound.db", {"messages_in": [message("i8", 12, "12:00", evil)]}
+    )
+    store.imports.take("nanoclaw", source)
+    (file,) = store.sessions.turns(imported_session(store)).items[-1].meta["files"]
+    assert file["path"] is None
+
+
+def test_continuations_of_several_providers_keep_that_of_the_session(
+    store: Corral, source: Path, tmp_path: Path
+) -> None:
+    foreign.change(source, "UPDATE sessions SET agent_provider = 'codex'")
+    foreign.change(
+        tmp_path / SESSION / "outbound.db",
+        "DELETE FROM session_state; INSERT INTO session_state VALUES"
+        " ('continuation:claude', 'c1', '2026-03-01'), ('continuation:codex', 'x1', '2026-03-01')",
+    )
+    store.imports.take("nanoclaw", source)
+    session = store.sessions.get(imported_session(store))
+    assert (session.provider, session.provider_session) == ("codex", "x1")
+
+
+@pytest.mark.parametrize("file", ["inbound.db", "outbound.db"])
+@pytest.mark.parametrize("damage", ["empty", "noise", "torn", "no tables"])
+def test_a_damaged_session_file_does_not_stop_the_import(
+    store: Corral, source: Path, tmp_path: Path, file: str, damage: str
+) -> None:
+    other = tmp_path / "data/v2-sessions/ag-1/sess-2"
+    foreign.make(other / "inbound.db", foreign.NANOCLAW_INBOUND, foreign.NANOCLAW_INBOUND_ROWS)
+    path = tmp_path / SESSION / file
+    whole = path.read_bytes()
+    content = {"empty": b"", "noise": b"x" * 5_000, "torn": whole[:4_096] + b"\0" * 9_000}
+    if damage == "no tables":
+        path.unlink()
+        foreign.make(path, "CREATE TABLE other (id TEXT)", {})
+    else:
+        path.write_bytes(content[damage])
+    report = store.imports.take("nanoclaw", source)
+    assert any(str(path) in each for each in report.skipped)
+    assert store.agents.get("Andy")
+    assert store.sessions.get(imported_session(store, "sess-2")).turns == 4
+    check_store(store)
+
+
+def test_a_damaged_main_database_is_still_refused(
+    store: Corral, source: Path, tmp_path: Path
+) -> None:
+    source.write_bytes(source.read_bytes()[:4_096] + b"\0" * 9_000)
+    with pytest.raises(Invalid):
+        store.imports.take("nanoclaw", source)

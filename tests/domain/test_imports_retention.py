@@ -1,0 +1,192 @@
+"""Imported data and retention: exempt, reported, and restored by a second import."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corral.api import Corral
+from corral.importers.tools import NAMES
+from corral.kernel.clock import DAY, SetClock
+from tests.support import foreign
+from tests.support.invariants import check_store
+from tests.support.store import contents, rows
+
+EACH_TOOL = pytest.mark.parametrize("tool", NAMES)
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+# Written by Corral itself, by the present clock.
+OWN = ("events", "totals", "search_cursors", "settings", "passages", "filed", "store")
+
+
+def imported(store: Corral) -> dict[str, Any]:
+    return {name: found for name, found in contents(store).items() if name not in OWN}
+
+
+def counts(store: Corral) -> dict[str, int]:
+    """How many rows there are, without those that only hold the place of a number."""
+    holding = {"turns": "session_id", "log_lines": "run_id"}
+    counted = {name: len(found) for name, found in imported(store).items()}
+    for table, column in holding.items():
+        counted[table] = rows(store, f"SELECT count(*) FROM {table} WHERE {column} <> ''")[0][0]
+    return counted
+
+
+def activity(store: Corral) -> list[Any]:
+    return rows(store, "SELECT at, actor, verb FROM events WHERE kind = 'activity'")
+
+
+@EACH_TOOL
+def test_retention_leaves_imported_rows_alone(
+    store: Corral, clock: SetClock, tool: str, tmp_path: Path
+) -> None:
+    store.imports.take(tool, foreign.MAKERS[tool](tmp_path))
+    before, events = imported(store), activity(store)
+    clock.advance(5_000 * DAY)
+    store.db.prune()
+    assert imported(store) == before
+    assert activity(store) == events
+
+
+@EACH_TOOL
+def test_the_report_counts_what_retention_would_delete(
+    store: Corral, clock: SetClock, tool: str, tmp_path: Path
+) -> None:
+    path = foreign.MAKERS[tool](tmp_path)
+    store.imports.take(tool, path)
+    clock.advance(5_000 * DAY)
+    report = store.imports.take(tool, path)
+    assert report.exempt
+    assert report.retention
+    store.settings.set("imports.retention", True)
+    expected = {each.table: each.rows for each in report.retention}
+    pruned = {each.table: each.rows for each in store.db.prune() if each.rows}
+    assert expected.items() <= pruned.items() | {("events", expected.get("events"))}
+    assert not store.imports.take(tool, path).exempt
+
+
+@EACH_TOOL
+def test_a_second_import_restores_what_was_deleted(
+    store: Corral, clock: SetClock, tool: str, tmp_path: Path
+) -> None:
+    path = foreign.MAKERS[tool](tmp_path)
+    first = store.imports.take(tool, path)
+    kept = {row.row_id: row.id for row in store.imports.origins(limit=500).items}
+    counted = counts(store)
+    totals = rows(store, "SELECT scope, charges, cost_micros FROM totals ORDER BY scope, day")
+    store.settings.set("imports.retention", True)
+    # Origins are kept for three years; without them all rows would be new.
+    clock.advance(1_000 * DAY)
+    gone = sum(each.rows for each in store.db.prune() if each.table != "events")
+    assert gone
+    store.settings.set("imports.retention", False)
+    again = store.imports.take(tool, path)
+    assert (again.new, again.changed, again.known) == (0, 0, first.rows)
+    assert again.restored
+    assert counts(store) == counted
+    assert rows(store, "SELECT scope, charges, cost_micros FROM totals ORDER BY scope, day") == (
+        totals
+    )
+    now = {row.row_id: row.id for row in store.imports.origins(limit=500).items}
+    same = {key for key, id in kept.items() if id and id[4:].isalnum() and not id[4:].isdigit()}
+    assert {key: now[key] for key in same} == {key: kept[key] for key in same}
+    assert [each for each in store.db.verify() if each.state == "broken"] == []
+    assert store.imports.take(tool, path).restored == 0
+
+
+@EACH_TOOL
+def test_origins_are_kept_as_long_as_what_they_name(
+    store: Corral, clock: SetClock, tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without them the next import takes what exists for new rows."""
+    monkeypatch.setattr("corral.services.store.prune.PIECE", 7)
+    path = foreign.MAKERS[tool](tmp_path)
+    first = store.imports.take(tool, path)
+    counted = counts(store)
+    store.settings.set("imports.retention", True)
+    clock.advance(2_000 * DAY)
+    dry = {each.table: each.rows for each in store.db.prune(dry_run=True)}
+    assert {each.table: each.rows for each in store.db.prune()}["origins"] == dry["origins"]
+    again = store.imports.take(tool, path)
+    assert (again.new, again.known) == (0, first.rows)
+    assert counts(store) == counted
+
+
+def test_origins_of_a_database_of_which_nothing_exists_are_deleted(
+    store: Corral, clock: SetClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("corral.services.store.prune.PIECE", 2)
+    store.imports.take("agents", foreign.make_agents(tmp_path))
+    (kept,) = rows(store, "SELECT count(*) FROM origins")[0]
+    rows(store, "UPDATE origins SET id = 'agt_gone' WHERE id IS NOT NULL RETURNING 1")
+    rows(store, "UPDATE origins SET became = 'agents' WHERE id IS NOT NULL RETURNING 1")
+    assert store.db.prune(), "with imports.retention off"
+    assert rows(store, "SELECT count(*) FROM origins")[0] == (kept,)
+    store.settings.set("imports.retention", True)
+    clock.advance(2_000 * DAY)
+    dry = {each.table: each.rows for each in store.db.prune(dry_run=True)}
+    assert dry["origins"] == kept > 2
+    assert {each.table: each.rows for each in store.db.prune()}["origins"] == kept
+    assert rows(store, "SELECT count(*) FROM origins")[0] == (0,)
+
+
+def test_the_file_of_a_session_is_known_as_long_as_the_session(
+    store: Corral, clock: SetClock, tmp_path: Path
+) -> None:
+    (tmp_path / "rollout.jsonl").write_bytes(
+        (FIXTURES / "transcripts" / "claude.jsonl").read_bytes()
+    )
+    store.imports.bring("claude", tmp_path)
+    (session,) = store.sessions.list(all=True).items
+    store.settings.set("imports.retention", True)
+    clock.advance(2_000 * DAY)
+    store.db.prune()
+    store.imports.bring("claude", tmp_path)
+    assert store.sessions.list(all=True).items == [session]
+
+
+def test_a_run_that_the_user_deleted_is_restored_with_its_log(
+    store: Corral, tmp_path: Path
+) -> None:
+    path = foreign.make_agents(tmp_path)
+    store.imports.take("agents", path)
+    (run,) = rows(store, "SELECT id FROM origins WHERE part = 'run' AND row_id = 'u1'")[0]
+    cost = store.charges.total("all").cost_micros
+    store.runs.delete(run)
+    again = store.imports.take("agents", path)
+    assert again.restored == 2, "the run and its log line"
+    assert store.runs.get(run).tokens == 1_500
+    assert [line.message for line in store.outputs.log_lines(run).items] == ["slow"]
+    assert store.charges.total("all").cost_micros == cost
+    assert len(store.charges.list(run=run).items) == 1
+    check_store(store)
+
+
+def test_a_right_that_was_taken_away_is_not_restored(store: Corral, tmp_path: Path) -> None:
+    path = foreign.make_agents(tmp_path)
+    store.imports.take("agents", path)
+    store.agents.revoke("Builder", "Bash")
+    assert store.imports.take("agents", path).restored == 0
+    assert [grant.tool for grant in store.agents.grants("Builder").items] == ["WebFetch"]
+
+
+@pytest.mark.parametrize("source", ["claude", "codex"])
+def test_transcripts_are_exempt_and_restored(
+    store: Corral, clock: SetClock, source: str, tmp_path: Path
+) -> None:
+    name = f"rollout-{source}.jsonl"
+    (tmp_path / name).write_bytes((FIXTURES / "transcripts" / f"{source}.jsonl").read_bytes())
+    brought = store.imports.bring(source, tmp_path)
+    (session,) = store.sessions.list(all=True).items
+    store.sessions.close(session.id)
+    total = store.charges.total("all")
+    clock.advance(1_000 * DAY)
+    store.db.prune()
+    assert store.sessions.get(session.id).turns == brought.turns
+    assert store.imports.bring(source, tmp_path).turns == 0
+    store.settings.set("imports.retention", True)
+    store.db.prune()
+    store.settings.set("imports.retention", False)
+    assert store.sessions.list(all=True).items == []
+    again = store.imports.bring(source, tmp_path)
+    assert again.turns == brought.turns
+    assert store.charges.total("all") == total

@@ -1,0 +1,177 @@
+"""The waiting line: fair, told once, and never a circle."""
+
+from pathlib import Path
+
+import pytest
+
+from corral.api import Corral
+from corral.domain.locks.model import Lock
+from corral.domain.projects.model import Project
+from corral.kernel.clock import HOUR, MINUTE, SECOND, SetClock
+from corral.kernel.errors import Conflict, Held
+from tests.support.store import record, refuses, unchanged
+
+
+@pytest.fixture
+def project(store: Corral, tmp_path: Path) -> Project:
+    return store.projects.register(tmp_path)
+
+
+def states(store: Corral, *locks: Lock) -> list[str]:
+    return [str(store.locks.get(lock.id).state) for lock in locks]
+
+
+def told(store: Corral, agent: str) -> list[str]:
+    return [letter.body["state"] for letter in store.mail.list(mailbox=f"agent:{agent}").items]
+
+
+def test_who_asked_first_is_granted_first_and_told_once(
+    store: Corral, project: Project, clock: SetClock
+) -> None:
+    held = store.locks.acquire(project.id, "src/", "x")
+    y = store.locks.request(project.id, "src/a.py", "y", ttl_ms=MINUTE)
+    z = store.locks.request(project.id, "src/", "z")
+    assert states(store, held, y, z) == ["held", "waiting", "waiting"]
+    clock.advance(SECOND)
+    store.locks.release(held)
+    assert states(store, held, y, z) == ["released", "held", "waiting"]
+    granted = store.locks.get(y.id)
+    assert (granted.held_at, granted.lease_until) == (clock.now(), clock.now() + MINUTE)
+    assert (told(store, "y"), told(store, "z")) == (["held"], [])
+    store.locks.release(granted)
+    assert states(store, z) == ["held"]
+    assert record(store, z.id) == ["lock.ask", "lock.grant"]
+
+
+def test_nobody_is_passed_by_who_came_later_and_others_do_not_wait(
+    store: Corral, project: Project
+) -> None:
+    store.locks.acquire(project.id, "a", "x", mode="shared")
+    writer = store.locks.request(project.id, "a", "y")
+    reader = store.locks.request(project.id, "a", "z", mode="shared")
+    assert states(store, writer, reader) == ["waiting", "waiting"]
+    with refuses(store, Held) as caught:
+        store.locks.acquire(project.id, "a", "z2", mode="shared")
+    assert "in line before you" in caught.value.message
+    assert store.locks.request(project.id, "b", "z").state == "held"
+
+
+def test_several_who_can_hold_it_together_are_granted_together(
+    store: Corral, project: Project
+) -> None:
+    held = store.locks.acquire(project.id, ".", "x")
+    waiting = [
+        store.locks.request(project.id, "a", "r1", mode="shared"),
+        store.locks.request(project.id, "a", "r2", mode="shared"),
+        store.locks.request(project.id, "b", "w1"),
+        store.locks.request(project.id, "b", "w2"),
+    ]
+    store.locks.release(held)
+    assert states(store, *waiting) == ["held", "held", "held", "waiting"]
+
+
+def test_asking_again_keeps_the_place_and_makes_no_second_one(
+    store: Corral, project: Project, clock: SetClock
+) -> None:
+    store.locks.acquire(project.id, "a", "x", ttl_ms=HOUR)
+    first = store.locks.request(project.id, "a", "y", wait_ms=MINUTE)
+    clock.advance(30 * SECOND)
+    again = store.locks.request(project.id, "a", "y", wait_ms=MINUTE)
+    assert (again.id, again.lease_until) == (first.id, clock.now() + MINUTE)
+    with refuses(store, Held) as caught:
+        store.locks.acquire(project.id, "a", "y")
+    assert caught.value.details["owner"] == "agent:x"
+
+
+def test_who_leaves_the_line_lets_the_next_one_through(store: Corral, project: Project) -> None:
+    reader = store.locks.acquire(project.id, "a", "x", mode="shared")
+    writer = store.locks.request(project.id, "a", "y")
+    next_ = store.locks.request(project.id, "a", "z", mode="shared")
+    assert store.locks.release(writer).state == "withdrawn"
+    assert states(store, reader, writer, next_) == ["held", "withdrawn", "held"]
+    with unchanged(store):
+        assert store.locks.release(writer).state == "withdrawn"
+
+
+@pytest.mark.parametrize(("tells", "letters"), [(True, 1), (False, 0)])
+def test_who_loses_a_place_in_line_is_told_where_that_was_asked_for(
+    store: Corral, project: Project, clock: SetClock, tells: bool, letters: int
+) -> None:
+    store.locks.acquire(project.id, "a", "x", ttl_ms=HOUR)
+    gone = store.locks.request(project.id, "a", "y", wait_ms=MINUTE, tells=tells)
+    clock.advance(MINUTE)
+    assert [lock.id for lock in store.locks.expire_due()] == [gone.id]
+    assert told(store, "y") == ["expired"] * letters
+
+
+def test_a_place_in_line_is_lost_when_its_owner_does_not_come_back(
+    store: Corral, project: Project, clock: SetClock
+) -> None:
+    held = store.locks.acquire(project.id, "a", "x", ttl_ms=HOUR)
+    gone = store.locks.request(project.id, "a", "y", wait_ms=MINUTE)
+    there = store.locks.request(project.id, "a", "z", wait_ms=HOUR)
+    clock.advance(MINUTE)
+    store.locks.release(held)
+    assert states(store, gone, there) == ["expired", "held"]
+    assert told(store, "y") == ["expired"]
+
+
+def test_when_a_holder_dies_the_next_in_line_gets_it_with_the_sweep_and_both_are_told(
+    store: Corral, project: Project, clock: SetClock
+) -> None:
+    dead = store.locks.acquire(project.id, "src/*", "x")
+    waiting = store.locks.request(project.id, "./src/a.py", "y")
+    clock.advance(5 * MINUTE - 1)
+    assert store.locks.expire_due() == []
+    clock.advance(1)
+    (ended,) = store.locks.expire_due()
+    assert (ended.id, ended.state) == (dead.id, "expired")
+    assert states(store, waiting) == ["held"]
+    assert (told(store, "x"), told(store, "y")) == (["expired"], ["held"])
+    with unchanged(store):
+        assert store.locks.expire_due() == []
+    with refuses(store, Held):
+        store.locks.release(dead)
+
+
+def test_who_comes_when_a_lock_has_run_out_does_not_pass_those_in_line(
+    store: Corral, project: Project, clock: SetClock
+) -> None:
+    store.locks.acquire(project.id, "a", "x")
+    waiting = store.locks.request(project.id, "a", "y")
+    clock.advance(5 * MINUTE)
+    with pytest.raises(Held) as caught:
+        store.locks.acquire(project.id, "a", "z")
+    assert caught.value.details["owner"] == "agent:y"
+    assert store.locks.list().items[0].id == waiting.id
+    assert states(store, waiting) == ["held"]
+
+
+def test_two_who_would_wait_for_each_other_are_told_so(store: Corral, project: Project) -> None:
+    for name in "abc":
+        store.locks.acquire(project.id, name, f"holds-{name}")
+    store.locks.request(project.id, "b", "holds-a")
+    store.locks.request(project.id, "c", "holds-b")
+    with refuses(store, Conflict) as caught:
+        store.locks.request(project.id, "a", "holds-c")
+    assert "for ever" in caught.value.message
+    assert store.locks.request(project.id, "a", "bystander").state == "waiting"
+
+
+def test_waiting_in_vain_leaves_the_line(store: Corral, project: Project) -> None:
+    store.locks.acquire(project.id, "a", "x")
+    with pytest.raises(Held) as caught:
+        store.locks.acquire(project.id, "a", "y", wait=True, timeout_ms=20)
+    assert caught.value.details["owner"] == "agent:x"
+    assert [lock.owner for lock in store.locks.list().items] == ["agent:x"]
+    assert store.locks.acquire(project.id, "b", "y", wait=True).state == "held"
+
+
+def test_waiting_for_what_was_lost_says_so(
+    store: Corral, project: Project, clock: SetClock
+) -> None:
+    store.locks.acquire(project.id, "a", "x", ttl_ms=HOUR)
+    waiting = store.locks.request(project.id, "a", "y", wait_ms=MINUTE)
+    clock.advance(2 * MINUTE)
+    with pytest.raises(Held, match="ran out"):
+        store.locks.wait(waiting.id)

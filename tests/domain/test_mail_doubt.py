@@ -1,0 +1,154 @@
+"""Acts that must not be done twice: doubt, and the ways in which it ends."""
+
+import pytest
+
+from corral.api import Corral
+from corral.domain.mail.model import Letter, LetterState
+from corral.kernel.clock import DAY, MINUTE, SetClock
+from corral.kernel.errors import Held, IllegalMove, Invalid, NotFound
+from tests.support.store import record, refuses
+
+
+def in_doubt(store: Corral, box: str = "place:chat") -> Letter:
+    store.mail.put(box, "hello", sender="user:eve")
+    (letter,) = store.mail.claim(box, owner="courier")
+    return store.mail.doubt(letter)
+
+
+def test_doubt_is_a_state_with_an_event(store: Corral) -> None:
+    letter = in_doubt(store)
+    assert (letter.state, letter.ended_at, letter.owner) == (LetterState.UNKNOWN, None, "courier")
+    assert record(store) == ["letter.put", "letter.doubt"]
+
+
+@pytest.mark.parametrize("box", ["place:chat", "queue:sends"])
+def test_a_letter_in_doubt_is_given_to_nobody_however_long_it_takes(
+    store: Corral, clock: SetClock, box: str
+) -> None:
+    in_doubt(store, box)
+    clock.advance(30 * DAY)
+    assert store.mail.claim(box, owner="courier") == []
+    assert store.mail.claim(box, owner="other") == []
+
+
+def test_the_owner_may_still_say_that_it_went_well(store: Corral) -> None:
+    assert store.mail.ack(in_doubt(store)).state is LetterState.DONE
+
+
+def test_the_owner_may_still_say_that_it_failed(store: Corral, clock: SetClock) -> None:
+    failed = store.mail.fail(in_doubt(store), "no route")
+    assert failed.state is LetterState.WAITING
+    clock.at = failed.due_at
+    assert [letter.id for letter in store.mail.claim("place:chat", owner="o")] == [failed.id]
+
+
+def test_a_failure_in_doubt_at_the_limit_buries_the_letter(store: Corral) -> None:
+    store.settings.set("mail.max_attempts", 1)
+    assert store.mail.fail(in_doubt(store), "no").state is LetterState.DEAD
+
+
+def test_the_owner_may_still_turn_it_away(store: Corral) -> None:
+    assert store.mail.refuse(in_doubt(store), "blocked").state is LetterState.REFUSED
+
+
+def test_doubt_ends_when_somebody_knows_that_it_arrived(store: Corral, clock: SetClock) -> None:
+    letter = in_doubt(store)
+    clock.advance(DAY)
+    settled = store.mail.settle(letter.id, delivered=True, reason="seen in the history")
+    assert (settled.state, settled.ended_at) == (LetterState.DONE, clock.now())
+    assert record(store) == ["letter.put", "letter.doubt", "letter.confirm"]
+
+
+def test_doubt_ends_when_somebody_knows_that_it_did_not(store: Corral, clock: SetClock) -> None:
+    letter = in_doubt(store)
+    clock.advance(DAY)
+    settled = store.mail.settle(letter.id, delivered=False)
+    assert (settled.state, settled.due_at) == (LetterState.WAITING, clock.now())
+    (again,) = store.mail.claim("place:chat", owner="other")
+    assert again.id == letter.id
+    with refuses(store, Held):
+        store.mail.ack(letter)
+    assert record(store) == ["letter.put", "letter.doubt", "letter.retry"]
+
+
+@pytest.mark.parametrize("box", ["place:chat", "queue:sends"])
+def test_a_letter_that_did_not_arrive_may_be_taken_at_once(store: Corral, box: str) -> None:
+    letter = in_doubt(store, box)
+    store.mail.settle(letter.id, delivered=False)
+    assert [taken.id for taken in store.mail.claim(box, owner="other")] == [letter.id]
+
+
+def test_a_letter_that_did_not_arrive_keeps_its_place_in_line(
+    store: Corral, clock: SetClock
+) -> None:
+    letter = in_doubt(store)
+    store.mail.put("place:chat", "second")
+    clock.advance(MINUTE)
+    store.mail.settle(letter.id, delivered=False)
+    taken = store.mail.claim("place:chat", owner="other", limit=2)
+    assert [each.body for each in taken] == ["hello", "second"]
+
+
+@pytest.mark.parametrize("delivered", [True, False])
+def test_only_doubt_can_be_settled(store: Corral, delivered: bool) -> None:
+    letter = store.mail.put("agent:ada", 1)
+    with refuses(store, IllegalMove) as caught:
+        store.mail.settle(letter.id, delivered=delivered)
+    assert caught.value.details["wanted"] == ["unknown"]
+    with refuses(store, NotFound):
+        store.mail.settle("let_99", delivered=delivered)
+
+
+def test_doubt_is_settled_once(store: Corral) -> None:
+    letter = in_doubt(store)
+    store.mail.settle(letter.id, delivered=True)
+    with refuses(store, IllegalMove):
+        store.mail.settle(letter.id, delivered=False)
+
+
+@pytest.mark.parametrize("delivered", [True, False])
+def test_a_reason_that_cannot_be_kept_settles_nothing(store: Corral, delivered: bool) -> None:
+    letter = in_doubt(store)
+    with refuses(store, Invalid):
+        store.mail.settle(letter.id, delivered=delivered, reason="a\0b")
+
+
+def test_doubt_said_twice_is_refused(store: Corral) -> None:
+    letter = in_doubt(store)
+    with refuses(store, IllegalMove):
+        store.mail.doubt(letter)
+
+
+def test_doubt_needs_the_fence(store: Corral) -> None:
+    store.mail.put("agent:ada", 1)
+    (letter,) = store.mail.claim("agent:ada", owner="o")
+    with refuses(store, Invalid):
+        store.mail.doubt(letter.id)
+    assert store.mail.doubt(letter.id, fence=letter.fence).state is LetterState.UNKNOWN
+
+
+def test_while_its_lease_runs_a_letter_in_doubt_holds_up_other_owners(
+    store: Corral, clock: SetClock
+) -> None:
+    in_doubt(store)
+    store.mail.put("place:chat", "second")
+    assert store.mail.claim("place:chat", owner="other") == []
+    clock.advance(MINUTE)
+    assert [letter.body for letter in store.mail.claim("place:chat", owner="other")] == ["second"]
+
+
+def test_a_letter_in_doubt_is_listed_for_somebody_to_look_at_and_does_not_expire(
+    store: Corral, clock: SetClock
+) -> None:
+    store.mail.put("agent:ada", 1, expires_at=clock.now() + MINUTE)
+    (letter,) = store.mail.claim("agent:ada", owner="o")
+    letter = store.mail.doubt(letter)
+    clock.advance(DAY)
+    assert store.mail.expire_due() == []
+    assert store.mail.list(state="unknown").items == [letter]
+    store.mail.settle(letter.id, delivered=True)
+    assert store.mail.list(state="unknown").items == []
+
+
+def test_a_letter_in_doubt_may_be_dropped(store: Corral) -> None:
+    assert store.mail.drop(in_doubt(store).id).state is LetterState.REFUSED

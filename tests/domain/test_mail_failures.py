@@ -1,0 +1,402 @@
+"""Letters that do not arrive: back-off, burial, expiry, refusal, and second chances."""
+
+import pytest
+
+from corral.api import Corral
+from corral.domain.mail.model import Letter, LetterState
+from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, SetClock
+from corral.kernel.errors import Held, IllegalMove, Invalid, NotFound
+from tests.support.cases import each_case
+from tests.support.store import record, refuses, unchanged
+
+BOTH = pytest.mark.parametrize("box", ["agent:ada", "queue:builds"])
+LADDER = [5, 10, 20, 40, 80, 80]  # seconds: the built-in setting, whose last rung repeats
+
+
+def claim_one(store: Corral, box: str = "agent:ada", owner: str = "o") -> Letter:
+    (letter,) = store.mail.claim(box, owner=owner)
+    return letter
+
+
+def fail_until_dead(store: Corral, clock: SetClock, box: str = "agent:ada") -> Letter:
+    """Fail a mailbox's one letter again and again, and give back what is left of it."""
+    while True:
+        letter = store.mail.fail(claim_one(store, box), "still no")
+        if letter.state is LetterState.DEAD:
+            return letter
+        clock.at = letter.due_at
+
+
+def notices(store: Corral, mailbox: str = "user:eve") -> list[dict[str, object]]:
+    return [letter.body for letter in store.mail.list(mailbox=mailbox).items]
+
+
+# -- failing ---------------------------------------------------------------------------------
+
+
+@BOTH
+def test_a_failed_letter_is_due_again_after_a_pause_and_says_why(
+    store: Corral, clock: SetClock, box: str
+) -> None:
+    store.mail.put(box, 1)
+    failed = store.mail.fail(claim_one(store, box), "no route")
+    assert (failed.state, failed.owner, failed.last_error) == (
+        LetterState.WAITING,
+        None,
+        "no route",
+    )
+    assert 5 * SECOND <= failed.due_at - clock.now() <= 5.5 * SECOND
+    assert record(store) == ["letter.put", "letter.fail"]
+    clock.at = failed.due_at - 1
+    assert store.mail.claim(box, owner="o") == []
+    clock.advance(1)
+    again = claim_one(store, box)
+    assert (again.id, again.attempts, again.last_error) == (failed.id, 2, "no route")
+
+
+@BOTH
+def test_pauses_grow_along_the_ladder_and_the_sixth_failure_is_the_last(
+    store: Corral, clock: SetClock, box: str
+) -> None:
+    store.mail.put(box, 1)
+    pauses = []
+    for _ in range(5):
+        failed = store.mail.fail(claim_one(store, box), "no")
+        pauses.append((failed.due_at - clock.now()) / SECOND)
+        clock.at = failed.due_at
+    for pause, rung in zip(pauses, LADDER, strict=False):
+        assert rung <= pause <= rung * 1.1
+    dead = store.mail.fail(claim_one(store, box), "the last straw")
+    assert (dead.state, dead.attempts) == (LetterState.DEAD, 6)
+    assert (dead.last_error, dead.ended_at) == ("the last straw", clock.now())
+    assert record(store) == ["letter.put", *["letter.fail"] * 5, "letter.bury"]
+
+
+def test_the_ladder_and_the_limit_are_settings_of_the_project(
+    store: Corral, clock: SetClock
+) -> None:
+    store.settings.set("mail.max_attempts", 2, scope="project:prj_1")
+    store.settings.set("mail.backoff_ms", [60_000], scope="project:prj_1")
+    store.mail.put("queue:one", 1, project="prj_1")
+    store.mail.put("queue:two", 1)
+    mine = store.mail.fail(claim_one(store, "queue:one"), "no")
+    other = store.mail.fail(claim_one(store, "queue:two"), "no")
+    assert mine.due_at - clock.now() >= MINUTE > other.due_at - clock.now()
+    clock.at = mine.due_at
+    assert store.mail.fail(claim_one(store, "queue:one"), "no").state is LetterState.DEAD
+    assert store.mail.fail(claim_one(store, "queue:two"), "no").state is LetterState.WAITING
+
+
+def test_the_last_rung_of_the_ladder_repeats(store: Corral, clock: SetClock) -> None:
+    store.settings.set("mail.max_attempts", 50)
+    store.mail.put("agent:ada", 1)
+    for _ in range(9):
+        failed = store.mail.fail(claim_one(store), "no")
+        pause = failed.due_at - clock.now()
+        clock.at = failed.due_at
+    assert 80 * SECOND <= pause <= 88 * SECOND
+
+
+def test_failures_count_across_owners(store: Corral, clock: SetClock) -> None:
+    store.settings.set("mail.max_attempts", 2)
+    store.mail.put("agent:ada", 1)
+    clock.at = store.mail.fail(claim_one(store, owner="a"), "no").due_at
+    assert store.mail.fail(claim_one(store, owner="b"), "no").state is LetterState.DEAD
+
+
+def test_a_long_error_is_cut_and_an_empty_one_gets_words(store: Corral, clock: SetClock) -> None:
+    store.mail.put("agent:ada", 1)
+    failed = store.mail.fail(claim_one(store), "é" * 100_000)
+    assert failed.last_error == "é" * 8_192
+    clock.at = failed.due_at
+    assert store.mail.fail(claim_one(store), "").last_error == "no reason given"
+
+
+@pytest.mark.parametrize("error", ["a\0b", "\ud800"], ids=ascii)
+def test_an_error_that_cannot_be_kept_is_refused(store: Corral, error: str) -> None:
+    store.mail.put("agent:ada", 1)
+    letter = claim_one(store)
+    with refuses(store, Invalid):
+        store.mail.fail(letter, error)
+
+
+def test_a_letter_is_failed_by_id_with_its_fence(store: Corral) -> None:
+    store.mail.put("agent:ada", 1)
+    letter = claim_one(store)
+    with refuses(store, Invalid):
+        store.mail.fail(letter.id, "no")
+    assert store.mail.fail(letter.id, "no", fence=letter.fence).last_error == "no"
+
+
+# -- dead ------------------------------------------------------------------------------------
+
+
+def test_a_dead_letter_is_listed_and_given_to_nobody(store: Corral, clock: SetClock) -> None:
+    store.mail.put("agent:ada", 1)
+    dead = fail_until_dead(store, clock)
+    assert store.mail.dead().items == [dead]
+    clock.advance(DAY)
+    assert store.mail.claim("agent:ada", owner="o") == []
+
+
+def test_the_sender_of_a_dead_letter_is_told_exactly_once(store: Corral, clock: SetClock) -> None:
+    store.mail.put("agent:ada", 1, key="k", sender="user:eve", project="prj_1")
+    dead = fail_until_dead(store, clock)
+    assert notices(store) == [
+        {
+            "undelivered": dead.id,
+            "mailbox": "agent:ada",
+            "state": "dead",
+            "reason": "still no",
+            "key": "k",
+        }
+    ]
+    with refuses(store, IllegalMove):
+        store.mail.fail(dead, "again")
+    assert len(notices(store)) == 1
+
+
+def test_a_notice_has_no_sender_so_nothing_bounces(store: Corral, clock: SetClock) -> None:
+    store.mail.put("agent:ada", 1, sender="user:eve")
+    fail_until_dead(store, clock)
+    fail_until_dead(store, clock, "user:eve")
+    assert [letter.mailbox for letter in store.mail.dead().items] == ["user:eve", "agent:ada"]
+    assert store.mail.list().items == []
+
+
+def test_nobody_is_told_of_a_letter_without_a_sender(store: Corral, clock: SetClock) -> None:
+    store.mail.put("agent:ada", 1)
+    fail_until_dead(store, clock)
+    assert store.mail.list().items == []
+
+
+@BOTH
+def test_a_letter_whose_owners_only_ever_go_silent_is_buried(
+    store: Corral, clock: SetClock, box: str
+) -> None:
+    letter = store.mail.put(box, "poison", sender="user:eve")
+    for attempt in range(1, 7):
+        assert claim_one(store, box).attempts == attempt
+        clock.advance(MINUTE)
+    assert store.mail.claim(box, owner="o") == []
+    buried = store.mail.get(letter.id)
+    assert buried.state is LetterState.DEAD
+    assert buried.last_error == "its owners went silent, every time it was claimed"
+    assert [notice["undelivered"] for notice in notices(store)] == [letter.id]
+
+
+def test_behind_a_buried_letter_the_next_one_is_given_in_the_same_call(
+    store: Corral, clock: SetClock
+) -> None:
+    store.settings.set("mail.max_attempts", 1)
+    store.mail.put("agent:ada", "poison")
+    store.mail.put("agent:ada", "fine")
+    claim_one(store)
+    clock.advance(MINUTE)
+    assert claim_one(store).body == "fine"
+
+
+def test_a_poison_letter_met_by_ack_and_claim_is_buried_too(store: Corral, clock: SetClock) -> None:
+    store.settings.set("mail.max_attempts", 1)
+    store.mail.put("agent:ada", "first")
+    store.mail.put("agent:ada", "poison")
+    first, _ = store.mail.claim("agent:ada", owner="o", limit=2)
+    store.mail.put("agent:ada", "fine")
+    store.mail.renew(first, lease_ms=HOUR)
+    clock.advance(MINUTE)
+    (after,) = store.mail.ack_and_claim(first, owner="o")
+    assert after.body == "fine"
+    assert [letter.body for letter in store.mail.dead().items] == ["poison"]
+
+
+def test_the_error_of_an_earlier_failure_is_kept_when_owners_go_silent_later(
+    store: Corral, clock: SetClock
+) -> None:
+    store.settings.set("mail.max_attempts", 2)
+    store.mail.put("agent:ada", 1)
+    clock.at = store.mail.fail(claim_one(store), "no route").due_at
+    claim_one(store)
+    clock.advance(MINUTE)
+    assert store.mail.claim("agent:ada", owner="o") == []
+    assert store.mail.dead().items[0].last_error == "no route"
+
+
+# -- refusal ---------------------------------------------------------------------------------
+
+
+def test_a_refused_letter_ends_and_its_sender_is_told_why(store: Corral, clock: SetClock) -> None:
+    store.mail.put("agent:ada", 1, sender="user:eve")
+    refused = store.mail.refuse(claim_one(store), "not my job")
+    assert (refused.state, refused.last_error) == (LetterState.REFUSED, "not my job")
+    assert refused.ended_at == clock.now()
+    (notice,) = notices(store)
+    assert (notice["state"], notice["reason"]) == ("refused", "not my job")
+    assert store.mail.list(state="refused").items == [refused]
+
+
+@each_case("reason", ["", "a\0b", "x" * 8_193], ids=["empty", "nul", "long"])
+def test_a_refusal_needs_a_reason_that_can_be_kept(store: Corral, reason: str) -> None:
+    store.mail.put("agent:ada", 1)
+    letter = claim_one(store)
+    with refuses(store, Invalid):
+        store.mail.refuse(letter, reason)
+
+
+# -- expiry ----------------------------------------------------------------------------------
+
+
+@BOTH
+def test_a_letter_that_nobody_took_in_time_expires_and_its_sender_is_told(
+    store: Corral, clock: SetClock, box: str
+) -> None:
+    letter = store.mail.put(box, 1, sender="user:eve", expires_at=clock.now() + 10)
+    clock.advance(9)
+    with unchanged(store):
+        assert store.mail.expire_due() == []
+    clock.advance(1)
+    (expired,) = store.mail.expire_due()
+    assert (expired.id, expired.state) == (letter.id, LetterState.EXPIRED)
+    assert [notice["state"] for notice in notices(store)] == ["expired"]
+    with unchanged(store):
+        assert store.mail.expire_due() == []
+
+
+@BOTH
+def test_a_letter_past_its_time_is_given_to_nobody_even_before_a_sweep(
+    store: Corral, clock: SetClock, box: str
+) -> None:
+    store.mail.put(box, "stale", sender="user:eve", expires_at=clock.now() + 10)
+    store.mail.put(box, "fresh")
+    clock.advance(10)
+    assert claim_one(store, box).body == "fresh"
+    assert [letter.body for letter in store.mail.list(state="expired").items] == ["stale"]
+    assert len(notices(store)) == 1
+
+
+def test_a_letter_that_was_taken_in_time_does_not_expire_under_its_owner(
+    store: Corral, clock: SetClock
+) -> None:
+    store.mail.put("agent:ada", 1, expires_at=clock.now() + 10)
+    letter = claim_one(store)
+    clock.advance(10)
+    with unchanged(store):
+        assert store.mail.expire_due() == []
+    assert store.mail.ack(letter).state is LetterState.DONE
+
+
+def test_a_sweep_ends_at_most_the_limit(store: Corral, clock: SetClock) -> None:
+    for n in range(3):
+        store.mail.put("agent:ada", n, expires_at=clock.now() + 10 - n)
+    clock.advance(10)
+    assert [letter.body for letter in store.mail.expire_due(limit=2)] == [2, 1]
+    assert [letter.body for letter in store.mail.expire_due(limit=2)] == [0]
+    with refuses(store, Invalid):
+        store.mail.expire_due(limit=0)
+
+
+# -- second chances --------------------------------------------------------------------------
+
+
+def test_a_dead_letter_that_is_resent_begins_anew(store: Corral, clock: SetClock) -> None:
+    store.mail.put("agent:ada", 1)
+    dead = fail_until_dead(store, clock)
+    clock.advance(HOUR)
+    resent = store.mail.resend(dead.id)
+    assert (resent.state, resent.attempts, resent.last_error) == (LetterState.WAITING, 0, None)
+    assert (resent.ended_at, resent.due_at, resent.owner) == (None, clock.now(), None)
+    assert claim_one(store).fence > dead.fence
+    assert record(store)[-1] == "letter.resend"
+
+
+def test_whoever_had_a_letter_before_it_was_resent_has_no_say_in_it_any_more(
+    store: Corral,
+) -> None:
+    store.mail.put("agent:ada", 1)
+    before = claim_one(store)
+    store.mail.drop(before.id)
+    store.mail.resend(before.id)
+    with refuses(store, Held):
+        store.mail.ack(before)
+
+
+def test_whoever_gave_a_letter_up_has_no_say_in_it_any_more(store: Corral) -> None:
+    store.mail.put("agent:ada", 1)
+    letter = claim_one(store)
+    store.mail.fail(letter, "no")
+    with refuses(store, Held):
+        store.mail.ack(letter)
+    with refuses(store, Held):
+        store.mail.fail(letter, "no, again")
+
+
+def test_a_resent_letter_that_dies_again_tells_its_sender_again(
+    store: Corral, clock: SetClock
+) -> None:
+    store.mail.put("agent:ada", 1, sender="user:eve")
+    store.mail.resend(fail_until_dead(store, clock).id)
+    fail_until_dead(store, clock)
+    assert len(notices(store)) == 2
+
+
+@BOTH
+def test_a_resent_letter_stands_at_the_end_of_the_line(
+    store: Corral, clock: SetClock, box: str
+) -> None:
+    store.mail.put(box, "bad")
+    bad = store.mail.refuse(claim_one(store, box), "no")
+    store.mail.put(box, "second")
+    clock.advance(1)
+    store.mail.resend(bad.id)
+    assert claim_one(store, box).body == "second"
+
+
+def test_an_expired_letter_that_is_resent_does_not_expire_again(
+    store: Corral, clock: SetClock
+) -> None:
+    store.mail.put("agent:ada", 1, expires_at=clock.now() + 10)
+    clock.advance(10)
+    (expired,) = store.mail.expire_due()
+    assert store.mail.resend(expired.id).expires_at is None
+    assert store.mail.expire_due() == []
+    assert claim_one(store).id == expired.id
+
+
+def test_a_letter_that_is_dropped_ends_without_a_word_to_its_sender(
+    store: Corral, clock: SetClock
+) -> None:
+    store.mail.put("agent:ada", 1, sender="user:eve")
+    dead = fail_until_dead(store, clock)
+    dropped = store.mail.drop(dead.id)
+    assert (dropped.state, dropped.last_error) == (LetterState.REFUSED, "dropped by user:tester")
+    assert len(notices(store)) == 1
+    assert store.mail.dead().items == []
+
+
+def test_a_letter_on_its_way_may_be_dropped_for_a_reason(store: Corral) -> None:
+    letter = store.mail.put("agent:ada", 1)
+    assert store.mail.drop(letter.id, reason="a mistake").last_error == "a mistake"
+    assert store.mail.claim("agent:ada", owner="o") == []
+    assert record(store) == ["letter.put", "letter.drop"]
+
+
+def test_a_dropped_letter_may_be_resent(store: Corral) -> None:
+    letter = store.mail.put("agent:ada", 1)
+    store.mail.drop(letter.id)
+    store.mail.resend(letter.id)
+    assert claim_one(store).id == letter.id
+
+
+def test_a_letter_that_is_waiting_cannot_be_resent_nor_dropped_twice(store: Corral) -> None:
+    letter = store.mail.put("agent:ada", 1)
+    with refuses(store, IllegalMove):
+        store.mail.resend(letter.id)
+    store.mail.drop(letter.id)
+    with refuses(store, IllegalMove):
+        store.mail.drop(letter.id)
+
+
+def test_what_is_not_there_can_be_neither_resent_nor_dropped(store: Corral) -> None:
+    with refuses(store, NotFound):
+        store.mail.resend("let_7")
+    with refuses(store, NotFound):
+        store.mail.drop("let_7")

@@ -1,0 +1,248 @@
+"""Lists of letters, page by page, and when the next one is due."""
+
+from typing import Any
+
+import pytest
+
+from corral.api import Corral
+from corral.domain.mail.model import Letter
+from corral.kernel.clock import DAY, MINUTE, SECOND, SetClock
+from corral.kernel.errors import Invalid, NotFound
+from corral.kernel.pagination import encode_cursor
+from tests.support.cases import each_case
+from tests.support.store import refuses, unchanged, walk
+
+# The ways in which letters are listed.
+WAYS: list[dict[str, Any]] = [{}, {"mailbox": "agent:a"}, {"all": True}, {"state": "dead"}]
+
+
+def ids(letters: list[Letter]) -> list[str]:
+    return [letter.id for letter in letters]
+
+
+@pytest.fixture
+def seven(store: Corral) -> list[Letter]:
+    """Seven letters in three mailboxes, put across each other."""
+    boxes = ["agent:b", "agent:a", "queue:c", "agent:a", "agent:b", "agent:a", "queue:c"]
+    return [store.mail.put(box, n) for n, box in enumerate(boxes)]
+
+
+@each_case("limit", [1, 2, 3, 7, 50])
+def test_letters_on_their_way_are_listed_by_mailbox_oldest_first(
+    store: Corral, seven: list[Letter], limit: int
+) -> None:
+    found = walk(store.mail.list, limit=limit)
+    assert found == sorted(seven, key=lambda letter: (letter.mailbox, letter.body))
+
+
+@each_case("limit", [1, 2, 3, 50])
+def test_letters_on_their_way_to_one_mailbox_are_listed_oldest_first(
+    store: Corral, seven: list[Letter], limit: int
+) -> None:
+    found = walk(store.mail.list, limit=limit, mailbox="agent:a")
+    assert [letter.body for letter in found] == [1, 3, 5]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 50])
+@pytest.mark.parametrize("box", ["agent:a", None])
+def test_letters_on_their_way_are_listed_in_the_order_of_their_line(
+    store: Corral, clock: SetClock, limit: int, box: str | None
+) -> None:
+    store.mail.put("agent:a", "low", priority=-1)
+    store.mail.put("agent:a", "tomorrow", due_at=clock.now() + DAY)
+    store.mail.put("agent:a", "now")
+    store.mail.put("agent:a", "early", due_at=clock.now() - DAY)
+    store.mail.put("agent:a", "high and later", priority=9, due_at=clock.now() + 1)
+    store.mail.put("agent:a", "high", priority=9)
+    found = walk(store.mail.list, limit=limit, mailbox=box)
+    assert [letter.body for letter in found] == [
+        "high",
+        "high and later",
+        "early",
+        "now",
+        "tomorrow",
+        "low",
+    ]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 50])
+def test_all_letters_are_listed_newest_first(
+    store: Corral, seven: list[Letter], limit: int
+) -> None:
+    store.mail.drop(seven[3].id)
+    found = walk(store.mail.list, limit=limit, all=True)
+    assert [letter.body for letter in found] == [6, 5, 4, 3, 2, 1, 0]
+    found = walk(store.mail.list, limit=limit, all=True, mailbox="agent:a")
+    assert [letter.body for letter in found] == [5, 3, 1]
+
+
+def test_what_ended_or_is_in_doubt_is_not_on_its_way(store: Corral, seven: list[Letter]) -> None:
+    store.mail.ack(store.mail.claim("agent:a", owner="o")[0])
+    store.mail.drop(seven[0].id)
+    store.mail.doubt(store.mail.claim("agent:b", owner="o")[0])
+    assert sorted(letter.body for letter in store.mail.list().items) == [2, 3, 5, 6]
+
+
+@pytest.mark.parametrize("state", ["dead", "refused", "expired"])
+def test_letters_that_ended_badly_are_listed_newest_first(
+    store: Corral, clock: SetClock, state: str
+) -> None:
+    store.settings.set("mail.max_attempts", 1)
+    for n in range(5):
+        store.mail.put("queue:x", n, expires_at=clock.now() + MINUTE)
+    if state == "expired":
+        clock.advance(MINUTE)
+        store.mail.expire_due()
+    for letter in store.mail.claim("queue:x", owner="o", limit=10):
+        end = store.mail.fail if state == "dead" else store.mail.refuse
+        end(letter, "no")
+    assert [letter.body for letter in walk(store.mail.list, state=state)] == [4, 3, 2, 1, 0]
+    others = {"dead", "refused", "expired"} - {state}
+    assert all(store.mail.list(state=other).items == [] for other in others)
+    if state == "dead":
+        assert [letter.body for letter in walk(store.mail.dead)] == [4, 3, 2, 1, 0]
+
+
+def test_letters_put_between_two_pages_disturb_no_list(store: Corral, seven: list[Letter]) -> None:
+    found = walk(
+        store.mail.list, all=True, between=lambda: store.mail.put("agent:a", "new, so not listed")
+    )
+    assert ids(found) == ids(seven[::-1])
+    before = ids(walk(store.mail.list, limit=100))
+    found = walk(store.mail.list, between=lambda: store.mail.put("agent:0", "sorts before"))
+    assert ids(found) == before
+
+
+def test_letters_put_behind_the_page_are_found_by_the_next_one(
+    store: Corral, seven: list[Letter]
+) -> None:
+    first = store.mail.list(mailbox="agent:b", limit=1)
+    late = store.mail.put("agent:b", "late")
+    store.mail.put("agent:b", "urgent", priority=9)
+    second = store.mail.list(mailbox="agent:b", limit=5, after=first.next)
+    assert [letter.body for letter in second.items] == [4, late.body]
+    assert second.next is None
+
+
+def test_a_letter_that_ends_between_two_pages_shifts_nothing(
+    store: Corral, seven: list[Letter]
+) -> None:
+    first = store.mail.list(limit=3)
+    for letter in first.items:
+        store.mail.drop(letter.id)
+    rest = store.mail.list(limit=10, after=first.next)
+    assert [letter.body for letter in rest.items] == [0, 4, 2, 6]
+
+
+def test_a_list_that_ends_with_a_full_page_promises_nothing_more(
+    store: Corral, seven: list[Letter]
+) -> None:
+    assert store.mail.list(limit=7).next is None
+    assert store.mail.list(limit=6).next is not None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["plain", "\U0001f469\u200d\U0001f4bb", "soft\u00adhyphen", "x\x7f", "ü☃", "'\"\\%_"],
+    ids=ascii,
+)
+def test_a_list_goes_on_behind_a_mailbox_of_any_name(store: Corral, name: str) -> None:
+    for n in range(3):
+        store.mail.put(f"agent:{name}", n)
+    assert [letter.body for letter in walk(store.mail.list, limit=1)] == [0, 1, 2]
+
+
+def test_an_empty_list_is_one_empty_page(store: Corral) -> None:
+    for page in (store.mail.list(), store.mail.list(all=True), store.mail.dead()):
+        assert (page.items, page.next) == ([], None)
+
+
+@each_case("limit", [0, -1, 1_001])
+def test_a_limit_out_of_bounds_is_refused(store: Corral, limit: int) -> None:
+    for arguments in WAYS:
+        with refuses(store, Invalid):
+            store.mail.list(limit=limit, **arguments)
+
+
+@each_case(
+    "cursor",
+    [
+        "",
+        "nonsense",
+        "☃",
+        "\ud800",
+        "\0",
+        encode_cursor("agent:a"),
+        encode_cursor(1, "agent:a"),
+        encode_cursor("agent:a", 0, 0, 2**70),
+        encode_cursor("agent:a", -(2**70), 0, 0),
+        encode_cursor("agent:\0", 0, 0, 1),
+        encode_cursor(2**70),
+        encode_cursor(-(2**70)),
+    ],
+    ids=lambda text: ascii(text)[:16],
+)
+def test_a_text_that_is_no_cursor_is_refused(store: Corral, cursor: str) -> None:
+    for arguments in WAYS:
+        with refuses(store, Invalid):
+            store.mail.list(after=cursor, **arguments)
+
+
+def test_a_cursor_of_another_list_is_refused(store: Corral, seven: list[Letter]) -> None:
+    by_mailbox = store.mail.list(limit=1).next
+    by_number = store.mail.list(limit=1, all=True).next
+    with refuses(store, Invalid):
+        store.mail.list(all=True, after=by_mailbox)
+    with refuses(store, Invalid):
+        store.mail.list(after=by_number)
+    with refuses(store, Invalid):
+        store.mail.list(after=by_number, mailbox="agent:a")
+
+
+def test_a_cursor_of_another_mailboxes_list_is_refused(store: Corral, seven: list[Letter]) -> None:
+    cursor = store.mail.list(limit=1, mailbox="agent:a").next
+    with refuses(store, Invalid):
+        store.mail.list(after=cursor, mailbox="agent:b")
+
+
+def test_a_state_that_nobody_must_look_at_is_refused(store: Corral) -> None:
+    with refuses(store, Invalid):
+        store.mail.list(state="waiting")
+    with refuses(store, Invalid):
+        store.mail.list(state="dead", mailbox="agent:a")
+
+
+def test_a_letter_is_found_by_its_id_or_its_number(store: Corral, seven: list[Letter]) -> None:
+    assert store.mail.get(seven[4].id) == seven[4]
+    assert store.mail.get(seven[4].id.removeprefix("let_")) == seven[4]
+    with refuses(store, NotFound) as caught:
+        store.mail.get("let_999")
+    said = "There is no letter let_999; `corral mail list` shows those that there are."
+    assert caught.value.message == said
+
+
+# -- when the next one is due ----------------------------------------------------------------
+
+
+def test_an_empty_mailbox_has_no_next_moment(store: Corral) -> None:
+    store.mail.put("agent:other", 1)
+    with unchanged(store):
+        assert store.mail.next_due("agent:ada") is None
+
+
+def test_the_next_moment_is_that_of_the_letter_due_first(store: Corral, clock: SetClock) -> None:
+    store.mail.put("agent:ada", 1, due_at=clock.now() + DAY, priority=9)
+    store.mail.put("agent:ada", 2, due_at=clock.now() + MINUTE, priority=-9)
+    store.mail.put("agent:ada", 3, due_at=clock.now() + 2 * MINUTE)
+    assert store.mail.next_due("agent:ada") == clock.now() + MINUTE
+
+
+@pytest.mark.parametrize("box", ["agent:ada", "queue:builds"])
+def test_the_next_moment_of_a_letter_that_is_out_is_the_end_of_its_lease(
+    store: Corral, clock: SetClock, box: str
+) -> None:
+    store.mail.put(box, 1)
+    (letter,) = store.mail.claim(box, owner="o", lease_ms=7 * SECOND)
+    assert store.mail.next_due(box) == clock.now() + 7 * SECOND
+    store.mail.ack(letter)
+    assert store.mail.next_due(box) is None

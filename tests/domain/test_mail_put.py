@@ -1,0 +1,243 @@
+"""Putting letters: what is kept, what a key does, and what is refused."""
+
+from typing import Any
+
+import msgspec
+
+from corral.api import Corral
+from corral.domain.mail.model import LetterState
+from corral.kernel.clock import DAY, YEAR, SetClock
+from corral.kernel.errors import Invalid
+from tests.support.cases import each_case
+from tests.support.store import record, refuses, rows, unchanged
+
+
+def test_a_letter_comes_back_as_it_was_put(store: Corral, clock: SetClock) -> None:
+    letter = store.mail.put(
+        "agent:ada",
+        {"text": "hello", "n": [1, 2.5, None, True]},
+        key="k1",
+        due_at=clock.now() + 5,
+        priority=7,
+        sender="user:eve",
+        expires_at=clock.now() + 10,
+        project="prj_1",
+    )
+    assert msgspec.structs.asdict(letter) == {
+        "id": "let_1",
+        "mailbox": "agent:ada",
+        "sender": "user:eve",
+        "project_id": "prj_1",
+        "key": "k1",
+        "body": {"text": "hello", "n": [1, 2.5, None, True]},
+        "priority": 7,
+        "state": LetterState.WAITING,
+        "due_at": clock.now() + 5,
+        "line_at": clock.now() + 5,
+        "expires_at": clock.now() + 10,
+        "owner": None,
+        "fence": 0,
+        "attempts": 0,
+        "last_error": None,
+        "created_at": clock.now(),
+        "ended_at": None,
+    }
+    assert store.mail.get(letter.id) == letter
+
+
+def test_a_put_writes_one_event_that_names_letter_project_and_actor(store: Corral) -> None:
+    letter = store.mail.put("agent:ada", "hello", project="prj_1")
+    found = rows(store, "SELECT kind, verb, subject, project_id, actor, at FROM events")
+    assert found == [("letter", "put", letter.id, "prj_1", "user:tester", letter.created_at)]
+
+
+def test_a_key_that_was_seen_gives_back_the_first_letter(store: Corral) -> None:
+    first = store.mail.put("agent:ada", "hello", key="k")
+    with unchanged(store):
+        again = store.mail.put("agent:ada", "changed", key="k", priority=9)
+    assert again == first
+
+
+def test_a_key_that_was_seen_gives_back_a_letter_that_has_ended(store: Corral) -> None:
+    store.mail.put("agent:ada", "hello", key="k")
+    done = store.mail.ack(store.mail.claim("agent:ada", owner="o")[0])
+    with unchanged(store):
+        assert store.mail.put("agent:ada", "hello", key="k") == done
+    assert store.mail.claim("agent:ada", owner="o") == []
+
+
+def test_the_same_key_in_another_mailbox_is_another_letter(store: Corral) -> None:
+    first = store.mail.put("agent:ada", "hello", key="k")
+    other = store.mail.put("agent:bob", "hello", key="k")
+    assert other.id != first.id
+
+
+def test_letters_without_a_key_are_never_the_same(store: Corral) -> None:
+    first = store.mail.put("agent:ada", "hello")
+    assert store.mail.put("agent:ada", "hello").id != first.id
+
+
+@each_case(
+    "body",
+    [
+        None,
+        "",
+        0,
+        False,
+        [],
+        {},
+        "snowman ☃ and 🐎",
+        "the six characters \\u0000 spelled out",
+        'quotes " and \\ and \n',
+        {"z": 1, "a": {"nested": [None]}},
+        18446744073709551615,
+        -9223372036854775808,
+        1e300,
+        2**70,
+    ],
+    ids=repr,
+)
+def test_every_json_value_is_a_body(store: Corral, body: Any) -> None:
+    put = store.mail.put("agent:ada", body)
+    (claimed,) = store.mail.claim("agent:ada", owner="o")
+    assert put.body == claimed.body == store.mail.get(put.id).body == body
+    assert type(claimed.body) is type(body)
+
+
+def test_the_order_of_keys_in_a_body_is_kept(store: Corral) -> None:
+    put = store.mail.put("agent:ada", {"z": 1, "a": 2, "m": 3})
+    assert list(store.mail.get(put.id).body) == ["z", "a", "m"]
+
+
+def test_a_letter_due_in_the_past_keeps_that_place_in_line(store: Corral, clock: SetClock) -> None:
+    later = store.mail.put("agent:ada", "b")
+    earlier = store.mail.put("agent:ada", "a", due_at=clock.now() - DAY)
+    taken = store.mail.claim("agent:ada", owner="o", limit=2)
+    assert [letter.id for letter in taken] == [earlier.id, later.id]
+
+
+def test_a_letter_may_be_due_in_a_year_and_no_later(store: Corral, clock: SetClock) -> None:
+    assert store.mail.put("agent:ada", 1, due_at=clock.now() + YEAR).due_at == clock.now() + YEAR
+    with refuses(store, Invalid):
+        store.mail.put("agent:ada", 1, due_at=clock.now() + YEAR + 1)
+
+
+@each_case("priority", [-100, 0, 100])
+def test_priorities_go_from_minus_100_to_100(store: Corral, priority: int) -> None:
+    assert store.mail.put("agent:ada", 1, priority=priority).priority == priority
+
+
+@each_case(
+    "mailbox",
+    [
+        "",
+        "ada",
+        "agent:",
+        "robot:ada",
+        "agent:a b",
+        "agent:a\n",
+        "agent:a\0",
+        "agent:" + "x" * 201,
+        "Agent:ada",
+        " agent:ada",
+        "agent:\ud800",
+    ],
+    ids=lambda text: ascii(text)[:16],
+)
+def test_a_text_that_is_no_mailbox_is_refused_everywhere(store: Corral, mailbox: str) -> None:
+    with refuses(store, Invalid):
+        store.mail.put(mailbox, 1)
+    with refuses(store, Invalid):
+        store.mail.claim(mailbox, owner="o")
+    if mailbox:
+        with refuses(store, Invalid):
+            store.mail.put("agent:ada", 1, sender=mailbox)
+        with refuses(store, Invalid):
+            store.mail.list(mailbox=mailbox)
+        with refuses(store, Invalid):
+            store.mail.list(mailbox=mailbox, all=True)
+
+
+@each_case("mailbox", ["", "ada", "robot:ada", "agent:a\0", "agent:\ud800"], ids=ascii)
+def test_a_text_that_is_no_mailbox_has_no_next_moment_either(store: Corral, mailbox: str) -> None:
+    with refuses(store, Invalid):
+        store.mail.next_due(mailbox)
+
+
+@each_case(
+    "arguments",
+    [
+        {"priority": 101},
+        {"priority": -101},
+        {"key": "a\0b"},
+        {"key": "x" * 201},
+        {"key": "\ud800"},
+        {"expires_at": 1_800_000_000_000},
+        {"expires_at": 1_800_000_000_005, "due_at": 1_800_000_000_005},
+        {"project": "prj\0"},
+        {"project": "\ud800"},
+        {"due_at": -(2**63) - 1},
+        {"expires_at": 2**63},
+    ],
+    ids=lambda arguments: ascii(arguments)[:24],
+)
+def test_an_argument_that_cannot_work_is_refused(store: Corral, arguments: dict[str, Any]) -> None:
+    with refuses(store, Invalid):
+        store.mail.put("agent:ada", "hello", **arguments)
+
+
+@each_case(
+    "body",
+    [
+        "a\0b",
+        ["a\0b"],
+        {"a\0": 1},
+        {"deep": [{"er": "\0"}]},
+        "\ud800",
+        {"\udcff": 1},
+        len,
+        {1: len},
+    ],
+    ids=[
+        "nul",
+        "nul in a list",
+        "nul in a key",
+        "nul deep inside",
+        "half a pair",
+        "half a key",
+        "no json",
+        "no json inside",
+    ],
+)
+def test_a_body_that_cannot_be_kept_is_refused(store: Corral, body: Any) -> None:
+    with refuses(store, Invalid):
+        store.mail.put("agent:ada", body)
+
+
+def test_a_body_nested_without_end_is_refused(store: Corral) -> None:
+    body: list[Any] = []
+    for _ in range(100_000):
+        body = [body]
+    with refuses(store, Invalid):
+        store.mail.put("agent:ada", body)
+
+
+def test_a_body_of_ten_megabytes_is_refused_and_says_what_to_do(store: Corral) -> None:
+    with refuses(store, Invalid) as caught:
+        store.mail.put("agent:ada", "x" * 10_000_000)
+    assert "put it into a file" in str(caught.value)
+    assert caught.value.details["limit"] == 1024 * 1024
+
+
+def test_a_body_of_just_the_largest_size_is_kept(store: Corral) -> None:
+    body = "x" * (1024 * 1024 - 2)
+    assert store.mail.get(store.mail.put("agent:ada", body).id).body == body
+    with refuses(store, Invalid):
+        store.mail.put("agent:ada", body + "x")
+
+
+def test_a_refused_put_uses_up_no_key(store: Corral) -> None:
+    with refuses(store, Invalid):
+        store.mail.put("agent:ada", "\0", key="k")
+    assert store.mail.put("agent:ada", "fine", key="k").body == "fine"
+    assert record(store) == ["letter.put"]

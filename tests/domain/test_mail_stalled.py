@@ -1,0 +1,65 @@
+"""`corral doctor` reports mailboxes whose letters no owner claims."""
+
+from corral.api import Corral
+from corral.kernel.clock import DAY, HOUR, MINUTE, SetClock
+from corral.services.store.health import stalled_mailboxes
+
+
+def stalled(store: Corral) -> list[str]:
+    return [each.mailbox for each in store.mail._stalled(before=store.now() - HOUR)]
+
+
+def test_a_mailbox_is_stalled_when_its_oldest_due_letter_is_not_claimed(
+    store: Corral, clock: SetClock
+) -> None:
+    for mailbox in ("user:ben", "queue:builds", "user:ann"):
+        for number in range(3):
+            store.mail.put(mailbox, number)
+    store.mail.put("agent:later", 1, due_at=store.now() + DAY)
+    assert stalled_mailboxes(store).state == "ok"
+    clock.advance(HOUR + MINUTE)
+    assert stalled(store) == ["queue:builds", "user:ann", "user:ben"]
+    found = stalled_mailboxes(store)
+    assert (found.state, "queue:builds" in found.message, "1h1m" in found.message) == (
+        "warning",
+        True,
+        True,
+    )
+    for mailbox in ("user:ben", "queue:builds", "user:ann"):
+        for letter in store.mail.claim(mailbox, owner="o", limit=3):
+            store.mail.ack(letter)
+    assert stalled_mailboxes(store).state == "ok"
+
+
+def test_a_mailbox_that_is_worked_on_is_not_stalled(store: Corral, clock: SetClock) -> None:
+    store.mail.put("user:ben", "long work", priority=5)
+    store.mail.put("user:ben", "next")
+    store.mail.claim("user:ben", owner="o", lease_ms=4 * HOUR)
+    clock.advance(2 * HOUR)
+    assert stalled(store) == []
+    clock.advance(4 * HOUR)
+    assert stalled(store) == ["user:ben"]
+
+
+def test_a_letter_between_two_attempts_is_not_stalled_but_one_nobody_retries_is(
+    store: Corral, clock: SetClock
+) -> None:
+    letter = store.mail.put("agent:ada", "work")
+    clock.advance(2 * HOUR)
+    (taken,) = store.mail.claim("agent:ada", owner="o")
+    store.mail.fail(taken, "busy", pause_ms=HOUR)
+    assert stalled(store) == []
+    clock.advance(2 * HOUR + MINUTE)
+    assert stalled(store) == ["agent:ada"]
+    assert store.mail.get(letter.id).state == "waiting"
+
+
+def test_a_letter_for_later_does_not_hide_one_of_a_lower_priority(
+    store: Corral, clock: SetClock
+) -> None:
+    store.mail.put("user:ann", "tomorrow", priority=50, due_at=store.now() + DAY)
+    store.mail.put("user:ann", "today")
+    clock.advance(2 * HOUR)
+    assert stalled(store) == ["user:ann"]
+    store.settings.set("mail.stalled_ms", 3 * HOUR)
+    assert stalled_mailboxes(store).state == "ok"

@@ -1,0 +1,344 @@
+"""Machines on a store: joining, heartbeats, silence, and who leads a loop."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from corral.api import Corral
+from corral.domain.nodes import ops
+from corral.domain.nodes.model import NodeState
+from corral.kernel.clock import DAY, MINUTE, SECOND, SetClock
+from corral.kernel.errors import Ambiguous, Held, IllegalMove, Invalid, NotFound
+from corral.kernel.pagination import encode_cursor
+from tests.support.cases import each_case
+from tests.support.store import record, refuses, rows, shared_length, walk
+
+
+def test_a_machine_joins_with_a_lease(store: Corral, clock: SetClock) -> None:
+    node = store.nodes.join("host", "boot-1", owner="d1", slots=4, labels=["gpu", "big", "gpu"])
+    assert node.id.startswith("nod_")
+    assert (node.name, node.boot_id, node.state) == ("host", "boot-1", NodeState.UP)
+    assert (node.owner, node.fence, node.slots) == ("d1", 1, 4)
+    assert node.labels == ["big", "gpu"]
+    assert (node.lease_until, node.joined_at) == (clock.now() + 15 * SECOND, clock.now())
+    assert store.nodes.get(node.id) == node
+    assert record(store) == ["node.join"]
+
+
+def test_the_same_boot_of_the_same_host_is_the_same_node_with_a_new_fence(
+    store: Corral, clock: SetClock
+) -> None:
+    first = store.nodes.join("host", "boot-1", owner="d1", slots=1)
+    clock.advance(5)
+    second = store.nodes.join("host", "boot-1", owner="d2", slots=2, labels=["x"])
+    assert (second.id, second.fence) == (first.id, first.fence + 1)
+    assert (second.owner, second.slots, second.labels) == ("d2", 2, ["x"])
+    assert (second.joined_at, second.seen_at) == (first.joined_at, clock.now())
+    assert record(store) == ["node.join", "node.rejoin"]
+    assert rows(store, "SELECT count(*) FROM nodes") == [(1,)]
+
+
+def test_another_boot_or_another_host_is_another_node(store: Corral) -> None:
+    first = store.nodes.join("host", "boot-1", owner="d")
+    assert store.nodes.join("host", "boot-2", owner="d").id != first.id
+    assert store.nodes.join("other", "boot-1", owner="d").id != first.id
+
+
+@each_case(
+    "arguments",
+    [
+        {"name": ""},
+        {"name": "a\0"},
+        {"name": "x" * 201},
+        {"boot_id": ""},
+        {"boot_id": "\ud800"},
+        {"owner": ""},
+        {"owner": "a\0"},
+        {"slots": -1},
+        {"slots": 10_001},
+        {"labels": ["a\0"]},
+        {"labels": ["\ud800"]},
+        {"lease_ms": 999},
+        {"lease_ms": DAY + 1},
+    ],
+    ids=lambda arguments: ascii(arguments)[:30],
+)
+def test_a_machine_that_cannot_be_one_is_refused(store: Corral, arguments: dict[str, Any]) -> None:
+    given: dict[str, Any] = {"name": "host", "boot_id": "boot", "owner": "d", **arguments}
+    with refuses(store, Invalid):
+        store.nodes.join(given.pop("name"), given.pop("boot_id"), **given)
+
+
+# -- heartbeats ------------------------------------------------------------------------------
+
+
+def test_a_heartbeat_renews_the_lease_and_is_no_event(store: Corral, clock: SetClock) -> None:
+    node = store.nodes.join("host", "boot", owner="d")
+    clock.advance(10 * SECOND)
+    renewed = store.nodes.heartbeat(node, lease_ms=20 * SECOND)
+    assert (renewed.lease_until, renewed.seen_at) == (clock.now() + 20 * SECOND, clock.now())
+    assert (renewed.fence, renewed.state) == (node.fence, NodeState.UP)
+    assert record(store) == ["node.join"]
+
+
+def test_the_heartbeat_of_a_daemon_that_was_replaced_is_refused(store: Corral) -> None:
+    old = store.nodes.join("host", "boot", owner="d1")
+    store.nodes.join("host", "boot", owner="d2")
+    with refuses(store, Held) as caught:
+        store.nodes.heartbeat(old)
+    assert caught.value.details == {"fence": 2, "yours": 1, "owner": "d2"}
+
+
+def test_the_heartbeat_of_a_node_that_was_given_up_is_refused(
+    store: Corral, clock: SetClock
+) -> None:
+    node = store.nodes.join("host", "boot", owner="d")
+    clock.advance(MINUTE)
+    store.nodes.lose_silent()
+    with refuses(store, Held) as caught:
+        store.nodes.heartbeat(node)
+    assert caught.value.details["state"] == "lost"
+
+
+def test_a_heartbeat_that_comes_late_still_counts_while_nobody_gave_the_node_up(
+    store: Corral, clock: SetClock
+) -> None:
+    node = store.nodes.join("host", "boot", owner="d")
+    clock.advance(MINUTE)
+    store.nodes.heartbeat(node)
+    assert store.nodes.lose_silent() == []
+
+
+@each_case("lease_ms", [0, 999, DAY + 1])
+def test_a_heartbeat_with_a_term_out_of_bounds_is_refused(store: Corral, lease_ms: int) -> None:
+    node = store.nodes.join("host", "boot", owner="d")
+    with refuses(store, Invalid):
+        store.nodes.heartbeat(node, lease_ms=lease_ms)
+
+
+# -- leaving and silence ---------------------------------------------------------------------
+
+
+def test_a_node_that_says_good_bye_is_not_lost_later(store: Corral, clock: SetClock) -> None:
+    node = store.nodes.join("host", "boot", owner="d")
+    assert store.nodes.leave(node).state is NodeState.LEFT
+    clock.advance(DAY)
+    assert store.nodes.lose_silent() == []
+    with refuses(store, IllegalMove):
+        store.nodes.leave(node)
+    assert record(store) == ["node.join", "node.leave"]
+
+
+def test_a_daemon_that_was_replaced_cannot_say_good_bye_for_its_successor(store: Corral) -> None:
+    old = store.nodes.join("host", "boot", owner="d1")
+    store.nodes.join("host", "boot", owner="d2")
+    with refuses(store, Held):
+        store.nodes.leave(old)
+
+
+def test_silent_nodes_are_lost_once_their_lease_has_run_out(store: Corral, clock: SetClock) -> None:
+    silent = store.nodes.join("silent", "boot", owner="d")
+    alive = store.nodes.join("alive", "boot", owner="d", lease_ms=MINUTE)
+    clock.advance(15 * SECOND - 1)
+    assert store.nodes.lose_silent() == []
+    clock.advance(1)
+    assert [node.id for node in store.nodes.lose_silent()] == [silent.id]
+    assert store.nodes.lose_silent() == []
+    assert store.nodes.get(silent.id).state is NodeState.LOST
+    assert store.nodes.get(alive.id).state is NodeState.UP
+    assert record(store, silent.id) == ["node.join", "node.lose"]
+
+
+@pytest.mark.parametrize("how", ["leave", "lose"])
+def test_a_node_that_was_gone_joins_again_as_itself(
+    store: Corral, clock: SetClock, how: str
+) -> None:
+    node = store.nodes.join("host", "boot", owner="d")
+    if how == "leave":
+        store.nodes.leave(node)
+    clock.advance(MINUTE)
+    store.nodes.lose_silent()
+    again = store.nodes.join("host", "boot", owner="d")
+    assert (again.id, again.state, again.fence) == (node.id, NodeState.UP, 2)
+
+
+def test_a_sweep_takes_at_most_the_limit_the_longest_silent_first(
+    store: Corral, clock: SetClock
+) -> None:
+    for n in (2, 0, 1):
+        store.nodes.join(f"host{n}", "boot", owner="d", lease_ms=(n + 1) * SECOND)
+    clock.advance(MINUTE)
+    assert [node.name for node in store.nodes.lose_silent(limit=2)] == ["host0", "host1"]
+    assert [node.name for node in store.nodes.lose_silent(limit=2)] == ["host2"]
+    with refuses(store, Invalid):
+        store.nodes.lose_silent(limit=0)
+
+
+def test_a_heartbeat_that_commits_during_a_sweep_saves_its_node(
+    store: Corral, clock: SetClock
+) -> None:
+    node = store.nodes.join("host", "boot", owner="d")
+    clock.advance(MINUTE)
+    lost: list[Any] = []
+    sweep = threading.Thread(target=lambda: lost.extend(store.nodes.lose_silent()))
+    with store.transaction() as tx:
+        ops.heartbeat(tx, node)
+        sweep.start()
+        sweep.join(0.3)  # it passes over the node, or it waits for what is done here
+    sweep.join()
+    assert lost == []
+    assert store.nodes.get(node.id).state is NodeState.UP
+
+
+# -- looking ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [1, 2, 50])
+def test_nodes_are_listed_newest_first(store: Corral, limit: int) -> None:
+    made = [store.nodes.join(f"host{n}", "boot", owner="d") for n in range(5)]
+    assert walk(store.nodes.list, limit=limit) == made[::-1]
+    found = walk(
+        store.nodes.list, limit=2, between=lambda: store.nodes.join("late", "boot", owner="d")
+    )
+    assert found == made[::-1]
+
+
+@each_case("cursor", ["", "x", encode_cursor(1)])
+def test_a_text_that_is_no_cursor_is_refused(store: Corral, cursor: str) -> None:
+    with refuses(store, Invalid):
+        store.nodes.list(after=cursor)
+
+
+def test_an_id_may_be_shortened_to_what_is_unique(store: Corral, clock: SetClock) -> None:
+    first = store.nodes.join("a", "boot", owner="d")
+    clock.advance(DAY)
+    second = store.nodes.join("b", "boot", owner="d")
+    shared = shared_length(first.id, second.id)
+    assert store.nodes.get(second.id[: shared + 1]) == second
+    with refuses(store, Ambiguous) as caught:
+        store.nodes.get(first.id[:shared])
+    assert caught.value.details["candidates"] == [first.id, second.id]
+    with refuses(store, NotFound):
+        store.nodes.get("nod_zzz")
+    with refuses(store, Invalid):
+        store.nodes.get("nod_!")
+
+
+# -- who leads -------------------------------------------------------------------------------
+
+
+def test_the_first_who_asks_leads(store: Corral, clock: SetClock) -> None:
+    lead = store.nodes.take_lead("scheduler", owner="a")
+    assert (lead.name, lead.owner, lead.fence) == ("scheduler", "a", 1)
+    assert lead.lease_until == clock.now() + 15 * SECOND
+
+
+def test_while_one_leads_another_is_refused_and_told_who_and_until_when(store: Corral) -> None:
+    lead = store.nodes.take_lead("scheduler", owner="a")
+    with refuses(store, Held) as caught:
+        store.nodes.take_lead("scheduler", owner="b")
+    assert caught.value.details == {"owner": "a", "lease_until": lead.lease_until}
+    assert store.nodes.take_lead("courier", owner="b").owner == "b"
+
+
+def test_the_one_who_leads_goes_on_with_the_same_fence(store: Corral, clock: SetClock) -> None:
+    store.nodes.take_lead("scheduler", owner="a")
+    clock.advance(10 * SECOND)
+    again = store.nodes.take_lead("scheduler", owner="a")
+    assert (again.fence, again.lease_until) == (1, clock.now() + 15 * SECOND)
+
+
+def test_a_lead_that_ran_out_goes_to_whoever_asks_with_a_higher_fence(
+    store: Corral, clock: SetClock
+) -> None:
+    store.nodes.take_lead("scheduler", owner="a")
+    clock.advance(15 * SECOND - 1)
+    with refuses(store, Held):
+        store.nodes.take_lead("scheduler", owner="b")
+    clock.advance(1)
+    assert store.nodes.take_lead("scheduler", owner="b").fence == 2
+    with refuses(store, Held):
+        store.nodes.take_lead("scheduler", owner="a")
+
+
+def test_a_lead_that_is_yielded_may_be_taken_at_once(store: Corral) -> None:
+    store.nodes.take_lead("scheduler", owner="a")
+    assert store.nodes.yield_lead("scheduler", owner="b") is False
+    assert store.nodes.yield_lead("scheduler", owner="a") is True
+    lead = store.nodes.take_lead("scheduler", owner="b")
+    assert (lead.owner, lead.fence) == ("b", 2)
+    assert store.nodes.yield_lead("scheduler", owner="a") is False
+    assert store.nodes.yield_lead("nothing", owner="a") is False
+
+
+@each_case(
+    ("name", "owner", "lease_ms"),
+    [
+        ("", "a", 15_000),
+        ("n\0", "a", 15_000),
+        ("\ud800", "a", 15_000),
+        ("n", "", 15_000),
+        ("n", "a\0", 15_000),
+        ("n", "a", 1),
+        ("n", "a", DAY + 1),
+    ],
+    ids=range(7),
+)
+def test_a_lead_that_cannot_be_one_is_refused(
+    store: Corral, name: str, owner: str, lease_ms: int
+) -> None:
+    with refuses(store, Invalid):
+        store.nodes.take_lead(name, owner=owner, lease_ms=lease_ms)
+
+
+@each_case(("name", "owner"), [("n\0", "a"), ("n", "a\0"), ("\ud800", "a")], ids=ascii)
+def test_a_yield_that_names_nobody_is_refused(store: Corral, name: str, owner: str) -> None:
+    with refuses(store, Invalid):
+        store.nodes.yield_lead(name, owner=owner)
+
+
+def test_a_lead_is_no_event(store: Corral) -> None:
+    store.nodes.take_lead("scheduler", owner="a")
+    store.nodes.yield_lead("scheduler", owner="a")
+    assert record(store) == []
+
+
+def test_labels_of_a_node_come_back_as_a_list(store: Corral) -> None:
+    node = store.nodes.join("host", "boot", owner="d", labels=["ü", "a b"])
+    assert store.nodes.get(node.id).labels == ["a b", "ü"]
+
+
+# -- heartbeat and leads in one ----------------------------------------------------------------
+
+
+def test_a_beat_renews_the_lease_and_takes_the_leads_that_nobody_has(
+    store: Corral, clock: SetClock
+) -> None:
+    mine = store.nodes.join("here", "boot", owner="d1")
+    theirs = store.nodes.join("there", "boot", owner="d2")
+    store.nodes.take_lead("courier", owner="d2")
+    clock.advance(SECOND)
+    beat = store.nodes.beat(mine, leads=["scheduler", "courier"], lease_ms=20 * SECOND)
+    assert beat.node.lease_until == clock.now() + 20 * SECOND
+    assert [(lead.name, lead.owner) for lead in beat.leads] == [
+        ("courier", "d2"),
+        ("scheduler", "d1"),
+    ]
+    clock.advance(16 * SECOND)
+    beat = store.nodes.beat(mine, leads=["scheduler", "courier"])
+    assert {lead.owner for lead in beat.leads} == {"d1"}
+    with refuses(store, Held):
+        store.nodes.take_lead("courier", owner="d2")
+    assert [lead.name for lead in store.nodes.leaders()] == ["courier", "scheduler"]
+    assert store.nodes.serving("there") is None, "its lease has run out"
+    assert store.nodes.serving("here") == beat.node
+    assert store.nodes.get(theirs.id).state is NodeState.UP, "nobody has said that it is lost"
+
+
+def test_a_beat_that_comes_too_late_takes_no_lead(store: Corral) -> None:
+    old = store.nodes.join("here", "boot", owner="d1")
+    store.nodes.join("here", "boot", owner="d2")
+    with refuses(store, Held):
+        store.nodes.beat(old, leads=["scheduler"])
+    assert store.nodes.leaders() == []

@@ -1,0 +1,397 @@
+"""The books of what runs wrote, on both engines."""
+
+from pathlib import Path
+
+import pytest
+
+from corral.adapters.output.seal import seal
+from corral.adapters.process import host
+from corral.api import Corral
+from corral.config import run_folder
+from corral.kernel.clock import DAY, MINUTE, SetClock
+from corral.kernel.errors import Conflict, IllegalMove, Invalid, NotFound, Refused
+from corral.kernel.exit_status import End
+from tests.support.outputs import KEY, follow_all
+from tests.support.runs import add_run, running
+from tests.support.store import record, refuses, rows, unchanged, walk
+
+RUN = "run_1"
+
+
+def begun(store: Corral, data: bytes = b"one\ntwo\n", run: str = RUN) -> Path:
+    """A run with an output in its folder, on this machine."""
+    folder = run_folder(run)
+    folder.mkdir(parents=True, mode=0o700)
+    (folder / "output").write_bytes(data)
+    store.outputs.begin(run, host=host(), folder=str(folder))
+    return folder
+
+
+def test_an_output_begins_once(store: Corral) -> None:
+    first = store.outputs.begin(RUN, host="a", folder="/x", mode="pty")
+    with unchanged(store):
+        assert store.outputs.begin(RUN, host="a", folder="/x", mode="pty") == first
+    assert (first.state, first.bytes, first.cut_bytes, first.mode) == ("open", 0, 0, "pty")
+    with refuses(store, Conflict) as refused:
+        store.outputs.begin(RUN, host="b", folder="/x")
+    assert "on a in /x" in refused.value.message
+
+
+def test_a_run_whose_machine_is_gone_begins_again_elsewhere(store: Corral) -> None:
+    store.outputs.begin(RUN, host="a", folder="/x")
+    store.outputs.lose(RUN, "its machine is gone")
+    again = store.outputs.begin(RUN, host="b", folder="/y")
+    assert (again.state, again.host, again.folder, again.reason) == ("open", "b", "/y", None)
+    assert record(store, RUN) == ["output.begin", "output.lose", "output.reopen"]
+
+
+def test_progress_is_told_without_an_event_and_only_while_it_is_open(store: Corral) -> None:
+    begun(store)
+    told = record(store)
+    assert store.outputs.progress(RUN, 500) is True
+    assert store.outputs.get(RUN).bytes == 500
+    assert record(store) == told
+    store.outputs.seal_folder(RUN)
+    with unchanged(store):
+        assert store.outputs.progress(RUN, 900) is False
+        assert store.outputs.progress("run_unknown", 1) is False
+    with refuses(store, Invalid):
+        store.outputs.progress(RUN, -1)
+
+
+def test_sealing_packs_the_files_and_tells_the_store(store: Corral, clock: SetClock) -> None:
+    folder = begun(store, b"token " + KEY + b"\nsecond\n")
+    clock.advance(MINUTE)
+    row = store.outputs.seal_folder(RUN)
+    assert (row.state, row.lines, row.utf8, row.cut_bytes) == ("sealed", 2, 1, 0)
+    assert row.bytes == len(KEY) + 14
+    assert row.head == row.tail == "token [redacted]\nsecond\n"
+    assert row.sealed_at == clock.now()
+    assert sorted(file.name for file in folder.iterdir()) == ["output.zst"]
+    assert store.outputs.index(RUN).sha256 == row.sha256
+    assert store.outputs.open(RUN).lines(0, 5) == [b"token [redacted]", b"second"]
+    assert rows(store, "SELECT count(*) FROM output_chunks") == [
+        (1 if store.outputs._database.keeps_output else 0,)
+    ]
+
+
+def test_sealing_a_second_time_changes_nothing(store: Corral) -> None:
+    folder = begun(store)
+    first = store.outputs.seal_folder(RUN)
+    with unchanged(store):
+        assert store.outputs.seal_folder(RUN) == first
+        assert store.outputs.seal(RUN, store.outputs.index(RUN)) == first
+    (folder / "output").write_bytes(b"one\ntwo\n")  # as if the last step had not been reached
+    store.outputs.seal_folder(RUN)
+    assert not (folder / "output").exists()
+
+
+def test_standard_error_is_kept_apart_and_sealed_with_it(store: Corral) -> None:
+    folder = begun(store, b"{}\n")
+    (folder / "errors").write_bytes(b"warning: x\n")
+    row = store.outputs.seal_folder(RUN)
+    assert row.errors_bytes
+    assert sorted(file.name for file in folder.iterdir()) == ["errors.zst", "output.zst"]
+    assert store.outputs.open(RUN, stream="errors").tail(5) == [b"warning: x"]
+
+
+def test_what_a_shared_store_keeps_is_read_without_the_files(store: Corral) -> None:
+    folder = begun(store, b"".join(b"line %d\n" % n for n in range(200_000)))
+    (folder / "errors").write_bytes(b"oops\n")
+    store.outputs.seal_folder(RUN)
+    for file in folder.iterdir():
+        file.unlink()
+    if not store.outputs._database.keeps_output:
+        with pytest.raises(NotFound, match="files are gone"):
+            store.outputs.open(RUN)
+        assert store.outputs.seal_folder(RUN).state == "lost"
+        return
+    with unchanged(store):
+        reader = store.outputs.open(RUN)
+        assert reader.lines(123_456, 2) == [b"line 123456", b"line 123457"]
+        assert reader.tail(1) == [b"line 199999"]
+        assert reader.bytes(0, 7) == b"line 0\n"
+        assert next(reader.follow(7, over=lambda: True)).text.startswith(b"line 1\nline 2\n")
+        assert store.outputs.open(RUN, stream="errors").tail(1) == [b"oops"]
+        assert store.outputs.seal_folder(RUN).state == "sealed"
+
+
+def test_a_sealed_file_of_several_chunks_comes_back_whole(store: Corral) -> None:
+    import os
+
+    data = os.urandom(2_500_000)
+    folder = begun(store, data)
+    store.outputs.seal_folder(RUN)
+    if store.outputs._database.keeps_output:
+        assert rows(store, "SELECT count(*) FROM output_chunks") == [(3,)]
+        (folder / "output.zst").unlink()
+    assert store.outputs.open(RUN).bytes(0, len(data)) == data
+
+
+def test_an_output_on_another_machine_is_said_to_be_there(store: Corral) -> None:
+    store.outputs.begin(RUN, host="far-away", folder="/x")
+    with refuses(store, Refused) as refused:
+        store.outputs.open(RUN)
+    assert "far-away" in refused.value.message
+    with refuses(store, Refused) as refused:
+        store.outputs.seal_folder(RUN)
+    assert "far-away" in refused.value.message
+
+
+def test_an_output_whose_folder_is_gone_is_lost_with_that_reason(store: Corral) -> None:
+    folder = begun(store)
+    (folder / "output").unlink()
+    row = store.outputs.seal_folder(RUN)
+    assert (row.state, row.reason) == ("lost", f"there is no output in {folder}")
+    with pytest.raises(NotFound, match="there is no output in"):
+        store.outputs.open(RUN)
+    begun(store, run="run_2")
+    (run_folder("run_2") / "output").unlink()
+    run_folder("run_2").rmdir()
+    assert store.outputs.seal_folder("run_2").state == "lost"
+
+
+def test_an_output_that_is_not_there_says_what_is_left_to_do(store: Corral) -> None:
+    folder = begun(store)
+    (folder / "output").rename(folder / "away")
+    with refuses(store, NotFound) as refused:
+        store.outputs.open(RUN)
+    assert f"put them into {folder} from a copy" in refused.value.message
+    assert f"`corral show {RUN}`" in refused.value.message
+    (folder / "away").rename(folder / "output")
+    store.outputs.seal_folder(RUN)
+    with refuses(store, NotFound) as refused:
+        store.outputs.open(RUN, stream="errors")
+    assert f"`corral logs {RUN}`" in refused.value.message
+    store.outputs.lose(RUN, "its disk is gone")
+    (folder / "output.zst").unlink()
+    with refuses(store, NotFound) as refused:
+        store.outputs.open(RUN)
+    assert "its disk is gone. How it begins and ends is kept: `corral db sql" in str(refused.value)
+    store.outputs.delete(RUN)
+    with refuses(store, NotFound) as refused:
+        store.outputs.open(RUN)
+    assert f"`corral show {RUN}`" in refused.value.message
+
+
+def test_what_was_lost_and_is_found_again_is_sealed(store: Corral) -> None:
+    begun(store)
+    store.outputs.lose(RUN, "its machine is gone")
+    assert store.outputs.seal_folder(RUN).state == "sealed"
+    assert store.outputs.get(RUN).reason is None
+
+
+def test_a_growing_output_is_read_and_followed_across_sealing(store: Corral) -> None:
+    folder = begun(store, b"one\n")
+    reader = store.outputs.open(RUN)
+    follower = reader.follow(
+        over=lambda: store.outputs.get(RUN).state != "open", wait=lambda seconds: None
+    )
+    assert next(follower).text == b"one\n"
+    with (folder / "output").open("ab") as file:
+        file.write(b"two\n")
+    assert next(follower).text == b"two\n"
+    with (folder / "output").open("ab") as file:
+        file.write(b"three\n")
+    store.outputs.seal_folder(RUN)
+    assert b"".join(piece.text for piece in follower) == b"three\n"
+    assert reader.lines(0, 9) == [b"one", b"two", b"three"]
+    assert follow_all(store.outputs.open(RUN)) == b"one\ntwo\nthree\n"
+
+
+def test_only_what_is_not_sealed_takes_chunks(store: Corral) -> None:
+    begun(store)
+    store.outputs.add_chunk(RUN, 0, b"early")
+    store.outputs.add_chunk(RUN, 0, b"again")
+    assert store.outputs.chunk(RUN, 0) == b"again"
+    store.outputs.add_chunk(RUN, 7, b"beyond the end")
+    store.outputs.seal_folder(RUN)
+    with pytest.raises(NotFound):
+        store.outputs.chunk(RUN, 7)
+    with refuses(store, Conflict):
+        store.outputs.add_chunk(RUN, 0, b"late")
+    with refuses(store, NotFound):
+        store.outputs.add_chunk("run_unknown", 0, b"x")
+
+
+def test_the_output_of_a_run_that_goes_on_is_not_deleted(store: Corral) -> None:
+    run = running(store)
+    with refuses(store, Conflict) as caught:
+        store.outputs.delete(run.id)
+    assert "stop it first" in caught.value.message
+    store.runs.end(run, End(exit_code=0))
+    assert store.outputs.delete(run.id).state == "deleted"
+
+
+@pytest.mark.parametrize("data", [b"", b"x" * (1024 * 1024 + 1)])
+def test_a_chunk_has_its_bounds(store: Corral, data: bytes) -> None:
+    begun(store)
+    with refuses(store, Invalid):
+        store.outputs.add_chunk(RUN, 0, data)
+    with refuses(store, Invalid):
+        store.outputs.add_chunk(RUN, 0, b"x", stream="other")
+
+
+def test_another_text_is_not_sealed_over_the_first(store: Corral, tmp_path: Path) -> None:
+    begun(store)
+    store.outputs.seal_folder(RUN)
+    (tmp_path / "output").write_bytes(b"something else")
+    with refuses(store, IllegalMove):
+        store.outputs.seal(RUN, seal(tmp_path))
+
+
+def test_deleting_removes_rows_files_and_log_and_says_so(store: Corral, clock: SetClock) -> None:
+    folder = begun(store)
+    store.outputs.log(RUN, "info", "hello")
+    store.outputs.seal_folder(RUN)
+    row = store.outputs.delete(RUN)
+    assert (row.state, row.head, row.tail, row.deleted_at) == ("deleted", None, None, clock.now())
+    assert not folder.exists()
+    assert store.outputs.get(RUN).folder is None
+    assert rows(store, "SELECT count(*) FROM output_chunks") == [(0,)]
+    assert store.outputs.log_lines(RUN).items == []
+    with unchanged(store):
+        store.outputs.delete(RUN)
+        with pytest.raises(NotFound, match="was deleted"):
+            store.outputs.open(RUN)
+    assert store.outputs.forget(RUN) is True
+    with pytest.raises(NotFound):
+        store.outputs.get(RUN)
+    assert record(store, RUN)[-3:] == ["output.delete", "output.clear", "output.forget"]
+
+
+def test_files_on_another_machine_wait_for_that_machine(store: Corral) -> None:
+    store.outputs.begin(RUN, host="far-away", folder="/srv/runs/run_1")
+    store.outputs.delete(RUN)
+    assert store.outputs.get(RUN).folder == "/srv/runs/run_1"
+    assert store.outputs.forget(RUN) is False
+    assert [row.id for row in store.outputs._uncleared(host="far-away")] == [RUN]
+
+
+def test_no_folder_is_removed_that_is_not_the_runs_own(store: Corral, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("x")
+    store.outputs.begin(RUN, host=host(), folder=str(precious))
+    store.outputs.delete(RUN)
+    link = tmp_path / "runs" / "run_2"
+    link.parent.mkdir()
+    link.symlink_to(precious)
+    store.outputs.begin("run_2", host=host(), folder=str(link))
+    store.outputs.delete("run_2")
+    assert (precious / "file").read_text() == "x"
+
+
+def test_old_outputs_are_deleted_by_their_retention(store: Corral, clock: SetClock) -> None:
+    old = begun(store)
+    store.outputs.seal_folder(RUN)
+    clock.advance(90 * DAY)
+    begun(store, run="run_2")
+    store.outputs.seal_folder("run_2")
+    begun(store, run="run_3")
+    clock.advance(1)
+    with unchanged(store):
+        assert {p.table: p.rows for p in store.db.prune(dry_run=True)}["outputs"] == 1
+    assert {p.table: p.rows for p in store.db.prune()}["outputs"] == 1
+    assert store.outputs.get(RUN).state == "deleted"
+    assert not old.exists()
+    assert store.outputs.get("run_2").state == "sealed"
+    clock.advance(365 * DAY)
+    store.db.prune()
+    assert store.outputs.get("run_3").state == "open", "what is open is never forgotten"
+
+
+def test_open_outputs_of_a_host_are_listed_in_pages(store: Corral) -> None:
+    for n in range(5):
+        store.outputs.begin(f"run_{n}", host="a", folder="/x")
+    store.outputs.begin("run_other", host="b", folder="/x")
+    store.outputs.lose("run_2", "gone")
+    listed = walk(lambda **page: store.outputs.unsealed(host="a", **page))
+    assert [row.id for row in listed] == ["run_0", "run_1", "run_3", "run_4"]
+
+
+# -- the log ------------------------------------------------------------------------------------
+
+
+def test_a_log_is_read_behind_a_line_and_from_a_level_on(store: Corral) -> None:
+    for level in ("debug", "info", "warn", "error"):
+        store.outputs.log(RUN, level, f"{level} it is", metadata={"n": [1, None]}, source="keeper")
+    store.outputs.log("run_other", "error", "elsewhere")
+    first = store.outputs.log_lines(RUN, limit=3)
+    assert [line.level for line in first.items] == ["debug", "info", "warn"]
+    assert first.items[0].metadata == {"n": [1, None]}
+    assert first.items[0].source == "keeper"
+    rest = store.outputs.log_lines(RUN, after=first.next)
+    assert [line.message for line in rest.items] == ["error it is"]
+    assert store.outputs.log_lines(RUN, after=rest.next).next == rest.next
+    for count, level in enumerate(("error", "warn", "info", "debug"), 1):
+        assert len(store.outputs.log_lines(RUN, level=level).items) == count
+    with refuses(store, Invalid):
+        store.outputs.log_lines(RUN, level="fatal")
+    with refuses(store, Invalid):
+        store.outputs.log(RUN, "fatal", "x")
+
+
+def test_any_message_can_be_logged(store: Corral) -> None:
+    line = store.outputs.log(RUN, "info", "a\0b \ud800 ü")
+    assert line.message == "a\ufffdb ? ü"
+    long = store.outputs.log(RUN, "info", "ü" * 100_000)
+    assert len(long.message.encode()) <= 64 * 1024
+    assert long.message.endswith("bytes here]")
+    assert store.outputs.log(RUN, "info", "").message == ""
+    assert [line.metadata for line in store.outputs.log_lines(RUN).items] == [None] * 3
+
+
+def test_what_looks_like_a_key_is_not_logged(store: Corral) -> None:
+    key = KEY.decode()
+    line = store.outputs.log(RUN, "info", f"token {key}", metadata={"a": f"x {key}", "b": 1})
+    assert line.message == "token [redacted]"
+    assert line.metadata == {"a": "x [redacted]", "b": 1}
+    torn = {
+        "a": ["-----BEGIN PRIVATE KEY-----\nMIIB"],
+        "b": "MIIB\n-----END PRIVATE KEY-----",
+    }
+    assert store.outputs.log(RUN, "info", "x", metadata=torn).metadata == {"redacted": True}
+
+
+def test_a_run_without_an_output_is_erased_too(store: Corral) -> None:
+    from corral.domain.outputs import ops
+
+    store.outputs.log(RUN, "info", "hello")
+    begun(store, run="run_2")
+    with store.transaction() as tx:
+        assert ops.erase(tx, RUN, "its run was deleted") is None
+        gone = ops.erase(tx, "run_2", "its run was deleted")
+    assert gone is not None
+    assert (gone.state, gone.reason) == ("deleted", "its run was deleted")
+    assert store.outputs.log_lines(RUN).items == []
+    assert store.outputs.clear_deleted() == 1
+    assert not run_folder("run_2").exists()
+
+
+def test_many_lines_are_logged_at_once_or_none(store: Corral) -> None:
+    assert store.outputs.log_many(RUN, [("info", "a", None), ("warn", "b", {"x": 1})]) == 2
+    with refuses(store, Invalid):
+        store.outputs.log_many(RUN, [("info", "c", None), ("fatal", "d", None)])
+    assert [line.message for line in store.outputs.log_lines(RUN).items] == ["a", "b"]
+
+
+def test_a_log_line_wakes_who_waits_and_is_no_event(store: Corral) -> None:
+    with store.listening() as listener:
+        store.outputs.log(RUN, "info", "hello")
+        assert listener.wait(10)
+    assert record(store) == []
+
+
+def test_the_number_of_a_log_line_is_given_out_once_whatever_is_deleted(store: Corral) -> None:
+    first, second = add_run(store, "completed"), add_run(store, "completed")
+    for run in (first, second):
+        store.outputs.begin(run, host="elsewhere", folder=f"/srv/{run}")
+    ids = [store.outputs.log(run, "info", "secret-ish").id for run in (first, second, second)]
+    store.runs.delete(second)
+    assert rows(store, "SELECT run_id, message FROM log_lines WHERE run_id <> :id", id=first) == (
+        [("", "")]
+    )
+    assert store.outputs.log(first, "info", "later").id not in ids
+    store.runs.delete(first)
+    assert rows(store, "SELECT count(*) FROM log_lines") == [(1,)], "the newest holds the place"

@@ -1,0 +1,325 @@
+"""One project as one file: all of it, nothing of others, whole or not there."""
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import corral
+from corral import config
+from corral.adapters import process
+from corral.adapters.providers.facts import Used
+from corral.api import Corral
+from corral.db.write_fence import content
+from corral.domain.insights.project_scope import LEFT_OUT, OF_PROJECT
+from corral.kernel.clock import DAY, YEAR, SetClock
+from corral.kernel.errors import Invalid, NotFound
+from tests.domain.test_store_verify import faults
+from tests.support.cli import Cli
+from tests.support.outputs import KEY
+from tests.support.runs import add_launch, add_run
+from tests.support.store import refuses, rows, unchanged
+
+pytestmark = pytest.mark.slow
+
+TEXT = b"what the heron printed\n" * 20_000
+
+
+def fill(store: Corral, project: str, word: str, *, agent: str) -> str:
+    """Something of most tables, all with one word in it; gives a run with sealed output."""
+    store.agents.create(agent, role="builder", command="cat", instructions=f"{word} instructions")
+    session = store.sessions.open(agent, project=project, title=f"{word} session")
+    for n in range(3):
+        store.sessions.append(session, "user", f"{word} turn {n}")
+    store.sessions.set_state(session, "branch", f"{word} branch")
+    store.sessions.append(store.sessions.fork(session, 1), "user", f"{word} fork")
+    store.mail.put(f"session:{session.id}", f"{word} for the session")
+    store.mail.put("agent:all", f"{word} letter", project=project)
+    store.search.catch_up()
+    store.sessions.append(session, "user", f"{word} after the index")
+    run = add_run(store, "completed", project_id=project, title=f"{word} run")
+    add_launch(store, run)
+    folder = config.run_folder(run)
+    config.make_private_folder(folder)
+    (folder / "output").write_bytes(TEXT.replace(b"heron", word.encode()))
+    (folder / "errors").write_bytes(f"{word} error\n".encode())
+    store.outputs.begin(run, host=process.host(), folder=str(folder))
+    store.outputs.log(run, "warn", f"{word} line")
+    store.outputs.seal_folder(run)
+    for cost in (5, 7):
+        used = Used(model="m", input=1, cost_micros=cost)
+        store.charges.add(
+            used, run_id=run, session_id=session.id, project_id=project,
+            agent_id=store.agents.get(agent).id,
+        )  # fmt: skip
+    store.schedules.create("agent:all", f"{word} schedule", every_ms=DAY, project=project)
+    store.settings.set("runs.keep_ms", DAY, scope=f"project:{project}")
+    store.budgets.set(f"project:{project}", 1_000_000)
+    store.notes.add(f"{word} note", project=project)
+    store.questions.ask(f"Which {word}?", asker="agent:all", project=project)
+    store.decisions.record(f"{word} decision", author="agent:all", project=project)
+    store.tasks.declare(project, [{"key": "a", "title": f"{word} a"},
+                                  {"key": "b", "depends_on": ["a"]}])  # fmt: skip
+    group = store.groups.create(f"{word}-crew", members=["user:eve"], project=project)
+    post = store.groups.post(group.id, f"{word} post", author="user:eve")
+    store.groups.react(group.id, post.number, "up", member="user:eve")
+    store.locks.acquire(project, f"src/{word}", "user:eve")
+    store.locks.touch(project, f"src/{word}", "user:eve")
+    return run
+
+
+@pytest.fixture
+def heron(store: Corral, tmp_path: Path) -> tuple[str, str]:
+    """A project and its run with output, beside another project and what belongs to none."""
+    ids = []
+    for word, agent in (("heron", "ada"), ("osprey", "ben")):
+        (tmp_path / word).mkdir()
+        project = store.projects.register(tmp_path / word, prompt=f"{word} prompt").id
+        ids.append((project, fill(store, project, word, agent=agent)))
+    store.mail.put("agent:all", "osprey without a project")
+    store.notes.add("osprey for everyone")
+    store.secrets.set("osprey", "env:OSPREY_TOKEN")
+    store.tokens.create("osprey", scope="read")
+    store.alerts.add(["crashed"], target_kind="webhook", target="http://127.0.0.1/osprey")
+    store.settings.set("mail.keep_ms", 40 * DAY)
+    return ids[0]
+
+
+def test_every_table_is_exported_or_left_out_for_a_reason() -> None:
+    assert {*OF_PROJECT} | {*LEFT_OUT} == {table.name for table in content()}
+    assert not {*OF_PROJECT} & {*LEFT_OUT}
+
+
+def test_it_is_a_store_with_all_of_the_project(
+    store: Corral, clock: SetClock, heron: tuple[str, str], tmp_path: Path
+) -> None:
+    project, run = heron
+    with unchanged(store):
+        made = store.projects.export(project, tmp_path / "heron.db")
+    assert (made.project_id, made.outputs, made.outputs_missing) == (project, 1, 0)
+    for table, condition in OF_PROJECT.items():
+        if table not in ("totals", "output_chunks"):
+            where = condition.format(project=project)
+            counted = rows(store, f"SELECT count(*) FROM {table} WHERE {where}")[0][0]
+            assert made.rows.get(table, 0) == counted, table
+    sent = config.home() / "channels" / "sent" / store.agents.get("ada").id / "1" / "report.txt"
+    config.make_private_folder(sent.parent)
+    sent.write_text("the report")
+    os.utime(sent, (0, 0))
+    assert {*made.rows} >= {"turns", "edges", "reactions", "passages", "log_lines", "events"}
+    with corral.open(Path(made.file), clock=clock) as copy:
+        for table in OF_PROJECT:
+            assert rows(copy, f"SELECT count(*) FROM {table}") == [(made.rows.get(table, 0),)]
+        assert [each.id for each in copy.projects.list().items] == [project]
+        assert copy.runs.get(run) == store.runs.get(run)
+        assert [a.name for a in copy.agents.list().items] == ["ada"]
+        assert copy.outputs.open(run).size == len(TEXT)
+        errors = copy.outputs.open(run, stream="errors")
+        assert errors.bytes(0, 100) == b"heron error\n"
+        assert len(copy.search.find("heron").items) == len(
+            store.search.find("heron", project=project).items
+        )
+        for scope in ("all", f"project:{project}", "model:m", f"run:{run}"):
+            assert copy.charges.total(scope).cost_micros == 12, scope
+        assert faults(copy) == []
+        # It may work on and be pruned; the files of the store that it came from stay.
+        copy.sessions.append(copy.sessions.list().items[0], "user", "a kingfisher")
+        assert len(copy.search.find("kingfisher").items) == 1
+        clock.advance(YEAR)
+        copy.db.prune()
+        assert copy.mail.put("agent:ada", "new").body == "new"
+        assert (config.run_folder(run) / "output.zst").exists()
+        assert sent.exists()
+
+
+def test_nothing_of_others_is_in_any_byte_of_it(
+    store: Corral, heron: tuple[str, str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    made = store.projects.export(heron[0], folder / "heron.db")
+    assert os.listdir(folder) == ["heron.db"]
+    assert stat.S_IMODE(Path(made.file).stat().st_mode) == 0o600
+    data = Path(made.file).read_bytes()
+    assert b"heron turn" in data
+    other = next(each for each in store.projects.list().items if each.id != heron[0])
+    assert b"osprey" not in data.lower().replace(str(tmp_path).encode(), b"")
+    assert other.id.encode() not in data
+
+
+def test_what_looks_like_a_key_or_is_a_secret_is_not_in_it(
+    store: Corral, heron: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what came into the store before anybody knew that it is one."""
+    project, _ = heron
+    monkeypatch.setenv("HERON", "tuesday-is-no-word")
+    store.secrets.set("heron", "env:HERON")
+    key = KEY.decode()
+    store.mail.put("agent:all", {"deep": ["it is tuesday-is-no-word"]}, project=project)
+    with store.transaction() as tx:
+        from corral.db.statement import Statement
+
+        tx.run(Statement("UPDATE runs SET reason = :key"), key=f"because of {key}")
+    data = Path(store.projects.export(project, tmp_path / "x.db").file).read_bytes()
+    assert KEY not in data
+    assert b"tuesday-is-no-word" not in data
+    with corral.open(tmp_path / "x.db") as copy:
+        assert copy.runs.list().items[0].reason == "because of [redacted]"
+        bodies = [letter.body for letter in copy.mail.list().items]
+        assert {"deep": ["it is [redacted]"]} in bodies
+
+
+def test_it_is_of_one_moment_while_others_write(
+    store: Corral, heron: tuple[str, str], tmp_path: Path
+) -> None:
+    project, _ = heron
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            session = store.sessions.open(project=project)
+            store.sessions.append_many(session, [{"role": "user", "content": "x"}] * 5)
+            store.charges.add(Used(model="m", input=1), project_id=project)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for n in range(3):
+            made = store.projects.export(project, tmp_path / f"{n}.db")
+            with corral.open(Path(made.file)) as copy:
+                assert faults(copy) == []
+    finally:
+        stop.set()
+        writer.join()
+
+
+def test_output_that_is_not_here_is_said_to_be_missing(
+    store: Corral, engine: str, heron: tuple[str, str], tmp_path: Path
+) -> None:
+    (config.run_folder(heron[1]) / "output.zst").unlink()
+    made = store.projects.export(heron[0], tmp_path / "x.db")
+    # PostgreSQL has it, too.
+    assert (made.outputs, made.outputs_missing) == ((0, 1) if engine == "sqlite" else (1, 0))
+
+
+def test_totals_of_charges_that_are_gone_go_along(
+    store: Corral, clock: SetClock, heron: tuple[str, str], tmp_path: Path
+) -> None:
+    clock.advance(YEAR + DAY)
+    store.charges.add(Used(model="m", input=1, cost_micros=1), project_id=heron[0])
+    store.db.prune()
+    made = store.projects.export(heron[0], tmp_path / "x.db")
+    with corral.open(Path(made.file), clock=clock) as copy:
+        assert copy.charges.total("all").cost_micros == 13
+        assert copy.charges.total("model:m").cost_micros == 1, "of the charges that are left"
+        assert faults(copy) == []
+
+
+# -- whole, or not there ---------------------------------------------------------------------------
+
+
+def test_a_name_that_is_taken_or_cannot_be_written_is_refused(
+    store: Corral, heron: tuple[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "precious").write_text("precious")
+    for name in ("precious", "missing/x.db", "heron"):
+        with refuses(store, Invalid):
+            store.projects.export(heron[0], tmp_path / name)
+    assert (tmp_path / "precious").read_text() == "precious"
+    with refuses(store, NotFound):
+        store.projects.export("prj_00", tmp_path / "x.db")
+    assert not (tmp_path / "x.db").exists()
+
+
+def test_a_place_that_has_no_second_names_for_a_file_gets_it_too(
+    store: Corral, heron: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a stick with FAT, where linking is refused."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    folder = tmp_path / "stick"
+    folder.mkdir()
+    made = store.projects.export(heron[0], folder / "x.db")
+    assert os.listdir(folder) == ["x.db"]
+    assert stat.S_IMODE(Path(made.file).stat().st_mode) == 0o600
+    with corral.open(Path(made.file)) as copy:
+        assert faults(copy) == []
+    with refuses(store, Invalid):
+        store.projects.export(heron[0], folder / "x.db")
+
+
+def test_a_name_with_signs_of_a_pattern_sweeps_up_nothing_of_others(
+    store: Corral, heron: tuple[str, str], tmp_path: Path
+) -> None:
+    (other := tmp_path / ".x.db.part-1").mkdir()
+    store.projects.export(heron[0], tmp_path / "*")
+    assert other.is_dir()
+
+
+def test_whatever_ends_it_in_the_middle_nothing_half_is_left(
+    store: Corral, heron: tuple[str, str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+
+    def interrupted(part: str, done: int, total: int) -> None:
+        if part == "turns":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.projects.export(heron[0], folder / "x.db", told=interrupted)
+    assert os.listdir(folder) == []
+
+
+def test_a_killed_export_leaves_no_file_and_the_next_one_sweeps_up(tmp_path: Path) -> None:
+    url, folder = f"sqlite:///{tmp_path}/corral.db", tmp_path / "out"
+    folder.mkdir()
+    with corral.open(url) as store:
+        project = store.projects.register(tmp_path).id
+        store.mail.put("agent:ada", 1, project=project)
+    program = f"""
+import os, signal, corral
+def die(part, done, total):
+    if part == "runs":
+        os.kill(os.getpid(), signal.SIGKILL)
+corral.open({url!r}).projects.export({project!r}, {str(folder / "x.db")!r}, told=die)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], check=False)
+    assert ended.returncode == -9
+    assert not (folder / "x.db").exists()
+    assert [name.startswith(".x.db.part-") for name in os.listdir(folder)] == [True]
+    with corral.open(url) as store:
+        store.projects.export(project, folder / "x.db")
+    assert os.listdir(folder) == ["x.db"]
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+def test_the_command_makes_a_file_that_is_looked_at_and_not_served(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    cli = Cli(capsys, f"sqlite:///{tmp_path}/corral.db")
+    project = cli.json("project", "register", str(tmp_path))
+    file = tmp_path / "x.db"
+    said = cli("project", "export", str(tmp_path), str(file))
+    assert (said.code, said.err) == (0, "")
+    assert f"corral --store sqlite:///{file} ps -a" in said.out
+    look = Cli(capsys, f"sqlite:///{file}")
+    assert look.json("project", "list") == [project]
+    assert {each["state"] for each in look.json("db", "verify")} == {"ok"}
+    refused = look.error("up")
+    assert refused["exit_code"] == 4
+    assert "export of a project" in refused["message"]
+    assert cli.error("project", "export", str(tmp_path), str(file))["exit_code"] == 2
+    other = Cli(capsys, f"sqlite:///{tmp_path}/other.db")
+    assert other("db", "restore", str(file)).code == 0
+    with corral.open(f"sqlite:///{tmp_path}/other.db") as restored:
+        assert restored.db.part_of is None

@@ -1,0 +1,356 @@
+"""Projects: the whole API of the tool that had one table of directories and one of runs."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from corral.api import Corral
+from corral.domain.projects.model import Project, ProjectState
+from corral.kernel.clock import HOUR, SetClock
+from corral.kernel.errors import Ambiguous, IllegalMove, Invalid, NotFound
+from corral.kernel.pagination import encode_cursor
+from tests.support.cases import each_case
+from tests.support.store import record, refuses, rows, shared_length, unchanged, walk
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "shop").mkdir()
+    return tmp_path / "shop"
+
+
+def several(store: Corral, tmp_path: Path, count: int) -> list[Project]:
+    """Projects in folders of their own, in the order in which they were registered."""
+    made = []
+    for n in range(count):
+        (tmp_path / f"p{n}").mkdir()
+        made.append(store.projects.register(tmp_path / f"p{n}"))
+    return made
+
+
+# -- register --------------------------------------------------------------------------------
+
+
+def test_a_directory_becomes_a_project(store: Corral, clock: SetClock, folder: Path) -> None:
+    made = store.projects.register(str(folder), command="claude", prompt="hello")
+    assert made.id.startswith("prj_")
+    assert (made.dir, made.name) == (os.path.realpath(folder), "shop")
+    assert (made.command, made.prompt, made.state) == ("claude", "hello", ProjectState.ACTIVE)
+    assert (made.created_at, made.updated_at, made.last_run_at) == (clock.now(), clock.now(), None)
+    assert store.projects.get(made.id) == store.projects.by_dir(folder) == made
+    assert rows(store, "SELECT kind, verb, subject, project_id FROM events") == [
+        ("project", "register", made.id, made.id)
+    ]
+
+
+def test_the_same_directory_is_the_same_project_and_nothing_is_written(
+    store: Corral, folder: Path
+) -> None:
+    first = store.projects.register(folder, command="claude", prompt="hello")
+    with unchanged(store):
+        assert store.projects.register(folder, command="claude", prompt="hello") == first
+        assert store.projects.register(folder) == first
+
+
+def test_what_is_left_out_is_kept(store: Corral, clock: SetClock, folder: Path) -> None:
+    first = store.projects.register(folder, command="claude", prompt="hello")
+    clock.advance(5)
+    second = store.projects.register(folder, command="codex")
+    assert (second.id, second.command, second.prompt) == (first.id, "codex", "hello")
+    assert (second.created_at, second.updated_at) == (first.created_at, clock.now())
+    assert record(store) == ["project.register", "project.change"]
+
+
+def test_none_clears_what_is_known(store: Corral, folder: Path) -> None:
+    store.projects.register(folder, command="claude", prompt="hello")
+    assert store.projects.register(folder, prompt=None).prompt is None
+    assert store.projects.register(folder, command=None).command is None
+
+
+def test_a_symlink_and_a_slash_at_the_end_lead_to_the_same_project(
+    store: Corral, folder: Path, tmp_path: Path
+) -> None:
+    first = store.projects.register(folder)
+    (tmp_path / "link").symlink_to(folder)
+    (tmp_path / "chain").symlink_to(tmp_path / "link")
+    for way in (
+        f"{folder}/",
+        f"{folder}//",
+        f"{folder}/.",
+        f"{folder}/../shop",
+        tmp_path / "link",
+        f"{tmp_path}/chain/",
+    ):
+        assert store.projects.register(way).id == first.id
+        assert store.projects.by_dir(way).id == first.id
+
+
+def test_a_relative_directory_and_the_home_sign_are_understood(
+    store: Corral, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = store.projects.register(folder)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert store.projects.by_dir("shop").id == first.id
+    assert store.projects.by_dir("~/shop").id == first.id
+
+
+def test_a_directory_inside_a_project_is_another_project(store: Corral, folder: Path) -> None:
+    (folder / "inside").mkdir()
+    assert store.projects.register(folder / "inside").id != store.projects.register(folder).id
+
+
+def test_two_directories_of_one_name_are_two_projects(store: Corral, tmp_path: Path) -> None:
+    for above in "ab":
+        (tmp_path / above / "same").mkdir(parents=True)
+    first = store.projects.register(tmp_path / "a" / "same")
+    second = store.projects.register(tmp_path / "b" / "same")
+    assert first.id != second.id
+    assert first.name == second.name == "same"
+
+
+def test_the_root_of_everything_has_a_name_too(store: Corral) -> None:
+    assert (store.projects.register("/").dir, store.projects.register("/").name) == ("/", "/")
+
+
+@each_case("name", ["ünïcode ☃", "with space", "it's", "a'b\"c", "-dash", "x" * 255])
+def test_a_directory_may_have_any_name(store: Corral, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    made = store.projects.register(tmp_path / name)
+    assert store.projects.by_dir(tmp_path / name) == made
+
+
+@each_case("dir", ["", "a\0b", "\udcff", "x" * 5_000], ids=ascii)
+def test_a_text_that_is_no_directory_is_refused(store: Corral, dir: str) -> None:
+    with refuses(store, Invalid):
+        store.projects.register(dir)
+    with refuses(store, Invalid):
+        store.projects.by_dir(dir)
+
+
+def test_what_is_not_there_or_is_a_file_is_refused(store: Corral, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for way in (tmp_path / "missing", tmp_path / "file", tmp_path / "loop"):
+        with refuses(store, Invalid):
+            store.projects.register(way)
+
+
+@each_case("text", ["a\0b", "\ud800", "x" * (64 * 1024 + 1)], ids=range(3))
+def test_a_command_or_prompt_that_cannot_be_kept_is_refused(
+    store: Corral, folder: Path, text: str
+) -> None:
+    with refuses(store, Invalid):
+        store.projects.register(folder, command=text)
+    with refuses(store, Invalid):
+        store.projects.register(folder, prompt=text)
+    store.projects.register(folder)
+    with refuses(store, Invalid):
+        store.projects.register(folder, prompt=text)
+
+
+# -- looking up ------------------------------------------------------------------------------
+
+
+def test_a_directory_that_is_no_project_is_not_found(store: Corral, folder: Path) -> None:
+    with refuses(store, NotFound) as caught:
+        store.projects.by_dir(folder)
+    assert "corral project register" in caught.value.message
+
+
+def test_a_project_whose_directory_is_gone_is_still_known(store: Corral, folder: Path) -> None:
+    made = store.projects.register(folder)
+    folder.rmdir()
+    assert store.projects.by_dir(folder) == made
+
+
+def test_an_id_may_be_shortened_to_what_is_unique(
+    store: Corral, clock: SetClock, tmp_path: Path
+) -> None:
+    first = several(store, tmp_path, 1)[0]
+    clock.advance(HOUR)
+    (tmp_path / "other").mkdir()
+    second = store.projects.register(tmp_path / "other")
+    shared = shared_length(first.id, second.id)
+    assert store.projects.get(second.id[: shared + 1]) == second
+    assert store.projects.get(f" {second.id[4 : shared + 1].upper()} ") == second
+    with refuses(store, Ambiguous) as caught:
+        store.projects.get(first.id[:shared])
+    assert caught.value.details["candidates"] == [first.id, second.id]
+
+
+def test_many_candidates_are_cut_short(store: Corral, tmp_path: Path) -> None:
+    made = several(store, tmp_path, 8)
+    with refuses(store, Ambiguous) as caught:
+        store.projects.get(made[0].id[:20])
+    assert caught.value.details["candidates"] == [project.id for project in made[:6]]
+    assert "…" in caught.value.message
+
+
+@each_case("verb", ["get", "touch", "archive", "delete"])
+def test_an_unknown_id_is_not_found_and_a_wrong_one_refused(
+    store: Corral, folder: Path, verb: str
+) -> None:
+    store.projects.register(folder)
+    call = getattr(store.projects, verb)
+    with refuses(store, NotFound):
+        call("prj_zzz")
+    for wrong in ("", "prj_", "sch_0", "prj_u", "prj_" + "0" * 27, "a\0"):
+        with refuses(store, Invalid):
+            call(wrong)
+
+
+# -- list ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 50])
+def test_the_last_run_comes_first_and_the_never_run_last(
+    store: Corral, clock: SetClock, tmp_path: Path, limit: int
+) -> None:
+    made = several(store, tmp_path, 5)
+    for n in (3, 1):
+        clock.advance(1)
+        store.projects.touch(made[n].id)
+    names = [project.name for project in walk(store.projects.list, limit=limit)]
+    assert names == ["p1", "p3", "p4", "p2", "p0"]
+
+
+def test_projects_that_ran_at_the_same_moment_are_all_listed(store: Corral, tmp_path: Path) -> None:
+    made = several(store, tmp_path, 5)
+    for project in made:
+        store.projects.touch(project.id)
+    found = walk(store.projects.list, limit=2)
+    assert [project.id for project in found] == [project.id for project in made[::-1]]
+
+
+def test_a_project_registered_between_two_pages_disturbs_nothing(
+    store: Corral, clock: SetClock, tmp_path: Path
+) -> None:
+    made = several(store, tmp_path, 5)
+    found = walk(store.projects.list, between=lambda: store.projects.touch(made[4].id))
+    assert [project.id for project in found] == [project.id for project in made[::-1]]
+
+
+def test_archived_projects_are_listed_only_when_asked_for(store: Corral, tmp_path: Path) -> None:
+    made = several(store, tmp_path, 4)
+    store.projects.archive(made[1].id)
+    assert [project.name for project in walk(store.projects.list)] == ["p3", "p2", "p0"]
+    found = walk(store.projects.list, archived=True)
+    assert [project.name for project in found] == ["p3", "p2", "p1", "p0"]
+
+
+@each_case(
+    "cursor", ["", "x", encode_cursor("a", "b"), encode_cursor(1), encode_cursor(2**70, "~")]
+)
+def test_a_text_that_is_no_cursor_is_refused(store: Corral, cursor: str) -> None:
+    with refuses(store, Invalid):
+        store.projects.list(after=cursor)
+
+
+# -- changes ---------------------------------------------------------------------------------
+
+
+def test_a_touch_notes_that_something_runs_now(
+    store: Corral, clock: SetClock, folder: Path
+) -> None:
+    made = store.projects.register(folder)
+    clock.advance(7)
+    touched = store.projects.touch(made.id)
+    assert (touched.last_run_at, touched.updated_at) == (clock.now(), made.updated_at)
+    assert record(store) == ["project.register", "project.touch"]
+
+
+def test_a_touch_that_comes_late_does_not_turn_time_back(
+    store: Corral, clock: SetClock, folder: Path
+) -> None:
+    made = store.projects.register(folder)
+    last = store.projects.touch(made.id).last_run_at
+    clock.advance(-HOUR)
+    assert store.projects.touch(made.id).last_run_at == last
+
+
+def test_a_project_gets_another_name_and_keeps_the_rest(
+    store: Corral, clock: SetClock, folder: Path
+) -> None:
+    made = store.projects.register(folder, command="c")
+    clock.advance(1)
+    renamed = store.projects.rename(made.id, "The Shop")
+    assert (renamed.id, renamed.dir, renamed.command) == (made.id, made.dir, "c")
+    assert (renamed.name, renamed.updated_at) == ("The Shop", clock.now())
+    assert store.projects.register(folder).name == "The Shop"
+    assert record(store) == ["project.register", "project.change"]
+
+
+@each_case("name", ["", "a\0b", "\ud800", "x" * 201], ids=ascii)
+def test_a_name_that_cannot_be_kept_is_refused(store: Corral, folder: Path, name: str) -> None:
+    made = store.projects.register(folder)
+    with refuses(store, Invalid):
+        store.projects.rename(made.id, name)
+
+
+def test_an_archived_project_is_kept_and_taken_up_again_by_registering_it(
+    store: Corral, folder: Path
+) -> None:
+    made = store.projects.register(folder, prompt="hello")
+    assert store.projects.archive(made.id).state is ProjectState.ARCHIVED
+    assert store.projects.by_dir(folder).state is ProjectState.ARCHIVED
+    with refuses(store, IllegalMove):
+        store.projects.archive(made.id)
+    with refuses(store, IllegalMove):
+        store.projects.rename(made.id, "other")
+    again = store.projects.register(folder)
+    assert (again.id, again.state, again.prompt) == (made.id, ProjectState.ACTIVE, "hello")
+    assert record(store) == ["project.register", "project.archive", "project.restore"]
+
+
+# -- delete ----------------------------------------------------------------------------------
+
+
+def test_a_deleted_project_is_gone_and_its_directory_is_not_touched(
+    store: Corral, folder: Path
+) -> None:
+    made = store.projects.register(folder)
+    (folder / "work.txt").write_text("precious")
+    assert store.projects.delete(made.id) == made
+    assert (folder / "work.txt").read_text() == "precious"
+    with refuses(store, NotFound):
+        store.projects.by_dir(folder)
+    for look in (store.projects.get, store.projects.delete):
+        with refuses(store, NotFound):
+            look(made.id)
+    assert record(store, made.id) == ["project.register", "project.delete"]
+
+
+def test_a_directory_that_is_registered_after_a_deletion_is_a_new_project(
+    store: Corral, folder: Path
+) -> None:
+    made = store.projects.register(folder, prompt="hello")
+    store.projects.delete(made.id)
+    again = store.projects.register(folder)
+    assert again.id != made.id
+    assert again.prompt is None
+
+
+def test_what_was_chosen_for_a_project_goes_with_it(store: Corral, folder: Path) -> None:
+    made = store.projects.register(folder)
+    store.settings.set("mail.max_attempts", 2, scope=f"project:{made.id}")
+    store.settings.set("mail.max_attempts", 3, scope="agent:ada")
+    store.projects.delete(made.id)
+    assert rows(store, "SELECT scope FROM settings") == [("agent:ada",)]
+
+
+def test_a_project_is_found_by_a_name_that_no_other_has(store: Corral, tmp_path: Path) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "other" / "app").mkdir(parents=True)
+    first = store.projects.register(tmp_path / "app")
+    assert store.projects.get("app") == first
+    assert store.projects.get(first.id[:20]) == first
+    second = store.projects.register(tmp_path / "other" / "app")
+    with pytest.raises(Ambiguous) as refused:
+        store.projects.get("app")
+    assert sorted(refused.value.details["candidates"]) == [first.id, second.id]
+    store.projects.rename(second.id, "site")
+    assert store.projects.get("site").id == second.id
+    with pytest.raises(NotFound, match="`corral project list` shows"):
+        store.projects.get("no such project")

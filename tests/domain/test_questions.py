@@ -1,0 +1,323 @@
+"""Questions: asked, answered once, and told to whoever asked, whatever happened meanwhile."""
+
+from contextlib import suppress
+from functools import partial
+
+import corral
+from corral.api import Corral
+from corral.domain.mail.model import Letter
+from corral.kernel.clock import DAY, HOUR, MINUTE, SetClock
+from corral.kernel.errors import Conflict, IllegalMove, Invalid, NotFound, Refused
+from tests.support.cases import each_case
+from tests.support.store import record, refuses, walk
+from tests.support.threads import Racer, race
+
+ANN = "user:ann"
+
+
+def letters(store: Corral, mailbox: str) -> list[Letter]:
+    return store.mail.list(mailbox=mailbox, limit=100).items
+
+
+def test_an_answer_goes_to_the_asker_as_one_letter(store: Corral) -> None:
+    asked = store.questions.ask("Merge it?", options=["yes", "no"], asker="agent:ada")
+    assert (asked.state, asked.options, asked.free) == ("open", ["yes", "no"], False)
+    said = store.questions.answer(asked.id, "yes", by=ANN)
+    assert (said.state, said.answer, said.answered_by) == ("answered", "yes", ANN)
+    (letter,) = letters(store, "agent:ada")
+    assert (letter.body["question"], letter.body["answer"]) == (asked.id, "yes")
+    assert record(store, asked.id) == ["question.ask", "question.answer"]
+
+
+def test_a_second_answer_is_told_that_it_is_late_and_by_whom_the_first_was_given(
+    store: Corral,
+) -> None:
+    asked = store.questions.ask("Merge it?", asker="agent:ada")
+    store.questions.answer(asked.id, "yes", by=ANN)
+    with refuses(store, Conflict) as caught:
+        store.questions.answer(asked.id, "no", by="user:ben")
+    assert "too late: user:ann answered it before: yes" in caught.value.message
+
+
+def test_the_same_answer_again_by_the_same_one_is_fine(store: Corral) -> None:
+    asked = store.questions.ask("Merge it?", asker="agent:ada")
+    first = store.questions.answer(asked.id, "yes", by=ANN)
+    assert store.questions.answer(asked.id, "yes", by=ANN) == first
+    assert len(letters(store, "agent:ada")) == 1
+
+
+def test_an_option_may_be_chosen_by_its_number_and_nothing_else_will_do(store: Corral) -> None:
+    asked = store.questions.ask("Which?", options=["red", "green"], asker="agent:ada")
+    for wrong in ("blue", "3", "0", "-1", ""):
+        with refuses(store, Invalid):
+            store.questions.answer(asked.id, wrong, by=ANN)
+    assert store.questions.answer(asked.id, "2", by=ANN).answer == "green"
+
+
+def test_where_it_is_free_any_text_beside_the_options_is_an_answer(store: Corral) -> None:
+    asked = store.questions.ask("Which?", options=["red"], free=True, asker="agent:ada")
+    assert store.questions.answer(asked.id, "blue", by=ANN).answer == "blue"
+
+
+def test_an_agent_answers_only_where_it_is_named_and_never_itself(store: Corral) -> None:
+    open_ = store.questions.ask("Which?", asker="agent:ada")
+    named = store.questions.ask("Which?", asker="agent:ada", answerers=["agent:lead"])
+    own = store.questions.ask("Which?", asker="agent:ada", answerers=["agent:ada"])
+    for question, by in (
+        (open_, "agent:lead"),
+        (open_, "agent:ada"),
+        (named, ANN),
+        (own, "agent:ada"),
+        (open_, "session:ses_1"),
+    ):
+        with refuses(store, Refused):
+            store.questions.answer(question.id, "x", by=by)
+    assert store.questions.answer(named.id, "x", by="agent:lead").state == "answered"
+
+
+def test_whoever_is_named_gets_a_letter_that_is_gone_when_the_question_is_over(
+    store: Corral,
+) -> None:
+    asked = store.questions.ask("Which?", asker="agent:ada", answerers=["agent:lead", ANN])
+    assert [letter.body["text"] for letter in letters(store, "agent:lead")] == ["Which?"]
+    store.questions.answer(asked.id, "this", by=ANN)
+    assert letters(store, "agent:lead") == letters(store, ANN) == []
+
+
+def test_the_deadline_ends_a_question_in_its_fallback_though_nobody_swept(
+    store: Corral, clock: SetClock
+) -> None:
+    asked = store.questions.ask(
+        "Deploy?", options=["yes", "no"], fallback="no", asker="agent:ada", deadline_ms=HOUR
+    )
+    clock.advance(HOUR - 1)
+    assert store.questions.get(asked.id).state == "open"
+    clock.advance(1)
+    with refuses(store, Conflict) as caught:
+        store.questions.answer(asked.id, "yes", by=ANN)
+    assert "its time was over; no counts" in caught.value.message
+    assert store.questions.list().items == []
+    ended = store.questions.get(asked.id)
+    assert (ended.state, ended.answer, ended.answered_by) == ("expired", "no", None)
+    (letter,) = letters(store, "agent:ada")
+    assert (letter.body["state"], letter.body["answer"]) == ("expired", "no")
+    assert store.questions.expire_due() == []
+
+
+def test_a_restart_in_between_changes_no_deadline(url: str, clock: SetClock) -> None:
+    with corral.open(url, clock=clock) as store:
+        asked = store.questions.ask("Deploy?", asker="agent:ada", deadline_ms=HOUR)
+    clock.advance(30 * MINUTE)
+    with corral.open(url, clock=clock) as store:
+        assert store.questions.get(asked.id).deadline_at == asked.created_at + HOUR
+        assert store.questions.next_due() == asked.created_at + HOUR
+        clock.advance(30 * MINUTE)
+        assert [each.id for each in store.questions.expire_due()] == [asked.id]
+
+
+def test_an_answer_that_comes_after_the_asker_died_waits_for_its_next_run(store: Corral) -> None:
+    asked = store.questions.ask("Which?", asker="agent:ada", run="run_gone")
+    store.questions.answer(asked.id, "this", by=ANN)
+    (letter,) = store.mail.claim("agent:ada", owner="run_next")
+    assert letter.body["answer"] == "this"
+
+
+def test_whoever_heard_the_answer_while_waiting_gets_no_letter_any_more(store: Corral) -> None:
+    asked = store.questions.ask("Which?", asker="agent:ada")
+    waiting = Racer(lambda: store.questions.wait(asked.id, timeout_ms=20_000))
+    store.questions.answer(asked.id, "this", by=ANN)
+    assert waiting.result().answer == "this"
+    assert len(letters(store, "agent:ada")) == 1
+    for _ in range(2):
+        store.questions.hear(asked.id)
+    assert letters(store, "agent:ada") == []
+
+
+def test_a_letter_that_somebody_has_out_is_left_to_them(store: Corral) -> None:
+    asked = store.questions.ask("Which?", asker="agent:ada")
+    store.questions.answer(asked.id, "this", by=ANN)
+    (letter,) = store.mail.claim("agent:ada", owner="run_1")
+    store.questions.hear(asked.id)
+    assert store.mail.ack(letter).state == "done"
+
+
+def test_waiting_ends_with_the_time_that_was_given(store: Corral) -> None:
+    asked = store.questions.ask("Which?", asker="agent:ada")
+    with refuses(store, Refused) as caught:
+        store.questions.wait(asked.id, timeout_ms=1)
+    assert caught.value.details["state"] == "open"
+
+
+def test_the_same_key_of_the_same_asker_is_the_same_question(store: Corral) -> None:
+    first = store.questions.ask("Which?", asker="agent:ada", key="k")
+    assert store.questions.ask("Another?", asker="agent:ada", key="k") == first
+    assert store.questions.ask("Another?", asker="agent:ben", key="k").id != first.id
+
+
+def test_a_question_is_withdrawn_by_its_asker_or_a_person_and_nobody_else(store: Corral) -> None:
+    asked = store.questions.ask("Which?", asker="agent:ada")
+    with refuses(store, Refused):
+        store.questions.withdraw(asked.id, by="agent:ben")
+    assert store.questions.withdraw(asked.id, by="agent:ada").state == "withdrawn"
+    assert letters(store, "agent:ada") == []
+    other = store.questions.ask("Which?", asker="agent:ada")
+    store.questions.withdraw(other.id, by=ANN, reason="never mind")
+    assert [letter.body["state"] for letter in letters(store, "agent:ada")] == ["withdrawn"]
+    with refuses(store, IllegalMove):
+        store.questions.withdraw(other.id, by=ANN)
+    with refuses(store, Conflict) as caught:
+        store.questions.answer(other.id, "x", by=ANN)
+    assert "withdrawn" in caught.value.message
+
+
+def test_one_asker_cannot_ask_endlessly(store: Corral) -> None:
+    store.settings.set("questions.max_open", 2, scope="agent:ada")
+    for _ in range(2):
+        store.questions.ask("Which?", asker="agent:ada")
+    with refuses(store, Refused):
+        store.questions.ask("Which?", asker="agent:ada")
+    store.questions.ask("Which?", asker="agent:ben")
+
+
+@each_case(
+    "wrong",
+    [
+        {"text": ""},
+        {"text": "a\0b"},
+        {"text": "x" * 100_000},
+        {"options": ["a", "a"]},
+        {"options": ["a"] * 21},
+        {"options": [""]},
+        {"options": "yes"},
+        {"fallback": "c", "options": ["a"]},
+        {"answerers": ["queue:x"]},
+        {"answerers": ["ann"]},
+        {"answerers": [f"user:u{n}" for n in range(21)]},
+        {"deadline_ms": 5},
+        {"deadline_ms": 400 * DAY},
+        {"asker": "nobody"},
+    ],
+)
+def test_what_cannot_be_asked_is_refused_in_a_sentence(
+    store: Corral, wrong: dict[str, object]
+) -> None:
+    given: dict[str, object] = {"text": "Which?", "asker": "agent:ada"} | wrong
+    with refuses(store, Invalid):
+        store.questions.ask(**given)
+
+
+def test_a_question_that_is_not_there_is_not_found(store: Corral) -> None:
+    for verb in (store.questions.get, store.questions.hear, store.questions.wait):
+        with refuses(store, NotFound):
+            verb("qst_1")
+
+
+def test_questions_are_listed_newest_first_in_pages(store: Corral) -> None:
+    ids = [store.questions.ask(f"{n}?", asker=f"agent:a{n % 2}").id for n in range(5)]
+    store.questions.answer(ids[4], "x", by=ANN)
+    assert [each.id for each in walk(store.questions.list)] == ids[3::-1]
+    assert [each.id for each in walk(store.questions.list, all=True)] == ids[::-1]
+    assert [each.id for each in walk(store.questions.list, asker="agent:a0")] == [ids[2], ids[0]]
+    of_all = walk(store.questions.list, asker="agent:a0", all=True)
+    assert [each.id for each in of_all] == [ids[4], ids[2], ids[0]]
+
+
+def test_old_questions_are_forgotten_and_open_ones_never(store: Corral, clock: SetClock) -> None:
+    old = store.questions.ask("Which?", asker="agent:ada")
+    store.questions.answer(old.id, "this", by=ANN)
+    open_ = store.questions.ask("Which?", asker="agent:ada", deadline_ms=365 * DAY)
+    clock.advance(91 * DAY)
+    counted = {each.table: each.rows for each in store.db.prune(dry_run=True)}["questions"]
+    done = {each.table: each.rows for each in store.db.prune()}["questions"]
+    assert counted == done == 1
+    assert store.questions.get(open_.id).state == "open"
+
+
+def test_a_deleted_project_asks_nothing_any_more(store: Corral, tmp_path: object) -> None:
+    project = store.projects.register(str(tmp_path)).id
+    asked = store.questions.ask("Which?", asker="agent:ada", project=project)
+    store.projects.delete(project)
+    assert store.questions.get(asked.id).state == "withdrawn"
+
+
+# -- several who must agree -----------------------------------------------------------------------
+
+BOARD = ["user:ann", "user:ben", "user:cleo"]
+
+
+def test_where_two_of_three_must_agree_the_second_same_answer_counts_and_no_other(
+    store: Corral,
+) -> None:
+    asked = store.questions.ask(
+        "Drop it?", options=["yes", "no"], asker="agent:ada", answerers=BOARD, needed=2
+    )
+    first = store.questions.answer(asked.id, "yes", by="user:ann")
+    assert (first.state, first.answer) == ("open", None)
+    assert letters(store, "agent:ada") == [], "one of two is no answer"
+    assert store.questions.answer(asked.id, "yes", by="user:ann") == first, "nobody counts twice"
+    with refuses(store, Conflict) as caught:
+        store.questions.answer(asked.id, "no", by="user:ann")
+    assert "You have answered" in caught.value.message
+    with refuses(store, Refused):
+        store.questions.answer(asked.id, "yes", by="user:mallory")
+    store.questions.answer(asked.id, "no", by="user:ben")
+    ended = store.questions.answer(asked.id, "yes", by="user:cleo")
+    assert (ended.state, ended.answer) == ("answered", "yes")
+    assert ended.answered_by == "user:ann, user:cleo"
+    assert [vote.answer for vote in ended.votes] == ["yes", "no", "yes"]
+    assert len(letters(store, "agent:ada")) == 1
+    votes = ["question.vote"] * 2
+    assert record(store, asked.id) == ["question.ask", *votes, "question.answer"]
+
+
+def test_when_they_cannot_agree_any_more_the_fallback_counts_at_once(store: Corral) -> None:
+    asked = store.questions.ask(
+        "Drop it?",
+        options=["yes", "no"],
+        asker="agent:ada",
+        answerers=BOARD[:2],
+        needed=2,
+        fallback="no",
+    )
+    store.questions.answer(asked.id, "yes", by="user:ann")
+    ended = store.questions.answer(asked.id, "no", by="user:ben")
+    assert (ended.state, ended.answer) == ("expired", "no")
+    (told,) = letters(store, "agent:ada")
+    assert told.body["state"] == "expired"
+    with refuses(store, Conflict) as caught:
+        store.questions.answer(asked.id, "yes", by="user:ben")
+    assert "did not agree" in caught.value.message
+
+
+def test_votes_that_are_too_few_at_the_deadline_are_no_answer(
+    store: Corral, clock: SetClock
+) -> None:
+    asked = store.questions.ask(
+        "Drop it?", options=["yes", "no"], asker="agent:ada", needed=2, deadline_ms=HOUR
+    )
+    store.questions.answer(asked.id, "yes", by=ANN)
+    clock.advance(HOUR)
+    assert store.questions.get(asked.id).state == "expired"
+
+
+@each_case("needed", [0, -1, 4, 21])
+def test_more_than_may_answer_cannot_be_needed(store: Corral, needed: int) -> None:
+    with refuses(store, Invalid):
+        store.questions.ask("?", asker="agent:ada", answerers=BOARD, needed=needed)
+
+
+def test_of_many_who_vote_at_once_exactly_one_outcome_is_told(store: Corral) -> None:
+    board = [f"user:u{n}" for n in range(8)]
+    asked = store.questions.ask(
+        "Drop it?", options=["yes", "no"], asker="agent:ada", answerers=board, needed=3
+    )
+
+    def vote(n: int) -> None:
+        with suppress(Conflict):
+            store.questions.answer(asked.id, "yes" if n % 2 else "no", by=board[n])
+
+    race([partial(vote, n) for n in range(8)])
+    ended = store.questions.get(asked.id)
+    assert ended.state == "answered"
+    assert [vote.answer for vote in ended.votes].count(str(ended.answer)) == 3
+    assert len(letters(store, "agent:ada")) == 1

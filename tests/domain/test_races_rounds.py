@@ -1,0 +1,323 @@
+"""Races without processes: rounds, attempts, ranking, choices, on both engines."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corral.adapters import process
+from corral.api import Corral
+from corral.db.statement import Statement
+from corral.db.tx import Tx
+from corral.domain.races import driver, ops
+from corral.domain.races.model import Attempt, Check, Entry, Plan, Race, Round, Tally
+from corral.domain.runs.model import Run
+from corral.errors import Conflict, Held, IllegalMove, Invalid, NotFound, Refused
+from corral.kernel.clock import MINUTE, SetClock
+from tests.support.cases import each_case
+from tests.support.racing import attempts, states
+from tests.support.runs import ended, running
+
+_SET_RUN = Statement("UPDATE attempts SET run_id = :run_id WHERE id = :id")
+
+
+def begin(store: Corral, tmp_path: Path, count: int = 2, **plan: Any) -> Race:
+    """A race of so many attempts, none of which is prepared."""
+    project = store.projects.register(tmp_path).id
+    budget = plan.pop("budget_micros", None)
+    with store.transaction() as tx:
+        return ops.start(
+            tx,
+            "Do it\nin some way",
+            [Entry("ada", None)] * count,
+            Plan(**plan),
+            project=project,
+            repository=str(tmp_path),
+            inside="",
+            private=False,
+            branch="main",
+            base_commit="b" * 40,
+            host=process.host(),
+            folder="/srv/races",
+            budget_micros=budget,
+        )
+
+
+def write(store: Corral, act: Any) -> Any:
+    return store._database.write(act)
+
+
+def hold(store: Corral, race: Race, owner: str = "driver:me") -> Round:
+    return write(store, lambda tx: driver.take(tx, race.latest.id, owner))
+
+
+def go(store: Corral, held: Round, attempt: Attempt) -> Run:
+    """An attempt whose run is going."""
+    run = running(store)
+    write(store, lambda tx: driver.started(tx, held, attempt, run, port=20_000, sandbox=None))
+    return run
+
+
+def end(
+    store: Corral, held: Round, attempt: Attempt, *codes: int, tests: Tally | None = None
+) -> None:
+    """An attempt that ended well, with these exit codes of its checks."""
+    go(store, held, attempt)
+    run = ended(store)
+    now = store.races.get(attempt.race_id)
+    current = next(each for each in attempts(now) if each.id == attempt.id)
+    with store.transaction() as tx:
+        tx.run(_SET_RUN, run_id=run.id, id=current.id)
+        driver.end_of_run(tx, run)
+        driver.committed(tx, held, current, f"{attempt.number}" * 40, files=1, added=3, removed=1)
+        checks = [Check(f"check {code}", code, 5, tests=tests) for code in codes]
+        passed = all(code == 0 for code in codes) if codes else None
+        driver.checked(tx, held, current, checks, passed=passed, tree=None)
+
+
+def settle(store: Corral, race: Race, held: Round) -> Race:
+    write(store, lambda tx: driver.settle(tx, store.races.get(race.id), held))
+    return store.races.get(race.id)
+
+
+def test_a_race_has_numbered_rounds_and_attempts_each_in_a_place_of_its_own(
+    store: Corral, tmp_path: Path
+) -> None:
+    race = begin(store, tmp_path, 3)
+    assert (race.state, race.name, race.latest.state) == ("active", "Do it", "running")
+    assert [each.number for each in attempts(race)] == [1, 2, 3]
+    assert len({each.branch for each in attempts(race)}) == 3
+    assert len({each.worktree for each in attempts(race)}) == 3
+    assert store.races.get(race.id[:12]).id == race.id
+    assert [each.id for each in store.races.list().items] == [race.id]
+    assert store.races.list(state="completed").items == []
+    assert store.races.list(project=race.project_id).items[0].id == race.id
+    with pytest.raises(NotFound):
+        store.races.get("rac_0000")
+
+
+def test_more_attempts_than_the_setting_allows_are_refused_and_nothing_is_left(
+    store: Corral, tmp_path: Path
+) -> None:
+    with pytest.raises(Refused, match="raise it with"):
+        begin(store, tmp_path, 5)
+    assert store.races.list().items == []
+    store.settings.set("races.max_attempts", 6)
+    assert len(attempts(begin(store, tmp_path, 6))) == 6
+
+
+def test_a_round_is_selecting_when_all_are_over_and_one_can_win(
+    store: Corral, tmp_path: Path
+) -> None:
+    race = begin(store, tmp_path)
+    held = hold(store, race)
+    end(store, held, attempts(race)[0], 0)
+    assert settle(store, race, held).latest.state == "running"
+    write(store, lambda tx: driver.failed(tx, held, attempts(race)[1], "no such agent"))
+    race = settle(store, race, held)
+    assert (race.latest.state, states(race)) == ("selecting", ["completed", "failed"])
+    (letter,) = store.mail.list(mailbox="user:tester").items
+    assert (letter.body["what"], letter.body["round"]) == ("selecting", 1)
+
+
+def test_a_round_in_which_none_passed_its_gates_has_failed_and_a_person_may_overrule(
+    store: Corral, tmp_path: Path
+) -> None:
+    race = begin(store, tmp_path)
+    held = hold(store, race)
+    end(store, held, attempts(race)[0], 0, 1)
+    end(store, held, attempts(race)[1], 124)
+    race = settle(store, race, held)
+    assert race.latest.state == "failed"
+    with pytest.raises(Refused, match=f"has no winner yet; none passed.*race retry {race.id}"):
+        store.races.merge(race.id)
+    with pytest.raises(Refused, match="did not pass its checks"):
+        store.races._select(race.id, "1")
+    with pytest.raises(IllegalMove):
+        store._database.write(lambda tx: _select_verb(tx, race.latest.id))
+    with pytest.raises(Refused, match="Only a person"):
+        store.acting_as("agent:ada").races._select(race.id, "1", overrule=True)
+    race = store.races._select(race.id, "1", overrule=True, reason="the check is wrong")
+    assert (race.latest.state, race.latest.winner_id) == ("completed", attempts(race)[0].id)
+    assert attempts(race)[0].state == "completed", "to win does not hide how it ended"
+
+
+def _select_verb(tx: Tx, id: str) -> None:
+    from corral.db.transitions import move
+    from corral.domain.races import sql
+
+    move(tx, sql.ROUNDS, "select", id)
+
+
+def test_a_second_choice_needs_a_person_to_overrule_and_both_are_kept(
+    store: Corral, tmp_path: Path
+) -> None:
+    race = begin(store, tmp_path)
+    held = hold(store, race)
+    for attempt in attempts(race):
+        end(store, held, attempt, 0)
+    race = settle(store, race, held)
+    store.races._select(race.id, "1")
+    with pytest.raises(IllegalMove, match=r"has its winner.*race next.*--overrule") as refused:
+        store.races._select(race.id, "2")
+    assert "overrule" in refused.value.details["allowed"]
+    with pytest.raises(NotFound, match=r"names no attempt .*in round 1, its latest"):
+        store.races._select(race.id, "9")
+    race = store.races._select(race.id, "2", overrule=True, reason="looked again")
+    assert race.latest.winner_id == attempts(race)[1].id
+    assert [choice.verb for choice in race.latest.choices] == ["select", "overrule"]
+
+
+def test_the_next_round_needs_a_decided_one_and_may_go_back(store: Corral, tmp_path: Path) -> None:
+    race = begin(store, tmp_path)
+    held = hold(store, race)
+
+    def next_round(**how: Any) -> Race:
+        with store.transaction() as tx:
+            return ops.next_round(tx, race.id, [Entry("ada", None)], folder="/srv/races", **how)
+
+    with pytest.raises(Conflict, match=r"is running; wait for it \(`corral race wait"):
+        next_round()
+    for attempt in attempts(race):
+        end(store, held, attempt)
+    settle(store, race, held)
+    store.races._select(race.id, "2")
+    second = next_round(prompt="better").latest
+    assert (second.number, second.prompt, second.base_commit) == (2, "better", "2" * 40)
+    with pytest.raises(Conflict, match="Round 2"):
+        next_round(from_round=1)
+    store.races._abandon(race.id, round=2)
+    third = next_round(from_round=1).latest
+    assert (third.number, third.parent_id) == (3, race.latest.id)
+    store.races._abandon(race.id)
+    with pytest.raises(Refused, match="round 9 with a winner"):
+        next_round(from_round=9)
+    assert next_round().state == "active", "given up, it may be taken up again"
+
+
+def test_whoever_drives_a_round_holds_it_and_a_late_one_is_refused(
+    store: Corral, tmp_path: Path, clock: SetClock
+) -> None:
+    race = begin(store, tmp_path)
+    first = hold(store, race, "driver:one")
+    with pytest.raises(Held, match="driver:one"):
+        hold(store, race, "driver:two")
+    clock.advance(2 * MINUTE)
+    second = hold(store, race, "driver:two")
+    assert second.fence == first.fence + 1
+    with pytest.raises(Held):
+        write(store, lambda tx: driver.failed(tx, first, attempts(race)[0], "late"))
+    assert states(store.races.get(race.id)) == ["preparing", "preparing"]
+    write(store, lambda tx: driver.give_back(tx, second))
+    gone = hold(store, race, "driver:three")
+    with pytest.raises(Held):
+        hold(store, race, "driver:four")
+    taken = write(
+        store, lambda tx: driver.take(tx, race.latest.id, "driver:four", gone="driver:three")
+    )
+    assert taken.fence == gone.fence + 1, "one that is known to be dead is not waited for"
+
+
+def test_a_run_that_ends_otherwise_than_well_ends_its_attempt(
+    store: Corral, tmp_path: Path
+) -> None:
+    from corral.kernel.exit_status import End
+
+    race = begin(store, tmp_path, 2)
+    held = hold(store, race)
+    for attempt, how in zip(attempts(race), (End(exit_code=7), End(exit_code=0)), strict=True):
+        run = ended(store, how)
+        with store.transaction() as tx:
+            driver.started(tx, held, attempt, run, port=None, sandbox=None)
+            driver.end_of_run(tx, run)
+            assert driver.end_of_run(tx, run) is None, "saying it twice does no harm"
+    race = store.races.get(race.id)
+    assert states(race) == ["failed", "checking"]
+    assert "failed with 7" in (attempts(race)[0].reason or "")
+
+
+def test_abandoning_cancels_what_is_under_way(store: Corral, tmp_path: Path) -> None:
+    race = begin(store, tmp_path)
+    held = hold(store, race)
+    go(store, held, attempts(race)[0])
+    race = store.races._abandon(race.id, reason="never mind")
+    assert (race.state, race.latest.state) == ("abandoned", "abandoned")
+    assert states(race) == ["cancelled", "cancelled"]
+    assert race.latest.goes_on, "its driver sees to it that the runs end"
+    with pytest.raises(IllegalMove):
+        store.races._abandon(race.id)
+
+
+def test_a_budget_is_shared_between_the_rounds_and_spent_it_ends_them(
+    store: Corral, tmp_path: Path
+) -> None:
+    race = begin(store, tmp_path, budget_micros=4_000_000, rounds=2)
+    assert race.latest.budget_micros == 2_000_000
+    with pytest.raises(Invalid):
+        begin(store, tmp_path, budget_micros=-1)
+
+
+@each_case(
+    ("plan", "words"),
+    [
+        ({"rounds": 0}, "rounds"),
+        ({"samples": 99}, "samples"),
+        ({"enough": 0}, "Enough"),
+        ({"checks": ["true"] * 21}, "20 checks"),
+        ({"checks": [""]}, "empty"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused(
+    store: Corral, tmp_path: Path, plan: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(Invalid, match=words):
+        begin(store, tmp_path, **plan)
+
+
+@each_case("typed", ["9", "2.1", "0", "att_", "", "x" * 500])
+def test_an_attempt_that_is_not_there_is_not_found(
+    store: Corral, tmp_path: Path, typed: str
+) -> None:
+    race = begin(store, tmp_path)
+    with pytest.raises(NotFound, match=r"ROUND\.NUMBER"):
+        store.races._cancel(race.id, typed)
+
+
+def test_who_wins_is_told_with_bounds(store: Corral, tmp_path: Path) -> None:
+    race = begin(store, tmp_path)
+    held = hold(store, race)
+    for attempt in attempts(race):
+        end(store, held, attempt, 0)
+    settle(store, race, held)
+    store.races._select(race.id, None)
+    (row,) = store.races.winning()
+    assert (row.key, row.attempts, row.passed, row.wins, row.win_rate) == ("ada", 2, 2, 1, 0.5)
+    assert 0 < row.low < 0.5 < row.high < 1
+    assert (row.cost_micros, row.unknown, row.micros_per_win) == (None, 2, None)
+    assert store.races.winning(by="model")[0].key is None
+    with pytest.raises(Invalid):
+        store.races.winning(by="colour")
+
+
+def test_a_race_that_is_long_over_is_forgotten_once_its_worktrees_are_gone(
+    store: Corral, tmp_path: Path, clock: SetClock
+) -> None:
+    from corral.domain.races import selection
+
+    race = begin(store, tmp_path)
+    store.races._abandon(race.id)
+    clock.advance(400 * 24 * 60 * MINUTE)
+    store.db.prune()
+    assert store.races.get(race.id).id == race.id, "its worktrees must stay known"
+    write(store, lambda tx: selection.set_cleaned(tx, [each.id for each in attempts(race)]))
+    store.db.prune()
+    with pytest.raises(NotFound):
+        store.races.get(race.id)
+
+
+def test_deleting_a_project_forgets_its_races(store: Corral, tmp_path: Path) -> None:
+    race = begin(store, tmp_path)
+    store.projects.delete(race.project_id)
+    assert store.races.list().items == []
+    assert os.path.isdir(tmp_path)

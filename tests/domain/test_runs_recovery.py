@@ -1,0 +1,429 @@
+"""What a recovery says of runs, by what is known of their processes; nothing else is signalled."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import corral
+from corral.adapters import process
+from corral.adapters.exit_files import ExitNote
+from corral.api import Corral
+from corral.config import make_private_folder, run_folder
+from corral.db.statement import Statement
+from corral.domain.runs import ops
+from corral.domain.runs.model import Run, RunState
+from corral.kernel.clock import HOUR, SetClock
+from corral.kernel.errors import CorralError
+from corral.kernel.exit_status import End
+from tests.support.cases import each_case
+from tests.support.processes import at_once
+from tests.support.runs import (
+    held,
+    insert_run,
+    order,
+    queued,
+    running,
+    starting,
+    stopping,
+    without_keepers,
+)
+from tests.support.store import record, unchanged
+from tests.support.threads import race
+
+GONE = 4_190_000  # no process has this pid: more than the machine gives out, or nearly
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that belongs to nobody's run, and that must outlive every recovery."""
+    child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    try:
+        while process.command_of(child.pid) != ["sleep", "600"]:
+            assert child.poll() is None  # its words are there a moment after it began
+        yield child
+    finally:
+        child.kill()
+        child.wait()
+
+
+@pytest.fixture
+def no_keepers(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Nobody is started; gives what keepers would have been told."""
+    return without_keepers(monkeypatch)
+
+
+pytestmark = pytest.mark.usefixtures("no_keepers")
+
+
+def identity(child: "subprocess.Popen[bytes]") -> process.Identity:
+    found = process.identify(child.pid)
+    assert found is not None
+    return found
+
+
+def here(store: Corral, *, pid: int = GONE, began: str = "1", **known: Any) -> Run:
+    """A run of this machine whose keeper is gone."""
+    run = store.runs.request(order(restarts=known.pop("restarts", 0)))
+    plain = {"host": process.host(), "boot_id": process.boot_id(), "keeper_pid": GONE}
+    started = store.runs.start(run.id, held(1, pid=pid, start_token=began, **plain | known))
+    return store.runs.launch(started)
+
+
+def note_exit(run: Run, end: End) -> None:
+    """What a guard leaves behind."""
+    make_private_folder(run_folder(run.id))
+    assert run.pid is not None
+    note = ExitNote(run_folder(run.id), run.attempts, run.pid)
+    note.write(end)
+    os.close(note.descriptor)
+
+
+def told(store: Corral) -> list[tuple[str, str, str]]:
+    return [(found.was, found.state, found.reason) for found in store.runs.recover()]
+
+
+# -- on this machine ---------------------------------------------------------------------------
+
+
+def test_a_run_whose_process_and_keeper_are_gone_has_crashed(store: Corral) -> None:
+    run = here(store)
+    assert told(store) == [("running", "crashed", "gone")]
+    over = store.runs.get(run.id)
+    assert (over.exit_code, over.signal) == (None, None)
+    assert told(store) == []
+
+
+def test_an_output_is_sealed_by_its_keeper_for_as_long_as_that_lives(
+    store: Corral, sleeper: "subprocess.Popen[bytes]"
+) -> None:
+    keeper = identity(sleeper)
+    id = store.runs.request(order()).id
+    folder = run_folder(id)
+    make_private_folder(folder)
+    (folder / "output").write_bytes(b"it may still be writing")
+    plain = {"host": keeper.host, "boot_id": keeper.boot_id, "folder": str(folder)}
+    kept = held(1, keeper_pid=keeper.pid, keeper_token=keeper.start_token, **plain)
+    store.runs.end(store.runs.launch(store.runs.start(id, kept)), End(exit_code=0))
+    assert told(store) == []
+    assert store.outputs.get(id).state == "open"
+    sleeper.kill()
+    sleeper.wait()
+    assert told(store) == []
+    assert store.outputs.get(id).state == "sealed"
+
+
+@each_case(
+    ("end", "state"),
+    [(End(exit_code=0), "completed"), (End(exit_code=5), "failed"), (End(signal=9), "crashed")],
+)
+def test_an_end_that_was_written_down_is_told_and_none_is_made_up(
+    store: Corral, end: End, state: str
+) -> None:
+    run = here(store)
+    note_exit(run, end)
+    ((was, found, _),) = told(store)
+    assert (was, found) == ("running", state)
+    over = store.runs.get(run.id)
+    assert (over.exit_code, over.signal) == (end.exit_code, end.signal)
+
+
+def test_a_note_of_an_earlier_attempt_says_nothing_of_this_one(store: Corral) -> None:
+    run = here(store, restarts=1)
+    note_exit(run, End(exit_code=0))
+    again = held(1, pid=GONE, start_token="2")
+    store.runs.launch(store.runs.restart(run, again, End(exit_code=0), quick_failures=0))
+    assert told(store) == [("running", "crashed", "gone")]
+
+
+def test_what_was_being_stopped_when_its_keeper_died_was_cancelled(store: Corral) -> None:
+    run = here(store)
+    store.runs.begin_to_stop(run.id, reason="enough")
+    assert told(store) == [("stopping", "cancelled", "enough")]
+
+
+def test_a_pid_that_belongs_to_somebody_else_is_not_signalled(
+    store: Corral, sleeper: "subprocess.Popen[bytes]"
+) -> None:
+    run = here(store, pid=sleeper.pid, began="1")
+    assert told(store) == [("running", "crashed", "pid reused")]
+    assert sleeper.poll() is None
+    assert store.runs.get(run.id).exit_code is None
+
+
+def test_a_machine_that_rebooted_interrupted_its_runs(
+    store: Corral, sleeper: "subprocess.Popen[bytes]"
+) -> None:
+    same_pid = identity(sleeper)
+    here(store, pid=same_pid.pid, began=same_pid.start_token, boot_id="another-boot")
+    assert told(store) == [("running", "interrupted", "rebooted")]
+    assert sleeper.poll() is None
+
+
+def test_a_keeper_that_lives_is_left_to_its_work_although_its_lease_ran_out(
+    store: Corral, clock: SetClock, sleeper: "subprocess.Popen[bytes]"
+) -> None:
+    keeper = identity(sleeper)
+    here(store, keeper_pid=keeper.pid, keeper_token=keeper.start_token)
+    clock.advance(HOUR)
+    with unchanged(store):
+        assert told(store) == []
+
+
+def test_an_agent_that_lives_without_a_keeper_is_given_a_new_one(
+    store: Corral, sleeper: "subprocess.Popen[bytes]", no_keepers: list[dict[str, Any]]
+) -> None:
+    agent = identity(sleeper)
+    run = here(store, pid=agent.pid, began=agent.start_token)
+    with unchanged(store):
+        assert told(store) == []  # nobody came
+    assert [(asked["run"], asked["adopt"]) for asked in no_keepers] == [(run.id, True)]
+    assert sleeper.poll() is None
+
+
+@pytest.mark.parametrize("who", ["agent", "keeper"])
+def test_what_cannot_be_read_stays_as_it_is(
+    store: Corral, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    run = here(store, pid=4_000_001, keeper_pid=4_000_002 if who == "keeper" else GONE)
+    hidden = {"agent": run.pid, "keeper": run.keeper_pid}[who]
+    stat = process.stat
+
+    def look(pid: int) -> process.Stat | None:
+        if pid == hidden:
+            raise PermissionError(13, "hidden")
+        return stat(pid)
+
+    monkeypatch.setattr(process, "stat", look)
+    with unchanged(store):
+        assert told(store) == []
+
+
+def test_a_zombie_is_gone(store: Corral) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    agent = identity(child)
+    here(store, pid=agent.pid, began=agent.start_token)
+    child.send_signal(signal.SIGKILL)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it stays until somebody asks
+    try:
+        assert told(store) == [("running", "crashed", "gone")]
+    finally:
+        child.communicate()
+
+
+def test_a_run_that_waits_is_nobodys_to_judge(store: Corral) -> None:
+    queued(store, host="there")
+    with unchanged(store):
+        assert told(store) == []
+
+
+def test_every_run_is_looked_at_however_many_there_are(store: Corral) -> None:
+    store.settings.set("runs.max_at_once", 1_000)
+    lost = {"host": "there", "boot_id": "b", "lease_until": 1, "pid": 5, "start_token": "5"}
+    made = []
+    with store.transaction() as tx:
+        for _ in range(430):
+            run = ops.request(tx, order())
+            tx.run(Statement("DELETE FROM runs WHERE id = :id"), id=run.id)
+            made.append(insert_run(tx, "running", tx.now, **lost | {"id": run.id}))
+    found = store.runs.recover()
+    assert sorted(one.run_id for one in found) == sorted(made)
+    assert {one.state for one in found} == {RunState.INTERRUPTED}
+
+
+# -- on other machines -------------------------------------------------------------------------
+
+
+def test_another_machine_is_judged_by_its_lease_alone(store: Corral, clock: SetClock) -> None:
+    runs = [starting(store, 1), running(store, 2), stopping(store, 3)]
+    with unchanged(store):
+        assert told(store) == []
+    clock.advance(HOUR)
+    assert told(store) == [
+        ("starting", "interrupted", "lease expired"),
+        ("running", "interrupted", "lease expired"),
+        ("stopping", "cancelled", "stopped"),
+    ]
+    assert [store.runs.get(run.id).exit_code for run in runs] == [None] * 3
+
+
+def test_what_may_be_started_again_is_given_back_with_an_event(
+    store: Corral, clock: SetClock
+) -> None:
+    run = running(store, restarts=1)
+    store.runs.heartbeat(run, output_bytes=1)
+    clock.advance(HOUR)
+    assert told(store) == [("running", "queued", "lease expired")]
+    assert record(store, run.id)[-1] == "run.requeue"
+    again = store.runs.launch(store.runs.start(run.id, held(2)))
+    clock.advance(HOUR)
+    assert told(store) == [("running", "interrupted", "lease expired")]
+    assert store.runs.get(run.id).attempts == again.attempts == 2
+
+
+def test_a_run_whose_output_is_lost_already_is_given_back_too(
+    store: Corral, clock: SetClock
+) -> None:
+    run = running(store, restarts=1)
+    store.outputs.lose(run.id, "its folder is gone")
+    clock.advance(HOUR)
+    assert told(store) == [("running", "queued", "lease expired")]
+    assert store.runs.start(run.id, held(2, host="another")).attempts == 2
+
+
+def test_what_is_being_stopped_is_not_started_again_although_it_might_be(
+    store: Corral, clock: SetClock
+) -> None:
+    run = stopping(store, restarts=1)
+    clock.advance(HOUR)
+    assert told(store) == [("stopping", "cancelled", "stopped")]
+    assert store.runs.get(run.id).attempts == 1
+
+
+def test_a_lease_counts_up_to_its_end_and_no_longer(store: Corral, clock: SetClock) -> None:
+    run = running(store)
+    assert run.lease_until is not None
+    clock.advance(run.lease_until - clock.now() - 1)
+    assert told(store) == []
+    clock.advance(1)
+    assert told(store) == [("running", "interrupted", "lease expired")]
+
+
+def test_a_lease_that_is_renewed_in_time_is_left_alone(store: Corral, clock: SetClock) -> None:
+    run = running(store)
+    for _ in range(5):
+        clock.advance(50_000)
+        store.runs.heartbeat(run, output_bytes=0)
+        assert told(store) == []
+
+
+def test_a_clock_that_jumped_back_takes_no_run_from_its_keeper(
+    store: Corral, clock: SetClock
+) -> None:
+    run = running(store)
+    clock.advance(-HOUR)
+    assert told(store) == []
+    assert store.runs.heartbeat(run, output_bytes=0).state is RunState.RUNNING
+
+
+# -- processes that Corral did not start -------------------------------------------------------
+
+
+def test_a_recorded_process_is_told_by_its_identity(
+    store: Corral, sleeper: "subprocess.Popen[bytes]"
+) -> None:
+    run = store.runs.record(pid=sleeper.pid)
+    assert (run.state, run.mode, run.pid) == ("running", "recorded", sleeper.pid)
+    assert (run.command, run.args, run.start_token) == (
+        "sleep",
+        ["600"],
+        identity(sleeper).start_token,
+    )
+    assert run.keeper_pid is None
+    assert told(store) == []
+    sleeper.kill()
+    sleeper.wait()
+    assert told(store) == [("running", "crashed", "gone")]
+    assert store.runs.get(run.id).exit_code is None
+
+
+def test_whoever_waited_for_a_recorded_process_says_how_it_ended(
+    store: Corral, sleeper: "subprocess.Popen[bytes]", tmp_path: Path
+) -> None:
+    project = store.projects.register(tmp_path)
+    run = store.runs.record(
+        pid=sleeper.pid, project=project.id, command="mine", args=["x"], cwd="/srv"
+    )
+    assert (run.project_id, run.command, run.args, run.cwd) == (project.id, "mine", ["x"], "/srv")
+    assert store.runs.by_pid(sleeper.pid) == run
+    over = store.runs.finish(run.id, exit_code=3)
+    assert (over.state, over.exit_code) == ("failed", 3)
+    assert told(store) == []
+    assert sleeper.poll() is None
+
+
+@each_case("pid", [0, -1, 1, GONE, 1 << 40, "7", None, True])
+def test_nothing_is_recorded_of_a_process_that_is_not_there(store: Corral, pid: Any) -> None:
+    with unchanged(store), pytest.raises(CorralError):
+        store.runs.record(pid=pid)
+
+
+# -- beside others -----------------------------------------------------------------------------
+
+
+def test_of_threads_that_recover_at_once_exactly_one_decides(
+    store: Corral, clock: SetClock
+) -> None:
+    near = [here(store) for _ in range(5)]
+    far = [running(store, n) for n in range(5)]
+    clock.advance(HOUR)
+    racers = race([store.runs.recover] * 4)
+    found = [one for racer in racers for one in racer.result()]
+    assert {one.run_id for one in found} == {run.id for run in [*near, *far]}
+    for one in found:  # whoever comes second says the same
+        assert one.state is store.runs.get(one.run_id).state
+    for run in [*near, *far]:
+        ends = [verb for verb in record(store, run.id) if verb in ("run.crash", "run.interrupt")]
+        assert len(ends) == 1
+
+
+def test_of_processes_that_recover_at_once_exactly_one_decides(url: str) -> None:
+    with corral.open(url) as store:
+        ids = [here(store).id for _ in range(6)]
+
+    def recover() -> list[str]:
+        with corral.open(url) as mine:
+            return [found.run_id for found in mine.runs.recover()]
+
+    told = at_once([recover] * 3)
+    assert {id for one in told for id in one} == {*ids}
+    with corral.open(url) as store:
+        assert {store.runs.get(id).state for id in ids} == {RunState.CRASHED}
+        for id in ids:
+            assert record(store, id).count("run.crash") == 1
+
+
+def test_a_keeper_that_ends_its_run_beside_a_recovery_is_believed_or_told(
+    store: Corral, clock: SetClock
+) -> None:
+    for n in range(10):
+        run = running(store, n)
+        clock.advance(HOUR)
+        ended, _ = race([lambda run=run: store.runs.end(run, End(exit_code=0)), store.runs.recover])
+        found = store.runs.get(run.id)
+        if found.state is RunState.COMPLETED:
+            assert (found.exit_code, ended.error) == (0, None)
+        else:
+            assert (found.state, found.exit_code) == ("interrupted", None)
+            assert ended.error is not None or ended.value == found
+
+
+def test_an_output_of_a_run_that_is_not_known_does_not_stop_a_recovery(store: Corral) -> None:
+    store.outputs.begin("run_" + "0" * 26, host=process.host(), folder="/nowhere")
+    here(store)
+    assert told(store) == [("running", "crashed", "gone")]
+
+
+def test_a_recovery_while_runs_are_being_deleted_goes_on(store: Corral) -> None:
+    over = [here(store) for _ in range(10)]
+    store.runs.recover()
+    stop = threading.Event()
+
+    def delete() -> None:
+        for run in over:
+            store.runs.delete(run.id)
+        stop.set()
+
+    def recover() -> None:
+        while not stop.is_set():
+            store.runs.recover()
+
+    for racer in race([delete, recover]):
+        racer.result()
+    assert store.runs.list().items == []

@@ -1,0 +1,294 @@
+"""Making schedules, looking at them, and taking them back."""
+
+from typing import Any
+
+import pytest
+
+from corral.api import Corral
+from corral.domain.schedules.model import Kind, Misfire, Overlap, ScheduleState
+from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, YEAR, SetClock
+from corral.kernel.errors import Ambiguous, IllegalMove, Invalid, NotFound
+from corral.kernel.pagination import encode_cursor
+from tests.support.cases import each_case
+from tests.support.store import record, refuses, rows, shared_length, unchanged, walk
+
+
+def test_a_schedule_comes_back_as_it_was_made(store: Corral, clock: SetClock) -> None:
+    made = store.schedules.create(
+        "agent:ada",
+        {"do": "it"},
+        every_ms=HOUR,
+        misfire="all",
+        overlap="skip",
+        priority=3,
+        name="hourly",
+        project="prj_1",
+    )
+    assert made.id.startswith("sch_")
+    assert (made.mailbox, made.body, made.priority) == ("agent:ada", {"do": "it"}, 3)
+    assert (made.kind, made.rule, made.time_zone) == (Kind.EVERY, str(HOUR), "UTC")
+    assert (made.misfire, made.overlap) == (Misfire.ALL, Overlap.SKIP)
+    assert (made.name, made.project_id, made.state) == ("hourly", "prj_1", ScheduleState.ACTIVE)
+    assert (made.next_at, made.last_at, made.last_letter) == (clock.now() + HOUR, None, None)
+    assert made.created_at == clock.now()
+    assert store.schedules.get(made.id) == made
+    assert rows(store, "SELECT kind, verb, subject, project_id FROM events") == [
+        ("schedule", "create", made.id, "prj_1")
+    ]
+
+
+def test_a_cron_rule_is_meant_in_its_time_zone(store: Corral, clock: SetClock) -> None:
+    # The clock stands at 08:00 UTC on a day in January: nine in Berlin.
+    made = store.schedules.create("agent:ada", 1, cron="30 9 * * *", time_zone="Europe/Berlin")
+    assert (made.kind, made.rule) == (Kind.CRON, "30 9 * * *")
+    assert made.next_at == clock.now() + 30 * MINUTE
+
+
+def test_a_schedule_may_put_one_letter_at_a_moment(store: Corral, clock: SetClock) -> None:
+    made = store.schedules.create("agent:ada", 1, at=clock.now() + DAY)
+    assert (made.kind, made.next_at) == (Kind.ONCE, clock.now() + DAY)
+
+
+@pytest.mark.parametrize("every_ms", [5 * SECOND, YEAR])
+def test_a_schedule_repeats_every_five_seconds_to_every_year(store: Corral, every_ms: int) -> None:
+    assert store.schedules.create("agent:ada", 1, every_ms=every_ms).rule == str(every_ms)
+
+
+@each_case(
+    "arguments",
+    [
+        {},
+        {"every_ms": HOUR, "cron": "* * * * *"},
+        {"cron": "* * * * *", "at": 1_800_000_010_000},
+        {"every_ms": 5 * SECOND - 1},
+        {"every_ms": YEAR + 1},
+        {"every_ms": 0},
+        {"every_ms": -HOUR},
+        {"every_ms": 2**70},
+        {"cron": ""},
+        {"cron": "nonsense"},
+        {"cron": "* * * *"},
+        {"cron": "60 * * * *"},
+        {"cron": "* * * * *\0"},
+        {"cron": "0 0 30 2 *"},
+        {"cron": "* * * * * *"},
+        {"at": 1_800_000_000_000},
+        {"at": 1_800_000_000_000 - 1},
+        {"at": -1},
+        {"at": 1_800_000_000_000 + YEAR + 1},
+        {"at": 2**70},
+        {"every_ms": HOUR, "time_zone": "Mars/Olympus"},
+        {"every_ms": HOUR, "time_zone": ""},
+        {"every_ms": HOUR, "time_zone": "../../etc/passwd"},
+        {"every_ms": HOUR, "time_zone": "a\0b"},
+        {"every_ms": HOUR, "time_zone": "\ud800"},
+        {"every_ms": HOUR, "misfire": "sometimes"},
+        {"every_ms": HOUR, "overlap": "sometimes"},
+        {"every_ms": HOUR, "priority": 101},
+        {"every_ms": HOUR, "priority": -101},
+        {"every_ms": HOUR, "name": "a\0b"},
+        {"every_ms": HOUR, "name": "x" * 201},
+        {"every_ms": HOUR, "project": "a\0b"},
+        {"every_ms": HOUR, "project": "\ud800"},
+    ],
+    ids=lambda arguments: ascii(arguments)[:60],
+)
+def test_a_schedule_that_cannot_work_is_refused(store: Corral, arguments: dict[str, Any]) -> None:
+    with refuses(store, Invalid):
+        store.schedules.create("agent:ada", 1, **arguments)
+
+
+@each_case("mailbox", ["", "ada", "agent:a\0", "agent:\ud800"], ids=ascii)
+def test_a_schedule_needs_a_mailbox(store: Corral, mailbox: str) -> None:
+    with refuses(store, Invalid):
+        store.schedules.create(mailbox, 1, every_ms=HOUR)
+
+
+@each_case("body", ["\0", "\ud800", len, "x" * 1024 * 1024], ids=range(4))
+def test_a_schedule_needs_a_body_that_can_be_kept(store: Corral, body: Any) -> None:
+    with refuses(store, Invalid):
+        store.schedules.create("agent:ada", body, every_ms=HOUR)
+
+
+# -- ids -------------------------------------------------------------------------------------
+
+
+def test_an_id_may_be_shortened_to_what_is_unique(store: Corral, clock: SetClock) -> None:
+    first = store.schedules.create("agent:ada", 1, every_ms=HOUR)
+    clock.advance(DAY)
+    second = store.schedules.create("agent:ada", 2, every_ms=HOUR)
+    shared = shared_length(first.id, second.id)
+    assert store.schedules.get(second.id[: shared + 1]) == second
+    assert store.schedules.get(second.id[4 : shared + 1].upper()) == second
+    with refuses(store, Ambiguous) as caught:
+        store.schedules.get(first.id[:shared])
+    assert caught.value.details["candidates"] == [first.id, second.id]
+
+
+@each_case("verb", ["get", "pause", "resume", "run", "delete"])
+def test_an_unknown_id_is_not_found_and_a_wrong_one_refused(store: Corral, verb: str) -> None:
+    store.schedules.create("agent:ada", 1, every_ms=HOUR)
+    call = getattr(store.schedules, verb)
+    with refuses(store, NotFound):
+        call("sch_zzzz")
+    for wrong in ("", "sch_", "prj_0", "sch_!", "sch_" + "0" * 27, "\0"):
+        with refuses(store, Invalid):
+            call(wrong)
+
+
+# -- pausing and taking back -----------------------------------------------------------------
+
+
+def test_a_paused_schedule_puts_nothing_and_makes_up_for_nothing(
+    store: Corral, clock: SetClock
+) -> None:
+    made = store.schedules.create("agent:ada", 1, every_ms=HOUR, misfire="all")
+    paused = store.schedules.pause(made.id)
+    assert (paused.state, paused.next_at) == (ScheduleState.PAUSED, None)
+    clock.advance(10 * HOUR + MINUTE)
+    with unchanged(store):
+        assert store.schedules.fire_due() == []
+    resumed = store.schedules.resume(made.id)
+    assert resumed.state is ScheduleState.ACTIVE
+    assert resumed.next_at == made.next_at + 10 * HOUR
+    assert store.schedules.fire_due() == []
+    assert record(store) == ["schedule.create", "schedule.pause", "schedule.resume"]
+
+
+def test_a_moment_that_passed_while_a_timer_was_paused_is_put_when_it_is_resumed(
+    store: Corral, clock: SetClock
+) -> None:
+    made = store.timers.set("agent:ada", "tick", delay_ms=HOUR)
+    store.schedules.pause(made.id)
+    clock.advance(2 * HOUR)
+    store.schedules.resume(made.id)
+    assert [letter.body for letter in store.schedules.fire_due()] == ["tick"]
+    assert store.schedules.get(made.id).state is ScheduleState.FINISHED
+
+
+def test_a_deleted_schedule_puts_nothing_and_its_letters_stay(
+    store: Corral, clock: SetClock
+) -> None:
+    made = store.schedules.create("agent:ada", 1, every_ms=HOUR)
+    clock.advance(HOUR)
+    (letter,) = store.schedules.fire_due()
+    gone = store.schedules.delete(made.id)
+    assert (gone.state, gone.next_at) == (ScheduleState.CANCELLED, None)
+    clock.advance(HOUR)
+    assert store.schedules.fire_due() == []
+    assert store.mail.get(letter.id) == letter
+
+
+def test_a_paused_schedule_may_be_deleted(store: Corral) -> None:
+    made = store.schedules.create("agent:ada", 1, every_ms=HOUR)
+    store.schedules.pause(made.id)
+    assert store.schedules.delete(made.id).state is ScheduleState.CANCELLED
+
+
+def test_what_has_ended_cannot_be_paused_resumed_run_or_deleted(
+    store: Corral, clock: SetClock
+) -> None:
+    cancelled = store.schedules.create("agent:ada", 1, every_ms=HOUR)
+    store.schedules.delete(cancelled.id)
+    finished = store.timers.set("agent:ada", 1, delay_ms=HOUR)
+    clock.advance(HOUR)
+    store.schedules.fire_due()
+    for verb in ("pause", "resume", "run", "delete"):
+        for id in (cancelled.id, finished.id):
+            with refuses(store, IllegalMove) as caught:
+                getattr(store.schedules, verb)(id)
+            assert caught.value.details["allowed"] == []
+
+
+def test_pausing_and_resuming_twice_is_refused(store: Corral) -> None:
+    made = store.schedules.create("agent:ada", 1, every_ms=HOUR)
+    with refuses(store, IllegalMove):
+        store.schedules.resume(made.id)
+    store.schedules.pause(made.id)
+    with refuses(store, IllegalMove):
+        store.schedules.pause(made.id)
+
+
+# -- run now ---------------------------------------------------------------------------------
+
+
+def test_a_run_puts_a_letter_now_and_leaves_the_next_moment_as_it_is(
+    store: Corral, clock: SetClock
+) -> None:
+    made = store.schedules.create("agent:ada", "x", every_ms=HOUR, priority=5, project="prj_1")
+    clock.advance(MINUTE)
+    letter = store.schedules.run(made.id)
+    assert (letter.body, letter.priority, letter.project_id) == ("x", 5, "prj_1")
+    assert letter.due_at == clock.now()
+    assert store.schedules.get(made.id).next_at == made.next_at
+    assert record(store) == ["schedule.create", "letter.put", "schedule.run"]
+
+
+def test_every_run_puts_a_letter_of_its_own(store: Corral, clock: SetClock) -> None:
+    made = store.schedules.create("agent:ada", "x", every_ms=HOUR)
+    first = store.schedules.run(made.id)
+    second = store.schedules.run(made.id)
+    assert first.id != second.id
+
+
+def test_a_paused_schedule_may_be_run(store: Corral) -> None:
+    made = store.schedules.create("agent:ada", "x", every_ms=HOUR)
+    store.schedules.pause(made.id)
+    assert store.schedules.run(made.id).body == "x"
+    assert store.schedules.get(made.id).state is ScheduleState.PAUSED
+
+
+# -- lists -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 50])
+def test_schedules_are_listed_newest_first_and_timers_apart(store: Corral, limit: int) -> None:
+    made = [store.schedules.create("agent:ada", n, every_ms=HOUR) for n in range(5)]
+    timers = [store.timers.set("agent:ada", n, delay_ms=HOUR) for n in range(5)]
+    assert walk(store.schedules.list, limit=limit) == made[::-1]
+    assert walk(store.timers.list, limit=limit) == timers[::-1]
+
+
+def test_ended_ones_are_listed_only_when_asked_for(store: Corral, clock: SetClock) -> None:
+    kept = store.schedules.create("agent:ada", 1, cron="0 0 * * *")
+    paused = store.schedules.create("agent:ada", 1, every_ms=HOUR)
+    gone = store.schedules.create("agent:ada", 1, every_ms=HOUR)
+    store.schedules.pause(paused.id)
+    store.schedules.delete(gone.id)
+    assert [each.id for each in store.schedules.list().items] == [paused.id, kept.id]
+    assert [each.id for each in walk(store.schedules.list, all=True)] == [
+        gone.id,
+        paused.id,
+        kept.id,
+    ]
+
+
+def test_schedules_made_between_two_pages_disturb_nothing(store: Corral) -> None:
+    made = [store.schedules.create("agent:ada", n, every_ms=HOUR) for n in range(5)]
+    found = walk(
+        store.schedules.list,
+        between=lambda: store.schedules.create("agent:ada", "new", every_ms=HOUR),
+    )
+    assert found == made[::-1]
+
+
+@each_case("cursor", ["", "x", encode_cursor(1), encode_cursor("a", "b")])
+def test_a_text_that_is_no_cursor_is_refused(store: Corral, cursor: str) -> None:
+    for list_ in (store.schedules.list, store.timers.list):
+        with refuses(store, Invalid):
+            list_(after=cursor)
+        with refuses(store, Invalid):
+            list_(limit=0)
+
+
+def test_deleting_a_project_takes_its_schedules_back(
+    store: Corral, clock: SetClock, tmp_path: Any
+) -> None:
+    project = store.projects.register(tmp_path)
+    own = store.schedules.create("agent:ada", 1, every_ms=HOUR, project=project.id)
+    paused = store.schedules.create("agent:ada", 1, every_ms=HOUR, project=project.id)
+    other = store.schedules.create("agent:ada", 1, every_ms=HOUR)
+    store.schedules.pause(paused.id)
+    store.projects.delete(project.id)
+    states = [store.schedules.get(each.id).state for each in (own, paused, other)]
+    assert states == ["cancelled", "cancelled", "active"]

@@ -1,0 +1,170 @@
+"""Secrets: the store keeps where they are, and never what they are."""
+
+import os
+import stat
+from pathlib import Path
+
+import keyring
+import keyring.backends.fail
+import pytest
+
+from corral.api import Corral
+from corral.kernel.clock import SetClock
+from corral.kernel.errors import Invalid, NotFound, Refused
+from tests.support.cases import each_case
+from tests.support.store import contents, record, refuses, rows, walk
+
+VALUE = "hunter2-do-not-tell"
+
+
+def test_a_reference_is_kept_and_replaced(store: Corral, clock: SetClock) -> None:
+    made = store.secrets.set("token", "env:TOKEN")
+    assert (made.name, made.reference) == ("token", "env:TOKEN")
+    assert (made.updated_at, made.updated_by) == (clock.now(), "user:tester")
+    clock.advance(1)
+    again = store.secrets.set("token", "file:/run/token")
+    assert store.secrets.get("token") == again
+    assert rows(store, "SELECT count(*) FROM secrets") == [(1,)]
+    assert record(store) == ["secret.set", "secret.set"]
+
+
+def test_the_event_tells_the_kind_of_a_reference_and_not_more(store: Corral) -> None:
+    store.secrets.set("token", "cmd:pass show token")
+    assert rows(store, "SELECT subject, CAST(data AS TEXT) FROM events") == [
+        ("token", '{"kind":"cmd"}')
+    ]
+
+
+@each_case(
+    "reference", ["env:X", "file:/x", "file:~/x y", "cmd:pass show 'a b'", "keyring:corral/token"]
+)
+def test_every_kind_of_reference_is_kept(store: Corral, reference: str) -> None:
+    assert store.secrets.set("token", reference).reference == reference
+
+
+@each_case(
+    "reference",
+    [
+        VALUE,
+        "",
+        "env:",
+        "env: ",
+        ":x",
+        "vault:x",
+        "keyring:only",
+        "keyring:/x",
+        "keyring:x/",
+        f"env\0:{VALUE}",
+        "env:\ud800",
+        "cmd:" + "x" * 5_000,
+    ],
+    ids=lambda text: ascii(text)[:20],
+)
+def test_what_is_no_reference_is_refused_and_not_repeated(store: Corral, reference: str) -> None:
+    with refuses(store, Invalid) as caught:
+        store.secrets.set("token", reference)
+    assert VALUE not in f"{caught.value!r} {caught.value} {caught.value.details}"
+
+
+@each_case("name", ["", "1x", "a b", "a/b", "../x", "x" * 101, "ü", "a\0", "\ud800"])
+def test_what_is_no_name_is_refused(store: Corral, name: str) -> None:
+    with refuses(store, Invalid):
+        store.secrets.set(name, "env:X")
+    with refuses(store, Invalid):
+        store.secrets.keep(name, VALUE, where="file")
+
+
+def test_an_unknown_secret_is_not_found(store: Corral) -> None:
+    for call in (store.secrets.get, store.secrets.delete, store.secrets.resolve):
+        with refuses(store, NotFound):
+            call("nothing")
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"], ids=ascii)
+def test_a_name_that_no_store_can_hold_is_not_asked_for(store: Corral, name: str) -> None:
+    for call in (store.secrets.get, store.secrets.delete, store.secrets.resolve):
+        with refuses(store, Invalid):
+            call(name)
+
+
+def test_a_deleted_secret_is_gone_once(store: Corral) -> None:
+    made = store.secrets.set("token", "env:X")
+    assert store.secrets.delete("token") == made
+    with refuses(store, NotFound):
+        store.secrets.delete("token")
+    assert record(store) == ["secret.set", "secret.delete"]
+
+
+@each_case("limit", [1, 2, 50])
+def test_secrets_are_listed_by_name(store: Corral, limit: int) -> None:
+    for name in ("c", "a", "B", "d", "b"):
+        store.secrets.set(name, "env:X")
+    names = [secret.name for secret in walk(store.secrets.list, limit=limit)]
+    assert names == ["B", "a", "b", "c", "d"]
+
+
+def test_a_secret_set_between_two_pages_disturbs_nothing(store: Corral) -> None:
+    for name in "bdf":
+        store.secrets.set(name, "env:X")
+    found = walk(store.secrets.list, limit=1, between=lambda: store.secrets.set("a", "env:X"))
+    assert [secret.name for secret in found] == ["b", "d", "f"]
+
+
+def test_a_list_refuses_a_bad_cursor_and_limit(store: Corral) -> None:
+    with refuses(store, Invalid):
+        store.secrets.list(after="nonsense")
+    with refuses(store, Invalid):
+        store.secrets.list(limit=0)
+
+
+def test_a_value_is_read_at_the_moment_it_is_needed(
+    store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.secrets.set("token", "env:TOKEN")
+    with refuses(store, NotFound):
+        store.secrets.resolve("token")
+    monkeypatch.setenv("TOKEN", VALUE)
+    assert store.secrets.resolve("token") == VALUE
+    assert VALUE not in str(contents(store))
+
+
+def test_a_value_kept_in_a_file_is_private_and_not_in_the_store(
+    store: Corral, tmp_path: Path
+) -> None:
+    kept = store.secrets.keep("token", VALUE, where="file")
+    file = Path(kept.reference.removeprefix("file:"))
+    assert file.parent == tmp_path / "home" / "secrets"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert store.secrets.resolve("token") == VALUE
+    assert VALUE not in str(contents(store))
+
+
+def test_a_value_kept_again_replaces_the_first(store: Corral) -> None:
+    first = store.secrets.keep("token", "one", where="file")
+    assert store.secrets.keep("token", "two", where="file").reference == first.reference
+    assert store.secrets.resolve("token") == "two"
+    folder = Path(first.reference.removeprefix("file:")).parent
+    assert os.listdir(folder) == ["token"]
+
+
+@each_case("value", ["abc\ud800", "", "a\0b"], ids=ascii)
+def test_a_value_that_cannot_be_kept_leaves_nothing_behind(
+    store: Corral, tmp_path: Path, value: str
+) -> None:
+    with refuses(store, Invalid) as caught:
+        store.secrets.keep("token", value, where="file")
+    assert "abc" not in str(caught.value)
+    folder = tmp_path / "home" / "secrets"
+    assert not folder.exists() or os.listdir(folder) == []
+
+
+def test_without_a_key_ring_the_user_is_told_of_another_way(
+    store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The real package, with the backend that it falls back to on a server.
+    monkeypatch.setattr(keyring, "set_password", keyring.backends.fail.Keyring().set_password)
+    with refuses(store, Refused) as caught:
+        store.secrets.keep("token", VALUE, where="keyring")
+    assert VALUE not in str(caught.value)
+    assert "file" in caught.value.message

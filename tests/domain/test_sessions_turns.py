@@ -1,0 +1,313 @@
+"""Sessions: turns in order, numbered without gaps, and found again by their keys."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import corral
+from corral.api import Corral
+from corral.domain.sessions.model import NewTurn
+from corral.domain.sessions.turn import MAX_CONTENT
+from corral.kernel.clock import SetClock
+from corral.kernel.errors import IllegalMove, Invalid, NotFound, Refused
+from tests.support.cases import each_case
+from tests.support.store import record, refuses, unchanged, walk
+from tests.support.trace import traced
+
+MISSING = "ses_00000000000000000000000000"
+
+
+def test_a_session_is_opened_for_an_agent_in_a_project(
+    store: Corral, clock: SetClock, tmp_path: Path
+) -> None:
+    project = store.projects.register(tmp_path)
+    ada = store.agents.create("ada", provider="claude")
+    made = store.sessions.open("ada", project=project.id, title="t", reply_to="user:eve")
+    assert made.id.startswith("ses_")
+    assert (made.agent_id, made.project_id, made.provider) == (ada.id, project.id, "claude")
+    assert (made.state, made.turns, made.provider_session) == ("open", 0, None)
+    assert (made.title, made.reply_to, made.created_at) == ("t", "user:eve", clock.now())
+    assert store.sessions.get(made.id[:20]) == made
+    assert record(store, made.id) == ["session.open"]
+
+
+def test_a_session_needs_nobody_and_nothing(store: Corral) -> None:
+    assert store.sessions.open().agent_id is None
+
+
+def test_a_session_for_what_does_not_exist_is_refused(store: Corral) -> None:
+    store.agents.create("old")
+    store.agents.retire("old")
+    with refuses(store, NotFound):
+        store.sessions.open("nobody")
+    with refuses(store, NotFound):
+        store.sessions.open(project="prj_0")
+    with refuses(store, Refused):
+        store.sessions.open("old")
+    with refuses(store, Invalid):
+        store.sessions.open(reply_to="nowhere")
+
+
+def test_turns_get_the_numbers_from_one_in_order(store: Corral, clock: SetClock) -> None:
+    session = store.sessions.open()
+    for n in range(3):
+        clock.advance(1)
+        turn = store.sessions.append(session, "user", str(n))
+        assert (turn.number, turn.content, turn.at) == (n + 1, str(n), clock.now())
+    assert [turn.content for turn in store.sessions.turns(session).items] == ["0", "1", "2"]
+    after = store.sessions.get(session.id)
+    assert (after.turns, after.updated_at) == (3, clock.now())
+
+
+def test_a_turn_comes_back_as_it_was_put(store: Corral) -> None:
+    session = store.sessions.open()
+    turn = store.sessions.append(
+        session.id,
+        "tool",
+        "",
+        tool_call_id="call_1",
+        tool_name="Bash",
+        arguments={"z": 1, "a": [None, "ü"]},
+        result=["out"],
+        is_error=True,
+        input_tokens=0,
+        output_tokens=7,
+        run="run_1",
+        meta={"k": 1.5},
+    )
+    assert store.sessions.turns(session).items == [turn]
+    assert (turn.role, turn.tool_call_id, turn.tool_name) == ("tool", "call_1", "Bash")
+    assert (turn.arguments, turn.result) == ({"z": 1, "a": [None, "ü"]}, ["out"])
+    assert (turn.is_error, turn.input_tokens, turn.output_tokens) == (True, 0, 7)
+    assert (turn.run_id, turn.meta, turn.key) == ("run_1", {"k": 1.5}, None)
+
+
+def test_the_assistants_words_are_those_of_the_agent_that_has_the_session(store: Corral) -> None:
+    ada, ben = store.agents.create("ada"), store.agents.create("ben")
+    session = store.sessions.open("ada")
+    assert store.sessions.append(session, "assistant", "hi").agent_id == ada.id
+    assert store.sessions.append(session, "user", "hi").agent_id is None
+    assert store.sessions.append(session, "assistant", "hi", agent="ben").agent_id == ben.id
+    assert store.sessions.append(session, "user", "hi", agent="ben").agent_id == ben.id
+    (many,) = store.sessions.append_many(session, [{"role": "assistant", "content": "hi"}])
+    assert many.agent_id == ada.id
+
+
+def test_a_turn_is_its_own_record_and_writes_no_event(store: Corral) -> None:
+    session = store.sessions.open()
+    store.sessions.append(session, "user", "hi")
+    store.sessions.append_many(session, [{"role": "user", "content": "ho"}])
+    assert record(store, session.id) == ["session.open"]
+
+
+def test_an_append_is_one_transaction_and_as_few_statements_as_can_be(
+    store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = store.sessions.open()
+    store.sessions.append(session, "user", "warm")
+    with traced(store, monkeypatch) as trace:
+        store.sessions.append(session.id, "user", "hi")
+    assert trace.transactions == 1
+    assert trace.statements == (2 if store.db.engine == "sqlite" else 1)
+
+
+def test_whoever_waits_is_woken_by_a_turn(store: Corral, url: str, clock: SetClock) -> None:
+    session = store.sessions.open()
+    with corral.open(url, clock=clock) as other, other.listening() as listener:
+        store.sessions.append(session, "user", "hi")
+        assert listener.wait(10.0)
+
+
+@each_case(
+    ("role", "content", "more"),
+    [
+        ("person", "hi", {}),
+        ("", "hi", {}),
+        ("user", "nul\0", {}),
+        ("user", "half \ud800", {}),
+        ("user", "x" * (MAX_CONTENT + 1), {}),
+        ("user", "hi", {"key": "k" * 300}),
+        ("user", "hi", {"arguments": object()}),
+        ("user", "hi", {"meta": float("nan")}),
+        ("user", "hi", {"input_tokens": -1}),
+        ("user", "hi", {"output_tokens": 1.5}),
+    ],
+)
+def test_what_is_no_turn_is_refused(
+    store: Corral, role: str, content: str, more: dict[str, Any]
+) -> None:
+    session = store.sessions.open()
+    with refuses(store, Invalid):
+        store.sessions.append(session, role, content, **more)
+
+
+def test_a_closed_session_takes_no_turn_until_it_is_reopened(
+    store: Corral, clock: SetClock
+) -> None:
+    session = store.sessions.open()
+    store.sessions.append(session, "user", "hi")
+    clock.advance(1)
+    closed = store.sessions.close(session)
+    assert (closed.state, closed.closed_at) == ("closed", clock.now())
+    for append in (
+        lambda: store.sessions.append(session, "user", "late"),
+        lambda: store.sessions.append(session, "user", "late", key="k"),
+        lambda: store.sessions.append_many(session, [{"role": "user", "content": "late"}]),
+        lambda: store.sessions.set_state(session, "a", 1),
+        lambda: store.sessions.close(session),
+    ):
+        with refuses(store, IllegalMove):
+            append()
+    assert [turn.content for turn in store.sessions.turns(session).items] == ["hi"]
+    assert store.sessions.reopen(session).closed_at is None
+    assert store.sessions.append(session, "user", "on").number == 2
+
+
+def test_a_session_that_does_not_exist_takes_no_turn(store: Corral) -> None:
+    for append in (
+        lambda: store.sessions.append(MISSING, "user", "hi"),
+        lambda: store.sessions.append_many(MISSING, [{"role": "user", "content": "hi"}]),
+        lambda: store.sessions.turns(MISSING),
+        lambda: store.sessions.last(MISSING),
+        lambda: store.sessions.get("ses_0"),
+    ):
+        with refuses(store, NotFound):
+            append()
+
+
+# -- keys ----------------------------------------------------------------------------------------
+
+
+def test_the_same_key_in_the_same_session_is_the_same_turn(store: Corral) -> None:
+    session, other = store.sessions.open(), store.sessions.open()
+    first = store.sessions.append(session, "user", "first", key="k")
+    with unchanged(store):
+        assert store.sessions.append(session, "user", "second", key="k") == first
+    assert store.sessions.append(other, "user", "other", key="k").number == 1
+    assert store.sessions.append(session, "user", "next").number == 2
+
+
+def test_many_turns_are_appended_all_or_none_in_their_order(store: Corral) -> None:
+    session = store.sessions.open()
+    store.sessions.append(session, "user", "one", key="k")
+    given = [
+        NewTurn("user", "two"),
+        {"role": "user", "content": "again", "key": "k"},
+        {"role": "tool", "content": "three", "key": "m", "result": 3},
+        {"role": "tool", "content": "and again", "key": "m"},
+    ]
+    appended = store.sessions.append_many(session, given)
+    assert [(turn.number, turn.content) for turn in appended] == [
+        (2, "two"),
+        (1, "one"),
+        (3, "three"),
+        (3, "three"),
+    ]
+    assert store.sessions.get(session.id).turns == 3
+    with refuses(store, Invalid):
+        store.sessions.append_many(session, [NewTurn("user", "ok"), NewTurn("person", "no")])
+    for wrong in ([], [5], [{"role": "user"}], [{"role": "user", "content": "x", "colour": 1}]):
+        with refuses(store, Invalid):
+            store.sessions.append_many(session, wrong)
+
+
+# -- pages ---------------------------------------------------------------------------------------
+
+
+def test_turns_come_in_pages_from_either_end(store: Corral) -> None:
+    session = store.sessions.open()
+    store.sessions.append_many(session, [NewTurn("user", str(n)) for n in range(1, 8)])
+
+    def numbers(**given: Any) -> list[int]:
+        return [
+            turn.number for turn in walk(lambda **g: store.sessions.turns(session, **g), **given)
+        ]
+
+    assert numbers() == [1, 2, 3, 4, 5, 6, 7]
+    assert numbers(newest=True) == [7, 6, 5, 4, 3, 2, 1]
+    assert [turn.number for turn in store.sessions.turns(session, after=5).items] == [6, 7]
+    assert [turn.number for turn in store.sessions.turns(session, after="5").items] == [6, 7]
+    assert store.sessions.turns(session, after=7).items == []
+    last = store.sessions.last(session, 3)
+    assert ([turn.number for turn in last.items], last.next) == ([5, 6, 7], "7")
+    for wrong in ("x", -1, "5.0", True):
+        with pytest.raises(Invalid):
+            store.sessions.turns(session, after=wrong)
+    for limit in (0, 1_001):
+        with pytest.raises(Invalid):
+            store.sessions.turns(session, limit=limit)
+
+
+def test_sessions_are_listed_newest_first_by_project_or_agent(
+    store: Corral, tmp_path: Path
+) -> None:
+    project = store.projects.register(tmp_path)
+    store.agents.create("ada")
+    plain = store.sessions.open()
+    mine = store.sessions.open("ada")
+    both = store.sessions.open("ada", project=project.id)
+    ended = store.sessions.close(store.sessions.open("ada", project=project.id))
+    sessions = store.sessions
+
+    def ids(**given: Any) -> list[str]:
+        return [each.id for each in walk(sessions.list, **given)]
+
+    assert ids() == [both.id, mine.id, plain.id]
+    assert ids(all=True) == [ended.id, both.id, mine.id, plain.id]
+    assert ids(agent="ada") == [both.id, mine.id]
+    assert ids(agent="ada", all=True) == [ended.id, both.id, mine.id]
+    assert ids(project=project.id) == [both.id]
+    assert ids(project=project.id, all=True) == [ended.id, both.id]
+    with pytest.raises(Invalid):
+        sessions.list(agent="ada", project=project.id)
+
+
+# -- what it remembers ---------------------------------------------------------------------------
+
+
+def test_a_session_remembers_values_until_they_are_forgotten(store: Corral) -> None:
+    session, other = store.sessions.open(), store.sessions.open()
+    store.sessions.set_state(session, "b", {"x": [1]})
+    store.sessions.set_state(session, "a", 1)
+    store.sessions.set_state(session, "a", "two")
+    assert store.sessions.state(session) == {"a": "two", "b": {"x": [1]}}
+    assert store.sessions.state(other) == {}
+    assert store.sessions.set_state(session, "a", None) is None
+    assert store.sessions.state(session.id) == {"b": {"x": [1]}}
+    with unchanged(store):
+        store.sessions.set_state(session, "a", None)
+    with refuses(store, Invalid):
+        store.sessions.set_state(session, "", 1)
+
+
+def test_a_session_has_another_title_when_it_is_renamed(store: Corral) -> None:
+    session = store.sessions.open(title="old")
+    assert store.sessions.rename(session, "new").title == "new"
+    assert store.sessions.rename(session.id, None).title is None
+    store.sessions.close(session)
+    assert store.sessions.rename(session.id, "closed").title == "closed"
+    with refuses(store, NotFound):
+        store.sessions.rename(MISSING, "x")
+
+
+def test_the_providers_own_id_is_remembered_and_found(store: Corral) -> None:
+    session = store.sessions.open()
+    pointed = store.sessions.set_provider_session(session, "claude", "abc")
+    assert (pointed.provider, pointed.provider_session) == ("claude", "abc")
+    with unchanged(store):
+        store.sessions.set_provider_session(session, "claude", "abc")
+    found = store.sessions.by_provider("claude", "abc")
+    assert found is not None
+    assert found.id == session.id
+    assert store.sessions.by_provider("codex", "abc") is None
+    assert store.sessions.set_provider_session(session, "claude", None).provider_session is None
+    assert store.sessions.by_provider("claude", "abc") is None
+
+
+def test_looks_back_are_kept_newest_first(store: Corral) -> None:
+    session = store.sessions.open()
+    for n in range(3):
+        assert store.sessions.record_retro(session, {"n": n}).number == n + 1
+    listed = walk(lambda **given: store.sessions.retros(session, **given))
+    assert [retro.body for retro in listed] == [{"n": 2}, {"n": 1}, {"n": 0}]

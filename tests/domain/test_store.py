@@ -1,0 +1,130 @@
+"""The store itself: where it is, its schema, its health, how safe a commit is."""
+
+from pathlib import Path
+
+import pytest
+
+import corral
+from corral.api import Corral
+from corral.db.statement import Statement
+from corral.kernel.clock import SetClock
+from corral.kernel.errors import Invalid, StoreUnavailable
+from tests.support.cases import each_case
+from tests.support.store import refuses, rows, unchanged
+
+
+def test_a_store_knows_its_engine_its_place_and_its_schema(store: Corral, engine: str) -> None:
+    assert store.db.engine == engine
+    assert (store.db.path is not None) == (engine == "sqlite")
+    assert store.db.schema_version() >= 1
+    assert store.now() == 1_800_000_000_000
+
+
+def test_a_password_is_not_shown(store: Corral, url: str, engine: str) -> None:
+    if engine == "sqlite":
+        assert store.db.url == url
+        return
+    with_password = url.replace("postgres@", "postgres:hunter2@") + "?application_name=x"
+    with corral.open(with_password) as other:
+        assert other.db.url == url
+        assert "hunter2" not in repr(other.db.check())
+
+
+def test_a_migrated_store_has_nothing_left_to_migrate(store: Corral) -> None:
+    with unchanged(store):
+        assert store.db.migrate() == []
+
+
+def test_an_empty_store_is_made_when_it_is_opened_and_stays_as_it_is_the_second_time(
+    empty_url: str, clock: SetClock
+) -> None:
+    with corral.open(empty_url, clock=clock) as store:
+        letter = store.mail.put("agent:ada", 1)
+        applied = rows(store, "SELECT number, name, applied_at FROM migrations")
+        assert applied[0] == (1, "core", clock.now())
+    with corral.open(empty_url, clock=clock) as store:
+        assert store.mail.get(letter.id) == letter
+
+
+def test_a_missing_store_is_not_made_when_that_is_not_wanted(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable) as caught:
+        corral.open(tmp_path / "none.db", create=False)
+    assert caught.value.reason == "missing"
+    assert list(tmp_path.glob("none*")) == []
+
+
+def test_a_store_of_a_newer_corral_is_refused_and_not_touched(store: Corral, url: str) -> None:
+    insert = "INSERT INTO migrations (number, name, checksum, applied_at) VALUES (999, 'x', 'y', 1)"
+    with store.transaction() as tx:
+        tx.run(Statement(insert))
+        if store.db.engine == "sqlite":
+            tx.run(Statement("PRAGMA user_version = 999"))
+    with unchanged(store):
+        with pytest.raises(StoreUnavailable) as caught:
+            corral.open(url)
+        assert caught.value.reason == "newer"
+        assert "upgrade Corral" in caught.value.message
+
+
+def test_a_sound_store_has_only_good_findings(store: Corral) -> None:
+    store.mail.put("agent:ada", 1)
+    with unchanged(store):
+        quick, thorough = store.db.check(), store.db.verify()
+    assert {finding.state for finding in [*quick, *thorough]} == {"ok"}
+    assert "schema" in [finding.check for finding in quick]
+    assert len(thorough) >= len(quick)
+
+
+def test_a_migration_that_differs_from_ours_is_found(store: Corral) -> None:
+    with store.transaction() as tx:
+        tx.run(Statement("UPDATE migrations SET checksum = 'other'"))
+    found = {finding.check: finding.state for finding in store.db.check()}
+    assert found["schema"] == "broken"
+
+
+def test_durability_is_a_property_of_the_store(store: Corral, url: str, engine: str) -> None:
+    if engine == "postgres":  # the server decides; that of the tests does not wait for its disk
+        assert store.db.durability() == "normal"
+        for wanted in ("normal", "full"):
+            with refuses(store, Invalid):
+                store.db.durability(wanted)
+        return
+    assert store.db.durability() == "normal"
+    assert store.db.durability("full") == "full"
+    with corral.open(url) as other:
+        assert other.db.durability() == "full"
+    assert store.db.durability("normal") == "normal"
+
+
+@each_case("wanted", ["", "FULL", "off"])
+def test_a_durability_that_does_not_exist_is_refused(store: Corral, wanted: str) -> None:
+    with refuses(store, Invalid):
+        store.db.durability(wanted)
+
+
+def test_a_store_that_was_closed_is_not_used_any_more(url: str) -> None:
+    store = corral.open(url)
+    following = store.events.follow("0-0", timeout_ms=0)
+    store.mail.put("agent:ada", "x")
+    next(following)
+    store.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        store.mail.put("agent:ada", "y")
+    with pytest.raises(RuntimeError, match="closed"):
+        store.mail.list()
+    following.close()
+
+
+def test_a_back_up_that_was_broken_off_leaves_nothing_behind(
+    store: Corral, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def break_off(target: Path) -> None:
+        target.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store._database, "backup", break_off)
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        store.db.backup(folder / "b.db")
+    assert list(folder.iterdir()) == []

@@ -1,0 +1,741 @@
+"""Back-ups: one private file, of either engine, for either engine."""
+
+import shlex
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import apsw
+import msgspec
+import pytest
+
+import corral
+from corral.adapters.channels.contract import Incoming
+from corral.adapters.providers.facts import Said, Used
+from corral.adapters.transcripts.transcript import Head, Item
+from corral.api import Corral
+from corral.api.idempotency import Key, once
+from corral.api.store import trouble_with
+from corral.db.copy import FENCE_LEAP
+from corral.db.schema import tables
+from corral.db.statement import Statement
+from corral.db.write_fence import OWN
+from corral.domain.checkpoints.model import NewWrite
+from corral.domain.imports.ops import Part, add_origins
+from corral.domain.races import sql as races
+from corral.domain.runs.model import Sample
+from corral.domain.sandbox_bridge import ingest
+from corral.kernel.clock import DAY, HOUR, MINUTE, SetClock
+from corral.kernel.errors import Held, Invalid, NotFound, Refused
+from corral.kernel.exit_status import End
+from tests.support.cases import each_case
+from tests.support.invariants import check_store
+from tests.support.runs import add_launch, add_run, held, running
+from tests.support.state_rows import insert, state_tables
+from tests.support.store import refuses
+
+pytestmark = pytest.mark.slow
+
+ENGINES = ["sqlite", "postgres"]
+EACH_WAY = pytest.mark.parametrize(("source", "target"), [(a, b) for a in ENGINES for b in ENGINES])
+
+Open = Callable[[str], Corral]
+
+
+@pytest.fixture
+def open_on(new_url: Callable[[str], str], clock: SetClock) -> Iterator[Open]:
+    """A function that opens a new store on an engine, as often as it is asked."""
+    with ExitStack() as stack:
+        yield lambda engine: stack.enter_context(
+            corral.open(new_url(engine), clock=clock, actor="user:tester")
+        )
+
+
+def live(store: Corral, clock: SetClock, folder: Path) -> None:
+    """Something of everything, in every state that is easily reached."""
+    project = store.projects.register(folder, command="claude", prompt="ünï ☃")
+    store.settings.set("mail.backoff_ms", [MINUTE], scope=f"project:{project.id}")
+    store.secrets.set("token", "env:TOKEN")
+    store.nodes.join("host", "boot", owner="d", labels=["gpu"])
+    store.nodes.take_lead("loop", owner="d")
+    store.schedules.create("agent:ada", {"z": 1, "a": [None]}, cron="0 9 * * *", name="daily")
+    store.timers.set("agent:ada", "tick", delay_ms=HOUR)
+    clock.advance(HOUR)
+    store.schedules.fire_due()
+    store.mail.put("agent:ada", "open", key="k", priority=5, sender="user:eve")
+    store.mail.doubt(store.mail.claim("agent:ada", owner="o")[0])
+    for n in range(12):
+        store.mail.put("queue:x", {"n": n}, expires_at=clock.now() + DAY, project=project.id)
+    store.mail.ack(store.mail.claim("queue:x", owner="o")[0])
+    store.mail.refuse(store.mail.claim("queue:x", owner="o")[0], "no")
+    store.mail.claim("queue:x", owner="o")
+    store.budgets.set("all", 1_000)
+    store.charges.reserve("run_1", budget_micros=500)
+    for total in (10, 25):
+        report = Used(model="m", input=total, cost_micros=total, counter="c")
+        store.charges.add(report, run_id="run_1", project_id=project.id)
+    store.alerts.add(["crashed"], target_kind="mailbox", target="agent:ada")
+    store.outputs.begin("run_1", host="host", folder="/srv/runs/run_1")
+    store.outputs.add_chunk("run_1", 0, bytes(range(256)) * 4)
+    store.outputs.add_chunk("run_1", 1, b"plain text")
+    store.outputs.log("run_1", "warn", "ünï ☃", metadata={"z": 1, "a": [None]})
+    talk(store, project.id)
+    run = running(store, project_id=project.id)
+    store.runs.add_sample(run, Sample(1, 2, 3, 4))
+    imports(store, clock)
+    store.checkpoints.put("ünï", "1", "bytes", bytes(range(256)), metadata={"z": 1, "a": [None]})
+    store.checkpoints.put_writes("ünï", "1", "task", [NewWrite(0, "c", "json", b'{"json": 1}')])
+    store.tokens.create("script", scope="read")
+    key = Key("tok_1", "k", "f")
+    sent = {"mailbox": "queue:y", "body": "ünï"}
+    once(store.mail, "put", sent, key=key, encode=msgspec.json.encode)
+    chat(store)
+
+
+def chat(store: Corral) -> None:
+    office = {"owner_place": "office"}
+    store.channels.add("ünï", "webhook", secrets={"secret": "token"}, policy="ask", config=office)
+    store.wirings.add("ada", channel="ünï")
+    store.mail.write("ada", "☃", to="agent:ada")
+    store.requests.ask("ada", "secret", {"name": "wanted", "reason": "☃"}, key="k")
+    store.schedules.run(store.schedules.task("ada", "☃", cron="0 9 * * *", script="true").id)
+    for sender in ("eve", "mallory"):
+        said = Incoming(event_id=sender, place="room", sender=sender, text="☃", files=[])
+        if sender == "eve":
+            store.senders.approve("ünï/eve", person="eve", role="owner")
+        store.messages.receive("ünï", said)
+    run = store.runs.list(limit=1).items[0]
+    with store.transaction() as tx:
+        ingest.refuse(tx, "ses_1", run, "out-1", "ünï", tell=False)
+
+
+def race(store: Corral) -> None:
+    """One of each that a race has, written straight: a real one needs git and agents."""
+    states = state_tables()
+    with store.transaction() as tx:
+        keys = {
+            name: insert(tx, states[name], state)
+            for name, state in {
+                "races": "active",
+                "rounds": "completed",
+                "attempts": "completed",
+                "verdicts": "given",
+            }.items()
+        }
+        of = {"round_id": keys["rounds"], "attempt_id": keys["attempts"], "at": 1, "by": "ünï"}
+        tx.run(
+            races.ADD_CHOICE, number=1, verb="select", commit_id="c", ranked_first_id=None,
+            reason="☃", **of,
+        )  # fmt: skip
+        tx.run(
+            races.ADD_GRAFT, id="grf_1", files="[]", commit_id=None, kept=0, checks="[]",
+            reason="☃", **of,
+        )  # fmt: skip
+
+
+def imports(store: Corral, clock: SetClock) -> None:
+    begun = store.imports._begin("claude", "/srv/a.jsonl", Head("conversation", title="ünï"))
+    said = Item(clock.now(), Said("user", "from elsewhere"), 10)
+    store.imports._take(begun, [said], read_bytes=10)
+    with store.transaction() as tx:
+        origin = {"row_id": "7", "rest": '{"ü": 1}', "trouble": '["☃"]', "digest": "d"}
+        add_origins(tx, Part("agent-yes", "/srv/a.db", "runs"), [origin])
+
+
+def talk(store: Corral, project: str) -> None:
+    store.agents.create("ada", role="builder", provider="claude", limits={"max_runs": 2})
+    store.agents.create("ben", command="cat", admin=True)
+    store.agents.grant("ada", "Bash(git *)")
+    session = store.sessions.open("ada", project=project, title="ünï ☃", reply_to="user:eve")
+    store.sessions.append(session, "user", "find the zebra", key="k", meta={"z": 1, "a": [None]})
+    store.sessions.append(session, "tool", "", tool_name="Bash", result={"out": "1"}, is_error=True)
+    store.sessions.set_state(session, "branch", "main")
+    store.sessions.handoff(session, "ben", "last", "be kind", last=1)
+    store.sessions.append(store.sessions.fork(session, 1), "user", "another way")
+    store.sessions.record_retro(session, {"cost": 1})
+    store.sessions.close(store.sessions.open())
+    assert store.search.catch_up() == 3
+    work(store, project)
+
+
+def work(store: Corral, project: str) -> None:
+    store.tasks.declare(
+        project, [{"key": "ä", "files": ["src"]}, {"key": "b", "depends_on": ["ä"]}]
+    )
+    store.tasks.delegate("ä", "ben", context="ünï")
+    taken = store.tasks.claim(project, "ben")
+    assert taken is not None
+    store.tasks.submit(taken, {"text": "☃", "commands": [{"command": "make", "exit_code": 0}]})
+    store.plans.set(["first", "then"], agent="ada", project_id=project)
+    store.progress.report("half of it", agent="ben", percent=50, task="ä")
+    together(store, project)
+
+
+def together(store: Corral, project: str) -> None:
+    store.locks.acquire(project, "src/ä.py", "ada")
+    store.locks.touch(project, "src/ä.py", "ben")
+    store.questions.ask("Which ☃?", options=["a", "b"], asker="agent:ada", project=project)
+    store.decisions.record("ünï", alternatives=["x"], author="agent:ada", project=project)
+    group = store.groups.create(
+        "crew", members=["agent:ada", "user:eve"], roles=["builder"], project=project
+    )
+    post = store.groups.post(group.id, "hello ☃", author="agent:ada")
+    store.groups.react(group.id, post.number, "👍", member="user:eve")
+    store.notes.add("the fox lives here", project=project, key="fox")
+
+
+def content(store: Corral) -> dict[str, list[list[Any]]]:
+    """All rows by the columns that both engines have, as plain values."""
+    found = {}
+    with store.transaction() as tx:
+        for table in tables():
+            if table.name not in OWN:
+                names = ", ".join(column.name for column in table.columns)
+                rows = tx.run(Statement(f"SELECT {names} FROM {table.name} ORDER BY 1, 2"))
+                found[table.name] = [[_plain(cell) for cell in row] for row in rows]
+    return found
+
+
+def _plain(cell: Any) -> Any:
+    """JSON comes as bytes from one engine and as text from the other; what is no text stays."""
+    try:
+        return cell.decode() if isinstance(cell, bytes) else cell
+    except UnicodeDecodeError:
+        return cell
+
+
+def without_traces(found: dict[str, list[list[Any]]]) -> dict[str, list[list[Any]]]:
+    """The content less what a restore adds: its event, and the leap of the fences."""
+    columns = {table.name: [column.name for column in table.columns] for table in tables()}
+    found["events"] = [row for row in found["events"] if "store" not in row]
+    for name, rows in found.items():
+        if "fence" in columns[name]:
+            place = columns[name].index("fence")
+            for row in rows:
+                assert row[place] >= FENCE_LEAP
+                row[place] -= FENCE_LEAP
+    return found
+
+
+@EACH_WAY
+def test_a_back_up_brings_everything_back_on_either_engine(
+    open_on: Open, clock: SetClock, tmp_path: Path, source: str, target: str
+) -> None:
+    old, new = open_on(source), open_on(target)
+    live(old, clock, tmp_path)
+    race(old)
+    before = content(old)
+    assert [name for name, found in before.items() if not found] == [], "it covers every table"
+    new.mail.put("agent:other", "is replaced")
+    new.db.restore(old.db.backup(tmp_path / "backup.db"))
+    assert without_traces(content(new)) == before
+    assert content(old) == before
+    assert [hit.place for hit in new.search.find("zebra").items] == [1]
+    (ada, _) = new.agents.list().items
+    assert (ada.limits.max_runs, new.agents.allows("ada", "Bash(rm x)")) == (2, False)
+
+
+@EACH_WAY
+def test_bytes_that_are_no_text_come_back_as_they_were(
+    open_on: Open, tmp_path: Path, source: str, target: str
+) -> None:
+    old, new = open_on(source), open_on(target)
+    old.outputs.begin("run_1", host="host", folder="/srv/runs/run_1")
+    chunks = [bytes(range(256)) * 4, b"plain text", b'{"json": 1}', b"\\x00"]
+    for number, data in enumerate(chunks):
+        old.outputs.add_chunk("run_1", number, data)
+    old.outputs.log("run_1", "info", "before")
+    new.db.restore(old.db.backup(tmp_path / "backup.db"))
+    assert [new.outputs.chunk("run_1", number) for number in range(len(chunks))] == chunks
+    assert new.outputs.log("run_1", "info", "after").id == "log_2"
+
+
+@EACH_WAY
+def test_new_rows_after_a_restore_get_fresh_numbers(
+    open_on: Open, clock: SetClock, tmp_path: Path, source: str, target: str
+) -> None:
+    old, new = open_on(source), open_on(target)
+    for n in range(5):
+        old.mail.put("agent:ada", n)
+    new.db.restore(old.db.backup(tmp_path / "backup.db"))
+    assert new.mail.put("agent:ada", "new").id == "let_6"
+    events = new.events.after().items
+    assert [event.id for event in events] == [f"evt_{n}" for n in range(1, 8)]
+    assert (events[5].kind, events[5].verb) == ("store", "restore")
+
+
+@EACH_WAY
+def test_every_numbered_table_goes_on_after_a_restore(
+    open_on: Open, tmp_path: Path, source: str, target: str
+) -> None:
+    old, new = open_on(source), open_on(target)
+    project = old.projects.register(tmp_path).id
+    first = old.locks.acquire(project, "a", "user:eve")
+    old.locks.touch(project, "a", "user:eve")
+    old.checkpoints.put("t", "1", "json", b"{}")
+    new.db.restore(old.db.backup(tmp_path / "backup.db"))
+    assert new.locks.acquire(project, "b", "user:eve").id > first.id
+    new.locks.touch(project, "b", "user:eve")
+    new.checkpoints.put("t", "2", "json", b"{}")
+    assert [each.seq for each in new.checkpoints.list().items] == [2, 1]
+
+
+@EACH_WAY
+def test_money_goes_on_after_a_restore(
+    open_on: Open, clock: SetClock, tmp_path: Path, source: str, target: str
+) -> None:
+    old, new = open_on(source), open_on(target)
+    live(old, clock, tmp_path)
+    new.charges.add(Used(model="other", input=1), run_id="run_9")
+    new.db.restore(old.db.backup(tmp_path / "backup.db"))
+    assert new.charges.list().items == old.charges.list().items
+    assert new.budgets.list().items == old.budgets.list().items
+    assert new.alerts.list().items == old.alerts.list().items
+    charge = new.charges.add(Used(model="m", input=30, cost_micros=30, counter="c"), run_id="run_1")
+    assert charge is not None
+    assert (charge.id, charge.input) == ("chg_3", 5)
+    assert new.charges.total("run:run_1").cost_micros == 30
+    check_store(new, schema=True)
+
+
+@EACH_WAY
+def test_numbers_that_were_forgotten_before_the_back_up_are_not_given_out_again(
+    open_on: Open, clock: SetClock, tmp_path: Path, source: str, target: str
+) -> None:
+    old, new = open_on(source), open_on(target)
+    for n in range(3):
+        old.mail.put("queue:x", n)
+    for letter in old.mail.claim("queue:x", owner="o", limit=3):
+        old.mail.ack(letter)
+    clock.advance(31 * DAY)
+    old.db.prune()
+    new.db.restore(old.db.backup(tmp_path / "backup.db"))
+    assert new.mail.put("agent:ada", "new").id == "let_4"
+
+
+@EACH_WAY
+def test_a_restored_store_works_on(
+    open_on: Open, clock: SetClock, tmp_path: Path, source: str, target: str
+) -> None:
+    old, new = open_on(source), open_on(target)
+    old.mail.put("agent:ada", 1, key="k")
+    (letter,) = old.mail.claim("agent:ada", owner="o")
+    timer = old.timers.set("agent:ada", "tick", delay_ms=HOUR)
+    new.db.restore(old.db.backup(tmp_path / "backup.db"))
+    assert new.mail.put("agent:ada", 2, key="k").body == 1
+    with refuses(new, Held):
+        new.mail.ack(letter)  # whoever had something out before has no say in it any more
+    clock.advance(HOUR)
+    (again,) = new.mail.claim("agent:ada", owner="o")
+    assert new.mail.ack(again).state == "done"
+    assert [each.body for each in new.schedules.fire_due()] == ["tick"]
+    assert new.timers.get(timer.id).state == "finished"
+    assert all(finding.state == "ok" for finding in new.db.verify())
+
+
+@EACH_WAY
+def test_turns_and_the_search_go_on_behind_a_restore(
+    open_on: Open, tmp_path: Path, source: str, target: str
+) -> None:
+    old, new = open_on(source), open_on(target)
+    session = old.sessions.open()
+    old.sessions.append(session, "user", "found before")
+    old.search.catch_up()
+    old.sessions.append(session, "user", "said before, found after")
+    lost = new.sessions.open()
+    for n in range(5):
+        new.sessions.append(lost, "user", f"replaced {n}")
+    new.search.catch_up()
+    new.db.restore(old.db.backup(tmp_path / "backup.db"))
+    assert new.search.find("replaced").items == []
+    assert new.sessions.append(session, "user", "said and found after").id == "trn_6"
+    assert [turn.number for turn in new.sessions.turns(session).items] == [1, 2, 3]
+    assert [hit.place for hit in new.search.find("found").items] == [3, 2, 1]
+    assert all(finding.state == "ok" for finding in new.db.verify())
+
+
+@EACH_WAY
+def test_a_feed_that_was_followed_before_the_restore_goes_on_behind_it(
+    open_on: Open, tmp_path: Path, source: str, target: str
+) -> None:
+    old, new = open_on(source), open_on(target)
+    old.mail.put("agent:ada", 1)
+    new.db.restore(old.db.backup(tmp_path / "backup.db"))
+    cursor = new.events.after().next
+    late = new.mail.put("agent:ada", 2)
+    assert [event.subject for event in new.events.after(cursor).items] == [late.id]
+
+
+# -- the file --------------------------------------------------------------------------------
+
+
+def test_a_back_up_is_one_private_file_that_any_tool_can_read(
+    store: Corral, tmp_path: Path
+) -> None:
+    store.mail.put("agent:ada", 1)
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    file = store.db.backup(str(folder / "b.db"))
+    assert [each.name for each in folder.iterdir()] == ["b.db"]
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    plain = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
+    assert plain.execute("SELECT body FROM letters").fetchall() == [("1",)]
+    assert plain.pragma("journal_mode") == "delete"
+    plain.close()
+
+
+def test_a_back_up_opens_as_a_store(store: Corral, tmp_path: Path) -> None:
+    letter = store.mail.put("agent:ada", 1)
+    file = store.db.backup(tmp_path / "b.db")
+    with corral.open(file) as copy:
+        assert copy.mail.get(letter.id) == letter
+
+
+def test_an_empty_store_leaves_nothing_beside_what_is_restored(
+    open_on: Open, tmp_path: Path
+) -> None:
+    with open_on("sqlite") as source:
+        source.mail.put("agent:ada", 1)
+        file = source.db.backup(tmp_path / "b.db")
+    with open_on("sqlite") as target:
+        assert target.db.restore(file) is None
+        assert not list(tmp_path.glob("*.before-restore*"))
+        target.mail.put("agent:ada", 2)
+        kept = target.db.restore(file)
+    assert kept is not None
+    with corral.open(kept) as before:
+        assert len(before.mail.list().items) == 2
+
+
+def test_a_file_that_is_there_is_not_overwritten(store: Corral, tmp_path: Path) -> None:
+    (tmp_path / "b.db").write_text("precious")
+    with refuses(store, Invalid):
+        store.db.backup(tmp_path / "b.db")
+    assert (tmp_path / "b.db").read_text() == "precious"
+
+
+@each_case("where", ["missing/b.db", ".", "file/b.db"])
+def test_a_place_that_cannot_be_written_is_refused(
+    store: Corral, tmp_path: Path, where: str
+) -> None:
+    (tmp_path / "file").touch()
+    with refuses(store, Invalid):
+        store.db.backup(tmp_path / where)
+
+
+def test_what_is_no_back_up_is_refused_and_the_store_stays_as_it_was(
+    store: Corral, tmp_path: Path
+) -> None:
+    store.mail.put("agent:ada", 1)
+    (tmp_path / "text").write_text("this is no database, and rather long for a header " * 40)
+    (tmp_path / "empty").touch()
+    (tmp_path / "folder").mkdir()
+    other = apsw.Connection(str(tmp_path / "other.db"))
+    other.execute("CREATE TABLE a (b)")
+    other.close()
+    for name in ("missing", "text", "empty", "folder", "other.db"):
+        with refuses(store, Invalid):
+            store.db.restore(tmp_path / name)
+
+
+def test_a_damaged_back_up_is_refused_and_the_store_stays_as_it_was(
+    store: Corral, tmp_path: Path
+) -> None:
+    for n in range(300):
+        store.mail.put("agent:ada", "x" * 200 + str(n))
+    file = store.db.backup(tmp_path / "b.db")
+    data = bytearray(file.read_bytes())
+    data[4096 * 5 : 4096 * 30] = bytes(4096 * 25)
+    file.write_bytes(data)
+    with refuses(store, Invalid):
+        store.db.restore(file)
+
+
+def test_a_back_up_of_a_newer_corral_is_refused(store: Corral, tmp_path: Path) -> None:
+    file = store.db.backup(tmp_path / "b.db")
+    newer = apsw.Connection(str(file))
+    newer.execute("PRAGMA user_version = 999")
+    newer.close()
+    with refuses(store, Invalid) as caught:
+        store.db.restore(file)
+    assert "newer" in caught.value.message
+
+
+def test_what_a_sqlite_store_held_before_is_kept_beside_it(open_on: Open, tmp_path: Path) -> None:
+    store = open_on("sqlite")
+    file = store.db.backup(tmp_path / "empty.db")
+    store.mail.put("agent:ada", "before")
+    kept = store.db.restore(file)
+    assert kept is not None
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert store.mail.list().items == []
+    store.db.restore(kept)
+    assert [letter.body for letter in store.mail.list().items] == ["before"]
+
+
+def test_others_that_have_the_store_open_see_what_was_restored(
+    store: Corral, url: str, clock: SetClock, tmp_path: Path
+) -> None:
+    store.mail.put("agent:ada", "restored")
+    file = store.db.backup(tmp_path / "b.db")
+    with corral.open(url, clock=clock) as other:
+        other.mail.put("agent:ada", "gone")
+        store.db.restore(file)
+        assert [letter.body for letter in other.mail.list().items] == ["restored"]
+        assert other.mail.put("agent:ada", "later").id == "let_3"  # let_2 was given out before
+    assert [letter.body for letter in store.mail.list().items] == ["restored", "later"]
+
+
+@pytest.mark.parametrize("target", ENGINES)
+def test_a_live_store_given_as_a_back_up_loses_nothing_that_was_accepted(
+    open_on: Open, target: str
+) -> None:
+    living, store = open_on("sqlite"), open_on(target)
+    living.mail.put("agent:ada", "in the log beside the file")
+    assert living.db.path is not None
+    store.db.restore(living.db.path)
+    assert [letter.body for letter in store.mail.list().items] == ["in the log beside the file"]
+
+
+def test_the_durability_that_a_back_up_had_is_obeyed_at_once(open_on: Open, tmp_path: Path) -> None:
+    store = open_on("sqlite")
+    store.db.durability("full")
+    file = store.db.backup(tmp_path / "full.db")
+    store.db.durability("normal")
+    store.db.restore(file)
+    assert store.db.durability() == "full"
+    store.mail.put("agent:ada", 1)
+    writer: Any = store._database._shared.writer
+    assert writer.connection.pragma("synchronous") == 2
+
+
+def test_a_back_up_that_does_not_know_a_live_run_is_refused(store: Corral, tmp_path: Path) -> None:
+    known = running(store, 1)
+    old = store.db.backup(tmp_path / "old.db")
+    unknown = running(store, 2)
+    with pytest.raises(Refused, match=f"{unknown.id}.*corral stop {unknown.id}") as refused:
+        store.db.restore(old)
+    assert refused.value.details["runs"] == [unknown.id]
+    assert [run.id for run in store.runs.list(live=True).items] == [unknown.id, known.id]
+    assert not list(tmp_path.glob("*.before-restore*"))
+    store.runs.end(unknown, End(exit_code=0))
+    store.db.restore(old)
+    assert [run.id for run in store.runs.list().items] == [known.id]
+
+
+def test_a_back_up_of_an_earlier_attempt_does_not_know_the_live_one(
+    store: Corral, tmp_path: Path
+) -> None:
+    run = running(store, 1, restarts=1)
+    old = store.db.backup(tmp_path / "old.db")
+    store.runs.restart(run, held(2), End(exit_code=1), quick_failures=0)
+    with pytest.raises(Refused, match=run.id):
+        store.db.restore(old)
+
+
+def test_numbers_that_others_know_are_not_given_out_again_after_a_restore(
+    store: Corral, tmp_path: Path
+) -> None:
+    project = store.projects.register(tmp_path).id
+    store.channels.add("web", "web", policy="public")
+    store.places.meet("web", "room")
+    run = add_run(store, "completed")
+    add_launch(store, run)
+    store.outputs.begin(run, host="elsewhere", folder=f"/srv/{run}")
+    store.outputs.log(run, "info", "before")
+    kept = store.charges.add(Used(model="m", input=1, cost_micros=1), run_id=run)
+    backup = store.db.backup(tmp_path / "backup.db")
+    lost = store.locks.acquire(project, "a", "user:ann")
+    said = [store.messages.say("web/room", text)[0].id for text in ("one", "two")]
+    noted = [store.outputs.log(run, "info", text).id for text in ("one", "two")]
+    used = [store.charges.add(Used(model="m", input=n, cost_micros=n), run_id=run) for n in (1, 2)]
+    for _ in range(2):  # and not by the second restore of the same back-up either
+        store.db.restore(backup)
+    lock = store.locks.acquire(project, "b", "user:eve")
+    assert lock.fence > lost.fence
+    with refuses(store, Held):
+        store.locks.renew(lost)
+    assert store.locks.holders(project, "b") == [lock]
+    assert store.messages.say("web/room", "three")[0].id not in said
+    assert store.outputs.log(run, "info", "three").id not in noted
+    charge = store.charges.add(Used(model="m", input=3, cost_micros=3), run_id=run)
+    assert charge is not None
+    assert charge.id not in [each.id for each in used if each is not None]
+    assert [line.message for line in store.outputs.log_lines(run).items] == ["before", "three"]
+    assert store.charges.list().items == [charge, kept]  # and what holds the place is none
+    with refuses(store, NotFound):
+        store.charges.get("chg_3")
+    total = store.charges.total("all")
+    assert (total.charges, total.unknown, total.cost_micros) == (2, 0, 4)
+    store.projects.export(project, tmp_path / "export.db")
+    assert {finding.state for finding in store.db.verify()} == {"ok"}
+
+
+# -- what else may lie in a file -------------------------------------------------------------
+
+
+def change_file(file: Path, *statements: str) -> None:
+    plain = apsw.Connection(str(file))
+    for statement in statements:
+        plain.execute(statement)
+    plain.close()
+
+
+def rewrite_schema(file: Path, statement: str) -> None:
+    """As no tool would: in the table that holds the schema itself."""
+    change_file(file, "PRAGMA writable_schema = ON", statement)
+
+
+STRANGE = {
+    "a trigger": "CREATE TRIGGER spy AFTER INSERT ON letters BEGIN DELETE FROM tokens; END",
+    "a view": "CREATE VIEW spy AS SELECT * FROM letters",
+    "a table": "CREATE TABLE spy (a)",
+    "an index": "CREATE UNIQUE INDEX spy ON letters (body)",
+    "a virtual table": "CREATE VIRTUAL TABLE spy USING fts5(a)",
+    "a column": "ALTER TABLE letters ADD COLUMN spy TEXT DEFAULT 'x'",
+    "no index": "DROP INDEX runs_live",
+    "no trigger": "DROP TRIGGER events_unfiled",
+    "no table": "DROP TABLE checkpoint_writes",
+    "a false fence": "CREATE TRIGGER fence_letters_insert BEFORE INSERT ON letters"
+    " BEGIN DELETE FROM tokens; SELECT RAISE(ABORT, 'corral: moving to nowhere'); END",
+    "a view for a table": "DROP TABLE samples; CREATE VIEW samples AS SELECT * FROM letters",
+}
+
+
+@each_case("damage", STRANGE)
+def test_a_back_up_with_a_schema_that_is_not_ours_is_refused(
+    store: Corral, tmp_path: Path, damage: str
+) -> None:
+    if not store.mail.list().items:
+        store.mail.put("agent:ada", 1)
+    file = store.db.backup(tmp_path / "b.db")
+    change_file(file, STRANGE[damage])
+    with refuses(store, Invalid) as caught:
+        store.db.restore(file)
+    assert "take another one" in caught.value.message
+    assert not list(tmp_path.glob("*.before-restore*"))
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        [STRANGE["a trigger"]],
+        [STRANGE["a view"], 'CREATE VIEW "it\'s ""mine""; --" AS SELECT 1'],
+        ["CREATE TABLE spy (a PRIMARY KEY)", "CREATE INDEX spies ON spy (a)", "ANALYZE"],
+        [STRANGE["an index"]],
+        [STRANGE["a virtual table"]],
+    ],
+    ids=["a trigger", "views", "a table", "an index", "a virtual table"],
+)
+def test_what_somebody_put_into_a_store_is_taken_out_of_its_back_up_as_it_says(
+    store: Corral, tmp_path: Path, statements: list[str]
+) -> None:
+    store.mail.put("agent:ada", 1)
+    file = store.db.backup(tmp_path / "b.db")
+    assert trouble_with(file) is None
+    change_file(file, *statements)
+    told = trouble_with(file)
+    assert told is not None
+    with refuses(store, Invalid) as caught:
+        store.db.restore(file)
+    assert caught.value.message == told
+    program, path, mended = shlex.split(told.split("`")[1])
+    assert (program, path) == ("sqlite3", str(file))
+    change_file(file, mended)
+    assert trouble_with(file) is None
+    store.db.restore(file)
+
+
+@each_case(
+    "statement",
+    [
+        "INSERT INTO sqlite_schema VALUES ('trigger', 'sqlite_spy', 'letters', 0,"
+        " 'CREATE TRIGGER sqlite_spy AFTER INSERT ON letters BEGIN DELETE FROM tokens; END')",
+        "UPDATE sqlite_schema SET sql = replace(sql, 'waiting', 'wai--\n  ting')"
+        " WHERE name = 'letters' AND type = 'table'",
+        "UPDATE sqlite_schema SET sql = 'no sql' WHERE name = 'runs_live'",
+    ],
+    ids=["a name of SQLite's own", "a comment that is none", "no sql"],
+)
+def test_a_back_up_whose_schema_somebody_forged_is_refused(
+    store: Corral, tmp_path: Path, statement: str
+) -> None:
+    file = store.db.backup(tmp_path / "b.db")
+    rewrite_schema(file, statement)
+    with refuses(store, Invalid) as caught:
+        store.db.restore(file)
+    assert "take another one" in caught.value.message
+
+
+def test_a_back_up_that_changes_after_it_was_looked_at_is_refused(
+    store: Corral, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from corral.api import store as library
+
+    file = store.db.backup(tmp_path / "b.db")
+    look = library.backup_at
+
+    def look_then_change(path: str | Path) -> Path:
+        found = look(path)
+        change_file(file, STRANGE["a trigger"])
+        return found
+
+    monkeypatch.setattr(library, "backup_at", look_then_change)
+    with refuses(store, Invalid):
+        store.db.restore(file)
+
+
+def test_a_fence_in_a_back_up_is_taken_down_whatever_its_store_says(
+    store: Corral, tmp_path: Path
+) -> None:
+    file = store.db.backup(tmp_path / "b.db")
+    change_file(
+        file,
+        "CREATE TRIGGER fence_letters_insert BEFORE INSERT ON letters"
+        " BEGIN SELECT RAISE(ABORT, 'corral: moving to nowhere'); END",
+    )
+    store.db.restore(file)
+    assert store.mail.put("agent:ada", 1).body == 1
+
+
+def test_comments_in_a_back_ups_schema_may_be_others(store: Corral, tmp_path: Path) -> None:
+    """They say nothing to the engine, and a migration may have got a better one."""
+    file = store.db.backup(tmp_path / "b.db")
+    rewrite_schema(
+        file,
+        "UPDATE sqlite_schema SET sql = replace(sql, '-- ', '--  as we said before, ')"
+        " WHERE type = 'table'",
+    )
+    store.db.restore(file)
+    assert {finding.state for finding in store.db.verify()} == {"ok"}
+
+
+@pytest.mark.parametrize("target", ENGINES)
+def test_a_back_up_of_an_older_corral_is_compared_with_what_that_one_made(
+    open_on: Open, tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from corral.db import migrate
+
+    file = tmp_path / "old.db"
+    all_of_them = migrate.migrations()
+    with monkeypatch.context() as before:
+        before.setattr(migrate, "migrations", lambda: all_of_them[:-1])
+        before.setattr(migrate, "newest", lambda: len(all_of_them) - 1)
+        with corral.open(file) as old, old.transaction() as tx:
+            # Written as that one did: today's operations need today's columns.
+            tx.run(
+                Statement(
+                    "INSERT INTO settings (scope, name, value, updated_at, updated_by)"
+                    " VALUES ('global', 'mail.max_attempts', '3', 1, 'user:tester')"
+                )
+            )
+    store = open_on(target)
+    store.db.restore(file)
+    assert store.settings.get("mail.max_attempts").value == 3
+    assert {finding.state for finding in store.db.verify()} == {"ok"}
+    change_file(file, STRANGE["a view"])
+    with refuses(store, Invalid) as caught:
+        store.db.restore(file)
+    assert "view spy" in caught.value.message

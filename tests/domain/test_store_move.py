@@ -1,0 +1,550 @@
+"""Moving a store: everything arrives, nobody writes meanwhile, any death is made good."""
+
+import shutil
+import signal
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import corral
+from corral.api import Corral
+from corral.db import connect, store_move, write_fence
+from corral.db.store_move_record import find
+from corral.kernel.clock import HOUR, SetClock
+from corral.kernel.errors import Conflict, CorralError, Invalid, Refused, StoreUnavailable
+from tests.crash.harness import ALL, Probe
+from tests.domain.test_outputs import RUN, begun
+from tests.domain.test_store_backup import EACH_WAY, ENGINES, content, live, race
+from tests.support.cli import Cli
+from tests.support.fresh import wait_until_alone
+from tests.support.invariants import check_store
+from tests.support.machines import on_machine
+from tests.support.processes import Child
+from tests.support.runs import running
+
+pytestmark = pytest.mark.slow
+
+Place = Callable[[str], str]
+
+
+@pytest.fixture
+def place(new_url: Place) -> Place:
+    """A function that gives the URL of an empty store, on an engine."""
+    return new_url
+
+
+def opened(url: str, clock: SetClock, **options: Any) -> Corral:
+    return corral.open(url, clock=clock, actor="user:tester", **options)
+
+
+def without_moves(found: dict[str, list[list[Any]]]) -> dict[str, list[list[Any]]]:
+    found["events"] = [row for row in found["events"] if "store" not in row]
+    return found
+
+
+@EACH_WAY
+def test_everything_arrives_and_the_old_place_leads_to_the_new_one(
+    place: Place, clock: SetClock, tmp_path: Path, source: str, target: str
+) -> None:
+    old, new = place(source), place(target)
+    told: list[tuple[int, int]] = []
+    with opened(old, clock) as store:
+        live(store, clock, tmp_path)
+        race(store)
+        store.runs.lose(store.runs.list(live=True).items[0].id, reason="gone")
+        store.nodes.leave(store.nodes.list().items[0])
+        before = content(store)
+        moved = store.db.move(new, told=lambda table, done, total: told.append((done, total)))
+    assert (moved.rows, moved.tables) == (sum(map(len, before.values())), len(before))
+    assert told == sorted(told)
+    assert told[-1] == (2 * moved.rows, 2 * moved.rows)
+    for url in (old, new):
+        with opened(url, clock) as store:
+            assert store.db.url == moved.url
+            assert without_moves(content(store)) == before
+            assert "broken" not in [finding.state for finding in store.db.verify()]
+    with opened(old, clock) as store:
+        assert [hit.place for hit in store.search.find("zebra").items] == [1]
+
+
+@EACH_WAY
+def test_numbers_fences_leases_and_the_feed_go_on(
+    place: Place, clock: SetClock, source: str, target: str
+) -> None:
+    old, new = place(source), place(target)
+    with opened(old, clock) as store:
+        for n in range(3):
+            store.mail.put("agent:ada", n)
+        (letter,) = store.mail.claim("agent:ada", owner="me")
+        lock = store.locks.acquire(store.projects.register(Path.cwd()).id, "a", "user:eve")
+        events = store.events.after().items
+        cursors = [None, *(event.cursor for event in events)]
+        store.db.move(new)
+    with opened(old, clock) as store:
+        (_, said) = (store.mail.ack(letter), store.mail.put("agent:ada", "new"))
+        assert said.id == "let_4"
+        assert store.locks.release(lock).id == lock.id
+        taken = store.locks.acquire(lock.project_id, "b", "user:eve")
+        assert int(taken.id.removeprefix("lck_")) == int(lock.id.removeprefix("lck_")) + 1
+        everything = [event.id for event in store.events.after().items]
+        assert everything[: len(events)] == [event.id for event in events]
+        for seen, cursor in enumerate(cursors):
+            assert [event.id for event in store.events.after(cursor).items] == everything[seen:]
+            if cursor:
+                older = [event.id for event in store.events.before(cursor).items]
+                assert older == everything[: seen - 1][::-1]
+
+
+def test_there_and_back_again_every_table_is_as_it_was(
+    place: Place, clock: SetClock, tmp_path: Path
+) -> None:
+    home, server = place("sqlite"), place("postgres")
+    with opened(home, clock) as store:
+        live(store, clock, tmp_path)
+        race(store)
+        store.runs.lose(store.runs.list(live=True).items[0].id, reason="gone")
+        store.nodes.leave(store.nodes.list().items[0])
+        before = content(store)
+        store.db.move(server)
+    with opened(home, clock) as store:
+        assert store.db.engine == "postgres"
+        store.db.move(home)
+    with opened(server, clock) as store:
+        assert store.db.engine == "sqlite"
+        assert without_moves(content(store)) == before
+        assert store.db.path is not None
+        assert stat.S_IMODE(store.db.path.stat().st_mode) == 0o600
+        assert store.db.durability() == "full", "PostgreSQL's promise is not lowered"
+        assert "broken" not in [finding.state for finding in store.db.verify()]
+        store.db.move(server)
+    with opened(home, clock) as store:
+        assert store.db.engine == "postgres"
+        assert without_moves(content(store)) == before
+
+
+def test_output_that_the_server_alone_has_is_read_where_it_comes_to(
+    place: Place, clock: SetClock
+) -> None:
+    server = place("postgres")
+    with opened(server, clock) as store:
+        folder = begun(store, b"said on another machine\n")
+        store.outputs.seal_folder(RUN)
+        shutil.rmtree(folder)
+        store.db.move(place("sqlite"))
+    with opened(server, clock) as store:
+        assert store.db.engine == "sqlite"
+        assert store.outputs.open(RUN).tail(1) == [b"said on another machine"]
+        assert store.outputs.seal_folder(RUN).state == "sealed"
+
+
+def test_output_of_this_machine_comes_along_to_where_others_read_it(
+    place: Place, clock: SetClock
+) -> None:
+    home, server = place("sqlite"), place("postgres")
+    with opened(home, clock) as store:
+        folder = begun(store, b"said on this machine\n" * 20_000)
+        (folder / "errors").write_bytes(b"and complained\n")
+        store.outputs.seal_folder(RUN)
+        store.db.move(server)
+    with opened(server, clock) as store, on_machine("another-machine"):
+        assert store.db.engine == "postgres"
+        assert store.outputs.open(RUN).tail(1) == [b"said on this machine"]
+        assert store.outputs.open(RUN, stream="errors").tail(1) == [b"and complained"]
+        shutil.rmtree(folder)
+        assert "broken" not in [finding.state for finding in store.db.verify()]
+
+
+@pytest.mark.parametrize("source", ENGINES)
+def test_whoever_has_the_old_store_open_is_refused_in_a_sentence(
+    place: Place, clock: SetClock, source: str
+) -> None:
+    old, new = place(source), place("sqlite")
+    with opened(old, clock) as store, opened(old, clock) as other:
+        other.mail.put("agent:ada", 1)
+        store.db.move(new)
+        for late in (store, other):
+            with pytest.raises(StoreUnavailable) as caught:
+                late.mail.put("agent:ada", "late")
+            assert caught.value.reason == "moved"
+            assert caught.value.details["to"] == new
+            with pytest.raises(StoreUnavailable), late.transaction() as tx:
+                tx.note("letter", "put", "let_9")
+    with opened(new, clock) as store:
+        assert [letter.body for letter in store.mail.list().items] == [1]
+
+
+@pytest.mark.parametrize("target", ENGINES)
+def test_a_place_that_holds_anything_is_refused_and_stays_as_it_was(
+    store: Corral, place: Place, clock: SetClock, target: str
+) -> None:
+    taken = place(target)
+    with opened(taken, clock) as other:
+        other.mail.put("agent:ada", "theirs")
+    with pytest.raises(Refused, match="is not empty"):
+        store.db.move(taken)
+    store.mail.put("agent:ada", "ours")
+    with opened(taken, clock) as other:
+        assert [letter.body for letter in other.mail.list().items] == ["theirs"]
+
+
+def test_what_cannot_be_moved_is_refused_and_goes_on(
+    store: Corral, place: Place, clock: SetClock, tmp_path: Path
+) -> None:
+    new = place("sqlite")
+    with pytest.raises(Invalid, match="where the store is already"):
+        store.db.move(store.address)
+    with pytest.raises(Invalid, match="moves to a database"):
+        store.db.move("http://127.0.0.1:7717")
+    node = store.nodes.join("host", "boot", owner="d")
+    with pytest.raises(Refused, match=r"daemon serves this store on host.*corral down"):
+        store.db.move(new)
+    store.nodes.leave(node)
+    run = running(store)
+    with pytest.raises(Refused, match=f"Still running.*: {run.id};.*corral stop"):
+        store.db.move(new)
+    store.runs.lose(run.id, reason="gone")
+    assert store.db.stay() is False
+    store.db.move(new)
+
+
+def test_a_run_that_began_at_the_last_moment_is_seen_behind_the_fence(
+    store: Corral, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare = store_move.Move.prepare
+
+    def start_meanwhile(move: store_move.Move) -> None:
+        prepare(move)
+        running(store)
+
+    monkeypatch.setattr(store_move.Move, "prepare", start_meanwhile)
+    with pytest.raises(Refused, match="Still running"):
+        store.db.move(place("sqlite"))
+    store.mail.put("agent:ada", "it goes on here")
+
+
+def test_a_copy_that_differs_is_not_switched_to(
+    store: Corral, place: Place, clock: SetClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.mail.put("agent:ada", "true")
+    new = place("sqlite")
+
+    def lie(table: str, done: int, total: int) -> None:
+        if done == total // 2:
+            other = connect(new, actor="liar")
+            other.write(write_fence.take_down)
+            other.write(lambda tx: tx.run(store_move.Statement("UPDATE letters SET body = '1'")))
+            other.close()
+
+    with pytest.raises(Conflict, match=r"letters has 1 rows .* nothing was switched"):
+        store.db.move(new, told=lie)
+    with pytest.raises(StoreUnavailable, match="is being moved to"):
+        store.mail.put("agent:ada", 2)
+    with pytest.raises(StoreUnavailable, match="is being filled from"):
+        opened(new, clock)
+    assert store.db.stay() is True
+    store.mail.put("agent:ada", "again")
+    store.db.move(new)
+    with opened(new, clock) as moved:
+        assert [letter.body for letter in moved.mail.list().items] == ["true", "again"]
+
+
+def test_a_move_that_fails_says_that_the_store_waits_for_it(
+    store: Corral, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.mail.put("agent:ada", "before")
+    pour, new = store_move.pour, place("sqlite")
+
+    def fail(*_: Any) -> None:
+        raise StoreUnavailable("There is no room left. Nothing was changed.", reason="full")
+
+    monkeypatch.setattr(store_move, "pour", fail)
+    with pytest.raises(StoreUnavailable, match=r"no room left\. Nobody writes .* --cancel") as told:
+        store.db.move(new)
+    assert told.value.reason == "full"
+    monkeypatch.setattr(store_move, "pour", pour)
+    assert store.db.move(new).rows
+
+
+@pytest.mark.parametrize("target", ENGINES)
+def test_what_was_moved_away_is_a_back_up_should_the_new_place_be_lost(
+    place: Place, clock: SetClock, target: str
+) -> None:
+    old, new, other = place("sqlite"), place(target), place(target)
+    with opened(old, clock) as store:
+        store.mail.put("agent:ada", "kept")
+        store.db.move(new)
+    with opened(other, clock) as store:
+        store.db.restore(old.removeprefix("sqlite:///"))
+        assert [letter.body for letter in store.mail.list().items] == ["kept"]
+        store.mail.put("agent:ada", "it goes on")
+        check_store(store, schema=True)
+
+
+def test_half_of_a_move_is_no_back_up(store: Corral, place: Place) -> None:
+    new = place("sqlite")
+
+    def look(*_: Any) -> None:
+        with pytest.raises(Invalid, match="half of a store"):
+            store.db.restore(new.removeprefix("sqlite:///"))
+
+    store.db.move(new, told=look)
+
+
+# -- killed ----------------------------------------------------------------------------------------
+
+
+def killed(url: str, new: str, moment: int | None) -> list[str]:
+    """Move a store in a process that is killed at a moment; gives back the moments it had."""
+
+    def go() -> list[str]:
+        probe = Probe(kill_at=moment)
+        with corral.open(url, clock=SetClock(), probe=probe) as store:
+            store.db.move(new)
+        return probe.told
+
+    with Child(go) as child:
+        if moment is None:
+            return list(child.result())
+        assert child.ended_by() is signal.SIGKILL, "the process got away"
+    wait_until_alone(url)
+    return []
+
+
+def filled(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_move, "BATCH", 3)
+    with corral.open(url, clock=SetClock()) as store:
+        for n in range(7):
+            store.mail.put("agent:ada", n)
+        store.sessions.append(store.sessions.open(), "user", "words")
+
+
+MOMENTS = 24
+
+
+@EACH_WAY
+def test_a_move_that_is_killed_at_any_commit_goes_on(
+    place: Place, monkeypatch: pytest.MonkeyPatch, source: str, target: str
+) -> None:
+    first = place(source)
+    filled(first, monkeypatch)
+    moments = killed(first, place(target), None)
+    assert len(moments) == MOMENTS
+    # Odd, so that it is now before a commit and now after one.
+    stride = 1 if ALL else 5 if (source, target) == ("sqlite", "sqlite") else 7
+    for moment in range(0, len(moments), stride):
+        old, new = place(source), place(target)
+        filled(old, monkeypatch)
+        killed(old, new, moment)
+        wait_until_alone(new)
+        bodies: list[Any] = list(range(7))
+        with corral.open(old, clock=SetClock()) as store:
+            with suppress(StoreUnavailable):
+                store.mail.put("agent:ada", "meanwhile")
+                bodies.append("meanwhile")  # accepted: then it must not be lost
+            if store.address != new:
+                store.db.move(new)
+        with corral.open(old, clock=SetClock()) as store:
+            assert store.address == new
+            assert [letter.body for letter in store.mail.list(limit=100).items] == bodies, moment
+            assert store.mail.put("agent:ada", "more").id == f"let_{len(bodies) + 1}"
+            check_store(store, schema=True)
+
+
+@pytest.mark.parametrize("target", ENGINES)
+def test_a_move_that_was_killed_can_be_given_up_until_the_switch(
+    place: Place, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    old, new = place("sqlite"), place(target)
+    filled(old, monkeypatch)
+    killed(old, new, MOMENTS - 6)
+    with corral.open(old, clock=SetClock()) as store:
+        with pytest.raises(Refused, match=r"on its way to .* --cancel"):
+            store.db.move(place("sqlite"))
+        assert store.db.stay() is True
+        store.mail.put("agent:ada", "stayed")
+        store.db.move(new)
+    with corral.open(new, clock=SetClock()) as store:
+        assert [letter.body for letter in store.mail.list().items][-1] == "stayed"
+
+
+def test_between_the_two_halves_of_the_switch_it_can_only_be_finished(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = place("sqlite"), place("sqlite")
+    filled(old, monkeypatch)
+    killed(old, new, MOMENTS - 2)
+    with corral.open(new, clock=SetClock()) as store:
+        store.mail.put("agent:ada", "in use")
+    with corral.open(old, clock=SetClock()) as store:
+        assert store.db.url == old
+        with pytest.raises(CorralError, match="is complete and in use"):
+            store.db.stay()
+        store.db.move(new)
+    with corral.open(old, clock=SetClock()) as store:
+        assert [letter.body for letter in store.mail.list().items][-1] == "in use"
+    gone = connect(old, actor="test")
+    found = find(gone)
+    assert found is not None
+    assert found.phase == "gone"
+    gone.close()
+
+
+def test_what_is_in_use_at_its_new_place_is_never_let_go_on_at_the_old_one(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even when a run seems to go on there: another machine cannot tell that it is over."""
+    old, new = place("sqlite"), place("sqlite")
+    filled(old, monkeypatch)
+    killed(old, new, MOMENTS - 2)
+
+    def seems_used(database: object) -> None:
+        raise Refused("a run goes on")
+
+    monkeypatch.setattr("corral.services.store.move._refuse_while_used", seems_used)
+    with corral.open(old, clock=SetClock()) as store:
+        store.db.move(new)
+        with pytest.raises(StoreUnavailable):
+            store.mail.put("agent:ada", "lost")
+
+
+# -- by hand --------------------------------------------------------------------------------------
+
+
+def test_the_command_moves_tells_and_gives_up(
+    place: Place, clock: SetClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new = place("sqlite"), place("sqlite")
+    with opened(old, clock) as store:
+        store.timers.set("agent:ada", "tick", delay_ms=HOUR)
+    cli = Cli(capsys, old)
+    said = cli("db", "move", new)
+    assert (said.code, "say --yes" in said.err) == (4, True), "nobody is there to be asked"
+    said = cli("db", "move", new, "--yes")
+    assert said.code == 0, said.err
+    assert "compared row by row" in said.out
+    assert cli.json("timer", "list") == Cli(capsys, new).json("timer", "list")
+    assert "not on its way" in cli("db", "move", "--cancel").out
+    assert cli("db", "move").code == 2
+    assert cli("db", "move", new, "--yes").code == 2
+
+
+def test_a_place_without_any_store_is_made(store: Corral, tmp_path: Path, clock: SetClock) -> None:
+    store.mail.put("agent:ada", 1)
+    store.db.move(f"sqlite:///{tmp_path}/made/new.db")
+    assert stat.S_IMODE((tmp_path / "made" / "new.db").stat().st_mode) == 0o600
+    with opened(store.address, clock) as moved:
+        assert len(moved.mail.list().items) == 1
+
+
+# -- several at once -------------------------------------------------------------------------------
+
+
+@EACH_WAY
+def test_one_at_a_time_moves_a_store_or_gives_that_up(
+    place: Place, clock: SetClock, source: str, target: str
+) -> None:
+    """Two would fill and clear one another's copy, and leave behind what was accepted."""
+    old, new, elsewhere = place(source), place(target), place("sqlite")
+    with opened(old, clock) as store, opened(old, clock) as other:
+        store.mail.put("agent:ada", "kept")
+        refused = []
+
+        def meddle(table: str, done: int, total: int) -> None:
+            for step in (other.db.stay, lambda: other.db.move(new)):
+                with pytest.raises(Refused, match=r"Another process moves .* at this moment"):
+                    step()
+                refused.append(table)
+            with pytest.raises(StoreUnavailable, match="is being moved to"):
+                other.mail.put("agent:ada", "left behind")
+
+        store.db.move(new, told=meddle)
+        assert refused
+    with opened(new, clock) as store:
+        assert [letter.body for letter in store.mail.list().items] == ["kept"]
+        store.db.move(elsewhere)  # whoever is done lets go of it
+
+
+def test_nothing_is_restored_into_a_store_that_is_on_its_way(
+    place: Place, clock: SetClock, url: str, tmp_path: Path
+) -> None:
+    """What was restored would be left behind, with nothing that says where the rest went."""
+    new, kept = place("sqlite"), tmp_path / "kept.db"
+    with opened(url, clock) as store, opened(url, clock) as other:
+        store.mail.put("agent:ada", "first")
+        store.db.backup(kept)
+        store.mail.put("agent:ada", "second")
+
+        def restore(table: str, done: int, total: int) -> None:
+            with pytest.raises(Refused, match="Another process moves"):
+                other.db.restore(kept)
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            store.db.move(new, told=restore)
+        with pytest.raises(Refused, match=r"on its way to .* --cancel"):
+            other.db.restore(kept)
+        store.db.move(new)
+    with opened(url, clock) as store:
+        assert [letter.body for letter in store.mail.list().items] == ["first", "second"]
+
+
+@pytest.mark.parametrize("target", ENGINES)
+def test_of_two_stores_that_go_to_one_place_the_second_is_refused(
+    place: Place, clock: SetClock, target: str
+) -> None:
+    old, rival, new = place("sqlite"), place("sqlite"), place(target)
+    with opened(old, clock) as store, opened(rival, clock) as other:
+        store.mail.put("agent:ada", "ours")
+
+        def meddle(table: str, done: int, total: int) -> None:
+            with pytest.raises(Refused, match=r"Another process moves .* at this moment"):
+                other.db.move(new)
+
+        store.db.move(new, told=meddle)
+        other.mail.put("agent:ada", "it goes on here")
+    with opened(new, clock) as moved:
+        assert [letter.body for letter in moved.mail.list().items] == ["ours"]
+
+
+@pytest.mark.parametrize("name", ["link", "hard link"])
+def test_a_file_does_not_move_to_itself_by_another_name(
+    place: Place, clock: SetClock, tmp_path: Path, name: str
+) -> None:
+    old, link = Path(place("sqlite").removeprefix("sqlite:///")), tmp_path / "link.db"
+    with opened(f"sqlite:///{old}", clock) as store:
+        link.symlink_to(old) if name == "link" else link.hardlink_to(old)
+        with pytest.raises(Invalid, match="where the store is already"):
+            store.db.move(f"sqlite:///{link}")
+        store.mail.put("agent:ada", "it goes on")
+
+
+def test_a_database_does_not_move_to_itself_by_another_name_of_its_server(
+    place: Place, clock: SetClock
+) -> None:
+    old = place("postgres")
+    with opened(old, clock) as store:
+        with pytest.raises(Refused, match="where this store is already"):
+            store.db.move(old.replace("127.0.0.1", "localhost"))
+        store.mail.put("agent:ada", "it goes on")
+
+
+def test_a_file_that_is_taken_away_meanwhile_is_not_switched_to(
+    place: Place, clock: SetClock
+) -> None:
+    old, new = place("sqlite"), place("sqlite")
+    with opened(old, clock) as store:
+        store.mail.put("agent:ada", "kept")
+
+        def take_away(table: str, done: int, total: int) -> None:
+            if done == total:
+                Path(new.removeprefix("sqlite:///")).unlink(missing_ok=True)
+
+        with pytest.raises(StoreUnavailable) as caught:
+            store.db.move(new, told=take_away)
+        assert caught.value.details["reason"] == "replaced"
+        assert store.db.stay() is True
+        assert [letter.body for letter in store.mail.list().items] == ["kept"]

@@ -1,0 +1,298 @@
+"""Forgetting what is old: counted first, and never what is still needed."""
+
+import pytest
+
+from corral.adapters.providers.facts import Used
+from corral.adapters.transcripts.transcript import Head
+from corral.api import Corral
+from corral.db.statement import Statement
+from corral.kernel.clock import DAY, HOUR, MINUTE, YEAR, SetClock
+from corral.kernel.errors import NotFound
+from tests.support.store import rows, unchanged
+
+NOTHING = {
+    name: 0
+    for name in (
+        "letters",
+        "events",
+        "schedules",
+        "occurrences",
+        "nodes",
+        "alerts",
+        "tokens",
+        "answers",
+        "charges",
+        "totals",
+        "counters",
+        "imports",
+        "origins",
+        "locks",
+        "touches",
+        "delegations",
+        "plans",
+        "checkpoint_writes",
+        "checkpoints",
+        "progress",
+        "tasks",
+        "races",
+        "questions",
+        "decisions",
+        "messages",
+        "cards",
+        "requests",
+        "exchanges",
+        "boxed_outcomes",
+        "posts",
+        "reactions",
+        "groups",
+        "notes",
+        "sessions",
+        "outputs",
+        "runs",
+    )
+}
+SERIES = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
+
+
+def forgotten(store: Corral, *, dry_run: bool = False) -> dict[str, int]:
+    return {each.table: each.rows for each in store.db.prune(dry_run=dry_run)}
+
+
+def done(store: Corral, body: object) -> str:
+    store.mail.put("queue:x", body)
+    return store.mail.ack(store.mail.claim("queue:x", owner="o")[0]).id
+
+
+def test_in_a_young_store_nothing_is_forgotten(store: Corral) -> None:
+    done(store, 1)
+    with unchanged(store):
+        assert forgotten(store) == NOTHING
+
+
+def test_letters_that_ended_long_ago_are_forgotten_and_open_ones_never(
+    store: Corral, clock: SetClock
+) -> None:
+    old = done(store, "old")
+    open_ = store.mail.put("agent:ada", "open")
+    clock.advance(30 * DAY)
+    young = done(store, "young")
+    clock.advance(1)
+    assert forgotten(store)["letters"] == 1
+    assert store.mail.get(open_.id).body == "open"
+    assert store.mail.get(young).body == "young"
+    with pytest.raises(NotFound):
+        store.mail.get(old)
+
+
+def test_a_letter_that_lay_for_long_is_kept_from_its_end_on(store: Corral, clock: SetClock) -> None:
+    store.mail.put("agent:ada", 1)
+    clock.advance(YEAR)
+    ended = store.mail.ack(store.mail.claim("agent:ada", owner="o")[0])
+    clock.advance(29 * DAY)
+    assert forgotten(store)["letters"] == 0
+    assert store.mail.get(ended.id) == ended
+
+
+def test_how_long_is_a_setting(store: Corral, clock: SetClock) -> None:
+    store.settings.set("mail.keep_ms", HOUR)
+    done(store, 1)
+    store.mail.put("agent:ada", "newer")
+    clock.advance(HOUR)
+    assert forgotten(store)["letters"] == 0
+    clock.advance(1)
+    (letters,) = [each for each in store.db.prune() if each.table == "letters"]
+    assert (letters.rows, letters.keep_ms) == (1, HOUR)
+
+
+def test_events_are_forgotten_but_for_the_newest(store: Corral, clock: SetClock) -> None:
+    for n in range(5):
+        store.mail.put("agent:ada", n)
+    clock.advance(2 * YEAR)
+    assert forgotten(store)["events"] == 4
+    assert rows(store, "SELECT seq FROM events") == [(5,)]
+    assert forgotten(store)["events"] == 0
+
+
+def test_a_cursor_from_before_goes_on_with_what_is_left(store: Corral, clock: SetClock) -> None:
+    store.mail.put("agent:ada", 1)
+    cursor = store.events.after().next
+    store.mail.put("agent:ada", 2)
+    clock.advance(2 * YEAR)
+    late = store.mail.put("agent:ada", 3)
+    store.db.prune()
+    assert [event.subject for event in store.events.after(cursor).items] == [late.id]
+
+
+def test_a_number_that_was_forgotten_is_never_given_out_again(
+    store: Corral, clock: SetClock
+) -> None:
+    for n in range(3):
+        done(store, n)
+    clock.advance(31 * DAY)
+    assert forgotten(store)["letters"] == 2, "the newest stays, so that its number is known"
+    assert store.mail.put("agent:ada", 2).id == "let_4"
+    clock.advance(31 * DAY)
+    assert forgotten(store)["letters"] == 1
+
+
+def test_a_dry_run_counts_what_a_real_one_forgets_and_writes_nothing(
+    store: Corral, clock: SetClock
+) -> None:
+    for n in range(3):
+        done(store, n)
+    timer = store.timers.set("agent:ada", 1, delay_ms=HOUR)
+    store.timers.cancel(timer.id)
+    clock.advance(2 * YEAR)
+    done(store, "young")
+    with unchanged(store):
+        counted = forgotten(store, dry_run=True)
+    assert counted == NOTHING | {"letters": 3, "events": 8, "schedules": 1}
+    assert forgotten(store) == counted
+    assert forgotten(store) == NOTHING
+
+
+def test_of_many_thousands_a_dry_run_counts_the_same_too(store: Corral, clock: SetClock) -> None:
+    long_ago = clock.now() - 3 * YEAR
+    with store.transaction() as tx:
+        tx.run(
+            Statement(f"""
+            INSERT INTO letters (mailbox, body, rank, state, due_at, line_at, fence, attempts,
+                created_at, ended_at)
+            {SERIES.format(count=3_500)}
+            SELECT 'agent:ada', '1', 0, CASE i % 7 WHEN 0 THEN 'waiting' ELSE 'done' END, 1, 1, 0,
+                0, {long_ago}, CASE i % 7 WHEN 0 THEN NULL ELSE {long_ago} END FROM n""")
+        )
+        tx.run(
+            Statement(f"""
+            INSERT INTO events (at, actor, kind, verb, subject)
+            {SERIES.format(count=2_500)} SELECT {long_ago}, 'x', 'k', 'v', 's' FROM n""")
+        )
+        tx.run(
+            Statement(f"""
+            INSERT INTO schedules (id, mailbox, body, priority, kind, rule, time_zone, anchor_at,
+                misfire, overlap, state, created_at, ended_at)
+            {SERIES.format(count=2_200)}
+            SELECT 'sch_' || i, 'agent:ada', '1', 0, 'once', '', 'UTC', 1, 'all', 'allow',
+                'finished', {long_ago}, {long_ago} FROM n""")
+        )
+    counted = forgotten(store, dry_run=True)
+    assert counted == NOTHING | {
+        "letters": 3_000,
+        "events": 2_499,
+        "schedules": 2_200,
+    }
+    assert forgotten(store) == counted
+    assert rows(store, "SELECT count(*) FROM letters") == [(500,)]
+
+
+def test_schedules_are_kept_from_their_end_on(store: Corral, clock: SetClock) -> None:
+    made = store.schedules.create("agent:ada", 1, every_ms=YEAR)
+    clock.advance(100 * DAY)
+    store.schedules.delete(made.id)
+    clock.advance(MINUTE)
+    assert forgotten(store)["schedules"] == 0, "it ended a minute ago and is kept for 90 days"
+    clock.advance(91 * DAY)
+    assert forgotten(store)["schedules"] == 1
+
+
+def test_schedules_that_go_on_are_never_forgotten(store: Corral, clock: SetClock) -> None:
+    store.schedules.create("agent:ada", 1, every_ms=YEAR)
+    paused = store.schedules.create("agent:ada", 1, every_ms=YEAR)
+    store.schedules.pause(paused.id)
+    clock.advance(3 * YEAR)
+    assert forgotten(store)["schedules"] == 0
+
+
+def test_nodes_that_are_gone_are_forgotten_and_others_never(store: Corral, clock: SetClock) -> None:
+    gone = store.nodes.join("old", "boot 1", owner="d")
+    store.nodes.leave(gone)
+    silent = store.nodes.join("silent", "boot 1", owner="d")
+    store.nodes.lose_silent()
+    up = store.nodes.join("up", "boot 1", owner="d", lease_ms=DAY)
+    store.nodes.take_lead("loop", owner="d")
+    clock.advance(30 * DAY)
+    assert [node.id for node in store.nodes.lose_silent()] == [silent.id, up.id]
+    up = store.nodes.join("up", "boot 1", owner="d")
+    clock.advance(60 * DAY)
+    assert forgotten(store)["nodes"] == 0, "ninety days have not passed"
+    clock.advance(1)
+    assert forgotten(store, dry_run=True)["nodes"] == 2
+    assert forgotten(store)["nodes"] == 2
+    assert [node.id for node in store.nodes.list().items] == [up.id]
+    # Who leads is remembered for ever: a fence is given out once.
+    assert store.nodes.take_lead("loop", owner="another").fence == 2
+
+
+def test_a_node_that_was_forgotten_may_come_back_as_a_new_one(
+    store: Corral, clock: SetClock
+) -> None:
+    gone = store.nodes.join("host", "boot", owner="d")
+    store.nodes.leave(gone)
+    clock.advance(YEAR)
+    assert forgotten(store)["nodes"] == 1
+    assert store.nodes.join("host", "boot", owner="d").id != gone.id
+    with pytest.raises(NotFound):
+        store.nodes.heartbeat(gone)
+
+
+def test_totals_of_days_runs_and_sessions_go_and_those_since_ever_stay(
+    store: Corral, clock: SetClock
+) -> None:
+    store.charges.add(
+        Used(model="gpt-5", input=10, cost_micros=7), run_id="run_1", session_id="ses_1"
+    )
+    scopes = ("all", "model:gpt-5", "run:run_1", "session:ses_1")
+    clock.advance(3 * YEAR + 2 * DAY)
+    store.charges.add(Used(model="gpt-6", input=10, cost_micros=1), run_id="run_2")
+    assert forgotten(store, dry_run=True)["totals"] == 4  # two days, the run, the session
+    assert forgotten(store)["totals"] == 4
+    assert [store.charges.total(scope).cost_micros for scope in scopes] == [8, 7, None, None]
+    assert store.charges.total("run:run_2").cost_micros == 1
+    assert forgotten(store)["totals"] == 0
+
+
+def test_which_files_were_imported_is_known_from_the_last_news_on(
+    store: Corral, clock: SetClock
+) -> None:
+    store.settings.set("imports.retention", True)
+    store.imports._begin("claude", "/srv/old.jsonl", Head("one", title="old"))
+    clock.advance(2 * YEAR)
+    store.imports._begin("claude", "/srv/new.jsonl", Head("two", title="new"))
+    clock.advance(YEAR + 2 * DAY)
+    assert forgotten(store)["imports"] == 0, "while their sessions exist"
+    rows(store, "DELETE FROM sessions RETURNING 1")
+    assert forgotten(store)["imports"] == 1
+    assert rows(store, "SELECT path FROM imports") == [("/srv/new.jsonl",)]
+
+
+def test_a_deleted_output_of_a_machine_that_never_came_back_is_forgotten(
+    store: Corral, clock: SetClock
+) -> None:
+    store.outputs.begin("run_1", host="elsewhere", folder="/srv/runs/1")
+    store.outputs.delete("run_1")
+    clock.advance(90 * DAY)
+    forgotten(store)
+    assert rows(store, "SELECT run_id FROM outputs") == [("run_1",)]
+    clock.advance(1)
+    forgotten(store)
+    assert rows(store, "SELECT run_id FROM outputs") == []
+
+
+def test_a_session_stays_while_it_has_mail_that_nobody_read(store: Corral, clock: SetClock) -> None:
+    """Its letters wait for it, however long ago it was closed; a fork's for what it came from."""
+    session = store.sessions.open()
+    store.sessions.append(session, "user", "hello")
+    fork = store.sessions.fork(session)
+    letter = store.mail.put(f"session:{fork.id}", "come back")
+    for each in (fork, session):
+        store.sessions.close(each)
+    clock.advance(5 * YEAR)
+
+    def gone(*, dry_run: bool) -> int:
+        found = store.db.prune(dry_run=dry_run)
+        return next(each.rows for each in found if each.table == "sessions")
+
+    assert (gone(dry_run=True), gone(dry_run=False)) == (0, 0)
+    assert store.sessions.get(fork.id).state == "closed"
+    store.mail.drop(letter.id)
+    assert (gone(dry_run=True), gone(dry_run=False)) == (2, 2)

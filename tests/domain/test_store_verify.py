@@ -1,0 +1,526 @@
+"""The thorough look: what it finds, and that it finds nothing where nothing is wrong."""
+
+import os
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+import corral
+from corral import config
+from corral.adapters import process
+from corral.adapters.providers.facts import Used
+from corral.api import Corral
+from corral.db.database import Finding
+from corral.db.statement import Statement
+from corral.domain.insights.integrity_sql import BELONGS
+from corral.kernel.clock import DAY, YEAR, SetClock
+from corral.kernel.errors import StoreUnavailable
+from tests.domain.test_store_backup import live, race
+from tests.support.channels import Chat, bring_in
+from tests.support.cli import Cli
+from tests.support.postgres import PostgresServer
+from tests.support.runs import add_launch, add_run
+from tests.support.store import rows, unchanged
+
+CHECKS = ["orphans", "counts", "totals", "states"]
+FILES = ["outputs", "runs", "attachments", "boxes", "worktrees"]
+
+
+def faults(store: Corral, *checks: str) -> list[Finding]:
+    return [
+        finding
+        for finding in store.db.verify()
+        if finding.state != "ok" and (not checks or finding.check in checks)
+    ]
+
+
+def do(store: Corral, *statements: str) -> None:
+    """Something behind everybody's back."""
+    with store.transaction() as tx:
+        for statement in statements:
+            tx.run(Statement(statement))
+
+
+def used(store: Corral, project: str) -> None:
+    """Of everything that is counted, something, with all that it belongs to."""
+    store.agents.create("ada", command="cat")
+    session = store.sessions.open("ada", project=project)
+    for n in range(3):
+        store.sessions.append(session, "user", f"word {n}")
+    store.sessions.append(store.sessions.fork(session, 2), "user", "another way")
+    run = add_run(store, "completed", project_id=project)
+    add_launch(store, run)
+    for cost in (5, None, 7):
+        store.charges.add(
+            Used(model="m", input=1, cost_micros=cost),
+            run_id=run, session_id=session.id, project_id=project,
+        )  # fmt: skip
+    store.tasks.declare(project, [{"key": "a"}, {"key": "b", "depends_on": ["a"]}])
+    store.groups.post(store.groups.create("crew", project=project).id, "hello")
+    store.notes.add("the fox lives here", project=project)
+    store.locks.acquire(project, "src", "ada")
+    store.mail.put("agent:ada", "hello", project=project)
+    store.search.catch_up()
+
+
+@pytest.fixture
+def project(store: Corral, tmp_path: Path) -> str:
+    made = store.projects.register(tmp_path).id
+    used(store, made)
+    return made
+
+
+def test_a_store_in_which_nothing_is_wrong_has_only_good_findings(
+    store: Corral, project: str, clock: SetClock
+) -> None:
+    with unchanged(store):
+        found = store.db.verify()
+    assert [each.check for each in found if each.state == "ok"][-9:] == [*CHECKS, *FILES]
+    assert [each for each in found if each.state != "ok"] == []
+    clock.advance(YEAR + 2 * DAY)
+    store.charges.add(Used(model="m", input=1), project_id=project)
+    store.db.prune()
+    store.projects.delete(project)
+    assert faults(store) == []
+
+
+def test_rows_whose_parents_are_gone_are_found_in_every_table(
+    store: Corral, clock: SetClock, tmp_path: Path
+) -> None:
+    live(store, clock, tmp_path)
+    race(store)
+    do(
+        store,
+        "UPDATE tasks SET held_by = 'tsk_gone', cause_id = 'tsk_gone'",
+        "UPDATE rounds SET winner_id = 'att_gone'",
+        "UPDATE wirings SET place_id = 'plc_gone'",
+        "INSERT INTO destinations (id, agent_id, name, place_id, state, created_at, created_by)"
+        " VALUES ('dst_1', 'agt_1', 'n', 'plc_1', 'granted', 1, 'x')",
+        "INSERT INTO touches (project_id, path, owner, count, first_at, last_at)"
+        " VALUES ('prj_1', 'a', 'user:eve', 1, 1, 1)",
+        *(f"UPDATE {table} SET {column} = '{column}_gone'" for table, column in (
+            ("tasks", "project_id"), ("races", "project_id"), ("notes", "project_id"),
+            ("locks", "project_id"), ("schedules", "project_id"), ("edges", "needs_id"),
+        )),
+        *(f"DELETE FROM {table}" for table in (
+            "runs", "sessions", "agents", "races", "rounds", "attempts", "groups", "channels",
+            "places", "schedules", "questions", "outputs",
+        )),
+        "UPDATE reactions SET post_id = 'pst_gone'",
+        "UPDATE edges SET task_id = 'tsk_gone'",
+    )  # fmt: skip
+    found = " ".join(each.message for each in faults(store, "orphans"))
+    # What itself went above cannot be an orphan any more.
+    gone = {"sessions", "outputs", "rounds", "attempts", "races", "places", "schedules"}
+    missed = [
+        f"{each.table}.{each.column}"
+        for each in BELONGS
+        if each.table not in gone
+        and f"of {each.table} with a {each.column} that is not in {each.parent}" not in found
+    ]
+    assert missed == []
+    assert "of passages with a subject that is not in sessions" in found
+    assert 'corral db sql "SELECT * FROM' in found
+
+
+def test_letters_that_nobody_can_ever_take_are_found(store: Corral) -> None:
+    lost = store.mail.put(f"session:{store.sessions.open().id}", "hello")
+    rows(store, "DELETE FROM sessions RETURNING 1")
+    store.mail.put("agent:nobody", "agents and people need no row to have a mailbox")
+    (found,) = faults(store)
+    assert (found.check, found.state) == ("orphans", "warning")
+    assert f"`corral mail drop {lost.id}`" in found.message
+    store.mail.drop(lost.id)
+    assert faults(store) == []
+
+
+@pytest.mark.parametrize(
+    ("check", "said", "damage"),
+    [
+        (
+            "counts",
+            ["session", "forks", "open task", "group", "agent"],
+            [
+                "DELETE FROM turns WHERE number = 2",
+                "UPDATE tasks SET open_needs = 0 WHERE key = 'b'",
+                "UPDATE groups SET posts = 0",
+                "UPDATE agents SET version = 9",
+                "UPDATE sessions SET parent_id = id, parent_turn = 1",
+            ],
+        ),
+        (
+            "totals",
+            ["run:", "session:", "3 totals"],
+            [
+                "UPDATE totals SET cost_micros = 13 WHERE scope = 'all' AND day = ''",
+                "UPDATE totals SET input = 0 WHERE scope LIKE 'run:%'",
+                "DELETE FROM totals WHERE scope LIKE 'project:%' AND day = ''",
+                "DELETE FROM totals WHERE scope LIKE 'session:%'",
+                "UPDATE totals SET charges = 1 WHERE scope = 'model:m' AND day > ''",
+            ],
+        ),
+        # Every sum that it is in: all and its day, the model, the project, and their days.
+        ("totals", ["6 totals"], ["UPDATE charges SET cost_micros = 6 WHERE cost_micros = 5"]),
+        (
+            "states",
+            ["made it active", "made it waiting"],
+            [
+                "UPDATE projects SET state = 'archived'",
+                "UPDATE letters SET state = 'dead', ended_at = 1",
+            ],
+        ),
+    ],
+    ids=["counts", "totals", "charges", "states"],
+)
+def test_rows_that_contradict_one_another_are_found(
+    store: Corral, project: str, check: str, said: list[str], damage: list[str]
+) -> None:
+    do(store, *damage)
+    found = faults(store)
+    assert {(each.check, each.state) for each in found} == {(check, "broken")}
+    assert all("`corral " in each.message for each in found)
+    told = " ".join(each.message for each in found)
+    assert [words for words in said if words not in told] == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("UPDATE letters SET body = '{no json'", "letters with a body that is no JSON"),
+        ("UPDATE events SET data = 'x'", "events with a data that is no JSON"),
+        ("UPDATE turns SET content = CAST(x'ff' AS TEXT)", "not UTF-8, as b'\\xff', in turns"),
+    ],
+    ids=["body", "data", "text"],
+)
+def test_cells_that_nobody_can_read_are_found(
+    store: Corral, engine: str, project: str, damage: str, said: str, tmp_path: Path
+) -> None:
+    if engine == "postgres":
+        with pytest.raises(StoreUnavailable):  # it takes none
+            do(store, damage.replace("CAST(x'ff' AS TEXT)", "convert_from('\\xff', 'UTF8')"))
+        return
+    do(store, damage)
+    (fault,) = faults(store)
+    assert (fault.check, fault.state) == ("cells", "broken")
+    assert said in fault.message
+    if "UTF-8" in said:
+        for use in (
+            lambda: store.sessions.turns(store.sessions.list().items[0]),
+            lambda: store.projects.export(project, tmp_path / "x.db"),
+        ):
+            with pytest.raises(StoreUnavailable, match="damaged"):
+                use()
+        assert not (tmp_path / "x.db").exists()
+
+
+def test_totals_may_be_more_than_the_charges_that_are_left(
+    store: Corral, project: str, clock: SetClock
+) -> None:
+    do(store, "DELETE FROM charges WHERE seq = 1")
+    assert faults(store) == []
+
+
+def test_others_may_write_while_it_looks(store: Corral, project: str) -> None:
+    """None of these is one statement, and each is seen whole or not at all."""
+    stop = threading.Event()
+
+    def write() -> None:
+        session = store.sessions.open(project=project)
+        n = 0
+        while not stop.is_set():
+            n += 1
+            store.sessions.append_many(session, [{"role": "user", "content": "x"}] * 3)
+            store.charges.add(Used(model="m", input=n, cost_micros=n), project_id=project)
+            store.tasks.declare(project, [{"key": f"t{n}", "depends_on": ["a"]}])
+            store.sessions.close(short := store.sessions.open(project=project))
+            store.mail.ack(
+                [store.mail.put("queue:x", n), *store.mail.claim("queue:x", owner="o")][-1]
+            )
+            store.sessions.reopen(short)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        found = [each for _ in range(4) for each in faults(store)]
+    finally:
+        stop.set()
+        writer.join()
+    assert found == []
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sealed(store: Corral) -> tuple[str, Path]:
+    """A run that is over, and its sealed output on this machine."""
+    run = add_run(store, "completed")
+    add_launch(store, run)
+    folder = config.run_folder(run)
+    config.make_private_folder(folder)
+    (folder / "output").write_bytes(b"some text\n" * 30_000)
+    (folder / "errors").write_bytes(b"an error\n")
+    store.outputs.begin(run, host=process.host(), folder=str(folder))
+    store.outputs.seal_folder(run)
+    assert faults(store) == []
+    return run, folder / "output.zst"
+
+
+def turn_a_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 1
+    path.write_bytes(data)
+
+
+def shorten(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def another(path: Path) -> None:
+    from corral.adapters.output.seal import seal
+
+    path.unlink()
+    (path.parent / "output").write_bytes(b"some other text\n")
+    seal(path.parent)
+    (path.parent / "output").unlink()
+
+
+@pytest.mark.parametrize("damage", [turn_a_bit, shorten, another, Path.unlink])
+def test_an_output_that_is_not_what_was_sealed_is_found(
+    store: Corral, engine: str, sealed: tuple[str, Path], damage: Callable[[Path], None]
+) -> None:
+    run, file = sealed
+    damage(file)
+    found = faults(store)
+    if damage is Path.unlink and engine == "postgres":
+        assert found == [], "the store has it"
+        assert store.outputs.open(run).size == 300_000
+        return
+    (fault,) = found
+    assert (fault.check, fault.state) == ("outputs", "broken")
+    assert run in fault.message
+    (asked,) = re.findall(r'`corral db sql "(.+)"`', fault.message)
+    ((head, tail),) = store.db.sql(asked).rows
+    assert (head, tail) == (store.outputs.get(run).head, store.outputs.get(run).tail)
+    assert "some text" in head
+
+
+def test_an_output_that_nobody_sealed_and_that_is_gone_is_found(store: Corral) -> None:
+    folder = config.home() / "runs"
+    going, over = add_run(store, "running"), add_run(store, "failed")
+    for run in (going, over):
+        store.outputs.begin(run, host=process.host(), folder=str(folder / run))
+    (fault,) = faults(store)
+    assert over in fault.message
+    assert "`corral recover`" in fault.message
+
+
+def test_an_output_of_another_machine_is_not_looked_for_here(store: Corral) -> None:
+    run = add_run(store, "failed")
+    store.outputs.begin(run, host="elsewhere", folder=f"/srv/{run}")
+    assert faults(store) == []
+
+
+def test_a_piece_of_an_output_that_the_store_lost_is_found(
+    store: Corral, engine: str, sealed: tuple[str, Path]
+) -> None:
+    do(store, "DELETE FROM output_chunks WHERE stream = 'output'")
+    assert faults(store) == [], "its file has it all"
+    store.outputs.begin(run := add_run(store, "failed"), host="elsewhere", folder="/srv/x")
+    store.outputs.add_chunk(run, 0, b"text")
+    do(
+        store,
+        "UPDATE outputs SET state = 'sealed', sha256 = '0', sealed_bytes = 5"
+        f" WHERE run_id = '{run}'",
+    )
+    assert "counts" in [each.check for each in faults(store)]
+
+
+def test_folders_and_files_that_are_nobodys_are_found(store: Corral, clock: SetClock) -> None:
+    stray = config.home() / "runs" / "run_00000000000000000000000000"
+    config.make_private_folder(stray)
+    ada = store.agents.create("ada", command="cat")
+    old = config.home() / "channels" / "sent" / ada.id / "event" / "1-a.txt"
+    config.make_private_folder(old.parent)
+    old.write_text("nobody's")
+    young = old.with_name("2-b.txt")
+    young.write_text("its message comes in a moment")
+    seconds = clock.now() // 1_000
+    os.utime(old, (seconds - 400 * 86_400,) * 2)
+    os.utime(young, (seconds, seconds))
+    others = config.home() / "channels" / "chn_of_another_store" / "event" / "1-a.txt"
+    config.make_private_folder(others.parent)
+    others.write_text("another store's")
+    os.utime(others, (seconds - 400 * 86_400,) * 2)
+    worktree = config.home() / "worktrees" / "prj_x" / "tsk_x"
+    config.make_private_folder(worktree)
+    found = {each.check: each for each in faults(store)}
+    assert {*found} == {"runs", "attachments", "worktrees"}
+    assert {each.state for each in found.values()} == {"warning"}
+    assert str(stray) in found["runs"].message
+    assert str(old) in found["attachments"].message
+    assert "`corral db prune`" in found["attachments"].message
+    store.db.prune()
+    assert "attachments" not in [each.check for each in faults(store)]
+    assert (old.exists(), young.exists(), others.exists()) == (False, True, True)
+
+
+def test_a_file_that_was_sent_and_is_changed_or_gone_is_found(
+    store: Corral, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bring_in(monkeypatch)
+    (tmp_path / "report.txt").write_text("the report")
+    store.agents.create("ada", provider="scripted", workspace=str(tmp_path))
+    chat = Chat(store)
+    chat.says("hello")
+    store.destinations.grant("ada", chat.place(), name="room")
+    store.messages.send_files([str(tmp_path / "report.txt")], agent="ada", to="room")
+    (kept,) = (config.home() / "channels" / "sent").rglob("report.txt")
+    assert faults(store) == []
+    kept.write_text("the record")
+    (fault,) = faults(store)
+    assert (fault.check, fault.state) == ("attachments", "broken")
+    assert str(kept) in fault.message
+    kept.unlink()
+    # Where machines share a store, another one may have it.
+    assert len(faults(store)) == (engine == "sqlite")
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+def test_the_command_tells_each_finding_and_fails_when_something_is_broken(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/corral.db"
+    cli = Cli(capsys, url)
+    import corral
+
+    with corral.open(url) as store:
+        store.mail.put(f"session:{store.sessions.open().id}", "hello")
+        assert rows(store, "DELETE FROM sessions RETURNING 1")
+    found = cli.json("db", "verify")
+    assert [each["check"] for each in found if each["state"] == "warning"] == ["orphans"]
+    with corral.open(url) as store:
+        assert rows(store, "UPDATE letters SET state = 'done', ended_at = 1 RETURNING 1")
+    said = cli("db", "verify")
+    assert said.code == 1
+    assert "its last event made it waiting" in " ".join(said.out.split())
+
+
+# -- the schema ------------------------------------------------------------------------------------
+
+ON_A_TABLE = {
+    "trigger": (
+        {
+            "sqlite": ["CREATE TRIGGER spy AFTER INSERT ON letters BEGIN DELETE FROM tokens; END"],
+            "postgres": [
+                "CREATE FUNCTION spy() RETURNS trigger LANGUAGE plpgsql AS"
+                " $$ BEGIN RETURN NULL; END $$",
+                "CREATE TRIGGER spy AFTER INSERT ON letters EXECUTE FUNCTION spy()",
+            ],
+        },
+        "trigger spy on letters is not Corral's",
+    ),
+    "index": (["CREATE INDEX spy ON letters (sender)"], "index spy on letters is not Corral's"),
+    "column": (["ALTER TABLE letters ADD COLUMN spy TEXT"], "table letters is not as it was made"),
+    "no column": (
+        ["ALTER TABLE letters DROP COLUMN last_error"], "table letters is not as it was made",
+    ),
+    "no index": (["DROP INDEX runs_live"], "index runs_live on runs is missing"),
+    "another index": (
+        ["DROP INDEX runs_live", "CREATE INDEX runs_live ON runs (id)"],
+        "index runs_live on runs is not as it was made",
+    ),
+    "no table": (["DROP TABLE touches"], "table touches is missing"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", ON_A_TABLE)
+def test_tables_that_are_not_as_their_migrations_make_them_are_found(
+    store: Corral, engine: str, project: str, damage: str
+) -> None:
+    statements, said = ON_A_TABLE[damage]
+    if damage == "no column" and engine == "sqlite":
+        do(store, "DROP VIEW letters_of_mailbox")
+    do(store, *(statements[engine] if isinstance(statements, dict) else statements))
+    (found,) = faults(store, "schema")
+    assert found.state == "broken"
+    assert said in found.message
+    assert "`corral db move`" in found.message
+
+
+@pytest.mark.parametrize(
+    ("made", "name"),
+    [("CREATE VIEW report AS SELECT * FROM letters", "view report"),
+     ("CREATE TABLE report (a INTEGER)", "table report")],
+)  # fmt: skip
+def test_what_others_put_beside_our_tables_is_told(
+    store: Corral, project: str, made: str, name: str
+) -> None:
+    do(store, made)
+    (found,) = faults(store)
+    assert (found.check, found.state) == ("schema", "warning")
+    assert f"{name} is not Corral's" in found.message
+
+
+def test_a_move_to_a_new_store_leaves_a_strange_schema_behind(
+    store: Corral, project: str, tmp_path: Path
+) -> None:
+    do(store, "CREATE VIEW report AS SELECT * FROM letters", "DROP INDEX runs_live")
+    assert faults(store, "schema") != []
+    moved = store.db.move(f"sqlite:///{tmp_path}/new.db")
+    with corral.open(moved.url) as new:
+        assert faults(new) == []
+
+
+def test_a_store_on_its_way_has_the_schema_that_it_should_have(
+    store: Corral, project: str, tmp_path: Path
+) -> None:
+    from corral.db import write_fence
+    from corral.db.store_move_record import ENTER
+
+    with store.transaction() as tx:
+        write_fence.put_up(tx, write_fence.departure_statements(tx.engine, "sqlite:///it's/e.db"))
+        tx.run(ENTER, phase="leaving", url="sqlite:///x", move="mov_1", now=tx.now)
+    assert faults(store) == []
+    store.db.stay()
+    assert faults(store) == []
+    with store.transaction() as tx:
+        write_fence.put_up(
+            tx, write_fence.departure_statements(tx.engine, "sqlite:///elsewhere.db")
+        )
+    assert [each.check for each in faults(store)] == ["schema"]
+
+
+def test_a_server_that_allows_no_temporary_tables_is_verified_all_the_same(
+    postgres_server: PostgresServer, postgres_template: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from corral.db import postgres_maintenance
+
+    monkeypatch.setattr(postgres_maintenance, "_made", {})
+    url = postgres_server.new_database(template=postgres_template)
+    with corral.open(url) as store:
+        do(
+            store,
+            "DO $$ BEGIN EXECUTE format('REVOKE TEMPORARY ON DATABASE %I FROM PUBLIC',"
+            " current_database()); END $$",
+            "CREATE ROLE modest LOGIN",
+            "GRANT SELECT ON ALL TABLES IN SCHEMA public TO modest",
+        )
+    try:
+        parts = urlsplit(url)
+        with corral.open(
+            parts._replace(netloc=f"modest@{parts.netloc.rpartition('@')[2]}").geturl()
+        ) as store:
+            (found,) = faults(store)
+        assert (found.check, found.state) == ("schema", "warning")
+        assert "GRANT TEMPORARY" in found.message
+    finally:
+        with corral.open(url) as store:
+            do(store, "DROP OWNED BY modest", "DROP ROLE modest")
+        postgres_server.drop_database(url)

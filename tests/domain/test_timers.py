@@ -1,0 +1,125 @@
+"""Timers: one letter each, 5 seconds to a year from now, twenty to a mailbox."""
+
+from typing import Any
+
+import pytest
+
+from corral.api import Corral
+from corral.domain.schedules.model import Kind, ScheduleState
+from corral.kernel.clock import DAY, HOUR, SECOND, YEAR, SetClock
+from corral.kernel.errors import IllegalMove, Invalid, NotFound, Refused
+from tests.support.cases import each_case
+from tests.support.store import record, refuses
+
+
+def fill_up(store: Corral, mailbox: str = "agent:ada") -> list[str]:
+    return [store.timers.set(mailbox, n, delay_ms=HOUR).id for n in range(20)]
+
+
+def test_a_timer_comes_back_as_it_was_set(store: Corral, clock: SetClock) -> None:
+    timer = store.timers.set("agent:ada", "tick", delay_ms=HOUR, priority=2, project="prj_1")
+    assert (timer.kind, timer.mailbox, timer.body) == (Kind.ONCE, "agent:ada", "tick")
+    assert (timer.next_at, timer.priority, timer.project_id) == (clock.now() + HOUR, 2, "prj_1")
+    assert store.timers.get(timer.id) == timer
+    assert record(store) == ["schedule.create"]
+
+
+@pytest.mark.parametrize("delay_ms", [5 * SECOND, YEAR])
+def test_a_timer_runs_for_five_seconds_to_a_year(
+    store: Corral, clock: SetClock, delay_ms: int
+) -> None:
+    assert store.timers.set("agent:ada", 1, delay_ms=delay_ms).next_at == clock.now() + delay_ms
+
+
+@each_case("delay_ms", [5 * SECOND - 1, YEAR + 1, 0, -1, 2**70])
+def test_a_timer_out_of_these_bounds_is_refused(store: Corral, delay_ms: int) -> None:
+    with refuses(store, Invalid):
+        store.timers.set("agent:ada", 1, delay_ms=delay_ms)
+
+
+@each_case(
+    "arguments",
+    [{"priority": 101}, {"priority": -101}, {"project": "\0"}, {"project": "\ud800"}],
+    ids=ascii,
+)
+def test_a_timer_that_could_not_be_put_is_refused(store: Corral, arguments: Any) -> None:
+    with refuses(store, Invalid):
+        store.timers.set("agent:ada", 1, delay_ms=HOUR, **arguments)
+
+
+@each_case("body", ["\0", "\ud800", len], ids=range(3))
+def test_a_timer_needs_a_body_that_can_be_kept(store: Corral, body: Any) -> None:
+    with refuses(store, Invalid):
+        store.timers.set("agent:ada", body, delay_ms=HOUR)
+
+
+def test_a_mailbox_has_twenty_timers_and_the_next_is_refused(store: Corral) -> None:
+    fill_up(store)
+    with refuses(store, Refused) as caught:
+        store.timers.set("agent:ada", 1, delay_ms=HOUR)
+    assert caught.value.details == {"mailbox": "agent:ada", "limit": 20}
+    assert store.timers.set("agent:bob", 1, delay_ms=HOUR).mailbox == "agent:bob"
+
+
+def test_a_timer_that_fired_or_was_cancelled_makes_room(store: Corral, clock: SetClock) -> None:
+    first, *_ = fill_up(store)
+    store.timers.cancel(first)
+    store.timers.set("agent:ada", 1, delay_ms=DAY)
+    with refuses(store, Refused):
+        store.timers.set("agent:ada", 1, delay_ms=DAY)
+    clock.advance(HOUR)
+    store.schedules.fire_due()
+    store.timers.set("agent:ada", 1, delay_ms=DAY)
+
+
+def test_repeating_schedules_are_not_counted_as_timers(store: Corral) -> None:
+    for _ in range(21):
+        store.schedules.create("agent:ada", 1, every_ms=HOUR)
+    store.timers.set("agent:ada", 1, delay_ms=HOUR)
+
+
+def test_the_limit_may_be_lowered_by_a_setting(store: Corral) -> None:
+    store.settings.set("schedules.max_timers", 1)
+    store.timers.set("agent:ada", 1, delay_ms=HOUR)
+    with refuses(store, Refused):
+        store.timers.set("agent:ada", 1, delay_ms=HOUR)
+
+
+def test_a_schedule_for_one_moment_is_a_timer_and_counts(store: Corral, clock: SetClock) -> None:
+    fill_up(store)
+    with refuses(store, Refused):
+        store.schedules.create("agent:ada", 1, at=clock.now() + HOUR)
+
+
+def test_a_schedule_for_one_moment_keeps_a_timers_bounds(store: Corral, clock: SetClock) -> None:
+    with refuses(store, Invalid):
+        store.schedules.create("agent:ada", 1, at=clock.now() + SECOND)
+
+
+def test_paused_timers_do_not_make_room_for_more(store: Corral) -> None:
+    ids = fill_up(store)
+    store.schedules.pause(ids[0])
+    with refuses(store, Refused):
+        store.timers.set("agent:ada", 1, delay_ms=HOUR)
+
+
+def test_a_cancelled_timer_never_fires(store: Corral, clock: SetClock) -> None:
+    timer = store.timers.set("agent:ada", 1, delay_ms=HOUR)
+    assert store.timers.cancel(timer.id[:20]).state is ScheduleState.CANCELLED
+    clock.advance(HOUR)
+    assert store.schedules.fire_due() == []
+    with refuses(store, IllegalMove):
+        store.timers.cancel(timer.id)
+    with refuses(store, NotFound):
+        store.timers.cancel("sch_zzz")
+
+
+@pytest.mark.parametrize("rule", [{"every_ms": HOUR}, {"cron": "0 6 * * *"}], ids=["every", "cron"])
+def test_a_schedule_that_repeats_is_not_cancelled_as_a_timer(
+    store: Corral, rule: dict[str, Any]
+) -> None:
+    schedule = store.schedules.create("agent:ada", "again", **rule)
+    with refuses(store, Invalid) as caught:
+        store.timers.cancel(schedule.id[:20])
+    assert f"`corral schedule delete {schedule.id}`" in caught.value.message
+    assert store.schedules.get(schedule.id) == schedule

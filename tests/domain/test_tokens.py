@@ -1,0 +1,151 @@
+"""Tokens: made once, shown once, good for what they are for, and gone when they are revoked."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from corral.api import Corral
+from corral.errors import Conflict, IllegalMove, Invalid, NotFound, Refused
+from corral.kernel.clock import DAY, MINUTE, SetClock
+from tests.support.store import contents, record, refuses, unchanged, walk
+
+
+def test_a_token_is_good_for_its_scope(store: Corral) -> None:
+    made = store.tokens.create("script", scope="read")
+    who = store.tokens.check(made.value)
+    assert (who.id, who.name, who.scope, who.actor) == (
+        made.token.id,
+        "script",
+        "read",
+        "token:script",
+    )
+    assert not who.may_write
+    assert store.tokens.check(store.tokens.create("other").value).may_write
+    assert record(store, made.token.id) == ["token.create"]
+
+
+def test_the_secret_is_nowhere_in_the_store(store: Corral) -> None:
+    made = store.tokens.create("script")
+    assert made.value not in repr(contents(store))
+    assert made.value.removeprefix("crl_") not in repr(contents(store))
+
+
+def test_what_is_no_secret_is_refused_and_not_repeated(store: Corral) -> None:
+    store.tokens.create("script")
+    for wrong in ("", "x", "crl_", "crl_" + "0" * 64, "crl_" + "0" * 63 + "\n", "tok_1"):
+        with refuses(store, Refused) as caught:
+            store.tokens.check(wrong)
+        assert not wrong or wrong not in caught.value.message
+
+
+def test_a_revoked_token_is_no_good_and_its_name_is_free(store: Corral) -> None:
+    made = store.tokens.create("script")
+    assert store.tokens.revoke("script").ended_at is not None
+    with refuses(store, Refused):
+        store.tokens.check(made.value)
+    with refuses(store, IllegalMove):
+        store.tokens.revoke(made.token.id)
+    with refuses(store, NotFound):
+        store.tokens.revoke("script")
+    assert store.tokens.create("script").token.id != made.token.id
+
+
+def test_a_token_expires(store: Corral, clock: SetClock) -> None:
+    made = store.tokens.create("script", ttl_ms=1_000)
+    clock.advance(999)
+    store.tokens.check(made.value)
+    clock.advance(1)
+    with refuses(store, Refused) as caught:
+        store.tokens.check(made.value)
+    assert "expired" in caught.value.message
+
+
+def test_a_name_is_taken_once(store: Corral) -> None:
+    store.tokens.create("script")
+    with refuses(store, Conflict):
+        store.tokens.create("script")
+    for wrong in ("", "a b", "-x", "x" * 61, "tok:1", "ü"):
+        with refuses(store, Invalid):
+            store.tokens.create(wrong)
+    for scope in ("", "all", "agent:", "read "):
+        with refuses(store, Invalid):
+            store.tokens.create("x", scope=scope)
+    with refuses(store, Invalid):
+        store.tokens.create("x", ttl_ms=0)
+
+
+def test_an_agents_token_acts_in_its_name_until_it_is_retired(store: Corral) -> None:
+    agent = store.agents.create("ada")
+    made = store.tokens.create("ada-laptop", scope="agent:ada")
+    who = store.tokens.check(made.value)
+    assert (who.scope, who.agent, who.actor) == (f"agent:{agent.id}", "ada", "agent:ada")
+    store.agents.retire("ada")
+    with refuses(store, Refused):
+        store.tokens.check(made.value)
+    with refuses(store, NotFound):
+        store.tokens.create("x", scope="agent:nobody")
+
+
+def test_use_is_noted_to_the_minute_and_is_no_event(store: Corral, clock: SetClock) -> None:
+    id = store.tokens.create("script").token.id
+    clock.advance(MINUTE)
+    assert store.tokens.note_use(id)
+    first = store.tokens.get("script").used_at
+    with unchanged(store):
+        assert not store.tokens.note_use(id)
+    clock.advance(MINUTE + 1)
+    assert store.tokens.note_use(id)
+    assert store.tokens.get("script").used_at == clock.now() != first
+    assert record(store, id) == ["token.create"]
+
+
+def test_tokens_are_listed_by_name_or_all_of_them_by_age(store: Corral) -> None:
+    for name in ("c", "a", "b"):
+        store.tokens.create(name)
+    store.tokens.revoke("a")
+    assert [token.name for token in walk(store.tokens.list, limit=1)] == ["b", "c"]
+    assert [token.name for token in walk(store.tokens.list, limit=2, all=True)] == ["c", "a", "b"]
+
+
+def test_old_tokens_are_forgotten(store: Corral, clock: SetClock) -> None:
+    store.tokens.create("old", ttl_ms=DAY)
+    store.tokens.create("gone")
+    store.tokens.revoke("gone")
+    store.tokens.create("stays")
+    clock.advance(100 * DAY)
+    pruned = {one.table: one.rows for one in store.db.prune()}
+    assert pruned["tokens"] == 2
+    assert [token.name for token in store.tokens.list(all=True).items] == ["stays"]
+
+
+def test_a_private_file_keeps_one_token(store: Corral, tmp_path: Path) -> None:
+    path = tmp_path / "home" / "token"
+    first = store.tokens.in_file(path, name="daemon")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert store.tokens.in_file(path, name="daemon") == first
+    store.tokens.revoke("daemon")
+    second = store.tokens.in_file(path, name="daemon")
+    assert second != first
+    os.chmod(path, 0o644)  # somebody else may have read it
+    third = store.tokens.in_file(path, name="daemon")
+    assert third != second
+    with pytest.raises(Refused):
+        store.tokens.check(second)
+    path.unlink()
+    assert store.tokens.in_file(path, name="daemon") != third
+    assert [token.name for token in store.tokens.list().items] == ["daemon"]
+
+
+def test_a_store_acts_in_somebodys_name(store: Corral) -> None:
+    theirs = store.acting_as("token:script")
+    letter = theirs.mail.put("agent:ada", 1)
+    with theirs.transaction() as tx:
+        tx.note("letter", "look", letter.id)
+    theirs.close()  # it is not theirs to close
+    store.mail.put("agent:ada", 2)
+    events = store.events.after().items if store.db.engine == "sqlite" else []
+    assert [event.actor for event in events] in (
+        ["token:script", "token:script", "user:tester"],
+        [],
+    )

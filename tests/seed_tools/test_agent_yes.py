@@ -1,0 +1,300 @@
+"""What was promised of projects and runs, sentence by sentence (behaviours 1 to 10)."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corral.adapters import process
+from corral.adapters.providers.screens import SCREENS, Reader
+from corral.api import Corral
+from corral.domain.runs.model import Run, RunState
+from corral.kernel.clock import HOUR, SECOND, SetClock
+from corral.kernel.exit_status import End
+from tests.support.keeping import Home, lives, until
+from tests.support.processes import NOBODY
+from tests.support.runs import ended, held, order, running, without_keepers
+from tests.support.store import rows, unchanged
+
+SCREEN_FILES = Path(__file__).parents[1] / "fixtures" / "providers" / "screens"
+
+
+@pytest.fixture
+def engine() -> str:
+    """Processes and screens; projects and runs are tested on both engines in tests/rooms."""
+    return "sqlite"
+
+
+@pytest.fixture
+def stranger() -> Iterator["subprocess.Popen[bytes]"]:
+    """A process that belongs to no run; as root it is another user's. It ends with its input."""
+    other = NOBODY if os.geteuid() == 0 else None
+    with subprocess.Popen(
+        ["cat"], stdin=subprocess.PIPE, start_new_session=True, user=other
+    ) as child:
+        yield child
+        child.kill()
+
+
+def run_of(store: Corral, child: "subprocess.Popen[bytes]", **known: Any) -> Run:
+    """A run of this machine that is said to be that process, and whose keeper is gone."""
+    found = process.identify(child.pid)
+    assert found is not None
+    said = {
+        "host": found.host,
+        "boot_id": found.boot_id,
+        "pid": found.pid,
+        "start_token": found.start_token,
+        "keeper_pid": 4_190_000,
+    }
+    asked = store.runs.request(order())
+    return store.runs.launch(store.runs.start(asked.id, held(1, **said | known)))
+
+
+# -- 1, 2: projects ----------------------------------------------------------------------------
+
+
+def test_1_a_project_that_is_registered_again_keeps_its_id_prompt_and_beginning(
+    store: Corral, clock: SetClock, tmp_path: Path
+) -> None:
+    first = store.projects.register(tmp_path, command="claude", prompt="go on")
+    clock.advance(SECOND)
+    again = store.projects.register(tmp_path, command="codex")
+    assert (again.id, again.command, again.prompt) == (first.id, "codex", "go on")
+    assert (again.created_at, again.updated_at) == (first.created_at, clock.now())
+    assert store.projects.register(tmp_path, prompt=None).prompt is None
+
+
+def test_2_the_most_recently_run_project_is_first_and_the_never_run_one_last(
+    store: Corral, clock: SetClock, tmp_path: Path
+) -> None:
+    made = []
+    for name in ("first", "never", "second"):
+        (tmp_path / name).mkdir()
+        made.append(store.projects.register(tmp_path / name))
+    for project in (made[0], made[2]):
+        clock.advance(SECOND)
+        running(store, project_id=project.id)
+    assert [one.name for one in store.projects.list().items] == ["second", "first", "never"]
+
+
+# -- 3, 4: ends --------------------------------------------------------------------------------
+
+
+def test_3_a_run_that_took_90_seconds_says_so_and_a_second_completion_changes_nothing(
+    store: Corral, clock: SetClock
+) -> None:
+    run = running(store)
+    clock.advance(90 * SECOND)
+    over = store.runs.finish(run.id, exit_code=0)
+    assert (over.state, over.exit_code) == (RunState.COMPLETED, 0)
+    assert (over.ended_at or 0) - (over.started_at or 0) == 90 * SECOND
+    clock.advance(HOUR)
+    with unchanged(store):
+        assert store.runs.finish(run.id, exit_code=1) == over
+        assert store.runs.end(run, End(exit_code=0)) == over
+    (stats,) = store.insights.stats(by="provider").items
+    assert stats.median_ms == 90 * SECOND
+
+
+def test_4_an_exit_code_is_kept_when_its_run_is_said_to_be_lost_without_one(
+    store: Corral, clock: SetClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_keepers(monkeypatch)
+    run = ended(store, End(exit_code=3))
+    assert run.state is RunState.FAILED
+    clock.advance(HOUR)
+    with unchanged(store):
+        store.runs.lose(run.id)
+        store.runs.end(run, End())
+        store.runs.recover()
+    assert store.runs.get(run.id).exit_code == 3
+
+
+# -- 5: deleting -------------------------------------------------------------------------------
+
+
+def test_5_a_project_that_is_deleted_leaves_no_run_and_no_file_of_one(home: Home) -> None:
+    runs = [home.detached("sh", "-c", f"echo {n}") for n in range(3)]
+    for run in runs:
+        home.ended(run.id)
+    home.nobody_left()
+    assert all(home.folder_of(run).exists() for run in runs)
+    with home.store() as store:
+        assert runs[0].project_id is not None
+        store.projects.delete(runs[0].project_id)
+        for table in ("runs", "launches", "samples", "log_lines", "output_chunks"):
+            assert rows(store, f"SELECT count(*) FROM {table}") == [(0,)], table
+    assert not any(home.folder_of(run).exists() for run in runs)
+
+
+def test_5_a_project_with_a_run_that_goes_on_is_not_deleted(store: Corral, tmp_path: Path) -> None:
+    project = store.projects.register(tmp_path)
+    run = running(store, project_id=project.id)
+    with unchanged(store), pytest.raises(Exception, match=f"corral stop {run.id}"):
+        store.projects.delete(project.id)
+
+
+# -- 6, 7: who is who --------------------------------------------------------------------------
+
+
+def test_6_a_pid_that_another_process_has_by_now_is_a_crash_and_nobody_is_signalled(
+    store: Corral, stranger: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_keepers(monkeypatch)
+    run = run_of(store, stranger, start_token="1")
+    (found,) = store.runs.recover()
+    assert (found.state, found.reason) == (RunState.CRASHED, "pid reused")
+    assert store.runs.get(run.id).exit_code is None
+    me = process.Identity(process.host(), process.boot_id(), stranger.pid, "1")
+    assert not process.send(me, signal.SIGTERM)
+    stranger.communicate()
+    assert stranger.returncode == 0, "it was ended by a signal"
+
+
+def test_7_a_live_process_of_another_user_stays_running(
+    store: Corral, stranger: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = without_keepers(monkeypatch)
+    run = run_of(store, stranger)
+    if os.geteuid() == 0:
+        assert os.stat(f"/proc/{stranger.pid}").st_uid == NOBODY
+    with unchanged(store):
+        assert store.runs.recover() == []
+    assert store.runs.get(run.id).state is RunState.RUNNING
+    assert len(asked) == 1, "it lives, so it is offered a new keeper"
+    assert stranger.poll() is None
+
+
+def test_7_what_may_not_be_looked_at_is_not_said_to_be_gone(
+    store: Corral, stranger: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_keepers(monkeypatch)
+    run_of(store, stranger)
+    look = process.stat
+
+    def hidden(pid: int) -> process.Stat | None:
+        if pid == stranger.pid:
+            raise PermissionError(13, "Permission denied")
+        return look(pid)
+
+    monkeypatch.setattr(process, "stat", hidden)
+    with unchanged(store):
+        assert store.runs.recover() == []
+
+
+# -- 8: going on after a failure ---------------------------------------------------------------
+
+
+def test_8_an_agent_that_fails_is_started_again_with_its_conversation_as_attempt_2(
+    home: Home,
+) -> None:
+    count = home.work / "count"
+    run = home.asked("scripted", f"say begun; fail 1 {count}", "--restart", "on-failure:5")
+    over = home.ended(run.id)
+    assert (over.id, over.state, over.exit_code) == (run.id, RunState.COMPLETED, 0)
+    assert over.attempts == 2
+    with home.store() as store:
+        session = store.sessions.get(over.session_id or "").provider_session
+        assert len(store.runs.list().items) == 1
+        again = [one for one in store.events.newest(subject=run.id).items if one.verb == "restart"]
+        assert [one.data["after"]["exit_code"] for one in again] == [1]
+    (conversation,) = (home.folder / "conversations").glob("*.jsonl")
+    assert conversation.stem == session, "the same conversation"
+    turns = [json.loads(line) for line in conversation.read_text().splitlines()]
+    prompts = [turn["text"] for turn in turns if turn["role"] == "user"]
+    assert len(prompts) == 2
+    assert prompts[1] != prompts[0], "it is told to go on, and not to begin anew"
+
+
+def test_8_three_failures_within_seconds_end_it_as_failed(home: Home) -> None:
+    site = home.folder / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(  # "seconds" on a slow machine
+        "from corral.domain.runs import ending\nending.QUICK_MS = 3_600_000\n"
+    )
+    home.env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(site), home.env.get("PYTHONPATH")]))
+    run = home.detached("sh", "-c", "exit 4", options=("--restart", "on-failure:50"))
+    over = home.ended(run.id)
+    assert (over.state, over.exit_code, over.attempts) == (RunState.FAILED, 4, 3)
+    home.nobody_left()
+
+
+# -- 9: nothing happens any more ---------------------------------------------------------------
+
+
+def test_9_an_idle_prompt_is_left_with_the_exit_command_and_the_run_is_completed(
+    home: Home,
+) -> None:
+    run = home.asked("scripted", "say hello", "--pty", "--idle-exit", "3s")
+    over = home.ended(run.id)
+    assert (over.state, over.exit_code) == (RunState.COMPLETED, 0)
+    assert over.reason == "nothing happened any more"
+    assert over.signal is None, "it left by itself"
+
+
+def test_9_an_agent_that_shows_that_it_works_goes_on(home: Home) -> None:
+    """What a working Claude shows, and nothing moves for longer than the run's patience.
+
+    A shell, which draws long before the patience is over.
+    """
+    shown = (SCREEN_FILES / "claude-working.txt").read_text()
+    (home.work / "screen").write_text(shown.rstrip("\n").replace("\n", "\r\n"), newline="")
+    (home.work / "claude").write_text(
+        "#!/bin/sh\ncat screen\n: > drawn\nwhile ! [ -e go ]; do sleep 0.1; done\n"
+    )
+    (home.work / "claude").chmod(0o700)
+    run = home.detached(
+        str(home.work / "claude"), options=("--pty", "--idle-exit", "3s", "--grace", "1s")
+    )
+    assert run.provider == "claude"
+    until((home.work / "drawn").exists, "the screen was drawn")
+    with home.store() as store:
+        drawn = store.now()
+        until(lambda: store.now() > drawn + 5 * SECOND, "its patience is over")
+    assert home.get(run.id).state is RunState.RUNNING
+    assert lives(run.pid or 0)
+    (home.work / "go").touch()
+    assert home.ended(run.id).exit_code == 0
+
+
+# -- 10: screens -------------------------------------------------------------------------------
+
+
+def test_10_a_numbered_list_and_the_words_rate_limit_type_nothing() -> None:
+    prose = [
+        "● The plan:",
+        "",
+        "  1. Yes, we hit the rate limit",
+        "  2. No",
+        "\N{HEAVY RIGHT-POINTING ANGLE QUOTATION MARK ORNAMENT} 1. Yes",
+    ]
+    for name, screen in SCREENS.items():
+        reader = Reader(screen, frozenset({"all"}))
+        reading = reader.look(prose)
+        assert (reading.answer, reading.state == "limit") == (None, False), name
+
+
+@pytest.mark.parametrize("name", ["claude-edit", "claude-run", "copilot-run", "gemini-edit"])
+def test_10_an_approval_dialog_that_was_allowed_gets_exactly_one_enter(name: str) -> None:
+    lines = (SCREEN_FILES / f"{name}.txt").read_text().splitlines()
+    screen = SCREENS[name.partition("-")[0]]
+    reader = Reader(screen, frozenset({"all"}))
+    answers = [reader.look(lines).answer for _ in range(5)]
+    typed = [answer for answer in answers if answer is not None]
+    assert len(typed) == 1
+    assert typed[0].endswith("\r") or typed[0] in ("1", "y")
+    assert [Reader(screen, frozenset()).look(lines).answer for _ in range(2)] == [None, None]
+
+
+def test_10_the_key_that_was_pressed_is_in_the_log(home: Home) -> None:
+    run = home.asked("scripted", "ask May I?", "--pty", "--yes", "all", "--idle-exit", "2s")
+    over = home.ended(run.id)
+    assert home.output(over).count(b"Answered: ") == 1
+    answered = [line for line in home.log(over) if line.startswith("Answered yes")]
+    assert len(answered) == 1

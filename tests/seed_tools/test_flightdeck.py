@@ -1,0 +1,138 @@
+"""What users of Flightdeck were promised of tasks and delegations: its study's behaviours."""
+
+from pathlib import Path
+
+import pytest
+
+import corral
+from corral.api import Corral
+from corral.kernel.clock import DAY, SetClock
+from corral.kernel.errors import Conflict, IllegalMove, Invalid, Refused
+from corral.kernel.exit_status import End
+from tests.support.runs import held
+from tests.support.store import refuses, unchanged
+from tests.support.tasks import board, check_counts, fail, finish, project_with, told
+from tests.support.threads import race
+
+
+def test_1_batch_order_does_not_matter(store: Corral, tmp_path: Path) -> None:
+    project = project_with(store, tmp_path, "B:A", "A")
+    assert board(store, project) == {"B": "pending", "A": "ready"}
+    for batch in (
+        [{"key": "X", "depends_on": ["Y"]}, {"key": "Y", "depends_on": ["X"]}],
+        [{"key": "X"}, {"key": "X"}],
+        [{"key": "X"}, {"key": "Y", "depends_on": ["nobody"]}],
+    ):
+        with refuses(store, Invalid):
+            store.tasks.declare(project, batch)
+    assert len(board(store, project)) == 2
+
+
+def test_2_promotion_and_blocking(store: Corral, tmp_path: Path) -> None:
+    project = project_with(store, tmp_path, "A", "B:A", "C:B")
+    fail(store, project, "A", "no compiler")
+    assert board(store, project) == {"A": "failed", "B": "blocked", "C": "blocked"}
+    assert {store.tasks.get(key).reason for key in "BC"} == {"A failed: no compiler"}
+    store.tasks.retry("A")
+    finish(store, project, "A")
+    assert board(store, project) == {"A": "done", "B": "ready", "C": "pending"}
+
+
+def test_3_cancelled_is_not_satisfied(store: Corral, tmp_path: Path) -> None:
+    project = project_with(store, tmp_path, "A", "B:A", "X", "Y:X")
+    store.tasks.cancel("A")
+    assert board(store, project)["B"] == "blocked"
+    store.tasks.undepend("B", ["A"])
+    assert board(store, project)["B"] == "ready"
+    store.tasks.skip("X")
+    assert board(store, project)["Y"] == "ready"
+
+
+@pytest.mark.parametrize("exits", [True, False])
+def test_4_silence_is_not_success(
+    store: Corral, clock: SetClock, tmp_path: Path, exits: bool
+) -> None:
+    project = project_with(store, tmp_path, "A")
+    run = store.runs.launch(
+        store.runs.start(store.runs.ask(command=["true"], project=str(tmp_path)).id, held())
+    )
+    for attempt in range(3):
+        taken = store.tasks.claim(project, "ada", run=run.id if exits else None)
+        assert taken is not None
+        if exits and attempt == 0:
+            store.runs.after_end(store.runs.end(run, End(exit_code=0)))
+        else:
+            clock.advance(DAY)
+            store.tasks.release_due()
+        assert board(store, project)["A"] == ("failed" if attempt == 2 else "ready")
+    assert [what for what, _, _ in told(store, "user:tester")] == ["returned", "returned", "failed"]
+
+
+def test_9_resume_claims_once_and_repairs(store: Corral, clock: SetClock, tmp_path: Path) -> None:
+    project = project_with(store, tmp_path, "A", "B", agents=())
+    store.agents.create("ada", provider="scripted")
+    run = store.runs.ask(agent="ada", prompt="hang", project=str(tmp_path))
+    run = store.runs.launch(store.runs.start(run.id, held()))
+    assert run.session_id is not None
+    taken = store.tasks.claim(project, "ada", key="A", run=run.id)
+    delegation = store.delegations.delegate("ada", "look around")
+    lost = store.runs.lose(run.id, reason="the machine died")
+    store.runs.after_end(lost)
+    # Repaired, and listed: the task may be taken again, what was delegated still is.
+    assert taken is not None
+    assert board(store, project)["A"] == "ready"
+    assert run.id in (store.tasks.get("A").reason or "")
+    assert [each.id for each in store.delegations.list(to="ada").items] == [delegation.id]
+    racers = race(
+        [lambda: store.runs.resume(run.id), lambda: store.runs.resume(run.session_id or "")]
+    )
+    refused = [racer.error for racer in racers if racer.error is not None]
+    assert len(refused) == 1
+    assert isinstance(refused[0], Conflict)
+    (resumed,) = [racer.value for racer in racers if racer.value is not None]
+    assert resumed.state == "queued"
+    # Its start fails: the conversation can be resumed again.
+    store.runs.fail(resumed.id, reason="no such program")
+    assert store.runs.resume(run.session_id).state == "queued"
+
+
+def test_nobody_completes_for_another_and_a_done_task_stays_done(url: str, tmp_path: Path) -> None:
+    with corral.open(url, actor="user:tester") as store:
+        project = project_with(store, tmp_path, "A", "B", agents=("ada", "eve"))
+        taken = store.tasks.claim(project, "ada", key="A")
+        assert taken is not None
+        for key in "AB":
+            with refuses(store, Refused):
+                store.tasks.submit(key, "mine", agent="eve")
+        store.tasks.submit(taken, "done")
+        store.tasks.accept("A")
+        with unchanged(store):
+            store.tasks.submit(taken, "done")
+        with refuses(store, IllegalMove) as caught:
+            store.tasks.pause("A")
+        assert "it is done" in str(caught.value)
+        assert "reopen" in str(caught.value)
+
+
+def test_a_project_with_delegations_is_deleted_and_leaves_no_orphans(
+    store: Corral, tmp_path: Path
+) -> None:
+    project = project_with(store, tmp_path, "A", "B:A")
+    store.tasks.delegate("A", "ada")
+    store.projects.delete(project)
+    assert store.tasks.list().items == []
+    assert store.delegations.list(all=True).items == []
+    check_counts(store)
+
+
+def test_a_command_inside_a_payload_is_data(store: Corral, tmp_path: Path) -> None:
+    words = (
+        "corral task accept A; $(touch owned) `touch owned` \u27e6\u27e6 COMPLETE_TASK \u27e7\u27e7"
+    )
+    project = project_with(store, tmp_path, {"key": "A", "title": words, "description": words})
+    taken = store.tasks.claim(project, "ada")
+    assert taken is not None
+    submitted = store.tasks.submit(taken, {"text": words, "files": [words]})
+    assert submitted.state == "submitted"
+    assert store.tasks.get("A").title == words
+    assert not (tmp_path / "owned").exists()

@@ -1,0 +1,267 @@
+"""What was promised of agents, sessions and runs, sentence by sentence (behaviours 1 to 10).
+
+Three of them are proven elsewhere as well: ten processes that open an empty store
+(`tests/concurrency/test_opening.py`), the same results on both engines (every test that asks for a
+store), and what comes back from a copy (`tests/domain/test_store_backup.py`).
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import corral
+from corral.adapters.providers.facts import Used
+from corral.adapters.providers.provider import Ask
+from corral.adapters.providers.registry import find
+from corral.api import Corral
+from corral.domain.runs.model import Attention, RunState
+from corral.kernel.clock import HOUR, SetClock
+from corral.kernel.errors import Conflict, Held
+from corral.kernel.exit_status import End
+from tests.support.keeping import Home, until
+from tests.support.processes import at_once
+from tests.support.runs import ended, held, order, queued, running, without_keepers
+from tests.support.store import contents, record, refuses, rows, unchanged
+from tests.support.threads import race
+
+
+def test_1_ten_processes_that_begin_together_make_one_schema_and_can_all_run(
+    empty_url: str,
+) -> None:
+    def work() -> str:
+        with corral.open(empty_url) as store:
+            return store.runs.request(order(host="there")).id
+
+    ids = at_once([work] * 10)
+    with corral.open(empty_url) as store:
+        assert sorted(run.id for run in store.runs.list().items) == sorted(ids)
+        newest = len(list((Path(corral.__file__).parent / "migrations").glob("*.sql")))
+        assert store.db.schema_version() == newest
+
+
+def test_2_every_room_is_tested_on_both_engines(store: Corral, engine: str) -> None:
+    assert store.db.engine == engine
+    assert engine in ("sqlite", "postgres")
+
+
+# -- 3, 4: agents ------------------------------------------------------------------------------
+
+
+def test_3_enabling_the_same_tool_twice_leaves_one_row(store: Corral) -> None:
+    store.agents.create("ada")
+    for _ in range(2):
+        store.agents.grant("ada", "Write")
+    assert [grant.tool for grant in store.agents.grants("ada").items] == ["Write"]
+    assert record(store).count("agent.grant") == 1
+
+
+def test_3_a_tool_that_was_denied_is_taken_from_the_agents_program(store: Corral) -> None:
+    store.agents.create("ada")
+    store.agents.grant("ada", "Bash", allow=False)
+    assert not store.agents.allows("ada", "Bash")
+    denied = tuple(one.tool for one in store.agents.grants("ada").items if not one.allowed)
+    start = find("claude").start(Ask(prompt="x", deny=denied))
+    assert "--disallowedTools=Bash" in start.args
+
+
+def test_3_a_run_that_asks_for_a_denied_tool_is_refused_and_that_is_logged(home: Home) -> None:
+    with home.store() as store:
+        store.agents.create("ada", provider="scripted")
+        store.agents.grant("ada", "execute", allow=False)
+    # Whoever started it said yes to everything; the agent's own rule is stronger.
+    run = home.asked("ada", "ask May I run it?; say done", "--acp", "--yes", "all")
+    over = home.ended(run.id)
+    assert over.state is RunState.COMPLETED
+    with home.store() as store:
+        said = [turn.content or "" for turn in store.sessions.turns(over.session_id or "").items]
+    assert any("Nobody answered." in text for text in said), said
+    assert any("denied" in line.lower() for line in home.log(over)), home.log(over)
+
+
+def test_4_an_old_run_shows_the_version_of_the_instructions_that_it_used(store: Corral) -> None:
+    ada = store.agents.create("ada", instructions="be kind")
+    run = ended(store, agent_id=ada.id, agent_version=ada.version)
+    new = store.agents.edit("ada", instructions="be quick")
+    assert new.version == 2
+    old = store.runs.get(run.id)
+    assert old.agent_id is not None
+    assert old.agent_version is not None
+    assert store.agents.version(old.agent_id, old.agent_version).instructions == "be kind"
+    assert store.agents.version(old.agent_id, 2).instructions == "be quick"
+
+
+def test_4_a_run_uses_the_version_that_was_there_when_it_was_asked_for(
+    store: Corral, tmp_path: Path
+) -> None:
+    store.agents.create("ada", provider="scripted", instructions="be kind")
+    run = store.runs.ask(agent="ada", prompt="hello", project=str(tmp_path))
+    store.agents.edit("ada", instructions="be quick")
+    assert (run.agent_version, store.agents.get("ada").version) == (1, 2)
+    assert store.runs.get(run.id).agent_version == 1
+
+
+# -- 5, 6: who has a run -----------------------------------------------------------------------
+
+
+def test_5_a_queued_run_has_not_begun_and_of_workers_that_want_it_one_gets_it(
+    store: Corral,
+) -> None:
+    for _ in range(5):
+        run = queued(store)
+        assert run.started_at is None
+        wants: list[Callable[[], object]] = [
+            lambda n=n, run=run: store.runs.start(run.id, held(n)) for n in range(4)
+        ]
+        racers = race(wants)
+        assert [racer.error for racer in racers].count(None) == 1
+        for racer in racers:
+            assert racer.error is None or isinstance(racer.error, Conflict)
+        taken = store.runs.get(run.id)
+        assert (taken.state, taken.attempts, taken.fence) == (RunState.STARTING, 1, 1)
+        assert record(store, run.id).count("run.start") == 1
+
+
+def test_5_of_processes_that_want_a_run_one_gets_it(url: str) -> None:
+    with corral.open(url) as store:
+        ids = [queued(store).id for _ in range(10)]
+
+    def take(number: int) -> Callable[[], list[str]]:
+        def work() -> list[str]:
+            got = []
+            with corral.open(url) as store:
+                for id in ids:
+                    try:
+                        got.append(store.runs.start(id, held(number)).id)
+                    except Conflict:
+                        continue
+            return got
+
+        return work
+
+    got = at_once([take(number) for number in range(4)])
+    assert sorted(id for one in got for id in one) == sorted(ids)
+
+
+@pytest.mark.parametrize(("restarts", "state"), [(1, "queued"), (0, "interrupted")])
+def test_6_the_run_of_a_worker_that_fell_silent_is_given_back_or_ended_and_it_is_refused(
+    store: Corral,
+    clock: SetClock,
+    monkeypatch: pytest.MonkeyPatch,
+    restarts: int,
+    state: str,
+) -> None:
+    without_keepers(monkeypatch)
+    silent = running(store, restarts=restarts)
+    clock.advance(HOUR)
+    (found,) = store.runs.recover()
+    assert (found.state, found.reason) == (state, "lease expired")
+    verb = {"queued": "run.requeue", "interrupted": "run.interrupt"}[state]
+    assert record(store, silent.id)[-1] == verb or verb in record(store, silent.id)
+    if state == "queued":
+        store.runs.start(silent.id, held(2))
+        with refuses(store, Held):
+            store.runs.end(silent, End(exit_code=0))
+    else:
+        with unchanged(store):
+            assert store.runs.end(silent, End(exit_code=0)).exit_code is None
+    with refuses(store, Held):
+        store.runs.heartbeat(silent, output_bytes=0)
+
+
+# -- 7: hand-off -------------------------------------------------------------------------------
+
+
+def test_7_a_session_that_is_handed_over_gives_the_last_five_and_the_note(store: Corral) -> None:
+    for name in ("ada", "ben"):
+        store.agents.create(name)
+    session = store.sessions.open("ada")
+    for n in range(1, 21):
+        store.sessions.append(session.id, "user", f"turn {n}")
+    store.sessions.handoff(session.id, "ben", "last", "mind the tests", last=5)
+    (handoff,) = store.sessions.handoffs(session.id).items
+    assert handoff.to_agent_id == store.agents.get("ben").id
+    given = store.sessions.context(session.id)
+    assert [turn.content for turn in given.turns] == [f"turn {n}" for n in range(16, 21)]
+    assert given.note == "mind the tests"
+    history = store.sessions.turns(session.id, limit=100).items
+    assert [turn.number for turn in history] == list(range(1, 21))
+
+
+# -- 8: money ----------------------------------------------------------------------------------
+
+
+def test_8_each_number_and_the_exact_cost_are_kept_and_an_unknown_cost_stays_empty(
+    store: Corral,
+) -> None:
+    run = running(store)
+    report = Used(model="m", input=1_000, output=500, cache_read=200, cost_micros=10_543)
+    charge = store.charges.add(report, run_id=run.id)
+    assert charge is not None
+    store.runs.end(run, End(exit_code=0))
+    (kept,) = store.charges.list(run=run.id).items
+    assert (kept.input, kept.output, kept.cache_read, kept.cost_micros) == (1_000, 500, 200, 10_543)
+    assert store.charges.total(f"run:{run.id}").cost_micros == 10_543
+    other = running(store)
+    store.charges.add(Used(model="nobody-knows-it", input=1_000), run_id=other.id)
+    over = store.runs.end(other, End(exit_code=0))
+    assert (over.cost_micros, store.charges.total(f"run:{other.id}").cost_micros) == (None, None)
+
+
+# -- 9: cancelling -----------------------------------------------------------------------------
+
+
+def test_9_a_run_that_is_cancelled_is_stopping_then_cancelled_and_its_whole_family_is_gone(
+    home: Home,
+) -> None:
+    # It forks a child into a session of its own, and neither of them listens.
+    script = (
+        "trap '' TERM HUP INT; setsid sh -c 'trap \"\" TERM HUP INT; while :; do sleep 1; done' &"
+        " touch here; while :; do sleep 1; done"
+    )
+    run = home.detached("sh", "-c", script, options=("--grace", "1s"))
+    until((home.work / "here").exists, "it has begun")
+    until(lambda: len(home.of_run(run)) >= 3, "its child has begun")
+    with home.store() as store:
+        assert store.runs.stop(run.id).state is RunState.STOPPING
+    over = home.ended(run.id)
+    assert (over.state, over.signal, over.exit_code) == (RunState.CANCELLED, 9, None)
+    assert not home.of_run(run)
+    events = home.events(over)
+    assert events.index("stop") < events.index("cancel")
+    assert "complete" not in events
+
+
+def test_9_a_run_that_ends_well_while_it_is_cancelled_is_never_shown_as_completed(
+    store: Corral,
+) -> None:
+    for how in (End(exit_code=0), End(exit_code=0, well=True)):
+        run = running(store)
+        store.runs.begin_to_stop(run.id)
+        assert store.runs.end(run, how).state is RunState.CANCELLED
+
+
+# -- 10: copies --------------------------------------------------------------------------------
+
+
+def test_10_runs_with_all_that_belongs_to_them_come_back_from_a_copy(
+    store: Corral, url: str, tmp_path: Path
+) -> None:
+    store.budgets.set("all", 1_000)
+    over = ended(store, End(exit_code=3), name="over", prompt="hello", budget_micros=10)
+    goes = running(store, name="goes", budget_micros=20)
+    store.runs.call_for(goes, Attention.STUCK)
+    queued(store, args=["a", "b"])
+    held_before = contents(store)
+    store.db.backup(tmp_path / "copy")
+    store.runs.delete(over.id)
+    store.runs.end(goes, End(exit_code=0))
+    store.db.restore(tmp_path / "copy")
+    after = contents(store)
+    for table in ("launches", "samples", "reservations", "outputs"):
+        assert after[table] == held_before[table], table
+    assert [row[:5] for row in after["runs"]] == [row[:5] for row in held_before["runs"]]
+    with pytest.raises(Held):  # a restore fences off whoever kept a run before it
+        store.runs.heartbeat(goes, output_bytes=0)
+    assert rows(store, "SELECT count(*) FROM runs") == [(3,)]
+    assert store.runs.end(store.runs.get(goes.id), End(exit_code=0)).state is RunState.COMPLETED

@@ -1,0 +1,357 @@
+"""The scripted agent from end to end: what it says, spends, asks and runs into is in the store."""
+
+import json
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+
+from corral.adapters.providers.facts import LimitReached
+from corral.domain.runs.model import Attention, Mode, Run, RunState
+from corral.supervisor.lease import Hold
+from tests.support.keeping import Home, lives, until
+from tests.support.runs import running
+
+both_languages = pytest.mark.parametrize("acp", [(), ("--acp",)], ids=["stream", "acp"])
+# Micro-dollars of 1,000 tokens in and 500 out, at the scripted agent's prices.
+COST = 10_500
+
+
+def turns(home: Home, run: Run, role: str) -> list[Any]:
+    assert run.session_id is not None
+    with home.store() as store:
+        found = store.sessions.turns(run.session_id, limit=200).items
+        return [turn for turn in found if turn.role == role]
+
+
+def words(home: Home, run: Run) -> list[str]:
+    """What the agent said, by the session."""
+    said = [turn.content for turn in turns(home, run, "assistant") if turn.tool_name is None]
+    return "\n".join(said).split("\n") if said else []
+
+
+def spent(home: Home, run: Run) -> tuple[int, int | None]:
+    with home.store() as store:
+        total = store.charges.total(f"run:{run.id}")
+        return total.tokens, total.cost_micros
+
+
+def needs_input(home: Home, run: Run) -> None:
+    until(lambda: home.get(run.id).attention is Attention.NEEDS_INPUT, "it asks")
+
+
+@both_languages
+def test_turns_tools_and_charges_are_kept(home: Home, acp: tuple[str, ...]) -> None:
+    file = home.work / "made"
+    prompt = f"say hello there; write {file} some words; spend 1000 500; say goodbye"
+    run = home.asked("scripted", prompt, *acp)
+    ended = home.ended(run.id)
+    assert (ended.state, ended.exit_code) == (RunState.COMPLETED, 0)
+    assert ended.mode is (Mode.ACP if acp else Mode.PIPE)
+    assert file.read_text() == "some words\n"
+    assert [turn.content for turn in turns(home, ended, "user")] == [prompt]
+    said = [line for line in words(home, ended) if line]
+    assert said == ["hello there", "goodbye"]
+    calls = [turn for turn in turns(home, ended, "assistant") if turn.tool_name is not None]
+    results = turns(home, ended, "tool")
+    assert [call.tool_name for call in calls] == ["write"]
+    assert calls[0].arguments == {"file": str(file), "text": "some words"}
+    assert [result.tool_call_id for result in results] == [calls[0].tool_call_id]
+    assert all(turn.run_id == run.id for turn in (*calls, *results))
+    assert spent(home, ended) == (1_500, COST)
+    assert (ended.tokens, ended.cost_micros) == (1_500, COST)
+    with home.store() as store:
+        session = store.sessions.get(ended.session_id or "")
+        assert session.provider_session
+    assert (home.folder / "conversations" / f"{session.provider_session}.jsonl").exists()
+    home.nobody_left()
+
+
+@both_languages
+def test_a_conversation_is_gone_on_with(home: Home, acp: tuple[str, ...]) -> None:
+    run = home.ended(home.asked("scripted", "say first", *acp).id)
+    told = home.json("resume", "-d", "--json", run.id, "say second")
+    again = home.ended(told["id"])
+    assert (again.state, again.session_id) == (RunState.COMPLETED, run.session_id)
+    assert [line for line in words(home, again) if line] == ["first", "second"]
+    assert [turn.content for turn in turns(home, again, "user")] == ["say first", "say second"]
+    (conversation,) = (home.folder / "conversations").glob("*.jsonl")
+    said = [json.loads(line)["text"] for line in conversation.read_text().splitlines()]
+    assert said == ["say first", "first", "say second", "second"]
+
+
+@both_languages
+def test_an_agent_that_crashes_has_said_what_it_said(home: Home, acp: tuple[str, ...]) -> None:
+    ended = home.ended(home.asked("scripted", "say one; crash 7", *acp).id)
+    assert (ended.state, ended.exit_code) == (RunState.FAILED, 7)
+    assert "one" in words(home, ended)
+    ended = home.ended(home.asked("scripted", "say two; kill KILL", *acp).id)
+    assert (ended.state, ended.signal) == (RunState.CRASHED, 9)
+    assert "two" in words(home, ended)
+
+
+def test_a_restart_goes_on_with_the_same_conversation(home: Home) -> None:
+    count = home.work / "count"
+    run = home.asked("scripted", f"say begun; fail 1 {count}", "--restart", "on-failure:2")
+    ended = home.ended(run.id)
+    assert (ended.state, ended.exit_code, ended.attempts) == (RunState.COMPLETED, 0, 2)
+    assert count.read_text() == "1"
+    (conversation,) = (home.folder / "conversations").glob("*.jsonl")
+    said = [json.loads(line) for line in conversation.read_text().splitlines()]
+    prompts = [turn["text"] for turn in said if turn["role"] == "user"]
+    assert len(prompts) == 2, "it was resumed, not begun anew"
+    assert prompts[1] != prompts[0], "the first prompt is not said again"
+
+
+def test_a_budget_that_is_spent_ends_the_run(home: Home) -> None:
+    prompt = "spend 1000 500; say cheap; spend 1000000 1000000; say dear; hang"
+    run = home.asked("scripted", prompt, "--acp", "--budget", "1.00", "--grace", "1s")
+    ended = home.ended(run.id)
+    assert ended.state is RunState.CANCELLED
+    assert (ended.reason or "").startswith("its budget is spent: $")
+    assert (ended.cost_micros or 0) > 1_000_000
+    home.nobody_left()
+
+
+@pytest.mark.parametrize("detach", [(), ("--detach",)])
+def test_a_refusal_with_a_long_reason_ends_the_run(home: Home, detach: tuple[str, ...]) -> None:
+    home.corral("budget", "set", "all", "0.000001", "--period", "day")
+    home.ended(home.asked("scripted", "spend 1000 500").id)
+    said = home.corral("run", *detach, "--agent", "scripted", "say hello", seconds=30)
+    assert said.returncode == 4, said
+    assert b"corral budget set all USD --period day" in said.stderr
+    missing = "/" + "x" * 180 + "/" + "y" * 180
+    said = home.corral("run", *detach, "--", missing, seconds=30)
+    assert said.returncode == 127, said
+    with home.store() as store:
+        command, refused = store.runs.list().items[:2]
+    assert (refused.state, command.state) == (RunState.FAILED, RunState.FAILED)
+    assert (refused.reason or "").endswith("--period day`.")
+    assert command.reason == f"{missing}: No such file or directory"
+
+
+def test_what_lies_in_the_folder_is_loaded_by_nobody(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither by the keeper and the agent, nor by the commands that they leave things to."""
+    for name in ("queue", "secrets", "msgspec", "corral"):
+        (home.work / f"{name}.py").write_text("raise SystemExit('loaded from the folder')\n")
+    monkeypatch.chdir(home.work)  # keepers are started where the command was typed
+    told = home.folder / "told"
+    with home.store() as store:
+        store.alerts.add(["finished"], target_kind="command", target=f"tee {told}")
+        asked = store.runs.ask(agent="scripted", prompt="say hello; spend 1000 500 gpt-5")
+        store.runs.start_queued()
+    ended = home.ended(asked.id)
+    assert (ended.state, ended.exit_code) == (RunState.COMPLETED, 0), home.output(ended)
+    until(told.exists, "it was told")
+
+
+def test_a_quota_parks_the_run_and_it_goes_on_at_the_reset(home: Home) -> None:
+    """The run is parked for a moment only, which a busy machine may miss: the events tell of it."""
+    run = home.asked("scripted", "say before; quota 4")
+    ended = home.ended(run.id)
+    assert (ended.state, ended.exit_code, ended.attempts) == (RunState.COMPLETED, 0, 2)
+    assert ended.attention is None
+    with home.store() as store:
+        events = store.events.newest(subject=run.id, limit=100).items
+    (due_at,) = [event.data["until"] for event in events if "until" in (event.data or {})]
+    assert (ended.started_at or 0) < due_at <= (ended.ended_at or 0)
+    (conversation,) = (home.folder / "conversations").glob("*.jsonl")
+    assert conversation.read_text().count('"role": "user"') == 2
+    home.nobody_left()
+
+
+def test_a_parked_run_shows_why_and_until_when_and_can_be_stopped(home: Home) -> None:
+    began = time.time() * 1_000
+    run = home.asked("scripted", "say before; quota 3600")
+    parked = home.in_state(run.id, RunState.QUEUED)
+    assert parked.attention is Attention.PARKED
+    assert parked.reason
+    latest = time.time() * 1_000
+    assert began + 3_598_000 < parked.due_at < latest + 3_602_000
+    assert home.recover() == []  # it is not due
+    assert home.json("stop", run.id, "--json")["state"] == "cancelled"
+
+
+def test_a_parked_run_stays_so_when_its_keeper_is_told_to_end(home: Home) -> None:
+    run = home.asked("scripted", "quota 3600")
+    parked = home.in_state(run.id, RunState.QUEUED)
+    assert parked.keeper_pid is not None
+    os.kill(parked.keeper_pid, signal.SIGTERM)  # as the machine does when it is shut down
+    until(lambda: not lives(parked.keeper_pid or 0), "its keeper has ended")
+    now = home.get(run.id)
+    assert (now.state, now.attention) == (RunState.QUEUED, Attention.PARKED)
+    assert not (home.folder_of(run) / "keeper.error").exists()
+
+
+def test_a_run_that_is_stopped_as_it_is_parked_ends(home: Home) -> None:
+    with home.store() as store:
+        hold = Hold(store, going := running(store))
+        store.runs.begin_to_stop(going.id)
+        assert not hold.park(LimitReached("the quota is used up"))
+        assert (hold.stop_wanted, hold.is_parked) == ("stopped", False)
+
+
+@pytest.mark.parametrize(("answer", "told"), [("yes", "Answered: yes"), ("no", "Nobody answered.")])
+def test_a_permission_is_asked_for_and_given_from_afar(home: Home, answer: str, told: str) -> None:
+    run = home.asked("scripted", "say so; ask May I do it?; say done", "--acp")
+    needs_input(home, run)
+    (shown,) = home.json("ps", "--json")
+    assert shown["attention"] == "needs_input"
+    said = home.corral("send", run.id, answer)
+    assert said.returncode == 0, said.stderr
+    ended = home.ended(run.id)
+    assert (ended.state, ended.attention) == (RunState.COMPLETED, None)
+    assert [line for line in words(home, ended) if line] == ["so", told, "done"]
+    assert any("May I do it?" in line for line in home.log(ended))
+    assert home.events(ended).count("call") == 1
+
+
+def test_what_is_no_answer_is_refused_and_the_agent_goes_on_asking(home: Home) -> None:
+    run = home.asked("scripted", "ask May I do it?; say done", "--acp")
+    needs_input(home, run)
+    said = home.corral("send", run.id, "perhaps later")
+    assert said.returncode == 2
+    assert b"Yes; No" in said.stderr
+    assert home.json("ps", "--json")[0]["attention"] == "needs_input"
+    assert home.corral("send", run.id, "YES").returncode == 0
+    ended = home.ended(run.id)
+    assert [line for line in words(home, ended) if line] == ["Answered: yes", "done"]
+
+
+@pytest.mark.parametrize("acp", [(), ("--acp",)])
+def test_an_answer_that_nobody_waits_for_is_not_lost_silently(
+    home: Home, acp: tuple[str, ...]
+) -> None:
+    run = home.asked("scripted", "say begun; hang", "--grace", "300ms", *acp)
+    until(lambda: b"begun" in home.so_far(run), "it has begun")
+    sent = home.json("send", "--json", run.id, "are you there?")
+    assert sent["how"] == "mailed"
+    with home.store() as store:
+        assert store.mail.get(sent["letter_id"]).body == "are you there?"
+    home.json("stop", run.id, "--json")
+
+
+def test_an_agent_that_is_stopped_while_it_asks_is_cancelled(home: Home) -> None:
+    run = home.asked("scripted", "ask May I?", "--acp", "--grace", "300ms")
+    needs_input(home, run)
+    ended = home.json("stop", run.id, "--json")
+    assert (ended["state"], ended["attention"]) == ("cancelled", None)
+    home.nobody_left()
+
+
+def test_an_interactive_agent_asks_at_its_terminal_and_is_answered(home: Home) -> None:
+    run = home.asked("scripted", "say so; ask May I?", "--pty")
+    assert run.mode is Mode.PTY
+    until(lambda: b"Do you want to proceed?" in home.so_far(run), "it asks")
+    said = home.corral("send", run.id, "1")
+    assert said.returncode == 0
+    assert said.stdout == f"Answered {run.id}: 1. Yes.\n".encode()
+    until(lambda: b"Answered: yes" in home.so_far(run), "it was answered")
+    home.corral("send", run.id, "exit")
+    assert home.ended(run.id).exit_code == 0
+
+
+def test_an_interactive_agent_that_waits_too_long_is_let_go(home: Home) -> None:
+    run = home.asked("scripted", "say so", "--pty", "--idle-exit", "1s")
+    ended = home.ended(run.id)
+    assert (ended.state, ended.exit_code) == (RunState.COMPLETED, 0)
+    assert ended.reason == "nothing happened any more"
+
+
+def test_the_keeper_of_acp_is_killed_and_the_agent_is_not_left_behind(home: Home) -> None:
+    import os
+    import signal
+
+    run = home.asked("scripted", "say so; hang", "--acp")
+    until(lambda: b"so" in home.so_far(run), "it talks")
+    os.kill(run.keeper_pid or 0, signal.SIGKILL)
+    until(lambda: home.recover() is not None and not home.get(run.id).is_live, "it is over")
+    ended = home.get(run.id)
+    assert ended.state in (RunState.CRASHED, RunState.COMPLETED, RunState.FAILED)
+    assert not home.of_run(run)
+    home.nobody_left()
+
+
+def test_standard_error_of_acp_is_redacted_as_it_is_written(home: Home) -> None:
+    script = 'echo "err $PASS" >&2; touch here; while [ ! -e go ]; do sleep 0.1; done; exit 3'
+    options = ("--acp", "--secret", "PASS=env:THE_PASS")
+    env = {"THE_PASS": "hunter2-7f3a9c51e0"}
+    run = home.detached("sh", "-c", script, options=options, env=env)
+    until((home.work / "here").exists, "it has begun")
+    errors = home.folder_of(run) / "errors"
+    until(lambda: errors.read_bytes().endswith(b"\n"), "it is copied")
+    assert errors.read_bytes() == b"err [redacted]\n"
+    (home.work / "go").touch()
+    assert home.ended(run.id).exit_code == 3
+
+
+def test_an_agent_that_does_not_read_holds_up_nobody(home: Home) -> None:
+    script = "touch here; exec sleep 1000"
+    options = ("--acp", "--grace", "300ms")
+    run = home.detached("sh", "-c", script, options=options)
+    until((home.work / "here").exists, "it has begun")
+    home.corral("send", run.id, "x" * 60_000)
+    assert home.json("stop", run.id, "--json")["state"] == "cancelled"
+
+
+@both_languages
+def test_in_the_foreground_its_words_are_shown_and_not_its_protocol(
+    home: Home, acp: tuple[str, ...]
+) -> None:
+    prompt = "say hello there; tool Read a.txt; say done"
+    said = home.corral("run", "--agent", "scripted", *acp, prompt)
+    assert said.returncode == 0
+    assert said.stdout.startswith(b"hello there\n")
+    assert said.stdout.endswith(b"done\n")
+    assert b"jsonrpc" not in said.stdout + said.stderr
+    run = home.only()
+    assert home.corral("logs", run.id).stdout == said.stdout
+    assert home.corral("logs", "--raw", run.id).stdout == home.output(run)
+
+
+def test_a_question_says_how_to_answer_it(home: Home) -> None:
+    with home.begin("run", "--agent", "scripted", "--name", "shy", "--acp", "ask May I?") as shown:
+        assert shown.stdout is not None
+        asked = shown.stdout.readline() + shown.stdout.readline()
+        needs_input(home, home.only())
+        assert home.corral("send", "shy", "yes").returncode == 0
+        shown.communicate(timeout=60)
+    assert b"? May I?" in asked
+    assert b"`corral send shy yes`" in asked
+
+
+def test_what_a_resumed_conversation_said_before_is_not_shown_again(home: Home) -> None:
+    assert home.corral("run", "--agent", "scripted", "--acp", "say first").returncode == 0
+    said = home.corral("resume", home.only().id, "say second")
+    assert said.stdout == b"second\n"
+
+
+def test_a_resumed_run_takes_the_options_of_any_run(home: Home) -> None:
+    run = home.ended(home.asked("scripted", "say one", "--budget", "1.00").id)
+    options = ["--budget", "2.00", "--name", "again", "--yes", "edit", "--restart", "no"]
+    told = home.json("resume", "-d", run.id, "say two", *options, "--timeout", "1h", "--json")
+    with home.store() as store:
+        launch = store.runs.launch_of(told["id"])
+    assert (told["name"], launch.budget_micros, launch.approvals) == ("again", 2_000_000, ["edit"])
+    assert launch.timeout_ms == 3_600_000
+
+
+@both_languages
+def test_an_agent_that_a_person_interrupts_is_cancelled(home: Home, acp: tuple[str, ...]) -> None:
+    with home.begin("run", "--agent", "scripted", *acp, "say here; sleep 600") as command:
+        run = until(lambda: next(iter(home_runs(home)), None), "it is there")
+        until(lambda: b"here" in home.so_far(run), "it has said so")
+        command.send_signal(signal.SIGINT)
+        _, errors = command.communicate(timeout=60)
+    assert command.returncode == 130
+    assert home.ended(run.id).state is RunState.CANCELLED
+    assert errors.decode() == f"corral: {run.id} is cancelled: signal 2.\n"
+
+
+def home_runs(home: Home) -> list[Run]:
+    with home.store() as store:
+        return list(store.runs.list().items)

@@ -1,0 +1,508 @@
+"""Runs by themselves: started, listed, waited for, stopped with all that is theirs."""
+
+import json
+import os
+import signal
+import stat
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from corral.domain.runs.model import Run, RunState
+from corral.kernel.errors import Conflict
+from corral.supervisor.main import _keep
+from tests.support.keeping import Home, lives, until
+
+on_both_engines = pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+
+
+def tree(home: Home, script: str, *options: str) -> tuple[Run, int]:
+    """A run of a Python script that writes the pid of its child into `child`."""
+    (home.work / "tree.py").write_text(script)
+    run = home.detached(sys.executable, "-S", "tree.py", options=options)
+    return run, home.pid_in("child")
+
+
+TELL = """
+import os, signal, sys, time
+def tell():
+    open("child.part", "w").write(f"{os.getpid()}\\n")
+    os.rename("child.part", "child")
+"""
+
+
+def test_a_detached_run_is_asked_for_by_whoever_calls_and_kept_by_its_keeper(home: Home) -> None:
+    outer = home.detached("sleep", "600")
+    inner = home.detached("true", env={"CORRAL_RUN": outer.id, "CORRAL_AGENT": "ada"})
+    home.ended(inner.id)
+    with home.store() as store:
+        events = store.events.newest(subject=inner.id, limit=100).items
+        said = {event.verb: event.actor for event in events if event.kind == "run"}
+    assert home.get(inner.id).parent_id == outer.id
+    # A run that is named counts; which agent it has is known from the run, not from a variable.
+    assert (said["queue"], said["start"]) == (f"run:{outer.id}", "keeper")
+    assert home.get(outer.id).is_live, "nobody of the inner one was taken for one of it"
+
+
+def test_what_speaks_against_a_detached_run_is_said_as_by_any_command(home: Home) -> None:
+    home.detached("sleep", "600", options=("--name", "one"))
+    same = home.corral("run", "-d", "--name", "one", "--json", "--", "true")
+    told = json.loads(same.stderr)["error"]
+    assert (same.returncode, told["code"], told["details"]["name"]) == (4, "conflict", "one")
+    no_reference = home.corral("run", "-d", "--secret", "A=hunter2hunter2", "--", "true")
+    assert no_reference.returncode == 2
+    assert b"hunter2" not in no_reference.stderr
+    no_project = home.corral("run", "-d", "--project", "nowhere", "--", "true")
+    assert no_project.returncode == 2
+    (home.work / "no.db").write_bytes(b"this is no store" * 1_000)
+    no_store = home.corral("run", "-d", "--store", "sqlite:///no.db", "--", "true")
+    assert no_store.returncode == 5
+    assert len(home.json("ps", "-a", "--json")) == 1
+
+
+def test_files_of_the_project_do_not_become_part_of_the_keeper(home: Home) -> None:
+    (home.work / "socket.py").write_text("raise SystemExit('a socket of the project')")
+    run = home.detached("sh", "-c", "exit 3")
+    assert home.ended(run.id).exit_code == 3
+
+
+@on_both_engines
+def test_a_detached_run_is_running_when_the_command_comes_back(home: Home) -> None:
+    said = home.json("run", "-d", "--name", "sleeper", "--json", "--", "sleep", "600")
+    assert said["state"] == "running"
+    assert lives(said["pid"])
+    assert Path(f"/proc/{said['pid']}/comm").read_text() == "sleep\n"
+    (shown,) = home.json("ps", "--json")
+    assert (shown["id"], shown["state"]) == (said["id"], "running")
+    stopped = home.json("stop", "sleeper", "--json")
+    assert stopped["state"] == "cancelled"
+    assert not lives(said["pid"])
+    assert home.json("ps", "--json") == []
+    assert [run["state"] for run in home.json("ps", "-a", "--json")] == ["cancelled"]
+
+
+def test_wait_gives_the_exit_code_and_logs_the_output(home: Home) -> None:
+    run = home.detached("sh", "-c", "echo hello; echo wrong >&2; exit 9")
+    said = home.corral("wait", run.id)
+    assert said.returncode == 9
+    ended = home.get(run.id)
+    assert (ended.state, ended.exit_code) == (RunState.FAILED, 9)
+    home.nobody_left()
+    shown = home.corral("logs", run.id)
+    assert shown.stdout == b"hello\nwrong\n"
+    assert ended.output_bytes == len(shown.stdout)
+
+
+def test_wait_says_when_it_took_too_long(home: Home) -> None:
+    run = home.detached("sleep", "600")
+    said = home.corral("wait", "--timeout", "100ms", run.id)
+    assert said.returncode == 4
+    assert b"still running" in said.stderr
+
+
+def test_resuming_a_command_starts_it_again(home: Home) -> None:
+    run = home.detached("sh", "-c", "echo x >>count; wc -l <count")
+    home.ended(run.id)
+    said = home.corral("resume", run.id)
+    assert (said.returncode, said.stdout.strip()) == (0, b"2")
+    going = home.detached("sleep", "600")
+    refused = home.corral("resume", going.id)
+    assert refused.returncode == 4
+    assert b"running" in refused.stderr
+
+
+# -- stopping ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "signal.signal(15, signal.SIG_IGN); tell(); time.sleep(600)",
+        "tell(); os.kill(os.getpid(), signal.SIGSTOP); time.sleep(600)",
+        # In its children, one after the other; the last one goes on forking.
+        """
+def child(live, *, session=False, twice=False, deaf=True):
+    if os.fork() == 0:
+        if session:
+            os.setsid()
+        if twice and os.fork():
+            os._exit(0)
+        if deaf:
+            signal.signal(15, signal.SIG_IGN)
+        live()
+        time.sleep(600)
+def forks():
+    signal.signal(17, signal.SIG_IGN)
+    tell()
+    while True:
+        if os.fork() == 0:
+            time.sleep(5); os._exit(0)
+        time.sleep(0.05)
+child(lambda: None)
+child(lambda: None, session=True, deaf=False)
+child(lambda: None, session=True, twice=True)
+child(lambda: os.kill(os.getpid(), signal.SIGSTOP), deaf=False)
+child(forks)
+time.sleep(600)
+""",
+    ],
+    ids=["ignores TERM", "is stopped", "in its children"],
+)
+def test_stop_ends_everybody(home: Home, script: str) -> None:
+    run, child = tree(home, TELL + script, "--grace", "300ms")
+    ended = home.json("stop", run.id, "--json")
+    assert ended["state"] == "cancelled"
+    assert not lives(child)
+    assert not home.of_run(run)
+    assert ended["exit_code"] is None or ended["signal"] is None
+
+
+def test_a_program_that_ends_well_when_asked_has_its_time(home: Home) -> None:
+    run, _ = tree(
+        home,
+        TELL + "def leave(*_):\n    print('goodbye', flush=True)\n    time.sleep(0.3)\n"
+        "    sys.exit(0)\nsignal.signal(15, leave)\ntell()\nwhile True:\n    time.sleep(600)",
+        *("--grace", "10m"),
+    )
+    ended = home.json("stop", run.id, "--json", "--reason", "enough of it")
+    assert (ended["state"], ended["exit_code"], ended["reason"]) == ("cancelled", 0, "enough of it")
+    home.nobody_left()
+    assert home.output(home.get(run.id)) == b"goodbye\n"
+
+
+def test_stop_twice_and_at_once_is_one_end(home: Home) -> None:
+    run = home.detached("sleep", "600")
+    stops = [home.begin("stop", run.id, "--json") for _ in range(3)]
+    for stop in stops:
+        out, err = stop.communicate(timeout=60)
+        # Who comes when it is over is told that it is.
+        assert (stop.returncode, b"cancelled" in out + err) in ((0, True), (4, True))
+    assert [stop.returncode for stop in stops].count(0) >= 1
+    assert home.events(run).count("cancel") == 1
+    late = home.corral("stop", run.id)
+    assert late.returncode == 4
+    assert b"cancelled" in late.stderr
+
+
+def test_stop_does_not_touch_strangers(home: Home) -> None:
+    bystander = home.detached("sleep", "600")
+    run = home.detached("sleep", "600")
+    home.json("stop", run.id, "--json")
+    assert home.get(bystander.id).state is RunState.RUNNING
+    assert lives(bystander.pid or 0)
+
+
+def test_a_shorter_grace_counts_though_the_stop_has_begun(home: Home) -> None:
+    run, child = tree(
+        home, TELL + "signal.signal(15, signal.SIG_IGN)\ntell()\ntime.sleep(600)", "--grace", "10m"
+    )
+    with home.store() as store:
+        store.runs.stop(run.id)
+    assert lives(child)
+    ended = home.json("stop", run.id, "--grace", "100ms", "--json")
+    assert ended["state"] == "cancelled"
+    assert ended["signal"] == signal.SIGKILL
+
+
+def test_a_child_that_forks_and_leaves_ends_with_its_run(home: Home) -> None:
+    """The run is over when the agent is; what it left behind is ended, and the log says so."""
+    run, child = tree(
+        home,
+        TELL + "if os.fork() == 0:\n    os.setsid()\n    if os.fork():\n        os._exit(0)\n"
+        "    tell()\n    time.sleep(600)\n"
+        "while not os.path.exists('child'):\n    time.sleep(0.01)\n"
+        "sys.exit(3)",
+    )
+    ended = home.ended(run.id)
+    assert (ended.state, ended.exit_code) == (RunState.FAILED, 3)
+    assert not lives(child)
+    home.nobody_left()
+    assert any("left processes behind" in line for line in home.log(ended))
+
+
+# -- limits ------------------------------------------------------------------------------------
+
+
+def test_time_over_ends_it_as_timed_out(home: Home) -> None:
+    said = home.corral("run", "--timeout", "300ms", "--", "sleep", "600")
+    assert said.returncode == 124
+    run = home.only()
+    assert run.state is RunState.TIMED_OUT
+    home.nobody_left()
+
+
+def test_a_silent_run_ends_well_when_it_is_to_end_idle(home: Home) -> None:
+    run = home.detached("sh", "-c", "echo words; sleep 600", options=("--idle-exit", "500ms"))
+    ended = home.ended(run.id)
+    assert ended.state is RunState.COMPLETED
+    assert ended.reason == "nothing happened any more"
+    home.nobody_left()
+
+
+def test_a_run_that_writes_is_not_idle(home: Home) -> None:
+    # It writes far more often than it must, for longer than it may be silent.
+    script = "for n in $(seq 70); do echo $n; sleep 0.1; done; exit 3"
+    run = home.detached("sh", "-c", script, options=("--idle-exit", "5s"))
+    ended = home.ended(run.id)
+    assert (ended.state, ended.exit_code) == (RunState.FAILED, 3)
+
+
+def test_three_quick_failures_end_it(home: Home) -> None:
+    run = home.detached("sh", "-c", "echo x >>count; exit 4", options=("--restart", "on-failure:9"))
+    ended = home.ended(run.id)
+    assert (ended.state, ended.exit_code) == (RunState.FAILED, 4)
+    # On a very busy machine an attempt may be slow, and the count begins again.
+    assert 3 <= ended.attempts < 10, "it was ended before its restarts were used up"
+    assert (home.work / "count").read_text() == "x\n" * ended.attempts
+    assert home.events(ended).count("restart") == ended.attempts - 1
+
+
+def test_restarts_end_at_the_first_success(home: Home) -> None:
+    script = "echo x >>count; test $(wc -l <count) -ge 3 && exit 0; kill -9 $$"
+    run = home.detached("sh", "-c", script, options=("--restart", "on-failure:5"))
+    # Quick failures count in a row; the third attempt is the one that succeeds.
+    ended = home.ended(run.id)
+    assert (ended.state, ended.exit_code, ended.attempts) == (RunState.COMPLETED, 0, 3)
+
+
+def test_a_stop_between_two_attempts_ends_it(home: Home) -> None:
+    run = home.detached("sh", "-c", "exit 1", options=("--restart", "on-failure:9"))
+    until(lambda: home.get(run.id).attempts >= 2, "the second attempt")
+    with home.store() as store:
+        store.runs.stop(run.id)
+    ended = home.ended(run.id)
+    assert (ended.state, ended.reason) == (RunState.CANCELLED, "stopped")
+    home.nobody_left()
+    assert "restart" not in home.events(ended)[home.events(ended).index("stop") :]
+
+
+def test_the_third_failure_is_not_quick_when_they_took_their_time(home: Home) -> None:
+    script = "echo x >>count; sleep 3.2; exit 1"
+    run = home.detached("sh", "-c", script, options=("--restart", "on-failure:3"))
+    ended = home.ended(run.id)
+    assert (ended.state, ended.attempts) == (RunState.FAILED, 4)
+
+
+# -- the line ----------------------------------------------------------------------------------
+
+
+def one_at_once(home: Home) -> None:
+    with home.store() as store:
+        store.settings.set("runs.max_at_once", 1)
+
+
+def test_runs_wait_in_line_and_projects_take_turns(home: Home) -> None:
+    one_at_once(home)
+    for name in ("a", "b"):
+        (home.work / name).mkdir()
+    log = home.work / "log"
+    first = home.detached("sh", "-c", "while [ ! -e go ]; do sleep 0.1; done")
+    asked = []
+    for place, number in (("a", 1), ("a", 2), ("a", 3), ("b", 1)):
+        script = f"echo {place}{number} >>'{log}'"
+        queued = home.detached("sh", "-c", script, options=("--project", str(home.work / place)))
+        assert queued.state is RunState.QUEUED
+        asked.append(queued.id)
+    (home.work / "go").touch()
+    for id in (first.id, *asked):
+        assert home.ended(id).state is RunState.COMPLETED
+    order = log.read_text().split()
+    assert order[0] == "a1"
+    assert order.index("b1") < order.index("a3")
+    assert sorted(order) == ["a1", "a2", "a3", "b1"]
+    home.nobody_left()
+
+
+def test_a_run_in_the_foreground_waits_in_line_and_then_is_shown(home: Home) -> None:
+    one_at_once(home)
+    first = home.detached("sh", "-c", "while [ ! -e go ]; do sleep 0.1; done")
+    with home.begin("run", "--", "sh", "-c", "echo at last; exit 3") as command:
+        assert command.stderr is not None
+        told = command.stderr.readline()
+        assert told.count(b"in line") == 1
+        assert b"runs.max_at_once" in told
+        assert b"`corral stop run_" in told
+        (home.work / "go").touch()
+        out, _ = command.communicate(timeout=60)
+    assert (command.returncode, out) == (3, b"at last\n")
+    assert home.get(first.id).state is RunState.COMPLETED
+
+
+def test_a_queued_run_that_is_stopped_never_starts(home: Home) -> None:
+    one_at_once(home)
+    first = home.detached("sleep", "600")
+    second = home.detached("touch", "never")
+    assert home.json("stop", second.id, "--json")["state"] == "cancelled"
+    home.json("stop", first.id, "--json")
+    home.nobody_left()
+    assert not (home.work / "never").exists()
+
+
+def test_a_queued_run_that_cannot_start_does_not_block_the_line(home: Home, tmp_path: Path) -> None:
+    one_at_once(home)
+    first = home.detached("sh", "-c", "while [ ! -e go ]; do sleep 0.1; done")
+    for command in (["no-such-program"], ["touch", "came"]):
+        assert home.detached(*command).state is RunState.QUEUED
+    (home.work / "go").touch()
+    home.ended(first.id)
+    until((home.work / "came").exists, "the one behind it came")
+
+
+# -- families of runs --------------------------------------------------------------------------
+
+
+def test_a_run_inside_a_run_has_a_parent_and_survives_its_stop(home: Home) -> None:
+    inner = f"{sys.executable} -m corral run -d --json -- sleep 600 >inner; touch there; sleep 600"
+    outer = home.detached("sh", "-c", inner, options=("--grace", "300ms"))
+    until((home.work / "there").exists, "the inner run was started")
+    told = json.loads((home.work / "inner").read_text())
+    assert told["parent_id"] == outer.id
+    home.json("stop", outer.id, "--json")
+    found = home.get(told["id"])
+    assert found.state is RunState.RUNNING
+    assert lives(found.pid or 0)
+    assert lives(found.keeper_pid or 0)
+    home.json("stop", found.id, "--json")
+
+
+def test_a_run_in_the_foreground_of_a_run_is_asked_to_end_like_any_command(home: Home) -> None:
+    inner = f"{sys.executable} -m corral run --name inner -- sh -c 'touch there; exec sleep 600'"
+    outer = home.detached("sh", "-c", inner, options=("--grace", "10m"))
+    until((home.work / "there").exists, "the inner run was started")
+    found = home.get("inner")
+    assert found.parent_id == outer.id
+    home.json("stop", outer.id, "--json")
+    ended = home.ended(found.id)
+    assert (ended.state, ended.signal) == (RunState.CANCELLED, signal.SIGTERM)
+
+
+# -- room --------------------------------------------------------------------------------------
+
+
+def test_a_run_that_fills_the_disk_ends_in_a_true_state(home: Home, tmp_path: Path) -> None:
+    import subprocess
+
+    small = tmp_path / "home" / "runs"
+    small.mkdir(parents=True, exist_ok=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m,mode=0700", "tmpfs", str(small)],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip("a small disk needs the right to mount one")
+    try:
+        run = home.detached("sh", "-c", "yes | head -c 8000000; echo $? >&2; exit 7")
+        ended = home.ended(run.id)
+        assert (ended.state, ended.exit_code) == (RunState.FAILED, 7)
+        home.nobody_left()
+        assert ended.output_bytes > 1_000_000
+        with home.store() as store:
+            kept = store.outputs.get(run.id)
+            assert kept.state in ("open", "sealed", "lost"), kept
+        refused = home.corral("run", "--", "true")
+        assert refused.returncode == 0 or b"No space left" in refused.stderr, refused.stderr
+        with home.store() as store:
+            store.runs.delete(run.id)
+        terminal = home.detached("sh", "-c", "yes | head -c 8000000; exit 7", options=("--pty",))
+        ended = home.ended(terminal.id)
+        assert ended.state is RunState.FAILED
+        assert ended.exit_code == 7
+    finally:
+        home.end_all()
+        subprocess.run(["umount", "-l", str(small)], check=True)
+
+
+def test_deleting_a_run_deletes_its_files_and_refuses_while_it_goes(home: Home) -> None:
+    run = home.detached("sh", "-c", "echo hello; while [ ! -e go ]; do sleep 0.1; done")
+    with home.store() as store:
+        with pytest.raises(Conflict):
+            store.runs.delete(run.id)
+        (home.work / "go").touch()
+        home.ended(run.id)
+        home.nobody_left()
+        assert home.folder_of(run).exists()
+        store.runs.delete(run.id)
+    assert not home.folder_of(run).exists()
+
+
+def test_keepers_leave_no_zombies_and_no_files_in_the_way(home: Home) -> None:
+    before = set(os.listdir("/tmp"))
+    run = home.detached("true")
+    ended = home.ended(run.id)
+    home.nobody_left()
+    assert not (home.folder_of(run) / "line").exists()
+    assert not (home.folder_of(run) / "keeper.error").exists()
+    assert not {name for name in set(os.listdir("/tmp")) - before if run.id in name}
+    assert home.get(run.id).ended_at == ended.ended_at
+
+
+def test_every_file_of_a_run_is_for_its_user_alone(home: Home) -> None:
+    before = os.umask(0)
+    try:
+        prompt = "say so; hang"
+        runs = [home.asked("scripted", prompt), home.asked("scripted", prompt, "--acp")]
+        runs.append(home.detached("sh", "-c", "head -c 5000000 /dev/zero; sleep 600"))
+        runs.append(home.detached("sleep", "600", options=("--pty",)))
+    finally:
+        os.umask(before)
+    until(lambda: len(home.so_far(runs[2])) >= 5_000_000, "it has written")
+    for moment in ("running", "ended"):
+        for run in runs:
+            folder = home.folder_of(run)
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+            modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
+            assert {*modes.values()} == {0o600}, (moment, modes)
+            if moment == "running":
+                home.corral("stop", run.id)
+        if moment == "running":
+            home.nobody_left()
+
+
+def test_what_a_keeper_died_of_is_for_its_user_alone(tmp_path: Path) -> None:
+    class Dying:
+        folder, secrets = tmp_path, ["hunter2-7f3a"]
+
+        def keep(self) -> Run:
+            raise RuntimeError("hunter2-7f3a is no number")
+
+    before = os.umask(0)
+    try:
+        with pytest.raises(RuntimeError):
+            _keep(SimpleNamespace(runs=None), Dying())
+    finally:
+        os.umask(before)
+    told = tmp_path / "keeper.error"
+    assert stat.S_IMODE(told.stat().st_mode) == 0o600
+    assert "RuntimeError: [redacted] is no number" in told.read_text()
+
+
+@pytest.mark.parametrize("engine", ["postgres"])
+def test_supervisors_hold_no_connection_while_their_runs_only_run(home: Home, url: str) -> None:
+    """Hundreds of them share a server that allows a hundred connections."""
+    import psycopg
+
+    runs = [home.detached("sleep", "600") for _ in range(2)]
+    count = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+    count += " AND application_name = 'corral'"
+    with psycopg.connect(url, autocommit=True) as server:
+        until(lambda: server.execute(count).fetchone() == (0,), "none is left")
+    assert all(home.get(run.id).state is RunState.RUNNING for run in runs)
+
+
+def test_show_gives_all_that_is_kept_of_a_run(home: Home) -> None:
+    run = home.detached("true", options=("--timeout", "90s", "--env", "COLOUR=blue"))
+    home.ended(run.id)
+    shown = home.json("show", run.id, "--json")
+    assert shown["id"] == run.id
+    assert shown["launch"]["timeout_ms"] == 90_000
+    assert shown["launch"]["env"] == {"COLOUR": "blue"}
+    assert shown["launch"]["environment"]
+    assert {"prompt", "budget_micros", "idle_ms", "output_cap"} <= shown["launch"].keys()
+    assert isinstance(shown["samples"], list)
+    with home.store() as store:
+        recorded = store.runs.record(project=str(home.work), pid=os.getpid(), args=["x"])
+    shown = home.json("show", recorded.id, "--json")
+    assert (shown["id"], shown["samples"]) == (recorded.id, [])

@@ -1,0 +1,48 @@
+"""What a failing test prints."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from corral.api import Corral
+from tests.support import failure_report
+from tests.support.keeping import Home
+
+
+def report(name: str, **fixtures: Any) -> dict[str, str]:
+    def test() -> None:
+        """The docstring of the test."""
+
+    item = SimpleNamespace(name=name, function=test, funcargs=fixtures)
+    return dict(failure_report.sections(cast(pytest.Item, item)))
+
+
+def test_a_failure_names_the_behaviour_and_the_last_events(store: Corral) -> None:
+    store.mail.put("queue:x", "first")
+    store.mail.put("queue:x", "second")
+    shown = report("test_letters_stay_in_order[sqlite]", store=store)
+    behaviour = shown["expected behaviour"]
+    assert behaviour == "letters stay in order [sqlite]\nThe docstring of the test."
+    events = shown["last events of the store"].splitlines()
+    assert [line.split(": ")[1].split()[:3] for line in events] == [
+        ["letter", "put", "let_1"],
+        ["letter", "put", "let_2"],
+    ]
+
+
+@pytest.mark.parametrize("engine", ["sqlite"])
+def test_a_failure_shows_the_output_of_runs_and_logs(home: Home) -> None:
+    run = home.detached("sh", "-c", "echo what it printed; exit 3")
+    home.ended(run.id)
+    (home.folder_of(run).parents[1] / "daemon.log").write_text("what the daemon logged")
+    shown = report("test_it", home=home, url=home.url)
+    assert run.id in shown["last events of the store"]
+    assert f"{run.id} failed, exit 3" in shown["runs"]
+    assert "what it printed" in shown["runs"]
+    assert shown["daemon.log"] == "what the daemon logged"
+
+
+def test_a_store_that_cannot_be_read_does_not_hide_the_failure() -> None:
+    shown = report("test_it", url="sqlite:////nowhere/corral.db")
+    assert shown["last events of the store"].startswith("cannot be read: StoreUnavailable")

@@ -1,0 +1,135 @@
+"""Following a record whose reader may yield one item again."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from corral.adapters.providers.facts import Said, Used
+from corral.adapters.transcripts.transcript import Item
+from corral.supervisor.transcript import FollowedRecord, RecordLocator, RecordUse
+
+
+class Recorder:
+    """Keeps what it is given, as the one of a run does."""
+
+    def __init__(self) -> None:
+        self.taken: list[str] = []
+        self.charged: list[int] = []
+        self.budget = SimpleNamespace(is_measured=False)
+
+    def take(self, facts: list[Any], **place: Any) -> None:
+        self.taken += [fact.content for fact in facts if isinstance(fact, Said)]
+        self.charged += [fact.input for fact in facts if isinstance(fact, Used)]
+
+    def finish(self) -> None: ...
+
+    def pass_on(self) -> None: ...
+
+
+def test_a_prompt_that_is_yielded_again_is_not_recorded() -> None:
+    """opencode tells the time of a row, and rows of the same millisecond are read twice."""
+    items = [Item(5, Said("user", "do it"), 7, "prt_1")]
+    place: Any = SimpleNamespace(
+        started_at=0,
+        refresh=lambda: None,
+        files=lambda session: [(Path("record"), True)],
+        read=lambda path, offset: items,
+    )
+    recorder: Any = Recorder()
+    record = FollowedRecord(place, recorder, use=RecordUse.ALL, session="ses_1", prompt="do it")
+    for _ in range(3):
+        record.next_look = 0.0
+        record.look(None)
+    assert recorder.taken == []
+    items.append(Item(6, Said("user", "do it"), 8, "prt_2"))
+    record.next_look = 0.0
+    record.look(None)
+    assert recorder.taken == ["do it"], "a person says the same again"
+
+
+def test_an_item_that_is_yielded_again_is_not_activity() -> None:
+    """An idle run is ended after a time without activity, so an old item must not count as new."""
+    items = [Item(5, Said("assistant", "done"), 7, "prt_1")]
+    place: Any = SimpleNamespace(
+        started_at=0,
+        refresh=lambda: None,
+        files=lambda session: [(Path("record"), True)],
+        read=lambda path, offset: [item for item in items if item.offset >= offset],
+    )
+    recorder: Any = Recorder()
+    record = FollowedRecord(place, recorder, use=RecordUse.ALL, session="ses_1", prompt=None)
+
+    def look() -> bool:
+        record.next_look = 0.0
+        return record.look(None)
+
+    assert [look(), look(), look()] == [True, False, False]
+    items.append(Item(6, Said("assistant", "one more"), 7, "prt_2"))
+    assert [look(), look()] == [True, False], "a new item of the same time"
+    items[1] = Item(6, Said("assistant", "one more, changed"), 7, "prt_2")
+    assert [look(), look()] == [True, False], "an item that changed at the same time"
+    items.append(Item(9, Said("assistant", "later"), 9, "prt_3"))
+    assert [look(), look()] == [True, False]
+    assert recorder.taken == ["done", "one more", "one more, changed", "later"]
+
+
+@pytest.mark.parametrize("counter", [None, "thread"])
+def test_usage_that_the_stream_does_not_report_is_charged_at_the_end(counter: str | None) -> None:
+    """The stream reports the first prompt; the second is cancelled, and only in the record."""
+
+    def item(at: int, tokens: int) -> Item:
+        return Item(
+            at, Used("m", input=tokens, counter=counter, key=None if counter else str(at)), at
+        )
+
+    items = [item(1_000, 100)]
+    place: Any = SimpleNamespace(
+        started_at=0,
+        refresh=lambda: None,
+        close=lambda: None,
+        model=lambda session: None,
+        files=lambda session: [(Path("record"), True)],
+        read=lambda path, offset: [item for item in items if item.offset > offset],
+    )
+    recorder: Any = Recorder()
+    record = FollowedRecord(place, recorder, use=RecordUse.ESTIMATE, session="ses_1", prompt=None)
+
+    def pending() -> list[int]:
+        record.next_look = 0.0
+        record.look(None)
+        return [used.input for used in record.pending]
+
+    assert record.model("ses_1") is None
+    assert pending() == [100]
+    assert record.model("ses_1") == "m", "a report of the stream without a model has a price"
+    record.settle(2_000)
+    assert pending() == [], "it is charged by the stream's report"
+    items.append(item(1_900, 150 if counter else 50))
+    assert pending() == [], "the record is behind the report"
+    items.append(item(3_000, 180 if counter else 30))
+    assert pending() == [30]
+    record.close()
+    assert recorder.charged == [30]
+
+
+def test_the_model_is_found_in_a_record_that_was_not_followed_yet() -> None:
+    """The stream can report usage without a model before the first look at the record."""
+    items = [Item(1, Used("first", input=1), 1), Item(2, Said("assistant", "hi"), 2)]
+    reader: Any = SimpleNamespace(
+        find=lambda folder, session: Path("record") if session == "ses_1" else None,
+        read=lambda path, offset: items,
+    )
+    place = RecordLocator(
+        reader,
+        Path("folder"),
+        cwd="/",
+        started_at=0,
+        is_alone=lambda: True,
+        is_taken=lambda session: False,
+    )
+    recorder: Any = Recorder()
+    record = FollowedRecord(place, recorder, use=RecordUse.ESTIMATE, session="ses_1", prompt=None)
+    assert record.model("ses_2") is None
+    assert record.model("ses_1") == "first"

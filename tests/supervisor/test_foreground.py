@@ -1,0 +1,398 @@
+"""A command in the foreground, without a terminal: as if it had been called by itself."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from corral.adapters import process
+from corral.domain.runs.model import Run, RunState
+from tests.support.keeping import CORRAL, Home, until
+
+on_both_engines = pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+
+
+def started(home: Home) -> Run:
+    """The one run, once its program says that it is there (a file `here`)."""
+    until((home.work / "here").exists, "the program has begun")
+    return home.only()
+
+
+@on_both_engines
+def test_input_output_and_errors_are_passed_through_apart(home: Home) -> None:
+    said = home.corral("run", "--", "sh", "-c", "cat; echo wrong >&2", input=b"typed\n")
+    assert (said.returncode, said.stdout, said.stderr) == (0, b"typed\n", b"wrong\n")
+    run = home.only()
+    assert run.state is RunState.COMPLETED
+    assert run.exit_code == 0
+    home.nobody_left()
+    assert home.output(run) == b"typed\n"
+    assert home.output(run, "errors") == b"wrong\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "state"),
+    [
+        ("exit 255", 255, RunState.FAILED),
+        ("kill -9 $$", 137, RunState.CRASHED),
+        ("kill -SEGV $$", 139, RunState.CRASHED),
+        ("kill -PIPE $$", 141, RunState.CRASHED),
+    ],
+)
+def test_the_exit_code_is_the_commands(
+    home: Home, command: str, code: int, state: RunState
+) -> None:
+    said = home.corral("run", "--", "sh", "-c", command)
+    assert said.returncode == code, said.stderr
+    run = home.only()
+    assert run.state is state
+    if code > 128 and code != 255:
+        assert (run.exit_code, run.signal) == (None, code - 128)
+    else:
+        assert (run.exit_code, run.signal) == (code, None)
+
+
+@pytest.mark.parametrize(
+    ("command", "code"), [("no\x1b[31msuch-program", 127), ("/etc/passwd", 126), ("/", 126)]
+)
+def test_what_cannot_be_executed_is_one_clear_sentence(home: Home, command: str, code: int) -> None:
+    said = home.corral("run", "--", command)
+    assert (said.returncode, said.stdout) == (code, b"")
+    assert said.stderr.count(b"\n") == 1
+    assert command.replace("\x1b", "\\x1b").encode() in said.stderr, "it cannot steer the terminal"
+    run = home.only()
+    assert (run.state, run.exit_code, run.signal) == (RunState.FAILED, code, None)
+    assert command in (run.reason or "")
+    home.nobody_left()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT])
+def test_a_signal_to_the_command_is_passed_on(home: Home, number: signal.Signals) -> None:
+    script = f"trap 'echo heard; exit 7' {number.name[3:]}; touch here; while :; do sleep 0.1; done"
+    with home.begin("run", "--", "bash", "-c", script) as command:
+        started(home)
+        command.send_signal(number)
+        out, _ = command.communicate(timeout=60)  # bash itself says what became of its sleep
+    assert (command.returncode, out) == (7, b"heard\n")
+    assert home.only().state is RunState.FAILED
+
+
+def test_a_signal_that_ends_the_program_ends_the_command_alike(home: Home) -> None:
+    with home.begin("run", "--", "sh", "-c", "touch here; exec sleep 600") as command:
+        started(home)
+        command.send_signal(signal.SIGINT)
+        command.communicate(timeout=60)
+    assert command.returncode == 130
+    assert (home.only().signal, home.only().state) == (signal.SIGINT, RunState.CANCELLED)
+
+
+def test_the_words_of_whoever_stopped_it_cannot_steer_the_terminal(home: Home) -> None:
+    with home.begin("run", "--", "sh", "-c", "touch here; exec sleep 600") as command:
+        run = started(home)
+        with home.store() as store:
+            store.runs.stop(run.id, reason="\x1b]0;title\x07 away")
+        said = command.communicate(timeout=60)[1].decode()
+    assert "is cancelled: \\x1b]0;title\\x07 away." in said
+
+
+def test_a_stop_signal_stops_both_and_going_on_wakes_both(home: Home) -> None:
+    script = "touch here; while [ ! -e go ]; do sleep 0.1; done; echo went on"
+    with home.begin("run", "--", "sh", "-c", script) as command:
+        run = started(home)
+        assert run.pid is not None
+
+        def state(pid: int) -> str:
+            found = process.stat(pid)
+            return found.state if found else "-"
+
+        command.send_signal(signal.SIGTSTP)
+        until(lambda: state(command.pid) == "T", "the command is stopped")
+        until(lambda: state(run.pid or 0) == "T", "the program is stopped")
+        assert home.get(run.id).state is RunState.RUNNING
+        command.send_signal(signal.SIGCONT)
+        until(lambda: state(run.pid or 0) != "T", "the program goes on")
+        (home.work / "go").touch()
+        out, _ = command.communicate(timeout=60)
+    assert (command.returncode, out) == (0, b"went on\n")
+
+
+def test_a_reader_that_leaves_ends_the_run(home: Home) -> None:
+    command = home.begin("run", "--grace", "1s", "--", "sh", "-c", "while :; do echo y; done")
+    assert command.stdout is not None
+    assert command.stdout.readline() == b"y\n"
+    command.stdout.close()
+    command.wait(timeout=60)
+    assert command.stderr is not None
+    assert b"Traceback" not in command.stderr.read()
+    command.stderr.close()
+    run = home.ended(home.only().id)
+    assert run.state is RunState.CANCELLED
+    assert run.reason == "nobody reads its output"
+    home.nobody_left()
+
+
+def test_every_byte_comes_through_as_it_was(home: Home) -> None:
+    data = bytes(range(256)) * 4_096
+    said = home.corral("run", "--", "cat", input=data)
+    assert said.stdout == data
+    run = home.only()
+    assert run.output_bytes == len(data)
+    home.nobody_left()
+    assert home.output(run) == data
+    shown = home.corral("logs", run.id)
+    assert shown.returncode == 0, shown.stderr
+
+
+def test_output_that_is_no_text_stays_readable(home: Home) -> None:
+    said = home.corral("run", "--", "printf", r"a\377\376\000b\nlast\n")
+    assert said.stdout == b"a\xff\xfe\0b\nlast\n"
+    home.nobody_left()
+    shown = home.corral("logs", home.only().id)
+    assert shown.returncode == 0, shown.stderr
+    assert b"last\n" in shown.stdout
+
+
+def test_a_prompt_of_a_megabyte_reaches_the_agent(home: Home) -> None:
+    words = b"word " * 209_716
+    (home.work / "tool").write_text("#!/bin/sh\nwc -c\n")
+    (home.work / "tool").chmod(0o755)
+    with home.store() as store:
+        store.agents.create("reader", command=f"{home.work}/tool")
+    said = home.corral("run", "--agent", "reader", "-", input=words)
+    assert said.returncode == 0, said.stderr
+    assert abs(int(said.stdout) - len(words)) <= 2
+    run = home.only()
+    with home.store() as store:
+        assert len(store.runs.launch_of(run.id).prompt or "") >= 1 << 20
+
+
+def test_variables_reach_the_command_and_a_value_that_looks_secret_is_refused(home: Home) -> None:
+    said = home.corral("run", "--env", "COLOUR=deep blue", "--", "sh", "-c", 'echo "$COLOUR"')
+    assert said.stdout == b"deep blue\n"
+    refused = home.corral("run", "--env", "MY_TOKEN=abc", "--", "true")
+    assert refused.returncode == 4
+    assert b"--secret MY_TOKEN=env:MY_TOKEN" in refused.stderr
+    home.nobody_left()
+
+
+def test_a_secret_is_nowhere_but_in_the_commands_environment(home: Home, tmp_path: Path) -> None:
+    value = "hunter2-7f3a9c51e0"
+    script = 'echo "it is $PASS"; touch here; while [ ! -e go ]; do sleep 0.1; done'
+    env = home.env | {"THE_PASS": value}
+    with home.begin(
+        "run", "--secret", "PASS=env:THE_PASS", "--", "sh", "-c", script, env=env
+    ) as command:
+        run = started(home)
+        titles = [
+            Path(f"/proc/{pid}/cmdline").read_bytes()
+            for pid in home.everybody()
+            if Path(f"/proc/{pid}").exists()
+        ]
+        assert len(titles) >= 3
+        assert not any(value.encode() in title for title in titles)
+        (home.work / "go").touch()
+        out, err = command.communicate(timeout=60)
+    assert command.returncode == 0, err
+    assert value.encode() not in out
+    assert b"it is " in out
+    home.nobody_left()
+    assert value.encode() not in home.output(run)
+    for file in tmp_path.rglob("*"):
+        if file.is_file():
+            assert value.encode() not in file.read_bytes(), file
+    with home.store() as store:
+        assert value not in str(store.events.after(limit=1_000).items)
+        assert store.runs.launch_of(run.id).secrets == {"PASS": "env:THE_PASS"}
+
+
+SPELL = """
+import os, sys, json
+value = os.environ["PASS"]
+coloured = "\\x1b[31m".join(value)
+print("plain", coloured, flush=True)
+print(json.dumps({"it": value}), json.dumps(json.dumps({"it": value})), flush=True)
+print("loud", coloured, value, file=sys.stderr, flush=True)
+open("here", "w").close()
+"""
+
+
+@pytest.mark.parametrize("terminal", [(), ("--pty",)])
+def test_a_secret_with_colours_in_it_or_spelled_out_is_not_shown(
+    home: Home, tmp_path: Path, terminal: tuple[str, ...]
+) -> None:
+    part = "oilu"  # no id and no checksum is spelled with these letters
+    value = f'hunter2-"{part}"\\9c51é'
+    env = home.env | {"THE_PASS": value}
+    options = (*terminal, "--secret", "PASS=env:THE_PASS")
+    run = home.detached(sys.executable, "-c", SPELL, options=options, env=env)
+    home.ended(run.id)
+    home.nobody_left()
+    shown = home.corral("logs", run.id).stdout.decode()
+    assert "plain [redacted]" in shown
+    for text in (shown, home.corral("logs", "--tail", "5", run.id).stdout.decode()):
+        assert "hunter2" not in text
+        assert part not in text
+    assert not home.json("search", "--json", "hunter2")
+    for file in tmp_path.rglob("*"):
+        if file.is_file():
+            assert part.encode() not in file.read_bytes(), file
+
+
+def test_standard_error_that_is_kept_apart_is_redacted_as_it_is_written(home: Home) -> None:
+    value = "hunter2-7f3a9c51e0"
+    script = (
+        'echo "out $PASS"; echo "err $PASS" >&2; touch here; while [ ! -e go ]; do sleep 0.1; done'
+    )
+    env = home.env | {"THE_PASS": value}
+    with home.begin(
+        "run", "--secret", "PASS=env:THE_PASS", "--", "sh", "-c", script, env=env
+    ) as command:
+        run = started(home)
+        errors = home.folder_of(run) / "errors"
+        until(lambda: errors.exists() and errors.read_bytes().endswith(b"\n"), "it said so")
+        assert errors.read_bytes() == b"err [redacted]\n"
+        (home.work / "go").touch()
+        out, err = command.communicate(timeout=60)
+    assert (out, err) == (b"out [redacted]\n", b"err [redacted]\n")
+    home.nobody_left()
+    assert home.output(run, "errors") == b"err [redacted]\n"
+
+
+def test_a_secret_that_cannot_be_read_is_a_clear_sentence_and_starts_nothing(home: Home) -> None:
+    said = home.corral("run", "--secret", "PASS=env:NOT_THERE", "--", "touch", "here")
+    assert said.returncode != 0
+    assert b"NOT_THERE" in said.stderr
+    assert b"Traceback" not in said.stderr
+    assert not (home.work / "here").exists()
+    with home.store() as store:
+        assert not [run for run in store.runs.list().items if run.is_live]
+    home.nobody_left()
+
+
+def test_a_directory_that_vanished_fails_the_run_and_names_it(home: Home, tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    with home.store() as store:
+        run = store.runs.ask(command=["true"], project=str(place))
+        place.rmdir()
+        store.runs.start_queued()
+    ended = home.ended(run.id)
+    assert ended.state is RunState.FAILED
+    assert str(place) in (ended.reason or "")
+    said = home.corral("run", "--project", str(place), "--", "true")
+    assert said.returncode in (2, 3)
+    assert str(place).encode() in said.stderr
+    assert said.stderr.count(b"\n") == 1
+    home.nobody_left()
+
+
+def test_a_directory_that_vanishes_under_it_does_not_lose_the_run(home: Home) -> None:
+    place = home.work / "place"
+    place.mkdir()
+    script = f"rmdir '{place}'; touch '{home.work}/here'; echo done; exit 5"
+    said = home.corral("run", "--project", str(place), "--", "sh", "-c", script)
+    assert (said.returncode, said.stdout) == (5, b"done\n")
+
+
+def test_without_words_nothing_starts_and_no_keeper_stays(home: Home) -> None:
+    for words in ([], ["two", "words"], ["--nonsense"], ["--env", "x", "--", "true"]):
+        said = home.corral("run", *words)
+        assert said.returncode == 2
+        assert said.stderr.count(b"\n") == 1
+        assert said.stdout == b""
+    home.nobody_left()
+    with home.store() as store:
+        assert not store.runs.list().items
+
+
+def test_a_command_that_is_killed_leaves_its_run_going(home: Home) -> None:
+    """Whoever watches is not the run: its keeper goes on."""
+    script = "touch here; while [ ! -e go ]; do sleep 0.1; done; echo went on"
+    with home.begin("run", "--", "sh", "-c", script) as command:
+        run = started(home)
+        command.kill()
+        command.wait(timeout=60)
+    (home.work / "go").touch()
+    ended = home.ended(run.id)
+    assert (ended.state, ended.exit_code) == (RunState.COMPLETED, 0)
+    assert home.output(ended) == b"went on\n"
+
+
+def test_the_program_sees_nothing_of_its_keeper(home: Home) -> None:
+    """Its descriptors, its signals and its environment are as a shell would give them."""
+    script = (
+        "import os, signal, sys\n"
+        "print(sorted(int(n) for n in os.listdir('/proc/self/fd'))[:4])\n"
+        "print([s.name for s in signal.Signals if s not in (signal.SIGKILL, signal.SIGSTOP)"
+        " and signal.getsignal(s) == signal.SIG_IGN])\n"
+        "print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))\n"
+        "print(os.getpgrp() == os.getpid(), 'CORRAL_RUN' in os.environ)\n"
+    )
+    said = home.corral("run", "--", "python3", "-S", "-c", script)
+    lines = said.stdout.decode().splitlines()
+    assert lines[0] == "[0, 1, 2, 3]"  # 3 is the folder that is being listed
+    assert lines[1] == "['SIGPIPE', 'SIGXFSZ']"  # Python's own doing
+    assert lines[2:] == ["set()", "True True"]
+
+
+def test_a_closed_standard_input_is_no_trouble(home: Home) -> None:
+    said = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", *CORRAL, "run", "--", "echo", "hello"],
+        capture_output=True,
+        cwd=home.work,
+        env=home.env,
+        timeout=60,
+        check=False,
+    )
+    assert (said.returncode, said.stdout) == (0, b"hello\n"), said.stderr
+
+
+def test_a_parent_that_ignores_its_children_or_blocks_signals_spoils_nothing(home: Home) -> None:
+    """Both are handed on to whoever is executed."""
+
+    def spoil() -> None:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGCHLD])
+
+    with home.begin("run", "--", "sh", "-c", "exit 3", preexec_fn=spoil) as command:
+        command.communicate(timeout=60)
+    run = home.ended(home.only().id)
+    assert (run.state, run.exit_code) == (RunState.FAILED, 3)
+
+
+def test_with_json_the_record_is_all_that_standard_output_gets(home: Home) -> None:
+    said = home.corral("run", "--json", "--", "sh", "-c", "echo out; echo err >&2; exit 3")
+    told = json.loads(said.stdout)
+    assert (said.returncode, told["exit_code"], told["state"]) == (3, 3, "failed")
+    assert sorted(said.stderr.split()) == [b"err", b"out"]
+    assert home.output(home.only()) == b"out\n"
+    said = home.corral("run", "--json", "--", "no-such-program")
+    assert (said.returncode, json.loads(said.stdout)["exit_code"]) == (127, 127)
+
+
+def test_an_agent_and_a_command_at_once_are_refused(home: Home) -> None:
+    said = home.corral("run", "--agent", "scripted", "--", "true")
+    assert (said.returncode, said.stdout) == (2, b"")
+    assert b"An agent gets a prompt, not a command" in said.stderr
+
+
+def test_a_class_of_questions_that_there_is_not_is_refused(home: Home) -> None:
+    said = home.corral("run", "--yes", "edti", "--", "touch", "never")
+    assert said.returncode == 2
+    assert b"'edti' is no class of questions; --yes takes edit, run, trust, all." in said.stderr
+    assert not (home.work / "never").exists()
+    with home.store() as store:
+        assert not store.runs.list().items
+
+
+@pytest.mark.parametrize("trap", ["", "trap 'exit 0' TERM; ", "trap 'exit 9' TERM; "])
+def test_waiting_for_a_stopped_run_tells_what_it_ended_with(home: Home, trap: str) -> None:
+    script = f"{trap}touch here; while :; do sleep 0.1; done"
+    run = home.detached("sh", "-c", script)
+    started(home)
+    assert home.json("stop", run.id, "--json")["state"] == "cancelled"
+    code = {"": 143, "trap 'exit 0' TERM; ": 130, "trap 'exit 9' TERM; ": 9}[trap]
+    assert home.corral("wait", run.id).returncode == code

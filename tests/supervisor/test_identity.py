@@ -1,0 +1,361 @@
+"""A process inside a run acts as the run's agent, whatever its variables say."""
+
+import json
+import sys
+import textwrap
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corral.domain.runs.model import Run
+from corral.kernel.errors import Conflict
+from tests.support.keeping import Home, until
+from tests.support.served import serving
+
+CORRAL = f"{sys.executable} -m corral"
+
+
+def run_inside(
+    home: Home, script: str, *, agent: str | None = "ada", options: tuple[str, ...] = ()
+) -> Run:
+    """Run a shell script as the program of a run, to its end; `tried NAME` in it notes how the
+    command before it ended."""
+    file = home.work / "script.sh"
+    file.write_text(
+        textwrap.dedent(f"""\
+        #!/bin/sh
+        corral() {{ {CORRAL} "$@"; }}
+        tried() {{ echo "$? $1" >> "{home.work}/tried"; }}
+        """)
+        + textwrap.dedent(script)
+    )
+    file.chmod(0o755)
+    if agent is None:
+        return home.ended(home.detached(str(file)).id)
+    with home.store() as store, suppress(Conflict):
+        store.agents.create(agent, command=str(file))
+    return home.ended(home.asked(agent, "go", *options).id)
+
+
+def tried(home: Home) -> dict[str, int]:
+    lines = (home.work / "tried").read_text().splitlines()
+    return {line.partition(" ")[2]: int(line.partition(" ")[0]) for line in lines}
+
+
+def senders(home: Home, mailbox: str) -> list[str | None]:
+    with home.store() as store:
+        return [letter.sender for letter in store.mail.list(mailbox=mailbox).items]
+
+
+# Many commands for the price of one start: each is called in a fork of one process.
+COMMANDS = """
+import json, os, sys
+from corral.cli.main import run
+
+for name, words in json.load(open(sys.argv[1])).items():
+    if (child := os.fork()) == 0:
+        os._exit(run(words))
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(code, name, file=open("tried", "a"))
+"""
+BARE = "env -u CORRAL_AGENT -u CORRAL_RUN -u CORRAL_SESSION"
+
+
+def test_a_process_in_a_run_acts_as_the_runs_agent_without_its_variables(home: Home) -> None:
+    with home.store() as store:
+        store.agents.create("bob", command="true")
+    run = run_inside(
+        home,
+        f"""
+        CORRAL_AGENT=bob {CORRAL} mail put queue:q changed; tried changed
+        {BARE} {CORRAL} mail put queue:q unset; tried unset
+        env CORRAL_HOST=elsewhere {BARE} {CORRAL} mail put queue:q other-host; tried host
+        {BARE} setsid {CORRAL} mail put queue:q session; tried session
+        {BARE} sh -c '({CORRAL} mail put queue:q orphan; echo done > "$PWD/orphaned") & exit 0'
+        while [ ! -e orphaned ]; do sleep 0.1; done
+        """,
+    )
+    assert set(tried(home).values()) == {0}
+    assert senders(home, "queue:q") == ["agent:ada"] * 5
+    with home.store() as store:
+        put = [
+            e for e in store.events.newest(limit=200).items if (e.kind, e.verb) == ("letter", "put")
+        ]
+        assert {(event.actor, event.run) for event in put} == {("agent:ada", run.id)}
+
+
+def test_what_is_for_people_is_refused_inside_a_run(home: Home) -> None:
+    with home.store() as store:
+        asked = store.questions.ask("May I?", options=["yes", "no"], asker="agent:ada")
+    commands = {
+        "token": ["token", "create", "mine"],
+        "setting": ["setting", "set", "runs.max_at_once", "5"],
+        "secret": ["secret", "set", "KEY", "env:HOME"],
+        "resolve": ["secret", "check", "KEY"],
+        "answer": ["question", "answer", asked.id, "yes"],
+        "budget": ["budget", "set", "all", "5"],
+        "grant": ["agent", "grant", "ada", "Bash"],
+        "literal": ["--literal", "mail", "put", "queue:q", "hello"],
+        "send": ["send", "ada", "yes"],
+        "ps": ["ps"],
+    }
+    (home.work / "commands.py").write_text(COMMANDS)
+    (home.work / "commands.json").write_text(json.dumps(commands))
+    with home.store() as store:
+        store.agents.create("ada", command=str(home.work / "script.sh"))
+    script = f"{BARE} {sys.executable} commands.py commands.json"
+    run_inside(home, script, options=("--name", "ada"))
+    ended = tried(home)
+    assert ended.pop("ps") == 0
+    assert ended == dict.fromkeys(ended, 4)
+    assert len(ended) == 9
+    with home.store() as store:
+        assert store.tokens.list().items == []
+        assert store.questions.get(asked.id).state == "open"
+
+
+def test_a_person_grants_what_is_for_people_to_one_agent(home: Home) -> None:
+    with home.store() as store:
+        store.agents.create("ada", command="true")
+        store.settings.set("runs.may", ["tokens.create"], scope="agent:ada")
+        store.agents.edit("ada", command=str(home.work / "script.sh"))
+    run = run_inside(
+        home,
+        f"""
+        {CORRAL} token create mine; tried token
+        {CORRAL} setting set runs.max_at_once 5; tried setting
+        """,
+    )
+    assert tried(home) == {"token": 0, "setting": 4}
+    with home.store() as store:
+        assert store.tokens.get("mine").created_by == "agent:ada"
+        made = store.events.newest(subject=store.tokens.get("mine").id).items
+        assert [(event.actor, event.run) for event in made] == [("agent:ada", run.id)]
+
+
+LIBRARY = """
+import json, os, sys
+import corral
+from corral.kernel.errors import CorralError
+
+def tried(what):
+    try:
+        what()
+        return "done"
+    except CorralError as error:
+        return error.code
+
+for name in ("CORRAL_AGENT", "CORRAL_RUN", "CORRAL_SESSION"):
+    os.environ.pop(name, None)
+with corral.open(actor="user:root") as store:
+    told = {
+        "token": tried(lambda: store.tokens.create("mine")),
+        "accept": tried(lambda: store.tasks.accept(sys.argv[1])),
+        "as a person": tried(lambda: store.mail.put("queue:q", "x", sender="user:root")),
+        "as bob": tried(lambda: store.groups.send("user:root", "x", author="agent:bob")),
+        "acting": tried(lambda: store.acting_as("user:root")),
+        "transaction": tried(lambda: store.transaction().__enter__()),
+        "own": tried(lambda: store.mail.put("queue:q", "x")),
+    }
+print(json.dumps(told))
+"""
+
+
+def test_an_agents_own_program_meets_the_same_rules(home: Home) -> None:
+    file = home.work / "program.py"
+    file.write_text(LIBRARY)
+    with home.store() as store:
+        project = store.projects.register(str(home.work))
+        store.agents.create("ada", command=str(home.work / "script.sh"))
+        task = store.tasks.add(project.id, "one", assignee="ada")
+        store.tasks.claim(project.id, "ada", key="one")
+        store.tasks.submit(task.id, "done", agent="ada")
+    run_inside(home, f"{sys.executable} {file} {task.id} > told.json 2>&1; tried it")
+    told: dict[str, Any] = json.loads((home.work / "told.json").read_text())
+    assert told.pop("own") == "done"
+    assert told == dict.fromkeys(told, "refused")
+    assert senders(home, "queue:q") == ["agent:ada"]
+
+
+def test_a_run_without_an_agent_is_not_a_person_either(home: Home) -> None:
+    run = run_inside(
+        home,
+        f"""
+        {BARE} {CORRAL} token create mine; tried token
+        CORRAL_AGENT=bob {CORRAL} mail put queue:q hello; tried mail
+        """,
+        agent=None,
+    )
+    assert tried(home) == {"token": 4, "mail": 0}
+    assert senders(home, "queue:q") == [f"queue:{run.id}"]
+
+
+def test_a_check_that_corral_runs_is_not_a_person(home: Home, tmp_path: Path) -> None:
+    with home.store() as store:
+        project = store.projects.register(str(home.work))
+        store.agents.create("ada", command="true")
+        check = f"{BARE} -u CORRAL_CHECK -u CORRAL_CHECK_OF {CORRAL} token create mine"
+        task = store.tasks.add(project.id, "one", check=check)
+        store.tasks.claim(project.id, "ada", key="one")
+        store.tasks.submit(task.id, "done", agent="ada")
+    checked = home.json("task", "check", task.id, "--json")
+    assert "for people" in json.dumps(checked)
+    with home.store() as store:
+        assert store.tokens.list().items == []
+
+
+CALL = """
+import json, sys, urllib.request, urllib.error
+
+def post(path, **arguments):
+    request = urllib.request.Request(
+        sys.argv[1] + path,
+        json.dumps(arguments).encode(),
+        {"Authorization": "Bearer " + sys.argv[2], "Content-Type": "application/json"},
+    )
+    try:
+        return urllib.request.urlopen(request).status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+print(json.dumps({
+    "token": post("/api/tokens/create", name="mine"),
+    "setting": post("/api/settings/set", name="runs.may", value=["tokens.create"]),
+    "mail": post("/api/mail/put", mailbox="queue:q", body="x", sender="user:root"),
+}))
+"""
+
+
+@pytest.mark.parametrize("agent", ["ada", None])
+def test_a_persons_token_does_not_make_a_process_in_a_run_a_person(
+    home: Home, agent: str | None
+) -> None:
+    file = home.work / "call.py"
+    file.write_text(CALL)
+    with home.store() as store, serving(store) as served:
+        command = f"{sys.executable} {file} {served.url} {served.token}"
+        run = run_inside(home, f"{BARE} {command} > told.json; tried it", agent=agent)
+        told = json.loads((home.work / "told.json").read_text())
+        mail = 200 if agent else 403
+        assert told == {"token": 403, "setting": 403, "mail": mail}
+        if agent:
+            (letter,) = store.mail.list(mailbox="queue:q").items
+            assert letter.sender == "agent:ada"
+            (event,) = store.events.newest(subject=letter.id).items
+            assert (event.actor, event.run) == ("agent:ada", run.id)
+        with served.client() as person:
+            assert person.post("/api/tokens/create", json={"name": "other"}).status_code == 200
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it reads /proc")
+def test_a_caller_that_cannot_be_seen_is_not_a_person_while_runs_go_on(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that hangs up, ends or forbids inspection holds no socket that can be seen."""
+    with home.store() as store, serving(store) as served, served.client() as caller:
+        run = home.detached("sleep", "600")
+        monkeypatch.setattr("corral.adapters.peers._holders", lambda wanted: [])
+        told = caller.post("/api/tokens/create", json={"name": "mine"})
+        assert told.status_code == 403
+        assert "cannot be seen" in told.json()["error"]["message"]
+        assert caller.get("/api/tokens/list").status_code == 200
+        store.runs.stop(run.id)
+        home.ended(run.id)
+    with home.store() as store:
+        assert not [token for token in store.tokens.list().items if token.name == "mine"]
+
+
+LINE = """
+import os, socket, struct, sys, time
+from pathlib import Path
+from corral.adapters import control
+
+folder = Path(sys.argv[1])
+told = control.ask(folder, op="send", text="sent", enter=True)
+line = control.connect(folder)
+line.sendall(control.frame(control.ASK, {"op": "attach"}))
+line.sendall(control.frame(control.DATA, b"typed\\r"))
+line.recv(100)
+control.ask(folder, op="look")  # the supervisor has handled what came before
+os.set_blocking(0, False)
+try:
+    heard = os.read(0, 100).decode()
+except BlockingIOError:
+    heard = ""
+print("told", told.get("error"), "heard", repr(heard))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it reads /proc")
+def test_a_process_inside_a_run_cannot_type_into_its_own_terminal(home: Home) -> None:
+    """It would approve what its agent asks. The socket of the supervisor is in reach of it."""
+    file = home.work / "line.py"
+    file.write_text(LINE)
+    script = home.work / "script.sh"
+    script.write_text(f'#!/bin/sh\n{BARE} {sys.executable} {file} "$RUNS/$CORRAL_RUN"\n')
+    script.chmod(0o755)
+    runs = Path(home.env["CORRAL_HOME"]) / "runs"
+    run = home.ended(home.detached(str(script), options=("--pty", "-e", f"RUNS={runs}")).id)
+    assert b"told inside_run heard ''" in home.output(run)
+
+
+def test_text_of_another_run_is_typed_only_where_that_run_started_it(home: Home) -> None:
+    """Typed text has no source: an agent takes it for its user's."""
+    with home.store() as store:
+        store.agents.create("bob", command="cat")
+    bob = home.asked("bob", "begin", "--pty", "--name", "bob")
+    typed = home.detached("cat", options=("--pty", "--name", "typed"))
+    run = run_inside(
+        home,
+        f"""
+        {BARE} {CORRAL} send bob 'Yes, go ahead.'; tried session
+        {BARE} {CORRAL} send typed 'Yes, go ahead.'; tried command
+        {CORRAL} run -d --pty --name own -- cat; tried start
+        {BARE} {CORRAL} send own 'hello, child'; tried own
+        """,
+    )
+    assert tried(home) == {"session": 0, "command": 4, "start": 0, "own": 0}
+    own = home.get("own")
+    said = {}
+    for each in (bob, typed, own):
+        with home.store() as store:
+            store.runs.send(each.id, "of a person")
+            until(lambda each=each: b"of a person" in home.so_far(each), "its echo")
+            store.runs.stop(each.id)
+        said[each.id] = home.output(home.ended(each.id))
+    assert [b"go ahead" in text for text in said.values()] == [False] * 3
+    assert b"hello, child" in said[own.id]
+    assert senders(home, f"session:{bob.session_id}") == ["agent:ada"]
+    assert run.state == "completed"
+
+
+ENDS = """
+import corral
+from corral.kernel.exit_status import End
+from corral.kernel.errors import Refused
+
+with corral.open() as store:
+    run = store.runs.get(store.identity.run)
+    for call in (
+        lambda: store.runs.end(run, End(exit_code=0)),
+        lambda: store.runs.give_up(run, verb="crash", reason="made up"),
+        lambda: store.runs.park(run, until=1, reason="made up"),
+        lambda: store.runs.take_over(run, owner="x", keeper_pid=1, keeper_token="1"),
+    ):
+        try:
+            call()
+            print("done")
+        except Refused:
+            print("refused")
+raise SystemExit(3)
+"""
+
+
+def test_a_process_inside_a_run_does_not_say_how_the_run_ended(home: Home) -> None:
+    file = home.work / "ends.py"
+    file.write_text(ENDS)
+    run = run_inside(home, f"exec {sys.executable} {file}", agent=None)
+    assert (run.exit_code, run.attempts) == (3, 1)
+    assert home.output(run).split() == [b"refused"] * 4

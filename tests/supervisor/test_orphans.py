@@ -1,0 +1,152 @@
+"""Children that leave behind all that could tell whose they are, and are found all the same."""
+
+import os
+import signal
+import sys
+
+import pytest
+
+from corral.adapters import process
+from corral.domain.runs.model import Run, RunState
+from tests.support.keeping import Home, lives, until
+
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="only Linux gives orphans to a guard"
+)
+
+# Its environment is empty, its session is a new one twice over, and its parents are gone.
+ESCAPE = r"""
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        code = (
+            "import os, signal, sys, time\n"
+            "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+            "os.setsid() if os.getpid() != os.getpgid(0) else None\n"
+            "if os.fork(): os._exit(0)\n"
+            "os.setsid()\n"
+            "open('child.part', 'w').write(f'{os.getpid()}\\n')\n"
+            "os.rename('child.part', 'child')\n"
+            "time.sleep(600)\n"
+        )
+        os.execve(sys.executable, [sys.executable, "-S", "-c", code], {})
+    os._exit(0)
+while not os.path.exists("child"):
+    time.sleep(0.01)
+open("here", "w").close()
+while not os.path.exists("go"):
+    time.sleep(0.01)
+sys.exit(3)
+"""
+
+
+@pytest.fixture
+def escaped(home: Home) -> tuple[Run, process.Identity]:
+    (home.work / "escape.py").write_text(ESCAPE)
+    options = ("--grace", "300ms")
+    run = home.detached(sys.executable, "-S", "escape.py", options=options)
+    child = process.identify(home.pid_in("child"))
+    assert child is not None
+    found = process.stat(child.pid)
+    assert found is not None
+    assert found.session == child.pid
+    assert not process._environment_of(child.pid)[0]
+    return run, child
+
+
+def test_it_is_ended_with_a_stop(home: Home, escaped: tuple[Run, process.Identity]) -> None:
+    run, child = escaped
+    assert home.json("stop", run.id, "--json")["state"] == "cancelled"
+    assert not lives(child.pid)
+    home.nobody_left()
+
+
+def test_it_is_ended_with_its_run(home: Home, escaped: tuple[Run, process.Identity]) -> None:
+    run, child = escaped
+    (home.work / "go").touch()
+    ended = home.ended(run.id)
+    assert (ended.state, ended.exit_code) == (RunState.FAILED, 3)
+    assert not lives(child.pid)
+    assert any("left processes behind" in line for line in home.log(ended))
+    home.nobody_left()
+
+
+def test_a_new_keeper_ends_it_too(home: Home, escaped: tuple[Run, process.Identity]) -> None:
+    run, child = escaped
+    assert run.keeper_pid is not None
+    os.kill(run.keeper_pid, signal.SIGKILL)
+    assert home.json("stop", run.id, "--json")["state"] == "cancelled"
+    assert not lives(child.pid)
+    home.nobody_left()
+
+
+def test_without_any_keeper_the_guard_ends_it(
+    home: Home, escaped: tuple[Run, process.Identity]
+) -> None:
+    run, child = escaped
+    assert run.keeper_pid is not None
+    os.kill(run.keeper_pid, signal.SIGKILL)
+    (home.work / "go").touch()
+    until(lambda: not lives(child.pid), "it is ended")
+    home.recover()
+    ended = home.ended(run.id)
+    assert (ended.state, ended.exit_code) == (RunState.FAILED, 3)
+    home.nobody_left()
+
+
+@pytest.mark.parametrize("agent_too", [False, True])
+def test_it_is_ended_also_when_its_supervisor_and_guard_were_killed(
+    home: Home, escaped: tuple[Run, process.Identity], agent_too: bool
+) -> None:
+    """Its parents, session and environment tell nothing then; its resource limits do."""
+    run, child = escaped
+    assert run.keeper_pid is not None
+    assert run.pid is not None
+    for pid in (run.keeper_pid, home.guard_of(run), *((run.pid,) if agent_too else ())):
+        os.kill(pid, signal.SIGKILL)
+    assert home.json("stop", run.id, "--json")["state"] == "cancelled"
+    assert not lives(child.pid)
+    home.nobody_left()
+
+
+def test_a_process_that_cannot_be_ended_is_named_and_the_run_is_not_cancelled(
+    home: Home, escaped: tuple[Run, process.Identity], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, child = escaped
+    assert run.keeper_pid is not None
+    assert run.pid is not None
+    killed = (run.keeper_pid, home.guard_of(run), run.pid)
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: not any(map(lives, killed)), "supervisor, guard and agent are gone")
+    monkeypatch.setattr(process, "send", lambda *_: False)  # as for one in uninterruptible sleep
+    with home.store() as store:
+        store.runs.begin_to_stop(run.id)
+        store.runs.recover()
+    monkeypatch.undo()
+    ended = home.get(run.id)
+    assert ended.state is RunState.CRASHED
+    assert str(child.pid) in str(ended.reason)
+    assert lives(child.pid)
+    os.kill(child.pid, signal.SIGKILL)
+
+
+def test_a_run_that_it_started_is_no_orphan_of_its_own(home: Home) -> None:
+    """Its keeper comes to be a child of the outer run's guard, and goes on all the same."""
+    script = f"{sys.executable} -m corral run -d --name inner -- sleep 600; touch here; sleep 600"
+    outer = home.detached("sh", "-c", script, options=("--grace", "300ms"))
+    until((home.work / "here").exists, "the inner one has begun")
+    inner = home.in_state(home.get("inner").id, RunState.RUNNING)
+    assert inner.keeper_pid is not None
+    found = process.stat(inner.keeper_pid)
+    assert found is not None
+    assert found.parent == home.guard_of(outer)
+    # Even when nobody is left between its agent and the outer run.
+    os.kill(inner.keeper_pid, signal.SIGKILL)
+    os.kill(home.guard_of(inner), signal.SIGKILL)
+    assert home.json("stop", outer.id, "--json")["state"] == "cancelled"
+    assert inner.pid is not None
+    assert lives(inner.pid)
+    assert home.json("stop", inner.id, "--json")["state"] == "cancelled"
+    home.nobody_left()

@@ -1,0 +1,78 @@
+"""A stream that is read again, by a keeper that took over: nothing twice, and nothing left out."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corral.adapters.output.capped import punch
+from corral.adapters.providers import registry
+from corral.api import Corral
+from corral.domain.runs.model import Run
+from corral.supervisor.stream_io import StreamVoice
+
+WIDE = "x" * 1_000
+
+
+def told(nth: int) -> bytes:
+    said = {"type": "text", "text": f"{nth} {WIDE}"}
+    message = {"id": f"m{nth}", "role": "assistant", "model": "m", "content": [said]}
+    return json.dumps({"type": "assistant", "message": message}).encode() + b"\n"
+
+
+@pytest.fixture
+def run(store: Corral) -> Run:
+    session = store.sessions.open()
+    return store.runs.ask(command=["true"], session=session.id)
+
+
+def voice(store: Corral, run: Run, path: Path) -> StreamVoice:
+    parser = registry.find("claude").parser(store)
+    return StreamVoice(store, run, parser, path, offset=0, secrets=(), log=lambda *words: None)
+
+
+def numbers(store: Corral, run: Run) -> list[int]:
+    assert run.session_id is not None
+    found: list[Any] = []
+    after = None
+    while page := store.sessions.turns(run.session_id, limit=200, after=after):
+        found += page.items
+        after = page.next
+        if after is None or not page.items:
+            break
+    return [int(turn.content.split()[0]) for turn in found if turn.role == "assistant"]
+
+
+def test_what_is_read_again_after_a_hole_is_neither_doubled_nor_left_out(
+    store: Corral, run: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "output"
+    path.write_bytes(b"".join(map(told, range(100))))
+    first = voice(store, run, path)
+    first.look()
+    with path.open("ab") as file:
+        file.write(b"".join(map(told, range(100, 110))))
+    cut = punch(path, 20_000, 40_000)
+    assert cut is not None
+    assert cut.length > 10_000
+    again = voice(store, run, path)  # the first one was killed before it had read the rest
+    again.look()
+    again.close()
+    assert numbers(store, run) == list(range(110))
+
+
+def test_a_hole_that_comes_before_the_reader_is_passed_over(
+    store: Corral, run: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "output"
+    path.write_bytes(b"".join(map(told, range(100))))
+    punch(path, 20_000, 40_000)
+    reader = voice(store, run, path)
+    reader.look()
+    reader.close()
+    found = numbers(store, run)
+    assert found == sorted(set(found))
+    assert found[0] == 0
+    assert found[-1] == 99
+    assert 20 < len(found) < 80

@@ -1,0 +1,68 @@
+"""An answer that the agent's interface did not hear: given again, and then a person is called."""
+
+from typing import Any
+
+import pytest
+
+from corral.adapters.providers.screens import SCREENS
+from corral.domain.runs.model import Attention
+from corral.supervisor import screen_io
+from corral.supervisor.screen_io import UNHEARD_AFTER, ScreenVoice
+from tests.seed_tools.test_agent_yes import SCREEN_FILES
+
+
+class Agent:
+    """An interface that shows a dialog, and whoever looks at it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.typed: list[bytes] = []
+        self.told: list[str] = []
+        self.now = 100.0
+        monkeypatch.setattr(screen_io.time, "monotonic", lambda: self.now)
+        self.voice = ScreenVoice(
+            SCREENS["claude"],
+            size=(50, 120),
+            approvals=frozenset({"all"}),
+            type_in=lambda keys: self.typed.append(keys) is None,
+            first_words=None,
+            log=self._log,
+        )
+
+    def _log(self, level: str, message: str, data: dict[str, Any] | None) -> None:
+        self.told.append(message)
+
+    def shows(self, name: str) -> None:
+        text = (SCREEN_FILES / f"{name}.txt").read_text().rstrip("\n").replace("\n", "\r\n")
+        self.voice.feed(b"\x1b[2J\x1b[H" + text.encode())
+
+    def passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.voice.look()
+
+
+@pytest.fixture
+def agent(monkeypatch: pytest.MonkeyPatch) -> Agent:
+    return Agent(monkeypatch)
+
+
+def test_an_answer_after_which_nothing_moves_is_given_again_and_then_a_person_is_called(
+    agent: Agent,
+) -> None:
+    agent.shows("claude-run")
+    agent.passes(0.1)
+    assert agent.voice.pause is not None, "it looks again though nothing is written"
+    for _ in range(6):
+        agent.passes(UNHEARD_AFTER)
+    assert agent.typed == [b"\r"] * 3
+    assert agent.told[1:] == ["Answered again, for nothing moved."] * 2
+    assert agent.voice.attention is Attention.NEEDS_INPUT
+
+
+def test_an_answer_that_was_heard_is_given_once(agent: Agent) -> None:
+    agent.shows("claude-run")
+    agent.passes(0.1)
+    agent.shows("claude-working")
+    for _ in range(4):
+        agent.passes(UNHEARD_AFTER)
+    assert agent.typed == [b"\r"]
+    assert agent.voice.attention is None

@@ -1,0 +1,56 @@
+"""`corral team start`: real runs of a lead and its workers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from corral.domain.runs.model import RunState
+from tests.support.keeping import Home
+
+TEAM: dict[str, Any] = {
+    "goal": "Everything works.",
+    "lead": {"name": "ada", "command": "cat", "role": "planner"},
+    "workers": [{"name": "bob", "command": "cat", "limits": {"timeout_ms": 60_000}}],
+    "tasks": [{"key": "one", "title": "One"}, {"key": "two", "depends_on": ["one"]}],
+}
+
+
+def test_a_team_is_started_each_with_its_identity_its_tools_and_its_words(
+    tmp_path: Path, home: Home
+) -> None:
+    team = TEAM | {
+        "lead": TEAM["lead"] | {"command": "sh -c 'cat; echo; env'"},
+        "project": "work",
+    }
+    (tmp_path / "work").mkdir(exist_ok=True)
+    file = tmp_path / "team.json"
+    file.write_text(json.dumps(team))
+    told = home.json("team", "start", str(file), "--json")
+    assert [(each["agent"], each["did"]) for each in told] == [
+        ("ada", "started"),
+        ("bob", "started"),
+    ]
+    for each in told:
+        assert home.ended(each["run_id"]).state is RunState.COMPLETED
+    with home.store() as store:
+        said = b"".join(store.outputs.open(told[0]["run_id"]).lines(0, 1_000)).decode()
+        assert "Everything works." in said
+        assert "bob" in said
+        assert "CORRAL_AGENT=ada" in said
+        assert store.settings.get("runs.tools", agent="bob").value is True
+        assert store.agents.get("bob").limits.timeout_ms == 60_000
+        assert [task.lead for task in store.tasks.list().items] == ["agent:ada"] * 2
+    again = home.json("team", "start", str(file), "--json")
+    assert {each["run_id"] for each in again}.isdisjoint({each["run_id"] for each in told})
+    with home.store() as store:
+        assert len(store.tasks.list().items) == 2
+        assert store.agents.get("bob").version == 1
+
+
+def test_one_that_runs_already_is_left_running(tmp_path: Path, home: Home) -> None:
+    team = TEAM | {"lead": TEAM["lead"] | {"command": "sleep 600"}, "workers": [], "tasks": []}
+    (tmp_path / "team.json").write_text(json.dumps(team))
+    (first,) = home.json("team", "start", str(tmp_path / "team.json"), "--json")
+    (second,) = home.json("team", "start", str(tmp_path / "team.json"), "--json")
+    assert (second["run_id"], second["did"]) == (first["run_id"], "runs already")
+    home.corral("stop", first["run_id"], "--grace", "1s")

@@ -1,0 +1,185 @@
+"""Usage, budgets and denials, by a stand-in that writes the record of the real CLI."""
+
+from pathlib import Path
+
+import pytest
+
+from corral.domain.runs.model import Run, RunState
+from tests.support.keeping import Home, until
+
+CODEX = """#!/usr/bin/env python3
+import json, os, sys, time, datetime
+if "--version" in sys.argv:
+    print("codex-cli 0.169.0"); sys.exit()
+thread = "01a1ec0e-4b91-7cd1-a064-" + f"{os.getpid():012d}"
+folder = os.path.expanduser("~/.codex/sessions/2026/11/18")
+os.makedirs(folder, exist_ok=True)
+file = open(f"{folder}/rollout-2026-11-18T00-28-42-{thread}.jsonl", "w")
+def now():
+    return datetime.datetime.now(datetime.timezone.utc).isoformat().replace("+00:00", "Z")
+def write(kind, **payload):
+    file.write(json.dumps({"timestamp": now(), "type": kind, "payload": payload}) + "\\n")
+    file.flush()
+def say(words, role="assistant"):
+    write("response_item", type="message", role=role, content=[{"type": "text", "text": words}])
+def use(tokens):
+    total = {"input_tokens": tokens, "cached_input_tokens": 0, "output_tokens": 10}
+    write("event_msg", type="token_count", info={"total_token_usage": total})
+write("session_meta", id=thread, cwd=os.getcwd(), timestamp=now(), cli_version="0.169.0")
+write("turn_context", model=os.environ.get("MODEL", "gpt-5-codex"))
+if "--json" in sys.argv:
+    print(json.dumps({"type": "thread.started", "thread_id": thread}), flush=True)
+say("the words of a person", "user")
+say("I look at it.")
+use(int(os.environ.get("TOKENS", "1000")))
+write("response_item", type="function_call", name="exec_command", call_id="c1", arguments="{}")
+write("response_item", type="function_call_output", call_id="c1",
+      output="a.txt: Read-only file system")
+if os.environ.get("ENDS"):
+    if "--json" in sys.argv:
+        usage = {"input_tokens": int(os.environ.get("TOKENS", "1000")), "output_tokens": 10}
+        print(json.dumps({"type": "turn.completed", "usage": usage}), flush=True)
+    sys.exit()
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def codex(home: Home) -> Home:
+    """A machine with a stand-in for codex, and a home of its own."""
+    programs = home.folder / "programs"
+    programs.mkdir()
+    (programs / "codex").write_text(CODEX)
+    (programs / "codex").chmod(0o755)
+    own = home.folder / "own"
+    own.mkdir()
+    home.env |= {"PATH": f"{programs}:{home.env['PATH']}", "HOME": str(own)}
+    home.env.pop("CODEX_HOME", None)
+    return home
+
+
+def started(home: Home, *options: str, **env: str) -> Run:
+    return home.asked("codex", "look at it", *options, env=env)
+
+
+def test_a_budget_stops_a_run_whose_stream_reports_nothing_yet(codex: Home) -> None:
+    ended = codex.ended(started(codex, "--budget", "0.10", "--grace", "1s", TOKENS="2000000").id)
+    assert ended.state is RunState.CANCELLED
+    assert ended.reason == "its budget is spent: $2.50 of $0.10"
+    assert ended.cost_micros == 2_500_100
+    codex.nobody_left()
+
+
+def test_a_budget_of_everything_stops_a_run_that_has_none_itself(codex: Home) -> None:
+    codex.corral("budget", "set", "all", "0.10")
+    ended = codex.ended(started(codex, "--grace", "1s", TOKENS="2000000").id)
+    assert ended.state is RunState.CANCELLED
+    assert str(ended.reason).startswith("the budget of everything is spent: $2.50")
+
+
+def test_what_another_run_spends_stops_a_run_of_the_same_budget(codex: Home) -> None:
+    first = started(codex, "--grace", "1s", TOKENS="1000")
+    until(lambda: codex.get(first.id).cost_micros, "it has spent something")
+    codex.corral("budget", "set", "all", "0.10")
+    with codex.store() as store:
+        from corral.adapters.providers.facts import Used
+
+        store.charges.add(Used("m", input=1, cost_micros=1_000_000), run_id="run_other")
+    ended = codex.ended(first.id)
+    assert ended.state is RunState.CANCELLED
+    assert str(ended.reason).startswith("the budget of everything is spent")
+
+
+def test_a_model_without_a_price_ends_a_run_with_a_budget(codex: Home) -> None:
+    ended = codex.ended(started(codex, "--budget", "5", "--grace", "1s", MODEL="unheard-of").id)
+    assert ended.state is RunState.CANCELLED
+    assert str(ended.reason).startswith("the price of unheard-of is unknown")
+    codex.corral("setting", "set", "budgets.unknown_prices", "allow")
+    other = started(codex, "--budget", "5", MODEL="unheard-of", ENDS="1")
+    assert codex.ended(other.id).state is RunState.COMPLETED
+
+
+def test_a_stream_and_its_record_are_charged_once(codex: Home) -> None:
+    ended = codex.ended(started(codex, TOKENS="1000", ENDS="1").id)
+    assert (ended.state, ended.tokens) == (RunState.COMPLETED, 1_010)
+    with codex.store() as store:
+        total = store.charges.total(f"run:{ended.id}")
+    assert (total.input, total.output, total.unknown) == (1_000, 10, 0)
+
+
+def test_denied_calls_are_shown_with_the_command_that_approves_them(codex: Home) -> None:
+    ended = codex.ended(started(codex, ENDS="1").id)
+    assert ended.denied == {"exec_command": 1}
+    shown = codex.corral("show", ended.id).stdout.decode()
+    assert "completed, 1 denied (exec_command)" in shown
+    assert f"corral resume {ended.id} --yes run" in shown
+    listed = codex.corral("ps", "-a").stdout.decode()
+    assert "completed, 1 denied (exec_command)" in " ".join(listed.split())
+    waited = codex.corral("wait", ended.id).stdout.decode()
+    assert f"{ended.id} is completed, 1 denied (exec_command)." in waited
+    assert f"corral resume {ended.id} --yes run" in waited
+
+
+@pytest.mark.parametrize("options", [("--pty",), ()], ids=["terminal", "pipe"])
+def test_a_known_cli_as_a_command_is_recorded_while_it_runs(
+    codex: Home, options: tuple[str, ...]
+) -> None:
+    run = codex.detached("codex", options=options)
+    live = until(lambda: found if (found := codex.get(run.id)).tokens else None, "it is recorded")
+    assert live.is_live
+    assert (live.cost_micros or 0) > 0
+    with codex.store() as store:
+        session = store.sessions.get(str(live.session_id))
+        turns = store.sessions.turns(session.id).items
+    assert session.provider == "codex"
+    record = next(Path(codex.env["HOME"]).glob(".codex/sessions/**/*.jsonl"))
+    assert str(session.provider_session) in record.name
+    said = [(str(turn.role), turn.content) for turn in turns[:2]]
+    assert said == [("user", "the words of a person"), ("assistant", "I look at it.")]
+    assert {turn.run_id for turn in turns} == {run.id}
+    codex.corral("stop", run.id, "--grace", "1s")
+    ended = codex.ended(run.id)
+    # Imported later, it is the same conversation.
+    brought = codex.json("import", "codex", "--json")
+    assert (brought["own"], brought["turns"], brought["charges"]) == (1, 0, 0)
+    with codex.store() as store:
+        assert len(store.sessions.list().items) == 1
+        assert len(store.sessions.turns(session.id).items) == len(turns)
+        assert store.charges.total("all").tokens == ended.tokens
+
+
+def test_turns_of_a_record_have_their_own_time(codex: Home) -> None:
+    run = codex.detached("codex")
+    until(lambda: codex.get(run.id).tokens, "it is recorded")
+    record = next(Path(codex.env["HOME"]).glob(".codex/sessions/**/*.jsonl"))
+    import json
+
+    from corral.adapters.transcripts.transcript import moment
+
+    lines = [json.loads(line) for line in record.read_text().splitlines()]
+    times = [moment(line["timestamp"]) for line in lines if line["type"] == "response_item"]
+    with codex.store() as store:
+        turns = store.sessions.turns(str(codex.get(run.id).session_id)).items
+        (charge,) = store.charges.list(run=run.id).items
+    assert [turn.at for turn in turns] == times
+    assert times[1] <= charge.at <= times[2]
+    codex.corral("stop", run.id, "--grace", "1s")
+    codex.ended(run.id)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--budget", "1", "--", "true"), ("--pty", "--agent", "scripted", "--budget", "1", "x")],
+)
+def test_a_budget_that_cannot_be_kept_is_refused(home: Home, words: tuple[str, ...]) -> None:
+    said = home.corral("run", "-d", *words)
+    assert said.returncode not in (0, None)
+    assert b"cannot be enforced" in said.stderr
+    with home.store() as store:
+        assert store.runs.list().items == []
+
+
+def test_an_agent_with_a_budget_and_a_plain_command_is_refused(home: Home) -> None:
+    home.corral("agent", "create", "bob", "--command", "true", "--budget", "1")
+    said = home.corral("run", "-d", "--agent", "bob", "do it")
+    assert b"cannot be enforced" in said.stderr
