@@ -68,10 +68,14 @@ def test_every_other_statement_is_understood(describe: Describe) -> None:
             describe(statement)
 
 
-def test_every_room_keeps_its_statements_in_its_own_file() -> None:
-    files = [*Path(corral.__file__).parent.glob("rooms/*/*.py")]
+def test_statements_of_a_concept_are_in_its_sql_files() -> None:
+    files = [*Path(corral.__file__).parent.glob("domain/**/*.py")]
     assert len(files) > 100
+    # integrity.py builds its statements from the declarations of the tables that it checks.
+    generated = {"integrity.py"}
     for file in files:
+        if file.name in generated:
+            continue
         if file.name != "sql.py" and not file.name.endswith("_sql.py"):
             text = file.read_text(encoding="utf-8")
             assert "Statement(" not in text, file

@@ -44,7 +44,7 @@ def killed(module: str, maker: str, path: Path) -> None:
 
 
 def test_what_a_killed_import_left_goes_with_the_next_one(temporary: Path, source: Path) -> None:
-    killed("adapters.foreign.database", "opened", source)
+    killed("importers.source.database", "opened", source)
     (left,) = temporary.iterdir()
     assert [file.name for file in left.iterdir()] == ["copy.db"]
     with opened(source):

@@ -13,10 +13,15 @@ from corral.adapters import run_marks, supervisor_process
 from corral.adapters.redaction import clean_of_secrets
 from corral.api import Corral, open_service
 from corral.api import open as open_store
+
+# Preloaded: these take most of the start-up time, and the run's spec has not arrived yet.
+from corral.api import runs as runs
+from corral.api import settings as settings
 from corral.config import make_private_folder, run_folder, write_private_file
 from corral.domain.runs import outcome
 from corral.domain.runs.model import Launch, Run, RunState
 from corral.kernel.errors import Conflict, CorralError, NoRoom, StoreUnavailable
+from corral.services.runs import request as request
 from corral.supervisor.child import CannotStart
 from corral.supervisor.plan import Plan
 from corral.supervisor.supervisor import Keeper

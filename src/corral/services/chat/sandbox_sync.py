@@ -2,7 +2,7 @@
 
 The host's file is a picture of the store and is shown as often as one likes; the agent's file is
 not trusted, and `domain/sandbox_bridge/ingest.py` ingests each of its messages once. No other state
-exists between the two, so a crash here leaves nothing that the next synchronization does not repair.
+exists between the two, so the next synchronization repairs whatever a crash left.
 """
 
 import json

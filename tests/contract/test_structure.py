@@ -1,4 +1,4 @@
-"""The shape of the house, where no linter looks: rooms, their files, and who writes a state."""
+"""The structure of the source tree, where no linter checks it."""
 
 import ast
 import re
@@ -13,7 +13,7 @@ from tests.support.cases import each_case
 SOURCE = Path(corral.__file__).parent
 TESTS = Path(__file__).parents[1]
 FILES = sorted(SOURCE.rglob("*.py"))
-ROOMS = sorted(path.parent.name for path in SOURCE.glob("rooms/*/__init__.py"))
+CONCEPTS = sorted(path.parent.name for path in SOURCE.glob("domain/*/__init__.py"))
 LONGEST_FILE = 700
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager", "shared"}
 
@@ -30,7 +30,7 @@ def tree_of(file: Path) -> ast.Module:
 
 @cache
 def imported(file: Path) -> tuple[str, ...]:
-    """Every module, and every name out of a module, that a file imports, at any depth of it."""
+    """Return every module, and every name of a module, that a file imports at any nesting level."""
     return tuple(_imports(file))
 
 
@@ -45,7 +45,7 @@ def _imports(file: Path) -> Iterator[str]:
 
 @cache
 def texts(file: Path) -> tuple[str, ...]:
-    """Every text constant of a file that is no docstring, the pieces of f-strings included."""
+    """Return the text constants of a file without docstrings; an f-string is one text."""
     return tuple(_texts(file))
 
 
@@ -68,67 +68,81 @@ def _texts(file: Path) -> Iterator[str]:
             yield node.value
 
 
-def test_there_is_something_to_look_at() -> None:
+# Packages that read or connect several concepts and therefore have no table of their own.
+WITHOUT_TABLES = {"insights"}
+WITHOUT_OPS = {"chat", "insights"}
+
+
+def test_the_source_tree_has_the_expected_concepts() -> None:
     assert len(FILES) > 40
-    assert {"events", "mail", "nodes", "projects", "schedules", "settings"} <= {*ROOMS}
+    assert {"chat", "events", "mail", "nodes", "projects", "runs", "settings"} <= {*CONCEPTS}
 
 
-@each_case("room", ROOMS)
-def test_the_statements_of_a_room_are_used_by_that_room_alone(room: str) -> None:
-    own = SOURCE / "rooms" / room
-    statements = re.compile(rf"corral\.rooms\.{room}\.(\w+_)?sql(\.|$)")
+@each_case("concept", CONCEPTS)
+def test_statements_are_imported_only_inside_their_concept(concept: str) -> None:
+    own = SOURCE / "domain" / concept
+    # Importers insert foreign rows with the statements of the tables that they fill.
+    importers = SOURCE / "importers" / "rows"
+    statements = re.compile(rf"corral\.domain\.{concept}\.(\w+\.)*(\w+_)?sql(\.|$)")
     for file in FILES:
-        if own not in file.parents:
+        if own not in file.parents and importers not in file.parents:
             assert not [name for name in imported(file) if statements.match(name)], file
 
 
-@each_case("room", ROOMS)
-def test_a_room_has_its_three_files_and_says_what_it_is(room: str) -> None:
-    folder = SOURCE / "rooms" / room
-    assert {"__init__.py", "model.py", "sql.py", "ops.py"} <= {f.name for f in folder.glob("*.py")}
-    for name in ("__init__.py", "model.py", "ops.py"):
+@each_case("concept", CONCEPTS)
+def test_a_concept_has_model_sql_and_docstrings(concept: str) -> None:
+    folder = SOURCE / "domain" / concept
+    expected = {"__init__.py", "model.py", "sql.py"}
+    if concept not in WITHOUT_OPS:
+        expected |= {"ops.py"}
+    assert expected <= {file.name for file in folder.glob("*.py")}
+    for name in expected - {"sql.py"}:
         assert ast.get_docstring(ast.parse((folder / name).read_text(encoding="utf-8"))), name
 
 
-@each_case("room", ROOMS)
-def test_every_operation_of_a_room_takes_the_open_transaction_first(room: str) -> None:
-    tree = ast.parse((SOURCE / "rooms" / room / "ops.py").read_text(encoding="utf-8"))
+@each_case("concept", CONCEPTS)
+def test_operations_take_the_open_transaction_first(concept: str) -> None:
     pure = re.compile(r"check_|parse_|real_")
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
-            first = node.args.args[0].arg if node.args.args else ""
-            assert first == "tx" or pure.match(node.name), node.name
+    for file in (SOURCE / "domain" / concept).rglob("ops.py"):
+        for node in tree_of(file).body:
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+                first = node.args.args[0].arg if node.args.args else ""
+                assert first == "tx" or pure.match(node.name), node.name
 
 
-# Rooms whose deaths are in the scenarios of a room that they go with.
-DIE_WITH = {
+# Concepts whose crash scenarios are in the file of another concept.
+CRASH_TESTS = {
     "agents": "sessions",  # its versions
-    "boxes": "boxed",
+    "chat": "gateway",
     "events": "store",  # every scenario compares them with the states
-    "memory": "notes",
+    "host_requests": "requests",
+    "idempotency": "answers",
     "plans": "projects",
+    "sandbox_bridge": "boxed",
     "search": "sessions",  # its index
 }
 
 
-@each_case("room", ROOMS)
-def test_a_process_dies_at_every_commit_of_every_room(room: str) -> None:
-    scenarios = TESTS / "crash" / f"test_{DIE_WITH.get(room, room)}.py"
+@each_case("concept", CONCEPTS)
+def test_every_concept_is_crashed_at_every_commit(concept: str) -> None:
+    if concept in WITHOUT_TABLES:
+        return  # it only reads
+    scenarios = TESTS / "crash" / f"test_{CRASH_TESTS.get(concept, concept)}.py"
     assert re.search(r"crash_at_every_commit\(|kill_at=", scenarios.read_text(encoding="utf-8"))
 
 
-@each_case("room", ROOMS)
-def test_no_room_asks_which_engine_it_is_on(room: str) -> None:
-    for file in (SOURCE / "rooms" / room).glob("*.py"):
+@each_case("concept", CONCEPTS)
+def test_no_concept_depends_on_the_engine(concept: str) -> None:
+    for file in (SOURCE / "domain" / concept).rglob("*.py"):
         tree = tree_of(file)
-        asked = [n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)]
-        assert "engine" not in asked, file
-        words = " ".join([*asked, *imported(file), *texts(file)]).lower()
+        attributes = [n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)]
+        assert "engine" not in attributes, file
+        words = " ".join([*attributes, *imported(file), *texts(file)]).lower()
         for word in ("postgres", "psycopg", "sqlite", "apsw"):
-            assert word not in words, f"{file} speaks of {word}"
+            assert word not in words, f"{file} names {word}"
 
 
-def test_no_state_is_written_but_by_the_one_function_that_moves() -> None:
+def test_only_transitions_write_a_state_column() -> None:
     # `state = …` behind SET, up to the WHERE, RETURNING or end of the statement.
     written = re.compile(
         r"\bUPDATE\b.*?\bSET\b(?:(?!\bWHERE\b|\bRETURNING\b).)*?\bstate\s*=", re.I | re.S
@@ -136,18 +150,18 @@ def test_no_state_is_written_but_by_the_one_function_that_moves() -> None:
     inserted = re.compile(r"\bINSERT INTO\b[^(]*\([^)]*\bstate\b", re.I | re.S)
     guilty = []
     for file in FILES:
-        if file in (SOURCE / "db" / "moves.py", SOURCE / "db" / "moves_many.py"):
-            assert any(written.search(text) for text in texts(file)), "the search itself works"
+        if file in (SOURCE / "db" / "transitions.py", SOURCE / "db" / "bulk_transitions.py"):
+            assert any(written.search(text) for text in texts(file)), "the pattern matches"
             continue
         for text in texts(file):
             if text in copy._KEEP_PLACE.values():
-                continue  # a row that only keeps the place of numbers given out before a restore
+                continue  # a placeholder row that reserves numbers used before a restore
             if written.search(text) or inserted.search(text):
                 guilty.append((module_of(file), text))
     assert guilty == []
 
 
-def test_no_file_is_too_long_to_be_read() -> None:
+def test_no_file_is_longer_than_the_limit() -> None:
     long = {
         module_of(file): count
         for file in FILES
@@ -156,16 +170,16 @@ def test_no_file_is_too_long_to_be_read() -> None:
     assert long == {}
 
 
-def test_no_module_has_a_name_that_says_nothing() -> None:
+def test_no_module_has_a_vague_name() -> None:
     assert [file for file in FILES if file.stem in VAGUE or file.parent.name in VAGUE] == []
 
 
-def test_nothing_asks_the_system_for_the_time_but_the_clock() -> None:
+def test_only_the_clock_reads_the_system_time() -> None:
     asking = re.compile(r"\btime\.time(?:_ns)?\(|\bdatetime\.now\(|\bdatetime\.utcnow\(")
     guilty = {module_of(file) for file in FILES if asking.search(file.read_text(encoding="utf-8"))}
     assert guilty == {"corral.kernel.clock"}
 
 
-def test_no_list_is_paged_by_counting_rows() -> None:
+def test_no_list_is_paginated_by_offset() -> None:
     for file in FILES:
         assert not any(re.search(r"\bOFFSET\s+[:\d]", text) for text in texts(file)), file
