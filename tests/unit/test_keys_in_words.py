@@ -9,7 +9,7 @@ from corral.adapters.output.redact import redact
 from corral.adapters.output.shapes import SHAPES
 from corral.adapters.redaction import Redaction, clean_of_secrets
 from corral.kernel.ids import new_id
-from corral.kernel.words import may_hold_key
+from corral.kernel.redaction_policy import may_hold_key
 from tests.support.cases import each_case
 from tests.support.keys import KEY
 

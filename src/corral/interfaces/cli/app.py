@@ -41,7 +41,7 @@ class App:
 
     def _tell_taken(self, fields: Sequence[str]) -> None:
         """A secret was in what somebody wrote: they are told, beside the answer."""
-        from corral.kernel.words import taken_out
+        from corral.kernel.redaction_policy import taken_out
 
         self.warn("redacted", taken_out(fields), fields=fields)
 

@@ -16,7 +16,7 @@ from corral.interfaces.mcp.call import Call, encode
 from corral.interfaces.mcp.identity import Caller
 from corral.interfaces.mcp.tools import INSTRUCTIONS, Tool, find, near, tools
 from corral.kernel.errors import CorralError, StoreUnavailable
-from corral.kernel.words import taken_out
+from corral.kernel.redaction_policy import taken_out
 
 if TYPE_CHECKING:
     from corral.library import Corral

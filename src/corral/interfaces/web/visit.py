@@ -13,7 +13,7 @@ from corral.adapters.channels.contract import Attached
 from corral.interfaces.web import rendering
 from corral.interfaces.web.forms import Form, read_form
 from corral.kernel.errors import Invalid
-from corral.kernel.words import taken_out
+from corral.kernel.redaction_policy import taken_out
 from corral.library import Corral
 
 THEMES = ("light", "dark")

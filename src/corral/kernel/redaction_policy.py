@@ -1,0 +1,67 @@
+"""What redaction does with a text, a fast test for keys, and the messages about secrets.
+
+Every text that a transaction stores is tested. `may_hold_key` needs a fraction of a microsecond to
+exclude almost every text, so that only the few others are searched. The policy of each column is
+declared in `db/column_policies.py`.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+from corral.kernel.errors import Invalid
+
+
+class Policy(StrEnum):
+    """What happens to a secret in a text that is about to be stored."""
+
+    REDACTED = "redacted"
+    """The secret is replaced."""
+    REJECTED = "rejected"
+    """The text is refused: `Invalid`."""
+    EXEMPT = "exempt"
+    """The text is stored as given."""
+
+
+class StoredParameter(NamedTuple):
+    """What redaction does with a parameter of a statement, and the column that stores it."""
+
+    policy: Policy
+    table: str
+    column: str
+    rows: "Mapping[str | int, StoredParameter] | None" = None
+    """For rows as a JSON array: by the name of a value in a row, or by its place."""
+
+
+_UNDERSCORED = re.compile("gh[pousr]_|github_pat_|crl_").search
+
+
+def may_hold_key(text: str) -> bool:
+    """False when nothing in the text looks like a key; each sign is the rarest of its shape's."""
+    return (
+        ("-" in text and ("sk-" in text or "xox" in text or "-----BEGIN" in text))
+        or ("_" in text and _UNDERSCORED(text) is not None)
+        or ("K" in text and "AKIA" in text)
+        or ("z" in text and ("AIza" in text or "uthorization" in text))
+        or ("J" in text and "eyJ" in text)
+        or ("@" in text and ("://" in text or ":\\/\\/" in text))
+    )
+
+
+def no_place(field: str) -> Invalid:
+    """What is said of a secret where none can be taken out."""
+    return Invalid(
+        f"The {field} holds what looks like a secret, so nothing was kept; leave it out. "
+        "`corral secret set` keeps a secret, or says where it is, and gives it a name.",
+        field=field,
+    )
+
+
+def taken_out(fields: Iterable[str]) -> str:
+    """What is said to whoever wrote a secret into words that are kept."""
+    places = ", ".join(dict.fromkeys(field.rpartition(".")[2] for field in fields))
+    return (
+        f"A secret was taken out of what was kept ({places}); [redacted] stands in its place. "
+        "`corral secret set` keeps a secret, or says where it is."
+    )
