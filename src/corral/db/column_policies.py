@@ -24,6 +24,7 @@ _FOREIGN = "an identifier of another program; a lookup needs the exact value"
 _FIXED = "one of a fixed set of values"
 _EXECUTED = "executed as given; with a part replaced it would be another command or pattern"
 _LOCATION = "a path, branch or address; with a part replaced it would be another one"
+_DIRECTORY = "by default the name of a directory, which its path shows as well"
 _HASH = "a hash or a git object id"
 _SYSTEM = "read from the operating system, or a name that it knows"
 _REFERENCE = "a reference to a secret, never its value"
@@ -89,7 +90,8 @@ TABLES: Mapping[str, TablePolicy] = {
             _ID: "id",
             _FIXED: "state",
             _EXECUTED: "command",
-            _LOCATION: "dir name",
+            _LOCATION: "dir",
+            _DIRECTORY: "name",
         },
     ),
     "nodes": TablePolicy(
