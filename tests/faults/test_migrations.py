@@ -65,6 +65,7 @@ def _forget() -> None:
     migrate.migrations.cache_clear()
     migrate.newest.cache_clear()
     schema.tables.cache_clear()
+    schema._filled.cache_clear()
 
 
 @pytest.fixture

@@ -1,12 +1,12 @@
 """Taking secrets out of records before they are stored: by their values and by their shapes."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
-from corral.kernel.redaction_policy import WHOLE, is_word, may_hold_key, no_place
+from corral.kernel.redaction_policy import Policy, StoredParameter, may_hold_key, no_place
 from corral.kernel.text import is_too_deep
 
 # Shorter values are ordinary words too often to be taken out of everything that anybody writes.
@@ -110,23 +110,24 @@ class Redaction:
         clean = self._cleaned(told)
         return plain if _decoded(plain) == clean else msgspec.json.encode(clean).decode()
 
-    def clean_rows(self, text: str) -> str:
-        """The same for rows as JSON: of each, the columns that hold words. Invalid for a name."""
-        rows = [
-            {name: self._in_column(name, value) for name, value in row.items()}
-            if isinstance(row, dict)
-            else row
-            for row in msgspec.json.decode(text)
-        ]
+    def clean_rows(self, text: str, values: Mapping[str | int, StoredParameter]) -> str:
+        """Redact rows as JSON, in these values of each row; Invalid if one is rejected."""
+        rows = msgspec.json.decode(text)
+        for row in rows:
+            for key, stored in values.items():
+                if isinstance(row, dict) if isinstance(key, str) else isinstance(row, list):
+                    self._clean_value(row, key, stored)
         return msgspec.json.encode(rows).decode()
 
-    def _in_column(self, name: str, value: Any) -> Any:
-        if not is_word(name):
-            return value
+    def _clean_value(self, row: Any, key: str | int, stored: StoredParameter) -> None:
+        try:
+            value = row[key]
+        except LookupError:
+            return
         clean = self.clean(value) if isinstance(value, str) else self._cleaned(value)
-        if clean != value and name in WHOLE:
-            raise no_place(name)
-        return clean
+        if clean != value and stored.policy is Policy.REJECTED:
+            raise no_place(stored.column)
+        row[key] = clean
 
     def _cleaned(self, value: Any) -> Any:
         return clean_of_secrets(value, self._known(), shapes=not self._literal)

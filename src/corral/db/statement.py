@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import msgspec
 
 from corral.db.dialect import TOKENS, Engine
-from corral.kernel.redaction_policy import WHOLE, is_word
+from corral.kernel.redaction_policy import Policy, StoredParameter
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -18,8 +18,7 @@ Params = Mapping[str, Any]
 
 _TOKEN = re.compile(r"\{([a-z_]+)\}")
 _WORD = re.compile(r"'\w+'")
-_KEEPS = re.compile(r"\b(INSERT INTO|UPDATE)\b")
-_FOUND_BY = WHOLE - {"name", "config", "target", "env"}
+_STORES = re.compile(r"\b(INSERT|UPDATE|REPLACE|MERGE)\b", re.IGNORECASE)
 _LISTED = re.compile(
     r"(?P<column>[\w.]+)(?P<not> NOT)? IN \((?P<words>\s*'\w+'(?:,\s*'\w+'){2,}\s*)\)"
 )
@@ -80,11 +79,21 @@ class Statement:
     One that is `unread` writes one row at most, and that is not read back: it answers with its
     number where it inserts one, with any number where it changes one. SQLite knows that without
     being asked (RETURNING costs it a table in memory); for PostgreSQL the text must return it.
+
+    `policies` declares what redaction does with a parameter, by its name: required where the text
+    does not show which column stores it, and otherwise in place of the policy of that column.
     """
 
-    def __init__(self, text: str, *, unread: bool = False) -> None:
+    def __init__(
+        self,
+        text: str,
+        *,
+        unread: bool = False,
+        policies: Mapping[str, Policy] | None = None,
+    ) -> None:
         self.text = text
         self.unread = unread
+        self.policies = policies or {}
 
     @cached_property
     def reads(self) -> bool:
@@ -92,17 +101,17 @@ class Statement:
         return self.text.lstrip().startswith("SELECT")
 
     @cached_property
-    def words(self) -> tuple[str, ...]:
-        """The parameters that may hold what somebody wrote, and that it keeps. What is called by a
-        name is mostly looked for by it; only what is new brings one along."""
-        keeps = _KEEPS.search(self.text)
-        if keeps is None:
-            return ()
-        known = () if keeps[1] == "INSERT INTO" else _FOUND_BY
-        table = self.table
-        return tuple(
-            name for name in self.sqlite.names if is_word(name, table) and name not in known
-        )
+    def searched(self) -> Mapping[str, StoredParameter]:
+        """The stored parameters that are searched for secrets: the redacted and the rejected ones.
+
+        Raises LookupError if the policy of a stored parameter is not known.
+        """
+        if not _STORES.search(self.text) or not self.sqlite.names:
+            return {}
+        # Imported here: most commands only read, and the list of columns is long.
+        from corral.db.column_policies import searched_parameters
+
+        return searched_parameters(self.text, self.table, self.policies)
 
     @cached_property
     def table(self) -> str:
@@ -127,8 +136,15 @@ class Statement:
 class Query(Statement, Generic[T]):
     """SQL whose columns are the fields of a record, in the record's order."""
 
-    def __init__(self, record: type[T], text: str, *, unread: bool = False) -> None:
-        super().__init__(text, unread=unread)
+    def __init__(
+        self,
+        record: type[T],
+        text: str,
+        *,
+        unread: bool = False,
+        policies: Mapping[str, Policy] | None = None,
+    ) -> None:
+        super().__init__(text, unread=unread, policies=policies)
         self.record = record
 
     @cached_property

@@ -214,7 +214,7 @@ def move(
     params = {**columns, "key_": key, "guard_": guard}
 
     def brought_up_to_date(_: Row) -> R:
-        kept = {name: params[name] for name in names} if query.words else columns
+        kept = {name: params[name] for name in names} if query.searched else columns
         now: R = replace(known, state=table.moves[verb].to, **kept)
         return now
 

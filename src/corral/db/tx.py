@@ -1,12 +1,12 @@
 """An open transaction: what every operation gets as its first argument."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
 from corral.db.dialect import Engine
 from corral.db.statement import Params, Query, Row, Statement
 from corral.kernel.ids import new_id
-from corral.kernel.redaction_policy import WHOLE, no_place
+from corral.kernel.redaction_policy import Policy, StoredParameter, no_place
 from corral.kernel.text import encode_json
 
 T = TypeVar("T")
@@ -50,8 +50,8 @@ class Redaction(Protocol):
     def clean(self, text: str) -> str:
         """The text without secrets; JSON stays JSON."""
 
-    def clean_rows(self, text: str) -> str:
-        """The same for rows as JSON, in the columns that hold words."""
+    def clean_rows(self, text: str, values: Mapping[str | int, StoredParameter]) -> str:
+        """Redact rows as JSON, in these values of each row; Invalid if one is rejected."""
 
 
 class Tx:
@@ -128,7 +128,7 @@ class Tx:
             redaction = self._redaction
             if redaction is not None:
                 suspects = redaction.suspects
-                for name in statement.words:
+                for name in statement.searched:
                     value = params[name]
                     if value.__class__ is str and suspects(value):
                         self._take_out(redaction, statement, params)
@@ -136,27 +136,31 @@ class Tx:
         return self._execute(statement, params)
 
     def _take_out(self, redaction: Redaction, statement: Statement, params: Params) -> None:
-        """Take secrets out of words, in their place: the record of a new row is made of them too.
-        Invalid where none can be taken out."""
+        """Redact the parameters in place, because the record of a new row is built from them too.
+
+        Raises Invalid if a parameter whose policy is "rejected" contains a secret.
+        """
         kept: Any = params
-        taken = []
-        for name in statement.words:
+        taken: list[StoredParameter] = []
+        for name, stored in statement.searched.items():
             value = kept[name]
             if value.__class__ is not str or not redaction.suspects(value):
                 continue
-            clean = redaction.clean_rows(value) if name == "rows" else redaction.clean(value)
+            rows = stored.rows
+            clean = redaction.clean(value) if rows is None else redaction.clean_rows(value, rows)
             if clean == value:
                 continue
-            if name in WHOLE:
-                raise no_place(name)
+            if stored.policy is Policy.REJECTED:
+                raise no_place(stored.column)
             kept[name] = clean
-            taken.append(name)
+            taken.append(stored)
         if taken:
             self.several()
-            table = statement.table
-            told = {"fields": taken}
-            self.note("secret", "redact", table, project_id=kept.get("project_id"), data=told)
-            self.taken = [*self.taken, *(f"{table}.{name}" for name in taken)]
+            told = {"fields": [stored.column for stored in taken]}
+            self.note(
+                "secret", "redact", statement.table, project_id=kept.get("project_id"), data=told
+            )
+            self.taken = [*self.taken, *(f"{each.table}.{each.column}" for each in taken)]
 
     def without_secrets(self, text: str) -> str:
         """A text as it would be kept; for whoever keeps a piece of it, which may cut a secret in
@@ -169,7 +173,7 @@ class Tx:
         waiting in between. One that is `unread` answers each with its number, or with no row."""
         self.several()
         redaction = self._redaction
-        if redaction is not None and statement.words:
+        if redaction is not None and statement.searched:
             for params in given:
                 self._take_out(redaction, statement, params)
         return self._link.execute_each(statement, given) if given else []

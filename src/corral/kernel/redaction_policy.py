@@ -1,123 +1,37 @@
-"""Words that are kept, and the keys that may be in them.
+"""What redaction does with a text, a fast test for keys, and the messages about secrets.
 
-What somebody wrote is looked at on its way into the store. `may_hold_key` tells in a fraction of a
-microsecond that almost no text holds a key, so that only the few others are searched. And some of
-what is kept are no words: what Corral must find again or do exactly as it was told.
+Every text that a transaction stores is tested. `may_hold_key` needs a fraction of a microsecond to
+exclude almost every text, so that only the few others are searched. The policy of each column is
+declared in `db/column_policies.py`.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import NamedTuple
 
 from corral.kernel.errors import Invalid
 
-# What stays as it was given: a command, a path or a reference with a part of it replaced would be
-# another one. The rest are numbers, times and hashes of Corral's own.
-EXACT = frozenset(
-    {
-        "actor",
-        "actor_",
-        "after",
-        "args",
-        "at",
-        "attempts",
-        "at_",
-        "base_commit",
-        "before",
-        "boot_id",
-        "branch",
-        "by",
-        "check_command",
-        "checked_tree",
-        "checksum",
-        "command",
-        "commit_id",
-        "cursor",
-        "cwd",
-        "digest",
-        "dir",
-        "environment",
-        "fence",
-        "files",
-        "fingerprint",
-        "folder",
-        "guard_",
-        "hash",
-        "host",
-        "id",
-        "keeper_token",
-        "key_",
-        "keys_",
-        "kind",
-        "merged_commit",
-        "mode",
-        "now",
-        "number",
-        "path",
-        "pattern",
-        "platform_ids",
-        "priority",
-        "prompt_hash",
-        "provider_session",
-        "provider_version",
-        "rank",
-        "raw",
-        "read_by",
-        "reference",
-        "repository",
-        "resume_session",
-        "row_id",
-        "sandbox",
-        "script",
-        "secrets",
-        "seq",
-        "slots",
-        "start_token",
-        "state",
-        "stream",
-        "subject",
-        "thread",
-        "time_zone",
-        "until",
-        "url",
-        "verb",
-        "verb_",
-        "version",
-        "winner_commit",
-        "workspace",
-        "worktree",
-    }
-)
-_EXACT_ENDS = ("_id", "_at", "_ms", "_micros", "_bytes")
 
-# What is kept whole or not at all: two names that differed would be one without their secrets, and
-# what is set up with [redacted] in it would not work. A secret in one of these is refused.
-WHOLE = frozenset(
-    {
-        "caller",
-        "config",
-        "env",
-        "from_mailbox",
-        "key",
-        "mailbox",
-        "member",
-        "name",
-        "owner",
-        "reply_to",
-        "role",
-        "scope",
-        "sender",
-        "target",
-        "to_mailbox",
-    }
-)
+class Policy(StrEnum):
+    """What happens to a secret in a text that is about to be stored."""
+
+    REDACTED = "redacted"
+    """The secret is replaced."""
+    REJECTED = "rejected"
+    """The text is refused: `Invalid`."""
+    EXEMPT = "exempt"
+    """The text is stored as given."""
 
 
-def is_word(column: str, table: str = "") -> bool:
-    """Whether a column of this name may hold what somebody wrote; a project is called as its
-    directory is."""
-    if column in EXACT or column.endswith(_EXACT_ENDS):
-        return False
-    return (table, column) != ("projects", "name")
+class StoredParameter(NamedTuple):
+    """What redaction does with a parameter of a statement, and the column that stores it."""
+
+    policy: Policy
+    table: str
+    column: str
+    rows: "Mapping[str | int, StoredParameter] | None" = None
+    """For rows as a JSON array: by the name of a value in a row, or by its place."""
 
 
 _UNDERSCORED = re.compile("gh[pousr]_|github_pat_|crl_").search

@@ -3,6 +3,7 @@ from functools import cache
 from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
 from corral.domain.imports.model import Import, Origin
+from corral.kernel.redaction_policy import Policy
 
 _COLUMNS = "source, path, session_id, read_bytes, turns, charges, updated_at"
 
@@ -27,6 +28,8 @@ ADVANCE = Query(
     WHERE source = :source AND path = :path AND read_bytes = :from_bytes
     RETURNING {_COLUMNS}
 """,
+    # The column is redacted, so the comparison needs the redacted value.
+    policies={"source": Policy.REDACTED},
 )
 
 LIST = Query(
@@ -95,10 +98,14 @@ def existing(table: str, column: str, numbered: bool) -> Statement:
     return Statement(f"SELECT {column} FROM {table} WHERE {column} {{{listed}}}")
 
 
-CHANGED = Statement(f"""
+CHANGED = Statement(
+    f"""
     UPDATE origins SET rest = :rest, digest = :digest, changed_at = :now
     WHERE {_OF_PART} AND row_id = :row_id
-""")
+""",
+    # These columns are redacted, so the comparison needs the redacted values.
+    policies=dict.fromkeys(("tool", "source", "part"), Policy.REDACTED),
+)
 
 _ORIGINS = f"SELECT {_ORIGIN} FROM origins WHERE"
 _NEXT = """(tool, source, part, row_id) > (:tool, :source, :part, :row_id)

@@ -1,0 +1,196 @@
+"""Every text column declares what happens to a secret in it, and every statement knows that."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+
+import apsw
+import psycopg
+import pytest
+
+from corral.api import Corral
+from corral.db import store_move_record, tx
+from corral.db.bulk_insert import insertion
+from corral.db.bulk_transitions import _insert_many, _note_imports, _note_many, _update_many
+from corral.db.column_policies import TABLES, column_policies
+from corral.db.dialect import Engine
+from corral.db.numbered import Numbered
+from corral.db.parameter_columns import parameter_columns
+from corral.db.schema import tables
+from corral.db.statement import Statement
+from corral.db.transitions import StateTable, _update
+from corral.errors import Invalid
+from corral.kernel.redaction_policy import Policy
+from corral.services.store.sql_catalogue import declared
+from tests.support.keys import KEY
+from tests.support.statements import statements
+
+# An unlisted type counts as text, so that a new type needs a decision.
+NOT_TEXT = {"INTEGER", "BLOB", "integer", "bigint", "bytea", "xid8", "tsvector"}
+ONLY_SQLITE = {"filed", "events_by_subject", "letters_by_mailbox", "passages_words"}
+ENGINES: tuple[Engine, ...] = ("sqlite", "postgres")
+
+_SQLITE_COLUMNS = """
+    SELECT tables.name, columns.name, columns.type
+    FROM pragma_table_list AS tables, pragma_table_xinfo(tables.name) AS columns
+    WHERE tables.type IN ('table', 'virtual') AND tables.schema = 'main'
+      AND tables.name NOT LIKE 'sqlite_%' AND columns.hidden = 0
+"""
+_POSTGRES_COLUMNS = """
+    SELECT columns.table_name, column_name, data_type
+    FROM information_schema.columns JOIN information_schema.tables USING (table_schema, table_name)
+    WHERE table_schema = current_schema() AND table_type = 'BASE TABLE'
+"""
+
+
+@pytest.fixture
+def text_columns(url: str, engine: str) -> set[str]:
+    """The text columns of the migrated schema, as `table.column`."""
+    if engine == "sqlite":
+        connection = apsw.Connection(url.removeprefix("sqlite:///"))
+        rows = connection.execute(_SQLITE_COLUMNS).fetchall()
+        connection.close()
+    else:
+        with psycopg.connect(url) as server:
+            rows = server.execute(_POSTGRES_COLUMNS).fetchall()
+    return {f"{table}.{column}" for table, column, type in rows if type not in NOT_TEXT}
+
+
+def test_every_text_column_has_a_policy(text_columns: set[str]) -> None:
+    assert len(text_columns) > 300
+    assert text_columns - _declared_columns() == set()
+
+
+def test_every_declared_column_exists_and_holds_text(text_columns: set[str], engine: str) -> None:
+    absent = ONLY_SQLITE if engine == "postgres" else set()
+    wrong = _declared_columns() - text_columns
+    assert {column for column in wrong if column.partition(".")[0] not in absent} == set()
+
+
+def test_no_column_is_declared_twice() -> None:
+    for table, policy in TABLES.items():
+        names = Counter(name for name, _ in policy.declared())
+        assert [name for name, count in names.items() if count > 1] == [], table
+
+
+def test_every_exemption_has_a_reason() -> None:
+    for table, policy in TABLES.items():
+        assert all(len(reason.split()) > 2 for reason in policy.exempt), table
+
+
+def _declared_columns() -> set[str]:
+    return {f"{table}.{name}" for table in TABLES for name in column_policies(table)}
+
+
+# -- statements ------------------------------------------------------------------------------
+
+
+def _writing() -> Iterator[tuple[str, Statement]]:
+    yield from statements().items()
+    yield "NOTE", tx.NOTE
+    for name, value in vars(store_move_record).items():
+        if isinstance(value, Statement):
+            yield f"relocation.{name}", value
+    for name, numbered in declared(Numbered).items():
+        yield f"{name}.together", numbered.together
+    for name, table in declared(StateTable).items():
+        for suffix, statement in _of_state_table(table):
+            yield f"{name}.{suffix}", statement
+    for each in tables():
+        yield f"{each.name}.rows", insertion(each.name, each.names, "")
+
+
+def _of_state_table(table: StateTable[object]) -> Iterator[tuple[str, Statement]]:
+    columns = next(each.names for each in tables() if each.name == table.table)
+    columns = [name for name in columns if name != "state"]
+    kinds = tuple((name, "text") for name in columns)
+    yield "note_many", _note_many(table)
+    yield "note_imports", _note_imports(table.moves.kind)
+    for engine in ENGINES:
+        yield f"insert_many.{engine}", _insert_many(table, kinds, (), "", engine)
+        for begin in table.moves.entries:
+            yield f"{begin}.{engine}", table.insertion(dict.fromkeys(columns), "", begin, engine)
+        for verb in table.moves.verbs:
+            for whole in (True, False):
+                move = _update(table, verb, tuple(columns), True, whole, engine)
+                yield f"{verb}.{engine}.{whole}", move
+            yield f"{verb}_many.{engine}", _update_many(table, verb, tuple(columns), engine)
+
+
+@cache
+def writing() -> dict[str, Statement]:
+    return {name: each for name, each in _writing() if not each.reads}
+
+
+def test_there_are_statements_of_every_kind() -> None:
+    names = {"mail.ADD", "mail.LETTERS.ack.postgres.True", "sessions.APPEND.together"}
+    assert names <= {*writing()}
+
+
+def test_every_stored_parameter_has_a_policy() -> None:
+    for name, statement in writing().items():
+        try:
+            searched = statement.searched
+        except LookupError as error:
+            pytest.fail(f"{name}: {error}")
+        assert {*statement.policies, *searched} <= {*statement.sqlite.names}, name
+
+
+def test_every_derived_column_exists() -> None:
+    known = {f"{table.name}.{column}" for table in tables() for column in table.names}
+    for name, statement in writing().items():
+        found = parameter_columns(statement.text)
+        derived = set().union(*found.columns.values(), *found.row_columns.values())
+        assert derived <= known, name
+
+
+def test_a_new_name_of_a_parameter_leaves_its_policy() -> None:
+    for name, statement in writing().items():
+        own = {*re.findall(r"(?<!:):([a-z_]\w*)", statement.text)}
+        renamed = Statement(
+            re.sub(r"(?<!:):([a-z_]\w*)", lambda match: f":{_renamed(match[1])}", statement.text),
+            policies={_renamed(each): policy for each, policy in statement.policies.items()},
+        )
+        assert {each: stored.policy for each, stored in renamed.searched.items()} == {
+            _renamed(each) if each in own else each: stored.policy
+            for each, stored in statement.searched.items()
+        }, name
+
+
+def _renamed(name: str) -> str:
+    """A name that formerly meant that the value is not searched."""
+    return f"{name}_at"
+
+
+def test_a_secret_is_redacted_whatever_the_parameter_is_called(store: Corral) -> None:
+    session = store.sessions.open(title="a title")
+    for name in ("title", "id", "cursor", "created_at", "key"):
+        rename = Statement(f"UPDATE sessions SET title = :{name} WHERE id = '{session.id}'")
+        store._database.write(lambda tx, name=name, sql=rename: tx.run(sql, **{name: f"see {KEY}"}))
+        assert store.sessions.get(session.id).title == "see [redacted]"
+
+
+def test_a_secret_is_rejected_whatever_the_parameter_is_called(store: Corral) -> None:
+    agent = store.agents.create("ada", command="true")
+    for name in ("name", "id", "cursor", "created_at", "body"):
+        rename = Statement(f"UPDATE agents SET name = :{name} WHERE id = '{agent.id}'")
+        with pytest.raises(Invalid) as caught:
+            store._database.write(lambda tx, name=name, sql=rename: tx.run(sql, **{name: KEY}))
+        assert caught.value.details["field"] == "name"
+    assert store.agents.get(agent.id).name == "ada"
+
+
+def test_a_parameter_of_unknown_use_is_not_stored(store: Corral) -> None:
+    hidden = Statement("""
+        INSERT INTO retros (session_id, number, body, created_at)
+        SELECT 'ses_1', 1, given.text, 0 FROM (SELECT :text AS text) AS given
+    """)
+    with pytest.raises(LookupError, match="No redaction policy for text"):
+        store._database.write(lambda tx: tx.run(hidden, text='"x"'))
+
+
+def test_a_policy_of_the_statement_takes_precedence() -> None:
+    text = "UPDATE sessions SET title = :title WHERE id = :id"
+    assert Statement(text, policies={"title": Policy.EXEMPT}).searched == {}
+    assert Statement(text, policies={"id": Policy.REJECTED}).searched.keys() == {"title", "id"}
