@@ -296,6 +296,8 @@ parts = st.one_of(
     st.sampled_from([[], VALUES, VALUES[:1]]),
 )
 @example(b"aaaaaab-aab-", [3, 7], VALUES)
+@example(b"Authorization: Bearer " + BLOCK, [30], [])
+@example(b"Authorization: Bearer github_pat_11ABC_" + LONG[:60] + b"-----BEGIN ", [30], [])
 def test_any_borders_give_what_the_whole_text_gives(
     data: bytes, borders: list[int], values: list[bytes]
 ) -> None:

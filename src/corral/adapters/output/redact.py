@@ -320,10 +320,12 @@ class Redactor:
         return _UNDECIDED if not last and shape.could.match(text, start) else None
 
 
-# Kinds of candidates besides the shapes: before all of them, and behind.
-_VALUE = -2
-_SPREAD = -1
-_BEGINNING = len(SHAPES)
+# Kinds of candidates besides the shapes. At one place the smallest kind is examined first. An
+# incomplete prefix comes before the shapes: it may become the shape that takes precedence over one
+# that matches already, as a private key behind `Authorization: Bearer `.
+_VALUE = -3
+_SPREAD = -2
+_BEGINNING = -1
 
 _UNDECIDED = _Found(-1, None)
 
