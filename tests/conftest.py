@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 settings.register_profile("corral", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("corral")
 
-FAST = ("adapters", "contract", "interfaces", "properties", "rooms", "unit")
+FAST = ("adapters", "contract", "golden", "interfaces", "properties", "rooms", "unit")
 """The folders of `--fast`: no daemon, no supervisor, no browser, no other machine."""
 
 
