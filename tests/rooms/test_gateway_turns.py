@@ -15,6 +15,7 @@ from corral.rooms.mail import ops as mail
 from corral.rooms.mail.model import Draft
 from corral.rooms.runs.model import Run
 from tests.support.channels import Chat, Runner
+from tests.support.errors import because
 from tests.support.invariants import check_store
 from tests.support.machines import on_machine
 from tests.support.prompts import now_in, quotes_in, texts_in
@@ -409,7 +410,7 @@ def test_a_run_that_dies_loses_only_what_it_had_not_dealt_with(
     clock.advance(6 * SECOND)
     (again,) = store.gateway.wake()
     assert texts_in(now_in(runner.prompt(again))) == ["two"]
-    with pytest.raises(Refused, match="only the run of a session"):
+    with pytest.raises(Refused, check=because("no_session")):
         store.messages.next(run.id)
     runner.end(runner.begin(), "to two")
     store.gateway.settle()

@@ -58,7 +58,7 @@ def test_a_token_expires(store: Corral, clock: SetClock) -> None:
     clock.advance(1)
     with refuses(store, Refused) as caught:
         store.tokens.check(made.value)
-    assert "expired" in caught.value.message
+    assert caught.value.details["reason"] == "expired"
 
 
 def test_a_name_is_taken_once(store: Corral) -> None:

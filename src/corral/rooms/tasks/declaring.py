@@ -164,6 +164,7 @@ def _checked(wanted: Sequence[Wanted]) -> Needs:
                 f"{task.key!r} is no key for a task; take up to 100 characters without spaces and "
                 "commas that do not begin with tsk_.",
                 key=task.key,
+                reason="bad_key",
             )
         if task.key in needs:
             raise Invalid(f"{task.key} is declared twice; give each its own key.", key=task.key)

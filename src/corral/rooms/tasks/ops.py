@@ -115,6 +115,7 @@ def find(tx: Tx, task: str, project: str | None = None) -> Task:
             f"There is no task {task!r}; `corral task list` shows all there are.",
             kind="task",
             id=task,
+            reason="unknown_task",
         )
     if len(found) > 1:
         raise Ambiguous(
