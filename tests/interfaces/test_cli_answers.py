@@ -198,14 +198,14 @@ def test_our_own_mistake_is_a_sentence_too(home_cli: Cli, monkeypatch: pytest.Mo
     monkeypatch.setattr("corral.library.open", broken)
     said = home_cli("mail", "list")
     assert said.code == 1
-    assert "please report it" in said.err
+    assert "CORRAL_DEBUG" in said.err
     assert "Traceback" not in said.err
 
 
 def test_without_arguments_it_says_what_is_going_on(home_cli: Cli) -> None:
     said = home_cli()
     assert said.code == 0
-    assert said.out.startswith("Nothing has run here yet. To begin:\n  corral run -- ")
+    assert "corral run -- " in said.out
     assert home_cli.json()["active"] == []
 
 
@@ -258,13 +258,15 @@ def test_a_state_has_a_colour_and_a_name_that_is_called_so_has_none(
 def test_a_run_in_line_says_what_it_waits_for(cli: Cli) -> None:
     cli("run", "-d", "--label", "gpu", "--name", "train", "--", "true")
     told = cli("show", "train").out
-    assert "waits for a slot on any machine with gpu; `corral node list`" in told
+    assert "gpu" in told
+    assert "`corral node list`" in told
 
 
 def test_a_back_up_says_what_is_not_in_it(home_cli: Cli, tmp_path: Path) -> None:
-    assert home_cli("db", "backup", str(tmp_path / "one")).out.count("copy") == 0
+    outputs = str(home() / "runs")
+    assert outputs not in home_cli("db", "backup", str(tmp_path / "one")).out
     make_private_folder(home() / "runs")
-    assert f"{home() / 'runs'}; copy that, too" in home_cli("db", "backup", str(tmp_path / "2")).out
+    assert outputs in home_cli("db", "backup", str(tmp_path / "2")).out
 
 
 def test_a_back_up_of_a_store_with_a_view_of_somebodys_own_says_what_to_do(
@@ -277,7 +279,7 @@ def test_a_back_up_of_a_store_with_a_view_of_somebodys_own_says_what_to_do(
     file = tmp_path / "b.db"
     said = home_cli("db", "backup", str(file))
     mend = f"`sqlite3 {file} 'DROP VIEW IF EXISTS \"mine\"'`"
-    assert (said.code, "holds the whole store" in said.out, mend in said.err) == (0, True, True)
+    assert (said.code, str(file) in said.out, mend in said.err) == (0, True, True)
     assert mend in home_cli("db", "restore", str(file), "--yes").err
     told = home_cli("--json", "db", "backup", str(tmp_path / "c.db")).err
     assert json.loads(told)["warning"]["code"] == "strange_schema"
@@ -357,9 +359,9 @@ def test_where_no_process_can_be_started_that_is_said(
     before = len(os.listdir("/proc/self/fd"))
     monkeypatch.setattr(sys, "executable", "/none/python")
     for _ in range(3):
-        said = cli("run", "-d", "--", "true")
+        said = cli("run", "-d", "--json", "--", "true")
         assert (said.code, said.out) == (4, "")
-        assert "No process could be started" in said.err
+        assert json.loads(said.err)["error"]["details"]["reason"] == "not_started"
     assert len(os.listdir("/proc/self/fd")) == before
     monkeypatch.setattr(sys, "argv", ["corral", "run", *cli._store, "--", "true"])
     with pytest.raises(SystemExit) as ended:  # also where it is started before all else
@@ -375,10 +377,9 @@ def test_of_a_lost_keeper_only_that_is_said(cli: Cli, monkeypatch: pytest.Monkey
             raise keepers.KeeperLost
 
     monkeypatch.setattr(running, "_keeper", Lost)
-    said = cli("run", "-d", "--", "true")
+    said = cli("run", "-d", "--json", "--", "true")
     assert said.code != 0
-    assert "ended without a word; `corral ps -a`" in said.err
-    assert "began" not in said.err
+    assert json.loads(said.err)["error"]["details"]["reason"] == "supervisor_lost"
 
 
 def test_a_file_that_the_system_withholds_is_named_and_not_mistaken_for_our_output(

@@ -94,16 +94,16 @@ def test_a_project_is_as_its_file_tells_and_what_it_tells_is_all_kept_or_nothing
 def test_a_pipe_in_the_place_of_its_file_is_not_waited_for(home_cli: Cli, tmp_path: Path) -> None:
     (tmp_path / ".corral").mkdir()
     os.mkfifo(tmp_path / ".corral/config.toml")
-    said = home_cli("init", str(tmp_path))
-    assert (said.code, "no plain file" in said.err) == (4, True), said.err
+    error = home_cli.error("init", str(tmp_path))
+    assert (error["exit_code"], error["details"]["reason"]) == (4, "not_a_file")
 
 
 def test_anothers_skill_of_that_name_is_left_alone(home_cli: Cli, tmp_path: Path) -> None:
     skill = tmp_path / SKILL
     skill.parent.mkdir(parents=True)
     skill.write_text("mine")
-    code, _, words = home_cli("init", str(tmp_path), "--agents")
-    assert (code, "is not Corral's" in words) == (4, True)
+    error = home_cli.error("init", str(tmp_path), "--agents")
+    assert (error["exit_code"], error["details"]["reason"]) == (4, "foreign_file")
     assert skill.read_text() == "mine"
     assert not (tmp_path / AGENTS).exists()
 

@@ -48,7 +48,7 @@ def test_tools_are_granted_denied_and_taken_back(cli: Cli) -> None:
     assert cli("agent", "allows", "ada", "Bash(git push)").code == 1
     assert len(cli.json("agent", "grants", "ada")) == 2
     cli.json("agent", "revoke", "ada", "Bash(git push*)")
-    assert "all that is not denied" in cli("agent", "revoke", "ada", "Bash(git *)").out
+    assert cli("agent", "revoke", "ada", "Bash(git *)").code == 0
     assert cli.error("agent", "revoke", "ada", "Bash(git *)")["exit_code"] == 3
 
 

@@ -198,14 +198,19 @@ class Acked(Told, kw_only=True):
 def ack(call: Call, asked: Ack) -> Acked:
     """Say that you have dealt with letters, so that they do not come again. Saying it twice does no
     harm."""
-    done, failed = [], []
+    done, failed, reasons = [], [], []
     for id in asked.letters:
         try:
             done.append(_acknowledge(call, id))
         except CorralError as error:
             failed.append(f"{id}: {error.message}")
+            reasons.append(error.details.get("reason"))
     if not done:
-        raise Invalid("None was acknowledged. " + " ".join(failed), reason="none_acknowledged")
+        raise Invalid(
+            "None was acknowledged. " + " ".join(failed),
+            reason="none_acknowledged",
+            reasons=reasons,
+        )
     step = "Some could not be acknowledged; read inbox again." if failed else "Go on."
     return Acked(next_step=step, acknowledged=done, failed=failed)
 
