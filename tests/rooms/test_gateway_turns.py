@@ -303,7 +303,8 @@ def test_a_plain_commands_answer_is_waited_for_while_another_machine_has_it(
     assert len(store.gateway.settle()) == 1
     chat.deliver()
     (told,) = chat.platform.words()
-    assert told == f"[The output of {run.id} is on another-machine; read it there.]"
+    assert run.id in told
+    assert "another-machine" in told
 
 
 def test_the_machine_that_has_a_plain_commands_words_ends_its_turn_whoever_leads(

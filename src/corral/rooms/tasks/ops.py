@@ -272,6 +272,7 @@ def depend(tx: Tx, task: Task | str, on: Sequence[str], *, agent: str | None = N
                 "take a dependency out first.",
                 key=before.key,
                 on=need.key,
+                reason="cycle",
             )
     if not tx.run(sql.ADD_EDGES, rows=encode_rows([(before.id, need.id) for need in needs])):
         return whole(tx, before)
