@@ -64,6 +64,7 @@ def _require_space(path: Path, folder: Path) -> None:
             f"Cannot copy {path} to {folder}: it needs {size:,} bytes, and {free:,} are free. Free "
             "disk space, or set TMPDIR to a folder on a larger disk.",
             path=str(path),
+            reason="no_space",
         )
 
 
