@@ -19,7 +19,7 @@ OFFLINE = $(shell unshare -n true 2>/dev/null && echo 'unshare -n tests/real/off
 apt_get = { [ "$$(id -u)" = 0 ] && command -v apt-get && { apt-get install -qq -y $(1) \
 	|| { apt-get update -qq && apt-get install -qq -y $(1); }; }; } >/dev/null 2>&1
 
-.PHONY: help setup demo test test-fast test-real up check lint types layers docs site pictures docs-check audit bench bench-peers \
+.PHONY: help setup demo test test-fast test-real up check lint types layers docs golden site pictures docs-check audit bench bench-peers \
 	torture fmt clean
 
 help: ## show this list
@@ -98,6 +98,9 @@ layers: setup
 
 docs: setup ## write the generated pages of docs/
 	@$(BIN)/python tools/docs.py
+
+golden: setup ## rewrite the golden files of help texts and error messages
+	@$(BIN)/python -m tests.golden
 
 site: setup ## docs/ as a site that can be read without a network, in build/site
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[site]'

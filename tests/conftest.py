@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 settings.register_profile("corral", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("corral")
 
-FAST = ("adapters", "contract", "domain", "interfaces", "properties", "unit")
+FAST = ("adapters", "contract", "domain", "golden", "interfaces", "properties", "unit")
 """The folders of `--fast`: no daemon, no supervisor, no browser, no other machine."""
 
 

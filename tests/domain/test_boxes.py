@@ -16,6 +16,7 @@ from corral.kernel.clock import MINUTE, SECOND, SetClock
 from corral.kernel.errors import Invalid, Refused
 from tests.adapters.test_boxed import leave_a_journal
 from tests.support.boxed import Inside, Talk
+from tests.support.errors import because
 from tests.support.invariants import check_store
 from tests.support.machines import on_machine
 from tests.support.prompts import quotes_in
@@ -199,7 +200,7 @@ def test_a_setting_that_is_turned_off_acts_at_the_next_turn(talk: Talk) -> None:
     talk.store.gateway.wake()
     run = talk.runner.begin()
     assert not talk.store.runs.launch_of(run.id).is_boxed
-    with pytest.raises(Invalid, match=r"gateway\.sandbox"):
+    with pytest.raises(Invalid, check=because("bad_value", name="gateway.sandbox")):
         talk.store.settings.set("gateway.sandbox", "perhaps")
 
 
@@ -209,7 +210,7 @@ def test_nobody_resumes_it_out_of_its_box_by_mistake(talk: Talk) -> None:
     ada.answer("1")
     talk.end(ada)
     for what in (ada.run.id, ada.session):
-        with pytest.raises(Refused, match="in a box"):
+        with pytest.raises(Refused, check=because("sandboxed")):
             talk.store.runs.resume(what, prompt="and now?")
 
 

@@ -23,6 +23,7 @@ from corral.daemon.alert_sender import deliver_once, run_courier
 from corral.domain.alerts.model import Alert
 from corral.kernel.clock import MINUTE, SetClock
 from tests.support.cases import each_case
+from tests.support.errors import because
 from tests.support.http import Receiver, receiving
 from tests.support.keeping import lives, until
 from tests.support.postgres import reserve_port
@@ -95,7 +96,7 @@ def test_an_answer_of_500_is_retried_after_a_pause_and_then_done(
     receiver.answers = [500]
     crash(store)
     (told,) = deliver_once(store, "me")
-    assert (told.state, told.error) == ("waiting", "it answered 500")
+    assert (told.state, "500" in str(told.error)) == ("waiting", True)
     assert told.due_at is not None
     assert deliver_once(store, "me") == [], "not before its time"
     clock.at = told.due_at
@@ -114,7 +115,7 @@ def test_too_many_failures_leave_a_dead_letter_that_can_be_sent_again(
     deliver_once(store, "me")
     clock.advance(5 * MINUTE)
     (told,) = deliver_once(store, "me")
-    assert (told.state, told.error) == ("dead", "it answered 404")
+    assert (told.state, "404" in str(told.error)) == ("dead", True)
     (dead,) = store.mail.dead().items
     store.mail.resend(dead.id)
     assert [one.state for one in deliver_once(store, "me")] == ["done"]
@@ -127,7 +128,7 @@ def test_a_redirect_is_refused_and_not_followed(store: Corral, receiver: Receive
         for status in (301, 302, 303, 307, 308):
             receiver.answers = [status]
             crash(store, f"run_{status}")
-            with pytest.raises(notify.Undelivered, match="redirects are not followed"):
+            with pytest.raises(notify.Undelivered, check=because("redirect")):
                 notify.post(receiver.url, b"{}", at=0)
         assert elsewhere.posted == []
     receiver.answers = [302]
@@ -137,7 +138,7 @@ def test_a_redirect_is_refused_and_not_followed(store: Corral, receiver: Receive
 
 def test_a_server_that_hangs_is_given_up(receiver: Receiver) -> None:
     receiver.hang.clear()
-    with pytest.raises(notify.Undelivered, match="did not answer within"):
+    with pytest.raises(notify.Undelivered, check=because("timeout")):
         notify.post(receiver.url, b"{}", at=0, seconds=0.2)
 
 
@@ -153,14 +154,14 @@ def test_a_server_that_answers_a_byte_at_a_time_is_given_up_too() -> None:
 
         dripping = Racer(drip)
         url = f"http://127.0.0.1:{server.getsockname()[1]}/"
-        with pytest.raises(notify.Undelivered, match="did not answer within"):
+        with pytest.raises(notify.Undelivered, check=because("timeout")):
             notify.post(url, b"{}", at=0, seconds=0.4)
         dripping.join()
 
 
 @each_case("url", ["file:///etc/hostname", "ftp://127.0.0.1/x", "javascript:1"])
 def test_only_the_web_is_posted_to(url: str) -> None:
-    with pytest.raises(notify.Undelivered, match="http"):
+    with pytest.raises(notify.Undelivered, check=because("bad_url")):
         notify.post(url, b"{}", at=0)
 
 
@@ -180,7 +181,7 @@ def test_a_connection_that_is_made_when_the_time_is_over_is_cut(
 
     monkeypatch.setattr(notify._Line, "cut", cut_and_tell)
     monkeypatch.setattr(HTTPConnection, "connect", connect_late)
-    with pytest.raises(notify.Undelivered, match="did not answer within"):
+    with pytest.raises(notify.Undelivered, check=because("timeout")):
         notify.post(receiver.url, b"{}", at=0, seconds=0.01)
     assert receiver.posted == []
 
@@ -188,7 +189,7 @@ def test_a_connection_that_is_made_when_the_time_is_over_is_cut(
 def test_a_server_that_is_not_there_is_a_failure() -> None:
     with reserve_port() as closed:
         url = f"http://127.0.0.1:{closed.getsockname()[1]}/"
-        with pytest.raises(notify.Undelivered, match="cannot be reached"):
+        with pytest.raises(notify.Undelivered, check=because("unreachable")):
             notify.post(url, b"{}", at=0, seconds=SECONDS)
 
 
@@ -200,7 +201,7 @@ def test_a_secret_url_is_read_at_the_moment_of_sending_and_never_shown(
     crash(store)
     (told,) = deliver_once(store, "me")
     assert told.state == "waiting"
-    assert "SLACK_URL is not set" in str(told.error)
+    assert "SLACK_URL" in str(told.error)
     monkeypatch.setenv("SLACK_URL", "http://hush-hush:99x/")
     clock.advance(5 * MINUTE)
     (told,) = deliver_once(store, "me")
@@ -224,9 +225,9 @@ def test_a_command_gets_the_json_on_its_input(store: Corral, tmp_path: Path) -> 
 
 def test_a_command_that_fails_is_told_of_with_its_last_words() -> None:
     code = "import sys; sys.exit('no such channel')"
-    with pytest.raises(notify.Undelivered, match="ended with 1: no such channel"):
+    with pytest.raises(notify.Undelivered, check=because("exit_code"), match="no such channel"):
         notify.run(f'{sys.executable} -c "{code}"', b"{}")
-    with pytest.raises(notify.Undelivered, match="cannot be run"):
+    with pytest.raises(notify.Undelivered, check=because("not_started")):
         notify.run("corral-no-such-program", b"{}")
 
 
@@ -243,7 +244,7 @@ def test_a_command_that_hangs_is_ended_with_what_it_started(
 
     monkeypatch.setattr(subprocess.Popen, "wait", wait_from_then_on)
     script = f"sleep 3600 & echo $! > {file}; wait"
-    with pytest.raises(notify.Undelivered, match="did not end within"):
+    with pytest.raises(notify.Undelivered, check=because("timeout")):
         notify.run(f'sh -c "{script}"', b"{}", seconds=0.1)
     child = int(file.read_text())
     until(lambda: not lives(child), "it is gone")  # killed, and soon out of the kernel too
@@ -284,7 +285,7 @@ def test_without_a_desktop_the_failure_says_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(notify.Undelivered, match="notify-send"):
+    with pytest.raises(notify.Undelivered, check=because("no_desktop")):
         notify.show("a", "b")
 
 

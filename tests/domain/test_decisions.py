@@ -75,7 +75,8 @@ def test_silence_ends_in_the_safe_outcome_and_the_author_is_told(
     clock.advance(HOUR)
     with refuses(store, Conflict) as caught:
         store.decisions.confirm(made.id, by=ANN)
-    assert f"its time was over; it counts as {outcome}" in caught.value.message
+    assert caught.value.details["reason"] == "too_late"
+    assert caught.value.details["decided_by"] is None
     ended = store.decisions.get(made.id)
     assert (ended.state, ended.decided_by) == (outcome, None)
     assert told(store) == [outcome]
@@ -106,7 +107,8 @@ def test_a_second_verdict_is_told_that_it_is_late_and_the_same_again_is_fine(
     assert store.decisions.reject(made.id, by=ANN).state == "rejected"
     with refuses(store, Conflict) as caught:
         store.decisions.confirm(made.id, by="user:ben")
-    assert f"it is rejected by {ANN}" in caught.value.message
+    assert caught.value.details["reason"] == "too_late"
+    assert (caught.value.details["found"], caught.value.details["decided_by"]) == ("rejected", ANN)
 
 
 def test_several_are_judged_together_or_not_at_all(store: Corral) -> None:

@@ -10,6 +10,7 @@ from corral.api import Corral
 from corral.kernel.clock import DAY, SetClock
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from tests.support.channels import Chat
+from tests.support.errors import because
 from tests.support.invariants import check_store
 from tests.support.store import record, refuses, unchanged, walk
 
@@ -167,7 +168,7 @@ def test_a_batch_is_stored_whole_or_not_at_all(store: Corral) -> None:
         Incoming(event_id="good", place="room", sender="ann", text="good"),
         Incoming(event_id="bad", place="room", sender="ann", text="bad", thread="t" * 600),
     ]
-    with pytest.raises(Invalid, match="shorten it"):
+    with pytest.raises(Invalid, check=because("too_long")):
         store.messages.receive_all(chat.channel.id, events, cursor="2")
     assert store.messages.list().items == []
     assert store.channels.get("fake").cursor is None

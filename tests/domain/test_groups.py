@@ -90,7 +90,7 @@ def test_only_members_post_read_and_react(store: Corral) -> None:
     store.groups.post("build", "x", author=ANN)
     with refuses(store, Refused) as caught:
         store.groups.post("build", "y", author="agent:eve")
-    assert "join it first" in caught.value.message
+    assert caught.value.details["reason"] == "not_a_member"
     for attempt in (
         lambda: store.groups.read("build", member="agent:eve"),
         lambda: store.groups.mark("build", 1, member="agent:eve"),

@@ -44,7 +44,7 @@ def test_an_imported_race_refuses_what_needs_its_repository(
                     call(store, found[0][0])
                 if verb.startswith("next"):
                     assert isinstance(caught.value, Refused)
-                    assert "corral race start" in caught.value.message
+                    assert caught.value.details["reason"] == "imported"
     check_store(store)
 
 
@@ -139,7 +139,7 @@ def test_a_run_with_a_supervisor_cannot_just_be_called_failed(store: Corral, sta
     run = add_run(store, state)
     with pytest.raises(Conflict) as caught:
         store.runs.fail(run, reason="no")
-    assert f"corral stop {run}" in caught.value.message
+    assert caught.value.details["reason"] == "run_active"
     assert store.runs.get(run).state == state
 
 

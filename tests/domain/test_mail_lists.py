@@ -217,8 +217,7 @@ def test_a_letter_is_found_by_its_id_or_its_number(store: Corral, seven: list[Le
     assert store.mail.get(seven[4].id.removeprefix("let_")) == seven[4]
     with refuses(store, NotFound) as caught:
         store.mail.get("let_999")
-    said = "There is no letter let_999; `corral mail list` shows those that there are."
-    assert caught.value.message == said
+    assert caught.value.details == {"kind": "letter", "id": "let_999"}
 
 
 # -- when the next one is due ----------------------------------------------------------------

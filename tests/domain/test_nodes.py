@@ -87,7 +87,12 @@ def test_the_heartbeat_of_a_daemon_that_was_replaced_is_refused(store: Corral) -
     store.nodes.join("host", "boot", owner="d2")
     with refuses(store, Held) as caught:
         store.nodes.heartbeat(old)
-    assert caught.value.details == {"fence": 2, "yours": 1, "owner": "d2"}
+    assert caught.value.details == {
+        "fence": 2,
+        "yours": 1,
+        "owner": "d2",
+        "reason": "taken_over",
+    }
 
 
 def test_the_heartbeat_of_a_node_that_was_given_up_is_refused(

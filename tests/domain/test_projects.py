@@ -156,7 +156,7 @@ def test_a_command_or_prompt_that_cannot_be_kept_is_refused(
 def test_a_directory_that_is_no_project_is_not_found(store: Corral, folder: Path) -> None:
     with refuses(store, NotFound) as caught:
         store.projects.by_dir(folder)
-    assert "corral project register" in caught.value.message
+    assert caught.value.details["reason"] == "not_registered"
 
 
 def test_a_project_whose_directory_is_gone_is_still_known(store: Corral, folder: Path) -> None:
@@ -352,5 +352,5 @@ def test_a_project_is_found_by_a_name_that_no_other_has(store: Corral, tmp_path:
     assert sorted(refused.value.details["candidates"]) == [first.id, second.id]
     store.projects.rename(second.id, "site")
     assert store.projects.get("site").id == second.id
-    with pytest.raises(NotFound, match="`corral project list` shows"):
+    with pytest.raises(NotFound, check=lambda error: error.details["kind"] == "project"):
         store.projects.get("no such project")

@@ -14,6 +14,7 @@ from corral.domain.races.model import Race
 from corral.kernel.clock import DAY, SetClock
 from corral.kernel.errors import Refused
 from corral.services.races.folders import keep_commit, make_folder, races_folder
+from tests.support.errors import because
 from tests.support.raced import BAD, Raced
 from tests.support.repositories import git
 
@@ -170,7 +171,7 @@ def test_a_choice_that_is_refused_has_nothing_kept(store: Corral, raced: Raced) 
     raced.end(race, 1)
     raced.end(race, 2, {"made": "badly\n"}, checks=[BAD])
     raced.settle(race)
-    with pytest.raises(Refused, match="did not pass"):
+    with pytest.raises(Refused, check=because("checks_failed")):
         store.races.select(race.id, "2")
     assert git(raced.repository, "for-each-ref", "refs/corral") == ""
     store.races.select(race.id, "2", overrule=True)

@@ -340,7 +340,7 @@ def test_a_run_that_is_not_over_is_not_forgotten(
     run = make(store)
     with refuses(store, Conflict) as caught:
         store.runs.delete(run.id)
-    assert f"corral stop {run.id}" in caught.value.message
+    assert caught.value.details["reason"] == "run_active"
 
 
 def test_all_runs_of_a_project_are_forgotten_and_those_of_others_stay(

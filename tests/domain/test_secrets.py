@@ -167,4 +167,4 @@ def test_without_a_key_ring_the_user_is_told_of_another_way(
     with refuses(store, Refused) as caught:
         store.secrets.keep("token", VALUE, where="keyring")
     assert VALUE not in str(caught.value)
-    assert "file" in caught.value.message
+    assert caught.value.details["reason"] == "no_keyring"

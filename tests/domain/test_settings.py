@@ -103,7 +103,9 @@ def test_a_number_is_kept_within_its_bounds(store: Corral, name: str) -> None:
     for beyond in (low - 1, high + 1):
         with refuses(store, Invalid) as caught:
             store.settings.set(name, beyond)
-        assert f"from {as_written(name, low)} to {as_written(name, high)}" in caught.value.message
+        assert caught.value.details["reason"] == "out_of_range"
+        assert as_written(name, low) in caught.value.message
+        assert as_written(name, high) in caught.value.message
 
 
 @each_case("name", sorted(KNOWN))
@@ -142,10 +144,10 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(store: Corral) -> None:
     for call in calls:
         with refuses(store, Invalid) as caught:
             call()
-        assert "did you mean mail.max_attempts?" in caught.value.message
+        assert caught.value.details["reason"] == "unknown_setting"
     with refuses(store, Invalid) as caught:
         store.settings.get("zzz")
-    assert "corral setting list" in caught.value.message
+    assert caught.value.details["reason"] == "unknown_setting"
 
 
 @each_case("name", ["", "a\0b", "\ud800"], ids=ascii)

@@ -63,7 +63,7 @@ def test_a_store_of_a_newer_corral_is_refused_and_not_touched(store: Corral, url
         with pytest.raises(StoreUnavailable) as caught:
             corral.open(url)
         assert caught.value.reason == "newer"
-        assert "upgrade Corral" in caught.value.message
+        assert caught.value.details["reason"] == "newer"
 
 
 def test_a_sound_store_has_only_good_findings(store: Corral) -> None:

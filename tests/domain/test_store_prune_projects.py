@@ -16,6 +16,7 @@ from corral.domain.settings.model import KNOWN
 from corral.kernel.clock import DAY, HOUR, SetClock
 from corral.kernel.errors import Invalid
 from tests.support.cli import Cli
+from tests.support.errors import because
 from tests.support.state_rows import NAMES, ROWS, TIED
 from tests.support.store import rows, unchanged
 
@@ -195,7 +196,7 @@ def test_what_belongs_to_no_project_is_kept_as_long_everywhere(store: Corral) ->
     """A time that nobody would obey is refused."""
     for name, known in KNOWN.items():
         if name.endswith(".keep_ms") and known.scopes == ("global",):
-            with pytest.raises(Invalid, match="leave the scope out"):
+            with pytest.raises(Invalid, check=because("global_only")):
                 store.settings.set(name, 30 * DAY, scope="project:prj_x")
 
 

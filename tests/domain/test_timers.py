@@ -121,5 +121,5 @@ def test_a_schedule_that_repeats_is_not_cancelled_as_a_timer(
     schedule = store.schedules.create("agent:ada", "again", **rule)
     with refuses(store, Invalid) as caught:
         store.timers.cancel(schedule.id[:20])
-    assert f"`corral schedule delete {schedule.id}`" in caught.value.message
+    assert caught.value.details["reason"] == "not_a_timer"
     assert store.schedules.get(schedule.id) == schedule

@@ -14,6 +14,7 @@ import corral
 from corral.api import Corral
 from corral.errors import Invalid, Refused
 from tests.support.cases import each_case
+from tests.support.errors import because
 from tests.support.keys import KEY
 
 Reopen = Callable[[], Corral]
@@ -94,12 +95,11 @@ def test_nothing_is_said_where_nothing_was_taken_out(store: Corral, taken: Any) 
 def test_where_none_can_be_taken_out_a_secret_is_refused_and_nothing_is_kept(
     store: Corral, tmp_path: Path
 ) -> None:
-    sentence = "looks like a secret, so nothing was kept"
-    with pytest.raises(Invalid, match=f"The key holds what {sentence}"):
+    with pytest.raises(Invalid, check=because("looks_like_a_secret", field="key")):
         store.mail.put("agent:ben", "x", key=KEY)
-    with pytest.raises(Invalid, match=f"The name holds what {sentence}"):
+    with pytest.raises(Invalid, check=because("looks_like_a_secret", field="name")):
         store.agents.create(KEY, command="true")
-    with pytest.raises(Invalid, match=f"The env holds what {sentence}"):
+    with pytest.raises(Invalid, check=because("looks_like_a_secret", field="env")):
         store.runs.ask(command=["true"], env={"GREETING": KEY}, project=str(tmp_path))
     assert not store.events.newest().items
 
@@ -165,7 +165,7 @@ def test_rows_that_are_written_together_are_looked_at_too(store: Corral, tmp_pat
     one, two = (store.tasks.get(key, project=project.id) for key in ("one", "two"))
     assert (one.title, one.description, two.title) == (KEPT, KEPT, "plain")
     assert one.files == ["sk-learn_and_a_long_name"]
-    with pytest.raises(Invalid, match="The key holds"):
+    with pytest.raises(Invalid, check=because("looks_like_a_secret", field="key")):
         store.tasks.declare(project.id, [{"key": f"x.{KEY}", "title": "x"}])
 
 

@@ -114,7 +114,7 @@ def test_transactions_that_meet_are_told_to_try_again(own_url: str, store: Corra
             meet()
         waits.join()
     assert caught.value.reason == "locked"
-    assert "try again" in caught.value.message
+    assert caught.value.details["reason"] == "locked"
 
 
 @pytest.mark.parametrize("said_first", [SESSION_SETTINGS, "extract(epoch"], ids=["plans", "time"])

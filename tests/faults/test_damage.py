@@ -14,6 +14,7 @@ from corral.domain.mail import ops as mail
 from corral.kernel.errors import StoreUnavailable
 from tests.crash.harness import ALL
 from tests.support.cli import Cli
+from tests.support.errors import because
 from tests.support.postgres import PostgresServer
 
 
@@ -156,7 +157,7 @@ def test_a_newer_file_is_refused_and_left_as_it_is(file: Path) -> None:
     connection = apsw.Connection(str(file))
     connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(StoreUnavailable, match="upgrade Corral"):
+    with pytest.raises(StoreUnavailable, check=because("newer")):
         corral.open(file)
     refused_as("newer", file)
 

@@ -56,7 +56,6 @@ def test_what_stands_in_the_place_of_a_lock_is_neither_written_to_nor_waited_for
     with corral.open(tmp_path / "corral.db") as store:
         error = refused(store)
         assert error.reason == "unwritable"
-        assert "take away what stands in its place" in error.message
         held = len(os.listdir("/proc/self/fd"))
         for _ in range(10):
             refused(store)

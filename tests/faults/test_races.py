@@ -21,6 +21,7 @@ from corral.domain.runs import dispatch
 from corral.domain.runs.model import Run
 from corral.errors import Conflict, Refused
 from tests.support.disks import fill
+from tests.support.errors import because
 from tests.support.racing import agent, attempts, git, make_repository, states
 
 WAIT_MS = 120_000
@@ -47,7 +48,7 @@ def repository(tmp_path: Path) -> Path:
 def test_a_dirty_base_is_refused_included_or_ignored(live: Corral, repository: Path) -> None:
     (repository / "README").write_text("changed\n")
     (repository / NEWLINE).write_text("new\n")
-    with pytest.raises(Conflict, match="--dirty include"):
+    with pytest.raises(Conflict, check=because("uncommitted_changes")):
         live.races.start("Do it", agents="ada", project=str(repository))
     assert live.races.list().items == []
     with_it = live.races.start("Do it", agents="ada", project=str(repository), dirty="include")
@@ -104,7 +105,7 @@ def test_a_detached_head_races_and_is_merged_where_it_is_told_to(
     race = live.races.start("Do it", agents="ada", project=str(repository))
     live.races.wait(race.id, timeout_ms=WAIT_MS)
     live.races.select(race.id)
-    with pytest.raises(Refused, match="--into BRANCH"):
+    with pytest.raises(Refused, check=because("detached_head")):
         live.races.merge(race.id)
     assert live.races.merge(race.id, into="main").outcome == "merged"
     assert git(repository, "show", "main:made") == attempts(live.races.get(race.id))[0].id
@@ -136,7 +137,7 @@ def test_a_directory_without_git_gets_a_private_repository(live: Corral, tmp_pat
     race = live.races.wait(race.id, timeout_ms=WAIT_MS)
     live.races.select(race.id, "2")
     assert (Path(attempts(race)[0].worktree) / "text").read_text() == "hello\n"
-    with pytest.raises(Refused, match="race export"):
+    with pytest.raises(Refused, check=because("not_a_repository")):
         live.races.merge(race.id)
     live.races.export(race.id, str(tmp_path / "out"))
     assert (tmp_path / "out" / "round-1-winner" / "made").exists()

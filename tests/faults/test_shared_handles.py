@@ -26,6 +26,7 @@ from corral.kernel import open_files
 from corral.kernel.clock import SetClock
 from corral.kernel.errors import Invalid, Refused, StoreUnavailable
 from corral.services.store.health import examine
+from tests.support.errors import because
 from tests.support.invariants import check_store
 from tests.support.processes import Child, Signal
 
@@ -144,7 +145,7 @@ def test_another_process_is_refused_a_hard_link(file: Path) -> None:
         )
         assert "has 2 names (hard links)" in done.stderr
         store.mail.put("agent:ada", "second")
-    with pytest.raises(StoreUnavailable, match="hard links") as caught:
+    with pytest.raises(StoreUnavailable, check=because("hard_linked")) as caught:
         corral.open(file)
     assert caught.value.reason == "hard_linked"
     hard.unlink()
@@ -381,7 +382,7 @@ def test_a_file_that_is_not_regular_is_refused(tmp_path: Path) -> None:
 def test_the_open_store_is_not_read_as_a_file_of_another_tool(file: Path) -> None:
     with corral.open(file) as store:
         before = held_locks(file)
-        with pytest.raises(Refused, match="this process has open"):
+        with pytest.raises(Refused, check=because("unreadable")):
             store.imports.take("flightdeck", file)
         assert held_locks(file) == before
 

@@ -7,6 +7,7 @@ import pytest
 import corral
 from corral.db import postgres_pool
 from corral.kernel.errors import Invalid, StoreUnavailable
+from tests.support.errors import because
 from tests.support.postgres import PostgresServer, reserve_port
 from tests.support.threads import Racer
 
@@ -31,7 +32,7 @@ from tests.support.threads import Racer
     ],
 )
 def test_a_text_that_names_no_store_is_refused_with_the_right_spelling(url: str) -> None:
-    with pytest.raises(Invalid, match=r"write|Expected"):
+    with pytest.raises(Invalid, check=because("bad_url")):
         corral.open(url)
 
 
@@ -52,7 +53,6 @@ def test_a_server_that_is_down_is_said_to_be_unreachable_at_once() -> None:
     with reserve_port() as nobody:
         port = nobody.getsockname()[1]
         error = unavailable(f"postgresql://ada:secret@127.0.0.1:{port}/corral")
-    assert "see that the server runs" in error.message
     assert "secret" not in f"{error.message} {error.details} {error.__cause__}"
 
 

@@ -17,6 +17,7 @@ from corral.api import Corral
 from corral.integrations.langgraph import CorralSaver
 from corral.kernel.clock import DAY, SetClock
 from corral.kernel.errors import Invalid
+from tests.support.errors import because
 from tests.support.served import serving
 from tests.support.store import rows
 
@@ -179,11 +180,11 @@ def test_pruning_keeps_what_a_state_of_changes_is_built_from(store: Corral) -> N
 
 def test_a_config_without_a_thread_is_refused_in_a_sentence(store: Corral) -> None:
     saver = CorralSaver(store)
-    with pytest.raises(Invalid, match="names no thread"):
+    with pytest.raises(Invalid, check=because("thread_missing")):
         saver.put({"configurable": {}}, empty_checkpoint(), {}, {})
-    with pytest.raises(Invalid, match="name it in the config"):
+    with pytest.raises(Invalid, check=because("checkpoint_missing")):
         saver.put_writes(ASKED, [("c", 1)], "task")
-    with pytest.raises(Invalid, match="keep_latest or delete"):
+    with pytest.raises(Invalid, check=because("unknown_strategy")):
         saver.prune(["trip"], strategy="some")
     assert rows(store, "SELECT * FROM checkpoints") == []
 

@@ -13,6 +13,7 @@ from corral.adapters.channels.contract import Incoming
 from corral.api import Corral
 from tests.support.channels import bring_in
 from tests.support.cli import Cli
+from tests.support.errors import because
 from tests.support.keeping import Home, until
 from tests.support.mcp import Agent, ToolError
 
@@ -44,9 +45,10 @@ def test_a_channel_is_added_wired_tried_and_removed(
     )
     assert (wiring["trigger"], wiring["mode"]) == ("mention", "thread")
     (route,) = cli.json("wiring", "try", place["id"], "@ada hello")
-    assert (route["heard"], route["reason"]) == (True, "it was addressed")
-    assert "it was not addressed" in cli("wiring", "try", place["id"], "hello").out
-    assert "No agent hears that place" in cli("wiring", "try", "chat/elsewhere", "hello").out
+    assert route["heard"] is True
+    (route,) = cli.json("wiring", "try", place["id"], "hello")
+    assert route["heard"] is False
+    assert cli.json("wiring", "try", "chat/elsewhere", "hello") == []
     assert cli("wiring", "list").out.split()[11:14] == ["ada", "room", "mention"]
     assert [each["id"] for each in cli.json("wiring", "list")] == [wiring["id"]]
     changed = cli.json("wiring", "change", wiring["id"], "--on", "pattern", "--pattern", "deploy")
@@ -56,7 +58,7 @@ def test_a_channel_is_added_wired_tried_and_removed(
         "shared",
     )
     assert cli.error("wiring", "change", wiring["id"], "--on", "pattern")["exit_code"] == 2
-    assert "Nobody waits" in cli("message", "held").out
+    assert cli.json("message", "held") == []
     (sender,) = cli.json("sender", "list")
     known = cli.json("sender", "approve", sender["id"], "--person", "ann", "--role", "admin")
     assert (known["state"], known["person"]) == ("known", "ann")
@@ -96,7 +98,7 @@ def test_a_talk_at_a_terminal_says_how_to_leave_it(
     for stdin, told in ((Terminal(), True), (io.StringIO(), False)):
         monkeypatch.setattr("sys.stdin", stdin)
         said = cli("chat")
-        assert (said.code, "with ada" in said.err and "Ctrl-D ends" in said.err) == (0, told)
+        assert (said.code, "ada" in said.err and "Ctrl-D" in said.err) == (0, told)
 
 
 def test_a_talk_needs_somebody_to_talk_to(cli: Cli) -> None:
@@ -177,7 +179,7 @@ def test_agents_ask_the_host_and_people_decide(
     assert cli.json("request", "show", asked["id"])["state"] == "done"
     assert cli.json("agent", "show", "helper")["name"] == "helper"
     secret = cli.json("request", "ask", "secret", "name=key", "reason=mails", "--agent", "ada")
-    assert "1 who asked for it are told" in cli("secret", "set", "key", "env:KEY").out
+    assert cli("secret", "set", "key", "env:KEY").code == 0
     assert cli.json("request", "show", secret["id"])["state"] == "done"
     again = cli.json("request", "ask", "secret", "name=other", "reason=x", "--agent", "ada")
     assert cli.json("request", "withdraw", again["id"])["state"] == "refused"
@@ -227,9 +229,9 @@ def test_an_agent_sends_files_of_its_folder_from_the_command_line_and_by_its_too
     told = tool("send", to="crew", text="By a tool.", files=["a.txt"], idempotency_key="k")
     again = tool("send", to="crew", text="By a tool.", files=["a.txt"], idempotency_key="k")
     assert (told["to"], told["letter"]) == (place.id, again["letter"])
-    with pytest.raises(ToolError, match="leads out of its folder"):
+    with pytest.raises(ToolError, check=because("outside_folder")):
         tool("send", to="crew", text="x", files=["../b.txt"])
-    with pytest.raises(ToolError, match="Files go to chats"):
+    with pytest.raises(ToolError, check=because("files_need_a_chat")):
         tool("send", to="user:tester", text="x", files=["a.txt"])
     assert len(store.mail.list(mailbox=place.mailbox).items) == 5
 

@@ -67,7 +67,7 @@ def test_a_race_from_start_to_export_on_the_command_line(cli: Cli, project: Path
         git(project, "rev-parse", "HEAD"),
     )
     assert [attempt["passed"] for attempt in round["attempts"]] == [True, True]
-    assert "Choose: corral race select" in ok(cli, "race", "show").out
+    assert "corral race select" in ok(cli, "race", "show").out
     assert "Do it" in ok(cli, "race", "list").out
     chosen = cli.json("race", "select", race["id"], "1", "--reason", "smaller")
     assert chosen["rounds"][0]["winner_id"] == round["attempts"][0]["id"]
@@ -87,7 +87,7 @@ def test_a_race_from_start_to_export_on_the_command_line(cli: Cli, project: Path
     assert (project / "made").read_text() == "other\n"
     places = cli.json("race", "clean", race["id"])
     assert {place["action"] for place in places} == {"remove", "keep"}
-    assert "Nothing was done yet" in ok(cli, "race", "clean", race["id"]).out
+    assert cli.json("race", "clean", race["id"]) == places, "nothing is removed without --yes"
     ok(cli, "race", "clean", race["id"], "--yes")
     ok(cli, "race", "finish", race["id"])
     assert cli.json("race", "show", race["id"])["state"] == "completed"
@@ -118,9 +118,9 @@ def test_a_race_that_nobody_waits_for_goes_on_by_itself(cli: Cli, project: Path)
 def test_a_race_in_which_all_fail_says_so_by_its_exit_code(cli: Cli, project: Path) -> None:
     said = cli("race", "start", "Do it", "--agents", "bad:2", "--wait")
     assert said.code == 1
-    assert "None passed" in said.out
     assert cli("race", "select", "latest").code == 4
-    assert "is abandoned" in ok(cli, "race", "abandon", "latest", "--reason", "no").out
+    abandoned = cli.json("race", "abandon", "latest", "--reason", "no")
+    assert abandoned["state"] == "abandoned"
 
 
 def test_a_race_that_nobody_here_could_run_is_not_begun(
@@ -129,9 +129,8 @@ def test_a_race_that_nobody_here_could_run_is_not_begun(
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "git").symlink_to(str(shutil.which("git")))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    said = cli("race", "start", "Do it", "--wait")
-    assert (said.code, said.out) == (4, "")
-    assert "--agents scripted:2" in said.err
+    error = cli.error("race", "start", "Do it", "--wait")
+    assert (error["exit_code"], error["details"]["reason"]) == (4, "no_agent_found")
     assert cli.json("race", "list") == []
 
 
@@ -149,10 +148,9 @@ def test_a_race_whose_agents_are_not_installed_is_not_begun(
 ) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     ok(cli, "agent", "create", "away", "--command", "/nowhere/away --fast")
-    said = cli("race", "start", "Do it", *words, "--wait")
-    assert (said.code, said.out) == (4, "")
-    assert ("no program /nowhere/away;" if "away" in words else "claude on the PATH") in said.err
-    assert "install it, or name another agent" in said.err
+    error = cli.error("race", "start", "Do it", *words, "--wait")
+    assert (error["exit_code"], error["details"]["reason"]) == (4, "program_missing")
+    assert error["details"]["program"] == ("/nowhere/away" if "away" in words else "claude")
     assert (cli.json("race", "list"), cli.json("ps", "-a")) == ([], [])
 
 
@@ -161,7 +159,8 @@ def test_no_round_and_no_judging_begins_with_agents_that_are_not_installed(
 ) -> None:
     race = start(cli)["id"]
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    assert "claude on the PATH" in cli("race", "judge", race, "--agent", "claude").err
+    error = cli.error("race", "judge", race, "--agent", "claude")
+    assert error["details"]["reason"] == "program_missing"
     ok(cli, "race", "select", race, "1")
     assert cli("race", "next", race, "--agents", "claude").code == 4
     assert [round["state"] for round in cli.json("race", "show", race)["rounds"]] == ["completed"]

@@ -22,7 +22,8 @@ def test_a_question_is_asked_listed_answered_and_answered_too_late(
     monkeypatch.delenv("CORRAL_AGENT")
     assert [each["id"] for each in cli.json("question", "list")] == [asked["id"]]
     assert "Merge it?" in cli("question", "list").out
-    assert "Questions to answer: 1" in cli().out
+    assert cli.json()["open_questions"] == 1
+    assert "`corral question list`" in cli().out
     assert cli.error("question", "answer", asked["id"], "perhaps")["exit_code"] == 2
     assert cli.json("question", "answer", asked["id"], "1")["answer"] == "yes"
     assert cli.error("question", "answer", asked["id"], "no")["exit_code"] == 4
@@ -66,7 +67,8 @@ def test_a_decision_is_recorded_proposed_and_judged(
     monkeypatch.delenv("CORRAL_AGENT")
     assert [each["id"] for each in cli.json("decision", "list", "--proposed")] == ids[::-1]
     assert "Drop it" in cli("decision", "list").out
-    assert "Decisions to confirm: 2" in cli().out
+    assert cli.json()["proposed_decisions"] == 2
+    assert "`corral decision list --proposed`" in cli().out
     assert cli.error("decision", "wait", ids[0], "--timeout", "1ms")["exit_code"] == 4
     judged = cli.json("decision", "confirm", *ids, "--reason", "go")
     assert [each["state"] for each in judged] == ["confirmed", "confirmed"]
@@ -98,7 +100,7 @@ def test_a_group_is_made_posted_in_read_and_archived(
     monkeypatch.setenv("CORRAL_AGENT", "ada")
     assert [each["unread"] for each in cli.json("group", "list", "--mine")] == [1]
     assert "hello" in cli("group", "read", "build").out
-    assert cli("group", "read", "build").out == "There is nothing new.\n"
+    assert "hello" not in cli("group", "read", "build").out
     assert cli.json("mail", "list", "--mailbox", "agent:ada") == []
     assert cli.json("group", "react", "build", "1", "👍")["reactions"] == {"👍": ["agent:ada"]}
     assert cli.json("group", "react", "build", "1", "👍", "--remove")["reactions"] == {}
@@ -129,7 +131,7 @@ def test_the_notes_of_the_project_one_is_in_are_searched_too(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "those you name" in cli("note", "search", "make").out, "no project, no note"
+    assert cli("note", "search", "make").code == 0, "no project, no note"
     cli.json("project", "register", ".")
     cli.json("note", "add", "make needs version 4", "--project", ".")
     assert len(cli.json("note", "search", "make")) == 1

@@ -43,7 +43,8 @@ def fails(cli: Cli, code: int, *words: str) -> Said:
 
 
 def test_a_graph_from_a_file_is_done_from_the_command_line(cli: Cli, team: Path) -> None:
-    assert "2 tasks are declared, 1 of them ready" in ok(cli, "task", "declare", "graph.yaml").out
+    declared = cli.json("task", "declare", "graph.yaml")
+    assert sorted(task["state"] for task in declared) == ["pending", "ready"]
     taken = cli.json("task", "claim", "--agent", "ada")
     assert (taken["key"], taken["state"], taken["depends_on"]) == ("build", "running", [])
     assert {"id", "role", "title", "agent_id", "evidence", "reason"} <= {*taken}
@@ -66,7 +67,7 @@ def test_a_graph_from_a_file_is_done_from_the_command_line(cli: Cli, team: Path)
     assert shown["evidence"]["commands"] == [
         {"command": "make test", "exit_code": 0, "output": None}
     ]
-    assert "build is done" in ok(cli, "task", "accept", "build", "--agent", "rev").out
+    assert cli.json("task", "accept", "build", "--agent", "rev")["state"] == "done"
     assert [t["state"] for t in cli.json("task", "list")] == ["ready", "done"]
     assert "ship" in ok(cli, "task", "graph").out
     assert cli.json("task", "counts") == {"done": 1, "ready": 1}
@@ -77,14 +78,15 @@ def test_an_agent_is_known_by_its_environment_and_is_nobody_else(
 ) -> None:
     ok(cli, "task", "declare", "graph.yaml")
     monkeypatch.setenv("CORRAL_AGENT", "ada")
-    refused = fails(cli, 4, "task", "claim", "--agent", "rev")
-    assert "You are ada" in refused.err
+    refused = cli.error("task", "claim", "--agent", "rev")
+    assert (refused["exit_code"], refused["details"]["reason"]) == (4, "other_agent")
     assert cli.json("task", "claim")["key"] == "build"
     ok(cli, "task", "submit", "build", "--text", "done")
     again = cli("task", "submit", "build", "--text", "better")
-    assert (again.code, "submitted with first counts" in again.out) == (0, True)
-    refused = fails(cli, 4, "task", "accept", "build")
-    assert "cannot judge" in refused.err
+    assert again.code == 0
+    assert cli.json("task", "show", "build")["evidence"]["text"] == "done"
+    refused = cli.error("task", "accept", "build")
+    assert (refused["exit_code"], refused["details"]["reason"]) == (4, "own_work")
     fails(cli, 4, "task", "cancel", "ship")
     ok(cli, "progress", "report", "half of it", "--percent", "50", "--task", "build")
     assert cli.json("progress", "list")[0]["percent"] == 50
@@ -119,7 +121,9 @@ def test_bad_input_is_one_sentence_and_the_right_exit_code(cli: Cli, team: Path)
         answer = fails(cli, code, *words)
         assert answer.err.count("\n") == 1, answer.err
         assert "Traceback" not in answer.err
-    assert "(line 1, column 13)" in fails(cli, 2, "task", "declare", "bad.yaml").err
+    error = cli.error("task", "declare", "bad.yaml")
+    assert (error["exit_code"], error["details"]["reason"]) == (2, "not_json_or_yaml")
+    assert "13" in error["message"]
     assert cli.json("task", "list") == []
 
 
@@ -147,7 +151,7 @@ def test_the_lead_steers_from_the_command_line(cli: Cli, team: Path) -> None:
     ok(cli, "task", "fail", "build", "no way")
     assert cli.json("task", "retry", "build")["state"] == "ready"
     ok(cli, "task", "skip", "build")
-    assert "archived" in ok(cli, "task", "archive", "build").out
+    ok(cli, "task", "archive", "build")
     made = cli.json("task", "apply", "bugfix", "the login", "--key", "login")
     assert [task["key"] for task in made] == ["login/reproduce", "login/fix", "login/review"]
     assert "bugfix" in ok(cli, "task", "templates").out
@@ -164,4 +168,4 @@ def test_a_check_is_run_by_hand(cli: Cli, team: Path) -> None:
             (team / "made").touch()
         found = cli.json("task", "check") if made else [cli.json("task", "check", "A")]
         assert [task["state"] for task in found] == ["done" if made else "ready"]
-    assert "No check waits" in ok(cli, "task", "check").out
+    assert cli.json("task", "check") == []

@@ -75,7 +75,7 @@ def test_a_revoked_token_opens_nothing(served: Served) -> None:
     with served.client(made.value) as client:
         told = client.get("/api/runs")
         assert told.status_code == 401
-        assert "revoked" in told.json()["error"]["message"]
+        assert told.json()["error"]["details"]["reason"] == "revoked"
 
 
 @pytest.mark.parametrize("end", ["revoke the token", "retire its agent"])

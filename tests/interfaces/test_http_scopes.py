@@ -100,7 +100,7 @@ def test_a_thing_of_another_project_is_refused(
         thing = [thing]
     with pytest.raises(Refused) as refused:
         agent_permissions.check(store, world.who, call, {argument: thing})
-    assert "another project" in refused.value.message
+    assert refused.value.details["reason"] == "other_project"
 
 
 @each_case("name", sorted(RULES))

@@ -112,7 +112,7 @@ def test_hooks_that_others_share_are_left_alone(cli: Cli, folder: Path, tmp_path
     git(folder, "config", "core.hooksPath", str(tmp_path / "everybodys"))
     error = cli.error("lock", "install", str(folder), "--for", "git")
     assert error["code"] == "refused"
-    assert "hook git pre-commit" in error["message"]
+    assert error["details"]["reason"] == "foreign_hooks"
 
 
 def test_outside_of_git_only_the_agent_is_set_up(cli: Cli, tmp_path: Path) -> None:

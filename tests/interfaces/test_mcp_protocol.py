@@ -154,7 +154,7 @@ def test_who_has_no_more_to_ask_still_gets_the_answers(home: Path) -> None:
 def test_who_calls_is_told_by_the_environment_alone(home: Path) -> None:
     with lines(env_of(home, None), home) as server, pytest.raises(ToolError, match="CORRAL_AGENT"):
         server.call("whoami")
-    with lines(env_of(home, "eve"), home) as server, pytest.raises(ToolError, match="no agent"):
+    with lines(env_of(home, "eve"), home) as server, pytest.raises(ToolError, match="eve"):
         server.call("whoami")
     with (
         lines(env_of(home, CORRAL_RUN="run_" + "0" * 26), home) as server,
@@ -169,7 +169,7 @@ def test_a_store_that_cannot_be_used_is_told_to_the_agent(home: Path) -> None:
     (home / "corral.db").write_bytes(b"not a database, by far" * 100)
     with lines(env_of(home), home) as server:
         assert server.ask("tools/list")["result"]["tools"]
-        with pytest.raises(ToolError, match="Nothing was done") as caught:
+        with pytest.raises(ToolError) as caught:
             server.call("whoami")
         assert caught.value.code == "store_unavailable"
 

@@ -15,7 +15,9 @@ from corral.adapters.providers.screens import SCREENS, Reader
 from corral.api import Corral
 from corral.domain.runs.model import Run, RunState
 from corral.kernel.clock import HOUR, SECOND, SetClock
+from corral.kernel.errors import Conflict
 from corral.kernel.exit_status import End
+from tests.support.errors import because
 from tests.support.keeping import Home, lives, until
 from tests.support.processes import NOBODY
 from tests.support.runs import ended, held, order, running, without_keepers
@@ -136,7 +138,7 @@ def test_5_a_project_that_is_deleted_leaves_no_run_and_no_file_of_one(home: Home
 def test_5_a_project_with_a_run_that_goes_on_is_not_deleted(store: Corral, tmp_path: Path) -> None:
     project = store.projects.register(tmp_path)
     run = running(store, project_id=project.id)
-    with unchanged(store), pytest.raises(Exception, match=f"corral stop {run.id}"):
+    with unchanged(store), pytest.raises(Conflict, check=because("run_active", id=run.id)):
         store.projects.delete(project.id)
 
 

@@ -17,6 +17,7 @@ import corral
 from corral import config
 from corral.api import Corral
 from corral.errors import Conflict, Invalid, Refused
+from tests.support.errors import because
 from tests.support.racing import agent, attempts, git, make_repository, states, tree_of
 from tests.support.store import record
 from tests.support.threads import Racer
@@ -50,7 +51,7 @@ def test_1_four_variations_are_four_attempts_from_one_base_and_a_fifth_is_refuse
     for tree in trees:
         assert git(tree, "merge-base", "HEAD", "main") == git(repository, "rev-parse", "main")
         assert git(tree, "branch", "--show-current").startswith("corral/")
-    with pytest.raises(Refused, match=r"races\.max_attempts"):
+    with pytest.raises(Refused, check=because("too_many_attempts")):
         live.races.start("Do it", agents="ada:5", project=str(repository))
     race = live.races.wait(race.id, timeout_ms=WAIT_MS)
     assert states(race) == ["completed"] * 4
@@ -88,14 +89,14 @@ def test_2_what_failed_cannot_be_chosen_and_when_all_failed_there_is_nothing_to_
     assert race.latest.state == "selecting"
     assert "ended (failed with 3)" in (attempts(race)[3].reason or "")
     for overrule in (False, True):
-        with pytest.raises(Refused, match="Attempt 4 is failed"):
+        with pytest.raises(Refused, check=because("attempt_failed", state="failed")):
             live.races.select(race.id, "4", overrule=overrule)
 
     lost = live.races.start("Do it", agents="bad:2", project=str(repository))
     lost = live.races.wait(lost.id, timeout_ms=WAIT_MS)
     assert (states(lost), lost.latest.state) == (["failed", "failed"], "failed")
     assert "retry" in (lost.latest.reason or "")
-    with pytest.raises(Refused, match="retry an attempt, or abandon"):
+    with pytest.raises(Refused, check=because("nothing_to_choose")):
         live.races.select(lost.id)
     (tmp_path / "bad.sh").write_text(WRITES)
     again = live.races.retry(lost.id, "2")
@@ -236,7 +237,7 @@ def test_7_checks_are_gates_and_what_fails_one_ranks_below_all_that_pass(
     assert failed.score is not None
     assert failed.score < min(one.score or 0, other.score or 0)
     assert race.latest.state == "selecting"
-    with pytest.raises(Refused, match="did not pass its checks"):
+    with pytest.raises(Refused, check=because("checks_failed")):
         live.races.select(race.id, "1")
     chosen = live.races.select(race.id, "1", overrule=True, reason="the test is wrong").latest
     assert chosen.winner_id == failed.id
@@ -261,7 +262,7 @@ def test_8_the_judge_is_blind_shuffled_and_kept_and_a_person_stands_beside_it(
     agent(live, tmp_path, "plain", "cat >/dev/null; echo loser > text")
     agent(live, tmp_path, "fancy", "cat >/dev/null; echo winner > text")
     agent(live, tmp_path, "judge", JUDGE)
-    with pytest.raises(Invalid, match="its own model's work"):
+    with pytest.raises(Invalid, check=because("judges_own_work")):
         live.races.start("x", agents="plain,judge", judge="judge", project=str(repository))
     race = live.races.start(
         "Do it", agents="plain,fancy", judge="judge", samples=2, project=str(repository)
@@ -328,10 +329,10 @@ def test_9_a_credential_is_a_reference_and_its_value_is_nowhere(
         for path in [place] if place.is_file() else place.rglob("*"):
             if path.is_file():
                 assert value.encode() not in path.read_bytes(), path
-    with pytest.raises(Invalid, match="no reference"):
+    with pytest.raises(Invalid, check=because("bad_secret_reference")):
         live.races.start("x", agents="ada", secrets={"KEY": value}, project=str(repository))
     monkeypatch.setattr(keyring, "set_password", keyring.backends.fail.Keyring().set_password)
-    with pytest.raises(Refused, match="file"):
+    with pytest.raises(Refused, check=because("no_keyring")):
         live.secrets.keep("KEY", value, where="keyring")
 
 

@@ -27,6 +27,7 @@ class ToolError(Exception):
     def __init__(self, result: dict[str, Any]) -> None:
         super().__init__(result["content"][0]["text"])
         self.code = result["_meta"]["corral/error"]["code"]
+        self.details: dict[str, Any] = result["_meta"]["corral/error"]["details"]
 
 
 def value_of(result: dict[str, Any]) -> Any:

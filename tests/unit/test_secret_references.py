@@ -114,7 +114,7 @@ def test_a_command_is_split_like_a_shell_does_and_run_without_one(tmp_path: Path
     ids=["prints and fails", "complains", "says nothing", "is killed"],
 )
 def test_a_command_that_fails_is_not_found_and_what_it_printed_is_not_shown(code: str) -> None:
-    assert "by hand" in error_of(python(code), NotFound).message
+    assert error_of(python(code), NotFound).details["reason"] == "command_failed"
 
 
 def test_a_command_that_prints_no_text_is_not_found() -> None:

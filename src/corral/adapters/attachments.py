@@ -88,7 +88,11 @@ def take(given: str, folders: Sequence[str], *, most: int, never: Path) -> bytes
     """
     path = PurePath(given)
     if "\0" in given or ".." in path.parts:
-        raise Refused(f"{given!r} leads out of its folder; name the file itself.", file=given)
+        raise Refused(
+            f"{given!r} leads out of its folder; name the file itself.",
+            file=given,
+            reason="outside_folder",
+        )
     inside = list(_inside(path, folders))
     if not inside:
         known = ", ".join(folders) or "no folder"

@@ -108,7 +108,11 @@ def common_dir(repository: str) -> str:
     """The git folder of a repository; Refused when it is none."""
     done = git.run(repository, "rev-parse", "--path-format=absolute", "--git-common-dir")
     if done.code:
-        raise Refused(f"{repository} is no git repository ({done.said}).", dir=repository)
+        raise Refused(
+            f"{repository} is no git repository ({done.said}).",
+            dir=repository,
+            reason="not_a_repository",
+        )
     return os.path.realpath(os.fsdecode(done.out).rstrip("\n"))
 
 
@@ -179,8 +183,12 @@ def resolve(repository: str, name: str) -> str:
     if done.code == 0:
         return done.out.decode().strip()
     if name == "HEAD":
-        raise Refused(f"{repository} has no commit yet; make one first.", dir=repository)
-    raise Refused(f"{repository} has no commit {name}.", dir=repository, commit=name)
+        raise Refused(
+            f"{repository} has no commit yet; make one first.", dir=repository, reason="no_commits"
+        )
+    raise Refused(
+        f"{repository} has no commit {name}.", dir=repository, commit=name, reason="unknown_commit"
+    )
 
 
 @contextmanager

@@ -68,7 +68,9 @@ def merge_tree(
     if b"unrelated histories" in done.err:
         return "", []
     if b"usage:" in done.err:
-        raise Refused("This git cannot try merges; git 2.38 or newer is needed.")
+        raise Refused(
+            "This git cannot try merges; git 2.38 or newer is needed.", reason="git_too_old"
+        )
     if done.code > 1 or not done.out:
         raise git.failed(top, words[0], done)
     made, _, rest = done.out.partition(b"\0")

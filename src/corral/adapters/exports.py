@@ -157,13 +157,15 @@ def _put_in_place(
             os.rename(part, target)
             delete(str(old))
     else:
+        changed = existing == "replace" or not is_export
         raise Refused(
             f"{target} is there already, and is not as an export left it; choose another place, or "
             "move it away."
-            if existing == "replace" or not is_export
+            if changed
             else f"{target} is there already; choose another place, or replace that export with "
             "--replace.",
             target=str(target),
+            reason="not_an_export" if changed else "export_exists",
         )
     sync(target.parent)
 
@@ -218,7 +220,9 @@ def _read_blob(ask: IO[bytes], told: IO[bytes], blob: str) -> Iterator[bytes]:
 def _check_path(name: bytes) -> None:
     parts = name.split(b"/")
     if any(part in (b"", b".", b"..") or part.lower() == b".git" for part in parts):
-        raise Refused(f"{_shown(name)} leads out of its tree; nothing was written.")
+        raise Refused(
+            f"{_shown(name)} leads out of its tree; nothing was written.", reason="outside_tree"
+        )
 
 
 def _check_link(name: bytes, link: bytes) -> None:
@@ -231,6 +235,7 @@ def _check_link(name: bytes, link: bytes) -> None:
             f"The link {_shown(name)} leads out of its tree (to {_shown(link)}); nothing was "
             "written.",
             link=_shown(name),
+            reason="link_outside_tree",
         )
 
 

@@ -131,7 +131,7 @@ def on_all_cores(top: str) -> tuple[str, ...]:
 
 def failed(top: str, word: str, done: Done) -> Refused:
     """What to raise for a call that did not go well."""
-    return Refused(f"git {word} failed in {top}: {done.said}", dir=top)
+    return Refused(f"git {word} failed in {top}: {done.said}", dir=top, reason="git_failed")
 
 
 @contextmanager
@@ -189,7 +189,9 @@ def _started(
             pass_fds=keeps,
         )
     except (FileNotFoundError, NotADirectoryError):
-        raise Refused("git is not on the PATH, or the folder is gone.", dir=top) from None
+        raise Refused(
+            "git is not on the PATH, or the folder is gone.", dir=top, reason="git_unavailable"
+        ) from None
     with child:
         try:
             yield child

@@ -191,7 +191,11 @@ def _move_head(found: Checkout, before: str, commit: str) -> None:
     old = before or "0" * len(commit)
     done = found.run("update-ref", "-m", "corral: what was not committed", "HEAD", commit, old)
     if b"but expected" in done.err:
-        raise Conflict(f"The branch of {found.folder} has moved; try again.", dir=found.folder)
+        raise Conflict(
+            f"The branch of {found.folder} has moved; try again.",
+            dir=found.folder,
+            reason="branch_moved",
+        )
     if done.code:
         raise git.failed(found.folder, "update-ref", done)
 
@@ -323,7 +327,11 @@ def diff(
         if change.name == name:
             break
     else:
-        raise NotFound(f"{git.storable(name)} is the same in both.", name=git.storable(name))
+        raise NotFound(
+            f"{git.storable(name)} is the same in both.",
+            name=git.storable(name),
+            reason="unchanged",
+        )
     names = [change.old_name, name] if change.old_name is not None else [name]
     ends = (resolve(repository, old), resolve(repository, new))
     with git.reading(repository, *PATCH, f"-U{context}", *ends, "--", *names) as (_, out):

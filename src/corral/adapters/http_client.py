@@ -48,13 +48,16 @@ class Wire:
         except ValueError:
             port = -1
         if not parts.hostname or port == -1 or parts.path.strip("/") or parts.query:
-            raise Invalid("That URL is wrong; write it like http://127.0.0.1:7717.")
+            raise Invalid(
+                "That URL is wrong; write it like http://127.0.0.1:7717.", reason="bad_url"
+            )
         if parts.username or parts.password:
             raise Invalid("Give the token by `token=` or CORRAL_TOKEN, not in the URL.")
         if not token:
             raise Invalid(
                 "A daemon wants a token; put one into CORRAL_TOKEN (`corral token create NAME` "
-                "makes one where the store is)."
+                "makes one where the store is).",
+                reason="token_missing",
             )
         if not token.isascii() or not token.isprintable() or not token.strip():
             raise Invalid("That is no token; `corral token create NAME` makes one.")

@@ -122,7 +122,9 @@ def _as_text(found: dict[str, Any], like: str) -> str:
 
 def read(file: str) -> str:
     if os.path.exists(file) and not os.path.isfile(file):  # a pipe would be waited for
-        raise Refused(f"{file} is no plain file; take away what is there.", file=file)
+        raise Refused(
+            f"{file} is no plain file; take away what is there.", file=file, reason="not_a_file"
+        )
     try:
         with open(file, encoding="utf-8", newline="") as opened:
             return opened.read()

@@ -54,7 +54,9 @@ def common(repository: str, one: str, other: str) -> str:
     """The newest commit that two have in common; Refused when they have none."""
     done = git.run(repository, "merge-base", resolve(repository, one), resolve(repository, other))
     if done.code or not done.out:
-        raise Refused(f"{one} and {other} have no commit in common.", dir=repository)
+        raise Refused(
+            f"{one} and {other} have no commit in common.", dir=repository, reason="no_merge_base"
+        )
     return done.out.decode().split()[0]
 
 
@@ -68,7 +70,9 @@ def _worked_out(repository: str, commit: str, branch: str, *, forward: bool) -> 
     )
     before = done.out.decode().strip()
     if done.code:
-        raise Refused(f"There is no branch {branch} in {repository}.", branch=branch)
+        raise Refused(
+            f"There is no branch {branch} in {repository}.", branch=branch, reason="unknown_branch"
+        )
     commit = resolve(repository, commit)
     if history.is_ancestor(repository, commit, before):
         return Merge("already", before, before, [], False), ""
@@ -126,7 +130,9 @@ def _checkout(repository: str, branch: str) -> Checkout | None:
 
 def _refuse_move(done: git.Done, top: str, branch: str) -> None:
     if b"but expected" in done.err:
-        raise Conflict(f"{branch} has moved in the meantime; try again.", branch=branch)
+        raise Conflict(
+            f"{branch} has moved in the meantime; try again.", branch=branch, reason="branch_moved"
+        )
     if done.code:
         raise git.failed(top, "update-ref", done)
 
@@ -178,6 +184,7 @@ def _write(checkout: Checkout, before: str, new: str, touched: set[str]) -> None
         f"{checkout.folder} could not be written ({done.said}), and is as it was; make room or "
         "correct that, and try again.",
         dir=checkout.folder,
+        reason="not_written",
     )
 
 
@@ -217,7 +224,11 @@ def graft(
         raise Invalid("Name the files or hunks that are to be taken.")
     checkout = known_checkout(repository, folder)
     if any(changed_files(checkout)):
-        raise Refused(f"{folder} has uncommitted work; commit it first.", dir=folder)
+        raise Refused(
+            f"{folder} has uncommitted work; commit it first.",
+            dir=folder,
+            reason="uncommitted_changes",
+        )
     before = checkout.line("rev-parse", "--verify", "HEAD^{commit}")
     commit = resolve(repository, commit)
     base = common(repository, before, commit)
@@ -271,7 +282,9 @@ def _take_hunks(
     head, *parts = re.split(rb"(?m)^(?=@@ -)", patch)
     if missing := [number for number in numbers if not 1 <= number <= len(parts)]:
         raise Refused(
-            f"{git.storable(name)} has {len(parts)} hunks, and no number {missing[0]}.", name=name
+            f"{git.storable(name)} has {len(parts)} hunks, and no number {missing[0]}.",
+            name=name,
+            reason="unknown_hunk",
         )
     chosen = head + b"".join(parts[number - 1] for number in sorted({*numbers}))
     words = ("apply", "--cached", "--whitespace=nowarn", "-")
@@ -280,4 +293,8 @@ def _take_hunks(
 
 def _not_there(name: str, commit: str) -> Refused:
     shown = git.storable(name)
-    return Refused(f"{shown} is not changed in {commit[:12]}; name a file that is.", name=shown)
+    return Refused(
+        f"{shown} is not changed in {commit[:12]}; name a file that is.",
+        name=shown,
+        reason="unchanged",
+    )

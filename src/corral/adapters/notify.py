@@ -36,7 +36,11 @@ _NOT_IMPLEMENTED = 501  # the method; Python's own server says so
 
 
 class Undelivered(Exception):
-    """It was not told; the text says why."""
+    """The notification was not delivered. `details["reason"]` is the machine-readable cause."""
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.details = {"reason": reason}
 
 
 def signature(secret: str, body: bytes, at: int) -> str:
@@ -111,7 +115,7 @@ def _send(request: Request, seconds: float) -> int:
     except (OSError, HTTPException) as error:
         late = line.over or isinstance(error, TimeoutError)
         if late or isinstance(getattr(error, "reason", None), TimeoutError):
-            raise Undelivered(f"it did not answer within {seconds:g} s") from None
+            raise Undelivered(f"it did not answer within {seconds:g} s", "timeout") from None
         raise
     finally:
         timer.cancel()
@@ -126,7 +130,7 @@ def post(
         headers[SIGNATURE] = signature(secret, body, at)
     status = _status(url, "POST", headers, body, seconds=seconds)
     if not 200 <= status < 300:
-        raise Undelivered(f"it answered {status}")
+        raise Undelivered(f"it answered {status}", "bad_status")
 
 
 def reach(url: str, *, seconds: float = WEBHOOK_SECONDS) -> None:
@@ -134,26 +138,27 @@ def reach(url: str, *, seconds: float = WEBHOOK_SECONDS) -> None:
     posted, or signed, may say so. Redirects are not followed."""
     status = _status(url, "HEAD", {}, None, seconds=seconds)
     if status in (404, 410) or (status >= 500 and status != _NOT_IMPLEMENTED):
-        raise Undelivered(f"it answered {status}")
+        raise Undelivered(f"it answered {status}", "bad_status")
 
 
 def _status(
     url: str, method: str, headers: dict[str, str], body: bytes | None, *, seconds: float
 ) -> int:
     if urlsplit(url).scheme not in ("http", "https"):
-        raise Undelivered("the URL does not begin with http:// or https://")
+        raise Undelivered("the URL does not begin with http:// or https://", "bad_url")
     named = {"User-Agent": "corral", **headers}
     try:
         status = _send(Request(url, data=body, headers=named, method=method), seconds)  # noqa: S310
     except URLError as error:
-        raise Undelivered(f"it cannot be reached: {error.reason}") from None
+        raise Undelivered(f"it cannot be reached: {error.reason}", "unreachable") from None
     except (OSError, HTTPException, ValueError) as error:
         # Their texts may repeat the URL, which may be a secret.
-        raise Undelivered(f"it cannot be reached ({type(error).__name__})") from None
+        raise Undelivered(f"it cannot be reached ({type(error).__name__})", "unreachable") from None
     if 300 <= status < 400:
         raise Undelivered(
             f"it answered {status} and points elsewhere, and redirects are not followed; "
-            "give the address it points to"
+            "give the address it points to",
+            "redirect",
         )
     return status
 
@@ -175,17 +180,17 @@ def run(command: str, body: bytes, *, seconds: float = COMMAND_SECONDS) -> None:
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            raise Undelivered(f"the command cannot be run: {error}") from None
+            raise Undelivered(f"the command cannot be run: {error}", "not_started") from None
         try:
             code = process.wait(seconds)
         except subprocess.TimeoutExpired:
-            raise Undelivered(f"the command did not end within {seconds:g} s") from None
+            raise Undelivered(f"the command did not end within {seconds:g} s", "timeout") from None
         finally:
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         if code != 0:
-            raise Undelivered(f"the command ended with {code}{_last_line(told)}")
+            raise Undelivered(f"the command ended with {code}{_last_line(told)}", "exit_code")
 
 
 def _last_line(told: Any) -> str:
@@ -203,5 +208,7 @@ def show(title: str, text: str, *, seconds: float = COMMAND_SECONDS) -> None:
         script = "display notification (item 2 of argv) with title (item 1 of argv)"
         words = ["osascript", "-e", "on run argv", "-e", script, "-e", "end run", title, text]
     else:
-        raise Undelivered("this machine has no notify-send (libnotify) to show notifications with")
+        raise Undelivered(
+            "this machine has no notify-send (libnotify) to show notifications with", "no_desktop"
+        )
     run(shlex.join(words), b"", seconds=seconds)

@@ -41,6 +41,7 @@ def take(
                 f"There are not {count} free ports from {first} to {last}; give some back, or name "
                 "another range.",
                 free=len(mine),
+                reason="no_free_ports",
             )
         if mine != owned.get(owner):
             _write(folder, {**owned, owner: mine})

@@ -163,7 +163,8 @@ def ask(questions: Sequence[Question], *, seconds: float = ANSWER_SECONDS) -> li
     except (OSError, subprocess.SubprocessError, msgspec.MsgspecError) as error:
         raise Refused(
             f"The table of prices did not answer ({type(error).__name__}); try "
-            "`python -m corral.adapters.prices` by hand."
+            "`python -m corral.adapters.prices` by hand.",
+            reason="no_answer",
         ) from None
     if len(answers) != len(questions):
         raise Refused("The table of prices did not answer every question; try again.")

@@ -151,7 +151,10 @@ def import_commits(checkout: Checkout, folder: str) -> str | None:
         _fill_quarantine(checkout, repository, quarantine, tip)
         done = git.run(checkout.common, *_FETCH, quarantine, "tip", seconds=git.LONG_SECONDS)
         if done.code:
-            raise Refused(f"The commits of {checkout.folder} failed the check: {done.said}")
+            raise Refused(
+                f"The commits of {checkout.folder} failed the check: {done.said}",
+                reason="check_failed",
+            )
     finally:
         delete(quarantine)
     _move(checkout, record.head, tip)

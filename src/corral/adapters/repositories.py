@@ -61,15 +61,20 @@ def snapshot(
     """
     folder, git_dir = os.path.realpath(folder), real(git_dir)
     if not os.path.isdir(folder):
-        raise Refused(f"{folder} is no folder.", dir=folder)
+        raise Refused(f"{folder} is no folder.", dir=folder, reason="not_a_folder")
     if git_dir == folder or git_dir.startswith(os.path.join(folder, "")):
         raise Refused(
             f"{git_dir}, where its files would be copied to, is inside of {folder}; start in a "
             "folder below that one, or set CORRAL_HOME to one outside of it.",
             dir=git_dir,
+            reason="contains_data",
         )
     if is_in_git(folder):
-        raise Refused(f"{folder} is in a git repository already; use that.", dir=folder)
+        raise Refused(
+            f"{folder} is in a git repository already; use that.",
+            dir=folder,
+            reason="already_a_repository",
+        )
     _make_private(git_dir, left_out)
     found = Checkout(folder, git_dir, git_dir)
     before = found.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}").out.decode().strip()

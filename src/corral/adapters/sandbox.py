@@ -170,13 +170,19 @@ def wrap(
     """
     for path in (*bounds.writable, *bounds.readable):
         if not os.path.exists(path):
-            raise Refused(f"{path} is not there; a sandbox cannot have it.", path=path)
+            raise Refused(
+                f"{path} is not there; a sandbox cannot have it.", path=path, reason="missing_path"
+            )
     if kind is None:
         kind = probe(network=bounds.network).kind
     elif kind is not Kind.NONE:
         trouble, _ = _tried(kind, bounds.network)
         if trouble is not None:
-            raise Refused(f"{kind} does not work here: {trouble}.", kind=str(kind))
+            raise Refused(
+                f"{kind} does not work here: {trouble}.",
+                kind=str(kind),
+                reason="sandbox_unavailable",
+            )
     made = _MAKERS[kind](words, bounds, scratch)
     if kind is Kind.NONE or bounds.network or _tried(kind, False)[1]:
         return made

@@ -72,7 +72,9 @@ def _check_private(file: Path, found: os.stat_result) -> None:
         )
     if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise Refused(
-            f"The secret file {file} can be read by others; run `chmod 600 {file}`.", path=str(file)
+            f"The secret file {file} can be read by others; run `chmod 600 {file}`.",
+            path=str(file),
+            reason="readable_by_others",
         )
 
 
@@ -98,6 +100,7 @@ def _from_command(command: str) -> str:
             f"{'nothing' if not value else 'something'}; try it by hand.",
             command=command,
             exit_code=told.returncode,
+            reason="command_failed",
         )
     return value
 
@@ -186,6 +189,7 @@ def keep_in_keyring(name: str, value: str) -> str:
     except Exception as error:  # every backend has errors of its own
         raise Refused(
             f"No key ring took the secret ({type(error).__name__}); keep it in a private "
-            "file instead (--keep file)."
+            "file instead (--keep file).",
+            reason="no_keyring",
         ) from None
     return f"keyring:corral/{name}"

@@ -178,6 +178,7 @@ def make(
                 f"{folder} is no worktree of {repository}; choose another folder, or repair it "
                 "with `git worktree repair`.",
                 dir=folder,
+                reason="not_a_worktree",
             )
     return os.path.join(folder, inside) if inside else folder
 
@@ -219,7 +220,11 @@ def _add(
     pool: Pool | None,
 ) -> None:
     if os.listdir(folder):
-        raise Refused(f"{folder} holds other things; choose another folder.", dir=folder)
+        raise Refused(
+            f"{folder} holds other things; choose another folder.",
+            dir=folder,
+            reason="folder_not_empty",
+        )
     at = _branch_at(repository, branch)
     ours = own_branch or (before is not None and before.branch == branch)
     if at is not None and at != commit and not ours:
@@ -228,6 +233,7 @@ def _add(
             "it first.",
             branch=branch,
             commit=at,
+            reason="branch_exists",
         )
     if pool is not None and before is None:
         if _refill(repository, folder, branch, commit, lock, pool, is_new=at is None):
@@ -300,7 +306,7 @@ def _in_the_way(done: git.Done) -> bool:
 
 def _branch_at(repository: str, branch: str) -> str | None:
     if git.run(repository, "check-ref-format", "--branch", branch).code or branch.startswith("-"):
-        raise Refused(f"{branch} is no name for a branch.", branch=branch)
+        raise Refused(f"{branch} is no name for a branch.", branch=branch, reason="bad_branch_name")
     done = git.run(repository, "rev-parse", "--verify", "--quiet", f"refs/heads/{branch}")
     return done.out.decode().strip() or None
 
@@ -321,6 +327,7 @@ def _refuse_loss(now: State, despite: Collection[Loss], *, with_branch: bool) ->
             dir=now.folder,
             loses=found,
             files=[git.storable(name) for name in now.changed[:100]],
+            reason="would_lose_work",
         )
 
 
@@ -343,7 +350,9 @@ def remove(
     found = checkout_of(repository, folder)
     if found is None:
         if os.path.lexists(folder):
-            raise Refused(f"{folder} is no worktree of {repository}.", dir=folder)
+            raise Refused(
+                f"{folder} is no worktree of {repository}.", dir=folder, reason="not_a_worktree"
+            )
         return _state(None, folder)
     now = _state(found, folder)
     _refuse_loss(now, despite, with_branch=delete_branch)

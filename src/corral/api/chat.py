@@ -350,7 +350,9 @@ class Gateway(Room):
         try:
             accepted = adapter.accept(headers, body, self._database.clock.now())
         except Unwelcome as error:
-            raise Refused(f"That is no request of {channel}: {error}.") from None
+            raise Refused(
+                f"That is no request of {channel}: {error}.", reason="bad_signature"
+            ) from None
         finally:
             adapter.stop()
         for event in accepted.events:

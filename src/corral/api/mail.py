@@ -143,7 +143,7 @@ class Mail(Room):
             )
         )
         if isinstance(said, str):  # what the other side is told of it is kept
-            raise Refused(said)
+            raise Refused(said, reason="hop_limit")
         return said
 
     def read_by(self, letters: Sequence[str], *, run: str) -> Exchanges:

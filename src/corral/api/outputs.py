@@ -86,6 +86,7 @@ class Outputs(Room):
                 f"The output of {run_id} was deleted ({row.reason}); `corral show {run_id}` has "
                 "what else is known.",
                 id=run_id,
+                reason="deleted",
             )
         # A machine may have been renamed since; what is in this home's own folder is of that run.
         if row.folder is not None and (
@@ -255,7 +256,12 @@ class Outputs(Room):
             )
         else:
             why = f"its files are gone; put them into {row.folder} from a copy of it. {after}"
-        return NotFound(f"There is no {what} of {row.id}: {why}", id=row.id, host=row.host)
+        return NotFound(
+            f"There is no {what} of {row.id}: {why}",
+            id=row.id,
+            host=row.host,
+            reason="files_missing",
+        )
 
 
 # -- files that come into a store -----------------------------------------------------------------

@@ -408,5 +408,6 @@ class Races(Room):
                 f"The worktrees of {race.id} are on {race.host}; do it there.",
                 id=race.id,
                 host=race.host,
+                reason="other_host",
             )
         return race

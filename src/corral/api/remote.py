@@ -54,13 +54,18 @@ class Remote(Corral):
         raise Refused("A token says who acts; open the store with another one.")
 
     def transaction(self) -> AbstractContextManager[Tx]:
-        raise Refused("A transaction is open only where the store is; call one operation.")
+        raise Refused(
+            "A transaction is open only where the store is; call one operation.",
+            reason="local_only",
+        )
 
     def spare_connections(self) -> None:
         """The daemon holds the connections to the server."""
 
     def listening(self) -> AbstractContextManager[Listener]:
-        raise Refused("Wake-ups come only where the store is; use events.follow.")
+        raise Refused(
+            "Wake-ups come only where the store is; use events.follow.", reason="local_only"
+        )
 
     @contextmanager
     def telling(self, tell: Tell) -> Iterator[None]:
@@ -71,7 +76,10 @@ class Remote(Corral):
             self._wire.tell = before
 
     def keep_shapes(self) -> None:
-        raise Refused("Words are kept as they are only where the store is; write them there.")
+        raise Refused(
+            "Words are kept as they are only where the store is; write them there.",
+            reason="local_only",
+        )
 
     def writing_within(self, seconds: float) -> AbstractContextManager[None]:
         return nullcontext()  # the server waits
@@ -113,7 +121,9 @@ class RemoteRoom:
     def _refuse(self, verb: str) -> NoReturn:
         name = f"{self._attribute}.{verb}"
         if name in LOCAL:
-            raise Refused(f"{name} can only be called where the store is: {LOCAL[name]}.")
+            raise Refused(
+                f"{name} can only be called where the store is: {LOCAL[name]}.", reason="local_only"
+            )
         raise AttributeError(name)
 
     def _method(self, call: Call) -> Callable[..., Any]:
@@ -295,7 +305,8 @@ def _sent(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str
     given = dict(zip(call.positional, args, strict=False)) | kwargs
     if given.pop("claimed", False):
         raise Refused(
-            "A run is begun where the store is; type this there, or begin it from the dashboard."
+            "A run is begun where the store is; type this there, or begin it from the dashboard.",
+            reason="local_only",
         )
     known = {field.name: field for field in call.fields}
     sent: dict[str, Any] = {}

@@ -284,6 +284,7 @@ class Runs(Room):
             raise Conflict(
                 f"{live[0].id} is {live[0].state}; stop it first (`corral stop {live[0].id}`).",
                 id=live[0].id,
+                reason="run_active",
             )
         deleted = 0
         while page := self.list(project=whole, limit=200).items:

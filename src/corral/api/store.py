@@ -184,6 +184,7 @@ class Store(Room):
                 f"Still running, and unknown to the back-up: {', '.join(going[:3])}{others}; wait "
                 f"until that is over, or stop it (`corral stop {going[0]}`).",
                 runs=going,
+                reason="runs_active",
             )
 
     def move(self, url: str, *, told: Told | None = None) -> "Moved":

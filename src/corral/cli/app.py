@@ -388,7 +388,10 @@ def sure(question: str) -> None:
     if not os.isatty(0):
         from corral.kernel.errors import Refused
 
-        raise Refused(f"{question} Nobody is there to answer; say --yes if you are sure.")
+        raise Refused(
+            f"{question} Nobody is there to answer; say --yes if you are sure.",
+            reason="not_confirmed",
+        )
     click.confirm(question, abort=True, err=True)
 
 

@@ -11,7 +11,11 @@ def agent(given: str | None) -> str | None:
     """
     own = config.agent_name()
     if own is not None and given is not None and given != own:
-        raise Refused(f"You are {own}, and cannot speak as {given}; leave --agent out.", agent=own)
+        raise Refused(
+            f"You are {own}, and cannot speak as {given}; leave --agent out.",
+            agent=own,
+            reason="other_agent",
+        )
     return given or own
 
 

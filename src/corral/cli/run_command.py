@@ -68,6 +68,7 @@ def _keeper() -> StartingKeeper:
         raise Refused(
             f"No process could be started for the run ({error.strerror}), and nothing was begun; "
             "try again when fewer are going.",
+            reason="not_started",
         ) from None
 
 
@@ -86,7 +87,8 @@ def _leave(app: App, wish: dict[str, Any], keeper: StartingKeeper) -> int:
 def lost(run: str) -> Refused:
     """What to say of a keeper that ended without a word."""
     return Refused(
-        f"The keeper of {run} ended without a word; `corral ps -a` tells what is known of it."
+        f"The keeper of {run} ended without a word; `corral ps -a` tells what is known of it.",
+        reason="supervisor_lost",
     )
 
 

@@ -53,7 +53,9 @@ def read_list(file: str) -> Any:
     try:
         return _plain_values(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # a 99th month, say
-        raise Invalid(f"{file} is neither JSON nor YAML: {_said_of_yaml(error)}.") from None
+        raise Invalid(
+            f"{file} is neither JSON nor YAML: {_said_of_yaml(error)}.", reason="not_json_or_yaml"
+        ) from None
 
 
 def _said_of_yaml(error: Exception) -> str:

@@ -25,6 +25,7 @@ def connect(
         if not rest.startswith("/") or len(rest) < 2 or "\0" in rest:
             raise Invalid(
                 "That URL names no file; write sqlite:///relative.db or sqlite:////absolute.db.",
+                reason="bad_url",
             )
         from corral.db.sqlite import SqliteDatabase
 
@@ -47,4 +48,5 @@ def connect(
     raise Invalid(
         "That is no store's URL; write sqlite:///relative.db, sqlite:////absolute.db, "
         "postgresql://user@host/database, or http://host:port of a daemon.",
+        reason="bad_url",
     )

@@ -48,7 +48,8 @@ def check_backup(path: Path) -> None:
             _refuse_strange(file, path)
             if version > AWAY and _phase(file) != "gone":  # then it holds all that it had
                 raise Invalid(
-                    f"{path} holds half of a store that is moved there; take another one."
+                    f"{path} holds half of a store that is moved there; take another one.",
+                    reason="half_moved",
                 )
             if file.execute("PRAGMA quick_check(1)").fetchall() != [("ok",)]:
                 raise _unsound(path)
@@ -60,7 +61,9 @@ def check_backup(path: Path) -> None:
 
 def _unsound(path: Path) -> Invalid:
     return Invalid(
-        f"{path} is no sound back-up of a Corral store; take another one.", path=str(path)
+        f"{path} is no sound back-up of a Corral store; take another one.",
+        path=str(path),
+        reason="damaged",
     )
 
 
@@ -77,6 +80,7 @@ def _refuse_strange(file: apsw.Connection, path: Path) -> None:
     raise Invalid(
         f"{path} cannot be restored as it is ({told(strange)}); {repair}, else take another one.",
         path=str(path),
+        reason="foreign_schema",
     )
 
 

@@ -73,6 +73,7 @@ class MoveTarget:
                     f"{self.target.url} is not empty: it has rows in {table.name}. Give the URL of "
                     "a new store.",
                     table=table.name,
+                    reason="not_empty",
                 )
         self._enter(tx)
 
@@ -166,6 +167,7 @@ def void_target(target: Database, move: str) -> None:
         f"Cannot cancel the move: {target.pointer} is complete and in use. Finish it with "
         f"`corral db move {target.pointer}`.",
         url=target.pointer,
+        reason="already_moved",
     )
 
 

@@ -40,7 +40,7 @@ def run_query(
             "Only reading is allowed here; change things by Corral's own commands."
         ) from None
     except (psycopg.ProgrammingError, psycopg.DataError) as error:
-        raise Invalid(f"The query is wrong: {first_line(error)}.") from None
+        raise Invalid(f"The query is wrong: {first_line(error)}.", reason="bad_query") from None
     return Table(columns, rows[:limit], truncated=len(rows) > limit)
 
 
@@ -169,7 +169,8 @@ def made_until(database: Database, version: int) -> Shape:
     except pg.InsufficientPrivilege:
         raise Refused(
             "Whether it is what the migrations make was not looked at: that takes temporary "
-            "tables; let the user make some (GRANT TEMPORARY ON DATABASE)."
+            "tables; let the user make some (GRANT TEMPORARY ON DATABASE).",
+            reason="no_temporary_tables",
         ) from None
     except psycopg.Error as error:
         raise translate(error, database.url) from error

@@ -128,7 +128,8 @@ class PostgresConnections(Database):
         except psycopg.ProgrammingError:
             # The driver's message is not repeated: it quotes the URL, perhaps with a password.
             raise Invalid(
-                "The store's URL is invalid. Expected a URL like postgresql://user@host/database."
+                "The store's URL is invalid. Expected a URL like postgresql://user@host/database.",
+                reason="bad_url",
             ) from None
         except psycopg.Error as error:
             raise unreachable(self.url, error) from error

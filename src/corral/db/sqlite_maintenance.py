@@ -215,7 +215,7 @@ def run_query(connection: apsw.Connection, sql: str, *, limit: int, timeout_ms: 
     except UnicodeDecodeError:
         raise Invalid("The answer holds text that is not UTF-8; ask for hex(…).") from None
     except apsw.SQLError as error:
-        raise Invalid(f"The query is wrong: {error}.") from None
+        raise Invalid(f"The query is wrong: {error}.", reason="bad_query") from None
     if not columns:
         raise Invalid("The query is empty; write a SELECT.")
     return Table(columns, rows[:limit], truncated=len(rows) > limit)

@@ -55,7 +55,10 @@ def alone(database: Database, what_then: str = WAIT) -> Iterator[None]:
     """Held by whoever moves a store, from or to where it is, or gives its move up."""
     with database.moving() as held:
         if not held:
-            raise Refused(f"Another process moves {database.url} at this moment; {what_then}.")
+            raise Refused(
+                f"Another process moves {database.url} at this moment; {what_then}.",
+                reason="move_running",
+            )
         yield
 
 
@@ -74,6 +77,7 @@ def _on_its_way(found: Relocation) -> Refused:
         f"This store is on its way to {found.url}; finish that with `corral db move {found.url}`, "
         "or give it up with `corral db move --cancel`.",
         url=found.url,
+        reason="move_unfinished",
     )
 
 
@@ -88,7 +92,10 @@ class Move:
             self.target = open_target()
             held.callback(lambda: self.target.close())
             if self._is_itself:
-                raise Invalid(f"{source.url} is where the store is already; give another URL.")
+                raise Invalid(
+                    f"{source.url} is where the store is already; give another URL.",
+                    reason="same_store",
+                )
             held.enter_context(alone(self.target, _ANOTHER_NAME))
             self._held = held.pop_all()
         try:
@@ -234,6 +241,7 @@ class Move:
                 "or they differ; nothing was switched. `corral db move --cancel` lets this store "
                 "go on, then move it again.",
                 table=table,
+                reason="rows_differ",
             )
         return found.rows
 

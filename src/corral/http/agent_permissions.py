@@ -107,7 +107,9 @@ def _project_of(store: Corral, attribute: str, named: Any, project: str) -> str 
 
 def _check_project(who: Who, project: str | None) -> None:
     if who.project_id is not None and project not in (None, who.project_id):
-        raise Refused(f"The token {who.name} is for another project.", project=project)
+        raise Refused(
+            f"The token {who.name} is for another project.", project=project, reason="other_project"
+        )
 
 
 def _own_run(store: Corral, who: Who, run: str) -> None:

@@ -273,7 +273,11 @@ def _find(parts: list[str], asks: bool) -> tuple[Call, str | None]:
 def _nothing_there(parts: list[str]) -> NotFound:
     name = f"{parts[0]}.{parts[-1]}" if len(parts) > 1 else ""
     if name in LOCAL:
-        return NotFound(f"{name} can only be called where the store is: {LOCAL[name]}.", call=name)
+        return NotFound(
+            f"{name} can only be called where the store is: {LOCAL[name]}.",
+            call=name,
+            reason="local_only",
+        )
     if name in STREAMS:
         return NotFound(f"{name} is {STREAMS[name]} here.", call=name)
     hint = "GET /api/docs lists what there is"

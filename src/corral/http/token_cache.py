@@ -43,7 +43,11 @@ class Callers:
             who = self._store.tokens.check(secret)
         except Refused as error:
             raise Problem(
-                401, "unauthenticated", error.message, headers={"www-authenticate": "Bearer"}
+                401,
+                "unauthenticated",
+                error.message,
+                headers={"www-authenticate": "Bearer"},
+                reason=error.details.get("reason"),
             ) from None
         good_for = SECONDS
         if who.expires_at is not None:

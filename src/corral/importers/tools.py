@@ -36,6 +36,7 @@ def check_is_of(foreign: Foreign, tool: Tool, signature: Mapping[str, Sequence[s
         raise Invalid(
             f"{foreign.path} is a store of Corral itself; bring it in with `corral db restore`.",
             path=str(foreign.path),
+            reason="corral_store",
         )
     others = [name for name in NAMES if _fits(foreign, tool_of(name).signature)]
     if others:
@@ -44,6 +45,7 @@ def check_is_of(foreign: Foreign, tool: Tool, signature: Mapping[str, Sequence[s
             f"run `corral import {others[0]} {foreign.path}`.",
             path=str(foreign.path),
             looks_like=others[0],
+            reason="other_tool",
         )
     wanted = ", ".join(signature)
     found = ", ".join(sorted(foreign.tables)[:8]) or "none"
@@ -51,6 +53,7 @@ def check_is_of(foreign: Foreign, tool: Tool, signature: Mapping[str, Sequence[s
         f"{foreign.path} is no database of {tool.name}: that has the tables {wanted}, and this "
         f"one has {found}.",
         path=str(foreign.path),
+        reason="unknown_schema",
     )
 
 

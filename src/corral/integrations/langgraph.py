@@ -143,7 +143,9 @@ class CorralSaver(BaseCheckpointSaver[int]):
         thread, ns = _place(config)
         id = get_checkpoint_id(config)
         if id is None:
-            raise Invalid("Writes belong to a checkpoint; name it in the config.")
+            raise Invalid(
+                "Writes belong to a checkpoint; name it in the config.", reason="checkpoint_missing"
+            )
         self._store.checkpoints.put_writes(
             thread,
             id,
@@ -177,7 +179,10 @@ class CorralSaver(BaseCheckpointSaver[int]):
         """Keep the latest checkpoint of each namespace, and those that its state is built from;
         or, with the strategy `delete`, none."""
         if strategy not in ("keep_latest", "delete"):
-            raise Invalid(f"{strategy!r} is no way to prune; say keep_latest or delete.")
+            raise Invalid(
+                f"{strategy!r} is no way to prune; say keep_latest or delete.",
+                reason="unknown_strategy",
+            )
         for thread in map(str, thread_ids):
             if strategy == "delete":
                 self.delete_thread(thread)
@@ -263,7 +268,10 @@ def _place(config: RunnableConfig) -> tuple[str, str]:
     """The thread that a config names, and the part of it."""
     named = config["configurable"]
     if named.get("thread_id") in (None, ""):
-        raise Invalid('The config names no thread; give {"configurable": {"thread_id": "…"}}.')
+        raise Invalid(
+            'The config names no thread; give {"configurable": {"thread_id": "…"}}.',
+            reason="thread_missing",
+        )
     return str(named["thread_id"]), str(named.get("checkpoint_ns") or "")
 
 

@@ -76,6 +76,7 @@ def id_range(prefix: str, typed: str) -> IdRange:
             f"{typed!r} is no id of this kind; such ids look like {prefix}_ and up to {LENGTH} "
             "letters and digits.",
             value=typed,
+            reason="bad_id",
         )
     low = f"{prefix}_{tail}"
     return IdRange(low, low + "~")  # "~" sorts after every character of the alphabet
@@ -89,5 +90,6 @@ def number_of(prefix: str, typed: str | int) -> int:
         raise Invalid(
             f"{str(typed)!r} is no id of this kind; such ids look like {prefix}_184{shown}.",
             value=str(typed),
+            reason="bad_id",
         )
     return int(digits)

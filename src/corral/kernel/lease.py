@@ -31,6 +31,7 @@ def taken_over(thing: str, *, yours: int, found: int, owner: str | None) -> Held
             fence=found,
             yours=yours,
             owner=owner,
+            reason="never_claimed",
         )
     by = f" by {owner}" if owner else ""
     return Held(
@@ -39,4 +40,5 @@ def taken_over(thing: str, *, yours: int, found: int, owner: str | None) -> Held
         fence=found,
         yours=yours,
         owner=owner,
+        reason="taken_over",
     )

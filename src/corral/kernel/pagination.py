@@ -51,6 +51,7 @@ def decode_cursor(cursor: str | None, *defaults: str | int) -> list[Any]:
             f"{cursor!r} is no cursor of this list; take `next` of a page of the same "
             "list, or leave it out to begin at its start.",
             value=cursor,
+            reason="bad_cursor",
         )
     return key
 

@@ -55,6 +55,7 @@ def no_place(field: str) -> Invalid:
         f"The {field} holds what looks like a secret, so nothing was kept; leave it out. "
         "`corral secret set` keeps a secret, or says where it is, and gives it a name.",
         field=field,
+        reason="looks_like_a_secret",
     )
 
 

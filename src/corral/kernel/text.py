@@ -28,9 +28,9 @@ _encode = msgspec.json.Encoder().encode
 def clean_text(value: str, what: str, *, most: int = MAX_TEXT) -> str:
     """`value` itself, or Invalid when it is empty, too long, or not storable."""
     if not value:
-        raise Invalid(f"{what} is empty; give it some text.", field=what)
+        raise Invalid(f"{what} is empty; give it some text.", field=what, reason="empty")
     if "\0" in value:
-        raise Invalid(f"{what} holds a NUL byte; remove it.", field=what)
+        raise Invalid(f"{what} holds a NUL byte; remove it.", field=what, reason="nul_byte")
     size = len(value) if value.isascii() else len(encode_text(value, what))
     if size > most:
         raise Invalid(
@@ -39,6 +39,7 @@ def clean_text(value: str, what: str, *, most: int = MAX_TEXT) -> str:
             field=what,
             size=size,
             limit=most,
+            reason="too_long",
         )
     return value
 
@@ -52,10 +53,11 @@ def command_words(command: str) -> list[str]:
         words = shlex.split(command)
     except ValueError as error:
         raise Invalid(
-            f"The command cannot be split into words: {error}. Correct its quotes."
+            f"The command cannot be split into words: {error}. Correct its quotes.",
+            reason="bad_quotes",
         ) from None
     if not words:
-        raise Invalid("The command is empty; give a program.")
+        raise Invalid("The command is empty; give a program.", reason="empty")
     return words
 
 
@@ -89,7 +91,9 @@ def encode_text(value: str, what: str) -> bytes:
     try:
         return value.encode()
     except UnicodeEncodeError:
-        raise Invalid(f"{what} is not valid UTF-8; convert it first.", field=what) from None
+        raise Invalid(
+            f"{what} is not valid UTF-8; convert it first.", field=what, reason="not_utf8"
+        ) from None
 
 
 def convert(value: Any, kind: type[T], **options: Any) -> T:
@@ -119,11 +123,17 @@ def encode_json(value: Any, what: str, *, most: int = MAX_BODY) -> str:
             field=what,
             size=len(encoded),
             limit=most,
+            reason="too_long",
         )
     if len(encoded) > MAX_DEPTH and is_too_deep(encoded):
-        raise Invalid(f"{what} is nested too deeply; flatten it.", field=what, limit=MAX_DEPTH)
+        raise Invalid(
+            f"{what} is nested too deeply; flatten it.",
+            field=what,
+            limit=MAX_DEPTH,
+            reason="nested_too_deeply",
+        )
     if b"\\u0000" in encoded and _any(value, lambda part: isinstance(part, str) and "\0" in part):
-        raise Invalid(f"{what} holds a NUL byte; remove it.", field=what)
+        raise Invalid(f"{what} holds a NUL byte; remove it.", field=what, reason="nul_byte")
     if b"null" in encoded and _holds_no_number(value):
         raise Invalid(f"{what} holds a number that JSON does not have; leave it out.", field=what)
     return encoded.decode()

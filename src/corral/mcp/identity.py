@@ -63,7 +63,8 @@ class Caller(msgspec.Struct, frozen=True):
         if self.works_in is None:
             raise Refused(
                 "It is not known which project you work in; start the agent in a project's "
-                "directory (`corral project register`), or call /mcp?project=ID."
+                "directory (`corral project register`), or call /mcp?project=ID.",
+                reason="project_unknown",
             )
         return self.works_in.id
 
@@ -88,7 +89,8 @@ def from_token(store: "Corral", who: "Who", asked: dict[str, str]) -> Caller:
     if who.agent is None:
         raise Refused(
             f"The token {who.name} is no agent's; make one with `corral token create NAME --agent "
-            "AGENT`."
+            "AGENT`.",
+            reason="no_agent",
         )
     caller = _caller(
         store,
@@ -100,7 +102,8 @@ def from_token(store: "Corral", who: "Who", asked: dict[str, str]) -> Caller:
     )
     if who.project_id is not None and caller.project != who.project_id:
         raise Refused(
-            f"The token {who.name} is for the project {who.project_id}, not for {caller.project}."
+            f"The token {who.name} is for the project {who.project_id}, not for {caller.project}.",
+            reason="other_project",
         )
     return caller
 
@@ -121,12 +124,18 @@ def _caller(
     if run is not None:
         found = store.runs.get(run)
         if found.agent_id != agent.id:
-            raise Refused(f"{found.id} is not a run of {agent.name}.", run=found.id)
+            raise Refused(
+                f"{found.id} is not a run of {agent.name}.", run=found.id, reason="other_run"
+            )
         run, session, named = found.id, session or found.session_id, named or found.project_id
     if session is not None:
         held = store.sessions.get(session)
         if held.agent_id != agent.id:
-            raise Refused(f"{held.id} is not a session of {agent.name}.", session=held.id)
+            raise Refused(
+                f"{held.id} is not a session of {agent.name}.",
+                session=held.id,
+                reason="other_session",
+            )
         session, named = held.id, named or held.project_id
     works_in = store.projects.get(named) if named is not None else None
     if works_in is None and cwd is not None:

@@ -48,7 +48,11 @@ def scope_of(scope: str | None) -> dict[str, Any]:
     if scope in (None, EVERYONE):
         return {"everyone": True} if scope else {}
     if kind not in ("project", "agent") or not name:
-        raise Invalid(f"{scope!r} is none of everyone, project:ID and agent:NAME.", scope=scope)
+        raise Invalid(
+            f"{scope!r} is none of everyone, project:ID and agent:NAME.",
+            scope=scope,
+            reason="unknown_scope",
+        )
     return {kind: name}
 
 

@@ -37,6 +37,7 @@ def find(kind: str) -> type[Adapter]:
             f"The kind of channel {kind!r} is brought by {entry.value}, which cannot be loaded "
             f"({type(error).__name__}: {error}); repair or remove that package.",
             kind=kind,
+            reason="plugin_not_loadable",
         ) from None
     return loaded
 
@@ -65,6 +66,7 @@ def _check_names(kind: str, what: str, known: Mapping[str, bool], given: set[str
         raise Invalid(
             f"A channel of kind {kind} needs the {what} {', '.join(missing)}; give it with {how}.",
             missing=missing,
+            reason="missing_option",
         )
     if strange := sorted(given - allowed):
         takes = ", ".join(sorted(allowed)) or "none"

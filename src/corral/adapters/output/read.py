@@ -107,6 +107,7 @@ class Output:
             raise NotFound(
                 f"There is no output in {self._path.parent}; it was removed, or has not begun.",
                 folder=str(self._path.parent),
+                reason="no_output",
             )
         return found
 

@@ -101,7 +101,9 @@ def seal(
     except FileNotFoundError:
         if there is None:
             raise NotFound(
-                f"There is no output in {folder}; somebody removed it.", folder=str(folder)
+                f"There is no output in {folder}; somebody removed it.",
+                folder=str(folder),
+                reason="no_output",
             ) from None
         return there
     part = sealed.with_name(f"{sealed.name}.part")
@@ -128,6 +130,8 @@ def seal(
             f"The output in {folder} could not be sealed ({error.strerror}) and stays as it is; "
             "make room and try again.",
             folder=str(folder),
+            error=error.strerror,
+            reason="not_sealed",
         ) from error
     finally:
         os.close(descriptor)

@@ -96,6 +96,7 @@ def permissions(ask: Ask) -> list[str]:
             "claude does not accept --yes all as root. Use --yes edit and --yes run, run it as "
             "another user or in a sandbox, or set IS_SANDBOX=1 on a machine made for it.",
             provider="claude",
+            reason="root_without_sandbox",
         )
     args = ["--dangerously-skip-permissions"] if "all" in ask.approvals else []
     allowed = [*ask.allow, *([f"mcp__{tools.NAME}"] if ask.tools else [])]

@@ -220,7 +220,11 @@ def session_of(ask: Ask) -> str | None:
     """The conversation's id, fit for a command line: an agent's own output may have named it."""
     if ask.session is None:
         if ask.resume:
-            raise Invalid("To resume, name the session; or take the latest one.", field="session")
+            raise Invalid(
+                "To resume, name the session; or take the latest one.",
+                field="session",
+                reason="session_missing",
+            )
         return None
     if not SESSION.fullmatch(ask.session):
         raise Invalid(
@@ -238,4 +242,5 @@ def refuse_denials(name: str, ask: Ask) -> None:
             "provider.",
             provider=name,
             deny=list(ask.deny),
+            reason="denials_unsupported",
         )

@@ -29,7 +29,9 @@ def names() -> list[str]:
 def find(name: str) -> "Provider":
     if name not in PROGRAMS:
         raise NotFound(
-            f"There is no provider {name!r}; take one of {', '.join(PROGRAMS)}.", provider=name
+            f"There is no provider {name!r}; take one of {', '.join(PROGRAMS)}.",
+            provider=name,
+            reason="unknown_provider",
         )
     module = import_module(f"corral.adapters.providers.{name}")
     provider: Provider = module.PROVIDER

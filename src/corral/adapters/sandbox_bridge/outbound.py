@@ -57,7 +57,11 @@ class Torn(Exception):
 
 
 class Damaged(Exception):
-    """It is no file that the inside could have written; the argument says why."""
+    """The agent's program cannot have written this file. `details["reason"]` is the cause."""
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.details = {"reason": reason}
 
 
 def stamp(folder: Folder) -> tuple[int, int, int] | None:
@@ -115,19 +119,19 @@ def read(folder: Folder, *, taken: int, above: int) -> Snapshot:
     if not data:
         return Snapshot([], [], frozenset(), {}, {})
     if data[:16] != b"SQLite format 3\0":
-        raise Damaged("it is no SQLite database")
+        raise Damaged("it is no SQLite database", "not_sqlite")
     if data[18:20] != b"\1\1":
-        raise Damaged("it is not in rollback-journal mode")
+        raise Damaged("it is not in rollback-journal mode", "journal_mode")
     try:
         with _opened(data) as connection:
             _check_schema(connection)
             return _told(connection, taken, max(taken, above))
     except apsw.InterruptError:
-        raise Damaged("reading it takes for ever") from None
+        raise Damaged("reading it takes for ever", "too_slow") from None
     except apsw.Error as error:
-        raise Damaged(f"it cannot be read ({type(error).__name__})") from None
+        raise Damaged(f"it cannot be read ({type(error).__name__})", "unreadable") from None
     except UnicodeDecodeError:
-        raise Damaged("it holds text that is not UTF-8") from None
+        raise Damaged("it holds text that is not UTF-8", "not_utf8") from None
 
 
 # -- the bytes ------------------------------------------------------------------------------------
@@ -142,20 +146,21 @@ def _bytes_of(folder: Folder) -> bytes:
     except OSError as error:
         link = error.errno in (errno.ELOOP, errno.EMLINK)
         raise Damaged(
-            "it is a link" if link else f"it cannot be opened: {error.strerror}"
+            "it is a link" if link else f"it cannot be opened: {error.strerror}",
+            "symlink" if link else "unreadable",
         ) from None
     try:
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode):
-            raise Damaged("it is no plain file")
+            raise Damaged("it is no plain file", "not_a_file")
         if found.st_nlink != 1:
-            raise Damaged("it has several names")
+            raise Damaged("it has several names", "hard_linked")
         _lock(handle)
         if _is_torn(folder, handle):
             raise Torn
         size = os.fstat(handle).st_size
         if size > MOST_BYTES:
-            raise Damaged(f"it has more than {MOST_BYTES:,} bytes")
+            raise Damaged(f"it has more than {MOST_BYTES:,} bytes", "too_large")
         return _read(handle, size)
     finally:
         os.close(handle)  # the locks go with it
@@ -243,18 +248,18 @@ def _check_schema(connection: apsw.Connection) -> None:
         "SELECT type, name, hex(substr(sql, 1, 12)) FROM sqlite_schema LIMIT 100"
     ).fetchall()
     if len(found) >= 100:
-        raise Damaged("it has too many tables")
+        raise Damaged("it has too many tables", "too_many_tables")
     kinds = {name: (kind, sql) for kind, name, sql in found}
     if any(kind not in ("table", "index") for kind, _ in kinds.values()):
-        raise Damaged("it has triggers or views")
+        raise Damaged("it has triggers or views", "triggers_or_views")
     for table, columns in TABLES.items():
         kind, sql = kinds.get(table, (None, None))
         if kind != "table" or sql != _TABLE:
-            raise Damaged(f"its table {table} is missing, or is none")
+            raise Damaged(f"its table {table} is missing, or is none", "missing_table")
         told = connection.execute(f"PRAGMA table_xinfo({table})").fetchall()
         names = " ".join(str(column[1]) for column in told)
         if names != columns or any(column[6] for column in told):
-            raise Damaged(f"its table {table} has other columns")
+            raise Damaged(f"its table {table} has other columns", "other_columns")
 
 
 def _blob(column: str, most: int) -> str:
@@ -278,13 +283,13 @@ def _told(connection: apsw.Connection, taken: int, above: int) -> Snapshot:
     old: set[str] = set()
     for count, (seq, *values) in enumerate(read):
         if count >= MOST_ROWS:
-            raise Damaged(f"it has more than {MOST_ROWS:,} messages")
+            raise Damaged(f"it has more than {MOST_ROWS:,} messages", "too_many_rows")
         try:
             id = _text(values[0]) or ""
         except ValueError:
             id = ""
         if not _ID.fullmatch(id):
-            raise Damaged("a message has an id that nobody inside makes")
+            raise Damaged("a message has an id that nobody inside makes", "bad_id")
         why = _strangeness(seq, above)
         try:
             if why is None and seq <= taken:
@@ -297,7 +302,7 @@ def _told(connection: apsw.Connection, taken: int, above: int) -> Snapshot:
             strange.append(Strange(id, why))
     ids = [row.id for row in rows] + [each.id for each in strange]
     if len({*ids, *old}) != len(ids) + len(old) or len({row.seq for row in rows}) != len(rows):
-        raise Damaged("it has an id or a number twice")
+        raise Damaged("it has an id or a number twice", "duplicate")
     return Snapshot(
         sorted(rows, key=lambda row: row.seq),
         strange,

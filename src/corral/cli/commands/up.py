@@ -33,7 +33,8 @@ def command(app: App, /, foreground: bool, install: bool, uninstall: bool, **giv
     if (whole := app.store_here.db.part_of) is not None and not uninstall:
         raise Refused(
             f"{app.store_here.db.url} is an export of a project, to be looked at; bring up "
-            f"{whole}, or bring it into a new store with `corral db restore`."
+            f"{whole}, or bring it into a new store with `corral db restore`.",
+            reason="project_export",
         )
     if install or uninstall:
         return _service(app, options, install=install)

@@ -104,7 +104,9 @@ def get(tx: Tx, agent: str) -> Agent:
     found = tx.one(sql.BY_NAME, name=clean_text(agent, "The agent", most=MAX_NAME))
     if found is None:
         raise NotFound(
-            f"There is no agent {agent!r}; `corral agent list` shows all there are.", name=agent
+            f"There is no agent {agent!r}; `corral agent list` shows all there are.",
+            name=agent,
+            reason="unknown_agent",
         )
     return found
 
@@ -246,6 +248,7 @@ def revoke(tx: Tx, agent: str, tool: str) -> Grant:
             f"{agent} has no rule for {tool!r}; `corral agent show {agent}` lists its rules.",
             agent_id=id,
             tool=tool,
+            reason="unknown_rule",
         )
     tx.note("agent", "revoke", id, data={"tool": tool})
     return gone
@@ -299,6 +302,7 @@ def _check_provider(content: Content) -> None:
             f"There is no provider {content.provider!r}; take one of "
             f"{', '.join(registry.names())}, or give any program as the command.",
             provider=content.provider,
+            reason="unknown_provider",
         )
 
 

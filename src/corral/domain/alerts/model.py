@@ -117,4 +117,5 @@ def _check_command(target: str) -> None:
                 f"No shell reads the command, so {word} would be a word like any other; "
                 "write sh -c '…' around it.",
                 target=target,
+                reason="shell_syntax",
             )

@@ -138,7 +138,7 @@ def test(tx: Tx, id: str) -> Letter:
     """Put a letter that only says that the alert works, ahead of all that waits to be told."""
     alert = get(tx, id)
     if alert.ended_at is not None:
-        raise Refused(f"{alert.id} was removed; add it anew.", id=alert.id)
+        raise Refused(f"{alert.id} was removed; add it anew.", id=alert.id, reason="removed")
     body = {"alert": alert.id, "kind": "test", "subject": alert.id, "at": tx.now}
     return mail.put(tx, alert.test_mailbox, body, project=alert.project_id)
 

@@ -428,6 +428,7 @@ def _refusal(tx: Tx, budget: Budget, wanted: int) -> Refused:
         reserved_micros=budget.reserved_micros,
         left_micros=left,
         wanted_micros=wanted,
+        reason="budget_spent",
     )
 
 

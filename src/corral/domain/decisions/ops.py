@@ -229,6 +229,7 @@ def _refuse_late(found: Decision) -> NoReturn:
         id=found.id,
         found=found.state,
         decided_by=found.decided_by,
+        reason="too_late",
     )
 
 

@@ -247,7 +247,9 @@ def _mine(tx: Tx, delegation: str, agent: str | None) -> Delegation:
     speaker = _speaker(tx, agent)
     if speaker.startswith("agent:") and speaker != found.to_mailbox:
         raise Refused(
-            f"{found.id} was handed to {found.to_mailbox}, not to {speaker}.", id=found.id
+            f"{found.id} was handed to {found.to_mailbox}, not to {speaker}.",
+            id=found.id,
+            reason="other_delegate",
         )
     if found.task_id is not None and found.state is S.ACTIVE:
         raise Refused(

@@ -214,6 +214,7 @@ def require_member(tx: Tx, group: Group, member: str) -> Member:
             f"{member} is not in {group.name}; join it first (`corral group join {group.name}`).",
             group=group.id,
             member=member,
+            reason="not_a_member",
         )
     return found
 

@@ -49,7 +49,11 @@ def _about_agent(tx: Tx, who: Asking, given: CreateAgent) -> str:
     except NotFound:
         pass
     else:
-        raise Conflict(f"There is an agent {given.name} already ({found.id}).", id=found.id)
+        raise Conflict(
+            f"There is an agent {given.name} already ({found.id}).",
+            id=found.id,
+            reason="name_taken",
+        )
     clean_text(given.instructions, "The instructions", most=MAX_TEXT)
     like = who.agent
     return (
@@ -95,7 +99,8 @@ def _about_task(tx: Tx, who: Asking, given: ScheduleTask) -> str:
     check_script(given.script, None)
     if given.script and _box_of(tx, who) != "off":
         raise Refused(
-            f"{who.agent.name} is boxed, and a script would run outside of its box; leave it out."
+            f"{who.agent.name} is boxed, and a script would run outside of its box; leave it out.",
+            reason="sandboxed",
         )
     if (given.cron is None) == (given.every_seconds is None):
         raise Invalid("Say when: cron, or every_seconds.")

@@ -75,7 +75,10 @@ def ask(
     _check_open(f"{effect}\n{getattr(given, 'reason', '')}")
     standing = _standing(tx, whose, action, given)
     if standing is False:
-        raise Refused(f"A rule forbids {whose.name} to {what.asks.format(**_named(given))}.")
+        raise Refused(
+            f"A rule forbids {whose.name} to {what.asks.format(**_named(given))}.",
+            reason="denied_by_rule",
+        )
     if tx.value(sql.COUNT_WAITING, agent_id=whose.id) >= MAX_OPEN:
         raise Refused(
             f"{whose.name} has {MAX_OPEN} requests waiting; wait for them (`corral request list`).",
@@ -114,7 +117,8 @@ def _parsed(action: str, arguments: dict[str, Any]) -> tuple[Action, Any]:
     except msgspec.ValidationError as error:
         names = ", ".join(what.takes.__struct_fields__)
         raise Invalid(
-            f"{action} cannot be asked for like that: {error}; it takes {names}."
+            f"{action} cannot be asked for like that: {error}; it takes {names}.",
+            reason="bad_arguments",
         ) from None
 
 
@@ -205,7 +209,10 @@ def _do(tx: Tx, found: Request, who: Asking, by: str | None) -> Request:
     assert what.do is not None
     # The same as was shown, or not at all: what it is about may have changed meanwhile.
     if what.about(tx, who, given) != found.effect:
-        raise Conflict("what it would do is not any more what was shown; ask anew")
+        raise Conflict(
+            "what it would do is not any more what was shown; ask anew",
+            reason="changed_since_shown",
+        )
     result = what.do(tx, who, given)
     return _end(tx, found, "do", by, result=encode_json(result, "The result"))
 

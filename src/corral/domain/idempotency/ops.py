@@ -31,6 +31,7 @@ def begin(tx: Tx, token_id: str, key: str, fingerprint: str) -> Answer | None:
         raise Conflict(
             f"The Idempotency-Key {key!r} stood for another call; take a new one for this.",
             key=key,
+            reason="key_reused",
         )
     if found.body is None:
         raise Conflict(
@@ -38,6 +39,7 @@ def begin(tx: Tx, token_id: str, key: str, fingerprint: str) -> Answer | None:
             "still has none, look at what it should have done before you make it under a new key.",
             key=key,
             begun_at=found.created_at,
+            reason="still_running",
         )
     return found
 

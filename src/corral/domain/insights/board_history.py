@@ -45,7 +45,11 @@ def moment(tx: Tx, project: str, at: int, *, after: str | None = None, limit: in
     What it costs is the past of the tasks on the page, however long the record is.
     """
     if not 0 < check_int(at, "The moment") <= tx.now:
-        raise Invalid("Nobody knows what comes; ask for a moment that has been.", at=at)
+        raise Invalid(
+            "Nobody knows what comes; ask for a moment that has been.",
+            at=at,
+            reason="in_the_future",
+        )
     project_id = projects.get(tx, project).id
     page = page_of(
         _on_board(tx, project_id, at, decode_cursor(after, 0, ""), check_limit(limit) + 1),

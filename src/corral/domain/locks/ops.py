@@ -121,6 +121,7 @@ def _take(
             path=wanted.path,
             waits=circle.id,
             owner=circle.owner,
+            reason="deadlock",
         )
     return _create(tx, wanted, "ask", lease_until=place_until, held_at=None)
 

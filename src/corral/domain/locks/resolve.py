@@ -83,6 +83,7 @@ def of_owner(tx: Tx, lock: Lock | str, agent: str | None) -> Lock:
             f"{found.id} is the lock of {found.owner}, not of {owner_of(tx, agent)}.",
             id=found.id,
             owner=found.owner,
+            reason="other_owner",
         )
     return found
 
@@ -108,6 +109,7 @@ def lost(tx: Tx, lock: Lock) -> Held:
         path=lock.path,
         fence=lock.fence,
         owner=now_held[0].owner if now_held else None,
+        reason="expired",
     )
 
 
@@ -129,6 +131,7 @@ def held(now: int, path: str, lock: Lock) -> Held:
         locked=lock.path,
         mode=lock.mode,
         until=lock.lease_until,
+        reason="locked",
     )
 
 

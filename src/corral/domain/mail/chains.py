@@ -102,7 +102,7 @@ def too_long(most: int) -> str:
 def check(tx: Tx, chain: Chain | None) -> None:
     """Raise Refused when a letter that continues this chain would exceed the limit."""
     if chain is not None and (most := limit_of(tx, chain)) is not None:
-        raise Refused(too_long(most), limit=most)
+        raise Refused(too_long(most), limit=most, reason="hop_limit")
 
 
 # -- what puts letters later ----------------------------------------------------------------------

@@ -248,6 +248,7 @@ def _check_room(tx: Tx, scope: str, project_id: object) -> None:
             "(`corral note forget`), supersede one, or raise notes.max.",
             scope=scope,
             limit=most,
+            reason="too_many_notes",
         )
 
 

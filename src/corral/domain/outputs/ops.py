@@ -51,6 +51,7 @@ def begin(tx: Tx, run_id: str, *, host: str, folder: str, mode: str = "pipe") ->
             id=run_id,
             host=found.host,
             folder=found.folder,
+            reason="on_other_host",
         )
     return found
 

@@ -64,7 +64,11 @@ def by_dir(tx: Tx, dir: str | Path) -> Project:
     real = real_dir(dir)
     found = tx.one(sql.BY_DIR, dir=real)
     if found is None:
-        raise NotFound(f"{real} is no project yet; run `corral project register {real}`.", dir=real)
+        raise NotFound(
+            f"{real} is no project yet; run `corral project register {real}`.",
+            dir=real,
+            reason="not_registered",
+        )
     return found
 
 

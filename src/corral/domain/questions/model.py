@@ -98,7 +98,9 @@ def check_may_answer(id: str, by: str, *, asker: str, answerers: Sequence[str]) 
     if by in answerers or (not answerers and is_person(by)):
         return
     who = " or ".join(answerers) if answerers else "a person"
-    raise Refused(f"{id} is to be answered by {who}, not by {by}.", id=id, by=by)
+    raise Refused(
+        f"{id} is to be answered by {who}, not by {by}.", id=id, by=by, reason="not_an_answerer"
+    )
 
 
 def check_needed(given: int, answerers: Sequence[str]) -> int:

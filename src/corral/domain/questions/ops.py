@@ -133,6 +133,7 @@ def _vote(tx: Tx, found: Question, said: str, who: str) -> Question:
             "question, and ask anew.",
             id=found.id,
             answer=before.answer,
+            reason="already_answered",
         )
     votes = [*found.votes, Vote(who, said, tx.now)]
     kept: dict[str, Any] = {"votes": encode_json(votes, "The votes")}
@@ -349,6 +350,7 @@ def _refuse_late(found: Question) -> NoReturn:
         found=found.state,
         answer=found.answer,
         answered_by=found.answered_by,
+        reason="too_late",
     )
 
 

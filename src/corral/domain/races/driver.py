@@ -42,7 +42,12 @@ def take(tx: Tx, round_id: str, owner: str, *, gone: str | None = None) -> Round
     )
     if taken is None:
         found = sql.ROUNDS.get(tx, round_id)
-        raise Held(f"{found.id} is driven by {found.owner}.", id=found.id, owner=found.owner)
+        raise Held(
+            f"{found.id} is driven by {found.owner}.",
+            id=found.id,
+            owner=found.owner,
+            reason="other_driver",
+        )
     return whole_round(tx, taken)
 
 

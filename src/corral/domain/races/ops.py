@@ -134,6 +134,7 @@ def check_repository(race: Race) -> None:
             f"{race.id} was imported from another tool and has no repository. Start a new race "
             "with `corral race start`.",
             id=race.id,
+            reason="imported",
         )
 
 
@@ -145,6 +146,7 @@ def _parent(race: Race, from_round: int | None) -> Round:
                 id=race.id,
                 round=each.number,
                 state=each.state,
+                reason="round_open",
             )
     decided = [each for each in race.rounds if each.state is RoundState.COMPLETED]
     if from_round is not None:
@@ -155,6 +157,7 @@ def _parent(race: Race, from_round: int | None) -> Round:
             f"{race.id} has not {which} to go on from; `corral race show {race.id}` shows its "
             "rounds.",
             id=race.id,
+            reason="no_winner",
         )
     return decided[-1]
 
@@ -227,6 +230,7 @@ def _check_count(tx: Tx, race: Race, count: int) -> None:
             f"raise it with `corral setting set races.max_attempts {count}`.",
             attempts=count,
             limit=most,
+            reason="too_many_attempts",
         )
 
 
@@ -252,9 +256,14 @@ def list_races(
 ) -> Page[Race]:
     """Races, newest first: all, those of a project, or those in a state; without their rounds."""
     if project is not None and state is not None:
-        raise Invalid("Ask for the races of a project, or for those in a state, not for both.")
+        raise Invalid(
+            "Ask for the races of a project, or for those in a state, not for both.",
+            reason="project_or_state",
+        )
     if state is not None and state not in RaceState._value2member_map_:
-        raise Invalid(f"{state!r} is none of {', '.join(RaceState)}.", state=state)
+        raise Invalid(
+            f"{state!r} is none of {', '.join(RaceState)}.", state=state, reason="unknown_state"
+        )
     (before,) = decode_cursor(after, LAST_ID)
     given: dict[str, Any] = {}
     if project is not None:

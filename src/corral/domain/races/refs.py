@@ -45,6 +45,7 @@ def find_attempt(race: Race, typed: str | int) -> Attempt:
             f"{race.latest.number}, its latest, or as ROUND.NUMBER, or by its id.",
             id=race.id,
             attempt=text[:MAX_NAME],
+            reason="unknown_attempt",
         )
     return found[0]
 

@@ -50,7 +50,11 @@ def select(
     chosen = _best(found) if attempt is None else find_attempt(found, attempt)
     round = next(each for each in found.rounds if each.id == chosen.round_id)
     if overrule and tx.actor.startswith("agent:"):
-        raise Refused("Only a person overrules gates, judges and choices.", id=found.id)
+        raise Refused(
+            "Only a person overrules gates, judges and choices.",
+            id=found.id,
+            reason="person_required",
+        )
     if chosen.state is not AttemptState.COMPLETED:
         raise Refused(
             f"Attempt {chosen.number} is {chosen.state} and left nothing that can win; retry it "
@@ -58,6 +62,7 @@ def select(
             id=found.id,
             attempt=chosen.id,
             state=chosen.state,
+            reason="attempt_failed",
         )
     if not chosen.can_win and not overrule:
         raise Refused(
@@ -65,6 +70,7 @@ def select(
             "with --overrule.",
             id=found.id,
             attempt=chosen.id,
+            reason="checks_failed",
         )
     if round.state is RoundState.COMPLETED and not overrule:
         raise IllegalMove(
@@ -75,6 +81,7 @@ def select(
             verb="select",
             state=round.state,
             allowed=sql.ROUNDS.moves.allowed_from(round.state),
+            reason="already_decided",
         )
     kept = commit or chosen.commit
     if kept is None:
@@ -111,6 +118,7 @@ def _best(race: Race) -> Attempt:
             f"Look at `corral race show {race.id}`, retry an attempt, or abandon it.",
             id=race.id,
             state=race.latest.state,
+            reason="nothing_to_choose",
         )
     return best[0]
 

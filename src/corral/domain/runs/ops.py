@@ -185,6 +185,7 @@ def fail(tx: Tx, id: str, *, reason: str) -> Run:
             f"`corral stop {found.id}`.",
             id=found.id,
             state=found.state,
+            reason="run_active",
         )
     return _close(tx, found, "fail", End(reason=_whole_reason(reason)))
 
@@ -402,6 +403,7 @@ def _check_over(run: Run) -> None:
             f"{run.id} is {run.state}; stop it first (`corral stop {run.id}`).",
             id=run.id,
             state=run.state,
+            reason="run_active",
         )
 
 

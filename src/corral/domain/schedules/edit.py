@@ -34,6 +34,7 @@ def edit(
             f"{found.id} {'is over' if found.ended_at else 'fires once'}, and is not changed; make "
             "a new one.",
             id=found.id,
+            reason="fires_once",
         )
     columns = {
         "name": _or(found.name, name),

@@ -237,6 +237,7 @@ def list_occurrences(
             f"{found.id} only puts letters, and they tell what became of them: `corral mail list "
             f"--all --mailbox {found.mailbox}`.",
             id=found.id,
+            reason="no_history",
         )
     (before,) = decode_cursor(after, "occ_~")
     given = {"before": clean_text(before, "The cursor", most=MAX_NAME)}

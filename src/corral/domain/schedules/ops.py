@@ -199,6 +199,7 @@ def cancel_timer(tx: Tx, id: str) -> Schedule:
             f"{found.id}`.",
             id=found.id,
             kind=found.kind,
+            reason="not_a_timer",
         )
     return _cancel(tx, found.id)
 

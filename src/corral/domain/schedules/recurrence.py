@@ -144,6 +144,7 @@ def check_cron(text: str, time_zone: str, now: int) -> str:
             f"{text!r} is no cron rule ({error}); write five fields: minute, hour, day, "
             "month, weekday, as in '30 9 * * mon-fri'.",
             rule=text,
+            reason="bad_cron_rule",
         ) from None
     if first is None:
         raise Invalid(f"{text!r} would never fire; no such day comes.", rule=text)

@@ -424,6 +424,7 @@ def _closed(found: Session) -> IllegalMove:
         id=found.id,
         found=found.state,
         allowed=["reopen"],
+        reason="session_closed",
     )
 
 

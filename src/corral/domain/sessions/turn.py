@@ -32,6 +32,7 @@ def row_of(new: NewTurn) -> dict[str, Any]:
         raise Invalid(
             f"{new.role!r} speaks in no session; a turn's role is one of {', '.join(Role)}.",
             role=new.role,
+            reason="unknown_role",
         )
     if new.content:
         clean_text(new.content, "The content", most=MAX_CONTENT)

@@ -27,6 +27,7 @@ def set_value(tx: Tx, name: str, value: Any, *, scope: str = "global") -> Settin
             f"{name} is chosen for {' or '.join(where)} only; leave the scope out.",
             name=name,
             scope=scope,
+            reason="global_only",
         )
     before = value_in(tx, name, scope)
     tx.run(
@@ -127,7 +128,7 @@ def _known(name: str) -> Known:
 
     near = get_close_matches(name, KNOWN, 1)
     hint = f"did you mean {near[0]}?" if near else "`corral setting list` shows all there are."
-    raise Invalid(f"There is no setting {name!r}; {hint}", name=name)
+    raise Invalid(f"There is no setting {name!r}; {hint}", name=name, reason="unknown_setting")
 
 
 def _check_value(name: str, value: Any) -> Any:
@@ -135,7 +136,9 @@ def _check_value(name: str, value: Any) -> Any:
     try:
         checked = convert(value, known.type)
     except msgspec.ValidationError as error:
-        raise Invalid(f"{name} cannot be {value!r}: {error}.", name=name, value=value) from None
+        raise Invalid(
+            f"{name} cannot be {value!r}: {error}.", name=name, value=value, reason="bad_value"
+        ) from None
     low, high = known.low, known.high
     numbers = checked if isinstance(checked, list) else [checked]
     words = all(isinstance(each, str) for each in numbers) and (numbers or not known.default)
@@ -147,6 +150,7 @@ def _check_value(name: str, value: Any) -> Any:
             f"{_shown(name, high)}.",
             name=name,
             value=value,
+            reason="out_of_range",
         )
     return checked
 

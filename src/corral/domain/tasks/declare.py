@@ -164,9 +164,14 @@ def _checked(wanted: Sequence[Wanted]) -> Needs:
                 f"{task.key!r} is no key for a task; take up to 100 characters without spaces and "
                 "commas that do not begin with tsk_.",
                 key=task.key,
+                reason="bad_key",
             )
         if task.key in needs:
-            raise Invalid(f"{task.key} is declared twice; give each its own key.", key=task.key)
+            raise Invalid(
+                f"{task.key} is declared twice; give each its own key.",
+                key=task.key,
+                reason="duplicate_key",
+            )
         needs[task.key] = list(dict.fromkeys(task.depends_on))
         _check_texts(task)
     if sum(map(len, needs.values())) > MAX_EDGES:

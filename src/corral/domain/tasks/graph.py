@@ -23,6 +23,7 @@ def in_order(needs: Mapping[str, Sequence[str]]) -> list[str]:
             f"These tasks wait for each other for ever: {way}; take one of the dependencies out.",
             cycle=cycle[:NAMED],
             length=len(cycle),
+            reason="cycle",
         )
     return order
 
@@ -118,6 +119,7 @@ def check_path(path: str) -> str:
         raise Invalid(
             f"{path!r} is no path in the project; write one like src/app.py, src or src/*.py.",
             path=path,
+            reason="bad_path",
         )
     return plain
 

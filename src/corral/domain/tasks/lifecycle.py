@@ -379,5 +379,6 @@ def _mine(
             f"{found.id} is {found.state}, and nobody has taken it; claim it first.",
             id=found.id,
             state=found.state,
+            reason="not_claimed",
         )
     return found

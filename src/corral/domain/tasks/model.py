@@ -233,6 +233,7 @@ def read_evidence(given: "Evidence | dict[str, Any] | str | None") -> Evidence:
     if evidence.is_empty:
         raise Invalid(
             "Submit what shows that it is done: commits, commands with their exit codes, files or "
-            "a text."
+            "a text.",
+            reason="evidence_missing",
         )
     return msgspec.structs.replace(evidence, checks=[])

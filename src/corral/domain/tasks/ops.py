@@ -115,6 +115,7 @@ def find(tx: Tx, task: str, project: str | None = None) -> Task:
             f"There is no task {task!r}; `corral task list` shows all there are.",
             kind="task",
             id=task,
+            reason="unknown_task",
         )
     if len(found) > 1:
         raise Ambiguous(
@@ -271,6 +272,7 @@ def depend(tx: Tx, task: Task | str, on: Sequence[str], *, agent: str | None = N
                 "take a dependency out first.",
                 key=before.key,
                 on=need.key,
+                reason="cycle",
             )
     if not tx.run(sql.ADD_EDGES, rows=encode_rows([(before.id, need.id) for need in needs])):
         return whole(tx, before)

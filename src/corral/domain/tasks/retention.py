@@ -27,6 +27,7 @@ def archive(tx: Tx, task: Task | str, *, agent: str | None = None) -> Task:
             f"which is {before.state}; skip it, or take the dependency out.",
             id=before.id,
             waiting=waiting,
+            reason="needed_by_others",
         )
     archived = tx.one(sql.SET_ARCHIVED, id=before.id, at=tx.now)
     assert archived is not None

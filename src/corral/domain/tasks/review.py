@@ -52,6 +52,7 @@ def _others(tx: Tx, task: Task | str, agent: str | None) -> Task:
             f"{found.id} was done by {speaker}, who cannot judge it; let another agent or a person "
             "look at it.",
             id=found.id,
+            reason="own_work",
         )
     return found
 

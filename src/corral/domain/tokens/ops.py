@@ -65,11 +65,18 @@ def check(tx: Tx, value: str) -> Token:
     found = tx.one(sql.BY_HASH, hash=_hash(value)) if _VALUE.fullmatch(value) else None
     if found is None:
         # The text is not repeated: it may be a secret of something else.
-        raise Refused("There is no such token; make one with `corral token create NAME`.")
+        raise Refused(
+            "There is no such token; make one with `corral token create NAME`.",
+            reason="unknown_token",
+        )
     if found.state is not TokenState.ACTIVE:
-        raise Refused(f"The token {found.name} was revoked; make a new one.", id=found.id)
+        raise Refused(
+            f"The token {found.name} was revoked; make a new one.", id=found.id, reason="revoked"
+        )
     if found.expires_at is not None and found.expires_at <= tx.now:
-        raise Refused(f"The token {found.name} has expired; make a new one.", id=found.id)
+        raise Refused(
+            f"The token {found.name} has expired; make a new one.", id=found.id, reason="expired"
+        )
     return found
 
 

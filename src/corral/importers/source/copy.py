@@ -64,6 +64,7 @@ def _require_space(path: Path, folder: Path) -> None:
             f"Cannot copy {path} to {folder}: it needs {size:,} bytes, and {free:,} are free. Free "
             "disk space, or set TMPDIR to a folder on a larger disk.",
             path=str(path),
+            reason="no_space",
         )
 
 
@@ -71,7 +72,11 @@ def _header(path: Path) -> bytes:
     """The first bytes of a file that is a SQLite database; one clear sentence where it is none."""
     try:
         if path.is_dir():
-            raise Invalid(f"{path} is a folder; give the database in it.", path=str(path))
+            raise Invalid(
+                f"{path} is a folder; give the database in it.",
+                path=str(path),
+                reason="is_a_folder",
+            )
         _refuse_endless(path)
         for end in ("", "-wal", "-journal"):
             require_unused(_beside(path, end))
@@ -82,7 +87,9 @@ def _header(path: Path) -> bytes:
     except OSError as error:
         raise _unreadable(path, error) from None
     if not header:
-        raise Unreadable(f"{path} is empty. Give the tool's database file.", path=str(path))
+        raise Unreadable(
+            f"{path} is empty. Give the tool's database file.", path=str(path), reason="empty"
+        )
     if len(header) < _HEADER or not header.startswith(MAGIC):
         raise _not_a_database(path)
     return header
@@ -90,7 +97,9 @@ def _header(path: Path) -> bytes:
 
 def _not_a_database(path: Path) -> Unreadable:
     return Unreadable(
-        f"{path} is not a SQLite database. Give the tool's database file.", path=str(path)
+        f"{path} is not a SQLite database. Give the tool's database file.",
+        path=str(path),
+        reason="not_sqlite",
     )
 
 
@@ -102,7 +111,11 @@ def _refuse_endless(path: Path) -> None:
 
 def _unreadable(path: Path, error: OSError) -> Refused:
     why = error.strerror or str(error)
-    return Refused(f"{path} cannot be read ({why}); make it readable for you.", path=str(path))
+    return Refused(
+        f"{path} cannot be read ({why}); make it readable for you.",
+        path=str(path),
+        reason="unreadable",
+    )
 
 
 def _beside(path: Path, end: str) -> Path:
@@ -137,11 +150,14 @@ def _locked(path: Path) -> Refused:
     return Refused(
         f"{path} is locked by another program; end it, or give a copy of the file.",
         path=str(path),
+        reason="locked",
     )
 
 
 def damaged(path: Path, error: Exception) -> Unreadable:
-    return Unreadable(f"{path} is damaged ({error}). Give an intact copy.", path=str(path))
+    return Unreadable(
+        f"{path} is damaged ({error}). Give an intact copy.", path=str(path), reason="damaged"
+    )
 
 
 def _uri(path: Path) -> str:
@@ -182,6 +198,7 @@ def _copy_files(path: Path, target: Path, end: str) -> None:
     raise Refused(
         f"{path} is written all the time; end the program that does, or give a copy of the file.",
         path=str(path),
+        reason="busy",
     )
 
 

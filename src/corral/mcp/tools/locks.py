@@ -36,7 +36,10 @@ def delegate(call: Call, asked: Delegate) -> Delegated | msgspec.Raw:
     """Hand a piece of work, or a task, to one agent. The result, or that none came in time, comes
     back to your inbox as a letter."""
     if (asked.text is None) == (asked.task is None):
-        raise Invalid("Give either a text or a task, so that it is clear what is to be done.")
+        raise Invalid(
+            "Give either a text or a task, so that it is clear what is to be done.",
+            reason="text_or_task",
+        )
     given: dict[str, Any] = {
         "to": asked.to,
         "context": asked.context,

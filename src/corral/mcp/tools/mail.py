@@ -52,7 +52,10 @@ def send(call: Call, asked: Send) -> Sent | msgspec.Raw:
     if asked.reply_to is None and (asked.to is None or _is_chat(call, asked.to)):
         return _say(call, asked)
     if asked.files:
-        raise Refused("Files go to chats; tell an agent or a person where the file is.")
+        raise Refused(
+            "Files go to chats; tell an agent or a person where the file is.",
+            reason="files_need_a_chat",
+        )
     me = call.caller
     body = asked.text if asked.data is None else {"text": asked.text, "data": asked.data}
 
@@ -195,14 +198,19 @@ class Acked(Told, kw_only=True):
 def ack(call: Call, asked: Ack) -> Acked:
     """Say that you have dealt with letters, so that they do not come again. Saying it twice does no
     harm."""
-    done, failed = [], []
+    done, failed, reasons = [], [], []
     for id in asked.letters:
         try:
             done.append(_acknowledge(call, id))
         except CorralError as error:
             failed.append(f"{id}: {error.message}")
+            reasons.append(error.details.get("reason"))
     if not done:
-        raise Invalid("None was acknowledged. " + " ".join(failed))
+        raise Invalid(
+            "None was acknowledged. " + " ".join(failed),
+            reason="none_acknowledged",
+            reasons=reasons,
+        )
     step = "Some could not be acknowledged; read inbox again." if failed else "Go on."
     return Acked(next_step=step, acknowledged=done, failed=failed)
 
@@ -210,11 +218,11 @@ def ack(call: Call, asked: Ack) -> Acked:
 def _acknowledge(call: Call, id: str) -> str:
     letter = call.store.mail.get(id)
     if letter.mailbox not in call.caller.mailboxes:
-        raise Refused(f"{letter.id} is not a letter to you.")
+        raise Refused(f"{letter.id} is not a letter to you.", reason="other_recipient")
     if letter.state == "done":
         return letter.id
     if letter.owner != call.caller.owner:
-        raise Refused(f"{letter.id} is not out with you; call inbox first.")
+        raise Refused(f"{letter.id} is not out with you; call inbox first.", reason="not_claimed")
     return call.store.mail.ack(letter.id, fence=letter.fence).id
 
 

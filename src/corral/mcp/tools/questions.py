@@ -79,7 +79,9 @@ def _wait_for(call: Call, id: str, seconds: int) -> Answered:
     found = room.get(id)
     owner = found.author if is_decision else found.asker
     if owner != call.caller.mailbox:
-        raise Refused(f"{found.id} is not yours; only {owner} waits for it.", id=found.id)
+        raise Refused(
+            f"{found.id} is not yours; only {owner} waits for it.", id=found.id, reason="not_yours"
+        )
     for wait_ms in call.slices(seconds) if seconds else ():
         if found.state not in ("open", "proposed"):
             break

@@ -68,7 +68,10 @@ def named_task(call: Call, task: str) -> Task:
     project = call.caller.project
     found = call.store.tasks.get(task, project=project)
     if found.project_id != project:
-        raise NotFound(f"There is no task {task!r} in your project; task_list shows all of them.")
+        raise NotFound(
+            f"There is no task {task!r} in your project; task_list shows all of them.",
+            reason="unknown_task",
+        )
     return found
 
 
@@ -300,7 +303,10 @@ def task_judge(call: Call, asked: TaskJudge) -> TaskMoved | msgspec.Raw:
         step = "It is done; what waited for it may go on."
         return call.do("tasks.accept", asked, lambda t: _moved(t, step), note=asked.words, **who)
     if not asked.words:
-        raise Invalid("Say in `words` what is to be done better, so that its doer can.")
+        raise Invalid(
+            "Say in `words` what is to be done better, so that its doer can.",
+            reason="feedback_missing",
+        )
     step = "Its doer was told, and it can be taken again."
     return call.do("tasks.reject", asked, lambda t: _moved(t, step), reason=asked.words, **who)
 

@@ -43,13 +43,16 @@ def read(message: Message, number: int) -> tuple[File, bytes]:
         raise NotFound(f"{message.id} has no file {number}; it has {len(found)}.", id=message.id)
     file = msgspec.convert(found[number - 1], File)
     if file.path is None:
-        raise NotFound(f"{file.name!r} was not taken: {file.reason}.", id=message.id)
+        raise NotFound(
+            f"{file.name!r} was not taken: {file.reason}.", id=message.id, reason="not_stored"
+        )
     try:
         return file, attachments.read_kept(file, config.home() / "channels")
     except OSError:
         raise NotFound(
             f"{file.name!r} is not on this machine any more, or never was; it was at {file.path}.",
             id=message.id,
+            reason="file_missing",
         ) from None
 
 

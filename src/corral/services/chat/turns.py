@@ -104,6 +104,7 @@ def _make(folder: str) -> None:
             f"The folder {folder} cannot be created ({error.strerror}). Correct that, or give the "
             "agent a workspace.",
             folder=folder,
+            reason="folder_not_created",
         ) from None
 
 

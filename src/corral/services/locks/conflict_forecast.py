@@ -43,7 +43,7 @@ class Clash(msgspec.Struct, frozen=True):
 def forecast(database: Database, folder: str, *, tell: bool) -> list[Clash]:
     top = git.worktree_of(os.path.realpath(folder))
     if top is None:
-        raise Refused(f"{folder} is in no git repository.", dir=folder)
+        raise Refused(f"{folder} is in no git repository.", dir=folder, reason="not_a_repository")
     trees = checkouts.trees(top)
     if len(trees) > MAX_TREES:
         raise Refused(

@@ -107,6 +107,7 @@ def _git_hook(folder: str) -> str | None:
             f"hook there run `{shlex.join(program())} hook git pre-commit || exit 1` if you want "
             "that.",
             dir=hooks,
+            reason="foreign_hooks",
         )
     return os.path.join(hooks, "pre-commit")
 

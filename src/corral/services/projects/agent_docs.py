@@ -61,7 +61,9 @@ def equip(folder: str, *, remove: bool = False) -> list[Equipped]:
     text = managed_blocks.read(page)
     own = managed_blocks.read(skill)
     if own and not own.startswith("---\nname: corral\n"):
-        raise Refused(f"{skill} is not Corral's; move it away first.", file=skill)
+        raise Refused(
+            f"{skill} is not Corral's; move it away first.", file=skill, reason="foreign_file"
+        )
     wanted = {
         page: (
             text,

@@ -76,6 +76,7 @@ def check_start(
                 f"give one another model (`corral agent create NAME --provider P --model M`).",
                 judge=plan.judge,
                 agent=name,
+                reason="judges_own_work",
             )
 
 
@@ -94,7 +95,8 @@ def check_own_agent(project: Project, entries: Sequence[Entry]) -> None:
         return
     raise Refused(
         f"No agent CLI was found on the PATH ({', '.join(request.INSTALLED_FIRST)}); say who tries "
-        "with --agents, as in --agents scripted:2 (`scripted` is always there, to try things out)."
+        "with --agents, as in --agents scripted:2 (`scripted` is always there, to try things out).",
+        reason="no_agent_found",
     )
 
 
@@ -142,6 +144,7 @@ def repository_of(project: Project, base: str | None, dirty: Dirty) -> Where:
                 "not see; commit them, or say --dirty include or --dirty ignore.",
                 dir=dir,
                 files=[git.storable(name) for name in changed[:20]],
+                reason="uncommitted_changes",
             )
         commit = _snapshot(dir, commit)
     return Where(dir, inside, False, history.branch_of(dir), commit)

@@ -31,6 +31,7 @@ def _winner(race: Race, number: int | None) -> Round:
             f"Round {open_one.number} of {race.id} has no winner yet; "
             f"{refs.to_be_decided(race, open_one)}.",
             id=race.id,
+            reason="no_winner",
         )
     return decided[-1]
 
@@ -85,12 +86,14 @@ def merge(database: Database, race: Race, *, into: str | None, round: int | None
             f"{race.id} was run on a directory that is in no git repository; write its winner out "
             f"with `corral race export {race.id} DIR`.",
             id=race.id,
+            reason="not_a_repository",
         )
     branch = into or race.branch
     if branch is None:
         raise Refused(
             f"{race.id} began on no branch (a detached HEAD); name one with --into BRANCH.",
             id=race.id,
+            reason="detached_head",
         )
     assert winner.winner_commit is not None
     message = f"{race.name}\n\nThe winner of round {winner.number} of {race.id}."

@@ -187,6 +187,7 @@ def resume(tx: Tx, typed: str, wish: Wish) -> Run:
             f"The agent of {before.id} is in a box, and hears only what is said in its chat; say "
             "it there, or set gateway.sandbox to off first.",
             id=before.id,
+            reason="sandboxed",
         )
     place = None if wish.project or wish.dir else _place(tx, before)
     command = [before.command, *before.args] if launch.raw else None
@@ -274,7 +275,10 @@ def _cwd(
     if named is not None and named.agent is not None and named.agent.workspace:
         return projects.real_dir(named.agent.workspace, must_exist=must_exist)
     if wish.afar:
-        raise Invalid("Say where it is to work: give `project`, its id or a whole path.")
+        raise Invalid(
+            "Say where it is to work: give `project`, its id or a whole path.",
+            reason="project_missing",
+        )
     try:
         here = os.getcwd()
     except FileNotFoundError:
@@ -322,6 +326,7 @@ def _named(tx: Tx, wish: Wish, session: "Session | None") -> Runner | None:
             f"There is no agent {name!r}; `corral agent list` shows yours, and any of these can be "
             f"named too: {known}.",
             name=name,
+            reason="unknown_agent",
         ) from None
     if agent.state is not AgentState.ACTIVE:
         raise Conflict(f"The agent {agent.name} is retired; restore it, or take another.")
@@ -330,7 +335,8 @@ def _named(tx: Tx, wish: Wish, session: "Session | None") -> Runner | None:
     if agent.provider is None:
         raise Invalid(
             f"The agent {agent.name} has no provider and no command; give it one with "
-            f"`corral agent edit {agent.name} --provider claude`."
+            f"`corral agent edit {agent.name} --provider claude`.",
+            reason="no_provider",
         )
     return _provider(agent.provider)._replace(agent=agent)
 
@@ -376,6 +382,7 @@ def require_program(name: str, runner: Runner, env: Mapping[str, str]) -> None:
         "another agent (`scripted` is always there, to try things out).",
         agent=name,
         program=program,
+        reason="program_missing",
     )
 
 
@@ -436,6 +443,7 @@ def checked_secrets(tx: Tx, secrets: Mapping[str, str]) -> Mapping[str, str]:
                 f"What --secret {name}= was given is no reference; write env:, file:, cmd: or "
                 "keyring: and a place, or the name of a `corral secret`.",
                 name=name,
+                reason="bad_secret_reference",
             ) from None
     return secrets
 

@@ -35,7 +35,10 @@ def move(database: Database, url: str, told: Told | None) -> Moved:
 
 def _move(database: Database, url: str, told: Told | None) -> Moved:
     if config.is_afar(url):
-        raise Invalid("A store moves to a database; give sqlite:////path or postgresql://….")
+        raise Invalid(
+            "A store moves to a database; give sqlite:////path or postgresql://….",
+            reason="not_a_database",
+        )
 
     def open_target() -> Database:
         probe = getattr(database, "_probe", None)
@@ -120,6 +123,7 @@ def _refuse_while_used(database: Database) -> None:
         raise Refused(
             f"A daemon serves this store on {', '.join(serving)}; end it there with `corral down`.",
             nodes=serving,
+            reason="daemon_running",
         )
     runs = Runs(database)
     going = [run.id for run in active_runs(database) if run.is_live and not _is_over(runs, run.id)]
@@ -129,6 +133,7 @@ def _refuse_while_used(database: Database) -> None:
             f"Still running, and writing to this store: {', '.join(going[:3])}{others}; wait until "
             f"that is over, or stop it (`corral stop {going[0]}`).",
             runs=going,
+            reason="runs_active",
         )
 
 

@@ -87,6 +87,7 @@ def add_wiring(
             "session for all chats follows none; take --session shared or thread.",
             trigger=trigger,
             mode=mode,
+            reason="sticky_needs_thread",
         )
     made = create(
         tx,

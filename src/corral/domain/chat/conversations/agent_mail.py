@@ -93,7 +93,11 @@ def _answered(tx: Tx, whose: Agent, letter: str) -> Exchange:
     )
     exchange = tx.one(agent_mail_sql.EXCHANGE, letter_id=found.id) if own else None
     if exchange is None or not exchange.reply_to:
-        raise Refused(f"{found.id} is no letter of an agent to {whose.name}.", letter=found.id)
+        raise Refused(
+            f"{found.id} is no letter of an agent to {whose.name}.",
+            letter=found.id,
+            reason="unknown_letter",
+        )
     return exchange
 
 

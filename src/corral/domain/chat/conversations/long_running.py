@@ -29,7 +29,10 @@ def next_letters(
     """
     talk = tx.one(sql.TALK_OF_RUN, run_id=clean_text(run, "The run", most=MAX_NAME))
     if talk is None:
-        raise Refused(f"{run} works on no messages of a place; only the run of a session may ask.")
+        raise Refused(
+            f"{run} works on no messages of a place; only the run of a session may ask.",
+            reason="no_session",
+        )
     done, left = _dealt_with(talk, after)
     if done and answer:
         said = clean_text(answer, "The answer", most=MAX_BODY)

@@ -55,7 +55,10 @@ def add_task(
     if whose.state is not AgentState.ACTIVE:
         raise Refused(f"{whose.name} is retired; restore it, or take another.", agent_id=whose.id)
     if place is not None and session is not None:
-        raise Invalid("A task is answered in a place, or goes on in a session; give one of them.")
+        raise Invalid(
+            "A task is answered in a place, or goes on in a session; give one of them.",
+            reason="place_or_session",
+        )
     where = _place(tx, whose, place) if place is not None else None
     words = clean_text(text, "The text", most=MAX_TEXT)
     called = name or abridged(tx.without_secrets(words), MAX_TITLE)
@@ -91,6 +94,7 @@ def _place(tx: Tx, agent: Agent, named: str) -> Place:
             f"{agent.name} {where.id}`.",
             agent_id=agent.id,
             place=where.id,
+            reason="destination_not_granted",
         )
     return where
 
@@ -113,5 +117,6 @@ def _talk(
         raise Refused(
             f"{named.id} is no open session of {agent.name}; `corral session list` shows them.",
             session=named.id,
+            reason="unknown_session",
         )
     return turns.talk_of(tx, named.id) or turns.begin_talk(tx, named, "", named.id)

@@ -78,6 +78,7 @@ def send_in_thread(
             f"{place.called} is on a channel of kind {channel.kind}, which takes no files; "
             "say what is in it instead.",
             to=place.id,
+            reason="files_unsupported",
         )
     own = f"{whose.id}:{clean_text(key, 'The key', most=2 * MAX_NAME)}" if key else tx.new_id("key")
     sender = f"session:{session}" if session else f"agent:{whose.name}"

@@ -450,7 +450,9 @@ def where_to(
             known = wirings.list_destinations(tx, agent=agent_id, limit=20).items
             names = ", ".join(each.name for each in known) or "none yet"
             raise Refused(
-                f"There is no destination {to!r} that you may send to; you have {names}.", to=to
+                f"There is no destination {to!r} that you may send to; you have {names}.",
+                to=to,
+                reason="unknown_destination",
             )
         place = sql.PLACES.get(tx, found.place_id)
         thread = answered[1] if answered and answered[0].id == place.id else None
