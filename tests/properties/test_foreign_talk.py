@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from corral.adapters import attachments, control_socket, exit_files, managed_blocks
@@ -126,6 +126,7 @@ ROWS = st.sampled_from(
 
 @pytest.mark.parametrize("name", SCREENS)
 @given(shown=st.lists(st.lists(ROWS, max_size=12), max_size=3))
+@example(shown=[["> 1. Yes", "╭" + "─" * 30, "\u276f 1. Yes", "  2. No"]])
 @few
 def test_a_screen_is_read_whatever_it_shows(name: str, shown: list[list[str]]) -> None:
     reader = Reader(SCREENS[name], frozenset({"edit", "run"}))

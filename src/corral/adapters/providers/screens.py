@@ -370,6 +370,8 @@ def _bare_menu(screen: Screen, rows: list[tuple[int, str]]) -> Shown | None:
     if not texts or not any(indent == _BEGIN for indent, _ in above):
         return None
     subject = _subject(screen, above, texts[-1])
+    if not subject:
+        return None  # no question between the edge and the options
     return Shown(subject[0], None, options, marked, subject)
 
 
