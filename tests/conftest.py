@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 import corral
 from corral import config
 from corral.api import Corral
-from corral.kernel.clock import SetClock
+from corral.kernel.clock import ManualClock
 from tests.support import disks, failure_report
 from tests.support.postgres import PostgresServer, find_binaries
 from tests.support.shelf import Shelf
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 settings.register_profile("corral", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("corral")
 
-FAST = ("adapters", "contract", "domain", "golden", "interfaces", "properties", "unit")
+FAST = ("adapters", "contract", "domain", "interfaces", "properties", "unit")
 """The folders of `--fast`: no daemon, no supervisor, no browser, no other machine."""
 
 
@@ -124,7 +124,7 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
     monkeypatch.setenv("CORRAL_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("USER", "tester")
-    config.adopt(None)  # a test before may have opened a store inside a run
+    config.set_run_identity(None)  # a test before may have opened a store inside a run
 
 
 @pytest.fixture(scope="session")
@@ -220,12 +220,12 @@ def new_url(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable
 
 
 @pytest.fixture
-def clock() -> SetClock:
-    return SetClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def store(url: str, clock: SetClock) -> Iterator[Corral]:
+def store(url: str, clock: ManualClock) -> Iterator[Corral]:
     """An open store whose time stands still until the test moves it."""
     with corral.open(url, clock=clock, actor="user:tester") as opened:
         yield opened

@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 
-from corral.api.operations import operations, rooms
+from corral.api.catalog import list_operations, resource_classes
 from corral.cli.main import COMMANDS, SECTIONS, root
 from corral.db.schema import tables
-from corral.db.transitions import StateTable
-from corral.importers.tools import NAMES, tool_of
-from corral.services.store.sql_catalogue import declared
+from corral.db.transitions import StatefulTable
+from corral.importers.tools import TOOL_NAMES, find_tool
+from corral.services.store.declarations import find_declarations
 
 DOCS = Path(__file__).parent.parent / "docs"
 NOTICE = "<!-- Written by `make docs` from the code. Do not edit. -->\n\n"
@@ -70,72 +70,80 @@ acknowledges and takes the next in one transaction."""
 CLI = """\
 # The command line
 
-`corral [--store URL] [--json] NOUN VERB …`. `--store` and `--json` may also stand behind the
-verb. Exit codes: 0 done, 1 the thing asked for failed, 2 wrong usage, 3 not found, 4 refused, 5
-the store cannot be used."""
+`corral [--store URL] [--json] COMMAND …`. `--store` and `--json` are accepted before and after the
+command. With `--json` a command prints exactly one JSON value.
+
+| exit code | meaning |
+|---|---|
+| 0 | success |
+| 1 | the operation failed; `run` and `wait` exit with the code of the run |
+| 2 | usage error or invalid input |
+| 3 | not found |
+| 4 | refused: conflict, illegal transition, held by another owner, ambiguous id |
+| 5 | the store is unavailable |"""
 
 MANUAL_HEAD = """\
 .TH CORRAL 1 "" Corral "User Commands"
 .SH NAME
-corral \\- the system of record and the supervisor for AI agents
+corral \\- supervisor and system of record for AI agents
 .SH SYNOPSIS
 .B corral
-[\\fB--store\\fR \\fIURL\\fR] [\\fB--json\\fR] \\fINOUN\\fR [\\fIVERB\\fR] ...
+[\\fB--store\\fR \\fIURL\\fR] [\\fB--json\\fR] \\fICOMMAND\\fR ...
 .SH DESCRIPTION
-Runs any agent CLI or command and never loses track of it, races several attempts and carries the
-winner on, lets a team of agents share tasks, locks, decisions, memory and mail, and carries
-messages between people and agents. Alone it shows what runs, what waits for you, what failed and
-what today cost.
+Runs any agent CLI or command under supervision, runs several attempts in parallel and selects a
+winner, lets teams of agents share tasks, locks, decisions, notes and mail, and connects agents to
+chat platforms. Without a command, \\fBcorral\\fR shows what is running, what needs your input,
+what failed and what today cost.
 .PP
-\\fBcorral\\fR \\fINOUN\\fR \\fB--help\\fR says what each can do.
-\\fB--json\\fR prints one JSON value.
+\\fBcorral\\fR \\fICOMMAND\\fR \\fB--help\\fR shows the options of a command.
+With \\fB--json\\fR a command prints one JSON value.
 .SH COMMANDS"""
 
 MANUAL_FOOT = """\
 .SH EXIT STATUS
 .TP
 .B 0
-done
+success
 .TP
 .B 1
-the thing asked for failed
+the operation failed
 .TP
 .B 2
-wrong usage, or input that can never work
+usage error or invalid input
 .TP
 .B 3
 not found
 .TP
 .B 4
-refused: a conflict, an illegal move, held by another, ambiguous
+refused: conflict, illegal transition, held by another owner, or ambiguous id
 .TP
 .B 5
-the store cannot be used
+the store is unavailable
 .PP
-\\fBrun\\fR and \\fBwait\\fR give the exit code of the run.
+\\fBrun\\fR and \\fBwait\\fR exit with the exit code of the run.
 .SH ENVIRONMENT
 .TP
 .B CORRAL_HOME
-where everything is kept
+data directory
 .TP
 .B CORRAL_STORE
-the store: sqlite:///PATH, postgresql://USER@HOST/DATABASE, or a daemon's address
+URL of the store: sqlite:///PATH, postgresql://USER@HOST/DATABASE, or the URL of a daemon
 .TP
 .B CORRAL_TOKEN
-the token for a daemon's address
+access token for the daemon
 .TP
 .B NO_COLOR
-no colours
+disable colours
 .SH FILES
 .TP
 .I $CORRAL_HOME/corral.db
-the store, unless another is named
+the default store
 .TP
 .I $CORRAL_HOME/runs
-what runs wrote
+output of runs
 .TP
 .I $CORRAL_HOME/daemon.log
-what the daemon has to say"""
+log of the daemon"""
 
 
 IMPORTS = """\
@@ -198,8 +206,8 @@ def _plain(index: str) -> str:
 
 def states() -> str:
     lines = [STATES]
-    for table in declared(StateTable).values():
-        moves = table.moves
+    for table in find_declarations(StatefulTable).values():
+        moves = table.transitions
         lines += ["", f"## {moves.kind}", "", "```mermaid", "stateDiagram-v2"]
         lines += [f"    [*] --> {state}: {verb}" for verb, state in moves.entries.items()]
         lines += [
@@ -210,8 +218,11 @@ def states() -> str:
         lines += [f"    {state} --> [*]" for state in moves.terminal]
         lines += ["```", "", "| state | when |", "|---|---|"]
         lines += [f"| {state} | {meaning} |" for state, meaning in _meanings(moves.states)]
-        if moves.imports:
-            lines += ["", f"From another tool's database it may come in as {_any(moves.imports)}."]
+        if moves.import_states:
+            lines += [
+                "",
+                f"From another tool's database it may come in as {_any(moves.import_states)}.",
+            ]
         lines += ["", "| verb | from | to |", "|---|---|---|"]
         lines += [
             f"| {verb} | {', '.join(move.sources)} | {move.to} |"
@@ -236,10 +247,10 @@ def _meanings(states: Any) -> Iterator[tuple[str, str]]:
 def library() -> str:
     lines = [LIBRARY]
     attribute = ""
-    for row in operations():
+    for row in list_operations():
         if row.attribute != attribute:
             attribute = row.attribute
-            doc = " ".join((rooms()[attribute].__doc__ or "").split())
+            doc = " ".join((resource_classes()[attribute].__doc__ or "").split())
             lines += ["", f"## store.{attribute}", "", doc, "", "| | |", "|---|---|"]
         signature = re.sub(r"corral\.[\w.]+\.", "", str(row.signature)).replace("|", "\\|")
         signature = re.sub(r"(typing|pathlib|collections\\.abc)\\.", "", signature)
@@ -265,25 +276,26 @@ def _commands(command: click.Command, parent: click.Context, path: str) -> list[
             for name in command.commands:
                 lines += _commands(command.commands[name], context, f"{path} {name}")
             return lines
-        return ["", "```", command.get_help(context), "```"]
+        heading = ["", f"### {path}"] if path.count(" ") > 1 else []
+        return [*heading, "", "```", command.get_help(context), "```"]
 
 
 def imports() -> str:
     lines = [IMPORTS]
-    for name in NAMES:
-        tool = tool_of(name)
+    for name in TOOL_NAMES:
+        tool = find_tool(name)
         about = " ".join((inspect.getdoc(sys.modules[_module_of(name)]) or "").split())
         lines += ["", f"## {name}", "", about]
         for table in tool.tables:
-            if table.part:
+            if table.alias:
                 continue
             lines += ["", f"### {table.name}", "", "| column | here |", "|---|---|"]
-            lines += [f"| {column} | {home} |" for column, home in table.homes.items()]
+            lines += [f"| {column} | {home} |" for column, home in table.columns.items()]
     return "\n".join(lines) + "\n"
 
 
 def _module_of(tool: str) -> str:
-    return f"corral.importers.{tool.replace('-', '_')}"
+    return f"corral.importers.mappings.{tool.replace('-', '_')}"
 
 
 def manual() -> str:

@@ -11,7 +11,7 @@ from bench.cases.start_up import CORRAL, run_command
 from bench.harness import Bar, Bench, Rates, Rival, Row, rate_of
 from bench.opponents import BODY, MAILBOX, CorralQueue
 from corral.api import Corral
-from corral.db.sqlite_deferred_indexes import EVERY
+from corral.db.sqlite_deferred_indexes import FILL_INTERVAL
 
 TITLE = "How cost grows to ten million rows"
 ABOUT = """
@@ -89,8 +89,8 @@ def _use(bench: Bench, store: Corral) -> Rates:
     command = partial(run_command, [CORRAL, "mail", "list", "--json"], environment)
     return {
         # As many as are filed at once, so that each sample has its share of the filing.
-        "put": rate_of(queue.put, EVERY),
-        "claim + ack": rate_of(queue.take, EVERY),
+        "put": rate_of(queue.put, FILL_INTERVAL),
+        "claim + ack": rate_of(queue.take, FILL_INTERVAL),
         **{
             what: rate_of(look, LOOKS)
             for what, look in {

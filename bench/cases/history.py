@@ -10,7 +10,7 @@ import psycopg
 from bench.harness import Bar, Bench, Rates, Rival, Row, rate_of
 from bench.opponents import BODY, MAILBOX, CorralQueue, now_ms, open_store
 from corral.api import Corral
-from corral.db.sqlite_deferred_indexes import file_behind
+from corral.db.sqlite_deferred_indexes import fill_deferred_indexes
 from corral.kernel.pagination import encode_cursor
 
 TITLE = "The cost of a long history"
@@ -88,7 +88,7 @@ def loaded(bench: Bench, engine: Engine, load: Callable[[Callable[[str], Any]], 
         file = apsw.Connection(str(path))
         file.execute("PRAGMA synchronous = OFF")  # the past need not survive a power cut
         load(file.execute)
-        file_behind(file.execute)
+        fill_deferred_indexes(file.execute)
         file.close()
     else:
         url = bench.server.new_database()

@@ -14,13 +14,13 @@ import zstandard
 from tests.support.outputs import log_text
 
 from bench.harness import Bar, Bench, Rates, Rival, Row, Spread
-from corral.adapters.output.capped import CappedWriter
-from corral.adapters.output.frames import FRAME, LEVEL
-from corral.adapters.output.plain import Plain
+from corral.adapters.output.capped_file import CappedWriter
+from corral.adapters.output.plain_file import PlainOutput
 from corral.adapters.output.redact import Redactor
-from corral.adapters.output.render import Terminal, text_of
-from corral.adapters.output.seal import remove_plain, seal, sealed_file
-from corral.adapters.output.sealed import Sealed, open_sealed
+from corral.adapters.output.render import TerminalEmulator, render_pipe
+from corral.adapters.output.seal import remove_plain, seal, sealed_path
+from corral.adapters.output.sealed_file import SealedOutput, open_sealed
+from corral.adapters.output.sealed_format import COMPRESSION_LEVEL, FRAME_BYTES
 
 TITLE = "Output of runs"
 ABOUT = """
@@ -39,7 +39,7 @@ def measure(bench: Bench) -> list[Row]:
     text = log_text(bench.pick(32, 8) * 1024 * 1024)
     (folder / "output").write_bytes(text)
     index = seal(folder)
-    sealed = open_sealed(sealed_file(folder / "output"))
+    sealed = open_sealed(sealed_path(folder / "output"))
     assert sealed is not None
     size = index.sealed_bytes / len(text)
     return [
@@ -51,9 +51,9 @@ def measure(bench: Bench) -> list[Row]:
     ]
 
 
-def _pages(bench: Bench, path: Path, sealed: Sealed) -> list[Row]:
+def _pages(bench: Bench, path: Path, sealed: SealedOutput) -> list[Row]:
     pages = bench.pick(2_000, 400)
-    by_hand, growing = _ByHand(path), Plain(path)
+    by_hand, growing = _ByHand(path), PlainOutput(path)
     growing.lines(sealed.index.lines - 1, 1)  # the first look makes its index
 
     def read(lines: Callable[[int, int], list[bytes]]) -> Rates:
@@ -82,7 +82,7 @@ class _ByHand:
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDONLY)
         self._ends, ends, at = array("Q"), 0, 0
-        while data := os.pread(self._file, FRAME, at):
+        while data := os.pread(self._file, FRAME_BYTES, at):
             self._ends.append(ends)
             ends += data.count(b"\n")
             at += len(data)
@@ -90,15 +90,15 @@ class _ByHand:
     def lines(self, start: int, count: int) -> list[bytes]:
         nth = max(bisect_right(self._ends, start - 1) - 1, 0)
         skip, data = start - self._ends[nth], b""
-        at = nth * FRAME
+        at = nth * FRAME_BYTES
         while data.count(b"\n") < skip + count:
-            data += os.pread(self._file, FRAME, at)
-            at += FRAME
+            data += os.pread(self._file, FRAME_BYTES, at)
+            at += FRAME_BYTES
         return data.split(b"\n")[skip : skip + count]
 
 
 def _copies(bench: Bench, folder: Path, text: bytes) -> list[Row]:
-    pieces = [text[at : at + FRAME] for at in range(0, len(text), FRAME)]
+    pieces = [text[at : at + FRAME_BYTES] for at in range(0, len(text), FRAME_BYTES)]
 
     speeds: list[float] = []
     redacting: list[float] = []
@@ -155,10 +155,10 @@ def _sealing(bench: Bench, folder: Path, text: bytes) -> list[Row]:
     folder.mkdir(exist_ok=True)
 
     def packing() -> Rates:
-        packer = zstandard.ZstdCompressor(level=LEVEL)
+        packer = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL)
         began = time.perf_counter()
-        for at in range(0, len(text), FRAME):
-            packer.compress(text[at : at + FRAME])
+        for at in range(0, len(text), FRAME_BYTES):
+            packer.compress(text[at : at + FRAME_BYTES])
         return {"seal": len(text) / (time.perf_counter() - began)}
 
     def sealing() -> Rates:
@@ -189,7 +189,7 @@ def _rendering(bench: Bench, text: bytes) -> list[Row]:
         return {"render": len(data) / (time.perf_counter() - began)}
 
     def ours() -> Rates:
-        terminal = Terminal(80, 24, history=10_000)
+        terminal = TerminalEmulator(80, 24, history=10_000)
         began = time.perf_counter()
         terminal.feed(data)
         terminal.text()
@@ -197,7 +197,7 @@ def _rendering(bench: Bench, text: bytes) -> list[Row]:
 
     def cheap() -> Rates:
         began = time.perf_counter()
-        text_of(data)
+        render_pipe(data)
         return {"render": len(data) / (time.perf_counter() - began)}
 
     found = bench.compare(

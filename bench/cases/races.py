@@ -51,7 +51,7 @@ import os, resource, subprocess, sys
 from contextlib import suppress
 from corral.adapters import process
 
-process.gather_orphans()
+process.become_subreaper()
 subprocess.run(sys.argv[1:], check=True)
 with suppress(ChildProcessError):
     while True:

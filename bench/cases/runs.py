@@ -13,7 +13,7 @@ from pathlib import Path
 import corral
 from bench.harness import Bar, Bench, Rates, Rival, Row, Spread
 from corral.adapters import process
-from corral.adapters.supervisor_process import StartingKeeper
+from corral.adapters.supervisor_process import StartingSupervisor
 from corral.api import Corral
 from corral.domain.runs.model import Run
 
@@ -242,7 +242,7 @@ def _memory(place: Place) -> list[Row]:
             )
             run = store.runs.get(json.loads(said.stdout)["id"])
             assert run.keeper_pid is not None
-            agent = process.stat(run.pid or 0)
+            agent = process.read_stat(run.pid or 0)
             time.sleep(4)
             for who, pid in (("keeper", run.keeper_pid), ("guard", agent.parent if agent else 0)):
                 for name, size in _sizes(pid).items():
@@ -279,7 +279,7 @@ def _many(bench: Bench, place: Place) -> list[Row]:
         began = time.perf_counter()
 
         def start(id: str) -> None:
-            answer = StartingKeeper().keep(store=store.address, run=id)
+            answer = StartingSupervisor().start(store=store.address, run=id)
             assert "pid" in answer, answer
 
         with ThreadPoolExecutor(4) as pool:

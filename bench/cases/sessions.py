@@ -9,6 +9,7 @@ from bench.harness import Bar, Bench, Rates, Rival, Row, rate_of
 from bench.opponents import now_ms, open_store
 from bench.opponents.sessions import ByHand, CorralTalk, Talk
 from corral.api import Corral
+from corral.domain.search import ops as search
 
 TITLE = "Sessions and search"
 ABOUT = """
@@ -146,6 +147,10 @@ def _look(store: Corral) -> Rates:
 
 def _find(store: Corral) -> Rates:
     return {
-        "a rare word": rate_of(lambda: store.search._find("zebra", limit=20), LOOKS),
-        "a common word": rate_of(lambda: store.search._find("weather", limit=20), LOOKS),
+        "a rare word": rate_of(
+            lambda: store._database.read(lambda tx: search.find(tx, "zebra", limit=20)), LOOKS
+        ),
+        "a common word": rate_of(
+            lambda: store._database.read(lambda tx: search.find(tx, "weather", limit=20)), LOOKS
+        ),
     }

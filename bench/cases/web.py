@@ -87,19 +87,19 @@ def _look(store: Corral) -> Rates:
     """The page as its function makes it: what is asked of the store, and the text."""
     from starlette.requests import Request
 
-    from corral.api.tokens import Who
+    from corral.services.tokens import TokenIdentity
     from corral.web import overview
-    from corral.web.request import Visit
+    from corral.web.request import PageRequest
 
-    who = Who("tok_bench", "bench", "full", "token:bench", None, None)
+    who = TokenIdentity("tok_bench", "bench", "full", "token:bench", None, None)
     scope = {
         "type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": [],
         "server": ("127.0.0.1", 7717), "scheme": "http", "state": {"store": store, "who": who},
     }  # fmt: skip
     began = time.perf_counter()
     for _ in range(LOOKS):
-        answer = overview.show(Visit(Request(scope), {}))
-        assert b"Needs you" in answer.body
+        answer = overview.show(PageRequest(Request(scope), {}))
+        assert b"Needs attention" in answer.body
     return {"overview": LOOKS / (time.perf_counter() - began)}
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from bench.harness import Rates
 from bench.opponents import BODY, open_store
 from bench.opponents.sessions import WORDS
-from corral.db.sqlite_connection_set import LOG_PAGES
+from corral.db.sqlite_connection_set import WAL_CHECKPOINT_PAGES
 
 HOME = Path(__file__).parent.parent / "node"
 WAYS = {
@@ -61,7 +61,9 @@ class NodePeer:
             "words": WORDS,
         }
         synchronous = "FULL" if full else "NORMAL"
-        self._ask(file=str(place.path), synchronous=synchronous, pages=LOG_PAGES, given=given)
+        self._ask(
+            file=str(place.path), synchronous=synchronous, pages=WAL_CHECKPOINT_PAGES, given=given
+        )
 
     def sample(self, counts: dict[str, int]) -> Rates:
         """Do each job so many times, one job after the other; how fast each went."""

@@ -14,8 +14,8 @@ import apsw
 import msgspec
 
 from bench.opponents import ACTOR, BODY, LEASE_MS, MAILBOX, OWNER, now_ms, open_store
-from corral.db.sqlite_connection_set import LOG_PAGES
-from corral.db.sqlite_deferred_indexes import EVERY, file_behind
+from corral.db.sqlite_connection_set import WAL_CHECKPOINT_PAGES
+from corral.db.sqlite_deferred_indexes import FILL_INTERVAL, fill_deferred_indexes
 
 PUT = """
     INSERT INTO letters
@@ -86,7 +86,7 @@ def connect(path: Path) -> apsw.Connection:
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     for pragma in ("synchronous = NORMAL", "temp_store = MEMORY", "foreign_keys = ON"):
         connection.execute(f"PRAGMA {pragma}")
-    connection.wal_autocheckpoint(LOG_PAGES)
+    connection.wal_autocheckpoint(WAL_CHECKPOINT_PAGES)
     return connection
 
 
@@ -126,8 +126,8 @@ class RawSqlite:
 
     def _note(self, event: dict[str, Any]) -> None:
         self._run(NOTE, event)
-        if self._connection.last_insert_rowid() % EVERY == 0:
-            file_behind(self._run)
+        if self._connection.last_insert_rowid() % FILL_INTERVAL == 0:
+            fill_deferred_indexes(self._run)
 
     def take(self) -> None:
         claimed = self.claim()

@@ -7,23 +7,23 @@ import msgspec
 from mcp.server.mcpserver import MCPServer
 
 from bench.opponents import open_store
-from corral.mcp.call import Call
-from corral.mcp.identity import from_environment
+from corral.mcp.call import ToolCall
+from corral.mcp.identity import caller_from_environment
 from corral.mcp.tools import locks, mail
 
 server = MCPServer("sdk")
 store = open_store(None)
-caller = from_environment(store)
+caller = caller_from_environment(store)
 
 
-def _call(tool: str) -> Call:
-    return Call(store, caller, tool, threading.Event())
+def _call(tool: str) -> ToolCall:
+    return ToolCall(store, caller, tool, threading.Event())
 
 
 @server.tool()
 def send(to: str, text: str) -> dict[str, Any]:
     """Write a letter to another agent."""
-    told = mail.send(_call("send"), mail.Send(to=to, text=text))
+    told = mail.send(_call("send"), mail.SendArguments(to=to, text=text))
     answer: dict[str, Any] = msgspec.to_builtins(told)
     return answer
 
@@ -31,7 +31,7 @@ def send(to: str, text: str) -> dict[str, Any]:
 @server.tool()
 def lock_list() -> dict[str, Any]:
     """Who holds which files."""
-    told = locks.lock_list(_call("lock_list"), locks.LockListAsked())
+    told = locks.lock_list(_call("lock_list"), locks.LockListArguments())
     answer: dict[str, Any] = msgspec.to_builtins(told)
     return answer
 

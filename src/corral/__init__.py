@@ -1,7 +1,7 @@
 """Corral: the system of record and the supervisor for AI agents.
 
-Importing this package loads nothing else: agents call `corral` from hooks, so the library behind
-`corral.open` comes in when it is first used.
+Importing this package loads nothing else, because agents call `corral` from hooks. The library
+behind `corral.open` is imported on first use.
 """
 
 # Type checkers know this name; importing it from typing would double the time of `--version`.

@@ -9,12 +9,11 @@ if TYPE_CHECKING:
 
 
 def _run_hook() -> "NoReturn":
-    """Straight to the work, since this runs at every use of a tool: a third of its time would go
-    into what a process of a few milliseconds has no use for."""
+    """Run a hook with as little start-up as possible: hooks run at every tool use of an agent."""
     import gc
     import os
 
-    gc.disable()  # nothing lives long enough to be collected
+    gc.disable()  # the process ends before a collection would pay off
     from corral.kernel.lazy_msgspec import load_msgspec
 
     load_msgspec()
@@ -23,11 +22,12 @@ def _run_hook() -> "NoReturn":
     code = hooks.run(sys.argv[2:])
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # the store is closed, and there is nothing to take down
+    os._exit(code)  # skip interpreter shutdown: the store is closed already
 
 
 def main() -> None:
-    # Hooks and scripts ask for the version often; it needs nothing but this package's first lines.
+    """Run the `corral` command."""
+    # Hooks and scripts query the version often; it needs only this package's `__init__`.
     if sys.argv[1:] == ["--version"]:
         from corral import __version__
 
@@ -40,12 +40,12 @@ def main() -> None:
 
         from corral.adapters import supervisor_process
 
-        with suppress(OSError):  # no process, no descriptor: whoever needs it tries, and says so
-            supervisor_process.early = (
-                supervisor_process.StartingKeeper()
-            )  # it loads while the words are understood
+        # The supervisor loads while the arguments are parsed. If it cannot start yet (no process or
+        # descriptor left), the command tries again later and reports the error.
+        with suppress(OSError):
+            supervisor_process.prestarted = supervisor_process.StartingSupervisor()
     if sys.argv[1:] == ["mcp"]:
-        # Agents start it with each of their runs, and some do not wait for a slow one.
+        # Agents start it with each of their runs, and some have a short timeout.
         from corral.kernel.lazy_msgspec import load_msgspec
 
         load_msgspec()

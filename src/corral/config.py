@@ -1,4 +1,4 @@
-"""Where things are and who speaks: the home folder, private files, the store, the actor."""
+"""The configuration of this process: home folder, private files, store URL, actor and mailbox."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def home() -> Path:
-    """`$CORRAL_HOME`, else the platform's folder for a user's data. It may not exist yet."""
+    """Return `$CORRAL_HOME`, or the platform's folder for user data. It may not exist yet."""
     given = os.environ.get("CORRAL_HOME")
     if given:
         return Path(given).expanduser().absolute()
@@ -22,26 +22,26 @@ def home() -> Path:
 
 
 def run_folder(id: str) -> Path:
-    """Where the files of a run are on the machine that runs it. It may not exist yet."""
+    """Return the folder of a run's files on the machine that runs it. It may not exist yet."""
     return home() / "runs" / id
 
 
 def make_private_folder(path: Path) -> None:
-    """Make a folder and whatever is missing above it, each for its user alone."""
+    """Create a folder and its missing parents, accessible only by their user."""
     if not path.is_dir():
         make_private_folder(path.parent)
         path.mkdir(mode=0o700, exist_ok=True)
 
 
 def write_private_file(path: Path, text: str) -> None:
-    """Write a small file that its user alone may read, whatever the umask says."""
+    """Write a small file that only its user may read, whatever the umask is."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
         file.write(text)
 
 
-def sync(path: str | Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+def fsync_path(path: str | Path) -> None:
+    """Flush a file, or the entries of a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -50,45 +50,47 @@ def sync(path: str | Path) -> None:
 
 
 def store_url(given: str | None = None) -> str:
-    """The store that was named, else `$CORRAL_STORE`, else the one in the home folder."""
+    """Return the given URL, or `$CORRAL_STORE`, or the URL of the store in the home folder."""
     return given or os.environ.get("CORRAL_STORE") or f"sqlite:///{home() / 'corral.db'}"
 
 
-def is_afar(url: str) -> bool:
-    """Whether a store's URL is that of a daemon, which is asked over HTTP."""
+def is_remote(url: str) -> bool:
+    """Whether a store's URL is that of a daemon, which is called over HTTP."""
     return url.startswith(("http://", "https://"))
 
 
-_adopted: "RunIdentity | None" = None
+_run_identity: "RunIdentity | None" = None
 
 
-def adopt(identity: "RunIdentity | None") -> None:
-    """Set the run that this process belongs to, as found by the store that it opened. From then on
-    the process's own `CORRAL_*` variables are ignored."""
-    global _adopted
-    _adopted = identity
+def set_run_identity(identity: "RunIdentity | None") -> None:
+    """Set the run that this process belongs to, as determined by the store that it opened.
+
+    From then on the `CORRAL_*` variables of the process are ignored.
+    """
+    global _run_identity
+    _run_identity = identity
 
 
 def agent_name() -> str | None:
-    """Return the agent that this process acts as: that of its run, else that of CORRAL_AGENT."""
-    return _adopted.agent if _adopted else os.environ.get("CORRAL_AGENT") or None
+    """Return the agent that this process acts as: that of its run, or `$CORRAL_AGENT`."""
+    return _run_identity.agent if _run_identity else os.environ.get("CORRAL_AGENT") or None
 
 
 def session_id() -> str | None:
     """Return the session of this process's run, if any."""
-    return _adopted.session if _adopted else os.environ.get("CORRAL_SESSION") or None
+    return _run_identity.session if _run_identity else os.environ.get("CORRAL_SESSION") or None
 
 
 def run_id() -> str | None:
     """Return the run that this process belongs to, if any."""
-    return _adopted.run if _adopted else os.environ.get("CORRAL_RUN") or None
+    return _run_identity.run if _run_identity else os.environ.get("CORRAL_RUN") or None
 
 
 def owner() -> str:
-    """Who holds what this process locks: the agent, conversation or run that Corral started, else
-    the user."""
-    if _adopted:
-        return _adopted.owner
+    """Return the owner of locks that this process takes: the agent, session or run that Corral
+    started, or the user."""
+    if _run_identity:
+        return _run_identity.owner
     for name, kind in (("AGENT", "agent"), ("SESSION", "session"), ("RUN", "run")):
         if given := os.environ.get(f"CORRAL_{name}"):
             return f"{kind}:{given}"
@@ -96,9 +98,9 @@ def owner() -> str:
 
 
 def actor() -> str:
-    """Who acts, for the record of changes: the agent that Corral started, else the user."""
-    if _adopted:
-        return _adopted.actor
+    """Return the actor for events: the agent that Corral started, or the user."""
+    if _run_identity:
+        return _run_identity.actor
     agent = os.environ.get("CORRAL_AGENT")
     if agent:
         return f"agent:{agent}"
@@ -106,12 +108,12 @@ def actor() -> str:
 
 
 def user() -> str:
-    """The person whose processes these are, by one name wherever they speak."""
+    """Return the name of the user of this process."""
     return os.environ.get("USER") or os.environ.get("LOGNAME") or _account()
 
 
 def _account() -> str:
-    """What this machine calls whoever runs this; a container may know a number alone."""
+    """Return the user's account name; a container may only have a numeric id."""
     import pwd
 
     try:
@@ -121,14 +123,14 @@ def _account() -> str:
 
 
 def mailbox() -> str:
-    """Where letters for this process go: to the agent or the conversation that Corral started,
-    else to the user."""
-    if _adopted:
-        return _adopted.mailbox
+    """Return the mailbox of this process: of the agent or session that Corral started, or of the
+    user."""
+    if _run_identity:
+        return _run_identity.mailbox
     session = session_id()
     return f"session:{session}" if session and not agent_name() else actor()
 
 
 def token() -> str:
-    """The secret that a daemon is called with: `$CORRAL_TOKEN`."""
+    """Return the token for calls to a daemon: `$CORRAL_TOKEN`."""
     return os.environ.get("CORRAL_TOKEN", "")

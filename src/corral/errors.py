@@ -1,4 +1,4 @@
-"""The errors that callers of the library meet; see `corral.kernel.errors` for their tree."""
+"""The exceptions of the library; see `corral.kernel.errors` for the hierarchy."""
 
 from corral.kernel.errors import (
     Ambiguous,

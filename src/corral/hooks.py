@@ -1,9 +1,9 @@
-"""`corral hook PROVIDER EVENT`: what agent CLIs and git call before and after a change.
+"""`corral hook PROVIDER EVENT`: the entry point for hooks of agent CLIs and git.
 
-It runs at every use of a tool, so it goes past the command line's parser and loads no more than a
-look at the locks needs. Whoever is refused reads who holds the file and until when. When Corral
-itself is in trouble (no sense in what it was told, a store that cannot be used) the tool goes on,
-and the trouble is told on standard error: exit code 1, which no agent CLI takes for a refusal.
+A hook runs at every tool call, so it bypasses the command line parser and imports only what a lock
+check needs. A refusal names the owner of the file and the end of the lock. If Corral itself fails
+(invalid input, unavailable store), the tool call is allowed: the error goes to standard error and
+the exit code is 1, which no agent CLI treats as a refusal.
 """
 
 import os
@@ -18,37 +18,37 @@ if TYPE_CHECKING:
 
     from corral.api import Corral
 
-TROUBLE = 1
-MAX_TOLD = 16 << 20
-SHOWN = 10
+HOOK_FAILED = 1
+MAX_INPUT_BYTES = 16 << 20
+MAX_SHOWN = 10
 WRITE_SECONDS = 5.0
-"""How long a write waits for another process that writes: the agent waits for the hook."""
+"""Maximum wait for another writer: the agent is blocked while the hook runs."""
 
 
-def run(words: "Sequence[str]", url: str | None = None) -> int:
-    """One call of a hook; gives back the exit code, never a traceback."""
-    if len(words) != 2:
-        return _trouble("give a provider and an event, as in `corral hook claude pre-tool-use`")
-    provider, event = words
-    around = _before_commit if provider == "git" else _around_tool
+def run(args: "Sequence[str]", url: str | None = None) -> int:
+    """Run one hook and return its exit code; never raises (unless CORRAL_DEBUG is set)."""
+    if len(args) != 2:
+        return _fail("expected a provider and an event, as in `corral hook claude pre-tool-use`")
+    provider, event = args
+    handle = _handle_git_event if provider == "git" else _handle_tool_event
     try:
-        return around(provider, event, url)
+        return handle(provider, event, url)
     except StoreUnavailable as error:
         if error.reason == "missing":
-            return 0  # nobody has locked anything
-        _trouble(error.message)
+            return 0  # without a store there are no locks
+        _fail(error.message)
     except CorralError as error:
-        _trouble(error.message)
+        _fail(error.message)
     except Exception as error:
         if os.environ.get("CORRAL_DEBUG"):
             raise
-        _trouble(f"{type(error).__name__}: {error}")
-    return 0 if provider == "git" else TROUBLE  # git takes every other code for a refusal
+        _fail(f"{type(error).__name__}: {error}")
+    return 0 if provider == "git" else HOOK_FAILED  # git treats every other code as a refusal
 
 
-def _trouble(what: str) -> int:
-    sys.stderr.write(f"corral hook: {what}\n")
-    return TROUBLE
+def _fail(message: str) -> int:
+    sys.stderr.write(f"corral hook: {message}\n")
+    return HOOK_FAILED
 
 
 def _open(url: str | None) -> "Corral":
@@ -57,24 +57,24 @@ def _open(url: str | None) -> "Corral":
     return open(url, create=False)
 
 
-def _around_tool(provider: str, event: str, url: str | None) -> int:
+def _handle_tool_event(provider: str, event: str, url: str | None) -> int:
     from corral.adapters import hooks
 
     if provider not in hooks.PROVIDERS:
-        return _trouble(f"{provider!r} is none of {', '.join(hooks.PROVIDERS)}, git")
+        return _fail(f"unknown provider {provider!r}: expected {', '.join(hooks.PROVIDERS)} or git")
     moment = hooks.moment_of(event)
     if moment is None:
-        return 0  # nothing of ours: a CLI may call it for more than it was asked to
+        return 0  # a CLI may call the hook for events that it was not installed for
     try:
-        paths = hooks.edited_paths(sys.stdin.buffer.read(MAX_TOLD), os.getcwd())
+        paths = hooks.edited_paths(sys.stdin.buffer.read(MAX_INPUT_BYTES), os.getcwd())
     except ValueError as error:
-        return _trouble(f"what {provider} said makes no sense ({error})")
+        return _fail(f"cannot parse the hook input of {provider}: {error}")
     if not paths:
         return 0
-    with _open(url) as store, store.writing_within(WRITE_SECONDS):
+    with _open(url) as store, store.write_timeout(WRITE_SECONDS):
         if moment == "after":
-            return _touch(store, paths)
-        reason = _why_not(store, paths)
+            return _record_touches(store, paths)
+        reason = _acquire_or_refuse(store, paths)
     if reason is None:
         return 0
     code, out, err = hooks.refusal(provider, reason)
@@ -83,17 +83,17 @@ def _around_tool(provider: str, event: str, url: str | None) -> int:
     return code
 
 
-def _why_not(store: "Corral", paths: "Sequence[str]") -> str | None:
-    """The sentence that an agent reads when one of the files is another's; None: it may go on."""
+def _acquire_or_refuse(store: "Corral", paths: "Sequence[str]") -> str | None:
+    """Lock the files for the edit; return the reason for the agent if one is locked by another."""
     owner, run = config.owner(), config.run_id()
     for path in paths:
         try:
             places = store.guard.places_of(path)
         except Invalid:
-            continue  # no path that can be locked; the others are looked at all the same
+            continue  # not a path that can be locked; check the others
         for place in places:
-            if found := store.guard.in_the_way(place.project.id, [place.path], owner, run=run):
-                return found[0].text
+            if conflicts := store.guard.in_the_way(place.project.id, [place.path], owner, run=run):
+                return conflicts[0].text
         try:
             for place in places[:1]:
                 store.guard.take_for_edit(place.project.id, place.path, owner, run=run)
@@ -102,7 +102,7 @@ def _why_not(store: "Corral", paths: "Sequence[str]") -> str | None:
     return None
 
 
-def _touch(store: "Corral", paths: "Sequence[str]") -> int:
+def _record_touches(store: "Corral", paths: "Sequence[str]") -> int:
     for path in paths:
         try:
             place = store.guard.place_of(path)
@@ -112,10 +112,10 @@ def _touch(store: "Corral", paths: "Sequence[str]") -> int:
     return 0
 
 
-def _before_commit(_: str, event: str, url: str | None) -> int:
-    """Refuse a commit that changes what others hold."""
+def _handle_git_event(_: str, event: str, url: str | None) -> int:
+    """Refuse a commit that changes files locked by others."""
     if event != "pre-commit":
-        return _trouble(f"{event!r} is no hook of git that Corral knows; there is pre-commit")
+        return _fail(f"unknown git hook {event!r}: expected pre-commit")
     from corral.adapters import git
 
     top = git.worktree_of(os.getcwd())
@@ -124,11 +124,11 @@ def _before_commit(_: str, event: str, url: str | None) -> int:
         return 0
     with _open(url) as store:
         names = [git.storable(name) for name in staged]
-        found = store.guard.commit_in_the_way(top, names, config.owner(), run=config.run_id())
-    for one in found[:SHOWN]:
-        sys.stderr.write(f"corral: {one.text}\n")
-    if len(found) > SHOWN:
-        sys.stderr.write(f"corral: and {len(found) - SHOWN} more.\n")
-    if found:
-        sys.stderr.write("corral: The commit is refused; take these files out of it.\n")
-    return 1 if found else 0
+        conflicts = store.guard.commit_in_the_way(top, names, config.owner(), run=config.run_id())
+    for conflict in conflicts[:MAX_SHOWN]:
+        sys.stderr.write(f"corral: {conflict.text}\n")
+    if len(conflicts) > MAX_SHOWN:
+        sys.stderr.write(f"corral: and {len(conflicts) - MAX_SHOWN} more.\n")
+    if conflicts:
+        sys.stderr.write("corral: Commit refused. Unstage these files and commit again.\n")
+    return 1 if conflicts else 0

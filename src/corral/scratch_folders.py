@@ -1,7 +1,7 @@
-"""Folders for a while, outside of the home: copies of back-ups and of other programs' databases.
+"""Temporary folders outside the home: copies of back-ups and of other programs' databases.
 
-Each goes with whoever made it. Of a process that was killed it stays; whoever makes the next one
-sweeps it up, as does the forgetting of what is old: a lock tells it from one that is in use.
+A folder is removed by the process that created it. A killed process leaves its folder behind; the
+next process that creates one, and pruning, remove it. A lock distinguishes folders in use.
 """
 
 import fcntl
@@ -17,46 +17,46 @@ _NAME = re.compile(r"corral-scratch-[a-z]+-\w{8}")
 
 
 @contextmanager
-def scratch_folder(what: str) -> Iterator[Path]:
-    """A private folder of our own, named for what it is made for; it is gone afterwards."""
-    sweep()
-    folder, held = _made(what)
+def scratch_folder(purpose: str) -> Iterator[Path]:
+    """Create a private folder named after its purpose, and remove it afterwards."""
+    remove_stale_folders()
+    folder, lock = _create_locked(purpose)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        os.close(held)
+        os.close(lock)
 
 
-def _made(what: str) -> tuple[Path, int]:
+def _create_locked(purpose: str) -> tuple[Path, int]:
     while True:
-        folder = Path(tempfile.mkdtemp(prefix=f"corral-scratch-{what}-"))
-        with suppress(FileNotFoundError):  # somebody swept it up before it was locked
-            held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        folder = Path(tempfile.mkdtemp(prefix=f"corral-scratch-{purpose}-"))
+        with suppress(FileNotFoundError):  # another process removed it before it was locked
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                with suppress(OSError):  # a file system without such locks, where none is swept up
-                    fcntl.flock(held, fcntl.LOCK_EX)
+                with suppress(OSError):  # a file system without flock(), where no folder is removed
+                    fcntl.flock(lock, fcntl.LOCK_EX)
                 os.stat(folder)
             except BaseException:
-                os.close(held)
+                os.close(lock)
                 raise
-            return folder, held
+            return folder, lock
 
 
-def sweep() -> None:
-    """Remove the folders of this user that nobody has any more."""
+def remove_stale_folders() -> None:
+    """Remove the folders of this user that no process uses any more."""
     with suppress(OSError):
         for entry in os.scandir(tempfile.gettempdir()):
             if _NAME.fullmatch(entry.name):
                 with suppress(OSError):
-                    _remove_if_left(entry.path)
+                    _remove_if_unused(entry.path)
 
 
-def _remove_if_left(folder: str) -> None:
-    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+def _remove_if_unused(folder: str) -> None:
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        if os.fstat(held).st_uid == os.geteuid():
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(lock).st_uid == os.geteuid():
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)
     finally:
-        os.close(held)
+        os.close(lock)

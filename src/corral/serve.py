@@ -1,8 +1,8 @@
-"""The daemon's process: `python -m corral.serve`, as `corral up` starts it.
+"""The daemon process: `python -m corral.serve`, as `corral up` starts it.
 
-It opens the store, takes its place among the nodes after a look at what was left behind, runs the
-loops, and serves the API and the pages until it is told to end. It keeps no agent: each run has a
-keeper of its own, which goes on whatever happens here.
+The daemon opens the store, recovers the state left by earlier daemons of this machine, joins as a
+node, runs the background loops, and serves the API and the web pages until it is stopped. It does
+not run agents: each run has its own supervisor process, which does not depend on the daemon.
 """
 
 import argparse
@@ -27,29 +27,35 @@ from starlette.applications import Starlette
 
 from corral import config
 from corral.adapters import process, run_marks
-from corral.adapters.daemon_process import PORT, Daemon, Seat, file_of, version_at
+from corral.adapters.daemon_process import (
+    DEFAULT_PORT,
+    Daemon,
+    DaemonLock,
+    info_path,
+    probe_version,
+)
 from corral.adapters.redaction import Redaction
 from corral.api import Corral, open_service
-from corral.daemon.host import Host
-from corral.http.app import LOCAL, create_app
+from corral.daemon.loop_manager import LoopManager
+from corral.http.app import LOOPBACK_HOSTS, create_app
 from corral.http.connections import server_options
 from corral.kernel.errors import CorralError, Invalid, Refused
 from corral.mcp.http import routes as tool_routes
 from corral.web.pages import error_page
 from corral.web.pages import routes as page_routes
 
-GRACE = 10.0  # seconds for what is being done when the daemon is told to end
-LAST_ANSWERS = 2  # seconds of these for requests that are being answered
+SHUTDOWN_SECONDS = 10.0  # time for a graceful shutdown
+REQUEST_SECONDS = 2  # the part of it for requests in progress
 BACKLOG = 1_024
-FILES = 8_192  # descriptors: browsers that watch, and one for each keeper
-LOG_BYTES = 1 << 20
+MAX_OPEN_FILES = 8_192  # for open browser tabs, and one for each supervisor
+MAX_LOG_BYTES = 1 << 20
 EXIT_CODES = {"store_unavailable": 5, "invalid": 2}
 
 log = logging.getLogger("corral")
 
 
 class Server(uvicorn.Server):
-    """Serves until it is told to end; the signals are the daemon's own matter."""
+    """A server that leaves signals to the daemon and reports when it is ready."""
 
     def __init__(self, app: Starlette, started: Callable[[], None]) -> None:
         self.app = app
@@ -60,7 +66,7 @@ class Server(uvicorn.Server):
                 access_log=False,
                 lifespan="on",
                 server_header=False,
-                timeout_graceful_shutdown=LAST_ANSWERS,
+                timeout_graceful_shutdown=REQUEST_SECONDS,
                 **server_options(),
             )
         )
@@ -76,55 +82,61 @@ class Server(uvicorn.Server):
             self._started()
 
 
-class Serving:
-    """One life of the daemon."""
+class DaemonServer:
+    """The daemon, from start to exit."""
 
     def __init__(self, options: argparse.Namespace, store: Corral) -> None:
         self._options = options
         self._store = store
         self._server: Server | None = None
-        self._ending = False
+        self._is_stopping = False
         self._exit_code = 0
 
     def run(self) -> int:
-        """Serve until told to end; gives back the exit code."""
+        """Serve until stopped, and return the exit code."""
         options, store = self._options, self._store
-        seat = Seat(store.db.url)
+        seat = DaemonLock(store.db.url)
         try:
             with _listen(options.bind, options.port) as listening:
-                host = Host(store, slots=options.slots, labels=options.label, give_up=self._give_up)
+                host = LoopManager(
+                    store, slots=options.slots, labels=options.label, give_up=self._give_up
+                )
                 me = self._describe(listening)
-                found = host.begin()
+                recovered = host.begin()
                 try:
                     app = create_app(
                         store,
                         pages=[*tool_routes(), *page_routes(host.status)],
                         error_page=error_page,
                         status=host.status,
-                        allowed_hosts=self._names(),
+                        allowed_hosts=self._allowed_hosts(),
                     )
 
                     def started() -> None:
-                        seat.tell(me)
+                        seat.publish(me)
                         log.info("serving %s at %s", store.db.url, me.url)
-                        _answer(options.ready, {"daemon": me, "link": me.link, "found": found})
+                        _report_start(
+                            options.ready, {"daemon": me, "link": me.link, "found": recovered}
+                        )
 
                     self._server = Server(app, started)
-                    self._obey_signals()
+                    self._install_signal_handlers()
                     asyncio.run(self._server.serve([listening]))
                 finally:
-                    if not host.end(GRACE - LAST_ANSWERS):
-                        log.warning("a loop did not end in time; what it did goes on elsewhere")
+                    if not host.end(SHUTDOWN_SECONDS - REQUEST_SECONDS):
+                        log.warning(
+                            "a loop did not stop in time; another daemon will continue its work"
+                        )
         finally:
-            seat.leave()
-        log.info("ended")
+            seat.release()
+        log.info("stopped")
         return self._exit_code
 
     def _describe(self, listening: socket.socket) -> Daemon:
         store = self._store
         port = int(listening.getsockname()[1])
-        shown = _EVERYWHERE.get(self._options.bind, self._options.bind)
-        token_file = file_of(store.db.url, ".token")
+        shown = _WILDCARD_ADDRESSES.get(self._options.bind, self._options.bind)
+        token_file = info_path(store.db.url, ".token")
         home = sha256(f"{process.host()} {token_file}".encode()).hexdigest()[:12]
         store.tokens.in_file(token_file, name=f"home-{home}")
         identity = process.identify(os.getpid())
@@ -139,33 +151,35 @@ class Serving:
             port=port,
             token_file=str(token_file),
             started_at=store.now(),
-            pid_space=process.pid_space(),
+            pid_space=process.pid_namespace(),
         )
 
-    def _names(self) -> set[str]:
-        """The names by which it may be called: others would be a page that was led here."""
-        names = {*LOCAL, *self._options.allow_host}
+    def _allowed_hosts(self) -> set[str]:
+        """Return the accepted Host headers; others may be a DNS rebinding attack."""
+        names = {*LOOPBACK_HOSTS, *self._options.allow_host}
         return names | {
-            socket.gethostname() if self._options.bind in _EVERYWHERE else self._options.bind
+            socket.gethostname()
+            if self._options.bind in _WILDCARD_ADDRESSES
+            else self._options.bind
         }
 
-    # -- ending --------------------------------------------------------------------------------
+    # -- shutdown --------------------------------------------------------------------------------
 
-    def _obey_signals(self) -> None:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the terminal it came from may close
+    def _install_signal_handlers(self) -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # its terminal may be closed
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._told_to_end)
+            signal.signal(number, self._handle_signal)
 
-    def _told_to_end(self, number: int, _: FrameType | None) -> None:
-        if self._ending:
-            os._exit(128 + number)  # asked twice: at once. Nothing that was accepted is lost.
-        self._end(0)
+    def _handle_signal(self, number: int, _: FrameType | None) -> None:
+        if self._is_stopping:
+            os._exit(128 + number)  # second signal: exit at once. Accepted changes are durable.
+        self._stop(0)
 
     def _give_up(self, reason: str) -> None:
-        self._end(EXIT_CODES["store_unavailable"])
+        self._stop(EXIT_CODES["store_unavailable"])
 
-    def _end(self, exit_code: int) -> None:
-        self._ending = True
+    def _stop(self, exit_code: int) -> None:
+        self._is_stopping = True
         self._exit_code = exit_code
         self._store.hurry()
         if self._server is not None:
@@ -173,8 +187,8 @@ class Serving:
             self._server.should_exit = True
 
 
-# Addresses that mean all of them, and the one by which this machine calls itself then.
-_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}  # noqa: S104 (when asked for)
+# Addresses for all interfaces, and the loopback address that reaches the daemon then.
+_WILDCARD_ADDRESSES = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}  # noqa: S104 (when asked for)
 
 
 def _listen(address: str, port: int) -> socket.socket:
@@ -186,47 +200,47 @@ def _listen(address: str, port: int) -> socket.socket:
             backlog=BACKLOG,
             dualstack_ipv6=address == "::" and socket.has_dualstack_ipv6(),
         )
-        # Connections inherit it: an answer is two packets, and the second must not wait 40 ms.
+        # Inherited by connections. A response is two packets; with Nagle's algorithm the second one
+        # would wait 40 ms.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listening
     except OSError as error:
         if port and error.errno == errno.EADDRINUSE:
-            version = version_at(_EVERYWHERE.get(address, address), port)
+            version = probe_version(_WILDCARD_ADDRESSES.get(address, address), port)
             user = f"another Corral daemon (version {version})" if version else "another program"
-            what = "Stop it with `corral down` in its home, or choose" if version else "Choose"
+            advice = "Stop it with `corral down` in its home, or choose" if version else "Choose"
             raise Refused(
-                f"Port {port} is used by {user}. {what} another port with --port; "
+                f"Port {port} is used by {user}. {advice} another port with --port; "
                 "--port 0 takes any free port.",
                 port=port,
                 version=version,
             ) from None
         raise Invalid(
-            f"It cannot listen at {address}:{port} ({os.strerror(error.errno or 0)}); give another "
-            "--bind or "
-            "--port.",
+            f"Cannot listen on {address}:{port}: {os.strerror(error.errno or 0)}. Choose another "
+            "--bind or --port.",
             address=address,
             port=port,
         ) from None
     except OverflowError:
-        raise Invalid(f"{port} is no port; give one from 1 to 65535.", port=port) from None
+        raise Invalid(f"Invalid port {port}: it must be from 1 to 65535.", port=port) from None
 
 
-def _answer(descriptor: int | None, said: dict[str, Any]) -> None:
-    """Tell whoever started this daemon how it began; a person in front of it reads the link."""
+def _report_start(descriptor: int | None, report: dict[str, Any]) -> None:
+    """Report the result of the start to the parent process, or print the link for a person."""
     if descriptor is None:
-        if "link" in said:
-            sys.stderr.write(f"Corral is up: {said['link']}\n")
+        if "link" in report:
+            sys.stderr.write(f"Corral is up: {report['link']}\n")
         return
     try:
         with os.fdopen(descriptor, "wb") as pipe:
-            pipe.write(msgspec.json.encode(said) + b"\n")
+            pipe.write(msgspec.json.encode(report) + b"\n")
     except OSError:
-        pass  # nobody waits any more
+        pass  # the parent process has exited
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="corral.serve", description=__doc__)
-    parser.add_argument("--port", type=int, default=PORT)
+    parser.add_argument("--port", type=int, default=DEFAULT_PORT)
     parser.add_argument("--bind", default="127.0.0.1")
     parser.add_argument("--allow-host", action="append", default=[])
     parser.add_argument("--slots", type=int)
@@ -236,9 +250,8 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-class Clean(logging.Formatter):
-    """Lines of the log, tracebacks among them, without secrets; those that the store's process has
-    come to know too, once it is open."""
+class RedactingFormatter(logging.Formatter):
+    """Removes secrets from log lines and tracebacks; once the store is open, also known values."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s")
@@ -248,48 +261,48 @@ class Clean(logging.Formatter):
         return self.clean(super().format(record))
 
 
-def _begin_log(path: str | None, clean: Clean) -> None:
+def _configure_logging(path: str | None, formatter: RedactingFormatter) -> None:
     handler: logging.Handler = logging.StreamHandler()
     if path is not None:
-        handler = logging.handlers.RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1)
-    handler.setFormatter(clean)
-    # What nobody caught is a line of the log like any other, on whichever thread it was.
-    sys.excepthook = lambda *error: log.critical("ended by a mistake", exc_info=error)
-    threading.excepthook = lambda what: log.error(
-        "a thread ended by a mistake", exc_info=what.exc_value
+        handler = logging.handlers.RotatingFileHandler(path, maxBytes=MAX_LOG_BYTES, backupCount=1)
+    handler.setFormatter(formatter)
+    # Uncaught exceptions of all threads go to the log, too.
+    sys.excepthook = lambda *error: log.critical("uncaught exception", exc_info=error)
+    threading.excepthook = lambda args: log.error(
+        "uncaught exception in a thread", exc_info=args.exc_value
     )
-    logging.raiseExceptions = False  # a full disk must not be told to the full disk
+    logging.raiseExceptions = False  # on a full disk, logging the error would fail again
     root = logging.getLogger()
     root.addHandler(handler)
     log.setLevel(logging.INFO)
     root.setLevel(logging.WARNING)
 
 
-def _allow_many_files() -> None:
+def _raise_file_limit() -> None:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < FILES:
-        wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft < MAX_OPEN_FILES:
+        wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(MAX_OPEN_FILES, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = _options(sys.argv[1:] if arguments is None else arguments)
     os.umask(0o077)
-    run_marks.leave_run()  # a process of a run may have started it
+    run_marks.leave_run()  # a process of a run may have started this daemon
     config.make_private_folder(config.home())
-    clean = Clean()
-    _begin_log(options.log, clean)
-    _allow_many_files()
+    formatter = RedactingFormatter()
+    _configure_logging(options.log, formatter)
+    _raise_file_limit()
     try:
         with open_service(None, actor="daemon") as store:
-            clean.clean = store.clean
-            return Serving(options, store).run()
+            formatter.clean = store.clean
+            return DaemonServer(options, store).run()
     except CorralError as error:
         log.error("%s", error.message)
-        said = {"code": error.code, "message": error.message, "details": error.details}
-        _answer(options.ready, {"error": said})
+        details = {"code": error.code, "message": error.message, "details": error.details}
+        _report_start(options.ready, {"error": details})
         return EXIT_CODES.get(error.code, 4)
 
 

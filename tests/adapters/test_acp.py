@@ -20,7 +20,7 @@ from corral.adapters.providers.facts import (
     SessionNamed,
     Used,
 )
-from corral.kernel.clock import SetClock
+from corral.kernel.clock import ManualClock
 from corral.kernel.errors import Conflict, NotFound
 from tests.support.acp import AcpRun
 
@@ -337,7 +337,7 @@ def test_the_sdks_client_gets_on_with_the_scripted_agent(tmp_path: Path) -> None
 
 
 def test_the_time_of_a_limit_is_read_with_the_clock_that_was_given() -> None:
-    line = Line(clock=SetClock(1_800_000_000_000)).open()
+    line = Line(clock=ManualClock(1_800_000_000_000)).open()
     error = {"code": -32603, "message": "Usage limit reached; try again in 2 hours."}
     facts = line.say(id=line.sent[-1]["id"], error=error)
     assert facts[0] == LimitReached(error["message"], 1_800_000_000_000 + 7_200_000)

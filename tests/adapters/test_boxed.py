@@ -15,10 +15,16 @@ from pathlib import Path
 import pytest
 
 from corral.adapters.sandbox_bridge import agent_client, inbound, outbound
-from corral.adapters.sandbox_bridge.files import Files, acknowledge
-from corral.adapters.sandbox_bridge.outbound import Busy, Damaged, Torn
-from corral.adapters.sandbox_bridge.rows import Outcome, Picture, Row, Snapshot, Target
-from corral.adapters.sandbox_bridge.schema import OUTBOUND, Folder
+from corral.adapters.sandbox_bridge.files import SessionFiles, acknowledge
+from corral.adapters.sandbox_bridge.outbound import FileBusy, HotJournal, InvalidFile
+from corral.adapters.sandbox_bridge.rows import (
+    DeliveryOutcome,
+    DestinationRow,
+    InboundRow,
+    InboundView,
+    OutboundSnapshot,
+)
+from corral.adapters.sandbox_bridge.schema import OUTBOUND, SessionFolder
 from tests.support.errors import because
 from tests.support.processes import Child
 
@@ -39,11 +45,11 @@ SEED_002 = {
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Folder:
-    made = Folder(str(tmp_path))
+def folder(tmp_path: Path) -> SessionFolder:
+    made = SessionFolder(str(tmp_path))
     os.mkdir(made.inside)
     os.mkdir(made.outside)
-    inbound.show(made, Picture(), NOW)
+    inbound.write_view(made, InboundView(), NOW)
     return made
 
 
@@ -55,20 +61,20 @@ def sql(path: str, *statements: str) -> list[tuple[object, ...]]:
         return found
 
 
-def say(folder: Folder, text: str) -> tuple[str, int]:
-    files = Files(folder.top)
+def say(folder: SessionFolder, text: str) -> tuple[str, int]:
+    files = SessionFiles(folder.top)
     with files.writing() as connection:
         return files.put(connection, "chat", {"text": text})
 
 
-def read(folder: Folder, taken: int = 0) -> Snapshot:
-    return outbound.read(folder, taken=taken, above=0)
+def read(folder: SessionFolder, taken: int = 0) -> OutboundSnapshot:
+    return outbound.read_snapshot(folder, taken=taken, above=0)
 
 
 # -- the form -------------------------------------------------------------------------------------
 
 
-def test_the_tables_and_columns_are_those_of_the_seed(folder: Folder) -> None:
+def test_the_tables_and_columns_are_those_of_the_seed(folder: SessionFolder) -> None:
     say(folder, "x")
     found = {}
     for path in (folder.inbound, folder.outbound):
@@ -81,24 +87,24 @@ def test_the_tables_and_columns_are_those_of_the_seed(folder: Folder) -> None:
     assert {name: SEED_002[name] for name in outbound.TABLES} == outbound.TABLES
 
 
-def test_only_one_routing_row_is_possible(folder: Folder) -> None:
-    inbound.show(folder, Picture(routing=("home", "room", None)), NOW)
-    inbound.show(folder, Picture(routing=("home", "other", "t1")), NOW)
+def test_only_one_routing_row_is_possible(folder: SessionFolder) -> None:
+    inbound.write_view(folder, InboundView(routing=("home", "room", None)), NOW)
+    inbound.write_view(folder, InboundView(routing=("home", "other", "t1")), NOW)
     assert sql(folder.inbound, "SELECT * FROM session_routing") == [(1, "home", "other", "t1")]
     with pytest.raises(sqlite3.IntegrityError):
         sql(folder.inbound, "INSERT INTO session_routing (id) VALUES (2)")
 
 
-def test_showing_the_same_again_changes_nothing(folder: Folder) -> None:
-    picture = Picture(
-        rows=[Row("let_1.1", "chat", NOW, "{}"), Row("let_2.1", "chat", NOW, "{}")],
-        destinations=[Target("team", "The team", "channel", "home", "room")],
+def test_showing_the_same_again_changes_nothing(folder: SessionFolder) -> None:
+    picture = InboundView(
+        rows=[InboundRow("let_1.1", "chat", NOW, "{}"), InboundRow("let_2.1", "chat", NOW, "{}")],
+        destinations=[DestinationRow("team", "The team", "channel", "home", "room")],
         routing=("home", "room", None),
-        outcomes=[Outcome("out-1", "m1", "delivered", NOW)],
+        outcomes=[DeliveryOutcome("out-1", "m1", "delivered", NOW)],
     )
-    first = inbound.show(folder, picture, NOW)
+    first = inbound.write_view(folder, picture, NOW)
     data = Path(folder.inbound).read_bytes()
-    assert inbound.show(folder, picture, NOW + 1) == first
+    assert inbound.write_view(folder, picture, NOW + 1) == first
     assert Path(folder.inbound).read_bytes() == data
     assert first is not None
     assert first.largest == 4
@@ -106,63 +112,77 @@ def test_showing_the_same_again_changes_nothing(folder: Folder) -> None:
     assert not os.path.exists(f"{folder.inbound}-journal")
 
 
-def test_the_first_outcome_of_a_message_stays(folder: Folder) -> None:
-    inbound.show(folder, Picture(outcomes=[Outcome("o", "m1", "delivered", NOW)]), NOW)
-    inbound.show(folder, Picture(outcomes=[Outcome("o", None, "failed", NOW)]), NOW)
+def test_the_first_outcome_of_a_message_stays(folder: SessionFolder) -> None:
+    inbound.write_view(
+        folder, InboundView(outcomes=[DeliveryOutcome("o", "m1", "delivered", NOW)]), NOW
+    )
+    inbound.write_view(
+        folder, InboundView(outcomes=[DeliveryOutcome("o", None, "failed", NOW)]), NOW
+    )
     assert sql(folder.inbound, "SELECT platform_message_id, status FROM delivered") == [
         ("m1", "delivered")
     ]
 
 
-def test_destinations_are_what_they_are_now(folder: Folder) -> None:
-    team = Target("team", "The team", "channel", "home", "room")
-    inbound.show(folder, Picture(destinations=[team]), NOW)
-    inbound.show(folder, Picture(destinations=[]), NOW)
+def test_destinations_are_what_they_are_now(folder: SessionFolder) -> None:
+    team = DestinationRow("team", "The team", "channel", "home", "room")
+    inbound.write_view(folder, InboundView(destinations=[team]), NOW)
+    inbound.write_view(folder, InboundView(destinations=[]), NOW)
     assert sql(folder.inbound, "SELECT * FROM destinations") == []
 
 
-def test_a_damaged_inbound_file_is_put_aside_and_made_anew(folder: Folder) -> None:
+def test_a_damaged_inbound_file_is_put_aside_and_made_anew(folder: SessionFolder) -> None:
     Path(folder.inbound).write_bytes(b"rubbish" * 1_000)
-    shown = inbound.show(folder, Picture(rows=[Row("let_1.1", "chat", NOW, "{}")]), NOW)
+    shown = inbound.write_view(
+        folder, InboundView(rows=[InboundRow("let_1.1", "chat", NOW, "{}")]), NOW
+    )
     assert shown is not None
     assert shown.rebuilt
     assert sql(folder.inbound, "SELECT id, seq FROM messages_in") == [("let_1.1", 2)]
     assert (Path(folder.inside) / "damaged-inbound.db").exists()
 
 
-def test_somebody_inside_who_holds_the_inbound_file_holds_up_nobody(folder: Folder) -> None:
+def test_somebody_inside_who_holds_the_inbound_file_holds_up_nobody(folder: SessionFolder) -> None:
     with closing(sqlite3.connect(f"file:{folder.inbound}?mode=ro", uri=True)) as held:
         held.execute("BEGIN")
         held.execute("SELECT * FROM messages_in").fetchall()
         with multiprocessing.get_context("fork").Pool(1) as pool:
             assert pool.apply(cannot_show, (folder,))
-    assert inbound.show(folder, Picture(rows=[Row("r", "chat", NOW, "{}")]), NOW) is not None
+    assert (
+        inbound.write_view(folder, InboundView(rows=[InboundRow("r", "chat", NOW, "{}")]), NOW)
+        is not None
+    )
 
 
-def cannot_show(folder: Folder) -> bool:
+def cannot_show(folder: SessionFolder) -> bool:
     """Locks are kept by process, so whoever writes must be another one than who reads."""
-    return inbound.show(folder, Picture(rows=[Row("r", "chat", NOW, "{}")]), NOW) is None
+    return (
+        inbound.write_view(folder, InboundView(rows=[InboundRow("r", "chat", NOW, "{}")]), NOW)
+        is None
+    )
 
 
 # -- numbers --------------------------------------------------------------------------------------
 
 
-def write_in(folder: Folder, which: int, count: int) -> None:
+def write_in(folder: SessionFolder, which: int, count: int) -> None:
     random.seed(which)
     for n in range(count):
-        row = Row(f"let_{which}.{n}", "chat", NOW, "{}")
-        while inbound.show(folder, Picture(rows=[row]), NOW) is None:
+        row = InboundRow(f"let_{which}.{n}", "chat", NOW, "{}")
+        while inbound.write_view(folder, InboundView(rows=[row]), NOW) is None:
             pass
 
 
-def write_out(folder: Folder, which: int, count: int) -> None:
+def write_out(folder: SessionFolder, which: int, count: int) -> None:
     for n in range(count):
         say(folder, f"{which}:{n}")
 
 
-def test_host_numbers_are_even_and_inside_numbers_odd_whoever_writes_when(folder: Folder) -> None:
+def test_host_numbers_are_even_and_inside_numbers_odd_whoever_writes_when(
+    folder: SessionFolder,
+) -> None:
     each, context = 40, multiprocessing.get_context("spawn")
-    works: list[Callable[[Folder, int, int], None]] = [write_in, write_out]
+    works: list[Callable[[SessionFolder, int, int], None]] = [write_in, write_out]
     people = [
         context.Process(target=work, args=(folder, n, each)) for n in (1, 2) for work in works
     ]
@@ -183,8 +203,8 @@ def test_host_numbers_are_even_and_inside_numbers_odd_whoever_writes_when(folder
         assert mine == [f"{which}:{n}" for n in range(each)], "the order of each writer is kept"
 
 
-def test_new_numbers_are_above_all_that_were_taken_over(folder: Folder) -> None:
-    inbound.show(folder, Picture(rows=[Row("a", "chat", NOW, "{}")], above=9), NOW)
+def test_new_numbers_are_above_all_that_were_taken_over(folder: SessionFolder) -> None:
+    inbound.write_view(folder, InboundView(rows=[InboundRow("a", "chat", NOW, "{}")], above=9), NOW)
     assert sql(folder.inbound, "SELECT seq FROM messages_in") == [(10,)]
     assert say(folder, "x")[1] == 11
 
@@ -192,10 +212,10 @@ def test_new_numbers_are_above_all_that_were_taken_over(folder: Folder) -> None:
 # -- what the inside says -------------------------------------------------------------------------
 
 
-def test_messages_acks_and_state_are_read_in_order(folder: Folder) -> None:
+def test_messages_acks_and_state_are_read_in_order(folder: SessionFolder) -> None:
     first, number = say(folder, "one")
     second, _ = say(folder, "two")
-    with Files(folder.top).writing() as connection:
+    with SessionFiles(folder.top).writing() as connection:
         acknowledge(connection, ["let_1.1"], "completed")
         connection.execute("INSERT INTO session_state VALUES ('k', 'v', 't')")
     found = read(folder)
@@ -207,7 +227,7 @@ def test_messages_acks_and_state_are_read_in_order(folder: Folder) -> None:
     assert later.old == {first}
 
 
-def test_a_missing_or_empty_file_says_nothing(folder: Folder) -> None:
+def test_a_missing_or_empty_file_says_nothing(folder: SessionFolder) -> None:
     assert read(folder).rows == []
     Path(folder.outbound).touch()
     assert read(folder).rows == []
@@ -239,18 +259,18 @@ STRANGE = {
 
 @pytest.mark.parametrize("what", STRANGE)
 def test_a_row_that_nobody_honest_writes_is_set_apart_and_the_others_are_read(
-    folder: Folder, what: str
+    folder: SessionFolder, what: str
 ) -> None:
     id, _ = say(folder, "honest")
     sql(folder.outbound, STRANGE[what])
     found = read(folder)
     assert [row.id for row in found.rows] == [id]
-    assert [each.id for each in found.strange] == ["s"]
-    assert found.strange[0].why
+    assert [each.id for each in found.invalid] == ["s"]
+    assert found.invalid[0].why
 
 
 DAMAGE = {
-    "rubbish": ("PRAGMA user_version = 1", "not_sqlite"),
+    "rubbish": ("PRAGMA user_version = 1", "not an SQLite"),
     "a trigger": (
         "CREATE TRIGGER t AFTER INSERT ON processing_ack BEGIN DELETE FROM messages_out; END",
         "triggers_or_views",
@@ -263,14 +283,14 @@ DAMAGE = {
     "a generated column": (
         "DROP TABLE session_state; CREATE TABLE session_state (key TEXT, value TEXT "
         "GENERATED ALWAYS AS (hex(zeroblob(100000000))), updated_at TEXT)",
-        "other_columns",
+        "unexpected columns",
     ),
     "a virtual table": (
         "DROP TABLE session_state; CREATE VIRTUAL TABLE session_state USING fts5(key, value)",
-        "missing_table",
+        "not a table|unexpected columns",
     ),
-    "a missing table": ("DROP TABLE processing_ack", "missing_table"),
-    "another column": ("ALTER TABLE messages_out ADD COLUMN more TEXT", "other_columns"),
+    "a missing table": ("DROP TABLE processing_ack", "missing"),
+    "another column": ("ALTER TABLE messages_out ADD COLUMN more TEXT", "unexpected columns"),
     "an index by a function": (
         "CREATE INDEX i ON messages_out (abs(seq))",
         "",
@@ -279,12 +299,12 @@ DAMAGE = {
     "an id of blob": (
         "INSERT INTO messages_out VALUES (x'00', 9, NULL, 't', NULL, NULL, 'chat', NULL, NULL, "
         "NULL, '{}')",
-        "bad_id",
+        "an invalid id",
     ),
     "an id that is a path": (
         "INSERT INTO messages_out VALUES ('../x', 9, NULL, 't', NULL, NULL, 'chat', NULL, NULL, "
         "NULL, '{}')",
-        "bad_id",
+        "an invalid id",
     ),
     "many tables": ("; ".join(f"CREATE TABLE t{n} (x)" for n in range(120)), "too_many_tables"),
 }
@@ -292,7 +312,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("what", DAMAGE)
 def test_a_file_that_the_inside_could_not_have_written_is_not_believed(
-    folder: Folder, what: str
+    folder: SessionFolder, what: str
 ) -> None:
     say(folder, "honest")
     statements, reason = DAMAGE[what]
@@ -308,7 +328,7 @@ def test_a_file_that_the_inside_could_not_have_written_is_not_believed(
     if what == "an index by a function":
         assert len(read(folder).rows) == 1, "it is not used, so it does no harm"
         return
-    with pytest.raises(Damaged, check=because(reason)):
+    with pytest.raises(InvalidFile, check=because(reason)):
         read(folder)
 
 
@@ -316,22 +336,22 @@ def _script(statements: str) -> list[str]:
     return [statements] if "TRIGGER" in statements else statements.split("; ")
 
 
-def test_a_torn_page_is_not_believed(folder: Folder) -> None:
+def test_a_torn_page_is_not_believed(folder: SessionFolder) -> None:
     for n in range(50):
         say(folder, f"{n} " * 100)
     data = bytearray(Path(folder.outbound).read_bytes())
     for at in range(4_200, len(data), 64):
         data[at] ^= 0xFF
     Path(folder.outbound).write_bytes(data)
-    with pytest.raises(Damaged):
+    with pytest.raises(InvalidFile):
         read(folder)
 
 
-def test_a_column_whose_name_is_not_utf8_is_not_believed(folder: Folder) -> None:
+def test_a_column_whose_name_is_not_utf8_is_not_believed(folder: SessionFolder) -> None:
     say(folder, "honest")
     data = Path(folder.outbound).read_bytes()
     Path(folder.outbound).write_bytes(data.replace(b"in_reply_to", b"\x80n_reply_to"))
-    with pytest.raises(Damaged, check=because("not_utf8")):
+    with pytest.raises(InvalidFile, check=because("not_utf8")):
         read(folder)
 
 
@@ -339,7 +359,7 @@ def test_a_column_whose_name_is_not_utf8_is_not_believed(folder: Folder) -> None
 
 
 def test_a_pipe_a_link_a_folder_and_a_second_name_are_not_opened(
-    folder: Folder, tmp_path: Path
+    folder: SessionFolder, tmp_path: Path
 ) -> None:
     other = tmp_path / "other.db"
     sql(str(other), *OUTBOUND.split(";"))
@@ -352,27 +372,27 @@ def test_a_pipe_a_link_a_folder_and_a_second_name_are_not_opened(
     ]
     for make in makers:
         make()
-        with pytest.raises(Damaged):
+        with pytest.raises(InvalidFile):
             read(folder)
-        outbound.put_aside(folder)
-        assert outbound.stamp(folder) is None
+        outbound.quarantine(folder)
+        assert outbound.file_stamp(folder) is None
     assert other.exists()
 
 
-def test_a_file_larger_than_it_may_be_is_not_read(folder: Folder) -> None:
+def test_a_file_larger_than_it_may_be_is_not_read(folder: SessionFolder) -> None:
     say(folder, "x")
-    os.truncate(folder.outbound, outbound.MOST_BYTES + 1)
-    with pytest.raises(Damaged, check=because("too_large")):
+    os.truncate(folder.outbound, outbound.MAX_BYTES + 1)
+    with pytest.raises(InvalidFile, check=because("too_large")):
         read(folder)
 
 
 def test_more_messages_than_there_may_be_are_not_read(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
+    folder: SessionFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbound, "MOST_ROWS", 5)
+    monkeypatch.setattr(outbound, "MAX_ROWS", 5)
     for n in range(6):
         say(folder, f"{n}")
-    with pytest.raises(Damaged, check=because("too_many_rows")):
+    with pytest.raises(InvalidFile, check=because("too_many_rows")):
         read(folder)
 
 
@@ -382,7 +402,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_file_that_is_held_is_busy_and_read_when_it_is_let_go(folder: Folder) -> None:
+def test_a_file_that_is_held_is_busy_and_read_when_it_is_let_go(folder: SessionFolder) -> None:
     say(folder, "x")
     with closing(sqlite3.connect(folder.outbound)) as writer:
         writer.isolation_level = None
@@ -393,16 +413,16 @@ def test_a_file_that_is_held_is_busy_and_read_when_it_is_let_go(folder: Folder) 
     assert len(read(folder).rows) == 1
 
 
-def is_busy(folder: Folder) -> bool:
+def is_busy(folder: SessionFolder) -> bool:
     """Locks are kept by process, so whoever reads must be another one than who writes."""
     try:
         read(folder)
-    except Busy:
+    except FileBusy:
         return True
     return False
 
 
-def leave_a_journal(folder: Folder) -> None:
+def leave_a_journal(folder: SessionFolder) -> None:
     """Die in the middle of a change, with half of it in the file."""
     writer = sqlite3.connect(folder.outbound)
     writer.isolation_level = None
@@ -413,22 +433,22 @@ def leave_a_journal(folder: Folder) -> None:
     os._exit(9)
 
 
-def test_what_a_dead_writer_left_is_mended_inside_and_never_here(folder: Folder) -> None:
+def test_what_a_dead_writer_left_is_mended_inside_and_never_here(folder: SessionFolder) -> None:
     id, _ = say(folder, "before")
     died = multiprocessing.get_context("fork").Process(target=leave_a_journal, args=(folder,))
     died.start()
     died.join()
     assert os.path.getsize(f"{folder.outbound}-journal") > 0
-    with pytest.raises(Torn):
+    with pytest.raises(HotJournal):
         read(folder)
-    agent_client.mend(folder.outbound)
+    agent_client.recover_journal(folder.outbound)
     found = read(folder)
     assert [row.id for row in found.rows] == [id]
     assert found.state == {}
 
 
 def test_a_journal_that_names_another_file_deletes_nothing_here(
-    folder: Folder, tmp_path: Path
+    folder: SessionFolder, tmp_path: Path
 ) -> None:
     """SQLite deletes the file that a journal names as the head of several, if it likes."""
     say(folder, "x")
@@ -439,12 +459,12 @@ def test_a_journal_that_names_another_file_deletes_nothing_here(
     header = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7" + bytes(504)
     tail = name + len(name).to_bytes(4, "big") + sums.to_bytes(4, "big") + header[:8]
     Path(f"{folder.outbound}-journal").write_bytes(header + bytes(4) + tail)
-    with pytest.raises(Torn):
+    with pytest.raises(HotJournal):
         read(folder)
     assert victim.read_text() == "precious"
 
 
-def test_a_living_writer_with_a_journal_is_no_trouble(folder: Folder) -> None:
+def test_a_living_writer_with_a_journal_is_no_trouble(folder: SessionFolder) -> None:
     say(folder, "x")
     with closing(sqlite3.connect(folder.outbound)) as writer:
         writer.isolation_level = None
@@ -457,11 +477,11 @@ def test_a_living_writer_with_a_journal_is_no_trouble(folder: Folder) -> None:
     assert read(folder).state == {"k": "v"}
 
 
-def count(folder: Folder) -> int:
+def count(folder: SessionFolder) -> int:
     return len(read(folder).rows)
 
 
-def test_reading_keeps_no_lock(folder: Folder) -> None:
+def test_reading_keeps_no_lock(folder: SessionFolder) -> None:
     say(folder, "x")
     read(folder)
 
@@ -486,16 +506,20 @@ def hurried() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("hurried")
-def test_an_agent_that_reads_nothing_of_what_it_is_told_has_not_failed(folder: Folder) -> None:
+def test_an_agent_that_reads_nothing_of_what_it_is_told_has_not_failed(
+    folder: SessionFolder,
+) -> None:
     """Its pipe breaks at any moment of the turn, for short words and for those that fill it."""
     order = {
         "top": folder.top,
         "args": ["/bin/true"],
         "env": {},
-        "stdin": agent_client.MARK,
+        "stdin": agent_client.PROMPT_PLACEHOLDER,
         "provider": "plain",
     }
     for n in range(50):
         words = json.dumps({"text": "x" * (100_000 if n % 2 else 10)})
-        inbound.show(folder, Picture(rows=[Row(f"let_{n}.1", "chat", NOW, words)]), NOW)
+        inbound.write_view(
+            folder, InboundView(rows=[InboundRow(f"let_{n}.1", "chat", NOW, words)]), NOW
+        )
         assert agent_client.run(order) == 0

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters.output.render import Terminal
+from corral.adapters.output.render import TerminalEmulator
 from corral.adapters.providers.choices import find_option, keys_for
 from corral.adapters.providers.screens import SCREENS, Reading, Screen, watch
 
@@ -102,7 +102,7 @@ def test_a_message_below_a_dialog_of_gemini_does_not_hide_it() -> None:
 
 @pytest.mark.parametrize("marked", [0, 1, 2])
 def test_the_option_that_opencode_marks_by_colour_is_seen(marked: int) -> None:
-    terminal = Terminal(110, 40, history=0, colours=True)
+    terminal = TerminalEmulator(110, 40, history=0, colours=True)
     data = (RECORDED / "opencode-run.ansi").read_bytes()
     terminal.feed(data.split(b"\n#\n")[0])
     for step in data.split(b"\n#\n")[1 : marked + 1]:

@@ -15,16 +15,15 @@ from hypothesis import strategies as st
 from corral.db.schema import tables
 from corral.importers.mapping import KEPT, NOT_TAKEN
 from corral.importers.source import copy
-from corral.importers.source.database import PIECE_ROWS, Foreign, opened
-from corral.importers.source.times import moment_of
-from corral.importers.tools import NAMES, check_is_of, tool_of
+from corral.importers.source.database import BATCH_ROWS, SourceDatabase, open_source
+from corral.importers.source.timestamps import parse_timestamp
+from corral.importers.tools import TOOL_NAMES, check_signature, find_tool
 from corral.kernel.clock import DAY, YEAR
 from corral.kernel.errors import CorralError, Invalid, NotFound, Refused
 from tests.support import foreign
-from tests.support.errors import because
 from tests.support.processes import Child, as_nobody
 
-EACH_TOOL = pytest.mark.parametrize("tool", NAMES)
+EACH_TOOL = pytest.mark.parametrize("tool", TOOL_NAMES)
 
 
 def files_of(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -32,8 +31,8 @@ def files_of(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 
 def all_rows(path: Path, table: str = "runs") -> list[dict[str, object]]:
-    with opened(path) as found:
-        return [row.values for piece in found.pieces(table, ("id",)) for row in piece]
+    with open_source(path) as found:
+        return [row.values for piece in found.batches(table, ("id",)) for row in piece]
 
 
 # -- the source -----------------------------------------------------------------------------------
@@ -102,7 +101,7 @@ def moving_money(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
     a copy fits into a pause.
     """
     failed_copies = 0
-    copied = copy._copied
+    copied = copy._try_copy
 
     def copied_and_counted(*paths: Path) -> bool:
         nonlocal failed_copies
@@ -110,7 +109,7 @@ def moving_money(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
         failed_copies = 0 if done else failed_copies + 1
         return done
 
-    monkeypatch.setattr(copy, "_copied", copied_and_counted)
+    monkeypatch.setattr(copy, "_try_copy", copied_and_counted)
     path = tmp_path / "s.db"
     writer = apsw.Connection(str(path))
     writer.execute(
@@ -152,9 +151,9 @@ def test_a_source_that_is_written_over_all_the_time_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = foreign.make(tmp_path / "s.db", foreign.AGENT_YES, {}, wal=True)
-    monkeypatch.setattr(copy, "TRIES", 3)
-    monkeypatch.setattr(copy, "_copied", lambda *_: False)
-    with pytest.raises(Refused, check=because("busy")), opened(path):
+    monkeypatch.setattr(copy, "MAX_ATTEMPTS", 3)
+    monkeypatch.setattr(copy, "_try_copy", lambda *_: False)
+    with pytest.raises(Refused, match="keeps changing"), open_source(path):
         pass
 
 
@@ -166,10 +165,10 @@ def test_rows_come_in_pieces_of_bounded_size(tmp_path: Path) -> None:
         " INSERT INTO runs SELECT i, i, 1, 'failed', 1, i, i, iif(i < 3, hex(zeroblob(700000)), '')"
         " FROM n",
     )
-    with opened(path) as found:
-        sizes = [len(piece) for piece in found.pieces("runs", ("id",))]
+    with open_source(path) as found:
+        sizes = [len(piece) for piece in found.batches("runs", ("id",))]
     assert sum(sizes) == 1_300
-    assert max(sizes) <= PIECE_ROWS
+    assert max(sizes) <= BATCH_ROWS
     assert sizes[:2] == [1, 1], "large values make small pieces"
 
 
@@ -177,8 +176,8 @@ def test_rows_come_in_pieces_of_bounded_size(tmp_path: Path) -> None:
 
 
 def refusal(path: Path, tool: str = "agent-yes") -> CorralError:
-    with pytest.raises(CorralError) as caught, opened(path) as found:
-        check_is_of(found, tool_of(tool), tool_of(tool).signature)
+    with pytest.raises(CorralError) as caught, open_source(path) as found:
+        check_signature(found, find_tool(tool), find_tool(tool).signature)
     return caught.value
 
 
@@ -207,8 +206,8 @@ def test_a_file_that_may_not_be_read_is_refused() -> None:
         Path(folder).chmod(0o755)
         path = foreign.make(Path(folder) / "s.db", foreign.AGENT_YES, {})
         path.chmod(0)
-        with Child(as_nobody(lambda: str(refusal(path).details["reason"]))) as child:
-            assert child.result() == "unreadable"
+        with Child(as_nobody(lambda: refusal(path).message)) as child:
+            assert "Cannot read" in child.result()
 
 
 def test_a_locked_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +224,7 @@ def test_a_locked_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @EACH_TOOL
 def test_the_wrong_tools_database_is_refused_and_named(tool: str, tmp_path: Path) -> None:
     path = foreign.MAKERS[tool](tmp_path)
-    for other in NAMES:
+    for other in TOOL_NAMES:
         if other == tool:
             continue
         found = refusal(path, other)
@@ -253,17 +252,17 @@ def test_a_store_of_our_own_is_refused(tmp_path: Path) -> None:
 @EACH_TOOL
 def test_every_column_of_a_tool_has_a_home_that_exists(tool: str, tmp_path: Path) -> None:
     here = {f"{table.name}.{column.name}" for table in tables() for column in table.columns}
-    known = {table.name: table for table in tool_of(tool).tables if not table.part}
+    known = {table.name: table for table in find_tool(tool).tables if not table.alias}
     seen: set[str] = set()
     for number, schema in enumerate(foreign.SCHEMAS[tool]):
         path = foreign.make(tmp_path / f"{number}.db", schema, {})
-        with opened(path) as found:
+        with open_source(path) as found:
             for name, columns in found.tables.items():
                 seen.add(name)
-                assert {column.lower() for column in columns} == {*known[name].homes}, name
+                assert {column.lower() for column in columns} == {*known[name].columns}, name
     assert seen == {*known}
-    for table in tool_of(tool).tables:
-        for column, homes in table.homes.items():
+    for table in find_tool(tool).tables:
+        for column, homes in table.columns.items():
             if homes not in (KEPT, NOT_TAKEN):
                 assert {*homes.split(", ")} <= here, f"{table.name}.{column}"
 
@@ -275,13 +274,13 @@ MOMENTS = st.integers(min_value=946_684_800_000, max_value=4_102_444_800_000)  #
 
 @given(MOMENTS)
 def test_a_moment_is_the_same_in_every_count(ms: int) -> None:
-    assert moment_of(ms) == ms
-    assert moment_of(ms * 1_000) == ms
-    assert moment_of(ms * 1_000_000) == ms
-    assert moment_of(ms // 1_000) == ms // 1_000 * 1_000
-    assert moment_of(str(ms)) == ms
-    assert moment_of(str(ms // 1_000)) == ms // 1_000 * 1_000
-    assert abs((moment_of(ms / 1_000) or 0) - ms) <= 1
+    assert parse_timestamp(ms) == ms
+    assert parse_timestamp(ms * 1_000) == ms
+    assert parse_timestamp(ms * 1_000_000) == ms
+    assert parse_timestamp(ms // 1_000) == ms // 1_000 * 1_000
+    assert parse_timestamp(str(ms)) == ms
+    assert parse_timestamp(str(ms // 1_000)) == ms // 1_000 * 1_000
+    assert abs((parse_timestamp(ms / 1_000) or 0) - ms) <= 1
 
 
 @given(MOMENTS)
@@ -291,18 +290,18 @@ def test_a_moment_is_the_same_in_every_spelling(ms: int) -> None:
     at = datetime.fromtimestamp(ms / 1_000, UTC)
     text = at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1_000:03}"
     for spelled in (f"{text}Z", f"{text}+00:00", text.replace("T", " "), f" {text}z "):
-        assert moment_of(spelled) == ms, spelled
+        assert parse_timestamp(spelled) == ms, spelled
 
 
 @given(st.one_of(st.text(), st.integers(), st.floats(), st.none(), st.binary(), st.booleans()))
 def test_whatever_is_given_is_a_moment_that_can_be_or_none(value: object) -> None:
-    found = moment_of(value)
+    found = parse_timestamp(value)
     assert found is None or 0 < found < 10_000 * YEAR + DAY
 
 
 def test_an_open_source_tells_what_it_has(tmp_path: Path) -> None:
-    with opened(foreign.make_flightdeck(tmp_path)) as found:
-        assert isinstance(found, Foreign)
+    with open_source(foreign.make_flightdeck(tmp_path)) as found:
+        assert isinstance(found, SourceDatabase)
         assert len(found.tables) == 24
         assert "knowledge_fts" in found.derived
         assert found.count("messages") == 3

@@ -22,7 +22,7 @@ from corral.adapters.providers.facts import (
 )
 from corral.adapters.providers.lines import MAX_LINE
 from corral.adapters.providers.provider import Parser
-from corral.kernel.clock import SetClock
+from corral.kernel.clock import ManualClock
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "providers"
 NOW = 1_794_785_700_000  # when they were recorded
@@ -32,7 +32,7 @@ FILES = sorted(RECORDED.glob("*.jsonl"))
 
 
 def parser_for(name: str) -> Parser:
-    return registry.find(name.partition("-")[0]).parser(SetClock(NOW))
+    return registry.find(name.partition("-")[0]).parser(ManualClock(NOW))
 
 
 def read(name: str) -> list[Fact]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters import units
+from corral.adapters import service_units
 from corral.kernel.errors import Refused
 
 COMMAND = ["/opt/my python/bin/python", "-m", "corral.serve", "--label", 'a"b$c%d']
@@ -30,7 +30,7 @@ def systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_unit_is_written_private_enabled_and_taken_away_again(systemctl: Path) -> None:
-    unit = units.Systemd("-abc")
+    unit = service_units.SystemdService("-abc")
     told = unit.install(COMMAND, ENVIRONMENT)
     assert (told.installed, told.running) == (True, True)
     assert unit.path.name == "corral-abc.service"
@@ -42,25 +42,25 @@ def test_a_unit_is_written_private_enabled_and_taken_away_again(systemctl: Path)
     told = unit.uninstall()
     assert (told.installed, unit.path.exists()) == (False, False)
     assert "--user disable --now corral-abc.service" in systemctl.read_text()
-    assert "There is no" in unit.uninstall().sentence
+    assert "not installed" in unit.uninstall().sentence
 
 
 def test_where_systemd_does_not_answer_the_next_step_is_named(
     systemctl: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "bin" / "systemctl").write_text("#!/bin/sh\necho no bus >&2\nexit 1\n")
-    told = units.Systemd("").install(COMMAND, ENVIRONMENT)
+    told = service_units.SystemdService("").install(COMMAND, ENVIRONMENT)
     assert (told.installed, told.running) == (True, False)
     assert "no bus" in told.sentence
     assert "systemctl --user enable --now corral.service" in told.sentence
 
 
 def test_only_the_daemon_is_ended_with_its_unit() -> None:
-    text = units.Systemd("").text(COMMAND, ENVIRONMENT)
+    text = service_units.SystemdService("").text(COMMAND, ENVIRONMENT)
     assert "KillMode=process" in text
     assert '"--label" "a\\"b$$c%%d"' in text
     assert 'Environment="CORRAL_STORE=postgresql://u:p%%40ss@h/db"' in text
-    agent = plistlib.loads(units.Launchd("").text(COMMAND, ENVIRONMENT).encode())
+    agent = plistlib.loads(service_units.LaunchdService("").text(COMMAND, ENVIRONMENT).encode())
     assert agent["AbandonProcessGroup"] is True
     assert agent["ProgramArguments"] == COMMAND
     assert agent["EnvironmentVariables"] == ENVIRONMENT
@@ -68,7 +68,7 @@ def test_only_the_daemon_is_ended_with_its_unit() -> None:
 
 def test_what_cannot_stand_in_a_unit_is_refused() -> None:
     with pytest.raises(Refused):
-        units.Systemd("").text(COMMAND, {"PATH": "a\nExecStartPre=/bin/rm"})
+        service_units.SystemdService("").text(COMMAND, {"PATH": "a\nExecStartPre=/bin/rm"})
 
 
 def test_systemd_itself_finds_nothing_wrong_with_it(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_systemd_itself_finds_nothing_wrong_with_it(tmp_path: Path) -> None:
         pytest.skip("no systemd-analyze here to read the unit")
     path = tmp_path / "corral.service"
     command = ["/bin/sh", "-c", 'a"b$c%d']
-    path.write_text(units.Systemd("").text(command, ENVIRONMENT))
+    path.write_text(service_units.SystemdService("").text(command, ENVIRONMENT))
     said = subprocess.run(
         [verify, "verify", "--user", str(path)],
         capture_output=True,

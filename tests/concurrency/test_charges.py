@@ -6,7 +6,7 @@ from functools import partial
 import corral
 from corral.adapters.providers.facts import Used
 from corral.api import Corral
-from corral.domain.charges.model import Price
+from corral.domain.charges.model import ChargePrice
 from corral.kernel.errors import Refused
 from tests.support.invariants import check_store
 from tests.support.processes import at_once
@@ -126,7 +126,7 @@ def test_prices_that_come_while_charges_are_added_are_counted_once(store: Corral
         return 0
 
     def price(order: int) -> int:
-        prices = [Price(id, 10, "v1") for id in ids[::order]]
+        prices = [ChargePrice(id, 10, "v1") for id in ids[::order]]
         return sum(len(store.charges.set_prices(prices[n : n + 5])) for n in range(0, 20, 5))
 
     racers = race([add, partial(price, 1), partial(price, -1), add])

@@ -50,7 +50,7 @@ def release(held: list[psycopg.Connection[tuple[object, ...]]]) -> None:
 def test_unused_connections_and_listeners_are_closed(
     small_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_pool, "LINGER", 0.05)
+    monkeypatch.setattr(postgres_pool, "IDLE_SECONDS", 0.05)
     url = small_server.new_database()
     with corral.open(url) as store:
         assert store.mail.claim("agent:ada", owner="me", wait_ms=10) == []
@@ -63,10 +63,10 @@ def test_unused_connections_and_listeners_are_closed(
 def test_process_that_spares_connections_gives_up_one_that_it_uses_all_the_time(
     small_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_pool, "SPARE_HOLD", 0.0)
+    monkeypatch.setattr(postgres_pool, "EARLY_MAX_AGE", 0.0)
     url = small_server.new_database()
     with corral.open(url) as store:
-        store.spare_connections()
+        store.release_connections_early()
         for number in range(3):
             store.mail.put("agent:ada", number)
         until(lambda: connections(small_server, url) == 0, "no connection is open")
@@ -77,17 +77,17 @@ def test_full_server_is_waited_for_when_a_store_is_opened_and_used(
 ) -> None:
     url = small_server.new_database()
     refused = []
-    connect_once = postgres_pool.PostgresConnections._connect_once
+    connect_once = postgres_pool.PostgresPool._connect_once
 
-    def seen(self: postgres_pool.PostgresConnections, **options: bool) -> object:
+    def seen(self: postgres_pool.PostgresPool, **options: bool) -> object:
         try:
             return connect_once(self, **options)
         except StoreUnavailable as error:
             refused.append(error.reason)
             raise
 
-    monkeypatch.setattr(postgres_pool.PostgresConnections, "_connect_once", seen)
-    monkeypatch.setattr(postgres_pool, "LINGER", 0.05)
+    monkeypatch.setattr(postgres_pool.PostgresPool, "_connect_once", seen)
+    monkeypatch.setattr(postgres_pool, "IDLE_SECONDS", 0.05)
     held = fill(small_server)
     opening = Racer(lambda: corral.open(url))
     until(lambda: len(refused) >= 2, "it was refused twice")
@@ -106,7 +106,7 @@ def test_full_server_is_waited_for_when_a_store_is_opened_and_used(
 def test_full_server_is_reported_once_patience_ends(
     small_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_pool, "PATIENCE", 0.2)
+    monkeypatch.setattr(postgres_pool, "MAX_SERVER_WAIT", 0.2)
     url = small_server.new_database()
     held = fill(small_server)
     try:

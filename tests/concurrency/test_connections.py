@@ -133,7 +133,7 @@ def test_who_waits_to_write_when_the_store_is_closed_opens_no_file_again(tmp_pat
     assert isinstance(database, SqliteDatabase)
     database.unusable = None  # one who had looked just before
     late = Racer(lambda: store.mail.put("queue:work", "late"))
-    while len(database._line.waiting) < 2:
+    while len(database._queue.waiting) < 2:
         assert closing.is_running
         assert late.is_running
     database.unusable = CLOSED

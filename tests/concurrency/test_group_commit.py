@@ -14,11 +14,11 @@ import pytest
 
 import corral
 from corral.api import Corral
-from corral.api.operation import Room, write
+from corral.api.operation import Resource, write
 from corral.db.group_commit import Job
 from corral.db.tx import Tx
 from corral.domain.mail import ops as mail
-from corral.kernel.clock import SetClock
+from corral.kernel.clock import ManualClock
 from corral.kernel.errors import CorralError, Held, Invalid
 from tests.support.invariants import check_store
 from tests.support.keeping import until
@@ -37,13 +37,13 @@ def _put_then_raise(tx: Tx, error: BaseException) -> None:
     raise error
 
 
-class Odd(Room):
+class Odd(Resource):
     fail = write(_put_then_raise)
 
 
 def line_length(store: Corral) -> int | None:
     """How many threads wait to write; None for PostgreSQL, where none has to wait."""
-    line = getattr(store._database, "_line", None)
+    line = getattr(store._database, "_queue", None)
     return None if line is None else len(line.waiting)
 
 
@@ -85,7 +85,7 @@ def numbers(count: int) -> list[object]:
 
 def test_on_sqlite_sixty_four_threads_need_a_few_commits(url: str, engine: str) -> None:
     commits: list[str] = []
-    with corral.open(url, clock=SetClock(), probe=commits.append) as store:
+    with corral.open(url, clock=ManualClock(), probe=commits.append) as store:
         with crowd(store, puts(store, THREADS)):
             pass
         assert bodies(store) == numbers(THREADS)
@@ -122,7 +122,7 @@ def test_each_change_is_recorded_in_the_name_of_whoever_made_it(store: Corral) -
     store.act_as("user:tester")
     names = [f"token:t{n}" if n % 2 else "user:tester" for n in range(12)]
     works: list[Callable[[], object]] = [
-        partial((store if name == "user:tester" else store.acting_as(name)).mail.put, BOX, name)
+        partial((store if name == "user:tester" else store.as_actor(name)).mail.put, BOX, name)
         for name in names
     ]
     with crowd(store, works):
@@ -163,7 +163,7 @@ def test_an_interruption_right_after_the_commit_repeats_nobodys_work(url: str) -
             interrupt.clear()
             raise KeyboardInterrupt
 
-    with corral.open(url, clock=SetClock(), probe=probe) as store:
+    with corral.open(url, clock=ManualClock(), probe=probe) as store:
         with crowd(store, [lambda: None, *puts(store, 20)]) as racers:
             interrupt.set()
         raised = [type(racer.error) for racer in racers if racer.error is not None]
@@ -242,7 +242,7 @@ def test_an_interruption_at_the_moment_of_joining_the_line_does_not_stop_the_oth
             raise Stop
 
     with corral.open(tmp_path / "corral.db") as store:
-        line = store._database._line
+        line = store._database._queue
         with held(store):
             line.waiting = InterruptedAtAppend()
             with pytest.raises(Stop):
@@ -261,7 +261,7 @@ def test_an_interruption_while_it_works_for_another_thread_costs_that_one_nothin
         if threading.current_thread() is threading.main_thread():
             interrupting()
 
-    class Other(Room):
+    class Other(Resource):
         put = write(put_and_interrupt_the_main_thread)
 
     def follow_and_free(free: threading.Event) -> "Racer[None]":

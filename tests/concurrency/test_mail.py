@@ -13,7 +13,7 @@ import corral
 from corral.api import Corral
 from corral.db.tx import Tx
 from corral.domain.mail import ops
-from corral.kernel.clock import SetClock
+from corral.kernel.clock import ManualClock
 from tests.support.invariants import check_store
 from tests.support.meeting import meanwhile
 from tests.support.processes import at_once
@@ -141,7 +141,7 @@ def test_of_many_who_answer_for_one_claim_only_one_is_heard(store: Corral) -> No
 
 @pytest.mark.parametrize("limit", [1, 5])
 def test_what_its_late_owner_acknowledges_this_moment_goes_to_nobody_else(
-    store: Corral, clock: SetClock, limit: int
+    store: Corral, clock: ManualClock, limit: int
 ) -> None:
     store.mail.put("agent:ada", 1)
     (letter,) = store.mail.claim("agent:ada", owner="slow", lease_ms=30_000)
@@ -154,7 +154,7 @@ def test_what_its_late_owner_acknowledges_this_moment_goes_to_nobody_else(
 
 @pytest.mark.parametrize("limit", [1, 5])
 def test_what_its_owner_keeps_this_moment_goes_to_nobody_else_nor_what_is_behind_it(
-    store: Corral, clock: SetClock, limit: int
+    store: Corral, clock: ManualClock, limit: int
 ) -> None:
     store.mail.put("agent:ada", 1)
     store.mail.put("agent:ada", 2)

@@ -23,9 +23,9 @@ from corral.domain.runs import ops as runs
 from corral.domain.schedules import ops as schedules
 from corral.domain.sessions import ops as sessions
 from corral.domain.tasks import heartbeat as keeping_tasks
-from corral.kernel.clock import DAY, MINUTE, SetClock
+from corral.kernel.clock import DAY, MINUTE, ManualClock
 from corral.kernel.errors import Conflict, Held, Refused
-from corral.kernel.exit_status import End
+from corral.kernel.exit_status import ExitStatus
 from tests.support.channels import Chat
 from tests.support.meeting import meanwhile
 from tests.support.runs import held, queued, running
@@ -41,13 +41,13 @@ def test_a_run_that_is_stopped_as_it_starts_is_stopped(store: Corral) -> None:
 
 def test_a_run_that_ends_as_it_is_stopped_has_its_end_and_its_exit_code(store: Corral) -> None:
     run = running(store)
-    end = partial(store.runs.end, run, End(exit_code=0))
+    end = partial(store.runs.end, run, ExitStatus(exit_code=0))
     ended = meanwhile(store, lambda tx: runs.stop(tx, run.id, reason="enough"), end).result()
     assert (ended.state, ended.exit_code, ended.reason) == ("cancelled", 0, "enough")
 
 
 def test_a_schedule_that_is_edited_as_it_fires_does_not_go_back(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     made = store.schedules.create("queue:x", "tick", every_ms=MINUTE, script="true")
     clock.advance(MINUTE)
@@ -58,7 +58,7 @@ def test_a_schedule_that_is_edited_as_it_fires_does_not_go_back(
 
 
 def test_what_is_acknowledged_as_its_schedule_would_replace_it_stays_done(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     made = store.schedules.create("agent:ada", "tick", every_ms=MINUTE, overlap="replace")
     clock.advance(MINUTE)
@@ -154,7 +154,7 @@ def _raise_alert(tx: Tx, subject: str) -> str:
 
 
 def test_a_lock_that_its_owner_keeps_this_moment_goes_to_nobody_else(
-    store: Corral, clock: SetClock, tmp_path: Path
+    store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = store.projects.register(tmp_path).id
     lock = store.locks.acquire(project, "a.py", "user:ann", ttl_ms=MINUTE)
@@ -170,7 +170,7 @@ def test_a_lock_that_its_owner_keeps_this_moment_goes_to_nobody_else(
 
 
 def test_a_task_that_its_run_keeps_this_moment_is_not_taken_back(
-    store: Corral, clock: SetClock, tmp_path: Path
+    store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = store.projects.register(tmp_path).id
     store.agents.create("ada")
@@ -179,13 +179,13 @@ def test_a_task_that_its_run_keeps_this_moment_is_not_taken_back(
     task = store.tasks.claim(project, "ada", run=run, lease_ms=MINUTE)
     assert task is not None
     clock.advance(MINUTE)
-    keep = partial(keeping_tasks.renew_of_run, run_id=run)
+    keep = partial(keeping_tasks.renew_for_run, run_id=run)
     assert meanwhile(store, keep, store.tasks.release_due).result() == []
     assert store.tasks.get(task.id).state == "running"
 
 
 def test_a_session_that_is_reopened_as_it_would_be_forgotten_stays(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     id = store.sessions.open().id
     store.sessions.append(id, "user", "keep this")
@@ -197,8 +197,8 @@ def test_a_session_that_is_reopened_as_it_would_be_forgotten_stays(
 
 def test_a_conversation_that_two_begin_to_import_becomes_one_session(store: Corral) -> None:
     head = Head("conversation")
-    begin = partial(store.imports._begin, "claude", "/srv/a.jsonl", head)
-    begun = meanwhile(store, lambda tx: imports.begin(tx, "claude", "/srv/a.jsonl", head), begin)
+    begin = partial(imports.begin, source="claude", path="/srv/a.jsonl", head=head)
+    begun = meanwhile(store, begin, lambda: store._database.write(begin, repeatable=True))
     (session,) = store.sessions.list().items
     found = begun.result()
     assert found is not None
@@ -239,12 +239,12 @@ def test_of_two_who_give_a_post_its_last_sign_one_does(store: Corral) -> None:
 def test_of_two_requests_for_an_agents_last_place_one_waits(store: Corral) -> None:
     store.agents.create("ada")
     helper = {"name": "helper", "instructions": "Help."}
-    for _ in range(requests.MAX_OPEN - 1):
+    for _ in range(requests.MAX_WAITING - 1):
         store.requests.ask("ada", "create_agent", helper)
     ask = partial(requests.ask, agent="ada", action="create_agent", arguments=helper)
     second = partial(store.requests.ask, "ada", "create_agent", helper)
     assert isinstance(meanwhile(store, ask, second).error, Refused)
-    assert len(store.requests.list(agent="ada").items) == requests.MAX_OPEN
+    assert len(store.requests.list(agent="ada").items) == requests.MAX_WAITING
 
 
 def test_a_piece_of_an_output_that_is_deleted_this_moment_is_not_kept(store: Corral) -> None:

@@ -6,8 +6,8 @@ import sys
 import threading
 from pathlib import Path
 
-from corral.adapters.output.capped import punch, read_cut
-from corral.adapters.output.read import Output
+from corral.adapters.output.capped_file import cut_middle, read_cut
+from corral.adapters.output.reader import OutputReader
 from corral.adapters.output.seal import remove_plain, seal
 from tests.support.threads import SECONDS
 
@@ -34,7 +34,7 @@ def test_every_byte_of_a_child_is_kept_or_counted_while_it_is_cut_and_followed(
     followed: list[bytes] = []
 
     def follow() -> None:
-        followed.extend(piece.text for piece in Output(tmp_path).follow(over=over.is_set))
+        followed.extend(piece.text for piece in OutputReader(tmp_path).follow(over=over.is_set))
 
     reader = threading.Thread(target=follow)
     reader.start()
@@ -42,8 +42,8 @@ def test_every_byte_of_a_child_is_kept_or_counted_while_it_is_cut_and_followed(
         os.close(file)
         while child.poll() is None:
             if path.stat().st_size - (cut.length if (cut := read_cut(path)) else 0) > 600_000:
-                punch(path, 200_000, 200_000)
-    punch(path, 200_000, 200_000)
+                cut_middle(path, 200_000, 200_000)
+    cut_middle(path, 200_000, 200_000)
     index = seal(tmp_path)
     remove_plain(tmp_path, index)
     over.set()
@@ -51,7 +51,7 @@ def test_every_byte_of_a_child_is_kept_or_counted_while_it_is_cut_and_followed(
     assert not reader.is_alive()
     assert child.returncode == 0
     assert index.bytes == LINES * LENGTH
-    kept = numbers(Output(tmp_path).bytes(0, index.bytes))
+    kept = numbers(OutputReader(tmp_path).bytes(0, index.bytes))
     assert len(kept) * LENGTH == index.bytes - index.cut_bytes
     assert (kept[0], kept[-1]) == (0, LINES - 1)
     assert kept == sorted(set(kept))

@@ -10,7 +10,7 @@ from corral.adapters import process
 from corral.api import Corral
 from corral.domain.races import driver
 from corral.kernel.errors import Conflict
-from corral.kernel.exit_status import End
+from corral.kernel.exit_status import ExitStatus
 from tests.support.invariants import check_store
 from tests.support.processes import at_once
 from tests.support.racing import attempts, git, make_repository, states
@@ -33,7 +33,7 @@ def begin(store: Corral, folder: Path, checks: Sequence[str] = ()) -> str:
         assert attempt.run_id is not None
         keeper = held(number, host=process.host())
         store.runs.end(
-            store.runs.launch(store.runs.start(attempt.run_id, keeper)), End(exit_code=0)
+            store.runs.launch(store.runs.start(attempt.run_id, keeper)), ExitStatus(exit_code=0)
         )
     return race.id
 
@@ -86,7 +86,7 @@ def test_the_end_of_a_run_may_be_told_by_many_at_the_same_moment(url: str, tmp_p
         with corral.open(url) as store:
             for run in runs:
                 with store.transaction() as tx:
-                    driver.end_of_run(tx, run)
+                    driver.record_run_end(tx, run)
 
     at_once([lambda n=n: tell(n) for n in range(DRIVERS)])
     with corral.open(url) as store:

@@ -5,7 +5,7 @@ from functools import partial
 
 import corral
 from corral.api import Corral
-from corral.kernel.clock import HOUR, MINUTE, SetClock
+from corral.kernel.clock import HOUR, MINUTE, ManualClock
 from corral.kernel.errors import Refused
 from tests.support.invariants import check_store
 from tests.support.processes import at_once
@@ -14,14 +14,14 @@ from tests.support.threads import race
 
 def test_two_processes_that_fire_at_the_same_time_put_each_moment_once(url: str) -> None:
     step, series = 10 * MINUTE, 30
-    clock = SetClock()
+    clock = ManualClock()
     with corral.open(url, clock=clock) as store:
         for _ in range(series):
             store.schedules.create("queue:due", "tick", every_ms=step, misfire="all")
 
     def fire() -> int:
         put = 0
-        with corral.open(url, clock=SetClock(clock.now() + HOUR)) as store:
+        with corral.open(url, clock=ManualClock(clock.now() + HOUR)) as store:
             while letters := store.schedules.fire_due(limit=3):
                 put += len(letters)
         return put
@@ -73,7 +73,7 @@ def test_of_many_who_set_the_twentieth_timer_at_once_one_succeeds(store: Corral)
 
 
 def test_a_timer_that_is_cancelled_while_it_fires_does_one_or_the_other(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     for number in range(20):
         mailbox = f"queue:due{number}"

@@ -17,7 +17,7 @@ import pytest
 import corral
 from corral.api import Corral
 from corral.db import write_lock
-from corral.db.write_lock import Turnstile, is_stopped
+from corral.db.write_lock import WriteLock, is_stopped
 from corral.domain.mail import ops as mail
 from corral.kernel.errors import StoreUnavailable
 from tests.support.invariants import check_store
@@ -34,12 +34,12 @@ NEVER = 3_600.0
 @pytest.fixture(autouse=True)
 def _long_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A write that is to succeed does so on a slow machine, too."""
-    monkeypatch.setattr(write_lock, "PATIENCE", NEVER)
+    monkeypatch.setattr(write_lock, "MAX_WAIT", NEVER)
 
 
 @contextmanager
 def short_patience() -> Iterator[None]:
-    with patch.object(write_lock, "PATIENCE", PATIENCE):
+    with patch.object(write_lock, "MAX_WAIT", PATIENCE):
         yield
 
 
@@ -97,6 +97,8 @@ def test_who_waits_for_one_that_is_stopped_is_told_its_number_in_time(file_url: 
         assert time.monotonic() - began >= PATIENCE
         assert error.details["reason"] == "locked"
         assert error.details["holder"] == process
+        assert f"process {process} is stopped" in error.message
+        assert f"kill -CONT {process}" in error.message
         assert store.mail.list(mailbox=BOX).items == []  # readers go on
 
 
@@ -128,13 +130,13 @@ def test_one_that_is_slow_but_not_stopped_is_named_too(file_url: str) -> None:
 def test_the_patience_of_many_threads_runs_out_at_the_same_time(file_url: str) -> None:
     """And not one after the other, as each of them comes to lead."""
     count = 8
-    enter, since_when = Turnstile.enter, []
+    enter, since_when = WriteLock.acquire, []
 
     def enter_when_all_wait(
-        line: Turnstile, since: float | None = None, patience: float | None = None
+        line: WriteLock, since: float | None = None, patience: float | None = None
     ) -> None:
         if not since_when:
-            others = store._database._line.waiting
+            others = store._database._queue.waiting
             until(lambda: len(others) == count - 1, "the other threads wait")
         since_when.append(time.monotonic() if since is None else since)
         enter(line, since, patience)
@@ -142,7 +144,7 @@ def test_the_patience_of_many_threads_runs_out_at_the_same_time(file_url: str) -
     with (
         a_writer_that_is_stopped(file_url),
         corral.open(file_url) as store,
-        patch.object(Turnstile, "enter", enter_when_all_wait),
+        patch.object(WriteLock, "acquire", enter_when_all_wait),
         short_patience(),
     ):
         for racer in [Racer(partial(refused, store)) for _ in range(count)]:
@@ -217,7 +219,7 @@ def test_commands_that_read_do_not_wait_for_a_stopped_writer(
         store.locks.acquire(project.id, "a.py", agent="user:ann")
     told = {"tool_name": "Edit", "tool_input": {"file_path": str(tmp_path / "work" / "a.py")}}
     env = {**os.environ, "CORRAL_STORE": file_url, "CORRAL_HOME": str(tmp_path / "home")}
-    command = f"from corral.db import turnstile; turnstile.PATIENCE = {NEVER}; import runpy; "
+    command = f"from corral.db import write_lock; write_lock.MAX_WAIT = {NEVER}; import runpy; "
     command += "runpy.run_module('corral', run_name='__main__', alter_sys=True)"
     with a_writer_that_is_stopped(file_url):
         ended = subprocess.run(

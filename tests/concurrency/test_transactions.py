@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from corral.api import Corral
-from corral.api.operation import Room, write
+from corral.api.operation import Resource, write
 from corral.db.tx import Tx
 from corral.domain.mail import ops as mail
 from corral.domain.settings import ops as settings
@@ -93,7 +93,7 @@ def test_an_operation_that_calls_the_library_is_told_so_instead_of_waiting_for_i
         mail.put(tx, "agent:ada", "by the operation")
         store.mail.put("agent:ada", "by the library")
 
-    class Wrong(Room):
+    class Wrong(Resource):
         put_twice = write(put_and_put)
 
     caller = Racer(Wrong(store._database).put_twice).join()

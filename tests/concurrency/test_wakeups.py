@@ -165,7 +165,7 @@ class TestOnSqlite:
         def no_watch(path: Path) -> None:
             raise OSError("no more watches")
 
-        monkeypatch.setattr(wakeups, "_FileWatch", no_watch)
+        monkeypatch.setattr(wakeups, "_WalWatch", no_watch)
         received = Signal()
         with Child(send_slowly(url, received)) as sender:
             Racer(lambda: claim_all(url, received)).result()

@@ -15,9 +15,9 @@ import pytest
 import corral
 from corral.api import Corral
 from corral.db import write_lock
-from corral.db.write_lock import Door
+from corral.db.write_lock import QueueLock
 from corral.domain.mail import ops as mail
-from corral.kernel.ids import number_of
+from corral.kernel.ids import parse_number
 from tests.support.invariants import check_store
 from tests.support.keeping import until
 from tests.support.kernel_locks import holds_lock, requests_lock, waits_for_lock
@@ -30,7 +30,7 @@ ROUNDS = 10
 @pytest.fixture(autouse=True)
 def _long_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that waits in vain fails by the test's own limit, not by a slow machine."""
-    monkeypatch.setattr(write_lock, "PATIENCE", 3_600.0)
+    monkeypatch.setattr(write_lock, "MAX_WAIT", 3_600.0)
 
 
 @pytest.fixture
@@ -50,15 +50,15 @@ class Overtaking:
         self.counts: list[int] = []
         self._file = apsw.Connection(url.removeprefix("sqlite:///"))
         self._newest = 0
-        try_lock = Door.try_lock
+        try_lock = QueueLock.try_lock
 
-        def try_lock_and_look(door: Door) -> bool:
+        def try_lock_and_look(door: QueueLock) -> bool:
             locked = try_lock(door)
             if locked:
                 self._newest = self._file.execute("SELECT max(seq) FROM letters").get or 0
             return locked
 
-        self._patch = patch.object(Door, "try_lock", try_lock_and_look)
+        self._patch = patch.object(QueueLock, "try_lock", try_lock_and_look)
 
     def __enter__(self) -> Self:
         self._patch.start()
@@ -68,7 +68,7 @@ class Overtaking:
         self._newest = 0
         mine = store.mail.put(mailbox, body)
         if self._newest:  # else it was not the next in line, or there was no line
-            self.counts.append(number_of("let", mine.id) - self._newest - 1)
+            self.counts.append(parse_number("let", mine.id) - self._newest - 1)
 
     def __exit__(self, *_: object) -> None:
         self._patch.stop()

@@ -15,31 +15,31 @@ from corral.adapters.channels.contract import Incoming
 from corral.adapters.providers.facts import Used
 from corral.api import Corral
 from corral.db.statement import Statement
-from corral.domain.checkpoints.model import NewWrite
+from corral.domain.checkpoints.model import NewCheckpointWrite
 from corral.domain.mail import ops as mail
-from corral.kernel.clock import HOUR, SetClock
+from corral.kernel.clock import HOUR, ManualClock
 from tests.support.runs import held, order, queued, running, starting
 from tests.support.trace import Trace, traced
 
 Operation = Callable[[], object]
-Prepare = Callable[[Corral, SetClock, Path], Operation]
+Prepare = Callable[[Corral, ManualClock, Path], Operation]
 
 
-def put(store: Corral, clock: SetClock, folder: Path) -> Operation:
+def put(store: Corral, clock: ManualClock, folder: Path) -> Operation:
     return lambda: store.mail.put("queue:x", 1)
 
 
-def put_with_a_key(store: Corral, clock: SetClock, folder: Path) -> Operation:
+def put_with_a_key(store: Corral, clock: ManualClock, folder: Path) -> Operation:
     return lambda: store.mail.put("queue:x", 1, key="k")
 
 
-def put_with_a_key_that_was_seen(store: Corral, clock: SetClock, folder: Path) -> Operation:
+def put_with_a_key_that_was_seen(store: Corral, clock: ManualClock, folder: Path) -> Operation:
     store.mail.put("queue:x", 1, key="k")
     return lambda: store.mail.put("queue:x", 1, key="k")
 
 
 def claim(box: str) -> Prepare:
-    def prepare(store: Corral, clock: SetClock, folder: Path) -> Operation:
+    def prepare(store: Corral, clock: ManualClock, folder: Path) -> Operation:
         store.mail.put(box, 1)
         return lambda: store.mail.claim(box, owner="o")
 
@@ -51,7 +51,7 @@ def claim_of_nothing(box: str) -> Prepare:
 
 
 def on_a_claimed(verb: str, *arguments: Any, box: str = "queue:x", **named: Any) -> Prepare:
-    def prepare(store: Corral, clock: SetClock, folder: Path) -> Operation:
+    def prepare(store: Corral, clock: ManualClock, folder: Path) -> Operation:
         store.mail.put(box, 1)
         store.mail.put(box, 2)
         (letter,) = store.mail.claim(box, owner="o")
@@ -61,7 +61,7 @@ def on_a_claimed(verb: str, *arguments: Any, box: str = "queue:x", **named: Any)
 
 
 def fire(schedules: int) -> Prepare:
-    def prepare(store: Corral, clock: SetClock, folder: Path) -> Operation:
+    def prepare(store: Corral, clock: ManualClock, folder: Path) -> Operation:
         for _ in range(schedules):
             store.schedules.create("queue:x", 1, every_ms=HOUR)
         clock.advance(HOUR)
@@ -70,61 +70,61 @@ def fire(schedules: int) -> Prepare:
     return prepare
 
 
-def register(store: Corral, clock: SetClock, folder: Path) -> Operation:
+def register(store: Corral, clock: ManualClock, folder: Path) -> Operation:
     return lambda: store.projects.register(folder)
 
 
-def register_again(store: Corral, clock: SetClock, folder: Path) -> Operation:
+def register_again(store: Corral, clock: ManualClock, folder: Path) -> Operation:
     store.projects.register(folder)
     return lambda: store.projects.register(folder)
 
 
-def heartbeat(store: Corral, clock: SetClock, folder: Path) -> Operation:
+def heartbeat(store: Corral, clock: ManualClock, folder: Path) -> Operation:
     node = store.nodes.join("host", "boot", owner="d")
     return lambda: store.nodes.heartbeat(node)
 
 
-def take_lead(store: Corral, clock: SetClock, folder: Path) -> Operation:
+def take_lead(store: Corral, clock: ManualClock, folder: Path) -> Operation:
     return lambda: store.nodes.take_lead("loop", owner="d")
 
 
-def get(store: Corral, clock: SetClock, folder: Path) -> Operation:
+def get(store: Corral, clock: ManualClock, folder: Path) -> Operation:
     letter = store.mail.put("queue:x", 1)
     return lambda: store.mail.get(letter.id)
 
 
-def list_letters(store: Corral, clock: SetClock, folder: Path) -> Operation:
+def list_letters(store: Corral, clock: ManualClock, folder: Path) -> Operation:
     return store.mail.list
 
 
-def feed(store: Corral, clock: SetClock, folder: Path) -> Operation:
+def feed(store: Corral, clock: ManualClock, folder: Path) -> Operation:
     return store.events.after
 
 
 def append(**more: Any) -> Prepare:
-    def prepare(store: Corral, clock: SetClock, folder: Path) -> Operation:
+    def prepare(store: Corral, clock: ManualClock, folder: Path) -> Operation:
         session = store.sessions.open()
         return lambda: store.sessions.append(session.id, "user", "hi", **more)
 
     return prepare
 
 
-def last_turns(store: Corral, clock: SetClock, folder: Path) -> Operation:
+def last_turns(store: Corral, clock: ManualClock, folder: Path) -> Operation:
     session = store.sessions.open()
     return lambda: store.sessions.last(session.id)
 
 
-def get_session(store: Corral, clock: SetClock, folder: Path) -> Operation:
+def get_session(store: Corral, clock: ManualClock, folder: Path) -> Operation:
     session = store.sessions.open()
     return lambda: store.sessions.get(session.id)
 
 
-def put_checkpoint(store: Corral, clock: SetClock, folder: Path) -> Operation:
+def put_checkpoint(store: Corral, clock: ManualClock, folder: Path) -> Operation:
     return lambda: store.checkpoints.put("t", "c", "json", b"x")
 
 
 def put_writes(count: int) -> Prepare:
-    writes = [NewWrite(number, "channel", "json", b"x") for number in range(count)]
+    writes = [NewCheckpointWrite(number, "channel", "json", b"x") for number in range(count)]
     return lambda store, clock, folder: (
         lambda: store.checkpoints.put_writes("t", "c", "task", writes)
     )
@@ -133,60 +133,60 @@ def put_writes(count: int) -> Prepare:
 def on_checkpoints(verb: str, *arguments: Any, **named: Any) -> Prepare:
     """With three checkpoints of a thread, each with its writes."""
 
-    def prepare(store: Corral, clock: SetClock, folder: Path) -> Operation:
+    def prepare(store: Corral, clock: ManualClock, folder: Path) -> Operation:
         for id in ("c1", "c2", "c3"):
             store.checkpoints.put("t", id, "json", b"x")
-            writes = [NewWrite(number, "channel", "json", b"x") for number in range(3)]
+            writes = [NewCheckpointWrite(number, "channel", "json", b"x") for number in range(3)]
             store.checkpoints.put_writes("t", id, "task", writes)
         return lambda: getattr(store.checkpoints, verb)(*arguments, **named)
 
     return prepare
 
 
-def request_run(store: Corral, clock: SetClock, folder: Path) -> Operation:
+def request_run(store: Corral, clock: ManualClock, folder: Path) -> Operation:
     return lambda: store.runs.request(order())
 
 
-def start_run(store: Corral, clock: SetClock, folder: Path) -> Operation:
+def start_run(store: Corral, clock: ManualClock, folder: Path) -> Operation:
     run = queued(store)
     return lambda: store.runs.start(run.id, held())
 
 
-def launch_run(store: Corral, clock: SetClock, folder: Path) -> Operation:
+def launch_run(store: Corral, clock: ManualClock, folder: Path) -> Operation:
     run = starting(store)
     return lambda: store.runs.launch(run)
 
 
 def on_a_run(verb: str, *arguments: Any, **named: Any) -> Prepare:
-    def prepare(store: Corral, clock: SetClock, folder: Path) -> Operation:
+    def prepare(store: Corral, clock: ManualClock, folder: Path) -> Operation:
         run = running(store)
         return lambda: getattr(store.runs, verb)(run, *arguments, **named)
 
     return prepare
 
 
-def charge(store: Corral, clock: SetClock, folder: Path) -> Operation:
+def charge(store: Corral, clock: ManualClock, folder: Path) -> Operation:
     report = Used(model="m", input=1, key="k")
     return lambda: store.charges.add(report, run_id="run_1", project_id="prj_1", agent_id="agn_1")
 
 
-def charge_by_a_counter(store: Corral, clock: SetClock, folder: Path) -> Operation:
+def charge_by_a_counter(store: Corral, clock: ManualClock, folder: Path) -> Operation:
     report = Used(model="m", input=1, key="k", counter="c")
     return lambda: store.charges.add(report, run_id="run_1")
 
 
-def total(store: Corral, clock: SetClock, folder: Path) -> Operation:
+def total(store: Corral, clock: ManualClock, folder: Path) -> Operation:
     return lambda: store.charges.total("project:prj_1")
 
 
-def over_budget(store: Corral, clock: SetClock, folder: Path) -> Operation:
+def over_budget(store: Corral, clock: ManualClock, folder: Path) -> Operation:
     return lambda: store.charges.over_budget("run_1", project_id="prj_1")
 
 
 def receive(events: int) -> Prepare:
     """Of somebody who spoke before, in a place that an agent hears."""
 
-    def prepare(store: Corral, clock: SetClock, folder: Path) -> Operation:
+    def prepare(store: Corral, clock: ManualClock, folder: Path) -> Operation:
         store.agents.create("ada", provider="scripted")
         channel = store.channels.add("chat", "terminal").id
         store.wirings.add("ada", channel="chat")
@@ -249,7 +249,7 @@ COSTS: dict[str, tuple[Prepare, int, int]] = {
 
 
 def cost_of(
-    prepare: Prepare, store: Corral, clock: SetClock, folder: Path, patch: pytest.MonkeyPatch
+    prepare: Prepare, store: Corral, clock: ManualClock, folder: Path, patch: pytest.MonkeyPatch
 ) -> Trace:
     store.settings.set("mail.max_attempts", 6)  # opens the connection that writes
     operation = prepare(store, clock, folder)
@@ -260,7 +260,7 @@ def cost_of(
 
 @pytest.mark.parametrize("name", COSTS)
 def test_an_operation_is_one_transaction_of_so_many_statements(
-    store: Corral, clock: SetClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    store: Corral, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     prepare, on_sqlite, on_postgres = COSTS[name]
     trace = cost_of(prepare, store, clock, tmp_path, monkeypatch)

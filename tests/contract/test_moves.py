@@ -12,9 +12,15 @@ from typing import Any
 import pytest
 
 from corral.api import Corral
-from corral.db.bulk_transitions import create_many, import_many, move_many
 from corral.db.statement import Row
-from corral.db.transitions import StateTable, create, move
+from corral.db.transitions import (
+    StatefulTable,
+    create,
+    create_many,
+    import_many,
+    transition,
+    transition_many,
+)
 from corral.kernel.errors import Held, IllegalMove, Invalid, NotFound
 from tests.support.cases import each_case
 from tests.support.state_rows import NAMES, ROWS, has_lease, insert, state_tables, tied_to
@@ -25,7 +31,7 @@ EACH_TABLE = each_case("table", TABLES.values(), ids=TABLES)
 LEASED = {name: table for name, table in TABLES.items() if has_lease(table)}
 EACH_LEASED_TABLE = each_case("table", LEASED.values(), ids=LEASED)
 
-Table = StateTable[Any]
+Table = StatefulTable[Any]
 
 
 @contextmanager
@@ -66,7 +72,7 @@ def state_of(store: Corral, table: Table, key: str | int) -> str:
 
 def try_move(store: Corral, table: Table, verb: str, key: str | int, **how: Any) -> Any:
     with store.transaction() as tx:
-        return move(tx, table, verb, key, **how, **tied_to(table, table.moves[verb].to))
+        return transition(tx, table, verb, key, **how, **tied_to(table, table.transitions[verb].to))
 
 
 def test_every_table_with_states_has_a_row_to_be_tested_with() -> None:
@@ -76,25 +82,25 @@ def test_every_table_with_states_has_a_row_to_be_tested_with() -> None:
 @EACH_TABLE
 def test_a_verb_leads_from_its_own_states_with_one_event(store: Corral, table: Table) -> None:
     before = last_event(store)
-    for verb, (sources, to) in table.moves.verbs.items():
+    for verb, (sources, to) in table.transitions.verbs.items():
         for state in sources:
             with failing_with(verb, state):
                 key = put_into(store, table, state)
                 moved = try_move(store, table, verb, key)
                 assert moved.state is to
                 assert state_of(store, table, key) == to
-                assert events_of(store, moved.id, before) == [(table.moves.kind, verb)]
+                assert events_of(store, moved.id, before) == [(table.transitions.kind, verb)]
 
 
 @EACH_TABLE
 def test_a_verb_leads_from_no_other_state_and_says_what_would_have_been_allowed(
     store: Corral, table: Table
 ) -> None:
-    keys = {state: put_into(store, table, state) for state in table.moves.states}
+    keys = {state: put_into(store, table, state) for state in table.transitions.states}
     refused = [
         (verb, state, sources)
-        for verb, (sources, _) in table.moves.verbs.items()
-        for state in {*table.moves.states} - {*sources}
+        for verb, (sources, _) in table.transitions.verbs.items()
+        for state in {*table.transitions.states} - {*sources}
     ]
     with unchanged(store):
         for verb, state, sources in refused:
@@ -104,7 +110,7 @@ def test_a_verb_leads_from_no_other_state_and_says_what_would_have_been_allowed(
                 assert caught.type is IllegalMove
                 details = caught.value.details
                 assert (details["verb"], details["found"]) == (verb, state)
-                assert details["allowed"] == table.moves.allowed_from(state)
+                assert details["allowed"] == table.transitions.allowed_from(state)
                 assert details["wanted"] == list(sources)
                 for word in (verb, state, *details["allowed"]):
                     assert word in caught.value.message
@@ -112,21 +118,21 @@ def test_a_verb_leads_from_no_other_state_and_says_what_would_have_been_allowed(
 
 @EACH_LEASED_TABLE
 def test_a_late_owner_moves_nothing_whatever_the_state(store: Corral, table: Table) -> None:
-    keys = {state: put_into(store, table, state) for state in table.moves.states}
+    keys = {state: put_into(store, table, state) for state in table.transitions.states}
     with unchanged(store):
-        for verb in table.moves.verbs:
+        for verb in table.transitions.verbs:
             for state, key in keys.items():
                 with failing_with(verb, state), pytest.raises(Held):
-                    try_move(store, table, verb, key, guard=ROWS[table.table]["fence"] - 1)
+                    try_move(store, table, verb, key, expected_fence=ROWS[table.table]["fence"] - 1)
 
 
 @EACH_LEASED_TABLE
 def test_the_owner_itself_moves_the_row(store: Corral, table: Table) -> None:
-    for verb, (sources, to) in table.moves.verbs.items():
+    for verb, (sources, to) in table.transitions.verbs.items():
         for state in sources:
             with failing_with(verb, state):
                 key = put_into(store, table, state)
-                moved = try_move(store, table, verb, key, guard=ROWS[table.table]["fence"])
+                moved = try_move(store, table, verb, key, expected_fence=ROWS[table.table]["fence"])
                 assert moved.state is to
                 assert len(events_of(store, moved.id)) == 1
 
@@ -135,7 +141,7 @@ def test_the_owner_itself_moves_the_row(store: Corral, table: Table) -> None:
 def test_a_move_leaves_a_twin_of_its_row_alone(store: Corral, table: Table) -> None:
     twin_query = f"SELECT * FROM {table.table} WHERE {table.key} = :key"
     first = len(record(store)) + 1
-    for number, (verb, (sources, _)) in enumerate(table.moves.verbs.items(), first):
+    for number, (verb, (sources, _)) in enumerate(table.transitions.verbs.items(), first):
         with failing_with(verb, sources[0]):
             key = put_into(store, table, sources[0])
             twin = put_into(store, table, sources[0])
@@ -145,23 +151,23 @@ def test_a_move_leaves_a_twin_of_its_row_alone(store: Corral, table: Table) -> N
             assert len(record(store)) == number
 
 
-MOVED_TOGETHER = {name: table for name, table in TABLES.items() if table.number_of is None}
+MOVED_TOGETHER = {name: table for name, table in TABLES.items() if table.id_prefix is None}
 """Numbered rows move one at a time."""
 
 
 @each_case("table", MOVED_TOGETHER.values(), ids=MOVED_TOGETHER)
 def test_many_rows_move_as_each_alone_would(store: Corral, table: Table) -> None:
     before = last_event(store)
-    for verb, (sources, to) in table.moves.verbs.items():
+    for verb, (sources, to) in table.transitions.verbs.items():
         with failing_with(verb):
-            keys = {state: str(put_into(store, table, state)) for state in table.moves.states}
+            keys = {state: str(put_into(store, table, state)) for state in table.transitions.states}
             with store.transaction() as tx:
-                moved = move_many(tx, table, verb, list(keys.values()), **tied_to(table, to))
-                assert move_many(tx, table, verb, []) == []
+                moved = transition_many(tx, table, verb, list(keys.values()), **tied_to(table, to))
+                assert transition_many(tx, table, verb, []) == []
             assert sorted(moved) == sorted(keys[state] for state in sources)
             for state, key in keys.items():
                 assert state_of(store, table, key) == (to if state in sources else state)
-                wanted = [(table.moves.kind, verb)] if state in sources else []
+                wanted = [(table.transitions.kind, verb)] if state in sources else []
                 assert events_of(store, key, before) == wanted
 
 
@@ -181,33 +187,33 @@ def test_many_rows_are_made_each_with_its_event(store: Corral) -> None:
 
 @EACH_TABLE
 def test_a_move_of_nothing_is_not_found_and_writes_nothing(store: Corral, table: Table) -> None:
-    missing: str | int = 99 if table.number_of else "missing"
+    missing: str | int = 99 if table.id_prefix else "missing"
     with unchanged(store):
-        for verb in table.moves.verbs:
+        for verb in table.transitions.verbs:
             with failing_with(verb), pytest.raises(NotFound):
                 try_move(store, table, verb, missing)
 
 
 @EACH_TABLE
 def test_a_new_row_enters_its_initial_state_with_one_event(store: Corral, table: Table) -> None:
-    for verb, initial in table.moves.entries.items():
+    for verb, initial in table.transitions.entries.items():
         values = {**ROWS[table.table], **tied_to(table, initial)}
         values |= {name: f"{values[name]}{verb}" for name in NAMES if name in values}
         with store.transaction() as tx:
-            made: Any = create(tx, table, values, begin=verb, note={"why": "test"})
+            made: Any = create(tx, table, values, verb=verb, event_data={"why": "test"})
         assert made.state is initial
-        assert events_of(store, made.id) == [(table.moves.kind, verb)]
+        assert events_of(store, made.id) == [(table.transitions.kind, verb)]
 
 
 @EACH_TABLE
 def test_the_event_of_a_move_names_its_project_moment_actor_and_note(
     store: Corral, table: Table
 ) -> None:
-    initial = table.moves.initial
-    verb = table.moves.allowed_from(initial)[0]
+    initial = table.transitions.initial
+    verb = table.transitions.allowed_from(initial)[0]
     key = put_into(store, table, initial)
     before = len(record(store))
-    moved = try_move(store, table, verb, key, note={"why": "test"})
+    moved = try_move(store, table, verb, key, event_data={"why": "test"})
     project = getattr(moved, table.project) if table.project else None
     assert table.project is None or project is not None
     ((at, actor, project_id, data),) = rows(
@@ -219,28 +225,28 @@ def test_the_event_of_a_move_names_its_project_moment_actor_and_note(
 
 @EACH_TABLE
 def test_every_state_can_be_reached(table: Table) -> None:
-    reached = {*table.moves.entries.values()}
+    reached = {*table.transitions.entries.values()}
     while (
-        grown := {move.to for move in table.moves.verbs.values() if reached & {*move.sources}}
+        grown := {move.to for move in table.transitions.verbs.values() if reached & {*move.sources}}
         - reached
     ):
         reached |= grown
-    assert reached == {*table.moves.states}
+    assert reached == {*table.transitions.states}
 
 
 @EACH_TABLE
 def test_every_verb_starts_and_ends_in_states_of_its_table(table: Table) -> None:
-    states = {*table.moves.states}
-    for sources, to in table.moves.verbs.values():
+    states = {*table.transitions.states}
+    for sources, to in table.transitions.verbs.values():
         assert sources
         assert {*sources, to} <= states
         assert len({*sources}) == len(sources)
-    assert not {*table.moves.entries} & {*table.moves.verbs}
+    assert not {*table.transitions.entries} & {*table.transitions.verbs}
 
 
 @EACH_TABLE
 def test_the_check_in_the_live_catalogue_is_the_enum(store: Corral, table: Table) -> None:
-    assert _checked_states(store, table.table) == sorted(table.moves.states)
+    assert _checked_states(store, table.table) == sorted(table.transitions.states)
 
 
 @EACH_TABLE
@@ -276,7 +282,11 @@ def _checked_states(store: Corral, table: str) -> list[str]:
     return sorted(re.findall(r"'(\w+)'", definition))
 
 
-IMPORTED = [pytest.param(table, id=name) for name, table in TABLES.items() if table.moves.imports]
+IMPORTED = [
+    pytest.param(table, id=name)
+    for name, table in TABLES.items()
+    if table.transitions.import_states
+]
 
 
 def foreign_row(table: Table, state: str, nth: int) -> dict[str, Any]:
@@ -286,20 +296,20 @@ def foreign_row(table: Table, state: str, nth: int) -> dict[str, Any]:
 
 @each_case("table", IMPORTED)
 def test_rows_of_another_program_come_in_with_one_event_each(store: Corral, table: Table) -> None:
-    states = table.moves.imports
+    states = table.transitions.import_states
     given = [foreign_row(table, state, nth) for nth, state in enumerate(states)]
     with store.transaction() as tx:
         ids = import_many(tx, table, given)
     for id, state in zip(ids, states, strict=True):
-        key = id and (int(id.partition("_")[2]) if table.number_of else id)
+        key = id and (int(id.partition("_")[2]) if table.id_prefix else id)
         found = rows(store, f"SELECT state FROM {table.table} WHERE {table.key} = :key", key=key)
         assert found == [(str(state),)]
-        assert events_of(store, id or "") == [(table.moves.kind, "import")]
+        assert events_of(store, id or "") == [(table.transitions.kind, "import")]
 
 
 @each_case("table", IMPORTED)
 def test_rows_of_another_program_come_in_in_no_other_state(store: Corral, table: Table) -> None:
     with unchanged(store):
-        for state in {*table.moves.states} - {*table.moves.imports}:
+        for state in {*table.transitions.states} - {*table.transitions.import_states}:
             with pytest.raises(Invalid), store.transaction() as tx:
                 import_many(tx, table, [foreign_row(table, state, 1)])

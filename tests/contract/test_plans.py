@@ -18,22 +18,33 @@ import corral
 from corral.adapters.channels.contract import Incoming
 from corral.adapters.providers.facts import Used
 from corral.api import Corral
-from corral.api.idempotency import Key, once
+from corral.api.idempotency import IdempotencyKey, call_with_key
 from corral.db import sqlite_deferred_indexes
-from corral.domain.charges.model import Price
+from corral.domain.charges.model import ChargePrice
 from corral.domain.chat.conversations import long_running, turns
-from corral.domain.checkpoints.model import NewWrite
+from corral.domain.chat.outbound import queue
+from corral.domain.checkpoints.model import NewCheckpointWrite
 from corral.domain.decisions import ops as decisions
+from corral.domain.host_requests import ops as requests
+from corral.domain.locks import heartbeat as lock_heartbeat
+from corral.domain.locks import ops as locks
+from corral.domain.locks import queries as lock_queries
+from corral.domain.mail import ops as mail
 from corral.domain.mail import queries as letters
 from corral.domain.mail import sql as mail_sql
+from corral.domain.outputs import ops as outputs
+from corral.domain.projects import ops as projects
 from corral.domain.questions import ops as questions
-from corral.domain.races import driver, heartbeat, selection
+from corral.domain.races import driver, queries, run_lookup
+from corral.domain.runs import dispatch
 from corral.domain.runs import ops as runs
-from corral.domain.runs.model import Attention, Sample
+from corral.domain.runs.model import Attention, ResourceSample
 from corral.domain.sandbox_bridge import ops as boxes
-from corral.kernel.clock import SetClock
-from corral.kernel.exit_status import End
+from corral.domain.search import ops as search
+from corral.kernel.clock import ManualClock
+from corral.kernel.exit_status import ExitStatus
 from corral.kernel.pagination import encode_cursor
+from corral.services.store import deletion
 from tests.support.cases import Cases
 from tests.support.history import fill
 from tests.support.plans import Plan, postgres_plan, sqlite_plan
@@ -63,7 +74,7 @@ DIFFER = {
 # SQLite fills these behind the writer; what is not in them yet is read by its number.
 FILED = {
     f"{table}_by_{column}": {f"{table}_by_{column}", f"{table}_pkey", "filed"}
-    for table, column in sqlite_deferred_indexes.FILED.items()
+    for table, column in sqlite_deferred_indexes.DEFERRED_INDEXES.items()
 }
 
 # One live run is found by its id in any of these, and the runs of states that few are in as well.
@@ -192,8 +203,8 @@ def call_once(key: str) -> Operation:
     """A call from afar under its caller's key."""
 
     def call(store: Corral) -> object:
-        named = Key("tok_1", key, "f")
-        return once(store.mail, "put", LETTER, key=named, encode=msgspec.json.encode)
+        named = IdempotencyKey("tok_1", key, "f")
+        return call_with_key(store.mail, "put", LETTER, key=named, encode=msgspec.json.encode)
 
     return call
 
@@ -214,8 +225,8 @@ def start_one(store: Corral) -> Operation:
 
 
 def delete_one(store: Corral) -> Operation:
-    id = store.runs.end(running(store), End(exit_code=0)).id
-    return lambda store: store.runs._delete(id)
+    id = store.runs.end(running(store), ExitStatus(exit_code=0)).id
+    return lambda store: store._database.write(lambda tx: deletion.delete_run(tx, id))
 
 
 def task_and(verb: str, *arguments: Any) -> Operation:
@@ -256,7 +267,7 @@ READY: dict[str, tuple[Operation, set[str]]] = {
             "totals_pkey",
         },
     ),
-    "runs.restart": (run_and("restart", held(), End(), quick_failures=0), {"runs_pkey"}),
+    "runs.restart": (run_and("restart", held(), ExitStatus(), quick_failures=0), {"runs_pkey"}),
     "runs.heartbeat": (
         run_and("heartbeat", output_bytes=1),
         {"runs_pkey", "locks_of_run", "tasks_of_run"},
@@ -264,11 +275,11 @@ READY: dict[str, tuple[Operation, set[str]]] = {
     "runs.tell": (run_and("tell", tokens=1), {"runs_pkey"}),
     "runs.call_for": (run_and("call_for", Attention.STUCK), {"runs_pkey", "alerts_active"}),
     "runs.describe": (run_and("describe", {}), {"launches_pkey"}),
-    "runs.add_sample": (run_and("add_sample", Sample(1, 1, 1, 1)), set()),
+    "runs.add_sample": (run_and("add_sample", ResourceSample(1, 1, 1, 1)), set()),
     "runs.samples": (run_id_and("samples"), {"runs_pkey", "samples_pkey"}),
     "runs.park": (run_and("park", until=1, reason="x"), {"runs_pkey"}),
     "runs.end": (
-        run_and("end", End(exit_code=0)),
+        run_and("end", ExitStatus(exit_code=0)),
         {"runs_pkey", "alerts_active", "budgets_pkey", "reservations_pkey"},
     ),
     "runs.stop": (run_id_and("begin_to_stop"), {"runs_pkey"}),
@@ -394,15 +405,15 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "races, the rounds that go on": (lambda c: c.races._open_rounds("h"), {"rounds_open"}),
     "races, whether an attempt waits for a run": (
-        lambda c: c._database.read(lambda tx: heartbeat.has_attempt(tx, "run_300")),
+        lambda c: c._database.read(lambda tx: run_lookup.has_attempt(tx, "run_300")),
         {"attempts_of_run"},
     ),
     "races, a round is taken": (
-        lambda c: c._database.write(lambda tx: driver.take(tx, ROUND, "driver:x")),
+        lambda c: c._database.write(lambda tx: driver.acquire_round(tx, ROUND, "driver:x")),
         {"rounds_pkey", "attempts_by_round", "verdicts_by_round"},
     ),
     "races, worktrees that are there": (
-        lambda c: c._database.read(lambda tx: selection.in_place(tx, limit=5)),
+        lambda c: c._database.read(lambda tx: queries.list_with_worktree(tx, limit=5)),
         {"attempts_in_place"},
     ),
     "tasks.get by its key": (lambda c: c.tasks.get("k9"), {*TASK, "tasks_keys"}),
@@ -455,9 +466,9 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"runs_by_project_state"},
     ),
     "runs.list of a session": (lambda c: c.runs.list(session=SESSION), {"runs_by_session"}),
-    "runs said to have a process": (lambda c: c.runs._active(), {"runs_live"}),
+    "runs said to have a process": (lambda c: c._database.read(runs.list_active), {"runs_live"}),
     "runs, room for more": (
-        lambda c: c.runs._room_for(host="h"),
+        lambda c: c._database.read(lambda tx: dispatch.count_free_slots(tx, host="h")),
         {"nodes_name_boot_id_key", "runs_pkey", "settings_pkey"},
     ),
     "nodes.serving": (lambda c: c.nodes.serving("h"), {"nodes_name_boot_id_key"}),
@@ -468,7 +479,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"launches_pkey", "nodes_name_boot_id_key", "projects_pkey", "runs_pkey"},
     ),
     "runs, ended long ago": (
-        lambda c: c._database.write(lambda tx: runs.ended_before(tx, before=tx.now, limit=5)),
+        lambda c: c._database.write(lambda tx: runs.list_ended_before(tx, before=tx.now, limit=5)),
         {"runs_ended"},
     ),
     "mail.put": (lambda c: c.mail.put("agent:busy", 1), {"its place in line"}),
@@ -477,30 +488,30 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"letters_by_key", "its place in line"},
     ),
     "mail.claim": (
-        lambda c: c.mail._take("queue:busy", owner="o"),
+        lambda c: c._database.write(lambda tx: mail.claim(tx, "queue:busy", owner="o")),
         {"letters_line", "letters_pkey"},
     ),
     "mail.claim in order": (
-        lambda c: c.mail._take("agent:busy", owner="o"),
+        lambda c: c._database.write(lambda tx: mail.claim(tx, "agent:busy", owner="o")),
         {"letters_line", "letters_started", "letters_pkey"},
     ),
     "mail.claim of many in order": (
-        lambda c: c.mail._take("agent:busy", owner="o", limit=10),
+        lambda c: c._database.write(lambda tx: mail.claim(tx, "agent:busy", owner="o", limit=10)),
         {"letters_line", "letters_started", "letters_pkey"},
     ),
     # New since the last look that PostgreSQL took at its statistics, however full it is by now.
     "mail.claim from a mailbox without statistics": (
-        lambda c: c.mail._take("queue:new", owner="o"),
+        lambda c: c._database.write(lambda tx: mail.claim(tx, "queue:new", owner="o")),
         {"letters_line", "letters_pkey"},
     ),
     "mail.claim in order from a mailbox without statistics": (
-        lambda c: c.mail._take("agent:new", owner="o"),
+        lambda c: c._database.write(lambda tx: mail.claim(tx, "agent:new", owner="o")),
         {"letters_line", "letters_started", "letters_pkey"},
     ),
     "mail.next_due": (lambda c: c.mail.next_due("agent:busy"), {"letters_line"}),
     "mail.put_last": (
         lambda c: c._database.read(
-            lambda tx: tx.value(mail_sql.LAST_IN_LINE, mailbox="agent:busy")
+            lambda tx: tx.value(mail_sql.LAST_POSITION, mailbox="agent:busy")
         ),
         {"letters_line"},
     ),
@@ -560,7 +571,10 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "settings_pkey",
         },
     ),
-    "gateway, wanted secrets": (lambda c: c.gateway._wanted_secrets(), {"requests_waiting"}),
+    "gateway, wanted secrets": (
+        lambda c: c._database.read(requests.list_waiting_secrets),
+        {"requests_waiting"},
+    ),
     "schedules.next_script": (lambda c: c.schedules.next_script(), {"letters_line"}),
     "schedules.history": (
         lambda c: c.schedules.history(SCRIPTED),
@@ -617,7 +631,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     "outputs.chunk": (lambda c: c.outputs.chunk(RUN, 1), {"output_chunks_pkey"}),
     "outputs.unsealed": (lambda c: c.outputs.unsealed(host="host1"), {"outputs_open"}),
     "outputs.clear_deleted": (
-        lambda c: c.outputs._uncleared(host="host1"),
+        lambda c: c._database.read(lambda tx: outputs.list_uncleared(tx, host="host1")),
         {"outputs_uncleared"},
     ),
     "outputs.log": (lambda c: c.outputs.log("run_7", "info", "x"), set()),
@@ -689,7 +703,9 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "checkpoints.put": (lambda c: c.checkpoints.put("t7", "c9", "json", b"x"), set()),
     "checkpoints.put_writes": (
-        lambda c: c.checkpoints.put_writes("t7", "c7", "task", [NewWrite(1, "c", "json", b"x")]),
+        lambda c: c.checkpoints.put_writes(
+            "t7", "c7", "task", [NewCheckpointWrite(1, "c", "json", b"x")]
+        ),
         set(),
     ),
     "checkpoints.get, the latest": (lambda c: c.checkpoints.get("t7"), KEPT),
@@ -751,7 +767,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     "sessions.handoffs": (lambda c: c.sessions.handoffs(SESSION), {"handoffs_pkey"}),
     "sessions.retros": (lambda c: c.sessions.retros(SESSION), {"sessions_pkey", "retros_pkey"}),
     "locks.acquire": (
-        lambda c: c.locks._acquire(RUNS_PROJECT, "src/new/x", "ada"),
+        lambda c: c._database.write(lambda tx: locks.acquire(tx, RUNS_PROJECT, "src/new/x", "ada")),
         {"projects_pkey", "locks_live", "locks_of_owner"},
     ),
     "locks.holders": (
@@ -762,19 +778,33 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c.guard.in_the_way(RUNS_PROJECT, ["src/7"], "ada"),
         {"projects_pkey", "locks_live"},
     ),
-    "locks.list": (lambda c: c.locks._live(limit=5), {"locks_live"}),
+    "locks.list": (
+        lambda c: c._database.read(lambda tx: lock_queries.list_live(tx, limit=5)),
+        {"locks_live"},
+    ),
     "locks.list of a project": (
-        lambda c: c.locks._live(project=RUNS_PROJECT, limit=5),
+        lambda c: c._database.read(
+            lambda tx: lock_queries.list_live(tx, project=RUNS_PROJECT, limit=5)
+        ),
         {"projects_pkey", "locks_live"},
     ),
-    "locks.list all": (lambda c: c.locks._all(limit=5), {"locks_pkey"}),
+    "locks.list all": (
+        lambda c: c._database.read(lambda tx: lock_queries.list_all(tx, limit=5)),
+        {"locks_pkey"},
+    ),
     "locks.list all of a project": (
-        lambda c: c.locks._all(project=RUNS_PROJECT),
+        lambda c: c._database.read(lambda tx: lock_queries.list_all(tx, project=RUNS_PROJECT)),
         {"projects_pkey", "locks_by_project"},
     ),
-    "locks.list of an owner": (lambda c: c.locks._of("a400", limit=5), {"locks_of_owner"}),
-    "locks, whether any is due": (lambda c: c.locks._are_due(), {"locks_due"}),
-    "locks of a run": (lambda c: c.locks._has_any_of_run("run_100"), {"locks_of_run"}),
+    "locks.list of an owner": (
+        lambda c: c._database.read(lambda tx: lock_queries.list_of_owner(tx, "a400", limit=5)),
+        {"locks_of_owner"},
+    ),
+    "locks, whether any is due": (lambda c: c._database.read(locks.has_expired), {"locks_due"}),
+    "locks of a run": (
+        lambda c: c._database.read(lambda tx: lock_heartbeat.has_locks(tx, "run_100")),
+        {"locks_of_run"},
+    ),
     "locks.touch": (
         lambda c: c.locks.touch(RUNS_PROJECT, "src/7", "ada"),
         {"projects_pkey"},
@@ -788,9 +818,12 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"projects_pkey", "touches_of_owner"},
     ),
     "projects.around": (lambda c: c.projects.around("/srv/7/src/x"), {"projects_dir_key"}),
-    "projects near a path": (lambda c: c.guard._near("/srv/7/src/x"), {"projects_dir_key"}),
+    "projects near a path": (
+        lambda c: c._database.read(lambda tx: projects.list_overlapping(tx, "/srv/7/src/x")),
+        {"projects_dir_key"},
+    ),
     "search.find of a rare word": (
-        lambda c: c.search._find("zebra"),
+        lambda c: c._database.read(lambda tx: search.find(tx, "zebra")),
         {"passages_pkey", "passages_words"},
     ),
     "search.index_turns": (
@@ -905,33 +938,33 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     "mail.get_all": (lambda c: c.mail.get_all(["let_1", "let_2"]), {"letters_pkey"}),
     "gateway.talks": (lambda c: c.gateway.talks(PLACE), {"places_pkey", "talks_by_place"}),
     "messages, an event that came before": (
-        lambda c: c.messages._receive(CHANNEL, Incoming(event_id="e2", place="p", sender="s")),
+        lambda c: c.messages.receive(CHANNEL, Incoming(event_id="e2", place="p", sender="s")),
         ARRIVAL | {"messages_pkey"},
     ),
     "messages, an event that is new": (
-        lambda c: c.messages._receive(
+        lambda c: c.messages.receive(
             CHANNEL, Incoming(event_id="new", place="p2", sender="s2", text="hi")
         ),
         ARRIVAL | LISTENING,
     ),
     "messages, events that come at once": (
-        lambda c: c.messages._receive_all(
+        lambda c: c.messages.receive_all(
             CHANNEL,
             [Incoming(event_id=f"e{n}", place="p2", sender="s2", text="hi") for n in (1, 2)],
         ),
         ARRIVAL | LISTENING | {"messages_pkey"},
     ),
-    "messages, what is behind": (lambda c: c.gateway._behind(), {"messages_queued"}),
+    "messages, what is behind": (lambda c: c._database.read(queue.list_stale), {"messages_queued"}),
     "gateway, sessions whose run goes on": (
-        lambda c: c._database.read(turns.busy),
+        lambda c: c._database.read(turns.list_busy),
         {"talks_busy"},
     ),
     "gateway, a session's talk": (
-        lambda c: c._database.read(lambda tx: turns.talk_of(tx, SESSION)),
+        lambda c: c._database.read(lambda tx: turns.find_conversation(tx, SESSION)),
         {"talks_pkey"},
     ),
     "gateway, what became of a boxed agent's messages": (
-        lambda c: c._database.read(lambda tx: boxes.outcomes(tx, SESSION)),
+        lambda c: c._database.read(lambda tx: boxes.collect_outcomes(tx, SESSION)),
         {"boxed_outcomes_of_session"},
     ),
     "gateway, what came next for a run": (
@@ -939,11 +972,11 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"letters_line", "letters_started", "letters_pkey", "talks_busy"},
     ),
     "mail, stalled mailboxes": (
-        lambda c: c.mail._stalled(before=0),
+        lambda c: c._database.read(lambda tx: letters.list_stalled(tx, before=0)),
         {"letters_line", "letters_started", "letters_pkey"},
     ),
     "gateway, places with letters": (
-        lambda c: c._database.read(lambda tx: letters.lines(tx, "place")),
+        lambda c: c._database.read(lambda tx: letters.list_mailboxes(tx, "place")),
         {"letters_line"},
     ),
     "channels.list": (lambda c: c.channels.list(limit=5), {"channels_by_name"}),
@@ -1006,7 +1039,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "charges.unpriced": (lambda c: c.charges.unpriced(limit=5), {"charges_unpriced"}),
     "charges.set_prices": (
-        lambda c: c.charges.set_prices([Price("chg_100", 1, "v1")]),
+        lambda c: c.charges.set_prices([ChargePrice("chg_100", 1, "v1")]),
         {"charges_pkey"},
     ),
     "charges.reserve": (
@@ -1119,8 +1152,8 @@ Explain = Callable[[Call], Plan]
 @pytest.fixture
 def old_store(empty_url: str) -> Iterator[Corral]:
     """A store with a long past."""
-    fill(empty_url, SetClock().now())
-    with corral.open(empty_url, clock=SetClock(), actor="user:tester") as store:
+    fill(empty_url, ManualClock().now())
+    with corral.open(empty_url, clock=ManualClock(), actor="user:tester") as store:
         store.mail.put("agent:warm", 1)  # opens the connection that writes
         yield store
 

@@ -11,18 +11,24 @@ import pytest
 
 from corral.api import Corral
 from corral.db import store_move_record, tx
-from corral.db.bulk_insert import insertion
-from corral.db.bulk_transitions import _insert_many, _note_imports, _note_many, _update_many
+from corral.db.bulk_insert import insert_statement
 from corral.db.column_policies import TABLES, column_policies
 from corral.db.dialect import Engine
-from corral.db.numbered import Numbered
+from corral.db.gapless_insert import GaplessInsert
 from corral.db.parameter_columns import parameter_columns
 from corral.db.schema import tables
 from corral.db.statement import Statement
-from corral.db.transitions import StateTable, _update
+from corral.db.transitions import (
+    StatefulTable,
+    _insert_many,
+    _note_imports,
+    _note_many,
+    _update,
+    _update_many,
+)
 from corral.errors import Invalid
 from corral.kernel.redaction_policy import Policy
-from corral.services.store.sql_catalogue import declared
+from corral.services.store.declarations import find_declarations
 from tests.support.keys import KEY
 from tests.support.statements import statements
 
@@ -88,30 +94,30 @@ def _declared_columns() -> set[str]:
 
 def _writing() -> Iterator[tuple[str, Statement]]:
     yield from statements().items()
-    yield "NOTE", tx.NOTE
+    yield "NOTE", tx.INSERT_EVENT
     for name, value in vars(store_move_record).items():
         if isinstance(value, Statement):
             yield f"relocation.{name}", value
-    for name, numbered in declared(Numbered).items():
+    for name, numbered in find_declarations(GaplessInsert).items():
         yield f"{name}.together", numbered.together
-    for name, table in declared(StateTable).items():
+    for name, table in find_declarations(StatefulTable).items():
         for suffix, statement in _of_state_table(table):
             yield f"{name}.{suffix}", statement
     for each in tables():
-        yield f"{each.name}.rows", insertion(each.name, each.names, "")
+        yield f"{each.name}.rows", insert_statement(each.name, each.names, "")
 
 
-def _of_state_table(table: StateTable[object]) -> Iterator[tuple[str, Statement]]:
+def _of_state_table(table: StatefulTable[object]) -> Iterator[tuple[str, Statement]]:
     columns = next(each.names for each in tables() if each.name == table.table)
     columns = [name for name in columns if name != "state"]
     kinds = tuple((name, "text") for name in columns)
     yield "note_many", _note_many(table)
-    yield "note_imports", _note_imports(table.moves.kind)
+    yield "note_imports", _note_imports(table.transitions.kind)
     for engine in ENGINES:
         yield f"insert_many.{engine}", _insert_many(table, kinds, (), "", engine)
-        for begin in table.moves.entries:
+        for begin in table.transitions.entries:
             yield f"{begin}.{engine}", table.insertion(dict.fromkeys(columns), "", begin, engine)
-        for verb in table.moves.verbs:
+        for verb in table.transitions.verbs:
             for whole in (True, False):
                 move = _update(table, verb, tuple(columns), True, whole, engine)
                 yield f"{verb}.{engine}.{whole}", move

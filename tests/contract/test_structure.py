@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import corral
-from corral.db import copy
+from corral.db import backup
 from tests.support.cases import each_case
 
 SOURCE = Path(corral.__file__).parent
@@ -154,7 +154,7 @@ def test_only_transitions_write_a_state_column() -> None:
             assert any(written.search(text) for text in texts(file)), "the pattern matches"
             continue
         for text in texts(file):
-            if text in copy._KEEP_PLACE.values():
+            if text in backup._PLACEHOLDERS.values():
                 continue  # a placeholder row that reserves numbers used before a restore
             if written.search(text) or inserted.search(text):
                 guilty.append((module_of(file), text))

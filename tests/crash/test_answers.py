@@ -6,14 +6,20 @@ from pathlib import Path
 import msgspec
 
 from corral.api import Corral
-from corral.api.idempotency import Key, once
+from corral.api.idempotency import IdempotencyKey, call_with_key
 from corral.kernel.errors import Conflict
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
 
 
 def put(store: Corral, key: str) -> bytes:
     arguments = {"mailbox": "queue:a", "body": key}
-    return once(store.mail, "put", arguments, key=Key("tok", key, key), encode=msgspec.json.encode)
+    return call_with_key(
+        store.mail,
+        "put",
+        arguments,
+        key=IdempotencyKey("tok", key, key),
+        encode=msgspec.json.encode,
+    )
 
 
 def test_a_call_under_a_key_is_made_once_and_answered_alike(
@@ -39,8 +45,8 @@ def test_a_call_of_several_steps_that_was_cut_off_is_not_made_again(
         world.note(store.projects.register(world.folder).id)
 
     def delete(store: Corral, world: World) -> None:
-        key, arguments = Key("tok", "k", "delete"), {"id": world.deeds[0]}
-        once(store.projects, "delete", arguments, key=key, encode=msgspec.json.encode)
+        key, arguments = IdempotencyKey("tok", "k", "delete"), {"id": world.deeds[0]}
+        call_with_key(store.projects, "delete", arguments, key=key, encode=msgspec.json.encode)
         world.note("deleted")
 
     def again(store: Corral, world: World) -> None:

@@ -4,10 +4,10 @@ and a thread is copied, trimmed and forgotten as a whole."""
 from pathlib import Path
 
 from corral.api import Corral
-from corral.domain.checkpoints.model import NewWrite
+from corral.domain.checkpoints.model import NewCheckpointWrite
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
 
-WRITES = [NewWrite(place, "notes", "json", b"%d" % place) for place in range(3)]
+WRITES = [NewCheckpointWrite(place, "notes", "json", b"%d" % place) for place in range(3)]
 
 
 def kept(store: Corral, thread: str) -> list[tuple[str, str | None, bytes, int]]:

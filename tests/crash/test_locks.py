@@ -4,7 +4,7 @@ from itertools import combinations
 from pathlib import Path
 
 from corral.api import Corral
-from corral.domain.locks.wait_queue import exclude
+from corral.domain.locks.wait_queue import is_conflict
 from corral.kernel.clock import MINUTE
 from corral.kernel.errors import Held
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
@@ -18,7 +18,7 @@ def check_held(store: Corral) -> None:
     """No two live locks that exclude each other are held."""
     held = [lock for lock in store.locks.list().items if lock.state == "held"]
     for one, other in combinations(held, 2):
-        assert not exclude(one, other), (one, other)
+        assert not is_conflict(one, other), (one, other)
 
 
 def test_whoever_dies_holding_waiting_or_releasing_the_line_goes_on(

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import corral
-from corral.adapters.output.capped import CappedWriter
-from corral.adapters.output.read import Output
+from corral.adapters.output.capped_file import CappedWriter
+from corral.adapters.output.reader import OutputReader
 from corral.adapters.output.seal import load_index
 from corral.adapters.process import host
 from corral.api import Corral
@@ -58,7 +58,7 @@ def check_sealed(store: Corral) -> None:
     assert (row.state, row.sha256, row.bytes) == ("sealed", index.sha256, len(SOURCE))
     assert sorted(file.name for file in folder.iterdir()) == ["errors.zst", "output.zst"]
     check_readable(store)
-    if store.outputs._database.keeps_output:
+    if store.outputs._database.stores_output:
         for file in folder.iterdir():
             file.rename(file.with_suffix(".away"))
         check_readable(store)
@@ -114,7 +114,7 @@ def test_whoever_follows_in_another_process_gets_every_byte_once(url: str) -> No
         with corral.open(url) as store:
             return b"".join(
                 piece.text
-                for piece in Output(folder).follow(
+                for piece in OutputReader(folder).follow(
                     over=lambda: store.outputs.get(RUN).state != "open"
                 )
             )
@@ -144,7 +144,7 @@ def test_a_writer_that_is_killed_leaves_what_it_wrote(tmp_path: Path, seed: int)
 
     with Child(write) as child:
         assert child.ended_by() is signal.SIGKILL
-    text = follow_all(Output(tmp_path))
+    text = follow_all(OutputReader(tmp_path))
     lines = text.splitlines(keepends=True)
     assert sum(each == line for each in lines) == len(lines) - 1
     assert sum(b"left out" in each for each in lines) == 1

@@ -12,7 +12,7 @@ from corral import config
 from corral.adapters import exports, process
 from corral.api import Corral
 from corral.domain.races.model import Race
-from corral.kernel.exit_status import End
+from corral.kernel.exit_status import ExitStatus
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
 from tests.support.racing import attempts, git, make_repository, states
 from tests.support.runs import held, without_keepers
@@ -54,7 +54,7 @@ def work(store: Corral, race: Race) -> None:
             assert attempt.run_id is not None
             keeper = held(number, host=process.host())
             run = store.runs.launch(store.runs.start(attempt.run_id, keeper))
-            store.runs.end(run, End(exit_code=0))
+            store.runs.end(run, ExitStatus(exit_code=0))
 
 
 def finish(store: Corral, world: World) -> Race:

@@ -10,10 +10,10 @@ import pytest
 
 from corral.adapters.providers.facts import Used
 from corral.api import Corral
-from corral.domain.runs.model import Attention, Run, Sample
+from corral.domain.runs.model import Attention, ResourceSample, Run
 from corral.kernel.clock import HOUR, MINUTE
 from corral.kernel.errors import Held
-from corral.kernel.exit_status import End
+from corral.kernel.exit_status import ExitStatus
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit, nothing
 from tests.support.errors import because
 from tests.support.runs import held, next_queued, order, running, without_keepers
@@ -53,11 +53,11 @@ def keep_one(store: Corral, world: World) -> None:
     store.runs.describe(run, {"commit": "abc"})
     store.charges.add(Used(model="m", output=1, cost_micros=5, key="1"), run_id=run.id)
     run = store.runs.heartbeat(run, output_bytes=10)
-    store.runs.add_sample(run, Sample(1, 2, 3, 4))
+    store.runs.add_sample(run, ResourceSample(1, 2, 3, 4))
     run = store.runs.call_for(run, Attention.NEEDS_INPUT)
-    run = store.runs.restart(run, held(1, pid=7), End(exit_code=3), quick_failures=0)
+    run = store.runs.restart(run, held(1, pid=7), ExitStatus(exit_code=3), quick_failures=0)
     run = store.runs.launch(run)
-    store.runs.end(run, End(exit_code=0), output_bytes=20)
+    store.runs.end(run, ExitStatus(exit_code=0), output_bytes=20)
     world.note("ended 0")
 
 
@@ -99,7 +99,7 @@ def test_a_run_that_may_be_started_again_is_given_back_wherever_its_keeper_dies(
         run = store.runs.request(order(host=held().host, budget_micros=60, restarts=1))
         run = store.runs.launch(store.runs.start(run.id, held(1)))
         world.note("launched")
-        store.runs.end(run, End(exit_code=0))
+        store.runs.end(run, ExitStatus(exit_code=0))
         world.note("ended")
 
     def go_on(store: Corral, world: World) -> None:
@@ -108,7 +108,7 @@ def test_a_run_that_may_be_started_again_is_given_back_wherever_its_keeper_dies(
         for run in every(store):
             if run.state == "queued":
                 again = store.runs.launch(store.runs.start(run.id, held(2)))
-                store.runs.end(again, End(exit_code=0))
+                store.runs.end(again, ExitStatus(exit_code=0))
 
     def check(store: Corral, world: World) -> None:
         for run in every(store):
@@ -133,7 +133,7 @@ def test_whoever_asked_a_run_to_stop_finds_it_stopped(fresh_url: FreshUrl, tmp_p
         for run in (goes, obeys):
             store.runs.stop(run.id, reason="no more")
             world.note(f"stopped {run.id}")
-        store.runs.end(obeys, End(signal=15))
+        store.runs.end(obeys, ExitStatus(signal=15))
         world.note(f"ended {obeys.id}")
 
     def check(store: Corral, world: World) -> None:
@@ -161,7 +161,7 @@ def test_a_parked_run_goes_on_later_and_is_parked_once(fresh_url: FreshUrl, tmp_
         while (run := next_queued(store, host=held().host)) is not None:
             again = store.runs.launch(store.runs.start(run.id, held(2)))
             world.note(f"went on {again.attempts}")
-            store.runs.end(again, End(exit_code=0))
+            store.runs.end(again, ExitStatus(exit_code=0))
 
     def check(store: Corral, world: World) -> None:
         runs = every(store)
@@ -183,7 +183,7 @@ def test_a_run_that_was_taken_over_belongs_to_one_keeper_wherever_one_dies(
         (run,) = every(store)
         taken = store.runs.take_over(run, owner="keeper:2", keeper_pid=5, keeper_token="5")
         world.note("taken")
-        store.runs.end(taken, End(exit_code=4))
+        store.runs.end(taken, ExitStatus(exit_code=4))
         world.note("ended")
 
     def come_late(store: Corral, world: World) -> None:
@@ -192,10 +192,10 @@ def test_a_run_that_was_taken_over_belongs_to_one_keeper_wherever_one_dies(
         late = Run(**{name: getattr(run, name) for name in Run.__struct_fields__} | {"fence": 1})
         if run.fence > 1 and run.is_live:
             with pytest.raises(Held, check=because("taken_over", owner="keeper:2")):
-                store.runs.end(late, End(exit_code=0))
+                store.runs.end(late, ExitStatus(exit_code=0))
             store.runs.recover()
         else:
-            store.runs.end(late, End(exit_code=0))
+            store.runs.end(late, ExitStatus(exit_code=0))
 
     def check(store: Corral, world: World) -> None:
         (run,) = every(store)
@@ -216,8 +216,8 @@ def test_a_run_is_forgotten_as_a_whole_or_not_at_all(fresh_url: FreshUrl, tmp_pa
     def three(store: Corral, world: World) -> None:
         for number in range(3):
             run = running(store, number)
-            store.runs.add_sample(run, Sample(1, 2, 3, 4))
-            store.runs.end(run, End(exit_code=0))
+            store.runs.add_sample(run, ResourceSample(1, 2, 3, 4))
+            store.runs.end(run, ExitStatus(exit_code=0))
 
     def forget(store: Corral, world: World) -> None:
         for run in every(store):

@@ -16,7 +16,7 @@ import corral
 from corral.api import Corral
 from corral.domain.mail import ops as mail
 from corral.domain.settings import ops as settings
-from corral.kernel.clock import HOUR, SetClock
+from corral.kernel.clock import HOUR, ManualClock
 from tests.crash.harness import FreshUrl, Probe, Scenario, World, crash_at_every_commit, nothing
 from tests.support.clocks import SharedClock
 from tests.support.fresh import wait_until_alone
@@ -60,7 +60,7 @@ WRITES: dict[str, Callable[[Corral], Callable[[], object]]] = {
 @pytest.mark.parametrize("name", WRITES)
 def test_every_write_is_one_commit_that_the_harness_is_told_of(url: str, name: str) -> None:
     probe = Probe()
-    with corral.open(url, clock=SetClock(), probe=probe) as store:
+    with corral.open(url, clock=ManualClock(), probe=probe) as store:
         write = WRITES[name](store)
         probe.told.clear()
         write()
@@ -108,7 +108,7 @@ def test_what_many_threads_were_told_is_kept_when_their_process_dies_at_any_mome
         world = World(tmp_path / f"diary-{number}", SharedClock())
 
         def put_for_ever(url: str = url, world: World = world) -> None:
-            with corral.open(url, clock=SetClock()) as store:
+            with corral.open(url, clock=ManualClock()) as store:
 
                 def put(thread: int) -> None:
                     for count in itertools.count():

@@ -11,7 +11,7 @@ import corral
 from corral.adapters import sandbox
 from corral.adapters.channels.contract import Batch, Incoming, Outcome, Outgoing
 from corral.api import Corral
-from corral.daemon.delivery import Delivery
+from corral.daemon.delivery import ChatDelivery
 from corral.kernel.errors import IllegalMove
 from tests.support import channels
 from tests.support.channels import Fake, Platform, bring_in
@@ -46,11 +46,11 @@ class Broken(Shared):
         raise RuntimeError("it cannot write")
 
 
-def eventually(store: Corral, loop: Delivery, found: Callable[[], object]) -> None:
+def eventually(store: Corral, loop: ChatDelivery, found: Callable[[], object]) -> None:
     deadline = time.monotonic() + 60
     while not found():
         assert time.monotonic() < deadline, "not in time"
-        loop.round(store)
+        loop.run_once(store)
         time.sleep(0.02)
 
 
@@ -61,7 +61,7 @@ def test_one_channel_that_hangs_or_breaks_does_not_hold_up_the_others(
     for each in (Shared, Broken):
         monkeypatch.setitem(channels.KINDS, each.kind, each)
     bring_in(monkeypatch)
-    loop = Delivery()
+    loop = ChatDelivery()
     with corral.open(url) as store:
         store.agents.create("ada", command="cat")
         for name in ("broken", "shared"):
@@ -82,7 +82,7 @@ def test_one_channel_that_hangs_or_breaks_does_not_hold_up_the_others(
         Shared.gate.set()
         for name in ("broken", "shared"):
             store.channels.remove(name)
-        loop.round(store)
+        loop.run_once(store)
         eventually(store, loop, lambda: not any(" sends" in t.name for t in threading.enumerate()))
         for run in store.runs.list(live=True).items:
             with suppress(IllegalMove):  # it has ended by itself meanwhile
@@ -96,7 +96,7 @@ def test_an_agent_in_a_box_is_woken_and_answers(url: str, monkeypatch: pytest.Mo
     Shared.place = Platform()
     monkeypatch.setitem(channels.KINDS, Shared.kind, Shared)
     bring_in(monkeypatch)
-    loop = Delivery()
+    loop = ChatDelivery()
     with corral.open(url) as store:
         store.agents.create("ada", command="cat")
         store.settings.set("gateway.sandbox", "auto", scope="agent:ada")
@@ -110,5 +110,5 @@ def test_an_agent_in_a_box_is_woken_and_answers(url: str, monkeypatch: pytest.Mo
         assert store.runs.launch_of(run.id).is_boxed
         eventually(store, loop, lambda: store.mail.list().items == [])
         store.channels.remove("shared")
-        loop.round(store)
+        loop.run_once(store)
         eventually(store, loop, lambda: not any("shared " in t.name for t in threading.enumerate()))

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 import corral
-from corral.db.postgres_pool import PATIENCE
+from corral.db.postgres_pool import MAX_SERVER_WAIT
 from tests.support.disks import fill
 from tests.support.keeping import lives, until
 from tests.support.machines import Machine
@@ -62,7 +62,7 @@ def test_a_server_that_is_away_is_said_in_words(
     one.up()
     own_server.stop()
     address, _, _ = one.link.partition("/?token=")
-    answer = httpx.get(f"{address}/healthz", timeout=PATIENCE)
+    answer = httpx.get(f"{address}/healthz", timeout=MAX_SERVER_WAIT)
     assert answer.status_code == 503, "soon, too: whoever watches it does not wait for a server"
     assert "Traceback" not in answer.text
     assert lives(one.pid)
@@ -112,7 +112,7 @@ def test_doctor_tells_of_the_daemon_and_of_runs_that_nobody_can_take(one: Machin
     def findings() -> dict[str, Any]:
         return {found["check"]: found for found in one.json("doctor", "--json")}
 
-    assert "None runs" in findings()["daemon"]["message"]
+    assert "Not running" in findings()["daemon"]["message"]
     one.up()
     assert f"{one.pid}" in findings()["daemon"]["message"]
     assert findings()["line"]["state"] == "ok"

@@ -9,8 +9,8 @@ import pytest
 
 import corral
 from corral.api import Corral
-from corral.daemon.task_checker import Examiner
-from corral.daemon.task_starter import Foreman
+from corral.daemon.task_checker import TaskChecker
+from corral.daemon.task_starter import TaskStarter
 from tests.support.tasks import board, told
 
 # Processes and worktrees; the queries are tested on both engines in tests/rooms.
@@ -85,7 +85,7 @@ def test_a_ready_task_is_done_by_the_agent_of_its_role_in_a_worktree_of_its_own(
     told_prompt = (Path(task.dir) / "prompt").read_text()
     assert task.id in told_prompt
     assert "test -e made" in told_prompt
-    assert Examiner().round(live) == 1, "its check is run there too"
+    assert TaskChecker().run_once(live) == 1, "its check is run there too"
     assert live.tasks.get("make/it").state == "done"
 
 
@@ -95,16 +95,16 @@ def test_an_agent_that_ends_without_a_submit_is_started_again_until_the_limit(
     agent(live, tmp_path, "echo x >> tried")
     project = begin(live, repository, {"key": "A"})
     live.settings.set("tasks.max_attempts", 2, scope=f"project:{project}")
-    foreman = Foreman()
+    foreman = TaskStarter()
     folders = set()
     for _ in range(2):
-        assert foreman.round(live) == 1
+        assert foreman.run_once(live) == 1
         # A quick run has ended and released its task already, so the list of runs names it.
         run = live.runs.list().items[0]
         folders.add(run.cwd)
         ended = live.runs.wait(run.id, timeout_ms=60_000)
         live.runs.after_end(ended)
-    assert foreman.round(live) == 0
+    assert foreman.run_once(live) == 0
     assert board(live, project) == {"A": "failed"}
     (folder,) = folders
     assert folder is not None

@@ -11,23 +11,23 @@ import pytest
 import corral
 from corral.adapters import process
 from corral.api import Corral
-from corral.daemon.host import Host
-from corral.daemon.loop import Plain
+from corral.daemon.loop import BaseLoop
+from corral.daemon.loop_manager import LoopManager
 from corral.kernel.errors import Held
 from tests.support.keeping import SECONDS, until
 from tests.support.runs import running
 
 
-class Idle(Plain):
+class Idle(BaseLoop):
     """A loop with nothing to do."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def round(self, store: Corral) -> int:
+    def run_once(self, store: Corral) -> int:
         return 0
 
-    def pause(self, store: Corral) -> float:
+    def next_delay(self, store: Corral) -> float:
         return 3_600.0
 
 
@@ -40,24 +40,24 @@ def live(url: str) -> Iterator[Corral]:
 
 
 @pytest.fixture
-def host(live: Corral, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Host]]:
+def host(live: Corral, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., LoopManager]]:
     """Makes hosts that are machines of their own, and ends them."""
     with ExitStack() as stack:
 
-        def make(name: str, **options: object) -> Host:
+        def make(name: str, **options: object) -> LoopManager:
             monkeypatch.setattr(process, "host", lambda: name)
-            made = Host(live, loops=[Idle("scheduler"), Idle("courier")], **options)
+            made = LoopManager(live, loops=[Idle("scheduler"), Idle("courier")], **options)
             stack.callback(made.end, SECONDS)
             return made
 
         yield make
 
 
-def states(host: Host) -> list[str]:
+def states(host: LoopManager) -> list[str]:
     return [loop.state for loop in host.status().loops]
 
 
-def test_it_joins_leads_and_leaves(live: Corral, host: Callable[..., Host]) -> None:
+def test_it_joins_leads_and_leaves(live: Corral, host: Callable[..., LoopManager]) -> None:
     one = host("one", slots=3, labels=["gpu"])
     assert one.begin() == []
     node = live.nodes.serving("one")
@@ -70,7 +70,7 @@ def test_it_joins_leads_and_leaves(live: Corral, host: Callable[..., Host]) -> N
 
 
 def test_it_looks_at_what_was_left_behind_before_anything_else(
-    live: Corral, host: Callable[..., Host]
+    live: Corral, host: Callable[..., LoopManager]
 ) -> None:
     gone = running(live)
     live.runs.heartbeat(gone, output_bytes=0, lease_ms=1_000)
@@ -82,7 +82,7 @@ def test_it_looks_at_what_was_left_behind_before_anything_else(
 
 
 def test_two_share_the_work_and_the_one_that_stays_takes_over(
-    live: Corral, host: Callable[..., Host]
+    live: Corral, host: Callable[..., LoopManager]
 ) -> None:
     live.settings.set("nodes.lease_ms", 15_000)  # a slow machine must not lose its lead
     one, two = host("one"), host("two")
@@ -95,7 +95,7 @@ def test_two_share_the_work_and_the_one_that_stays_takes_over(
 
 
 def test_a_second_daemon_of_a_living_process_is_refused(
-    live: Corral, host: Callable[..., Host]
+    live: Corral, host: Callable[..., LoopManager]
 ) -> None:
     me = process.identify(os.getppid())
     assert me is not None
@@ -107,7 +107,7 @@ def test_a_second_daemon_of_a_living_process_is_refused(
 
 
 def test_the_place_and_the_leads_of_a_dead_daemon_are_taken_at_once(
-    live: Corral, host: Callable[..., Host]
+    live: Corral, host: Callable[..., LoopManager]
 ) -> None:
     dead = "daemon:one:4190000:1"
     live.nodes.join("one", process.boot_id(), owner=dead, slots=1)
@@ -117,21 +117,21 @@ def test_the_place_and_the_leads_of_a_dead_daemon_are_taken_at_once(
     assert states(one) == ["works", "works"]
 
 
-def test_who_was_taken_for_lost_joins_again(live: Corral, host: Callable[..., Host]) -> None:
+def test_who_was_taken_for_lost_joins_again(live: Corral, host: Callable[..., LoopManager]) -> None:
     one = host("one")
     one.begin()
     node = live.nodes.serving("one")
     assert node is not None
     with live.transaction() as tx:
-        from corral.db.transitions import move
+        from corral.db.transitions import transition
         from corral.domain.nodes import sql
 
-        move(tx, sql.NODES, "lose", node.id)
+        transition(tx, sql.NODES, "lose", node.id)
     until(lambda: live.nodes.serving("one"), "it is there again")
     assert live.nodes.get(node.id).fence == node.fence + 1
 
 
-def test_who_was_replaced_gives_up(live: Corral, host: Callable[..., Host]) -> None:
+def test_who_was_replaced_gives_up(live: Corral, host: Callable[..., LoopManager]) -> None:
     ended = threading.Event()
     reasons: list[str] = []
 
@@ -149,7 +149,7 @@ def test_who_was_replaced_gives_up(live: Corral, host: Callable[..., Host]) -> N
 
 @pytest.mark.parametrize("engine", ["sqlite"])
 def test_a_store_that_was_replaced_ends_it(
-    live: Corral, host: Callable[..., Host], url: str
+    live: Corral, host: Callable[..., LoopManager], url: str
 ) -> None:
     ended = threading.Event()
     one = host("one", give_up=lambda reason: ended.set())

@@ -9,18 +9,18 @@ import pytest
 
 from corral.api import Corral
 from corral.daemon import loop as loops
-from corral.daemon.loop import Plain, Runner
+from corral.daemon.loop import BaseLoop, LoopThread
 from corral.kernel.errors import StoreUnavailable
 from tests.support.keeping import until
 
 FOREVER = 3_600.0
 
 
-class Counted(Plain):
+class Counted(BaseLoop):
     """A loop that only counts its rounds, and does what it is told in each."""
 
     name = "counted"
-    rest = 0.0
+    min_interval = 0.0
 
     def __init__(self) -> None:
         self.rounds = self.asides = 0
@@ -28,7 +28,7 @@ class Counted(Plain):
         self.held = threading.Event()
         self.held.set()
 
-    def round(self, store: Corral) -> int:
+    def run_once(self, store: Corral) -> int:
         self.rounds += 1
         self.held.wait(30)
         told = self.work.pop(0) if self.work else 0
@@ -36,17 +36,17 @@ class Counted(Plain):
             raise told
         return told
 
-    def aside(self, store: Corral) -> int:
+    def run_as_follower(self, store: Corral) -> int:
         self.asides += 1
         return 0
 
-    def pause(self, store: Corral) -> float:
+    def next_delay(self, store: Corral) -> float:
         return FOREVER
 
 
 @contextmanager
-def going(loop: Counted, store: Corral, *, leads: bool = True) -> Iterator[Runner]:
-    runner = Runner(loop, store, may_work=lambda: leads)
+def going(loop: Counted, store: Corral, *, leads: bool = True) -> Iterator[LoopThread]:
+    runner = LoopThread(loop, store, is_leader=lambda: leads)
     runner.thread.start()
     try:
         yield runner
@@ -131,10 +131,10 @@ def test_a_loop_that_another_one_leads_does_what_only_this_machine_can_and_nothi
 
 def test_it_rests_between_rounds_however_often_it_is_woken(store: Corral) -> None:
     loop = Counted()
-    loop.rest = 0.2
+    loop.min_interval = 0.2
     began = time.monotonic()
     with going(loop, store) as runner:
         while time.monotonic() - began < 0.5:
             runner.wake()
             time.sleep(0.001)
-            assert loop.rounds <= 1 + (time.monotonic() - began) / loop.rest
+            assert loop.rounds <= 1 + (time.monotonic() - began) / loop.min_interval

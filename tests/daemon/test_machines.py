@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from corral.db.postgres_pool import PATIENCE
+from corral.db.postgres_pool import MAX_SERVER_WAIT
 from corral.db.statement import Statement
 from corral.domain.runs.model import Run
 from tests.support.keeping import lives, until
@@ -60,7 +60,7 @@ class Two:
             for table in tables or owned:
                 sql = f"UPDATE {table} SET lease_until = 1 WHERE lease_until > 1 AND {owned[table]}"
                 tx.run(Statement(sql), name=name)
-            tx.note("project", "touch", "prj_x")  # wakes the loops
+            tx.emit("project", "touch", "prj_x")  # wakes the loops
 
     def state_of(self, name: str) -> str:
         with self.two.store() as store:
@@ -161,7 +161,7 @@ def test_a_run_of_a_machine_that_lost_power_goes_on_elsewhere_and_is_told(both: 
     assert again.fence > first.fence
     with left.entered():
         told = until(lambda: b"that was all" in (out := left.so_far(again)) and out, "it is told")
-    assert b"This conversation was begun before" in told
+    assert b"This conversation started earlier" in told
     assert b"    count the stars\n[corral:" in told  # quoted, not at the beginning of a line
     until(lambda: both.state_of(gone.name) == "lost", "it is said to be lost")
     gone.up()
@@ -229,7 +229,9 @@ def test_a_machine_that_is_cut_off_stops_what_another_may_have(
     for each in (first, second):
         old = each.pid
         assert old is not None
-        until(lambda old=old: not lives(old), "it is ended where nobody can be asked", PATIENCE)
+        until(
+            lambda old=old: not lives(old), "it is ended where nobody can be asked", MAX_SERVER_WAIT
+        )
     assert stays.pid is not None
     assert lives(stays.pid), "what no other machine may have goes on"
     both.on(run.id, "two")

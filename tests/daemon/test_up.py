@@ -13,7 +13,7 @@ import pytest
 
 from corral import __version__
 from corral.adapters import daemon_process
-from corral.supervisor.lease import HEARTBEAT
+from corral.supervisor.lease import MAX_HEARTBEAT_SECONDS
 from tests.support.keeping import lives, until
 from tests.support.machines import Machine, children_of, cpu_of, memory_of
 
@@ -66,7 +66,7 @@ def test_a_second_daemon_says_who_is_there_and_leaves(one: Machine) -> None:
     assert (again["daemon"]["pid"], again["link"]) == (one.pid, one.link)
     other = one.corral("up", "--port", "0", "--label", "gpu")
     assert (other.returncode, one.link.encode() in other.stdout) == (0, True)
-    assert b"for --port, --label end it with `corral down` first" in other.stderr
+    assert b"--port, --label ignored. Stop the daemon first with `corral down`" in other.stderr
     # Without looking first, as two commands at the same moment would:
     env = one.env | {"CORRAL_STORE": one.url}
     late = subprocess.run(
@@ -270,7 +270,7 @@ def test_a_stop_from_another_machine_is_told_to_the_keeper_at_once(one: Machine)
         store.runs.stop(asked.id)
         ended = store.runs.wait(asked.id, timeout_ms=60_000)
     # Without its daemon the keeper would hear of it with its next heartbeat.
-    assert (ended.ended_at or 0) < (beaten.seen_at or 0) + HEARTBEAT * 1_000
+    assert (ended.ended_at or 0) < (beaten.seen_at or 0) + MAX_HEARTBEAT_SECONDS * 1_000
     assert (ended.state, ended.signal) == ("cancelled", signal.SIGTERM)
 
 

@@ -9,8 +9,8 @@ import click
 import pytest
 
 from corral.cli.main import EXIT_CODES, root
-from corral.db.lookup import list_of
-from corral.http.errors import STATUS
+from corral.db.lookup import list_command
+from corral.http.errors import STATUS_CODES
 from corral.kernel.errors import CorralError, StoreUnavailable
 from tests.support.state_rows import state_tables
 
@@ -33,14 +33,14 @@ def codes(kind: type[CorralError] = CorralError) -> Iterator[str]:
 @pytest.mark.parametrize("code", sorted(set(codes())))
 def test_every_error_code_is_explained_with_what_it_gives(code: str) -> None:
     text = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
-    numbers = f"Exit code {EXIT_CODES.get(code, 1)}, HTTP {STATUS.get(code, 500)}."
+    numbers = f"Exit code {EXIT_CODES.get(code, 1)}, HTTP {STATUS_CODES.get(code, 500)}."
     assert f"\n## {code}\n\n{numbers}" in text
 
 
 def test_every_code_that_a_face_makes_up_is_explained() -> None:
     """Those of the command line and of the server that are no error of the library."""
     text = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
-    made = re.compile(r'(?:_complain\(|Problem\(\s*(\d+),|"code":)\s*"([a-z_]+)"')
+    made = re.compile(r'(?:_print_error\(|ApiError\(\s*(\d+),|"code":)\s*"([a-z_]+)"')
     found = {
         match.groups()
         for file in (TOP / "src").rglob("*.py")
@@ -49,7 +49,7 @@ def test_every_code_that_a_face_makes_up_is_explained() -> None:
     assert {"usage", "internal", "too_many", "unauthenticated"} <= {code for _, code in found}
     for status, code in found - {(None, "redacted")}:  # a warning: it was done
         assert f"\n## {code}\n" in text, code
-        if code not in STATUS and status is not None:
+        if code not in STATUS_CODES and status is not None:
             assert f"HTTP {status}." in text.partition(f"\n## {code}\n")[2].partition("##")[0]
 
 
@@ -158,10 +158,10 @@ def resolved(words: list[str]) -> tuple[click.Command, list[str]]:
 
 
 def test_what_is_not_found_is_listed_by_a_command_that_exists() -> None:
-    kinds = [table.moves.kind for table in state_tables().values()]
+    kinds = [table.transitions.kind for table in state_tables().values()]
     assert kinds
     for kind in kinds:
-        noun, verb = list_of(kind).split()[1:]
+        noun, verb = list_command(kind).split()[1:]
         found = root.get_command(click.Context(root), noun)
         assert found is not None, kind
         if verb != "-a":

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from corral.demo.judge import rank
-from corral.kernel.prompt import Own, Quote, render
+from corral.kernel.prompt import OwnText, Quote, render
 
 
 def test_the_demo_judge_reads_the_prompt_of_a_judge() -> None:
     prompt = render(
         [
-            Own("You are the judge."),
+            OwnText("You are the judge."),
             Quote("the task that all solutions were given", "solution A\nsolution B"),
             Quote("diff of solution A", "+one\n+two"),
             Quote("diff of solution B", "+one"),
             Quote("diff of solution C", "+another\n+two"),
-            Own("Answer with one JSON object."),
+            OwnText("Answer with one JSON object."),
         ]
     )
     assert rank(prompt)["ranking"] == [["B"], ["A", "C"]]
@@ -35,4 +35,4 @@ def test_the_demo_proves_all_that_it_says(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "broke off" not in done.stdout
+    assert len(done.stdout.splitlines()) <= 65

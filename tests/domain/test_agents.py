@@ -6,22 +6,22 @@ import pytest
 
 from corral.api import Corral
 from corral.domain.agents import ops
-from corral.domain.agents.model import Limits
-from corral.domain.agents.roles import ROLES
-from corral.kernel.clock import SetClock
+from corral.domain.agents.model import AgentLimits
+from corral.domain.agents.roles import BUILTIN_ROLES
+from corral.kernel.clock import ManualClock
 from corral.kernel.errors import Ambiguous, Conflict, IllegalMove, Invalid, NotFound, Refused
 from tests.support.cases import each_case
 from tests.support.store import record, refuses, rows, unchanged, walk
 
 
-def test_an_agent_is_made_with_its_first_version(store: Corral, clock: SetClock) -> None:
+def test_an_agent_is_made_with_its_first_version(store: Corral, clock: ManualClock) -> None:
     made = store.agents.create(
         "ada", provider="claude", model="m", instructions="Be brief.", limits={"max_runs": 3}
     )
     assert made.id.startswith("agt_")
     assert (made.name, made.state, made.version, made.admin) == ("ada", "active", 1, False)
     assert (made.provider, made.model, made.instructions) == ("claude", "m", "Be brief.")
-    assert made.limits == Limits(max_runs=3)
+    assert made.limits == AgentLimits(max_runs=3)
     assert (made.created_at, made.updated_at) == (clock.now(), clock.now())
     assert store.agents.get("ada") == store.agents.get(made.id) == made
     assert record(store) == ["agent.create"]
@@ -34,7 +34,7 @@ def test_a_name_is_taken_once_also_by_a_retired_agent(store: Corral) -> None:
     store.agents.retire("ada")
     with refuses(store, Conflict) as caught:
         store.agents.create("ada")
-    assert "restore" in caught.value.message
+    assert "Restore" in caught.value.message
 
 
 @each_case("name", ["", "a b", "a:b", "a/b", "agt_x", "a\n", "a\0", "x" * 101])
@@ -49,14 +49,14 @@ def test_a_name_that_would_be_mistaken_is_refused(store: Corral, name: str) -> N
 )
 def test_limits_that_mean_nothing_are_refused(store: Corral, limits: Any) -> None:
     if limits == []:
-        assert store.agents.create("ada", limits=limits).limits == Limits()
+        assert store.agents.create("ada", limits=limits).limits == AgentLimits()
         return
     with refuses(store, Invalid):
         store.agents.create("ada", limits=limits)
 
 
 def test_a_built_in_role_brings_its_instructions_unless_others_are_given(store: Corral) -> None:
-    assert store.agents.create("a", role="builder").instructions == ROLES["builder"]
+    assert store.agents.create("a", role="builder").instructions == BUILTIN_ROLES["builder"]
     assert store.agents.create("b", role="builder", instructions="Mine.").instructions == "Mine."
     assert store.agents.create("c", role="gardener", instructions="Weed.").role == "gardener"
     assert store.agents.create("d", role="gardener", command="./weed").instructions is None
@@ -70,20 +70,20 @@ def test_a_provider_that_is_unknown_is_refused_with_those_that_are_known(
         name = "ada" if change is store.agents.edit else "ben"
         with refuses(store, Invalid) as caught:
             change(name, provider="nosuch")
-        assert caught.value.details["reason"] == "unknown_provider"
+        assert "provider 'nosuch': use one of claude, codex" in caught.value.message
 
 
 def test_a_new_role_brings_new_instructions_only_where_the_old_ones_were_the_roles(
     store: Corral,
 ) -> None:
     store.agents.create("a", role="builder")
-    assert store.agents.edit("a", role="tester").instructions == ROLES["tester"]
+    assert store.agents.edit("a", role="tester").instructions == BUILTIN_ROLES["tester"]
     store.agents.edit("a", instructions="Mine.")
     assert store.agents.edit("a", role="builder").instructions == "Mine."
 
 
 def test_an_edit_is_a_new_version_and_the_old_one_stays_as_it_was(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     first = store.agents.create("ada", instructions="Old.", model="m")
     old = store.agents.version("ada", 1)
@@ -101,7 +101,7 @@ def test_the_same_content_is_no_new_version(store: Corral) -> None:
     made = store.agents.create("ada", model="m", limits={"max_runs": 1})
     with unchanged(store):
         assert store.agents.edit("ada") == made
-        assert store.agents.edit("ada", model="m", limits=Limits(max_runs=1)) == made
+        assert store.agents.edit("ada", model="m", limits=AgentLimits(max_runs=1)) == made
 
 
 def test_the_same_content_again_has_the_same_hash(store: Corral) -> None:
@@ -115,7 +115,7 @@ def test_what_is_left_out_is_kept_and_none_clears_it(store: Corral) -> None:
     store.agents.create("ada", model="m", command="c", limits={"idle_ms": 5})
     edited = store.agents.edit("ada", model=None)
     assert (edited.model, edited.command, edited.limits.idle_ms) == (None, "c", 5)
-    assert store.agents.edit("ada", limits=None).limits == Limits()
+    assert store.agents.edit("ada", limits=None).limits == AgentLimits()
 
 
 def test_the_admin_flag_changes_without_a_new_version(store: Corral) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from corral.api import Corral
 from corral.domain.alerts import ops
-from corral.kernel.clock import DAY, SetClock
+from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.errors import IllegalMove, Invalid, NotFound, Refused
 from tests.support.cases import each_case
 from tests.support.invariants import check_store
@@ -91,7 +91,7 @@ def test_alerts_are_listed_and_the_removed_only_when_asked_for(store: Corral) ->
     assert [alert.id for alert in walk(store.alerts.list, all=True)] == ids
 
 
-def test_removed_alerts_are_forgotten_after_a_while(store: Corral, clock: SetClock) -> None:
+def test_removed_alerts_are_forgotten_after_a_while(store: Corral, clock: ManualClock) -> None:
     alert = store.alerts.add(["crashed"], **COMMAND)
     kept = store.alerts.add(["crashed"], **COMMAND)
     store.alerts.remove(alert.id)

@@ -6,17 +6,17 @@ import msgspec
 import pytest
 
 from corral.api import Corral
-from corral.api.idempotency import Key, once
+from corral.api.idempotency import IdempotencyKey, call_with_key
 from corral.errors import Conflict, Invalid
-from corral.kernel.clock import DAY, SetClock
+from corral.kernel.clock import DAY, ManualClock
 from tests.support.store import refuses, rows, unchanged
 
 SENT = {"mailbox": "queue:q", "body": 1}
 
 
 def call(store: Corral, verb: str = "put", sent: Any = None, **key: str) -> bytes:
-    named = Key(**{"token_id": "tok_1", "key": "k", "fingerprint": "f", **key})
-    return once(store.mail, verb, sent or SENT, key=named, encode=msgspec.json.encode)
+    named = IdempotencyKey(**{"token_id": "tok_1", "key": "k", "fingerprint": "f", **key})
+    return call_with_key(store.mail, verb, sent or SENT, key=named, encode=msgspec.json.encode)
 
 
 def test_an_operation_and_its_answer_are_kept_together(store: Corral) -> None:
@@ -53,13 +53,18 @@ def test_a_composed_call_that_was_cut_off_is_not_made_again(store: Corral) -> No
     store.mail.put("queue:q", 1)
     sent = {"mailbox": "queue:q", "owner": "o"}
     with pytest.raises(KeyboardInterrupt):
-        once(store.mail, "claim", sent, key=Key("tok_1", "k", "f"), encode=cut_off)
+        call_with_key(
+            store.mail, "claim", sent, key=IdempotencyKey("tok_1", "k", "f"), encode=cut_off
+        )
     with refuses(store, Conflict) as caught:
         call(store, "claim", sent)
-    assert (caught.value.details["reason"], caught.value.details["key"]) == ("still_running", "k")
+    assert caught.value.message == (
+        "The call 'k' was begun and has no response yet. Retry in a moment; if that does not help, "
+        "check its effects before you repeat it under a new key."
+    )
 
 
-def test_old_answers_are_forgotten(store: Corral, clock: SetClock) -> None:
+def test_old_answers_are_forgotten(store: Corral, clock: ManualClock) -> None:
     first = call(store)
     clock.advance(2 * DAY)
     call(store, key="young")

@@ -11,8 +11,8 @@ import pytest
 from corral.adapters import process
 from corral.adapters.channels.contract import Attached
 from corral.api import Corral
-from corral.daemon.delivery import Delivery
-from corral.kernel.clock import MINUTE, SECOND, SetClock
+from corral.daemon.delivery import ChatDelivery
+from corral.kernel.clock import MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Invalid, Refused
 from tests.adapters.test_boxed import leave_a_journal
 from tests.support.boxed import Inside, Talk
@@ -97,7 +97,7 @@ def test_what_is_said_during_the_turn_arrives_before_it_ends(talk: Talk) -> None
 
 
 def test_an_agent_that_never_acknowledges_gets_it_again_and_then_everybody_is_told(
-    talk: Talk, clock: SetClock
+    talk: Talk, clock: ManualClock
 ) -> None:
     talk.store.alerts.add(["undelivered"], target_kind="mailbox", target="user:operator")
     letter = letter_of(talk)
@@ -116,7 +116,7 @@ def test_an_agent_that_never_acknowledges_gets_it_again_and_then_everybody_is_to
     assert len(talk.store.mail.list(mailbox="user:operator").items) == 1
 
 
-def test_what_was_acknowledged_is_done_though_the_run_died(talk: Talk, clock: SetClock) -> None:
+def test_what_was_acknowledged_is_done_though_the_run_died(talk: Talk, clock: ManualClock) -> None:
     first = letter_of(talk, "one")
     second = letter_of(talk, "two")
     ada = talk.begin()
@@ -151,8 +151,8 @@ def test_the_machine_that_has_its_file_ends_the_turn_whoever_leads(talk: Talk) -
     talk.runner.end(ada.run)
     with on_machine("a-third-machine"):
         assert talk.store.gateway.settle() == []
-        assert Delivery().aside(talk.store) == 0
-    assert Delivery().aside(talk.store) == 1
+        assert ChatDelivery().run_as_follower(talk.store) == 0
+    assert ChatDelivery().run_as_follower(talk.store) == 1
     talk.chat.deliver()
     assert talk.store.mail.get(letter).state == "done"
     assert talk.shown() == ["hi ann"]
@@ -210,7 +210,7 @@ def test_nobody_resumes_it_out_of_its_box_by_mistake(talk: Talk) -> None:
     ada.answer("1")
     talk.end(ada)
     for what in (ada.run.id, ada.session):
-        with pytest.raises(Refused, check=because("sandboxed")):
+        with pytest.raises(Refused, match="sandboxed"):
             talk.store.runs.resume(what, prompt="and now?")
 
 
@@ -335,7 +335,7 @@ def test_a_question_is_asked_and_its_answer_is_a_row(talk: Talk) -> None:
 
 
 def test_an_answer_that_the_inside_did_not_live_to_hear_is_told_to_the_next(
-    talk: Talk, clock: SetClock
+    talk: Talk, clock: ManualClock
 ) -> None:
     talk.chat.says("deploy?", direct=True)
     ada = talk.begin()
@@ -482,7 +482,7 @@ def test_acknowledgements_of_others_letters_stand_for_nothing(talk: Talk) -> Non
 
 @pytest.mark.parametrize("how", ["rubbish", "pipe", "link", "trigger", "folder"])
 def test_a_file_that_is_not_believed_is_put_aside_said_and_the_letter_comes_again(
-    talk: Talk, clock: SetClock, tmp_path: Path, how: str
+    talk: Talk, clock: ManualClock, tmp_path: Path, how: str
 ) -> None:
     talk.store.alerts.add(["undelivered"], target_kind="mailbox", target="user:operator")
     letter = letter_of(talk, "hello")
@@ -502,7 +502,7 @@ def test_a_file_that_is_not_believed_is_put_aside_said_and_the_letter_comes_agai
     talk.end(ada)
     waiting = talk.store.mail.get(letter)
     assert waiting.state == "waiting"
-    assert "not believed" in str(waiting.last_error)
+    assert "rejected" in str(waiting.last_error)
     assert len(refusals(talk.store)) == 1
     assert len(talk.store.mail.list(mailbox="user:operator").items) == 1
     clock.advance(6 * SECOND)
@@ -515,7 +515,7 @@ def test_a_file_that_is_not_believed_is_put_aside_said_and_the_letter_comes_agai
 
 @pytest.mark.parametrize("lost", ["in", "out", "all"])
 def test_a_lost_file_loses_no_letter_and_doubles_no_answer(
-    talk: Talk, clock: SetClock, lost: str
+    talk: Talk, clock: ManualClock, lost: str
 ) -> None:
     for n in range(2):
         talk.chat.says(f"say {n}", direct=True)
@@ -565,14 +565,14 @@ def test_what_the_inside_remembers_is_kept_short_in_the_store(talk: Talk) -> Non
 # -- a machine that never comes back --------------------------------------------------------------
 
 
-def gone(talk: Talk, clock: SetClock, ada: Inside) -> None:
+def gone(talk: Talk, clock: ManualClock, ada: Inside) -> None:
     """Its machine ended the run, or was held to have, and was not heard of again."""
     talk.runner.end(ada.run)
     clock.advance(6 * MINUTE)
 
 
 def test_a_turn_whose_machine_is_gone_is_given_to_another_and_answered_once(
-    talk: Talk, clock: SetClock
+    talk: Talk, clock: ManualClock
 ) -> None:
     talk.store.settings.set("gateway.max_at_once", 1)
     letter = letter_of(talk, direct=True)
@@ -606,7 +606,7 @@ def test_a_turn_whose_machine_is_gone_is_given_to_another_and_answered_once(
     check_store(talk.store)
 
 
-def test_a_machine_that_is_heard_keeps_its_turn(talk: Talk, clock: SetClock) -> None:
+def test_a_machine_that_is_heard_keeps_its_turn(talk: Talk, clock: ManualClock) -> None:
     talk.chat.says("hello")
     ada = talk.begin()
     ada.answer("hi ann")
@@ -620,7 +620,7 @@ def test_a_machine_that_is_heard_keeps_its_turn(talk: Talk, clock: SetClock) -> 
 
 
 def test_what_was_said_before_its_machine_was_gone_was_the_answer(
-    talk: Talk, clock: SetClock
+    talk: Talk, clock: ManualClock
 ) -> None:
     letter = letter_of(talk)
     ada = talk.begin()
@@ -633,11 +633,11 @@ def test_what_was_said_before_its_machine_was_gone_was_the_answer(
         assert talk.store.gateway.wake() == []
     assert talk.store.mail.get(letter).state == "done"
     said, notice = talk.shown()
-    assert (said, "may have had more to say" in notice) == ("hi ann", True)
+    assert (said, "may be incomplete" in notice) == ("hi ann", True)
 
 
 def test_a_run_that_waits_for_a_machine_that_is_gone_gives_its_turn_back(
-    talk: Talk, clock: SetClock
+    talk: Talk, clock: ManualClock
 ) -> None:
     letter = letter_of(talk)
     (queued,) = talk.store.gateway.wake()

@@ -7,14 +7,14 @@ import pytest
 
 from corral.adapters.providers.facts import Used
 from corral.api import Corral
-from corral.kernel.clock import DAY, SetClock
+from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.errors import Invalid, NotFound, Refused
-from corral.kernel.money import MICROS
+from corral.kernel.money import MICROS_PER_USD
 from tests.support.cases import each_case
 from tests.support.invariants import check_store
 from tests.support.store import record, refuses, unchanged, walk
 
-DOLLAR = MICROS
+DOLLAR = MICROS_PER_USD
 WHERE = {"project_id": "prj_1", "agent_id": "agt_1"}
 
 
@@ -77,8 +77,10 @@ def test_a_run_that_does_not_fit_is_refused_with_what_is_left(
     assert caught.value.code == "refused"
     assert caught.value.details["left_micros"] == DOLLAR
     assert caught.value.details["scope"] == scope
-    assert caught.value.details["period"] == period
-    assert caught.value.details["wanted_micros"] == 2 * DOLLAR
+    message = caught.value.message
+    assert "$1.00 left" in message
+    assert "requests $2.00" in message
+    assert f"corral budget set {scope} USD --period {period}" in message
     assert len(store.charges.reserve("run_3", **WHERE, budget_micros=DOLLAR)) == 1
 
 
@@ -142,7 +144,9 @@ def test_the_nearest_budget_that_is_spent_stops_a_run(store: Corral) -> None:
     assert over.reason == "the budget of everything is spent: $3.00 of $3.00"
 
 
-def test_a_budget_of_a_day_begins_anew_at_midnight_in_utc(store: Corral, clock: SetClock) -> None:
+def test_a_budget_of_a_day_begins_anew_at_midnight_in_utc(
+    store: Corral, clock: ManualClock
+) -> None:
     clock.at = clock.now() // DAY * DAY + DAY - 1
     store.budgets.set("all", DOLLAR, period="day")
     store.charges.reserve("run_1", budget_micros=DOLLAR)

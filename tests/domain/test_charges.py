@@ -6,8 +6,8 @@ import pytest
 
 from corral.adapters.providers.facts import Used
 from corral.api import Corral
-from corral.domain.charges.model import Price, Source
-from corral.kernel.clock import DAY, HOUR, SetClock, day_of
+from corral.domain.charges.model import ChargePrice, CostSource
+from corral.kernel.clock import DAY, HOUR, ManualClock, utc_date
 from corral.kernel.errors import Invalid, NotFound
 from tests.support.cases import each_case
 from tests.support.invariants import check_store
@@ -26,7 +26,7 @@ def used(**figures: Any) -> Used:
     return Used(**({"model": "gpt-5", "input": 10, "output": 5} | figures))
 
 
-def test_each_number_and_the_exact_cost_are_kept(store: Corral, clock: SetClock) -> None:
+def test_each_number_and_the_exact_cost_are_kept(store: Corral, clock: ManualClock) -> None:
     charge = store.charges.add(
         used(input=1_000, output=500, cache_read=200, cost_micros=12_345), **RUN
     )
@@ -142,13 +142,13 @@ def test_a_cumulative_report_that_is_read_again_does_not_turn_the_counter_back(
     assert store.charges.total().input == 150
 
 
-def test_totals_are_kept_by_day_in_utc(store: Corral, clock: SetClock) -> None:
+def test_totals_are_kept_by_day_in_utc(store: Corral, clock: ManualClock) -> None:
     clock.at = clock.now() // DAY * DAY + DAY - 1
     store.charges.add(used(cost_micros=1), **RUN)
-    yesterday = day_of(clock.now())
+    yesterday = utc_date(clock.now())
     clock.advance(1)
     store.charges.add(used(cost_micros=2), **RUN)
-    today = day_of(clock.now())
+    today = utc_date(clock.now())
     assert yesterday < today
     for scope in ("all", "project:prj_1", "agent:agt_1", "model:gpt-5"):
         assert store.charges.total(scope, day=yesterday).cost_micros == 1
@@ -160,11 +160,11 @@ def test_totals_are_kept_by_day_in_utc(store: Corral, clock: SetClock) -> None:
         ]
 
 
-def test_a_charge_of_the_past_counts_on_its_day(store: Corral, clock: SetClock) -> None:
+def test_a_charge_of_the_past_counts_on_its_day(store: Corral, clock: ManualClock) -> None:
     at = clock.now() - 40 * DAY
     store.charges.add(used(cost_micros=9), **RUN, at=at)
-    assert store.charges.total(day=day_of(at)).cost_micros == 9
-    assert store.charges.total(day=day_of(clock.now())).charges == 0
+    assert store.charges.total(day=utc_date(at)).cost_micros == 9
+    assert store.charges.total(day=utc_date(clock.now())).charges == 0
 
 
 BAD: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -195,11 +195,11 @@ def test_a_later_price_moves_the_totals_exactly_once(store: Corral) -> None:
     known = store.charges.add(used(cost_micros=5), **RUN)
     assert charge is not None
     assert known is not None
-    prices = [Price(charge.id, 100, "v1"), Price(known.id, 900, "v1")]
+    prices = [ChargePrice(charge.id, 100, "v1"), ChargePrice(known.id, 900, "v1")]
     (changed,) = store.charges.set_prices(prices)
     assert (changed.cost_micros, changed.source, changed.prices_version) == (
         100,
-        Source.PRICES,
+        CostSource.PRICES,
         "v1",
     )
     with unchanged(store):
@@ -215,7 +215,7 @@ def test_a_model_without_a_price_is_asked_for_once_a_table(store: Corral) -> Non
     charge = store.charges.add(used(model="nobody-knows"), **RUN)
     assert charge is not None
     assert [one.id for one in store.charges.unpriced().items] == [charge.id]
-    store.charges.set_prices([Price(charge.id, None, "v1")])
+    store.charges.set_prices([ChargePrice(charge.id, None, "v1")])
     assert store.charges.unpriced().items == []
     assert store.charges.unpriced(version="v1").items == []
     assert [one.id for one in store.charges.unpriced(version="v2").items] == [charge.id]
@@ -257,7 +257,7 @@ def test_what_is_not_there_is_not_found(store: Corral) -> None:
             store.charges.total(scope)
 
 
-def test_old_charges_are_forgotten_and_their_totals_stay(store: Corral, clock: SetClock) -> None:
+def test_old_charges_are_forgotten_and_their_totals_stay(store: Corral, clock: ManualClock) -> None:
     store.settings.set("charges.keep_ms", DAY)
     store.charges.add(used(cost_micros=3, counter="c"), **RUN)
     clock.advance(2 * DAY)
@@ -272,7 +272,7 @@ def test_old_charges_are_forgotten_and_their_totals_stay(store: Corral, clock: S
 
 
 def test_a_counter_goes_on_where_it_stood_also_when_its_charges_are_forgotten(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     store.settings.set("charges.keep_ms", DAY)
     store.charges.add(used(cost_micros=3, counter="c"), **RUN)

@@ -19,9 +19,9 @@ import pytest
 
 from corral.adapters import notify
 from corral.api import Corral
-from corral.daemon.alert_sender import deliver_once, run_courier
+from corral.daemon.alert_sender import deliver_once, run_alert_sender
 from corral.domain.alerts.model import Alert
-from corral.kernel.clock import MINUTE, SetClock
+from corral.kernel.clock import MINUTE, ManualClock
 from tests.support.cases import each_case
 from tests.support.errors import because
 from tests.support.http import Receiver, receiving
@@ -90,7 +90,7 @@ def test_without_a_secret_there_is_no_signature(store: Corral, receiver: Receive
 
 
 def test_an_answer_of_500_is_retried_after_a_pause_and_then_done(
-    store: Corral, clock: SetClock, receiver: Receiver
+    store: Corral, clock: ManualClock, receiver: Receiver
 ) -> None:
     webhook(store, receiver.url)
     receiver.answers = [500]
@@ -106,7 +106,7 @@ def test_an_answer_of_500_is_retried_after_a_pause_and_then_done(
 
 
 def test_too_many_failures_leave_a_dead_letter_that_can_be_sent_again(
-    store: Corral, clock: SetClock, receiver: Receiver
+    store: Corral, clock: ManualClock, receiver: Receiver
 ) -> None:
     store.settings.set("mail.max_attempts", 2)
     webhook(store, receiver.url)
@@ -194,7 +194,7 @@ def test_a_server_that_is_not_there_is_a_failure() -> None:
 
 
 def test_a_secret_url_is_read_at_the_moment_of_sending_and_never_shown(
-    store: Corral, clock: SetClock, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    store: Corral, clock: ManualClock, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.secrets.set("slack", "env:SLACK_URL")
     webhook(store, "secret:slack")
@@ -308,7 +308,7 @@ def test_two_couriers_tell_each_letter_once(store: Corral, receiver: Receiver) -
     webhook(store, receiver.url)
     for n in range(4):
         crash(store, f"run_{n}")
-    courier = run_courier(store, "first")
+    courier = run_alert_sender(store, "first")
     assert next(courier).state == "done"
     deliver_once(store, "second")
     courier.close()
@@ -317,7 +317,7 @@ def test_two_couriers_tell_each_letter_once(store: Corral, receiver: Receiver) -
 
 
 def test_a_courier_that_died_leaves_a_letter_that_is_told_later(
-    store: Corral, clock: SetClock, receiver: Receiver
+    store: Corral, clock: ManualClock, receiver: Receiver
 ) -> None:
     alert = webhook(store, receiver.url)
     crash(store)

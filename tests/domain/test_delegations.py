@@ -7,7 +7,7 @@ import pytest
 
 import corral
 from corral.api import Corral
-from corral.kernel.clock import DAY, HOUR, YEAR, SetClock
+from corral.kernel.clock import DAY, HOUR, YEAR, ManualClock
 from corral.kernel.errors import Conflict, Held, IllegalMove, Invalid, NotFound, Refused
 from tests.support.cases import each_case
 from tests.support.runs import add_run
@@ -108,7 +108,7 @@ def test_a_cancelled_delegation_takes_its_parts_along(store: Corral, team: str) 
 
 
 def test_a_deadline_survives_and_ends_it_without_a_result(
-    url: str, clock: SetClock, tmp_path: Path
+    url: str, clock: ManualClock, tmp_path: Path
 ) -> None:
     with corral.open(url, clock=clock, actor="user:tester") as store:
         project_with(store, tmp_path, agents=("ada",))
@@ -166,7 +166,7 @@ def test_cancelling_a_delegation_really_takes_the_task_back(store: Corral, team:
 
 
 def test_a_delegation_that_expires_frees_its_task(
-    store: Corral, clock: SetClock, team: str
+    store: Corral, clock: ManualClock, team: str
 ) -> None:
     store.tasks.delegate("A", "ada", deadline_at=store.now() + HOUR)
     clock.advance(HOUR)
@@ -197,7 +197,7 @@ def test_a_project_with_delegations_is_deleted_without_orphans(store: Corral, te
 
 
 def test_old_tasks_and_delegations_are_forgotten_but_none_that_is_needed(
-    store: Corral, clock: SetClock, team: str
+    store: Corral, clock: ManualClock, team: str
 ) -> None:
     made = store.tasks.delegate("A", "ada")
     store.tasks.skip("A")

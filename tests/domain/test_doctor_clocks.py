@@ -3,9 +3,9 @@
 import pytest
 
 import corral
+from corral.api.doctor import examine
 from corral.db.database import Finding
-from corral.kernel.clock import DAY, SECOND, SetClock, SystemClock
-from corral.services.store.health import examine
+from corral.kernel.clock import DAY, SECOND, ManualClock, SystemClock
 
 
 def found(url: str, *, fix: bool = False) -> dict[str, Finding]:
@@ -13,8 +13,8 @@ def found(url: str, *, fix: bool = False) -> dict[str, Finding]:
 
 
 @pytest.fixture
-def ahead() -> SetClock:
-    return SetClock(SystemClock().now() + 3 * DAY)
+def ahead() -> ManualClock:
+    return ManualClock(SystemClock().now() + 3 * DAY)
 
 
 def test_a_right_clock_is_reported_as_such(url: str) -> None:
@@ -28,7 +28,7 @@ def test_a_right_clock_is_reported_as_such(url: str) -> None:
     assert "schedules" not in told
 
 
-def test_what_was_written_with_a_clock_ahead_is_reported(url: str, ahead: SetClock) -> None:
+def test_what_was_written_with_a_clock_ahead_is_reported(url: str, ahead: ManualClock) -> None:
     with corral.open(url) as store:
         store.mail.put("agent:a", "work")
         schedule = store.schedules.create("queue:ticks", "tick", every_ms=5 * SECOND)

@@ -13,12 +13,12 @@ import pytest
 import corral
 from corral.adapters.providers.facts import Used
 from corral.api import Corral
-from corral.api.idempotency import Key, once
-from corral.api.operation import Room, write
+from corral.api.idempotency import IdempotencyKey, call_with_key
+from corral.api.operation import Resource, write
 from corral.db.tx import Tx
 from corral.domain.mail import ops as mail
 from corral.domain.mail.model import Letter
-from corral.kernel.clock import HOUR, SetClock
+from corral.kernel.clock import HOUR, ManualClock
 from tests.support.channels import Chat
 from tests.support.keeping import until
 from tests.support.store import rows
@@ -63,7 +63,7 @@ def disk() -> Iterator[Disk]:
 def filed(disk: Disk, sqlite_template: Path, tmp_path: Path) -> Iterator[Corral]:
     """A SQLite store at `normal`, as every new one is."""
     shutil.copy(sqlite_template, tmp_path / "corral.db")
-    with corral.open(tmp_path / "corral.db", clock=SetClock(), actor="user:tester") as store:
+    with corral.open(tmp_path / "corral.db", clock=ManualClock(), actor="user:tester") as store:
         store.mail.put("queue:q", "what comes first may have to wait")
         yield store
 
@@ -101,8 +101,8 @@ def queued(store: Corral) -> Chat:
 
 def under_a_key(store: Corral, question: str) -> bytes:
     given = {"question": question, "answer": "yes", "by": "user:ann"}
-    key = Key("tok_1", "k", "f")
-    return once(store.questions, "answer", given, key=key, encode=msgspec.json.encode)
+    key = IdempotencyKey("tok_1", "k", "f")
+    return call_with_key(store.questions, "answer", given, key=key, encode=msgspec.json.encode)
 
 
 # What each needs first, and what is then watched.
@@ -154,10 +154,10 @@ def test_what_must_be_on_the_disk_does_not_share_a_commit_that_is_not(
     def put_while_another_comes(tx: Tx) -> None:
         mail.put(tx, "queue:q", 1)
         racers.append(Racer(lambda: filed.charges.add(USED, run_id="run_1")))
-        line = filed._database._line
+        line = filed._database._queue
         until(lambda: line.waiting or None, "it stands in line behind this")
 
-    class Slow(Room):
+    class Slow(Resource):
         put = write(put_while_another_comes)
 
     def both() -> None:

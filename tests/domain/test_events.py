@@ -8,7 +8,7 @@ import pytest
 from corral.api import Corral
 from corral.domain.events.model import Event
 from corral.domain.mail import ops as mail
-from corral.kernel.clock import HOUR, SetClock
+from corral.kernel.clock import HOUR, ManualClock
 from corral.kernel.errors import Invalid, NotFound
 from tests.support.cases import each_case
 from tests.support.store import refuses, rows, unchanged
@@ -19,7 +19,9 @@ def subjects(events: list[Event]) -> list[str]:
     return [event.subject for event in events]
 
 
-def test_an_event_says_who_did_what_to_which_thing_and_when(store: Corral, clock: SetClock) -> None:
+def test_an_event_says_who_did_what_to_which_thing_and_when(
+    store: Corral, clock: ManualClock
+) -> None:
     letter = store.mail.put("agent:ada", 1, project="prj_1")
     clock.advance(5)
     store.mail.drop(letter.id, reason="a mistake")

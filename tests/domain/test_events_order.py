@@ -6,11 +6,11 @@ import pytest
 import corral
 from corral.api import Corral
 from corral.api import events as library_events
-from corral.api.events import AT_LATEST, SOON
+from corral.api.events import MAX_PAUSE, MIN_PAUSE
 from corral.db import postgres_maintenance
 from corral.db.database import Finding
 from corral.domain.mail import ops as mail
-from corral.kernel.clock import HOUR, SetClock
+from corral.kernel.clock import HOUR, ManualClock
 from corral.kernel.errors import CorralError
 
 pytestmark = pytest.mark.slow  # PostgreSQL alone
@@ -105,7 +105,7 @@ def test_the_newest_events_wait_for_the_slow_one_too(store: Corral, url: str) ->
 
 
 def test_the_store_s_own_transactions_are_held_back_alike(
-    store: Corral, url: str, clock: SetClock
+    store: Corral, url: str, clock: ManualClock
 ) -> None:
     with corral.open(url, clock=clock) as other, other.transaction() as tx:
         slow = mail.put(tx, "agent:ada", "slow")
@@ -136,7 +136,7 @@ def test_a_check_names_who_keeps_the_feed_waiting(
 
     with psycopg.connect(url, application_name="report") as slow:
         slow.execute("SELECT 1")  # who only reads is in nobody's way
-        monkeypatch.setattr(postgres_maintenance, "LONG_OPEN_MS", 0)
+        monkeypatch.setattr(postgres_maintenance, "LONG_TRANSACTION_MS", 0)
         assert "report" not in feed().message
         slow.execute(INSERT, ["slow"])
         process = slow.info.backend_pid
@@ -159,7 +159,7 @@ def test_a_follower_looks_more_and_more_seldom_while_it_is_held_up(
         over = iter([False] * 9 + [True])
         assert list(store.events.follow("0-0", over=lambda: next(over))) == []
         assert pauses == sorted(pauses)
-        assert (len(pauses), pauses[0], pauses[-1]) == (10, SOON, AT_LATEST)
+        assert (len(pauses), pauses[0], pauses[-1]) == (10, MIN_PAUSE, MAX_PAUSE)
         slow.commit()
     feed = store.events.follow("0-0", timeout_ms=HOUR)
     assert [next(feed).subject for _ in range(2)] == ["slow", "let_1"]

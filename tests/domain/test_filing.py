@@ -7,13 +7,13 @@ import apsw
 import pytest
 
 from corral.api import Corral
-from corral.db.sqlite_deferred_indexes import EVERY, FILED
+from corral.db.sqlite_deferred_indexes import DEFERRED_INDEXES, FILL_INTERVAL
 from corral.domain.mail import ops as mail
-from corral.kernel.clock import YEAR, SetClock
+from corral.kernel.clock import YEAR, ManualClock
 from tests.support.store import rows
 
 BOXES = ("queue:a", "queue:b")
-MANY = 2 * EVERY + 90
+MANY = 2 * FILL_INTERVAL + 90
 """Put by turns into two mailboxes: some of it is filed, some is not."""
 
 
@@ -65,13 +65,13 @@ def test_what_one_statement_writes_in_great_number_is_found_too(store: Corral) -
     boxes = [f"queue:{number}" for number in range(60)]
     for number in range(10):
         with store.transaction() as tx:
-            mail.put_all(tx, boxes, number, key=f"post-{number}")
+            mail.broadcast(tx, boxes, number, key=f"post-{number}")
     assert list(all_of(store, boxes[30], 3)) == list(range(10))[::-1]
     letter = store.mail.list(mailbox=boxes[30]).items[0]
     assert [event.verb for event in store.events.after(subject=letter.id).items] == ["put"]
 
 
-def test_what_was_pruned_is_in_no_index(filled: Corral, clock: SetClock) -> None:
+def test_what_was_pruned_is_in_no_index(filled: Corral, clock: ManualClock) -> None:
     while letters := filled.mail.claim(BOXES[0], owner="o", limit=100):
         for letter in letters:
             filled.mail.ack(letter)
@@ -81,7 +81,7 @@ def test_what_was_pruned_is_in_no_index(filled: Corral, clock: SetClock) -> None
     assert list(all_of(filled, BOXES[0], 50)) == ["new"]
     assert list(all_of(filled, BOXES[1], 50)) == list(range(1, MANY, 2))[::-1]
     if filled.db.engine == "sqlite":
-        for table, column in FILED.items():
+        for table, column in DEFERRED_INDEXES.items():
             kept = f"SELECT 1 FROM {table} WHERE {table}.seq = {table}_by_{column}.seq"
             left = f"SELECT seq FROM {table}_by_{column} WHERE NOT EXISTS ({kept})"
             assert rows(filled, left) == []
@@ -92,17 +92,17 @@ def test_only_few_rows_are_ever_unfiled_and_a_put_writes_no_index(filled: Corral
         return  # it has plain indexes
     counts = {
         table: rows(filled, f"SELECT count(*) FROM {table}_by_{column}")
-        for table, column in FILED.items()
+        for table, column in DEFERRED_INDEXES.items()
     }
-    assert counts == {"events": [(2 * EVERY,)], "letters": [(2 * EVERY,)]}
+    assert counts == {"events": [(2 * FILL_INTERVAL,)], "letters": [(2 * FILL_INTERVAL,)]}
 
 
-@pytest.mark.parametrize("table", FILED)
+@pytest.mark.parametrize("table", DEFERRED_INDEXES)
 def test_a_view_has_all_columns_of_its_table(store: Corral, table: str) -> None:
     if store.db.engine == "postgres":
         return  # it has no views
     columns = "SELECT name FROM pragma_table_info(:name) ORDER BY name"
-    view = f"{table}_of_{FILED[table]}"
+    view = f"{table}_of_{DEFERRED_INDEXES[table]}"
     assert rows(store, columns, name=view) == rows(store, columns, name=table)
 
 

@@ -13,7 +13,7 @@ import pytest
 from corral.adapters.channels.contract import Kind
 from corral.api import Corral
 from corral.domain.chat.model import Message
-from corral.kernel.clock import MINUTE, SECOND, SetClock
+from corral.kernel.clock import MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Refused
 from tests.support import bots
 from tests.support.bots import DOWN, LATE, RETRY_SECONDS
@@ -119,7 +119,7 @@ def slack(
 
 @pytest.mark.parametrize(("kind", "place"), [("telegram", "7"), ("slack", "C7")])
 def test_a_limit_of_one_place_holds_up_that_place_alone_and_as_long_as_asked(
-    store: Corral, clock: SetClock, request: pytest.FixtureRequest, kind: str, place: str
+    store: Corral, clock: ManualClock, request: pytest.FixtureRequest, kind: str, place: str
 ) -> None:
     bot, server = request.getfixturevalue(kind)
     other = place + "1"
@@ -218,7 +218,7 @@ def test_an_update_that_telegram_sends_again_is_heard_once(
 )
 def test_of_what_telegram_does_not_tell_the_channels_rule_decides_and_it_is_said(
     store: Corral,
-    clock: SetClock,
+    clock: ManualClock,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     fault: str,
@@ -252,7 +252,7 @@ def test_of_what_telegram_does_not_tell_the_channels_rule_decides_and_it_is_said
     told = store.mail.list(mailbox="agent:ada").items
     if rule == "give_up":
         assert (found.state, len(told)) == ("undelivered", 1)
-        assert "nobody can say" in str(found.reason)
+        assert "unconfirmed" in str(found.reason)
     else:
         assert (found.state, told) == ("sent", [])
 
@@ -360,7 +360,7 @@ def test_slack_is_answered_and_what_it_tells_again_is_heard_once(
 @pytest.mark.parametrize("fault", [LATE, DOWN])
 @pytest.mark.parametrize("thread", [None, "1800000000.000100"])
 def test_what_slack_does_not_tell_is_found_in_its_history_however_much_was_said_since(
-    slack: tuple[Bot, bots.Slack], store: Corral, clock: SetClock, fault: str, thread: str | None
+    slack: tuple[Bot, bots.Slack], store: Corral, clock: ManualClock, fault: str, thread: str | None
 ) -> None:
     bot, server = slack
     bot.allow("C1", "room")
@@ -380,7 +380,7 @@ def test_what_slack_does_not_tell_is_found_in_its_history_however_much_was_said_
 
 @pytest.mark.parametrize("fault", ["", LATE, DOWN])
 def test_slack_carries_files_both_ways_and_shows_each_once(
-    slack: tuple[Bot, bots.Slack], store: Corral, clock: SetClock, fault: str
+    slack: tuple[Bot, bots.Slack], store: Corral, clock: ManualClock, fault: str
 ) -> None:
     bot, server = slack
     bot.allow("C1", "room")

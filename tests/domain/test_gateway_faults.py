@@ -9,7 +9,7 @@ import corral
 from corral.adapters.channels.contract import Batch, Incoming, Outcome, Outgoing
 from corral.api import Corral
 from corral.daemon import delivery
-from corral.daemon.delivery import Delivery
+from corral.daemon.delivery import ChatDelivery
 from tests.support import channels
 from tests.support.channels import Chat, Fake, Platform, bring_in
 from tests.support.keeping import until
@@ -90,8 +90,8 @@ def test_adapters_that_hang_or_throw_hold_up_nobody_and_are_named(
     for each in (Shared, Hanging, Throwing):
         monkeypatch.setitem(channels.KINDS, each.kind, each)
     bring_in(monkeypatch)
-    monkeypatch.setattr(delivery, "AFTER_TROUBLE", (0.05, 0.1))
-    loop = Delivery()
+    monkeypatch.setattr(delivery, "RETRY_SECONDS", (0.05, 0.1))
+    loop = ChatDelivery()
     with corral.open(url) as store:
         for kind in ("hanging", "throwing", "shared"):
             store.channels.add(kind, kind, policy="public")
@@ -99,7 +99,7 @@ def test_adapters_that_hang_or_throw_hold_up_nobody_and_are_named(
         Shared.place.pending.append(Incoming(event_id="e", place="x", sender="ann", text="in"))
 
         def served() -> bool:
-            loop.round(store)
+            loop.run_once(store)
             heard = [each for each in store.messages.list().items if each.direction == "in"]
             named = store.channels.get("throwing").trouble
             return bool(heard) and "to shared" in Shared.place.words() and named is not None
@@ -112,7 +112,7 @@ def test_adapters_that_hang_or_throw_hold_up_nobody_and_are_named(
         Hanging.gate.set()
         for kind in ("hanging", "throwing", "shared"):
             store.channels.remove(kind)
-        loop.round(store)
+        loop.run_once(store)
         until(lambda: not threads_of("hanging", "throwing", "shared"), "their threads end")
 
 
@@ -132,24 +132,24 @@ def test_a_line_of_which_one_thread_ended_while_the_loop_was_silent_is_opened_an
     Shared.place = Platform()
     monkeypatch.setitem(channels.KINDS, Slow.kind, Slow)
     bring_in(monkeypatch)
-    loop = Delivery()
+    loop = ChatDelivery()
     with corral.open(url) as store:
         store.channels.add("slow", "slow", policy="public")
-        loop.round(store)
-        (line,) = loop._lines.values()
+        loop.run_once(store)
+        (line,) = loop._workers.values()
         (sends,) = [thread for thread in line._threads if thread.name.endswith("sends")]
-        line._woken -= 2 * delivery.ALONE
+        line._woken_at -= 2 * delivery.ORPHAN_SECONDS
         line._due.set()
         sends.join(SECONDS)
         assert not sends.is_alive()
         store.messages.say(store.places.meet("slow", "room").id, "after the silence")
 
         def sent() -> bool:
-            loop.round(store)
+            loop.run_once(store)
             return "after the silence" in Shared.place.words()
 
         until(sent, "it is sent")
         Slow.gate.set()
         store.channels.remove("slow")
-        loop.round(store)
+        loop.run_once(store)
         until(lambda: not threads_of("slow"), "its threads end")

@@ -7,7 +7,7 @@ import pytest
 
 from corral.adapters.channels.contract import Kind, Outgoing, Traits
 from corral.api import Corral
-from corral.kernel.clock import DAY, SetClock
+from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.errors import Invalid, NotFound, Refused
 from tests.support.channels import Chat, Fake
 from tests.support.store import refuses
@@ -184,7 +184,7 @@ def test_a_copy_that_somebody_touched_is_not_delivered_and_the_agent_is_told(
 
 
 def test_files_of_messages_that_are_long_gone_are_removed(
-    store: Corral, chat: Chat, work: Path, clock: SetClock
+    store: Corral, chat: Chat, work: Path, clock: ManualClock
 ) -> None:
     files = [
         store.messages.send_files([name], agent="ada", to="room")[0].data["file"]["path"]
@@ -212,9 +212,9 @@ def test_a_platform_that_takes_no_files_says_so_when_it_is_sent_and_when_it_is_d
     store.destinations.grant("ada", silent.place(), name="silent")
     with refuses(store, Refused) as caught:
         store.messages.send_files(["sub/report.txt"], agent="ada", to="silent")
-    assert caught.value.details["reason"] == "files_unsupported"
+    assert "cannot take files" in caught.value.message
     (file,) = store.messages.send_files(["sub/report.txt"], agent="ada", to="room")
     told = store.gateway.deliver(chat.channel.id, Wordy(platform=chat.platform), owner="d")
     assert [each.state for each in told] == ["refused"]
-    assert "takes no files" in (store.messages.get(file.id).reason or "")
+    assert "does not support files" in (store.messages.get(file.id).reason or "")
     assert len(store.mail.list(mailbox="agent:ada").items) == 1

@@ -7,11 +7,11 @@ import pytest
 
 from corral.adapters.channels.contract import Incoming, Kind, calls_for
 from corral.api import Corral
-from corral.domain.chat.channels import ops
+from corral.domain.chat.channels import places
 from corral.domain.chat.outbound import cards
 from corral.domain.questions import ops as questions
 from corral.domain.questions.model import Question
-from corral.kernel.clock import MINUTE, SetClock
+from corral.kernel.clock import MINUTE, ManualClock
 from tests.support.cases import each_case
 from tests.support.channels import Chat, Runner
 from tests.support.store import rows
@@ -173,9 +173,9 @@ def test_an_agent_is_called_by_its_whole_name_alone(store: Corral, chat: Chat, t
 
 def test_a_card_says_how_it_ended_however_many_others_are_open(store: Corral, chat: Chat) -> None:
     with store.transaction() as tx:
-        place = ops.get_place(tx, chat.place())
-        for number in range(cards.MOST):
-            cards.show(tx, questions.ask(tx, "Which?", asker=f"agent:a{number}"), place)
+        place = places.get_place(tx, chat.place())
+        for number in range(cards.MAX_CARDS):
+            cards.show_card(tx, questions.ask(tx, "Which?", asker=f"agent:a{number}"), place)
     last = asked(chat)
     store.questions.answer(last.id, "yes", by="user:ann")
     store.runs.lose(str(store.gateway.talks(chat.place())[0].run_id))
@@ -185,7 +185,7 @@ def test_a_card_says_how_it_ended_however_many_others_are_open(store: Corral, ch
 
 
 def test_a_card_whose_question_was_forgotten_is_in_nobodys_way(
-    store: Corral, chat: Chat, clock: SetClock
+    store: Corral, chat: Chat, clock: ManualClock
 ) -> None:
     question = asked(chat)
     store.settings.set("questions.keep_ms", MINUTE)

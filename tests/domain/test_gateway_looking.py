@@ -38,7 +38,7 @@ def test_what_was_heard_and_said_in_a_session_is_found_among_the_rest(
     for n in range(4):
         chat.says(f"@ben {n}")
     chat.says("nobody is meant")
-    monkeypatch.setattr(queries, "LOOKED_AT", 3)
+    monkeypatch.setattr(queries, "SCAN_SIZE", 3)
     page = store.messages.list(session=route.session_id)
     found = page.items
     while page.next is not None:  # a page may be short: few are looked through at a time

@@ -22,18 +22,18 @@ def test_whoever_was_let_in_is_called_by_their_own_names_and_not_by_ours(store: 
     store.people.set("boss", "owner")
     chat = chat_with(store, policy="ask")
     held = chat.says("hello", sender="U7", sender_name="Ann")
-    assert held.reason == "nobody has said whether Ann (U7) may talk here"
+    assert held.reason == "an owner has not approved Ann (U7) yet"
     (asked,) = store.questions.list().items
-    assert asked.text == "May Ann (U7) talk to agents on fake? They say in room: hello"
+    assert asked.text == "May Ann (U7) talk to agents on fake? They wrote in room: hello"
     store.questions.answer(asked.id, "yes", by="user:boss")
     store.gateway.look_after()
     sender = store.senders.get("fake/U7")
-    assert (sender.state, sender.called) == ("known", "Ann (U7)")
+    assert (sender.state, sender.display_name) == ("known", "Ann (U7)")
     assert store.insights.names([sender.id]) == {sender.id: "Ann (U7)"}
-    assert store.senders.approve(sender.id, person="ann").called == "ann"
+    assert store.senders.approve(sender.id, person="ann").display_name == "ann"
     assert store.insights.names([sender.id]) == {sender.id: "ann"}
     chat.says("hi", sender="plain")
-    assert store.senders.get("fake/plain").called == "plain"
+    assert store.senders.get("fake/plain").display_name == "plain"
 
 
 def test_nobody_speaks_in_anothers_name(store: Corral, runner: Runner) -> None:
@@ -71,7 +71,7 @@ def test_what_has_no_words_wakes_nobody_and_asks_nobody(
 ) -> None:
     chat = chat_with(store, policy=policy)
     said = chat.says(text)
-    assert (said.state, said.reason) == ("unheard", "there are no words in it, and no file")
+    assert (said.state, said.reason) == ("unheard", "the message has no text and no file")
     assert store.gateway.wake() == []
     assert store.questions.list().items == []
 
@@ -85,4 +85,4 @@ def test_a_place_where_nobody_has_spoken_can_be_tried_out(store: Corral) -> None
         (route,) = store.wirings.try_out("fake/elsewhere", "hello")
     with refuses(store, NotFound):
         store.wirings.try_out("nowhere/x", "hello")
-    assert (route.heard, route.reason) == (True, "it hears everything here")
+    assert (route.heard, route.reason) == (True, "the wiring matches every message")

@@ -3,14 +3,14 @@
 import pytest
 
 from corral.api import Corral
-from corral.api.runs import Runs
-from corral.daemon.delivery import Delivery
+from corral.daemon.delivery import ChatDelivery
 from corral.db.tx import Tx
-from corral.domain.chat.model import Talk
+from corral.domain.chat.model import Conversation
 from corral.domain.runs.model import Run
-from corral.kernel.clock import HOUR, MINUTE, SECOND, SetClock
+from corral.kernel.clock import HOUR, MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Refused
 from corral.services.chat import turns
+from corral.services.runs import dispatch
 from tests.support.channels import Chat, Runner
 from tests.support.invariants import check_store
 from tests.support.prompts import now_in
@@ -29,7 +29,7 @@ def chat(store: Corral) -> Chat:
     return chat
 
 
-def answer_all(store: Corral, runner: Runner, clock: SetClock) -> list[str]:
+def answer_all(store: Corral, runner: Runner, clock: ManualClock) -> list[str]:
     """Run turns until the session rests; gives the prompts of the turns."""
     prompts = []
     for _ in range(ROUNDS):
@@ -59,7 +59,7 @@ def notify(store: Corral, session: str, number: int = 0) -> None:
 
 
 def test_session_answers_after_a_failed_turn_that_carried_a_notice(
-    store: Corral, runner: Runner, clock: SetClock, chat: Chat
+    store: Corral, runner: Runner, clock: ManualClock, chat: Chat
 ) -> None:
     session = lose_answer(chat, runner)
     assert store.gateway.wake() == [], "a notice wakes no agent"
@@ -79,7 +79,7 @@ def test_session_answers_after_a_failed_turn_that_carried_a_notice(
 
 
 def test_notices_that_fill_a_whole_batch_do_not_hide_the_next_message(
-    store: Corral, runner: Runner, clock: SetClock, chat: Chat
+    store: Corral, runner: Runner, clock: ManualClock, chat: Chat
 ) -> None:
     session = lose_answer(chat, runner)
     for number in range(130):
@@ -92,7 +92,7 @@ def test_notices_that_fill_a_whole_batch_do_not_hide_the_next_message(
 
 @pytest.mark.parametrize("priority", [-5, 5])
 def test_a_notice_of_another_priority_does_not_block_a_letter(
-    store: Corral, runner: Runner, clock: SetClock, chat: Chat, priority: int
+    store: Corral, runner: Runner, clock: ManualClock, chat: Chat, priority: int
 ) -> None:
     session = lose_answer(chat, runner)
     letter = store.mail.put(f"session:{session}", "do it", priority=priority)
@@ -101,7 +101,7 @@ def test_a_notice_of_another_priority_does_not_block_a_letter(
 
 
 def test_a_letter_for_tomorrow_with_a_high_priority_does_not_block_a_message(
-    store: Corral, runner: Runner, clock: SetClock, chat: Chat
+    store: Corral, runner: Runner, clock: ManualClock, chat: Chat
 ) -> None:
     session = lose_answer(chat, runner)
     later = store.now() + 20 * HOUR
@@ -115,7 +115,7 @@ def test_a_letter_for_tomorrow_with_a_high_priority_does_not_block_a_message(
 
 
 def test_a_notice_dies_before_it_uses_up_the_attempts_of_a_message(
-    store: Corral, runner: Runner, clock: SetClock, chat: Chat
+    store: Corral, runner: Runner, clock: ManualClock, chat: Chat
 ) -> None:
     """A notice that makes every turn fail (poison) must not end the message that it goes with."""
     session = lose_answer(chat, runner)
@@ -133,7 +133,7 @@ def test_a_notice_dies_before_it_uses_up_the_attempts_of_a_message(
 
 
 def test_a_letter_dropped_during_its_turn_does_not_stop_the_session(
-    store: Corral, runner: Runner, clock: SetClock, chat: Chat
+    store: Corral, runner: Runner, clock: ManualClock, chat: Chat
 ) -> None:
     store.agents.create("ben", provider="scripted")
     store.wirings.add("ben", channel=chat.channel.name)
@@ -186,7 +186,9 @@ def test_a_turn_that_cannot_be_ended_does_not_hold_up_the_others(
         runner.end(run, "done")
     end_turn = turns.end_turn
 
-    def refuse_first(tx: Tx, talk: Talk, run: Run | None, text: str | None) -> Talk | None:
+    def refuse_first(
+        tx: Tx, talk: Conversation, run: Run | None, text: str | None
+    ) -> Conversation | None:
         if talk.run_id == min(each.id for each in runs):
             raise Refused("no")
         return end_turn(tx, talk, run, text)
@@ -196,19 +198,19 @@ def test_a_turn_that_cannot_be_ended_does_not_hold_up_the_others(
 
 
 def test_the_daemon_wakes_a_session_in_a_store_without_channels(
-    store: Corral, clock: SetClock, monkeypatch: pytest.MonkeyPatch
+    store: Corral, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Runs, "start_queued", lambda self: [])
+    monkeypatch.setattr(dispatch, "start_queued", lambda database: [])
     store.agents.create("ada", provider="scripted")
     store.schedules.task("ada", "report", every_ms=MINUTE)
     clock.advance(2 * MINUTE)
     store.schedules.fire_due()
-    assert Delivery().round(store) == 1
+    assert ChatDelivery().run_once(store) == 1
     assert len(store.runs.list(state="queued").items) == 1
 
 
 def test_a_malformed_letter_signed_by_a_place_stops_no_session(
-    store: Corral, runner: Runner, clock: SetClock, chat: Chat
+    store: Corral, runner: Runner, clock: ManualClock, chat: Chat
 ) -> None:
     session = lose_answer(chat, runner)
     place = chat.place()

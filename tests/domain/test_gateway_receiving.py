@@ -7,7 +7,7 @@ import pytest
 
 from corral.adapters.channels.contract import Attached, Incoming
 from corral.api import Corral
-from corral.kernel.clock import DAY, SetClock
+from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from tests.support.channels import Chat
 from tests.support.errors import because
@@ -60,7 +60,7 @@ def test_a_stranger_is_turned_away_where_that_is_the_rule(store: Corral) -> None
     chat = chat_with(store, policy="strict")
     message = chat.says("let me in")
     assert message.state == "refused"
-    assert "not known here" in (message.reason or "")
+    assert "ann is unknown" in (message.reason or "")
     store.senders.approve("fake/ann", person="ann")
     assert chat.says("and now?").state == "heard"
     assert store.messages.get(message.id).state == "refused", "nothing is heard afterwards"
@@ -113,7 +113,7 @@ def test_a_retired_agent_is_told_nothing_and_the_message_is_kept(store: Corral) 
     chat = chat_with(store)
     store.agents.retire("ada")
     message = chat.says("hello")
-    assert (message.state, message.routes[0].reason) == ("unheard", "it is retired")
+    assert (message.state, message.routes[0].reason) == ("unheard", "the agent is retired")
 
 
 def test_an_event_that_can_never_be_stored_holds_up_nothing(store: Corral) -> None:
@@ -159,7 +159,7 @@ def test_a_command_or_a_new_wiring_within_a_batch_counts_for_what_follows(store:
     ]
     one, command, two = store.gateway.take_in(chat.channel.id, chat.adapter)
     assert (one.state, command.state, two.state) == ("held", "heard", "held")
-    assert two.reason == "nobody has said whether ben may talk here"
+    assert two.reason == "an owner has not approved ben yet"
 
 
 def test_a_batch_is_stored_whole_or_not_at_all(store: Corral) -> None:
@@ -194,14 +194,14 @@ def test_an_owner_who_says_no_blocks_the_account(store: Corral) -> None:
     assert store.questions.list().items == [], "nobody is asked again"
 
 
-def test_without_an_answer_in_time_nobody_is_let_in(store: Corral, clock: SetClock) -> None:
+def test_without_an_answer_in_time_nobody_is_let_in(store: Corral, clock: ManualClock) -> None:
     chat = chat_with(store, policy="ask")
     message = chat.says("hello?")
     clock.advance(8 * DAY)
     store.questions.expire_due()
     store.gateway.look_after()
     found = store.messages.get(message.id)
-    assert (found.state, found.reason) == ("refused", "nobody said in time that it may talk here")
+    assert (found.state, found.reason) == ("refused", "no owner approved the sender in time")
     assert chat.says("still there?").state == "held"
     assert len(store.questions.list().items) == 1, "and it is asked anew"
 
@@ -323,7 +323,7 @@ def test_a_command_is_for_those_who_may(
     assert message.routes == [], "no agent is woken by it"
     assert chat.deliver() == ["done"]
     (said,) = chat.platform.words()
-    assert ("is for those" in said) is not allowed
+    assert ("needs at least the role" in said) is not allowed
 
 
 def test_clear_lets_the_agent_start_afresh(store: Corral) -> None:

@@ -74,10 +74,10 @@ def test_a_message_is_heard_by_those_whose_trigger_it_is_and_says_why(chat: Chat
     message = chat.says("@ben and not ada")
     assert message.state == "unheard"
     assert {route.reason for route in message.routes} == {
-        "it was not addressed",
-        "the words do not fit 'deploy'",
+        "the agent was not addressed",
+        "the text does not match 'deploy'",
     }
-    assert message.reason == "it woke none of the agents wired here"
+    assert message.reason == "no wiring of this place matched"
 
 
 def test_a_command_wakes_its_agent_alone(chat: Chat) -> None:
@@ -127,7 +127,7 @@ def test_what_would_be_heard_can_be_tried_out_without_a_trace(chat: Chat) -> Non
     chat.store.wirings.add("ada", place=chat.place(), trigger="mention")
     with unchanged(chat.store):
         (route,) = chat.store.wirings.try_out(chat.place(), "@ada?")
-    assert (route.heard, route.reason) == (True, "it was addressed")
+    assert (route.heard, route.reason) == (True, "the agent was addressed")
 
 
 def test_a_wiring_is_made_once_and_can_be_made_again_when_it_was_removed(chat: Chat) -> None:
@@ -181,4 +181,4 @@ def test_a_sticky_wiring_with_one_session_for_all_chats_is_refused_in_words(stor
     Chat(store)
     with refuses(store, Invalid) as caught:
         store.wirings.add("ada", channel="fake", trigger="sticky", mode="agent")
-    assert caught.value.details["reason"] == "sticky_needs_thread"
+    assert "Use --session shared or thread" in str(caught.value)

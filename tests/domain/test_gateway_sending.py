@@ -10,9 +10,9 @@ from corral.adapters import process
 from corral.adapters.channels.contract import Outgoing, Seen, Traits
 from corral.api import Corral
 from corral.domain.chat.outbound import queue
-from corral.kernel.clock import HOUR, MINUTE, SECOND, SetClock
+from corral.kernel.clock import HOUR, MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
-from corral.services.chat.delivery import owner_here
+from corral.services.chat.delivery import delivery_owner
 from tests.support.channels import KINDS, Chat, Fake, Platform, bring_in
 from tests.support.invariants import check_store
 from tests.support.store import refuses, walk
@@ -61,10 +61,10 @@ def test_what_is_said_second_is_shown_second_also_by_who_began_earlier(store: Co
     chat = Chat(store)
     place = store.places.meet("fake", "room")
     with store.transaction() as tx:
-        queue.queue(tx, place, "first")
+        queue.enqueue(tx, place, "first")
     with store.transaction() as tx:
         tx.now -= 50  # it began before, and waited for the other
-        queue.queue(tx, place, "second")
+        queue.enqueue(tx, place, "second")
     chat.deliver()
     assert chat.platform.words() == ["first", "second"]
 
@@ -136,7 +136,7 @@ def test_a_letter_put_by_hand_goes_out_and_a_made_up_place_hurts_nobody(store: C
 
 
 def test_failures_are_counted_on_disk_and_end_in_a_message_that_never_arrived(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     chat = chat_with(store)
     store.settings.set("mail.max_attempts", 3)
@@ -157,7 +157,7 @@ def test_failures_are_counted_on_disk_and_end_in_a_message_that_never_arrived(
     check_store(store)
 
 
-def test_a_platform_that_asks_for_time_is_given_it(store: Corral, clock: SetClock) -> None:
+def test_a_platform_that_asks_for_time_is_given_it(store: Corral, clock: ManualClock) -> None:
     chat = chat_with(store)
     chat.platform.outcomes = ["slow down"]
     store.messages.send("hello", agent="ada", to="room")
@@ -168,7 +168,7 @@ def test_a_platform_that_asks_for_time_is_given_it(store: Corral, clock: SetCloc
     assert chat.deliver() == ["done"]
 
 
-def test_what_a_platform_refuses_is_not_tried_again(store: Corral, clock: SetClock) -> None:
+def test_what_a_platform_refuses_is_not_tried_again(store: Corral, clock: ManualClock) -> None:
     chat = chat_with(store)
     chat.platform.outcomes = ["refuse"]
     (sent,) = store.messages.send("rude", agent="ada", to="room")
@@ -180,7 +180,7 @@ def test_what_a_platform_refuses_is_not_tried_again(store: Corral, clock: SetClo
 
 @pytest.mark.parametrize("how", ["lost", "away", "throw"])
 def test_where_keys_count_an_unknown_outcome_is_repeated_and_seen_once(
-    store: Corral, clock: SetClock, how: str
+    store: Corral, clock: ManualClock, how: str
 ) -> None:
     chat = chat_with(store)
     chat.platform.outcomes = [how]
@@ -193,7 +193,9 @@ def test_where_keys_count_an_unknown_outcome_is_repeated_and_seen_once(
 
 
 @pytest.mark.parametrize("how", ["lost", "away"])
-def test_where_the_platform_can_tell_it_is_asked(store: Corral, clock: SetClock, how: str) -> None:
+def test_where_the_platform_can_tell_it_is_asked(
+    store: Corral, clock: ManualClock, how: str
+) -> None:
     chat = chat_with(store, "forgetful")
     store.messages.send("hello", agent="ada", to="room")
     chat.deliver()
@@ -214,7 +216,7 @@ def test_where_the_platform_can_tell_it_is_asked(store: Corral, clock: SetClock,
     ("rule", "state", "seen"), [("give_up", "undelivered", 1), ("retry", "sent", 2)]
 )
 def test_where_nobody_can_tell_the_channels_rule_decides_and_it_is_said(
-    store: Corral, clock: SetClock, rule: str, state: str, seen: int
+    store: Corral, clock: ManualClock, rule: str, state: str, seen: int
 ) -> None:
     chat = chat_with(store, "silent", in_doubt=rule)
     chat.platform.outcomes = ["lost"]
@@ -229,7 +231,7 @@ def test_where_nobody_can_tell_the_channels_rule_decides_and_it_is_said(
 
 @pytest.mark.parametrize("kind", ["fake", "forgetful"])
 def test_nobody_waits_for_the_lease_of_a_process_that_died_here(
-    store: Corral, clock: SetClock, kind: str
+    store: Corral, clock: ManualClock, kind: str
 ) -> None:
     chat = chat_with(store, kind)
     gone = subprocess.Popen([sys.executable, "-c", ""])
@@ -248,7 +250,7 @@ def test_nobody_waits_for_the_lease_of_a_process_that_died_here(
 
 
 def test_a_clock_that_was_set_back_holds_up_no_message_for_long(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     chat = chat_with(store)
     store.messages.send("one", agent="ada", to="room")
@@ -261,7 +263,7 @@ def test_a_clock_that_was_set_back_holds_up_no_message_for_long(
 
 
 def test_a_process_that_has_the_number_of_the_dead_one_is_not_taken_for_it(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     chat = chat_with(store)
     store.messages.send("one", agent="ada", to="room")
@@ -273,11 +275,11 @@ def test_a_process_that_has_the_number_of_the_dead_one_is_not_taken_for_it(
     assert chat.deliver() == ["done"]
 
 
-def test_the_lease_of_one_who_lives_is_waited_for(store: Corral, clock: SetClock) -> None:
+def test_the_lease_of_one_who_lives_is_waited_for(store: Corral, clock: ManualClock) -> None:
     chat = chat_with(store)
     store.messages.send("one", agent="ada", to="room")
     box = store.places.get(chat.place()).mailbox
-    for owner in (owner_here(), "delivery:elsewhere:1:1:1"):
+    for owner in (delivery_owner(), "delivery:elsewhere:1:1:1"):
         store.mail.claim(box, owner=owner, lease_ms=MINUTE)
         chat.deliver()
         clock.advance(2 * SECOND)
@@ -292,7 +294,7 @@ def test_a_sign_where_there_are_none_is_said_to_be_unsupported(store: Corral) ->
     chat.deliver()
     (sign,) = store.messages.send("+", agent="ada", to="room", react=sent.id)
     assert chat.deliver() == ["refused"]
-    assert "no signs" in (store.messages.get(sign.id).reason or "")
+    assert "no reactions" in (store.messages.get(sign.id).reason or "")
 
 
 def test_a_letter_that_a_person_drops_leaves_a_message_that_says_so(store: Corral) -> None:
@@ -321,7 +323,7 @@ def test_what_was_queued_as_its_channel_was_removed_is_not_sent_and_says_so(
     place = store.places.get(chat.place())
     store.channels.remove(chat.channel.name)
     with store.transaction() as tx:
-        (late,) = queue.queue(tx, place, "hello")
+        (late,) = queue.enqueue(tx, place, "hello")
     chat.deliver()
     assert chat.platform.words() == []
     found = store.messages.get(late.id)
@@ -354,7 +356,7 @@ def _shown(platform: Platform) -> list[tuple[str, tuple[str, str | None, str]]]:
 
 
 def test_a_key_that_the_platform_has_forgotten_is_looked_up_before_it_is_repeated(
-    store: Corral, clock: SetClock, monkeypatch: pytest.MonkeyPatch
+    store: Corral, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(KINDS, "brief", Brief)
     bring_in(monkeypatch)

@@ -6,17 +6,16 @@ import pytest
 
 from corral import config
 from corral.api import Corral
-from corral.daemon.delivery import Delivery
+from corral.daemon.delivery import ChatDelivery
 from corral.db.tx import Tx
 from corral.domain.mail import ops as mail
-from corral.domain.mail.model import Draft
+from corral.domain.mail.model import LetterDraft
 from corral.domain.runs.model import Run
-from corral.kernel.clock import MINUTE, SECOND, SetClock
+from corral.kernel.clock import MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Refused
-from corral.kernel.exit_status import End
+from corral.kernel.exit_status import ExitStatus
 from corral.services.chat import turns as chat_turns
 from tests.support.channels import Chat, Runner
-from tests.support.errors import because
 from tests.support.invariants import check_store
 from tests.support.machines import on_machine
 from tests.support.prompts import now_in, quotes_in, texts_in
@@ -62,7 +61,7 @@ def test_a_folder_that_cannot_be_made_holds_up_no_other_agent(store: Corral) -> 
     assert run.agent_id == store.agents.get("ben").id
     assert (workspaces / str(run.agent_id)).is_dir()
     missed = [letter for letter in store.mail.list().items if letter.last_error]
-    assert [bool(letter.last_error) for letter in missed] == [True]
+    assert ["Cannot create" in str(letter.last_error) for letter in missed] == [True]
 
 
 def test_a_defect_in_one_session_holds_up_no_other_session(
@@ -78,14 +77,14 @@ def test_a_defect_in_one_session_holds_up_no_other_session(
         for session in store.sessions.list().items
         if session.agent_id == store.agents.get("ada").id
     )
-    begin_turn = chat_turns.begin_turn
+    begin_turn = chat_turns.start_turn
 
     def fail(tx: Tx, session: str, folder: str | None) -> Run | None:
         if session == broken:
             raise KeyError("text")
         return begin_turn(tx, session, folder)
 
-    monkeypatch.setattr(chat_turns, "begin_turn", fail)
+    monkeypatch.setattr(chat_turns, "start_turn", fail)
     (run,) = store.gateway.wake()
     assert run.agent_id == store.agents.get("ben").id
     (missed,) = [letter for letter in store.mail.list().items if letter.last_error]
@@ -155,7 +154,7 @@ def test_what_an_agent_said_by_a_tool_is_not_said_again_at_the_end(
 
 
 def test_a_turn_that_somebody_stops_is_not_repeated_and_its_sender_is_told(
-    store: Corral, runner: Runner, clock: SetClock
+    store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     chat = chat_with(store)
     store.senders.approve("fake/ann", person="ann", role="admin")
@@ -171,12 +170,12 @@ def test_a_turn_that_somebody_stops_is_not_repeated_and_its_sender_is_told(
     assert store.gateway.wake() == []
     chat.deliver()
     told, reason = chat.platform.words()
-    assert told == "ada is told to stop."
+    assert told == "Stopping ada."
     assert "could not be answered" in reason
 
 
 def test_a_run_that_cannot_be_asked_for_counts_as_an_attempt(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     store.agents.create("nobody")  # neither a provider nor a command
     chat = Chat(store)
@@ -192,7 +191,7 @@ def test_a_run_that_cannot_be_asked_for_counts_as_an_attempt(
 
 
 def test_a_poisoned_message_takes_no_other_down_with_it(
-    store: Corral, runner: Runner, clock: SetClock
+    store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     chat = chat_with(store)
     for text in ("poison", "harmless"):
@@ -274,7 +273,7 @@ def test_a_closed_session_is_followed_by_a_new_one(store: Corral, runner: Runner
 
 
 def test_an_agent_in_all_its_chats_answers_each_where_it_was_asked(
-    store: Corral, runner: Runner, clock: SetClock
+    store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     chat = chat_with(store, mode="agent")
     for place in ("one", "two", "one"):
@@ -290,7 +289,7 @@ def test_an_agent_in_all_its_chats_answers_each_where_it_was_asked(
 
 
 def test_a_plain_commands_answer_is_waited_for_while_another_machine_has_it(
-    store: Corral, runner: Runner, clock: SetClock
+    store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     store.agents.create("cat", command="cat")
     chat = Chat(store)
@@ -304,8 +303,7 @@ def test_a_plain_commands_answer_is_waited_for_while_another_machine_has_it(
     assert len(store.gateway.settle()) == 1
     chat.deliver()
     (told,) = chat.platform.words()
-    assert run.id in told
-    assert "another-machine" in told
+    assert told == f"[The output of {run.id} is on another-machine. Read it there.]"
 
 
 def test_the_machine_that_has_a_plain_commands_words_ends_its_turn_whoever_leads(
@@ -319,8 +317,8 @@ def test_the_machine_that_has_a_plain_commands_words_ends_its_turn_whoever_leads
     (queued,) = store.runs.list(state="queued").items
     run = store.runs.launch(store.runs.start(queued.id, held(folder=str(tmp_path))))
     (tmp_path / "output").write_text("hello yourself\n")
-    store.runs.end(run, End(exit_code=0))
-    aside = Delivery().aside
+    store.runs.end(run, ExitStatus(exit_code=0))
+    aside = ChatDelivery().run_as_follower
     assert aside(store) == 0, "what is on another machine is not looked for"
     with on_machine(ELSEWHERE):
         assert aside(store) == 1
@@ -402,7 +400,7 @@ def test_what_a_run_was_given_and_never_got_it_is_given_again(store: Corral) -> 
 
 
 def test_a_run_that_dies_loses_only_what_it_had_not_dealt_with(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     chat, runner, run = warm(store)
     chat.says("two")
@@ -412,7 +410,7 @@ def test_a_run_that_dies_loses_only_what_it_had_not_dealt_with(
     clock.advance(6 * SECOND)
     (again,) = store.gateway.wake()
     assert texts_in(now_in(runner.prompt(again))) == ["two"]
-    with pytest.raises(Refused, check=because("no_session")):
+    with pytest.raises(Refused, match="has no conversation"):
         store.messages.next(run.id)
     runner.end(runner.begin(), "to two")
     store.gateway.settle()
@@ -435,8 +433,10 @@ def test_a_message_that_comes_while_a_run_ends_wakes_the_next(store: Corral) -> 
 def test_a_session_is_woken_however_many_mailboxes_nobody_reads(store: Corral) -> None:
     chat = chat_with(store)
     with store.transaction() as tx:
-        drafts = [Draft(f"session:a{number}", "nobody reads it", "k") for number in range(1_001)]
-        mail.put_each(tx, drafts)
+        drafts = [
+            LetterDraft(f"session:a{number}", "nobody reads it", "k") for number in range(1_001)
+        ]
+        mail.put_many(tx, drafts)
     chat.says("hello")
     assert len(store.gateway.wake()) == 1
 
@@ -450,7 +450,7 @@ def user_turns(store: Corral, session: str | None) -> list[str]:
 
 
 def test_a_turn_that_is_tried_again_is_kept_once(
-    store: Corral, runner: Runner, clock: SetClock
+    store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     chat = chat_with(store)
     session = chat.says("one", direct=True).routes[0].session_id
@@ -472,7 +472,7 @@ def test_a_turn_that_is_tried_again_is_kept_once(
 
 
 def test_messages_that_failed_together_are_kept_once_when_they_are_tried_apart(
-    store: Corral, runner: Runner, clock: SetClock
+    store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     chat = chat_with(store)
     for text in ("one", "two"):
@@ -594,7 +594,7 @@ def test_what_was_said_before_is_quoted_turn_by_turn(store: Corral, runner: Runn
 
 
 def test_a_chat_without_a_project_makes_none(
-    store: Corral, runner: Runner, clock: SetClock
+    store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     chat = chat_with(store)
     folder = str(config.home() / "workspaces" / store.agents.get("ada").id)

@@ -7,14 +7,14 @@ import pytest
 
 from corral.api import Corral
 from corral.importers import workflow
-from corral.importers.tools import NAMES
+from corral.importers.tools import TOOL_NAMES
 from corral.kernel.errors import Refused
 from tests.support import foreign
 from tests.support.invariants import check_store
 from tests.support.runs import add_run
 from tests.support.store import contents, refuses, rows
 
-EACH_TOOL = pytest.mark.parametrize("tool", NAMES)
+EACH_TOOL = pytest.mark.parametrize("tool", TOOL_NAMES)
 
 
 def beside(path: Path) -> dict[str, bytes]:
@@ -303,7 +303,7 @@ def test_a_moved_database_is_the_same_by_its_name(store: Corral, tmp_path: Path)
 def test_a_large_source_does_not_make_the_keepers_of_runs_wait(
     store: Corral, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workflow, "MOST_BESIDE_RUNS", 5)
+    monkeypatch.setattr(workflow, "MAX_ROWS_BESIDE_RUNS", 5)
     path = foreign.make_agent_yes(tmp_path)
     run = add_run(store, "running")
     if engine == "sqlite":

@@ -8,7 +8,7 @@ import apsw
 import pytest
 
 from corral.api import Corral
-from corral.importers.report import Taken
+from corral.importers.report import ImportReport
 from tests.support import foreign
 from tests.support.invariants import check_store
 from tests.support.keys import KEY
@@ -23,7 +23,7 @@ def agent_yes(folder: Path, *runs: dict[str, Any], schema: str = foreign.AGENT_Y
     return foreign.make(folder / "s.db", schema, {"projects": projects, "runs": numbered})
 
 
-def told(taken: Taken) -> dict[str, int]:
+def told(taken: ImportReport) -> dict[str, int]:
     return {f"{each.table}: {each.what}": each.rows for each in taken.troubles}
 
 
@@ -54,11 +54,11 @@ def test_broken_values_are_kept_as_they_were_and_told(store: Corral, tmp_path: P
     )
     taken = store.imports.take("agent-yes", path)
     assert told(taken) == {
-        "runs: args is no JSON of the kind that it should be (list)": 1,
-        "runs: status has a value that nobody knows": 1,
-        "runs: project_id names a row that is not there": 1,
-        "runs: started_at is no moment": 1,
-        "runs: exit_code is no number that can be": 2,
+        "runs: args is not JSON of the expected type (list)": 1,
+        "runs: status has an unknown value": 1,
+        "runs: project_id refers to a missing row": 1,
+        "runs: started_at is not a timestamp": 1,
+        "runs: exit_code is not a valid number": 2,
         "runs: started_at is in the future": 1,
     }
     assert rows(store, "SELECT count(*) FROM runs") == [(7,)]
@@ -87,10 +87,10 @@ def test_nul_bytes_invalid_utf8_and_long_texts_are_kept_to_the_byte(
     foreign.change(path, "UPDATE Message SET content = CAST(x'61ff62' AS TEXT) WHERE id = 'utf8'")
     taken = store.imports.take("agents", path)
     assert sorted(told(taken)) == [
-        "message: content holds NUL bytes",
-        "message: content is longer than the 4,194,304 bytes that fit; it is kept whole beside",
+        "message: content contains NUL bytes",
+        "message: content is longer than 4,194,304 bytes; it was cut, and the original is kept",
         "message: content is not valid UTF-8",
-        "setting: settings of the tool mean nothing here",
+        "setting: settings of the tool are not imported",
     ]
     turns = dict(rows(store, "SELECT number, content FROM turns"))
     assert (turns[3], turns[5]) == ("a\N{REPLACEMENT CHARACTER}b", "a\N{REPLACEMENT CHARACTER}b")
@@ -104,7 +104,7 @@ def test_rows_with_the_same_key_or_none_are_all_kept(store: Corral, tmp_path: Pa
     schema = foreign.AGENT_YES.replace("id INTEGER PRIMARY KEY AUTOINCREMENT, pid", "id, pid")
     path = agent_yes(tmp_path, {"id": 7}, {"id": 7, "pid": 2}, {"id": None}, schema=schema)
     taken = store.imports.take("agent-yes", path)
-    assert told(taken) == {"runs: the row has no key, or one that another row has too": 2}
+    assert told(taken) == {"runs: the row has no key, or a key that another row has too": 2}
     assert rows(store, "SELECT count(*) FROM runs") == [(3,)]
     again = store.imports.take("agent-yes", path)
     assert (again.new, again.changed) == (0, 0)
@@ -138,7 +138,7 @@ def test_keys_of_any_kind_that_are_spelled_alike_are_all_kept(
 def test_more_tokens_than_there_can_be_are_kept_as_they_were(store: Corral, tmp_path: Path) -> None:
     path = foreign.MAKERS["agents"](tmp_path)
     foreign.change(path, 'UPDATE "Run" SET "tokensUsed" = 253402300800000')
-    assert told(store.imports.take("agents", path))["run: tokensused is no number that can be"]
+    assert told(store.imports.take("agents", path))["run: tokensused is not a valid number"]
 
 
 def test_what_belongs_to_something_that_is_missing_is_kept_as_it_was(
@@ -152,7 +152,7 @@ def test_what_belongs_to_something_that_is_missing_is_kept_as_it_was(
     assert table["run"].became["runs"] == 3, "a run needs no session"
     kept = [row for row in store.imports.origins(kept=True).items if row.part == "message"]
     assert kept[0].rest["content"] == "hello"
-    assert kept[0].trouble == ["sessionid names a row that is not there"]
+    assert kept[0].trouble == ["sessionid refers to a missing row"]
 
 
 def test_tables_and_columns_of_another_version_are_kept_or_missed(
@@ -207,7 +207,7 @@ def test_a_place_that_is_taken_here_is_told_and_the_row_is_kept(
     path = foreign.make_multishot(tmp_path)
     foreign.change(path, "UPDATE agents SET agent_number = 2 WHERE id = 'a1'")
     taken = store.imports.take("multishot", path)
-    assert told(taken)["agents: its place among the attempts here is taken"] == 1
+    assert told(taken)["agents: attempts has a row with the same key already"] == 1
     (kept,) = (row for row in store.imports.origins(kept=True).items if row.part == "agents")
     assert kept.rest["variation_prompt"] == "bold"
     check_store(store)
@@ -267,7 +267,7 @@ def test_values_of_a_project_that_is_registered_already_are_kept_and_reported(
         "their prompt",
         given["last_run_at"],
     )
-    assert any("registered here already" in each for each in told(taken))
+    assert any("registered already" in each for each in told(taken))
 
 
 def test_a_directory_that_occurs_twice_keeps_the_values_of_both(
@@ -303,7 +303,7 @@ def test_an_end_before_its_start_and_a_time_of_zero_are_kept_and_reported(
     assert kept == [{"ended_at": 1_500_000_000}, {"ended_at": 0}]
     assert told(taken) == {
         "runs: ended_at is before its start; the start counts as its end": 1,
-        "runs: ended_at is no moment": 1,
+        "runs: ended_at is not a timestamp": 1,
     }
 
 

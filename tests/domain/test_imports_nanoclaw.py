@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from corral.api import Corral
-from corral.kernel.clock import DAY, SetClock
+from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.errors import Invalid
 from tests.support import foreign
 from tests.support.invariants import check_store
@@ -125,7 +125,7 @@ def test_a_question_has_its_text_and_options(store: Corral, source: Path) -> Non
 
 
 def test_attached_files_are_copied_and_missing_ones_reported(
-    store: Corral, source: Path, clock: SetClock
+    store: Corral, source: Path, clock: ManualClock
 ) -> None:
     report = store.imports.take("nanoclaw", source)
     turns = store.sessions.turns(imported_session(store)).items

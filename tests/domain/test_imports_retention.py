@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from corral.api import Corral
-from corral.importers.tools import NAMES
-from corral.kernel.clock import DAY, SetClock
+from corral.importers.tools import TOOL_NAMES
+from corral.kernel.clock import DAY, ManualClock
 from tests.support import foreign
 from tests.support.invariants import check_store
 from tests.support.store import contents, rows
 
-EACH_TOOL = pytest.mark.parametrize("tool", NAMES)
+EACH_TOOL = pytest.mark.parametrize("tool", TOOL_NAMES)
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 # Written by Corral itself, by the present clock.
 OWN = ("events", "totals", "search_cursors", "settings", "passages", "filed", "store")
@@ -37,7 +37,7 @@ def activity(store: Corral) -> list[Any]:
 
 @EACH_TOOL
 def test_retention_leaves_imported_rows_alone(
-    store: Corral, clock: SetClock, tool: str, tmp_path: Path
+    store: Corral, clock: ManualClock, tool: str, tmp_path: Path
 ) -> None:
     store.imports.take(tool, foreign.MAKERS[tool](tmp_path))
     before, events = imported(store), activity(store)
@@ -49,7 +49,7 @@ def test_retention_leaves_imported_rows_alone(
 
 @EACH_TOOL
 def test_the_report_counts_what_retention_would_delete(
-    store: Corral, clock: SetClock, tool: str, tmp_path: Path
+    store: Corral, clock: ManualClock, tool: str, tmp_path: Path
 ) -> None:
     path = foreign.MAKERS[tool](tmp_path)
     store.imports.take(tool, path)
@@ -66,7 +66,7 @@ def test_the_report_counts_what_retention_would_delete(
 
 @EACH_TOOL
 def test_a_second_import_restores_what_was_deleted(
-    store: Corral, clock: SetClock, tool: str, tmp_path: Path
+    store: Corral, clock: ManualClock, tool: str, tmp_path: Path
 ) -> None:
     path = foreign.MAKERS[tool](tmp_path)
     first = store.imports.take(tool, path)
@@ -95,10 +95,10 @@ def test_a_second_import_restores_what_was_deleted(
 
 @EACH_TOOL
 def test_origins_are_kept_as_long_as_what_they_name(
-    store: Corral, clock: SetClock, tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Corral, clock: ManualClock, tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without them the next import takes what exists for new rows."""
-    monkeypatch.setattr("corral.services.store.prune.PIECE", 7)
+    monkeypatch.setattr("corral.services.store.prune.BATCH", 7)
     path = foreign.MAKERS[tool](tmp_path)
     first = store.imports.take(tool, path)
     counted = counts(store)
@@ -112,9 +112,9 @@ def test_origins_are_kept_as_long_as_what_they_name(
 
 
 def test_origins_of_a_database_of_which_nothing_exists_are_deleted(
-    store: Corral, clock: SetClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Corral, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("corral.services.store.prune.PIECE", 2)
+    monkeypatch.setattr("corral.services.store.prune.BATCH", 2)
     store.imports.take("agents", foreign.make_agents(tmp_path))
     (kept,) = rows(store, "SELECT count(*) FROM origins")[0]
     rows(store, "UPDATE origins SET id = 'agt_gone' WHERE id IS NOT NULL RETURNING 1")
@@ -130,7 +130,7 @@ def test_origins_of_a_database_of_which_nothing_exists_are_deleted(
 
 
 def test_the_file_of_a_session_is_known_as_long_as_the_session(
-    store: Corral, clock: SetClock, tmp_path: Path
+    store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     (tmp_path / "rollout.jsonl").write_bytes(
         (FIXTURES / "transcripts" / "claude.jsonl").read_bytes()
@@ -171,7 +171,7 @@ def test_a_right_that_was_taken_away_is_not_restored(store: Corral, tmp_path: Pa
 
 @pytest.mark.parametrize("source", ["claude", "codex"])
 def test_transcripts_are_exempt_and_restored(
-    store: Corral, clock: SetClock, source: str, tmp_path: Path
+    store: Corral, clock: ManualClock, source: str, tmp_path: Path
 ) -> None:
     name = f"rollout-{source}.jsonl"
     (tmp_path / name).write_bytes((FIXTURES / "transcripts" / f"{source}.jsonl").read_bytes())

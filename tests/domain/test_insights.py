@@ -8,7 +8,7 @@ import pytest
 from corral.adapters.providers.facts import Used
 from corral.api import Corral
 from corral.domain.insights import ops
-from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, SetClock, day_of
+from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, ManualClock, utc_date
 from corral.kernel.errors import Invalid, NotFound
 from tests.support.runs import add_run
 from tests.support.store import unchanged, walk
@@ -33,7 +33,7 @@ def test_an_empty_store_has_an_overview_too(store: Corral) -> None:
 
 
 def test_the_overview_shows_what_runs_waits_failed_and_cost(
-    store: Corral, clock: SetClock, tmp_path: Path
+    store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = store.projects.register(tmp_path)
     running = add_run(store, "running", project_id=project.id, name="busy")
@@ -65,7 +65,7 @@ def test_the_overview_shows_what_runs_waits_failed_and_cost(
 
 
 def test_what_waits_to_be_accepted_by_somebody_needs_you_and_what_a_check_judges_does_not(
-    store: Corral, clock: SetClock, tmp_path: Path
+    store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     wanted = [{"key": "A"}, {"key": "B", "check": "true"}, {"key": "C"}, {"key": "D"}]
     project = project_with(store, tmp_path, *wanted)
@@ -87,9 +87,9 @@ def test_what_waits_to_be_accepted_by_somebody_needs_you_and_what_a_check_judges
 
 
 def test_an_overview_of_many_runs_shows_some_and_says_so(store: Corral) -> None:
-    ids = [add_run(store, "running") for _ in range(ops.SHOWN + 3)]
+    ids = [add_run(store, "running") for _ in range(ops.MAX_SHOWN + 3)]
     found = store.insights.overview()
-    assert [run.id for run in found.active] == ids[: -ops.SHOWN - 1 : -1]
+    assert [run.id for run in found.active] == ids[: -ops.MAX_SHOWN - 1 : -1]
     assert found.more is True
 
 
@@ -128,7 +128,7 @@ def test_a_project_that_never_ran_has_no_latest_run(store: Corral, tmp_path: Pat
 def test_counting_stops_at_a_bound_and_says_so(
     store: Corral, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ops, "MOST_COUNTED", 3)
+    monkeypatch.setattr(ops, "MAX_COUNTED_RUNS", 3)
     project = store.projects.register(tmp_path)
     for _ in range(5):
         add_run(store, "completed", project_id=project.id)
@@ -140,7 +140,7 @@ def test_counting_stops_at_a_bound_and_says_so(
 
 
 def test_crashed_runs_come_newest_first_with_their_reason_and_directory(
-    store: Corral, clock: SetClock, tmp_path: Path
+    store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = store.projects.register(tmp_path)
     ids = []
@@ -239,16 +239,16 @@ def test_groups_come_by_key_and_in_pages_those_without_one_first(
     assert (row.key, row.label, row.runs) == (project.id, project.name, 5)
 
 
-def test_days_are_days_in_utc_and_in_order(store: Corral, clock: SetClock) -> None:
+def test_days_are_days_in_utc_and_in_order(store: Corral, clock: ManualClock) -> None:
     clock.at = clock.now() // DAY * DAY + HOUR
     for ago in (0, 2 * HOUR, 3 * DAY, 3 * DAY):
         ended(store, "completed", SECOND, ago=ago)
     found = walk(store.insights.stats, by="day", limit=1)
     today = clock.now()
     assert [(row.key, row.runs) for row in found] == [
-        (day_of(today - 3 * DAY), 2),
-        (day_of(today - DAY), 1),
-        (day_of(today), 1),
+        (utc_date(today - 3 * DAY), 2),
+        (utc_date(today - DAY), 1),
+        (utc_date(today), 1),
     ]
 
 
@@ -270,7 +270,7 @@ def test_a_question_that_makes_no_sense_is_refused(store: Corral) -> None:
 
 
 def test_the_overview_shows_what_ended_last_however_it_ended(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     first = ended(store, "completed", SECOND, ago=3 * DAY)
     second = ended(store, "failed", SECOND, ago=2 * DAY)
@@ -297,7 +297,7 @@ def test_ids_get_the_names_that_people_gave(store: Corral, tmp_path: Path) -> No
     }
     assert store.insights.names([]) == {}
     with pytest.raises(Invalid):
-        store.insights.names([f"run_{n}" for n in range(ops.MOST_NAMES + 1)])
+        store.insights.names([f"run_{n}" for n in range(ops.MAX_NAMES + 1)])
 
 
 def test_things_are_found_by_the_beginning_of_their_name(store: Corral, tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ def test_things_are_found_by_the_beginning_of_their_name(store: Corral, tmp_path
         store.insights.named("  ")
 
 
-def test_costs_are_told_day_by_day_for_each_agent(store: Corral, clock: SetClock) -> None:
+def test_costs_are_told_day_by_day_for_each_agent(store: Corral, clock: ManualClock) -> None:
     for ago, agent, cost in ((40, "agt_a", 9), (2, "agt_a", 5), (0, "agt_b", 7), (0, "agt_a", 1)):
         store.charges.add(
             Used(model="m", input=3, cost_micros=cost),
@@ -328,7 +328,7 @@ def test_costs_are_told_day_by_day_for_each_agent(store: Corral, clock: SetClock
         ("agt_b", 7, 3),
         ("agt_c", None, 4),
     ]
-    assert found[0].day == day_of(clock.now() - 2 * DAY)
+    assert found[0].day == utc_date(clock.now() - 2 * DAY)
     assert [row.key for row in store.insights.costs(by="model", days=1)] == ["m"]
     assert store.insights.costs(by="project") == []
     for wrong in ({"by": "day"}, {"days": 0}, {"days": 1_000}):
@@ -337,7 +337,7 @@ def test_costs_are_told_day_by_day_for_each_agent(store: Corral, clock: SetClock
 
 
 def test_a_charge_is_of_the_task_that_its_run_was_at(
-    store: Corral, clock: SetClock, tmp_path: Path
+    store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = project_with(store, tmp_path, "one", "two", "other")
     run, another = (add_run(store, "running") for _ in range(2))

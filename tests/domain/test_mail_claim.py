@@ -4,7 +4,7 @@ import pytest
 
 from corral.api import Corral
 from corral.domain.mail.model import Letter, LetterState
-from corral.kernel.clock import DAY, HOUR, SECOND, SetClock
+from corral.kernel.clock import DAY, HOUR, SECOND, ManualClock
 from corral.kernel.errors import Invalid
 from tests.support.cases import each_case
 from tests.support.store import record, refuses, unchanged
@@ -34,7 +34,7 @@ def test_letters_of_one_priority_come_in_the_order_of_arrival(store: Corral, box
 
 @BOTH
 def test_the_highest_priority_goes_first_and_then_the_oldest_due(
-    store: Corral, clock: SetClock, box: str
+    store: Corral, clock: ManualClock, box: str
 ) -> None:
     store.mail.put(box, "low", priority=-5)
     store.mail.put(box, "second", due_at=clock.now() - 1)
@@ -44,7 +44,7 @@ def test_the_highest_priority_goes_first_and_then_the_oldest_due(
 
 
 def test_one_answer_of_several_letters_begins_with_the_oldest_due(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     store.mail.put("agent:ada", "second", due_at=clock.now() - 1)
     store.mail.put("agent:ada", "third")
@@ -54,7 +54,7 @@ def test_one_answer_of_several_letters_begins_with_the_oldest_due(
 
 
 def test_one_answer_of_a_queue_holds_the_oldest_due_in_the_order_in_which_they_were_put(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     store.mail.put("queue:builds", "second", due_at=clock.now() - 1)
     store.mail.put("queue:builds", "third")
@@ -73,7 +73,7 @@ def test_one_answer_holds_letters_of_one_priority(store: Corral, box: str) -> No
 
 @BOTH
 def test_a_letter_that_is_not_due_is_given_to_nobody(
-    store: Corral, clock: SetClock, box: str
+    store: Corral, clock: ManualClock, box: str
 ) -> None:
     store.mail.put(box, "later", due_at=clock.now() + 1)
     with unchanged(store):
@@ -84,7 +84,7 @@ def test_a_letter_that_is_not_due_is_given_to_nobody(
 
 @BOTH
 def test_a_high_priority_that_is_not_due_does_not_hold_up_the_low_one(
-    store: Corral, clock: SetClock, box: str
+    store: Corral, clock: ManualClock, box: str
 ) -> None:
     for priority in (9, 7, 5):
         store.mail.put(box, "tomorrow", priority=priority, due_at=clock.now() + DAY)
@@ -94,7 +94,7 @@ def test_a_high_priority_that_is_not_due_does_not_hold_up_the_low_one(
 
 @BOTH
 def test_a_claim_raises_fence_and_attempts_and_moves_the_due_time_to_the_leases_end(
-    store: Corral, clock: SetClock, box: str
+    store: Corral, clock: ManualClock, box: str
 ) -> None:
     put = store.mail.put(box, "hello")
     (taken,) = store.mail.claim(box, owner="o", lease_ms=7 * SECOND)
@@ -122,7 +122,7 @@ def test_a_letter_that_is_out_is_given_to_nobody_else(store: Corral, box: str) -
 
 @BOTH
 def test_an_expired_lease_is_due_again_without_any_sweep(
-    store: Corral, clock: SetClock, box: str
+    store: Corral, clock: ManualClock, box: str
 ) -> None:
     store.mail.put(box, "hello")
     store.mail.claim(box, owner="a", lease_ms=10 * SECOND)
@@ -173,7 +173,7 @@ def test_a_claim_that_cannot_work_takes_nothing(
 
 @BOTH
 def test_the_shortest_and_the_longest_lease_are_given(
-    store: Corral, clock: SetClock, box: str
+    store: Corral, clock: ManualClock, box: str
 ) -> None:
     store.mail.put(box, 1)
     store.mail.put(box, 2)
@@ -222,7 +222,7 @@ def test_all_letters_that_are_out_must_be_settled_before_another_owner_is_served
 
 
 def test_an_expired_lease_lets_another_owner_have_that_letter_first(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     store.mail.put("agent:ada", 1)
     store.mail.claim("agent:ada", owner="a", lease_ms=SECOND)
@@ -232,7 +232,7 @@ def test_an_expired_lease_lets_another_owner_have_that_letter_first(
 
 
 def test_a_letter_between_two_attempts_holds_its_place_in_line(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     store.mail.put("agent:ada", 1)
     store.mail.put("agent:ada", 2)
@@ -252,7 +252,7 @@ def test_a_letter_between_two_attempts_does_not_hold_up_a_higher_priority(store:
 
 
 def test_a_letter_between_two_attempts_does_not_hold_up_what_stood_before_it(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     store.mail.put("agent:ada", "urgent", priority=1)
     store.mail.fail(store.mail.claim("agent:ada", owner="a")[0], "no")
@@ -260,7 +260,7 @@ def test_a_letter_between_two_attempts_does_not_hold_up_what_stood_before_it(
     assert bodies(store.mail.claim("agent:ada", owner="a")) == ["older"]
 
 
-def test_a_letter_due_tomorrow_holds_up_nothing(store: Corral, clock: SetClock) -> None:
+def test_a_letter_due_tomorrow_holds_up_nothing(store: Corral, clock: ManualClock) -> None:
     store.mail.put("agent:ada", "tomorrow", due_at=clock.now() + DAY)
     store.mail.put("agent:ada", "today")
     assert bodies(store.mail.claim("agent:ada", owner="a")) == ["today"]
@@ -286,7 +286,7 @@ def test_a_queue_gives_letters_to_many_owners_at_once(store: Corral) -> None:
 
 
 def test_in_a_queue_a_letter_between_two_attempts_holds_up_nothing(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     store.mail.put("queue:builds", 1)
     store.mail.put("queue:builds", 2)
@@ -297,7 +297,7 @@ def test_in_a_queue_a_letter_between_two_attempts_holds_up_nothing(
 
 
 def test_in_a_queue_a_letter_whose_lease_ran_out_stands_behind_those_that_waited(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     store.mail.put("queue:builds", 1)
     store.mail.claim("queue:builds", owner="a", lease_ms=SECOND)

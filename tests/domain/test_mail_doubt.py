@@ -4,7 +4,7 @@ import pytest
 
 from corral.api import Corral
 from corral.domain.mail.model import Letter, LetterState
-from corral.kernel.clock import DAY, MINUTE, SetClock
+from corral.kernel.clock import DAY, MINUTE, ManualClock
 from corral.kernel.errors import Held, IllegalMove, Invalid, NotFound
 from tests.support.store import record, refuses
 
@@ -23,7 +23,7 @@ def test_doubt_is_a_state_with_an_event(store: Corral) -> None:
 
 @pytest.mark.parametrize("box", ["place:chat", "queue:sends"])
 def test_a_letter_in_doubt_is_given_to_nobody_however_long_it_takes(
-    store: Corral, clock: SetClock, box: str
+    store: Corral, clock: ManualClock, box: str
 ) -> None:
     in_doubt(store, box)
     clock.advance(30 * DAY)
@@ -35,7 +35,7 @@ def test_the_owner_may_still_say_that_it_went_well(store: Corral) -> None:
     assert store.mail.ack(in_doubt(store)).state is LetterState.DONE
 
 
-def test_the_owner_may_still_say_that_it_failed(store: Corral, clock: SetClock) -> None:
+def test_the_owner_may_still_say_that_it_failed(store: Corral, clock: ManualClock) -> None:
     failed = store.mail.fail(in_doubt(store), "no route")
     assert failed.state is LetterState.WAITING
     clock.at = failed.due_at
@@ -51,7 +51,7 @@ def test_the_owner_may_still_turn_it_away(store: Corral) -> None:
     assert store.mail.refuse(in_doubt(store), "blocked").state is LetterState.REFUSED
 
 
-def test_doubt_ends_when_somebody_knows_that_it_arrived(store: Corral, clock: SetClock) -> None:
+def test_doubt_ends_when_somebody_knows_that_it_arrived(store: Corral, clock: ManualClock) -> None:
     letter = in_doubt(store)
     clock.advance(DAY)
     settled = store.mail.settle(letter.id, delivered=True, reason="seen in the history")
@@ -59,7 +59,7 @@ def test_doubt_ends_when_somebody_knows_that_it_arrived(store: Corral, clock: Se
     assert record(store) == ["letter.put", "letter.doubt", "letter.confirm"]
 
 
-def test_doubt_ends_when_somebody_knows_that_it_did_not(store: Corral, clock: SetClock) -> None:
+def test_doubt_ends_when_somebody_knows_that_it_did_not(store: Corral, clock: ManualClock) -> None:
     letter = in_doubt(store)
     clock.advance(DAY)
     settled = store.mail.settle(letter.id, delivered=False)
@@ -79,7 +79,7 @@ def test_a_letter_that_did_not_arrive_may_be_taken_at_once(store: Corral, box: s
 
 
 def test_a_letter_that_did_not_arrive_keeps_its_place_in_line(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     letter = in_doubt(store)
     store.mail.put("place:chat", "second")
@@ -128,7 +128,7 @@ def test_doubt_needs_the_fence(store: Corral) -> None:
 
 
 def test_while_its_lease_runs_a_letter_in_doubt_holds_up_other_owners(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     in_doubt(store)
     store.mail.put("place:chat", "second")
@@ -138,7 +138,7 @@ def test_while_its_lease_runs_a_letter_in_doubt_holds_up_other_owners(
 
 
 def test_a_letter_in_doubt_is_listed_for_somebody_to_look_at_and_does_not_expire(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     store.mail.put("agent:ada", 1, expires_at=clock.now() + MINUTE)
     (letter,) = store.mail.claim("agent:ada", owner="o")

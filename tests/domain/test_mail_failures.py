@@ -4,7 +4,7 @@ import pytest
 
 from corral.api import Corral
 from corral.domain.mail.model import Letter, LetterState
-from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, SetClock
+from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Held, IllegalMove, Invalid, NotFound
 from tests.support.cases import each_case
 from tests.support.store import record, refuses, unchanged
@@ -18,7 +18,7 @@ def claim_one(store: Corral, box: str = "agent:ada", owner: str = "o") -> Letter
     return letter
 
 
-def fail_until_dead(store: Corral, clock: SetClock, box: str = "agent:ada") -> Letter:
+def fail_until_dead(store: Corral, clock: ManualClock, box: str = "agent:ada") -> Letter:
     """Fail a mailbox's one letter again and again, and give back what is left of it."""
     while True:
         letter = store.mail.fail(claim_one(store, box), "still no")
@@ -36,7 +36,7 @@ def notices(store: Corral, mailbox: str = "user:eve") -> list[dict[str, object]]
 
 @BOTH
 def test_a_failed_letter_is_due_again_after_a_pause_and_says_why(
-    store: Corral, clock: SetClock, box: str
+    store: Corral, clock: ManualClock, box: str
 ) -> None:
     store.mail.put(box, 1)
     failed = store.mail.fail(claim_one(store, box), "no route")
@@ -56,7 +56,7 @@ def test_a_failed_letter_is_due_again_after_a_pause_and_says_why(
 
 @BOTH
 def test_pauses_grow_along_the_ladder_and_the_sixth_failure_is_the_last(
-    store: Corral, clock: SetClock, box: str
+    store: Corral, clock: ManualClock, box: str
 ) -> None:
     store.mail.put(box, 1)
     pauses = []
@@ -73,7 +73,7 @@ def test_pauses_grow_along_the_ladder_and_the_sixth_failure_is_the_last(
 
 
 def test_the_ladder_and_the_limit_are_settings_of_the_project(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     store.settings.set("mail.max_attempts", 2, scope="project:prj_1")
     store.settings.set("mail.backoff_ms", [60_000], scope="project:prj_1")
@@ -87,7 +87,7 @@ def test_the_ladder_and_the_limit_are_settings_of_the_project(
     assert store.mail.fail(claim_one(store, "queue:two"), "no").state is LetterState.WAITING
 
 
-def test_the_last_rung_of_the_ladder_repeats(store: Corral, clock: SetClock) -> None:
+def test_the_last_rung_of_the_ladder_repeats(store: Corral, clock: ManualClock) -> None:
     store.settings.set("mail.max_attempts", 50)
     store.mail.put("agent:ada", 1)
     for _ in range(9):
@@ -97,14 +97,14 @@ def test_the_last_rung_of_the_ladder_repeats(store: Corral, clock: SetClock) -> 
     assert 80 * SECOND <= pause <= 88 * SECOND
 
 
-def test_failures_count_across_owners(store: Corral, clock: SetClock) -> None:
+def test_failures_count_across_owners(store: Corral, clock: ManualClock) -> None:
     store.settings.set("mail.max_attempts", 2)
     store.mail.put("agent:ada", 1)
     clock.at = store.mail.fail(claim_one(store, owner="a"), "no").due_at
     assert store.mail.fail(claim_one(store, owner="b"), "no").state is LetterState.DEAD
 
 
-def test_a_long_error_is_cut_and_an_empty_one_gets_words(store: Corral, clock: SetClock) -> None:
+def test_a_long_error_is_cut_and_an_empty_one_gets_words(store: Corral, clock: ManualClock) -> None:
     store.mail.put("agent:ada", 1)
     failed = store.mail.fail(claim_one(store), "é" * 100_000)
     assert failed.last_error == "é" * 8_192
@@ -131,7 +131,7 @@ def test_a_letter_is_failed_by_id_with_its_fence(store: Corral) -> None:
 # -- dead ------------------------------------------------------------------------------------
 
 
-def test_a_dead_letter_is_listed_and_given_to_nobody(store: Corral, clock: SetClock) -> None:
+def test_a_dead_letter_is_listed_and_given_to_nobody(store: Corral, clock: ManualClock) -> None:
     store.mail.put("agent:ada", 1)
     dead = fail_until_dead(store, clock)
     assert store.mail.dead().items == [dead]
@@ -139,7 +139,9 @@ def test_a_dead_letter_is_listed_and_given_to_nobody(store: Corral, clock: SetCl
     assert store.mail.claim("agent:ada", owner="o") == []
 
 
-def test_the_sender_of_a_dead_letter_is_told_exactly_once(store: Corral, clock: SetClock) -> None:
+def test_the_sender_of_a_dead_letter_is_told_exactly_once(
+    store: Corral, clock: ManualClock
+) -> None:
     store.mail.put("agent:ada", 1, key="k", sender="user:eve", project="prj_1")
     dead = fail_until_dead(store, clock)
     assert notices(store) == [
@@ -156,7 +158,7 @@ def test_the_sender_of_a_dead_letter_is_told_exactly_once(store: Corral, clock: 
     assert len(notices(store)) == 1
 
 
-def test_a_notice_has_no_sender_so_nothing_bounces(store: Corral, clock: SetClock) -> None:
+def test_a_notice_has_no_sender_so_nothing_bounces(store: Corral, clock: ManualClock) -> None:
     store.mail.put("agent:ada", 1, sender="user:eve")
     fail_until_dead(store, clock)
     fail_until_dead(store, clock, "user:eve")
@@ -164,7 +166,7 @@ def test_a_notice_has_no_sender_so_nothing_bounces(store: Corral, clock: SetCloc
     assert store.mail.list().items == []
 
 
-def test_nobody_is_told_of_a_letter_without_a_sender(store: Corral, clock: SetClock) -> None:
+def test_nobody_is_told_of_a_letter_without_a_sender(store: Corral, clock: ManualClock) -> None:
     store.mail.put("agent:ada", 1)
     fail_until_dead(store, clock)
     assert store.mail.list().items == []
@@ -172,7 +174,7 @@ def test_nobody_is_told_of_a_letter_without_a_sender(store: Corral, clock: SetCl
 
 @BOTH
 def test_a_letter_whose_owners_only_ever_go_silent_is_buried(
-    store: Corral, clock: SetClock, box: str
+    store: Corral, clock: ManualClock, box: str
 ) -> None:
     letter = store.mail.put(box, "poison", sender="user:eve")
     for attempt in range(1, 7):
@@ -181,12 +183,12 @@ def test_a_letter_whose_owners_only_ever_go_silent_is_buried(
     assert store.mail.claim(box, owner="o") == []
     buried = store.mail.get(letter.id)
     assert buried.state is LetterState.DEAD
-    assert buried.last_error == "its owners went silent, every time it was claimed"
+    assert buried.last_error == "every lease expired without an acknowledgement"
     assert [notice["undelivered"] for notice in notices(store)] == [letter.id]
 
 
 def test_behind_a_buried_letter_the_next_one_is_given_in_the_same_call(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     store.settings.set("mail.max_attempts", 1)
     store.mail.put("agent:ada", "poison")
@@ -196,7 +198,9 @@ def test_behind_a_buried_letter_the_next_one_is_given_in_the_same_call(
     assert claim_one(store).body == "fine"
 
 
-def test_a_poison_letter_met_by_ack_and_claim_is_buried_too(store: Corral, clock: SetClock) -> None:
+def test_a_poison_letter_met_by_ack_and_claim_is_buried_too(
+    store: Corral, clock: ManualClock
+) -> None:
     store.settings.set("mail.max_attempts", 1)
     store.mail.put("agent:ada", "first")
     store.mail.put("agent:ada", "poison")
@@ -210,7 +214,7 @@ def test_a_poison_letter_met_by_ack_and_claim_is_buried_too(store: Corral, clock
 
 
 def test_the_error_of_an_earlier_failure_is_kept_when_owners_go_silent_later(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     store.settings.set("mail.max_attempts", 2)
     store.mail.put("agent:ada", 1)
@@ -224,7 +228,9 @@ def test_the_error_of_an_earlier_failure_is_kept_when_owners_go_silent_later(
 # -- refusal ---------------------------------------------------------------------------------
 
 
-def test_a_refused_letter_ends_and_its_sender_is_told_why(store: Corral, clock: SetClock) -> None:
+def test_a_refused_letter_ends_and_its_sender_is_told_why(
+    store: Corral, clock: ManualClock
+) -> None:
     store.mail.put("agent:ada", 1, sender="user:eve")
     refused = store.mail.refuse(claim_one(store), "not my job")
     assert (refused.state, refused.last_error) == (LetterState.REFUSED, "not my job")
@@ -247,7 +253,7 @@ def test_a_refusal_needs_a_reason_that_can_be_kept(store: Corral, reason: str) -
 
 @BOTH
 def test_a_letter_that_nobody_took_in_time_expires_and_its_sender_is_told(
-    store: Corral, clock: SetClock, box: str
+    store: Corral, clock: ManualClock, box: str
 ) -> None:
     letter = store.mail.put(box, 1, sender="user:eve", expires_at=clock.now() + 10)
     clock.advance(9)
@@ -263,7 +269,7 @@ def test_a_letter_that_nobody_took_in_time_expires_and_its_sender_is_told(
 
 @BOTH
 def test_a_letter_past_its_time_is_given_to_nobody_even_before_a_sweep(
-    store: Corral, clock: SetClock, box: str
+    store: Corral, clock: ManualClock, box: str
 ) -> None:
     store.mail.put(box, "stale", sender="user:eve", expires_at=clock.now() + 10)
     store.mail.put(box, "fresh")
@@ -274,7 +280,7 @@ def test_a_letter_past_its_time_is_given_to_nobody_even_before_a_sweep(
 
 
 def test_a_letter_that_was_taken_in_time_does_not_expire_under_its_owner(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     store.mail.put("agent:ada", 1, expires_at=clock.now() + 10)
     letter = claim_one(store)
@@ -284,7 +290,7 @@ def test_a_letter_that_was_taken_in_time_does_not_expire_under_its_owner(
     assert store.mail.ack(letter).state is LetterState.DONE
 
 
-def test_a_sweep_ends_at_most_the_limit(store: Corral, clock: SetClock) -> None:
+def test_a_sweep_ends_at_most_the_limit(store: Corral, clock: ManualClock) -> None:
     for n in range(3):
         store.mail.put("agent:ada", n, expires_at=clock.now() + 10 - n)
     clock.advance(10)
@@ -297,7 +303,7 @@ def test_a_sweep_ends_at_most_the_limit(store: Corral, clock: SetClock) -> None:
 # -- second chances --------------------------------------------------------------------------
 
 
-def test_a_dead_letter_that_is_resent_begins_anew(store: Corral, clock: SetClock) -> None:
+def test_a_dead_letter_that_is_resent_begins_anew(store: Corral, clock: ManualClock) -> None:
     store.mail.put("agent:ada", 1)
     dead = fail_until_dead(store, clock)
     clock.advance(HOUR)
@@ -330,7 +336,7 @@ def test_whoever_gave_a_letter_up_has_no_say_in_it_any_more(store: Corral) -> No
 
 
 def test_a_resent_letter_that_dies_again_tells_its_sender_again(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     store.mail.put("agent:ada", 1, sender="user:eve")
     store.mail.resend(fail_until_dead(store, clock).id)
@@ -340,7 +346,7 @@ def test_a_resent_letter_that_dies_again_tells_its_sender_again(
 
 @BOTH
 def test_a_resent_letter_stands_at_the_end_of_the_line(
-    store: Corral, clock: SetClock, box: str
+    store: Corral, clock: ManualClock, box: str
 ) -> None:
     store.mail.put(box, "bad")
     bad = store.mail.refuse(claim_one(store, box), "no")
@@ -351,7 +357,7 @@ def test_a_resent_letter_stands_at_the_end_of_the_line(
 
 
 def test_an_expired_letter_that_is_resent_does_not_expire_again(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     store.mail.put("agent:ada", 1, expires_at=clock.now() + 10)
     clock.advance(10)
@@ -362,7 +368,7 @@ def test_an_expired_letter_that_is_resent_does_not_expire_again(
 
 
 def test_a_letter_that_is_dropped_ends_without_a_word_to_its_sender(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     store.mail.put("agent:ada", 1, sender="user:eve")
     dead = fail_until_dead(store, clock)

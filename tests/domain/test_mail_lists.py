@@ -6,7 +6,7 @@ import pytest
 
 from corral.api import Corral
 from corral.domain.mail.model import Letter
-from corral.kernel.clock import DAY, MINUTE, SECOND, SetClock
+from corral.kernel.clock import DAY, MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Invalid, NotFound
 from corral.kernel.pagination import encode_cursor
 from tests.support.cases import each_case
@@ -46,7 +46,7 @@ def test_letters_on_their_way_to_one_mailbox_are_listed_oldest_first(
 @pytest.mark.parametrize("limit", [1, 2, 50])
 @pytest.mark.parametrize("box", ["agent:a", None])
 def test_letters_on_their_way_are_listed_in_the_order_of_their_line(
-    store: Corral, clock: SetClock, limit: int, box: str | None
+    store: Corral, clock: ManualClock, limit: int, box: str | None
 ) -> None:
     store.mail.put("agent:a", "low", priority=-1)
     store.mail.put("agent:a", "tomorrow", due_at=clock.now() + DAY)
@@ -85,7 +85,7 @@ def test_what_ended_or_is_in_doubt_is_not_on_its_way(store: Corral, seven: list[
 
 @pytest.mark.parametrize("state", ["dead", "refused", "expired"])
 def test_letters_that_ended_badly_are_listed_newest_first(
-    store: Corral, clock: SetClock, state: str
+    store: Corral, clock: ManualClock, state: str
 ) -> None:
     store.settings.set("mail.max_attempts", 1)
     for n in range(5):
@@ -218,6 +218,7 @@ def test_a_letter_is_found_by_its_id_or_its_number(store: Corral, seven: list[Le
     with refuses(store, NotFound) as caught:
         store.mail.get("let_999")
     assert caught.value.details == {"kind": "letter", "id": "let_999"}
+    assert "`corral mail list`" in caught.value.message
 
 
 # -- when the next one is due ----------------------------------------------------------------
@@ -229,7 +230,7 @@ def test_an_empty_mailbox_has_no_next_moment(store: Corral) -> None:
         assert store.mail.next_due("agent:ada") is None
 
 
-def test_the_next_moment_is_that_of_the_letter_due_first(store: Corral, clock: SetClock) -> None:
+def test_the_next_moment_is_that_of_the_letter_due_first(store: Corral, clock: ManualClock) -> None:
     store.mail.put("agent:ada", 1, due_at=clock.now() + DAY, priority=9)
     store.mail.put("agent:ada", 2, due_at=clock.now() + MINUTE, priority=-9)
     store.mail.put("agent:ada", 3, due_at=clock.now() + 2 * MINUTE)
@@ -238,7 +239,7 @@ def test_the_next_moment_is_that_of_the_letter_due_first(store: Corral, clock: S
 
 @pytest.mark.parametrize("box", ["agent:ada", "queue:builds"])
 def test_the_next_moment_of_a_letter_that_is_out_is_the_end_of_its_lease(
-    store: Corral, clock: SetClock, box: str
+    store: Corral, clock: ManualClock, box: str
 ) -> None:
     store.mail.put(box, 1)
     (letter,) = store.mail.claim(box, owner="o", lease_ms=7 * SECOND)

@@ -1,25 +1,29 @@
 """`corral doctor` reports mailboxes whose letters no owner claims."""
 
 from corral.api import Corral
-from corral.kernel.clock import DAY, HOUR, MINUTE, SetClock
-from corral.services.store.health import stalled_mailboxes
+from corral.domain.mail.queries import list_stalled
+from corral.kernel.clock import DAY, HOUR, MINUTE, ManualClock
+from corral.services.store.health import check_mailboxes
 
 
 def stalled(store: Corral) -> list[str]:
-    return [each.mailbox for each in store.mail._stalled(before=store.now() - HOUR)]
+    return [
+        each.mailbox
+        for each in store._database.read(lambda tx: list_stalled(tx, before=store.now() - HOUR))
+    ]
 
 
 def test_a_mailbox_is_stalled_when_its_oldest_due_letter_is_not_claimed(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     for mailbox in ("user:ben", "queue:builds", "user:ann"):
         for number in range(3):
             store.mail.put(mailbox, number)
     store.mail.put("agent:later", 1, due_at=store.now() + DAY)
-    assert stalled_mailboxes(store).state == "ok"
+    assert check_mailboxes(store._database).state == "ok"
     clock.advance(HOUR + MINUTE)
     assert stalled(store) == ["queue:builds", "user:ann", "user:ben"]
-    found = stalled_mailboxes(store)
+    found = check_mailboxes(store._database)
     assert (found.state, "queue:builds" in found.message, "1h1m" in found.message) == (
         "warning",
         True,
@@ -28,10 +32,10 @@ def test_a_mailbox_is_stalled_when_its_oldest_due_letter_is_not_claimed(
     for mailbox in ("user:ben", "queue:builds", "user:ann"):
         for letter in store.mail.claim(mailbox, owner="o", limit=3):
             store.mail.ack(letter)
-    assert stalled_mailboxes(store).state == "ok"
+    assert check_mailboxes(store._database).state == "ok"
 
 
-def test_a_mailbox_that_is_worked_on_is_not_stalled(store: Corral, clock: SetClock) -> None:
+def test_a_mailbox_that_is_worked_on_is_not_stalled(store: Corral, clock: ManualClock) -> None:
     store.mail.put("user:ben", "long work", priority=5)
     store.mail.put("user:ben", "next")
     store.mail.claim("user:ben", owner="o", lease_ms=4 * HOUR)
@@ -42,7 +46,7 @@ def test_a_mailbox_that_is_worked_on_is_not_stalled(store: Corral, clock: SetClo
 
 
 def test_a_letter_between_two_attempts_is_not_stalled_but_one_nobody_retries_is(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     letter = store.mail.put("agent:ada", "work")
     clock.advance(2 * HOUR)
@@ -55,11 +59,11 @@ def test_a_letter_between_two_attempts_is_not_stalled_but_one_nobody_retries_is(
 
 
 def test_a_letter_for_later_does_not_hide_one_of_a_lower_priority(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     store.mail.put("user:ann", "tomorrow", priority=50, due_at=store.now() + DAY)
     store.mail.put("user:ann", "today")
     clock.advance(2 * HOUR)
     assert stalled(store) == ["user:ann"]
     store.settings.set("mail.stalled_ms", 3 * HOUR)
-    assert stalled_mailboxes(store).state == "ok"
+    assert check_mailboxes(store._database).state == "ok"

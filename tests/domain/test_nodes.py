@@ -8,14 +8,14 @@ import pytest
 from corral.api import Corral
 from corral.domain.nodes import ops
 from corral.domain.nodes.model import NodeState
-from corral.kernel.clock import DAY, MINUTE, SECOND, SetClock
+from corral.kernel.clock import DAY, MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Ambiguous, Held, IllegalMove, Invalid, NotFound
 from corral.kernel.pagination import encode_cursor
 from tests.support.cases import each_case
 from tests.support.store import record, refuses, rows, shared_length, walk
 
 
-def test_a_machine_joins_with_a_lease(store: Corral, clock: SetClock) -> None:
+def test_a_machine_joins_with_a_lease(store: Corral, clock: ManualClock) -> None:
     node = store.nodes.join("host", "boot-1", owner="d1", slots=4, labels=["gpu", "big", "gpu"])
     assert node.id.startswith("nod_")
     assert (node.name, node.boot_id, node.state) == ("host", "boot-1", NodeState.UP)
@@ -27,7 +27,7 @@ def test_a_machine_joins_with_a_lease(store: Corral, clock: SetClock) -> None:
 
 
 def test_the_same_boot_of_the_same_host_is_the_same_node_with_a_new_fence(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     first = store.nodes.join("host", "boot-1", owner="d1", slots=1)
     clock.advance(5)
@@ -73,7 +73,7 @@ def test_a_machine_that_cannot_be_one_is_refused(store: Corral, arguments: dict[
 # -- heartbeats ------------------------------------------------------------------------------
 
 
-def test_a_heartbeat_renews_the_lease_and_is_no_event(store: Corral, clock: SetClock) -> None:
+def test_a_heartbeat_renews_the_lease_and_is_no_event(store: Corral, clock: ManualClock) -> None:
     node = store.nodes.join("host", "boot", owner="d")
     clock.advance(10 * SECOND)
     renewed = store.nodes.heartbeat(node, lease_ms=20 * SECOND)
@@ -96,7 +96,7 @@ def test_the_heartbeat_of_a_daemon_that_was_replaced_is_refused(store: Corral) -
 
 
 def test_the_heartbeat_of_a_node_that_was_given_up_is_refused(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     node = store.nodes.join("host", "boot", owner="d")
     clock.advance(MINUTE)
@@ -107,7 +107,7 @@ def test_the_heartbeat_of_a_node_that_was_given_up_is_refused(
 
 
 def test_a_heartbeat_that_comes_late_still_counts_while_nobody_gave_the_node_up(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     node = store.nodes.join("host", "boot", owner="d")
     clock.advance(MINUTE)
@@ -125,7 +125,7 @@ def test_a_heartbeat_with_a_term_out_of_bounds_is_refused(store: Corral, lease_m
 # -- leaving and silence ---------------------------------------------------------------------
 
 
-def test_a_node_that_says_good_bye_is_not_lost_later(store: Corral, clock: SetClock) -> None:
+def test_a_node_that_says_good_bye_is_not_lost_later(store: Corral, clock: ManualClock) -> None:
     node = store.nodes.join("host", "boot", owner="d")
     assert store.nodes.leave(node).state is NodeState.LEFT
     clock.advance(DAY)
@@ -142,7 +142,9 @@ def test_a_daemon_that_was_replaced_cannot_say_good_bye_for_its_successor(store:
         store.nodes.leave(old)
 
 
-def test_silent_nodes_are_lost_once_their_lease_has_run_out(store: Corral, clock: SetClock) -> None:
+def test_silent_nodes_are_lost_once_their_lease_has_run_out(
+    store: Corral, clock: ManualClock
+) -> None:
     silent = store.nodes.join("silent", "boot", owner="d")
     alive = store.nodes.join("alive", "boot", owner="d", lease_ms=MINUTE)
     clock.advance(15 * SECOND - 1)
@@ -157,7 +159,7 @@ def test_silent_nodes_are_lost_once_their_lease_has_run_out(store: Corral, clock
 
 @pytest.mark.parametrize("how", ["leave", "lose"])
 def test_a_node_that_was_gone_joins_again_as_itself(
-    store: Corral, clock: SetClock, how: str
+    store: Corral, clock: ManualClock, how: str
 ) -> None:
     node = store.nodes.join("host", "boot", owner="d")
     if how == "leave":
@@ -169,7 +171,7 @@ def test_a_node_that_was_gone_joins_again_as_itself(
 
 
 def test_a_sweep_takes_at_most_the_limit_the_longest_silent_first(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     for n in (2, 0, 1):
         store.nodes.join(f"host{n}", "boot", owner="d", lease_ms=(n + 1) * SECOND)
@@ -181,7 +183,7 @@ def test_a_sweep_takes_at_most_the_limit_the_longest_silent_first(
 
 
 def test_a_heartbeat_that_commits_during_a_sweep_saves_its_node(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     node = store.nodes.join("host", "boot", owner="d")
     clock.advance(MINUTE)
@@ -215,7 +217,7 @@ def test_a_text_that_is_no_cursor_is_refused(store: Corral, cursor: str) -> None
         store.nodes.list(after=cursor)
 
 
-def test_an_id_may_be_shortened_to_what_is_unique(store: Corral, clock: SetClock) -> None:
+def test_an_id_may_be_shortened_to_what_is_unique(store: Corral, clock: ManualClock) -> None:
     first = store.nodes.join("a", "boot", owner="d")
     clock.advance(DAY)
     second = store.nodes.join("b", "boot", owner="d")
@@ -233,7 +235,7 @@ def test_an_id_may_be_shortened_to_what_is_unique(store: Corral, clock: SetClock
 # -- who leads -------------------------------------------------------------------------------
 
 
-def test_the_first_who_asks_leads(store: Corral, clock: SetClock) -> None:
+def test_the_first_who_asks_leads(store: Corral, clock: ManualClock) -> None:
     lead = store.nodes.take_lead("scheduler", owner="a")
     assert (lead.name, lead.owner, lead.fence) == ("scheduler", "a", 1)
     assert lead.lease_until == clock.now() + 15 * SECOND
@@ -247,7 +249,7 @@ def test_while_one_leads_another_is_refused_and_told_who_and_until_when(store: C
     assert store.nodes.take_lead("courier", owner="b").owner == "b"
 
 
-def test_the_one_who_leads_goes_on_with_the_same_fence(store: Corral, clock: SetClock) -> None:
+def test_the_one_who_leads_goes_on_with_the_same_fence(store: Corral, clock: ManualClock) -> None:
     store.nodes.take_lead("scheduler", owner="a")
     clock.advance(10 * SECOND)
     again = store.nodes.take_lead("scheduler", owner="a")
@@ -255,7 +257,7 @@ def test_the_one_who_leads_goes_on_with_the_same_fence(store: Corral, clock: Set
 
 
 def test_a_lead_that_ran_out_goes_to_whoever_asks_with_a_higher_fence(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     store.nodes.take_lead("scheduler", owner="a")
     clock.advance(15 * SECOND - 1)
@@ -318,7 +320,7 @@ def test_labels_of_a_node_come_back_as_a_list(store: Corral) -> None:
 
 
 def test_a_beat_renews_the_lease_and_takes_the_leads_that_nobody_has(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     mine = store.nodes.join("here", "boot", owner="d1")
     theirs = store.nodes.join("there", "boot", owner="d2")

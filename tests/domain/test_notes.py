@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from corral.api import Corral
-from corral.kernel.clock import DAY, SetClock
+from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from tests.support.cases import each_case
 from tests.support.prompts import quotes_in
@@ -62,7 +62,7 @@ def test_a_note_that_is_not_true_any_more_is_superseded_once(store: Corral) -> N
         store.notes.supersede(old.id, "use both")
 
 
-def test_a_note_expires_though_nobody_swept(store: Corral, clock: SetClock) -> None:
+def test_a_note_expires_though_nobody_swept(store: Corral, clock: ManualClock) -> None:
     store.notes.add("freeze until friday", ttl_ms=DAY)
     assert texts(store, "freeze")
     clock.advance(DAY)
@@ -80,7 +80,7 @@ def test_what_is_forgotten_is_gone_from_the_store_and_the_search(store: Corral) 
 
 
 def test_the_best_fit_comes_first_and_one_common_word_is_enough(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     for text in (
         "The deploy script needs a token",
@@ -96,7 +96,7 @@ def test_the_best_fit_comes_first_and_one_common_word_is_enough(
 
 
 def test_how_sure_and_how_new_a_note_is_counts_and_how_often_it_was_used_does_not(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     doubtful = store.notes.add("cache doubtful", confidence=10)
     old = store.notes.add("cache old")
@@ -151,7 +151,7 @@ def test_secrets_are_taken_out(store: Corral) -> None:
 
 
 def test_the_limit_really_holds_and_what_has_expired_does_not_count(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     store.settings.set("notes.max", 3)
     for n in range(2):
@@ -159,7 +159,7 @@ def test_the_limit_really_holds_and_what_has_expired_does_not_count(
     store.notes.add("soon over", ttl_ms=DAY)
     with refuses(store, Refused) as caught:
         store.notes.add("one more")
-    assert caught.value.details["reason"] == "too_many_notes"
+    assert "corral note forget" in caught.value.message
     store.notes.add("another text", key="k0")  # in the place of one: not one more
     clock.advance(DAY)
     store.notes.add("one more")
@@ -203,7 +203,7 @@ def test_a_deleted_project_is_remembered_no_more(store: Corral, tmp_path: Path) 
 
 
 def test_superseded_and_expired_notes_are_forgotten_in_time_and_current_ones_never(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     store.notes.add("old", key="k")
     current = store.notes.add("new", key="k")
@@ -216,7 +216,7 @@ def test_superseded_and_expired_notes_are_forgotten_in_time_and_current_ones_nev
 
 
 def test_what_has_expired_is_remembered_again_by_the_same_words(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     store.notes.add("the port is 8080", key="port", ttl_ms=DAY)
     clock.advance(DAY)

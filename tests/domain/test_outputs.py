@@ -8,9 +8,10 @@ from corral.adapters.output.seal import seal
 from corral.adapters.process import host
 from corral.api import Corral
 from corral.config import run_folder
-from corral.kernel.clock import DAY, MINUTE, SetClock
+from corral.domain.outputs import ops
+from corral.kernel.clock import DAY, MINUTE, ManualClock
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, NotFound, Refused
-from corral.kernel.exit_status import End
+from corral.kernel.exit_status import ExitStatus
 from tests.support.errors import because
 from tests.support.outputs import KEY, follow_all
 from tests.support.runs import add_run, running
@@ -60,7 +61,7 @@ def test_progress_is_told_without_an_event_and_only_while_it_is_open(store: Corr
         store.outputs.progress(RUN, -1)
 
 
-def test_sealing_packs_the_files_and_tells_the_store(store: Corral, clock: SetClock) -> None:
+def test_sealing_packs_the_files_and_tells_the_store(store: Corral, clock: ManualClock) -> None:
     folder = begun(store, b"token " + KEY + b"\nsecond\n")
     clock.advance(MINUTE)
     row = store.outputs.seal_folder(RUN)
@@ -72,7 +73,7 @@ def test_sealing_packs_the_files_and_tells_the_store(store: Corral, clock: SetCl
     assert store.outputs.index(RUN).sha256 == row.sha256
     assert store.outputs.open(RUN).lines(0, 5) == [b"token [redacted]", b"second"]
     assert rows(store, "SELECT count(*) FROM output_chunks") == [
-        (1 if store.outputs._database.keeps_output else 0,)
+        (1 if store.outputs._database.stores_output else 0,)
     ]
 
 
@@ -102,8 +103,8 @@ def test_what_a_shared_store_keeps_is_read_without_the_files(store: Corral) -> N
     store.outputs.seal_folder(RUN)
     for file in folder.iterdir():
         file.unlink()
-    if not store.outputs._database.keeps_output:
-        with pytest.raises(NotFound, check=because("files_missing")):
+    if not store.outputs._database.stores_output:
+        with pytest.raises(NotFound, match="files are missing"):
             store.outputs.open(RUN)
         assert store.outputs.seal_folder(RUN).state == "lost"
         return
@@ -123,7 +124,7 @@ def test_a_sealed_file_of_several_chunks_comes_back_whole(store: Corral) -> None
     data = os.urandom(2_500_000)
     folder = begun(store, data)
     store.outputs.seal_folder(RUN)
-    if store.outputs._database.keeps_output:
+    if store.outputs._database.stores_output:
         assert rows(store, "SELECT count(*) FROM output_chunks") == [(3,)]
         (folder / "output.zst").unlink()
     assert store.outputs.open(RUN).bytes(0, len(data)) == data
@@ -157,7 +158,8 @@ def test_an_output_that_is_not_there_says_what_is_left_to_do(store: Corral) -> N
     (folder / "output").rename(folder / "away")
     with refuses(store, NotFound) as refused:
         store.outputs.open(RUN)
-    assert refused.value.details["reason"] == "files_missing"
+    assert str(folder) in refused.value.message
+    assert f"`corral show {RUN}`" in refused.value.message
     (folder / "away").rename(folder / "output")
     store.outputs.seal_folder(RUN)
     with refuses(store, NotFound) as refused:
@@ -167,7 +169,7 @@ def test_an_output_that_is_not_there_says_what_is_left_to_do(store: Corral) -> N
     (folder / "output.zst").unlink()
     with refuses(store, NotFound) as refused:
         store.outputs.open(RUN)
-    assert refused.value.details["reason"] == "files_missing"
+    assert "its disk is gone. Its head and tail are stored: `corral db sql" in str(refused.value)
     store.outputs.delete(RUN)
     with refuses(store, NotFound) as refused:
         store.outputs.open(RUN)
@@ -218,8 +220,8 @@ def test_the_output_of_a_run_that_goes_on_is_not_deleted(store: Corral) -> None:
     run = running(store)
     with refuses(store, Conflict) as caught:
         store.outputs.delete(run.id)
-    assert caught.value.details["reason"] == "run_active"
-    store.runs.end(run, End(exit_code=0))
+    assert "Stop it first" in caught.value.message
+    store.runs.end(run, ExitStatus(exit_code=0))
     assert store.outputs.delete(run.id).state == "deleted"
 
 
@@ -240,7 +242,7 @@ def test_another_text_is_not_sealed_over_the_first(store: Corral, tmp_path: Path
         store.outputs.seal(RUN, seal(tmp_path))
 
 
-def test_deleting_removes_rows_files_and_log_and_says_so(store: Corral, clock: SetClock) -> None:
+def test_deleting_removes_rows_files_and_log_and_says_so(store: Corral, clock: ManualClock) -> None:
     folder = begun(store)
     store.outputs.log(RUN, "info", "hello")
     store.outputs.seal_folder(RUN)
@@ -265,7 +267,9 @@ def test_files_on_another_machine_wait_for_that_machine(store: Corral) -> None:
     store.outputs.delete(RUN)
     assert store.outputs.get(RUN).folder == "/srv/runs/run_1"
     assert store.outputs.forget(RUN) is False
-    assert [row.id for row in store.outputs._uncleared(host="far-away")] == [RUN]
+    assert [
+        row.id for row in store._database.read(lambda tx: ops.list_uncleared(tx, host="far-away"))
+    ] == [RUN]
 
 
 def test_no_folder_is_removed_that_is_not_the_runs_own(store: Corral, tmp_path: Path) -> None:
@@ -282,7 +286,7 @@ def test_no_folder_is_removed_that_is_not_the_runs_own(store: Corral, tmp_path: 
     assert (precious / "file").read_text() == "x"
 
 
-def test_old_outputs_are_deleted_by_their_retention(store: Corral, clock: SetClock) -> None:
+def test_old_outputs_are_deleted_by_their_retention(store: Corral, clock: ManualClock) -> None:
     old = begun(store)
     store.outputs.seal_folder(RUN)
     clock.advance(90 * DAY)
@@ -360,8 +364,8 @@ def test_a_run_without_an_output_is_erased_too(store: Corral) -> None:
     store.outputs.log(RUN, "info", "hello")
     begun(store, run="run_2")
     with store.transaction() as tx:
-        assert ops.erase(tx, RUN, "its run was deleted") is None
-        gone = ops.erase(tx, "run_2", "its run was deleted")
+        assert ops.delete_of_run(tx, RUN, "its run was deleted") is None
+        gone = ops.delete_of_run(tx, "run_2", "its run was deleted")
     assert gone is not None
     assert (gone.state, gone.reason) == ("deleted", "its run was deleted")
     assert store.outputs.log_lines(RUN).items == []

@@ -14,9 +14,9 @@ from corral import config
 from corral.adapters import process
 from corral.adapters.providers.facts import Used
 from corral.api import Corral
-from corral.db.write_fence import content
-from corral.domain.insights.project_scope import LEFT_OUT, OF_PROJECT
-from corral.kernel.clock import DAY, YEAR, SetClock
+from corral.db.write_fence import content_tables
+from corral.domain.insights.project_scope import EXCLUDED_TABLES, PROJECT_CONDITIONS
+from corral.kernel.clock import DAY, YEAR, ManualClock
 from corral.kernel.errors import Invalid, NotFound
 from corral.kernel.redaction_policy import Policy
 from tests.domain.test_store_verify import faults
@@ -91,18 +91,18 @@ def heron(store: Corral, tmp_path: Path) -> tuple[str, str]:
 
 
 def test_every_table_is_exported_or_left_out_for_a_reason() -> None:
-    assert {*OF_PROJECT} | {*LEFT_OUT} == {table.name for table in content()}
-    assert not {*OF_PROJECT} & {*LEFT_OUT}
+    assert {*PROJECT_CONDITIONS} | {*EXCLUDED_TABLES} == {table.name for table in content_tables()}
+    assert not {*PROJECT_CONDITIONS} & {*EXCLUDED_TABLES}
 
 
 def test_it_is_a_store_with_all_of_the_project(
-    store: Corral, clock: SetClock, heron: tuple[str, str], tmp_path: Path
+    store: Corral, clock: ManualClock, heron: tuple[str, str], tmp_path: Path
 ) -> None:
     project, run = heron
     with unchanged(store):
         made = store.projects.export(project, tmp_path / "heron.db")
     assert (made.project_id, made.outputs, made.outputs_missing) == (project, 1, 0)
-    for table, condition in OF_PROJECT.items():
+    for table, condition in PROJECT_CONDITIONS.items():
         if table not in ("totals", "output_chunks"):
             where = condition.format(project=project)
             counted = rows(store, f"SELECT count(*) FROM {table} WHERE {where}")[0][0]
@@ -113,7 +113,7 @@ def test_it_is_a_store_with_all_of_the_project(
     os.utime(sent, (0, 0))
     assert {*made.rows} >= {"turns", "edges", "reactions", "passages", "log_lines", "events"}
     with corral.open(Path(made.file), clock=clock) as copy:
-        for table in OF_PROJECT:
+        for table in PROJECT_CONDITIONS:
             assert rows(copy, f"SELECT count(*) FROM {table}") == [(made.rows.get(table, 0),)]
         assert [each.id for each in copy.projects.list().items] == [project]
         assert copy.runs.get(run) == store.runs.get(run)
@@ -211,7 +211,7 @@ def test_output_that_is_not_here_is_said_to_be_missing(
 
 
 def test_totals_of_charges_that_are_gone_go_along(
-    store: Corral, clock: SetClock, heron: tuple[str, str], tmp_path: Path
+    store: Corral, clock: ManualClock, heron: tuple[str, str], tmp_path: Path
 ) -> None:
     clock.advance(YEAR + DAY)
     store.charges.add(Used(model="m", input=1, cost_micros=1), project_id=heron[0])

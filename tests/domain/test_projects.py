@@ -7,7 +7,7 @@ import pytest
 
 from corral.api import Corral
 from corral.domain.projects.model import Project, ProjectState
-from corral.kernel.clock import HOUR, SetClock
+from corral.kernel.clock import HOUR, ManualClock
 from corral.kernel.errors import Ambiguous, IllegalMove, Invalid, NotFound
 from corral.kernel.pagination import encode_cursor
 from tests.support.cases import each_case
@@ -32,7 +32,7 @@ def several(store: Corral, tmp_path: Path, count: int) -> list[Project]:
 # -- register --------------------------------------------------------------------------------
 
 
-def test_a_directory_becomes_a_project(store: Corral, clock: SetClock, folder: Path) -> None:
+def test_a_directory_becomes_a_project(store: Corral, clock: ManualClock, folder: Path) -> None:
     made = store.projects.register(str(folder), command="claude", prompt="hello")
     assert made.id.startswith("prj_")
     assert (made.dir, made.name) == (os.path.realpath(folder), "shop")
@@ -53,7 +53,7 @@ def test_the_same_directory_is_the_same_project_and_nothing_is_written(
         assert store.projects.register(folder) == first
 
 
-def test_what_is_left_out_is_kept(store: Corral, clock: SetClock, folder: Path) -> None:
+def test_what_is_left_out_is_kept(store: Corral, clock: ManualClock, folder: Path) -> None:
     first = store.projects.register(folder, command="claude", prompt="hello")
     clock.advance(5)
     second = store.projects.register(folder, command="codex")
@@ -166,7 +166,7 @@ def test_a_project_whose_directory_is_gone_is_still_known(store: Corral, folder:
 
 
 def test_an_id_may_be_shortened_to_what_is_unique(
-    store: Corral, clock: SetClock, tmp_path: Path
+    store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     first = several(store, tmp_path, 1)[0]
     clock.advance(HOUR)
@@ -206,7 +206,7 @@ def test_an_unknown_id_is_not_found_and_a_wrong_one_refused(
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 50])
 def test_the_last_run_comes_first_and_the_never_run_last(
-    store: Corral, clock: SetClock, tmp_path: Path, limit: int
+    store: Corral, clock: ManualClock, tmp_path: Path, limit: int
 ) -> None:
     made = several(store, tmp_path, 5)
     for n in (3, 1):
@@ -225,7 +225,7 @@ def test_projects_that_ran_at_the_same_moment_are_all_listed(store: Corral, tmp_
 
 
 def test_a_project_registered_between_two_pages_disturbs_nothing(
-    store: Corral, clock: SetClock, tmp_path: Path
+    store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     made = several(store, tmp_path, 5)
     found = walk(store.projects.list, between=lambda: store.projects.touch(made[4].id))
@@ -252,7 +252,7 @@ def test_a_text_that_is_no_cursor_is_refused(store: Corral, cursor: str) -> None
 
 
 def test_a_touch_notes_that_something_runs_now(
-    store: Corral, clock: SetClock, folder: Path
+    store: Corral, clock: ManualClock, folder: Path
 ) -> None:
     made = store.projects.register(folder)
     clock.advance(7)
@@ -262,7 +262,7 @@ def test_a_touch_notes_that_something_runs_now(
 
 
 def test_a_touch_that_comes_late_does_not_turn_time_back(
-    store: Corral, clock: SetClock, folder: Path
+    store: Corral, clock: ManualClock, folder: Path
 ) -> None:
     made = store.projects.register(folder)
     last = store.projects.touch(made.id).last_run_at
@@ -271,7 +271,7 @@ def test_a_touch_that_comes_late_does_not_turn_time_back(
 
 
 def test_a_project_gets_another_name_and_keeps_the_rest(
-    store: Corral, clock: SetClock, folder: Path
+    store: Corral, clock: ManualClock, folder: Path
 ) -> None:
     made = store.projects.register(folder, command="c")
     clock.advance(1)

@@ -9,7 +9,7 @@ import pytest
 import corral
 from corral.api import Corral
 from corral.domain.runs.model import Run
-from corral.kernel.clock import SECOND, SetClock
+from corral.kernel.clock import SECOND, ManualClock
 from corral.kernel.errors import Refused
 from tests.support.channels import Chat, Runner
 from tests.support.prompts import quotes_in, texts_in
@@ -76,7 +76,7 @@ def test_a_key_of_an_agent_does_not_take_the_place_of_a_later_message(team: Team
 
 
 @pytest.mark.parametrize("body", [{"text": "delete all"}, "delete all"])
-def test_a_timer_of_an_agent_is_signed_by_it(team: Team, clock: SetClock, body: object) -> None:
+def test_a_timer_of_an_agent_is_signed_by_it(team: Team, clock: ManualClock, body: object) -> None:
     with team.inside() as inside:
         inside.timers.set(team.mailbox, body, delay_ms=5 * SECOND)
     clock.advance(6 * SECOND)
@@ -86,7 +86,9 @@ def test_a_timer_of_an_agent_is_signed_by_it(team: Team, clock: SetClock, body: 
 
 
 @pytest.mark.parametrize("body", [{"text": "delete all"}, "delete all"])
-def test_a_schedule_of_an_agent_is_signed_by_it(team: Team, clock: SetClock, body: object) -> None:
+def test_a_schedule_of_an_agent_is_signed_by_it(
+    team: Team, clock: ManualClock, body: object
+) -> None:
     with team.inside() as inside:
         inside.schedules.create(team.mailbox, body, every_ms=60 * SECOND)
     clock.advance(61 * SECOND)
@@ -103,7 +105,7 @@ def test_a_copy_of_a_scheduled_letter_is_shown_by_its_signature(team: Team) -> N
     assert '"agent:mallory"' in quote.source
 
 
-def test_an_agent_does_not_rewrite_the_task_of_a_person(team: Team, clock: SetClock) -> None:
+def test_an_agent_does_not_rewrite_the_task_of_a_person(team: Team, clock: ManualClock) -> None:
     made = team.store.schedules.task("ada", "water the plants", every_ms=60 * SECOND)
     with team.inside() as inside, pytest.raises(Refused):
         inside.schedules.edit(made.id, body={"text": "delete all"})

@@ -11,9 +11,9 @@ from corral import config
 from corral.adapters import history, leftovers, worktrees
 from corral.api import Corral
 from corral.domain.races.model import Race
-from corral.kernel.clock import DAY, SetClock
+from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.errors import Refused
-from corral.services.races.folders import keep_commit, make_folder, races_folder
+from corral.services.races.paths import create_race_folder, pin_commit, races_folder
 from tests.support.errors import because
 from tests.support.raced import BAD, Raced
 from tests.support.repositories import git
@@ -26,7 +26,7 @@ def raced(store: Corral) -> Raced:
 
 def orphan(raced: Raced, race: Race, name: str, *, days: int = 31, **files: str) -> Path:
     """A worktree with files in no commit, which nobody has touched for so many days."""
-    make_folder(raced.store._database, race)
+    create_race_folder(raced.store._database, race)
     folder = races_folder() / race.id / name
     worktrees.make(str(raced.repository), str(folder), f"corral/{name}")
     for file, text in files.items():
@@ -108,7 +108,7 @@ def test_another_stores_worktrees_are_no_orphans_of_this_one(
         theirs = Raced(other, config.home() / "other", worktrees=races_folder())
         race = theirs.start("ada")
         (attempt,) = race.latest.attempts
-        make_folder(other._database, race)
+        create_race_folder(other._database, race)
         worktrees.make(str(theirs.repository), attempt.worktree, attempt.branch)
         untouched(store, Path(attempt.worktree), 400)
         # A race of this store in the same repository, which so is known to it.
@@ -134,7 +134,7 @@ def test_a_removal_that_a_crash_cut_short_is_shown_and_finished(
     store: Corral, raced: Raced
 ) -> None:
     race = raced.start("ada")
-    make_folder(store._database, race)
+    create_race_folder(store._database, race)
     cut = races_folder() / race.id / f"{leftovers.REMOVED}1"
     cut.mkdir()
     (cut / "half").write_text("of it")
@@ -149,7 +149,7 @@ def test_a_removal_that_a_crash_cut_short_is_shown_and_finished(
 def test_the_worktree_of_an_attempt_is_no_orphan_however_old(store: Corral, raced: Raced) -> None:
     race = raced.start("ada")
     (attempt,) = race.latest.attempts
-    make_folder(store._database, race)
+    create_race_folder(store._database, race)
     folder = Path(attempt.worktree)
     worktrees.make(str(raced.repository), str(folder), attempt.branch)
     untouched(store, folder, 400)
@@ -179,7 +179,7 @@ def test_a_choice_that_is_refused_has_nothing_kept(store: Corral, raced: Raced) 
 
 
 def test_what_is_kept_for_a_race_goes_with_the_race_where_others_have_it(
-    store: Corral, raced: Raced, clock: SetClock
+    store: Corral, raced: Raced, clock: ManualClock
 ) -> None:
     merged, alone = raced.start("ada"), raced.start("ada")
     for race in (merged, alone):
@@ -198,7 +198,7 @@ def test_what_is_kept_for_a_race_goes_with_the_race_where_others_have_it(
     listed = {each.race_id: each for each in store.races.clean(orphans=True)}
     assert (listed[merged.id].action, listed[alone.id].action) == ("remove", "keep")
     assert (listed[alone.id].unmerged, kept(raced)) == (1, {merged.id, alone.id})
-    assert "makes a branch of them" in listed[alone.id].reason
+    assert "git branch NAME" in listed[alone.id].reason
     (gone,) = store.races.reclaim()
     assert (gone.race_id, gone.action) == (merged.id, "removed")
     assert kept(raced) == {alone.id}, "nobody else has what that one made"
@@ -215,7 +215,7 @@ def test_what_another_store_has_kept_is_left_to_it(
 ) -> None:
     with corral.open(f"sqlite:///{tmp_path}/other.db", actor="user:other") as other:
         race = Raced(other, config.home() / "other", worktrees=races_folder()).start("ada")
-        keep_commit(other._database, race, "1-1", "main")
+        pin_commit(other._database, race, "1-1", "main")
         assert store.races.reclaim() == []
         assert history.kept(race.repository, race.id) == [f"{race.id}/1-1"]
 

@@ -9,8 +9,8 @@ from corral.adapters import process
 from corral.api import Corral
 from corral.domain.races.model import Race
 from corral.kernel.clock import DAY
-from corral.kernel.exit_status import End
-from corral.services.races.folders import pool_folder
+from corral.kernel.exit_status import ExitStatus
+from corral.services.races.paths import pool_folder
 from tests.support.racing import attempts, make_repository, tree_of
 from tests.support.runs import held, without_keepers
 
@@ -36,7 +36,7 @@ def decided(store: Corral, repository: Path, inside: str | None = None) -> Race:
             make_repository(Path(attempt.worktree) / inside)
         keeper = held(number, host=process.host())
         run = store.runs.launch(store.runs.start(attempt.run_id or "", keeper))
-        store.runs.end(run, End(exit_code=0))
+        store.runs.end(run, ExitStatus(exit_code=0))
     store.races.advance(race.id)
     store.races.select(race.id, "1")
     store.races.merge(race.id)

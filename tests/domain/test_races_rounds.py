@@ -11,10 +11,18 @@ from corral.api import Corral
 from corral.db.statement import Statement
 from corral.db.tx import Tx
 from corral.domain.races import driver, ops
-from corral.domain.races.model import Attempt, Check, Entry, Plan, Race, Round, Tally
+from corral.domain.races.model import (
+    Attempt,
+    AttemptSpec,
+    CheckResult,
+    CheckTally,
+    Race,
+    RacePlan,
+    Round,
+)
 from corral.domain.runs.model import Run
 from corral.errors import Conflict, Held, IllegalMove, Invalid, NotFound, Refused
-from corral.kernel.clock import MINUTE, SetClock
+from corral.kernel.clock import MINUTE, ManualClock
 from tests.support.cases import each_case
 from tests.support.errors import because
 from tests.support.racing import attempts, states
@@ -31,8 +39,8 @@ def begin(store: Corral, tmp_path: Path, count: int = 2, **plan: Any) -> Race:
         return ops.start(
             tx,
             "Do it\nin some way",
-            [Entry("ada", None)] * count,
-            Plan(**plan),
+            [AttemptSpec("ada", None)] * count,
+            RacePlan(**plan),
             project=project,
             repository=str(tmp_path),
             inside="",
@@ -50,18 +58,18 @@ def write(store: Corral, act: Any) -> Any:
 
 
 def hold(store: Corral, race: Race, owner: str = "driver:me") -> Round:
-    return write(store, lambda tx: driver.take(tx, race.latest.id, owner))
+    return write(store, lambda tx: driver.acquire_round(tx, race.latest.id, owner))
 
 
 def go(store: Corral, held: Round, attempt: Attempt) -> Run:
     """An attempt whose run is going."""
     run = running(store)
-    write(store, lambda tx: driver.started(tx, held, attempt, run, port=20_000, sandbox=None))
+    write(store, lambda tx: driver.mark_started(tx, held, attempt, run, port=20_000, sandbox=None))
     return run
 
 
 def end(
-    store: Corral, held: Round, attempt: Attempt, *codes: int, tests: Tally | None = None
+    store: Corral, held: Round, attempt: Attempt, *codes: int, tests: CheckTally | None = None
 ) -> None:
     """An attempt that ended well, with these exit codes of its checks."""
     go(store, held, attempt)
@@ -70,15 +78,17 @@ def end(
     current = next(each for each in attempts(now) if each.id == attempt.id)
     with store.transaction() as tx:
         tx.run(_SET_RUN, run_id=run.id, id=current.id)
-        driver.end_of_run(tx, run)
-        driver.committed(tx, held, current, f"{attempt.number}" * 40, files=1, added=3, removed=1)
-        checks = [Check(f"check {code}", code, 5, tests=tests) for code in codes]
+        driver.record_run_end(tx, run)
+        driver.record_commit(
+            tx, held, current, f"{attempt.number}" * 40, files=1, added=3, removed=1
+        )
+        checks = [CheckResult(f"check {code}", code, 5, tests=tests) for code in codes]
         passed = all(code == 0 for code in codes) if codes else None
-        driver.checked(tx, held, current, checks, passed=passed, tree=None)
+        driver.record_checks(tx, held, current, checks, passed=passed, tree=None)
 
 
 def settle(store: Corral, race: Race, held: Round) -> Race:
-    write(store, lambda tx: driver.settle(tx, store.races.get(race.id), held))
+    write(store, lambda tx: driver.settle_round(tx, store.races.get(race.id), held))
     return store.races.get(race.id)
 
 
@@ -101,7 +111,7 @@ def test_a_race_has_numbered_rounds_and_attempts_each_in_a_place_of_its_own(
 def test_more_attempts_than_the_setting_allows_are_refused_and_nothing_is_left(
     store: Corral, tmp_path: Path
 ) -> None:
-    with pytest.raises(Refused, check=because("too_many_attempts")):
+    with pytest.raises(Refused, match=r"races\.max_attempts"):
         begin(store, tmp_path, 5)
     assert store.races.list().items == []
     store.settings.set("races.max_attempts", 6)
@@ -115,7 +125,7 @@ def test_a_round_is_selecting_when_all_are_over_and_one_can_win(
     held = hold(store, race)
     end(store, held, attempts(race)[0], 0)
     assert settle(store, race, held).latest.state == "running"
-    write(store, lambda tx: driver.failed(tx, held, attempts(race)[1], "no such agent"))
+    write(store, lambda tx: driver.mark_failed(tx, held, attempts(race)[1], "no such agent"))
     race = settle(store, race, held)
     assert (race.latest.state, states(race)) == ("selecting", ["completed", "failed"])
     (letter,) = store.mail.list(mailbox="user:tester").items
@@ -131,24 +141,24 @@ def test_a_round_in_which_none_passed_its_gates_has_failed_and_a_person_may_over
     end(store, held, attempts(race)[1], 124)
     race = settle(store, race, held)
     assert race.latest.state == "failed"
-    with pytest.raises(Refused, check=because("no_winner")):
+    with pytest.raises(Refused, match=f"No attempt passed.*race retry {race.id}"):
         store.races.merge(race.id)
     with pytest.raises(Refused, check=because("checks_failed")):
         store.races._select(race.id, "1")
     with pytest.raises(IllegalMove):
         store._database.write(lambda tx: _select_verb(tx, race.latest.id))
     with pytest.raises(Refused, check=because("person_required")):
-        store.acting_as("agent:ada").races._select(race.id, "1", overrule=True)
+        store.as_actor("agent:ada").races._select(race.id, "1", overrule=True)
     race = store.races._select(race.id, "1", overrule=True, reason="the check is wrong")
     assert (race.latest.state, race.latest.winner_id) == ("completed", attempts(race)[0].id)
     assert attempts(race)[0].state == "completed", "to win does not hide how it ended"
 
 
 def _select_verb(tx: Tx, id: str) -> None:
-    from corral.db.transitions import move
+    from corral.db.transitions import transition
     from corral.domain.races import sql
 
-    move(tx, sql.ROUNDS, "select", id)
+    transition(tx, sql.ROUNDS, "select", id)
 
 
 def test_a_second_choice_needs_a_person_to_overrule_and_both_are_kept(
@@ -160,10 +170,10 @@ def test_a_second_choice_needs_a_person_to_overrule_and_both_are_kept(
         end(store, held, attempt, 0)
     race = settle(store, race, held)
     store.races._select(race.id, "1")
-    with pytest.raises(IllegalMove, check=because("already_decided")) as refused:
+    with pytest.raises(IllegalMove, match=r"has a winner.*race next.*--overrule") as refused:
         store.races._select(race.id, "2")
     assert "overrule" in refused.value.details["allowed"]
-    with pytest.raises(NotFound, check=because("unknown_attempt")):
+    with pytest.raises(NotFound, match=r"No attempt matches .*in round 1"):
         store.races._select(race.id, "9")
     race = store.races._select(race.id, "2", overrule=True, reason="looked again")
     assert race.latest.winner_id == attempts(race)[1].id
@@ -176,9 +186,11 @@ def test_the_next_round_needs_a_decided_one_and_may_go_back(store: Corral, tmp_p
 
     def next_round(**how: Any) -> Race:
         with store.transaction() as tx:
-            return ops.next_round(tx, race.id, [Entry("ada", None)], folder="/srv/races", **how)
+            return ops.next_round(
+                tx, race.id, [AttemptSpec("ada", None)], folder="/srv/races", **how
+            )
 
-    with pytest.raises(Conflict, check=because("round_open")):
+    with pytest.raises(Conflict, match=r"is running\. Wait for it \(`corral race wait"):
         next_round()
     for attempt in attempts(race):
         end(store, held, attempt)
@@ -198,7 +210,7 @@ def test_the_next_round_needs_a_decided_one_and_may_go_back(store: Corral, tmp_p
 
 
 def test_whoever_drives_a_round_holds_it_and_a_late_one_is_refused(
-    store: Corral, tmp_path: Path, clock: SetClock
+    store: Corral, tmp_path: Path, clock: ManualClock
 ) -> None:
     race = begin(store, tmp_path)
     first = hold(store, race, "driver:one")
@@ -208,14 +220,15 @@ def test_whoever_drives_a_round_holds_it_and_a_late_one_is_refused(
     second = hold(store, race, "driver:two")
     assert second.fence == first.fence + 1
     with pytest.raises(Held):
-        write(store, lambda tx: driver.failed(tx, first, attempts(race)[0], "late"))
+        write(store, lambda tx: driver.mark_failed(tx, first, attempts(race)[0], "late"))
     assert states(store.races.get(race.id)) == ["preparing", "preparing"]
-    write(store, lambda tx: driver.give_back(tx, second))
+    write(store, lambda tx: driver.release_round(tx, second))
     gone = hold(store, race, "driver:three")
     with pytest.raises(Held):
         hold(store, race, "driver:four")
     taken = write(
-        store, lambda tx: driver.take(tx, race.latest.id, "driver:four", gone="driver:three")
+        store,
+        lambda tx: driver.acquire_round(tx, race.latest.id, "driver:four", gone="driver:three"),
     )
     assert taken.fence == gone.fence + 1, "one that is known to be dead is not waited for"
 
@@ -223,16 +236,18 @@ def test_whoever_drives_a_round_holds_it_and_a_late_one_is_refused(
 def test_a_run_that_ends_otherwise_than_well_ends_its_attempt(
     store: Corral, tmp_path: Path
 ) -> None:
-    from corral.kernel.exit_status import End
+    from corral.kernel.exit_status import ExitStatus
 
     race = begin(store, tmp_path, 2)
     held = hold(store, race)
-    for attempt, how in zip(attempts(race), (End(exit_code=7), End(exit_code=0)), strict=True):
+    for attempt, how in zip(
+        attempts(race), (ExitStatus(exit_code=7), ExitStatus(exit_code=0)), strict=True
+    ):
         run = ended(store, how)
         with store.transaction() as tx:
-            driver.started(tx, held, attempt, run, port=None, sandbox=None)
-            driver.end_of_run(tx, run)
-            assert driver.end_of_run(tx, run) is None, "saying it twice does no harm"
+            driver.mark_started(tx, held, attempt, run, port=None, sandbox=None)
+            driver.record_run_end(tx, run)
+            assert driver.record_run_end(tx, run) is None, "saying it twice does no harm"
     race = store.races.get(race.id)
     assert states(race) == ["failed", "checking"]
     assert "failed with 7" in (attempts(race)[0].reason or "")
@@ -302,16 +317,15 @@ def test_who_wins_is_told_with_bounds(store: Corral, tmp_path: Path) -> None:
 
 
 def test_a_race_that_is_long_over_is_forgotten_once_its_worktrees_are_gone(
-    store: Corral, tmp_path: Path, clock: SetClock
+    store: Corral, tmp_path: Path, clock: ManualClock
 ) -> None:
-    from corral.domain.races import selection
 
     race = begin(store, tmp_path)
     store.races._abandon(race.id)
     clock.advance(400 * 24 * 60 * MINUTE)
     store.db.prune()
     assert store.races.get(race.id).id == race.id, "its worktrees must stay known"
-    write(store, lambda tx: selection.set_cleaned(tx, [each.id for each in attempts(race)]))
+    write(store, lambda tx: ops.mark_cleaned(tx, [each.id for each in attempts(race)]))
     store.db.prune()
     with pytest.raises(NotFound):
         store.races.get(race.id)

@@ -7,8 +7,8 @@ import pytest
 
 from corral.adapters.channels.contract import Attached, Incoming, Kind
 from corral.api import Corral
-from corral.domain.host_requests.model import Request
-from corral.kernel.clock import DAY, MINUTE, SetClock
+from corral.domain.host_requests.model import HostRequest
+from corral.kernel.clock import DAY, MINUTE, ManualClock
 from corral.kernel.errors import Invalid, NotFound, Refused
 from tests.support.cases import each_case
 from tests.support.channels import Chat, Runner
@@ -24,7 +24,7 @@ def ada(store: Corral) -> str:
     return store.agents.create("ada", provider="scripted", model="small").name
 
 
-def decided(store: Corral, request: Request, answer: str, by: str = "user:ann") -> Request:
+def decided(store: Corral, request: HostRequest, answer: str, by: str = "user:ann") -> HostRequest:
     store.questions.answer(str(request.question_id), answer, by=by)
     store.gateway.look_after()
     return store.requests.get(request.id)
@@ -57,7 +57,7 @@ def test_nothing_is_done_because_an_agent_asks_until_somebody_says_yes(
 
 
 def test_a_no_and_silence_are_no_and_the_agent_is_told(
-    store: Corral, ada: str, clock: SetClock
+    store: Corral, ada: str, clock: ManualClock
 ) -> None:
     refused = decided(store, store.requests.ask(ada, "create_agent", HELPER), "no")
     assert (refused.state, refused.decided_by) == ("refused", "user:ann")
@@ -84,7 +84,7 @@ def test_a_grant_for_the_action_allows_it_and_a_denial_forbids_it(store: Corral,
     store.agents.grant(ada, "host:*", allow=False)
     with refuses(store, Refused) as caught:
         store.requests.ask(ada, "create_agent", {**HELPER, "name": "help-2"})
-    assert caught.value.details["reason"] == "denied_by_rule"
+    assert "A denied tool forbids ada to create the agent help-2." in str(caught.value)
 
 
 def test_a_grant_for_the_host_does_not_narrow_the_agents_own_tools(store: Corral, ada: str) -> None:
@@ -95,7 +95,7 @@ def test_a_grant_for_the_host_does_not_narrow_the_agents_own_tools(store: Corral
 def test_what_holds_is_looked_at_again_when_it_is_done(store: Corral, ada: str) -> None:
     asked = store.requests.ask(ada, "create_agent", HELPER)
     store.agents.grant(ada, "host:create_agent", allow=False)
-    assert decided(store, asked, "yes").reason == "a rule forbids it"
+    assert decided(store, asked, "yes").reason == "a denied tool forbids it"
     store.agents.revoke(ada, "host:create_agent")
     again = store.requests.ask(ada, "create_agent", HELPER)
     store.agents.retire(ada)
@@ -109,7 +109,7 @@ def test_what_cannot_be_done_any_more_has_failed_and_nothing_is_half_done(
     store.agents.create("helper", command="cat")
     failed = decided(store, asked, "yes")
     assert failed.state == "failed"
-    assert "helper" in str(failed.reason)
+    assert "An agent helper exists already" in str(failed.reason)
     assert told(store)[0]["state"] == "failed"
     assert store.agents.get("helper").command == "cat"
 
@@ -118,7 +118,7 @@ def test_what_was_shown_is_what_is_done_or_nothing_is(store: Corral, ada: str) -
     asked = store.requests.ask(ada, "create_agent", HELPER)
     store.agents.edit(ada, command="rm -r /")
     failed = decided(store, asked, "yes")
-    assert (failed.state, bool(failed.reason)) == ("failed", True)
+    assert (failed.state, "differs from the approved one" in str(failed.reason)) == ("failed", True)
 
 
 def test_where_two_must_allow_it_one_is_not_enough(store: Corral, ada: str) -> None:
@@ -198,7 +198,7 @@ def test_a_request_is_taken_back_and_its_question_with_it(store: Corral, ada: st
 
 
 def test_a_task_that_is_allowed_wakes_the_agent_where_it_is_answered(
-    store: Corral, ada: str, clock: SetClock
+    store: Corral, ada: str, clock: ManualClock
 ) -> None:
     chat = Chat(store)
     runner = Runner(store)
@@ -208,7 +208,7 @@ def test_a_task_that_is_allowed_wakes_the_agent_where_it_is_answered(
     run = runner.begin()
     wish = {"text": "Remind ann.", "cron": "0 9 * * *", "script": "./due.sh"}
     asked = store.requests.ask(ada, "schedule_task", wish, run=run.id, session=route.session_id)
-    assert "this is run on the host:\n./due.sh" in asked.effect
+    assert "run this script on the host first:\n./due.sh" in asked.effect
     done = decided(store, asked, "yes")
     task = store.schedules.get(str((done.result or {})["task"]))
     assert (task.mailbox, task.script) == (f"session:{route.session_id}", "./due.sh")
@@ -266,7 +266,7 @@ def test_an_agent_that_asks_for_a_secret_learns_only_that_it_is_there(
     store.secrets.keep("mail-token", SECRET, where="file")
     store.gateway.look_after()
     (letter,) = told(store)
-    assert letter["text"] == "The secret mail-token is there now, for what is started with it."
+    assert letter["text"] == "The secret mail-token is available to new runs."
     assert store.questions.get(question.id).state == "withdrawn"
     assert SECRET not in str(contents(store))
     assert store.secrets.resolve("mail-token") == SECRET
@@ -279,7 +279,7 @@ def test_a_secret_that_nobody_wants_to_give_is_refused(store: Corral, ada: str) 
     assert told(store)[0]["state"] == "refused"
 
 
-def secret_card(store: Corral, ada: str, **said: Any) -> tuple[Chat, Request]:
+def secret_card(store: Corral, ada: str, **said: Any) -> tuple[Chat, HostRequest]:
     """A chat in which a card asks for a secret."""
     chat = Chat(store)
     store.wirings.add(ada, channel="fake")
@@ -307,7 +307,7 @@ def test_a_secret_that_is_typed_into_the_chat_is_kept_nowhere_and_that_is_said(
     store: Corral, ada: str, typed: dict[str, Any], tmp_path: Any
 ) -> None:
     chat, asked = secret_card(store, ada, direct=True)
-    assert "Never type it into a chat." in "".join(chat.platform.words())
+    assert "Never type a secret into a chat." in "".join(chat.platform.words())
     if typed.get("reply_to"):
         typed = {**typed, "reply_to": chat.platform.ids[-1]}
     if typed.get("question"):
@@ -317,7 +317,7 @@ def test_a_secret_that_is_typed_into_the_chat_is_kept_nowhere_and_that_is_said(
     assert SECRET not in str(contents(store))
     assert said.data.get("files") is None
     chat.deliver()
-    assert "nothing of it was kept" in "".join(chat.platform.words())
+    assert "it was not stored" in "".join(chat.platform.words())
     assert store.requests.get(asked.id).state == "waiting"
 
 
@@ -389,11 +389,11 @@ def test_a_card_shows_all_that_will_be_done_in_pieces_before_it_when_it_is_long(
     assert "AND THEN DELETE EVERYTHING" in " ".join(shown[:-1])
     assert "\u202e" not in "".join(shown)
     assert "\x1b" not in "".join(shown)
-    assert shown[-1].startswith(f"To what is said above ({asked.question_id})")
+    assert shown[-1].startswith(f"Answer the question above ({asked.question_id})")
 
 
 def test_a_run_that_still_goes_does_not_keep_its_request_from_being_done(
-    store: Corral, ada: str, clock: SetClock
+    store: Corral, ada: str, clock: ManualClock
 ) -> None:
     chat = Chat(store)
     store.wirings.add(ada, channel="fake")

@@ -8,7 +8,7 @@ import corral
 from corral.adapters import process
 from corral.api import Corral
 from corral.domain.runs.model import RunState
-from corral.kernel.exit_status import End
+from corral.kernel.exit_status import ExitStatus
 from tests.domain.test_runs_recovery import GONE, here, identity, note_exit
 from tests.support.runs import held, queued, without_keepers
 from tests.support.threads import race
@@ -23,13 +23,13 @@ def _no_keepers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("end", "reason"),
     [
-        (End(exit_code=5), "exit code 5"),
-        (End(signal=9), "signal 9"),
+        (ExitStatus(exit_code=5), "exit code 5"),
+        (ExitStatus(signal=9), "signal 9"),
         (None, "gone"),
     ],
 )
 def test_a_run_with_attempts_left_is_put_back_in_line(
-    store: Corral, end: End | None, reason: str
+    store: Corral, end: ExitStatus | None, reason: str
 ) -> None:
     run = here(store, restarts=1)
     if end is not None:
@@ -55,7 +55,7 @@ def test_the_last_attempt_is_the_last(store: Corral) -> None:
 
 def test_what_ended_well_does_not_go_on(store: Corral) -> None:
     run = here(store, restarts=3)
-    note_exit(run, End(exit_code=0))
+    note_exit(run, ExitStatus(exit_code=0))
     (found,) = store.runs.recover()
     assert found.state is RunState.COMPLETED
 
@@ -78,7 +78,7 @@ def test_attempts_that_failed_within_seconds_are_counted_and_end_it(store: Corra
     for number in range(3):
         holding = held(number + 1, pid=child.pid, start_token=began, **plain)
         started = store.runs.launch(store.runs.start(run.id, holding))
-        note_exit(started, End(exit_code=1))
+        note_exit(started, ExitStatus(exit_code=1))
         (found,) = store.runs.recover()
         states.append((found.state, store.runs.get(run.id).quick_failures))
     assert states == [("queued", 1), ("queued", 2), ("failed", 2)]

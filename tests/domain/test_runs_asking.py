@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from corral.api import Corral
-from corral.domain.runs.model import Mode, RunState
+from corral.domain.runs.model import RunMode, RunState
 from corral.domain.runs.spec import MAX_PROMPT
-from corral.kernel.clock import DAY, HOUR, SetClock
+from corral.kernel.clock import DAY, HOUR, ManualClock
 from corral.kernel.errors import Invalid
 from tests.support.cases import each_case
 from tests.support.runs import order, queued
@@ -17,7 +17,7 @@ from tests.support.store import record, refuses, rows
 MB = 1 << 20
 
 
-def test_a_run_that_is_asked_for_waits_and_has_not_begun(store: Corral, clock: SetClock) -> None:
+def test_a_run_that_is_asked_for_waits_and_has_not_begun(store: Corral, clock: ManualClock) -> None:
     run = queued(store, name="nightly", args=["-x", ""], project_id="prj_1")
     assert (run.state, run.name, run.args) == (RunState.QUEUED, "nightly", ["-x", ""])
     assert (run.fence, run.attempts, run.owner, run.pid) == (0, 0, None, None)
@@ -29,7 +29,7 @@ def test_a_run_that_is_asked_for_waits_and_has_not_begun(store: Corral, clock: S
     assert record(store) == ["run.queue"]
 
 
-def test_what_it_is_started_with_is_kept_as_it_was_given(store: Corral, clock: SetClock) -> None:
+def test_what_it_is_started_with_is_kept_as_it_was_given(store: Corral, clock: ManualClock) -> None:
     run = queued(
         store,
         prompt="fix it\n",
@@ -45,7 +45,7 @@ def test_what_it_is_started_with_is_kept_as_it_was_given(store: Corral, clock: S
         budget_micros=9,
         output_cap=1_000,
         resume_session="abc",
-        mode=Mode.PTY,
+        mode=RunMode.PTY,
         due_at=clock.now() + HOUR,
     )
     launch = store.runs.launch_of(run.id)
@@ -55,7 +55,7 @@ def test_what_it_is_started_with_is_kept_as_it_was_given(store: Corral, clock: S
     assert (launch.timeout_ms, launch.idle_ms, launch.grace_ms) == (HOUR, 5, 7)
     assert (launch.restarts, launch.budget_micros, launch.output_cap) == (2, 9, 1_000)
     assert launch.environment == {}
-    assert (run.mode, run.due_at) == (Mode.PTY, clock.now() + HOUR)
+    assert (run.mode, run.due_at) == (RunMode.PTY, clock.now() + HOUR)
 
 
 def test_a_prompt_of_a_megabyte_comes_back_whole(store: Corral) -> None:

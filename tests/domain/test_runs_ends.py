@@ -10,10 +10,10 @@ import pytest
 from corral.adapters.providers.facts import Used
 from corral.api import Corral
 from corral.domain.runs import ops, outcome
-from corral.domain.runs.model import Attention, Run, RunState, Stop
-from corral.kernel.clock import DAY, HOUR, SECOND, SetClock
+from corral.domain.runs.model import Attention, Run, RunState, StopKind
+from corral.kernel.clock import DAY, HOUR, SECOND, ManualClock
 from corral.kernel.errors import Conflict, Held, IllegalMove, Invalid, NotFound, Refused
-from corral.kernel.exit_status import End
+from corral.kernel.exit_status import ExitStatus
 from tests.support.cases import each_case
 from tests.support.runs import (
     ELSEWHERE,
@@ -28,18 +28,38 @@ from tests.support.runs import (
 from tests.support.store import record, refuses, rows, unchanged
 
 ENDS = [
-    (None, End(exit_code=0), "completed", None),
-    (None, End(exit_code=3), "failed", "exit code 3"),
-    (None, End(signal=9), "crashed", "signal 9"),
-    (None, End(), "crashed", "gone"),
-    (None, End(exit_code=0, reason="it said no"), "failed", "it said no"),
-    (None, End(signal=15, well=True), "completed", None),
-    (Stop.ASKED, End(exit_code=0), "cancelled", "stopped"),
-    (Stop.ASKED, End(signal=9), "cancelled", "stopped"),
-    (Stop.TIMED_OUT, End(signal=15), "timed_out", outcome.REASONS[Stop.TIMED_OUT]),
-    (Stop.TIMED_OUT, End(exit_code=0), "timed_out", outcome.REASONS[Stop.TIMED_OUT]),
-    (Stop.INTERRUPTED, End(signal=15), "interrupted", outcome.REASONS[Stop.INTERRUPTED]),
-    (Stop.OVER_BUDGET, End(exit_code=1), "cancelled", outcome.REASONS[Stop.OVER_BUDGET]),
+    (None, ExitStatus(exit_code=0), "completed", None),
+    (None, ExitStatus(exit_code=3), "failed", "exit code 3"),
+    (None, ExitStatus(signal=9), "crashed", "signal 9"),
+    (None, ExitStatus(), "crashed", "gone"),
+    (None, ExitStatus(exit_code=0, reason="it said no"), "failed", "it said no"),
+    (None, ExitStatus(signal=15, well=True), "completed", None),
+    (StopKind.ASKED, ExitStatus(exit_code=0), "cancelled", "stopped"),
+    (StopKind.ASKED, ExitStatus(signal=9), "cancelled", "stopped"),
+    (
+        StopKind.TIMED_OUT,
+        ExitStatus(signal=15),
+        "timed_out",
+        outcome.DEFAULT_STOP_REASONS[StopKind.TIMED_OUT],
+    ),
+    (
+        StopKind.TIMED_OUT,
+        ExitStatus(exit_code=0),
+        "timed_out",
+        outcome.DEFAULT_STOP_REASONS[StopKind.TIMED_OUT],
+    ),
+    (
+        StopKind.INTERRUPTED,
+        ExitStatus(signal=15),
+        "interrupted",
+        outcome.DEFAULT_STOP_REASONS[StopKind.INTERRUPTED],
+    ),
+    (
+        StopKind.OVER_BUDGET,
+        ExitStatus(exit_code=1),
+        "cancelled",
+        outcome.DEFAULT_STOP_REASONS[StopKind.OVER_BUDGET],
+    ),
 ]
 
 
@@ -51,9 +71,9 @@ def _no_agents(monkeypatch: pytest.MonkeyPatch) -> None:
 @each_case(("stop", "how", "state", "reason"), ENDS)
 def test_an_end_is_kept_with_its_code_or_signal_and_why(
     store: Corral,
-    clock: SetClock,
-    stop: Stop | None,
-    how: End,
+    clock: ManualClock,
+    stop: StopKind | None,
+    how: ExitStatus,
     state: str,
     reason: str | None,
 ) -> None:
@@ -68,11 +88,11 @@ def test_an_end_is_kept_with_its_code_or_signal_and_why(
     assert not over.is_live
 
 
-@each_case("words", [*outcome.REASONS.values(), outcome.IDLE])
+@each_case("words", [*outcome.DEFAULT_STOP_REASONS.values(), outcome.IDLE_REASON])
 def test_whatever_a_person_gives_as_the_reason_it_is_cancelled(store: Corral, words: str) -> None:
     run = running(store)
     store.runs.begin_to_stop(run.id, reason=words)
-    over = store.runs.end(run, End(signal=15))
+    over = store.runs.end(run, ExitStatus(signal=15))
     assert (over.state, over.stop_kind, over.reason) == ("cancelled", "asked", words)
 
 
@@ -81,18 +101,20 @@ def test_a_run_that_did_its_work_while_it_was_being_stopped_ends_all_the_same(
 ) -> None:
     run = running(store)
     store.runs.begin_to_stop(run.id)
-    over = store.runs.end(run, End(exit_code=0, well=True))
+    over = store.runs.end(run, ExitStatus(exit_code=0, well=True))
     assert over.state is RunState.CANCELLED
 
 
-@pytest.mark.parametrize("how", [End(exit_code=127, reason="x: not found"), End(signal=9)])
-def test_a_run_may_end_before_its_program_was_executed(store: Corral, how: End) -> None:
+@pytest.mark.parametrize(
+    "how", [ExitStatus(exit_code=127, reason="x: not found"), ExitStatus(signal=9)]
+)
+def test_a_run_may_end_before_its_program_was_executed(store: Corral, how: ExitStatus) -> None:
     assert not store.runs.end(starting(store), how).is_live
 
 
 @each_case("reason", ["a\0b", "half \ud800 a pair", "x" * 100_000, ""])
 def test_whatever_an_agent_says_at_its_end_the_run_ends(store: Corral, reason: str) -> None:
-    over = store.runs.end(running(store), End(exit_code=1, reason=reason))
+    over = store.runs.end(running(store), ExitStatus(exit_code=1, reason=reason))
     assert over.state is RunState.FAILED
     assert over.exit_code == 1
     assert len(over.reason or "") <= 500
@@ -101,17 +123,21 @@ def test_whatever_an_agent_says_at_its_end_the_run_ends(store: Corral, reason: s
 # -- the first end stands ----------------------------------------------------------------------
 
 SECOND_ENDS: dict[str, Callable[[Corral, Run], Run]] = {
-    "end": lambda store, run: store.runs.end(run, End(exit_code=7), output_bytes=1),
-    "end unknown": lambda store, run: store.runs.end(run, End()),
+    "end": lambda store, run: store.runs.end(run, ExitStatus(exit_code=7), output_bytes=1),
+    "end unknown": lambda store, run: store.runs.end(run, ExitStatus()),
     "finish": lambda store, run: store.runs.finish(run.id, exit_code=8),
     "lose": lambda store, run: store.runs.lose(run.id),
 }
 
 
 @each_case("second", SECOND_ENDS)
-@each_case("first", [End(exit_code=0), End(exit_code=3), End(signal=9), End()], ids=str)
+@each_case(
+    "first",
+    [ExitStatus(exit_code=0), ExitStatus(exit_code=3), ExitStatus(signal=9), ExitStatus()],
+    ids=str,
+)
 def test_the_first_end_stands_and_a_second_one_changes_nothing(
-    store: Corral, clock: SetClock, first: End, second: str
+    store: Corral, clock: ManualClock, first: ExitStatus, second: str
 ) -> None:
     run = running(store)
     clock.advance(90 * SECOND)
@@ -124,7 +150,7 @@ def test_the_first_end_stands_and_a_second_one_changes_nothing(
 
 @pytest.mark.parametrize("verb", ["begin_to_stop", "stop"])
 def test_what_is_over_cannot_be_stopped(store: Corral, verb: str) -> None:
-    over = ended(store, End(exit_code=3))
+    over = ended(store, ExitStatus(exit_code=3))
     with refuses(store, IllegalMove):
         getattr(store.runs, verb)(over.id)
     assert store.runs.get(over.id).exit_code == 3
@@ -134,15 +160,15 @@ def test_a_keeper_that_ends_a_run_of_somebody_else_is_refused(store: Corral) -> 
     run = running(store)
     taken = store.runs.take_over(run, owner="keeper:2", keeper_pid=5, keeper_token="5")
     with refuses(store, Held):
-        store.runs.end(run, End(exit_code=0))
-    assert store.runs.end(taken, End(exit_code=4)).exit_code == 4
+        store.runs.end(run, ExitStatus(exit_code=0))
+    assert store.runs.end(taken, ExitStatus(exit_code=4)).exit_code == 4
     with unchanged(store):  # over is over; the late one learns how it ended
-        assert store.runs.end(run, End(exit_code=0)).exit_code == 4
+        assert store.runs.end(run, ExitStatus(exit_code=0)).exit_code == 4
 
 
 def test_no_fence_that_was_ever_given_out_holds_after_the_end(store: Corral) -> None:
     run = running(store)
-    over = store.runs.end(run, End(exit_code=0))
+    over = store.runs.end(run, ExitStatus(exit_code=0))
     assert over.fence > run.fence
     with refuses(store, Held):
         store.runs.heartbeat(run, output_bytes=1)
@@ -151,7 +177,7 @@ def test_no_fence_that_was_ever_given_out_holds_after_the_end(store: Corral) -> 
 # -- stopping ----------------------------------------------------------------------------------
 
 
-def test_a_queued_run_is_cancelled_at_once(store: Corral, clock: SetClock) -> None:
+def test_a_queued_run_is_cancelled_at_once(store: Corral, clock: ManualClock) -> None:
     run = queued(store)
     over = store.runs.stop(run.id, reason="not needed")
     assert (over.state, over.reason, over.ended_at) == ("cancelled", "not needed", clock.now())
@@ -169,7 +195,7 @@ def test_what_has_a_process_is_stopping_until_it_is_gone(
     assert (asked.state, asked.stop_reason, asked.fence) == ("stopping", "enough", run.fence)
     with unchanged(store):
         assert store.runs.stop(run.id, reason="again") == asked
-    over = store.runs.end(run, End(signal=15))
+    over = store.runs.end(run, ExitStatus(signal=15))
     assert (over.state, over.signal, over.reason) == ("cancelled", 15, "enough")
 
 
@@ -245,7 +271,7 @@ def test_a_budget_is_reserved_at_the_start_and_given_back_at_the_end(store: Corr
     assert store.budgets.get("all").reserved_micros == 60
     store.charges.add(Used(model="m", output=1, cost_micros=25), run_id=run.id)
     assert store.budgets.get("all").reserved_micros == 35
-    store.runs.end(run, End(exit_code=0))
+    store.runs.end(run, ExitStatus(exit_code=0))
     budget = store.budgets.get("all")
     assert (budget.spent_micros, budget.reserved_micros) == (25, 0)
     assert [one.scope for one in store.budgets.list().items] == ["all"]
@@ -262,14 +288,14 @@ def test_a_run_whose_budget_does_not_fit_is_not_started_and_waits(store: Corral)
 
 @each_case("way", ["end", "finish", "lose", "give up"])
 def test_however_a_run_ends_nothing_stays_reserved(
-    store: Corral, clock: SetClock, way: str
+    store: Corral, clock: ManualClock, way: str
 ) -> None:
     store.budgets.set("all", 100)
     run = running(store, budget_micros=60)
     clock.advance(HOUR)
     match way:
         case "end":
-            store.runs.end(run, End(signal=9))
+            store.runs.end(run, ExitStatus(signal=9))
         case "finish":
             store.runs.finish(run.id, exit_code=1)
         case "lose":
@@ -280,10 +306,10 @@ def test_however_a_run_ends_nothing_stays_reserved(
     assert store.budgets.get("all").reserved_micros == 0
 
 
-def test_a_restart_reserves_nothing_twice(store: Corral, clock: SetClock) -> None:
+def test_a_restart_reserves_nothing_twice(store: Corral, clock: ManualClock) -> None:
     store.budgets.set("all", 100)
     run = running(store, budget_micros=60)
-    run = store.runs.restart(run, held(), End(exit_code=1), quick_failures=1)
+    run = store.runs.restart(run, held(), ExitStatus(exit_code=1), quick_failures=1)
     parked = store.runs.park(store.runs.launch(run), until=clock.now(), reason="quota")
     store.runs.start(parked.id, held(2))
     assert store.budgets.get("all").reserved_micros == 60
@@ -309,7 +335,7 @@ def boss(store: Corral) -> None:
 def test_an_end_is_told_once(store: Corral) -> None:
     run = running(store)
     for _ in range(3):
-        store.runs.end(run, End(exit_code=1))
+        store.runs.end(run, ExitStatus(exit_code=1))
     store.runs.lose(run.id)
     assert told(store) == [("failed", run.id)]
 
@@ -318,17 +344,17 @@ def test_an_end_is_told_once(store: Corral) -> None:
 @pytest.mark.parametrize(
     ("stop", "how", "kind"),
     [
-        (None, End(exit_code=0), "finished"),
-        (None, End(exit_code=2), "failed"),
-        (None, End(signal=11), "crashed"),
-        (Stop.TIMED_OUT, End(signal=15), "failed"),
-        (Stop.INTERRUPTED, End(signal=15), "crashed"),
-        (Stop.OVER_BUDGET, End(signal=15), "budget"),
-        (Stop.ASKED, End(signal=15), None),
+        (None, ExitStatus(exit_code=0), "finished"),
+        (None, ExitStatus(exit_code=2), "failed"),
+        (None, ExitStatus(signal=11), "crashed"),
+        (StopKind.TIMED_OUT, ExitStatus(signal=15), "failed"),
+        (StopKind.INTERRUPTED, ExitStatus(signal=15), "crashed"),
+        (StopKind.OVER_BUDGET, ExitStatus(signal=15), "budget"),
+        (StopKind.ASKED, ExitStatus(signal=15), None),
     ],
 )
 def test_each_end_is_told_by_its_kind(
-    store: Corral, stop: Stop | None, how: End, kind: str | None
+    store: Corral, stop: StopKind | None, how: ExitStatus, kind: str | None
 ) -> None:
     run = running(store)
     if stop:
@@ -338,7 +364,7 @@ def test_each_end_is_told_by_its_kind(
 
 
 @pytest.mark.usefixtures("boss")
-def test_attention_is_told_once_for_each_edge(store: Corral, clock: SetClock) -> None:
+def test_attention_is_told_once_for_each_edge(store: Corral, clock: ManualClock) -> None:
     run = running(store)
     for _ in range(3):
         clock.advance(SECOND)
@@ -361,7 +387,7 @@ def test_attention_is_told_once_for_each_edge(store: Corral, clock: SetClock) ->
 @pytest.mark.usefixtures("boss")
 def test_a_run_that_is_over_calls_for_nobody(store: Corral) -> None:
     run = running(store)
-    store.runs.end(run, End(signal=15, well=True))
+    store.runs.end(run, ExitStatus(signal=15, well=True))
     with unchanged(store), pytest.raises(Held):
         store.runs.call_for(run, Attention.STUCK)
 
@@ -369,7 +395,9 @@ def test_a_run_that_is_over_calls_for_nobody(store: Corral) -> None:
 @pytest.mark.usefixtures("boss")
 def test_the_alert_says_which_run_and_how_it_ended(store: Corral, tmp_path: Path) -> None:
     project = store.projects.register(tmp_path).id
-    run = ended(store, End(exit_code=3), name="nightly", project_id=project, agent_id="agt_1")
+    run = ended(
+        store, ExitStatus(exit_code=3), name="nightly", project_id=project, agent_id="agt_1"
+    )
     (letter,) = store.mail.list(mailbox="agent:boss").items
     body = letter.body
     assert (body["project_id"], body["agent_id"]) == (project, "agt_1")
@@ -387,7 +415,7 @@ def test_an_end_its_event_and_the_money_given_back_are_one(store: Corral) -> Non
     run = running(store, budget_micros=60)
     before = rows(store, "SELECT count(*) FROM events")
     with suppress(RuntimeError), store.transaction() as tx:
-        ops.end(tx, run, End(exit_code=0))
+        ops.record_end(tx, run, ExitStatus(exit_code=0))
         raise RuntimeError
     assert store.runs.get(run.id) == run
     assert rows(store, "SELECT count(*) FROM events") == before

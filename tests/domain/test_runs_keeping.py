@@ -6,10 +6,10 @@ import pytest
 
 from corral.api import Corral
 from corral.domain.runs.heartbeat import LEASE_MS
-from corral.domain.runs.model import Attention, RunState, Sample
-from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, SetClock
+from corral.domain.runs.model import Attention, ResourceSample, RunState
+from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Conflict, Held, IllegalMove, Invalid, NotFound
-from corral.kernel.exit_status import End
+from corral.kernel.exit_status import ExitStatus
 from tests.support.cases import each_case
 from tests.support.runs import (
     ELSEWHERE,
@@ -31,7 +31,7 @@ def _no_agents(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_keeper_takes_a_run_with_the_identity_of_its_process(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     asked = queued(store)
     clock.advance(SECOND)
@@ -63,7 +63,7 @@ def test_a_run_that_is_over_is_not_taken(store: Corral) -> None:
         store.runs.start("run_" + "0" * 26, held(2))
 
 
-def test_the_program_was_executed_once(store: Corral, clock: SetClock) -> None:
+def test_the_program_was_executed_once(store: Corral, clock: ManualClock) -> None:
     run = starting(store)
     clock.advance(5)
     launched = store.runs.launch(run)
@@ -74,7 +74,7 @@ def test_the_program_was_executed_once(store: Corral, clock: SetClock) -> None:
 
 
 def test_a_keeper_that_starts_touches_the_project(
-    store: Corral, clock: SetClock, tmp_path: Path
+    store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = store.projects.register(tmp_path)
     clock.advance(MINUTE)
@@ -95,7 +95,7 @@ def test_a_lease_that_protects_nothing_is_refused(store: Corral, lease_ms: int) 
 # -- going on ----------------------------------------------------------------------------------
 
 
-def test_a_heartbeat_renews_the_lease_and_is_no_event(store: Corral, clock: SetClock) -> None:
+def test_a_heartbeat_renews_the_lease_and_is_no_event(store: Corral, clock: ManualClock) -> None:
     run = running(store)
     before = record(store)
     clock.advance(30 * SECOND)
@@ -116,7 +116,7 @@ def test_a_heartbeat_tells_that_the_run_is_to_be_stopped(store: Corral) -> None:
 
 
 def test_a_late_heartbeat_of_a_lease_that_nobody_took_still_counts(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     run = running(store)
     clock.advance(HOUR)
@@ -130,13 +130,13 @@ def test_no_heart_beats_for_a_run_that_waits_or_is_over(store: Corral) -> None:
 
 
 def test_another_attempt_is_the_same_run_with_another_process(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     run = running(store)
     store.runs.call_for(run, Attention.NEEDS_INPUT)
     clock.advance(SECOND)
     again = store.runs.restart(
-        run, held(1, pid=77, start_token="7"), End(exit_code=3), quick_failures=1
+        run, held(1, pid=77, start_token="7"), ExitStatus(exit_code=3), quick_failures=1
     )
     assert (again.id, again.state, again.attempts) == (run.id, RunState.STARTING, 2)
     assert (again.pid, again.start_token, again.quick_failures) == (77, "7", 1)
@@ -151,9 +151,11 @@ def test_who_still_thinks_of_the_last_attempt_can_say_nothing_of_the_next(store:
     """A recovery reads the first attempt, its keeper begins the second and is killed: the first
     one's end, which is written down, must not become the second one's."""
     seen = running(store)
-    store.runs.restart(seen, held(1, pid=77, start_token="7"), End(signal=11), quick_failures=1)
+    store.runs.restart(
+        seen, held(1, pid=77, start_token="7"), ExitStatus(signal=11), quick_failures=1
+    )
     with refuses(store, Held):
-        store.runs.end(seen, End(signal=11))
+        store.runs.end(seen, ExitStatus(signal=11))
     with refuses(store, Held):
         store.runs.give_up(seen, verb="crash", reason="gone")
 
@@ -161,7 +163,7 @@ def test_who_still_thinks_of_the_last_attempt_can_say_nothing_of_the_next(store:
 def test_a_run_that_is_being_stopped_is_not_started_again(store: Corral) -> None:
     run = stopping(store)
     with refuses(store, IllegalMove):
-        store.runs.restart(run, held(), End(exit_code=1), quick_failures=1)
+        store.runs.restart(run, held(), ExitStatus(exit_code=1), quick_failures=1)
     with refuses(store, IllegalMove):
         store.runs.park(run, until=1, reason="quota")
 
@@ -192,15 +194,17 @@ def test_of_two_new_keepers_one_gets_it(store: Corral) -> None:
         store.runs.take_over(run, owner="keeper:3", keeper_pid=6, keeper_token="6")
 
 
-def test_a_late_keeper_is_refused_whatever_it_says(store: Corral, clock: SetClock) -> None:
+def test_a_late_keeper_is_refused_whatever_it_says(store: Corral, clock: ManualClock) -> None:
     late = running(store)
     store.runs.take_over(late, owner="keeper:2", keeper_pid=5, keeper_token="5")
     said = {
         "heartbeat": lambda: store.runs.heartbeat(late, output_bytes=9),
         "launch": lambda: store.runs.launch(late),
-        "restart": lambda: store.runs.restart(late, held(), End(exit_code=1), quick_failures=1),
+        "restart": lambda: store.runs.restart(
+            late, held(), ExitStatus(exit_code=1), quick_failures=1
+        ),
         "park": lambda: store.runs.park(late, until=clock.now() + 1, reason="quota"),
-        "end": lambda: store.runs.end(late, End(exit_code=0), output_bytes=5),
+        "end": lambda: store.runs.end(late, ExitStatus(exit_code=0), output_bytes=5),
         "take_over": lambda: store.runs.take_over(
             late, owner="keeper:1", keeper_pid=1, keeper_token="1"
         ),
@@ -219,7 +223,7 @@ def test_what_a_late_keeper_sees_on_its_screen_raises_no_attention(store: Corral
 
 
 def test_the_keeper_of_a_run_that_was_given_up_and_begun_anew_is_refused(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     late = running(store, restarts=1)
     clock.advance(HOUR)
@@ -227,10 +231,10 @@ def test_the_keeper_of_a_run_that_was_given_up_and_begun_anew_is_refused(
     assert (found.state, found.reason) == ("queued", "lease expired")
     new = store.runs.start(late.id, held(2, host=ELSEWHERE))
     with refuses(store, Held):
-        store.runs.end(late, End(exit_code=0))
+        store.runs.end(late, ExitStatus(exit_code=0))
     with refuses(store, Held):
         store.runs.heartbeat(late, output_bytes=1)
-    assert store.runs.end(store.runs.launch(new), End(exit_code=4)).exit_code == 4
+    assert store.runs.end(store.runs.launch(new), ExitStatus(exit_code=4)).exit_code == 4
 
 
 # -- what is told ------------------------------------------------------------------------------
@@ -281,12 +285,12 @@ def test_what_a_run_found_where_it_runs_is_kept(store: Corral) -> None:
 
 
 def test_samples_come_in_the_order_of_time_and_one_for_each_moment(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     run, other = running(store), running(store)
     for at, cpu in ((30, 3), (10, 1), (20, 2), (10, 9)):
-        store.runs.add_sample(run, Sample(at, cpu, 100, 2))
-    store.runs.add_sample(other, Sample(15, 1, 1, 1))
+        store.runs.add_sample(run, ResourceSample(at, cpu, 100, 2))
+    store.runs.add_sample(other, ResourceSample(15, 1, 1, 1))
     assert [(one.at, one.cpu_ms) for one in store.runs.samples(run.id)] == [
         (10, 1),
         (20, 2),
@@ -299,7 +303,7 @@ def test_samples_come_in_the_order_of_time_and_one_for_each_moment(
 
 
 def test_a_parked_run_waits_for_its_moment_and_goes_on_as_the_same_run(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     run = running(store)
     until = clock.now() + HOUR
@@ -317,17 +321,17 @@ def test_a_parked_run_waits_for_its_moment_and_goes_on_as_the_same_run(
     assert (again.attempts, again.attention, again.reason) == (2, None, None)
     assert again.started_at == run.started_at
     with refuses(store, Held):
-        store.runs.end(run, End(exit_code=1))
+        store.runs.end(run, ExitStatus(exit_code=1))
 
 
-def test_a_quota_that_is_back_already_is_not_waited_for(store: Corral, clock: SetClock) -> None:
+def test_a_quota_that_is_back_already_is_not_waited_for(store: Corral, clock: ManualClock) -> None:
     parked = store.runs.park(running(store), until=5, reason="quota")
     assert parked.due_at == clock.now()
 
 
 @each_case("reason", ["", "x" * 100_000, "a\0b", "half \ud800 a pair"])
 def test_whatever_a_provider_writes_of_its_quota_the_run_is_parked(
-    store: Corral, clock: SetClock, reason: str
+    store: Corral, clock: ManualClock, reason: str
 ) -> None:
     parked = store.runs.park(running(store), until=clock.now() + 1, reason=reason)
     assert parked.state is RunState.QUEUED
@@ -335,7 +339,7 @@ def test_whatever_a_provider_writes_of_its_quota_the_run_is_parked(
 
 
 def test_a_parked_run_can_be_stopped_and_what_was_promised_to_it_is_given_back(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     store.budgets.set("all", 100)
     run = running(store, budget_micros=60)
@@ -349,20 +353,20 @@ def test_a_parked_run_can_be_stopped_and_what_was_promised_to_it_is_given_back(
 
 
 def test_a_clock_that_jumps_back_makes_no_run_end_before_it_began(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     run = running(store)
     clock.advance(-HOUR)
     beaten = store.runs.heartbeat(run, output_bytes=1)
     assert beaten.lease_until == clock.now() + LEASE_MS
-    over = store.runs.end(run, End(exit_code=0))
+    over = store.runs.end(run, ExitStatus(exit_code=0))
     assert over.started_at is not None
     assert over.ended_at is not None
     assert over.ended_at >= over.started_at
 
 
 def test_a_queued_run_that_is_cancelled_after_a_jump_back_ended_not_before_it_was_asked_for(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     asked = queued(store)
     clock.advance(-HOUR)
@@ -372,7 +376,7 @@ def test_a_queued_run_that_is_cancelled_after_a_jump_back_ended_not_before_it_wa
 
 
 def test_the_newest_run_is_first_although_the_clock_jumped_back(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     first = queued(store)
     clock.advance(-HOUR)
@@ -389,7 +393,7 @@ def test_denied_calls_are_counted_by_attempt_and_tool(store: Corral) -> None:
     assert run.denied == {"Edit": 2, "Bash": 1}
     assert run.denied_text == "3 denied (Edit ×2, Bash)"  # noqa: RUF001
     assert run.retry_command is None, "it goes on"
-    again = store.runs.restart(run, held(2), End(exit_code=1), quick_failures=0)
+    again = store.runs.restart(run, held(2), ExitStatus(exit_code=1), quick_failures=0)
     again = store.runs.count_denials(again, {"Edit": 1})
     assert again.denied == {"Edit": 3, "Bash": 1}
     assert store.runs.get(run.id).denied == again.denied

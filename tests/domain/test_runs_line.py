@@ -1,18 +1,21 @@
 """Who is started next, by whoever sees to it that queued runs begin."""
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from corral.adapters import process, supervisor_process
 from corral.api import Corral
+from corral.db.database import Database
+from corral.domain.runs import dispatch
 from corral.domain.runs.dispatch import CLAIM_MS
 from corral.domain.runs.model import Run, RunState
-from corral.kernel.clock import HOUR, SetClock
+from corral.kernel.clock import HOUR, ManualClock
 from corral.kernel.errors import Conflict, CorralError, NoRoom
-from corral.kernel.exit_status import End
+from corral.kernel.exit_status import ExitStatus
+from corral.services.runs import dispatch as starter
 from tests.support import runs
 from tests.support.runs import held, running
 from tests.support.store import unchanged
@@ -26,13 +29,17 @@ def queued(store: Corral, **wanted: Any) -> Run:
     return runs.queued(store, **{"cwd": "/"} | wanted)
 
 
+def claim(store: Corral, run: str, *, host: str) -> bool:
+    return store._database.write(lambda tx: dispatch.claim(tx, run, host=host))
+
+
 @pytest.fixture
 def keep(store: Corral, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Keepers that only take their runs, in this process; gives the runs that were offered."""
     offered: list[str] = []
 
     class Keeper:
-        def keep(self, *, run: str, **_: Any) -> dict[str, Any]:
+        def start(self, *, run: str, **_: Any) -> dict[str, Any]:
             offered.append(run)
             assert len(offered) < 100, "the same run is offered for ever"
             me = held(len(offered), host=process.host(), boot_id=process.boot_id())
@@ -47,7 +54,7 @@ def keep(store: Corral, monkeypatch: pytest.MonkeyPatch) -> list[str]:
                 return {"failed": error.message}
             return {"pid": me.pid}
 
-    monkeypatch.setattr(supervisor_process, "StartingKeeper", Keeper)
+    monkeypatch.setattr(supervisor_process, "StartingSupervisor", Keeper)
     return offered
 
 
@@ -60,7 +67,7 @@ def test_as_many_are_started_as_there_is_room_for(store: Corral, keep: list[str]
     first, second, third = (queued(store) for _ in range(3))
     assert [run.id for run in store.runs.start_queued()] == [first.id, second.id]
     assert store.runs.start_queued() == []
-    store.runs.end(store.runs.get(first.id), End(exit_code=0))
+    store.runs.end(store.runs.get(first.id), ExitStatus(exit_code=0))
     assert [run.id for run in store.runs.start_queued()] == [third.id]
     assert keep == [first.id, second.id, third.id]
 
@@ -69,13 +76,13 @@ def test_an_end_lets_the_next_one_in(store: Corral, keep: list[str]) -> None:
     store.settings.set("runs.max_at_once", 1)
     first, second = queued(store), queued(store)
     store.runs.start_queued()
-    over = store.runs.end(store.runs.get(first.id), End(exit_code=0))
+    over = store.runs.end(store.runs.get(first.id), ExitStatus(exit_code=0))
     store.runs.after_end(over)
     assert states(store, first, second) == ["completed", "running"]
 
 
 def test_a_parked_run_goes_on_once_it_is_due(
-    store: Corral, clock: SetClock, keep: list[str]
+    store: Corral, clock: ManualClock, keep: list[str]
 ) -> None:
     run = queued(store)
     store.runs.start_queued()
@@ -103,17 +110,17 @@ def test_a_keeper_that_is_lost_does_not_hold_up_those_behind_it(
     store: Corral, keep: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad, good = queued(store), queued(store)
-    taking: Any = supervisor_process.StartingKeeper
+    taking: Any = supervisor_process.StartingSupervisor
 
     class Lost(taking):
-        def keep(self, *, run: str, **told: Any) -> dict[str, Any]:
+        def start(self, *, run: str, **told: Any) -> dict[str, Any]:
             if run == bad.id:
                 keep.append(run)
-                raise supervisor_process.KeeperLost
-            answer: dict[str, Any] = super().keep(run=run, **told)
+                raise supervisor_process.SupervisorLost
+            answer: dict[str, Any] = super().start(run=run, **told)
             return answer
 
-    monkeypatch.setattr(supervisor_process, "StartingKeeper", Lost)
+    monkeypatch.setattr(supervisor_process, "StartingSupervisor", Lost)
     store.runs.start_queued()
     assert states(store, bad, good) == ["queued", "running"]
 
@@ -122,16 +129,16 @@ def test_a_run_that_somebody_else_took_does_not_hold_up_those_behind_it(
     store: Corral, keep: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = queued(store), queued(store)
-    taking: Any = supervisor_process.StartingKeeper
+    taking: Any = supervisor_process.StartingSupervisor
 
     class Late(taking):
-        def keep(self, *, run: str, **told: Any) -> dict[str, Any]:
+        def start(self, *, run: str, **told: Any) -> dict[str, Any]:
             if run == first.id:  # another machine was quicker by a moment
                 store.runs.start(first.id, held(9))
-            answer: dict[str, Any] = super().keep(run=run, **told)
+            answer: dict[str, Any] = super().start(run=run, **told)
             return answer
 
-    monkeypatch.setattr(supervisor_process, "StartingKeeper", Late)
+    monkeypatch.setattr(supervisor_process, "StartingSupervisor", Late)
     assert [run.id for run in store.runs.start_queued()] == [second.id]
     assert store.runs.get(first.id).owner == "keeper:9"
 
@@ -141,27 +148,27 @@ def test_two_who_see_to_the_line_start_one_run_for_one_place(
 ) -> None:
     store.settings.set("runs.max_at_once", 1)
     first, second = queued(store), queued(store)
-    taking: Any = supervisor_process.StartingKeeper
+    taking: Any = supervisor_process.StartingSupervisor
 
     class Slow(taking):
-        def keep(self, *, run: str, **told: Any) -> dict[str, Any]:
+        def start(self, *, run: str, **told: Any) -> dict[str, Any]:
             if run == first.id:  # its keeper is on its way while another one looks
                 assert store.runs.start_queued() == []
-            answer: dict[str, Any] = super().keep(run=run, **told)
+            answer: dict[str, Any] = super().start(run=run, **told)
             return answer
 
-    monkeypatch.setattr(supervisor_process, "StartingKeeper", Slow)
+    monkeypatch.setattr(supervisor_process, "StartingSupervisor", Slow)
     assert [run.id for run in store.runs.start_queued()] == [first.id]
     assert keep == [first.id]
     assert states(store, first, second) == ["running", "queued"]
 
 
 def test_a_place_is_free_again_once_nobody_came_to_take_it(
-    store: Corral, clock: SetClock, keep: list[str]
+    store: Corral, clock: ManualClock, keep: list[str]
 ) -> None:
     store.settings.set("runs.max_at_once", 1)
     bad, good = queued(store), queued(store)
-    assert store.runs._claim(bad.id, host=process.host())  # by one who is then killed
+    assert claim(store, bad.id, host=process.host())  # by one who is then killed
     assert store.runs.start_queued() == []
     assert store.runs.next_due() == clock.now() + CLAIM_MS, "when to look again"
     clock.advance(HOUR)
@@ -170,24 +177,24 @@ def test_a_place_is_free_again_once_nobody_came_to_take_it(
 
 
 def test_a_run_whose_keepers_are_always_lost_keeps_no_place_from_those_behind_it(
-    store: Corral, clock: SetClock, keep: list[str], monkeypatch: pytest.MonkeyPatch
+    store: Corral, clock: ManualClock, keep: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.settings.set("runs.max_at_once", 1)
     bad, good = queued(store), queued(store)
-    taking: Any = supervisor_process.StartingKeeper
+    taking: Any = supervisor_process.StartingSupervisor
 
     class Lost(taking):
-        def keep(self, *, run: str, **told: Any) -> dict[str, Any]:
+        def start(self, *, run: str, **told: Any) -> dict[str, Any]:
             if run == bad.id:
-                raise supervisor_process.KeeperLost
-            answer: dict[str, Any] = super().keep(run=run, **told)
+                raise supervisor_process.SupervisorLost
+            answer: dict[str, Any] = super().start(run=run, **told)
             return answer
 
-    monkeypatch.setattr(supervisor_process, "StartingKeeper", Lost)
+    monkeypatch.setattr(supervisor_process, "StartingSupervisor", Lost)
     assert [run.id for run in store.runs.start_queued()] == [good.id]
     waits = store.runs.get(bad.id)
     assert (waits.state, waits.due_at) == ("queued", clock.now() + CLAIM_MS)
-    assert "keeper was lost" in (waits.reason or "")
+    assert "was lost" in (waits.reason or "")
     assert store.runs.next_due() == waits.due_at
     (told,) = [event for event in store.events.newest().items if event.verb == "put_off"]
     assert told.subject == bad.id
@@ -198,25 +205,25 @@ def test_a_place_for_which_no_process_could_be_made_stays_free(
 ) -> None:
     store.settings.set("runs.max_at_once", 1)
     waits = queued(store)
-    taking: Any = supervisor_process.StartingKeeper
+    taking: Any = supervisor_process.StartingSupervisor
 
     def none_can_be_made() -> None:
         raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(supervisor_process, "StartingKeeper", none_can_be_made)
+    monkeypatch.setattr(supervisor_process, "StartingSupervisor", none_can_be_made)
     with pytest.raises(OSError, match="temporarily"):
         store.runs.start_queued()
-    monkeypatch.setattr(supervisor_process, "StartingKeeper", taking)
+    monkeypatch.setattr(supervisor_process, "StartingSupervisor", taking)
     assert [run.id for run in store.runs.start_queued()] == [waits.id]
 
 
 def test_whoever_sees_to_the_line_outlasts_one_who_died_with_a_claim(
-    store: Corral, clock: SetClock, keep: list[str]
+    store: Corral, clock: ManualClock, keep: list[str]
 ) -> None:
     """Without a daemon nobody else would ever look again."""
     store.settings.set("runs.max_at_once", 1)
     claimed, waits = queued(store), queued(store)
-    assert store.runs._claim(claimed.id, host=process.host())
+    assert claim(store, claimed.id, host=process.host())
     seeing = Racer(store.runs.see_to_line)
     clock.advance(HOUR)
     seeing.result()
@@ -224,19 +231,19 @@ def test_whoever_sees_to_the_line_outlasts_one_who_died_with_a_claim(
 
 
 def test_a_claim_that_ends_just_after_the_line_was_looked_at_is_seen(
-    store: Corral, clock: SetClock, keep: list[str], monkeypatch: pytest.MonkeyPatch
+    store: Corral, clock: ManualClock, keep: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.settings.set("runs.max_at_once", 1)
     claimed, waits = queued(store), queued(store)
-    assert store.runs._claim(claimed.id, host=process.host())
-    look = store.runs.start_queued
+    assert claim(store, claimed.id, host=process.host())
+    look = starter.start_queued
 
-    def look_in_vain_once() -> list[Run]:
-        found = look()
+    def look_in_vain_once(database: Database) -> Sequence[Run]:
+        found = look(database)
         clock.advance(HOUR)
         return found
 
-    monkeypatch.setattr(store.runs, "start_queued", look_in_vain_once)
+    monkeypatch.setattr(starter, "start_queued", look_in_vain_once)
     store.runs.see_to_line()
     assert states(store, claimed, waits) == ["running", "queued"]
 
@@ -248,7 +255,7 @@ def test_nobody_stays_to_see_to_a_line_that_does_not_wait_for_claims(
     store.runs.see_to_line()  # nobody is in line
     first, _ = queued(store), queued(store, cwd="/srv/not/here")
     store.runs.see_to_line()  # the second waits for the first
-    store.runs.end(store.runs.get(first.id), End(exit_code=0))
+    store.runs.end(store.runs.get(first.id), ExitStatus(exit_code=0))
     store.runs.see_to_line()  # it fits another machine
     assert keep == [first.id]
 
@@ -280,7 +287,9 @@ def test_runs_of_other_machines_are_left_to_them(store: Corral, keep: list[str])
     assert keep == [mine.id]
 
 
-def test_a_recovery_starts_whoever_waits(store: Corral, clock: SetClock, keep: list[str]) -> None:
+def test_a_recovery_starts_whoever_waits(
+    store: Corral, clock: ManualClock, keep: list[str]
+) -> None:
     store.settings.set("runs.max_at_once", 1)
     gone = running(store)
     waiting = queued(store)
@@ -317,7 +326,7 @@ def test_a_run_waits_for_a_machine_that_offers_all_its_labels(
 
 
 def test_a_machine_whose_daemon_went_silent_offers_nothing(
-    store: Corral, clock: SetClock, keep: list[str]
+    store: Corral, clock: ManualClock, keep: list[str]
 ) -> None:
     queued(store, labels=["gpu"])
     serve(store, labels=["gpu"])
@@ -334,7 +343,7 @@ def test_a_machine_takes_as_many_as_it_has_slots(store: Corral, keep: list[str])
         store.runs.start(third.id, held(9, host=process.host()))
     started = store.runs.get(first.id)
     assert started.node_id == store.nodes.list().items[0].id
-    store.runs.end(started, End(exit_code=0))
+    store.runs.end(started, ExitStatus(exit_code=0))
     assert [run.id for run in store.runs.start_queued()] == [third.id]
 
 
@@ -352,7 +361,7 @@ def test_what_is_about_to_start_elsewhere_fills_no_slots_here(
     serve(store, "there", slots=10)
     theirs = [queued(store), queued(store, host="there")]
     for run in theirs:
-        assert store.runs._claim(run.id, host="there")
+        assert claim(store, run.id, host="there")
     mine, next_one = queued(store), queued(store)
     assert [run.id for run in store.runs.start_queued()] == [mine.id]
     assert states(store, *theirs, next_one) == ["queued"] * 3
@@ -363,10 +372,10 @@ def test_what_is_about_to_start_here_fills_slots_here(store: Corral, keep: list[
     serve(store, "there", slots=10)
     anywhere, bound = queued(store), queued(store, host=process.host())
     for run in (anywhere, bound):
-        assert store.runs._claim(run.id, host=process.host())
+        assert claim(store, run.id, host=process.host())
     waits = queued(store)
-    assert not store.runs._can_claim(host=process.host())
-    assert store.runs._claim(waits.id, host="there")
+    assert not store._database.read(lambda tx: dispatch.can_claim(tx, host=process.host()))
+    assert claim(store, waits.id, host="there")
 
 
 def test_what_is_about_to_start_anywhere_counts_among_all_that_may_go_at_once(
@@ -376,7 +385,7 @@ def test_what_is_about_to_start_anywhere_counts_among_all_that_may_go_at_once(
     serve(store)
     serve(store, "there")
     first, second, _ = (queued(store) for _ in range(3))
-    assert store.runs._claim(first.id, host="there")
+    assert claim(store, first.id, host="there")
     assert [run.id for run in store.runs.start_queued()] == [second.id]
 
 
@@ -417,11 +426,13 @@ def test_runs_of_an_agent_that_is_busy_enough_cost_no_keepers(
     assert keep == [waiting[0].id, other.id]
 
 
-def test_two_who_want_to_start_the_same_run_are_told_apart(store: Corral, clock: SetClock) -> None:
+def test_two_who_want_to_start_the_same_run_are_told_apart(
+    store: Corral, clock: ManualClock
+) -> None:
     run = queued(store)
-    assert store.runs._claim(run.id, host="here")
-    assert not store.runs._claim(run.id, host="here")
+    assert claim(store, run.id, host="here")
+    assert not claim(store, run.id, host="here")
     store.runs.unclaim(run.id)
-    assert store.runs._claim(run.id, host="here")
+    assert claim(store, run.id, host="here")
     clock.advance(HOUR)
-    assert store.runs._claim(run.id, host="here"), "who claimed it and died is not waited for"
+    assert claim(store, run.id, host="here"), "who claimed it and died is not waited for"

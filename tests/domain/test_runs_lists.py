@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from corral.api import Corral
-from corral.domain.runs import ops
-from corral.domain.runs.model import Run, RunState, Sample
-from corral.kernel.clock import DAY, HOUR, MINUTE, SetClock
+from corral.domain.runs import dispatch, ops
+from corral.domain.runs.model import ResourceSample, Run, RunState
+from corral.kernel.clock import DAY, HOUR, MINUTE, ManualClock
 from corral.kernel.errors import Ambiguous, Conflict, Invalid, NoRoom, NotFound
-from corral.kernel.exit_status import End
+from corral.kernel.exit_status import ExitStatus
 from tests.support.cases import each_case
 from tests.support.runs import (
     ELSEWHERE,
@@ -123,8 +123,8 @@ def many(store: Corral, projects: tuple[str, str]) -> list[Run]:
         made.append(running(store, **wanted))
         made.append(stopping(store, **wanted))
         made.append(ended(store, **wanted))
-        made.append(ended(store, End(exit_code=1), **wanted))
-        made.append(ended(store, End(signal=9), **wanted))
+        made.append(ended(store, ExitStatus(exit_code=1), **wanted))
+        made.append(ended(store, ExitStatus(signal=9), **wanted))
     return made[::-1]
 
 
@@ -236,14 +236,14 @@ def test_whoever_ends_makes_room_for_its_own_project(
     busy = [running(store, project_id=one), running(store, project_id=two)]
     for project in (one, two):
         queued(store, project_id=project)
-    store.runs.end(busy[1], End(exit_code=0))
+    store.runs.end(busy[1], ExitStatus(exit_code=0))
     found = next_queued(store, host=ELSEWHERE)
     assert found is not None
     assert found.project_id == two
 
 
 def test_runs_wait_until_they_are_due_and_for_their_own_machine(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     later = queued(store, due_at=clock.now() + HOUR)
     theirs = queued(store, host="there")
@@ -259,16 +259,16 @@ def test_runs_wait_until_they_are_due_and_for_their_own_machine(
 def test_no_more_are_started_than_may_go_at_once(store: Corral) -> None:
     store.settings.set("runs.max_at_once", 2)
     first, second, third = (queued(store) for _ in range(3))
-    assert store.runs._room_for() == 2
+    assert store._database.read(dispatch.count_free_slots) == 2
     taken = store.runs.start(first.id, held(1))
     store.runs.start(second.id, held(2))
-    assert store.runs._room_for() == 0
+    assert store._database.read(dispatch.count_free_slots) == 0
     with refuses(store, NoRoom) as caught:
         store.runs.start(third.id, held(3))
     assert "runs.max_at_once" in caught.value.message
     store.runs.begin_to_stop(taken.id)
-    assert store.runs._room_for() == 0, "it is still there"
-    store.runs.end(taken, End(signal=15))
+    assert store._database.read(dispatch.count_free_slots) == 0, "it is still there"
+    store.runs.end(taken, ExitStatus(signal=15))
     assert store.runs.start(third.id, held(3)).state is RunState.STARTING
 
 
@@ -276,17 +276,17 @@ def test_fewer_may_go_than_are_going(store: Corral) -> None:
     for _ in range(3):
         running(store)
     store.settings.set("runs.max_at_once", 1)
-    assert store.runs._room_for() == 0
+    assert store._database.read(dispatch.count_free_slots) == 0
 
 
 def test_what_corral_did_not_start_takes_nobodys_room(store: Corral) -> None:
     store.settings.set("runs.max_at_once", 1)
     add_run(store, "running", mode="recorded")
-    assert store.runs._room_for() == 1
+    assert store._database.read(dispatch.count_free_slots) == 1
 
 
 def test_a_run_that_was_given_back_may_be_started_by_another_machine(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     run = running(store, restarts=3)  # asked for without naming a machine
     clock.advance(HOUR)
@@ -299,7 +299,7 @@ def test_a_run_that_was_given_back_may_be_started_by_another_machine(
 
 
 def test_a_run_that_was_asked_for_on_one_machine_waits_for_it(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     queued(store, restarts=3, host=ELSEWHERE)
     run = store.runs.launch(store.runs.start(next_queued(store, host=ELSEWHERE).id, held()))
@@ -322,9 +322,9 @@ def counts(store: Corral) -> list[int]:
 
 def test_a_run_that_is_over_is_forgotten_with_all_that_was_kept_of_it(store: Corral) -> None:
     run = ended(store)
-    store.runs.add_sample(run, Sample(1, 1, 1, 1))
+    store.runs.add_sample(run, ResourceSample(1, 1, 1, 1))
     kept = ended(store)
-    store.runs.add_sample(kept, Sample(1, 1, 1, 1))
+    store.runs.add_sample(kept, ResourceSample(1, 1, 1, 1))
     assert store.runs.delete(run.id) == run
     assert counts(store) == [1, 1, 1]
     for look in (store.runs.get, store.runs.launch_of, store.runs.delete):
@@ -369,13 +369,13 @@ def test_a_project_with_a_run_that_is_not_over_keeps_all_of_them(
     assert live.id in caught.value.message
 
 
-def test_old_runs_are_found_by_their_end(store: Corral, clock: SetClock) -> None:
+def test_old_runs_are_found_by_their_end(store: Corral, clock: ManualClock) -> None:
     old = ended(store)
     clock.advance(DAY)
     new = ended(store)
     running(store)
     cut = clock.now() - MINUTE
     with store.transaction() as tx:
-        assert ops.ended_before(tx, before=cut) == [old.id]
-        assert ops.ended_before(tx, before=clock.now() + 1) == [old.id, new.id]
-        assert ops.ended_before(tx, before=clock.now() + 1, limit=1) == [old.id]
+        assert ops.list_ended_before(tx, before=cut) == [old.id]
+        assert ops.list_ended_before(tx, before=clock.now() + 1) == [old.id, new.id]
+        assert ops.list_ended_before(tx, before=clock.now() + 1, limit=1) == [old.id]

@@ -13,15 +13,15 @@ import pytest
 
 import corral
 from corral.adapters import process
-from corral.adapters.exit_files import ExitNote
+from corral.adapters.exit_files import ExitFileWriter
 from corral.api import Corral
 from corral.config import make_private_folder, run_folder
 from corral.db.statement import Statement
 from corral.domain.runs import ops
 from corral.domain.runs.model import Run, RunState
-from corral.kernel.clock import HOUR, SetClock
+from corral.kernel.clock import HOUR, ManualClock
 from corral.kernel.errors import CorralError
-from corral.kernel.exit_status import End
+from corral.kernel.exit_status import ExitStatus
 from tests.support.cases import each_case
 from tests.support.processes import at_once
 from tests.support.runs import (
@@ -45,7 +45,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     """A process that belongs to nobody's run, and that must outlive every recovery."""
     child = subprocess.Popen(["sleep", "600"], start_new_session=True)
     try:
-        while process.command_of(child.pid) != ["sleep", "600"]:
+        while process.read_command_line(child.pid) != ["sleep", "600"]:
             assert child.poll() is None  # its words are there a moment after it began
         yield child
     finally:
@@ -62,7 +62,7 @@ def no_keepers(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 pytestmark = pytest.mark.usefixtures("no_keepers")
 
 
-def identity(child: "subprocess.Popen[bytes]") -> process.Identity:
+def identity(child: "subprocess.Popen[bytes]") -> process.ProcessIdentity:
     found = process.identify(child.pid)
     assert found is not None
     return found
@@ -76,11 +76,11 @@ def here(store: Corral, *, pid: int = GONE, began: str = "1", **known: Any) -> R
     return store.runs.launch(started)
 
 
-def note_exit(run: Run, end: End) -> None:
+def note_exit(run: Run, end: ExitStatus) -> None:
     """What a guard leaves behind."""
     make_private_folder(run_folder(run.id))
     assert run.pid is not None
-    note = ExitNote(run_folder(run.id), run.attempts, run.pid)
+    note = ExitFileWriter(run_folder(run.id), run.attempts, run.pid)
     note.write(end)
     os.close(note.descriptor)
 
@@ -110,7 +110,7 @@ def test_an_output_is_sealed_by_its_keeper_for_as_long_as_that_lives(
     (folder / "output").write_bytes(b"it may still be writing")
     plain = {"host": keeper.host, "boot_id": keeper.boot_id, "folder": str(folder)}
     kept = held(1, keeper_pid=keeper.pid, keeper_token=keeper.start_token, **plain)
-    store.runs.end(store.runs.launch(store.runs.start(id, kept)), End(exit_code=0))
+    store.runs.end(store.runs.launch(store.runs.start(id, kept)), ExitStatus(exit_code=0))
     assert told(store) == []
     assert store.outputs.get(id).state == "open"
     sleeper.kill()
@@ -121,10 +121,14 @@ def test_an_output_is_sealed_by_its_keeper_for_as_long_as_that_lives(
 
 @each_case(
     ("end", "state"),
-    [(End(exit_code=0), "completed"), (End(exit_code=5), "failed"), (End(signal=9), "crashed")],
+    [
+        (ExitStatus(exit_code=0), "completed"),
+        (ExitStatus(exit_code=5), "failed"),
+        (ExitStatus(signal=9), "crashed"),
+    ],
 )
 def test_an_end_that_was_written_down_is_told_and_none_is_made_up(
-    store: Corral, end: End, state: str
+    store: Corral, end: ExitStatus, state: str
 ) -> None:
     run = here(store)
     note_exit(run, end)
@@ -136,9 +140,9 @@ def test_an_end_that_was_written_down_is_told_and_none_is_made_up(
 
 def test_a_note_of_an_earlier_attempt_says_nothing_of_this_one(store: Corral) -> None:
     run = here(store, restarts=1)
-    note_exit(run, End(exit_code=0))
+    note_exit(run, ExitStatus(exit_code=0))
     again = held(1, pid=GONE, start_token="2")
-    store.runs.launch(store.runs.restart(run, again, End(exit_code=0), quick_failures=0))
+    store.runs.launch(store.runs.restart(run, again, ExitStatus(exit_code=0), quick_failures=0))
     assert told(store) == [("running", "crashed", "gone")]
 
 
@@ -167,7 +171,7 @@ def test_a_machine_that_rebooted_interrupted_its_runs(
 
 
 def test_a_keeper_that_lives_is_left_to_its_work_although_its_lease_ran_out(
-    store: Corral, clock: SetClock, sleeper: "subprocess.Popen[bytes]"
+    store: Corral, clock: ManualClock, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
     keeper = identity(sleeper)
     here(store, keeper_pid=keeper.pid, keeper_token=keeper.start_token)
@@ -193,14 +197,14 @@ def test_what_cannot_be_read_stays_as_it_is(
 ) -> None:
     run = here(store, pid=4_000_001, keeper_pid=4_000_002 if who == "keeper" else GONE)
     hidden = {"agent": run.pid, "keeper": run.keeper_pid}[who]
-    stat = process.stat
+    stat = process.read_stat
 
-    def look(pid: int) -> process.Stat | None:
+    def look(pid: int) -> process.ProcessStat | None:
         if pid == hidden:
             raise PermissionError(13, "hidden")
         return stat(pid)
 
-    monkeypatch.setattr(process, "stat", look)
+    monkeypatch.setattr(process, "read_stat", look)
     with unchanged(store):
         assert told(store) == []
 
@@ -229,7 +233,7 @@ def test_every_run_is_looked_at_however_many_there_are(store: Corral) -> None:
     made = []
     with store.transaction() as tx:
         for _ in range(430):
-            run = ops.request(tx, order())
+            run = ops.enqueue(tx, order())
             tx.run(Statement("DELETE FROM runs WHERE id = :id"), id=run.id)
             made.append(insert_run(tx, "running", tx.now, **lost | {"id": run.id}))
     found = store.runs.recover()
@@ -240,7 +244,7 @@ def test_every_run_is_looked_at_however_many_there_are(store: Corral) -> None:
 # -- on other machines -------------------------------------------------------------------------
 
 
-def test_another_machine_is_judged_by_its_lease_alone(store: Corral, clock: SetClock) -> None:
+def test_another_machine_is_judged_by_its_lease_alone(store: Corral, clock: ManualClock) -> None:
     runs = [starting(store, 1), running(store, 2), stopping(store, 3)]
     with unchanged(store):
         assert told(store) == []
@@ -254,7 +258,7 @@ def test_another_machine_is_judged_by_its_lease_alone(store: Corral, clock: SetC
 
 
 def test_what_may_be_started_again_is_given_back_with_an_event(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     run = running(store, restarts=1)
     store.runs.heartbeat(run, output_bytes=1)
@@ -268,7 +272,7 @@ def test_what_may_be_started_again_is_given_back_with_an_event(
 
 
 def test_a_run_whose_output_is_lost_already_is_given_back_too(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     run = running(store, restarts=1)
     store.outputs.lose(run.id, "its folder is gone")
@@ -278,7 +282,7 @@ def test_a_run_whose_output_is_lost_already_is_given_back_too(
 
 
 def test_what_is_being_stopped_is_not_started_again_although_it_might_be(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     run = stopping(store, restarts=1)
     clock.advance(HOUR)
@@ -286,7 +290,7 @@ def test_what_is_being_stopped_is_not_started_again_although_it_might_be(
     assert store.runs.get(run.id).attempts == 1
 
 
-def test_a_lease_counts_up_to_its_end_and_no_longer(store: Corral, clock: SetClock) -> None:
+def test_a_lease_counts_up_to_its_end_and_no_longer(store: Corral, clock: ManualClock) -> None:
     run = running(store)
     assert run.lease_until is not None
     clock.advance(run.lease_until - clock.now() - 1)
@@ -295,7 +299,7 @@ def test_a_lease_counts_up_to_its_end_and_no_longer(store: Corral, clock: SetClo
     assert told(store) == [("running", "interrupted", "lease expired")]
 
 
-def test_a_lease_that_is_renewed_in_time_is_left_alone(store: Corral, clock: SetClock) -> None:
+def test_a_lease_that_is_renewed_in_time_is_left_alone(store: Corral, clock: ManualClock) -> None:
     run = running(store)
     for _ in range(5):
         clock.advance(50_000)
@@ -304,7 +308,7 @@ def test_a_lease_that_is_renewed_in_time_is_left_alone(store: Corral, clock: Set
 
 
 def test_a_clock_that_jumped_back_takes_no_run_from_its_keeper(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     run = running(store)
     clock.advance(-HOUR)
@@ -358,7 +362,7 @@ def test_nothing_is_recorded_of_a_process_that_is_not_there(store: Corral, pid: 
 
 
 def test_of_threads_that_recover_at_once_exactly_one_decides(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     near = [here(store) for _ in range(5)]
     far = [running(store, n) for n in range(5)]
@@ -390,12 +394,14 @@ def test_of_processes_that_recover_at_once_exactly_one_decides(url: str) -> None
 
 
 def test_a_keeper_that_ends_its_run_beside_a_recovery_is_believed_or_told(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     for n in range(10):
         run = running(store, n)
         clock.advance(HOUR)
-        ended, _ = race([lambda run=run: store.runs.end(run, End(exit_code=0)), store.runs.recover])
+        ended, _ = race(
+            [lambda run=run: store.runs.end(run, ExitStatus(exit_code=0)), store.runs.recover]
+        )
         found = store.runs.get(run.id)
         if found.state is RunState.COMPLETED:
             assert (found.exit_code, ended.error) == (0, None)

@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 
 from corral.api import Corral
-from corral.domain.schedules.model import Kind, Misfire, Overlap, ScheduleState
-from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, YEAR, SetClock
+from corral.domain.schedules.model import Misfire, Overlap, ScheduleKind, ScheduleState
+from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, YEAR, ManualClock
 from corral.kernel.errors import Ambiguous, IllegalMove, Invalid, NotFound
 from corral.kernel.pagination import encode_cursor
 from tests.support.cases import each_case
 from tests.support.store import record, refuses, rows, shared_length, unchanged, walk
 
 
-def test_a_schedule_comes_back_as_it_was_made(store: Corral, clock: SetClock) -> None:
+def test_a_schedule_comes_back_as_it_was_made(store: Corral, clock: ManualClock) -> None:
     made = store.schedules.create(
         "agent:ada",
         {"do": "it"},
@@ -26,7 +26,7 @@ def test_a_schedule_comes_back_as_it_was_made(store: Corral, clock: SetClock) ->
     )
     assert made.id.startswith("sch_")
     assert (made.mailbox, made.body, made.priority) == ("agent:ada", {"do": "it"}, 3)
-    assert (made.kind, made.rule, made.time_zone) == (Kind.EVERY, str(HOUR), "UTC")
+    assert (made.kind, made.rule, made.time_zone) == (ScheduleKind.EVERY, str(HOUR), "UTC")
     assert (made.misfire, made.overlap) == (Misfire.ALL, Overlap.SKIP)
     assert (made.name, made.project_id, made.state) == ("hourly", "prj_1", ScheduleState.ACTIVE)
     assert (made.next_at, made.last_at, made.last_letter) == (clock.now() + HOUR, None, None)
@@ -37,16 +37,16 @@ def test_a_schedule_comes_back_as_it_was_made(store: Corral, clock: SetClock) ->
     ]
 
 
-def test_a_cron_rule_is_meant_in_its_time_zone(store: Corral, clock: SetClock) -> None:
+def test_a_cron_rule_is_meant_in_its_time_zone(store: Corral, clock: ManualClock) -> None:
     # The clock stands at 08:00 UTC on a day in January: nine in Berlin.
     made = store.schedules.create("agent:ada", 1, cron="30 9 * * *", time_zone="Europe/Berlin")
-    assert (made.kind, made.rule) == (Kind.CRON, "30 9 * * *")
+    assert (made.kind, made.rule) == (ScheduleKind.CRON, "30 9 * * *")
     assert made.next_at == clock.now() + 30 * MINUTE
 
 
-def test_a_schedule_may_put_one_letter_at_a_moment(store: Corral, clock: SetClock) -> None:
+def test_a_schedule_may_put_one_letter_at_a_moment(store: Corral, clock: ManualClock) -> None:
     made = store.schedules.create("agent:ada", 1, at=clock.now() + DAY)
-    assert (made.kind, made.next_at) == (Kind.ONCE, clock.now() + DAY)
+    assert (made.kind, made.next_at) == (ScheduleKind.ONCE, clock.now() + DAY)
 
 
 @pytest.mark.parametrize("every_ms", [5 * SECOND, YEAR])
@@ -113,7 +113,7 @@ def test_a_schedule_needs_a_body_that_can_be_kept(store: Corral, body: Any) -> N
 # -- ids -------------------------------------------------------------------------------------
 
 
-def test_an_id_may_be_shortened_to_what_is_unique(store: Corral, clock: SetClock) -> None:
+def test_an_id_may_be_shortened_to_what_is_unique(store: Corral, clock: ManualClock) -> None:
     first = store.schedules.create("agent:ada", 1, every_ms=HOUR)
     clock.advance(DAY)
     second = store.schedules.create("agent:ada", 2, every_ms=HOUR)
@@ -140,7 +140,7 @@ def test_an_unknown_id_is_not_found_and_a_wrong_one_refused(store: Corral, verb:
 
 
 def test_a_paused_schedule_puts_nothing_and_makes_up_for_nothing(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     made = store.schedules.create("agent:ada", 1, every_ms=HOUR, misfire="all")
     paused = store.schedules.pause(made.id)
@@ -156,7 +156,7 @@ def test_a_paused_schedule_puts_nothing_and_makes_up_for_nothing(
 
 
 def test_a_moment_that_passed_while_a_timer_was_paused_is_put_when_it_is_resumed(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     made = store.timers.set("agent:ada", "tick", delay_ms=HOUR)
     store.schedules.pause(made.id)
@@ -167,7 +167,7 @@ def test_a_moment_that_passed_while_a_timer_was_paused_is_put_when_it_is_resumed
 
 
 def test_a_deleted_schedule_puts_nothing_and_its_letters_stay(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     made = store.schedules.create("agent:ada", 1, every_ms=HOUR)
     clock.advance(HOUR)
@@ -186,7 +186,7 @@ def test_a_paused_schedule_may_be_deleted(store: Corral) -> None:
 
 
 def test_what_has_ended_cannot_be_paused_resumed_run_or_deleted(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     cancelled = store.schedules.create("agent:ada", 1, every_ms=HOUR)
     store.schedules.delete(cancelled.id)
@@ -213,7 +213,7 @@ def test_pausing_and_resuming_twice_is_refused(store: Corral) -> None:
 
 
 def test_a_run_puts_a_letter_now_and_leaves_the_next_moment_as_it_is(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     made = store.schedules.create("agent:ada", "x", every_ms=HOUR, priority=5, project="prj_1")
     clock.advance(MINUTE)
@@ -224,7 +224,7 @@ def test_a_run_puts_a_letter_now_and_leaves_the_next_moment_as_it_is(
     assert record(store) == ["schedule.create", "letter.put", "schedule.run"]
 
 
-def test_every_run_puts_a_letter_of_its_own(store: Corral, clock: SetClock) -> None:
+def test_every_run_puts_a_letter_of_its_own(store: Corral, clock: ManualClock) -> None:
     made = store.schedules.create("agent:ada", "x", every_ms=HOUR)
     first = store.schedules.run(made.id)
     second = store.schedules.run(made.id)
@@ -249,7 +249,7 @@ def test_schedules_are_listed_newest_first_and_timers_apart(store: Corral, limit
     assert walk(store.timers.list, limit=limit) == timers[::-1]
 
 
-def test_ended_ones_are_listed_only_when_asked_for(store: Corral, clock: SetClock) -> None:
+def test_ended_ones_are_listed_only_when_asked_for(store: Corral, clock: ManualClock) -> None:
     kept = store.schedules.create("agent:ada", 1, cron="0 0 * * *")
     paused = store.schedules.create("agent:ada", 1, every_ms=HOUR)
     gone = store.schedules.create("agent:ada", 1, every_ms=HOUR)
@@ -282,7 +282,7 @@ def test_a_text_that_is_no_cursor_is_refused(store: Corral, cursor: str) -> None
 
 
 def test_deleting_a_project_takes_its_schedules_back(
-    store: Corral, clock: SetClock, tmp_path: Any
+    store: Corral, clock: ManualClock, tmp_path: Any
 ) -> None:
     project = store.projects.register(tmp_path)
     own = store.schedules.create("agent:ada", 1, every_ms=HOUR, project=project.id)

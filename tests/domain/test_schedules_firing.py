@@ -8,7 +8,7 @@ from corral.api import Corral
 from corral.db.statement import Statement
 from corral.domain.mail.model import Letter, LetterState
 from corral.domain.schedules.model import ScheduleState
-from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, YEAR, SetClock
+from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, YEAR, ManualClock
 from corral.kernel.errors import Invalid
 from tests.support.store import record, refuses, unchanged
 
@@ -20,7 +20,7 @@ def keys(letters: list[Letter]) -> list[int]:
     return [int(str(letter.key).rpartition("@")[2]) for letter in letters]
 
 
-def test_nothing_is_put_before_its_moment(store: Corral, clock: SetClock) -> None:
+def test_nothing_is_put_before_its_moment(store: Corral, clock: ManualClock) -> None:
     made = store.schedules.create("agent:ada", 1, every_ms=HOUR)
     clock.advance(HOUR - 1)
     with unchanged(store):
@@ -28,7 +28,7 @@ def test_nothing_is_put_before_its_moment(store: Corral, clock: SetClock) -> Non
     assert store.schedules.next_at() == made.next_at
 
 
-def test_a_moment_puts_one_letter_and_moves_to_the_next(store: Corral, clock: SetClock) -> None:
+def test_a_moment_puts_one_letter_and_moves_to_the_next(store: Corral, clock: ManualClock) -> None:
     made = store.schedules.create("agent:ada", {"do": "it"}, every_ms=HOUR, priority=4)
     clock.advance(HOUR)
     (letter,) = store.schedules.fire_due()
@@ -40,7 +40,7 @@ def test_a_moment_puts_one_letter_and_moves_to_the_next(store: Corral, clock: Se
     assert record(store) == ["schedule.create", "letter.put", "schedule.fire"]
 
 
-def test_a_second_look_at_the_same_moment_puts_nothing(store: Corral, clock: SetClock) -> None:
+def test_a_second_look_at_the_same_moment_puts_nothing(store: Corral, clock: ManualClock) -> None:
     store.schedules.create("agent:ada", 1, every_ms=HOUR)
     clock.advance(HOUR)
     store.schedules.fire_due()
@@ -48,7 +48,7 @@ def test_a_second_look_at_the_same_moment_puts_nothing(store: Corral, clock: Set
         assert store.schedules.fire_due() == []
 
 
-def test_moments_do_not_drift_when_nobody_looks_in_time(store: Corral, clock: SetClock) -> None:
+def test_moments_do_not_drift_when_nobody_looks_in_time(store: Corral, clock: ManualClock) -> None:
     made = store.schedules.create("agent:ada", 1, every_ms=HOUR)
     for late in (7 * MINUTE, 59 * MINUTE, 1, 0):
         first = store.schedules.next_at()
@@ -59,7 +59,7 @@ def test_moments_do_not_drift_when_nobody_looks_in_time(store: Corral, clock: Se
 
 
 def test_a_moment_whose_letter_is_there_already_is_not_put_again(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     made = store.schedules.create("agent:ada", "x", every_ms=HOUR)
     before = store.mail.put("agent:ada", "x", key=f"{made.id}@{made.next_at}")
@@ -68,7 +68,7 @@ def test_a_moment_whose_letter_is_there_already_is_not_put_again(
     assert len(store.mail.list().items) == 1
 
 
-def test_a_timer_fires_once_and_is_finished(store: Corral, clock: SetClock) -> None:
+def test_a_timer_fires_once_and_is_finished(store: Corral, clock: ManualClock) -> None:
     made = store.timers.set("agent:ada", "tick", delay_ms=HOUR)
     clock.advance(HOUR)
     assert [letter.body for letter in store.schedules.fire_due()] == ["tick"]
@@ -80,7 +80,7 @@ def test_a_timer_fires_once_and_is_finished(store: Corral, clock: SetClock) -> N
 
 
 def test_due_schedules_fire_in_the_order_of_their_moments_and_up_to_the_limit(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     for n in (3, 1, 2):
         store.schedules.create("agent:ada", n, every_ms=n * HOUR)
@@ -92,7 +92,9 @@ def test_due_schedules_fire_in_the_order_of_their_moments_and_up_to_the_limit(
             store.schedules.fire_due(limit=limit)
 
 
-def test_the_next_moment_of_all_is_the_earliest_active_one(store: Corral, clock: SetClock) -> None:
+def test_the_next_moment_of_all_is_the_earliest_active_one(
+    store: Corral, clock: ManualClock
+) -> None:
     assert store.schedules.next_at() is None
     store.schedules.create("agent:ada", 1, every_ms=DAY)
     early = store.schedules.create("agent:ada", 1, every_ms=HOUR)
@@ -104,7 +106,7 @@ def test_the_next_moment_of_all_is_the_earliest_active_one(store: Corral, clock:
 # -- moments that were missed ----------------------------------------------------------------
 
 
-def test_all_missed_moments_are_put_when_asked_for(store: Corral, clock: SetClock) -> None:
+def test_all_missed_moments_are_put_when_asked_for(store: Corral, clock: ManualClock) -> None:
     made = store.schedules.create("agent:ada", 1, every_ms=HOUR, misfire="all")
     first = made.next_at or 0
     clock.advance(5 * HOUR + MINUTE)
@@ -112,7 +114,7 @@ def test_all_missed_moments_are_put_when_asked_for(store: Corral, clock: SetCloc
     assert store.schedules.next_at() == first + 5 * HOUR
 
 
-def test_of_the_missed_moments_the_latest_is_put(store: Corral, clock: SetClock) -> None:
+def test_of_the_missed_moments_the_latest_is_put(store: Corral, clock: ManualClock) -> None:
     made = store.schedules.create("agent:ada", 1, every_ms=HOUR, misfire="latest")
     first = made.next_at or 0
     clock.advance(5 * HOUR + MINUTE)
@@ -120,7 +122,7 @@ def test_of_the_missed_moments_the_latest_is_put(store: Corral, clock: SetClock)
     assert store.schedules.next_at() == first + 5 * HOUR
 
 
-def test_missed_moments_are_left_out_when_asked_for(store: Corral, clock: SetClock) -> None:
+def test_missed_moments_are_left_out_when_asked_for(store: Corral, clock: ManualClock) -> None:
     made = store.schedules.create("agent:ada", 1, every_ms=HOUR, misfire="skip")
     clock.advance(5 * HOUR + 2 * MINUTE)
     assert store.schedules.fire_due() == []
@@ -132,14 +134,14 @@ def test_missed_moments_are_left_out_when_asked_for(store: Corral, clock: SetClo
 
 @pytest.mark.parametrize(("late", "put"), [(0, 1), (MINUTE, 1), (MINUTE + 1, 0)])
 def test_a_moment_is_missed_when_it_is_later_than_the_grace(
-    store: Corral, clock: SetClock, late: int, put: int
+    store: Corral, clock: ManualClock, late: int, put: int
 ) -> None:
     store.schedules.create("agent:ada", 1, every_ms=HOUR, misfire="skip")
     clock.advance(HOUR + late)
     assert len(store.schedules.fire_due()) == put
 
 
-def test_the_grace_is_a_setting_of_the_project(store: Corral, clock: SetClock) -> None:
+def test_the_grace_is_a_setting_of_the_project(store: Corral, clock: ManualClock) -> None:
     store.settings.set("schedules.misfire_grace_ms", 10 * MINUTE, scope="project:prj_1")
     store.schedules.create("agent:ada", "mine", every_ms=HOUR, misfire="skip", project="prj_1")
     store.schedules.create("agent:ada", "other", every_ms=HOUR, misfire="skip")
@@ -147,14 +149,16 @@ def test_the_grace_is_a_setting_of_the_project(store: Corral, clock: SetClock) -
     assert [letter.body for letter in store.schedules.fire_due()] == ["mine"]
 
 
-def test_a_timer_that_was_missed_is_put_late_and_never_lost(store: Corral, clock: SetClock) -> None:
+def test_a_timer_that_was_missed_is_put_late_and_never_lost(
+    store: Corral, clock: ManualClock
+) -> None:
     store.timers.set("agent:ada", "tick", delay_ms=HOUR)
     clock.advance(30 * DAY)
     assert [letter.body for letter in store.schedules.fire_due()] == ["tick"]
 
 
 def test_a_moment_that_is_skipped_for_good_finishes_its_schedule(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     made = store.schedules.create("agent:ada", 1, at=clock.now() + HOUR, misfire="skip")
     clock.advance(DAY)
@@ -164,7 +168,7 @@ def test_a_moment_that_is_skipped_for_good_finishes_its_schedule(
 
 @pytest.mark.parametrize("rule", [{"every_ms": 5 * SECOND}, {"cron": "* * * * *"}], ids=str)
 def test_after_a_long_downtime_one_look_puts_a_bounded_number(
-    store: Corral, clock: SetClock, rule: dict[str, object]
+    store: Corral, clock: ManualClock, rule: dict[str, object]
 ) -> None:
     made = store.schedules.create("agent:ada", 1, misfire="all", **rule)
     clock.advance(YEAR)
@@ -180,7 +184,7 @@ def test_after_a_long_downtime_one_look_puts_a_bounded_number(
 
 @pytest.mark.parametrize("misfire", ["latest", "skip"])
 def test_after_a_long_downtime_a_frequent_rule_is_up_to_date_at_once(
-    store: Corral, clock: SetClock, misfire: str
+    store: Corral, clock: ManualClock, misfire: str
 ) -> None:
     store.schedules.create("agent:ada", 1, cron="* * * * *", misfire=misfire)
     clock.advance(YEAR + 30 * SECOND)
@@ -195,7 +199,7 @@ def open_bodies(store: Corral) -> list[str | None]:
     return [letter.key for letter in store.mail.list(mailbox="agent:ada").items]
 
 
-def fire_twice(store: Corral, clock: SetClock, overlap: str) -> tuple[Letter, list[Letter]]:
+def fire_twice(store: Corral, clock: ManualClock, overlap: str) -> tuple[Letter, list[Letter]]:
     store.schedules.create("agent:ada", 1, every_ms=HOUR, overlap=overlap)
     clock.advance(HOUR)
     (first,) = store.schedules.fire_due()
@@ -203,12 +207,14 @@ def fire_twice(store: Corral, clock: SetClock, overlap: str) -> tuple[Letter, li
     return first, store.schedules.fire_due()
 
 
-def test_letters_may_lie_beside_each_other(store: Corral, clock: SetClock) -> None:
+def test_letters_may_lie_beside_each_other(store: Corral, clock: ManualClock) -> None:
     first, second = fire_twice(store, clock, "allow")
     assert [letter.id for letter in store.mail.list().items] == [first.id, second[0].id]
 
 
-def test_a_moment_is_left_out_while_the_last_letter_is_open(store: Corral, clock: SetClock) -> None:
+def test_a_moment_is_left_out_while_the_last_letter_is_open(
+    store: Corral, clock: ManualClock
+) -> None:
     first, second = fire_twice(store, clock, "skip")
     assert second == []
     assert [letter.id for letter in store.mail.list().items] == [first.id]
@@ -218,7 +224,7 @@ def test_a_moment_is_left_out_while_the_last_letter_is_open(store: Corral, clock
 
 @pytest.mark.parametrize("overlap", ["skip", "replace"])
 def test_a_letter_that_has_ended_is_in_nobodys_way(
-    store: Corral, clock: SetClock, overlap: str
+    store: Corral, clock: ManualClock, overlap: str
 ) -> None:
     store.schedules.create("agent:ada", 1, every_ms=HOUR, overlap=overlap)
     for _ in range(3):
@@ -227,14 +233,14 @@ def test_a_letter_that_has_ended_is_in_nobodys_way(
         store.mail.ack(store.mail.claim("agent:ada", owner="o")[0])
 
 
-def test_an_open_letter_is_replaced_by_the_next(store: Corral, clock: SetClock) -> None:
+def test_an_open_letter_is_replaced_by_the_next(store: Corral, clock: ManualClock) -> None:
     first, second = fire_twice(store, clock, "replace")
     assert [letter.id for letter in store.mail.list().items] == [second[0].id]
     assert store.mail.get(first.id).state is LetterState.REFUSED
     assert "replaced by the next letter" in str(store.mail.get(first.id).last_error)
 
 
-def test_a_letter_in_doubt_is_open_too(store: Corral, clock: SetClock) -> None:
+def test_a_letter_in_doubt_is_open_too(store: Corral, clock: ManualClock) -> None:
     store.schedules.create("agent:ada", 1, every_ms=HOUR, overlap="skip")
     clock.advance(HOUR)
     store.schedules.fire_due()
@@ -244,7 +250,7 @@ def test_a_letter_in_doubt_is_open_too(store: Corral, clock: SetClock) -> None:
 
 
 def test_of_many_missed_moments_the_first_is_put_when_the_others_would_overlap(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     made = store.schedules.create("agent:ada", 1, every_ms=HOUR, misfire="all", overlap="skip")
     clock.advance(4 * HOUR)
@@ -253,7 +259,7 @@ def test_of_many_missed_moments_the_first_is_put_when_the_others_would_overlap(
 
 
 def test_of_many_missed_moments_the_last_is_left_when_each_replaces_the_one_before(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     made = store.schedules.create("agent:ada", 1, every_ms=HOUR, misfire="all", overlap="replace")
     clock.advance(4 * HOUR)
@@ -261,7 +267,9 @@ def test_of_many_missed_moments_the_last_is_left_when_each_replaces_the_one_befo
     assert open_bodies(store) == [f"{made.id}@{(made.next_at or 0) + 3 * HOUR}"]
 
 
-def test_a_last_letter_that_was_forgotten_is_in_nobodys_way(store: Corral, clock: SetClock) -> None:
+def test_a_last_letter_that_was_forgotten_is_in_nobodys_way(
+    store: Corral, clock: ManualClock
+) -> None:
     store.schedules.create("agent:ada", 1, every_ms=60 * DAY, overlap="skip")
     clock.advance(60 * DAY)
     store.schedules.fire_due()
@@ -272,7 +280,7 @@ def test_a_last_letter_that_was_forgotten_is_in_nobodys_way(store: Corral, clock
 
 
 def test_one_schedule_that_cannot_be_put_does_not_hold_up_the_others(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     bad = store.schedules.create("agent:ada", "bad", every_ms=HOUR)
     store.schedules.create("agent:ada", "good", every_ms=2 * HOUR)

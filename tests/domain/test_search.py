@@ -12,7 +12,7 @@ from corral.api import Corral
 from corral.domain.search import ops
 from corral.domain.sessions import ops as sessions
 from corral.domain.sessions.model import NewTurn
-from corral.kernel.clock import SetClock
+from corral.kernel.clock import ManualClock
 from corral.kernel.errors import Invalid
 from tests.support.cases import each_case
 from tests.support.store import refuses, rows, walk
@@ -28,7 +28,7 @@ def places(store: Corral, text: str, **more: Any) -> list[int]:
     return [hit.place for hit in store.search.find(text, **more).items]
 
 
-def test_what_was_just_said_is_found_newest_first(store: Corral, clock: SetClock) -> None:
+def test_what_was_just_said_is_found_newest_first(store: Corral, clock: ManualClock) -> None:
     id = say(store, "the red fox", "a blue fox", "nothing")
     (blue, red) = store.search.find("FOX").items
     assert (blue.place, red.place) == (2, 1)
@@ -167,7 +167,7 @@ def test_every_turn_is_indexed_once_however_it_is_cut_into_batches(store: Corral
     ) == [(26, 26)]
 
 
-def test_a_turn_that_commits_late_is_not_skipped(url: str, clock: SetClock) -> None:
+def test_a_turn_that_commits_late_is_not_skipped(url: str, clock: ManualClock) -> None:
     """On PostgreSQL a later number may commit first; what is indexed must wait for the earlier."""
     with corral.open(url, clock=clock) as slow, corral.open(url, clock=clock) as fast:
         if slow.db.engine == "sqlite":
@@ -201,7 +201,7 @@ def test_the_index_is_sound_after_passages_went(store: Corral) -> None:
     say(store, "fox")
     store.search.catch_up()
     with store.transaction() as tx:
-        assert ops.forget(tx, "turn", id)
+        assert ops.remove_subject(tx, "turn", id)
     assert len(store.search.find("fox").items) == 1
     assert store.search.find("dog").items == []
     assert all(finding.state == "ok" for finding in store.db.verify())

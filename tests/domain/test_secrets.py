@@ -9,7 +9,7 @@ import keyring.backends.fail
 import pytest
 
 from corral.api import Corral
-from corral.kernel.clock import SetClock
+from corral.kernel.clock import ManualClock
 from corral.kernel.errors import Invalid, NotFound, Refused
 from tests.support.cases import each_case
 from tests.support.store import contents, record, refuses, rows, walk
@@ -17,7 +17,7 @@ from tests.support.store import contents, record, refuses, rows, walk
 VALUE = "hunter2-do-not-tell"
 
 
-def test_a_reference_is_kept_and_replaced(store: Corral, clock: SetClock) -> None:
+def test_a_reference_is_kept_and_replaced(store: Corral, clock: ManualClock) -> None:
     made = store.secrets.set("token", "env:TOKEN")
     assert (made.name, made.reference) == ("token", "env:TOKEN")
     assert (made.updated_at, made.updated_by) == (clock.now(), "user:tester")

@@ -3,7 +3,7 @@
 import pytest
 
 from corral.api import Corral
-from corral.kernel.clock import MINUTE, SetClock
+from corral.kernel.clock import MINUTE, ManualClock
 from corral.kernel.errors import IllegalMove, NotFound
 from tests.support.cases import each_case
 from tests.support.channels import Runner
@@ -80,7 +80,7 @@ def test_a_letter_to_a_session_that_was_replaced_goes_to_its_successor(
 
 
 def test_a_task_of_a_session_that_was_replaced_wakes_its_successor(
-    store: Corral, runner: Runner, clock: SetClock
+    store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     before = store.mail.write("ben", "one", to="ada", wake=True).mailbox
     store.mail.drop(store.mail.list(mailbox=before).items[0].id)
@@ -98,7 +98,7 @@ def test_a_task_of_a_session_that_was_replaced_wakes_its_successor(
 
 
 def test_a_letter_of_a_schedule_for_a_closed_session_is_refused_and_its_sender_told(
-    store: Corral, runner: Runner, clock: SetClock
+    store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     session = store.sessions.open("ada")
     store.schedules.create(

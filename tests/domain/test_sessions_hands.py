@@ -7,7 +7,7 @@ import pytest
 from corral.api import Corral
 from corral.domain.sessions import retention
 from corral.domain.sessions.model import NewTurn, Session
-from corral.kernel.clock import DAY, YEAR, SetClock
+from corral.kernel.clock import DAY, YEAR, ManualClock
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, NotFound, Refused
 from tests.support.cases import each_case
 from tests.support.invariants import check_store
@@ -256,7 +256,7 @@ def pruned(store: Corral, *, dry_run: bool = False) -> int:
 
 
 def test_a_session_closed_long_ago_is_forgotten_with_all_that_was_its_own(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     old, young, open_ = (store.sessions.open("ada") for _ in range(3))
     for session in (old, young, open_):
@@ -282,7 +282,7 @@ def test_a_session_closed_long_ago_is_forgotten_with_all_that_was_its_own(
 
 
 def test_a_number_of_a_turn_that_was_forgotten_is_not_given_out_again(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     session = store.sessions.open("ada")
     say(store, session, 1, 2, 3)
@@ -299,7 +299,7 @@ def test_a_number_of_a_turn_that_was_forgotten_is_not_given_out_again(
 
 
 def test_what_a_fork_still_shows_is_not_forgotten_before_the_fork(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     session = store.sessions.open("ada")
     say(store, session, *"abc")
@@ -314,14 +314,14 @@ def test_what_a_fork_still_shows_is_not_forgotten_before_the_fork(
     assert pruned(store) == 2
 
 
-def test_a_long_session_is_forgotten_in_pieces(store: Corral, clock: SetClock) -> None:
+def test_a_long_session_is_forgotten_in_pieces(store: Corral, clock: ManualClock) -> None:
     session = store.sessions.open("ada")
     for n in range(3):
         say(store, session, *(f"{n} {i}" for i in range(900)))
     store.search.catch_up()
     store.sessions.close(session)
     with store.transaction() as tx:
-        assert not retention.forget(tx, session.id, limit=1_000)
+        assert not retention.delete_batch(tx, session.id, limit=1_000)
     with refuses(store, Refused):
         store.sessions.reopen(session)
     with refuses(store, Refused):

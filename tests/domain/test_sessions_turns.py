@@ -9,7 +9,7 @@ import corral
 from corral.api import Corral
 from corral.domain.sessions.model import NewTurn
 from corral.domain.sessions.turn import MAX_CONTENT
-from corral.kernel.clock import SetClock
+from corral.kernel.clock import ManualClock
 from corral.kernel.errors import IllegalMove, Invalid, NotFound, Refused
 from tests.support.cases import each_case
 from tests.support.store import record, refuses, unchanged, walk
@@ -19,7 +19,7 @@ MISSING = "ses_00000000000000000000000000"
 
 
 def test_a_session_is_opened_for_an_agent_in_a_project(
-    store: Corral, clock: SetClock, tmp_path: Path
+    store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = store.projects.register(tmp_path)
     ada = store.agents.create("ada", provider="claude")
@@ -49,7 +49,7 @@ def test_a_session_for_what_does_not_exist_is_refused(store: Corral) -> None:
         store.sessions.open(reply_to="nowhere")
 
 
-def test_turns_get_the_numbers_from_one_in_order(store: Corral, clock: SetClock) -> None:
+def test_turns_get_the_numbers_from_one_in_order(store: Corral, clock: ManualClock) -> None:
     session = store.sessions.open()
     for n in range(3):
         clock.advance(1)
@@ -112,7 +112,7 @@ def test_an_append_is_one_transaction_and_as_few_statements_as_can_be(
     assert trace.statements == (2 if store.db.engine == "sqlite" else 1)
 
 
-def test_whoever_waits_is_woken_by_a_turn(store: Corral, url: str, clock: SetClock) -> None:
+def test_whoever_waits_is_woken_by_a_turn(store: Corral, url: str, clock: ManualClock) -> None:
     session = store.sessions.open()
     with corral.open(url, clock=clock) as other, other.listening() as listener:
         store.sessions.append(session, "user", "hi")
@@ -143,7 +143,7 @@ def test_what_is_no_turn_is_refused(
 
 
 def test_a_closed_session_takes_no_turn_until_it_is_reopened(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     session = store.sessions.open()
     store.sessions.append(session, "user", "hi")

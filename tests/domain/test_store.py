@@ -7,7 +7,7 @@ import pytest
 import corral
 from corral.api import Corral
 from corral.db.statement import Statement
-from corral.kernel.clock import SetClock
+from corral.kernel.clock import ManualClock
 from corral.kernel.errors import Invalid, StoreUnavailable
 from tests.support.cases import each_case
 from tests.support.store import refuses, rows, unchanged
@@ -36,7 +36,7 @@ def test_a_migrated_store_has_nothing_left_to_migrate(store: Corral) -> None:
 
 
 def test_an_empty_store_is_made_when_it_is_opened_and_stays_as_it_is_the_second_time(
-    empty_url: str, clock: SetClock
+    empty_url: str, clock: ManualClock
 ) -> None:
     with corral.open(empty_url, clock=clock) as store:
         letter = store.mail.put("agent:ada", 1)
@@ -63,7 +63,7 @@ def test_a_store_of_a_newer_corral_is_refused_and_not_touched(store: Corral, url
         with pytest.raises(StoreUnavailable) as caught:
             corral.open(url)
         assert caught.value.reason == "newer"
-        assert caught.value.details["reason"] == "newer"
+        assert "Upgrade Corral" in caught.value.message
 
 
 def test_a_sound_store_has_only_good_findings(store: Corral) -> None:

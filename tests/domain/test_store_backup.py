@@ -16,20 +16,21 @@ from corral.adapters.channels.contract import Incoming
 from corral.adapters.providers.facts import Said, Used
 from corral.adapters.transcripts.transcript import Head, Item
 from corral.api import Corral
-from corral.api.idempotency import Key, once
-from corral.api.store import trouble_with
-from corral.db.copy import FENCE_LEAP
+from corral.api.idempotency import IdempotencyKey, call_with_key
+from corral.db.backup import FENCE_INCREMENT
 from corral.db.schema import tables
 from corral.db.statement import Statement
-from corral.db.write_fence import OWN
-from corral.domain.checkpoints.model import NewWrite
-from corral.domain.imports.ops import Part, add_origins
+from corral.db.write_fence import INTERNAL_TABLES
+from corral.domain.checkpoints.model import NewCheckpointWrite
+from corral.domain.imports import ops as import_ops
+from corral.domain.imports.ops import SourceTable, add_origins
 from corral.domain.races import sql as races
-from corral.domain.runs.model import Sample
+from corral.domain.runs.model import ResourceSample
 from corral.domain.sandbox_bridge import ingest
-from corral.kernel.clock import DAY, HOUR, MINUTE, SetClock
+from corral.kernel.clock import DAY, HOUR, MINUTE, ManualClock
 from corral.kernel.errors import Held, Invalid, NotFound, Refused
-from corral.kernel.exit_status import End
+from corral.kernel.exit_status import ExitStatus
+from corral.services.store.backup import restore_problem
 from tests.support.cases import each_case
 from tests.support.errors import because
 from tests.support.invariants import check_store
@@ -46,7 +47,7 @@ Open = Callable[[str], Corral]
 
 
 @pytest.fixture
-def open_on(new_url: Callable[[str], str], clock: SetClock) -> Iterator[Open]:
+def open_on(new_url: Callable[[str], str], clock: ManualClock) -> Iterator[Open]:
     """A function that opens a new store on an engine, as often as it is asked."""
     with ExitStack() as stack:
         yield lambda engine: stack.enter_context(
@@ -54,7 +55,7 @@ def open_on(new_url: Callable[[str], str], clock: SetClock) -> Iterator[Open]:
         )
 
 
-def live(store: Corral, clock: SetClock, folder: Path) -> None:
+def live(store: Corral, clock: ManualClock, folder: Path) -> None:
     """Something of everything, in every state that is easily reached."""
     project = store.projects.register(folder, command="claude", prompt="ünï ☃")
     store.settings.set("mail.backoff_ms", [MINUTE], scope=f"project:{project.id}")
@@ -84,14 +85,16 @@ def live(store: Corral, clock: SetClock, folder: Path) -> None:
     store.outputs.log("run_1", "warn", "ünï ☃", metadata={"z": 1, "a": [None]})
     talk(store, project.id)
     run = running(store, project_id=project.id)
-    store.runs.add_sample(run, Sample(1, 2, 3, 4))
+    store.runs.add_sample(run, ResourceSample(1, 2, 3, 4))
     imports(store, clock)
     store.checkpoints.put("ünï", "1", "bytes", bytes(range(256)), metadata={"z": 1, "a": [None]})
-    store.checkpoints.put_writes("ünï", "1", "task", [NewWrite(0, "c", "json", b'{"json": 1}')])
+    store.checkpoints.put_writes(
+        "ünï", "1", "task", [NewCheckpointWrite(0, "c", "json", b'{"json": 1}')]
+    )
     store.tokens.create("script", scope="read")
-    key = Key("tok_1", "k", "f")
+    key = IdempotencyKey("tok_1", "k", "f")
     sent = {"mailbox": "queue:y", "body": "ünï"}
-    once(store.mail, "put", sent, key=key, encode=msgspec.json.encode)
+    call_with_key(store.mail, "put", sent, key=key, encode=msgspec.json.encode)
     chat(store)
 
 
@@ -109,7 +112,7 @@ def chat(store: Corral) -> None:
         store.messages.receive("ünï", said)
     run = store.runs.list(limit=1).items[0]
     with store.transaction() as tx:
-        ingest.refuse(tx, "ses_1", run, "out-1", "ünï", tell=False)
+        ingest.reject_message(tx, "ses_1", run, "out-1", "ünï", tell=False)
 
 
 def race(store: Corral) -> None:
@@ -136,13 +139,15 @@ def race(store: Corral) -> None:
         )  # fmt: skip
 
 
-def imports(store: Corral, clock: SetClock) -> None:
-    begun = store.imports._begin("claude", "/srv/a.jsonl", Head("conversation", title="ünï"))
+def imports(store: Corral, clock: ManualClock) -> None:
+    begun = store._database.write(
+        lambda tx: import_ops.begin(tx, "claude", "/srv/a.jsonl", Head("conversation", title="ünï"))
+    )
     said = Item(clock.now(), Said("user", "from elsewhere"), 10)
-    store.imports._take(begun, [said], read_bytes=10)
+    store._database.write(lambda tx: import_ops.import_items(tx, begun, [said], read_bytes=10))
     with store.transaction() as tx:
         origin = {"row_id": "7", "rest": '{"ü": 1}', "trouble": '["☃"]', "digest": "d"}
-        add_origins(tx, Part("agent-yes", "/srv/a.db", "runs"), [origin])
+        add_origins(tx, SourceTable("agent-yes", "/srv/a.db", "runs"), [origin])
 
 
 def talk(store: Corral, project: str) -> None:
@@ -192,7 +197,7 @@ def content(store: Corral) -> dict[str, list[list[Any]]]:
     found = {}
     with store.transaction() as tx:
         for table in tables():
-            if table.name not in OWN:
+            if table.name not in INTERNAL_TABLES:
                 names = ", ".join(column.name for column in table.columns)
                 rows = tx.run(Statement(f"SELECT {names} FROM {table.name} ORDER BY 1, 2"))
                 found[table.name] = [[_plain(cell) for cell in row] for row in rows]
@@ -215,14 +220,14 @@ def without_traces(found: dict[str, list[list[Any]]]) -> dict[str, list[list[Any
         if "fence" in columns[name]:
             place = columns[name].index("fence")
             for row in rows:
-                assert row[place] >= FENCE_LEAP
-                row[place] -= FENCE_LEAP
+                assert row[place] >= FENCE_INCREMENT
+                row[place] -= FENCE_INCREMENT
     return found
 
 
 @EACH_WAY
 def test_a_back_up_brings_everything_back_on_either_engine(
-    open_on: Open, clock: SetClock, tmp_path: Path, source: str, target: str
+    open_on: Open, clock: ManualClock, tmp_path: Path, source: str, target: str
 ) -> None:
     old, new = open_on(source), open_on(target)
     live(old, clock, tmp_path)
@@ -255,7 +260,7 @@ def test_bytes_that_are_no_text_come_back_as_they_were(
 
 @EACH_WAY
 def test_new_rows_after_a_restore_get_fresh_numbers(
-    open_on: Open, clock: SetClock, tmp_path: Path, source: str, target: str
+    open_on: Open, clock: ManualClock, tmp_path: Path, source: str, target: str
 ) -> None:
     old, new = open_on(source), open_on(target)
     for n in range(5):
@@ -285,7 +290,7 @@ def test_every_numbered_table_goes_on_after_a_restore(
 
 @EACH_WAY
 def test_money_goes_on_after_a_restore(
-    open_on: Open, clock: SetClock, tmp_path: Path, source: str, target: str
+    open_on: Open, clock: ManualClock, tmp_path: Path, source: str, target: str
 ) -> None:
     old, new = open_on(source), open_on(target)
     live(old, clock, tmp_path)
@@ -303,7 +308,7 @@ def test_money_goes_on_after_a_restore(
 
 @EACH_WAY
 def test_numbers_that_were_forgotten_before_the_back_up_are_not_given_out_again(
-    open_on: Open, clock: SetClock, tmp_path: Path, source: str, target: str
+    open_on: Open, clock: ManualClock, tmp_path: Path, source: str, target: str
 ) -> None:
     old, new = open_on(source), open_on(target)
     for n in range(3):
@@ -318,7 +323,7 @@ def test_numbers_that_were_forgotten_before_the_back_up_are_not_given_out_again(
 
 @EACH_WAY
 def test_a_restored_store_works_on(
-    open_on: Open, clock: SetClock, tmp_path: Path, source: str, target: str
+    open_on: Open, clock: ManualClock, tmp_path: Path, source: str, target: str
 ) -> None:
     old, new = open_on(source), open_on(target)
     old.mail.put("agent:ada", 1, key="k")
@@ -477,7 +482,7 @@ def test_what_a_sqlite_store_held_before_is_kept_beside_it(open_on: Open, tmp_pa
 
 
 def test_others_that_have_the_store_open_see_what_was_restored(
-    store: Corral, url: str, clock: SetClock, tmp_path: Path
+    store: Corral, url: str, clock: ManualClock, tmp_path: Path
 ) -> None:
     store.mail.put("agent:ada", "restored")
     file = store.db.backup(tmp_path / "b.db")
@@ -521,7 +526,7 @@ def test_a_back_up_that_does_not_know_a_live_run_is_refused(store: Corral, tmp_p
     assert refused.value.details["runs"] == [unknown.id]
     assert [run.id for run in store.runs.list(live=True).items] == [unknown.id, known.id]
     assert not list(tmp_path.glob("*.before-restore*"))
-    store.runs.end(unknown, End(exit_code=0))
+    store.runs.end(unknown, ExitStatus(exit_code=0))
     store.db.restore(old)
     assert [run.id for run in store.runs.list().items] == [known.id]
 
@@ -531,7 +536,7 @@ def test_a_back_up_of_an_earlier_attempt_does_not_know_the_live_one(
 ) -> None:
     run = running(store, 1, restarts=1)
     old = store.db.backup(tmp_path / "old.db")
-    store.runs.restart(run, held(2), End(exit_code=1), quick_failures=0)
+    store.runs.restart(run, held(2), ExitStatus(exit_code=1), quick_failures=0)
     with pytest.raises(Refused, check=because("runs_active", runs=[run.id])):
         store.db.restore(old)
 
@@ -615,7 +620,7 @@ def test_a_back_up_with_a_schema_that_is_not_ours_is_refused(
     change_file(file, STRANGE[damage])
     with refuses(store, Invalid) as caught:
         store.db.restore(file)
-    assert caught.value.details["reason"] == "foreign_schema"
+    assert "another back-up" in caught.value.message
     assert not list(tmp_path.glob("*.before-restore*"))
 
 
@@ -635,9 +640,9 @@ def test_what_somebody_put_into_a_store_is_taken_out_of_its_back_up_as_it_says(
 ) -> None:
     store.mail.put("agent:ada", 1)
     file = store.db.backup(tmp_path / "b.db")
-    assert trouble_with(file) is None
+    assert restore_problem(file) is None
     change_file(file, *statements)
-    told = trouble_with(file)
+    told = restore_problem(file)
     assert told is not None
     with refuses(store, Invalid) as caught:
         store.db.restore(file)
@@ -645,7 +650,7 @@ def test_what_somebody_put_into_a_store_is_taken_out_of_its_back_up_as_it_says(
     program, path, mended = shlex.split(told.split("`")[1])
     assert (program, path) == ("sqlite3", str(file))
     change_file(file, mended)
-    assert trouble_with(file) is None
+    assert restore_problem(file) is None
     store.db.restore(file)
 
 
@@ -667,23 +672,23 @@ def test_a_back_up_whose_schema_somebody_forged_is_refused(
     rewrite_schema(file, statement)
     with refuses(store, Invalid) as caught:
         store.db.restore(file)
-    assert caught.value.details["reason"] in ("damaged", "foreign_schema")
+    assert "another back-up" in caught.value.message
 
 
 def test_a_back_up_that_changes_after_it_was_looked_at_is_refused(
     store: Corral, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from corral.api import store as library
+    from corral.services.store import backup
 
     file = store.db.backup(tmp_path / "b.db")
-    look = library.backup_at
+    look = backup.check_backup_file
 
     def look_then_change(path: str | Path) -> Path:
         found = look(path)
         change_file(file, STRANGE["a trigger"])
         return found
 
-    monkeypatch.setattr(library, "backup_at", look_then_change)
+    monkeypatch.setattr(backup, "check_backup_file", look_then_change)
     with refuses(store, Invalid):
         store.db.restore(file)
 
@@ -717,13 +722,13 @@ def test_comments_in_a_back_ups_schema_may_be_others(store: Corral, tmp_path: Pa
 def test_a_back_up_of_an_older_corral_is_compared_with_what_that_one_made(
     open_on: Open, tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from corral.db import migrate
+    from corral.db import migrations
 
     file = tmp_path / "old.db"
-    all_of_them = migrate.migrations()
+    all_of_them = migrations.load_migrations()
     with monkeypatch.context() as before:
-        before.setattr(migrate, "migrations", lambda: all_of_them[:-1])
-        before.setattr(migrate, "newest", lambda: len(all_of_them) - 1)
+        before.setattr(migrations, "load_migrations", lambda: all_of_them[:-1])
+        before.setattr(migrations, "latest_version", lambda: len(all_of_them) - 1)
         with corral.open(file) as old, old.transaction() as tx:
             # Written as that one did: today's operations need today's columns.
             tx.run(

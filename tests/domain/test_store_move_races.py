@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 import corral
-from corral.db import connect, migrate, store_move
-from corral.db.store_move_record import find
-from corral.db.write_fence import AWAY
-from corral.kernel.clock import SetClock
+from corral.api.doctor import examine
+from corral.db import connect, migrations, store_move
+from corral.db.store_move_record import read_relocation
+from corral.db.write_fence import MOVED_OFFSET
+from corral.kernel.clock import ManualClock
 from corral.kernel.errors import CorralError, Refused, StoreUnavailable
-from corral.services.store.health import examine
 from tests.crash.harness import ALL
 from tests.domain.test_store_backup import EACH_WAY, ENGINES
 from tests.domain.test_store_move import Place, filled, killed, opened, place
@@ -27,19 +27,19 @@ __all__ = ["place"]
 
 
 def bodies(url: str) -> list[Any]:
-    with corral.open(url, clock=SetClock(), create=False) as store:
+    with corral.open(url, clock=ManualClock(), create=False) as store:
         return [letter.body for letter in store.mail.list(limit=100).items]
 
 
 def put_by_name(url: str, body: str, accepted: list[Any]) -> None:
     """Open a store by one of its names and put a letter; remember it if it was accepted."""
-    with suppress(CorralError), corral.open(url, clock=SetClock()) as store:
+    with suppress(CorralError), corral.open(url, clock=ManualClock()) as store:
         store.mail.put("agent:ada", body)
         accepted.append(body)
 
 
 def moved(url: str, new: str) -> None:
-    with corral.open(url, clock=SetClock()) as store:
+    with corral.open(url, clock=ManualClock()) as store:
         store.db.move(new)
 
 
@@ -48,7 +48,7 @@ def moved(url: str, new: str) -> None:
 
 @EACH_WAY
 def test_handle_on_the_empty_target_is_rejected_until_arrival(
-    place: Place, clock: SetClock, source: str, target: str
+    place: Place, clock: ManualClock, source: str, target: str
 ) -> None:
     old, new = place(source), place(target)
     with opened(old, clock) as store, opened(new, clock) as early:
@@ -68,7 +68,7 @@ def test_handle_on_the_empty_target_is_rejected_until_arrival(
 
 @EACH_WAY
 def test_handle_from_before_a_round_trip_is_rejected_until_arrival(
-    place: Place, clock: SetClock, source: str, target: str
+    place: Place, clock: ManualClock, source: str, target: str
 ) -> None:
     home, away = place(source), place(target)
     with opened(home, clock) as early:
@@ -91,7 +91,7 @@ def test_handle_from_before_a_round_trip_is_rejected_until_arrival(
 
 @EACH_WAY
 def test_handle_from_before_a_move_never_answers_from_the_old_content(
-    place: Place, clock: SetClock, source: str, target: str
+    place: Place, clock: ManualClock, source: str, target: str
 ) -> None:
     """A claim that finds no letter and an error about a letter would both come from stale rows."""
     home, away = place(source), place(target)
@@ -128,7 +128,7 @@ def until_moved(call: Callable[[], object]) -> None:
 
 
 def test_moving_with_a_handle_whose_store_was_moved_is_rejected(
-    place: Place, clock: SetClock, url: str
+    place: Place, clock: ManualClock, url: str
 ) -> None:
     new = place("sqlite")
     with opened(url, clock) as late:
@@ -151,7 +151,7 @@ def test_following_a_moved_store_never_creates_an_empty_one(
     for file in tmp_path.glob("new.db*"):
         file.unlink()
     with pytest.raises(StoreUnavailable) as caught:
-        corral.open(url, clock=SetClock())
+        corral.open(url, clock=ManualClock())
     assert caught.value.reason == "missing"
     assert str(new) in caught.value.message
     (found,) = [each for each in examine(url) if each.check == "store"]
@@ -164,12 +164,12 @@ def test_place_is_not_cleared_by_a_store_that_did_not_receive_its_content(
 ) -> None:
     """The store that received it was lost, and a new one has its name: this is the only copy."""
     new = f"sqlite:///{tmp_path}/new.db"
-    with corral.open(url, clock=SetClock()) as store:
+    with corral.open(url, clock=ManualClock()) as store:
         store.mail.put("agent:ada", "the only copy")
         store.db.move(new)
     for file in tmp_path.glob("new.db*"):
         file.unlink()
-    with corral.open(new, clock=SetClock()) as fresh, pytest.raises(Refused):
+    with corral.open(new, clock=ManualClock()) as fresh, pytest.raises(Refused):
         fresh.db.move(url)
     left = connect(url, actor="test")
     count = store_move.Statement("SELECT count(*) FROM letters")
@@ -186,19 +186,19 @@ def test_opener_that_waited_for_a_mover_does_not_get_an_unfinished_store(
         new = f"sqlite:///{tmp_path}/new.db"
     else:
         new = str(request.getfixturevalue("postgres_server").new_database())
-    migrating = migrate.migrate
+    migrating = migrations.migrate
 
     def come_second(database: Any) -> list[int]:
         monkeypatch.undo()
-        with corral.open(f"sqlite:///{tmp_path}/old.db", clock=SetClock()) as store:
-            move = store_move.Move(store._database, lambda: connect(new, actor="mover"))
+        with corral.open(f"sqlite:///{tmp_path}/old.db", clock=ManualClock()) as store:
+            move = store_move.StoreMove(store._database, lambda: connect(new, actor="mover"))
             move.prepare()
             move.close()
         return migrating(database)
 
-    monkeypatch.setattr(migrate, "migrate", come_second)
+    monkeypatch.setattr(migrations, "migrate", come_second)
     with pytest.raises(StoreUnavailable) as caught:
-        corral.open(new, clock=SetClock())
+        corral.open(new, clock=ManualClock())
     assert caught.value.reason == "arriving"
 
 
@@ -214,15 +214,15 @@ def without_lock(*_: Any) -> Iterator[None]:
 @pytest.mark.parametrize("moment", [0, -1])
 def test_mover_that_was_cancelled_cannot_switch(
     place: Place,
-    clock: SetClock,
+    clock: ManualClock,
     monkeypatch: pytest.MonkeyPatch,
     source: str,
     target: str,
     moment: int,
 ) -> None:
     """The lock of a move on a server is lost with its connection, and the mover goes on."""
-    monkeypatch.setattr(store_move, "alone", without_lock)
-    monkeypatch.setattr("corral.services.store.move.alone", without_lock)
+    monkeypatch.setattr(store_move, "require_move_lock", without_lock)
+    monkeypatch.setattr("corral.services.store.move.require_move_lock", without_lock)
     old, new = place(source), place(target)
     with opened(old, clock) as store, opened(old, clock) as other:
         store.mail.put("agent:ada", "first")
@@ -247,9 +247,9 @@ def test_mover_that_was_cancelled_cannot_switch(
 
 @EACH_WAY
 def test_of_two_movers_without_a_lock_one_completes_the_move(
-    place: Place, clock: SetClock, monkeypatch: pytest.MonkeyPatch, source: str, target: str
+    place: Place, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, source: str, target: str
 ) -> None:
-    monkeypatch.setattr(store_move, "alone", without_lock)
+    monkeypatch.setattr(store_move, "require_move_lock", without_lock)
     old, new = place(source), place(target)
     filled(old, monkeypatch)
     with opened(old, clock) as store, opened(old, clock) as other:
@@ -308,7 +308,7 @@ def test_killed_on_the_way_back_nothing_accepted_is_lost(
         put_by_name(home, "by old name", accepted)
         put_by_name(away, "by new name", accepted)
         in_use_at = home
-        with corral.open(away, clock=SetClock()) as store:
+        with corral.open(away, clock=ManualClock()) as store:
             if store.address == away:
                 if then == "cancel":
                     try:
@@ -323,13 +323,13 @@ def test_killed_on_the_way_back_nothing_accepted_is_lost(
         if in_use_at == away:  # what was cancelled can be done later
             assert bodies(away) == accepted, moment
             moved(away, home)
-        with corral.open(away, clock=SetClock()) as store:
+        with corral.open(away, clock=ManualClock()) as store:
             assert store.address == home
             check_store(store, schema=True)
         assert bodies(home) == accepted, moment
         left = connect(away, actor="test")
-        found = find(left)
+        found = read_relocation(left)
         assert found is not None
         assert found.phase == "gone"
-        assert left.schema_version() > AWAY
+        assert left.schema_version() > MOVED_OFFSET
         left.close()

@@ -6,7 +6,8 @@ from corral.adapters.providers.facts import Used
 from corral.adapters.transcripts.transcript import Head
 from corral.api import Corral
 from corral.db.statement import Statement
-from corral.kernel.clock import DAY, HOUR, MINUTE, YEAR, SetClock
+from corral.domain.imports import ops as imports
+from corral.kernel.clock import DAY, HOUR, MINUTE, YEAR, ManualClock
 from corral.kernel.errors import NotFound
 from tests.support.store import rows, unchanged
 
@@ -70,7 +71,7 @@ def test_in_a_young_store_nothing_is_forgotten(store: Corral) -> None:
 
 
 def test_letters_that_ended_long_ago_are_forgotten_and_open_ones_never(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     old = done(store, "old")
     open_ = store.mail.put("agent:ada", "open")
@@ -84,7 +85,9 @@ def test_letters_that_ended_long_ago_are_forgotten_and_open_ones_never(
         store.mail.get(old)
 
 
-def test_a_letter_that_lay_for_long_is_kept_from_its_end_on(store: Corral, clock: SetClock) -> None:
+def test_a_letter_that_lay_for_long_is_kept_from_its_end_on(
+    store: Corral, clock: ManualClock
+) -> None:
     store.mail.put("agent:ada", 1)
     clock.advance(YEAR)
     ended = store.mail.ack(store.mail.claim("agent:ada", owner="o")[0])
@@ -93,7 +96,7 @@ def test_a_letter_that_lay_for_long_is_kept_from_its_end_on(store: Corral, clock
     assert store.mail.get(ended.id) == ended
 
 
-def test_how_long_is_a_setting(store: Corral, clock: SetClock) -> None:
+def test_how_long_is_a_setting(store: Corral, clock: ManualClock) -> None:
     store.settings.set("mail.keep_ms", HOUR)
     done(store, 1)
     store.mail.put("agent:ada", "newer")
@@ -104,7 +107,7 @@ def test_how_long_is_a_setting(store: Corral, clock: SetClock) -> None:
     assert (letters.rows, letters.keep_ms) == (1, HOUR)
 
 
-def test_events_are_forgotten_but_for_the_newest(store: Corral, clock: SetClock) -> None:
+def test_events_are_forgotten_but_for_the_newest(store: Corral, clock: ManualClock) -> None:
     for n in range(5):
         store.mail.put("agent:ada", n)
     clock.advance(2 * YEAR)
@@ -113,7 +116,7 @@ def test_events_are_forgotten_but_for_the_newest(store: Corral, clock: SetClock)
     assert forgotten(store)["events"] == 0
 
 
-def test_a_cursor_from_before_goes_on_with_what_is_left(store: Corral, clock: SetClock) -> None:
+def test_a_cursor_from_before_goes_on_with_what_is_left(store: Corral, clock: ManualClock) -> None:
     store.mail.put("agent:ada", 1)
     cursor = store.events.after().next
     store.mail.put("agent:ada", 2)
@@ -124,7 +127,7 @@ def test_a_cursor_from_before_goes_on_with_what_is_left(store: Corral, clock: Se
 
 
 def test_a_number_that_was_forgotten_is_never_given_out_again(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     for n in range(3):
         done(store, n)
@@ -136,7 +139,7 @@ def test_a_number_that_was_forgotten_is_never_given_out_again(
 
 
 def test_a_dry_run_counts_what_a_real_one_forgets_and_writes_nothing(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     for n in range(3):
         done(store, n)
@@ -151,7 +154,7 @@ def test_a_dry_run_counts_what_a_real_one_forgets_and_writes_nothing(
     assert forgotten(store) == NOTHING
 
 
-def test_of_many_thousands_a_dry_run_counts_the_same_too(store: Corral, clock: SetClock) -> None:
+def test_of_many_thousands_a_dry_run_counts_the_same_too(store: Corral, clock: ManualClock) -> None:
     long_ago = clock.now() - 3 * YEAR
     with store.transaction() as tx:
         tx.run(
@@ -185,7 +188,7 @@ def test_of_many_thousands_a_dry_run_counts_the_same_too(store: Corral, clock: S
     assert rows(store, "SELECT count(*) FROM letters") == [(500,)]
 
 
-def test_schedules_are_kept_from_their_end_on(store: Corral, clock: SetClock) -> None:
+def test_schedules_are_kept_from_their_end_on(store: Corral, clock: ManualClock) -> None:
     made = store.schedules.create("agent:ada", 1, every_ms=YEAR)
     clock.advance(100 * DAY)
     store.schedules.delete(made.id)
@@ -195,7 +198,7 @@ def test_schedules_are_kept_from_their_end_on(store: Corral, clock: SetClock) ->
     assert forgotten(store)["schedules"] == 1
 
 
-def test_schedules_that_go_on_are_never_forgotten(store: Corral, clock: SetClock) -> None:
+def test_schedules_that_go_on_are_never_forgotten(store: Corral, clock: ManualClock) -> None:
     store.schedules.create("agent:ada", 1, every_ms=YEAR)
     paused = store.schedules.create("agent:ada", 1, every_ms=YEAR)
     store.schedules.pause(paused.id)
@@ -203,7 +206,9 @@ def test_schedules_that_go_on_are_never_forgotten(store: Corral, clock: SetClock
     assert forgotten(store)["schedules"] == 0
 
 
-def test_nodes_that_are_gone_are_forgotten_and_others_never(store: Corral, clock: SetClock) -> None:
+def test_nodes_that_are_gone_are_forgotten_and_others_never(
+    store: Corral, clock: ManualClock
+) -> None:
     gone = store.nodes.join("old", "boot 1", owner="d")
     store.nodes.leave(gone)
     silent = store.nodes.join("silent", "boot 1", owner="d")
@@ -224,7 +229,7 @@ def test_nodes_that_are_gone_are_forgotten_and_others_never(store: Corral, clock
 
 
 def test_a_node_that_was_forgotten_may_come_back_as_a_new_one(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     gone = store.nodes.join("host", "boot", owner="d")
     store.nodes.leave(gone)
@@ -236,7 +241,7 @@ def test_a_node_that_was_forgotten_may_come_back_as_a_new_one(
 
 
 def test_totals_of_days_runs_and_sessions_go_and_those_since_ever_stay(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     store.charges.add(
         Used(model="gpt-5", input=10, cost_micros=7), run_id="run_1", session_id="ses_1"
@@ -252,12 +257,16 @@ def test_totals_of_days_runs_and_sessions_go_and_those_since_ever_stay(
 
 
 def test_which_files_were_imported_is_known_from_the_last_news_on(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     store.settings.set("imports.retention", True)
-    store.imports._begin("claude", "/srv/old.jsonl", Head("one", title="old"))
+    store._database.write(
+        lambda tx: imports.begin(tx, "claude", "/srv/old.jsonl", Head("one", title="old"))
+    )
     clock.advance(2 * YEAR)
-    store.imports._begin("claude", "/srv/new.jsonl", Head("two", title="new"))
+    store._database.write(
+        lambda tx: imports.begin(tx, "claude", "/srv/new.jsonl", Head("two", title="new"))
+    )
     clock.advance(YEAR + 2 * DAY)
     assert forgotten(store)["imports"] == 0, "while their sessions exist"
     rows(store, "DELETE FROM sessions RETURNING 1")
@@ -266,7 +275,7 @@ def test_which_files_were_imported_is_known_from_the_last_news_on(
 
 
 def test_a_deleted_output_of_a_machine_that_never_came_back_is_forgotten(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     store.outputs.begin("run_1", host="elsewhere", folder="/srv/runs/1")
     store.outputs.delete("run_1")
@@ -278,7 +287,9 @@ def test_a_deleted_output_of_a_machine_that_never_came_back_is_forgotten(
     assert rows(store, "SELECT run_id FROM outputs") == []
 
 
-def test_a_session_stays_while_it_has_mail_that_nobody_read(store: Corral, clock: SetClock) -> None:
+def test_a_session_stays_while_it_has_mail_that_nobody_read(
+    store: Corral, clock: ManualClock
+) -> None:
     """Its letters wait for it, however long ago it was closed; a fork's for what it came from."""
     session = store.sessions.open()
     store.sessions.append(session, "user", "hello")

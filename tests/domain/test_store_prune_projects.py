@@ -12,11 +12,10 @@ import pytest
 from corral.api import Corral
 from corral.db.statement import Statement
 from corral.db.tx import Tx
-from corral.domain.settings.model import KNOWN
-from corral.kernel.clock import DAY, HOUR, SetClock
+from corral.domain.settings.model import DEFINITIONS
+from corral.kernel.clock import DAY, HOUR, ManualClock
 from corral.kernel.errors import Invalid
 from tests.support.cli import Cli
-from tests.support.errors import because
 from tests.support.state_rows import NAMES, ROWS, TIED
 from tests.support.store import rows, unchanged
 
@@ -91,7 +90,7 @@ def counted(store: Corral, *, dry_run: bool) -> Counter[tuple[str, str | None]]:
 
 
 def test_a_dry_run_counts_what_goes_of_every_table_and_project(
-    store: Corral, clock: SetClock, tmp_path: Path
+    store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     """Many rows of all ages, of projects that chose times of their own and of nobody, are counted,
     then forgotten, and both are what a plain look at them would say."""
@@ -143,7 +142,7 @@ def test_a_dry_run_counts_what_goes_of_every_table_and_project(
 def seal_some(
     store: Corral,
     chance: random.Random,
-    clock: SetClock,
+    clock: ManualClock,
     projects: list[str | None],
     keep: dict[str | None, int],
     expected: Counter[tuple[str, str | None]],
@@ -162,7 +161,7 @@ def seal_some(
 
 
 def test_a_project_may_keep_things_for_longer_or_shorter(
-    store: Corral, clock: SetClock, tmp_path: Path
+    store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     for name in ("short", "long"):
         (tmp_path / name).mkdir()
@@ -194,9 +193,9 @@ def test_a_project_may_keep_things_for_longer_or_shorter(
 
 def test_what_belongs_to_no_project_is_kept_as_long_everywhere(store: Corral) -> None:
     """A time that nobody would obey is refused."""
-    for name, known in KNOWN.items():
+    for name, known in DEFINITIONS.items():
         if name.endswith(".keep_ms") and known.scopes == ("global",):
-            with pytest.raises(Invalid, check=because("global_only")):
+            with pytest.raises(Invalid, match="its scopes are"):
                 store.settings.set(name, 30 * DAY, scope="project:prj_x")
 
 
@@ -212,7 +211,7 @@ def test_the_command_says_which_project_chose_a_time_of_its_own(
 
 
 def test_several_may_prune_at_once_and_each_row_is_counted_by_one(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     clock.advance(4_000 * DAY)
     tables = ("runs", "notes", "groups", "tasks", "races", "letters")

@@ -16,8 +16,8 @@ from corral.adapters.providers.facts import Used
 from corral.api import Corral
 from corral.db.database import Finding
 from corral.db.statement import Statement
-from corral.domain.insights.integrity_sql import BELONGS
-from corral.kernel.clock import DAY, YEAR, SetClock
+from corral.domain.insights.integrity_sql import PARENT_REFERENCES
+from corral.kernel.clock import DAY, YEAR, ManualClock
 from corral.kernel.errors import StoreUnavailable
 from tests.domain.test_store_backup import live, race
 from tests.support.channels import Chat, bring_in
@@ -76,7 +76,7 @@ def project(store: Corral, tmp_path: Path) -> str:
 
 
 def test_a_store_in_which_nothing_is_wrong_has_only_good_findings(
-    store: Corral, project: str, clock: SetClock
+    store: Corral, project: str, clock: ManualClock
 ) -> None:
     with unchanged(store):
         found = store.db.verify()
@@ -90,7 +90,7 @@ def test_a_store_in_which_nothing_is_wrong_has_only_good_findings(
 
 
 def test_rows_whose_parents_are_gone_are_found_in_every_table(
-    store: Corral, clock: SetClock, tmp_path: Path
+    store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     live(store, clock, tmp_path)
     race(store)
@@ -119,7 +119,7 @@ def test_rows_whose_parents_are_gone_are_found_in_every_table(
     gone = {"sessions", "outputs", "rounds", "attempts", "races", "places", "schedules"}
     missed = [
         f"{each.table}.{each.column}"
-        for each in BELONGS
+        for each in PARENT_REFERENCES
         if each.table not in gone
         and f"of {each.table} with a {each.column} that is not in {each.parent}" not in found
     ]
@@ -168,7 +168,7 @@ def test_letters_that_nobody_can_ever_take_are_found(store: Corral) -> None:
         ("totals", ["6 totals"], ["UPDATE charges SET cost_micros = 6 WHERE cost_micros = 5"]),
         (
             "states",
-            ["made it active", "made it waiting"],
+            ["led to active", "led to waiting"],
             [
                 "UPDATE projects SET state = 'archived'",
                 "UPDATE letters SET state = 'dead', ended_at = 1",
@@ -191,8 +191,8 @@ def test_rows_that_contradict_one_another_are_found(
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        ("UPDATE letters SET body = '{no json'", "letters with a body that is no JSON"),
-        ("UPDATE events SET data = 'x'", "events with a data that is no JSON"),
+        ("UPDATE letters SET body = '{no json'", "letters with invalid JSON in body"),
+        ("UPDATE events SET data = 'x'", "events with invalid JSON in data"),
         ("UPDATE turns SET content = CAST(x'ff' AS TEXT)", "not UTF-8, as b'\\xff', in turns"),
     ],
     ids=["body", "data", "text"],
@@ -219,7 +219,7 @@ def test_cells_that_nobody_can_read_are_found(
 
 
 def test_totals_may_be_more_than_the_charges_that_are_left(
-    store: Corral, project: str, clock: SetClock
+    store: Corral, project: str, clock: ManualClock
 ) -> None:
     do(store, "DELETE FROM charges WHERE seq = 1")
     assert faults(store) == []
@@ -341,7 +341,7 @@ def test_a_piece_of_an_output_that_the_store_lost_is_found(
     assert "counts" in [each.check for each in faults(store)]
 
 
-def test_folders_and_files_that_are_nobodys_are_found(store: Corral, clock: SetClock) -> None:
+def test_folders_and_files_that_are_nobodys_are_found(store: Corral, clock: ManualClock) -> None:
     stray = config.home() / "runs" / "run_00000000000000000000000000"
     config.make_private_folder(stray)
     ada = store.agents.create("ada", command="cat")
@@ -410,7 +410,7 @@ def test_the_command_tells_each_finding_and_fails_when_something_is_broken(
         assert rows(store, "UPDATE letters SET state = 'done', ended_at = 1 RETURNING 1")
     said = cli("db", "verify")
     assert said.code == 1
-    assert "its last event made it waiting" in " ".join(said.out.split())
+    assert "its last event led to waiting" in " ".join(said.out.split())
 
 
 # -- the schema ------------------------------------------------------------------------------------
@@ -425,17 +425,20 @@ ON_A_TABLE = {
                 "CREATE TRIGGER spy AFTER INSERT ON letters EXECUTE FUNCTION spy()",
             ],
         },
-        "trigger spy on letters is not Corral's",
+        "trigger spy on letters does not belong to Corral",
     ),
-    "index": (["CREATE INDEX spy ON letters (sender)"], "index spy on letters is not Corral's"),
-    "column": (["ALTER TABLE letters ADD COLUMN spy TEXT"], "table letters is not as it was made"),
+    "index": (
+        ["CREATE INDEX spy ON letters (sender)"],
+        "index spy on letters does not belong to Corral",
+    ),
+    "column": (["ALTER TABLE letters ADD COLUMN spy TEXT"], "table letters was changed"),
     "no column": (
-        ["ALTER TABLE letters DROP COLUMN last_error"], "table letters is not as it was made",
+        ["ALTER TABLE letters DROP COLUMN last_error"], "table letters was changed",
     ),
     "no index": (["DROP INDEX runs_live"], "index runs_live on runs is missing"),
     "another index": (
         ["DROP INDEX runs_live", "CREATE INDEX runs_live ON runs (id)"],
-        "index runs_live on runs is not as it was made",
+        "index runs_live on runs was changed",
     ),
     "no table": (["DROP TABLE touches"], "table touches is missing"),
 }  # fmt: skip
@@ -466,7 +469,7 @@ def test_what_others_put_beside_our_tables_is_told(
     do(store, made)
     (found,) = faults(store)
     assert (found.check, found.state) == ("schema", "warning")
-    assert f"{name} is not Corral's" in found.message
+    assert f"{name} does not belong to Corral" in found.message
 
 
 def test_a_move_to_a_new_store_leaves_a_strange_schema_behind(
@@ -483,16 +486,16 @@ def test_a_store_on_its_way_has_the_schema_that_it_should_have(
     store: Corral, project: str, tmp_path: Path
 ) -> None:
     from corral.db import write_fence
-    from corral.db.store_move_record import ENTER
+    from corral.db.store_move_record import UPSERT
 
     with store.transaction() as tx:
-        write_fence.put_up(tx, write_fence.departure_statements(tx.engine, "sqlite:///it's/e.db"))
-        tx.run(ENTER, phase="leaving", url="sqlite:///x", move="mov_1", now=tx.now)
+        write_fence.install(tx, write_fence.departure_statements(tx.engine, "sqlite:///it's/e.db"))
+        tx.run(UPSERT, phase="leaving", url="sqlite:///x", move="mov_1", now=tx.now)
     assert faults(store) == []
     store.db.stay()
     assert faults(store) == []
     with store.transaction() as tx:
-        write_fence.put_up(
+        write_fence.install(
             tx, write_fence.departure_statements(tx.engine, "sqlite:///elsewhere.db")
         )
     assert [each.check for each in faults(store)] == ["schema"]
@@ -503,7 +506,7 @@ def test_a_server_that_allows_no_temporary_tables_is_verified_all_the_same(
 ) -> None:
     from corral.db import postgres_maintenance
 
-    monkeypatch.setattr(postgres_maintenance, "_made", {})
+    monkeypatch.setattr(postgres_maintenance, "_expected", {})
     url = postgres_server.new_database(template=postgres_template)
     with corral.open(url) as store:
         do(

@@ -44,10 +44,10 @@ def test_only_what_is_over_and_elsewhere_too_is_removed(store: Corral, repositor
         store.tasks.cancel(store.tasks.get(key, project=project).id)
     expected = {
         "going": ("keep", "its task is ready"),
-        "merged": ("remove", "all of it is elsewhere too"),
+        "merged": ("remove", "all its work exists elsewhere too"),
         "unmerged": ("keep", "1 unmerged commit"),
         "dirty": ("keep", "1 untracked"),
-        "gone": ("gone", "it is not there any more"),
+        "gone": ("gone", "it no longer exists"),
     }
     assert cleaned(store, project, confirm=False) == expected
     assert folders["merged"].exists(), "it was only asked"

@@ -6,10 +6,10 @@ import pytest
 
 import corral
 from corral.api import Corral
-from corral.domain.tasks.model import Ran, Task
-from corral.kernel.clock import DAY, MINUTE, SECOND, SetClock
+from corral.domain.tasks.model import CommandResult, Task
+from corral.kernel.clock import DAY, MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Conflict, Held, IllegalMove, Invalid, NotFound, Refused
-from corral.kernel.exit_status import End
+from corral.kernel.exit_status import ExitStatus
 from tests.support.runs import running
 from tests.support.store import record, refuses, unchanged
 from tests.support.tasks import board, check_counts, finish, project_with, told
@@ -25,7 +25,7 @@ def claim(store: Corral, project: str, agent: str = "ada", **how: object) -> Tas
 
 
 def test_the_highest_priority_comes_first_then_what_is_ready_for_longest(
-    store: Corral, clock: SetClock, tmp_path: Path
+    store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = project_with(store, tmp_path, "a", {"key": "b", "priority": 5}, "c", "d:b")
     clock.advance(SECOND)
@@ -125,7 +125,7 @@ def test_a_hundred_tasks_that_share_a_file_are_passed_over_once(
 
 
 def test_a_claim_is_a_lease_that_a_renewal_keeps(
-    store: Corral, clock: SetClock, tmp_path: Path
+    store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = project_with(store, tmp_path, "A", agents=("ada", "bob"))
     taken = claim(store, project, lease_ms=10 * SECOND)
@@ -139,28 +139,30 @@ def test_a_claim_is_a_lease_that_a_renewal_keeps(
         store.tasks.renew(taken)
 
 
-def test_silence_is_not_success(store: Corral, clock: SetClock, tmp_path: Path) -> None:
+def test_silence_is_not_success(store: Corral, clock: ManualClock, tmp_path: Path) -> None:
     project = project_with(store, tmp_path, "A", "B:A")
     store.settings.set("tasks.max_attempts", 2)
     first = claim(store, project)
     clock.advance(5 * MINUTE)
     (back,) = store.tasks.release_due()
-    assert (back.state, back.reason) == ("ready", "its doer went silent")
+    assert (back.state, back.reason) == ("ready", "the lease of its agent expired")
     assert store.tasks.release_due() == []
-    assert told(store, "user:tester") == [("returned", "A", "its doer went silent")]
+    assert told(store, "user:tester") == [("returned", "A", "the lease of its agent expired")]
     with refuses(store, Refused) as caught:
         store.tasks.submit(first, "too late")
-    assert caught.value.details["reason"] == "not_claimed"
+    assert "Claim it first" in str(caught.value)
     claim(store, project)
     clock.advance(DAY)
     store.tasks.release_due()
     assert board(store, project) == {"A": "failed", "B": "blocked"}
-    assert told(store, "user:tester")[1:] == [("failed", "A", "its doer went silent, 2 times")]
+    assert told(store, "user:tester")[1:] == [
+        ("failed", "A", "the lease of its agent expired, 2 times")
+    ]
     check_counts(store)
 
 
 def test_a_submit_that_comes_late_counts_when_nobody_has_taken_the_task_since(
-    store: Corral, clock: SetClock, tmp_path: Path
+    store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = project_with(store, tmp_path, "A")
     taken = claim(store, project)
@@ -169,7 +171,7 @@ def test_a_submit_that_comes_late_counts_when_nobody_has_taken_the_task_since(
 
 
 def test_a_submit_after_a_takeover_is_refused(
-    store: Corral, clock: SetClock, tmp_path: Path
+    store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = project_with(store, tmp_path, "A", agents=("ada", "bob"))
     late = claim(store, project)
@@ -190,7 +192,9 @@ def test_a_task_given_back_counts_as_no_attempt(store: Corral, tmp_path: Path) -
         assert (back.state, back.attempts, back.agent_id) == ("ready", 0, None)
 
 
-def test_a_runs_heartbeat_keeps_its_tasks(store: Corral, clock: SetClock, tmp_path: Path) -> None:
+def test_a_runs_heartbeat_keeps_its_tasks(
+    store: Corral, clock: ManualClock, tmp_path: Path
+) -> None:
     project = project_with(store, tmp_path, "A", "B", agents=("ada", "bob"))
     run = running(store)
     claim(store, project, key="A", run=run.id)
@@ -201,9 +205,11 @@ def test_a_runs_heartbeat_keeps_its_tasks(store: Corral, clock: SetClock, tmp_pa
     assert [task.key for task in store.tasks.release_due()] == ["B"]
 
 
-@pytest.mark.parametrize("how", [End(exit_code=0), End(exit_code=1), End(signal=9)])
+@pytest.mark.parametrize(
+    "how", [ExitStatus(exit_code=0), ExitStatus(exit_code=1), ExitStatus(signal=9)]
+)
 def test_a_run_that_ends_without_a_submit_gives_its_tasks_back(
-    store: Corral, tmp_path: Path, how: End
+    store: Corral, tmp_path: Path, how: ExitStatus
 ) -> None:
     project = project_with(store, tmp_path, "A", "B")
     run = running(store)
@@ -243,7 +249,7 @@ def test_done_needs_evidence_and_somebody_else(url: str, tmp_path: Path) -> None
         for verb in ("accept", "reject"):
             with refuses(ada, Refused) as caught:
                 getattr(ada.tasks, verb)("A", *(["no"] if verb == "reject" else []))
-            assert caught.value.details["reason"] == "own_work"
+            assert "cannot review" in str(caught.value)
         assert ada.tasks.get("B").state == "pending", "submitted is not done"
     with corral.open(url, actor="agent:rev") as rev:
         accepted = rev.tasks.accept("A", note="well done")
@@ -320,7 +326,7 @@ def test_a_task_is_given_to_another_and_its_doer_cannot_submit_it(
     taken = claim(store, project)
     given = store.tasks.reassign("A", "bob")
     assert (given.state, given.agent_id) == ("ready", None)
-    assert told(store, "agent:ada") == [("stop: reassigned", "A", "it was given to bob")]
+    assert told(store, "agent:ada") == [("stop: reassigned", "A", "the task was assigned to bob")]
     with refuses(store, Held):
         store.tasks.submit(taken, "but I was done")
     assert store.tasks.claim(project, "ada") is None
@@ -351,7 +357,7 @@ def test_a_check_that_fails_rejects_with_what_it_printed(store: Corral, tmp_path
     project = project_with(store, tmp_path, {"key": "A", "check": "echo 'two tests fail'; exit 3"})
     store.tasks.submit(claim(store, project), "made it")
     back = store.tasks.check("A")
-    assert (back.state, back.reason) == ("ready", "its check ended with 3: two tests fail")
+    assert (back.state, back.reason) == ("ready", "its check exited with 3: two tests fail")
     assert back.evidence is not None
     assert back.evidence.checks[0].output == "two tests fail\n"
     assert [what for what, _, _ in told(store, "agent:ada")] == ["rejected"]
@@ -383,7 +389,7 @@ def test_what_a_check_prints_is_bounded_and_holds_no_secret(store: Corral, tmp_p
 
 
 def test_a_check_is_run_by_one_at_a_time_and_again_when_that_one_died(
-    store: Corral, clock: SetClock, tmp_path: Path
+    store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = project_with(store, tmp_path, {"key": "A", "check": "true"})
     store.tasks.submit(claim(store, project), "made it")
@@ -396,7 +402,7 @@ def test_a_check_is_run_by_one_at_a_time_and_again_when_that_one_died(
     assert store.tasks.check_next() is not None
     assert board(store, project) == {"A": "done"}
     with unchanged(store):
-        assert store.tasks.conclude_check(begun, Ran("true", 1)).state == "done"
+        assert store.tasks.conclude_check(begun, CommandResult("true", 1)).state == "done"
     assert store.tasks.check_next() is None
 
 
@@ -410,7 +416,7 @@ def test_a_check_that_ends_after_the_task_was_taken_anew_says_nothing(
     store.tasks.reject("A", "I looked at it myself")
     store.tasks.submit(claim(store, project), "better now")
     with unchanged(store):
-        assert store.tasks.conclude_check(begun, Ran("true", 0)).state == "submitted"
+        assert store.tasks.conclude_check(begun, CommandResult("true", 0)).state == "submitted"
 
 
 def test_a_task_without_a_check_is_not_checked(store: Corral, tmp_path: Path) -> None:

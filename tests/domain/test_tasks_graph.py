@@ -164,7 +164,7 @@ def test_a_dependency_that_closes_a_circle_is_refused(store: Corral, chain: str)
     for key, on in (("A", "C"), ("A", "B"), ("B", "B")):
         with refuses(store, Invalid) as caught:
             store.tasks.depend(key, [on])
-        assert caught.value.details["reason"] == "cycle"
+        assert "cycle" in str(caught.value)
 
 
 def test_a_dependency_on_another_project_is_refused(
@@ -219,7 +219,7 @@ def test_what_is_over_is_archived_and_its_key_is_free(store: Corral, chain: str)
     store.tasks.cancel("B")
     with refuses(store, Conflict) as caught:
         store.tasks.archive("B")
-    assert caught.value.details["reason"] == "needed_by_others"
+    assert "C depends on B" in str(caught.value)
     store.tasks.cancel("C")
     assert store.tasks.archive_ended(chain) == 2
 

@@ -12,8 +12,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from corral.adapters.providers.facts import Used
 from corral.api import Corral
 from corral.daemon.telemetry import Telemetry
-from corral.kernel.clock import SetClock
-from corral.kernel.exit_status import End
+from corral.kernel.clock import ManualClock
+from corral.kernel.exit_status import ExitStatus
 from tests.support.http import Posted, Receiver, receiving
 from tests.support.keeping import until
 from tests.support.runs import ended, running
@@ -75,16 +75,16 @@ def test_nothing_is_told_unless_it_is_asked_for(
     store: Corral, collector: Receiver, loop: Telemetry
 ) -> None:
     ended(store)
-    assert loop.round(store) == 0
+    assert loop.run_once(store) == 0
     assert collector.posted == []
 
 
 def test_a_run_its_turns_and_its_tools_are_one_trace(
-    store: Corral, collector: Receiver, loop: Telemetry, clock: SetClock
+    store: Corral, collector: Receiver, loop: Telemetry, clock: ManualClock
 ) -> None:
     store.settings.set("otel.enabled", True)
     settled(store)
-    assert loop.round(store) == 0
+    assert loop.run_once(store) == 0
     store.agents.create("ada")
     session = store.sessions.open("ada")
     agent = store.agents.get("ada")
@@ -96,16 +96,16 @@ def test_a_run_its_turns_and_its_tools_are_one_trace(
         session, "tool", "secret words", tool_name="Bash", tool_call_id="c1", run=run.id
     )
     child = running(store, keeper=2, parent_id=run.id)
-    store.runs.end(child, End(exit_code=3))
+    store.runs.end(child, ExitStatus(exit_code=3))
     store.charges.add(
         Used(input=100, output=7, model="claude-x", cost_micros=1_500_000),
         run_id=run.id,
         provider="claude",
     )
     clock.advance(1_000)
-    store.runs.end(run, End(exit_code=0))
+    store.runs.end(run, ExitStatus(exit_code=0))
     settled(store)
-    assert loop.round(store) == 3
+    assert loop.run_once(store) == 3
 
     told = {span.name: span for span in spans(collector.posted)}
     assert {*told} == {"invoke_agent ada", "chat claude", "execute_tool Bash", "invoke_agent plain"}
@@ -138,13 +138,13 @@ def test_a_run_its_turns_and_its_tools_are_one_trace(
 
 def test_it_can_be_switched_off_and_on(store: Corral, collector: Receiver, loop: Telemetry) -> None:
     store.settings.set("otel.enabled", True)
-    loop.round(store)
+    loop.run_once(store)
     store.settings.set("otel.enabled", False)
     ended(store)
     settled(store)
-    assert loop.round(store) == 0
+    assert loop.run_once(store) == 0
     store.settings.set("otel.enabled", True)
-    loop.round(store)
+    loop.run_once(store)
     assert spans(collector.posted) == []
 
 
@@ -153,9 +153,9 @@ def test_a_run_that_was_forgotten_stops_nothing(
 ) -> None:
     store.settings.set("otel.enabled", True)
     settled(store)
-    loop.round(store)
+    loop.run_once(store)
     gone = ended(store)
     store.runs.delete(gone.id)
     ended(store)
     settled(store)
-    assert loop.round(store) == 1
+    assert loop.run_once(store) == 1

@@ -12,9 +12,10 @@ import pytest
 import corral
 from corral.adapters import control_socket
 from corral.api import Corral
+from corral.api.doctor import examine
 from corral.db.database import Finding
-from corral.kernel.clock import MINUTE, SetClock
-from corral.services.store import doctor_fix, health
+from corral.kernel.clock import MINUTE, ManualClock
+from corral.services.store import health, home_check
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def leave_behind(home: Path) -> list[Path]:
     secrets.mkdir(mode=0o700)
     left = [
         home / "daemon.json",
-        run / control_socket.NAME,
+        run / control_socket.SOCKET_NAME,
         secrets / f".door.new-{dead_pid()}",
     ]
     left[0].write_text("{}")
@@ -53,22 +54,22 @@ def leave_behind(home: Path) -> list[Path]:
     return left
 
 
-def test_a_timer_that_nobody_fires_is_found(store: Corral, clock: SetClock) -> None:
+def test_a_timer_that_nobody_fires_is_found(store: Corral, clock: ManualClock) -> None:
     store.timers.set("agent:ada", "wake", delay_ms=MINUTE)
     clock.advance(MINUTE)
-    assert health.late_timers(store).state == "ok", "there is time enough for a daemon"
+    assert health.check_timers(store._database).state == "ok", "there is time enough for a daemon"
     clock.advance(5 * MINUTE)
-    late = health.late_timers(store)
+    late = health.check_timers(store._database)
     assert late.state == "warning"
-    assert "5m ago" in late.message
+    assert "5m" in late.message
     assert "`corral up`" in late.message
     store.schedules.fire_due()
-    assert health.late_timers(store).state == "ok"
+    assert health.check_timers(store._database).state == "ok"
 
 
 def test_a_clean_home_is_well(home: Path) -> None:
-    assert {finding.state for finding in doctor_fix.look(home)} == {"ok"}
-    assert {finding.state for finding in health.examine()} == {"ok"}
+    assert {finding.state for finding in home_check.check_home(home)} == {"ok"}
+    assert {finding.state for finding in examine()} == {"ok"}
 
 
 def test_what_dead_processes_left_is_told_and_removed_only_when_asked_for(home: Path) -> None:
@@ -76,17 +77,17 @@ def test_what_dead_processes_left_is_told_and_removed_only_when_asked_for(home: 
     for path in left:
         path.chmod(0o600)
     checks = ("daemon files", "keepers' sockets", "unfinished files")
-    told = doctor_fix.look(home)
+    told = home_check.check_home(home)
     for path, check in zip(left, checks, strict=True):
         finding = of(told, check)
         assert finding.state == "warning"
         assert str(path) in finding.message
         assert "`corral doctor --fix`" in finding.message
         assert path.exists()
-    mended = doctor_fix.look(home, fix=True)
-    assert all("removed" in of(mended, check).message for check in checks)
+    mended = home_check.check_home(home, fix=True)
+    assert all("Removed" in of(mended, check).message for check in checks)
     assert not any(path.exists() for path in left)
-    assert {finding.state for finding in doctor_fix.look(home)} == {"ok"}
+    assert {finding.state for finding in home_check.check_home(home)} == {"ok"}
 
 
 def test_what_a_living_process_has_is_left_alone(home: Path) -> None:
@@ -96,7 +97,7 @@ def test_what_a_living_process_has_is_left_alone(home: Path) -> None:
     with left[0].open("rb") as held, control_socket.listen(left[1].parent) as line:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert isinstance(line, socket.socket)
-        doctor_fix.look(home, fix=True)
+        home_check.check_home(home, fix=True)
         assert left[0].exists()
         assert left[1].exists()
         assert mine.exists()
@@ -120,7 +121,7 @@ def test_a_daemon_that_comes_just_then_keeps_its_file(
         remove(path, missing_ok=missing_ok)
 
     monkeypatch.setattr(Path, "unlink", just_then)
-    doctor_fix.look(home, fix=True)
+    home_check.check_home(home, fix=True)
     assert held == []
     assert not (home / "daemon.json").exists()
     assert (home / "daemon-notes.json").exists()
@@ -134,7 +135,7 @@ def test_no_secret_and_no_back_up_is_taken_for_something_unfinished(
     with corral.open(home / "corral.db") as store:
         kept = store.secrets.keep(f"door.new-{pid}", "open sesame", where="file")
         copies = [store.db.backup(home / f"{name}-{pid}") for name in ("back.new", "back.part")]
-    doctor_fix.look(home, fix=True)
+    home_check.check_home(home, fix=True)
     assert Path(kept.reference.removeprefix("file:")).read_text() == "open sesame"
     assert all(path.exists() for path in copies)
 
@@ -145,10 +146,10 @@ def test_what_others_could_read_is_told_and_made_private(home: Path) -> None:
     door.write_text("open")
     door.chmod(0o644)
     (home / "link").symlink_to("/etc/hostname")
-    told = of(doctor_fix.look(home), "files")
+    told = of(home_check.check_home(home), "files")
     assert told.state == "warning"
     assert str(door) in told.message
-    doctor_fix.look(home, fix=True)
+    home_check.check_home(home, fix=True)
     assert door.stat().st_mode & 0o777 == 0o600
     assert (home / "secrets").stat().st_mode & 0o777 == 0o700
-    assert of(doctor_fix.look(home), "files").state == "ok"
+    assert of(home_check.check_home(home), "files").state == "ok"

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from corral.api import Corral
-from corral.domain.schedules.model import Kind, ScheduleState
-from corral.kernel.clock import DAY, HOUR, SECOND, YEAR, SetClock
+from corral.domain.schedules.model import ScheduleKind, ScheduleState
+from corral.kernel.clock import DAY, HOUR, SECOND, YEAR, ManualClock
 from corral.kernel.errors import IllegalMove, Invalid, NotFound, Refused
 from tests.support.cases import each_case
 from tests.support.store import record, refuses
@@ -16,9 +16,9 @@ def fill_up(store: Corral, mailbox: str = "agent:ada") -> list[str]:
     return [store.timers.set(mailbox, n, delay_ms=HOUR).id for n in range(20)]
 
 
-def test_a_timer_comes_back_as_it_was_set(store: Corral, clock: SetClock) -> None:
+def test_a_timer_comes_back_as_it_was_set(store: Corral, clock: ManualClock) -> None:
     timer = store.timers.set("agent:ada", "tick", delay_ms=HOUR, priority=2, project="prj_1")
-    assert (timer.kind, timer.mailbox, timer.body) == (Kind.ONCE, "agent:ada", "tick")
+    assert (timer.kind, timer.mailbox, timer.body) == (ScheduleKind.ONCE, "agent:ada", "tick")
     assert (timer.next_at, timer.priority, timer.project_id) == (clock.now() + HOUR, 2, "prj_1")
     assert store.timers.get(timer.id) == timer
     assert record(store) == ["schedule.create"]
@@ -26,7 +26,7 @@ def test_a_timer_comes_back_as_it_was_set(store: Corral, clock: SetClock) -> Non
 
 @pytest.mark.parametrize("delay_ms", [5 * SECOND, YEAR])
 def test_a_timer_runs_for_five_seconds_to_a_year(
-    store: Corral, clock: SetClock, delay_ms: int
+    store: Corral, clock: ManualClock, delay_ms: int
 ) -> None:
     assert store.timers.set("agent:ada", 1, delay_ms=delay_ms).next_at == clock.now() + delay_ms
 
@@ -61,7 +61,7 @@ def test_a_mailbox_has_twenty_timers_and_the_next_is_refused(store: Corral) -> N
     assert store.timers.set("agent:bob", 1, delay_ms=HOUR).mailbox == "agent:bob"
 
 
-def test_a_timer_that_fired_or_was_cancelled_makes_room(store: Corral, clock: SetClock) -> None:
+def test_a_timer_that_fired_or_was_cancelled_makes_room(store: Corral, clock: ManualClock) -> None:
     first, *_ = fill_up(store)
     store.timers.cancel(first)
     store.timers.set("agent:ada", 1, delay_ms=DAY)
@@ -85,13 +85,13 @@ def test_the_limit_may_be_lowered_by_a_setting(store: Corral) -> None:
         store.timers.set("agent:ada", 1, delay_ms=HOUR)
 
 
-def test_a_schedule_for_one_moment_is_a_timer_and_counts(store: Corral, clock: SetClock) -> None:
+def test_a_schedule_for_one_moment_is_a_timer_and_counts(store: Corral, clock: ManualClock) -> None:
     fill_up(store)
     with refuses(store, Refused):
         store.schedules.create("agent:ada", 1, at=clock.now() + HOUR)
 
 
-def test_a_schedule_for_one_moment_keeps_a_timers_bounds(store: Corral, clock: SetClock) -> None:
+def test_a_schedule_for_one_moment_keeps_a_timers_bounds(store: Corral, clock: ManualClock) -> None:
     with refuses(store, Invalid):
         store.schedules.create("agent:ada", 1, at=clock.now() + SECOND)
 
@@ -103,7 +103,7 @@ def test_paused_timers_do_not_make_room_for_more(store: Corral) -> None:
         store.timers.set("agent:ada", 1, delay_ms=HOUR)
 
 
-def test_a_cancelled_timer_never_fires(store: Corral, clock: SetClock) -> None:
+def test_a_cancelled_timer_never_fires(store: Corral, clock: ManualClock) -> None:
     timer = store.timers.set("agent:ada", 1, delay_ms=HOUR)
     assert store.timers.cancel(timer.id[:20]).state is ScheduleState.CANCELLED
     clock.advance(HOUR)

@@ -7,7 +7,7 @@ import pytest
 
 from corral.api import Corral
 from corral.errors import Conflict, IllegalMove, Invalid, NotFound, Refused
-from corral.kernel.clock import DAY, MINUTE, SetClock
+from corral.kernel.clock import DAY, MINUTE, ManualClock
 from tests.support.store import contents, record, refuses, unchanged, walk
 
 
@@ -52,7 +52,7 @@ def test_a_revoked_token_is_no_good_and_its_name_is_free(store: Corral) -> None:
     assert store.tokens.create("script").token.id != made.token.id
 
 
-def test_a_token_expires(store: Corral, clock: SetClock) -> None:
+def test_a_token_expires(store: Corral, clock: ManualClock) -> None:
     made = store.tokens.create("script", ttl_ms=1_000)
     clock.advance(999)
     store.tokens.check(made.value)
@@ -88,7 +88,7 @@ def test_an_agents_token_acts_in_its_name_until_it_is_retired(store: Corral) -> 
         store.tokens.create("x", scope="agent:nobody")
 
 
-def test_use_is_noted_to_the_minute_and_is_no_event(store: Corral, clock: SetClock) -> None:
+def test_use_is_noted_to_the_minute_and_is_no_event(store: Corral, clock: ManualClock) -> None:
     id = store.tokens.create("script").token.id
     clock.advance(MINUTE)
     assert store.tokens.note_use(id)
@@ -109,7 +109,7 @@ def test_tokens_are_listed_by_name_or_all_of_them_by_age(store: Corral) -> None:
     assert [token.name for token in walk(store.tokens.list, limit=2, all=True)] == ["c", "a", "b"]
 
 
-def test_old_tokens_are_forgotten(store: Corral, clock: SetClock) -> None:
+def test_old_tokens_are_forgotten(store: Corral, clock: ManualClock) -> None:
     store.tokens.create("old", ttl_ms=DAY)
     store.tokens.create("gone")
     store.tokens.revoke("gone")
@@ -139,10 +139,10 @@ def test_a_private_file_keeps_one_token(store: Corral, tmp_path: Path) -> None:
 
 
 def test_a_store_acts_in_somebodys_name(store: Corral) -> None:
-    theirs = store.acting_as("token:script")
+    theirs = store.as_actor("token:script")
     letter = theirs.mail.put("agent:ada", 1)
     with theirs.transaction() as tx:
-        tx.note("letter", "look", letter.id)
+        tx.emit("letter", "look", letter.id)
     theirs.close()  # it is not theirs to close
     store.mail.put("agent:ada", 2)
     events = store.events.after().items if store.db.engine == "sqlite" else []

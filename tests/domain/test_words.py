@@ -175,7 +175,7 @@ def test_a_search_for_what_looks_like_a_key_is_only_a_search(store: Corral) -> N
 
 
 def test_only_where_the_store_is_words_are_kept_as_they_are() -> None:
-    from corral.api.remote import Remote
+    from corral.api.remote import RemoteCorral
 
     with pytest.raises(Refused):
-        Remote.keep_shapes(object.__new__(Remote))
+        RemoteCorral.keep_shapes(object.__new__(RemoteCorral))

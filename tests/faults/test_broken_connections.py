@@ -13,9 +13,9 @@ import pytest
 
 import corral
 from corral.api import Corral
-from corral.db.pooler import ask
+from corral.db.pooler import query_value
 from corral.db.postgres import PostgresDatabase
-from corral.db.postgres_connection import Link
+from corral.db.postgres_connection import PostgresConnection
 from corral.db.postgres_pool import MAX_CONNECTIONS, SESSION_SETTINGS
 from corral.db.statement import Statement
 from corral.db.tx import Tx
@@ -51,14 +51,14 @@ def end(url: str, process: int) -> None:
         admin.execute("SELECT pg_terminate_backend(%s, 120000)", (process,))
 
 
-def cut(link: Link) -> None:
+def cut(link: PostgresConnection) -> None:
     with socket.socket(fileno=os.dup(link.connection.fileno())) as line:
         line.shutdown(socket.SHUT_RDWR)
 
 
 def await_all_places(database: PostgresDatabase) -> None:
     """The bell may still have one for a moment."""
-    until(lambda: database._places.qsize() == MAX_CONNECTIONS, "all places are free")
+    until(lambda: database._free_slots.qsize() == MAX_CONNECTIONS, "all places are free")
 
 
 @pytest.fixture
@@ -105,10 +105,10 @@ def test_transactions_that_meet_are_told_to_try_again(own_url: str, store: Corra
             with store.transaction() as tx:
                 # The one that waits for less long is the one that finds out.
                 tx.run(Statement("SET LOCAL deadlock_timeout = '10ms'"))
-                LETTERS.get(tx, second, held=True)
+                LETTERS.get(tx, second, for_update=True)
                 waits.start()
                 until(lambda: tx.value(BLOCKED), "the other one waits")
-                LETTERS.get(tx, first, held=True)
+                LETTERS.get(tx, first, for_update=True)
 
         with pytest.raises(StoreUnavailable) as caught:
             meet()
@@ -125,25 +125,25 @@ def test_a_connection_that_ends_as_it_begins_is_tried_again(
     said_first: str,
 ) -> None:
     """As when a server is restarted while many connect to it."""
-    run, ended = Link.run, []
+    run, ended = PostgresConnection.run, []
 
-    def cut_first(link: Link, text: str) -> None:
+    def cut_first(link: PostgresConnection, text: str) -> None:
         if said_first in text and not ended:
             ended.append(text)
             cut(link)
 
-    def ends_at_first(link: Link, text: str) -> Any:
+    def ends_at_first(link: PostgresConnection, text: str) -> Any:
         cut_first(link, text)
         return run(link, text)
 
     def asking_ends_at_first(connection: Any, text: bytes, **options: Any) -> Any:
-        cut_first(Link(connection), text.decode())
-        return ask(connection, text, **options)
+        cut_first(PostgresConnection(connection), text.decode())
+        return query_value(connection, text, **options)
 
-    monkeypatch.setattr(Link, "run", ends_at_first)
-    monkeypatch.setattr("corral.db.postgres_pool.ask", asking_ends_at_first)
+    monkeypatch.setattr(PostgresConnection, "run", ends_at_first)
+    monkeypatch.setattr("corral.db.postgres_pool.query_value", asking_ends_at_first)
     database._close_idle()
-    monkeypatch.setattr(database.clock, "_known", (-1e9, 0))  # it asks for the time anew
+    monkeypatch.setattr(database.clock, "_measurement", (-1e9, 0))  # it asks for the time anew
     store.mail.put("queue:work", "kept")
     assert ended
     assert [letter.body for letter in store.mail.list().items] == ["kept"]
@@ -166,7 +166,7 @@ def test_a_connection_that_still_works_for_whoever_left_it_is_given_to_nobody(
     with pytest.raises(KeyboardInterrupt):
         database.read(lambda tx: tx.run(SLEEP))
     await_all_places(database)
-    assert all(link.idle for link in database._idle)
+    assert all(link.is_idle for link in database._idle)
     store.mail.put("queue:work", "kept")
     assert [letter.body for letter in store.mail.list().items] == ["kept"]
 
@@ -184,5 +184,5 @@ def test_a_statement_that_is_called_off_leaves_its_connection_and_its_place(
         with pytest.raises(KeyboardInterrupt):
             put_slowly()
     await_all_places(database)
-    assert all(link.idle for link in database._idle)
+    assert all(link.is_idle for link in database._idle)
     assert store.mail.list().items == []

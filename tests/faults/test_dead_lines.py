@@ -7,18 +7,18 @@ from types import SimpleNamespace
 import pytest
 
 import corral
-from corral.db import notifications
-from corral.db.notifications import ServerClock
+from corral.db import server_clock
+from corral.db.server_clock import ServerClock
 from tests.support.postgres import find_binaries
 from tests.torture.chaos.world import Network, Server
 
 PROGRAM = """
 import sys, time
 import corral
-from corral.db import postgres_link, postgres_pool
+from corral.db import postgres_connection, postgres_pool
 from corral.kernel.errors import StoreUnavailable
-postgres_pool.PATIENCE = 0.5
-postgres_link.NOTICED.update(keepalives_idle=1, keepalives_interval=1,
+postgres_pool.MAX_SERVER_WAIT = 0.5
+postgres_connection.KEEPALIVES.update(keepalives_idle=1, keepalives_interval=1,
                              keepalives_count=2, tcp_user_timeout=2_000)
 with corral.open(sys.argv[1]) as store:
     store.mail.put("queue:work", 1)
@@ -29,7 +29,7 @@ with corral.open(sys.argv[1]) as store:
     except StoreUnavailable as error:
         print(error.reason, flush=True)
     sys.stdin.readline()
-    postgres_pool.PATIENCE = 3_600.0  # the line needs a moment until it carries packets again
+    postgres_pool.MAX_SERVER_WAIT = 3_600.0  # packets pass again after a moment
     store.mail.put("queue:work", 2, key="k")
     print(len(store.mail.list().items), flush=True)
 """
@@ -80,6 +80,6 @@ def test_a_process_that_was_stopped_while_it_asked_for_the_time_asks_again(
         now += stops.pop(0)
         return told
 
-    monkeypatch.setattr(notifications, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(server_clock, "time", SimpleNamespace(monotonic=lambda: now))
     assert ServerClock(ask).now() == int(now * 1_000)
     assert stops == []

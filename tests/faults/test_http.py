@@ -41,7 +41,7 @@ def test_a_restarted_server_loses_no_request_and_no_event(
     own_server: PostgresServer, own_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Clients ask on while PostgreSQL restarts; what was accepted is there, and on the feed."""
-    monkeypatch.setattr(postgres_pool, "PATIENCE", 3_600.0)
+    monkeypatch.setattr(postgres_pool, "MAX_SERVER_WAIT", 3_600.0)
     with (
         corral.open(own_url) as store,
         serving(store) as served,

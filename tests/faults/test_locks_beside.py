@@ -10,7 +10,7 @@ import pytest
 import corral
 from corral.api import Corral
 from corral.db import write_lock
-from corral.db.write_lock import Turnstile
+from corral.db.write_lock import WriteLock
 from corral.kernel.errors import StoreUnavailable
 from tests.support.disks import fill
 from tests.support.processes import Child
@@ -56,6 +56,7 @@ def test_what_stands_in_the_place_of_a_lock_is_neither_written_to_nor_waited_for
     with corral.open(tmp_path / "corral.db") as store:
         error = refused(store)
         assert error.reason == "unwritable"
+        assert "remove the object with that name" in error.message
         held = len(os.listdir("/proc/self/fd"))
         for _ in range(10):
             refused(store)
@@ -69,9 +70,9 @@ def test_what_stands_in_the_place_of_a_lock_is_neither_written_to_nor_waited_for
 
 
 def write_to_the_sign(path: str) -> None:
-    line = Turnstile(path)
+    line = WriteLock(path)
     try:
-        line.enter()
+        line.acquire()
     except StoreUnavailable:
         return
     door, _ = line._files or line._open()
@@ -99,16 +100,16 @@ def test_one_who_is_interrupted_as_its_turn_comes_does_not_keep_it(
 
         def interrupted(descriptor: int, how: int) -> None:
             lock(descriptor, how)
-            if how == write_lock.TRY:
+            if how == write_lock.TRY_LOCK:
                 raise KeyboardInterrupt
 
         monkeypatch.setattr(write_lock, "flock", interrupted)
         with pytest.raises(KeyboardInterrupt):
             store.mail.put("queue:work", "interrupted")
         monkeypatch.undo()
-        other = Turnstile(f"{tmp_path}/corral.db-line")
-        monkeypatch.setattr(write_lock, "PATIENCE", 0.1)
-        other.enter()
+        other = WriteLock(f"{tmp_path}/corral.db-line")
+        monkeypatch.setattr(write_lock, "MAX_WAIT", 0.1)
+        other.acquire()
         other.close()
         store.mail.put("queue:work", "after")
         assert [letter.body for letter in store.mail.list().items] == ["before", "after"]
@@ -123,7 +124,7 @@ def test_truncating_the_board_kills_no_process_and_loses_nothing(tmp_path: Path,
             store.mail.put("queue:work", "before")
             os.truncate(tmp_path / "corral.db-line-door", size)
             store.mail.put("queue:work", "after")
-            line: Any = getattr(store._database, "_turnstile")  # noqa: B009
+            line: Any = getattr(store._database, "_write_lock")  # noqa: B009
             door, _ = line._files
             assert door.try_lock()
             door.unlock()

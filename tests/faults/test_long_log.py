@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import corral
+from corral.api.doctor import examine
 from corral.db import sqlite_wal
 from corral.db.statement import Statement
 from corral.db.tx import Tx
 from corral.db.write_lock import is_stopped
 from corral.kernel.errors import StoreUnavailable
-from corral.services.store.health import examine
 from tests.support.keeping import until
 from tests.support.processes import Child, Signal
 
@@ -23,10 +23,10 @@ BODY = "x" * 10_000
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(sqlite_wal, "NOTABLE", 300_000)
+    monkeypatch.setattr(sqlite_wal, "WARN_BYTES", 300_000)
     monkeypatch.setattr(sqlite_wal, "MAX_BYTES", 1_000_000)
     monkeypatch.setattr(sqlite_wal, "MAX_BYTES_FOR_LIVE_READERS", 4_000_000)
-    monkeypatch.setattr(sqlite_wal, "EVERY", 4)
+    monkeypatch.setattr(sqlite_wal, "CHECK_INTERVAL", 4)
     path = tmp_path / "corral.db"
     with corral.open(path) as store:
         store.mail.put("queue:work", "first")
@@ -60,8 +60,8 @@ def put_until_refused(path: Path, most: int) -> tuple[StoreUnavailable, int]:
             try:
                 store.mail.put("queue:work", BODY)
             except StoreUnavailable as error:
-                return error, sqlite_wal.size_of(str(path))
-    raise AssertionError(f"the log grew to {sqlite_wal.size_of(str(path)):,} bytes")
+                return error, sqlite_wal.wal_size(str(path))
+    raise AssertionError(f"the log grew to {sqlite_wal.wal_size(str(path)):,} bytes")
 
 
 @pytest.mark.parametrize("empty_log", [False, True])
@@ -82,7 +82,7 @@ def test_a_stopped_reader_bounds_the_log_and_is_named(file: Path, empty_log: boo
             child.kill()
             store.mail.put("queue:work", "after")
             assert len(store.mail.list(limit=200).items) == accepted + 1
-            assert sqlite_wal.size_of(str(file)) < 300_000
+            assert sqlite_wal.wal_size(str(file)) < 300_000
     assert not [each for each in examine(f"sqlite:///{file}") if each.check == "log"]
 
 

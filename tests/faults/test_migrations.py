@@ -10,7 +10,7 @@ import pytest
 
 import corral
 from corral.api import Corral
-from corral.db import migrate, schema
+from corral.db import migrations, schema
 from corral.db.statement import Statement
 from corral.kernel.errors import StoreUnavailable
 from tests.crash.harness import Probe
@@ -39,8 +39,8 @@ FIRST_LETTER = (
 )
 
 Later = Callable[[str], None]
-TODAYS = Path(migrate.__file__).parent.parent / "migrations"
-TODAY = migrate.newest()
+TODAYS = Path(migrations.__file__).parent.parent / "migrations"
+TODAY = migrations.latest_version()
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Later]:
         for own in TODAYS.glob("*.sql"):
             shutil.copy(own, folder)
         (folder / f"{TODAY + 1:04d}_extra.sql").write_text(text)
-        monkeypatch.setattr(migrate, "FOLDER", folder)
+        monkeypatch.setattr(migrations, "FOLDER", folder)
         _forget()
 
     yield become_later
@@ -63,8 +63,8 @@ def later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Later]:
 
 
 def _forget() -> None:
-    migrate.migrations.cache_clear()
-    migrate.newest.cache_clear()
+    migrations.load_migrations.cache_clear()
+    migrations.latest_version.cache_clear()
     schema.tables.cache_clear()
     schema._filled.cache_clear()
 
@@ -218,7 +218,7 @@ def test_a_store_of_the_very_first_schema_is_brought_up_to_today(
     folder.mkdir()
     shutil.copy(min(TODAYS.glob("0001_*.sql")), folder)
     with monkeypatch.context() as patch:
-        patch.setattr(migrate, "FOLDER", folder)
+        patch.setattr(migrations, "FOLDER", folder)
         _forget()
         try:
             with corral.open(empty_url, upgrade=True) as store:

@@ -11,12 +11,12 @@ import pytest
 import corral
 from corral.api import Corral
 from corral.api.mail import Mail
-from corral.api.wait import SOON
+from corral.api.wait import MIN_SLEEP
 from corral.db import store_clock
 from corral.db.store_clock import CONFIRMED_AFTER
 from corral.domain.mail import ops as mail
-from corral.domain.mail.model import Draft
-from corral.kernel.clock import HOUR, MINUTE, SECOND, SetClock, SystemClock
+from corral.domain.mail.model import LetterDraft
+from corral.kernel.clock import HOUR, MINUTE, SECOND, ManualClock, SystemClock
 from corral.kernel.errors import Conflict
 from tests.support.processes import Child
 
@@ -158,7 +158,7 @@ def test_a_machine_that_was_off_for_a_day_has_the_right_time_at_once(
 ) -> None:
     with corral.open(tmp_path / "corral.db") as store:
         store.mail.put("queue:work", 1)
-    monkeypatch.setattr(store_clock, "_boot", lambda: 7)  # another start of the machine
+    monkeypatch.setattr(store_clock, "_boot_number", lambda: 7)  # another start of the machine
     system.now += 24 * HOUR
     with corral.open(tmp_path / "corral.db") as store:
         assert store.mail.put("queue:work", 2).created_at == system.now
@@ -185,12 +185,14 @@ def test_who_opened_before_anybody_wrote_sees_it_too(system: Moved, tmp_path: Pa
         assert reader.now() == TRUE_TIME + 20 * SECOND
 
 
-def test_whoever_waits_while_the_time_stands_still_is_not_busy(clock: SetClock, url: str) -> None:
+def test_whoever_waits_while_the_time_stands_still_is_not_busy(
+    clock: ManualClock, url: str
+) -> None:
     with corral.open(url, clock=clock) as store:
         store.mail.put("queue:work", 1, due_at=clock.now() + 1)
         with patch.object(Mail, "next_due", return_value=clock.now() + 1) as look:
             assert store.mail.claim("queue:work", owner="w", wait_ms=200) == []
-        assert 0 < look.call_count <= 200 / (SOON * SECOND)
+        assert 0 < look.call_count <= 200 / (MIN_SLEEP * SECOND)
 
 
 def test_other_processes_see_it_and_the_next_who_opens(system: Moved, tmp_path: Path) -> None:
@@ -210,7 +212,7 @@ def test_other_processes_see_it_and_the_next_who_opens(system: Moved, tmp_path: 
         assert [first.body, second.body] == ["first", "second"]
 
 
-def open_by(engine: str, url: str, clock: SetClock) -> Corral:
+def open_by(engine: str, url: str, clock: ManualClock) -> Corral:
     """On PostgreSQL each measures the server's time for itself; SQLite's have the system's."""
     return corral.open(url, clock=clock if engine == "postgres" else None)
 
@@ -219,7 +221,7 @@ def test_letters_of_two_whose_time_differs_a_little_keep_their_order(
     system: Moved, engine: str, url: str
 ) -> None:
     """As far apart as two can be who have each measured the server's time."""
-    ahead, behind = SetClock(TRUE_TIME + 200), SetClock(TRUE_TIME)
+    ahead, behind = ManualClock(TRUE_TIME + 200), ManualClock(TRUE_TIME)
     with open_by(engine, url, ahead) as one, open_by(engine, url, behind) as two:
         one.mail.put("agent:a", 1, due_at=TRUE_TIME + 150)
         system.now += 200
@@ -244,17 +246,17 @@ def test_letters_of_two_whose_time_differs_a_little_keep_their_order(
 
 
 def test_what_is_put_for_many_keeps_its_place_too(system: Moved, engine: str, url: str) -> None:
-    ahead, behind = SetClock(TRUE_TIME + 200), SetClock(TRUE_TIME)
+    ahead, behind = ManualClock(TRUE_TIME + 200), ManualClock(TRUE_TIME)
     both = ["agent:a", "agent:b"]
     with open_by(engine, url, ahead) as one, open_by(engine, url, behind) as two:
         two.mail.put("agent:b", "before")
         system.now += 200
         with one.transaction() as tx:
-            mail.put_all(tx, both, "first", key="1")
+            mail.broadcast(tx, both, "first", key="1")
         system.now -= 200
         with two.transaction() as tx:
-            mail.put_all(tx, both, "second", key="2")
-            mail.put_each(tx, [Draft("agent:b", "third", "3")])
+            mail.broadcast(tx, both, "second", key="2")
+            mail.put_many(tx, [LetterDraft("agent:b", "third", "3")])
         system.now += SECOND
         behind.advance(SECOND)
         for mailbox, wanted in (

@@ -118,7 +118,7 @@ def test_feed_read_in_a_writing_transaction_does_not_show_its_own_events(own: st
         before = store.mail.put("queue:work", "before")
         with suppress(NotFound), store.transaction() as tx:
             mail.put(tx, "queue:work", "undone")
-            assert [event.subject for event in events.after(tx).items] == [before.id]
+            assert [event.subject for event in events.list_after(tx).items] == [before.id]
             raise NotFound("roll back")
 
 

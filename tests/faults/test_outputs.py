@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import corral
-from corral.adapters.output.read import Output
+from corral.adapters.output.reader import OutputReader
 from corral.adapters.output.seal import remove_plain, seal
 from corral.adapters.process import host
 from corral.kernel.errors import NotFound, Refused
@@ -69,7 +69,7 @@ def test_a_limit_on_the_size_of_files_while_sealing_leaves_the_output_as_it_is(
 def test_a_plain_file_that_is_deleted_under_its_readers_is_read_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "output"
     path.write_bytes(b"one line\n" * 100_000)
-    output = Output(tmp_path)
+    output = OutputReader(tmp_path)
     follower = output.follow(over=lambda: False, wait=lambda seconds: pytest.fail("waits"))
     first = next(follower)
     path.unlink()
@@ -82,7 +82,7 @@ def test_a_plain_file_that_is_deleted_under_its_readers_is_read_to_its_end(tmp_p
 def test_a_sealed_file_that_is_deleted_under_its_reader_is_read_to_its_end(tmp_path: Path) -> None:
     (tmp_path / "output").write_bytes(b"one line\n" * 100_000)
     remove_plain(tmp_path, seal(tmp_path))
-    output = Output(tmp_path)
+    output = OutputReader(tmp_path)
     assert output.lines(5, 1) == [b"one line"]
     (tmp_path / "output.zst").unlink()
     assert output.lines(99_999, 2) == [b"one line"]

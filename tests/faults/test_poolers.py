@@ -7,9 +7,9 @@ import psycopg
 import pytest
 
 import corral
+from corral.api.doctor import examine
 from corral.kernel.clock import HOUR
 from corral.kernel.errors import StoreUnavailable
-from corral.services.store.health import examine
 from tests.support.pgbouncer import Pgbouncer, find_pgbouncer
 from tests.support.postgres import PostgresServer
 from tests.support.threads import SECONDS
@@ -71,7 +71,7 @@ def test_pooler_in_session_mode_without_a_second_connection_is_not_mistaken(
     through: Through, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second client of the check gets no server connection; it does not wait for ever."""
-    monkeypatch.setattr("corral.db.pooler.ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr("corral.db.pooler.ANSWER_TIMEOUT", 0.2)
     from corral.db import connect
 
     database = connect(through("session", size=1), actor="test")
@@ -105,8 +105,8 @@ def test_more_threads_than_a_pooler_has_connections(through: Through) -> None:
 def test_a_pooler_without_a_free_connection_is_reported(
     through: Through, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("corral.db.postgres_pool.CONNECT_SECONDS", 1)
-    monkeypatch.setattr("corral.db.postgres_pool.PATIENCE", 1.0)
+    monkeypatch.setattr("corral.db.postgres_pool.CONNECT_TIMEOUT", 1)
+    monkeypatch.setattr("corral.db.postgres_pool.MAX_SERVER_WAIT", 1.0)
     url = through("session", size=1)
     with psycopg.connect(url) as holder:
         holder.execute("SELECT 1")

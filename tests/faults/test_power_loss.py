@@ -6,9 +6,9 @@ import pytest
 
 import corral
 from corral.api import Corral
+from corral.api.doctor import examine
 from corral.db.database import Finding
 from corral.kernel.errors import Invalid
-from corral.services.store.health import examine
 from tests.support.keeping import until
 from tests.support.postgres import PostgresServer
 

@@ -15,11 +15,12 @@ import pytest
 import corral
 from corral.adapters import process, sandbox
 from corral.api import Corral
-from corral.api.races import REST, Races
-from corral.api.runs import Runs
+from corral.api.races import MIN_INTERVAL, Races
+from corral.db.database import Database
 from corral.domain.runs import dispatch
 from corral.domain.runs.model import Run
 from corral.errors import Conflict, Refused
+from corral.services.runs import dispatch as starter
 from tests.support.disks import fill
 from tests.support.errors import because
 from tests.support.racing import agent, attempts, git, make_repository, states
@@ -69,13 +70,13 @@ def test_a_run_whose_claimant_crashed_is_started_by_the_waiting_driver(
     """No daemon runs, and no other run ends after the claim has expired."""
     monkeypatch.setattr(dispatch, "CLAIM_MS", 100)
 
-    def claim_and_crash(runs: Runs) -> list[Run]:
-        (run,) = runs.list(state="queued").items
-        runs._claim(run.id, host=process.host())
+    def claim_and_crash(database: Database) -> list[Run]:
+        (run,) = live.runs.list(state="queued").items
+        database.write(lambda tx: dispatch.claim(tx, run.id, host=process.host()))
         return []
 
     with monkeypatch.context() as crashing:
-        crashing.setattr(Runs, "start_queued", claim_and_crash)
+        crashing.setattr(starter, "start_queued", claim_and_crash)
         race = live.races.start("Do it", agents="ada", project=str(repository))
     assert live.races.wait(race.id, timeout_ms=WAIT_MS).latest.state == "selecting"
 
@@ -89,13 +90,13 @@ def test_waiting_for_a_race_does_not_spin(
     monkeypatch.setattr(
         Races, "advance", lambda races, race: looks.append(1) or advance(races, race)
     )
-    monkeypatch.setattr(Runs, "start_queued", lambda runs: [])
+    monkeypatch.setattr(starter, "start_queued", lambda database: [])
     race = live.races.start("Do it", agents="ada", project=str(repository))
     looks.clear()
     began = time.monotonic()
     with pytest.raises(Refused):
         live.races.wait(race.id, timeout_ms=1_000)
-    assert len(looks) <= 1 + (time.monotonic() - began) / REST
+    assert len(looks) <= 1 + (time.monotonic() - began) / MIN_INTERVAL
 
 
 def test_a_detached_head_races_and_is_merged_where_it_is_told_to(
@@ -192,7 +193,7 @@ def test_a_worktree_that_git_forgot_is_kept_and_stops_no_other_from_going(
         str(forgotten): "keep",
         str(other): "removed",
     }
-    assert "git does not know it" in found[0].reason
+    assert "git does not know" in found[0].reason
     assert (forgotten / "unsaved").read_text() == "mine"
 
 
@@ -200,7 +201,7 @@ def test_a_branch_that_exists_ends_the_attempt_and_a_retry_takes_another(
     live: Corral, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("corral.domain.races.ops.branch_name", lambda *_: "taken")
-    monkeypatch.setattr("corral.domain.races.selection.branch_name", lambda *_: "free")
+    monkeypatch.setattr("corral.domain.races.attempts.branch_name", lambda *_: "free")
     (repository / "other").write_text("x")
     git(repository, "checkout", "-qb", "taken")
     git(repository, "add", "-A")
@@ -236,7 +237,7 @@ def test_a_setup_that_fails_ends_its_attempt_with_the_reason(
         "Do it", agents="ada", setup="echo no network >&2; exit 9", project=str(repository)
     )
     assert states(race) == ["failed"]
-    assert "set-up ended with 9: no network" in (attempts(race)[0].reason or "")
+    assert "set-up exited with 9: no network" in (attempts(race)[0].reason or "")
 
 
 def test_a_disk_that_fills_leaves_a_clear_state(
@@ -249,7 +250,7 @@ def test_a_disk_that_fills_leaves_a_clear_state(
     fill(small_disk / "ballast")
     race = live.races.start("Do it", agents="ada", project=str(repository))
     assert (race.latest.state, states(race)) == ("failed", ["failed"])
-    assert "worktree could not be made" in (attempts(race)[0].reason or "")
+    assert "worktree could not be created" in (attempts(race)[0].reason or "")
     assert git(repository, "branch", "--format=%(refname:short)") == "main", "no empty branch"
     (small_disk / "ballast").unlink()
     live.races.retry(race.id, "1")

@@ -9,13 +9,13 @@ from functools import partial
 import pytest
 
 import corral
-from corral.adapters.process import Usage
+from corral.adapters.process import ProcessUsage
 from corral.api import Corral
 from corral.db import postgres_pool
-from corral.kernel.clock import HOUR, SetClock
+from corral.kernel.clock import HOUR, ManualClock
 from corral.kernel.errors import StoreUnavailable
-from corral.supervisor.lease import CUT_OFF, Hold
-from corral.supervisor.usage import Meter
+from corral.supervisor.lease import LEASE_LOST, RunLease
+from corral.supervisor.usage import UsageMeter
 from tests.support.invariants import check_store
 from tests.support.keeping import until
 from tests.support.listeners import HOUR as HOUR_IN_SECONDS
@@ -32,7 +32,7 @@ RESTARTS = {"stopped": signal.SIGINT, "killed": signal.SIGQUIT}
 @pytest.fixture(autouse=True)
 def _long_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server is waited for until it is back, however long it takes to start on this machine."""
-    monkeypatch.setattr(postgres_pool, "PATIENCE", HOUR_IN_SECONDS)
+    monkeypatch.setattr(postgres_pool, "MAX_SERVER_WAIT", HOUR_IN_SECONDS)
 
 
 @pytest.fixture
@@ -47,16 +47,16 @@ def asleep(monkeypatch: pytest.MonkeyPatch) -> Signal:
 def refused(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Why connections could not be opened, one entry each."""
     reasons: list[str] = []
-    connect_once = postgres_pool.PostgresConnections._connect_once
+    connect_once = postgres_pool.PostgresPool._connect_once
 
-    def seen(self: postgres_pool.PostgresConnections, **options: bool) -> object:
+    def seen(self: postgres_pool.PostgresPool, **options: bool) -> object:
         try:
             return connect_once(self, **options)
         except StoreUnavailable as error:
             reasons.append(error.reason)
             raise
 
-    monkeypatch.setattr(postgres_pool.PostgresConnections, "_connect_once", seen)
+    monkeypatch.setattr(postgres_pool.PostgresPool, "_connect_once", seen)
     return reasons
 
 
@@ -90,7 +90,7 @@ def put_and_work(store: Corral, me: int, stop: threading.Event, accepted: list[s
 def test_a_restart_in_the_middle_of_work_loses_and_doubles_nothing(
     own_server: PostgresServer, own_url: str, how: str
 ) -> None:
-    clock = SetClock()
+    clock = ManualClock()
     stop = threading.Event()
     keys: list[list[str]] = [[] for _ in range(WORKERS)]
 
@@ -193,7 +193,7 @@ def test_whoever_says_how_long_waits_for_a_server_no_longer_than_that(
         own_server.stop()
 
         def list_within_a_moment() -> None:
-            with store.waiting_at_most(0.1):
+            with store.server_timeout(0.1):
                 store.mail.list()
 
         with pytest.raises(StoreUnavailable):
@@ -211,19 +211,19 @@ def test_a_keeper_waits_for_a_server_no_longer_than_with_a_heartbeat_whatever_it
     """Who waits does not see that its lease has run out, and its agent goes on beside another's."""
     monkeypatch.setattr(corral.supervisor.lease, "LEASE_MS", 3_000)
     with corral.open(own_url) as store:
-        hold = Hold(store, running(store), is_bound=False)
-        hold.renew(None, 0, Meter())
-        assert hold.is_heard
+        hold = RunLease(store, running(store), is_bound=False)
+        hold.renew(None, 0, UsageMeter())
+        assert hold.is_store_reachable
         own_server.stop()  # between one heartbeat and the next
 
         def speak_until_it_is_cut_off() -> None:
-            hold.keep_usage(Usage(cpu_ms=1, memory_bytes=1, processes=1))
+            hold.record_usage(ProcessUsage(cpu_ms=1, memory_bytes=1, processes=1))
             hold.log("info", "still there")
-            while hold.stop_wanted is None:
-                hold.renew(None, 0, Meter())
+            while hold.stop_reason is None:
+                hold.renew(None, 0, UsageMeter())
 
         Racer(speak_until_it_is_cut_off).result()
-        assert hold.stop_wanted == CUT_OFF
+        assert hold.stop_reason == LEASE_LOST
         own_server.start()
 
 
@@ -242,7 +242,7 @@ def test_a_server_that_stays_away_is_given_up_after_a_while_and_found_again_late
         store.mail.put("queue:work", "before", key="before")
         own_server.stop()
         with monkeypatch.context() as patch:
-            patch.setattr(postgres_pool, "PATIENCE", 1.0)
+            patch.setattr(postgres_pool, "MAX_SERVER_WAIT", 1.0)
             for use in uses:
                 asking = Racer(partial(use, store)).join()
                 assert isinstance(asking.error, StoreUnavailable)

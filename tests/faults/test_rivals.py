@@ -117,7 +117,7 @@ def reason_for(path: Path) -> str | None:
 def test_on_a_network_file_system_one_process_at_a_time_has_the_store(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filesystem, "file_system", lambda path: "nfs")
+    monkeypatch.setattr(filesystem, "file_system_type", lambda path: "nfs")
     opened, closed = Signal(), Signal()
 
     def open_while_it_is_open_and_again() -> list[str | None]:
@@ -140,7 +140,7 @@ def test_on_a_network_file_system_one_process_at_a_time_has_the_store(
 def test_a_process_that_dies_gives_a_store_on_a_network_file_system_free(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filesystem, "file_system", lambda path: "nfs")
+    monkeypatch.setattr(filesystem, "file_system_type", lambda path: "nfs")
     opened = Signal()
 
     def open_and_stay() -> None:

@@ -20,12 +20,12 @@ import corral
 from corral.adapters import attachments
 from corral.adapters.channels.api import Trouble, contents
 from corral.adapters.channels.contract import File
-from corral.adapters.output.opening import open_regular
+from corral.adapters.output.regular_file import open_regular_file
 from corral.api import Corral
+from corral.api.doctor import examine
 from corral.kernel import open_files
-from corral.kernel.clock import SetClock
+from corral.kernel.clock import ManualClock
 from corral.kernel.errors import Invalid, Refused, StoreUnavailable
-from corral.services.store.health import examine
 from tests.support.errors import because
 from tests.support.invariants import check_store
 from tests.support.processes import Child, Signal
@@ -178,7 +178,7 @@ def test_the_last_handle_closes_the_connections_and_tidies_the_log(file: Path) -
 
 
 def test_each_handle_keeps_its_actor_and_clock_in_shared_commits(file: Path) -> None:
-    clocks = {f"user:{number}": SetClock(1_800_000_000_000 + number) for number in range(8)}
+    clocks = {f"user:{number}": ManualClock(1_800_000_000_000 + number) for number in range(8)}
     stores = [corral.open(file, actor=actor, clock=clock) for actor, clock in clocks.items()]
     start = threading.Barrier(len(stores))
 
@@ -393,10 +393,10 @@ def test_paths_from_outside_that_lead_to_the_store_are_not_opened(file: Path) ->
         before, never = held_locks(file), file.parent / "elsewhere"
         for name in ("corral.db", "corral.db-wal", "corral.db-shm"):
             with pytest.raises(FileNotFoundError):
-                open_regular(file.with_name(name))
+                open_regular_file(file.with_name(name))
             with pytest.raises(Trouble):
                 contents(File(name, str(file.with_name(name)), 1))
             with pytest.raises(Invalid):
                 attachments.take(name, [str(file.parent)], most=1_000_000, never=never)
         assert held_locks(file) == before
-    os.close(open_regular(file))
+    os.close(open_regular_file(file))

@@ -52,7 +52,7 @@ def test_lock_of_a_stopped_client_is_released(short_url: str, tmp_path: Path) ->
             if len(attempts) == 1:
                 stop_inside_transaction(tx, id, stopping)
             tx.run(LOCK_PROJECT, id=id)
-            tx.note("project", "touch", id)
+            tx.emit("project", "touch", id)
 
         with corral.open(short_url) as store:
             store._database.write(work)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from openai import AsyncOpenAI
 
 from corral.api import Corral
-from corral.domain.sessions.turn import row_of
-from corral.domain.sessions.turn import turn_of as kept
-from corral.integrations.openai_agents import CorralSession, item_of, turn_of
+from corral.domain.sessions.turn import turn_from_row as kept
+from corral.domain.sessions.turn import turn_to_row
+from corral.integrations.openai_agents import CorralSession, item_from_turn, turn_from_item
 from corral.kernel.errors import IllegalMove, Invalid, NotFound
 from tests.support.served import serving
 from tests.support.stub_model import Stub
@@ -101,7 +101,7 @@ def test_what_was_taken_back_or_cleared_stays_readable(
     assert [turn.content for turn in store.sessions.turns(session.corral_id).items] == [
         "hello",
         "a zebra",
-        "Turn 2 was taken back.",
+        "Turn 2 was undone.",
     ]
     wait(session.clear_session())
     again = CorralSession("talk", store)
@@ -139,7 +139,7 @@ def test_any_session_of_the_store_is_gone_on_with(store: Corral) -> None:
         ANSWER,
     ]
     store.sessions.close(talk)
-    with pytest.raises(IllegalMove, match="takes nothing new"):
+    with pytest.raises(IllegalMove, match="cannot be changed"):
         wait(session.add_items([HELLO]))
     with pytest.raises(NotFound):
         wait(CorralSession("ses_7z", store).get_items())
@@ -147,7 +147,7 @@ def test_any_session_of_the_store_is_gone_on_with(store: Corral) -> None:
 
 def test_a_role_that_does_not_exist_adds_nothing(session: CorralSession) -> None:
     wait(session.add_items([HELLO]))
-    with pytest.raises(Invalid, match="speaks in no session"):
+    with pytest.raises(Invalid, match="Invalid role"):
         wait(session.add_items([HELLO, {"role": "critic", "content": "x"}]))
     assert wait(session.get_items()) == [HELLO]
 
@@ -221,9 +221,9 @@ def test_any_item_becomes_a_turn_that_can_be_kept_and_back(
     item: dict[str, Any], role: str | None, content: Any
 ) -> None:
     item = {**item, "content": content, **({"role": role} if role else {})}
-    row = row_of(turn_of(item))
+    row = turn_to_row(turn_from_item(item))
     turn = kept({**row, "session_id": "ses_1", "now": 1}, 1, 1, None)
-    assert item_of(turn) == json.loads(json.dumps(item))
+    assert item_from_turn(turn) == json.loads(json.dumps(item))
 
 
 # -- a real Runner --------------------------------------------------------------------------------

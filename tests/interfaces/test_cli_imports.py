@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from corral.importers.tools import NAMES
+from corral.importers.tools import TOOL_NAMES
 from tests.support import foreign
 from tests.support.cli import Cli
 
 
-@pytest.mark.parametrize("tool", NAMES)
+@pytest.mark.parametrize("tool", TOOL_NAMES)
 def test_a_database_is_brought_in_and_the_second_time_is_told(
     cli: Cli, tool: str, tmp_path: Path
 ) -> None:
@@ -20,7 +20,7 @@ def test_a_database_is_brought_in_and_the_second_time_is_told(
     assert first.code == 0
     assert "BECAME" in first.out
     assert not re.search(r"\b1 (agents|sessions|tasks|turns|notes|runs)\b", first.out)
-    assert cli("import", tool, str(path)).code == 0
+    assert "Nothing new" in cli("import", tool, str(path)).out
     found = cli.json("import", tool, str(path))
     assert found["new"] == 0
     assert {table["table"] for table in found["tables"]}
@@ -48,7 +48,7 @@ def test_dirt_is_told_and_rows_show_what_became_of_them(cli: Cli, tmp_path: Path
     path = foreign.make_agent_yes(tmp_path)
     foreign.change(path, "UPDATE runs SET args = '{' WHERE id = 1")
     said = cli("import", "agent-yes", str(path), "--name", "laptop")
-    assert "runs: args " in said.out
+    assert "runs: args is not JSON of the expected type (list) (1, as in 1)" in said.out
     found = json.loads(cli("import", "rows", "--json").out)
     assert {row["source"] for row in found} == {"laptop"}
     (broken,) = (row for row in found if row["trouble"])
@@ -59,7 +59,7 @@ def test_dirt_is_told_and_rows_show_what_became_of_them(cli: Cli, tmp_path: Path
 
 
 def test_what_was_brought_in_can_be_looked_at(cli: Cli, tmp_path: Path) -> None:
-    for tool in NAMES:
+    for tool in TOOL_NAMES:
         cli("import", tool, str(foreign.MAKERS[tool](tmp_path / tool)))
     rows = json.loads(cli("import", "rows", "--json", "--limit", "200").out)
     shown = [row["id"] for row in rows if row["id"] and row["id"][:3] not in ("trn", "chg")]
@@ -74,7 +74,7 @@ def test_what_was_brought_in_can_be_looked_at(cli: Cli, tmp_path: Path) -> None:
     assert "corral import rows" in cli("import", "list").out
     race = next(id for id in shown if id.startswith("rac"))
     told = cli("race", "show", race).out
-    assert race in told
+    assert "without a repository" in told
     assert not re.search(r"from [ ;]|from$|\(\)", told, re.M), "no empty places"
     assert json.loads(cli("ps", "--json").out) == [], "nothing runs"
 
@@ -90,5 +90,5 @@ def test_the_report_says_what_retention_would_delete_and_how_to_decide(
     assert cli("setting", "set", "imports.retention", "true").code == 0
     cli("db", "prune")
     again = cli("import", "agent-yes", str(path)).out
-    assert re.search(r"\b4\b", again)
+    assert "Restored 4 of those" in again
     assert "corral setting set imports.retention false" in again

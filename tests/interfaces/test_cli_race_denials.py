@@ -29,4 +29,4 @@ def test_the_hint_names_the_classes_to_approve_as_show_does(
             raced.end(race, number, denials=denied and json.dumps(denied))
         raced.settle(race)
     said = " ".join(cli("race", "show", race.id).out.split())
-    assert options in said
+    assert f"start the race again with {options}." in said

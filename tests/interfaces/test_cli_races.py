@@ -67,7 +67,7 @@ def test_a_race_from_start_to_export_on_the_command_line(cli: Cli, project: Path
         git(project, "rev-parse", "HEAD"),
     )
     assert [attempt["passed"] for attempt in round["attempts"]] == [True, True]
-    assert "corral race select" in ok(cli, "race", "show").out
+    assert "Select the winner: corral race select" in ok(cli, "race", "show").out
     assert "Do it" in ok(cli, "race", "list").out
     chosen = cli.json("race", "select", race["id"], "1", "--reason", "smaller")
     assert chosen["rounds"][0]["winner_id"] == round["attempts"][0]["id"]
@@ -87,7 +87,7 @@ def test_a_race_from_start_to_export_on_the_command_line(cli: Cli, project: Path
     assert (project / "made").read_text() == "other\n"
     places = cli.json("race", "clean", race["id"])
     assert {place["action"] for place in places} == {"remove", "keep"}
-    assert cli.json("race", "clean", race["id"]) == places, "nothing is removed without --yes"
+    assert "Dry run" in ok(cli, "race", "clean", race["id"]).out
     ok(cli, "race", "clean", race["id"], "--yes")
     ok(cli, "race", "finish", race["id"])
     assert cli.json("race", "show", race["id"])["state"] == "completed"
@@ -118,6 +118,7 @@ def test_a_race_that_nobody_waits_for_goes_on_by_itself(cli: Cli, project: Path)
 def test_a_race_in_which_all_fail_says_so_by_its_exit_code(cli: Cli, project: Path) -> None:
     said = cli("race", "start", "Do it", "--agents", "bad:2", "--wait")
     assert said.code == 1
+    assert "No attempt passed" in said.out
     assert cli("race", "select", "latest").code == 4
     abandoned = cli.json("race", "abandon", "latest", "--reason", "no")
     assert abandoned["state"] == "abandoned"
@@ -148,9 +149,10 @@ def test_a_race_whose_agents_are_not_installed_is_not_begun(
 ) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     ok(cli, "agent", "create", "away", "--command", "/nowhere/away --fast")
-    error = cli.error("race", "start", "Do it", *words, "--wait")
-    assert (error["exit_code"], error["details"]["reason"]) == (4, "program_missing")
-    assert error["details"]["program"] == ("/nowhere/away" if "away" in words else "claude")
+    said = cli("race", "start", "Do it", *words, "--wait")
+    assert (said.code, said.out) == (4, "")
+    assert ("no program /nowhere/away." if "away" in words else "claude on the PATH") in said.err
+    assert "Install it, or use another agent" in said.err
     assert (cli.json("race", "list"), cli.json("ps", "-a")) == ([], [])
 
 

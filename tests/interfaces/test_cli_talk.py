@@ -28,7 +28,9 @@ def test_an_agent_is_made_edited_and_retired(cli: Cli, tmp_path: Path) -> None:
     edited = cli.json("agent", "edit", "ada", "--model", "", "--max-runs", "2", "--admin")
     assert (edited["model"], edited["version"], edited["admin"]) == (None, 2, True)
     assert (edited["limits"]["timeout_ms"], edited["limits"]["max_runs"]) == (600_000, 2)
-    assert cli.json("agent", "edit", "ada", "--role", "builder")["version"] == 2
+    assert (
+        cli("agent", "edit", "ada", "--role", "builder").out == "No changes; ada is at version 2.\n"
+    )
     assert [each["number"] for each in cli.json("agent", "versions", "ada")] == [2, 1]
     assert cli.json("agent", "show", "ada", "--version", "1")["model"] == "m"
     assert cli.json("agent", "show", made["id"][:20])["version"] == 2
@@ -48,7 +50,7 @@ def test_tools_are_granted_denied_and_taken_back(cli: Cli) -> None:
     assert cli("agent", "allows", "ada", "Bash(git push)").code == 1
     assert len(cli.json("agent", "grants", "ada")) == 2
     cli.json("agent", "revoke", "ada", "Bash(git push*)")
-    assert cli("agent", "revoke", "ada", "Bash(git *)").code == 0
+    assert "Tools not denied" in cli("agent", "revoke", "ada", "Bash(git *)").out
     assert cli.error("agent", "revoke", "ada", "Bash(git *)")["exit_code"] == 3
 
 

@@ -17,9 +17,10 @@ def test_it_shows_first_and_then_removes(cli: Cli, url: str, tmp_path: Path) -> 
         store.tasks.cancel(task.id)
     folder = worktrees_folder() / project / task.id
     worktrees.make(str(repository), str(folder), worktrees.branch_name("A", task.id))
-    assert cli("task", "clean", "--project", project).code == 0
+    shown = cli("task", "clean", "--project", project).out
+    assert "Dry run" in shown
     assert folder.exists()
     (done,) = cli.json("task", "clean", "--project", project, "--yes")
     assert (done["key"], done["action"]) == ("A", "removed")
     assert not folder.exists()
-    assert cli.json("task", "clean", "--project", project) == []
+    assert "No worktrees to remove" in cli("task", "clean", "--project", project).out

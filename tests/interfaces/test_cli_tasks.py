@@ -43,8 +43,7 @@ def fails(cli: Cli, code: int, *words: str) -> Said:
 
 
 def test_a_graph_from_a_file_is_done_from_the_command_line(cli: Cli, team: Path) -> None:
-    declared = cli.json("task", "declare", "graph.yaml")
-    assert sorted(task["state"] for task in declared) == ["pending", "ready"]
+    assert "Declared 2 tasks, 1 ready" in ok(cli, "task", "declare", "graph.yaml").out
     taken = cli.json("task", "claim", "--agent", "ada")
     assert (taken["key"], taken["state"], taken["depends_on"]) == ("build", "running", [])
     assert {"id", "role", "title", "agent_id", "evidence", "reason"} <= {*taken}
@@ -67,7 +66,7 @@ def test_a_graph_from_a_file_is_done_from_the_command_line(cli: Cli, team: Path)
     assert shown["evidence"]["commands"] == [
         {"command": "make test", "exit_code": 0, "output": None}
     ]
-    assert cli.json("task", "accept", "build", "--agent", "rev")["state"] == "done"
+    assert "build accepted" in ok(cli, "task", "accept", "build", "--agent", "rev").out
     assert [t["state"] for t in cli.json("task", "list")] == ["ready", "done"]
     assert "ship" in ok(cli, "task", "graph").out
     assert cli.json("task", "counts") == {"done": 1, "ready": 1}
@@ -78,15 +77,14 @@ def test_an_agent_is_known_by_its_environment_and_is_nobody_else(
 ) -> None:
     ok(cli, "task", "declare", "graph.yaml")
     monkeypatch.setenv("CORRAL_AGENT", "ada")
-    refused = cli.error("task", "claim", "--agent", "rev")
-    assert (refused["exit_code"], refused["details"]["reason"]) == (4, "other_agent")
+    refused = fails(cli, 4, "task", "claim", "--agent", "rev")
+    assert "Agent ada cannot act as" in refused.err
     assert cli.json("task", "claim")["key"] == "build"
     ok(cli, "task", "submit", "build", "--text", "done")
     again = cli("task", "submit", "build", "--text", "better")
-    assert again.code == 0
-    assert cli.json("task", "show", "build")["evidence"]["text"] == "done"
-    refused = cli.error("task", "accept", "build")
-    assert (refused["exit_code"], refused["details"]["reason"]) == (4, "own_work")
+    assert (again.code, "first evidence is kept" in again.out) == (0, True)
+    refused = fails(cli, 4, "task", "accept", "build")
+    assert "cannot review" in refused.err
     fails(cli, 4, "task", "cancel", "ship")
     ok(cli, "progress", "report", "half of it", "--percent", "50", "--task", "build")
     assert cli.json("progress", "list")[0]["percent"] == 50
@@ -151,7 +149,7 @@ def test_the_lead_steers_from_the_command_line(cli: Cli, team: Path) -> None:
     ok(cli, "task", "fail", "build", "no way")
     assert cli.json("task", "retry", "build")["state"] == "ready"
     ok(cli, "task", "skip", "build")
-    ok(cli, "task", "archive", "build")
+    assert "Archived" in ok(cli, "task", "archive", "build").out
     made = cli.json("task", "apply", "bugfix", "the login", "--key", "login")
     assert [task["key"] for task in made] == ["login/reproduce", "login/fix", "login/review"]
     assert "bugfix" in ok(cli, "task", "templates").out
@@ -168,4 +166,4 @@ def test_a_check_is_run_by_hand(cli: Cli, team: Path) -> None:
             (team / "made").touch()
         found = cli.json("task", "check") if made else [cli.json("task", "check", "A")]
         assert [task["state"] for task in found] == ["done" if made else "ready"]
-    assert cli.json("task", "check") == []
+    assert "No checks are pending" in ok(cli, "task", "check").out

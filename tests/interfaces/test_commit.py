@@ -9,9 +9,9 @@ import pytest
 import corral
 from corral.adapters import process
 from corral.api import Corral
-from corral.daemon.conflict_detector import Forecaster
+from corral.daemon.conflict_detector import ConflictDetector
 from corral.domain.runs.model import Run
-from corral.kernel.exit_status import End
+from corral.kernel.exit_status import ExitStatus
 from tests.interfaces.test_hook import git
 from tests.support.cli import Cli
 from tests.support.runs import held, queued, running
@@ -74,8 +74,8 @@ def test_a_person_reads_what_was_left_out(cli: Cli, folder: Path) -> None:
     (folder / "b.py").write_text("x")
     said = cli("commit", "-m", "x")
     assert said.code == 0
-    assert "1 file." in said.out
-    assert "left out: 'b.py'" in said.err
+    assert "Committed 1 file" in said.out
+    assert "not committed: 'b.py'" in said.err
 
 
 def test_without_a_lock_or_a_name_nothing_is_committed(cli: Cli, folder: Path) -> None:
@@ -203,23 +203,23 @@ def test_the_daemon_tells_two_who_are_at_work_once_and_of_two_others_again(
     trees = {name: add_tree(folder, name) for name in ("ann", "bobby", "carla", "away")}
     for name, tree in trees.items():
         (tree / "a.py").write_text(f"{name}\n")
-    forecaster = Forecaster()
+    forecaster = ConflictDetector()
     ann = at_work(store, "ann", trees["ann"])
     at_work(store, "away", trees["away"], host="elsewhere")
-    assert forecaster.round(store) == 0, "one alone meets nobody"
+    assert forecaster.run_once(store) == 0, "one alone meets nobody"
     at_work(store, "bobby", trees["bobby"])
-    assert [forecaster.round(store) for _ in range(2)] == [1, 1]
+    assert [forecaster.run_once(store) for _ in range(2)] == [1, 1]
     (trees["ann"] / "b.py").write_text("more\n")
     (trees["bobby"] / "b.py").write_text("of it\n")
-    assert forecaster.round(store) == 1
+    assert forecaster.run_once(store) == 1
     letters = {
         name: len(store.mail.list(mailbox=f"agent:{name}").items) for name in ("ann", "bobby")
     }
     assert letters == {"ann": 1, "bobby": 1}
-    store.runs.end(ann, End(exit_code=0))
-    assert forecaster.round(store) == 0
+    store.runs.end(ann, ExitStatus(exit_code=0))
+    assert forecaster.run_once(store) == 0
     at_work(store, "carla", trees["carla"])
-    assert forecaster.round(store) == 1
+    assert forecaster.run_once(store) == 1
     assert len(store.mail.list(mailbox="agent:bobby").items) == 2
     assert len(store.mail.list(mailbox="agent:carla").items) == 1
     assert not store.mail.list(mailbox="agent:away").items
@@ -248,7 +248,7 @@ def test_what_is_left_for_git_in_a_worktree_is_no_program_of_the_forecast(
         (own / "gitdir").write_text(f"{folder.parent / name / '.git'}\n")
         (own / "HEAD").write_text("ref: refs/heads/main\n")
         (folder.parent / name / ".git").write_text(f"gitdir: {own}\n")
-    assert Forecaster().round(store) == 1, "by the project's own repository"
+    assert ConflictDetector().run_once(store) == 1, "by the project's own repository"
     (clash,) = store.locks.forecast(folder)
     assert "a.py" in clash.files
     assert not mark.exists()
@@ -258,7 +258,7 @@ def test_a_repository_in_trouble_does_not_stop_the_forecaster(store: Corral, fol
     for name in ("ann", "bobby"):
         at_work(store, name, add_tree(folder, name))
     (folder / ".git" / "HEAD").write_text("nonsense")
-    assert Forecaster().round(store) == 0
+    assert ConflictDetector().run_once(store) == 0
 
 
 def test_without_worktrees_at_work_the_forecaster_asks_git_nothing(
@@ -266,7 +266,7 @@ def test_without_worktrees_at_work_the_forecaster_asks_git_nothing(
 ) -> None:
     at_work(store, "ann", add_tree(folder, "ann"))
     monkeypatch.setenv("PATH", "")
-    assert Forecaster().round(store) == 0
+    assert ConflictDetector().run_once(store) == 0
 
 
 def test_outside_of_a_repository_there_is_nothing_to_forecast(

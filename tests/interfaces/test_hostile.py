@@ -9,7 +9,7 @@ import pytest
 
 from corral.api import Corral
 from corral.domain.projects.model import Project
-from corral.http import middleware
+from corral.http.middleware import body_limits, concurrency
 from tests.interfaces.test_http_team import refused
 from tests.support.keeping import until
 from tests.support.raced import Raced
@@ -125,7 +125,9 @@ def test_an_agent_that_hangs_on_to_its_calls_keeps_nobody_else_out(
     eve: httpx.Client, served: Served, store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its bodies never end; the others are answered, and in the end it is let go."""
-    monkeypatch.setattr(middleware, "AGENT_BODY", middleware.AGENT_BODY._replace(pause_seconds=8.0))
+    monkeypatch.setattr(
+        body_limits, "AGENT_LIMIT", body_limits.AGENT_LIMIT._replace(idle_seconds=8.0)
+    )
     head = (
         f"POST /api/mail/put HTTP/1.1\r\nHost: 127.0.0.1\r\n"
         f"Authorization: {eve.headers['authorization']}\r\nContent-Length: 100\r\n\r\n{{"
@@ -139,16 +141,16 @@ def test_an_agent_that_hangs_on_to_its_calls_keeps_nobody_else_out(
 
     def refused_another() -> bool:
         hang_one_more()  # the call that asks may just have taken a line's place
-        return eve.get("/api/agents/eve").status_code == 429
+        return "too_many" in eve.get("/api/agents/eve").text
 
     try:
-        for _ in range(middleware.MOST_OF_AGENT - 1):
+        for _ in range(concurrency.MAX_PER_AGENT - 1):
             hang_one_more()
         until(refused_another, "the agent has all it may have")
         with served.client(store.tokens.create("a", scope="agent:ada").value) as ada:
             assert ada.get("/api/agents/ada").status_code == 200
         said = [line.recv(4_096).split(b"\r\n")[0].split()[1] for line in lines]
-        assert said.count(b"408") >= middleware.MOST_OF_AGENT
+        assert said.count(b"408") >= concurrency.MAX_PER_AGENT
         assert eve.get("/api/agents/eve").status_code == 200
     finally:
         for line in lines:

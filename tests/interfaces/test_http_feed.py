@@ -179,8 +179,8 @@ def _all(store: Corral) -> list[Event]:
 def test_a_browser_that_does_not_read_is_cut_off_and_the_others_are_not(
     store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "SEND_SECONDS", 5.0)  # the other one reads within it
-    monkeypatch.setattr(feed, "MOST_BYTES", 256 * 1024)  # so that the other one lags, too
+    monkeypatch.setattr(streams, "SEND_TIMEOUT_SECONDS", 5.0)  # the other one reads within it
+    monkeypatch.setattr(feed, "MAX_QUEUED_BYTES", 256 * 1024)  # so that the other one lags, too
     with (
         serving(store) as served,
         socket.create_connection(("127.0.0.1", served.port)) as asleep,
@@ -191,14 +191,14 @@ def test_a_browser_that_does_not_read_is_cut_off_and_the_others_are_not(
         browser = Browser(served)
         for n in range(300):  # more than the system keeps for somebody who does not read
             with store.transaction() as tx:
-                tx.note("letter", "put", f"let_{n}", data={"text": "x" * 50_000})
+                tx.emit("letter", "put", f"let_{n}", data={"text": "x" * 50_000})
         browser.wait_for(300)
         until(lambda: "corral_feed_subscribers 1\n" in client.get("/metrics").text, "it is cut off")
         browser.close()
 
 
 def test_a_revoked_tokens_feed_ends(store: Corral, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(streams, "TOKEN_CHECK_SECONDS", 0.0)
     with serving(store) as served:
         browser = Browser(served)
         store.tokens.revoke("tests")

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from corral.api import Corral
 from corral.http import api
-from corral.http.openapi import document
-from corral.http.rate_limits import Rate
+from corral.http.middleware.rate_limits import Rate
+from corral.http.openapi import openapi_document
 from tests.support.runs import running, without_keepers
 from tests.support.served import Served, serving
 
@@ -39,7 +39,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 def served(store: Corral, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Served]:
     without_keepers(monkeypatch)  # nothing that is made up is ever run
     monkeypatch.chdir(tmp_path)  # nor does a word that is taken for a directory lead into this one
-    monkeypatch.setattr(api, "LONGEST_WAIT_MS", 10)
+    monkeypatch.setattr(api, "MAX_WAIT_MS", 10)
     with serving(store, rates={"full": FAST, "read": FAST, "agent": FAST}) as running:
         yield running
 
@@ -73,7 +73,7 @@ def ids(store: Corral, tmp_path: Path) -> list[str]:
 def test_no_answer_is_a_mistake_of_the_servers(served: Served, ids: list[str]) -> None:
     import schemathesis  # it takes a second, and every worker loads this file
 
-    schema = schemathesis.openapi.from_dict(json.loads(document()))
+    schema = schemathesis.openapi.from_dict(json.loads(openapi_document()))
     asked: dict[int, int] = {}
     with served.client() as client:
         for found in schema.get_all_operations():

@@ -10,8 +10,9 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from corral.api import Corral
-from corral.http import middleware, token_cache
-from corral.http.rate_limits import Buckets, Rate
+from corral.http import token_cache
+from corral.http.middleware import rate_limits
+from corral.http.middleware.rate_limits import Rate, RateLimiter
 from corral.kernel.clock import SECOND
 from tests.support.keeping import until
 from tests.support.served import Served, serving
@@ -82,7 +83,7 @@ def test_a_revoked_token_opens_nothing(served: Served) -> None:
 def test_a_token_that_is_in_use_opens_nothing_as_soon_as_it_ends(
     served: Served, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    monkeypatch.setattr(token_cache, "SECONDS", 600.0)  # so that nothing else ends it
+    monkeypatch.setattr(token_cache, "TTL_SECONDS", 600.0)  # so that nothing else ends it
     served.store.agents.create("ada")
     made = served.store.tokens.create("other", scope="agent:ada")
     with served.client(made.value) as client:
@@ -100,8 +101,8 @@ def test_what_is_remembered_of_a_token_ends_when_it_or_its_agent_does(
 ) -> None:
     store.agents.create("ada")
     secret = store.tokens.create("other", scope="agent:ada").value
-    known = token_cache.Callers(store)
-    assert known.look_up(secret) == known.known(secret)
+    known = token_cache.TokenCache(store)
+    assert known.look_up(secret) == known.get_cached(secret)
     if kind == "token":
         store.tokens.revoke("other")
     else:
@@ -110,8 +111,8 @@ def test_what_is_remembered_of_a_token_ends_when_it_or_its_agent_does(
         lambda: [each for each in store.events.newest(limit=1).items if each.kind == kind],
         "it comes by the feed",
     )
-    known.watch(event)
-    assert known.known(secret) is None
+    known.handle_event(event)
+    assert known.get_cached(secret) is None
 
 
 def test_what_is_remembered_of_a_token_ends_with_it(
@@ -120,12 +121,12 @@ def test_what_is_remembered_of_a_token_ends_with_it(
     passed = [0.0]
     monkeypatch.setattr(token_cache, "time", SimpleNamespace(monotonic=lambda: passed[0]))
     secret = store.tokens.create("short", ttl_ms=2 * SECOND).value
-    known = token_cache.Callers(store)
+    known = token_cache.TokenCache(store)
     who = known.look_up(secret)
     passed[0] = 1.9
-    assert known.known(secret) == who
+    assert known.get_cached(secret) == who
     passed[0] = 2.1
-    assert known.known(secret) is None
+    assert known.get_cached(secret) is None
 
 
 def test_a_page_knows_who_asks(served: Served) -> None:
@@ -264,7 +265,9 @@ def test_whoever_asks_too_much_is_told_when_to_come_back(store: Corral) -> None:
 def test_whoever_guesses_tokens_is_slowed_down_and_locks_nobody_out(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(middleware, "STRANGERS", Rate(0.01, 20))  # however slow this machine is
+    monkeypatch.setattr(
+        rate_limits, "ANONYMOUS_RATE", Rate(0.01, 20)
+    )  # however slow this machine is
     with served.stranger() as stranger:
         told = [
             stranger.get("/api/runs", headers={"Authorization": f"Bearer crl_{n:064x}"}).status_code
@@ -277,7 +280,7 @@ def test_whoever_guesses_tokens_is_slowed_down_and_locks_nobody_out(
 
 def test_a_bucket_fills_again_as_time_goes_by() -> None:
     now = 0.0
-    buckets = Buckets(now=lambda: now)
+    buckets = RateLimiter(now=lambda: now)
     rate = Rate(2, 2)
     assert [buckets.take("a", rate) for _ in range(3)] == [0, 0, 0.5]
     now = 0.5

@@ -15,10 +15,11 @@ import pytest
 
 import corral
 from corral.api import Corral
-from corral.db.write_lock import PATIENCE
-from corral.http import bodies, connections, middleware
-from corral.http.connections import Connections
-from corral.kernel.clock import SetClock
+from corral.db.write_lock import MAX_WAIT
+from corral.http import connections
+from corral.http.connections import ConnectionPool
+from corral.http.middleware import body_limits
+from corral.kernel.clock import ManualClock
 from corral.mcp.http import routes as tool_routes
 from tests.support.keeping import until
 from tests.support.served import Served, serving
@@ -76,7 +77,7 @@ def test_half_open_requests_keep_nobody_out(store: Corral) -> None:
     with (
         more_files(4_096),
         ExitStack() as lines,
-        serving(store, pool=Connections(512)) as served,
+        serving(store, pool=ConnectionPool(512)) as served,
     ):
         for _ in range(1_100):
             lines.enter_context(connected(served, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "))
@@ -89,7 +90,7 @@ def test_connections_without_a_token_give_way_to_new_ones(
     store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "BURST_SECONDS", 0.0)
-    pool = Connections(64)
+    pool = ConnectionPool(64)
     with ExitStack() as lines, serving(store, pool=pool) as served:
         known = lines.enter_context(served.client())
         assert known.get("/api").status_code == 200
@@ -101,7 +102,7 @@ def test_connections_without_a_token_give_way_to_new_ones(
 
 
 def test_many_callers_that_begin_at_once_are_all_answered(store: Corral) -> None:
-    with ExitStack() as lines, serving(store, pool=Connections(300)) as served:
+    with ExitStack() as lines, serving(store, pool=ConnectionPool(300)) as served:
         request = (
             f"GET /api/projects HTTP/1.1\r\nHost: 127.0.0.1\r\n"
             f"Authorization: Bearer {served.token}\r\n\r\n"
@@ -166,8 +167,10 @@ def test_uploads_whose_last_byte_is_withheld_need_little_memory(store: Corral) -
 def test_bodies_of_all_strangers_together_are_limited(
     store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limit = bodies.STRANGER._replace(bytes=2_000, of_caller=5_000, pause_seconds=300.0)
-    monkeypatch.setattr(middleware, "STRANGER_BODY", limit)
+    limit = body_limits.ANONYMOUS_LIMIT._replace(
+        max_bytes=2_000, max_bytes_per_caller=5_000, idle_seconds=300.0
+    )
+    monkeypatch.setattr(body_limits, "ANONYMOUS_LIMIT", limit)
     add_channel(store)
     head = b"POST /channels/hook HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2000\r\n\r\n"
     with ExitStack() as lines, serving(store) as served:
@@ -196,8 +199,8 @@ def _answer_of(line: socket.socket, seconds: float) -> bytes:
 def test_a_body_that_drips_in_ends_at_its_time(
     store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limit = bodies.KNOWN._replace(pause_seconds=300.0, seconds=0.5)
-    monkeypatch.setattr(middleware, "KNOWN_BODY", limit)
+    limit = body_limits.TOKEN_LIMIT._replace(idle_seconds=300.0, total_seconds=0.5)
+    monkeypatch.setattr(body_limits, "TOKEN_LIMIT", limit)
     with serving(store) as served:
         head = (
             f"POST /api/mail/put HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n"
@@ -254,7 +257,7 @@ def _memory() -> int:
 def test_an_agent_has_so_many_connections_and_no_more(
     store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "MOST_OF_AGENT", 3)
+    monkeypatch.setattr(connections, "MAX_PER_AGENT", 3)
     store.agents.create("eve")
     token = store.tokens.create("e", scope="agent:eve").value
     with ExitStack() as clients, serving(store) as served:
@@ -268,11 +271,11 @@ def test_an_agent_has_so_many_connections_and_no_more(
 def test_connections_leave_descriptors_to_everything_else(monkeypatch: pytest.MonkeyPatch) -> None:
     for files, most in ((1_024, 512), (8_192, 4_096), (300, 44), (100, 32)):
         monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
-        assert connections.most_connections() == most
+        assert connections.max_connections() == most
 
 
 def test_reads_go_on_while_the_store_cannot_be_written(
-    store: Corral, url: str, clock: SetClock
+    store: Corral, url: str, clock: ManualClock
 ) -> None:
     """A writer that was stopped in the middle of a write holds up other writers, and no reader."""
     store.questions.ask("Well?", deadline_ms=1_000, asker="user:tester")
@@ -286,7 +289,7 @@ def test_reads_go_on_while_the_store_cannot_be_written(
 
         def hold() -> None:
             with other.transaction() as tx:
-                tx.note("project", "touch", "prj_x")
+                tx.emit("project", "touch", "prj_x")
                 held.set()
                 let_go.wait(300)
 
@@ -298,7 +301,7 @@ def test_reads_go_on_while_the_store_cannot_be_written(
             for path in ("/api", "/api/projects", "/api/questions", "/api/locks", "/api/runs"):
                 assert client.get(path).status_code == 200, path
             assert client.get("/api/search/find", params={"text": "x"}).status_code == 200
-            assert time.monotonic() - began < PATIENCE, "no request waited for the writer"
+            assert time.monotonic() - began < MAX_WAIT, "no request waited for the writer"
         finally:
             let_go.set()
             holder.join()

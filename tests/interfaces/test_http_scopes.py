@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from corral.api import Corral
-from corral.api.remote_table import Call, call_of
-from corral.api.tokens import Who
+from corral.api.remote_table import RemoteCall, find_call
 from corral.http import agent_permissions
-from corral.http.agent_permissions import RULES, THINGS
+from corral.http.agent_permissions import AGENT_RULES, OBJECT_ARGUMENTS
 from corral.kernel.errors import Refused
+from corral.services.tokens import TokenIdentity
 from tests.support.cases import each_case
 from tests.support.runs import add_run
 from tests.support.served import serving
@@ -38,14 +38,14 @@ OTHERS = {
 
 
 class World(NamedTuple):
-    who: Who
+    who: TokenIdentity
     project: str
     things: dict[str, str]
     """Of the other project, by room: all of them eve's own, as far as that can be."""
 
 
-def call_named(name: str) -> Call:
-    call = call_of(*name.split("."))
+def call_named(name: str) -> RemoteCall:
+    call = find_call(*name.split("."))
     assert call is not None
     return call
 
@@ -78,9 +78,9 @@ def world(store: Corral, tmp_path: Path) -> World:
 
 MATRIX = [
     (name, field.name)
-    for name in sorted(RULES)
+    for name in sorted(AGENT_RULES)
     for field in call_named(name).fields
-    if field.name in THINGS or (field.name == "id" and not name.startswith("mail."))
+    if field.name in OBJECT_ARGUMENTS or (field.name == "id" and not name.startswith("mail."))
 ]
 
 NOT_MADE = {"races", "requests"}
@@ -92,33 +92,33 @@ def test_a_thing_of_another_project_is_refused(
     store: Corral, world: World, name: str, argument: str
 ) -> None:
     call = call_named(name)
-    room = THINGS.get(argument, call.attribute)
+    room = OBJECT_ARGUMENTS.get(argument, call.attribute)
     if room in NOT_MADE:
         return
     thing: Any = world.things[room]
     if argument == "on":
         thing = [thing]
     with pytest.raises(Refused) as refused:
-        agent_permissions.check(store, world.who, call, {argument: thing})
+        agent_permissions.check_agent_call(store, world.who, call, {argument: thing})
     assert refused.value.details["reason"] == "other_project"
 
 
-@each_case("name", sorted(RULES))
+@each_case("name", sorted(AGENT_RULES))
 def test_every_argument_is_known_to_name_a_thing_or_not(name: str) -> None:
     """A new argument is put into one of the two lists, by whoever adds it."""
     fields = {field.name for field in call_named(name).fields}
     subject = {"id"} if call_named(name).subject == "id" else set()
-    assert fields - OTHERS - THINGS.keys() - subject == set()
+    assert fields - OTHERS - OBJECT_ARGUMENTS.keys() - subject == set()
 
 
-@each_case("name", sorted(RULES))
+@each_case("name", sorted(AGENT_RULES))
 def test_another_project_cannot_be_named(store: Corral, world: World, name: str) -> None:
     call = call_named(name)
     other = store.tasks.get(world.things["tasks"]).project_id
     for field in call.fields:
         if field.name in ("project", "project_id"):
             with pytest.raises(Refused):
-                agent_permissions.check(store, world.who, call, {field.name: other})
+                agent_permissions.check_agent_call(store, world.who, call, {field.name: other})
 
 
 def test_progress_is_reported_in_the_tokens_own_project_alone(store: Corral, world: World) -> None:

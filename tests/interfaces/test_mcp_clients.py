@@ -10,7 +10,7 @@ import pytest
 import corral
 from corral.api import Corral
 from corral.mcp.http import routes
-from corral.mcp.registry import TABLE
+from corral.mcp.registry import TOOLS
 from tests.support.mcp import environment, over_http, over_stdio
 from tests.support.served import serving
 
@@ -66,7 +66,7 @@ def test_an_agent_does_a_task_from_beginning_to_end(tell: Tell, team: Corral, er
     async def story(client: Any) -> None:
         assert client.protocol_version == {"auto": "2026-07-28", "legacy": "2025-11-25"}[era]
         listed = await client.list_tools()
-        assert [tool.name for tool in listed.tools] == [row.name for row in TABLE]
+        assert [tool.name for tool in listed.tools] == [row.name for row in TOOLS]
 
         async def call(tool: str, **arguments: Any) -> Any:
             told = await client.call_tool(tool, arguments)  # it checks the answer by its schema
@@ -104,7 +104,7 @@ def test_what_cannot_be_is_said_in_words_that_the_agent_reads(
 ) -> None:
     async def story(client: Any) -> None:
         for tool, arguments, words in [
-            ("send", {"to": "zed", "text": "x"}, "zed"),
+            ("send", {"to": "zed", "text": "x"}, "No agent named 'zed'"),
             ("task_claim", {"agent": "bob"}, "unknown field `agent`"),
             ("task_claim", {"task": "none"}, "none"),
             ("lock", {"path": "../x"}, "outside"),

@@ -125,7 +125,7 @@ def test_keeping_the_books_of_outputs_loads_nothing_that_packs_or_plays_them(
         timeout=60,
     )
     assert not {*told.stdout.split()} & (HEAVY - {"hashlib"})  # a new store needs that one
-    assert "corral.adapters.output.shapes" not in told.stdout
+    assert "corral.adapters.output.secret_patterns" not in told.stdout
 
 
 def test_a_detached_run_leaves_the_store_to_its_keeper(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_keeper_has_loaded_what_a_plain_run_needs_and_no_more_before_it_is_tol
     assert rooms == {"runs", "outputs", "charges", "nodes", "projects", "settings"}
     assert {"apsw", "corral.services.runs.request", "corral.db.sqlite"} <= loaded
     assert not loaded & (HEAVY | {"inspect", "random", "shutil", "struct"})
-    assert "corral.adapters.output.shapes" not in loaded
+    assert "corral.adapters.output.secret_patterns" not in loaded
 
 
 def test_the_tools_of_agents_are_served_before_a_store_is_loaded(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 import corral
-from corral.kernel.clock import SetClock
+from corral.kernel.clock import ManualClock
 from corral.kernel.errors import CorralError
 from tests.support.invariants import check_rows
 
@@ -31,7 +31,7 @@ class RoomMachine(RuleBasedStateMachine):
 
     def __init__(self, url: str) -> None:
         super().__init__()
-        self.clock = SetClock()
+        self.clock = ManualClock()
         self.store = corral.open(url, clock=self.clock, actor="user:tester")
 
     @property

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
 from corral.adapters.providers.facts import Used
-from corral.domain.charges.model import Price
-from corral.kernel.clock import DAY, day_of
+from corral.domain.charges.model import ChargePrice
+from corral.kernel.clock import DAY, utc_date
 from corral.kernel.errors import Refused
 from tests.properties.machine import (
     FreshUrl,
@@ -49,7 +49,7 @@ class ChargesMachine(RoomMachine):
 
     @property
     def today(self) -> str:
-        return day_of(self.now)
+        return utc_date(self.now)
 
     # -- the model -------------------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ class ChargesMachine(RoomMachine):
     @rule(places=st.lists(st.integers(0, 12), max_size=4), cost=costs)
     def price(self, places: list[int], cost: int | None) -> None:
         asked = [self.charges[place] for place in places if place < len(self.charges)]
-        prices = [Price(charge["id"], cost, "v1") for charge in asked]
+        prices = [ChargePrice(charge["id"], cost, "v1") for charge in asked]
         changed = self.store.charges.set_prices(prices)
         expected = []
         for charge in asked:

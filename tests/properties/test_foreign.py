@@ -28,25 +28,25 @@ from corral.adapters.channels.webhook import Webhook
 from corral.adapters.output.redact import redact
 from corral.adapters.providers import registry
 from corral.adapters.sandbox_bridge import agent_client, inbound, outbound
-from corral.adapters.sandbox_bridge.outbound import Busy, Damaged, Torn
-from corral.adapters.sandbox_bridge.rows import Picture
-from corral.adapters.sandbox_bridge.schema import Folder
+from corral.adapters.sandbox_bridge.outbound import FileBusy, HotJournal, InvalidFile
+from corral.adapters.sandbox_bridge.rows import InboundView
+from corral.adapters.sandbox_bridge.schema import SessionFolder
 from corral.adapters.transcripts import claude, codex
-from corral.api import teams
-from corral.cli.task_view import read_list
+from corral.cli.task_view import read_data_file
 from corral.domain.agents.model import check_limits
-from corral.domain.chat.inbound.regex import compiled
+from corral.domain.chat.inbound.regex import compile_pattern
 from corral.domain.events.ops import parse_cursor
 from corral.domain.races import variations
 from corral.domain.schedules.recurrence import check_cron
-from corral.domain.sessions.turn import read_turns
-from corral.domain.tasks.model import read_evidence, read_wanted
+from corral.domain.sessions.turn import parse_turns
+from corral.domain.tasks.model import parse_evidence, parse_tasks
 from corral.kernel import path_patterns
-from corral.kernel.clock import SetClock, parse_duration
+from corral.kernel.clock import ManualClock, parse_duration
 from corral.kernel.errors import CorralError, Invalid
-from corral.kernel.ids import id_range, number_of
+from corral.kernel.ids import id_range, parse_number
 from corral.kernel.money import parse_usd
 from corral.kernel.pagination import decode_cursor
+from corral.services import teams
 from tests.properties.spoiling import encoded, few, many, spoilt
 
 NOW = 1_800_000_000_000
@@ -69,7 +69,7 @@ STREAMS = {
 @given(data=st.data())
 @few
 def test_a_stream_of_a_provider_never_ends_whoever_reads_it(name: str, data: Any) -> None:
-    parser = registry.find(name).parser(SetClock(NOW))
+    parser = registry.find(name).parser(ManualClock(NOW))
     for line in data.draw(st.lists(spoilt(*STREAMS[name]), max_size=4)):
         json.dumps([repr(fact) for fact in parser.feed(encoded(line) + b"\n")])
     parser.feed(data.draw(st.binary(max_size=50)))
@@ -102,7 +102,7 @@ def test_what_a_hook_is_told_is_read_or_refused(told: Any) -> None:
 class Written(NamedTuple):
     """A file that the inside of a box has written."""
 
-    folder: Folder
+    folder: SessionFolder
     good: bytes
 
     def __repr__(self) -> str:
@@ -111,11 +111,11 @@ class Written(NamedTuple):
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    folder = Folder(str(tmp_path_factory.mktemp("box")))
+    folder = SessionFolder(str(tmp_path_factory.mktemp("box")))
     os.mkdir(folder.inside)
     os.mkdir(folder.outside)
-    inbound.show(folder, Picture(), NOW)
-    files = agent_client.Files(folder.top)
+    inbound.write_view(folder, InboundView(), NOW)
+    files = agent_client.SessionFiles(folder.top)
     with files.writing() as connection:
         files.put(connection, "chat", {"text": "hello"})
     return Written(folder, Path(folder.outbound).read_bytes())
@@ -134,8 +134,8 @@ def test_a_file_from_a_box_is_read_or_refused(
     for place, byte in changes:
         torn[place % len(torn)] = byte
     Path(folder.outbound).write_bytes(torn[:kept])
-    with suppress(Busy, Torn, Damaged):
-        outbound.read(folder, taken=0, above=0)
+    with suppress(FileBusy, HotJournal, InvalidFile):
+        outbound.read_snapshot(folder, taken=0, above=0)
 
 
 @given(
@@ -155,8 +155,8 @@ def test_a_row_from_a_box_is_read_or_refused(column: str, value: Any, written: W
         suppress(sqlite3.Error),  # its own schema forbids it
     ):
         connection.execute(f"UPDATE messages_out SET {column} = ?", [value])
-    with suppress(Busy, Torn, Damaged):
-        outbound.read(folder, taken=0, above=0)
+    with suppress(FileBusy, HotJournal, InvalidFile):
+        outbound.read_snapshot(folder, taken=0, above=0)
 
 
 # -- chats -----------------------------------------------------------------------------------------
@@ -376,27 +376,27 @@ def test_a_file_of_tasks_or_a_team_is_read_or_refused(
     file = tmp_path_factory.getbasetemp() / f"graph-{os.getpid()}.yaml"
     file.write_text(text, errors="replace")
     with suppress(CorralError):
-        found = read_list(str(file))
+        found = read_data_file(str(file))
         with suppress(CorralError):
-            read_wanted(found)
+            parse_tasks(found)
         if isinstance(found, dict):
-            teams._read(found)
+            teams._parse(found)
 
 
 @given(spoilt({"commits": ["a"], "commands": [{"command": "x", "exit_code": 0}], "text": "t"}))
 @few
 def test_evidence_is_read_or_refused(evidence: Any) -> None:
     with suppress(CorralError):
-        read_evidence(evidence)
+        parse_evidence(evidence)
 
 
 @pytest.mark.parametrize(
     ("read", "given"),
     [
-        (read_evidence, {"commits": "\ud800"}),
-        (read_wanted, [{"key": "a", "title": "t", "depends_on": "\ud800"}]),
+        (parse_evidence, {"commits": "\ud800"}),
+        (parse_tasks, [{"key": "a", "title": "t", "depends_on": "\ud800"}]),
         (check_limits, {"max_runs": "\ud800"}),
-        (read_turns, [{"role": "user", "content": "c", "input_tokens": "\ud800"}]),
+        (parse_turns, [{"role": "user", "content": "c", "input_tokens": "\ud800"}]),
     ],
 )
 def test_half_a_sign_where_no_text_belongs_is_refused(
@@ -411,15 +411,17 @@ READERS: dict[str, Callable[[str], Any]] = {
     "duration": parse_duration,
     "money": parse_usd,
     "id": lambda text: id_range("prj", text),
-    "number": lambda text: number_of("let", text),
+    "number": lambda text: parse_number("let", text),
     "cursor": lambda text: decode_cursor(text, "", 0),
     "place in the feed": parse_cursor,
     "cron": lambda text: check_cron(text, "UTC", NOW),
     "zone": lambda text: check_cron("* * * * *", text, NOW),
-    "pattern of a wiring": lambda text: compiled(text).found_in(text),
-    "pattern of a lock": lambda text: path_patterns.meet(path_patterns.covering(text), "a/*/b"),
-    "variations": variations.read_text,
-    "agents of a race": variations.read_agents,
+    "pattern of a wiring": lambda text: compile_pattern(text).found_in(text),
+    "pattern of a lock": lambda text: path_patterns.patterns_overlap(
+        path_patterns.subtree_pattern(text), "a/*/b"
+    ),
+    "variations": variations.parse_variations,
+    "agents of a race": variations.parse_agents,
     "what tests printed": test_reports.from_output,
     "JUnit as text": lambda text: test_reports.from_junit(text.encode(errors="replace")),
 }

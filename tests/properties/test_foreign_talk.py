@@ -16,7 +16,7 @@ from corral.adapters.providers.acp import AcpTalk
 from corral.adapters.providers.acp_parser import AcpParser
 from corral.adapters.providers.limits import limit_in, reset_in
 from corral.adapters.providers.screens import SCREENS, Reader
-from corral.kernel.clock import SetClock
+from corral.kernel.clock import ManualClock
 from corral.kernel.errors import CorralError, NotFound
 from corral.mcp import protocol
 from corral.services.projects import config
@@ -61,7 +61,7 @@ ACP = [
 def test_no_agent_ends_whoever_talks_with_it(lines: list[Any], noise: bytes) -> None:
     written: list[bytes] = []
     policy = frozenset({"edit"})
-    talk = AcpTalk(written.append, cwd="/", prompt="go", policy=policy, clock=SetClock(NOW))
+    talk = AcpTalk(written.append, cwd="/", prompt="go", policy=policy, clock=ManualClock(NOW))
     talk.start()
     overheard = AcpParser()
     for line in (*map(encoded, ACP[:2]), *map(encoded, lines), noise):
@@ -97,11 +97,11 @@ def nobody() -> Any:
 @many
 def test_every_message_to_the_tools_is_answered_or_refused(line: bytes) -> None:
     try:
-        message = protocol.read(line)
-    except protocol.Failure as error:
-        told = protocol.refusal(error)
+        message = protocol.parse_message(line)
+    except protocol.RpcError as error:
+        told = protocol.error_response(error)
     else:
-        told = protocol.answer(message, nobody)
+        told = protocol.handle_message(message, nobody)
     answer = json.loads(told.body)
     assert answer["jsonrpc"] == "2.0"
     assert ("error" in answer) != ("result" in answer)
@@ -169,8 +169,8 @@ def test_a_limit_is_understood_or_not(message: str) -> None:
 @given(st.binary(max_size=60), st.lists(st.integers(0, 60), max_size=3))
 @many
 def test_a_line_to_a_keeper_is_cut_into_frames_or_refused(data: bytes, cuts: list[int]) -> None:
-    frames = control_socket.Frames()
-    good = control_socket.frame(b"q", {"stop": True})
+    frames = control_socket.FrameDecoder()
+    good = control_socket.encode_frame(b"q", {"stop": True})
     with suppress(ValueError):
         for begin, end in zip([0, *sorted(cuts)], [*sorted(cuts), None], strict=True):
             frames.feed((good + data)[begin:end])
@@ -210,7 +210,7 @@ def test_a_projects_file_is_read_or_refused(
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8", errors="surrogatepass")
     with suppress(CorralError):
-        config.read(str(file.parents[1]))
+        config.read_config(str(file.parents[1]))
 
 
 HOOKS = {"hooks": {"PreToolUse": [{"matcher": "Edit", "hooks": [{"command": "corral hook"}]}]}}

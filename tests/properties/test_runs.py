@@ -9,10 +9,10 @@ from hypothesis.stateful import Bundle, initialize, invariant, multiple, rule
 
 from corral.adapters.providers.facts import Used
 from corral.domain.runs import outcome
-from corral.domain.runs.model import Run, Stop
+from corral.domain.runs.model import Run, StopKind
 from corral.kernel.clock import HOUR, MINUTE, SECOND
 from corral.kernel.errors import Conflict, CorralError, Held, IllegalMove, NoRoom, Refused
-from corral.kernel.exit_status import End
+from corral.kernel.exit_status import ExitStatus
 from tests.properties.machine import (
     FreshUrl,
     RoomMachine,
@@ -26,10 +26,10 @@ BUDGET = 100
 MOST = 3
 ACTIVE = ("starting", "running", "stopping")
 LIVE = ("queued", *ACTIVE)
-ENDS = [End(exit_code=0), End(exit_code=3), End(signal=9), End()]
+ENDS = [ExitStatus(exit_code=0), ExitStatus(exit_code=3), ExitStatus(signal=9), ExitStatus()]
 STATE_OF_STOP = {
-    outcome.REASONS[Stop.TIMED_OUT]: "timed_out",
-    outcome.REASONS[Stop.INTERRUPTED]: "interrupted",
+    outcome.DEFAULT_STOP_REASONS[StopKind.TIMED_OUT]: "timed_out",
+    outcome.DEFAULT_STOP_REASONS[StopKind.INTERRUPTED]: "interrupted",
 }
 
 
@@ -98,13 +98,13 @@ class RunsMachine(RoomMachine):
             return Held
         return None if self.papers[claim.run.id].state in states else IllegalMove
 
-    def close(self, paper: Paper, state: str, end: End) -> None:
+    def close(self, paper: Paper, state: str, end: ExitStatus) -> None:
         paper.state, paper.ended_at = state, self.now
         paper.exit_code, paper.signal = end.exit_code, end.signal
         paper.takings += 1
         paper.lease_until = None
 
-    def end_state(self, paper: Paper, end: End) -> str:
+    def end_state(self, paper: Paper, end: ExitStatus) -> str:
         if paper.stop_reason is not None:
             return STATE_OF_STOP.get(paper.stop_reason, "cancelled")
         if end.exit_code == 0:
@@ -200,7 +200,7 @@ class RunsMachine(RoomMachine):
     def restart(self, claim: Claim, n: int) -> None:
         def call() -> Run:
             now = self.store.runs.get(claim.run.id) if not self.late(claim) else claim.run
-            return self.store.runs.restart(now, held(n), End(exit_code=1), quick_failures=n)
+            return self.store.runs.restart(now, held(n), ExitStatus(exit_code=1), quick_failures=n)
 
         if not self.refused(self.refusal(claim, "starting", "running"), call):
             claim.run = call()
@@ -244,7 +244,7 @@ class RunsMachine(RoomMachine):
         return Claim(run, paper.takings)
 
     @rule(claim=claims, how=st.sampled_from(ENDS))
-    def end(self, claim: Claim, how: End) -> None:
+    def end(self, claim: Claim, how: ExitStatus) -> None:
         paper = self.papers[claim.run.id]
 
         def call() -> Run:
@@ -259,9 +259,9 @@ class RunsMachine(RoomMachine):
 
     # -- by anybody -----------------------------------------------------------------------------
 
-    @rule(id=runs, kind=st.sampled_from(Stop))
-    def stop(self, id: str, kind: Stop) -> None:
-        paper, reason = self.papers[id], outcome.REASONS[kind]
+    @rule(id=runs, kind=st.sampled_from(StopKind))
+    def stop(self, id: str, kind: StopKind) -> None:
+        paper, reason = self.papers[id], outcome.DEFAULT_STOP_REASONS[kind]
 
         def call() -> Run:
             return self.store.runs.begin_to_stop(id, kind=kind)
@@ -270,7 +270,7 @@ class RunsMachine(RoomMachine):
             return
         call()
         if paper.state == "queued":
-            self.close(paper, "cancelled", End())
+            self.close(paper, "cancelled", ExitStatus())
         elif paper.state != "stopping":
             paper.state, paper.stop_reason = "stopping", reason
 
@@ -288,7 +288,7 @@ class RunsMachine(RoomMachine):
                 self.refused(IllegalMove, call)
         else:
             call()
-            end = End(exit_code=code)
+            end = ExitStatus(exit_code=code)
             self.close(paper, self.end_state(paper, end), end)
 
     @rule()
@@ -309,7 +309,7 @@ class RunsMachine(RoomMachine):
                 state = "interrupted"
                 if paper.stop_reason is not None:
                     state = STATE_OF_STOP.get(paper.stop_reason, "cancelled")
-                self.close(paper, state, End())
+                self.close(paper, state, ExitStatus())
             assert found[paper.id] == paper.state
 
     @rule(ms=st.sampled_from([SECOND, 30 * SECOND, 2 * MINUTE, 2 * HOUR]))

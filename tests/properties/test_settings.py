@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
-from corral.domain.settings.model import KNOWN
+from corral.domain.settings.model import DEFINITIONS
 from corral.kernel.errors import Invalid
 from tests.properties.machine import (
     FreshUrl,
@@ -42,7 +42,7 @@ class SettingsMachine(RoomMachine):
         for scope in (*near, "global"):
             if (scope, name) in self.chosen:
                 return scope, self.chosen[scope, name]
-        return "default", KNOWN[name].default
+        return "default", DEFINITIONS[name].default
 
     @rule(name=names, value=values, scope=scopes)
     def set(self, name: str, value: Any, scope: str) -> None:
@@ -75,7 +75,7 @@ class SettingsMachine(RoomMachine):
     @rule(scope=scopes)
     def list(self, scope: str) -> None:
         found = self.store.settings.list(scope=scope).items
-        assert [one.name for one in found] == sorted(KNOWN)
+        assert [one.name for one in found] == sorted(DEFINITIONS)
         assert all((one.scope, one.value) == self.counts(one.name, scope) for one in found)
 
     @invariant()

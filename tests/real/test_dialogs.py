@@ -116,7 +116,7 @@ def test_sent_text_is_submitted_and_an_idle_cli_quits(home: RealHome, cli: str) 
     until(lambda: "the second answer" in screen_of(home, run), "it has answered again")
     ended = home.ended(run.id)
     assert (ended.state, ended.exit_code, ended.signal) == (RunState.COMPLETED, 0, None), ended
-    assert ended.reason == "nothing happened any more"
+    assert ended.reason == "no activity within the idle timeout"
     home.nobody_left()
 
 

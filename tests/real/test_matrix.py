@@ -16,9 +16,9 @@ import corral
 from corral.adapters.channels.contract import Adapter, Kind, Outcome, Outgoing
 from corral.adapters.channels.matrix import Matrix
 from corral.api import Corral
-from corral.daemon.delivery import Delivery
+from corral.daemon.delivery import ChatDelivery
 from corral.domain.chat.model import Message
-from corral.kernel.clock import HOUR, MINUTE, SetClock
+from corral.kernel.clock import HOUR, MINUTE, ManualClock
 from tests.real.homeserver import Homeserver, Person
 from tests.real.keeping import until
 from tests.support.channels import Runner
@@ -306,7 +306,7 @@ def test_a_token_that_is_taken_away_loses_nothing(den: Den) -> None:
 
 
 def test_a_pause_that_the_server_asks_for_is_kept(
-    den: Den, server: Homeserver, clock: SetClock
+    den: Den, server: Homeserver, clock: ManualClock
 ) -> None:
     room = den.room()
     admin = server.person(f"admin{next(_number)}", admin=True)
@@ -352,7 +352,7 @@ class Unrepeated(Matrix):
 
 @pytest.mark.parametrize("pause", [2 * MINUTE, 2 * HOUR], ids=["soon", "late"])
 def test_killed_between_send_and_record_the_room_shows_one_copy(
-    den: Den, url: str, clock: SetClock, pause: int
+    den: Den, url: str, clock: ManualClock, pause: int
 ) -> None:
     room = den.room()
     (said,) = den.store.messages.say(den.place(room), "only once")
@@ -372,7 +372,7 @@ def test_killed_between_send_and_record_the_room_shows_one_copy(
 
 
 def test_while_the_server_is_away_everything_waits_and_then_comes_once(
-    den: Den, clock: SetClock
+    den: Den, clock: ManualClock
 ) -> None:
     room = den.room()
     den.ann.say(room, "before")
@@ -398,7 +398,7 @@ def test_a_server_that_is_killed_again_and_again_loses_and_doubles_nothing(
     url: str, server: Homeserver
 ) -> None:
     each_way = 40
-    loop = Delivery()
+    loop = ChatDelivery()
     with corral.open(url) as store:
         store.settings.set("mail.max_attempts", 30)
         den = Den(store, server)
@@ -415,14 +415,14 @@ def test_a_server_that_is_killed_again_and_again_loses_and_doubles_nothing(
         for n in range(each_way):
             store.messages.say(place, f"out {n}")
             if n in (10, 25):
-                loop.round(store)
+                loop.run_once(store)
                 time.sleep(0.5)
                 server.stop(signal.SIGKILL)
                 server.start()
         talking.join()
 
         def finished() -> bool:
-            loop.round(store)
+            loop.run_once(store)
             time.sleep(0.05)
             waits = store.mail.list(mailbox=f"place:{place}", limit=1).items
             return not waits and len(words_in(store, place)) == each_way
@@ -431,5 +431,5 @@ def test_a_server_that_is_killed_again_and_again_loses_and_doubles_nothing(
         assert words_in(store, place) == [f"in {n}" for n in range(each_way)]
         assert den.ann.heard(room, den.bot) == [f"out {n}" for n in range(each_way)]
         store.channels.remove("den")
-        loop.round(store)
+        loop.run_once(store)
         den.close()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from corral.domain.runs.model import Attention, Mode, RunState
+from corral.domain.runs.model import Attention, RunMode, RunState
 from tests.real.keeping import RealHome, until
 from tests.real.machine import program, steps
 from tests.real.test_runs_usage import DEAR, MODELS
@@ -66,7 +66,7 @@ def test_it_uses_a_tool_and_its_session_goes_on(home: RealHome, agent: str) -> N
     prompt = "the-one-prompt " + steps(write_step(home, agent, "a.txt"), {"text": "one"})
     run = home.asked(agent, prompt, "--acp", "--yes", "all")
     ended = home.ended(run.id)
-    assert ended.mode is Mode.ACP
+    assert ended.mode is RunMode.ACP
     assert ended.state is RunState.COMPLETED, (ended, home.log(run))
     assert (home.work / "a.txt").read_text() == "hi"
     roles = [turn.role.value for turn in home.turns(ended)]
@@ -81,7 +81,7 @@ def test_it_uses_a_tool_and_its_session_goes_on(home: RealHome, agent: str) -> N
     told = home.json("resume", "-d", "--json", run.id, steps({"text": "two"}))
     after = home.ended(told["id"])
     assert after.state is RunState.COMPLETED, (after, home.log(after))
-    assert after.mode is Mode.ACP
+    assert after.mode is RunMode.ACP
     assert home.said(after)[-1].endswith("two")
     assert home.times_told("the-one-prompt") == 1
     assert home.session_of(after).provider_session == session
@@ -98,5 +98,5 @@ def test_a_question_calls_for_somebody_whose_answer_counts(home: RealHome, agent
     assert home.corral("send", run.id, "no").returncode == 0
     home.ended(run.id)
     assert not (home.work / "b.txt").exists()
-    assert any(line.startswith("It asks") for line in home.log(run))
+    assert any(line.startswith("The agent asks") for line in home.log(run))
     home.nobody_left()

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from corral.domain.runs.model import Attention, Mode, Run, RunState
+from corral.domain.runs.model import Attention, Run, RunMode, RunState
 from tests.real.keeping import SECONDS, Kind, RealHome, until
 from tests.real.machine import steps
 from tests.support.keeping import Screen
@@ -51,7 +51,7 @@ def answered(home: RealHome, prompt: str, words: str) -> Run:
 def test_a_dialog_calls_for_somebody_and_nothing_is_answered(home: RealHome, claude: Kind) -> None:
     prompt = steps(claude.write("a.txt"), {"text": "done"})
     run = home.asked("claude", prompt, "--pty")
-    assert run.mode is Mode.PTY
+    assert run.mode is RunMode.PTY
     asks(home, run)
     assert answers(home, run) == []
     assert not (home.work / "a.txt").exists()
@@ -105,7 +105,7 @@ def test_words_are_typed_when_it_is_ready_and_an_idle_one_leaves_by_itself(
     until(lambda: "the second answer" in screen_of(home, run), "it has answered again")
     ended = home.ended(run.id)
     assert (ended.state, ended.exit_code) == (RunState.COMPLETED, 0), ended
-    assert ended.reason == "nothing happened any more"
+    assert ended.reason == "no activity within the idle timeout"
     assert "/exit" in screen_of(home, run)
     home.nobody_left()
 
@@ -178,7 +178,7 @@ def test_a_person_at_the_terminal_sees_claude_itself(home: RealHome, claude: Kin
     )
     try:
         screen.until(b"an answer", seconds=SECONDS)
-        assert home.only().mode is Mode.PTY
+        assert home.only().mode is RunMode.PTY
         assert b'{"type"' not in screen.seen
         screen.type(b"/exit")
         screen.until(b"/exit", seconds=SECONDS)

@@ -10,7 +10,7 @@ import sys
 import corral
 from corral.adapters.channels.contract import Outcome, Outgoing
 from corral.adapters.channels.matrix import Matrix
-from corral.kernel.clock import SetClock
+from corral.kernel.clock import ManualClock
 
 
 class Killed(Matrix):
@@ -21,7 +21,7 @@ class Killed(Matrix):
 
 
 def main(url: str, channel: str, token: str, now: str) -> None:
-    with corral.open(url, clock=SetClock(int(now))) as store:
+    with corral.open(url, clock=ManualClock(int(now))) as store:
         adapter = Killed(store.channels.get(channel).config, {"token": token})
         adapter.start()
         store.gateway.deliver(channel, adapter, owner="victim")

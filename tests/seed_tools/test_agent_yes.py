@@ -14,9 +14,9 @@ from corral.adapters import process
 from corral.adapters.providers.screens import SCREENS, Reader
 from corral.api import Corral
 from corral.domain.runs.model import Run, RunState
-from corral.kernel.clock import HOUR, SECOND, SetClock
+from corral.kernel.clock import HOUR, SECOND, ManualClock
 from corral.kernel.errors import Conflict
-from corral.kernel.exit_status import End
+from corral.kernel.exit_status import ExitStatus
 from tests.support.errors import because
 from tests.support.keeping import Home, lives, until
 from tests.support.processes import NOBODY
@@ -62,7 +62,7 @@ def run_of(store: Corral, child: "subprocess.Popen[bytes]", **known: Any) -> Run
 
 
 def test_1_a_project_that_is_registered_again_keeps_its_id_prompt_and_beginning(
-    store: Corral, clock: SetClock, tmp_path: Path
+    store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     first = store.projects.register(tmp_path, command="claude", prompt="go on")
     clock.advance(SECOND)
@@ -73,7 +73,7 @@ def test_1_a_project_that_is_registered_again_keeps_its_id_prompt_and_beginning(
 
 
 def test_2_the_most_recently_run_project_is_first_and_the_never_run_one_last(
-    store: Corral, clock: SetClock, tmp_path: Path
+    store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     made = []
     for name in ("first", "never", "second"):
@@ -89,7 +89,7 @@ def test_2_the_most_recently_run_project_is_first_and_the_never_run_one_last(
 
 
 def test_3_a_run_that_took_90_seconds_says_so_and_a_second_completion_changes_nothing(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     run = running(store)
     clock.advance(90 * SECOND)
@@ -99,21 +99,21 @@ def test_3_a_run_that_took_90_seconds_says_so_and_a_second_completion_changes_no
     clock.advance(HOUR)
     with unchanged(store):
         assert store.runs.finish(run.id, exit_code=1) == over
-        assert store.runs.end(run, End(exit_code=0)) == over
+        assert store.runs.end(run, ExitStatus(exit_code=0)) == over
     (stats,) = store.insights.stats(by="provider").items
     assert stats.median_ms == 90 * SECOND
 
 
 def test_4_an_exit_code_is_kept_when_its_run_is_said_to_be_lost_without_one(
-    store: Corral, clock: SetClock, monkeypatch: pytest.MonkeyPatch
+    store: Corral, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_keepers(monkeypatch)
-    run = ended(store, End(exit_code=3))
+    run = ended(store, ExitStatus(exit_code=3))
     assert run.state is RunState.FAILED
     clock.advance(HOUR)
     with unchanged(store):
         store.runs.lose(run.id)
-        store.runs.end(run, End())
+        store.runs.end(run, ExitStatus())
         store.runs.recover()
     assert store.runs.get(run.id).exit_code == 3
 
@@ -153,8 +153,8 @@ def test_6_a_pid_that_another_process_has_by_now_is_a_crash_and_nobody_is_signal
     (found,) = store.runs.recover()
     assert (found.state, found.reason) == (RunState.CRASHED, "pid reused")
     assert store.runs.get(run.id).exit_code is None
-    me = process.Identity(process.host(), process.boot_id(), stranger.pid, "1")
-    assert not process.send(me, signal.SIGTERM)
+    me = process.ProcessIdentity(process.host(), process.boot_id(), stranger.pid, "1")
+    assert not process.send_signal(me, signal.SIGTERM)
     stranger.communicate()
     assert stranger.returncode == 0, "it was ended by a signal"
 
@@ -178,14 +178,14 @@ def test_7_what_may_not_be_looked_at_is_not_said_to_be_gone(
 ) -> None:
     without_keepers(monkeypatch)
     run_of(store, stranger)
-    look = process.stat
+    look = process.read_stat
 
-    def hidden(pid: int) -> process.Stat | None:
+    def hidden(pid: int) -> process.ProcessStat | None:
         if pid == stranger.pid:
             raise PermissionError(13, "Permission denied")
         return look(pid)
 
-    monkeypatch.setattr(process, "stat", hidden)
+    monkeypatch.setattr(process, "read_stat", hidden)
     with unchanged(store):
         assert store.runs.recover() == []
 
@@ -236,7 +236,7 @@ def test_9_an_idle_prompt_is_left_with_the_exit_command_and_the_run_is_completed
     run = home.asked("scripted", "say hello", "--pty", "--idle-exit", "3s")
     over = home.ended(run.id)
     assert (over.state, over.exit_code) == (RunState.COMPLETED, 0)
-    assert over.reason == "nothing happened any more"
+    assert over.reason == "no activity within the idle timeout"
     assert over.signal is None, "it left by itself"
 
 
@@ -298,5 +298,5 @@ def test_10_the_key_that_was_pressed_is_in_the_log(home: Home) -> None:
     run = home.asked("scripted", "ask May I?", "--pty", "--yes", "all", "--idle-exit", "2s")
     over = home.ended(run.id)
     assert home.output(over).count(b"Answered: ") == 1
-    answered = [line for line in home.log(over) if line.startswith("Answered yes")]
+    answered = [line for line in home.log(over) if line.startswith("Approved")]
     assert len(answered) == 1

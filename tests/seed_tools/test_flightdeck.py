@@ -6,9 +6,9 @@ import pytest
 
 import corral
 from corral.api import Corral
-from corral.kernel.clock import DAY, SetClock
+from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, Refused
-from corral.kernel.exit_status import End
+from corral.kernel.exit_status import ExitStatus
 from tests.support.runs import held
 from tests.support.store import refuses, unchanged
 from tests.support.tasks import board, check_counts, fail, finish, project_with, told
@@ -50,7 +50,7 @@ def test_3_cancelled_is_not_satisfied(store: Corral, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("exits", [True, False])
 def test_4_silence_is_not_success(
-    store: Corral, clock: SetClock, tmp_path: Path, exits: bool
+    store: Corral, clock: ManualClock, tmp_path: Path, exits: bool
 ) -> None:
     project = project_with(store, tmp_path, "A")
     run = store.runs.launch(
@@ -60,7 +60,7 @@ def test_4_silence_is_not_success(
         taken = store.tasks.claim(project, "ada", run=run.id if exits else None)
         assert taken is not None
         if exits and attempt == 0:
-            store.runs.after_end(store.runs.end(run, End(exit_code=0)))
+            store.runs.after_end(store.runs.end(run, ExitStatus(exit_code=0)))
         else:
             clock.advance(DAY)
             store.tasks.release_due()
@@ -68,7 +68,9 @@ def test_4_silence_is_not_success(
     assert [what for what, _, _ in told(store, "user:tester")] == ["returned", "returned", "failed"]
 
 
-def test_9_resume_claims_once_and_repairs(store: Corral, clock: SetClock, tmp_path: Path) -> None:
+def test_9_resume_claims_once_and_repairs(
+    store: Corral, clock: ManualClock, tmp_path: Path
+) -> None:
     project = project_with(store, tmp_path, "A", "B", agents=())
     store.agents.create("ada", provider="scripted")
     run = store.runs.ask(agent="ada", prompt="hang", project=str(tmp_path))

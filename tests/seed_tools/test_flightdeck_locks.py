@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from corral.api import Corral
-from corral.kernel.clock import MINUTE, SECOND, SetClock
+from corral.kernel.clock import MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Held
 from tests.support.runs import running
 from tests.support.store import refuses
 
 
 def test_lock_conflict_renewal_and_expiry(
-    store: Corral, clock: SetClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Corral, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behaviour 5: holder and expiry are named, heartbeats keep it, the dead lose it, and whoever
     waits is granted and told; a late release or commit is refused."""

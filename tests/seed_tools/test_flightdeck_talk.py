@@ -12,7 +12,7 @@ import pytest
 import corral
 from corral.api import Corral
 from corral.daemon.janitor import Janitor
-from corral.kernel.clock import DAY, HOUR, MINUTE, SetClock
+from corral.kernel.clock import DAY, HOUR, MINUTE, ManualClock
 from corral.kernel.errors import Conflict, NotFound
 from tests.support.invariants import check_store
 from tests.support.processes import Child
@@ -42,7 +42,7 @@ def test_6_messages_survive_the_death_of_who_sent_them_and_arrive_once_in_order(
 
 
 def test_6_a_message_that_fails_ten_times_is_a_dead_letter_that_sender_and_user_see(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     store.agents.create("zed")
     store.settings.set("mail.max_attempts", 10)
@@ -60,7 +60,7 @@ def test_6_a_message_that_fails_ten_times_is_a_dead_letter_that_sender_and_user_
 
 
 def test_7_a_confirmation_gates_and_a_restart_changes_no_deadline(
-    url: str, clock: SetClock
+    url: str, clock: ManualClock
 ) -> None:
     with corral.open(url, clock=clock) as store:
         made = store.decisions.record(
@@ -68,23 +68,23 @@ def test_7_a_confirmation_gates_and_a_restart_changes_no_deadline(
         )
     clock.advance(30 * MINUTE)
     with corral.open(url, clock=clock) as store:
-        Janitor().round(store)
+        Janitor().run_once(store)
         found = store.decisions.get(made.id)
         assert (found.state, found.deadline_at) == ("proposed", made.created_at + HOUR)
     clock.advance(30 * MINUTE)
     with corral.open(url, clock=clock) as store:
-        Janitor().round(store)
+        Janitor().run_once(store)
         assert store.decisions.get(made.id).state == "rejected"
         (letter,) = store.mail.claim("agent:ada", owner="run")
         assert (letter.body["decision"], letter.body["state"]) == (made.id, "rejected")
         with pytest.raises(Conflict):
             store.decisions.confirm(made.id, by=ANN)
-        Janitor().round(store)
+        Janitor().run_once(store)
         assert store.mail.list(mailbox="agent:ada").items == [store.mail.get(letter.id)]
 
 
 def test_10_only_the_old_session_goes_and_what_the_project_knows_stays(
-    store: Corral, clock: SetClock, tmp_path: Path
+    store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = store.projects.register(tmp_path).id
     store.agents.create("ada")

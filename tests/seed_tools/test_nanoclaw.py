@@ -13,7 +13,7 @@ import corral
 from corral.adapters.channels.contract import Kind
 from corral.api import Corral
 from corral.domain.chat.model import Message
-from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, SetClock
+from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Held, Refused
 from tests.support.channels import Chat, Runner
 from tests.support.invariants import check_store
@@ -108,7 +108,7 @@ def test_2_numbers_of_both_directions_are_unique_and_in_the_order_of_commits(url
 
 
 def test_3_a_message_whose_runner_dies_goes_to_the_next_one_in_the_same_conversation(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     chat = chat_with(store)
     runner = Runner(store)
@@ -146,7 +146,7 @@ def test_3_a_message_whose_runner_dies_goes_to_the_next_one_in_the_same_conversa
 
 
 def test_4_six_attempts_by_the_ladder_then_dead_and_both_sides_are_told(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     chat = chat_with(store)
     runner = Runner(store)
@@ -185,7 +185,7 @@ def test_4_six_attempts_by_the_ladder_then_dead_and_both_sides_are_told(
 
 
 def test_5_a_channel_that_fails_twice_shows_each_message_once_and_in_order(
-    url: str, clock: SetClock
+    url: str, clock: ManualClock
 ) -> None:
     with corral.open(url, clock=clock) as store:
         chat = chat_with(store)
@@ -208,7 +208,7 @@ def test_5_a_channel_that_fails_twice_shows_each_message_once_and_in_order(
 
 
 def test_5_a_channel_that_always_fails_is_told_to_the_agent_and_nothing_is_shown_as_sent(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     chat = chat_with(store)
     runner = Runner(store)
@@ -239,7 +239,7 @@ def test_5_a_channel_that_always_fails_is_told_to_the_agent_and_nothing_is_shown
 
 @pytest.mark.parametrize("kind", ["fake", "forgetful"])
 def test_6_after_a_crash_between_send_and_record_one_copy_can_be_seen(
-    store: Corral, clock: SetClock, monkeypatch: pytest.MonkeyPatch, kind: str
+    store: Corral, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     from corral.services.chat.delivery import Delivery
 
@@ -311,7 +311,7 @@ def asked_in_a_run(store: Corral, chat: Chat, runner: Runner) -> tuple[str, str]
 
 
 def test_8_a_question_is_answered_once_by_whoever_may_and_the_card_shows_it(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     chat = chat_with(store)
     store.senders.approve("fake/ann", person="ann")
@@ -347,17 +347,17 @@ def test_8_a_question_is_answered_once_by_whoever_may_and_the_card_shows_it(
 
 
 def test_8_a_question_whose_time_is_over_says_so_to_a_late_click(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     chat = chat_with(store)
     store.senders.approve("fake/ann", person="ann")
     question, _ = asked_in_a_run(store, chat, Runner(store))
     clock.advance(301 * SECOND)
     late = chat.says("1", sender="ann", kind=Kind.ANSWER, question=question)
-    assert (late.state, "time was over" in (late.reason or "")) == ("refused", True)
+    assert (late.state, "deadline has passed" in (late.reason or "")) == ("refused", True)
     assert store.questions.get(question).state == "expired"
     chat.deliver()
-    assert any("too late" in words for words in chat.platform.words())
+    assert any("Too late" in words for words in chat.platform.words())
 
 
 def test_8_where_there_are_no_buttons_a_number_or_the_words_answer(store: Corral) -> None:
@@ -375,7 +375,7 @@ def test_8_where_there_are_no_buttons_a_number_or_the_words_answer(store: Corral
 
 @pytest.mark.parametrize(("misfire", "fires"), [("latest", 1), ("all", 3), ("skip", 0)])
 def test_9_a_daily_task_of_a_session_fires_as_its_policy_says_after_missed_days(
-    store: Corral, clock: SetClock, misfire: str, fires: int
+    store: Corral, clock: ManualClock, misfire: str, fires: int
 ) -> None:
     clock.at = 1_799_000_000_000
     chat = chat_with(store)
@@ -416,7 +416,7 @@ def test_9_a_daily_task_of_a_session_fires_as_its_policy_says_after_missed_days(
 
 
 def test_10_no_more_run_than_may_and_the_others_wait_in_order_of_arrival(
-    store: Corral, clock: SetClock
+    store: Corral, clock: ManualClock
 ) -> None:
     chat = chat_with(store)
     runner = Runner(store)
@@ -454,7 +454,7 @@ def test_10_what_arrives_in_the_second_in_which_a_run_ends_is_not_lost(store: Co
     assert chat.platform.words() == ["one", "two"]
 
 
-def test_10_a_long_command_is_not_taken_for_a_dead_run(store: Corral, clock: SetClock) -> None:
+def test_10_a_long_command_is_not_taken_for_a_dead_run(store: Corral, clock: ManualClock) -> None:
     chat = chat_with(store)
     runner = Runner(store)
     chat.says("a long build", direct=True)

@@ -16,9 +16,9 @@ from corral.adapters.providers.provider import Ask
 from corral.adapters.providers.registry import find
 from corral.api import Corral
 from corral.domain.runs.model import Attention, RunState
-from corral.kernel.clock import HOUR, SetClock
+from corral.kernel.clock import HOUR, ManualClock
 from corral.kernel.errors import Conflict, Held
-from corral.kernel.exit_status import End
+from corral.kernel.exit_status import ExitStatus
 from tests.support.keeping import Home, until
 from tests.support.processes import at_once
 from tests.support.runs import ended, held, order, queued, running, without_keepers
@@ -146,7 +146,7 @@ def test_5_of_processes_that_want_a_run_one_gets_it(url: str) -> None:
 @pytest.mark.parametrize(("restarts", "state"), [(1, "queued"), (0, "interrupted")])
 def test_6_the_run_of_a_worker_that_fell_silent_is_given_back_or_ended_and_it_is_refused(
     store: Corral,
-    clock: SetClock,
+    clock: ManualClock,
     monkeypatch: pytest.MonkeyPatch,
     restarts: int,
     state: str,
@@ -161,10 +161,10 @@ def test_6_the_run_of_a_worker_that_fell_silent_is_given_back_or_ended_and_it_is
     if state == "queued":
         store.runs.start(silent.id, held(2))
         with refuses(store, Held):
-            store.runs.end(silent, End(exit_code=0))
+            store.runs.end(silent, ExitStatus(exit_code=0))
     else:
         with unchanged(store):
-            assert store.runs.end(silent, End(exit_code=0)).exit_code is None
+            assert store.runs.end(silent, ExitStatus(exit_code=0)).exit_code is None
     with refuses(store, Held):
         store.runs.heartbeat(silent, output_bytes=0)
 
@@ -198,13 +198,13 @@ def test_8_each_number_and_the_exact_cost_are_kept_and_an_unknown_cost_stays_emp
     report = Used(model="m", input=1_000, output=500, cache_read=200, cost_micros=10_543)
     charge = store.charges.add(report, run_id=run.id)
     assert charge is not None
-    store.runs.end(run, End(exit_code=0))
+    store.runs.end(run, ExitStatus(exit_code=0))
     (kept,) = store.charges.list(run=run.id).items
     assert (kept.input, kept.output, kept.cache_read, kept.cost_micros) == (1_000, 500, 200, 10_543)
     assert store.charges.total(f"run:{run.id}").cost_micros == 10_543
     other = running(store)
     store.charges.add(Used(model="nobody-knows-it", input=1_000), run_id=other.id)
-    over = store.runs.end(other, End(exit_code=0))
+    over = store.runs.end(other, ExitStatus(exit_code=0))
     assert (over.cost_micros, store.charges.total(f"run:{other.id}").cost_micros) == (None, None)
 
 
@@ -235,7 +235,7 @@ def test_9_a_run_that_is_cancelled_is_stopping_then_cancelled_and_its_whole_fami
 def test_9_a_run_that_ends_well_while_it_is_cancelled_is_never_shown_as_completed(
     store: Corral,
 ) -> None:
-    for how in (End(exit_code=0), End(exit_code=0, well=True)):
+    for how in (ExitStatus(exit_code=0), ExitStatus(exit_code=0, well=True)):
         run = running(store)
         store.runs.begin_to_stop(run.id)
         assert store.runs.end(run, how).state is RunState.CANCELLED
@@ -248,14 +248,14 @@ def test_10_runs_with_all_that_belongs_to_them_come_back_from_a_copy(
     store: Corral, url: str, tmp_path: Path
 ) -> None:
     store.budgets.set("all", 1_000)
-    over = ended(store, End(exit_code=3), name="over", prompt="hello", budget_micros=10)
+    over = ended(store, ExitStatus(exit_code=3), name="over", prompt="hello", budget_micros=10)
     goes = running(store, name="goes", budget_micros=20)
     store.runs.call_for(goes, Attention.STUCK)
     queued(store, args=["a", "b"])
     held_before = contents(store)
     store.db.backup(tmp_path / "copy")
     store.runs.delete(over.id)
-    store.runs.end(goes, End(exit_code=0))
+    store.runs.end(goes, ExitStatus(exit_code=0))
     store.db.restore(tmp_path / "copy")
     after = contents(store)
     for table in ("launches", "samples", "reservations", "outputs"):
@@ -264,4 +264,6 @@ def test_10_runs_with_all_that_belongs_to_them_come_back_from_a_copy(
     with pytest.raises(Held):  # a restore fences off whoever kept a run before it
         store.runs.heartbeat(goes, output_bytes=0)
     assert rows(store, "SELECT count(*) FROM runs") == [(3,)]
-    assert store.runs.end(store.runs.get(goes.id), End(exit_code=0)).state is RunState.COMPLETED
+    assert (
+        store.runs.end(store.runs.get(goes.id), ExitStatus(exit_code=0)).state is RunState.COMPLETED
+    )

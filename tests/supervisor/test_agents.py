@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from corral.adapters.providers.facts import LimitReached
-from corral.domain.runs.model import Attention, Mode, Run, RunState
-from corral.supervisor.lease import Hold
+from corral.domain.runs.model import Attention, Run, RunMode, RunState
+from corral.supervisor.lease import RunLease
 from tests.support.keeping import Home, lives, until
 from tests.support.runs import running
 
@@ -49,7 +49,7 @@ def test_turns_tools_and_charges_are_kept(home: Home, acp: tuple[str, ...]) -> N
     run = home.asked("scripted", prompt, *acp)
     ended = home.ended(run.id)
     assert (ended.state, ended.exit_code) == (RunState.COMPLETED, 0)
-    assert ended.mode is (Mode.ACP if acp else Mode.PIPE)
+    assert ended.mode is (RunMode.ACP if acp else RunMode.PIPE)
     assert file.read_text() == "some words\n"
     assert [turn.content for turn in turns(home, ended, "user")] == [prompt]
     said = [line for line in words(home, ended) if line]
@@ -189,10 +189,10 @@ def test_a_parked_run_stays_so_when_its_keeper_is_told_to_end(home: Home) -> Non
 
 def test_a_run_that_is_stopped_as_it_is_parked_ends(home: Home) -> None:
     with home.store() as store:
-        hold = Hold(store, going := running(store))
+        hold = RunLease(store, going := running(store))
         store.runs.begin_to_stop(going.id)
         assert not hold.park(LimitReached("the quota is used up"))
-        assert (hold.stop_wanted, hold.is_parked) == ("stopped", False)
+        assert (hold.stop_reason, hold.is_parked) == ("stopped", False)
 
 
 @pytest.mark.parametrize(("answer", "told"), [("yes", "Answered: yes"), ("no", "Nobody answered.")])
@@ -245,7 +245,7 @@ def test_an_agent_that_is_stopped_while_it_asks_is_cancelled(home: Home) -> None
 
 def test_an_interactive_agent_asks_at_its_terminal_and_is_answered(home: Home) -> None:
     run = home.asked("scripted", "say so; ask May I?", "--pty")
-    assert run.mode is Mode.PTY
+    assert run.mode is RunMode.PTY
     until(lambda: b"Do you want to proceed?" in home.so_far(run), "it asks")
     said = home.corral("send", run.id, "1")
     assert said.returncode == 0
@@ -259,7 +259,7 @@ def test_an_interactive_agent_that_waits_too_long_is_let_go(home: Home) -> None:
     run = home.asked("scripted", "say so", "--pty", "--idle-exit", "1s")
     ended = home.ended(run.id)
     assert (ended.state, ended.exit_code) == (RunState.COMPLETED, 0)
-    assert ended.reason == "nothing happened any more"
+    assert ended.reason == "no activity within the idle timeout"
 
 
 def test_the_keeper_of_acp_is_killed_and_the_agent_is_not_left_behind(home: Home) -> None:

@@ -9,8 +9,8 @@ from corral.adapters.providers.screens import SCREENS
 from corral.demo.agent import MARK
 from corral.domain.runs.model import Attention, Run, RunState
 from corral.supervisor import screen_io
-from corral.supervisor.entries import PATIENCE, UNHEARD_AFTER
-from corral.supervisor.screen_io import ScreenVoice
+from corral.supervisor.input_entries import INPUT_TIMEOUT, REPEAT_SECONDS
+from corral.supervisor.screen_io import ScreenIO
 from tests.seed_tools.test_agent_yes import SCREEN_FILES
 from tests.support.keeping import Home, until
 
@@ -116,7 +116,7 @@ def test_a_slow_start_is_not_idleness(home: Home) -> None:
     assert home.get(slow.id).is_live, home.get(slow.id)
     gate.write_text("")  # returns when the program opens it
     ended = home.ended(slow.id)
-    assert str(ended.reason).startswith("nothing happened any more"), ended
+    assert str(ended.reason).startswith("no activity within the idle timeout"), ended
     assert b"shortcuts" in home.output(ended), "it was idle after its interface appeared"
 
 
@@ -129,12 +129,12 @@ class Interface:
         self.now = 100.0
         monkeypatch.setattr(screen_io.time, "monotonic", lambda: self.now)
         self.name = name
-        self.voice = ScreenVoice(
+        self.voice = ScreenIO(
             SCREENS[name],
             size=(60, 120),
             approvals=frozenset(),
             type_in=lambda keys: self.typed.append(keys.decode()) is None,
-            first_words=None,
+            first_prompt=None,
             log=lambda *_: None,
         )
 
@@ -142,7 +142,7 @@ class Interface:
         file = SCREEN_FILES / f"{self.name}-{kind}.txt"
         text = file.read_text().rstrip("\n").replace("\n", "\r\n")
         self.voice.feed(b"\x1b[2J\x1b[H" + text.encode())
-        self.voice.look()
+        self.voice.poll()
 
     def send(self, text: str, **more: Any) -> None:
         given = {"enter": True, "dialog": None, **more}
@@ -152,7 +152,7 @@ class Interface:
         until = self.now + seconds
         while self.now < until:
             self.now += 0.1
-            self.voice.look()
+            self.voice.poll()
 
 
 ALL = ("claude", "codex", "copilot", "gemini", "opencode", "qwen")
@@ -183,7 +183,7 @@ def test_text_that_stays_in_the_input_line_is_reported(
     interface = Interface(monkeypatch, name)
     interface.shows("typed")
     interface.send("hello")
-    interface.passes(8 * UNHEARD_AFTER)
+    interface.passes(8 * REPEAT_SECONDS)
     assert interface.typed == ["hello", "\r", "\r", "\r"]
     assert interface.outcomes == [{"ok": False, "error": "not_submitted"}]
 
@@ -208,9 +208,9 @@ def test_nothing_is_typed_into_a_screen_that_is_not_understood(
 ) -> None:
     interface = Interface(monkeypatch, name)
     interface.voice.feed(b"\x1b[2J\x1b[HA new kind of menu\r\n  * Approve everything\r\n    Deny")
-    interface.voice.look()
+    interface.voice.poll()
     interface.send("no")
-    interface.passes(PATIENCE + 1)
+    interface.passes(INPUT_TIMEOUT + 1)
     assert interface.typed == []
     assert interface.outcomes == [{"ok": False, "error": "no_input_line"}]
 
@@ -232,7 +232,7 @@ def test_a_dialog_that_is_replaced_by_another_gets_no_answer(
     interface = Interface(monkeypatch, "claude")
     interface.shows("run")
     interface.send("4")
-    interface.voice.look()
+    interface.voice.poll()
     assert interface.typed == ["\x1b[B" * 3], "the mark is moved, and Enter waits"
     interface.shows("edit")
     interface.passes(2.0)

@@ -14,7 +14,7 @@ import pytest
 
 from corral.adapters import sandbox
 from corral.adapters.sandbox import Kind
-from corral.adapters.sandbox_bridge.schema import Folder
+from corral.adapters.sandbox_bridge.schema import SessionFolder
 from corral.domain.mail.model import Letter
 from corral.kernel.errors import Refused
 from corral.services.chat import sandbox_sync
@@ -143,7 +143,7 @@ def test_files_and_wishes_go_through_the_files_too(home: Home, any_kind: Kind) -
         assert [Path(path).read_text() for path in sent] == ["all is well\n"]
         (request,) = store.requests.list().items
         assert (request.action, request.state) == ("create_agent", "waiting")
-        assert f"boxed as that is: {any_kind}" in request.effect
+        assert f"in the same sandbox: {any_kind}" in request.effect
         refused = [
             each.data for each in store.events.newest(limit=200).items if each.verb == "refuse"
         ]
@@ -213,7 +213,7 @@ def test_where_it_cannot_be_boxed_it_is_not_started_and_said(home: Home) -> None
             run = until(lambda: next(iter(store.runs.list(limit=1).items), None), "it is asked for")
             run = home.ended(run.id)
             assert run.state == "failed"
-            assert "Landlock cannot keep the agent from" in str(run.reason)
+            assert "Landlock cannot protect" in str(run.reason)
             assert chat.poll() is None, "nothing was answered"
 
 
@@ -222,13 +222,13 @@ def test_without_any_sandbox_an_agent_is_boxed_by_nothing_only_if_somebody_says_
 ) -> None:
     none = sandbox.Probe(Kind.NONE, {Kind.BUBBLEWRAP: "it is not there"})
     monkeypatch.setattr(sandbox, "probe", lambda **_: none)
-    folder = Folder(str(tmp_path))
+    folder = SessionFolder(str(tmp_path))
     for path in (folder.inside, folder.outside, folder.home):
         os.mkdir(path)
     given = {"work": None, "store": "sqlite:///x", "scratch": str(tmp_path / "scratch")}
     with pytest.raises(Refused, match="Install bubblewrap"):
-        sandbox_sync.box(["true"], folder, by="auto", **given)
-    wrapped = sandbox_sync.box(["true"], folder, by="none", **given)
+        sandbox_sync.wrap_command(["true"], folder, by="auto", **given)
+    wrapped = sandbox_sync.wrap_command(["true"], folder, by="none", **given)
     assert wrapped.words == ["true"]
     assert "Nothing keeps it in bounds" in wrapped.lacks[0]
 
@@ -255,7 +255,7 @@ def test_the_host_believes_none_of_it_in_a_real_sandbox_either(home: Home, any_k
                 return waits[0] if waits else None
 
             letter = until(given_back, "its letter is given back twice")
-            assert "not believed" in str(letter.last_error)
+            assert "rejected" in str(letter.last_error)
             events = store.events.newest(limit=200).items
             said = [each.data for each in events if each.verb == "refuse"]
             assert said, "it is said"

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from corral.adapters import control_socket, process
-from corral.adapters.supervisor_process import KeeperLost, StartingKeeper
+from corral.adapters.supervisor_process import StartingSupervisor, SupervisorLost
 from corral.cli import main, run_command
 from corral.domain.runs import heartbeat
 from corral.domain.runs.model import Run, RunState
-from corral.kernel.exit_status import End
+from corral.kernel.exit_status import ExitStatus
 from corral.supervisor.main import Termination
 from tests.support.keeping import Home, lives, until
 from tests.support.kernel_locks import requests_lock
@@ -46,7 +46,7 @@ def stop_outside_of_a_write(home: Home, pid: int | None) -> None:
 
     def stopped() -> bool:
         os.kill(pid, signal.SIGSTOP)
-        until(lambda: (found := process.stat(pid)) and found.state == "T", "it is stopped")
+        until(lambda: (found := process.read_stat(pid)) and found.state == "T", "it is stopped")
         if not any(requests_lock(path, pid) for path in locks):
             return True
         os.kill(pid, signal.SIGCONT)
@@ -151,17 +151,17 @@ def test_a_run_goes_on_whose_keeper_died_before_it_could_say_that_it_began(
     capfd: pytest.CaptureFixture[str],
     detach: bool,
 ) -> None:
-    class Mute(StartingKeeper):
-        def keep(self, **order: Any) -> dict[str, Any]:
-            super().keep(**order)
+    class Mute(StartingSupervisor):
+        def start(self, **order: Any) -> dict[str, Any]:
+            super().start(**order)
             until((home.work / "here").exists, "its program has begun")
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
             if not detach:
                 (home.work / "go").touch()
-            raise KeeperLost
+            raise SupervisorLost
 
-    monkeypatch.setattr(run_command, "_keeper", Mute)
+    monkeypatch.setattr(run_command, "_start_supervisor", Mute)
     monkeypatch.chdir(home.work)
     # Asked for by name of the machine, it is asked for by the command and not by its keeper.
     options = ["-d", "--host", process.host()] if detach else []
@@ -273,7 +273,7 @@ def test_sigterm_that_arrives_while_the_run_begins_interrupts_it() -> None:
         termination = Termination()
         signal.raise_signal(signal.SIGTERM)
         assert calls == []
-        termination.set_keeper(keeper)
+        termination.set_supervisor(keeper)
         assert calls == ["interrupt"]
         signal.raise_signal(signal.SIGTERM)
         assert calls == ["interrupt"] * 2
@@ -331,7 +331,7 @@ def test_supervisor_that_was_replaced_spares_the_next_attempt(home: Home) -> Non
             run, owner="test", keeper_pid=me.pid, keeper_token=me.start_token
         )
         store._database.write(
-            lambda tx: heartbeat.try_again(tx, taken, End(), reason="lost", quick_failures=0)
+            lambda tx: heartbeat.retry(tx, taken, ExitStatus(), reason="lost", quick_failures=0)
         )
         store.runs.start_queued()
     following = home.in_state(run.id, RunState.RUNNING)
@@ -378,7 +378,7 @@ def test_many_recoveries_at_once_give_one_new_keeper(home: Home) -> None:
         return [
             pid
             for pid in home.everybody()
-            if "corral.supervisor" in " ".join(process.command_of(pid))
+            if "corral.supervisor" in " ".join(process.read_command_line(pid))
         ]
 
     until(lambda: set(keepers()) - {home.guard_of(run)} == {taken.keeper_pid}, "one keeper")
@@ -511,7 +511,7 @@ def test_a_store_that_forgot_the_run_ends_the_agent_and_its_output_stays(home: H
         assert run.id.encode() in refused.stderr
         kept = home.folder / "kept.db" if store.db.path is not None else None
         store._database.restore(empty, kept)
-        control_socket.ask(
+        control_socket.send_request(
             home.folder_of(run), op="stop"
         )  # else it would hear of it in some seconds
         home.nobody_left()

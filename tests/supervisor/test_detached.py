@@ -12,7 +12,7 @@ import pytest
 
 from corral.domain.runs.model import Run, RunState
 from corral.kernel.errors import Conflict
-from corral.supervisor.main import _keep
+from corral.supervisor.main import _supervise
 from tests.support.keeping import Home, lives, until
 
 on_both_engines = pytest.mark.parametrize("engine", ["sqlite", "postgres"])
@@ -237,7 +237,7 @@ def test_a_silent_run_ends_well_when_it_is_to_end_idle(home: Home) -> None:
     run = home.detached("sh", "-c", "echo words; sleep 600", options=("--idle-exit", "500ms"))
     ended = home.ended(run.id)
     assert ended.state is RunState.COMPLETED
-    assert ended.reason == "nothing happened any more"
+    assert ended.reason == "no activity within the idle timeout"
     home.nobody_left()
 
 
@@ -321,7 +321,7 @@ def test_a_run_in_the_foreground_waits_in_line_and_then_is_shown(home: Home) -> 
     with home.begin("run", "--", "sh", "-c", "echo at last; exit 3") as command:
         assert command.stderr is not None
         told = command.stderr.readline()
-        assert told.count(b"in line") == 1
+        assert told.count(b"is queued") == 1
         assert b"runs.max_at_once" in told
         assert b"`corral stop run_" in told
         (home.work / "go").touch()
@@ -465,13 +465,13 @@ def test_what_a_keeper_died_of_is_for_its_user_alone(tmp_path: Path) -> None:
     class Dying:
         folder, secrets = tmp_path, ["hunter2-7f3a"]
 
-        def keep(self) -> Run:
+        def supervise(self) -> Run:
             raise RuntimeError("hunter2-7f3a is no number")
 
     before = os.umask(0)
     try:
         with pytest.raises(RuntimeError):
-            _keep(SimpleNamespace(runs=None), Dying())
+            _supervise(SimpleNamespace(runs=None), Dying())
     finally:
         os.umask(before)
     told = tmp_path / "keeper.error"

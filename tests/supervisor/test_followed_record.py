@@ -8,7 +8,7 @@ import pytest
 
 from corral.adapters.providers.facts import Said, Used
 from corral.adapters.transcripts.transcript import Item
-from corral.supervisor.transcript import FollowedRecord, RecordLocator, RecordUse
+from corral.supervisor.transcript import RecordFollower, RecordLocator, RecordUse
 
 
 class Recorder:
@@ -19,13 +19,13 @@ class Recorder:
         self.charged: list[int] = []
         self.budget = SimpleNamespace(is_measured=False)
 
-    def take(self, facts: list[Any], **place: Any) -> None:
+    def record(self, facts: list[Any], **place: Any) -> None:
         self.taken += [fact.content for fact in facts if isinstance(fact, Said)]
         self.charged += [fact.input for fact in facts if isinstance(fact, Used)]
 
     def finish(self) -> None: ...
 
-    def pass_on(self) -> None: ...
+    def flush(self) -> None: ...
 
 
 def test_a_prompt_that_is_yielded_again_is_not_recorded() -> None:
@@ -38,14 +38,14 @@ def test_a_prompt_that_is_yielded_again_is_not_recorded() -> None:
         read=lambda path, offset: items,
     )
     recorder: Any = Recorder()
-    record = FollowedRecord(place, recorder, use=RecordUse.ALL, session="ses_1", prompt="do it")
+    record = RecordFollower(place, recorder, use=RecordUse.ALL, session="ses_1", prompt="do it")
     for _ in range(3):
-        record.next_look = 0.0
-        record.look(None)
+        record.next_poll = 0.0
+        record.poll(None)
     assert recorder.taken == []
     items.append(Item(6, Said("user", "do it"), 8, "prt_2"))
-    record.next_look = 0.0
-    record.look(None)
+    record.next_poll = 0.0
+    record.poll(None)
     assert recorder.taken == ["do it"], "a person says the same again"
 
 
@@ -59,11 +59,11 @@ def test_an_item_that_is_yielded_again_is_not_activity() -> None:
         read=lambda path, offset: [item for item in items if item.offset >= offset],
     )
     recorder: Any = Recorder()
-    record = FollowedRecord(place, recorder, use=RecordUse.ALL, session="ses_1", prompt=None)
+    record = RecordFollower(place, recorder, use=RecordUse.ALL, session="ses_1", prompt=None)
 
     def look() -> bool:
-        record.next_look = 0.0
-        return record.look(None)
+        record.next_poll = 0.0
+        return record.poll(None)
 
     assert [look(), look(), look()] == [True, False, False]
     items.append(Item(6, Said("assistant", "one more"), 7, "prt_2"))
@@ -94,11 +94,11 @@ def test_usage_that_the_stream_does_not_report_is_charged_at_the_end(counter: st
         read=lambda path, offset: [item for item in items if item.offset > offset],
     )
     recorder: Any = Recorder()
-    record = FollowedRecord(place, recorder, use=RecordUse.ESTIMATE, session="ses_1", prompt=None)
+    record = RecordFollower(place, recorder, use=RecordUse.ESTIMATE, session="ses_1", prompt=None)
 
     def pending() -> list[int]:
-        record.next_look = 0.0
-        record.look(None)
+        record.next_poll = 0.0
+        record.poll(None)
         return [used.input for used in record.pending]
 
     assert record.model("ses_1") is None
@@ -130,6 +130,6 @@ def test_the_model_is_found_in_a_record_that_was_not_followed_yet() -> None:
         is_taken=lambda session: False,
     )
     recorder: Any = Recorder()
-    record = FollowedRecord(place, recorder, use=RecordUse.ESTIMATE, session="ses_1", prompt=None)
+    record = RecordFollower(place, recorder, use=RecordUse.ESTIMATE, session="ses_1", prompt=None)
     assert record.model("ses_2") is None
     assert record.model("ses_1") == "first"

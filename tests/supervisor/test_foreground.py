@@ -105,7 +105,7 @@ def test_a_stop_signal_stops_both_and_going_on_wakes_both(home: Home) -> None:
         assert run.pid is not None
 
         def state(pid: int) -> str:
-            found = process.stat(pid)
+            found = process.read_stat(pid)
             return found.state if found else "-"
 
         command.send_signal(signal.SIGTSTP)
@@ -130,7 +130,7 @@ def test_a_reader_that_leaves_ends_the_run(home: Home) -> None:
     command.stderr.close()
     run = home.ended(home.only().id)
     assert run.state is RunState.CANCELLED
-    assert run.reason == "nobody reads its output"
+    assert run.reason == "the reader of its output exited"
     home.nobody_left()
 
 
@@ -376,13 +376,13 @@ def test_with_json_the_record_is_all_that_standard_output_gets(home: Home) -> No
 def test_an_agent_and_a_command_at_once_are_refused(home: Home) -> None:
     said = home.corral("run", "--agent", "scripted", "--", "true")
     assert (said.returncode, said.stdout) == (2, b"")
-    assert b"An agent gets a prompt, not a command" in said.stderr
+    assert b"Give an agent or a command, not both" in said.stderr
 
 
 def test_a_class_of_questions_that_there_is_not_is_refused(home: Home) -> None:
     said = home.corral("run", "--yes", "edti", "--", "touch", "never")
     assert said.returncode == 2
-    assert b"'edti' is no class of questions; --yes takes edit, run, trust, all." in said.stderr
+    assert b"Invalid approval 'edti': --yes takes edit, run, trust, all." in said.stderr
     assert not (home.work / "never").exists()
     with home.store() as store:
         assert not store.runs.list().items

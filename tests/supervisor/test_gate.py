@@ -26,10 +26,10 @@ def test_a_keeper_that_dies_at_the_gate_leaves_no_agent(home: Home) -> None:
             keepers = [
                 pid
                 for pid in home.everybody()
-                if "corral.supervisor" in " ".join(process.command_of(pid))
+                if "corral.supervisor" in " ".join(process.read_command_line(pid))
             ]
             for pid in keepers:
-                with_parent = process.stat(pid)
+                with_parent = process.read_stat(pid)
                 if with_parent is not None and with_parent.parent == c.pid:
                     os.kill(pid, signal.SIGKILL)
             c.communicate(timeout=60)
@@ -49,13 +49,13 @@ def test_a_keeper_that_dies_at_the_gate_leaves_no_agent(home: Home) -> None:
 def test_what_ends_at_the_gate_has_no_exit_code(tmp_path: Path) -> None:
     """A keeper that dies before it opens the gate: what never began has returned nothing."""
     from corral.adapters import exit_files
-    from corral.supervisor.child import Attempt, Stdio
+    from corral.supervisor.child import ChildProcess, Stdio
 
     keeper = os.fork()
     if keeper == 0:
         try:
             null = os.open(os.devnull, os.O_RDWR)
-            attempt = Attempt(
+            attempt = ChildProcess(
                 ["touch", str(tmp_path / "began")],
                 cwd="/",
                 env=dict(os.environ),
@@ -69,25 +69,25 @@ def test_what_ends_at_the_gate_has_no_exit_code(tmp_path: Path) -> None:
     os.waitpid(keeper, 0)
     pid = int((tmp_path / "pid").read_text())
     until(lambda: not lives(pid), "the process at the gate has ended")
-    end = exit_files.wait_for(tmp_path, 1, pid, 20.0)
+    end = exit_files.wait_for_exit(tmp_path, 1, pid, 20.0)
     assert not (tmp_path / "began").exists()
     assert (end.exit_code, end.signal) == (None, None), "nobody returned this"
 
 
 def test_two_keepers_for_one_run_leave_the_winners_end_alone(home: Home) -> None:
     """Both have a process at the gate; one is refused, and what it leaves counts for nothing."""
-    from corral.adapters.supervisor_process import StartingKeeper, hear, tell
+    from corral.adapters.supervisor_process import StartingSupervisor, read_message, write_message
 
     for number in range(3):
         go = home.work / f"go{number}"
         script = f"while [ ! -e '{go}' ]; do sleep 0.1; done; exit 5"
         with home.store() as store:
             run = store.runs.ask(command=["sh", "-c", script], project=str(home.work))
-            keepers = [StartingKeeper() for _ in range(3)]
+            keepers = [StartingSupervisor() for _ in range(3)]
             for keeper in keepers:  # all are told before one is asked how it went
-                tell(keeper._to, {"store": store.address, "run": run.id})
+                write_message(keeper._order_writer, {"store": store.address, "run": run.id})
             for keeper in keepers:
-                hear(keeper._from)
+                read_message(keeper._answer_reader)
         taken = home.in_state(run.id, RunState.RUNNING)
         until(lambda: sum(lives(k.pid) for k in keepers) == 1, "the others left")  # noqa: B023
         if number == 0:
@@ -106,14 +106,14 @@ def test_two_keepers_for_one_run_leave_the_winners_end_alone(home: Home) -> None
 
 def test_a_keeper_that_comes_too_late_touches_nothing(home: Home) -> None:
     """The run is over and its output sealed; somebody had found it in line before that."""
-    from corral.adapters.supervisor_process import StartingKeeper
+    from corral.adapters.supervisor_process import StartingSupervisor
 
     run = home.detached("sh", "-c", "echo the words; exit 3")
     ended = home.ended(run.id)
     home.nobody_left()
     before = sorted(file.name for file in home.folder_of(run).iterdir())
     with home.store() as store:
-        answer = StartingKeeper().keep(store=store.address, run=run.id)
+        answer = StartingSupervisor().start(store=store.address, run=run.id)
     assert "pid" not in answer
     home.nobody_left()
     assert sorted(file.name for file in home.folder_of(run).iterdir()) == before

@@ -270,15 +270,15 @@ def test_a_caller_that_cannot_be_seen_is_not_a_person_while_runs_go_on(
 LINE = """
 import os, socket, struct, sys, time
 from pathlib import Path
-from corral.adapters import control
+from corral.adapters import control_socket
 
 folder = Path(sys.argv[1])
-told = control.ask(folder, op="send", text="sent", enter=True)
-line = control.connect(folder)
-line.sendall(control.frame(control.ASK, {"op": "attach"}))
-line.sendall(control.frame(control.DATA, b"typed\\r"))
+told = control_socket.send_request(folder, op="send", text="sent", enter=True)
+line = control_socket.connect(folder)
+line.sendall(control_socket.encode_frame(control_socket.REQUEST, {"op": "attach"}))
+line.sendall(control_socket.encode_frame(control_socket.DATA, b"typed\\r"))
 line.recv(100)
-control.ask(folder, op="look")  # the supervisor has handled what came before
+control_socket.send_request(folder, op="look")  # the supervisor has handled what came before
 os.set_blocking(0, False)
 try:
     heard = os.read(0, 100).decode()

@@ -42,27 +42,27 @@ sys.exit(3)
 
 
 @pytest.fixture
-def escaped(home: Home) -> tuple[Run, process.Identity]:
+def escaped(home: Home) -> tuple[Run, process.ProcessIdentity]:
     (home.work / "escape.py").write_text(ESCAPE)
     options = ("--grace", "300ms")
     run = home.detached(sys.executable, "-S", "escape.py", options=options)
     child = process.identify(home.pid_in("child"))
     assert child is not None
-    found = process.stat(child.pid)
+    found = process.read_stat(child.pid)
     assert found is not None
     assert found.session == child.pid
-    assert not process._environment_of(child.pid)[0]
+    assert not process._read_environment(child.pid)[0]
     return run, child
 
 
-def test_it_is_ended_with_a_stop(home: Home, escaped: tuple[Run, process.Identity]) -> None:
+def test_it_is_ended_with_a_stop(home: Home, escaped: tuple[Run, process.ProcessIdentity]) -> None:
     run, child = escaped
     assert home.json("stop", run.id, "--json")["state"] == "cancelled"
     assert not lives(child.pid)
     home.nobody_left()
 
 
-def test_it_is_ended_with_its_run(home: Home, escaped: tuple[Run, process.Identity]) -> None:
+def test_it_is_ended_with_its_run(home: Home, escaped: tuple[Run, process.ProcessIdentity]) -> None:
     run, child = escaped
     (home.work / "go").touch()
     ended = home.ended(run.id)
@@ -72,7 +72,7 @@ def test_it_is_ended_with_its_run(home: Home, escaped: tuple[Run, process.Identi
     home.nobody_left()
 
 
-def test_a_new_keeper_ends_it_too(home: Home, escaped: tuple[Run, process.Identity]) -> None:
+def test_a_new_keeper_ends_it_too(home: Home, escaped: tuple[Run, process.ProcessIdentity]) -> None:
     run, child = escaped
     assert run.keeper_pid is not None
     os.kill(run.keeper_pid, signal.SIGKILL)
@@ -82,7 +82,7 @@ def test_a_new_keeper_ends_it_too(home: Home, escaped: tuple[Run, process.Identi
 
 
 def test_without_any_keeper_the_guard_ends_it(
-    home: Home, escaped: tuple[Run, process.Identity]
+    home: Home, escaped: tuple[Run, process.ProcessIdentity]
 ) -> None:
     run, child = escaped
     assert run.keeper_pid is not None
@@ -97,7 +97,7 @@ def test_without_any_keeper_the_guard_ends_it(
 
 @pytest.mark.parametrize("agent_too", [False, True])
 def test_it_is_ended_also_when_its_supervisor_and_guard_were_killed(
-    home: Home, escaped: tuple[Run, process.Identity], agent_too: bool
+    home: Home, escaped: tuple[Run, process.ProcessIdentity], agent_too: bool
 ) -> None:
     """Its parents, session and environment tell nothing then; its resource limits do."""
     run, child = escaped
@@ -111,7 +111,7 @@ def test_it_is_ended_also_when_its_supervisor_and_guard_were_killed(
 
 
 def test_a_process_that_cannot_be_ended_is_named_and_the_run_is_not_cancelled(
-    home: Home, escaped: tuple[Run, process.Identity], monkeypatch: pytest.MonkeyPatch
+    home: Home, escaped: tuple[Run, process.ProcessIdentity], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, child = escaped
     assert run.keeper_pid is not None
@@ -120,7 +120,9 @@ def test_a_process_that_cannot_be_ended_is_named_and_the_run_is_not_cancelled(
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
     until(lambda: not any(map(lives, killed)), "supervisor, guard and agent are gone")
-    monkeypatch.setattr(process, "send", lambda *_: False)  # as for one in uninterruptible sleep
+    monkeypatch.setattr(
+        process, "send_signal", lambda *_: False
+    )  # as for one in uninterruptible sleep
     with home.store() as store:
         store.runs.begin_to_stop(run.id)
         store.runs.recover()
@@ -139,7 +141,7 @@ def test_a_run_that_it_started_is_no_orphan_of_its_own(home: Home) -> None:
     until((home.work / "here").exists, "the inner one has begun")
     inner = home.in_state(home.get("inner").id, RunState.RUNNING)
     assert inner.keeper_pid is not None
-    found = process.stat(inner.keeper_pid)
+    found = process.read_stat(inner.keeper_pid)
     assert found is not None
     assert found.parent == home.guard_of(outer)
     # Even when nobody is left between its agent and the outer run.

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from corral.adapters.output.capped import punch
+from corral.adapters.output.capped_file import cut_middle
 from corral.adapters.providers import registry
 from corral.api import Corral
 from corral.domain.runs.model import Run
-from corral.supervisor.stream_io import StreamVoice
+from corral.supervisor.stream_io import StreamIO
 
 WIDE = "x" * 1_000
 
@@ -27,9 +27,9 @@ def run(store: Corral) -> Run:
     return store.runs.ask(command=["true"], session=session.id)
 
 
-def voice(store: Corral, run: Run, path: Path) -> StreamVoice:
+def voice(store: Corral, run: Run, path: Path) -> StreamIO:
     parser = registry.find("claude").parser(store)
-    return StreamVoice(store, run, parser, path, offset=0, secrets=(), log=lambda *words: None)
+    return StreamIO(store, run, parser, path, offset=0, secrets=(), log=lambda *words: None)
 
 
 def numbers(store: Corral, run: Run) -> list[int]:
@@ -50,14 +50,14 @@ def test_what_is_read_again_after_a_hole_is_neither_doubled_nor_left_out(
     path = tmp_path / "output"
     path.write_bytes(b"".join(map(told, range(100))))
     first = voice(store, run, path)
-    first.look()
+    first.poll()
     with path.open("ab") as file:
         file.write(b"".join(map(told, range(100, 110))))
-    cut = punch(path, 20_000, 40_000)
+    cut = cut_middle(path, 20_000, 40_000)
     assert cut is not None
     assert cut.length > 10_000
     again = voice(store, run, path)  # the first one was killed before it had read the rest
-    again.look()
+    again.poll()
     again.close()
     assert numbers(store, run) == list(range(110))
 
@@ -67,9 +67,9 @@ def test_a_hole_that_comes_before_the_reader_is_passed_over(
 ) -> None:
     path = tmp_path / "output"
     path.write_bytes(b"".join(map(told, range(100))))
-    punch(path, 20_000, 40_000)
+    cut_middle(path, 20_000, 40_000)
     reader = voice(store, run, path)
-    reader.look()
+    reader.poll()
     reader.close()
     found = numbers(store, run)
     assert found == sorted(set(found))

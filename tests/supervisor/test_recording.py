@@ -7,7 +7,7 @@ import pytest
 from corral.adapters.providers.facts import Finished, LimitReached, Said, Used
 from corral.kernel.errors import StoreUnavailable
 from corral.supervisor import agent_io as voices
-from corral.supervisor.agent_io import MOST_WAITING, Recorder, Voice
+from corral.supervisor.agent_io import MAX_PENDING_FACTS, AgentIO, Recorder
 from tests.support.keeping import Home
 from tests.support.runs import running
 
@@ -15,8 +15,8 @@ from tests.support.runs import running
 def test_what_is_said_while_the_store_is_away_waits_and_is_kept_in_its_order(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(voices, "LONGEST_PAUSE", 600.0)  # no try falls due while this test runs
-    voice, away, tries = Voice(), True, 0
+    monkeypatch.setattr(voices, "MAX_PAUSE", 600.0)  # no try falls due while this test runs
+    voice, away, tries = AgentIO(), True, 0
     with home.store() as store:
         session = store.sessions.open()
         run = running(store, session_id=session.id)
@@ -31,16 +31,16 @@ def test_what_is_said_while_the_store_is_away_waits_and_is_kept_in_its_order(
 
         monkeypatch.setitem(vars(store.sessions), "append", sometimes)
         recorder = Recorder(store, run, voice, lambda *line: None)
-        recorder.take([Said("assistant", "one"), Said("assistant", "two"), Finished(True)])
-        recorder.take([LimitReached("no more")])
-        assert (recorder.waits, tries) == (True, 1), "tried now and then, not once a fact"
+        recorder.record([Said("assistant", "one"), Said("assistant", "two"), Finished(True)])
+        recorder.record([LimitReached("no more")])
+        assert (recorder.has_pending, tries) == (True, 1), "tried now and then, not once a fact"
         assert voice.finished is not None, "what the keeper goes by waits for nobody"
         assert voice.limit is not None
-        recorder.take([Said("assistant", str(number)) for number in range(MOST_WAITING)])
+        recorder.record([Said("assistant", str(number)) for number in range(MAX_PENDING_FACTS)])
         assert recorder.is_behind
         away = False
         recorder.finish()
-        assert not recorder.waits
+        assert not recorder.has_pending
         said = [turn.content for turn in store.sessions.turns(session.id, limit=5).items]
         assert said == ["one", "two", "0", "1", "2"]
 
@@ -58,9 +58,9 @@ def test_a_charge_is_made_once_though_the_store_went_away_behind_it(
             return tell(*given, **more)
 
         monkeypatch.setitem(vars(store.runs), "tell", sometimes)
-        recorder = Recorder(store, run, Voice(), lambda *line: None)
-        recorder.take([Used("m", output=100, cost_micros=5)])
-        assert recorder.waits
+        recorder = Recorder(store, run, AgentIO(), lambda *line: None)
+        recorder.record([Used("m", output=100, cost_micros=5)])
+        assert recorder.has_pending
         recorder.finish()
         assert store.charges.total(f"run:{run.id}").cost_micros == 5
         assert store.runs.get(run.id).cost_micros == 5

@@ -7,7 +7,7 @@ import pytest
 from corral.adapters.providers.screens import SCREENS
 from corral.domain.runs.model import Attention
 from corral.supervisor import screen_io
-from corral.supervisor.screen_io import UNHEARD_AFTER, ScreenVoice
+from corral.supervisor.screen_io import REPEAT_SECONDS, ScreenIO
 from tests.seed_tools.test_agent_yes import SCREEN_FILES
 
 
@@ -19,12 +19,12 @@ class Agent:
         self.told: list[str] = []
         self.now = 100.0
         monkeypatch.setattr(screen_io.time, "monotonic", lambda: self.now)
-        self.voice = ScreenVoice(
+        self.voice = ScreenIO(
             SCREENS["claude"],
             size=(50, 120),
             approvals=frozenset({"all"}),
             type_in=lambda keys: self.typed.append(keys) is None,
-            first_words=None,
+            first_prompt=None,
             log=self._log,
         )
 
@@ -37,7 +37,7 @@ class Agent:
 
     def passes(self, seconds: float) -> None:
         self.now += seconds
-        self.voice.look()
+        self.voice.poll()
 
 
 @pytest.fixture
@@ -52,9 +52,9 @@ def test_an_answer_after_which_nothing_moves_is_given_again_and_then_a_person_is
     agent.passes(0.1)
     assert agent.voice.pause is not None, "it looks again though nothing is written"
     for _ in range(6):
-        agent.passes(UNHEARD_AFTER)
+        agent.passes(REPEAT_SECONDS)
     assert agent.typed == [b"\r"] * 3
-    assert agent.told[1:] == ["Answered again, for nothing moved."] * 2
+    assert agent.told[1:] == ["Answered again, because the screen did not change."] * 2
     assert agent.voice.attention is Attention.NEEDS_INPUT
 
 
@@ -63,6 +63,6 @@ def test_an_answer_that_was_heard_is_given_once(agent: Agent) -> None:
     agent.passes(0.1)
     agent.shows("claude-working")
     for _ in range(4):
-        agent.passes(UNHEARD_AFTER)
+        agent.passes(REPEAT_SECONDS)
     assert agent.typed == [b"\r"]
     assert agent.voice.attention is None

@@ -6,27 +6,27 @@ from pathlib import Path
 
 import pytest
 
-from corral.supervisor.streams import Streams, Talk, Terminal
+from corral.supervisor.streams import AgentStreams, ProtocolStreams, TerminalStreams
 
 
 @pytest.fixture(params=["talk", "terminal"])
-def streams(request: pytest.FixtureRequest, tmp_path: Path) -> Streams:
+def streams(request: pytest.FixtureRequest, tmp_path: Path) -> AgentStreams:
     if request.param == "talk":
-        return Talk(tmp_path, stdin=None, split=False)
-    return Terminal(tmp_path, rows=24, columns=80)
+        return ProtocolStreams(tmp_path, stdin=None, split=False)
+    return TerminalStreams(tmp_path, rows=24, columns=80)
 
 
 def nobody(data: bytes) -> None:
     """For output that does not matter."""
 
 
-def wants_to_type(streams: Streams) -> bool:
+def wants_to_type(streams: AgentStreams) -> bool:
     poll = select.poll()
     streams.register(poll)
     return any(event & select.POLLOUT for _, event in poll.poll(0))
 
 
-def test_what_the_agent_has_not_read_waits_and_holds_up_nobody(streams: Streams) -> None:
+def test_what_the_agent_has_not_read_waits_and_holds_up_nobody(streams: AgentStreams) -> None:
     agent = streams.stdio().stdin
     lines = [b"%0120d\n" % nth for nth in range(1_000)]
     for line in lines:
@@ -44,22 +44,22 @@ def test_what_the_agent_has_not_read_waits_and_holds_up_nobody(streams: Streams)
     streams.close()
 
 
-def test_who_reads_nothing_gets_no_more(streams: Streams) -> None:
+def test_who_reads_nothing_gets_no_more(streams: AgentStreams) -> None:
     streams.stdio()
-    assert not streams.type_in(b"x" * (streams.most_untyped + 1))
-    assert streams.type_in(b"x" * streams.most_untyped)
+    assert not streams.type_in(b"x" * (streams.max_pending_input + 1))
+    assert streams.type_in(b"x" * streams.max_pending_input)
     assert not streams.type_in(b"y" * (1 << 20))
     streams.close()
     assert not streams.type_in(b"z")
 
 
 def test_hanging_up_comes_behind_what_waits(tmp_path: Path) -> None:
-    streams = Talk(tmp_path, stdin=None, split=False)
+    streams = ProtocolStreams(tmp_path, stdin=None, split=False)
     agent = streams.stdio().stdin
     agent = os.dup(agent)
-    streams.handed_over()
+    streams.close_child_ends()
     assert streams.type_in(b"x" * 200_000)
-    assert streams.hang_up()
+    assert streams.close_input()
     assert not streams.type_in(b"y")
     got = 0
     while data := os.read(agent, 1 << 16):
@@ -71,9 +71,9 @@ def test_hanging_up_comes_behind_what_waits(tmp_path: Path) -> None:
 
 
 def test_an_agent_that_closed_its_input_is_told_nothing_more(tmp_path: Path) -> None:
-    streams = Talk(tmp_path, stdin=None, split=False)
+    streams = ProtocolStreams(tmp_path, stdin=None, split=False)
     streams.stdio()
-    streams.handed_over()
+    streams.close_child_ends()
     assert not streams.type_in(b"x")
     assert not wants_to_type(streams)
     streams.close()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from corral.adapters import process
-from corral.domain.runs.model import Mode, Run, RunState
+from corral.domain.runs.model import Run, RunMode, RunState
 from tests.support.keeping import CORRAL, Home, Screen, lives, until
 
 Open = Callable[..., Screen]
@@ -48,7 +48,7 @@ def bash(screen: Open, *options: str, rows: int = 24, columns: int = 80) -> Scre
 
 def test_a_shell_is_typed_into_and_its_exit_code_comes_back(home: Home, screen: Open) -> None:
     shell = bash(screen)
-    assert the_run(home).mode is Mode.PTY
+    assert the_run(home).mode is RunMode.PTY
     shell.type(b"echo $((6 * 7))-is-it; exit 4\r")
     shell.until(b"42-is-it")
     assert shell.exit_code() == 4
@@ -140,7 +140,9 @@ def test_job_control_inside_a_shell_works(home: Home, screen: Open) -> None:
     shell.type(b"\x1a")
     shell.until(b"Stopped")
     shell.type(b"jobs; fg\r")
-    until(lambda: (found := process.stat(cat)) is not None and found.state != "T", "cat goes on")
+    until(
+        lambda: (found := process.read_stat(cat)) is not None and found.state != "T", "cat goes on"
+    )
     shell.type(b"through-the-cat\r")
     shell.until(b"through-the-cat", times=2)
     shell.type(b"\x04exit\r")
@@ -160,13 +162,15 @@ def test_suspending_the_program_suspends_the_command_and_fg_wakes_both(home: Hom
         shell.until(b"one\r\none\r\n")
         shell.type(b"\x1a")
         shell.until(b"Stopped")
-        found = process.stat(home.get(run.id).pid or 0)
+        found = process.read_stat(home.get(run.id).pid or 0)
         assert found is not None
         assert found.state == "T"
         shell.type(b"echo back-in-$((1))-shell\r")
         shell.until(b"back-in-1-shell")
         shell.type(b"fg\r")
-        until(lambda: (s := process.stat(home.get(run.id).pid or 0)) and s.state != "T", "awake")
+        until(
+            lambda: (s := process.read_stat(home.get(run.id).pid or 0)) and s.state != "T", "awake"
+        )
         shell.type(b"two\r")
         shell.until(b"two\r\ntwo\r\n")
         shell.forget()

@@ -4,11 +4,11 @@ import json
 from typing import Any
 
 from corral.adapters.sandbox_bridge import agent_client
-from corral.adapters.sandbox_bridge.files import Files, acknowledge
-from corral.adapters.sandbox_bridge.schema import Folder
+from corral.adapters.sandbox_bridge.files import SessionFiles, acknowledge
+from corral.adapters.sandbox_bridge.schema import SessionFolder
 from corral.api import Corral
 from corral.domain.runs.model import Run
-from corral.services.chat.sandbox_sync import folder_of
+from corral.services.chat.sandbox_sync import session_folder
 from tests.support.channels import Chat, Runner
 
 
@@ -24,8 +24,8 @@ class Inside:
         self._store = store
         self.run = run
         self.session = str(run.session_id)
-        self.folder: Folder = folder_of(self.session)
-        self.files = Files(self.folder.top)
+        self.folder: SessionFolder = session_folder(self.session)
+        self.files = SessionFiles(self.folder.top)
 
     def pending(self) -> list[dict[str, Any]]:
         return [row for row in self.files.pending() if "text" in row["content"]]
@@ -50,7 +50,7 @@ class Inside:
         rows = self.pending()
         with self.files.writing() as connection:
             if text is not None:
-                agent_client._answer(self.files, connection, rows, text)
+                agent_client._put_answer(self.files, connection, rows, text)
             acknowledge(connection, [row["id"] for row in rows], "completed")
 
     def write(self, statement: str, *values: Any) -> None:

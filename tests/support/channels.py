@@ -25,7 +25,7 @@ from corral.adapters.channels.contract import (
 from corral.api import Corral
 from corral.domain.chat.model import Channel, Message
 from corral.domain.runs.model import Run
-from corral.kernel.exit_status import End
+from corral.kernel.exit_status import ExitStatus
 from tests.support.runs import held
 
 
@@ -195,14 +195,14 @@ class Runner:
         """It says something and ends well."""
         if text is not None and run.session_id is not None:
             self._store.sessions.append(run.session_id, "assistant", text, run=run.id)
-        return self._store.runs.end(run, End(exit_code=0))
+        return self._store.runs.end(run, ExitStatus(exit_code=0))
 
     def die(self, run: Run) -> Run:
         """It is killed."""
-        return self._store.runs.end(run, End(signal=9))
+        return self._store.runs.end(run, ExitStatus(signal=9))
 
     def fail(self, run: Run) -> Run:
-        return self._store.runs.end(run, End(exit_code=1))
+        return self._store.runs.end(run, ExitStatus(exit_code=1))
 
     def prompt(self, run: Run) -> str | None:
         return self._store.runs.launch_of(run.id).prompt

@@ -3,12 +3,12 @@
 import mmap
 import struct
 
-from corral.kernel.clock import SetClock
+from corral.kernel.clock import ManualClock
 
 _NOW = struct.Struct("q")
 
 
-class SharedClock(SetClock):
+class SharedClock(ManualClock):
     """A set clock whose time forked processes share: all see it move, and it survives each."""
 
     def __init__(self, now: int | None = None) -> None:

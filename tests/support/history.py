@@ -5,7 +5,7 @@ from hashlib import sha256
 import psycopg
 
 import corral
-from corral.db.sqlite_deferred_indexes import file_behind
+from corral.db.sqlite_deferred_indexes import fill_deferred_indexes
 from corral.db.statement import Statement
 
 LETTERS = 30_000
@@ -459,7 +459,7 @@ def fill(url: str, now: int) -> None:
         if store.db.engine == "sqlite":
             series = _SERIES.format(count=LETTERS)
             tx.run(Statement(events.replace("SELECT", f"{series} SELECT", 1)))
-            file_behind(lambda text: tx.run(Statement(text)))
+            fill_deferred_indexes(lambda text: tx.run(Statement(text)))
             return
     with psycopg.connect(url, autocommit=True) as server:
         server.execute(_EVENTS_IN_PIECES.replace("{insert}", events).encode())

@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from corral.api import Corral
-from corral.db.database import Finding, silent
-from corral.db.schema import filled_tables
+from corral.db.database import Finding, no_progress
+from corral.db.schema import nonempty_tables
 from corral.db.statement import Row, Statement
-from corral.db.transitions import StateTable
+from corral.db.transitions import StatefulTable
 from corral.db.tx import Tx
-from corral.kernel.clock import day_of
+from corral.kernel.clock import utc_date
 from corral.services.store import verify
-from corral.services.store.sql_catalogue import declared
+from corral.services.store.declarations import find_declarations
 from tests.support.runs import NO_FOLDER
 
 Told = list[Row]
@@ -31,14 +31,14 @@ def check_store(store: Corral, *, schema: bool = False) -> None:
     database = store._database
     findings = store.db.verify() if schema else database.check(thorough=True)
     if not schema:
-        findings += verify.files(database, silent)
+        findings += verify.check_files(database, no_progress)
     _require_sound(findings)
     check_rows(store)
 
 
 def check_rows(store: Corral) -> None:
     """Check the invariants that concern rows only, not pages and files."""
-    _require_sound(verify.rows(store._database, silent))
+    _require_sound(verify.check_rows(store._database, no_progress))
     store._database.read(_check_rows)
 
 
@@ -54,16 +54,16 @@ def _require_sound(findings: Iterable[Finding]) -> None:
 
 
 def _check_rows(tx: Tx) -> None:
-    filled = filled_tables(tx)
+    filled = nonempty_tables(tx)
     told: dict[str, Told] = {}
     for kind, *event in _rows(
         tx, "SELECT kind, verb, subject, data, project_id FROM events ORDER BY seq"
     ):
         told.setdefault(kind, []).append(tuple(event))
     deleted = {subject for verb, subject, *_ in told.get("project", []) if verb == "delete"}
-    for table in declared(StateTable).values():
-        if table.table in filled or table.moves.kind in told:
-            _check_states(tx, table, told.get(table.moves.kind, []), deleted)
+    for table in find_declarations(StatefulTable).values():
+        if table.table in filled or table.transitions.kind in told:
+            _check_states(tx, table, told.get(table.transitions.kind, []), deleted)
     _check_settings(tx)
     if {"charges", "totals"} & filled:
         _check_money(tx)
@@ -96,9 +96,9 @@ def _check_outputs(tx: Tx) -> None:
         assert state != "sealed" or found == wanted, f"{run_id}: {found} of {wanted} bytes"
 
 
-def _check_states(tx: Tx, table: StateTable[Any], told: Told, deleted: set[str]) -> None:
+def _check_states(tx: Tx, table: StatefulTable[Any], told: Told, deleted: set[str]) -> None:
     """The events of each row, followed along the table of moves, lead to the state it is in."""
-    moves = table.moves
+    moves = table.transitions
     reached: dict[str, str] = {}
     projects: dict[str, str] = {}
     for verb, subject, data, project in told:
@@ -158,9 +158,9 @@ def _check_money(tx: Tx) -> None:
     )
     for run, session, project, agent, model, at, cost, *tokens in charges:
         figures = [1, int(cost is None), cost or 0, *tokens]
-        keys = [("all", ""), ("all", day_of(at))]
+        keys = [("all", ""), ("all", utc_date(at))]
         for kind, id in (("project", project), ("agent", agent), ("model", model)):
-            keys += [(f"{kind}:{id}", ""), (f"{kind}:{id}", day_of(at))] if id else []
+            keys += [(f"{kind}:{id}", ""), (f"{kind}:{id}", utc_date(at))] if id else []
         keys += [(f"{kind}:{id}", "") for kind, id in (("run", run), ("session", session)) if id]
         for key in keys:
             before = expected.get(key, [0] * len(figures))

@@ -48,7 +48,7 @@ def until(found: Callable[[], T | None], what: str, seconds: float = SECONDS) ->
 
 def lives(pid: int) -> bool:
     """Whether a process is there and no zombie."""
-    found = process.stat(pid)
+    found = process.read_stat(pid)
     return found is not None and found.state not in "ZX"
 
 
@@ -245,7 +245,7 @@ class Home:
     def guard_of(self, run: Run) -> int:
         """The process between keeper and agent."""
         assert run.pid is not None
-        found = process.stat(run.pid)
+        found = process.read_stat(run.pid)
         assert found is not None
         return found.parent
 
@@ -334,7 +334,7 @@ class Screen:
 
         def look() -> bool:
             self.read(0)
-            found = process.stat(self.pid)
+            found = process.read_stat(self.pid)
             return found is not None and found.state == "T"
 
         return until(look, "the command is stopped", seconds)

@@ -4,10 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-from corral.api import events, locks, mail
+from corral.api import events
 from corral.api import wait as api_wait
 from corral.db import wakeups
 from corral.db.notifications import NotifyListener
+from corral.services import mail
+from corral.services.locks import acquisition
 
 HOUR = 3_600.0
 
@@ -17,7 +19,7 @@ def call_before_waits(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object
 
     A commit after the call wakes the listener: it knows the last commit that it has seen.
     """
-    for listener in (wakeups.FileListener, NotifyListener):
+    for listener in (wakeups.WalListener, NotifyListener):
         wait = listener.wait
 
         def told(self: object, timeout: float, wait: Callable[..., bool] = wait) -> bool:
@@ -35,8 +37,10 @@ def disable_safety_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wakeups, "SAFETY_POLL", HOUR)
     monkeypatch.setattr(NotifyListener, "SAFETY_POLL", HOUR)
     # After the kernel told of a change, the writer may take its time until it shows the commit.
-    monkeypatch.setattr(wakeups, "LOOKS", wakeups.LOOKS + wakeups.LOOKS[-1:] * 100_000)
-    for module in (events, locks, mail, api_wait):
-        monkeypatch.setattr(module, "LONGEST_SLEEP", HOUR)
+    monkeypatch.setattr(
+        wakeups, "CHECK_DELAYS", wakeups.CHECK_DELAYS + wakeups.CHECK_DELAYS[-1:] * 100_000
+    )
+    for module in (events, acquisition, mail, api_wait):
+        monkeypatch.setattr(module, "MAX_SLEEP", HOUR)
     # A place in the queue for a lock is kept alive by the slow poll.
-    monkeypatch.setattr(locks, "PLACE_MS", int(HOUR * 1_000))
+    monkeypatch.setattr(acquisition, "POSITION_MS", int(HOUR * 1_000))

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from corral.adapters.channels.contract import File, Incoming
 from corral.adapters.providers.facts import Used
 from corral.api import Corral
-from corral.domain.races.model import Check
-from corral.domain.runs.model import Sample
+from corral.domain.races.model import CheckResult
+from corral.domain.runs.model import ResourceSample
 from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND
 from tests.support.raced import BAD, GOOD, Raced
 from tests.support.runs import add_launch, add_run
@@ -145,7 +145,9 @@ class LivedIn:
         for n in range(count):
             cpu += self._chance.randrange(100, 1_900)
             memory = 180_000_000 + n * 1_000_000 + self._chance.randrange(20_000_000)
-            self.store.runs.add_sample(run, Sample(now - (count - n) * 2 * SECOND, cpu, memory, 3))
+            self.store.runs.add_sample(
+                run, ResourceSample(now - (count - n) * 2 * SECOND, cpu, memory, 3)
+            )
 
     def sessions(self) -> None:
         store, (ada, grace) = self.store, self.agents
@@ -303,7 +305,7 @@ class LivedIn:
             budget_micros=5_000_000,
             rounds=3,
         )
-        lint = Check("ruff check", 0, 310)
+        lint = CheckResult("ruff check", 0, 310)
         raced.end(race, 1, {"app.py": quick, "docs/notes.md": "# Notes\n"}, checks=[GOOD, lint])
         bold = {"app.py": app[: len(app) // 2], "fast.py": f"# {HOSTILE}\n" + app, "x.bin": b"\0\1"}
         raced.end(race, 2, bold, checks=[GOOD, lint], cost_micros=480_000, took=400_000)

@@ -90,20 +90,20 @@ def on_machine(name: str) -> Iterator[None]:
         process.host.cache_clear()
 
 
-def children_of(pid: int) -> Iterator[process.Stat]:
+def children_of(pid: int) -> Iterator[process.ProcessStat]:
     for name in os.listdir("/proc"):
         if name.isdigit():
             with suppress(OSError):
-                found = process.stat(int(name))
+                found = process.read_stat(int(name))
                 if found is not None and found.parent == pid:
                     yield found
 
 
 def cpu_of(pid: int, seconds: float) -> float:
     """The share of one core that a process uses over a time."""
-    before = process.stat(pid)
+    before = process.read_stat(pid)
     time.sleep(seconds)
-    after = process.stat(pid)
+    after = process.read_stat(pid)
     assert before is not None
     assert after is not None
     return (after.cpu_ticks - before.cpu_ticks) / os.sysconf("SC_CLK_TCK") / seconds

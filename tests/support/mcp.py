@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from corral.api import Corral
-from corral.mcp.identity import Caller, from_token
-from corral.mcp.protocol import answer, read
+from corral.mcp.identity import Caller, caller_from_token
+from corral.mcp.protocol import handle_message, parse_message
 
 MODERN = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -43,7 +43,7 @@ class Agent:
     """An agent that calls tools with its token, without any transport in between."""
 
     def __init__(self, store: Corral, name: str, **place: str) -> None:
-        self._store = store.acting_as(f"agent:{name}")
+        self._store = store.as_actor(f"agent:{name}")
         self._who = store.tokens.check(
             store.tokens.create(f"t{os.urandom(4).hex()}", scope=f"agent:{name}").value
         )
@@ -55,10 +55,12 @@ class Agent:
 
     def ask(self, method: str, **params: Any) -> Any:
         line = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
-        return json.loads(answer(read(line.encode()), self._identify, self.gone).body)
+        return json.loads(
+            handle_message(parse_message(line.encode()), self._identify, self.gone).body
+        )
 
     def _identify(self) -> tuple[Corral, Caller]:
-        return self._store, from_token(self._store, self._who, self._place)
+        return self._store, caller_from_token(self._store, self._who, self._place)
 
 
 def environment(url: str, agent: str | None, home: Path, **more: str) -> dict[str, str]:

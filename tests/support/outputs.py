@@ -3,8 +3,8 @@
 import random
 from unittest.mock import patch
 
-from corral.adapters.output import plain
-from corral.adapters.output.read import Output
+from corral.adapters.output import plain_file
+from corral.adapters.output.reader import OutputReader
 
 KEY = b"sk-ant-api03-" + b"aB3dE6gH9jK2mN5pQ8sT1vW4yZ7" * 2
 
@@ -13,7 +13,7 @@ class _Narrow:
     """While it holds, growing files are read in pieces of a few hundred bytes."""
 
     def __enter__(self) -> None:
-        self._patch = patch.object(plain, "PIECE", 257)
+        self._patch = patch.object(plain_file, "READ_BYTES", 257)
         self._patch.start()
 
     def __exit__(self, *raised: object) -> None:
@@ -23,7 +23,7 @@ class _Narrow:
 NARROW = _Narrow()
 
 
-def follow_all(output: Output) -> bytes:
+def follow_all(output: OutputReader) -> bytes:
     """The whole output of a run that is over."""
     return b"".join(piece.text for piece in output.follow(over=lambda: True))
 

@@ -7,13 +7,21 @@ from typing import Any
 from corral.adapters import process
 from corral.api import Corral
 from corral.db.statement import Statement
-from corral.domain.races import driver, ops, selection
-from corral.domain.races.model import Attempt, Check, Entry, Plan, Race, Round, Tally
+from corral.domain.races import driver, ops, queries, selection
+from corral.domain.races.model import (
+    Attempt,
+    AttemptSpec,
+    CheckResult,
+    CheckTally,
+    Race,
+    RacePlan,
+    Round,
+)
 from tests.support.repositories import commit, git, new_repository
 from tests.support.runs import add_launch, add_run
 
-GOOD = Check("pytest -q", 0, 2_300, Tally(12, 12, 0), "12 passed in 2.1s")
-BAD = Check("pytest -q", 1, 1_900, Tally(12, 9, 3), "3 failed, 9 passed in 1.8s")
+GOOD = CheckResult("pytest -q", 0, 2_300, CheckTally(12, 12, 0), "12 passed in 2.1s")
+BAD = CheckResult("pytest -q", 1, 1_900, CheckTally(12, 9, 3), "3 failed, 9 passed in 1.8s")
 
 
 class Raced:
@@ -46,8 +54,8 @@ class Raced:
             return ops.start(
                 tx,
                 prompt,
-                [Entry(who, variations[n % len(variations)]) for n, who in enumerate(agents)],
-                Plan(**{"checks": ["pytest -q"]} | plan),
+                [AttemptSpec(who, variations[n % len(variations)]) for n, who in enumerate(agents)],
+                RacePlan(**{"checks": ["pytest -q"]} | plan),
                 project=self.project,
                 repository=str(self.repository),
                 inside="",
@@ -64,7 +72,7 @@ class Raced:
             return ops.next_round(
                 tx,
                 race.id,
-                [Entry(who) for who in agents],
+                [AttemptSpec(who) for who in agents],
                 folder=self._worktrees,
                 from_round=from_round,
                 **given,
@@ -80,11 +88,11 @@ class Raced:
             **{"lease_until": self.store.now() + 3_600_000, "model": f"model-{number}"} | columns,
         )
         with self.store.transaction() as tx:
-            held = driver.take(tx, round.id, "tests")
-            found = driver.started(
+            held = driver.acquire_round(tx, round.id, "tests")
+            found = driver.mark_started(
                 tx, held, attempt, self.store.runs.get(run), port=None, sandbox="none"
             )
-            driver.give_back(tx, held)
+            driver.release_round(tx, held)
         return found
 
     def end(
@@ -93,7 +101,7 @@ class Raced:
         number: int,
         files: dict[str, str | bytes] | None = None,
         *,
-        checks: Sequence[Check] = (GOOD,),
+        checks: Sequence[CheckResult] = (GOOD,),
         took: int = 60_000,
         cost_micros: int | None = 120_000,
         state: str = "completed",
@@ -110,29 +118,29 @@ class Raced:
             **{"model": f"model-{number}"} | columns,
         )
         with self.store.transaction() as tx:
-            held = driver.take(tx, round.id, "tests")
+            held = driver.acquire_round(tx, round.id, "tests")
             found = self.store.runs.get(run)
-            driver.started(tx, held, attempt, found, port=None, sandbox="none")
-            checking = driver.end_of_run(tx, found)
+            driver.mark_started(tx, held, attempt, found, port=None, sandbox="none")
+            checking = driver.record_run_end(tx, found)
             assert checking is not None
             if state == "completed":
                 made: dict[str, str | bytes] = {"made": f"in round {round.number} by {number}\n"}
                 left = self.commit(files or made, round.base_commit)
-                driver.committed(
+                driver.record_commit(
                     tx, held, checking, left, files=len(files or "1"), added=3, removed=1
                 )
                 passed = all(check.exit_code == 0 for check in checks) if checks else None
-                driver.checked(tx, held, checking, checks, passed=passed, tree=None)
-            driver.give_back(tx, held)
+                driver.record_checks(tx, held, checking, checks, passed=passed, tree=None)
+            driver.release_round(tx, held)
 
     def settle(self, race: Race) -> Race:
         """All are over: somebody has to choose, or none passed."""
         with self.store.transaction() as tx:
-            found = ops.get(tx, race.id)
-            held = driver.take(tx, found.latest.id, "tests")
-            driver.settle(tx, found, held)
-            driver.rest(tx, found, held)
-            driver.give_back(tx, held)
+            found = queries.get(tx, race.id)
+            held = driver.acquire_round(tx, found.latest.id, "tests")
+            driver.settle_round(tx, found, held)
+            driver.mark_idle(tx, found, held)
+            driver.release_round(tx, held)
         return self.store.races.get(race.id)
 
     def judge(self, race: Race, ranking: list[list[int]] | None, reason: str) -> None:
@@ -141,7 +149,7 @@ class Raced:
         ids = {each.number: each.id for each in round.attempts}
         run = self._run("completed", cost_micros=30_000, model="judge-model")
         with self.store.transaction() as tx:
-            asked = driver.ask_judge(
+            asked = driver.add_verdict(
                 tx,
                 round,
                 self.store.runs.get(run),
@@ -151,7 +159,7 @@ class Raced:
                 truncated=True,
             )
             given = [[ids[number] for number in group] for group in ranking] if ranking else None
-            driver.given(tx, asked, self.store.runs.get(run), given, reason)
+            driver.record_verdict(tx, asked, self.store.runs.get(run), given, reason)
 
     def choose(self, race: Race, attempt: str, **given: Any) -> Race:
         """The winner, also of a race of another machine."""

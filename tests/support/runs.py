@@ -10,8 +10,8 @@ from corral.db.statement import Statement
 from corral.db.tx import Tx
 from corral.domain.runs import dispatch
 from corral.domain.runs.model import Run
-from corral.domain.runs.spec import Holding, Order
-from corral.kernel.exit_status import End
+from corral.domain.runs.spec import RunSpec, SupervisedProcess
+from corral.kernel.exit_status import ExitStatus
 from corral.kernel.ids import new_id
 
 PLAIN: dict[str, Any] = {
@@ -70,12 +70,12 @@ NO_FOLDER = "/srv/runs"
 ELSEWHERE = "another-machine"  # nothing looks for processes of this one here
 
 
-def order(**wanted: Any) -> Order:
+def order(**wanted: Any) -> RunSpec:
     """By itself one that is left to other machines: its directory is not here."""
-    return Order(**{"command": "true", "cwd": "/srv/here", **wanted})
+    return RunSpec(**{"command": "true", "cwd": "/srv/here", **wanted})
 
 
-def held(number: int = 1, **known: Any) -> Holding:
+def held(number: int = 1, **known: Any) -> SupervisedProcess:
     """What the keeper of a number says when it takes a run."""
     plain: dict[str, Any] = {
         "owner": f"keeper:{number}",
@@ -87,7 +87,7 @@ def held(number: int = 1, **known: Any) -> Holding:
         "keeper_token": f"{number}01",
         "folder": NO_FOLDER,
     }
-    return Holding(**plain | known)
+    return SupervisedProcess(**plain | known)
 
 
 def queued(store: Corral, **wanted: Any) -> Run:
@@ -96,7 +96,7 @@ def queued(store: Corral, **wanted: Any) -> Run:
 
 def next_queued(store: Corral, **where: str) -> Run | None:
     """The run that is next in line, without taking it."""
-    return store._database.read(lambda tx: dispatch.next_queued(tx, **where))
+    return store._database.read(lambda tx: dispatch.find_next_queued(tx, **where))
 
 
 def starting(store: Corral, keeper: int = 1, **wanted: Any) -> Run:
@@ -111,8 +111,8 @@ def stopping(store: Corral, keeper: int = 1, **wanted: Any) -> Run:
     return store.runs.begin_to_stop(running(store, keeper, **wanted).id)
 
 
-def ended(store: Corral, how: End | None = None, **wanted: Any) -> Run:
-    return store.runs.end(running(store, **wanted), how or End(exit_code=0))
+def ended(store: Corral, how: ExitStatus | None = None, **wanted: Any) -> Run:
+    return store.runs.end(running(store, **wanted), how or ExitStatus(exit_code=0))
 
 
 def without_keepers(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
@@ -123,9 +123,9 @@ def without_keepers(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     asked: list[dict[str, Any]] = []
 
     class Lost:
-        def keep(self, **told: Any) -> dict[str, Any]:
+        def start(self, **told: Any) -> dict[str, Any]:
             asked.append(told)
-            raise supervisor_process.KeeperLost
+            raise supervisor_process.SupervisorLost
 
-    monkeypatch.setattr(supervisor_process, "StartingKeeper", Lost)
+    monkeypatch.setattr(supervisor_process, "StartingSupervisor", Lost)
     return asked

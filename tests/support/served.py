@@ -13,7 +13,7 @@ import uvicorn
 
 from corral.api import Corral
 from corral.http.app import create_app
-from corral.http.connections import Connections, server_options
+from corral.http.connections import ConnectionPool, server_options
 from tests.support.threads import SECONDS
 
 # Nothing here is https, and to read the trusted certificates takes longer than most requests.
@@ -51,7 +51,7 @@ def serving(
     store: Corral,
     *,
     port: int = 0,
-    pool: Connections | None = None,
+    pool: ConnectionPool | None = None,
     connection: dict[str, Any] | None = None,
     **options: Any,
 ) -> Iterator[Served]:

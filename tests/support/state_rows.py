@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from corral.db.statement import Statement
-from corral.db.transitions import StateTable
+from corral.db.transitions import StatefulTable
 from corral.db.tx import Tx
-from corral.services.store.sql_catalogue import declared
+from corral.services.store.declarations import find_declarations
 
 # A plain row of each table. A new table with states needs its row here, and its tests follow.
 ROWS: dict[str, dict[str, Any]] = {
@@ -366,20 +366,20 @@ TIED: dict[str, Callable[[str], dict[str, Any]]] = {
 }
 
 
-def state_tables() -> dict[str, StateTable[Any]]:
+def state_tables() -> dict[str, StatefulTable[Any]]:
     """Every table with states that any room has, by its name."""
-    return {table.table: table for table in declared(StateTable).values()}
+    return {table.table: table for table in find_declarations(StatefulTable).values()}
 
 
-def tied_to(table: StateTable[Any], state: str) -> dict[str, Any]:
+def tied_to(table: StatefulTable[Any], state: str) -> dict[str, Any]:
     return TIED[table.table](state) if table.table in TIED else {}
 
 
-def has_lease(table: StateTable[Any]) -> bool:
+def has_lease(table: StatefulTable[Any]) -> bool:
     return "fence" in ROWS[table.table]
 
 
-def insert(tx: Tx, table: StateTable[Any], state: str) -> str | int:
+def insert(tx: Tx, table: StatefulTable[Any], state: str) -> str | int:
     """A row in any state, written behind everybody's back; gives its key.
 
     It differs from the rows that are there in its names alone.

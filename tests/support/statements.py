@@ -2,19 +2,19 @@
 
 from collections.abc import Iterator
 
+from corral.db.gapless_insert import GaplessInsert
 from corral.db.lookup import IdColumn
-from corral.db.numbered import Numbered
-from corral.db.retention import Retention, Scoped
+from corral.db.retention import Retention, ScopedStatement
 from corral.db.statement import Statement
-from corral.db.transitions import StateTable
-from corral.services.store.sql_catalogue import declared
+from corral.db.transitions import StatefulTable
+from corral.services.store.declarations import find_declarations
 
 
 def statements() -> dict[str, Statement]:
     """`mail.CLAIM` and so on, with those inside tables with states, look-ups and retentions."""
     return {
         name + suffix: statement
-        for name, value in declared(object).items()
+        for name, value in find_declarations(object).items()
         for suffix, statement in _inside(value)
     }
 
@@ -26,13 +26,13 @@ def _inside(value: object) -> Iterator[tuple[str, Statement]]:
         for key, each in value.items():
             if isinstance(each, Statement):
                 yield f"[{key}]", each
-    elif isinstance(value, StateTable):
+    elif isinstance(value, StatefulTable):
         yield ".by_key", value.by_key
-    elif isinstance(value, Numbered):
-        yield ".first", value.first
-        yield ".then", value.then
+    elif isinstance(value, GaplessInsert):
+        yield ".first", value.update
+        yield ".then", value.insert
     elif isinstance(value, IdColumn):
-        yield ".resolve", value._within
+        yield ".resolve", value._in_range
     else:
         yield from _of_retention(value)
 
@@ -40,8 +40,8 @@ def _inside(value: object) -> Iterator[tuple[str, Statement]]:
 def _of_retention(value: object) -> Iterator[tuple[str, Statement]]:
     if isinstance(value, Retention):
         yield ".window", value.window
-        for name in ("count", "forget"):
+        for name in ("count", "delete"):
             yield from ((f".{name}{part}", each) for part, each in _inside(getattr(value, name)))
-    elif isinstance(value, Scoped):
+    elif isinstance(value, ScopedStatement):
         for (scope, imported), each in value.variants.items():
             yield f".{scope}[{imported}]", each

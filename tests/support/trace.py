@@ -70,49 +70,55 @@ def _connections(database: Any) -> list[apsw.Connection]:
 
 
 def _patch_sqlite(database: Any, trace: Trace, patch: pytest.MonkeyPatch) -> None:
-    execute = sqlite.Link.execute
+    execute = sqlite.SqliteConnection.execute
 
-    def recorded(self: sqlite.Link, statement: Statement, params: Params) -> list[Row]:
+    def recorded(self: sqlite.SqliteConnection, statement: Statement, params: Params) -> list[Row]:
         trace.calls.append(Call(statement, dict(params)))
         return execute(self, statement, params)
 
-    each = sqlite.Link.execute_each
+    each = sqlite.SqliteConnection.execute_each
 
     def recorded_each(
-        self: sqlite.Link, statement: Statement, given: Sequence[Params]
+        self: sqlite.SqliteConnection, statement: Statement, given: Sequence[Params]
     ) -> list[list[Row]]:
         trace.calls += [Call(statement, dict(params)) for params in given]
         return each(self, statement, given)
 
-    patch.setattr(sqlite.Link, "execute", recorded)
-    patch.setattr(sqlite.Link, "execute_each", recorded_each)
+    patch.setattr(sqlite.SqliteConnection, "execute", recorded)
+    patch.setattr(sqlite.SqliteConnection, "execute_each", recorded_each)
     for connection in _connections(database):
         # SQLite itself tells of every statement that it begins.
         connection.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: trace.texts.append(event["sql"]))
 
 
 def _patch_postgres(trace: Trace, patch: pytest.MonkeyPatch) -> None:
-    execute, each, run = postgres.Link.execute, postgres.Link.execute_each, postgres.Link.run
+    execute, each, run = (
+        postgres.PostgresConnection.execute,
+        postgres.PostgresConnection.execute_each,
+        postgres.PostgresConnection.run,
+    )
     here = threading.get_ident()
 
-    def recorded(self: postgres.Link, statement: Statement, params: Params) -> list[Row]:
+    def recorded(
+        self: postgres.PostgresConnection, statement: Statement, params: Params
+    ) -> list[Row]:
         trace.calls.append(Call(statement, dict(params)))
         trace.texts.append(statement.postgres.text)
         return execute(self, statement, params)
 
     def recorded_each(
-        self: postgres.Link, statement: Statement, given: Sequence[Params]
+        self: postgres.PostgresConnection, statement: Statement, given: Sequence[Params]
     ) -> list[list[Row]]:
         trace.calls += [Call(statement, dict(params)) for params in given]
         trace.texts += [statement.postgres.text for _ in given]
         return each(self, statement, given)
 
-    def recorded_run(self: postgres.Link, text: str) -> list[Row]:
+    def recorded_run(self: postgres.PostgresConnection, text: str) -> list[Row]:
         # Those who wait are told by a thread of its own, and a connection is set up only once.
         if threading.get_ident() == here:
             trace.texts.append(text)
         return run(self, text)
 
-    patch.setattr(postgres.Link, "execute", recorded)
-    patch.setattr(postgres.Link, "execute_each", recorded_each)
-    patch.setattr(postgres.Link, "run", recorded_run)
+    patch.setattr(postgres.PostgresConnection, "execute", recorded)
+    patch.setattr(postgres.PostgresConnection, "execute_each", recorded_each)
+    patch.setattr(postgres.PostgresConnection, "run", recorded_run)

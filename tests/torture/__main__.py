@@ -25,8 +25,8 @@ from typing import Any
 
 import corral
 from corral.adapters import process
-from corral.adapters.process import Identity
-from corral.adapters.supervisor_process import KeeperLost, StartingKeeper
+from corral.adapters.process import ProcessIdentity
+from corral.adapters.supervisor_process import StartingSupervisor, SupervisorLost
 from corral.api import Corral
 from corral.domain.runs.model import Run
 from corral.kernel.errors import CorralError
@@ -98,12 +98,12 @@ class Torture:
         plan.id = run.id
         with self.lock:
             self.plans[run.id] = plan
-        keeper = StartingKeeper()
+        keeper = StartingSupervisor()
         with self.lock:
             self.starting[keeper.pid] = plan
         try:
-            with suppress(KeeperLost):
-                keeper.keep(store=store.address, run=run.id)
+            with suppress(SupervisorLost):
+                keeper.start(store=store.address, run=run.id)
         finally:
             with self.lock:
                 self.starting.pop(keeper.pid)
@@ -163,30 +163,34 @@ class Torture:
         found = self.recoverers.busy()
         if found:
             who = self.random.choice(found)
-            if process.send(who, signal.SIGKILL):
+            if process.send_signal(who, signal.SIGKILL):
                 self.killed.add(who.pid)
                 self.kills["recoverer"] += 1
             self.recoverers.replace(who)
 
     @staticmethod
-    def find(run: Run, role: str) -> Identity | None:
+    def find(run: Run, role: str) -> ProcessIdentity | None:
         assert run.host is not None
         assert run.boot_id is not None
         if role == "guard":
             with suppress(OSError):
-                agent = process.stat(run.pid or 0)
+                agent = process.read_stat(run.pid or 0)
                 if agent is None or agent.start_token != run.start_token or agent.parent <= 1:
                     return None
-                words = process.command_of(agent.parent)
+                words = process.read_command_line(agent.parent)
                 return process.identify(agent.parent) if "corral.supervisor" in words else None
             return None
         pid, token = (run.pid, run.start_token)
         if role == "keeper":
             pid, token = (run.keeper_pid, run.keeper_token)
-        return None if pid is None or token is None else Identity(run.host, run.boot_id, pid, token)
+        return (
+            None
+            if pid is None or token is None
+            else ProcessIdentity(run.host, run.boot_id, pid, token)
+        )
 
-    def kill(self, plan: Plan, role: str, who: Identity | None) -> None:
-        if who is None or not process.send(who, signal.SIGKILL):
+    def kill(self, plan: Plan, role: str, who: ProcessIdentity | None) -> None:
+        if who is None or not process.send_signal(who, signal.SIGKILL):
             return
         self.killed.add(who.pid)
         plan.killed[role] += 1
@@ -204,7 +208,7 @@ def _left(mark: str) -> list[int]:
         if name.isdigit() and int(name) != os.getpid():
             with suppress(OSError):
                 words = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
-                state = process.stat(int(name))
+                state = process.read_stat(int(name))
                 if mark.encode() in words and state is not None and state.state not in "ZX":
                     found.append(int(name))
     return found
@@ -286,7 +290,7 @@ def report(torture: Torture, store: Corral, seconds: float, tired: list[int], fo
         }
     )
     for pid in left:
-        wrong.append(f"left: {pid} {' '.join(process.command_of(pid))[:100]}")
+        wrong.append(f"left: {pid} {' '.join(process.read_command_line(pid))[:100]}")
     for text in (*wrong, *strangers):
         print(f"  ! {text}")
     said: Any = (folder / "recoverers").read_text().strip()

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from corral.adapters import process
-from corral.adapters.process import Identity, Standing
+from corral.adapters.process import Liveness, ProcessIdentity
 
 MOST_REUSED = 24
 
@@ -40,7 +40,7 @@ class Bystanders:
         folder.mkdir()
         self._program = folder / "bystander.py"
         self._program.write_text(BYSTANDER)
-        self._all: list[Identity] = []
+        self._all: list[ProcessIdentity] = []
         self.reused = 0
         # Alone, without threads: what forks by hand must be.
         self._cloner = subprocess.Popen(
@@ -78,12 +78,12 @@ class Bystanders:
         self._cloner.stdin.write(f"{pid}\n")
         return int(self._cloner.stdout.readline())
 
-    def take_pid_of(self, who: Identity) -> None:
+    def take_pid_of(self, who: ProcessIdentity) -> None:
         """A bystander with the very pid that was just freed."""
         if self.reused >= MOST_REUSED:
             return
         for _ in range(50):
-            if process.stat(who.pid) is None:
+            if process.read_stat(who.pid) is None:
                 self.reused += self.add(pid=who.pid)
                 return
             time.sleep(0.004)
@@ -95,14 +95,14 @@ class Bystanders:
             signalled = self._folder / f"signal.{who.pid}"
             if signalled.exists():
                 wrong.append(f"bystander {who.pid} got {signalled.read_text().split()}")
-            elif process.look(who) is not Standing.ALIVE:
+            elif process.check(who) is not Liveness.ALIVE:
                 wrong.append(f"bystander {who.pid} is gone")
         return wrong
 
     def end(self) -> None:
         self._cloner.kill()
         for who in self._all:
-            process.send(who, signal.SIGKILL)
+            process.send_signal(who, signal.SIGKILL)
 
 
 class _CloneArgs(ctypes.Structure):

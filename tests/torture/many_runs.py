@@ -18,7 +18,7 @@ from pathlib import Path
 import psycopg
 
 import corral
-from corral.adapters.supervisor_process import StartingKeeper
+from corral.adapters.supervisor_process import StartingSupervisor
 from corral.api import Corral
 from corral.domain.runs.model import RunState
 from tests.support.postgres import PostgresServer
@@ -55,7 +55,7 @@ def start(store: Corral, project: Path, release: Path) -> str:
     """A run that waits until a file is there."""
     words = f"while ! test -e {release}; do sleep 2; done; exit 7"
     run = store.runs.ask(command=["sh", "-c", words], project=str(project), terminal=False)
-    StartingKeeper().keep(store=store.address, run=run.id)
+    StartingSupervisor().start(store=store.address, run=run.id)
     return run.id
 
 

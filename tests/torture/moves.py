@@ -29,7 +29,7 @@ import psycopg
 import corral
 from corral.api import Corral
 from corral.db import connect
-from corral.db.store_move_record import seek
+from corral.db.store_move_record import read_relocation_if_current
 from corral.domain.mail.model import Letter
 from corral.kernel.errors import CorralError, IllegalMove, StoreUnavailable
 from tests.torture.ledger import Batch, counted, note
@@ -239,7 +239,7 @@ class Storm:
             if url != self.current:
                 with suppress(StoreUnavailable):
                     database = connect(url, actor="storm", create=False)
-                    found = seek(database)
+                    found = read_relocation_if_current(database)
                     database.close()
                     if found is not None and found.url != self.current:
                         continue
@@ -298,7 +298,7 @@ class Storm:
         except StoreUnavailable:
             return
         try:
-            found = seek(database)
+            found = read_relocation_if_current(database)
             if found is None and database.schema_version() == 0:
                 return  # never used
             if found is None or found.phase not in ("gone", "arriving"):

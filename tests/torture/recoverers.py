@@ -17,7 +17,7 @@ from pathlib import Path
 
 import corral
 from corral.adapters import process
-from corral.adapters.process import Identity
+from corral.adapters.process import ProcessIdentity
 from corral.kernel.errors import CorralError
 
 AT_ONCE = 3
@@ -59,7 +59,7 @@ class Recoverers:
         self._thread = threading.Thread(target=self._replace_the_dead, daemon=True)
         self._thread.start()
 
-    def _start(self, number: int) -> Identity:
+    def _start(self, number: int) -> ProcessIdentity:
         assert self._mother.stdin is not None
         assert self._mother.stdout is not None
         while True:
@@ -70,12 +70,12 @@ class Recoverers:
             if who is not None:
                 return who
 
-    def busy(self) -> list[Identity]:
+    def busy(self) -> list[ProcessIdentity]:
         """Those who are at it now, not resting."""
         with self._lock:
             return [who for number, who in enumerate(self._going) if self._marks[number]]
 
-    def replace(self, dead: Identity) -> None:
+    def replace(self, dead: ProcessIdentity) -> None:
         """One was killed: the next comes at once."""
         with self._lock:
             if dead in self._going and not self._ended.is_set():
@@ -95,7 +95,7 @@ class Recoverers:
         self._thread.join()
         self._mother.kill()
         for who in self._going:
-            process.send(who, signal.SIGKILL)
+            process.send_signal(who, signal.SIGKILL)
 
 
 def recover_for_ever(url: str, pause: random.Random, marks: mmap.mmap, number: int) -> None:

@@ -191,7 +191,7 @@ class Storm:
             return
         run, role = self.random.choice(live), self.random.choice(ROLES)
         who = Torture.find(run, role)
-        if who is not None and process.send(who, signal.SIGKILL):
+        if who is not None and process.send_signal(who, signal.SIGKILL):
             self.kills[role] += 1
 
     def answered(self) -> int:
@@ -340,14 +340,14 @@ def _story(store: Corral, message: Message | None) -> str:
 
 def host(url: str) -> None:
     """The host: it receives, wakes, settles and sends, until it is killed."""
-    from corral.daemon.delivery import Delivery
-    from corral.daemon.host import Host
+    from corral.daemon.delivery import ChatDelivery
     from corral.daemon.launcher import Launcher
+    from corral.daemon.loop_manager import LoopManager
     from corral.daemon.reaper import Reaper
 
     bring_in()
     with corral.open(url, actor="host") as store:
-        Host(store, loops=[Launcher(), Reaper(), Delivery()]).begin()
+        LoopManager(store, loops=[Launcher(), Reaper(), ChatDelivery()]).begin()
         parent = os.getppid()
         while os.getppid() == parent:
             time.sleep(0.5)

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.domain.mail.backoff import SPREAD, pause_ms
+from corral.domain.mail.backoff import JITTER, backoff_ms
 from tests.support.cases import each_case
 
 LADDER = [5_000, 10_000, 20_000, 40_000, 80_000]
@@ -15,11 +15,11 @@ LADDER = [5_000, 10_000, 20_000, 40_000, 80_000]
 def test_the_nth_failure_takes_the_nth_rung_and_the_last_one_repeats(
     failures: int, rung: int
 ) -> None:
-    assert pause_ms(LADDER, failures, lambda: 0.0) == rung
+    assert backoff_ms(LADDER, failures, lambda: 0.0) == rung
 
 
 def test_a_ladder_of_one_rung_always_gives_it() -> None:
-    assert [pause_ms([7], n, lambda: 0.0) for n in (1, 2, 50)] == [7, 7, 7]
+    assert [backoff_ms([7], n, lambda: 0.0) for n in (1, 2, 50)] == [7, 7, 7]
 
 
 @given(
@@ -29,15 +29,15 @@ def test_a_pause_is_its_rung_or_a_little_more_and_never_less(
     ladder: list[int], failures: int, chance: float
 ) -> None:
     rung = ladder[min(failures, len(ladder)) - 1]
-    assert rung <= pause_ms(ladder, failures, lambda: chance) <= rung * (1 + SPREAD)
+    assert rung <= backoff_ms(ladder, failures, lambda: chance) <= rung * (1 + JITTER)
 
 
 def test_failures_at_the_same_moment_do_not_come_back_in_step() -> None:
-    assert len({pause_ms(LADDER, 5) for _ in range(50)}) > 10
+    assert len({backoff_ms(LADDER, 5) for _ in range(50)}) > 10
 
 
 def test_along_the_built_in_ladder_pauses_only_grow() -> None:
-    longest = [pause_ms(LADDER, n, lambda: 1.0) for n in range(1, 6)]
-    shortest = [pause_ms(LADDER, n, lambda: 0.0) for n in range(1, 6)]
+    longest = [backoff_ms(LADDER, n, lambda: 1.0) for n in range(1, 6)]
+    shortest = [backoff_ms(LADDER, n, lambda: 0.0) for n in range(1, 6)]
     assert all(before < after for before, after in pairwise(longest))
     assert all(long < short for long, short in zip(longest, shortest[1:], strict=False))

@@ -4,14 +4,16 @@ right: a checker that cannot fail proves nothing.
 
 from collections.abc import Callable
 
-from corral.db.transitions import StateTable
-from corral.services.store.sql_catalogue import declared
+from corral.db.transitions import StatefulTable
+from corral.services.store.declarations import find_declarations
 from tests.support.cases import each_case
 from tests.torture.chaos import faults
 from tests.torture.chaos.checker import judge
 from tests.torture.chaos.record import History, Note, Ran, Told
 
-MOVES = {table.moves.kind: table.moves for table in declared(StateTable).values()}
+MOVES = {
+    table.transitions.kind: table.transitions for table in find_declarations(StatefulTable).values()
+}
 
 
 def told(kind: str, subject: str, *verbs: str, **data: object) -> list[Told]:

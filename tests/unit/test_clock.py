@@ -11,7 +11,7 @@ from corral.kernel.clock import (
     HOUR,
     MINUTE,
     SECOND,
-    SetClock,
+    ManualClock,
     SystemClock,
     format_duration,
     parse_duration,
@@ -73,7 +73,7 @@ def test_a_duration_is_written_in_its_largest_units(ms: int, text: str) -> None:
 
 
 def test_a_set_clock_stands_still_until_it_is_moved() -> None:
-    clock = SetClock(5)
+    clock = ManualClock(5)
     assert (clock.now(), clock.now()) == (5, 5)
     clock.advance(3)
     assert clock.now() == 8

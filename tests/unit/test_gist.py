@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from corral.domain.mail.model import gist
+from corral.domain.mail.model import summarize_body
 from tests.support.cases import each_case
 
 
@@ -21,7 +21,7 @@ from tests.support.cases import each_case
     ],
 )
 def test_what_corral_itself_writes_is_told_in_a_line(body: Any, words: str) -> None:
-    assert gist(body) == words
+    assert summarize_body(body) == words
 
 
 @each_case(
@@ -29,4 +29,4 @@ def test_what_corral_itself_writes_is_told_in_a_line(body: Any, words: str) -> N
     [{"commit": "abc"}, [1, 2], None, 7, {"kind": 3, "title": "x"}, {"kind": "a", "text": 5}],
 )
 def test_any_other_body_is_given_back_as_it_is(body: Any) -> None:
-    assert gist(body) is body
+    assert summarize_body(body) is body

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.kernel.errors import Invalid
-from corral.kernel.ids import ALPHABET, LENGTH, id_range, new_id, number_of
+from corral.kernel.ids import ALPHABET, ID_LENGTH, id_range, new_id, parse_number
 from tests.support.cases import each_case
 
 MOMENT = 1_800_000_000_000
@@ -18,7 +18,7 @@ MOMENT = 1_800_000_000_000
 
 def test_an_id_is_its_prefix_and_26_characters_that_nobody_misreads() -> None:
     prefix, _, tail = new_id("prj", MOMENT).partition("_")
-    assert (prefix, len(tail)) == ("prj", LENGTH)
+    assert (prefix, len(tail)) == ("prj", ID_LENGTH)
     assert {*tail} <= {*ALPHABET}
     assert not {*"ilou"} & {*ALPHABET}
 
@@ -90,7 +90,7 @@ def test_a_forked_child_does_not_count_on_from_its_parents_last_id() -> None:
 # -- shortened -------------------------------------------------------------------------------
 
 
-@given(st.integers(1, LENGTH))
+@given(st.integers(1, ID_LENGTH))
 def test_every_beginning_of_an_id_holds_the_id(length: int) -> None:
     whole = new_id("prj", MOMENT)
     low, high = id_range("prj", whole[: 4 + length])
@@ -129,22 +129,22 @@ def test_what_can_be_no_id_is_refused_and_shown_how_one_looks(typed: str) -> Non
     [("let_184", 184), ("184", 184), (184, 184), (" let_7 ", 7), ("let_007", 7), ("0", 0)],
 )
 def test_the_number_in_an_id(typed: str | int, number: int) -> None:
-    assert number_of("let", typed) == number
+    assert parse_number("let", typed) == number
 
 
 def test_the_largest_number_that_is_read_fits_64_bits() -> None:
-    assert number_of("let", "9" * 18) < 2**63
+    assert parse_number("let", "9" * 18) < 2**63
     with pytest.raises(Invalid):
-        number_of("let", "9" * 19)
+        parse_number("let", "9" * 19)
 
 
 @each_case("typed", ["", "let_", "evt_1", "let_1.0", "-1", "let_-1", "+1", "1e3"])
 def test_what_holds_no_number_is_refused(typed: str) -> None:
     with pytest.raises(Invalid):
-        number_of("let", typed)
+        parse_number("let", typed)
 
 
 @each_case("typed", ["²", "\u0663", "\uff11", "1_000", "0x1", "let_1\0", -1])
 def test_digits_of_other_scripts_are_no_numbers(typed: str | int) -> None:
     with pytest.raises(Invalid):
-        number_of("let", typed)
+        parse_number("let", typed)

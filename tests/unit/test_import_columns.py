@@ -12,13 +12,13 @@ from typing import Any
 import apsw
 import pytest
 
-from corral.importers import row as rows
-from corral.importers.batch import make_things
-from corral.importers.mapping import NOT_TAKEN, Table
-from corral.importers.row import Row
-from corral.importers.source.database import Found
-from corral.importers.source.times import moment_of
-from corral.importers.tools import NAMES, tool_of
+from corral.importers.database_import import convert_row
+from corral.importers.mapping import NOT_TAKEN, TableMapping
+from corral.importers.source import row as rows
+from corral.importers.source.database import RawRow
+from corral.importers.source.row import SourceRow
+from corral.importers.source.timestamps import parse_timestamp
+from corral.importers.tools import TOOL_NAMES, find_tool
 from tests.support import foreign
 from tests.support.cases import each_case
 
@@ -77,26 +77,26 @@ def as_value(value: Any) -> Any:
     return value.encode() if isinstance(value, str) else value
 
 
-def outcome_of(tables: list[Table], values: dict[str, Any]) -> list[Any]:
+def outcome_of(tables: list[TableMapping], values: dict[str, Any]) -> list[Any]:
     """Everything that an import makes of a row, in all passes over its table."""
     whole: list[Any] = []
     for table in tables:
         found = {name: as_value(value) for name, value in values.items()}
         parts = [str(values.get(name)) for name in table.key]
-        row = Row(
-            Found("|".join(parts), False, found),
+        row = SourceRow(
+            RawRow("|".join(parts), False, found),
             table.refs,
             AnyId(),
             now=NOW,
             folder="/srv/source",
-            inside="sess-1",
-            around={"agent_group_id": "ag-1"},
-            home=lambda: "prj_home",
+            owner_key="sess-1",
+            owner_values={"agent_group_id": "ag-1"},
+            source_project=lambda: "prj_home",
         )
-        things = make_things(table, row, False)
-        hidden = {name for name, home in table.homes.items() if home == NOT_TAKEN}
+        things = convert_row(table, row, False)
+        hidden = {name for name, home in table.columns.items() if home == NOT_TAKEN}
         secret = [found[name] for name in hidden]
-        whole.append((row.key, things, row.rest, row.troubles, row.memo, secret))
+        whole.append((row.key, things, row.rest, row.problems, row.memo, secret))
     return whole
 
 
@@ -140,25 +140,25 @@ def means_the_same(one: Any, other: Any) -> bool:
     truth = {"1", "1.0", "yes", "true", "True"}
     if texts <= truth:
         return True
-    return moment_of(one) is not None and moment_of(one) == moment_of(other)
+    return parse_timestamp(one) is not None and parse_timestamp(one) == parse_timestamp(other)
 
 
 def test_every_table_and_column_of_every_tool_has_a_home() -> None:
     homeless = []
-    for tool in NAMES:
+    for tool in TOOL_NAMES:
         homes: dict[str, set[str]] = {}
-        for table in tool_of(tool).tables:
-            homes.setdefault(table.name, set()).update(table.homes)
+        for table in find_tool(tool).tables:
+            homes.setdefault(table.name, set()).update(table.columns)
         for table, columns in schema_of(tool).items():
             homeless += [f"{tool}.{table}.{c}" for c in columns if c not in homes.get(table, ())]
     assert homeless == []
 
 
-@pytest.mark.parametrize("tool", NAMES)
+@pytest.mark.parametrize("tool", TOOL_NAMES)
 def test_two_values_of_a_column_never_become_the_same(
     tool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows, "past_id", lambda prefix, at: f"{prefix}_new")
+    monkeypatch.setattr(rows, "backdated_id", lambda prefix, at: f"{prefix}_new")
     monkeypatch.setattr("os.path.realpath", str)
     lost = [
         f"{table}.{column}: {pair}"
@@ -171,7 +171,7 @@ def test_two_values_of_a_column_never_become_the_same(
 
 def lost_pairs(tool: str, table: str, column: str) -> list[str]:
     """The pairs of different values of a column that have the same outcome."""
-    passes = [each for each in tool_of(tool).tables if each.name == table]
+    passes = [each for each in find_tool(tool).tables if each.name == table]
     lost = set()
     for base in contexts(base_of(tool, table)):
         alike: dict[str, list[Any]] = {}
@@ -184,12 +184,14 @@ def lost_pairs(tool: str, table: str, column: str) -> list[str]:
     return sorted(lost)
 
 
-@each_case("tool", NAMES)
+@each_case("tool", TOOL_NAMES)
 def test_a_row_that_becomes_nothing_says_why(tool: str) -> None:
     silent = []
-    for table in tool_of(tool).tables:
+    for table in find_tool(tool).tables:
         columns = schema_of(tool)[table.name]
-        row = Row(Found("1", False, dict.fromkeys(columns)), table.refs, {}, now=NOW, folder="/srv")
-        if not make_things(table, row, False) and not table.part and not row.troubles:
+        row = SourceRow(
+            RawRow("1", False, dict.fromkeys(columns)), table.refs, {}, now=NOW, folder="/srv"
+        )
+        if not convert_row(table, row, False) and not table.alias and not row.problems:
             silent.append(table.name)
     assert silent == []

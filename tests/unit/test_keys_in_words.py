@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.adapters.output.redact import redact
-from corral.adapters.output.shapes import SHAPES
+from corral.adapters.output.secret_patterns import TOKEN_PATTERNS
 from corral.adapters.redaction import Redaction, clean_of_secrets
 from corral.kernel.ids import new_id
 from corral.kernel.redaction_policy import may_hold_key
@@ -28,10 +28,10 @@ def test_every_shape_has_an_example_that_both_find() -> None:
     found = {
         number
         for key in KEYS
-        for number, shape in enumerate(SHAPES)
+        for number, shape in enumerate(TOKEN_PATTERNS)
         if re.search(shape.pattern, key.encode())
     }
-    assert found == set(range(len(SHAPES)))
+    assert found == set(range(len(TOKEN_PATTERNS)))
     for key in KEYS:
         assert may_hold_key(f"it is {key}."), key
         assert redact(key.encode()) != key.encode()

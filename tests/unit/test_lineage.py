@@ -4,7 +4,7 @@ import random
 from itertools import combinations
 
 from corral.domain.races.model import Attempt, AttemptState, Round, RoundState
-from corral.web.race_tree import ROUNDS, ROWS, WIDTH, lineage
+from corral.web.race_tree import BOX_WIDTH, MAX_ATTEMPTS, MAX_ROUNDS, build_race_tree
 
 
 def attempt(round: int, number: int) -> Attempt:
@@ -28,7 +28,7 @@ def round_of(number: int, parent: int | None, attempts: int = 3, winner: int = 1
 
 
 def test_nothing_is_nothing() -> None:
-    assert lineage([]).boxes == []
+    assert build_race_tree([]).boxes == []
 
 
 def test_a_round_stands_to_the_right_of_its_parent_and_none_upon_another() -> None:
@@ -36,23 +36,25 @@ def test_a_round_stands_to_the_right_of_its_parent_and_none_upon_another() -> No
     rounds = [round_of(1, None)]
     for number in range(2, 40):
         rounds.append(round_of(number, chance.randrange(1, number), chance.randrange(1, 14)))
-    found = lineage(rounds)
+    found = build_race_tree(rounds)
     boxes = {box.round.id: box for box in found.boxes}
     assert [*boxes] == [each.id for each in rounds]
     for box in found.boxes[1:]:
         assert boxes[box.round.parent_id or ""].x < box.x
         assert found.paths[box.round.id].startswith(
-            f"M{boxes[box.round.parent_id or ''].x + WIDTH}"
+            f"M{boxes[box.round.parent_id or ''].x + BOX_WIDTH}"
         )
     for one, other in combinations(found.boxes, 2):
         above, below = sorted((one, other), key=lambda box: box.y)
         assert one.x != other.x or above.y + above.height < below.y
-    assert all(box.x + WIDTH <= found.width for box in found.boxes)
+    assert all(box.x + BOX_WIDTH <= found.width for box in found.boxes)
     assert all(box.y + box.height <= found.height for box in found.boxes)
 
 
 def test_going_on_is_a_line_and_going_back_is_a_branch() -> None:
-    one, two, back = lineage([round_of(1, None), round_of(2, 1), round_of(3, 1, winner=2)]).boxes
+    one, two, back = build_race_tree(
+        [round_of(1, None), round_of(2, 1), round_of(3, 1, winner=2)]
+    ).boxes
     assert one.y == two.y
     assert two.x == back.x
     assert back.y > two.y + two.height
@@ -60,17 +62,17 @@ def test_going_on_is_a_line_and_going_back_is_a_branch() -> None:
 
 def test_a_path_begins_at_the_attempt_that_had_won() -> None:
     rounds = [round_of(1, None, winner=3), round_of(2, 1, winner=3)]
-    found = lineage(rounds)
+    found = build_race_tree(rounds)
     heights = {each.id: y for each, y in found.boxes[0].rows}
-    assert found.paths["rnd_2"].startswith(f"M{WIDTH} {heights['att_1_3']}C")
+    assert found.paths["rnd_2"].startswith(f"M{BOX_WIDTH} {heights['att_1_3']}C")
 
 
 def test_of_many_the_latest_rounds_are_drawn_and_what_others_go_on_from() -> None:
-    rounds = [round_of(n, n - 1 or None, attempts=40, winner=33) for n in range(1, ROUNDS + 6)]
-    found = lineage(rounds)
-    assert (len(found.boxes), found.left_out) == (ROUNDS, 5)
+    rounds = [round_of(n, n - 1 or None, attempts=40, winner=33) for n in range(1, MAX_ROUNDS + 6)]
+    found = build_race_tree(rounds)
+    assert (len(found.boxes), found.omitted) == (MAX_ROUNDS, 5)
     assert found.boxes[0].round.number == 6
     box = found.boxes[0]
-    assert (len(box.rows), box.left_out) == (ROWS, 30)
+    assert (len(box.rows), box.omitted) == (MAX_ATTEMPTS, 30)
     assert "att_6_33" in [each.id for each, _ in box.rows]
     assert [each.number for each, _ in box.rows] == sorted(each.number for each, _ in box.rows)

@@ -9,9 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.domain.locks.patterns import fold, normalise
+from corral.domain.locks.patterns import fold_case, normalize_path
 from corral.kernel.errors import Invalid
-from corral.kernel.path_patterns import covering, head_of, heads_above, meet, parts_of
+from corral.kernel.path_patterns import (
+    ancestor_heads,
+    literal_head,
+    patterns_overlap,
+    split_pattern,
+    subtree_pattern,
+)
 from tests.support.cases import each_case
 
 
@@ -67,21 +73,21 @@ def root(tmp_path: Path) -> Path:
 def test_a_path_has_one_spelling_or_is_refused(root: Path, given: str, wanted: str | None) -> None:
     if wanted is None:
         with pytest.raises(Invalid):
-            normalise(given, str(root))
+            normalize_path(given, str(root))
         return
-    assert normalise(given, str(root)) == wanted
+    assert normalize_path(given, str(root)) == wanted
     if not given.startswith("/"):
-        assert normalise(f"{root}/{given}", str(root)) == wanted
+        assert normalize_path(f"{root}/{given}", str(root)) == wanted
 
 
 def test_a_file_system_that_ignores_case_has_one_spelling_for_both(root: Path) -> None:
-    assert normalise("Src/A.PY", str(root), folded=True) == "src/a.py"
-    assert fold("STRASSE") == fold("stra\u00dfe")
+    assert normalize_path("Src/A.PY", str(root), folded=True) == "src/a.py"
+    assert fold_case("STRASSE") == fold_case("stra\u00dfe")
 
 
 def test_the_root_of_the_file_system_can_be_a_project() -> None:
-    assert normalise("/etc/hosts", "/") == os.path.realpath("/etc/hosts").lstrip("/")
-    assert normalise("/", "/") == "."
+    assert normalize_path("/etc/hosts", "/") == os.path.realpath("/etc/hosts").lstrip("/")
+    assert normalize_path("/", "/") == "."
 
 
 @each_case(
@@ -129,7 +135,7 @@ def test_the_root_of_the_file_system_can_be_a_project() -> None:
 def test_two_patterns_meet_where_a_path_can_be_covered_by_both(
     one: str, other: str, wanted: bool
 ) -> None:
-    assert meet(one, other) is meet(other, one) is wanted
+    assert patterns_overlap(one, other) is patterns_overlap(other, one) is wanted
 
 
 PARTS = st.text("ab*?", min_size=1, max_size=4)
@@ -150,11 +156,13 @@ def covers(pattern: list[str], name: list[str]) -> bool:
 def test_patterns_that_cover_one_name_meet_and_their_heads_find_each_other(
     one: str, other: str, name: list[str]
 ) -> None:
-    a, b = normalise(one, "/nowhere"), normalise(other, "/nowhere")
-    if covers(parts_of(a), name) and covers(parts_of(b), name):
-        assert meet(a, b)
-    if meet(a, b):
-        assert head_of(a) in heads_above(head_of(b)) or head_of(b) in heads_above(head_of(a))
+    a, b = normalize_path(one, "/nowhere"), normalize_path(other, "/nowhere")
+    if covers(split_pattern(a), name) and covers(split_pattern(b), name):
+        assert patterns_overlap(a, b)
+    if patterns_overlap(a, b):
+        assert literal_head(a) in ancestor_heads(literal_head(b)) or literal_head(
+            b
+        ) in ancestor_heads(literal_head(a))
 
 
 @each_case(
@@ -162,11 +170,11 @@ def test_patterns_that_cover_one_name_meet_and_their_heads_find_each_other(
     ["*" * 100, "*a" * 125, "a*" * 120 + "b", "**/" * 80 + "x", "**/a/" * 49 + "b", "?*" * 125],
 )
 def test_no_pattern_makes_it_take_long(pattern: str) -> None:
-    wild = normalise(pattern, "/nowhere")
+    wild = normalize_path(pattern, "/nowhere")
     began = time.process_time()
-    meet(wild, "a" * 400 + "c")
-    meet(wild, wild[:-1] + "z")
-    meet(wild, "/".join("a" * 200))
+    patterns_overlap(wild, "a" * 400 + "c")
+    patterns_overlap(wild, wild[:-1] + "z")
+    patterns_overlap(wild, "/".join("a" * 200))
     assert time.process_time() - began < 1
 
 
@@ -184,5 +192,5 @@ def test_no_pattern_makes_it_take_long(pattern: str) -> None:
 def test_a_path_covers_itself_and_all_below_it(
     path: str, covers: list[str], spares: list[str]
 ) -> None:
-    assert all(meet(covering(path), each) for each in covers)
-    assert not any(meet(covering(path), each) for each in spares)
+    assert all(patterns_overlap(subtree_pattern(path), each) for each in covers)
+    assert not any(patterns_overlap(subtree_pattern(path), each) for each in spares)

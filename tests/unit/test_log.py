@@ -3,12 +3,12 @@
 import logging
 
 from corral.adapters.redaction import Redaction
-from corral.serve import Clean
+from corral.serve import RedactingFormatter
 from tests.support.keys import KEY
 
 
 def test_a_line_of_the_log_holds_no_secret() -> None:
-    clean = Clean()
+    clean = RedactingFormatter()
     clean.clean = Redaction(lambda: ["hunter2-and-more"]).clean
     try:
         raise ValueError(f"https://ada:{KEY}@example.org says hunter2-and-more")

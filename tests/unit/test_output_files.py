@@ -10,14 +10,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from corral.adapters.output.capped import CappedWriter, punch, read_cut
-from corral.adapters.output.frames import FRAME, Cut, Mark, Marks, cut_line, join_marks
-from corral.adapters.output.lines import LONGEST_LINE
-from corral.adapters.output.plain import Plain
-from corral.adapters.output.read import Output
+from corral.adapters.output.capped_file import CappedWriter, cut_middle, read_cut
+from corral.adapters.output.lines import MAX_LINE_BYTES
+from corral.adapters.output.plain_file import PlainOutput
+from corral.adapters.output.reader import OutputReader
 from corral.adapters.output.redact import Redactor
-from corral.adapters.output.seal import load_index, remove_plain, seal, sealed_file, sealing
-from corral.adapters.output.sealed import open_sealed
+from corral.adapters.output.seal import load_index, remove_plain, seal, seal_lock, sealed_path
+from corral.adapters.output.sealed_file import open_sealed
+from corral.adapters.output.sealed_format import (
+    FRAME_BYTES,
+    Cut,
+    OffsetMap,
+    Replacement,
+    format_cut_notice,
+    merge_replacements,
+)
 from corral.kernel.errors import NotFound, StoreUnavailable
 from tests.support.cases import each_case
 from tests.support.errors import because
@@ -70,10 +77,10 @@ def test_any_page_of_lines_is_the_same_plain_and_sealed(
 ) -> None:
     path = write(folder, data)
     text = redacted(data)
-    plain = Plain(path)
+    plain = PlainOutput(path)
     index = seal(folder)
     assert index.lines == len(split(text))
-    sealed = open_sealed(sealed_file(path))
+    sealed = open_sealed(sealed_path(path))
     assert sealed is not None
     wanted = split(text)[start : start + count]
     assert sealed.lines(start, count) == wanted
@@ -95,9 +102,9 @@ def test_slices_by_offset_of_the_source_put_together_give_the_whole(
     path = write(folder, data)
     text = redacted(data)
     borders = sorted({0, len(data), *(min(cut, len(data)) for cut in cuts)})
-    plain = Plain(path)
+    plain = PlainOutput(path)
     seal(folder)
-    sealed = open_sealed(sealed_file(path))
+    sealed = open_sealed(sealed_path(path))
     assert sealed is not None
     assert sealed.bytes(0, len(data)) == text == plain.bytes(0, len(data))
     for form in (plain, sealed):
@@ -116,7 +123,7 @@ def test_whoever_follows_goes_on_at_the_same_offset_after_sealing(
     write(folder, data)
     with NARROW:
         begun = []
-        follower = Output(folder).follow(over=lambda: True)
+        follower = OutputReader(folder).follow(over=lambda: True)
         for piece in follower:
             begun.append(piece)
             if len(begun) == stop:
@@ -124,7 +131,7 @@ def test_whoever_follows_goes_on_at_the_same_offset_after_sealing(
         at = begun[-1].next if begun else 0
         index = seal(folder)
         remove_plain(folder, index)
-        rest = list(Output(folder).follow(at, over=lambda: True))
+        rest = list(OutputReader(folder).follow(at, over=lambda: True))
         # The same reader, whose file has lost its name, comes to the same end.
         same = list(follower)
     text = redacted(data)
@@ -139,7 +146,7 @@ def test_zstd_itself_reads_a_sealed_file_back(folder: Path, data: bytes) -> None
 
     path = write(folder, data)
     index = seal(folder)
-    packed = sealed_file(path).read_bytes()
+    packed = sealed_path(path).read_bytes()
     with zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as reader:
         assert reader.read() == redacted(data)
     assert index.sealed_bytes == len(packed)
@@ -150,7 +157,7 @@ def test_the_zstd_program_reads_it_too(folder: Path) -> None:
     path = write(folder, b"some text\n" * 50_000)
     seal(folder)
     try:
-        told = subprocess.run(["zstd", "-dc", sealed_file(path)], capture_output=True, check=True)
+        told = subprocess.run(["zstd", "-dc", sealed_path(path)], capture_output=True, check=True)
     except FileNotFoundError:
         pytest.skip("no zstd program here; the package's own reader is tested instead")
     assert told.stdout == path.read_bytes()
@@ -169,7 +176,7 @@ def test_an_empty_output_is_sealed_too(folder: Path) -> None:
     index = seal(folder)
     assert (index.bytes, index.lines, index.head, index.tail, index.utf8) == (0, 0, "", "", True)
     remove_plain(folder, index)
-    output = Output(folder)
+    output = OutputReader(folder)
     assert (output.size, output.lines(0, 5), output.tail(5), output.bytes(0, 5)) == (0, [], [], b"")
     assert follow_all(output) == b""
 
@@ -183,7 +190,7 @@ def test_it_is_told_whether_it_was_utf_8(folder: Path, data: bytes, utf8: bool) 
     index = seal(folder)
     assert index.utf8 is utf8
     remove_plain(folder, index)
-    assert Output(folder).bytes(0, len(data)) == data
+    assert OutputReader(folder).bytes(0, len(data)) == data
 
 
 def test_head_and_tail_are_text_that_any_store_keeps(folder: Path) -> None:
@@ -202,13 +209,13 @@ def test_one_line_of_a_hundred_megabytes_is_sealed_and_shown_in_little_memory(
         for _ in range(100):
             file.write(b"y" * 1_000_000)
         file.write(b"the end")
-    plain = Plain(path)
+    plain = PlainOutput(path)
     (line,) = plain.tail(3)
     assert line.endswith(b"the end")
     assert len(line) < 70_000
     index = seal(folder)
     remove_plain(folder, index)
-    output = Output(folder)
+    output = OutputReader(folder)
     assert index.lines == 1
     (line,) = output.lines(0, 10)
     assert line.startswith(b"yyy")
@@ -223,18 +230,21 @@ def test_one_line_of_a_hundred_megabytes_is_sealed_and_shown_in_little_memory(
 def test_a_cut_keeps_head_and_tail_and_says_what_is_missing(folder: Path) -> None:
     lines = [b"line %06d\n" % n for n in range(100_000)]
     path = write(folder, b"".join(lines))
-    cut = punch(path, 300_000, 200_000)
+    cut = cut_middle(path, 300_000, 200_000)
     assert cut is not None
     index = seal(folder)
     assert (index.bytes, index.cut_bytes) == (1_200_000, cut.length)
     remove_plain(folder, index)
     assert not list(folder.glob("*cut*"))
-    output = Output(folder)
+    output = OutputReader(folder)
     shown = output.bytes(0, 1_200_000)
-    assert shown == b"".join(lines)[: cut.start] + cut_line(cut.length) + b"".join(lines)[cut.end :]
+    assert (
+        shown
+        == b"".join(lines)[: cut.start] + format_cut_notice(cut.length) + b"".join(lines)[cut.end :]
+    )
     assert output.lines(24_999, 3) == [
         lines[24_999][:-1],
-        cut_line(cut.length)[:-1],
+        format_cut_notice(cut.length)[:-1],
         b"line 083334",
     ]
     assert output.tail(1) == [b"line 099999"]
@@ -246,11 +256,11 @@ def test_a_cut_does_not_end_within_a_private_key(folder: Path) -> None:
     data = b"head\n" * 1_000 + key + b"tail\n" * 100
     for tail in range(500, len(key) + 500, 97):
         path = write(folder, data)
-        punch(path, 1_000, tail)
+        cut_middle(path, 1_000, tail)
         seal(folder)
-        assert b"MIIE" not in Output(folder).bytes(0, len(data))
+        assert b"MIIE" not in OutputReader(folder).bytes(0, len(data))
         (folder / "output").unlink()
-        shown = Output(folder).bytes(0, len(data))
+        shown = OutputReader(folder).bytes(0, len(data))
         assert b"MIIE" not in shown
         assert shown.endswith(b"tail\n" * 100)
 
@@ -258,7 +268,7 @@ def test_a_cut_does_not_end_within_a_private_key(folder: Path) -> None:
 def test_a_cut_gives_the_disk_its_room_back(folder: Path) -> None:
     path = write(folder, os.urandom(8_000_000))
     before = path.stat().st_blocks
-    punch(path, 500_000, 500_000)
+    cut_middle(path, 500_000, 500_000)
     if path.stat().st_blocks == before:
         pytest.skip("this file system has no holes; the cut itself is tested elsewhere")
     assert path.stat().st_blocks * 512 < 1_200_000
@@ -284,17 +294,17 @@ def test_every_byte_is_kept_or_counted_as_cut(
         assert writer.bytes - writer.cut_bytes <= cap + max(cap // 8, 65_536)
     writer.close()
     whole = data[:written]
-    growing = Output(folder).bytes(0, written)
+    growing = OutputReader(folder).bytes(0, written)
     index = seal(folder, cap=cap)
     assert index.bytes == written
     kept = index.bytes - index.cut_bytes
     assert kept <= max(cap, min(written, cap)) + 16_384
     remove_plain(folder, index)
-    text = Output(folder).bytes(0, written)
+    text = OutputReader(folder).bytes(0, written)
     if not index.cut_bytes:
         assert text == whole == growing
         return
-    head, _, tail = text.partition(cut_line(index.cut_bytes))
+    head, _, tail = text.partition(format_cut_notice(index.cut_bytes))
     head = head if whole.startswith(head) else head[:-1]  # the end of a line that was torn
     assert whole.startswith(head)
     assert whole.endswith(tail)
@@ -310,7 +320,7 @@ def test_a_writer_goes_on_where_a_dead_one_stopped(folder: Path) -> None:
     assert (second.bytes, second.cut_bytes) == (400_000, cut)
     second.write(b"two\n" * 10)
     second.close()
-    assert Output(folder).tail(1) == [b"two"]
+    assert OutputReader(folder).tail(1) == [b"two"]
     first.close()
 
 
@@ -327,12 +337,12 @@ def test_a_writer_redacts_and_writes_at_its_end_what_it_held_back(folder: Path) 
 
 def test_whoever_follows_a_file_that_is_cut_under_him_is_told(folder: Path) -> None:
     path = write(folder, b"a line of it\n" * 100_000)
-    follower = Output(folder).follow(over=lambda: True)
+    follower = OutputReader(folder).follow(over=lambda: True)
     first = next(follower)
-    cut = punch(path, 100, 1_000)
+    cut = cut_middle(path, 100, 1_000)
     assert cut is not None
     rest = b"".join(piece.text for piece in follower)
-    assert rest == b"\n" + cut_line(cut.end - first.next) + path.read_bytes()[cut.end :]
+    assert rest == b"\n" + format_cut_notice(cut.end - first.next) + path.read_bytes()[cut.end :]
 
 
 # -- what may go wrong --------------------------------------------------------------------------
@@ -341,12 +351,12 @@ def test_whoever_follows_a_file_that_is_cut_under_him_is_told(folder: Path) -> N
 def test_sealing_twice_does_nothing_the_second_time(folder: Path) -> None:
     path = write(folder, b"text\n")
     index = seal(folder)
-    when = sealed_file(path).stat().st_mtime_ns
+    when = sealed_path(path).stat().st_mtime_ns
     assert seal(folder) == index
-    assert sealed_file(path).stat().st_mtime_ns == when
+    assert sealed_path(path).stat().st_mtime_ns == when
     assert remove_plain(folder, index)
     assert remove_plain(folder, index)
-    assert seal(folder) == index == load_index(sealed_file(path))
+    assert seal(folder) == index == load_index(sealed_path(path))
 
 
 def test_a_file_that_grew_after_it_was_sealed_is_not_removed_and_sealed_anew(
@@ -359,15 +369,15 @@ def test_a_file_that_grew_after_it_was_sealed_is_not_removed_and_sealed_anew(
     assert not remove_plain(folder, index)
     index = seal(folder)
     assert remove_plain(folder, index)
-    assert Output(folder).lines(0, 9) == [b"text", b"late"]
+    assert OutputReader(folder).lines(0, 9) == [b"text", b"late"]
 
 
 def test_nothing_to_seal_is_said(folder: Path) -> None:
-    with pytest.raises(NotFound, check=because("no_output")):
+    with pytest.raises(NotFound, match="No output"):
         seal(folder)
-    with pytest.raises(NotFound, check=because("no_output")):
-        Output(folder).lines(0, 1)
-    assert follow_all(Output(folder)) == b""
+    with pytest.raises(NotFound, match="No output"):
+        OutputReader(folder).lines(0, 1)
+    assert follow_all(OutputReader(folder)) == b""
 
 
 @each_case("damage", [b"", b"rubbish", b"x" * 40])
@@ -375,31 +385,31 @@ def test_a_damaged_sealed_file_is_made_anew_while_the_plain_one_is_there(
     folder: Path, damage: bytes
 ) -> None:
     path = write(folder, b"text\n")
-    sealed_file(path).write_bytes(damage)
+    sealed_path(path).write_bytes(damage)
     index = seal(folder)
-    assert load_index(sealed_file(path)) == index
+    assert load_index(sealed_path(path)) == index
     remove_plain(folder, index)
-    sealed_file(path).write_bytes(damage)
+    sealed_path(path).write_bytes(damage)
     with pytest.raises(StoreUnavailable, check=because("corrupt")):
         seal(folder)
     with pytest.raises(StoreUnavailable, check=because("corrupt")):
-        Output(folder).lines(0, 1)
+        OutputReader(folder).lines(0, 1)
 
 
 def test_a_damaged_frame_is_said(folder: Path) -> None:
-    path = write(folder, os.urandom(FRAME * 2))
+    path = write(folder, os.urandom(FRAME_BYTES * 2))
     index = seal(folder)
     remove_plain(folder, index)
-    with sealed_file(path).open("r+b") as file:
-        file.seek(FRAME // 2)
+    with sealed_path(path).open("r+b") as file:
+        file.seek(FRAME_BYTES // 2)
         file.write(b"\0" * 100)
-    with pytest.raises(StoreUnavailable, check=because("corrupt")):
-        Output(folder).bytes(0, 10)
+    with pytest.raises(StoreUnavailable, match="Frame 0"):
+        OutputReader(folder).bytes(0, 10)
 
 
 def test_everything_is_private(folder: Path) -> None:
     write(folder, b"text\n" * 1_000).chmod(0o600)
-    punch(folder / "output", 100, 100)
+    cut_middle(folder / "output", 100, 100)
     seal(folder)
     assert {file.stat().st_mode & 0o777 for file in folder.iterdir()} == {0o600}
     assert read_cut(folder / "output") is not None
@@ -409,10 +419,10 @@ def test_two_who_seal_wait_for_each_other(folder: Path) -> None:
     import threading
 
     done: list[str] = []
-    with sealing(folder):
+    with seal_lock(folder):
 
         def other() -> None:
-            with sealing(folder):
+            with seal_lock(folder):
                 done.append("other")
 
         thread = threading.Thread(target=other)
@@ -434,17 +444,17 @@ def test_the_map_goes_forth_and_back(gaps: list[Any]) -> None:
     for gap, source_length, text_length in gaps:
         at, text = at + gap, text + gap
         starts.append((at, text))
-        marks.append(Mark(at, source_length, text_length))
+        marks.append(Replacement(at, source_length, text_length))
         at, text = at + source_length, text + text_length
-    there = Marks(marks, 5)
+    there = OffsetMap(marks, 5)
     for source, wanted in starts:
-        assert there.text_of(source) == wanted
-        assert there.source_of(wanted) == source
-    assert there.text_of(at) == text
-    assert there.source_of(text) == at
-    joined = join_marks(marks)
+        assert there.to_text(source) == wanted
+        assert there.to_source(wanted) == source
+    assert there.to_text(at) == text
+    assert there.to_source(text) == at
+    joined = merge_replacements(marks)
     assert len(joined) == (len(marks) + 1) // 2
-    assert Marks(joined, 5).text_of(at) == text
+    assert OffsetMap(joined, 5).to_text(at) == text
 
 
 def test_thousands_of_secrets_need_a_bounded_index(folder: Path) -> None:
@@ -453,10 +463,10 @@ def test_thousands_of_secrets_need_a_bounded_index(folder: Path) -> None:
     index = seal(folder)
     assert len(index.marks) <= 4_096 * 24
     remove_plain(folder, index)
-    assert Output(folder).bytes(0, len(data)) == b"a [redacted]\n" * 20_000
-    assert Output(folder).lines(19_999, 5) == [b"a [redacted]"]
+    assert OutputReader(folder).bytes(0, len(data)) == b"a [redacted]\n" * 20_000
+    assert OutputReader(folder).lines(19_999, 5) == [b"a [redacted]"]
 
 
 def test_a_cut_is_known_by_its_range() -> None:
     assert Cut(3, 10).length == 7
-    assert LONGEST_LINE >= 1_024
+    assert MAX_LINE_BYTES >= 1_024

@@ -5,11 +5,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.domain.races.model import Attempt, AttemptState, Check, Tally, Verdict, VerdictState
-from corral.domain.races.ranking import confidence, ranked, survivors
-from corral.domain.races.variations import TEMPLATES, entries, read_agents, read_text, templates
+from corral.domain.races.model import (
+    Attempt,
+    AttemptState,
+    CheckResult,
+    CheckTally,
+    JudgeVerdict,
+    VerdictState,
+)
+from corral.domain.races.ranking import better_half, rank_attempts, wilson_interval
+from corral.domain.races.variations import (
+    TEMPLATES,
+    combine,
+    from_templates,
+    parse_agents,
+    parse_variations,
+)
 from corral.errors import Invalid
-from corral.services.races.judge import understand
+from corral.services.races.judge import parse_verdict
 from tests.support.cases import each_case
 
 
@@ -29,10 +42,10 @@ def attempt(number: int, **more: object) -> Attempt:
     return Attempt(**plain | more)
 
 
-def verdict(*groups: list[str]) -> Verdict:
-    plain: dict[str, object] = dict.fromkeys(Verdict.__struct_fields__)
+def verdict(*groups: list[str]) -> JudgeVerdict:
+    plain: dict[str, object] = dict.fromkeys(JudgeVerdict.__struct_fields__)
     plain |= {"state": VerdictState.GIVEN, "ranking": [*groups], "labels": {}}
-    return Verdict(**plain)
+    return JudgeVerdict(**plain)
 
 
 def order(*attempts: Attempt) -> list[int]:
@@ -52,14 +65,14 @@ def test_a_failing_attempt_never_scores_above_a_passing_one(
             number,
             passed=passed,
             cost_micros=cost,
-            checks=[Check("c", 0 if passed else 1, 1, Tally(10, tests, 10 - tests))],
+            checks=[CheckResult("c", 0 if passed else 1, 1, CheckTally(10, tests, 10 - tests))],
         )
         for number, (passed, tests, cost) in enumerate(made, 1)
     ]
     chance.shuffle(attempts)
     # The judge praises what fails.
     praise = sorted(attempts, key=lambda each: bool(each.passed))
-    told = ranked(attempts, [verdict(*([each.id] for each in praise))])
+    told = rank_attempts(attempts, [verdict(*([each.id] for each in praise))])
     good = [each.score for each in told if each.passed]
     bad = [each.score for each in told if not each.passed]
     assert all(0 <= (score or 0) <= 1 for score in good + bad)
@@ -70,52 +83,52 @@ def test_a_failing_attempt_never_scores_above_a_passing_one(
 
 def test_judges_go_before_figures_and_ties_leave_it_to_these() -> None:
     small, large = attempt(1, insertions=1), attempt(2, insertions=900)
-    assert order(*ranked([small, large], [])) == [1, 2]
-    assert order(*ranked([small, large], [verdict(["att_2"], ["att_1"])])) == [2, 1]
-    assert order(*ranked([small, large], [verdict(["att_2", "att_1"])])) == [1, 2]
+    assert order(*rank_attempts([small, large], [])) == [1, 2]
+    assert order(*rank_attempts([small, large], [verdict(["att_2"], ["att_1"])])) == [2, 1]
+    assert order(*rank_attempts([small, large], [verdict(["att_2", "att_1"])])) == [1, 2]
     split = [verdict(["att_2"], ["att_1"]), verdict(["att_1"], ["att_2"])]
-    assert order(*ranked([small, large], split)) == [1, 2], "swapped, they say nothing"
+    assert order(*rank_attempts([small, large], split)) == [1, 2], "swapped, they say nothing"
 
 
 def test_what_is_not_known_counts_neither_for_nor_against() -> None:
     known, unknown = attempt(1, cost_micros=0), attempt(2)
-    scores = [each.score for each in ranked([known, unknown], [])]
+    scores = [each.score for each in rank_attempts([known, unknown], [])]
     assert scores[0] == scores[1]
 
 
 def test_what_did_not_complete_has_no_score() -> None:
-    (failed,) = ranked([attempt(1, state=AttemptState.FAILED)], [])
+    (failed,) = rank_attempts([attempt(1, state=AttemptState.FAILED)], [])
     assert (failed.score, failed.rank) == (None, None)
 
 
 def test_the_better_half_goes_on_rounded_up() -> None:
-    five = ranked([attempt(number, insertions=number) for number in range(1, 6)], [])
-    assert [each.number for each in survivors(five)] == [1, 2, 3]
-    assert [each.number for each in survivors(five[:1])] == [1]
+    five = rank_attempts([attempt(number, insertions=number) for number in range(1, 6)], [])
+    assert [each.number for each in better_half(five)] == [1, 2, 3]
+    assert [each.number for each in better_half(five[:1])] == [1]
 
 
 def test_bounds_hold_what_they_should() -> None:
-    assert confidence(0, 0) == (0.0, 1.0)
-    low, high = confidence(5, 10)
+    assert wilson_interval(0, 0) == (0.0, 1.0)
+    low, high = wilson_interval(5, 10)
     assert (round(low, 3), round(high, 3)) == (0.237, 0.763)
-    assert confidence(10, 10)[1] > 0.999
+    assert wilson_interval(10, 10)[1] > 0.999
 
 
 def test_agents_and_variations_are_paired_and_the_shorter_list_goes_round() -> None:
-    assert read_agents("claude:2, codex") == ["claude", "claude", "codex"]
-    assert read_text("one\n\ntwo\n") == ["one", "two"]
-    assert read_text("one\nstill one\n---\ntwo") == ["one\nstill one", "two"]
-    made = entries(["a", "b"], ["bold", "my own"])
+    assert parse_agents("claude:2, codex") == ["claude", "claude", "codex"]
+    assert parse_variations("one\n\ntwo\n") == ["one", "two"]
+    assert parse_variations("one\nstill one\n---\ntwo") == ["one\nstill one", "two"]
+    made = combine(["a", "b"], ["bold", "my own"])
     assert [(each.agent, each.variation) for each in made] == [
         ("a", TEMPLATES["bold"]),
         ("b", "my own"),
     ]
-    assert len(entries(["a"], ["x", "y", "z"])) == 3
-    assert [each.variation for each in entries(["a", "b"], [])] == [None, None]
-    assert len({*templates(4)}) == 4
+    assert len(combine(["a"], ["x", "y", "z"])) == 3
+    assert [each.variation for each in combine(["a", "b"], [])] == [None, None]
+    assert len({*from_templates(4)}) == 4
     for wrong in ("", "a:", "a:0", "a:b", "a:99999"):
         with pytest.raises(Invalid):
-            read_agents(wrong)
+            parse_agents(wrong)
 
 
 LABELS = {"A": "att_1", "B": "att_2"}
@@ -141,7 +154,7 @@ LABELS = {"A": "att_1", "B": "att_2"}
 def test_only_a_ranking_of_exactly_those_that_were_shown_counts(
     said: str, ranking: list[list[str]] | None
 ) -> None:
-    found, reason = understand(said, LABELS)
+    found, reason = parse_verdict(said, LABELS)
     assert found == ranking
     assert reason or said.startswith("{") or ranking
     assert msgspec.json.encode(reason)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from corral.domain.schedules.model import Kind
-from corral.domain.schedules.recurrence import Rule, check_cron, check_every, zone
+from corral.domain.schedules.model import ScheduleKind
+from corral.domain.schedules.recurrence import RecurrenceRule, check_cron, check_every, load_zone
 from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, YEAR
 from corral.kernel.errors import Invalid
 from tests.support.cases import each_case
@@ -31,11 +31,11 @@ def wall(moment: int | None, zone_name: str) -> str:
     return there.isoformat(timespec="minutes")
 
 
-def cron(text: str, zone_name: str = "UTC") -> Rule:
-    return Rule(Kind.CRON, text, zone_name, 0)
+def cron(text: str, zone_name: str = "UTC") -> RecurrenceRule:
+    return RecurrenceRule(ScheduleKind.CRON, text, zone_name, 0)
 
 
-def firings(rule: Rule, start: int, end: int, zone_name: str) -> list[str]:
+def firings(rule: RecurrenceRule, start: int, end: int, zone_name: str) -> list[str]:
     """Every moment after `start` and up to `end`, on the wall clock of the zone."""
     found: list[str] = []
     moment = rule.next(start)
@@ -45,7 +45,7 @@ def firings(rule: Rule, start: int, end: int, zone_name: str) -> list[str]:
     return found
 
 
-def firings_backwards(rule: Rule, start: int, end: int, zone_name: str) -> list[str]:
+def firings_backwards(rule: RecurrenceRule, start: int, end: int, zone_name: str) -> list[str]:
     found: list[str] = []
     moment = rule.latest(end)
     while moment is not None and moment > start:
@@ -58,13 +58,13 @@ def firings_backwards(rule: Rule, start: int, end: int, zone_name: str) -> list[
 
 
 def test_once_has_one_moment() -> None:
-    rule = Rule(Kind.ONCE, "", "UTC", 100)
+    rule = RecurrenceRule(ScheduleKind.ONCE, "", "UTC", 100)
     assert [rule.next(after) for after in (0, 99, 100, 101)] == [100, 100, None, None]
     assert [rule.latest(when) for when in (0, 99, 100, 101)] == [None, None, 100, 100]
 
 
 def test_every_counts_from_its_anchor_and_never_from_who_looked() -> None:
-    rule = Rule(Kind.EVERY, "10", "UTC", 100)
+    rule = RecurrenceRule(ScheduleKind.EVERY, "10", "UTC", 100)
     assert [rule.next(after) for after in (0, 99, 100, 101, 109, 110)] == [
         100,
         100,
@@ -80,7 +80,7 @@ def test_every_counts_from_its_anchor_and_never_from_who_looked() -> None:
 def test_every_moment_is_a_whole_number_of_steps_from_the_anchor(
     step: int, anchor: int, after: int
 ) -> None:
-    moment = Rule(Kind.EVERY, str(step), "UTC", anchor).next(after)
+    moment = RecurrenceRule(ScheduleKind.EVERY, str(step), "UTC", anchor).next(after)
     assert moment is not None
     assert moment > after
     assert (moment - anchor) % step == 0
@@ -131,7 +131,7 @@ def night(zone_name: str, day: str) -> tuple[int, int]:
     return at(f"{day}T00:00:00", zone_name), at(f"{day}T12:00:00", zone_name)
 
 
-def both_ways(rule: Rule, span: tuple[int, int], zone_name: str) -> list[str]:
+def both_ways(rule: RecurrenceRule, span: tuple[int, int], zone_name: str) -> list[str]:
     found = firings(rule, *span, zone_name)
     assert firings_backwards(rule, *span, zone_name) == found
     return found
@@ -282,7 +282,7 @@ def test_latest_is_the_mirror_of_next(text: str, zone_name: str, moment: int) ->
 @settings(deadline=None, max_examples=60)
 @given(st.integers(5_000, YEAR), st.integers(0, 2**44), st.integers(0, 2**44))
 def test_latest_is_the_mirror_of_next_for_steps_too(step: int, anchor: int, moment: int) -> None:
-    rule = Rule(Kind.EVERY, str(step), "UTC", anchor)
+    rule = RecurrenceRule(ScheduleKind.EVERY, str(step), "UTC", anchor)
     following, before = rule.next(moment), rule.latest(moment)
     assert following is not None
     assert rule.latest(following) == following
@@ -351,7 +351,7 @@ def test_a_step_out_of_bounds_is_refused(ms: int) -> None:
 
 @each_case("name", ["UTC", BERLIN, "America/Argentina/Buenos_Aires", "Etc/GMT+5"])
 def test_a_time_zone_is_found_by_its_name(name: str) -> None:
-    assert zone(name).key == name
+    assert load_zone(name).key == name
 
 
 @each_case(
@@ -360,7 +360,7 @@ def test_a_time_zone_is_found_by_its_name(name: str) -> None:
 )
 def test_what_is_no_time_zone_is_refused_and_shown_how_one_looks(name: str) -> None:
     with pytest.raises(Invalid) as caught:
-        zone(name)
+        load_zone(name)
     assert "Europe/Berlin" in caught.value.message
 
 

@@ -8,10 +8,10 @@ import urllib.parse
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from corral.adapters.output.escapes import UNSEEN
-from corral.adapters.output.redact import REDACTED, WIDEST_LETTER, Redactor, forms_of
+from corral.adapters.output.escapes import INVISIBLE
+from corral.adapters.output.redact import MAX_BYTES_PER_LETTER, REDACTED, Redactor, secret_forms
 from corral.adapters.output.render import render
-from corral.adapters.output.shapes import CONTEXT, SHAPES
+from corral.adapters.output.secret_patterns import LOOKBEHIND, TOKEN_PATTERNS
 from tests.support.cases import each_case
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
@@ -56,15 +56,15 @@ PLAIN = [
 
 def slow(data: bytes, values: list[bytes]) -> bytes:
     """Every place, every value and shape, over the whole text."""
-    forms = sorted({f for value in values for f in forms_of(value)}, key=lambda f: (-len(f), f))
-    headers = {match.end() for match in SHAPES[-1].prefix.finditer(data)}
+    forms = sorted({f for value in values for f in secret_forms(value)}, key=lambda f: (-len(f), f))
+    headers = {match.end() for match in TOKEN_PATTERNS[-1].prefix.finditer(data)}
     out, at = [], 0
     while at < len(data):
         end = next((at + len(form) for form in forms if data.startswith(form, at)), None)
         ends = (spread_end(data, at, form) for form in forms if end is None)
         end = next((found for found in ends if found is not None), end)
-        for shape in SHAPES:
-            if end is None and (shape is not SHAPES[-1] or at in headers):
+        for shape in TOKEN_PATTERNS:
+            if end is None and (shape is not TOKEN_PATTERNS[-1] or at in headers):
                 match = shape.pattern.match(data, at)
                 end = match.end() if match else None
         out.append(REDACTED if end is not None else data[at : at + 1])
@@ -76,12 +76,12 @@ def spread_end(data: bytes, at: int, form: bytes) -> int | None:
     """Where a value ends that has escapes between its letters."""
     start = at
     for nth, letter in enumerate(form):
-        while nth and at < len(data) and data[at] != letter and (gap := UNSEEN.match(data, at)):
+        while nth and at < len(data) and data[at] != letter and (gap := INVISIBLE.match(data, at)):
             at = gap.end()
         if at >= len(data) or data[at] != letter:
             return None
         at += 1
-    return at if at - start <= len(form) * WIDEST_LETTER else None
+    return at if at - start <= len(form) * MAX_BYTES_PER_LETTER else None
 
 
 def in_pieces(data: bytes, borders: list[int], values: list[bytes]) -> bytes:
@@ -89,10 +89,10 @@ def in_pieces(data: bytes, borders: list[int], values: list[bytes]) -> bytes:
     for border in [*sorted(min(b, len(data)) for b in borders), len(data)]:
         out += redactor.feed(data[at:border])
         at = border
-        assert len(data[:at]) - redactor.held >= 0
+        assert len(data[:at]) - redactor.held_bytes >= 0
     out += redactor.finish()
     source = data
-    for mark in reversed(redactor.marks):  # the marks say what was replaced, and by how much
+    for mark in reversed(redactor.replacements):  # the marks say what was replaced, and by how much
         source = source[: mark.source_at] + REDACTED + source[mark.source_at + mark.source_length :]
     assert source == out
     return out
@@ -226,7 +226,7 @@ def test_what_never_becomes_a_value_is_let_go_of() -> None:
     out = redactor.feed(b"hunt")
     for _ in range(100):
         out += redactor.feed(b"\x1b[31m" * 100)
-        assert redactor.held <= 7 * WIDEST_LETTER
+        assert redactor.held_bytes <= 7 * MAX_BYTES_PER_LETTER
     assert out.startswith(b"hunt\x1b[31m")
 
 
@@ -259,7 +259,7 @@ def test_little_is_held_back() -> None:
     assert redactor.feed(b"$ ls\n") == b"$ ls\n"
     assert redactor.feed(b"well, h") == b"well, "
     assert redactor.feed(b"i") == b"hi"
-    assert redactor.settled
+    assert redactor.is_settled
 
 
 def test_an_endless_token_needs_no_memory() -> None:
@@ -267,9 +267,9 @@ def test_an_endless_token_needs_no_memory() -> None:
     out = redactor.feed(b"sk-ant-" + LONG)
     for _ in range(100):
         out += redactor.feed(b"x" * 65_536)
-        assert redactor.held == 0
+        assert redactor.held_bytes == 0
     assert out + redactor.feed(b" end") == b"[redacted] end"
-    assert redactor.marks[0].source_length == 7 + len(LONG) + 100 * 65_536
+    assert redactor.replacements[0].source_length == 7 + len(LONG) + 100 * 65_536
 
 
 VALUES = [b"hunter2", b"aaaa", b"aab-", b"sk-and", b"://x:y@z"]
@@ -314,8 +314,8 @@ def test_redacting_again_changes_nothing_between_words(data: bytes) -> None:
 
 def test_no_pattern_looks_further_back_than_the_context() -> None:
     longest = b'uthorization\\" \t \t: \t \t\\"Bearer \t \t'
-    assert SHAPES[-1].prefix.fullmatch(longest)
-    assert len(longest) < CONTEXT
+    assert TOKEN_PATTERNS[-1].prefix.fullmatch(longest)
+    assert len(longest) < LOOKBEHIND
 
 
 @each_case(

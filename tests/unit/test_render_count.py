@@ -1,6 +1,6 @@
 """Numbers of things in sentences."""
 
-from corral.cli.render import count
+from corral.cli.render import format_count
 from tests.support.cases import each_case
 
 
@@ -18,4 +18,4 @@ from tests.support.cases import each_case
     ],
 )
 def test_one_thing_is_named_in_the_singular(number: int, things: str, text: str) -> None:
-    assert count(number, things) == text
+    assert format_count(number, things) == text

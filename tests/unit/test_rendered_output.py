@@ -7,7 +7,7 @@ import time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.adapters.output.render import Terminal, render, text_of
+from corral.adapters.output.render import TerminalEmulator, render, render_pipe
 from tests.support.cases import each_case
 
 HARMFUL = re.compile(
@@ -48,7 +48,7 @@ def played(data: bytes, *, columns: int = 80, rows: int = 24) -> str:
     ],
 )
 def test_what_was_written_to_a_pipe(data: bytes, text: str) -> None:
-    assert text_of(data) == text
+    assert render_pipe(data) == text
 
 
 @each_case(
@@ -72,7 +72,7 @@ def test_what_was_written_to_a_pipe(data: bytes, text: str) -> None:
 )
 def test_what_was_written_to_a_terminal(data: bytes, text: str) -> None:
     assert played(data) == text
-    terminal = Terminal()  # a byte at a time comes to the same
+    terminal = TerminalEmulator()  # a byte at a time comes to the same
     for byte in data:
         terminal.feed(bytes([byte]))
     assert terminal.text() == text
@@ -81,7 +81,7 @@ def test_what_was_written_to_a_terminal(data: bytes, text: str) -> None:
 def test_lines_that_left_the_screen_are_remembered_up_to_a_bound() -> None:
     data = b"".join(b"line %d\r\n" % n for n in range(1_000))
     assert played(data) == data.replace(b"\r", b"").decode()
-    terminal = Terminal(history=100)
+    terminal = TerminalEmulator(history=100)
     terminal.feed(data)
     lines = terminal.text().splitlines()
     assert len(lines) == 123
@@ -100,7 +100,7 @@ def test_a_full_screen_program_leaves_what_was_there_before() -> None:
 
 
 def test_a_terminal_that_changes_its_size_goes_on() -> None:
-    terminal = Terminal(10, 3)
+    terminal = TerminalEmulator(10, 3)
     terminal.feed(b"0123456789abc\r\n")
     terminal.resize(40, 5)
     terminal.feed(b"x" * 30)
@@ -108,11 +108,11 @@ def test_a_terminal_that_changes_its_size_goes_on() -> None:
 
 
 def test_a_string_without_an_end_takes_no_memory_and_little_time() -> None:
-    terminal = Terminal()
+    terminal = TerminalEmulator()
     terminal.feed(b"seen \x1b]0;")
     for _ in range(50):
         terminal.feed(b"x" * 100_000)
-        assert len(terminal._rest) <= 64 * 1024
+        assert len(terminal._incomplete) <= 64 * 1024
     terminal.feed(b"\x07 and seen")
     assert terminal.text() == "seen  and seen\n"
 
@@ -143,12 +143,12 @@ def test_what_the_emulator_stumbles_over_is_left_out() -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.one_of(escapes, st.binary(max_size=6)), max_size=60).map(b"".join))
 def test_nothing_harmful_passes_whatever_is_written(data: bytes) -> None:
-    for text in (text_of(data), played(data), "\n".join(_screen(data))):
+    for text in (render_pipe(data), played(data), "\n".join(_screen(data))):
         assert not HARMFUL.search(text)
 
 
 def _screen(data: bytes) -> list[str]:
-    terminal = Terminal(12, 5, history=7)
+    terminal = TerminalEmulator(12, 5, history=7)
     for at in range(0, len(data), 3):
         terminal.feed(data[at : at + 3])
     return terminal.screen()
@@ -190,6 +190,6 @@ def test_real_programs_on_a_real_terminal_read_well() -> None:
 )
 def test_what_is_made_to_take_long_does_not(data: str) -> None:
     busy = time.process_time()
-    text_of(data.encode())
+    render_pipe(data.encode())
     played(data.encode())
     assert time.process_time() - busy < 3

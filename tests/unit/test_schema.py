@@ -3,7 +3,7 @@
 import re
 
 from corral.api import Corral
-from corral.db.migrate import FOLDER, migrations, newest, split_statements
+from corral.db.migrations import FOLDER, latest_version, load_migrations, split_statements
 from corral.db.schema import TableDoc, tables
 from tests.support.cases import each_case
 from tests.support.store import rows
@@ -13,12 +13,14 @@ EACH_TABLE = each_case("table", TABLES.values(), ids=TABLES)
 
 
 def test_migrations_are_numbered_without_a_gap() -> None:
-    assert [migration.number for migration in migrations()] == list(range(1, newest() + 1))
-    assert len(list(FOLDER.glob("*.sql"))) == newest()
+    assert [migration.number for migration in load_migrations()] == list(
+        range(1, latest_version() + 1)
+    )
+    assert len(list(FOLDER.glob("*.sql"))) == latest_version()
 
 
 def test_a_migration_is_known_by_the_checksum_of_its_text() -> None:
-    first = migrations()[0]
+    first = load_migrations()[0]
     assert re.fullmatch("[0-9a-f]{64}", first.checksum)
     assert first._replace(text=first.text + " ").checksum != first.checksum
     assert (first.number, first.name) == (1, "core")
@@ -29,7 +31,7 @@ def test_statements_are_split_at_the_semicolon_that_ends_a_line() -> None:
 
 
 def test_every_table_of_the_migrations_is_found() -> None:
-    text = "".join(migration.text for migration in migrations())
+    text = "".join(migration.text for migration in load_migrations())
     assert list(TABLES) == re.findall(r"CREATE TABLE (\w+)", text)
 
 

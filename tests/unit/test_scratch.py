@@ -11,8 +11,8 @@ import pytest
 
 from corral import scratch_folders
 from corral.api import Corral
-from corral.db import copy
-from corral.importers.source.database import opened
+from corral.db import backup as db_backup
+from corral.importers.source.database import open_source
 from tests.support import foreign
 
 KILLED = """
@@ -47,7 +47,7 @@ def test_what_a_killed_import_left_goes_with_the_next_one(temporary: Path, sourc
     killed("importers.source.database", "opened", source)
     (left,) = temporary.iterdir()
     assert [file.name for file in left.iterdir()] == ["copy.db"]
-    with opened(source):
+    with open_source(source):
         assert not left.exists()
         (own,) = temporary.iterdir()
         assert stat.S_IMODE(own.stat().st_mode) == 0o700
@@ -58,13 +58,13 @@ def test_what_a_killed_restore_left_goes_with_what_is_old(
     store: Corral, temporary: Path, tmp_path: Path
 ) -> None:
     backup = store.db.backup(tmp_path / "b.db")
-    killed("db.copy", "current_copy", backup)
+    killed("db.backup", "current_copy", backup)
     assert len(os.listdir(temporary)) == 1
     store.db.prune(dry_run=True)
     assert len(os.listdir(temporary)) == 1
     store.db.prune()
     assert os.listdir(temporary) == []
-    with copy.current_copy(backup) as current:
+    with db_backup.current_copy(backup) as current:
         store.db.prune()
         assert current.exists(), "it is in use"
 
@@ -78,7 +78,7 @@ def test_nothing_is_swept_up_that_is_in_use_or_anothers(temporary: Path, tmp_pat
     (temporary / "corral-scratch-import-12345678").touch()
     before = sorted(os.listdir(temporary))
     with scratch_folders.scratch_folder("check") as own:
-        scratch_folders.sweep()
+        scratch_folders.remove_stale_folders()
         assert own.is_dir()
     assert sorted(os.listdir(temporary)) == before
     assert (precious / "file").exists()
@@ -93,7 +93,7 @@ def test_a_folder_that_is_swept_up_before_it_is_locked_is_made_anew(
     def made_and_swept(prefix: str) -> str:
         made.append(make(prefix=prefix))
         if len(made) == 1:
-            scratch_folders.sweep()
+            scratch_folders.remove_stale_folders()
         return made[-1]
 
     monkeypatch.setattr(tempfile, "mkdtemp", made_and_swept)

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 import pytest
 
-from corral.kernel.states import Move, Moves, move
+from corral.kernel.states import Transition, TransitionTable, transition
 from tests.support.cases import each_case
 
 
@@ -14,22 +14,22 @@ class Light(StrEnum):
     BROKEN = "broken"
 
 
-LIGHTS = Moves(
+LIGHTS = TransitionTable(
     "light",
     Light,
-    begin="install",
+    create_verb="install",
     initial=Light.RED,
     verbs={
-        "go": move(Light.RED, to=Light.GREEN),
-        "stop": move(Light.GREEN, to=Light.RED),
-        "blink": move(Light.RED, Light.GREEN, to=Light.GREEN),
-        "smash": move(Light.RED, Light.GREEN, to=Light.BROKEN),
+        "go": transition(Light.RED, to=Light.GREEN),
+        "stop": transition(Light.GREEN, to=Light.RED),
+        "blink": transition(Light.RED, Light.GREEN, to=Light.GREEN),
+        "smash": transition(Light.RED, Light.GREEN, to=Light.BROKEN),
     },
 )
 
 
 def test_a_move_knows_its_sources_and_where_it_leads() -> None:
-    assert LIGHTS["blink"] == Move((Light.RED, Light.GREEN), Light.GREEN)
+    assert LIGHTS["blink"] == Transition((Light.RED, Light.GREEN), Light.GREEN)
 
 
 def test_an_unknown_verb_is_a_mistake_of_the_program() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.kernel.errors import Invalid
-from corral.kernel.text import MAX_BODY, MAX_TEXT, abridged, clean_text, encode_json, encode_text
+from corral.kernel.text import MAX_BODY, MAX_TEXT, check_text, encode_json, encode_text, shorten
 from tests.support.cases import each_case
 
 STORABLE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=50)
@@ -29,12 +29,12 @@ JSON = st.recursive(
     ],
 )
 def test_what_is_too_long_is_cut_between_words_and_says_so(text: str, short: str) -> None:
-    assert abridged(text, 16) == short
+    assert shorten(text, 16) == short
 
 
 @given(STORABLE.filter(bool))
 def test_storable_text_is_given_back_as_it_is(text: str) -> None:
-    assert clean_text(text, "It") == text
+    assert check_text(text, "It") == text
 
 
 @each_case(
@@ -51,25 +51,25 @@ def test_storable_text_is_given_back_as_it_is(text: str) -> None:
 )
 def test_text_that_no_engine_keeps_is_refused_with_its_name(text: str, reason: str) -> None:
     with pytest.raises(Invalid) as caught:
-        clean_text(text, "The prompt")
+        check_text(text, "The prompt")
     assert caught.value.details == {"field": "The prompt", "reason": reason}
 
 
 def test_a_whole_pair_of_surrogates_is_a_character_and_kept() -> None:
-    assert clean_text("🐎", "It") == "🐎"
+    assert check_text("🐎", "It") == "🐎"
 
 
 def test_the_bound_is_in_bytes_and_not_in_characters() -> None:
-    assert clean_text("é" * 5, "It", most=10)
+    assert check_text("é" * 5, "It", max_bytes=10)
     with pytest.raises(Invalid) as caught:
-        clean_text("é" * 6, "It", most=10)
+        check_text("é" * 6, "It", max_bytes=10)
     assert (caught.value.details["size"], caught.value.details["limit"]) == (12, 10)
 
 
 def test_text_of_ten_megabytes_is_refused_and_says_what_to_do() -> None:
-    assert clean_text("x" * MAX_TEXT, "It")
+    assert check_text("x" * MAX_TEXT, "It")
     with pytest.raises(Invalid) as caught:
-        clean_text("x" * 10_000_000, "It")
+        check_text("x" * 10_000_000, "It")
     assert caught.value.details["reason"] == "too_long"
     assert caught.value.details["size"] == 10_000_000
 
@@ -149,6 +149,6 @@ def test_json_is_bounded_in_bytes() -> None:
 
 
 def test_a_bound_of_its_own_is_obeyed() -> None:
-    assert encode_json("12345678", "It", most=10) == '"12345678"'
+    assert encode_json("12345678", "It", max_bytes=10) == '"12345678"'
     with pytest.raises(Invalid):
-        encode_json("123456789", "It", most=10)
+        encode_json("123456789", "It", max_bytes=10)

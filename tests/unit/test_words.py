@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.domain.search.words import (
+from corral.domain.search.text import (
     MAX_PASSAGE,
-    SNIPPET,
-    folded_of,
-    pieces_of,
-    query_of,
-    snippet_of,
-    text_in,
+    SNIPPET_LENGTH,
+    build_query,
+    extract_text,
+    fold_words,
+    make_snippet,
+    split_text,
 )
 from corral.kernel.errors import Invalid
 from tests.support.cases import each_case
@@ -29,42 +29,42 @@ from tests.support.cases import each_case
     ],
 )
 def test_every_word_stands_in_quotes(text: str, query: str) -> None:
-    assert query_of(text) == query
+    assert build_query(text) == query
 
 
 @each_case("text", ["", " ", "!!!", '""', "_", "- *", "\0", "a" * 2_000])
 def test_what_holds_no_word_is_refused(text: str) -> None:
     with pytest.raises(Invalid):
-        query_of(text)
+        build_query(text)
 
 
 def test_words_beyond_ascii_are_given_to_the_engines_and_others_are_not() -> None:
-    assert folded_of("plain _text_") is None
-    assert folded_of("“Ärger” — E\u0301COLE_x") == "ärger école x"
+    assert fold_words("plain _text_") is None
+    assert fold_words("“Ärger” — E\u0301COLE_x") == "ärger école x"
 
 
 @given(st.text(alphabet=" \nabc", max_size=3 * MAX_PASSAGE))
 def test_pieces_are_the_text_and_none_is_too_long(text: str) -> None:
-    pieces = pieces_of(text)
+    pieces = split_text(text)
     assert "".join(pieces) == text
     assert all(len(piece) <= MAX_PASSAGE for piece in pieces)
 
 
 def test_a_long_text_is_cut_between_words() -> None:
     text = "word " * MAX_PASSAGE
-    assert all(piece.strip().split(" ")[0] == "word" for piece in pieces_of(text)[:-1])
+    assert all(piece.strip().split(" ")[0] == "word" for piece in split_text(text)[:-1])
 
 
 def test_a_snippet_shows_the_word_that_was_looked_for() -> None:
     text = "x " * 500 + "the Needle lies here " + "y " * 500
-    shown = snippet_of(text, query_of("needle"))
+    shown = make_snippet(text, build_query("needle"))
     assert "Needle lies here" in shown
     assert shown.startswith("…")
     assert shown.endswith("…")
-    assert len(shown) <= SNIPPET + 2
-    assert snippet_of("short\ntext", query_of("text")) == "short text"
+    assert len(shown) <= SNIPPET_LENGTH + 2
+    assert make_snippet("short\ntext", build_query("text")) == "short text"
 
 
 def test_the_texts_in_json_are_found_also_when_it_was_cut_off() -> None:
-    assert text_in('{"a": ["b\\nc", 1, null]}') == "a b\nc 1 None"
-    assert text_in('{"a": ["b\\nc') == '{"a": ["b c'
+    assert extract_text('{"a": ["b\\nc", 1, null]}') == "a b\nc 1 None"
+    assert extract_text('{"a": ["b\\nc') == '{"a": ["b c'

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from corral import config
-from corral.domain.chat.model import files_of
+from corral.domain.chat.model import list_files
 from tests.support.lived_in import HOSTILE
 from tests.support.store import contents
 from tests.web.test_gateway_pages import Desk, desk
@@ -34,7 +34,7 @@ def test_a_file_that_is_sent_in_a_talk_is_kept_private_and_comes_back_as_it_was(
     for _ in range(2):  # sent twice from one state of the page
         desk.act("chat/say", {"file": ("../../<b>plan</b>.pdf", data)}, **page)
     (said,) = desk.store.messages.list(place=talk).items
-    (file,) = files_of(said)
+    (file,) = list_files(said)
     kept = Path(file["path"])
     assert kept.is_relative_to(config.home() / "channels")
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
@@ -54,7 +54,7 @@ def test_a_file_that_is_sent_in_a_talk_is_kept_private_and_comes_back_as_it_was(
 def test_files_alone_are_said_and_nothing_at_all_is_not(desk: Desk) -> None:
     talk = desk.begin()
     desk.act("chat/say", {"file": ("a.txt", b"x")}, id=talk, text=" ", after="")
-    desk.refused("chat/say", "is empty", {"file": ("", b"")}, id=talk, text=" ", after="")
+    desk.refused("chat/say", "is required", {"file": ("", b"")}, id=talk, text=" ", after="")
     (said,) = desk.store.messages.list(place=talk).items
     assert (said.state, said.text) == ("heard", "")
 
@@ -63,10 +63,10 @@ def test_a_file_that_is_too_large_is_said_not_to_be_taken(desk: Desk) -> None:
     talk = desk.begin()
     desk.store.settings.set("gateway.max_file_bytes", 10)
     desk.act("chat/say", {"file": ("big", b"x" * 11)}, id=talk, text="see", after="")
-    assert "10 bytes" in desk.shown(f"/chat/{talk}")
+    assert "not stored: it has more than 10 bytes" in desk.shown(f"/chat/{talk}")
     (said,) = desk.store.messages.list(place=talk).items
     answer = desk.client.get(f"/gateway/messages/{said.id}/files/1")
-    assert answer.status_code == 404
+    assert (answer.status_code, "was not stored" in answer.text) == (404, True)
     large = {"file": ("huge", b"x" * (11 << 20))}
     assert desk.post("chat/say", large, id=talk, text="see", after="").status_code == 413
 
@@ -83,7 +83,7 @@ def test_nothing_but_what_was_kept_is_ever_given_out(desk: Desk, tmp_path: Path)
     talk = desk.begin()
     desk.act("chat/say", {"file": ("a.txt", b"mine")}, id=talk, text="", after="")
     (said,) = desk.store.messages.list(place=talk).items
-    kept = Path(files_of(said)[0]["path"])
+    kept = Path(list_files(said)[0]["path"])
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_text("four")
     for broken in (lambda: os.symlink(elsewhere, kept), lambda: kept.write_text("more bytes")):
@@ -94,7 +94,7 @@ def test_nothing_but_what_was_kept_is_ever_given_out(desk: Desk, tmp_path: Path)
         assert "four" not in answer.text
     kept.unlink()
     answer = desk.client.get(f"/gateway/messages/{said.id}/files/1")
-    assert answer.status_code == 404
+    assert (answer.status_code, "not on this machine" in answer.text) == (404, True)
 
 
 def test_who_may_only_look_sends_no_file(desk: Desk) -> None:
@@ -147,12 +147,12 @@ def test_a_secret_given_in_its_form_goes_to_the_store_of_secrets_and_nowhere_els
         for each in store.mail.list(mailbox=talk_.mailbox).items
         if isinstance(each.body, dict) and each.body.get("kind") == "request"
     ]
-    assert "mail-token" in letter["text"]
+    assert letter["text"] == "The secret mail-token is available to new runs."
     pages = [desk.text(path) for path in (f"/chat/{talk}", "/inbox", "/events", "/settings")]
     for where in (told.text, str(contents(store)), caplog.text, *pages):
         assert SECRET not in where
     assert f'id="secret-{question}"' not in pages[0]
-    desk.refused("secrets/give", "not asked for any more", question=question, value="other")
+    desk.refused("secrets/give", "no longer open", question=question, value="other")
     assert store.secrets.resolve("mail-token") == SECRET
 
 
@@ -162,8 +162,8 @@ def test_a_form_for_a_secret_gives_what_was_asked_for_alone(desk: Desk) -> None:
     plain = store.questions.ask("Which?", options=["a"], asker="agent:ada")
     forged = store.questions.ask("Give!", asker="agent:ada", key=f"request:{question}:secret")
     for other in (plain.id, forged.id):
-        desk.refused("secrets/give", "asks for no secret", question=other, value=SECRET)
-    desk.refused("secrets/give", "is empty", question=question, value="  ")
+        desk.refused("secrets/give", "does not request a secret", question=other, value=SECRET)
+    desk.refused("secrets/give", "is required", question=question, value="  ")
     desk.refused("secrets/give", "qst_zzz", question="qst_zzz", value=SECRET)
     assert store.secrets.list().items == []
     with desk.served.client(reading(desk)) as reader:
@@ -185,8 +185,8 @@ def test_whoever_decides_in_the_inbox_sees_the_whole_effect(desk: Desk) -> None:
     store.questions.answer(str(asked.question_id), "yes", by="user:ann")
     for path in ("/inbox", f"/inbox/{asked.question_id}", "/"):
         page = desk.shown(path)
-        assert "An agent helper is created" in page, path
+        assert "Create the agent helper" in page, path
         assert "and then all else" in page
-        assert "2 must give the same answer: user:ann says yes" in page
+        assert "2 matching answers required: user:ann: yes" in page
         assert HOSTILE not in desk.text(path)
         assert "\u202e" not in desk.text(path)

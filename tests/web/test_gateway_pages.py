@@ -9,8 +9,8 @@ import pytest
 
 from corral.adapters.channels.contract import Attached, Incoming
 from corral.domain.chat.model import Message
-from corral.kernel.clock import DAY, SetClock
-from corral.web.channel_actions import GATEWAY
+from corral.kernel.clock import DAY, ManualClock
+from corral.web.channel_actions import CHANNEL_ACTIONS
 from corral.web.pages import error_page, routes
 from tests.support.buttons import Buttons, as_part, leaf_through
 from tests.support.channels import Runner, bring_in
@@ -60,7 +60,9 @@ def desk(served: Served, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
         yield Desk(served, client)
 
 
-def test_every_action_of_the_gateway_does_what_its_button_says(desk: Desk, clock: SetClock) -> None:
+def test_every_action_of_the_gateway_does_what_its_button_says(
+    desk: Desk, clock: ManualClock
+) -> None:
     act, store = desk.act, desk.store
     talk = desk.begin()
     act("chat/say", id=talk, text="hello", after="")
@@ -123,7 +125,7 @@ def test_every_action_of_the_gateway_does_what_its_button_says(desk: Desk, clock
     assert "NOT_SET_ANYWHERE" in desk.shown("/gateway/channels")
     act("channels/remove", id=home.id)
     assert store.channels.get(home.id).state == "removed"
-    assert desk.done == {*GATEWAY}
+    assert desk.done == {*CHANNEL_ACTIONS}
 
 
 def test_an_error_of_the_gateway_is_a_sentence_beside_its_form(desk: Desk) -> None:
@@ -131,16 +133,16 @@ def test_an_error_of_the_gateway_is_a_sentence_beside_its_form(desk: Desk) -> No
     desk.says("x")
     room = desk.store.places.get("quay/room").id
     desk.refused("chat/begin", "no agent", agent="nobody")
-    desk.refused("chat/say", "is empty", id=talk, text="  ")
-    desk.refused("chat/say", "people talk there", id=room, text="as if I were there")
+    desk.refused("chat/say", "is required", id=talk, text="  ")
+    desk.refused("chat/say", "belongs to channel", id=room, text="as if I were there")
     desk.refused("chat/say", "plc_zzz", id="plc_zzz", text="x")
-    desk.refused("wirings/add", "Choose a place", agent="ada", where="moon", trigger="always")
+    desk.refused("wirings/add", "Choose a chat", agent="ada", where="moon", trigger="always")
     desk.refused(
         "wirings/add", "needs a pattern", agent="ada", where=f"place:{room}", trigger="pattern"
     )
-    desk.refused("wirings/change", "no number", id="wir_x", trigger="always", priority="x")
+    desk.refused("wirings/change", "Invalid number", id="wir_x", trigger="always", priority="x")
     desk.refused("senders/approve", "snd_zzz", id="snd_zzz")
-    desk.refused("channels/add", "is no NAME=VALUE", name="a", kind="web", config="nothing")
+    desk.refused("channels/add", "NAME=VALUE", name="a", kind="web", config="nothing")
     desk.refused("channels/add", "no kind of channel", name="a", kind="pigeon")
     desk.refused("channels/add", "base_url", name="a", kind="matrix")
     assert [each.name for each in desk.store.channels.list().items] == ["dashboard", "quay"]
@@ -164,11 +166,11 @@ def test_a_talk_is_begun_once_and_what_is_sent_twice_is_said_once(desk: Desk) ->
     ]
     assert {each.mode for each in desk.store.wirings.list().items} == {"shared"}
     page = desk.shown(f"/chat/{talk}")
-    assert "waits for ada" in page
+    assert "waiting for ada" in page
     desk.store.gateway.wake()
     run = desk.runner.begin()
     page = desk.shown(f"/chat/{talk}")
-    assert "ada is at it" in page
+    assert "ada is working on it" in page
     assert f"/runs/{run.id}" in page
 
 
@@ -180,7 +182,7 @@ def test_a_talk_shows_answers_later_words_signs_and_how_far_each_message_is(desk
     assert answer.state == "sent"
     page = desk.shown(f"/chat/{talk}")
     assert "quite fine" in page
-    assert "ada is done with it" in page
+    assert "handled by ada" in page
     store.messages.send("very fine", agent="ada", to=talk, edit=answer.id)
     store.messages.send("+1", agent="ada", to=talk, react=answer.id)
     desk.deliver()
@@ -191,7 +193,7 @@ def test_a_talk_shows_answers_later_words_signs_and_how_far_each_message_is(desk
     (late,) = store.messages.say(talk, "too late")
     desk.deliver()
     page = desk.shown(f"/chat/{talk}")
-    assert "This place is blocked" in page
+    assert "This chat is blocked" in page
     assert "undelivered" in desk.shown(f"/gateway/messages/{late.id}")
 
 
@@ -215,7 +217,7 @@ def test_files_are_shown_by_their_names_both_ways(desk: Desk, tmp_path: Path) ->
     desk.deliver()
     assert store.messages.get(sent.id).state == "sent"
     page = desk.shown(f"/chat/{talk}")
-    for part in ("2.0 KiB", "big.iso", "not taken: too big", "report.txt", "ada</b> sends a file"):
+    for part in ("2.0 KiB", "big.iso", "not stored: too big", "report.txt", "ada</b> sent a file"):
         assert part in page, part
     assert "<b>plan" not in desk.client.get(f"/chat/{talk}").text
     assert "report.txt" in desk.shown(f"/gateway/messages/{sent.id}")
@@ -250,7 +252,7 @@ def test_a_command_and_a_reader_further_back_are_served(desk: Desk) -> None:
     assert 'data-kinds=""' in back, "who reads further back is not disturbed"
 
 
-def test_a_card_is_answered_once_and_says_how_it_ended(desk: Desk, clock: SetClock) -> None:
+def test_a_card_is_answered_once_and_says_how_it_ended(desk: Desk, clock: ManualClock) -> None:
     store, talk = desk.store, desk.begin()
     desk.act("chat/say", id=talk, text="go", after="")
     store.gateway.wake()
@@ -281,10 +283,10 @@ def test_who_may_only_look_sees_the_talk_and_no_way_to_speak(desk: Desk) -> None
     with desk.served.client(reader) as client:
         page = client.get(f"/chat/{talk}").text
         assert "hello" in page
-        assert "may look, and not talk" in page
+        assert "is read-only" in page
         for path in (f"/chat/{talk}", "/chat", "/gateway/held", "/gateway/wirings"):
             assert "/do/" not in client.get(path).text, path
-        for action in GATEWAY:
+        for action in CHANNEL_ACTIONS:
             said = client.post(
                 f"/do/{action}", data={"id": talk, "text": "x"}, headers=as_part("x")
             )
@@ -310,10 +312,10 @@ def test_a_stranger_is_let_in_and_what_was_held_is_heard(desk: Desk) -> None:
     assert "held" in desk.shown("/gateway")
     assert "Nobody waits" not in desk.shown("/gateway/held")
     desk.act("senders/approve", id=str(held.sender_id), person="mal", role="member")
-    assert "Nobody waits to be let in." in desk.shown("/gateway/held")
+    assert "No senders are waiting for approval." in desk.shown("/gateway/held")
     page = desk.shown(f"/gateway/messages/{held.id}")
     assert "it hears everything here" in page
-    assert "waits for ada" in desk.shown("/gateway")
+    assert "waiting for ada" in desk.shown("/gateway")
 
 
 def test_a_message_is_followed_to_its_session_and_its_letter(desk: Desk) -> None:
@@ -336,13 +338,13 @@ def test_a_message_is_followed_to_its_session_and_its_letter(desk: Desk) -> None
 
 
 def test_dead_letters_are_sent_again_or_dropped_with_what_they_say(
-    desk: Desk, clock: SetClock
+    desk: Desk, clock: ManualClock
 ) -> None:
     store = desk.store
     desk.says("x")
     room = store.places.get("quay/room")
     (lost,) = store.messages.say(room.id, "Tide tables are out.")
-    assert "on its way" in desk.shown(f"/gateway?place={room.id}")
+    assert "sending" in desk.shown(f"/gateway?place={room.id}")
     while store.mail.get(str(lost.letter_id)).state == "waiting":
         (letter,) = store.mail.claim(room.mailbox, owner="d")
         store.mail.fail(letter, "the quay is closed")
@@ -354,7 +356,7 @@ def test_dead_letters_are_sent_again_or_dropped_with_what_they_say(
     assert "undelivered" in desk.shown("/gateway")
     store.mail.put("agent:ada", "no message of a channel")
     desk.act("mail/resend", id=str(lost.letter_id))
-    assert "No message was given up" in desk.shown("/gateway/dead")
+    assert "No dead letters" in desk.shown("/gateway/dead")
     assert "queued" in desk.shown(f"/gateway/messages/{lost.id}")
     desk.act("mail/drop", id=str(lost.letter_id), reason="nobody cares")
     assert "nobody cares" in desk.shown("/gateway/dead?state=refused")
@@ -367,10 +369,10 @@ def test_the_try_out_says_what_the_wirings_would_do_and_stores_nothing(desk: Des
     store.wirings.add("ada", place=room, trigger="mention", scope="known")
     before = len(store.messages.list().items)
     for asked, because in (
-        ("text=hello", "it was not addressed"),
-        ("text=@ada+hello", "it was addressed"),
-        ("text=hello&mentioned=1", "it was addressed"),
-        ("text=@ada+hello&stranger=1", "it listens to people we know alone"),
+        ("text=hello", "the agent was not addressed"),
+        ("text=@ada+hello", "the agent was addressed"),
+        ("text=hello&mentioned=1", "the agent was addressed"),
+        ("text=@ada+hello&stranger=1", "the wiring is for known people only"),
     ):
         assert because in desk.shown(f"/gateway/wirings?place={room}&{asked}"), asked
     assert len(store.messages.list().items) == before

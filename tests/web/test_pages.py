@@ -9,17 +9,17 @@ import httpx
 import pytest
 
 from corral.api import Corral
-from corral.db.transitions import StateTable
-from corral.kernel.clock import DAY, HOUR, MINUTE, SetClock
-from corral.kernel.exit_status import End
-from corral.services.store.sql_catalogue import declared
+from corral.db.transitions import StatefulTable
+from corral.kernel.clock import DAY, HOUR, MINUTE, ManualClock
+from corral.kernel.exit_status import ExitStatus
+from corral.services.store.declarations import find_declarations
 from corral.web import render
 from corral.web.actions import ACTIONS
-from corral.web.channel_actions import GATEWAY
-from corral.web.events import KINDS
+from corral.web.channel_actions import CHANNEL_ACTIONS
+from corral.web.events import EVENT_KINDS
 from corral.web.navigation import NAVIGATION
-from corral.web.race_actions import RACING
-from corral.web.team_actions import TEAM
+from corral.web.race_actions import RACE_ACTIONS
+from corral.web.team_actions import TEAM_ACTIONS
 from tests.support.buttons import as_part, leaf_through
 from tests.support.lived_in import HOSTILE, LivedIn
 from tests.support.runs import add_run, queued, running
@@ -158,7 +158,7 @@ def test_every_page_of_an_empty_store_is_a_page(served: Served) -> None:
         for path in sorted(PAGES):
             page = client.get(path)
             assert page.status_code == 200, f"{path}: {page.text[:500]}"
-        assert "Nothing needs you." in client.get("/").text
+        assert "Nothing needs your attention." in client.get("/").text
 
 
 def test_text_of_others_is_never_markup_and_steers_no_terminal(
@@ -212,7 +212,7 @@ class _Only:
 def test_a_part_of_a_page_is_fetched_alone(client: httpx.Client) -> None:
     part = client.get("/", headers=as_part("live")).text
     assert "<html" not in part
-    assert "Needs you" in part
+    assert "Needs attention" in part
     whole = client.get("/").text
     assert part.strip()[:200] in whole
     run = client.get("/runs").text
@@ -242,16 +242,16 @@ def test_a_run_in_line_has_not_begun_and_says_what_it_waits_for(served: Served) 
     with served.client() as client:
         row = client.get("/runs").text.partition(f'<tr id="{run.id}">')[2].partition("</tr>")[0]
         page = client.get(f"/runs/{run.id}").text
-    assert f'data-label="began"><span class="none">{render.UNKNOWN}</span>' in row
-    assert "a slot on any machine with big, gpu" in page
-    assert f"<dt>Tokens in</dt><dd>{render.UNKNOWN}</dd>" in page, "what is not known is no zero"
+    assert f'data-label="started"><span class="none">{render.UNKNOWN}</span>' in row
+    assert "a slot on any node with big, gpu" in page
+    assert f"<dt>Input tokens</dt><dd>{render.UNKNOWN}</dd>" in page, "what is not known is no zero"
 
 
-def test_a_letter_whose_claim_ran_out_is_with_nobody(served: Served, clock: SetClock) -> None:
+def test_a_letter_whose_claim_ran_out_is_with_nobody(served: Served, clock: ManualClock) -> None:
     served.store.mail.put("agent:ada", "hello")
     served.store.mail.claim("agent:ada", owner="ada", lease_ms=HOUR)
     with served.client() as client:
-        assert "out with ada" in client.get("/mail").text
+        assert "claimed by ada" in client.get("/mail").text
         clock.advance(2 * HOUR)
         assert "out with" not in client.get("/mail").text
 
@@ -280,8 +280,8 @@ def test_an_id_leads_to_its_page(house: House, client: httpx.Client) -> None:
 
 
 def test_the_filter_knows_every_kind_of_event() -> None:
-    told = {table.moves.kind for table in declared(StateTable).values()}
-    assert told <= {*KINDS}, told - {*KINDS}
+    told = {table.transitions.kind for table in find_declarations(StatefulTable).values()}
+    assert told <= {*EVENT_KINDS}, told - {*EVENT_KINDS}
 
 
 # -- what they refuse -----------------------------------------------------------------------------
@@ -291,6 +291,7 @@ def test_what_is_not_there_is_said_in_words(client: httpx.Client) -> None:
     for path in ("/runs/run_zzz", "/nothing", "/mail/let_999999", "/agents/nobody", "/static/x"):
         page = client.get(path)
         assert page.status_code == 404, path
+        assert "Not found" in page.text, path
         assert "Traceback" not in page.text
     for path in (
         "/runs?state=odd",
@@ -340,6 +341,7 @@ def test_a_token_that_may_only_read_sees_no_button_and_is_refused(house: House) 
             assert "data-opens=" not in text.replace('data-opens="keys"', ""), path
         refused = client.post("/do/runs/delete", data={"id": run.id}, headers=as_part("x"))
         assert refused.status_code == 403
+        assert "read-only" in refused.text
         assert "<html" not in refused.text
     assert house.store.runs.get(run.id).id == run.id
 
@@ -357,14 +359,14 @@ def test_an_error_of_an_action_is_a_sentence_beside_its_form(served: Served) -> 
     with served.client() as client:
         for action, fields, words in (
             ("runs/stop", {"id": "run_zzz"}, "There is no run"),
-            ("runs/stop", {}, "is empty"),
+            ("runs/stop", {}, "is required"),
             ("mail/resend", {"id": "let_1"}, "There is no letter"),
-            ("mail/put", {"mailbox": "nonsense", "body": "x"}, "is no mailbox"),
+            ("mail/put", {"mailbox": "nonsense", "body": "x"}, "Invalid mailbox"),
             ("schedules/create", {"mailbox": "agent:a", "body": "x", "rule": "soon"}, "duration"),
             ("settings/set", {"name": "mail.keep_ms", "value": "long"}, "duration"),
-            ("settings/set", {"name": "no.such", "value": "1"}, "no setting"),
+            ("settings/set", {"name": "no.such", "value": "1"}, "Unknown setting"),
             ("budgets/set", {"scope": "all", "limit": "much"}, "is no amount"),
-            ("nothing/here", {}, "nothing that can be done"),
+            ("nothing/here", {}, "Unknown action"),
         ):
             answer = client.post(f"/do/{action}", data=fields, headers=as_part("x"))
             assert 400 <= answer.status_code < 500, action
@@ -476,7 +478,7 @@ def test_every_action_does_what_its_button_says(served: Served, tmp_path: object
         alert = store.alerts.add(["crashed"], target_kind="mailbox", target="user:me")
         act("alerts/test", id=alert.id)
         act("alerts/remove", id=alert.id)
-    assert done == {*ACTIONS} - {*TEAM} - {*RACING} - {*GATEWAY}
+    assert done == {*ACTIONS} - {*TEAM_ACTIONS} - {*RACE_ACTIONS} - {*CHANNEL_ACTIONS}
 
 
 def test_a_form_works_without_any_script(served: Served) -> None:
@@ -512,7 +514,7 @@ def test_a_form_works_without_any_script(served: Served) -> None:
     ],
 )
 def test_durations_have_two_units_at_the_most(ms: int | None, text: str) -> None:
-    assert render.lasting(ms) == text
+    assert render.format_span(ms) == text
 
 
 @pytest.mark.parametrize(
@@ -527,21 +529,21 @@ def test_durations_have_two_units_at_the_most(ms: int | None, text: str) -> None
     ],
 )
 def test_money_is_shown_in_dollars_and_cents(micros: int, text: str) -> None:
-    assert render.usd(micros) == text
+    assert render.short_usd(micros) == text
 
 
 @pytest.mark.parametrize(
     ("bytes", "text"), [(0, "0 B"), (1_023, "1023 B"), (1_536, "1.5 KiB"), (20 << 30, "20 GiB")]
 )
 def test_sizes_are_shown_in_powers_of_1024(bytes: int, text: str) -> None:
-    assert render.size(bytes) == text
+    assert render.format_size(bytes) == text
 
 
 def test_denied_calls_are_shown_beside_the_state(served: Served) -> None:
     run = running(served.store)
     served.store.runs.count_denials(run, {"Edit": 2, "Bash": 1})
     told = "3 denied (Edit ×2, Bash)"  # noqa: RUF001
-    served.store.runs.end(served.store.runs.get(run.id), End(exit_code=0))
+    served.store.runs.end(served.store.runs.get(run.id), ExitStatus(exit_code=0))
     with served.client() as client:
         for page in ("/", "/runs", f"/runs/{run.id}"):
             assert told in client.get(page).text, page

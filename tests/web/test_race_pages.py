@@ -14,8 +14,8 @@ import pytest
 from corral.domain.races.model import Race
 from corral.kernel.errors import Refused
 from corral.web import race_diffs, races
-from corral.web.race_actions import RACING
-from corral.web.races import SCREENS, attempt_verbs, race_verbs
+from corral.web.race_actions import RACE_ACTIONS
+from corral.web.races import MAX_SCREENS, allowed_attempt_verbs, allowed_race_verbs
 from tests.support.buttons import Buttons, as_part, leaf_through
 from tests.support.lived_in import HOSTILE
 from tests.support.raced import BAD, Raced
@@ -61,7 +61,7 @@ def track(served: Served, tmp_path: Path) -> Iterator[Track]:
 def test_every_action_of_races_does_what_its_button_says(track: Track) -> None:
     act, store, raced = track.does, track.store, track.raced
     race = track.settled("ada", "grace")
-    assert "is the winner" in act("select", id=race.id, attempt="1.2", reason="it is short")
+    assert "winner" in act("select", id=race.id, attempt="1.2", reason="it is short")
     now = store.races.get(race.id).latest
     assert (now.winner_id, now.reason) == (now.attempts[1].id, "it is short")
     act("select", id=race.id, attempt="1.1", overrule="1", reason="I know better")
@@ -70,12 +70,12 @@ def test_every_action_of_races_does_what_its_button_says(track: Track) -> None:
         now.attempts[0].id,
         ["select", "overrule"],
     )
-    assert "It was kept" in act("graft", id=race.id, attempt="1.2", **{"pick:grace": "on"})
+    assert "Graft kept" in act("graft", id=race.id, attempt="1.2", **{"pick:grace": "on"})
     (graft,) = store.races.get(race.id).latest.grafts
     assert (graft.kept, graft.files) == (True, ["grace"])
-    assert "now" in act("merge", id=race.id, into="main")
+    assert "Merged" in act("merge", id=race.id, into="main")
     assert git(raced.repository, "show", "main:grace") == "2"
-    assert "already" in act("merge", id=race.id)
+    assert "Already" in act("merge", id=race.id)
     act("finish", id=race.id, reason="that is it")
     assert store.races.get(race.id).state == "completed"
 
@@ -108,7 +108,7 @@ def test_every_action_of_races_does_what_its_button_says(track: Track) -> None:
         "enough",
     )
     track.refused("start", "is no amount", project=raced.project, prompt="x", budget="much")
-    assert {*RACING} - track.done == {"races/start"}, "a real race is started in the browser"
+    assert {*RACE_ACTIONS} - track.done == {"races/start"}, "a real race is started in the browser"
 
 
 def test_an_error_of_an_action_is_a_sentence(track: Track) -> None:
@@ -120,26 +120,26 @@ def test_an_error_of_an_action_is_a_sentence(track: Track) -> None:
     refused("select", "Cannot select", id=race.id, attempt="1")
     raced.settle(race)
     refused("select", "did not pass its checks", id=race.id, attempt="2")
-    refused("select", "The reason is empty", id=race.id, attempt="2", overrule="1")
+    refused("select", "The reason is required", id=race.id, attempt="2", overrule="1")
     refused("select", "left nothing that can win", id=race.id, attempt="3")
     refused("select", "names no attempt", id=race.id, attempt="1.9")
     refused("select", "There is no race", id="rac_zzz", attempt="1")
-    refused("select", "The attempt is empty", id=race.id)
-    refused("graft", "No file is marked", id=race.id, attempt="2")
+    refused("select", "The attempt is required", id=race.id)
+    refused("graft", "Select the files", id=race.id, attempt="2")
     refused("graft", "has no winner yet", id=race.id, attempt="2", **{"pick:made": "on"})
     refused("next", "is selecting; choose its winner", id=race.id)
-    refused("next", "is no number of a round", id=race.id, **{"from": "first"})
+    refused("next", "Invalid number for the round", id=race.id, **{"from": "first"})
     refused("retry", "has passed", id=race.id, attempt="1")
     refused("cancel", "Cannot cancel", id=race.id, attempt="1")
     refused("judge", "has no judge", id=race.id)
-    refused("finish", "choose its winner or abandon it first", id=race.id)
+    refused("finish", "Select its winner or abandon it first", id=race.id)
     refused("abandon", "has no round 7", id=race.id, round="7")
     refused("merge", "has no winner yet", id=race.id)
-    refused("start", "The prompt is empty", project=raced.project)
-    refused("start", "The project is empty", prompt="x")
+    refused("start", "The prompt is required", project=raced.project)
+    refused("start", "The project is required", prompt="x")
     track.store.races.select(race.id, "1")
-    refused("select", "has its winner", id=race.id, attempt="1")
-    refused("graft", "is the winner itself", id=race.id, attempt="1", **{"pick:made": "on"})
+    refused("select", "already has a winner", id=race.id, attempt="1")
+    refused("graft", "is the winner", id=race.id, attempt="1", **{"pick:made": "on"})
     refused("merge", "There is no branch nowhere", id=race.id, into="nowhere")
 
 
@@ -156,8 +156,8 @@ def test_what_takes_its_time_is_answered_at_once_and_goes_on(
         raise Refused("it was refused late")
 
     monkeypatch.setattr("corral.services.races.winner.graft", graft)
-    monkeypatch.setattr("corral.web.background.PATIENCE", 0.05)
-    assert "takes its time" in track.does("graft", id=race.id, attempt="2", **{"pick:grace": "on"})
+    monkeypatch.setattr("corral.web.background.WAIT_SECONDS", 0.05)
+    assert "Still running" in track.does("graft", id=race.id, attempt="2", **{"pick:grace": "on"})
     assert begun.wait(30)
     may_go.set()
     for thread in threading.enumerate():
@@ -175,8 +175,8 @@ def test_what_is_offered_is_what_the_store_would_take(track: Track) -> None:
         now = store.races.get(race.id)
         decided = [each for each in now.rounds if each.winner_id]
         last = decided[-1] if decided else None
-        verbs = [attempt_verbs(each, now.latest, last) for each in now.latest.attempts]
-        return verbs, race_verbs(now)
+        verbs = [allowed_attempt_verbs(each, now.latest, last) for each in now.latest.attempts]
+        return verbs, allowed_race_verbs(now)
 
     assert offered() == ([{"cancel"}] * 3, {"abandon"})
     raced.end(race, 1)
@@ -216,16 +216,16 @@ def test_a_race_shows_its_attempts_with_checks_cost_lines_rank_and_why(track: Tr
     text = unescape(re.sub(r"<[^>]+>", " ", track.text(f"/races/{race.id}")))
     text = re.sub(r"\s+", " ", text)
     assert "Rank 1 score 0.9" in text
-    assert "all its checks passed; judges put it before 100% of the others" in text
-    assert "judges put it before 0% of the others; cheapest" in text
-    assert "No rank score 0.30 its check `pytest -q` ended with 1" in text
+    assert "all checks passed; judges preferred it to 100% of the others" in text
+    assert "judges preferred it to 0% of the others; cheapest" in text
+    assert "Not ranked score 0.30 its check `pytest -q` ended with 1" in text
     assert "12 of 12 passed · exit code 0 · 2 s" in text
     assert "9 of 12 passed, 3 failed · exit code 1" in text
-    assert "ruff check" in text
+    assert "ruff check not run: an earlier check failed" in text
     assert "+3 \N{MINUS SIGN}1" in text
     assert "$0.99" in text
     assert "1.1, then 1.2" in text
-    assert "some was too long to be shown" in text
+    assert "input truncated" in text
 
 
 def test_denied_tools_of_an_attempt_name_the_options_that_approve_them(track: Track) -> None:
@@ -235,7 +235,7 @@ def test_denied_tools_of_an_attempt_name_the_options_that_approve_them(track: Tr
     track.store.runs.count_denials(run, {"Edit": 2, "Bash": 1})
     text = track.text(f"/races/{race.id}")
     assert "3 denied (Edit ×2, Bash)" in text  # noqa: RUF001
-    assert "--yes edit --yes run" in text
+    assert "To approve these, start the race with --yes edit --yes run" in text
 
 
 def test_a_part_of_a_race_is_fetched_alone_and_shows_the_round_that_was_asked_for(
@@ -248,10 +248,10 @@ def test_a_part_of_a_race_is_fetched_alone_and_shows_the_round_that_was_asked_fo
     assert "<html" not in part
     assert "Round 2</h2>" in part
     assert "linus" in part
-    assert "from 1.2, the winner of" in part
+    assert "based on 1.2, winner of" in part
     first = track.client.get(f"/races/{race.id}?round=1", headers=as_part("live")).text
     assert "Round 1</h2>" in first
-    assert "won by 1.2, chosen by user:tester: shorter" in unescape(first)
+    assert "won by 1.2, selected by user:tester: shorter" in unescape(first)
     assert f"/races/{race.id}/screens?round=1" in first
     assert "every 4s" in part
     assert "every 4s" not in first
@@ -269,9 +269,9 @@ def test_the_lineage_shows_going_on_and_going_back(track: Track) -> None:
     assert text.count('class="edge critical"') == 2
     assert text.count('id="box-rnd_') == 3
     assert text.count('class="winner"') == 2
-    listed = text[text.index("The same as a list") :]
-    rows = re.findall(r"<td>([\d.]+|the race's base) <code", unescape(listed))
-    assert rows == ["the race's base", "1.1", "1.1"]
+    listed = text[text.index("Show as a list") :]
+    rows = re.findall(r"<td>([\d.]+|race base) <code", unescape(listed))
+    assert rows == ["race base", "1.1", "1.1"]
 
 
 def test_the_list_says_a_race_s_own_state_and_that_of_its_round(track: Track) -> None:
@@ -296,7 +296,7 @@ def test_text_of_agents_in_diffs_and_races_is_never_markup(track: Track) -> None
         assert "<img" not in text, path
         assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text), path
     diff = track.text(f"/races/{race.id}/diff")
-    assert "no end of line" in diff
+    assert "no newline at end of file" in diff
     links = [unescape(link) for link in re.findall(r'href="([^"]+file=[^"]+)"', diff)]
     (odd,) = [link for link in links if "odd" in link]
     assert "<h2 id" in track.text(odd)
@@ -306,20 +306,20 @@ def test_text_of_agents_in_diffs_and_races_is_never_markup(track: Track) -> None
 def test_attempts_are_compared_with_their_base_and_with_each_other(track: Track) -> None:
     race = track.settled("ada", "grace")
     alone = track.text(f"/races/{race.id}/diff?one=1.1&file=app.py")
-    assert "What attempt 1.1 changed: 2 files" in alone
+    assert "Changes of attempt 1.1: 2 files" in alone
     assert "<del>two</del>" in alone
     assert "<ins>ada</ins>" in alone
     assert "Graft" not in alone
     both = track.text(f"/races/{race.id}/diff?one=1.1&other=1.2&file=app.py")
-    assert "How attempts 1.1 and 1.2 differ: 3 files" in both
+    assert "Attempt 1.1 compared with 1.2: 3 files" in both
     assert "<del>ada</del>" in both
     assert "<ins>grace</ins>" in both
     track.store.races.select(race.id, "1")
     onto = track.text(f"/races/{race.id}/diff?one=1.1&other=1.2")
-    assert "Graft the marked files" in onto
+    assert "Graft selected files" in onto
     assert onto.count('form="graft-form"') == 3
     same = track.text(f"/races/{race.id}/diff?one=1.1&other=1.1")
-    assert "Nothing differs." in same
+    assert "No differences." in same
     for path, words in (
         ("diff?one=1.9", "has no attempt"),
         ("diff?one=1.1&other=zz", "has no attempt"),
@@ -331,18 +331,18 @@ def test_attempts_are_compared_with_their_base_and_with_each_other(track: Track)
 
 
 def test_a_long_diff_is_cut_and_says_so(track: Track, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(race_diffs, "LINES", 50)
-    monkeypatch.setattr(race_diffs, "FILES", 10)
+    monkeypatch.setattr(race_diffs, "MAX_LINES", 50)
+    monkeypatch.setattr(race_diffs, "MAX_FILES", 10)
     race = track.raced.start("ada")
     many: dict[str, str | bytes] = {f"f{n:03}": "x\n" for n in range(30)}
     long = "".join(f"line {n}\n" for n in range(400)) + "y" * 5_000 + "\n"
     track.raced.end(race, 1, many | {"a-long": long, "b-wide": "z" * 5_000 + "\n"})
     track.raced.settle(race)
     text = track.text(f"/races/{race.id}/diff?one=1.1")
-    assert "There is more of this file than is shown here" in text
+    assert "The diff is truncated" in text
     assert text.count("<ins>") == 50
-    assert re.search(r"\b10\b.*\b22\b", text)
-    assert "… cut" in track.text(f"/races/{race.id}/diff?one=1.1&file=b-wide")
+    assert "10 files are shown; 22 more changed." in text
+    assert "(truncated)" in track.text(f"/races/{race.id}/diff?one=1.1&file=b-wide")
 
 
 def test_a_race_of_another_machine_is_shown_and_its_diff_refused_in_words(track: Track) -> None:
@@ -350,7 +350,7 @@ def test_a_race_of_another_machine_is_shown_and_its_diff_refused_in_words(track:
     track.raced.end(race, 1)
     track.raced.settle(race)
     assert "elsewhere" in track.text(f"/races/{race.id}")
-    assert "are on elsewhere; do it there" in track.text(f"/races/{race.id}/diff")
+    assert "are on elsewhere" in track.text(f"/races/{race.id}/diff")
 
 
 def test_who_wins_is_told_with_bounds_and_cost(track: Track) -> None:
@@ -360,24 +360,24 @@ def test_who_wins_is_told_with_bounds_and_cost(track: Track) -> None:
     race = track.settled("ada", "grace")
     track.store.races.select(race.id, "2")
     text = re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", track.text("/races/statistics"))))
-    assert "ada 4 4 3 75.0 % 30.1 and 95.4 % $0.48 $0.16" in text
-    assert "grace 4 4 1 25.0 % 4.6 and 69.9 % $0.48 $0.48" in text
+    assert "ada 4 4 3 75.0 % 30.1\N{EN DASH}95.4 % $0.48 $0.16" in text
+    assert "grace 4 4 1 25.0 % 4.6\N{EN DASH}69.9 % $0.48 $0.48" in text
     drawn = track.text("/races/statistics?by=model")
     assert len(re.findall(r"<circle", drawn)) == 2
     assert 'x1="30.06%" x2="95.44%"' in drawn
     for path in ("/races/statistics?by=odd", "/races/statistics?days=5", "/races?state=odd"):
         assert track.client.get(path).status_code == 400, path
     both = track.client.get(f"/races?state=active&project={track.raced.project}")
-    assert both.status_code == 400
+    assert "not by both" in both.text
 
 
 def test_a_race_that_waits_for_somebody_is_on_the_overview(track: Track) -> None:
     race = track.settled("ada", "grace")
     text = unescape(track.text("/"))
-    assert "2 of 2 attempts passed; choose the winner" in text
+    assert "2 of 2 attempts passed; select the winner" in text
     assert f'href="/races/{race.id}"' in text
     track.store.races.select(race.id, "1")
-    assert "choose the winner" not in track.text("/")
+    assert "select the winner" not in track.text("/")
     assert track.client.get(f"/show/{race.id}").headers["location"] == f"/races/{race.id}"
     assert track.client.get("/search", params={"q": race.id}).status_code == 303
 
@@ -391,9 +391,9 @@ def test_many_attempts_are_paged_and_few_have_terminals(
         track.raced.begin(race, number)
     text = track.text(f"/races/{race.id}")
     assert text.count('class="attempt row"') == 12
-    assert text.count("data-run=") == SCREENS
-    assert f"the first {SCREENS} are shown with their terminals" in text
-    monkeypatch.setattr(races, "CARDS", 5)
+    assert text.count("data-run=") == MAX_SCREENS
+    assert f"Terminals of the first {MAX_SCREENS} of" in text
+    monkeypatch.setattr(races, "MAX_CARDS", 5)
     text = "".join(leaf_through(track.client, f"/races/{race.id}"))
     seen = re.findall(r'class="attempt row" id="(att_[^"]+)"', text)
     assert seen == [attempt.id for attempt in track.store.races.get(race.id).latest.attempts]

@@ -11,8 +11,8 @@ import pytest
 from corral.adapters.providers.facts import Used
 from corral.domain.tasks.model import MOVES, TaskState
 from corral.kernel.clock import HOUR
-from corral.web.board import COLUMNS, VERBS, choices
-from corral.web.team_actions import TEAM
+from corral.web.tasks import BOARD_COLUMNS, TASK_VERBS, list_task_actions
+from corral.web.team_actions import TEAM_ACTIONS
 from tests.support.buttons import Buttons, as_part, leaf_through
 from tests.support.lived_in import HOSTILE
 from tests.support.runs import add_run
@@ -116,29 +116,29 @@ def test_every_action_of_a_team_does_what_its_button_says(team: Team) -> None:
     act("notes/forget", id=note.id)
     act("notes/add", text="For all.", scope="everyone")
     assert [note.text for note in store.notes.list(all=True).items][:1] == ["For all."]
-    assert team.done == {*TEAM}
+    assert team.done == {*TEAM_ACTIONS}
 
 
 def test_an_error_of_a_team_s_action_is_a_sentence(team: Team) -> None:
     team.store.tasks.add(team.project, "a", "First")
     id = team.store.tasks.get("a").id
     team.refused("tasks/move", "Cannot accept", id=id, verb="accept")
-    team.refused("tasks/move", "is none of", id=id, verb="claim")
-    team.refused("tasks/move", "is none of", id=id, verb="_release_due")
-    team.refused("tasks/move", "The reason is empty", id=team.submitted("a"), verb="reject")
+    team.refused("tasks/move", "Invalid action", id=id, verb="claim")
+    team.refused("tasks/move", "Invalid action", id=id, verb="_release_due")
+    team.refused("tasks/move", "The reason is required", id=team.submitted("a"), verb="reject")
     team.refused("tasks/move", "There is no task", id="tsk_zzz", verb="skip")
-    team.refused("tasks/add", "is empty", project=team.project, key="", title="x")
+    team.refused("tasks/add", "is required", project=team.project, key="", title="x")
     team.refused("tasks/add", "b", project=team.project, key="b", title="x", needs="nowhere")
-    team.refused("groups/post", "no open group", id="nowhere", text="x")
+    team.refused("groups/post", "No open group", id="nowhere", text="x")
     team.refused("groups/send", "mailbox", to="nobody", text="x")
-    team.refused("groups/mark", "is no number", id="x", number="\N{SUPERSCRIPT TWO}")
-    team.refused("notes/add", "is none of everyone", text="x", scope="planet:mars")
+    team.refused("groups/mark", "Invalid number", id="x", number="\N{SUPERSCRIPT TWO}")
+    team.refused("notes/add", "Invalid scope", text="x", scope="planet:mars")
     team.refused("notes/add", "is no category", text="x", category="A B")
     team.refused("locks/revoke", "lck_9", id="lck_9", reason="x")
     question = team.store.questions.ask(
         "Agents only?", asker="agent:ada", answerers=["agent:grace"]
     )
-    team.refused("questions/answer", "to be answered by agent:grace", id=question.id, answer="x")
+    team.refused("questions/answer", "only agent:grace may", id=question.id, answer="x")
 
 
 # -- the board ------------------------------------------------------------------------------------
@@ -146,12 +146,14 @@ def test_an_error_of_a_team_s_action_is_a_sentence(team: Team) -> None:
 
 def test_a_card_offers_what_the_table_of_moves_allows_and_nothing_else() -> None:
     for state in TaskState:
-        offered = {choice.verb for choice in choices(state)}
-        assert offered == {*MOVES.allowed_from(state)} & {*VERBS}
-        for choice in choices(state):
+        offered = {choice.verb for choice in list_task_actions(state)}
+        assert offered == {*MOVES.allowed_from(state)} & {*TASK_VERBS}
+        for choice in list_task_actions(state):
             to = MOVES[choice.verb].to
-            assert any(to in column.states for column in COLUMNS if column.name in choice.columns)
-    assert {state for column in COLUMNS for state in column.states} == {*TaskState}
+            assert any(
+                to in column.states for column in BOARD_COLUMNS if column.name in choice.columns
+            )
+    assert {state for column in BOARD_COLUMNS for state in column.states} == {*TaskState}
 
 
 def test_a_board_shows_few_of_many_and_leads_to_all(team: Team) -> None:
@@ -190,7 +192,7 @@ def test_a_large_graph_is_drawn_in_part_and_says_so(team: Team) -> None:
         + [{"key": f"t{n}", "title": "T", "depends_on": ["hub"]} for n in range(400)],
     )
     text = team.client.get(f"/board/graph?project={team.project}").text
-    assert re.search(r"\b300\b.*\b101\b", text)
+    assert "300 tasks are shown; 101" in text
     assert text.count('id="node-') == 300
 
 
@@ -235,7 +237,7 @@ def test_what_was_submitted_is_accepted_or_rejected_from_the_overview(team: Team
         team.submitted(key)
     text = team.client.get("/").text
     assert "Task mine" in text
-    assert "grace says that mine is done" in text
+    assert "mine submitted by grace" in text
     assert "Task checked" not in text
     id = team.store.tasks.get("mine").id
     team.act("tasks/move", id=id, verb="accept")
@@ -247,9 +249,8 @@ def test_a_moment_that_cannot_be_is_refused_in_words(team: Team) -> None:
     for asked in ("at=never", "time=yesterday", "time=9999-01-01T00:00:00", "at=0"):
         answer = team.client.get(f"/board/timeline?project={team.project}&{asked}")
         assert answer.status_code == 400, asked
-        assert "moment" in answer.text
     shown = team.client.get(f"/board/timeline?project={team.project}&at={team.store.now()}")
-    assert "told by the record" in shown.text
+    assert "from the event log" in shown.text
     ahead = team.client.get(f"/board/timeline?project={team.project}&at={team.store.now() + 5}")
     assert ahead.status_code == 200, "the browser's page may be a moment ahead"
 
@@ -259,7 +260,7 @@ def test_several_decisions_are_judged_together_or_none_of_them(team: Team) -> No
     ids = [record(f"Go {n}", confirm=True, author="agent:ada").id for n in range(3)]
     text = team.client.get("/inbox").text
     assert all(f'name="pick:{id}"' in text for id in ids)
-    team.refused("decisions/judge", "Choose", verdict="confirm")
+    team.refused("decisions/judge", "Select", verdict="confirm")
     gone = team.store.decisions.reject(ids[0]).id
     picked = {f"pick:{id}": "on" for id in ids}
     team.refused("decisions/judge", gone, verdict="confirm", **picked)
@@ -295,7 +296,7 @@ def test_notes_are_found_by_their_words(team: Team) -> None:
     assert "likes tea" not in get("/notes?q=tide").text
     assert "likes tea" in get("/notes?q=tea&scope=agent:ada").text
     assert "likes tea" not in get(f"/notes?scope=project:{team.project}").text
-    assert "mars" in unescape(get("/notes?scope=mars").text)
+    assert "Invalid scope" in unescape(get("/notes?scope=mars").text)
     assert get("/notes", params={"q": BAD}).status_code == 200
 
 
@@ -305,7 +306,7 @@ def test_who_knows_a_file_is_asked_and_a_folder_without_git_is_said(team: Team) 
     assert "src/x.py" in text
     assert "agent:ada" in text
     text = team.client.get(f"/locks?project={team.project}&forecast=1").text
-    assert "is in no git repository" in text
+    assert "not in a git repository" in text
     part = team.client.get(f"/locks?project={team.project}&forecast=1", headers=as_part("live"))
     assert "git repository" not in part.text
 

@@ -21,7 +21,7 @@ def main(arguments: list[str]) -> int:
     folder, alive, mark, *words = arguments
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
-    process.gather_orphans()
+    process.become_subreaper()
     child = os.fork()
     if child == 0:
         try:
@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
         os.dup2(nothing, stream)
     code = _end_of(child, int(alive))
     me = process.identify(os.getpid())
-    process.end_family(None, mark, grace_ms=GRACE_MS, guard=me)
+    process.terminate_run_processes(None, mark, grace_ms=GRACE_MS, guard=me)
     return 128 - code if code < 0 else code
 
 
@@ -51,7 +51,7 @@ def _become(folder: str, words: list[str]) -> None:
 def _end_of(child: int, alive: int) -> int:
     """The child's exit code; that of a killed one when there is nobody any more to tell it to."""
     known = process.identify(child)
-    handle = process.watch(known) if known is not None else None
+    handle = process.watch_exit(known) if known is not None else None
     poll = select.poll()
     for each in (alive, handle):
         if each is not None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from corral.adapters import git
-from corral.adapters.output.opening import open_regular
+from corral.adapters.output.regular_file import open_regular_file
 from corral.kernel.errors import Refused
 
 STATUS = ("status", "--porcelain=v1", "-z", "--untracked-files=all", "--no-renames")
@@ -89,7 +89,7 @@ def disarm(own: str) -> None:
     if not os.path.lexists(file):
         return
     try:
-        with open(open_regular(Path(file)), "rb") as opened:
+        with open(open_regular_file(Path(file)), "rb") as opened:
             text = opened.read(MOST_CONFIGURATION + 1)
     except FileNotFoundError:  # a link, a folder, a pipe
         text = b"?"
@@ -144,7 +144,7 @@ def checkout_in(common: str, folder: str) -> Checkout | None:
 def is_named_back(found: Checkout) -> bool:
     """Whether a worktree's folder says that it belongs to its git folder, as that says of it."""
     try:
-        with open(open_regular(Path(found.folder, ".git")), "rb") as file:
+        with open(open_regular_file(Path(found.folder, ".git")), "rb") as file:
             kind, _, where = os.fsdecode(file.read(65_536)).partition(":")
     except FileNotFoundError:
         return False
@@ -173,7 +173,7 @@ def registrations(common: str) -> Iterator[tuple[str, str]]:
     with suppress(FileNotFoundError):
         for name in os.listdir(os.path.join(common, "worktrees")):
             own = os.path.join(common, "worktrees", name)
-            with suppress(OSError), open(open_regular(Path(own, "gitdir")), "rb") as file:
+            with suppress(OSError), open(open_regular_file(Path(own, "gitdir")), "rb") as file:
                 where = os.fsdecode(file.read(65_536)).rstrip("\n")
                 yield own, real(os.path.dirname(os.path.normpath(os.path.join(own, where))))
 

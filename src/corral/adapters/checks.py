@@ -144,7 +144,7 @@ def _run(words: list[str], cwd: str, timeout_ms: int, whole: Mapping[str, str]) 
             os.close(held)
             _wait(child, 2 * GRACE_MS / 1_000)
             if child.poll() is None or child.returncode < 0:  # somebody has killed the guard
-                process.end_family(known, mark, grace_ms=0)
+                process.terminate_run_processes(known, mark, grace_ms=0)
                 child.kill()
                 child.wait()
     if code is None:

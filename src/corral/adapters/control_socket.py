@@ -1,7 +1,7 @@
-"""The line between a run's keeper and those who watch it, type into it or stop it.
+"""The protocol of a run's control socket: attach, type, signal, stop.
 
-A Unix socket in the run's private folder carries frames: one byte that tells the kind, four that
-tell the length, then the payload.
+A Unix socket in the run's private folder carries frames: one byte for the kind, four bytes for the
+length, then the payload.
 """
 
 import os
@@ -13,72 +13,76 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-ASK = b"?"  # a request, as JSON: {"op": "attach" | "send" | "signal" | "stop" | "look", …}
-ANSWER = b"!"  # the answer to it, as JSON
-DATA = b"d"  # bytes of the terminal, in both directions
-SIZE = b"s"  # the watcher's terminal has this size: JSON [rows, columns]
+REQUEST = b"?"  # a request, as JSON: {"op": "attach" | "send" | "signal" | "stop" | "look", …}
+RESPONSE = b"!"  # the response to a request, as JSON
+DATA = b"d"  # terminal input or output
+SIZE = b"s"  # size of the client's terminal: JSON [rows, columns]
 STOPPED = b"z"  # the agent was suspended from its terminal (Ctrl-Z)
-END = b"e"  # the run is over: JSON {"exit_code", "signal"}; nothing follows
+END = b"e"  # the run has ended: JSON {"exit_code", "signal"}; the last frame
 
-NAME = "line"
-MOST = 1 << 20
+SOCKET_NAME = "line"
+MAX_PAYLOAD = 1 << 20
 _HEAD = struct.Struct("!cI")
 
 
-class Frame(NamedTuple):
+class ControlFrame(NamedTuple):
+    """One message of the protocol."""
+
     kind: bytes
     payload: bytes
 
     @property
     def value(self) -> Any:
+        """The payload, decoded from JSON."""
         return msgspec.json.decode(self.payload)
 
 
-def frame(kind: bytes, payload: bytes | Any = b"") -> bytes:
+def encode_frame(kind: bytes, payload: bytes | Any = b"") -> bytes:
+    """Encode a frame; a payload that is not bytes becomes JSON."""
     body = payload if isinstance(payload, bytes) else msgspec.json.encode(payload)
     return _HEAD.pack(kind, len(body)) + body
 
 
-class Frames:
-    """Frames out of a stream of bytes, however it is cut."""
+class FrameDecoder:
+    """Decodes frames from a byte stream that arrives in arbitrary pieces."""
 
     def __init__(self) -> None:
-        self._left = b""
+        self._buffer = b""
 
-    def feed(self, data: bytes) -> list[Frame]:
-        """The frames that are whole now; ValueError when it is no such stream."""
-        self._left += data
-        found = []
-        while len(self._left) >= _HEAD.size:
-            kind, length = _HEAD.unpack_from(self._left)
-            if length > MOST:
-                raise ValueError("a frame that is too long")
-            if len(self._left) < _HEAD.size + length:
+    def feed(self, data: bytes) -> list[ControlFrame]:
+        """Return the frames that are complete; raises ValueError for invalid data."""
+        self._buffer += data
+        frames = []
+        while len(self._buffer) >= _HEAD.size:
+            kind, length = _HEAD.unpack_from(self._buffer)
+            if length > MAX_PAYLOAD:
+                raise ValueError(f"frame of {length} bytes exceeds the limit")
+            if len(self._buffer) < _HEAD.size + length:
                 break
-            found.append(Frame(kind, self._left[_HEAD.size : _HEAD.size + length]))
-            self._left = self._left[_HEAD.size + length :]
-        return found
+            frames.append(ControlFrame(kind, self._buffer[_HEAD.size : _HEAD.size + length]))
+            self._buffer = self._buffer[_HEAD.size + length :]
+        return frames
 
 
 def listen(folder: Path) -> socket.socket:
-    """The keeper's end. A name left behind by a keeper that died is taken over."""
+    """Create the supervisor's end. Replaces a socket left by a supervisor that died."""
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     server.setblocking(False)
-    with _short(folder) as name:
+    with _ShortPath(folder) as name:
         with suppress(FileNotFoundError):
-            os.unlink(folder / NAME)
+            os.unlink(folder / SOCKET_NAME)
         server.bind(name)
-    os.chmod(folder / NAME, 0o600)
+    os.chmod(folder / SOCKET_NAME, 0o600)
     server.listen(16)
     return server
 
 
 def connect(folder: Path, *, timeout: float = 10.0) -> socket.socket:
-    """The watcher's end. OSError when no keeper answers."""
+    """Connect to the supervisor of a run; raises OSError if there is none."""
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     client.settimeout(timeout)
     try:
-        with _short(folder) as name:
+        with _ShortPath(folder) as name:
             client.connect(name)
     except BaseException:
         client.close()
@@ -86,51 +90,56 @@ def connect(folder: Path, *, timeout: float = 10.0) -> socket.socket:
     return client
 
 
-def ask(folder: Path, *, timeout: float = 10.0, **request: Any) -> dict[str, Any]:
-    """One request and its answer. OSError when no keeper answers in time."""
-    with connect(folder, timeout=timeout) as line:
-        line.sendall(frame(ASK, request))
-        frames = Frames()
-        while data := line.recv(65_536):
-            for got in frames.feed(data):
-                if got.kind == ANSWER:
-                    answer: dict[str, Any] = got.value
-                    return answer
-    raise ConnectionResetError("the keeper ended before it answered")
+def send_request(folder: Path, *, timeout: float = 10.0, **request: Any) -> dict[str, Any]:
+    """Send one request and return the response; raises OSError if there is none in time."""
+    with connect(folder, timeout=timeout) as client:
+        client.sendall(encode_frame(REQUEST, request))
+        decoder = FrameDecoder()
+        while data := client.recv(65_536):
+            for frame in decoder.feed(data):
+                if frame.kind == RESPONSE:
+                    response: dict[str, Any] = frame.value
+                    return response
+    raise ConnectionResetError("the supervisor exited before it responded")
 
 
-def is_ours(line: socket.socket) -> bool:
-    """Whether the other end belongs to the same user, where the system tells."""
+def is_same_user(client: socket.socket) -> bool:
+    """Whether the other end belongs to the same user or root, if the system reports it."""
     if not hasattr(socket, "SO_PEERCRED"):
-        return True  # the folder is private; that is the guard there
-    return _credentials(line)[1] in (os.getuid(), 0)
+        return True  # the private folder protects the socket
+    return _credentials(client)[1] in (os.getuid(), 0)
 
 
-def peer_pid(line: socket.socket) -> int | None:
-    """The process that connected, also when it has ended since; None where the system does not
-    tell, and for a process outside of this pid namespace."""
-    return (_credentials(line)[0] or None) if hasattr(socket, "SO_PEERCRED") else None
+def peer_pid(client: socket.socket) -> int | None:
+    """Return the pid of the process that connected, even if it has ended since.
+
+    None if the system does not report it, or for a process outside of this pid namespace.
+    """
+    return (_credentials(client)[0] or None) if hasattr(socket, "SO_PEERCRED") else None
 
 
-def _credentials(line: socket.socket) -> tuple[int, int, int]:
-    told = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, uid, gid = struct.unpack("3i", told)
+def _credentials(client: socket.socket) -> tuple[int, int, int]:
+    data = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, gid = struct.unpack("3i", data)
     return pid, uid, gid
 
 
-class _short:
-    """A name for the socket that is short enough for the system, however deep the folder is."""
+class _ShortPath:
+    """A path of the socket within the length limit of Unix sockets (108 bytes on Linux).
+
+    A long path is shortened with the `/proc/self/fd` entry of the open folder.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._descriptor = -1
 
     def __enter__(self) -> str:
-        whole = str(self._folder / NAME)
-        if len(whole) < 100 or not os.path.isdir("/proc/self/fd"):
-            return whole
+        path = str(self._folder / SOCKET_NAME)
+        if len(path) < 100 or not os.path.isdir("/proc/self/fd"):
+            return path
         self._descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        return f"/proc/self/fd/{self._descriptor}/{NAME}"
+        return f"/proc/self/fd/{self._descriptor}/{SOCKET_NAME}"
 
     def __exit__(self, *_: object) -> None:
         if self._descriptor >= 0:

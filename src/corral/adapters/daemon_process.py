@@ -1,7 +1,7 @@
-"""The daemon of a store, as other programs of the same user find it.
+"""Find, start and stop the daemon of a store.
 
-A private file in the home folder tells which process it is and where it listens; the process keeps
-that file locked for as long as it lives, so a file that was left behind fools nobody.
+A private file in the home folder describes the process and its address. The daemon holds a lock on
+the file for as long as it lives, so a stale file is recognized.
 """
 
 import fcntl
@@ -19,18 +19,18 @@ import msgspec
 
 from corral import config
 from corral.adapters import process
-from corral.adapters.process import Identity, Standing
-from corral.adapters.supervisor_process import OWN_VARIABLES
+from corral.adapters.process import Liveness, ProcessIdentity
+from corral.adapters.supervisor_process import RUN_VARIABLES
 from corral.kernel.errors import Refused
 
-PORT = 7717
+DEFAULT_PORT = 7717
 ANSWER_SECONDS = 10.0
 PROBE_SECONDS = 2.0
 PROBE_BYTES = 4_096
 
 
 class Daemon(msgspec.Struct, frozen=True):
-    """Who serves a store from this home."""
+    """The daemon that serves a store from this home, as written to its file."""
 
     pid: int
     start_token: str
@@ -44,16 +44,16 @@ class Daemon(msgspec.Struct, frozen=True):
     pid_space: str | None = None
 
     @property
-    def identity(self) -> Identity:
-        # A machine may be renamed while it is up, as many are by each network; its boot stays.
-        same_boot = self.boot_id == process.boot_id() != process.UNKNOWN_BOOT
-        here = same_boot and self.pid_space == process.pid_space()
-        host = process.host() if here else self.host
-        return Identity(host, self.boot_id, self.pid, self.start_token)
+    def identity(self) -> ProcessIdentity:
+        # A network may rename a machine while it is up; its boot id does not change.
+        is_same_boot = self.boot_id == process.boot_id() != process.UNKNOWN_BOOT
+        is_local = is_same_boot and self.pid_space == process.pid_namespace()
+        host = process.host() if is_local else self.host
+        return ProcessIdentity(host, self.boot_id, self.pid, self.start_token)
 
     @property
     def token(self) -> str | None:
-        """What opens its door; None when the file is gone."""
+        """The API token of the daemon; None if its file is gone."""
         try:
             return Path(self.token_file).read_text().strip()
         except OSError:
@@ -61,30 +61,32 @@ class Daemon(msgspec.Struct, frozen=True):
 
     @property
     def link(self) -> str:
-        """The address that a browser is to open: it carries the token, once."""
+        """The address to open in a browser, with the token for the first request."""
         token = self.token
         return f"{self.url}/?token={token}" if token else f"{self.url}/"
 
 
-def file_of(store: str, end: str = ".json") -> Path:
-    """Where the daemon of a store is told: one file for the home's own store, and one for each
-    other. `store` is its URL without a password."""
+def info_path(store: str, suffix: str = ".json") -> Path:
+    """Return the path of a file that belongs to the daemon of a store.
+
+    `store` is the URL without a password. The home's own store has the short name.
+    """
     home = config.home()
     if store == f"sqlite:///{home / 'corral.db'}":
-        return home / f"daemon{end}"
-    return home / f"daemon-{sha256(store.encode()).hexdigest()[:12]}{end}"
+        return home / f"daemon{suffix}"
+    return home / f"daemon-{sha256(store.encode()).hexdigest()[:12]}{suffix}"
 
 
-def find(store: str) -> Daemon | None:
-    """The daemon that serves a store from this home, if its process lives."""
-    found = _told(store)
-    if found is None or process.look(found.identity) is not Standing.ALIVE:
+def find_daemon(store: str) -> Daemon | None:
+    """Return the daemon that serves a store from this home, if its process is alive."""
+    daemon = _read_info(store)
+    if daemon is None or process.check(daemon.identity) is not Liveness.ALIVE:
         return None
-    return found
+    return daemon
 
 
-def version_at(address: str, port: int) -> str | None:
-    """The version of the Corral daemon that listens there; None: another program does, or none."""
+def probe_version(address: str, port: int) -> str | None:
+    """Return the version of the Corral daemon at an address; None if there is none."""
     from http.client import HTTPConnection, HTTPException
 
     connection = HTTPConnection(address, port, timeout=PROBE_SECONDS)
@@ -98,19 +100,19 @@ def version_at(address: str, port: int) -> str | None:
         connection.close()
 
 
-def _told(store: str) -> Daemon | None:
+def _read_info(store: str) -> Daemon | None:
     try:
-        return msgspec.json.decode(file_of(store).read_bytes(), type=Daemon)
+        return msgspec.json.decode(info_path(store).read_bytes(), type=Daemon)
     except (OSError, msgspec.DecodeError):
         return None
 
 
-class Seat:
-    """The one place for a daemon of a store in a home; given up with the process."""
+class DaemonLock:
+    """The lock that makes a daemon the only one of a store in a home. The process holds it."""
 
     def __init__(self, store: str) -> None:
-        """Refused when another daemon has it."""
-        self._path = file_of(store)
+        """Raises Refused if another daemon holds the lock."""
+        self._path = info_path(store)
         config.make_private_folder(self._path.parent)
         while True:
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -118,10 +120,10 @@ class Seat:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 os.close(self._descriptor)
-                raise _is_up(store) from None
+                raise _already_running(store) from None
             if self._is_current():
                 break
-            os.close(self._descriptor)  # whoever had it removed it at this very moment
+            os.close(self._descriptor)  # the previous daemon removed the file concurrently
         os.truncate(self._descriptor, 0)
 
     def _is_current(self) -> bool:
@@ -129,99 +131,108 @@ class Seat:
             return os.path.samestat(os.fstat(self._descriptor), os.stat(self._path))
         return False
 
-    def tell(self, daemon: Daemon) -> None:
-        """Say who has it and where it listens."""
+    def publish(self, daemon: Daemon) -> None:
+        """Write the description of the daemon to the file."""
         os.truncate(self._descriptor, 0)
         os.pwrite(self._descriptor, msgspec.json.encode(daemon) + b"\n", 0)
 
-    def leave(self) -> None:
+    def release(self) -> None:
+        """Remove the file and release the lock."""
         if self._is_current():
             self._path.unlink()
         os.close(self._descriptor)
 
 
-def _is_up(store: str) -> Refused:
-    if (daemon := find(store)) is not None:
-        which, there = f" with pid {daemon.pid} at {daemon.url}", ""
-    elif (daemon := _told(store)) is not None:
-        which, there = f" with pid {daemon.pid} on {daemon.host}", " there"
+def _already_running(store: str) -> Refused:
+    if (daemon := find_daemon(store)) is not None:
+        which, where = f" (pid {daemon.pid}, {daemon.url})", ""
+    elif (daemon := _read_info(store)) is not None:
+        which, where = f" (pid {daemon.pid} on {daemon.host})", " there"
     else:
-        which = there = ""
+        which = where = ""
     return Refused(
-        f"A daemon{which} serves this store from this home already; end it{there} with "
+        f"A daemon{which} already serves this store from this home. Stop it{where} with "
         "`corral down`.",
         pid=daemon.pid if daemon else None,
     )
 
 
-# -- starting and ending -----------------------------------------------------------------------
+# -- start and stop ----------------------------------------------------------------------------
 
 
 def command(options: Sequence[str]) -> list[str]:
-    # -P: nothing is loaded from the folder in which it is started.
+    """Return the command line of the daemon."""
+    # -P: do not import modules from the current directory.
     return [sys.executable, "-P", "-m", "corral.serve", *options]
 
 
 def environment(address: str) -> dict[str, str]:
-    """The address may hold a password, and a command line can be read by everybody."""
-    kept = {name: value for name, value in os.environ.items() if name not in OWN_VARIABLES}
-    return kept | {"CORRAL_STORE": address}
+    """Return the environment of the daemon, with the address of the store.
+
+    Not on the command line: the address may contain a password, and every user can read arguments.
+    """
+    variables = {name: value for name, value in os.environ.items() if name not in RUN_VARIABLES}
+    return variables | {"CORRAL_STORE": address}
 
 
 def start(address: str, options: Sequence[str], log: Path) -> dict[str, Any]:
-    """Start the daemon in a session of its own, and wait until it serves, or says why not.
+    """Start the daemon in a session of its own, wait until it is ready or failed, and return its
+    message.
 
-    What it says is given back; it says nothing when it dies, and its log tells why.
+    The message is empty if the daemon died; its log has the reason.
     """
     config.make_private_folder(log.parent)
-    answer, tell = os.pipe()
+    ready_reader, ready_writer = os.pipe()
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     try:
         os.posix_spawn(
             sys.executable,
-            command([*options, "--log", str(log), "--ready", str(tell)]),
+            command([*options, "--log", str(log), "--ready", str(ready_writer)]),
             environment(address),
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 1, str(log), flags, 0o600),
                 (os.POSIX_SPAWN_DUP2, 1, 2),
-                (os.POSIX_SPAWN_DUP2, tell, tell),
+                (os.POSIX_SPAWN_DUP2, ready_writer, ready_writer),
             ],
             setsid=True,
         )
     finally:
-        os.close(tell)
-    with os.fdopen(answer, "rb") as pipe:
+        os.close(ready_writer)
+    with os.fdopen(ready_reader, "rb") as pipe:
         line = pipe.readline()
-    said: dict[str, Any] = msgspec.json.decode(line) if line else {}
-    return said
+    message: dict[str, Any] = msgspec.json.decode(line) if line else {}
+    return message
 
 
-def end(daemon: Daemon, *, seconds: float, at_once: bool = False) -> bool:
-    """Ask a daemon to end, and wait for it; whether it is gone. Asked twice, it ends at once."""
-    process.send(daemon.identity, signal.SIGTERM)
+def stop(daemon: Daemon, *, seconds: float, at_once: bool = False) -> bool:
+    """Send SIGTERM to a daemon and wait; return whether it exited.
+
+    `at_once` sends a second SIGTERM: the daemon then exits without finishing its work.
+    """
+    process.send_signal(daemon.identity, signal.SIGTERM)
     if at_once:
-        time.sleep(0.1)  # two signals that come together are one
-        process.send(daemon.identity, signal.SIGTERM)
+        time.sleep(0.1)  # two pending signals of one kind are merged
+        process.send_signal(daemon.identity, signal.SIGTERM)
     deadline = time.monotonic() + seconds
-    while process.look(daemon.identity) is Standing.ALIVE:
+    while process.check(daemon.identity) is Liveness.ALIVE:
         if time.monotonic() >= deadline:
             return False
         time.sleep(0.02)
     return True
 
 
-def ask(daemon: Daemon) -> dict[str, Any] | None:
-    """How a daemon says that it is; None when it does not answer."""
+def read_health(daemon: Daemon) -> dict[str, Any] | None:
+    """Return the health report of a daemon; None if it does not respond."""
     import http.client
     from urllib.parse import urlsplit
 
-    where = urlsplit(daemon.url).hostname or "127.0.0.1"
-    connection = http.client.HTTPConnection(where, daemon.port, timeout=ANSWER_SECONDS)
+    hostname = urlsplit(daemon.url).hostname or "127.0.0.1"
+    connection = http.client.HTTPConnection(hostname, daemon.port, timeout=ANSWER_SECONDS)
     try:
         connection.request("GET", "/healthz", headers={"Authorization": f"Bearer {daemon.token}"})
-        told: dict[str, Any] = msgspec.json.decode(connection.getresponse().read())
-        return told
+        report: dict[str, Any] = msgspec.json.decode(connection.getresponse().read())
+        return report
     except (OSError, http.client.HTTPException, msgspec.DecodeError):
         return None
     finally:

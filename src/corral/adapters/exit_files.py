@@ -1,7 +1,7 @@
-"""How an agent's process ended, as its guard wrote it down.
+"""Exit files: the exit status of an agent, written by its guard.
 
-The guard holds a lock on a file of its own from before the agent begins until it has told how the
-agent ended. So whoever comes later can tell "not yet" from "never", and need not guess.
+The guard holds a lock on the file from before the agent starts until the status is written. So a
+reader can distinguish "not yet" (locked) from "never" (unlocked and missing).
 """
 
 import fcntl
@@ -14,54 +14,57 @@ from typing import Annotated
 import msgspec
 
 from corral.kernel.clock import SystemClock
-from corral.kernel.exit_status import End
+from corral.kernel.exit_status import ExitStatus
 
-ROOM = 256
-NEVER_BEGAN = "its keeper died before it began"
+MAX_BYTES = 256
+NEVER_STARTED = "its supervisor died before the program was started"
 
 
-class ExitNote:
-    """The guard's side: made and locked before the agent is started."""
+class ExitFileWriter:
+    """The guard's side. Created and locked before the agent is started."""
 
     def __init__(self, folder: Path, attempt: int, pid: int) -> None:
-        self._file = _file(folder, attempt, pid)
-        self._part = self._file.with_name(self._file.name + ".part")
+        self._path = _path(folder, attempt, pid)
+        self._part = self._path.with_name(self._path.name + ".part")
         self.descriptor = os.open(self._part, os.O_WRONLY | os.O_CREAT, 0o600)
         fcntl.flock(self.descriptor, fcntl.LOCK_EX)
-        # Its room is taken now: the agent may fill the disk. Where it is full already, the keeper
-        # still learns the end from the guard itself.
+        # Reserve the space now: the agent may fill the disk. If it is full already, the supervisor
+        # still gets the status through its pipe to the guard.
         with suppress(OSError):
-            os.pwrite(self.descriptor, b" " * ROOM, 0)
+            os.pwrite(self.descriptor, b" " * MAX_BYTES, 0)
 
-    def write(self, end: End) -> None:
+    def write(self, end: ExitStatus) -> None:
+        """Write the exit status durably; does nothing if the disk fails."""
         with suppress(OSError):
-            os.pwrite(self.descriptor, encode(end).ljust(ROOM), 0)
+            os.pwrite(self.descriptor, encode(end).ljust(MAX_BYTES), 0)
             os.fsync(self.descriptor)
-            os.rename(self._part, self._file)
+            os.rename(self._part, self._path)
 
 
-def encode(end: End) -> bytes:
+def encode(end: ExitStatus) -> bytes:
     return msgspec.json.encode(end._asdict())
 
 
-def decode(data: bytes) -> End:
-    """What a guard said; an unknown end when it said nothing, or nothing that a guard would say:
-    the file is the agent's user's, and an agent may write there too."""
+def decode(data: bytes) -> ExitStatus:
+    """Decode an exit status; an unknown end if the data is missing or invalid.
+
+    The data is validated because the agent has the same user and can write to the file.
+    """
     try:
-        note = msgspec.json.decode(data, type=_Note)
+        record = msgspec.json.decode(data, type=_ExitRecord)
     except (msgspec.DecodeError, RecursionError):
-        return End()
-    reason = NEVER_BEGAN if note.reason == NEVER_BEGAN else None
-    return End(
-        exit_code=note.exit_code,
-        signal=note.signal,
+        return ExitStatus()
+    reason = NEVER_STARTED if record.reason == NEVER_STARTED else None
+    return ExitStatus(
+        exit_code=record.exit_code,
+        signal=record.signal,
         reason=reason,
-        cpu_ms=note.cpu_ms,
-        peak_bytes=note.peak_bytes,
+        cpu_ms=record.cpu_ms,
+        peak_bytes=record.peak_bytes,
     )
 
 
-class _Note(msgspec.Struct):
+class _ExitRecord(msgspec.Struct):
     exit_code: Annotated[int, msgspec.Meta(ge=0, le=255)] | None
     signal: Annotated[int, msgspec.Meta(ge=1, le=128)] | None
     reason: str | None = None
@@ -69,31 +72,31 @@ class _Note(msgspec.Struct):
     peak_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 50)] | None = None
 
 
-def read(folder: Path, attempt: int, pid: int) -> End:
-    """What the guard wrote down; an unknown end when it did not."""
+def read_exit(folder: Path, attempt: int, pid: int) -> ExitStatus:
+    """Return the recorded exit status; an unknown end if there is none."""
     try:
-        return decode(_file(folder, attempt, pid).read_bytes())
+        return decode(_path(folder, attempt, pid).read_bytes())
     except OSError:
-        return End()
+        return ExitStatus()
 
 
 def age_ms(folder: Path, attempt: int, pid: int) -> int:
-    """How long ago the guard wrote it down; 0 when it did not, for it may have ended just now."""
+    """Return the age of the exit file; 0 if there is none, as the agent may have just ended."""
     try:
-        written = _file(folder, attempt, pid).stat().st_mtime
+        written = _path(folder, attempt, pid).stat().st_mtime
     except OSError:
         return 0
     return max(0, SystemClock().now() - int(written * 1_000))
 
 
-def wait_for(folder: Path, attempt: int, pid: int, seconds: float) -> End:
-    """The same, after having let a guard finish that is still there."""
+def wait_for_exit(folder: Path, attempt: int, pid: int, seconds: float) -> ExitStatus:
+    """Like `read_exit`, but wait while the guard still holds the lock."""
     deadline = time.monotonic() + seconds
-    file = _file(folder, attempt, pid)
+    file = _path(folder, attempt, pid)
     part = file.with_name(file.name + ".part")
-    while not (end := read(folder, attempt, pid)).known:
+    while not (end := read_exit(folder, attempt, pid)).known:
         if not _is_locked(part) or time.monotonic() > deadline:
-            return read(folder, attempt, pid)
+            return read_exit(folder, attempt, pid)
         time.sleep(0.01)
     return end
 
@@ -110,6 +113,6 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
-def _file(folder: Path, attempt: int, pid: int) -> Path:
-    # Two keepers may try the same attempt; the one that loses has another process.
+def _path(folder: Path, attempt: int, pid: int) -> Path:
+    # Two supervisors may start the same attempt; the pid tells their processes apart.
     return folder / f"exit.{attempt}.{pid}"

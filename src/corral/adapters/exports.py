@@ -26,7 +26,7 @@ import msgspec
 from corral.adapters import git
 from corral.adapters.checkouts import resolve
 from corral.adapters.leftovers import delete
-from corral.config import sync
+from corral.config import fsync_path
 from corral.kernel.errors import Invalid, Refused
 from corral.kernel.open_files import require_unused
 
@@ -167,7 +167,7 @@ def _put_in_place(
             target=str(target),
             reason="not_an_export" if changed else "export_exists",
         )
-    sync(target.parent)
+    fsync_path(target.parent)
 
 
 # -- trees -----------------------------------------------------------------------------------------
@@ -289,8 +289,8 @@ def _sync(part: Path, count: int) -> None:
         for name in names:
             path = os.path.join(folder, name)
             if not os.path.islink(path):
-                sync(path)
-        sync(folder)
+                fsync_path(path)
+        fsync_path(folder)
 
 
 # -- what is there ---------------------------------------------------------------------------------

@@ -272,9 +272,11 @@ def listed(names: Iterable[str]) -> bytes:
 def ask(top: str, *words: str, seconds: float = SECONDS) -> bytes | None:
     """What git prints; None when it does not go well. It is the light way, for keepers and hooks,
     and takes the environment as it is: a hook asks about the commit that is being made."""
-    from corral.adapters.calls import output_of  # not in hooks that only read a worktree's files
+    from corral.adapters.subprocesses import (
+        capture_output,  # not in hooks that only read a worktree's files
+    )
 
-    return output_of(["git", "-C", top, *words], {"GIT_OPTIONAL_LOCKS": "0"}, seconds)
+    return capture_output(["git", "-C", top, *words], {"GIT_OPTIONAL_LOCKS": "0"}, seconds)
 
 
 def changed(top: str) -> dict[str, str]:

@@ -24,7 +24,7 @@ from corral.adapters.checkouts import (
     scratch_index,
 )
 from corral.adapters.checkouts import resolve as resolve
-from corral.adapters.output.opening import open_regular
+from corral.adapters.output.regular_file import open_regular_file
 from corral.kernel.clock import SystemClock
 from corral.kernel.errors import Conflict, Invalid, NotFound
 
@@ -280,7 +280,7 @@ def differing(repository: str, folder: str, base: str) -> Stat:
         binary += not plus.isdigit()
     new = git.names_in(listed)
     for name in new[:MAX_NEW]:
-        with suppress(OSError), open(open_regular(Path(folder, name)), "rb") as file:
+        with suppress(OSError), open(open_regular_file(Path(folder, name)), "rb") as file:
             added += file.read(1 << 20).count(b"\n")
     return Stat(files + len(new), added, removed, binary)
 

@@ -85,10 +85,10 @@ def _decoded(told: bytes | str) -> Any:
     try:
         return msgspec.json.decode(told)
     except (msgspec.DecodeError, UnicodeError):
-        from corral.kernel.text import in_whole_characters
+        from corral.kernel.text import replace_invalid_utf8
 
         given = told.encode("utf-8", "replace") if isinstance(told, str) else told
-        return msgspec.json.decode(in_whole_characters(given))
+        return msgspec.json.decode(replace_invalid_utf8(given))
 
 
 def _workdir(given: dict[str, Any]) -> Iterator[str]:

@@ -22,7 +22,7 @@ import msgspec
 
 from corral.kernel.clock import SystemClock
 from corral.kernel.errors import Refused
-from corral.kernel.money import MICROS, MOST
+from corral.kernel.money import MAX_MICROS, MICROS_PER_USD
 
 ANSWER_SECONDS = 30.0
 
@@ -71,7 +71,7 @@ class Rates(msgspec.Struct, frozen=True):
             + self.cache_read * used.cache_read
             + self.cache_write * used.cache_write
         )
-        return min((total + MILLION // 2) // MILLION, MOST)
+        return min((total + MILLION // 2) // MILLION, MAX_MICROS)
 
 
 def rates(model: str, provider: str | None) -> Rates | None:
@@ -116,8 +116,8 @@ def price(model: str, provider: str | None, usage: Usage, at: int) -> tuple[int,
         cache_write_tokens=usage.cache_write,
     )
     dollars = types.ModelPrice(**plain).calc_price(counted)["total_price"]
-    micros = int((Decimal(dollars) * MICROS).quantize(Decimal(1), ROUND_HALF_UP))
-    return (micros, version()) if micros <= MOST else None
+    micros = int((Decimal(dollars) * MICROS_PER_USD).quantize(Decimal(1), ROUND_HALF_UP))
+    return (micros, version()) if micros <= MAX_MICROS else None
 
 
 def _find(model: str, provider: str | None) -> Any:

@@ -1,9 +1,9 @@
-"""Processes of this machine: who is who, who belongs to whom, and ending them.
+"""Processes of this machine: identity, liveness, signals, process trees and resource usage.
 
-A pid alone names nobody: it is given out again. A process is named by its pid, the moment it began
-in the machine's own count, and the machine's boot; only when all of these are as they were written
-down is it the same one. What cannot be read is unknown, never gone, and nothing is signalled whose
-identity is not proven at that very moment.
+Pids are reused, so a pid alone does not identify a process. A process is identified by its host,
+the boot id of the host, its pid and its start time in the kernel's count; it is the same process
+only if all four match. A process that cannot be read is unknown, never gone, and a signal is sent
+only after the identity was verified.
 """
 
 import os
@@ -19,25 +19,27 @@ from typing import Any, NamedTuple
 from corral.adapters.run_marks import is_marked
 from corral.kernel.boot import read_boot_id
 
-FIRST_NAMESPACE = "pid:[4026531836]"  # the kernel's fixed number of the machine's own pid space
+INITIAL_PID_NAMESPACE = "pid:[4026531836]"  # a constant of the kernel
 PROC = "/proc"
 PR_SET_CHILD_SUBREAPER = 36
 UNKNOWN_BOOT = "unknown"
-KEEPER_MARK = b"CORRAL_KEEPER=1"  # in the environment of every keeper, and of its guards
+SUPERVISOR_MARK = b"CORRAL_KEEPER=1"  # in the environment of every supervisor and its guards
 
 
-class Standing(StrEnum):
-    """What is known of a process that was written down."""
+class Liveness(StrEnum):
+    """What is known about a process whose identity was recorded."""
 
     ALIVE = "alive"
     GONE = "gone"
     REUSED = "pid reused"
     REBOOTED = "rebooted"
-    ELSEWHERE = "elsewhere"  # another machine's; only its lease can tell
+    ELSEWHERE = "elsewhere"  # on another machine; only its lease shows whether it is alive
     UNKNOWN = "unknown"
 
 
-class Identity(NamedTuple):
+class ProcessIdentity(NamedTuple):
+    """Identifies a process across reboots and reused pids."""
+
     host: str
     boot_id: str
     pid: int
@@ -46,19 +48,21 @@ class Identity(NamedTuple):
 
 @cache
 def host() -> str:
-    """This machine's name; inside a container also its pid space, whose pids are others.
+    """Return the name of this machine; in a container with its pid namespace, whose pids differ.
 
-    `CORRAL_HOST` gives it another one, so that two homes on one machine are two machines.
+    `CORRAL_HOST` overrides it, so that two homes on one machine can act as two machines.
     """
-    if given := os.environ.get("CORRAL_HOST"):
-        return given
-    name, space = os.uname().nodename, pid_space()
-    return f"{name}/{space[5:-1]}" if space and space != FIRST_NAMESPACE else name
+    if override := os.environ.get("CORRAL_HOST"):
+        return override
+    name, namespace = os.uname().nodename, pid_namespace()
+    if namespace and namespace != INITIAL_PID_NAMESPACE:
+        return f"{name}/{namespace[5:-1]}"
+    return name
 
 
 @cache
-def pid_space() -> str | None:
-    """Where this process's pids count; None where the system has but one such space."""
+def pid_namespace() -> str | None:
+    """Return the pid namespace of this process; None where the system has no namespaces."""
     with suppress(OSError):
         return os.readlink(f"{PROC}/self/ns/pid")
     return None
@@ -66,19 +70,19 @@ def pid_space() -> str | None:
 
 @cache
 def boot_id() -> str:
-    """A text that changes with every boot of this machine."""
+    """Return a text that changes with every boot of this machine."""
     if (known := read_boot_id(PROC)) is not None:
         return known
     import subprocess
 
-    told = subprocess.run(
+    result = subprocess.run(
         ["sysctl", "-n", "kern.boottime"], capture_output=True, text=True, check=False
     )
-    return told.stdout.strip() or UNKNOWN_BOOT
+    return result.stdout.strip() or UNKNOWN_BOOT
 
 
-class Stat(NamedTuple):
-    """One line of what the kernel says of a process."""
+class ProcessStat(NamedTuple):
+    """Fields of `/proc/PID/stat`."""
 
     state: str
     parent: int
@@ -89,8 +93,8 @@ class Stat(NamedTuple):
     pages: int
 
 
-def stat(pid: int) -> Stat | None:
-    """What is known of a process; None when there is none, OSError when it cannot be told."""
+def read_stat(pid: int) -> ProcessStat | None:
+    """Read the state of a process; None if there is none, OSError if it cannot be read."""
     try:
         with open(f"{PROC}/{pid}/stat", "rb") as file:
             line = file.read()
@@ -98,9 +102,9 @@ def stat(pid: int) -> Stat | None:
         if os.path.isdir(f"{PROC}/self"):
             return None
         return _stat_by_ps(pid)
-    # The name in brackets may hold anything, brackets and blanks too.
+    # The name in parentheses may contain anything, also parentheses and spaces.
     fields = line[line.rindex(b")") + 2 :].split()
-    return Stat(
+    return ProcessStat(
         state=fields[0].decode(),
         parent=int(fields[1]),
         group=int(fields[2]),
@@ -111,22 +115,22 @@ def stat(pid: int) -> Stat | None:
     )
 
 
-def _stat_by_ps(pid: int) -> Stat | None:
-    """The same where there is no /proc; the start is told to the second."""
+def _stat_by_ps(pid: int) -> ProcessStat | None:
+    """Read the state without /proc; the start time has a resolution of one second."""
     import subprocess
 
-    told = subprocess.run(
+    result = subprocess.run(
         ["ps", "-o", "state=,ppid=,pgid=,sess=,rss=,lstart=", "-p", str(pid)],
         capture_output=True,
         text=True,
         check=False,
         env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"},
     )
-    fields = told.stdout.split()
+    fields = result.stdout.split()
     if len(fields) < 6:
         return None
     numbers = [int(field, 0) if field.isdigit() else 0 for field in fields[1:5]]
-    return Stat(
+    return ProcessStat(
         fields[0][0],
         numbers[0],
         numbers[1],
@@ -137,56 +141,56 @@ def _stat_by_ps(pid: int) -> Stat | None:
     )
 
 
-def identify(pid: int) -> Identity | None:
-    """The identity of a process that runs now."""
-    found = stat(pid)
-    if found is None or found.state in "ZX":
+def identify(pid: int) -> ProcessIdentity | None:
+    """Return the identity of a process that is running now, or None."""
+    stat = read_stat(pid)
+    if stat is None or stat.state in "ZX":
         return None
-    return Identity(host(), boot_id(), pid, found.start_token)
+    return ProcessIdentity(host(), boot_id(), pid, stat.start_token)
 
 
-def look(process: Identity) -> Standing:
-    """How a process that was written down is today."""
+def check(process: ProcessIdentity) -> Liveness:
+    """Return whether a recorded process is still alive."""
     if process.host != host():
-        return Standing.ELSEWHERE
+        return Liveness.ELSEWHERE
     if process.boot_id != boot_id():
-        return Standing.REBOOTED
+        return Liveness.REBOOTED
     try:
-        found = stat(process.pid)
+        stat = read_stat(process.pid)
     except OSError:
-        return Standing.UNKNOWN
-    if found is None:
-        return Standing.GONE
-    if found.start_token != process.start_token:
-        return Standing.REUSED
-    # A zombie has ended; only its parent has not asked yet.
-    return Standing.GONE if found.state in "ZX" else Standing.ALIVE
+        return Liveness.UNKNOWN
+    if stat is None:
+        return Liveness.GONE
+    if stat.start_token != process.start_token:
+        return Liveness.REUSED
+    # A zombie has ended; its parent has not waited for it yet.
+    return Liveness.GONE if stat.state in "ZX" else Liveness.ALIVE
 
 
-def age_ms(process: Identity) -> int | None:
-    """How long ago a process of this boot began, whether it is still there or not; None where the
-    system's count cannot be read."""
+def age_ms(process: ProcessIdentity) -> int | None:
+    """Return how long ago a process of this boot started, whether it is alive or not; None if
+    unknown."""
     if process.boot_id != boot_id() or not process.start_token.isdigit():
         return None
     ticks = int(process.start_token) / os.sysconf("SC_CLK_TCK")
     return int((time.clock_gettime(time.CLOCK_BOOTTIME) - ticks) * 1_000)
 
 
-def send(process: Identity, number: int) -> bool:
-    """Signal a process, if it is still the same one; False when it is not."""
+def send_signal(process: ProcessIdentity, number: int) -> bool:
+    """Send a signal to a process, if it is still the same one; return whether it was sent."""
     if process.pid <= 1:
         return False
     with suppress(AttributeError, OSError):
         handle = os.pidfd_open(process.pid)
         try:
-            # The handle was taken first: what is looked at now is what is signalled.
-            if look(process) is not Standing.ALIVE:
+            # The pidfd was opened first, so the process that is checked is the one signalled.
+            if check(process) is not Liveness.ALIVE:
                 return False
             signal.pidfd_send_signal(handle, number)
             return True
         finally:
             os.close(handle)
-    if hasattr(os, "pidfd_open") or look(process) is not Standing.ALIVE:
+    if hasattr(os, "pidfd_open") or check(process) is not Liveness.ALIVE:
         return False
     with suppress(OSError):
         os.kill(process.pid, number)
@@ -194,69 +198,71 @@ def send(process: Identity, number: int) -> bool:
     return False
 
 
-def tells_of_ends() -> bool:
-    """Whether the system tells of the end of a process that is nobody's child here."""
+def can_watch_exits() -> bool:
+    """Whether the system reports the exit of processes that are not our children (pidfd)."""
     return hasattr(os, "pidfd_open")
 
 
-def watch(process: Identity) -> int | None:
-    """A descriptor that becomes readable when a process ends; None when it has ended already, or
-    the system does not tell. The caller closes it."""
+def watch_exit(process: ProcessIdentity) -> int | None:
+    """Return a descriptor that becomes readable when the process exits. The caller closes it.
+
+    None if the process has ended already, or without pidfd support.
+    """
     with suppress(AttributeError, OSError):
         handle = os.pidfd_open(process.pid)
-        # The handle was taken first: what is looked at now is what is watched.
-        if look(process) is Standing.ALIVE:
+        # The pidfd was opened first, so the process that is checked is the one watched.
+        if check(process) is Liveness.ALIVE:
             return handle
         os.close(handle)
     return None
 
 
-def gather_orphans() -> None:
-    """Have whoever below this process loses its parent come to be its child, where that exists."""
+def become_subreaper() -> None:
+    """Adopt orphaned descendants of this process (Linux child subreaper)."""
     if not sys.platform.startswith("linux"):
         return
-    with suppress(Exception):  # a system that was built without: they go to the first process
-        import _ctypes  # ctypes itself would take twenty times as long, and every start waits
+    with suppress(Exception):  # unsupported: orphans go to init
+        import _ctypes  # importing ctypes takes twenty times as long, at every start of an agent
 
-        this_program: Any = None
-        prctl = _ctypes.dlsym(_ctypes.dlopen(this_program, 0), "prctl")
+        main_program: Any = None
+        prctl = _ctypes.dlsym(_ctypes.dlopen(main_program, 0), "prctl")
         _ctypes.call_function(prctl, (PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
 
 
-def command_of(pid: int) -> list[str]:
-    """A process's command line; empty when it cannot be told."""
-    for _ in range(20):  # for a moment after it was executed, a program has none
+def read_command_line(pid: int) -> list[str]:
+    """Return the command line of a process; empty if it cannot be read."""
+    for _ in range(20):  # during exec, the command line is empty for a moment
         try:
             with open(f"{PROC}/{pid}/cmdline", "rb") as file:
-                words = file.read().split(b"\0")[:-1]
+                args = file.read().split(b"\0")[:-1]
         except OSError:
             return []
-        if words:
-            return [word.decode("utf-8", "replace") for word in words]
+        if args:
+            return [arg.decode("utf-8", "replace") for arg in args]
         time.sleep(0.001)
     return []
 
 
-def cwd_of(pid: int) -> str | None:
-    """Where a process is; None when it cannot be told."""
+def read_cwd(pid: int) -> str | None:
+    """Return the working directory of a process; None if it cannot be read."""
     try:
         return os.readlink(f"{PROC}/{pid}/cwd")
     except OSError:
         return None
 
 
-# -- families ----------------------------------------------------------------------------------
+# -- process trees -----------------------------------------------------------------------------
 
 
 def descendants(pid: int) -> list[int]:
-    """The children of a process, their children, and so on; the nearest first."""
-    found: list[int] = []
-    waiting = [pid]
-    while waiting:
-        children = _children(waiting.pop(0))
-        found += children
-        waiting += children
-    return found
+    """Return all descendants of a process, breadth first."""
+    pids: list[int] = []
+    queue = [pid]
+    while queue:
+        children = _children(queue.pop(0))
+        pids += children
+        queue += children
+    return pids
 
 
 def _children(pid: int) -> list[int]:
@@ -266,105 +272,107 @@ def _children(pid: int) -> list[int]:
             with open(f"{PROC}/{pid}/task/{task}/children", "rb") as file:
                 children += [int(child) for child in file.read().split()]
     except FileNotFoundError:
-        if os.path.isdir(f"{PROC}/{pid}"):  # a kernel that does not list children
-            return [other for other, found in _everybody() if found.parent == pid]
+        if os.path.isdir(f"{PROC}/{pid}"):  # a kernel without CONFIG_PROC_CHILDREN
+            return [other for other, stat in _all_processes() if stat.parent == pid]
     except OSError:
         pass
     return children
 
 
-def _everybody() -> Iterator[tuple[int, Stat]]:
+def _all_processes() -> Iterator[tuple[int, ProcessStat]]:
     for name in os.listdir(PROC):
         if name.isdigit():
             with suppress(OSError, ValueError):
-                found = stat(int(name))
-                if found is not None:
-                    yield int(name), found
+                stat = read_stat(int(name))
+                if stat is not None:
+                    yield int(name), stat
 
 
-def family(
-    process: Identity | None,
+def find_run_processes(
+    process: ProcessIdentity | None,
     mark: str,
     *,
-    guard: Identity | None = None,
+    guard: ProcessIdentity | None = None,
     everywhere: bool = True,
     spare_others: bool = False,
-) -> list[Identity]:
-    """All processes of a run: the process, its session, its descendants and those of its guard, and
-    (`everywhere`) those with the run's mark (`NAME=value`) in their environment or in their
+) -> list[ProcessIdentity]:
+    """Return all processes of a run: the process, its session, its descendants, those of its guard,
+    and (`everywhere`) those with the run's mark (`NAME=value`) in their environment or in their
     resource limits (see `run_marks`).
 
     A process that leaves its parent, group and session still carries the mark. One that clears its
-    environment becomes a child of the guard, and where the guard was killed it still has its
-    resource limits. Supervisors and agents of other runs, which a process of this one may have
-    started, are not included, nor is what is below them.
+    environment becomes a child of the guard; if the guard was killed, it still has its resource
+    limits. Supervisors and agents of other runs, which a process of this run may have started, are
+    not included, nor are their descendants.
 
     `spare_others` is for a supervisor, which may have been replaced without noticing: the
     processes of another attempt carry the same mark and are not included while their guard lives.
     """
     if not os.path.isdir(f"{PROC}/self"):
-        return _family_by_psutil(process or guard)
-    # Parent and start are read in one moment: whoever says that it is below is named by just that.
-    there = dict(_everybody())
-    root = process.pid if process is not None and look(process) is Standing.ALIVE else None
-    leaders = {there[root].session} if root in there else set()  # the session's leader is the guard
-    if guard is not None and look(guard) is Standing.ALIVE:
+        return _find_by_psutil(process or guard)
+    # Parent and start time are read at once: the process found below is the one identified.
+    stats = dict(_all_processes())
+    root = process.pid if process is not None and check(process) is Liveness.ALIVE else None
+    leaders = {stats[root].session} if root in stats else set()  # the guard leads the session
+    if guard is not None and check(guard) is Liveness.ALIVE:
         leaders.add(guard.pid)
-    below = _below(there, {*leaders, root} if root is not None else leaders, mark)
-    marked = _with_mark(there, mark) if everywhere else set()
+    tree = _trees_below(stats, {*leaders, root} if root is not None else leaders, mark)
+    marked = _find_marked(stats, mark) if everywhere else set()
     if spare_others:
-        marked -= _of_other_attempts(there, marked, leaders, mark)
+        marked -= _of_other_attempts(stats, marked, leaders, mark)
     return [
-        Identity(host(), boot_id(), pid, found.start_token)
-        for pid, found in there.items()
+        ProcessIdentity(host(), boot_id(), pid, stat.start_token)
+        for pid, stat in stats.items()
         if pid not in leaders
         and pid != os.getpid()
         and pid > 1
-        and found.state not in "ZX"
-        and (pid in below or found.session in leaders or pid in marked)
+        and stat.state not in "ZX"
+        and (pid in tree or stat.session in leaders or pid in marked)
     ]
 
 
-def _with_mark(there: dict[int, Stat], mark: str) -> set[int]:
-    wanted = mark.encode()
-    return {pid for pid in there if wanted in _environment_of(pid) or is_marked(pid, mark)}
+def _find_marked(stats: dict[int, ProcessStat], mark: str) -> set[int]:
+    variable = mark.encode()
+    return {pid for pid in stats if variable in _read_environment(pid) or is_marked(pid, mark)}
 
 
 def _of_other_attempts(
-    there: dict[int, Stat], marked: set[int], leaders: set[int], mark: str
+    stats: dict[int, ProcessStat], marked: set[int], leaders: set[int], mark: str
 ) -> set[int]:
-    """The processes of attempts that another supervisor started: its guard leads their session."""
-    sessions = {there[pid].session for pid in marked} - leaders
-    guards = {pid for pid in sessions if KEEPER_MARK in _environment_of(pid)}
-    below = _below(there, guards, mark)
-    return {pid for pid in marked if pid in below or there[pid].session in guards}
+    """Return the processes of attempts that another supervisor started; their guard leads their
+    session."""
+    sessions = {stats[pid].session for pid in marked} - leaders
+    guards = {pid for pid in sessions if SUPERVISOR_MARK in _read_environment(pid)}
+    tree = _trees_below(stats, guards, mark)
+    return {pid for pid in marked if pid in tree or stats[pid].session in guards}
 
 
-def _below(there: dict[int, Stat], roots: Iterable[int], mark: str) -> set[int]:
-    """The roots and their descendants, without those of other runs."""
+def _trees_below(stats: dict[int, ProcessStat], roots: Iterable[int], mark: str) -> set[int]:
+    """Return the roots and their descendants, without those of other runs."""
     children: dict[int, list[int]] = {}
-    for pid, found in there.items():
-        children.setdefault(found.parent, []).append(pid)
-    below: set[int] = set()
-    waiting = [pid for pid in roots if pid > 1]
-    while waiting:
-        pid = waiting.pop()
-        if pid not in below:
-            below.add(pid)
-            waiting += [child for child in children.get(pid, ()) if not _of_another(child, mark)]
-    return below
+    for pid, stat in stats.items():
+        children.setdefault(stat.parent, []).append(pid)
+    tree: set[int] = set()
+    queue = [pid for pid in roots if pid > 1]
+    while queue:
+        pid = queue.pop()
+        if pid not in tree:
+            tree.add(pid)
+            queue += [child for child in children.get(pid, ()) if not _is_of_other_run(child, mark)]
+    return tree
 
 
-def _of_another(pid: int, mark: str) -> bool:
-    """Whether a process is a keeper, or belongs to another run than the mark says."""
+def _is_of_other_run(pid: int, mark: str) -> bool:
+    """Whether a process is a supervisor, or has the mark of another run."""
     name, _, value = mark.encode().partition(b"=")
-    words = _environment_of(pid)
-    return KEEPER_MARK in words or any(
-        word.startswith(name + b"=") and word != name + b"=" + value for word in words
+    variables = _read_environment(pid)
+    return SUPERVISOR_MARK in variables or any(
+        variable.startswith(name + b"=") and variable != name + b"=" + value
+        for variable in variables
     )
 
 
-def _environment_of(pid: int) -> list[bytes]:
+def _read_environment(pid: int) -> list[bytes]:
     try:
         with open(f"{PROC}/{pid}/environ", "rb") as file:
             return file.read().split(b"\0")
@@ -372,10 +380,10 @@ def _environment_of(pid: int) -> list[bytes]:
         return []
 
 
-def _family_by_psutil(process: Identity | None) -> list[Identity]:
+def _find_by_psutil(process: ProcessIdentity | None) -> list[ProcessIdentity]:
     import psutil
 
-    if process is None or look(process) is not Standing.ALIVE:
+    if process is None or check(process) is not Liveness.ALIVE:
         return []
     with suppress(psutil.Error):
         children = psutil.Process(process.pid).children(recursive=True)
@@ -383,33 +391,38 @@ def _family_by_psutil(process: Identity | None) -> list[Identity]:
     return [process]
 
 
-def end_family(
-    process: Identity | None,
+def terminate_run_processes(
+    process: ProcessIdentity | None,
     mark: str,
     *,
     grace_ms: int,
-    guard: Identity | None = None,
+    guard: ProcessIdentity | None = None,
     everywhere: bool = True,
     spare_others: bool = False,
 ) -> int:
-    """Send SIGTERM to all processes of a run, then SIGKILL; returns how many had to be killed.
+    """Send SIGTERM to all processes of a run, then SIGKILL; return how many had to be killed.
 
-    It looks again after every round, because a family may grow while it is being ended.
+    The processes are listed again after every round, because they may fork meanwhile.
     """
     find = partial(
-        family, process, mark, guard=guard, everywhere=everywhere, spare_others=spare_others
+        find_run_processes,
+        process,
+        mark,
+        guard=guard,
+        everywhere=everywhere,
+        spare_others=spare_others,
     )
     deadline = time.monotonic() + grace_ms / 1_000
-    asked: set[Identity] = set()
+    signalled: set[ProcessIdentity] = set()
     while members := find():
         for member in members:
-            if member not in asked:
-                send(member, signal.SIGTERM)
-                send(member, signal.SIGCONT)  # whoever is stopped hears nothing
-                asked.add(member)
+            if member not in signalled:
+                send_signal(member, signal.SIGTERM)
+                send_signal(member, signal.SIGCONT)  # a stopped process cannot handle SIGTERM
+                signalled.add(member)
         if time.monotonic() >= deadline:
             break
-        _wait_for(members, min(deadline, time.monotonic() + 0.2))
+        _wait_for_exit(members, min(deadline, time.monotonic() + 0.2))
     else:
         return 0
     killed = 0
@@ -417,49 +430,51 @@ def end_family(
         members = find()
         if not members:
             break
-        killed += sum(send(member, signal.SIGKILL) for member in members)
-        _wait_for(members, time.monotonic() + 0.1)
+        killed += sum(send_signal(member, signal.SIGKILL) for member in members)
+        _wait_for_exit(members, time.monotonic() + 0.1)
     return killed
 
 
-def _wait_for(members: list[Identity], until: float) -> None:
-    """Return once one of them is gone, or at a moment."""
+def _wait_for_exit(members: list[ProcessIdentity], deadline: float) -> None:
+    """Wait until one of the processes has ended, or until the deadline."""
     pause = 0.002
-    while time.monotonic() < until:
-        if any(look(member) is not Standing.ALIVE for member in members):
+    while time.monotonic() < deadline:
+        if any(check(member) is not Liveness.ALIVE for member in members):
             return
         time.sleep(pause)
         pause = min(pause * 2, 0.05)
 
 
-class Usage(NamedTuple):
-    """What a process and all below it use."""
+class ProcessUsage(NamedTuple):
+    """Resource usage of a process and its descendants."""
 
     cpu_ms: int
     memory_bytes: int
     processes: int
 
 
-def usage(pid: int) -> Usage | None:
-    """The sum over a process and its descendants; None when it cannot be told."""
+def measure_usage(pid: int) -> ProcessUsage | None:
+    """Return the sum over a process and its descendants; None if it cannot be read."""
     tick = 1_000 // os.sysconf("SC_CLK_TCK")
     page = os.sysconf("SC_PAGE_SIZE")
     cpu = memory = count = 0
     for member in (pid, *descendants(pid)):
         with suppress(OSError, ValueError):
-            found = stat(member)
-            if found is not None:
-                cpu += found.cpu_ticks * tick
-                memory += found.pages * page
+            stat = read_stat(member)
+            if stat is not None:
+                cpu += stat.cpu_ticks * tick
+                memory += stat.pages * page
                 count += 1
-    return Usage(cpu, memory, count) if count else None
+    return ProcessUsage(cpu, memory, count) if count else None
 
 
-def memory_file_bytes(pid: int) -> int:
-    """The memory of the files without a name (memfd) that a process and its descendants have open.
-    It belongs to no address space, so `usage` does not count it. Linux only, else 0; processes that
-    forbid inspection are left out."""
-    found: dict[tuple[int, int], int] = {}
+def measure_memfd_bytes(pid: int) -> int:
+    """Return the memory of the memfd files that a process and its descendants have open.
+
+    It belongs to no address space, so `measure_usage` does not count it. Linux only, else 0;
+    processes that forbid inspection are left out.
+    """
+    sizes: dict[tuple[int, int], int] = {}
     for member in (pid, *descendants(pid)):
         with suppress(OSError):
             folder = f"/proc/{member}/fd"
@@ -467,5 +482,5 @@ def memory_file_bytes(pid: int) -> int:
                 with suppress(OSError):
                     if os.readlink(f"{folder}/{name}").startswith("/memfd:"):
                         file = os.stat(f"{folder}/{name}")
-                        found[file.st_dev, file.st_ino] = file.st_blocks * 512
-    return sum(found.values())
+                        sizes[file.st_dev, file.st_ino] = file.st_blocks * 512
+    return sum(sizes.values())

@@ -1,20 +1,20 @@
-"""Starting the process that drives a race when nobody waits for it and no daemon serves the store.
+"""The background process that drives a race without a daemon.
 
-It is the command that waits for a race, in a session of its own; it ends when nothing of the race
-happens by itself any more. Should it die, whoever looks after the race next goes on with it.
+It runs `corral race wait` in a session of its own, and exits when the race needs a person. If it
+dies, the next process that drives the race continues.
 """
 
 import os
 import sys
 
-from corral.adapters import children, daemon_process
+from corral.adapters import child_processes, daemon_process
 
 
-def start(address: str, race: str) -> int:
-    """Start it; gives back its pid."""
+def start_driver(address: str, race: str) -> int:
+    """Start the driver of a race and return its pid."""
     pid = os.posix_spawn(
         sys.executable,
-        # -P: nothing is loaded from the folder in which it is started.
+        # -P: do not import modules from the current directory.
         [sys.executable, "-P", "-m", "corral", "race", "wait", race, "--json"],
         daemon_process.environment(address),
         file_actions=[
@@ -24,5 +24,5 @@ def start(address: str, race: str) -> int:
         ],
         setsid=True,
     )
-    children.add(pid)
+    child_processes.track(pid)
     return pid

@@ -140,9 +140,9 @@ class Redaction:
 
     def _settle(self) -> None:
         """How a text is looked at from now on."""
-        from corral.adapters.output.redact import encoded_forms, forms_of
+        from corral.adapters.output.redact import encoded_forms, secret_forms
 
-        forms = {form for value in self._known() for form in forms_of(value)}
+        forms = {form for value in self._known() for form in secret_forms(value)}
         self._forms = tuple(form.decode("utf-8", "surrogateescape") for form in sorted(forms))
         encoded = {form for value in self._known() for form in encoded_forms(value)}
         self._encoded = tuple(form.decode() for form in sorted(encoded))

@@ -1,11 +1,10 @@
-"""Starting the small process that keeps one run.
+"""Start supervisor processes.
 
-A keeper begins to load before its run is known, so that a command that asks for a run and the
-keeper of that run get ready side by side; what it is to keep comes through a pipe. A keeper that is
-told nothing ends by itself.
+A supervisor starts to import before its run is known, in parallel with the command that requests
+the run; its order arrives through a pipe. A supervisor that gets no order exits.
 
-Both ends are the same interpreter, so what passes is written in its own way, which needs nothing
-loaded: whoever starts a keeper may know nothing else of Corral.
+Messages are encoded with `marshal`: both ends are the same interpreter, and it needs no import.
+This module must stay cheap to import, because commands start the supervisor before anything else.
 """
 
 import marshal
@@ -13,107 +12,110 @@ import os
 import sys
 from contextlib import suppress
 
-from corral.adapters import children
+from corral.adapters import child_processes
 
-TYPE_CHECKING = False  # a command starts its keeper before it loads even that much
+TYPE_CHECKING = False  # not imported from typing, which is slow
 if TYPE_CHECKING:
     from typing import Any
 
-# What belongs to the run that asks, and not to those it starts.
-OWN_VARIABLES = ("CORRAL_RUN", "CORRAL_SESSION", "CORRAL_AGENT", "CORRAL_PROMPT", "CORRAL_KEEPER")
+# Variables that identify the calling run. They are not passed on to the runs that it starts.
+RUN_VARIABLES = ("CORRAL_RUN", "CORRAL_SESSION", "CORRAL_AGENT", "CORRAL_PROMPT", "CORRAL_KEEPER")
 
 
-early: "StartingKeeper | None" = None
-"""One that was started before this program knew what it is asked."""
+prestarted: "StartingSupervisor | None" = None
+"""A supervisor that was started before the command line was parsed."""
 
 
-class KeeperLost(Exception):
-    """A keeper ended without having said how its run began."""
+class SupervisorLost(Exception):
+    """The supervisor exited without an answer, so it is unknown whether the run started."""
 
 
-class StartingKeeper:
-    """A keeper that waits for its run."""
+class StartingSupervisor:
+    """A supervisor process that waits for its order."""
 
     def __init__(self) -> None:
         _fill_standard_descriptors()
-        order, self._to = os.pipe()
-        self._from, answer = os.pipe()
+        order_reader, self._order_writer = os.pipe()
+        self._answer_reader, answer_writer = os.pipe()
         stdin = _duplicate(0)
         try:
             self.pid = os.posix_spawn(
                 sys.executable,
-                # -P: nothing is loaded from the folder in which it is started.
+                # -P: do not import modules from the current directory.
                 [
                     sys.executable,
                     "-P",
                     "-m",
                     "corral.supervisor",
-                    str(order),
-                    str(answer),
+                    str(order_reader),
+                    str(answer_writer),
                     str(stdin),
                 ],
                 _environment(),
                 file_actions=[
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                    (os.POSIX_SPAWN_DUP2, order, order),
-                    (os.POSIX_SPAWN_DUP2, answer, answer),
+                    (os.POSIX_SPAWN_DUP2, order_reader, order_reader),
+                    (os.POSIX_SPAWN_DUP2, answer_writer, answer_writer),
                     *([(os.POSIX_SPAWN_DUP2, stdin, stdin)] if stdin > 2 else []),
                     (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
                     (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
                 ],
                 setsid=True,
             )
-            children.add(self.pid)
+            child_processes.track(self.pid)
         except OSError:
-            os.close(self._to)
-            os.close(self._from)
+            os.close(self._order_writer)
+            os.close(self._answer_reader)
             raise
         finally:
-            for descriptor in (order, answer, *((stdin,) if stdin > 2 else ())):
+            for descriptor in (order_reader, answer_writer, *((stdin,) if stdin > 2 else ())):
                 os.close(descriptor)
 
-    def keep(self, **order: "Any") -> "dict[str, Any]":
-        """Tell it what to keep; gives back how the run began. Raises KeeperLost."""
-        tell(self._to, order)  # where it is gone, its silence says so
-        answer = hear(self._from)
+    def start(self, **order: "Any") -> "dict[str, Any]":
+        """Send the order (see `supervisor.main.StartOrder`) and return the answer.
+
+        Raises SupervisorLost.
+        """
+        write_message(self._order_writer, order)  # if it is gone, there is no answer
+        answer = read_message(self._answer_reader)
         if answer is None:
-            raise KeeperLost
+            raise SupervisorLost
         return answer
 
-    def dismiss(self) -> None:
-        """It is not needed after all."""
-        os.close(self._to)
-        os.close(self._from)
-        children.forget(self.pid)
+    def cancel(self) -> None:
+        """End the process without an order."""
+        os.close(self._order_writer)
+        os.close(self._answer_reader)
+        child_processes.untrack(self.pid)
         os.waitpid(self.pid, 0)
 
 
-def tell(descriptor: int, what: "dict[str, Any]") -> None:
-    """Say it to whoever has the other end, if anybody still has."""
+def write_message(descriptor: int, message: "dict[str, Any]") -> None:
+    """Write a message and close the pipe. Does nothing if the other end is closed."""
     with suppress(BrokenPipeError), os.fdopen(descriptor, "wb") as pipe:
-        marshal.dump(what, pipe)
+        marshal.dump(message, pipe)
 
 
-def hear(descriptor: int) -> "dict[str, Any] | None":
-    """What is said at the other end; None when that is closed without a word."""
+def read_message(descriptor: int) -> "dict[str, Any] | None":
+    """Read a message and close the pipe; None if the other end was closed without one."""
     with os.fdopen(descriptor, "rb") as pipe:
         try:
-            said: dict[str, Any] = marshal.load(pipe)  # noqa: S302  a process of ours has that end
+            message: dict[str, Any] = marshal.load(pipe)  # noqa: S302  the writer is our own process
         except EOFError:
             return None
-    return said
+    return message
 
 
 def _fill_standard_descriptors() -> None:
-    """A shell may have closed 0, 1 or 2; nothing of ours must come to stand there."""
+    """Open /dev/null for closed descriptors 0, 1 and 2, so that no pipe of ours gets them."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)
 
 
 def _environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in OWN_VARIABLES}
-    return kept | {"CORRAL_KEEPER": "1"}
+    environment = {name: value for name, value in os.environ.items() if name not in RUN_VARIABLES}
+    return environment | {"CORRAL_KEEPER": "1"}
 
 
 def _duplicate(descriptor: int) -> int:

@@ -1,7 +1,13 @@
-"""The library: `corral.open(url)` gives a store, with one attribute for each room.
+"""The Python API: `corral.open(url)` returns a store with one attribute per noun.
 
-CLI, HTTP, MCP, web and daemon call this and nothing else, so all have the same powers. A store may
-be shared between threads. Rooms are loaded when they are first used.
+    with corral.open() as store:
+        run = store.runs.ask(prompt="Fix the tests", project="/srv/shop")
+        store.runs.start_queued()
+        print(store.runs.wait(run.id).state)
+
+The command line, the HTTP API, the MCP server, the dashboard and the daemon use only this API, so
+all of them can do the same. A store may be shared between threads. Modules are imported when an
+attribute is first used. Errors are subclasses of `CorralError`.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,12 +19,12 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from corral import config
 from corral.adapters.redaction import Redaction
 from corral.db import connect
-from corral.db.database import Database, Listener, Tell
-from corral.db.migrate import open_schema
+from corral.db.database import Database, Listener, RedactionCallback
+from corral.db.migrations import ensure_schema
 from corral.db.tx import Tx
 from corral.kernel.clock import Clock
 from corral.kernel.errors import StoreUnavailable
-from corral.kernel.text import MAX_NAME, clean_text
+from corral.kernel.text import MAX_NAME, check_text
 
 if TYPE_CHECKING:
     from corral.adapters.ancestry import Ancestor
@@ -67,8 +73,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MOST_HOPS = 5
-"""How often a store may have been moved on from where it was looked for."""
+MAX_REDIRECTS = 5
+"""Moves of a store that `open` follows."""
 
 
 def open(
@@ -81,26 +87,28 @@ def open(
     probe: "Probe | None" = None,
     token: str | None = None,
 ) -> "Corral":
-    """Open a store: a URL, the path of a SQLite file, or nothing for the user's own.
+    """Open a store by its URL, or by the path of a SQLite file; default: the user's own store.
 
-    A process inside a run of the store acts as that run's agent, whatever `actor` and its variables
-    are. Operations for people are refused to it; see `api/permissions.py`.
+    Creates the store if it does not exist, unless `create` is False. Follows a store that was
+    moved. Applies pending migrations, unless `upgrade` is True; then call `db.migrate()`. Raises
+    StoreUnavailable, with a reason, when the store is missing, damaged or not reachable.
 
-    With the URL of a daemon (`http://…`) every call is a request to it; `token`, else
-    `$CORRAL_TOKEN`, says who calls.
+    With the URL of a daemon (`http://…`), every call is a request to it, authenticated by `token`
+    (default: `$CORRAL_TOKEN`).
 
-    `actor` stands in the record of changes as the one who made them. `upgrade` leaves an older
-    schema to `db.migrate()`. `clock` and `probe` are for tests: the time, and a function that is
-    told "before commit" and "after commit".
+    `actor` is the author of changes in the event log. A process inside a run of the store always
+    acts as the agent of that run, and operations for people raise Refused; see
+    `api/permissions.py`. `clock` and `probe` are for tests; `probe` is called with "before commit"
+    and "after commit".
     """
     text = f"sqlite:///{url.absolute()}" if isinstance(url, Path) else config.store_url(url)
-    if config.is_afar(text):
-        from corral.api.remote import Remote
+    if config.is_remote(text):
+        from corral.api.remote import RemoteCorral
 
-        return Remote(text, token or config.token())
+        return RemoteCorral(text, token or config.token())
     store = _open(text, actor=actor, clock=clock, create=create, upgrade=upgrade, probe=probe)
     if upgrade:
-        return store  # its tables may be too old for the queries below
+        return store  # the schema may be too old for the queries below
     try:
         from corral.services.identity import find_identity
 
@@ -108,7 +116,7 @@ def open(
     except BaseException:
         store.close()
         raise
-    config.adopt(identity)
+    config.set_run_identity(identity)
     if identity is None:
         return store
     from corral.api.permissions import BoundStore
@@ -119,8 +127,10 @@ def open(
 
 
 def open_service(url: str | None, *, actor: str) -> "Corral":
-    """Open a store for a part of Corral itself: a supervisor or the daemon. It acts in its own name
-    even if a process inside a run started it. Not for other programs."""
+    """Open a store for a supervisor or the daemon. Not for other programs.
+
+    It acts as `actor` even if a process inside a run started it.
+    """
     return _open(config.store_url(url), actor=actor)
 
 
@@ -133,28 +143,28 @@ def _open(
     upgrade: bool = False,
     probe: "Probe | None" = None,
 ) -> "Corral":
-    who = clean_text(actor or config.actor(), "The actor", most=MAX_NAME)
-    before: str | None = None  # the last place that the store was moved from
-    for hop in range(MOST_HOPS):
-        # Never create a moved store at its new place: its content would be missing.
+    author = check_text(actor or config.actor(), "The actor", max_bytes=MAX_NAME)
+    moved_from: str | None = None
+    for hop in range(MAX_REDIRECTS):
+        # Never create a moved store at its new location: it would be empty.
         may_create = create and hop == 0
         try:
-            database = connect(text, actor=who, clock=clock, create=may_create, probe=probe)
+            database = connect(text, actor=author, clock=clock, create=may_create, probe=probe)
         except StoreUnavailable as error:
-            if error.reason == "missing" and before is not None and error.details.get("path"):
-                raise _lost_after_move(before, error.details["path"]) from None
+            if error.reason == "missing" and moved_from is not None and error.details.get("path"):
+                raise _lost_after_move(moved_from, error.details["path"]) from None
             raise
         try:
             if not upgrade:
-                open_schema(database, change=may_create)
+                ensure_schema(database, change=may_create)
                 database.refuses_moved = True
-            database.redaction = Redaction(_known_here)
+            database.redaction = Redaction(_initial_secret_values)
             return Corral(database)
         except StoreUnavailable as error:
             database.close()
-            if error.reason != "moved" or hop == MOST_HOPS - 1:
+            if error.reason != "moved" or hop == MAX_REDIRECTS - 1:
                 raise
-            before, text = database.url, error.details["to"]
+            moved_from, text = database.url, error.details["to"]
         except BaseException:
             database.close()
             raise
@@ -163,25 +173,25 @@ def _open(
 
 def _lost_after_move(old: str, new: str) -> StoreUnavailable:
     return StoreUnavailable(
-        f"The store {old} was moved to {new}, where there is none now. Put the file back, or "
-        "restore a back-up with `corral db restore` into another store. Nothing was created.",
+        f"The store {old} was moved to {new}, which does not exist. Restore that file, or restore "
+        "a backup into another store with `corral db restore`. Nothing was created.",
         reason="missing",
         path=new,
         moved_from=old,
     )
 
 
-def _known_here() -> list[str]:
-    from corral.api.settings import known_here
+def _initial_secret_values() -> list[str]:
+    from corral.services.secrets import initial_secret_values
 
-    return known_here()
+    return initial_secret_values()
 
 
 class Corral:
-    """An open store."""
+    """An open store. Close it with `close()`, or use it as a context manager."""
 
     identity: "RunIdentity | None" = None
-    """The run that this process belongs to; None for people and for Corral's own processes."""
+    """The run that this process is inside of; None for people and for Corral's own processes."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -440,101 +450,117 @@ class Corral:
 
         return Store(self._database)
 
-    def acting_as(self, actor: str, origin: str | None = None) -> "Corral":
-        """Return a view of this store that acts as another actor. Events record the actor and
-        `origin`, the run of its process. The view need not be closed."""
-        who = clean_text(actor, "The actor", most=MAX_NAME)
-        return Corral(self._database.acting_as(who, origin))
+    def as_actor(self, actor: str, origin: str | None = None) -> "Corral":
+        """Return a view of this store that acts as another actor.
+
+        Events record the actor and `origin`, the run of its process. The view need not be closed.
+        """
+        author = check_text(actor, "The actor", max_bytes=MAX_NAME)
+        return Corral(self._database.as_actor(author, origin))
 
     def transaction(self) -> AbstractContextManager[Tx]:
-        """One transaction around several operations: hand it to the functions in a room's `ops`."""
+        """Open a transaction for functions of `corral.domain`; commits at the end of the block."""
         return self._database.transaction()
 
     def listening(self) -> AbstractContextManager[Listener]:
-        """Wake-ups: a listener that returns from `wait` when another commit may have changed
-        something."""
-        return self._database.listening()
+        """Return a listener whose `wait` returns after a commit of any process."""
+        return self._database.listener()
 
     def hurry(self) -> None:
-        """This process is about to end: from now on a server that went away is not waited for."""
+        """Stop waiting for a server that is away, because this process is about to exit."""
         self._database.hurry()
 
-    def spare_connections(self) -> None:
-        """Hold a server connection only while it is used. For processes that are numerous and use
-        the store rarely."""
-        self._database.spare_connections()
+    def release_connections_early(self) -> None:
+        """Release server connections after each use.
 
-    def waiting_at_most(self, seconds: float) -> AbstractContextManager[None]:
-        """For what this thread does meanwhile, a server that went away is waited for no longer
-        than this, nor than whoever called may wait."""
-        return self._database.waiting_at_most(seconds)
+        For processes that are numerous and use the store rarely.
+        """
+        self._database.release_connections_early()
 
-    def writing_within(self, seconds: float) -> AbstractContextManager[None]:
-        """Meanwhile a write of this thread waits no longer than this for another process that
-        writes."""
-        return self._database.writing_within(seconds)
+    def server_timeout(self, seconds: float) -> AbstractContextManager[None]:
+        """Limit how long this thread waits for a server that is away, within the block.
+
+        An outer limit still applies.
+        """
+        return self._database.server_timeout(seconds)
+
+    def write_timeout(self, seconds: float) -> AbstractContextManager[None]:
+        """Limit how long writes of this thread wait for other writers, within the block."""
+        return self._database.write_timeout(seconds)
 
     def try_upkeep(self, name: str, work: Callable[[], T], *, seconds: float = 1.0) -> T | None:
-        """Run a write before a read and return its result; None when the store is not writable, or
-        the write takes too long."""
+        """Run a write before a read and return its result.
+
+        Returns None when the store is not writable, or the write takes too long.
+        """
         from corral.services.store.upkeep import try_upkeep
 
         return try_upkeep(self._database, name, work, seconds=seconds)
 
     def run_of_peer(self, client: tuple[str, int], port: int) -> "RunIdentity | None":
-        """Return the run of the local process that connected to `port` from `client`; None for a
-        process outside all runs or on another machine."""
+        """Return the run of the local process that connected to `port` from `client`.
+
+        Returns None for a process outside all runs, or on another machine.
+        """
         from corral.services.identity import find_run_of_peer
 
         return find_run_of_peer(self._database, client, port)
 
     def run_of_process(self, above: "list[Ancestor]") -> "RunIdentity | None":
-        """The run of the process with these ancestors, itself first; None outside of all runs."""
-        from corral.services.identity import find_run_of
+        """Return the run of a process by its ancestors, itself first; None outside all runs."""
+        from corral.services.identity import find_run_of_process
 
-        return find_run_of(self._database, above)
+        return find_run_of_process(self._database, above)
 
     @property
     def address(self) -> str:
-        """All that another process needs to open the same store; it may hold a password."""
+        """The URL with which another process can open the same store; may contain a password."""
         return self._database.address
 
     def act_as(self, actor: str) -> None:
-        """From now on this one stands in the record of changes."""
+        """Record `actor` as the author of all further changes."""
         self._database.actor = actor
 
     def as_service(self, actor: str) -> "Corral":
-        """Use this store for a part of Corral itself from now on."""
+        """Return this store for Corral's own work, acting as `actor`."""
         self.act_as(actor)
         return self
 
     @contextmanager
-    def telling(self, tell: Tell) -> Iterator[None]:
-        """Meanwhile `tell` hears what secrets were taken out of (`letters.body`), before it was
-        kept, in what this thread asks for."""
-        working = self._database.working
-        before, working.tell = working.tell, tell
+    def telling(self, tell: RedactionCallback) -> Iterator[None]:
+        """Call `tell` with each column that was redacted (`letters.body`), within the block.
+
+        Applies to the writes of this thread.
+        """
+        working = self._database.thread
+        previous, working.on_redaction = working.on_redaction, tell
         try:
             yield
         finally:
-            working.tell = before
+            working.on_redaction = previous
 
     def clean(self, text: str) -> str:
-        """A text without secrets, as the store would keep it; for logs."""
+        """Return a text as the store would write it, with secrets redacted; for logs."""
         redaction = self._database.redaction
         return text if redaction is None or not redaction.suspects(text) else redaction.clean(text)
 
     def keep_shapes(self) -> None:
-        """From now on, words that only look like a key stay as they are: somebody knows that they
-        are none. Secrets that are known by their values are still taken out."""
+        """Stop redacting text that only looks like a secret.
+
+        Known secret values are still redacted.
+        """
         if self._database.redaction is not None:
             self._database.redaction.keep_shapes()
 
     def now(self) -> int:
-        """The store's time: the server's on PostgreSQL, so that machines agree."""
+        """Return the time of the store in milliseconds since 1970.
+
+        On PostgreSQL this is the time of the server, so that all machines agree.
+        """
         return self._database.clock.now()
 
     def close(self) -> None:
+        """Close all connections. Waits for writes that are in progress."""
         self._database.close()
 
     def __enter__(self) -> Self:

@@ -1,25 +1,26 @@
-from corral.api.operation import Room, read, write
+"""Operations of `store.alerts`."""
+
+from corral.api.operation import Resource, read, write
 from corral.domain.alerts import ops
 
 
-class Alerts(Room):
-    """Who is told of what."""
+class Alerts(Resource):
+    """Alerts: notifications that are sent when something needs attention."""
 
     noun = "alert"
 
     add = write(ops.add)
     remove = write(ops.remove)
     raise_alert = write(ops.raise_alert, repeatable=True)
-    test = write(ops.test)
+    test = write(ops.send_test)
     get = read(ops.get)
     list = read(ops.list_alerts, mode="one")
 
     def see_to_delivery(self) -> bool:
-        """Start delivering what alerts have to tell, in a process of its own; False: there is no
-        alert. With a daemon, its courier does the same."""
-        if not self.list(limit=1).items:
-            return False
-        from corral.adapters.calls import call
+        """Start a process that delivers pending alerts; returns False when there are no alerts.
 
-        call(self._database.address, "alert", "deliver")
-        return True
+        Idempotent: an alert is delivered once, by this process or by the daemon.
+        """
+        from corral.services.alerts import start_delivery
+
+        return start_delivery(self._database)

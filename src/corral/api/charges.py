@@ -1,14 +1,13 @@
-from collections.abc import Sequence
+"""Operations of `store.charges` and `store.budgets`."""
 
 from corral.adapters.providers.facts import Used
-from corral.api.operation import Room, read, write
+from corral.api.operation import Resource, read, write
 from corral.domain.charges import ops
-from corral.domain.charges.model import Charge, Price
-from corral.kernel.pagination import MAX_LIMIT
+from corral.domain.charges.model import Charge
 
 
-class Charges(Room):
-    """Tokens and money that agents use, and what they add up to."""
+class Charges(Resource):
+    """Charges: tokens and money that agents used, and their totals."""
 
     noun = "charge"
 
@@ -16,13 +15,13 @@ class Charges(Room):
     _add_again = write(ops.add, durable=True, repeatable=True)
     get = read(ops.get, mode="one")
     list = read(ops.list_charges, mode="one")
-    total = read(ops.total, mode="one")
-    days = read(ops.days, mode="one")
-    unpriced = read(ops.unpriced, mode="one")
+    total = read(ops.get_total, mode="one")
+    days = read(ops.list_daily_totals, mode="one")
+    unpriced = read(ops.list_unpriced, mode="one")
     set_prices = write(ops.set_prices, durable=True, repeatable=True)
-    reserve = write(ops.reserve, durable=True, repeatable=True)
-    release = write(ops.release, durable=True, repeatable=True)
-    over_budget = read(ops.over_budget, mode="one")
+    reserve = write(ops.reserve_budget, durable=True, repeatable=True)
+    release = write(ops.release_budget, durable=True, repeatable=True)
+    over_budget = read(ops.find_exceeded_budget, mode="one")
 
     def add(
         self,
@@ -35,13 +34,12 @@ class Charges(Room):
         provider: str | None = None,
         at: int | None = None,
     ) -> Charge | None:
-        """Charge what a provider reported; None when there is nothing new in it.
+        """Record usage that a provider reported; returns None when the report has nothing new.
 
-        A report with a key is charged once. With a counter its figures are totals, and only what
-        was added since the last report is charged; a counter named `cost:…` counts the money
+        Idempotent by the report's key. With a counter, the figures are totals, and only the
+        increase since the last report is charged; a counter named `cost:…` applies to the cost
         alone.
         """
-        # With a key, the second time finds what the first one charged.
         add = self._add_again if used.key else self._add
         return add(
             used,
@@ -54,52 +52,19 @@ class Charges(Room):
         )
 
     def price_unknown(self, *, again: bool = False, apart: bool = False) -> int:
-        """Work out what charges cost whose provider did not tell; gives back how many.
+        """Compute the cost of charges whose provider did not report it; returns their number.
 
-        Models that the table of prices does not know stay unknown, and are asked for `again` only
-        when that is wished, after an upgrade of the table. With `apart`, a process of its own
-        loads the table, so that this one stays small.
+        Models that the price table does not know stay without a cost. `again` tries them again,
+        for example after an upgrade of the table. With `apart`, a separate process loads the table,
+        so that this process stays small. Idempotent.
         """
-        from corral.adapters import prices
+        from corral.services.pricing import price_charges
 
-        priced, after = 0, None
-        while True:
-            version = prices.version() if again else None
-            page = self.unpriced(version=version, after=after, limit=MAX_LIMIT)
-            if page.items:
-                # Outside of any transaction: nobody waits for the table.
-                priced += len(self.set_prices(_prices(page.items, apart)))
-            after = page.next
-            if after is None:
-                if not again:
-                    return priced
-                again = False
+        return price_charges(self._database, again=again, apart=apart)
 
 
-def _prices(charges: Sequence[Charge], apart: bool) -> Sequence[Price]:
-    from corral.adapters import prices
-
-    questions = [
-        prices.Question(
-            charge.input,
-            charge.output,
-            charge.cache_read,
-            charge.cache_write,
-            model=charge.model or "",
-            provider=charge.provider,
-            at=charge.at,
-        )
-        for charge in charges
-    ]
-    answers = prices.ask(questions) if apart else [prices.answer(one) for one in questions]
-    return [
-        Price(charge.id, told.cost_micros, told.version)
-        for charge, told in zip(charges, answers, strict=True)
-    ]
-
-
-class Budgets(Room):
-    """What may be spent."""
+class Budgets(Resource):
+    """Budgets: limits on what may be spent."""
 
     noun = "budget"
 

@@ -1,55 +1,38 @@
-"""Channels and what belongs to them: one attribute of the store for each noun."""
+"""Chat channels and everything that belongs to them: one class per noun."""
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from corral.adapters.channels.contract import Incoming
-from corral.api.operation import Room, read, write
+from corral.api.operation import Resource, read, write
 from corral.domain.chat import queries
-from corral.domain.chat.channels import ops, wirings
+from corral.domain.chat.channels import destinations, ops, people, places, wirings
 from corral.domain.chat.conversations import long_running, turns
 from corral.domain.chat.inbound import held as inbound_held
 from corral.domain.chat.inbound import receive as inbound_receive
-from corral.domain.chat.inbound.moderation import MAX_TEXT
-from corral.domain.chat.model import HOST, Message, Next, Talk
-from corral.domain.chat.outbound import attachments, cards, queue
-from corral.domain.host_requests import answers
+from corral.domain.chat.model import Conversation, Message, NextLetters
+from corral.domain.chat.outbound import attachments, queue
 from corral.domain.host_requests import ops as requests
-from corral.domain.mail.model import Letter
 from corral.domain.runs.model import Run
-from corral.kernel.errors import Conflict, CorralError, Held, IllegalMove, Invalid
+from corral.services.chat.model import ChannelHealth
 
 if TYPE_CHECKING:
     from corral.adapters.channels.contract import Accepted, Adapter, File
-    from corral.adapters.sandbox_bridge.schema import Folder
-    from corral.services.chat.delivery import Delivered
-    from corral.services.chat.sandbox_sync import Looked
+    from corral.adapters.sandbox_bridge.schema import SessionFolder
+    from corral.services.chat.delivery import DeliveryResult
+    from corral.services.chat.sandbox_sync import SyncResult
 
-Deliveries = list["Delivered"]
+Deliveries = list["DeliveryResult"]
 Runs = list[Run]
-Talks = list[Talk]
+Talks = list[Conversation]
 Stored = list[Message]
 Paths = list[str]
 
-LONGEST_LOOK = 1.0  # behind a wake-up that never came
-AT_ONCE = 100
-"""Events that are stored together: others who write are to get their turn."""
+MAX_SLEEP = 1.0  # seconds; bounds the wait when a wake-up is missed
 
 
-class Health(msgspec.Struct, frozen=True):
-    """Whether a channel can be used."""
-
-    channel: str
-    ok: bool
-    trouble: str | None
-    looked_at: int
-
-
-class Channels(Room):
+class Channels(Resource):
     """Connected chat platforms."""
 
     noun = "channel"
@@ -57,73 +40,61 @@ class Channels(Room):
     add = write(ops.add_channel)
     get = read(ops.get_channel)
     list = read(ops.list_channels, mode="one")
-    remove = write(wirings.remove_channel)
-    note_cursor = write(ops.note_cursor, mode="one", repeatable=True)
-    note_health = write(ops.note_health, mode="one", repeatable=True)
+    remove = write(ops.remove_channel)
+    note_cursor = write(ops.save_cursor, mode="one", repeatable=True)
+    note_health = write(ops.save_health, mode="one", repeatable=True)
 
     def open(self, channel: str) -> "Adapter":
-        """The adapter of a channel, with its secrets; CorralError says what it lacks."""
-        from corral.api.settings import Secrets
-        from corral.services.chat.delivery import adapter_of
+        """Return the adapter of a channel with the values of its secrets.
 
-        return adapter_of(self.get(channel), Secrets(self._database))
+        Raises a CorralError that names the missing setting or secret.
+        """
+        from corral.services.chat.channels import open_adapter
 
-    def test(self, channel: str) -> Health:
-        """Try whether a channel can be used, now; what was found is kept with it."""
-        found = self.get(channel)
-        trouble: str | None
-        try:
-            adapter = self.open(found.id)
-            try:
-                adapter.start()
-                trouble = adapter.health()
-            finally:
-                adapter.stop()
-        except CorralError as error:
-            trouble = error.message
-        except (OSError, ValueError) as error:
-            trouble = str(error)
-        except Exception as error:  # whatever an adapter does, it is its trouble
-            trouble = f"{type(error).__name__}: {error}"
-        self.note_health(found.id, trouble)
-        return Health(found.name, trouble is None, trouble, self._database.clock.now())
+        return open_adapter(self._database, self.get(channel))
+
+    def test(self, channel: str) -> ChannelHealth:
+        """Connect to the platform of a channel now, and record the result with the channel."""
+        from corral.services.chat.channels import check_channel
+
+        return check_channel(self._database, channel)
 
 
-class Places(Room):
-    """Chats on channels."""
+class Places(Resource):
+    """Chats on channels: direct messages, groups and rooms of a platform."""
 
     noun = "place"
 
-    get = read(ops.get_place)
-    list = read(ops.list_places)
-    meet = write(ops.meet, repeatable=True)
-    set_policy = write(ops.set_policy, repeatable=True)
-    block = write(ops.block_place)
-    unblock = write(ops.unblock_place)
+    get = read(places.get_place)
+    list = read(places.list_places)
+    meet = write(places.register_place, repeatable=True)
+    set_policy = write(places.set_policy, repeatable=True)
+    block = write(places.block_place)
+    unblock = write(places.unblock_place)
 
 
-class Senders(Room):
-    """Accounts that speak on channels, and who is behind them."""
+class Senders(Resource):
+    """Accounts that write on channels, and the people they belong to."""
 
     noun = "sender"
 
-    get = read(ops.get_sender)
-    list = read(ops.list_senders, mode="one")
-    approve = write(inbound_held.approve)
-    block = write(inbound_held.block)
+    get = read(people.get_sender)
+    list = read(people.list_senders, mode="one")
+    approve = write(inbound_held.approve_sender)
+    block = write(inbound_held.block_sender)
 
 
-class People(Room):
-    """People, whatever they are called on any channel."""
+class People(Resource):
+    """People, independent of their accounts on channels."""
 
     noun = "person"
 
-    set = write(ops.set_person, repeatable=True)
-    list = read(ops.list_people, mode="one")
+    set = write(people.set_person, repeatable=True)
+    list = read(people.list_people, mode="one")
 
 
-class Wirings(Room):
-    """Which agents hear which places."""
+class Wirings(Resource):
+    """Wirings: which agent receives the messages of which place, and when."""
 
     noun = "wiring"
 
@@ -132,22 +103,22 @@ class Wirings(Room):
     get = read(wirings.get_wiring)
     remove = write(wirings.remove_wiring)
     list = read(wirings.list_wirings, mode="one")
-    try_out = read(inbound_receive.try_out)
+    try_out = read(inbound_receive.preview_routes)
 
 
-class Destinations(Room):
-    """Where agents may send to."""
+class Destinations(Resource):
+    """Destinations: the places that an agent may send to, under names of its own."""
 
     noun = "destination"
 
-    get = read(wirings.get_destination)
-    grant = write(wirings.grant, repeatable=True)
-    revoke = write(wirings.revoke)
-    list = read(wirings.list_destinations)
+    get = read(destinations.get_destination)
+    grant = write(destinations.grant, repeatable=True)
+    revoke = write(destinations.revoke)
+    list = read(destinations.list_destinations)
 
 
-class Requests(Room):
-    """What agents ask of the host."""
+class Requests(Resource):
+    """Requests of agents to the host, such as for a permission or a secret."""
 
     noun = "request"
 
@@ -155,24 +126,22 @@ class Requests(Room):
     get = read(requests.get)
     list = read(requests.list_requests)
     withdraw = write(requests.withdraw)
-    secrets_given = write(requests.secrets_given, repeatable=True)
+    secrets_given = write(requests.complete_given_secrets, repeatable=True)
 
 
-class Messages(Room):
-    """What was said on channels, both ways."""
+class Messages(Resource):
+    """Messages on channels, inbound and outbound."""
 
     noun = "message"
 
-    get = read(queries.get)
+    get = read(queries.get_message)
     list = read(queries.list_messages)
     held = read(queries.list_held, mode="one")
     send = write(queue.send, repeatable_by="key")
-    say = write(queue.say, repeatable_by="key")
+    say = write(queue.send_as_corral, repeatable_by="key")
 
-    _send_kept = write(attachments.send, repeatable_by="key")
-    _receive = write(inbound_receive.receive, durable=True, repeatable=True)
-    _receive_all = write(inbound_receive.receive_all, durable=True, repeatable=True)
-    _next = write(long_running.next_letters)
+    _send_files = write(attachments.send, repeatable_by="key")
+    _next = write(long_running.take_next)
     _has_next = read(long_running.has_next)
 
     def send_files(
@@ -186,221 +155,150 @@ class Messages(Room):
         run: str | None = None,
         key: str | None = None,
     ) -> Stored:
-        """An agent sends files: by their paths on this machine, in folders that it works in.
+        """Send files of an agent, after `text`, by their paths on this machine.
 
-        They are read now, into private files; what becomes of them later does not matter. `text`
-        is said before them. Else as `send`.
+        The files must be in folders that the agent works in. They are copied now, so later changes
+        do not matter. All files are queued, or none. The other options are those of `send`.
         """
-        from corral.services.chat.attachments import take
+        from corral.services.chat.attachments import copy_agent_files
 
-        kept = take(self._database, files, agent=agent, session=session, run=run)
-        return self._send_kept(
-            kept, agent=agent, text=text, to=to, session=session, run=run, key=key
+        copies = copy_agent_files(self._database, files, agent=agent, session=session, run=run)
+        return self._send_files(
+            copies, agent=agent, text=text, to=to, session=session, run=run, key=key
         )
 
     def file(self, message: str, number: int = 1) -> tuple["File", bytes]:
-        """A file that was attached to a message or sent by it, with its bytes, where it is kept."""
-        from corral.services.chat.attachments import read
+        """Return a file of a message with its content; files are numbered from 1.
 
-        return read(self.get(message), number)
+        Raises NotFound when the message has no such file, or the file is not on this machine.
+        """
+        from corral.services.chat.attachments import read_attachment
+
+        return read_attachment(self.get(message), number)
 
     def next(
         self, run: str, *, after: str | None = None, answer: str | None = None, wait_ms: int = 0
-    ) -> Next | None:
-        """For a run that goes on: be done with the messages it was given, say the answer to them,
-        and get those that came next, waiting for them; None when none came in time.
+    ) -> NextLetters | None:
+        """Acknowledge the messages of a running turn, answer them, and return the next ones.
 
-        `after` is the last letter that it got here. What was given and not acknowledged so comes
-        again, to this run or, when it ends otherwise than well, to the next.
+        For a run that stays alive between messages. `after` is the last letter that it received
+        here; everything up to it is acknowledged. Unacknowledged messages are delivered again, to
+        this run, or to the next one if this run does not complete. Waits up to `wait_ms` and
+        returns None when no message came.
         """
         found = self._next(run, after=after, answer=answer)
         if found is not None or wait_ms <= 0:
             return found
         deadline = time.monotonic() + wait_ms / 1_000
-        with self._database.listening() as listener:
+        with self._database.listener() as listener:
             while True:
                 if self._has_next(run) and (found := self._next(run)) is not None:
                     return found
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return None
-                listener.wait(min(left, LONGEST_LOOK))
+                listener.wait(min(left, MAX_SLEEP))
 
     def receive(self, channel: str, incoming: Incoming) -> Message:
-        """Store an event of a platform, once, with what is attached to it, and give it to whoever
-        is to hear it. When this returns, the platform may be told that we have it."""
-        return self._receive(channel, self._with_files(channel, incoming))
+        """Store an event of a platform with its attachments, and route it to the agents.
+
+        Idempotent by the event's id. When this returns, the event is durable and may be
+        acknowledged to the platform.
+        """
+        from corral.services.chat.inbound import receive_event
+
+        return receive_event(self._database, channel, incoming)
 
     def receive_all(
         self, channel: str, events: Sequence[Incoming], *, cursor: str | None = None
     ) -> Stored:
-        """Store what a platform brought at once, in its order, and how far that is; all or nothing
-        of it. When this returns, the platform may be told that we have it."""
-        kept = [self._with_files(channel, each) for each in events]
-        return self._receive_all(channel, kept, cursor=cursor)
+        """Store events of a platform in their order and advance the cursor, in one transaction.
 
-    def _with_files(self, channel: str, incoming: Incoming) -> Incoming:
-        # No character has more than four bytes.
-        if not incoming.attached and 4 * len(incoming.text) <= MAX_TEXT:
-            return incoming
-        from corral.services.chat.delivery import with_files
+        Idempotent by the events' ids. When this returns, all of them are durable.
+        """
+        from corral.services.chat.inbound import receive_events
 
-        return with_files(self._database, channel, incoming)
+        return receive_events(self._database, channel, events, cursor=cursor)
 
 
-class Gateway(Room):
-    """What the gateway does again and again; anybody may call each of these, at any time."""
+class Gateway(Resource):
+    """The periodic work of the chat gateway. Any process may call each method at any time."""
 
     noun = "gateway"
 
-    _note_unreadable = write(inbound_receive.note_unreadable)
-    _behind = read(queue.behind)
-    _catch_up = write(queue.catch_up)
-    _wanted_secrets = read(requests.wanted_secrets, mode="one")
-    _secrets_given = write(requests.secrets_given, repeatable=True)
-    _ended_cards = read(cards.ended)
-    _unshown = read(cards.unshown)
-    _show = write(cards.show_open)
-    _settle_cards = write(cards.settle_ended)
-    address = read(turns.address)
-    talks = read(queries.talks)
+    address = read(turns.find_reply_address)
+    talks = read(queries.list_conversations)
     next_due = read(turns.next_due)
     _is_used = read(turns.is_used, mode="one")
 
     def wake(self) -> Runs:
-        """Begin a turn for each session with letters, in order of arrival, while there is room."""
-        from corral.services.chat import turns as chat_turns
+        """Start a turn for each session with pending letters, oldest first, within the limits.
 
-        return chat_turns.wake(self._database)
+        Returns the runs that were queued.
+        """
+        from corral.services.chat.turns import start_turns
+
+        return start_turns(self._database)
 
     def settle(self, *, here: bool = False) -> Talks:
-        """End the turns whose run is over: what they were given is done, and answers are queued.
-        `here`: only of runs of this machine, which has what they said."""
-        from corral.api.outputs import Outputs
-        from corral.services.chat import turns as chat_turns
+        """End the turns whose run has ended: acknowledge their letters and queue the answers.
 
-        return chat_turns.settle(self._database, lambda: Outputs(self._database), here=here)
+        With `here`, only turns whose run was on this machine, which has its output.
+        """
+        from corral.services.chat.turns import end_turns
 
-    def prepare(self, session: str) -> "Folder":
-        """Have the files there by which a boxed session's run is spoken to, as it is to begin."""
+        return end_turns(self._database, here=here)
+
+    def prepare(self, session: str) -> "SessionFolder":
+        """Create or repair the files that a sandboxed session communicates with its agent by."""
         from corral.services.chat import sandbox_sync
 
-        return sandbox_sync.prepare(self._database, session)
+        return sandbox_sync.prepare_session(self._database, session)
 
-    def exchange(self, run: str) -> "Looked":
-        """Take over what a boxed run has said in its session's file, and tell it what became of
-        that."""
+    def exchange(self, run: str) -> "SyncResult":
+        """Ingest the new messages of a sandboxed run and write their outcomes to its files."""
         from corral.domain.runs import ops as runs
-        from corral.services.chat import sandbox_sync as chat_sandbox_sync
+        from corral.services.chat import sandbox_sync
 
         found = self._database.read(lambda tx: runs.get(tx, run))
-        return chat_sandbox_sync.exchange(self._database, str(found.session_id), found)
+        return sandbox_sync.sync(self._database, str(found.session_id), found)
 
     def deliver(
         self, channel: str, adapter: "Adapter", *, owner: str, place: str | None = None
     ) -> Deliveries:
-        """Send what is due to a channel's places, or to one of them, each in its order."""
-        from corral.api.mail import Mail
+        """Send the due messages of a channel, or of one place, in their order."""
         from corral.services.chat.delivery import Delivery
 
         found = Channels(self._database).get(channel)
-        return Delivery(self._database, Mail(self._database), found, adapter, owner).due(place)
+        return Delivery(self._database, found, adapter, owner).due(place)
 
     def take_in(self, channel: str, adapter: "Adapter", *, seconds: float = 0) -> Stored:
-        """Receive what a platform has for us, store it, and only then say how far we have read."""
-        channels, messages = Channels(self._database), Messages(self._database)
-        found = channels.get(channel)
-        batch = adapter.receive(found.cursor, seconds)
-        cursor = batch.cursor if batch.cursor != found.cursor else None
-        for id, why in batch.unreadable.items():  # before it is said that we have read so far
-            self._note_unreadable(found.id, id, why)
-        stored: Stored = []
-        for first in range(0, len(batch.events), AT_ONCE):
-            events = batch.events[first : first + AT_ONCE]
-            last = first + AT_ONCE >= len(batch.events)
-            try:
-                stored += messages.receive_all(found.id, events, cursor=cursor if last else None)
-            except Invalid:
-                stored += self._one_by_one(found.id, events)
-                if last and cursor is not None:
-                    channels.note_cursor(found.id, cursor)
-        if cursor is not None and not batch.events:
-            channels.note_cursor(found.id, cursor)
-        return stored
+        """Fetch the new events of a platform, store them, and then advance the cursor.
 
-    def _one_by_one(self, channel: str, events: Sequence[Incoming]) -> Stored:
-        """Store what can be stored. The rest would never be, and hold up everything behind it."""
-        stored = []
-        for event in events:
-            try:
-                stored.append(Messages(self._database).receive(channel, event))
-            except Invalid as error:
-                self._note_unreadable(channel, event.event_id, error.message)
-        return stored
+        Waits up to `seconds` for an event. An event that cannot be stored is recorded as
+        unreadable and does not block the others.
+        """
+        from corral.services.chat.inbound import poll_channel
+
+        return poll_channel(self._database, channel, adapter, seconds=seconds)
 
     def accept(self, channel: str, headers: dict[str, str], body: bytes) -> "Accepted":
-        """Take in what a platform's request brings; it is stored when this returns. Refused when it
-        is not the platform's."""
-        from corral.adapters.channels.contract import Unwelcome
-        from corral.kernel.errors import Refused
+        """Verify a webhook request of a platform and store its events durably.
 
-        adapter = Channels(self._database).open(channel)
-        if not adapter.traits.calls:
-            raise Invalid(f"The channel {channel} is not called; it asks by itself.")
-        try:
-            accepted = adapter.accept(headers, body, self._database.clock.now())
-        except Unwelcome as error:
-            raise Refused(
-                f"That is no request of {channel}: {error}.", reason="bad_signature"
-            ) from None
-        finally:
-            adapter.stop()
-        for event in accepted.events:
-            Messages(self._database).receive(channel, event)
-        return accepted
+        Raises Invalid when the channel has no webhook, and Refused when the request is not
+        authentic.
+        """
+        from corral.services.chat.inbound import accept_webhook
+
+        return accept_webhook(self._database, channel, headers, body)
 
     def look_after(self) -> int:
-        """Show questions that agents ask, let cards say how they ended, do what owners answered,
-        and say of what was dropped that it never arrived; gives how much there was."""
-        done = self._hear_owners()
-        if self._wanted_secrets():
-            done += len(self._secrets_given())
-        if self._unshown():
-            done += len(self._show())
-        if self._ended_cards():
-            done += self._settle_cards()
-        after: str | None = "msg_0"
-        while after is not None:
-            ended, after = self._behind(after=after)
-            for message in ended:
-                self._catch_up(message)
-        return done
+        """Do the pending work that needs no platform; returns how many things were done.
 
-    def _hear_owners(self) -> int:
-        from corral.api.mail import Mail
+        Applies answers of owners, delivers secrets that were given, shows new questions as cards,
+        updates cards of ended questions, and marks messages whose letter was dropped as
+        undelivered.
+        """
+        from corral.services.chat.upkeep import run_upkeep
 
-        letters = Mail(self._database)
-        done = 0
-        while self._is_due(HOST):
-            taken = letters.claim(HOST, owner="gateway")
-            if not taken:
-                break
-            done += self._hear(taken[0])
-        return done
-
-    def _is_due(self, mailbox: str) -> bool:
-        from corral.api.mail import Mail
-
-        due = Mail(self._database).next_due(mailbox)
-        return due is not None and due <= self._database.clock.now()
-
-    def _hear(self, letter: Letter) -> int:
-        try:
-            self._database.write(lambda tx: answers.hear(tx, letter))
-        except (Held, IllegalMove):
-            return 0
-        except CorralError as error:
-            why = error.message
-            with suppress(Conflict):
-                self._database.write(lambda tx: answers.could_not_do(tx, letter, why))
-        return 1
+        return run_upkeep(self._database)

@@ -1,11 +1,13 @@
-from corral.api.operation import Room, read, write
-from corral.api.wait import until_over
+"""Operations of `store.decisions`."""
+
+from corral.api.operation import Resource, read, write
+from corral.api.wait import wait_until_ended
 from corral.domain.decisions import ops
 from corral.domain.decisions.model import Decision, DecisionState
 
 
-class Decisions(Room):
-    """Choices that were recorded, and that somebody may have to confirm."""
+class Decisions(Resource):
+    """Decisions that were recorded; a proposed one waits to be confirmed."""
 
     noun = "decision"
 
@@ -14,16 +16,18 @@ class Decisions(Room):
     reject = write(ops.reject, durable=True, repeatable=True)
     dismiss = write(ops.dismiss, repeatable=True)
     judge = write(ops.judge, durable=True, repeatable=True)
-    hear = write(ops.hear, repeatable=True)
+    hear = write(ops.acknowledge, repeatable=True)
     expire_due = write(ops.expire_due, repeatable=True)
     next_due = read(ops.next_due, mode="one")
     get = read(ops.get, timely=True)
     list = read(ops.list_decisions, mode="one", timely=True)
 
     def wait(self, decision: str, *, timeout_ms: int | None = None) -> Decision:
-        """Wait until a proposed decision is confirmed, rejected or dismissed; Refused when it is
-        not within the time. One that needs no confirmation is given back at once."""
-        found = self.get(decision)
-        if found.state is DecisionState.RECORDED:
-            return found
-        return until_over(self._database, lambda: self.get(found.id), timeout_ms)
+        """Wait until a decision is confirmed, rejected or dismissed; raises Refused on timeout.
+
+        A decision that needs no confirmation is returned at once.
+        """
+        current = self.get(decision)
+        if current.state is DecisionState.RECORDED:
+            return current
+        return wait_until_ended(self._database, lambda: self.get(current.id), timeout_ms)

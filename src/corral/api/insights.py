@@ -1,21 +1,23 @@
-from corral.api.operation import Room, read
-from corral.domain.insights import board_history, ops, retrospective
+"""Operations of `store.insights`."""
+
+from corral.api.operation import Resource, read
+from corral.domain.insights import board_history, ops, retrospectives
 
 
-class Insights(Room):
-    """Read-only questions across rooms."""
+class Insights(Resource):
+    """Read-only reports over several concepts."""
 
     noun = "insight"
 
-    overview = read(ops.overview)
-    project = read(ops.project)
-    crashed = read(ops.crashed, mode="one")
-    stats = read(ops.stats, mode="one")
-    look_back = read(retrospective.look_back)
-    names = read(ops.names, mode="one")
-    named = read(ops.named)
-    costs = read(ops.costs, mode="one")
-    task_costs = read(ops.task_costs)
-    task_cost = read(ops.task_cost)
-    moment = read(board_history.moment)
-    races = read(ops.races)
+    overview = read(ops.get_overview)
+    project = read(ops.get_project)
+    crashed = read(ops.list_crashed, mode="one")
+    stats = read(ops.list_stats, mode="one")
+    look_back = read(retrospectives.build_retrospective)
+    names = read(ops.resolve_names, mode="one")
+    named = read(ops.find_by_name)
+    costs = read(ops.list_costs, mode="one")
+    task_costs = read(ops.list_task_costs)
+    task_cost = read(ops.get_task_cost)
+    moment = read(board_history.get_board_at)
+    races = read(ops.list_races)

@@ -1,34 +1,29 @@
-import os
-import time
-from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+"""Operations of `store.locks`."""
 
-from corral.api.guard import Guard
-from corral.api.operation import Room, read, write
-from corral.api.projects import Projects
-from corral.db.tx import Tx
-from corral.domain.locks import heartbeat, ops, queries, resolve
-from corral.domain.locks.model import Lock, LockState
-from corral.domain.projects.ops import real_dir
-from corral.kernel.errors import Held, Invalid, Refused
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from corral.api.operation import Resource, read, write
+from corral.domain.locks import ops, queries, resolve
+from corral.domain.locks.model import Lock
+from corral.domain.projects import ops as projects
 from corral.kernel.pagination import Page
-from corral.services.store.upkeep import try_upkeep
+from corral.services.locks import acquisition
 
 if TYPE_CHECKING:
-    from corral.services.locks.commit import Committed
-    from corral.services.locks.conflict_forecast import Clash
-    from corral.services.locks.hook_install import Installed
-
-# A process that waits keeps its place in line for so long after its last word.
-PLACE_MS = 30_000
-PLACE_SECONDS = 10.0
-LONGEST_SLEEP = 1.0
+    from corral.services.locks.commit import CommitResult
+    from corral.services.locks.conflict_forecast import MergeConflict
+    from corral.services.locks.hook_install import HookChange
 
 
-class Locks(Room):
-    """Leases on paths of a project, and the line of those who wait for them."""
+class Locks(Resource):
+    """Leases on paths of a project, with a queue of waiting owners.
+
+    A lock is exclusive or shared and covers a file, a folder or a pattern. It expires unless it is
+    renewed; the heartbeats of its run renew it. Its number is its fencing token.
+    """
 
     noun = "lock"
 
@@ -38,17 +33,9 @@ class Locks(Room):
     revoke = write(ops.revoke)
     expire_due = write(ops.expire_due, repeatable=True)
     get = read(ops.get, mode="one")
-    holders = read(queries.holders)
-    touch = write(queries.touch)
-    touches = read(queries.touches)
-
-    _has_any_of_run = read(heartbeat.has_any, mode="one")
-    _release_of_run = write(ops.release_of_run, repeatable=True)
-    _acquire = write(ops.acquire, repeatable=True)
-    _are_due = read(ops.are_due, mode="one")
-    _live = read(queries.list_live)
-    _all = read(queries.list_all)
-    _of = read(queries.list_of)
+    holders = read(queries.list_holders)
+    touch = write(queries.record_touch)
+    touches = read(queries.list_touches)
 
     def acquire(
         self,
@@ -63,129 +50,31 @@ class Locks(Room):
         run: str | None = None,
         reason: str | None = None,
     ) -> Lock:
-        """Lock a path, a folder or a pattern of a project; Held when another stands in the way.
+        """Lock a path, a folder or a pattern of a project.
 
-        With `wait` it stands in line until the lock is granted, for `timeout_ms` at the most.
-        Asking for the same again renews it; the heartbeats of `run` renew it too, and it ends
-        with that run.
+        Idempotent: acquiring the same lock again renews it. With `run`, the heartbeats of the run
+        renew the lock, and it is released when the run ends. Raises Held when another owner has a
+        conflicting lock; with `wait`, waits in the queue first, up to `timeout_ms`.
         """
-        if not wait:
-            return self._acquire_or_refuse(
-                project, path, agent, mode=mode, ttl_ms=ttl_ms, run=run, reason=reason
-            )
-        lock = self.request(
+        return acquisition.acquire(
+            self._database,
             project,
             path,
             agent,
             mode=mode,
             ttl_ms=ttl_ms,
+            wait=wait,
+            timeout_ms=timeout_ms,
             run=run,
             reason=reason,
-            wait_ms=PLACE_MS,
-            tells=False,
         )
-        if lock.state is LockState.HELD:
-            return lock
-        try:
-            return self.wait(lock.id, timeout_ms=timeout_ms)
-        except Refused as error:
-            self._leave(lock)
-            raise Held(error.message, **error.details) from None
-        except BaseException:
-            self._leave(lock)
-            raise
-
-    def _acquire_or_refuse(self, project: str, path: str, agent: str, **how: Any) -> Lock:
-        try:
-            return self._acquire(project, path, agent, **how)
-        except Held:
-            if self._are_due():  # what the refused transaction found is told all the same
-                self.expire_due()
-            raise
 
     def wait(self, lock: str, *, timeout_ms: int | None = None) -> Lock:
-        """Wait until a lock in line is granted; Refused when it is not within the time, Held when
-        the place was lost.
+        """Wait until a queued lock is granted and keep its queue position meanwhile.
 
-        The place in line is kept while somebody waits.
+        Raises Refused after `timeout_ms`, and Held when the queue position was lost.
         """
-        deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1_000
-        said = time.monotonic()
-        with self._database.listening() as listener:
-            while (found := self.get(lock)).state is LockState.WAITING:
-                left = LONGEST_SLEEP if deadline is None else deadline - time.monotonic()
-                if left <= 0:
-                    raise self._database.read(lambda tx: _still_waiting(tx, found))
-                if self._are_due():
-                    self.expire_due()
-                    continue
-                if time.monotonic() - said > PLACE_SECONDS:
-                    self._keep_place(found)
-                    said = time.monotonic()
-                listener.wait(min(left, LONGEST_SLEEP))
-        if found.state is not LockState.HELD:
-            raise self._database.read(lambda tx: resolve.lost(tx, found))
-        return found
-
-    def _keep_place(self, lock: Lock) -> None:
-        self._database.write(lambda tx: ops.keep_place(tx, lock, wait_ms=PLACE_MS), repeatable=True)
-
-    def _leave(self, lock: Lock) -> None:
-        with suppress(Held):  # it ran out meanwhile: nothing is left to give back
-            self.release(lock)
-
-    def install(self, folder: str | Path, *, targets: Sequence[str] = ()) -> Sequence["Installed"]:
-        """Set up the hooks that refuse changes of what others hold: of git and of agent CLIs (git
-        and claude, unless said otherwise). The folder becomes a project if it is in none."""
-        from corral.services.locks import hook_install
-
-        real = real_dir(folder, must_exist=True)
-        if Guard(self._database)._around(real) is None:
-            Projects(self._database).register(real)
-        return hook_install.install(real, targets)
-
-    def uninstall(
-        self, folder: str | Path, *, targets: Sequence[str] = ()
-    ) -> Sequence["Installed"]:
-        """Take the hooks out again, and leave all else in their files as it was."""
-        from corral.services.locks import hook_install as locks_hook_install
-
-        return locks_hook_install.uninstall(real_dir(folder, must_exist=True), targets)
-
-    def commit(
-        self,
-        folder: str | Path,
-        message: str,
-        *,
-        agent: str,
-        files: Sequence[str] = (),
-        run: str | None = None,
-        dry_run: bool = False,
-    ) -> "Committed":
-        """Commit exactly what an owner has locked, or names, in a git worktree; Held when another
-        holds some of it. The answer tells what else has changed and was left out."""
-        from corral.services.locks.commit import commit
-
-        owner = self._database.read(lambda tx: resolve.owner_of(tx, agent))
-        return commit(self._database, os.fspath(folder), message, files, owner, run, dry_run)
-
-    def forecast(self, folder: str | Path, *, tell: bool = False) -> Sequence["Clash"]:
-        """Which worktrees of a repository would conflict if they were merged as they are now, and
-        in which files; nothing is changed. With `tell`, both owners get a letter."""
-        from corral.services.locks.conflict_forecast import forecast
-
-        return forecast(self._database, os.fspath(folder), tell=tell)
-
-    def forecast_live(self) -> Sequence["Clash"]:
-        """The same for all repositories on this machine in which runs are at work in worktrees of
-        their own; their owners are told, once for the same two."""
-        from corral.services.locks.conflict_forecast import forecast_live
-
-        return forecast_live(self._database)
-
-    def end_of_run(self, run: str) -> Sequence[Lock]:
-        """Give back everything that a run has locked, or waits for; done at its end."""
-        return self._release_of_run(run) if self._has_any_of_run(run) else []
+        return acquisition.wait_for_lock(self._database, lock, timeout_ms=timeout_ms)
 
     def list(
         self,
@@ -196,19 +85,76 @@ class Locks(Room):
         after: str | None = None,
         limit: int = 50,
     ) -> Page[Lock]:
-        """Locks that are held or waited for: by path, or those of one owner; or all that are kept,
-        newest first."""
-        if agent is not None and (project is not None or all):
-            raise Invalid("Give an agent, or a project, not both.")
-        if self._are_due():
-            try_upkeep(self._database, "lock.expire_due", self.expire_due)
-        if agent is not None:
-            return self._of(agent, after=after, limit=limit)
-        pages = self._all if all else self._live
-        return pages(project=project, after=after, limit=limit)
+        """List locks that are held or queued: by path, or those of one owner.
 
+        With `all`, lists every lock, also ended ones, newest first.
+        """
+        return acquisition.list_locks(
+            self._database, project=project, agent=agent, all=all, after=after, limit=limit
+        )
 
-def _still_waiting(tx: Tx, lock: Lock) -> Refused:
-    ahead = queries.ahead_of(tx, lock)
-    held = resolve.held(tx.now, lock.path, ahead[0] if ahead else lock)
-    return Refused(held.message, **held.details)
+    def end_of_run(self, run: str) -> Sequence[Lock]:
+        """Release everything that a run has locked or waits for. Idempotent."""
+        return acquisition.release_of_run(self._database, run)
+
+    # -- git and agent CLIs ----------------------------------------------------------------------
+
+    def install(self, folder: str | Path, *, targets: Sequence[str] = ()) -> Sequence["HookChange"]:
+        """Install hooks that reject changes to files which other owners have locked.
+
+        `targets` are git and agent CLIs (default: git and claude). The folder is registered as a
+        project if no project contains it. Idempotent.
+        """
+        from corral.services.locks import hook_install
+
+        real = projects.resolve_dir(folder, must_exist=True)
+        if self._database.read(lambda tx: projects.find_containing(tx, real), mode="one") is None:
+            self._database.write(lambda tx: projects.register(tx, real), repeatable=True)
+        return hook_install.install(real, targets)
+
+    def uninstall(
+        self, folder: str | Path, *, targets: Sequence[str] = ()
+    ) -> Sequence["HookChange"]:
+        """Remove the hooks and leave everything else in their files unchanged. Idempotent."""
+        from corral.services.locks import hook_install
+
+        return hook_install.uninstall(projects.resolve_dir(folder, must_exist=True), targets)
+
+    def commit(
+        self,
+        folder: str | Path,
+        message: str,
+        *,
+        agent: str,
+        files: Sequence[str] = (),
+        run: str | None = None,
+        dry_run: bool = False,
+    ) -> "CommitResult":
+        """Commit exactly the changed files that an owner has locked, or `files`.
+
+        The result lists the changed files that were left out. Raises Held, and commits nothing,
+        when another owner has locked one of the files.
+        """
+        from corral.services.locks.commit import commit
+
+        owner = self._database.read(lambda tx: resolve.resolve_owner(tx, agent))
+        return commit(self._database, os.fspath(folder), message, files, owner, run, dry_run)
+
+    def forecast(self, folder: str | Path, *, tell: bool = False) -> Sequence["MergeConflict"]:
+        """Find worktrees of a repository that would conflict if they were merged now.
+
+        Returns the pairs with their files and changes nothing. With `tell`, both owners get a
+        letter.
+        """
+        from corral.services.locks.conflict_forecast import forecast
+
+        return forecast(self._database, os.fspath(folder), tell=tell)
+
+    def forecast_live(self) -> Sequence["MergeConflict"]:
+        """Do the same for every repository of this machine in which runs use worktrees.
+
+        Owners are notified once for each pair.
+        """
+        from corral.services.locks.conflict_forecast import forecast_live
+
+        return forecast_live(self._database)

@@ -1,32 +1,33 @@
-"""How an operation of a room becomes a method of the library: one call, one transaction."""
+"""Declaration of operations: a function of a transaction becomes a method of the API."""
 
 from collections.abc import Callable
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, overload
 
 from corral.db.database import Database
 from corral.db.tx import Mode, Tx
-from corral.kernel.deadline import is_late
+from corral.kernel.deadline import is_overdue
 from corral.services.store.upkeep import try_upkeep
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Room:
-    """The operations of one room, bound to an open store."""
+class Resource:
+    """The operations of one noun, bound to an open store."""
 
     noun = ""
-    """The room's word in the CLI, in HTTP and in the record."""
+    """The noun in the command line, in HTTP paths and in events."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
 
 class Operation(Generic[P, R]):
-    """A function of an open transaction, offered as a method without it.
+    """A function of a transaction, offered as a method without that parameter.
 
-    What an operation declares here (does it read or write, is it one statement, must it survive a
-    power cut, may it be repeated) is all that its caller, any interface and the docs need to know.
+    One call is one transaction. The declaration says everything that callers, interfaces and docs
+    need: read or write, one statement or several, whether it must survive a power cut, and whether
+    it may be retried.
     """
 
     def __init__(
@@ -54,22 +55,22 @@ class Operation(Generic[P, R]):
         self.name = name
 
     @overload
-    def __get__(self, room: None, owner: type) -> Self: ...
+    def __get__(self, resource: None, owner: type) -> Self: ...
     @overload
-    def __get__(self, room: Room, owner: type) -> Callable[P, R]: ...
-    def __get__(self, room: Room | None, owner: type) -> Self | Callable[P, R]:
-        if room is None:
+    def __get__(self, resource: Resource, owner: type) -> Callable[P, R]: ...
+    def __get__(self, resource: Resource | None, owner: type) -> Self | Callable[P, R]:
+        if resource is None:
             return self
         function, mode = self.function, self.mode
         if self.kind == "read":
-            read = room._database.read
+            read = resource._database.read
 
-            def look(*args: P.args, **kwargs: P.kwargs) -> R:
+            def run_read(*args: P.args, **kwargs: P.kwargs) -> R:
                 return read(lambda tx: function(tx, *args, **kwargs), mode=mode)
 
-            call = _in_time(room, look) if self.timely else look
+            call = _expiring_first(resource, run_read) if self.timely else run_read
         else:
-            write = room._database.write
+            write = resource._database.write
             durable, repeatable, by = self.durable, self.repeatable, self.repeatable_by
 
             def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -82,27 +83,29 @@ class Operation(Generic[P, R]):
 
         call.__name__ = call.__qualname__ = self.name
         call.__doc__ = function.__doc__
-        room.__dict__[self.name] = call  # found there at once the next time
+        resource.__dict__[self.name] = call  # cached: the next access skips this descriptor
         return call
 
 
-def _in_time(room: Any, look: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a read so that rows past their deadline are ended first. If the store is not writable,
-    the rows are returned as they are."""
+def _expiring_first(resource: Any, read: Callable[P, R]) -> Callable[P, R]:
+    """Wrap a read so that rows past their deadline are expired before they are returned.
+
+    If the store is not writable, the rows are returned as they are.
+    """
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        found: Any = look(*args, **kwargs)
-        now = room._database.clock.now()
-        if not any(is_late(each, now) for each in getattr(found, "items", [found])):
-            first: R = found
+        result: Any = read(*args, **kwargs)
+        now = resource._database.clock.now()
+        if not any(is_overdue(row, now) for row in getattr(result, "items", [result])):
+            first: R = result
             return first
 
         def expire() -> None:
-            while room.expire_due():
+            while resource.expire_due():
                 pass
 
-        try_upkeep(room._database, f"{room.noun}.expire_due", expire)
-        return look(*args, **kwargs)
+        try_upkeep(resource._database, f"{resource.noun}.expire_due", expire)
+        return read(*args, **kwargs)
 
     return call
 
@@ -110,8 +113,11 @@ def _in_time(room: Any, look: Callable[P, R]) -> Callable[P, R]:
 def read(
     function: Callable[Concatenate[Tx, P], R], *, mode: Mode = "many", timely: bool = False
 ) -> Operation[P, R]:
-    """One call, one snapshot. With `timely`, what ends at a deadline is ended before it is shown
-    (`expire_due` of the room), so that a row is true though nobody swept."""
+    """Declare a read: one call reads one snapshot.
+
+    With `timely`, rows past their deadline are expired first (`expire_due` of the resource), so
+    that the result is right even if no daemon runs.
+    """
     return Operation(function, "read", mode=mode, timely=timely)
 
 
@@ -123,10 +129,10 @@ def write(
     repeatable: bool = False,
     repeatable_by: str | None = None,
 ) -> Operation[P, R]:
-    """One call, one transaction; the options are those of `Database.write`.
+    """Declare a write: one call is one transaction. The options are those of `Database.write`.
 
-    `repeatable_by` names the argument that makes it repeatable when it is given: with a key, the
-    second time finds what the first one made.
+    `repeatable_by` names the argument, such as an idempotency key, that makes the write repeatable
+    when it is given.
     """
     return Operation(
         function,

@@ -3,8 +3,8 @@
 `corral.open` returns a `BoundStore` to such a process. Each call is checked where it enters the
 library, so the same rules apply to the command line, the tools, hooks and an agent's own program:
 
-* an operation of `FOR_PEOPLE` is refused, unless the setting `runs.may` names it;
-* an argument that names the actor (`SIGNED`) must be the run's agent.
+* an operation of `FOR_PEOPLE` raises Refused, unless the setting `runs.may` grants it;
+* an argument that names the actor (`ACTOR_ARGUMENTS`) must be the run's agent.
 
 Tokens of agents over HTTP have stricter rules: `http/agent_permissions.py`.
 """
@@ -20,7 +20,7 @@ from corral.db.tx import Tx
 from corral.kernel.errors import Refused
 from corral.kernel.identity import RunIdentity
 
-MAY = "runs.may"
+GRANT_SETTING = "runs.may"
 
 # Operations that change permissions, decide in a person's place, or replace or delete shared data.
 FOR_PEOPLE = frozenset(
@@ -38,7 +38,7 @@ FOR_PEOPLE = frozenset(
         *("locks.install", "locks.uninstall", "locks.revoke"),
         *("messages.receive", "messages.receive_all", "messages.say"),
         *("outputs.delete", "projects.delete", "runs.delete", "runs.delete_all"),
-        # What only the supervisor of a run says: its outcome, its processes, its use.
+        # For the supervisor of a run: its outcome, its processes, its usage.
         *("runs.end", "runs.give_up", "runs.park", "runs.restart", "runs.take_over"),
         *("runs.add_sample", "runs.count_denials", "runs.describe"),
         *("charges.release", "charges.set_prices"),
@@ -53,7 +53,7 @@ FOR_PEOPLE = frozenset(
 )
 
 # Without a named agent, these mean a decision by a person; a run without an agent is refused.
-JUDGING = frozenset(
+DECISIONS = frozenset(
     {
         *("decisions.confirm", "decisions.dismiss", "decisions.judge", "decisions.reject"),
         *("questions.answer", "tasks.accept", "tasks.reject"),
@@ -69,7 +69,7 @@ CONVERSATION = frozenset(
 )
 
 _AGENT = ("agent",)
-SIGNED: dict[str, tuple[str, ...]] = {
+ACTOR_ARGUMENTS: dict[str, tuple[str, ...]] = {
     "decisions.confirm": ("by",),
     "decisions.dismiss": ("by",),
     "decisions.judge": ("by",),
@@ -146,12 +146,12 @@ class BoundStore(Corral):
     def __init__(self, store: Corral, identity: RunIdentity) -> None:
         super().__init__(store._database)
         self.identity = identity
-        for name, found in vars(Corral).items():
-            if isinstance(found, cached_property):
-                # Comes before the property of that name, which would return the unchecked room.
-                self.__dict__[name] = _LazyRoom(found.func, self, name)
+        for name, member in vars(Corral).items():
+            if isinstance(member, cached_property):
+                # Found before the property of that name, which would return the unchecked resource.
+                self.__dict__[name] = _CheckedResource(member.func, self, name)
 
-    def acting_as(self, actor: str, origin: str | None = None) -> NoReturn:
+    def as_actor(self, actor: str, origin: str | None = None) -> NoReturn:
         raise self._not_a_person("act as another actor")
 
     def act_as(self, actor: str) -> NoReturn:
@@ -169,11 +169,11 @@ class BoundStore(Corral):
         return Corral(self._database)
 
     def _not_a_person(self, what: str) -> Refused:
-        return Refused(f"{_called(self.identity)} cannot {what}.", run=self.identity.run)
+        return Refused(f"{_name(self.identity)} cannot {what}.", run=self.identity.run)
 
 
-class _LazyRoom:
-    """The operations of one room, each checked before it is called."""
+class _CheckedResource:
+    """The operations of one noun, each checked before it is called."""
 
     def __init__(self, make: Callable[[Corral], Any], store: BoundStore, attribute: str) -> None:
         self._make = make
@@ -181,86 +181,89 @@ class _LazyRoom:
         self._attribute = attribute
 
     @cached_property
-    def _room(self) -> Any:
+    def _resource(self) -> Any:
         return self._make(self._store)
 
     def __getattr__(self, verb: str) -> Any:
-        member = getattr(self._room, verb)
+        member = getattr(self._resource, verb)
         name = f"{self._attribute}.{verb}"
         call: Any = member
         if name in FOR_PEOPLE:
-            call = _granted(self._store, name, member)
+            call = _require_grant(self._store, name, member)
         elif name == "runs.send":
-            call = _sending(self._store, member)
+            call = _restrict_send(self._store, member)
         elif name == "schedules.edit":
-            call = _editing(self._store, member)
-        elif name in SIGNED:
-            call = _signed(self._store.identity, name, member, _names(self._room, verb))
+            call = _restrict_edit(self._store, member)
+        elif name in ACTOR_ARGUMENTS:
+            call = _sign(self._store.identity, name, member, _argument_names(self._resource, verb))
         if name in CONVERSATION:
-            call = _conversing(self._store, name, call)
+            call = _restrict_session(self._store, name, call)
         self.__dict__[verb] = call
         return call
 
 
-def _names(room: Any, verb: str) -> tuple[str, ...]:
-    """The names of an operation's arguments, without the room or the transaction."""
-    member = next(vars(kind)[verb] for kind in type(room).__mro__ if verb in vars(kind))
+def _argument_names(resource: Any, verb: str) -> tuple[str, ...]:
+    """Return the names of an operation's arguments, without `self` or the transaction."""
+    member = next(vars(kind)[verb] for kind in type(resource).__mro__ if verb in vars(kind))
     function = member.function if isinstance(member, Operation) else member
     code = function.__code__
     names: tuple[str, ...] = code.co_varnames[1 : code.co_argcount]
     return names
 
 
-def _granted(store: BoundStore, name: str, member: Call) -> Call:
+def _require_grant(store: BoundStore, name: str, member: Call) -> Call:
     """Allow an operation only if `runs.may` grants it to the agent, its project or all runs."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if name not in _may(store):
-            who = store.identity
-            scope = f" --agent {who.agent}" if who.agent else ""
+        if name not in _grants(store):
+            identity = store.identity
+            scope = f" --agent {identity.agent}" if identity.agent else ""
             raise Refused(
-                f"{_called(who)} may not call {name}, which is for people. Ask a person to call "
-                f"it, or to grant it with `corral setting set {MAY} '[\"{name}\"]'{scope}`.",
+                f"{_name(identity)} may not call {name}, which is for people. Ask a person to call "
+                f"it, or to grant it with `corral setting set {GRANT_SETTING} "
+                f"'[\"{name}\"]'{scope}`.",
                 call=name,
-                run=who.run,
+                run=identity.run,
             )
         return member(*args, **kwargs)
 
     return call
 
 
-def _may(store: BoundStore) -> list[str]:
+def _grants(store: BoundStore) -> list[str]:
     from corral.domain.settings import ops as settings
 
-    who = store.identity
-    found: list[str] = store._database.read(
-        lambda tx: settings.value(tx, MAY, agent=who.agent, project=who.project_id)
+    identity = store.identity
+    names: list[str] = store._database.read(
+        lambda tx: settings.get_value(
+            tx, GRANT_SETTING, agent=identity.agent, project=identity.project_id
+        )
     )
-    return found
+    return names
 
 
-def _signed(identity: RunIdentity, name: str, member: Call, names: tuple[str, ...]) -> Call:
+def _sign(identity: RunIdentity, name: str, member: Call, names: tuple[str, ...]) -> Call:
     """Make an operation act as the run's agent."""
-    signing = SIGNED[name]
+    actor_arguments = ACTOR_ARGUMENTS[name]
 
     def call(*args: Any, **kwargs: Any) -> Any:
         given = dict(zip(names, args, strict=False))
         if len(args) > len(given):
-            return member(*args, **kwargs)  # raises a TypeError of its own
+            return member(*args, **kwargs)  # raises TypeError
         given |= kwargs
-        if name in JUDGING and identity.agent is None:
+        if name in DECISIONS and identity.agent is None:
             raise Refused(
-                f"{_called(identity)} may not call {name}: only an agent or a person may, and this "
+                f"{_name(identity)} may not call {name}: only an agent or a person may, and this "
                 "run has no agent.",
                 call=name,
                 run=identity.run,
             )
-        for argument in signing:
-            own = _own(identity, argument)
+        for argument in actor_arguments:
+            own = _default_actor(identity, argument)
             named = given.get(argument)
-            if named is not None and named not in _spellings(identity):
+            if named is not None and named not in _names_of(identity):
                 raise Refused(
-                    f"{_called(identity)} cannot act as {named}. Omit {argument}.",
+                    f"{_name(identity)} cannot act as {named}. Omit {argument}.",
                     call=name,
                     run=identity.run,
                 )
@@ -271,12 +274,12 @@ def _signed(identity: RunIdentity, name: str, member: Call, names: tuple[str, ..
     return call
 
 
-def _own(identity: RunIdentity, argument: str) -> str | None:
+def _default_actor(identity: RunIdentity, argument: str) -> str | None:
     """Return the default of an argument that names the actor."""
     return identity.agent if argument == "agent" else identity.mailbox
 
 
-def _spellings(identity: RunIdentity) -> set[str | None]:
+def _names_of(identity: RunIdentity) -> set[str | None]:
     """Return every text that names the run, its agent or its session."""
     return {
         identity.agent,
@@ -289,15 +292,15 @@ def _spellings(identity: RunIdentity) -> set[str | None]:
     }
 
 
-def _sending(store: BoundStore, member: Call) -> Call:
+def _restrict_send(store: BoundStore, member: Call) -> Call:
     """Restrict `runs.send`: only a person answers a run that asks something."""
 
     def call(id: str, text: str, *, enter: bool = True, dialog: str | None = None) -> Any:
         run = store.runs.get(id)
-        if (run.id == store.identity.run or run.attention) and "runs.send" not in _may(store):
-            why = "is its own run" if run.id == store.identity.run else "waits for a person"
+        if (run.id == store.identity.run or run.attention) and "runs.send" not in _grants(store):
+            reason = "is its own run" if run.id == store.identity.run else "waits for a person"
             raise Refused(
-                f"{_called(store.identity)} cannot type into {run.id}, which {why}. Write to its "
+                f"{_name(store.identity)} cannot type into {run.id}, which {reason}. Write to its "
                 "agent with `corral mail write` instead.",
                 id=run.id,
                 run=store.identity.run,
@@ -307,39 +310,44 @@ def _sending(store: BoundStore, member: Call) -> Call:
     return call
 
 
-def _editing(store: BoundStore, member: Call) -> Call:
-    """Restrict `schedules.edit`: an agent that reads a schedule's letter believes that it is from
-    the creator of the schedule."""
+def _restrict_edit(store: BoundStore, member: Call) -> Call:
+    """Restrict `schedules.edit` to own schedules.
+
+    An agent that reads a schedule's letter trusts it to be from the creator of the schedule.
+    """
 
     def call(id: str, **changes: Any) -> Any:
-        found = store.schedules.get(id)
-        who = store.identity
-        own = found.sender in _spellings(who) or found.mailbox in _spellings(who)
-        if not own and found.mailbox.startswith("session:"):
-            own = _is_own_session(store, found.mailbox.removeprefix("session:"))
-        if not own and "schedules.edit" not in _may(store):
+        schedule = store.schedules.get(id)
+        identity = store.identity
+        names = _names_of(identity)
+        own = schedule.sender in names or schedule.mailbox in names
+        if not own and schedule.mailbox.startswith("session:"):
+            own = _is_own_session(store, schedule.mailbox.removeprefix("session:"))
+        if not own and "schedules.edit" not in _grants(store):
             raise Refused(
-                f"{_called(who)} cannot edit {found.id}, which is not its own. Ask a person to "
-                "edit it, or create a schedule.",
-                id=found.id,
-                run=who.run,
+                f"{_name(identity)} cannot edit {schedule.id}, which is not its own. Ask a "
+                "person to edit it, or create a schedule.",
+                id=schedule.id,
+                run=identity.run,
             )
-        return member(found.id, **changes)
+        return member(schedule.id, **changes)
 
     return call
 
 
-def _conversing(store: BoundStore, name: str, member: Call) -> Call:
-    """Restrict changes of a conversation to the sessions of the run and its agent, and to sessions
-    that no run uses (a program's own)."""
+def _restrict_session(store: BoundStore, name: str, member: Call) -> Call:
+    """Restrict changes of a conversation to the sessions of the run and its agent.
+
+    Sessions that no run uses, such as a program's own, may be changed too.
+    """
     allowed: set[str] = set()
 
     def call(session: Any, *args: Any, **kwargs: Any) -> Any:
         id = session if isinstance(session, str) else session.id
         if id not in allowed:
-            if not _is_own_session(store, id) and name not in _may(store):
+            if not _is_own_session(store, id) and name not in _grants(store):
                 raise Refused(
-                    f"{_called(store.identity)} cannot change the conversation {id} of another "
+                    f"{_name(store.identity)} cannot change the conversation {id} of another "
                     "agent. Write to the agent with `corral mail write` instead.",
                     call=name,
                     id=id,
@@ -352,16 +360,16 @@ def _conversing(store: BoundStore, name: str, member: Call) -> Call:
 
 
 def _is_own_session(store: BoundStore, id: str) -> bool:
-    found, who = store.sessions.get(id), store.identity
-    if found.id == who.session:
+    session, identity = store.sessions.get(id), store.identity
+    if session.id == identity.session:
         return True
-    if found.agent_id is not None:
-        return found.agent_id == who.agent_id
-    return not store.runs.list(session=found.id, limit=1).items
+    if session.agent_id is not None:
+        return session.agent_id == identity.agent_id
+    return not store.runs.list(session=session.id, limit=1).items
 
 
-def _called(identity: RunIdentity) -> str:
+def _name(identity: RunIdentity) -> str:
     if identity.run is None:
         return "A check"
-    who = f"agent {identity.agent}" if identity.agent else "a program"
-    return f"This process ({who} in {identity.run})"
+    name = f"agent {identity.agent}" if identity.agent else "a program"
+    return f"This process ({name} in {identity.run})"

@@ -1,3 +1,5 @@
+"""Operations of `store.races`."""
+
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -8,41 +10,44 @@ from corral.adapters import history, process, worktrees
 from corral.adapters.exports import Manifest
 from corral.adapters.history import Change, FileDiff
 from corral.adapters.merges import Merge
-from corral.api.operation import Room, read, write
+from corral.api.operation import Resource, read, write
 from corral.db.tx import Tx
+from corral.domain.races import attempts, ops, queries, refs, selection
 from corral.domain.races import driver as races_driver
-from corral.domain.races import ops, refs, selection
-from corral.domain.races.model import Attempt, Entry, Graft, Plan, Race, Round, RoundState
+from corral.domain.races.model import Attempt, AttemptSpec, Graft, Race, RacePlan, Round, RoundState
 from corral.kernel.errors import Invalid, Refused
-from corral.services.races import cleanup, driver, validate, winner
+from corral.services.races import cleanup, driver, validation, winner
 from corral.services.races import diff as races_diff
-from corral.services.races.folders import keep_commit, races_folder
+from corral.services.races.paths import pin_commit, races_folder
 
-LONGEST_SLEEP = 1.0
-REST = 0.25  # seconds at least between two looks at a race that is waited for
-MOST_AT_ONCE = 4
+MAX_SLEEP = 1.0  # seconds; bounds the wait when a wake-up is missed
+MIN_INTERVAL = 0.25  # seconds between two advances of a race that is waited for
+MAX_CONCURRENT = 4
 
 
-class Races(Room):
-    """Several attempts at one piece of work, round by round, and the winner goes on."""
+class Races(Resource):
+    """Races: several agents attempt the same work, round by round, and the winner continues.
+
+    Each attempt has its own git worktree, starting from the same base commit.
+    """
 
     noun = "race"
 
     _start = write(ops.start)
     _next = write(ops.next_round)
     _select = write(selection.select)
-    _abandon = write(selection.abandon)
-    _retry = write(selection.retry)
-    _cancel = write(selection.cancel)
-    _ask_judge = write(selection.ask_judge)
-    _set_budget = write(selection.set_budget)
-    _open_rounds = read(races_driver.open_rounds, mode="one")
+    _abandon = write(ops.abandon)
+    _retry = write(attempts.retry)
+    _cancel = write(attempts.cancel)
+    _ask_judge = write(selection.request_judge)
+    _set_budget = write(ops.set_budget)
+    _open_rounds = read(races_driver.list_active_rounds, mode="one")
 
-    get = read(ops.get)
-    latest = read(ops.latest_of)
-    list = read(ops.list_races)
-    finish = write(selection.finish)
-    winning = read(selection.winning, mode="one")
+    get = read(queries.get)
+    latest = read(queries.find_latest)
+    list = read(queries.list_races)
+    finish = write(ops.finish)
+    winning = read(queries.win_rates, mode="one")
 
     # -- rounds ----------------------------------------------------------------------------------
 
@@ -65,7 +70,7 @@ class Races(Room):
         enough: int | None = None,
         project: str | None = None,
         base: str | None = None,
-        dirty: validate.Dirty = "refuse",
+        dirty: validation.DirtyPolicy = "refuse",
         name: str | None = None,
         timeout_ms: int | None = None,
         check_timeout_ms: int | None = None,
@@ -76,16 +81,16 @@ class Races(Room):
         commands_outside: bool = False,
         goes_on: bool = False,
     ) -> Race:
-        """Start a race: attempts in worktrees of their own, from one base commit, each with an
-        agent and a variation of the prompt.
+        """Start a race: several attempts, each with an agent and a variation of the prompt.
 
-        `agents` are names, or a text such as `claude:2,codex:2`. What begins can be waited for with
-        `wait`, which drives it, or is left to a daemon. `dirty` says what becomes of changes that
-        are in no commit yet: the race is refused, or they are included, or ignored.
+        `agents` are names, or a text such as `claude:2,codex:2`. `dirty` decides about uncommitted
+        changes: refuse the race, include them, or ignore them. `wait` drives the race; otherwise a
+        daemon does. Raises Refused when an agent, its program or the sandbox is missing, or the
+        repository does not allow a race.
         """
-        who = validate.agents_of(agents)
-        entries = validate.entries_of(who, variations, vary_auto)
-        plan = Plan(
+        names = validation.parse_agents(agents)
+        entries = validation.plan_attempts(names, variations, vary_auto)
+        plan = RacePlan(
             checks=[*checks],
             reports=[*reports],
             setup=setup,
@@ -105,9 +110,9 @@ class Races(Room):
             goes_on=goes_on,
         )
         self._check(entries, plan, process.host(), starting=entries, budget_micros=budget_micros)
-        place = self._database.write(lambda tx: validate.project_of(tx, project))
-        validate.check_own_agent(place, entries)
-        where = validate.repository_of(place, base, dirty)
+        place = self._database.write(lambda tx: validation.resolve_project(tx, project))
+        validation.require_default_agent(place, entries)
+        where = validation.resolve_base(place, base, dirty)
         race = self._start(
             prompt,
             entries,
@@ -127,17 +132,17 @@ class Races(Room):
 
     def _check(
         self,
-        entries: Sequence[Entry],
-        plan: Plan,
+        entries: Sequence[AttemptSpec],
+        plan: RacePlan,
         host: str,
         *,
-        starting: Sequence[Entry],
+        starting: Sequence[AttemptSpec],
         budget_micros: int | None,
     ) -> None:
         def check(tx: Tx) -> None:
-            validate.check_start(tx, entries, plan, budget_micros)
-            if host == process.host():  # what another machine has is not known
-                validate.check_programs(tx, starting, plan)
+            validation.validate_start(tx, entries, plan, budget_micros)
+            if host == process.host():  # programs of another machine cannot be checked here
+                validation.require_programs(tx, starting, plan)
 
         self._database.read(check)
 
@@ -152,31 +157,31 @@ class Races(Room):
         from_round: int | None = None,
         budget_micros: int | None = None,
     ) -> Race:
-        """Begin the next round from the winner of the last one, or of an earlier one.
+        """Start the next round from the winner of the last round, or of `from_round`.
 
-        Who tries, and in which ways, is as in the round before unless it is said anew.
+        Agents and variations are those of the last round unless they are given.
         """
-        found = self.get(race)
-        ops.check_repository(found)
-        before = found.latest.attempts
+        current = self.get(race)
+        ops.require_repository(current)
+        before = current.latest.attempts
         if agents is None and not variations and not vary_auto:
-            entries = [Entry(each.agent, each.variation) for each in before]
+            entries = [AttemptSpec(attempt.agent, attempt.variation) for attempt in before]
         else:
-            named = [each.agent for each in before if each.agent is not None]
-            who = validate.agents_of(agents) if agents is not None else named
-            entries = validate.entries_of(who, variations, vary_auto)
+            previous = [attempt.agent for attempt in before if attempt.agent is not None]
+            names = validation.parse_agents(agents) if agents is not None else previous
+            entries = validation.plan_attempts(names, variations, vary_auto)
         self._check(
             entries,
-            found.plan,
-            found.host,
+            current.plan,
+            current.host,
             starting=entries,
-            budget_micros=found.budget_micros if budget_micros is None else budget_micros,
+            budget_micros=current.budget_micros if budget_micros is None else budget_micros,
         )
         if budget_micros is not None:
-            rounds = max(found.plan.rounds, len(found.rounds) + 1)
-            self._set_budget(found.id, budget_micros, rounds)
+            rounds = max(current.plan.rounds, len(current.rounds) + 1)
+            self._set_budget(current.id, budget_micros, rounds)
         after = self._next(
-            found.id,
+            current.id,
             entries,
             folder=str(races_folder()),
             prompt=prompt,
@@ -185,60 +190,66 @@ class Races(Room):
         return self.advance(after.id)
 
     def advance(self, race: str) -> Race:
-        """Do what can be done for a race now, on the machine that has its worktrees: prepare,
-        start, commit, check, judge. Anybody may call it at any time."""
-        found = self.get(race)
-        if found.host == process.host():
-            while any([self._drive(each) for each in self.get(found.id).rounds if each.goes_on]):
+        """Do everything that can be done for a race now: prepare, start, commit, check, judge.
+
+        Works only on the machine that has the worktrees; elsewhere it just returns the race. Any
+        process may call it at any time.
+        """
+        current = self.get(race)
+        if current.host == process.host():
+            while any(
+                [self._drive(round) for round in self.get(current.id).rounds if round.goes_on]
+            ):
                 pass
-        return self.get(found.id)
+        return self.get(current.id)
 
     def _drive(self, round: Round) -> bool:
         return driver.advance(self._database, round.id)
 
     def advance_open(self) -> int:
-        """Do the same for every race of this machine; gives back for how many something was."""
-        found = self._open_rounds(process.host())
-        if not found:
+        """Advance every race of this machine; returns the number of rounds that changed."""
+        current = self._open_rounds(process.host())
+        if not current:
             return 0
-        with ThreadPoolExecutor(min(MOST_AT_ONCE, len(found))) as pool:
-            return sum(pool.map(self._drive, found))
+        with ThreadPoolExecutor(min(MAX_CONCURRENT, len(current))) as pool:
+            return sum(pool.map(self._drive, current))
 
     def leave(self, race: str) -> bool:
-        """Leave a race to itself: to the daemon that serves the store here, else to a process of
-        its own; whether one was started for it."""
+        """Hand a race to the daemon of this machine, or to a new process if there is none.
+
+        Returns whether a process was started.
+        """
         from corral.adapters import daemon_process, race_processes
 
-        found = self.get(race)
-        going = found.host == process.host() and any(each.goes_on for each in found.rounds)
-        if not going or daemon_process.find(self._database.url) is not None:
+        current = self.get(race)
+        active = current.host == process.host() and any(round.goes_on for round in current.rounds)
+        if not active or daemon_process.find_daemon(self._database.url) is not None:
             return False
-        race_processes.start(self._database.address, found.id)
+        race_processes.start_driver(self._database.address, current.id)
         return True
 
     def wait(self, race: str, *, timeout_ms: int | None = None) -> Race:
-        """Drive a race until nothing of it happens by itself any more: somebody has to choose, or
-        it is over. Refused when it is not within the time."""
+        """Drive a race until it has ended or a person has to choose; raises Refused on timeout."""
         deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1_000
-        with self._database.listening() as listener:
+        with self._database.listener() as listener:
             while True:
                 began = time.monotonic()
-                found = self.advance(race)
-                if not any(each.goes_on for each in found.rounds):
-                    return found
-                left = LONGEST_SLEEP if deadline is None else deadline - time.monotonic()
+                current = self.advance(race)
+                if not any(round.goes_on for round in current.rounds):
+                    return current
+                left = MAX_SLEEP if deadline is None else deadline - time.monotonic()
                 if left <= 0:
-                    latest = found.latest
+                    latest = current.latest
                     raise Refused(
-                        f"Round {latest.number} of {found.id} is still {latest.state}.",
-                        id=found.id,
+                        f"Round {latest.number} of {current.id} is still {latest.state}.",
+                        id=current.id,
                         state=latest.state,
                     )
-                listener.wait(min(left, LONGEST_SLEEP))
-                # `advance` commits, which wakes this listener too: without a rest the loop spins.
-                time.sleep(max(0.0, began + REST - time.monotonic()))
+                listener.wait(min(left, MAX_SLEEP))
+                # `advance` commits and wakes this listener too: without a pause the loop spins.
+                time.sleep(max(0.0, began + MIN_INTERVAL - time.monotonic()))
 
-    # -- choosing --------------------------------------------------------------------------------
+    # -- selection -------------------------------------------------------------------------------
 
     def select(
         self,
@@ -248,38 +259,38 @@ class Races(Room):
         reason: str | None = None,
         overrule: bool = False,
     ) -> Race:
-        """Choose the winner of a round, once: the attempt that is named, else the one that ranks
-        first. What is not committed in its worktree is committed first.
+        """Select the winner of a round: the named attempt, otherwise the first in the ranking.
 
-        An attempt is named by its number, as ROUND.NUMBER, or by its id. With `overrule` a person
-        may choose what did not pass its checks, and choose anew what was chosen before.
+        Uncommitted changes in its worktree are committed first. Name an attempt by its number, by
+        ROUND.NUMBER, or by its id. A winner can be selected once; with `overrule`, a person may
+        select again, or select an attempt that failed its checks.
         """
-        found = self.get(race)
-        ops.check_repository(found)
-        best = found.latest.ranked
+        current = self.get(race)
+        ops.require_repository(current)
+        best = current.latest.ranked
         if attempt is None and not best:
-            return self._select(found.id, None, reason=reason, overrule=overrule)
-        chosen = best[0] if attempt is None else refs.find_attempt(found, attempt)
-        round = next(each for each in found.rounds if each.id == chosen.round_id)
+            return self._select(current.id, None, reason=reason, overrule=overrule)
+        chosen = best[0] if attempt is None else refs.find_attempt(current, attempt)
+        round = next(round for round in current.rounds if round.id == chosen.round_id)
         commit = None
-        may = overrule or (round.state is RoundState.SELECTING and chosen.can_win)
-        # Others are refused by the store, in its words, before anything is committed.
-        if chosen.commit is not None and may:
-            self._require_here(found)
-            commit = self._commit_of(found, round, chosen)
-            keep_commit(self._database, found, f"{round.number}-{chosen.number}", commit)
-        return self._select(found.id, chosen.id, commit=commit, reason=reason, overrule=overrule)
+        allowed = overrule or (round.state is RoundState.SELECTING and chosen.can_win)
+        # The store refuses any other attempt before anything is committed.
+        if chosen.commit is not None and allowed:
+            self._require_here(current)
+            commit = self._commit_of(current, round, chosen)
+            pin_commit(self._database, current, f"{round.number}-{chosen.number}", commit)
+        return self._select(current.id, chosen.id, commit=commit, reason=reason, overrule=overrule)
 
     def _commit_of(self, race: Race, round: Round, attempt: Attempt) -> str:
-        """What is in an attempt's worktree now; what only its checks left there is not meant."""
+        """Return a commit of what is in an attempt's worktree now, without files of its checks."""
         assert attempt.commit is not None
         state = worktrees.state(race.repository, attempt.worktree)
         if state.missing or state.head is None:
             return attempt.commit
         if not history.is_ancestor(race.repository, attempt.commit, state.head):
             raise Refused(
-                f"The worktree {attempt.worktree} is not behind its own commit any more; put it "
-                f"back (`git switch {attempt.branch}`), or remove it.",
+                f"The worktree {attempt.worktree} does not contain its recorded commit any more. "
+                f"Switch it back (`git switch {attempt.branch}`), or remove it.",
                 attempt=attempt.id,
             )
         if driver.fingerprint(state) in (None, attempt.checked_tree):
@@ -295,61 +306,68 @@ class Races(Room):
         samples: int | None = None,
         rubric: str | None = None,
     ) -> Race:
-        """Have the attempts that passed judged, blind and in shuffled orders; `wait` waits for the
-        verdicts. Without a name the race's own judge is asked (again)."""
-        found = self.get(race)
-        ops.check_repository(found)
-        name = judge or found.plan.judge
+        """Ask an agent to rank the attempts that passed, without knowing their authors.
+
+        The order of the attempts is shuffled for each sample. `wait` waits for the verdicts.
+        Default: the judge of the race. Raises Invalid when the race has none.
+        """
+        current = self.get(race)
+        ops.require_repository(current)
+        name = judge or current.plan.judge
         if name is None:
-            raise Invalid(f"{found.id} has no judge; name one with --agent.", id=found.id)
-        entries = [Entry(each.agent, None) for each in found.latest.ranked]
-        plan = msgspec.structs.replace(found.plan, judge=name)
-        self._check(entries, plan, found.host, starting=(), budget_micros=found.budget_micros)
-        self._ask_judge(found.id, name, samples=samples, rubric=rubric)
-        return self.advance(found.id)
+            raise Invalid(f"{current.id} has no judge. Name one with --agent.", id=current.id)
+        entries = [AttemptSpec(attempt.agent, None) for attempt in current.latest.ranked]
+        plan = msgspec.structs.replace(current.plan, judge=name)
+        self._check(entries, plan, current.host, starting=(), budget_micros=current.budget_micros)
+        self._ask_judge(current.id, name, samples=samples, rubric=rubric)
+        return self.advance(current.id)
 
     def retry(self, race: str, attempt: str) -> Race:
-        """Try an attempt again that did not pass, in a new worktree; what it left stays."""
-        ops.check_repository(self.get(race))
+        """Retry an attempt that did not pass, in a new worktree. The old worktree is kept."""
+        ops.require_repository(self.get(race))
         again = self._retry(race, attempt, folder=str(races_folder()))
         return self.advance(again.id)
 
     def cancel(self, race: str, attempt: str, *, reason: str | None = None) -> Race:
-        """End an attempt that is under way; what it left stays."""
+        """Cancel an attempt that is in progress. Its worktree is kept."""
         ended = self._cancel(race, attempt, reason=reason)
         return self.advance(ended.race_id)
 
     def abandon(self, race: str, *, round: int | None = None, reason: str | None = None) -> Race:
-        """Give up a race, or one round of it; what is under way ends, and what was made stays."""
+        """Abandon a race, or one round: cancel attempts in progress and keep all worktrees."""
         given_up = self._abandon(race, round=round, reason=reason)
         return self.advance(given_up.id)
 
-    # -- looking ---------------------------------------------------------------------------------
+    # -- inspection ------------------------------------------------------------------------------
 
-    def so_far(self, race: str) -> Sequence[races_diff.SoFar]:
-        """How far the attempts of the latest round are: time, cost, and lines that they changed."""
-        return races_diff.so_far(self.get(race), self._database.clock.now())
+    def so_far(self, race: str) -> Sequence[races_diff.AttemptProgress]:
+        """Return the progress of each attempt of the latest round: time, cost, changed lines."""
+        return races_diff.attempt_progress(self.get(race), self._database.clock.now())
 
     def changes(self, race: str, one: str, other: str | None = None) -> Sequence[Change]:
-        """Which files an attempt changed, or in which two attempts differ."""
+        """List the files that an attempt changed, or that differ between two attempts."""
         return races_diff.changes(self._here(race), one, other)
 
     def diff(self, race: str, one: str, file: str, *, other: str | None = None) -> FileDiff:
-        """How an attempt changed a file, or how two attempts differ in it, line by line."""
+        """Return the diff of one file: of an attempt, or between two attempts."""
         return races_diff.diff(self._here(race), one, other, file)
 
-    # -- the winner's way ------------------------------------------------------------------------
+    # -- results ---------------------------------------------------------------------------------
 
     def export(
         self, race: str, target: str, *, round: int | None = None, replace: bool = False
     ) -> Manifest:
-        """Write the winners' files (`round-N-winner/`) and what all attempts printed (`logs/`) into
-        a folder, whole or not at all, with a manifest of hashes."""
+        """Write the winners' files (`round-N-winner/`) and all outputs (`logs/`) into a folder.
+
+        Adds a manifest of hashes. The folder appears complete, or not at all.
+        """
         return winner.export(self._database, self._here(race), target, round=round, replace=replace)
 
     def merge(self, race: str, *, into: str | None = None, round: int | None = None) -> Merge:
-        """Merge the winner into a branch, that of the race's start by default; conflicts are told
-        by file, and nothing is done then."""
+        """Merge the winner into a branch (default: the branch that the race started from).
+
+        On conflicts, merges nothing and returns the conflicting files.
+        """
         return winner.merge(self._database, self._here(race), into=into, round=round)
 
     def graft(
@@ -360,8 +378,10 @@ class Races(Room):
         files: Sequence[str] = (),
         hunks: Mapping[str, Sequence[int]] | None = None,
     ) -> Graft:
-        """Put files or hunks of another attempt onto the winner, run the checks again, and keep
-        that only if it is not worse."""
+        """Apply files or hunks of another attempt to the winner, and run the checks again.
+
+        Keeps the result only if it is not worse.
+        """
         return winner.graft(
             self._database, self._here(race), attempt, files=files, hunks=hunks or {}
         )
@@ -375,12 +395,12 @@ class Races(Room):
         orphans: bool = False,
         pooled: bool = False,
     ) -> Sequence[cleanup.AttemptLeftover]:
-        """What may be cleared away: worktrees of attempts that are over, with what each holds and
-        why it stays. Only with `confirm` is anything done.
+        """List the worktrees of ended attempts, and remove those that are safe to remove.
 
-        What is not committed is never removed; what no other branch has only with `unmerged`, and
-        then its branch stays. `orphans` are worktrees in which no attempt works; `pooled` are files
-        that are kept for the next attempts.
+        Without `confirm`, removes nothing and returns what would be done, with reasons. Worktrees
+        with uncommitted changes are never removed. Those with unmerged commits are removed only
+        with `unmerged`, and their branch is kept. `orphans` includes worktrees without an attempt,
+        `pooled` the files that are kept for the next attempts.
         """
         wanted = self.get(race) if race is not None else None
         return cleanup.clean(
@@ -393,19 +413,20 @@ class Races(Room):
         )
 
     def reclaim(self) -> Sequence[cleanup.AttemptLeftover]:
-        """Remove worktrees of this machine in which no attempt works and of which all is elsewhere
-        too, and files in the pool, once nobody has touched them for as long as `races.unused_ms`
-        says; gives these."""
+        """Remove orphaned worktrees and pooled files that were unused for `races.unused_ms`.
+
+        Removes only worktrees of this machine without uncommitted or unmerged work. Returns them.
+        """
         return cleanup.reclaim(self._database)
 
     def _here(self, race: str) -> Race:
         return self._require_here(self.get(race))
 
     def _require_here(self, race: Race) -> Race:
-        ops.check_repository(race)
+        ops.require_repository(race)
         if race.host != process.host():
             raise Refused(
-                f"The worktrees of {race.id} are on {race.host}; do it there.",
+                f"The worktrees of {race.id} are on {race.host}. Run the command there.",
                 id=race.id,
                 host=race.host,
                 reason="other_host",

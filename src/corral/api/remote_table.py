@@ -1,10 +1,16 @@
-"""How operations are called from afar: the table of operations once more, as requests.
+"""The table of remote calls: how each operation is called over HTTP.
 
-Both ends read it: the HTTP API makes its routes and its description of them from it, the client its
-methods. `GET /api/runs` is runs.list, `GET /api/runs/ID` is runs.get, `GET /api/runs/ID/samples`
-and `GET /api/insights/overview` ask, `POST /api/mail/put` and `POST /api/runs/ID/stop` act. What an
-operation takes is a JSON object, of a question the query of the URL. A record that an operation
-takes in a method is named by its id here: what the store knows of it counts, not what is sent.
+The HTTP API generates its routes and its OpenAPI description from it, the client its methods:
+
+    GET  /api/runs                runs.list
+    GET  /api/runs/ID             runs.get
+    GET  /api/runs/ID/samples     runs.samples
+    GET  /api/insights/overview   insights.overview
+    POST /api/mail/put            mail.put
+    POST /api/runs/ID/stop        runs.stop
+
+Reads take their arguments from the query string, writes from a JSON object. An argument that is a
+record in the Python API is sent as its id; the daemon uses the stored record.
 """
 
 import collections.abc
@@ -17,44 +23,50 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
-from corral.api.operation import Operation, Room
-from corral.api.operations import Row, attributes, describe, operations, room_of
-from corral.kernel.unset import KEEP
+from corral.api.catalog import (
+    OperationInfo,
+    describe_operation,
+    list_operations,
+    resource_class,
+    resource_names,
+)
+from corral.api.operation import Operation
+from corral.kernel.unset import UNSET
 
-# attribute.verb -> why it can only be called where the store is.
-_KEEPER = "what a keeper says of the run that it holds, on its machine"
-_DAEMON = "a loop of the daemon's, which has the store open"
-_PART = "part of another operation"
-_FILES = "it works with files of the machine that it is called on"
-_VALUES = "a secret's value is for a process that starts on the same machine"
-LOCAL = {
-    "alerts.raise_alert": _KEEPER,
+# attribute.verb -> why it is not available over HTTP.
+_SUPERVISOR = "it is for the supervisor of a run, on the same machine"
+_DAEMON = "it is for the loops of the daemon"
+_INTERNAL = "it is a part of another operation"
+_FILES = "it uses files of the machine that calls it"
+_SECRETS = "values of secrets do not leave their machine"
+LOCAL_ONLY = {
+    "alerts.raise_alert": _SUPERVISOR,
     "alerts.see_to_delivery": _DAEMON,
-    "charges.over_budget": _KEEPER,
-    "charges.release": _KEEPER,
-    "charges.reserve": _KEEPER,
-    "charges.set_prices": _PART,
-    "charges.unpriced": _PART,
+    "charges.over_budget": _SUPERVISOR,
+    "charges.release": _SUPERVISOR,
+    "charges.reserve": _SUPERVISOR,
+    "charges.set_prices": _INTERNAL,
+    "charges.unpriced": _INTERNAL,
     "channels.note_cursor": _DAEMON,
     "channels.note_health": _DAEMON,
-    "channels.open": _VALUES,
-    "channels.test": _VALUES,
+    "channels.open": _SECRETS,
+    "channels.test": _SECRETS,
     "db.backup": _FILES,
-    "db.migrate": "a store is brought up to date before it is served",
-    "db.move": "the daemon that serves a store must be gone before it is moved",
+    "db.migrate": "a store is migrated before a daemon serves it",
+    "db.move": "a store is moved while no daemon serves it",
     "db.restore": _FILES,
-    "db.stay": "no daemon serves a store that is on its way",
+    "db.stay": "no daemon serves a store that is being moved",
     "decisions.expire_due": _DAEMON,
     "imports.bring": _FILES,
     "imports.take": _FILES,
     "guard.commit_in_the_way": _FILES,
-    "gateway.accept": "POST /channels/NAME, as platforms call it",
+    "gateway.accept": "platforms call POST /channels/NAME",
     "gateway.address": _DAEMON,
     "gateway.deliver": _DAEMON,
-    "gateway.exchange": _KEEPER,
+    "gateway.exchange": _SUPERVISOR,
     "gateway.look_after": _DAEMON,
     "gateway.next_due": _DAEMON,
-    "gateway.prepare": _KEEPER,
+    "gateway.prepare": _SUPERVISOR,
     "gateway.settle": _DAEMON,
     "gateway.take_in": _DAEMON,
     "gateway.wake": _DAEMON,
@@ -62,7 +74,7 @@ LOCAL = {
     "guard.places_of": _FILES,
     "guard.take_for_edit": _FILES,
     "locks.commit": _FILES,
-    "locks.end_of_run": _KEEPER,
+    "locks.end_of_run": _SUPERVISOR,
     "locks.expire_due": _DAEMON,
     "locks.forecast": _FILES,
     "locks.forecast_live": _DAEMON,
@@ -70,7 +82,7 @@ LOCAL = {
     "locks.uninstall": _FILES,
     "mail.expire_due": _DAEMON,
     "messages.file": _FILES,
-    "messages.next": "a run asks for its own letters, where it runs",
+    "messages.next": "it is for a run, on the same machine",
     "messages.receive": _FILES,
     "messages.receive_all": _FILES,
     "nodes.beat": _DAEMON,
@@ -80,68 +92,68 @@ LOCAL = {
     "nodes.lose_silent": _DAEMON,
     "nodes.take_lead": _DAEMON,
     "nodes.yield_lead": _DAEMON,
-    "outputs.add_chunk": _KEEPER,
-    "outputs.begin": _KEEPER,
-    "outputs.chunk": _PART,
+    "outputs.add_chunk": _SUPERVISOR,
+    "outputs.begin": _SUPERVISOR,
+    "outputs.chunk": _INTERNAL,
     "outputs.clear_deleted": _FILES,
-    "outputs.forget": _PART,
-    "outputs.index": _PART,
-    "outputs.log_many": _KEEPER,
-    "outputs.lose": _PART,
-    "outputs.progress": _KEEPER,
-    "outputs.seal": _KEEPER,
+    "outputs.forget": _INTERNAL,
+    "outputs.index": _INTERNAL,
+    "outputs.log_many": _SUPERVISOR,
+    "outputs.lose": _INTERNAL,
+    "outputs.progress": _SUPERVISOR,
+    "outputs.seal": _SUPERVISOR,
     "outputs.seal_folder": _FILES,
-    "outputs.unsealed": _PART,
+    "outputs.unsealed": _INTERNAL,
     "projects.configure": _FILES,
     "projects.equip": _FILES,
     "projects.export": _FILES,
     "questions.expire_due": _DAEMON,
     "races.advance_open": _DAEMON,
     "races.export": _FILES,
-    "races.leave": "the daemon drives what was started from afar",
-    "runs.add_sample": _KEEPER,
-    "runs.after_end": _KEEPER,
-    "runs.begin_to_stop": "`runs.stop` does it and sees to the end",
-    "runs.call_for": _KEEPER,
-    "runs.describe": _KEEPER,
-    "runs.end": _KEEPER,
-    "runs.fail": _PART,
-    "runs.give_up": _KEEPER,
-    "runs.heartbeat": _KEEPER,
-    "runs.launch": _KEEPER,
-    "runs.park": _KEEPER,
-    "runs.record": "it reads the identity of a process of the machine that it is called on",
-    "runs.request": "`runs.ask` asks for the same, and checks it",
-    "runs.restart": _KEEPER,
-    "runs.see_to_line": _KEEPER,
-    "runs.start": _KEEPER,
-    "runs.take_over": _KEEPER,
-    "runs.tell": _KEEPER,
-    "runs.unclaim": _KEEPER,
+    "races.leave": "the daemon drives races that were started over HTTP",
+    "runs.add_sample": _SUPERVISOR,
+    "runs.after_end": _SUPERVISOR,
+    "runs.begin_to_stop": "use `runs.stop`",
+    "runs.call_for": _SUPERVISOR,
+    "runs.describe": _SUPERVISOR,
+    "runs.end": _SUPERVISOR,
+    "runs.fail": _INTERNAL,
+    "runs.give_up": _SUPERVISOR,
+    "runs.heartbeat": _SUPERVISOR,
+    "runs.launch": _SUPERVISOR,
+    "runs.park": _SUPERVISOR,
+    "runs.record": "it identifies a process of the machine that calls it",
+    "runs.request": "use `runs.ask`",
+    "runs.restart": _SUPERVISOR,
+    "runs.see_to_line": _SUPERVISOR,
+    "runs.start": _SUPERVISOR,
+    "runs.take_over": _SUPERVISOR,
+    "runs.tell": _SUPERVISOR,
+    "runs.unclaim": _SUPERVISOR,
     "schedules.fire_due": _DAEMON,
     "schedules.run_script": _DAEMON,
-    "search.index_turns": _PART,
-    "secrets.keep": _VALUES,
-    "secrets.resolve": _VALUES,
-    "secrets.value_of": _VALUES,
+    "search.index_turns": _INTERNAL,
+    "secrets.keep": _SECRETS,
+    "secrets.resolve": _SECRETS,
+    "secrets.value_of": _SECRETS,
     "tasks.clean": _FILES,
     "tasks.start_ready": _DAEMON,
     "teams.start": _FILES,
-    "tokens.check": "the API's own work",
+    "tokens.check": "it is internal to the HTTP API",
     "tokens.in_file": _FILES,
-    "tokens.note_use": "the API's own work",
+    "tokens.note_use": "it is internal to the HTTP API",
 }
 
-# What is no single answer, and where it is.
-STREAMS = {
+# Operations with a streaming response, and their routes.
+STREAMED = {
     "events.follow": "GET /api/events",
     "outputs.follow": "GET /api/runs/ID/output",
     "outputs.open": "GET /api/runs/ID/output",
-    "runs.wait_for_start": "GET /api/runs/ID, again and again",
+    "runs.wait_for_start": "GET /api/runs/ID, repeatedly",
 }
 
-# Methods (they compose operations) that only ask.
-_ASKING = {
+# Methods that only read.
+_READING = {
     "db.check",
     "db.schema_version",
     "db.sql",
@@ -161,8 +173,8 @@ _ASKING = {
     "search.find",
 }
 
-# The argument that says for how long a call may wait; each waits a while, and is called again.
-WAITS = {
+# The argument with the time that a call may wait. The client repeats requests of MAX_WAIT_MS.
+WAIT_ARGUMENTS = {
     "decisions.wait": "timeout_ms",
     "locks.wait": "timeout_ms",
     "mail.claim": "wait_ms",
@@ -170,52 +182,52 @@ WAITS = {
     "races.wait": "timeout_ms",
     "runs.wait": "timeout_ms",
 }
-LONGEST_WAIT_MS = 30_000
+MAX_WAIT_MS = 30_000
 
-# The first argument of these names what they are about, so it may stand in the path.
-_NAMES = {"id", "run_id", "letter", "run"}
+# Names of a first argument that may be part of the path.
+_SUBJECTS = {"id", "run_id", "letter", "run"}
 
-# Only for whoever brings a keeper along, and what is so by itself.
-_NOT_FROM_AFAR = {"claimed", "afar"}
+# Options of a run that a remote caller cannot set.
+_LOCAL_OPTIONS = {"claimed", "afar"}
 
-# From afar, `locks.request` and then `locks.wait` wait for a lock, and keep its place in line.
-_ONLY_HERE = {"locks.acquire": {"wait", "timeout_ms"}, "db.verify": {"told"}}
+# Arguments that are not available over HTTP. To wait for a lock, use `locks.request`, `locks.wait`.
+_LOCAL_ARGUMENTS = {"locks.acquire": {"wait", "timeout_ms"}, "db.verify": {"told"}}
 
-PLACES = {"races.start": "project", "runs.ask": "project", "runs.resume": "project"}
-"""The argument that says where work is done, by a project's id or a whole path: nobody who calls
-from afar means the directory that the server happens to be in."""
-WISHES = {"runs.ask", "runs.resume"}
-"""A session or an agent may have a place of its own; where none has, these are told to ask."""
+LOCATION_ARGUMENTS = {"races.start": "project", "runs.ask": "project", "runs.resume": "project"}
+"""The argument with the project, by id or absolute path. It is required over HTTP: the working
+directory of the server is never meant."""
+OPTIONAL_LOCATION = {"runs.ask", "runs.resume"}
+"""Calls whose project may come from the session or the agent instead."""
 
 _INT = Annotated[int, msgspec.Meta(ge=-(2**63) + 1, le=2**63 - 1)]
 
 
-class Field(NamedTuple):
+class CallField(NamedTuple):
     """One argument of a call."""
 
     name: str
     type: Any
     required: bool
     default: Any
-    """What it is when it is left out, as far as JSON can say it."""
+    """The default, if JSON can express it."""
     record: type[Any] | None
-    """The record that its id stands for, where the operation wants the record."""
+    """The record type, when the operation takes a record and the call sends its id."""
 
     @property
     def is_list(self) -> bool:
-        """Whether it may be given several times in the query of a URL."""
+        """Whether the argument may be repeated in a query string."""
         return any(typing.get_origin(kind) is list for kind in _options(self.type))
 
 
-class Call(NamedTuple):
-    """One operation, as a request."""
+class RemoteCall(NamedTuple):
+    """One operation as an HTTP request."""
 
     attribute: str
     verb: str
     method: Literal["GET", "POST"]
     subject: str | None
-    """The argument that stands in the path."""
-    fields: tuple[Field, ...]
+    """The argument that is part of the path."""
+    fields: tuple[CallField, ...]
     positional: tuple[str, ...]
     arguments: type[msgspec.Struct]
     result: Any
@@ -227,7 +239,7 @@ class Call(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Its path below /api, with {…} for the subject."""
+        """The path below /api, with {…} for the subject."""
         if self.verb == "list" and self.method == "GET":
             return f"/{self.attribute}"
         if self.subject is None:
@@ -238,84 +250,91 @@ class Call(NamedTuple):
 
 
 @cache
-def call_of(attribute: str, verb: str) -> Call | None:
-    """How an operation is called from afar; None when there is none, or it is local."""
+def find_call(attribute: str, verb: str) -> RemoteCall | None:
+    """Return how an operation is called over HTTP; None when it is unknown or local only."""
     name = f"{attribute}.{verb}"
-    if attribute not in attributes() or verb.startswith("_") or name in LOCAL or name in STREAMS:
+    if (
+        attribute not in resource_names()
+        or verb.startswith("_")
+        or name in LOCAL_ONLY
+        or name in STREAMED
+    ):
         return None
-    room = room_of(attribute)
-    member = vars(room).get(verb)
-    row = describe(attribute, room, verb, member) if member is not None else None
-    return None if row is None else _make(row, room, member)
+    resource = resource_class(attribute)
+    member = vars(resource).get(verb)
+    if member is None:
+        return None
+    operation = describe_operation(attribute, resource, verb, member)
+    return None if operation is None else _build_call(operation, member)
 
 
-def calls() -> list[Call]:
-    """Every operation that can be called from afar."""
-    found = (call_of(row.attribute, row.verb) for row in operations())
+def list_calls() -> list[RemoteCall]:
+    """List every operation that can be called over HTTP."""
+    found = (find_call(operation.attribute, operation.verb) for operation in list_operations())
     return [call for call in found if call is not None]
 
 
-def _make(row: Row, room: type[Room], member: Any) -> Call:
+def _build_call(operation: OperationInfo, member: Any) -> RemoteCall:
     function = member.function if isinstance(member, Operation) else member
-    name = f"{row.attribute}.{row.verb}"
+    name = f"{operation.attribute}.{operation.verb}"
     hints = typing.get_type_hints(function, include_extras=True)
-    fields: list[Field] = []
+    fields: list[CallField] = []
     positional: list[str] = []
-    for parameter in row.signature.parameters.values():
+    for parameter in operation.signature.parameters.values():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            fields += _unpacked(hints[parameter.name])
+            fields += _unpack_options(hints[parameter.name])
             continue
-        if parameter.name in _ONLY_HERE.get(name, ()):
+        if parameter.name in _LOCAL_ARGUMENTS.get(name, ()):
             continue
-        if parameter.name == PLACES.get(name):
-            fields.append(Field(parameter.name, str, True, None, None))
+        if parameter.name == LOCATION_ARGUMENTS.get(name):
+            fields.append(CallField(parameter.name, str, True, None, None))
             continue
         fields.append(_field(parameter, hints[parameter.name]))
         if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
             positional.append(parameter.name)
-    subject = positional[0] if positional and _is_subject(row, positional[0]) else None
-    asks = row.kind == "read" or name in _ASKING
-    return Call(
-        row.attribute,
-        row.verb,
-        "GET" if asks else "POST",
-        subject,
+    is_read = operation.kind == "read" or name in _READING
+    has_subject = bool(positional) and _is_subject(operation, positional[0])
+    return RemoteCall(
+        operation.attribute,
+        operation.verb,
+        "GET" if is_read else "POST",
+        positional[0] if has_subject else None,
         tuple(fields),
         tuple(positional),
-        _struct(name, fields),
+        _arguments_struct(name, fields),
         hints["return"],
-        row.help,
+        operation.help,
     )
 
 
-def _is_subject(row: Row, first: str) -> bool:
-    return first in _NAMES or first == row.noun or row.verb == "get"
+def _is_subject(operation: OperationInfo, first: str) -> bool:
+    return first in _SUBJECTS or first == operation.noun or operation.verb == "get"
 
 
-def _field(parameter: inspect.Parameter, hint: Any) -> Field:
+def _field(parameter: inspect.Parameter, hint: Any) -> CallField:
     required = parameter.default is inspect.Parameter.empty
-    default = None if required or parameter.default is KEEP else parameter.default
+    default = None if required or parameter.default is UNSET else parameter.default
     sent, record = _sendable(hint)
-    return Field(parameter.name, sent, required, default, record)
+    return CallField(parameter.name, sent, required, default, record)
 
 
-def _unpacked(hint: Any) -> list[Field]:
-    (wishes,) = typing.get_args(hint)  # Unpack[…]
-    hints = typing.get_type_hints(wishes)
+def _unpack_options(hint: Any) -> list[CallField]:
+    (options,) = typing.get_args(hint)  # Unpack[…]
+    hints = typing.get_type_hints(options)
     return [
-        Field(name, _sendable(kind)[0], False, None, None)
+        CallField(name, _sendable(kind)[0], False, None, None)
         for name, kind in hints.items()
-        if name not in _NOT_FROM_AFAR
+        if name not in _LOCAL_OPTIONS
     ]
 
 
 def _sendable(hint: Any) -> tuple[Any, type[Any] | None]:
-    """What stands for a type in JSON, and the record that an id stands for."""
+    """Return the JSON type of an argument, and the record type that its id stands for."""
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct) and "id" in _fields_of(hint):
         return str, hint
     options = _options(hint)
     if str in options or Path in options:
-        # A record or a path beside text: its id, its text.
+        # A record is sent as its id and a path as text, so text alone remains.
         options = [kind for kind in options if not _is_record(kind) and kind is not Path]
         options = options if str in options else [str, *options]
     elif any(_is_record(kind) for kind in options):
@@ -324,7 +343,7 @@ def _sendable(hint: Any) -> tuple[Any, type[Any] | None]:
 
 
 def _bounded(kind: Any) -> Any:
-    """The type with bounds for whole numbers, and with one form for what JSON has one form for."""
+    """Return the type with bounds for integers, and with `list` for every sequence."""
     if kind is int:
         return _INT
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
@@ -340,10 +359,10 @@ def _options(hint: Any) -> list[Any]:
 
 
 def _union(options: list[Any]) -> Any:
-    made = options[0]
+    union = options[0]
     for option in options[1:]:
-        made = made | option
-    return made
+        union = union | option
+    return union
 
 
 def _is_record(kind: Any) -> bool:
@@ -354,12 +373,12 @@ def _fields_of(record: type[msgspec.Struct]) -> tuple[str, ...]:
     return record.__struct_fields__
 
 
-def _struct(name: str, fields: list[Field]) -> type[msgspec.Struct]:
-    made = [
+def _arguments_struct(name: str, fields: list[CallField]) -> type[msgspec.Struct]:
+    definitions = [
         (field.name, field.type)
         if field.required
         else (field.name, field.type | msgspec.UnsetType, msgspec.UNSET)
         for field in fields
     ]
     title = "".join(part.title() for part in name.replace(".", "_").split("_"))
-    return msgspec.defstruct(title, made, kw_only=True, forbid_unknown_fields=True)
+    return msgspec.defstruct(title, definitions, kw_only=True, forbid_unknown_fields=True)

@@ -1,12 +1,14 @@
-from corral.api.operation import Room, read, write
+"""Operations of `store.schedules` and `store.timers`."""
+
+from corral.api.operation import Resource, read, write
 from corral.domain.chat.conversations import scheduled_prompts
 from corral.domain.schedules import edit as schedules_edit
 from corral.domain.schedules import occurrences, ops
 from corral.domain.schedules.model import Occurrence
 
 
-class Schedules(Room):
-    """Letters to be put again and again."""
+class Schedules(Resource):
+    """Schedules: rules by which letters are put repeatedly."""
 
     noun = "schedule"
 
@@ -22,19 +24,21 @@ class Schedules(Room):
     fire_due = write(ops.fire_due, repeatable=True)
     next_at = read(ops.next_at, mode="one")
     history = read(occurrences.list_occurrences)
-    next_script = read(occurrences.next_script, mode="one")
+    next_script = read(occurrences.next_script_at, mode="one")
 
     def run_script(self, *, owner: str) -> Occurrence | None:
-        """Run the script that waits for longest, and put or skip its moment by what it says; None
-        when there is none. After a crash it is run again, by whoever comes next; its moment is put
-        once."""
+        """Run the oldest pending script, and put or skip its letter depending on the result.
+
+        Returns None when no script is pending. A script whose process crashed runs again; its
+        letter is put at most once.
+        """
         from corral.services.schedules import scripts
 
         return scripts.run_next(self._database, owner)
 
 
-class Timers(Room):
-    """Letters to be put once, later."""
+class Timers(Resource):
+    """Timers: letters that are put once, later."""
 
     noun = "timer"
 

@@ -1,272 +1,164 @@
-from collections.abc import Iterator
-from functools import partial
+"""Operations of `store.db`."""
+
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from corral.api.operation import Room
-from corral.db.database import Database, Finding, Table, Told, silent
-from corral.db.filesystem import make_new_private_file, whole_file
-from corral.kernel.errors import Invalid, Refused, StoreUnavailable
-from corral.kernel.text import MAX_BODY, clean_text
+from corral.api.operation import Resource
+from corral.db.database import Finding, Progress, QueryResult, no_progress
+from corral.kernel.errors import Invalid
+from corral.kernel.text import MAX_BODY, check_text
+from corral.services.store.model import Pruned
 
 if TYPE_CHECKING:
-    from corral.domain.runs.model import Run
     from corral.services.store.move import Moved
 
 
 def replace_damaged(url: str | None, file: str | Path) -> Path:
-    """Put a back-up in the place of a damaged SQLite file, which is kept beside it."""
+    """Restore a backup in place of a damaged SQLite file; returns where the damaged file is now.
+
+    The backup is checked before anything is moved.
+    """
     from corral import config
     from corral.api import open
-    from corral.db.copy import check_backup
+    from corral.services.store.backup import check_backup_file, unused_path
 
-    source = Path(file).expanduser().absolute()
-    check_backup(source)  # before anything is moved
+    source = check_backup_file(file)
     path = Path(config.store_url(url).removeprefix("sqlite:///")).absolute()
-    aside = _unused(path.with_name(f"{path.name}.damaged"))
-    for end in ("-wal", "-shm", ""):
-        beside = path.with_name(path.name + end)
-        if beside.exists():
-            beside.rename(aside.with_name(aside.name + end))
+    aside = unused_path(path.with_name(f"{path.name}.damaged"))
+    for suffix in ("-wal", "-shm", ""):
+        part = path.with_name(path.name + suffix)
+        if part.exists():
+            part.rename(aside.with_name(aside.name + suffix))
     with open(url) as store:
         store.db.restore(source)
     return aside
 
 
-def backup_at(file: str | Path) -> Path:
-    """A back-up's whole path; refused when there is none, or it is not sound."""
-    from corral.db.copy import check_backup
-
-    path = Path(file).expanduser().absolute()
-    check_backup(path)
-    return path
-
-
-def trouble_with(written: Path) -> str | None:
-    """Why a back-up that was just written could not be restored as it is, and what to do."""
-    from corral.db.copy import require_plain
-
-    try:
-        require_plain(written)
-    except Invalid as error:
-        return error.message
-    return None
-
-
-def _unused(path: Path) -> Path:
-    """The path itself or, when it is taken, one with a number behind it."""
-    names = (path, *(path.with_name(f"{path.name}-{n}") for n in range(2, 10_000)))
-    return next(name for name in names if not name.exists())
-
-
-class Pruned(msgspec.Struct, frozen=True):
-    """What was forgotten, or would be."""
-
-    table: str
-    rows: int
-    keep_ms: int
-    project_id: str | None = None
-    """The project that chose this time for itself; null: everybody else."""
-
-
-class Store(Room):
-    """The store itself: its schema, its health, its back-ups."""
+class Store(Resource):
+    """The store itself: schema, checks, backups, retention, and moves to another database."""
 
     noun = "db"
 
     @property
     def url(self) -> str:
-        """Where the store is, without any password."""
+        """The URL of the store, without its password."""
         return self._database.url
 
     @property
     def engine(self) -> str:
+        """The database engine: `sqlite` or `postgresql`."""
         return self._database.engine
 
     @property
     def path(self) -> Path | None:
-        """The file of a SQLite store."""
+        """The file of a SQLite store; None for PostgreSQL."""
         return getattr(self._database, "path", None)
 
     @property
     def part_of(self) -> str | None:
-        """The store that this one holds a part of, to be looked at; None: it is one of its own."""
-        from corral.db.store_move_record import find
+        """The URL of the store that this one is an export of; None for an ordinary store."""
+        from corral.db.store_move_record import read_relocation
 
-        found = find(self._database)
-        return found.url if found is not None and found.phase == "part" else None
+        record = read_relocation(self._database)
+        return record.url if record is not None and record.phase == "part" else None
 
     def schema_version(self) -> int:
-        """The number of the last migration that the store has seen."""
+        """Return the number of the last migration that was applied."""
         return self._database.schema_version()
 
     def migrate(self) -> list[int]:
-        """Bring the schema up to date; gives back the numbers of the migrations applied."""
-        from corral.db.migrate import migrate
+        """Apply all pending migrations; returns their numbers. Idempotent.
+
+        Each migration is one transaction. Raises Refused when the schema is newer than this
+        program.
+        """
+        from corral.db.migrations import migrate
 
         return migrate(self._database)
 
     def check(self) -> list[Finding]:
-        """A quick look: whether the engine finds the store sound, and the schema is ours."""
-        return [*self._database.check(thorough=False), self._schema_finding()]
+        """Check quickly that the engine reports no damage and that the schema is the right one."""
+        from corral.services.store.schema_check import check_schema
 
-    def verify(self, *, told: Told | None = None) -> list[Finding]:
-        """A thorough look at every page and row, and at the files of this machine that the rows
-        speak of; it takes a while on a large store, and others may write meanwhile.
+        return [*self._database.check(thorough=False), check_schema(self._database)]
 
-        `told` hears how far it is.
+    def verify(self, *, told: Progress | None = None) -> list[Finding]:
+        """Check every page and row, and the files of this machine that rows refer to.
+
+        Takes a while on a large store; other processes may write meanwhile. `told` is called with
+        the progress: step, done, total.
         """
-        from corral.services.store import verify as store_verify
+        from corral.services.store.verify import verify_store
 
-        tell = told or silent
-        tell("pages", 0, 1)
-        schema = self._schema_finding(thorough=True)
-        # What is in the tables cannot be told when they are not ours.
-        found = [*self._database.check(thorough=schema.state != "broken"), schema]
-        if any(finding.state == "broken" for finding in found):
-            return found  # what is in the rows cannot be told then
-        found += store_verify.rows(self._database, tell)
-        # A part of another store brings its files along; those around it are the other one's.
-        if self.part_of is None:
-            found += store_verify.files(self._database, tell)
-        return found
+        return verify_store(self._database, told or no_progress, files=self.part_of is None)
 
     def backup(self, file: str | Path) -> Path:
-        """Write the whole store, as it is at one moment, into a new private SQLite file."""
-        target = Path(clean_text(str(file), "The path")).expanduser().absolute()
-        with whole_file(target) as part:
-            self._database.backup(part)
-        return target
+        """Write a consistent snapshot of the store into a new private SQLite file.
+
+        Works for both engines while other processes write. Returns the absolute path. Raises
+        Refused when the file exists.
+        """
+        from corral.services.store.backup import back_up
+
+        return back_up(self._database, file)
 
     def restore(self, file: str | Path) -> Path | None:
-        """Replace all that the store holds by a back-up, of either engine.
+        """Replace the content of the store by a backup of either engine.
 
-        Refused while runs are going that the back-up does not know: nobody would learn what became
-        of them. What a SQLite store held before, if anything, is kept in a file beside it, whose
-        path comes back.
+        Returns the file with the former content of a SQLite store, which is kept beside it; None
+        when the store was empty or is on PostgreSQL. Raises Refused while runs are live that the
+        backup does not contain: their end could not be recorded.
         """
-        from corral.db.copy import current_copy
-        from corral.db.store_move import staying
+        from corral.services.store.backup import restore
 
-        source = backup_at(file)
-        kept = None
-        with staying(self._database), current_copy(source) as current:
-            self._refuse_to_forget_live_runs(current)
-            if self.path is not None:
-                kept = _unused(self.path.with_name(f"{self.path.name}.before-restore"))
-                make_new_private_file(kept)
-            self._database.restore(current, kept)
-        if kept is not None and not kept.stat().st_size:  # it held nothing
-            kept.unlink()
-            return None
-        return kept
+        return restore(self._database, file)
 
-    def _refuse_to_forget_live_runs(self, backup: Path) -> None:
-        from corral.api.runs import Runs
-        from corral.db.sqlite import SqliteDatabase
-
-        known = SqliteDatabase(backup, clock=self._database.clock, actor=self._database.actor)
-        try:
-            processes = {_process_of(run) for run in active_runs(known)}
-        finally:
-            known.close()
-        rooms = Runs(self._database)
-        going = [
-            run.id
-            for run in active_runs(self._database)
-            if _process_of(run) not in processes and rooms.refreshed(run).is_live
-        ]
-        if going:
-            others = f" and {len(going) - 3} more" if len(going) > 3 else ""
-            raise Refused(
-                f"Still running, and unknown to the back-up: {', '.join(going[:3])}{others}; wait "
-                f"until that is over, or stop it (`corral stop {going[0]}`).",
-                runs=going,
-                reason="runs_active",
-            )
-
-    def move(self, url: str, *, told: Told | None = None) -> "Moved":
+    def move(self, url: str, *, told: Progress | None = None) -> "Moved":
         """Move everything to another store, on either engine, and use that one from then on.
 
-        Nobody writes meanwhile, and to the old place never again: whoever opens it gets the new
-        one. Killed at any moment, the same call goes on; `stay` gives it up before the switch.
-        Refused while daemons serve the store or runs are going. `told` hears how far it is.
+        Writers are blocked meanwhile. Afterwards the old store rejects writes and redirects every
+        process that opens it. After a crash at any step, the same call resumes; `stay` cancels the
+        move before the switch. Raises Refused while a daemon serves the store or runs are live.
+        `told` is called with the progress.
         """
-        from corral.services.store.move import move
+        from corral.services.store.move import move_store
 
-        return move(self._database, url, told)
+        return move_store(self._database, url, told)
 
     def stay(self) -> bool:
-        """Give up a move that was not switched, and let everybody write here again."""
-        from corral.services.store.move import stay
+        """Cancel a move that has not switched yet, and allow writes again.
 
-        return stay(self._database)
+        Returns False when no move is in progress. Raises Refused when the target cannot be reached
+        or is in use already.
+        """
+        from corral.services.store.move import cancel_move
 
-    def sql(self, query: str, *, limit: int = 1_000, timeout_ms: int = 5_000) -> Table:
-        """A read-only query over the documented tables, limited in rows and time."""
+        return cancel_move(self._database)
+
+    def sql(self, query: str, *, limit: int = 1_000, timeout_ms: int = 5_000) -> QueryResult:
+        """Run a read-only query over the documented tables, limited in rows and time."""
         if not 1 <= limit <= 100_000 or not 1 <= timeout_ms <= 600_000:
             raise Invalid(
-                "The limit goes from 1 to 100,000 rows, the time from 1 ms to 10 minutes."
+                "The limit is 1 to 100,000 rows, and the time limit is 1 ms to 10 minutes."
             )
-        clean_text(query, "The query", most=MAX_BODY)
+        check_text(query, "The query", max_bytes=MAX_BODY)
         return self._database.query(query, limit=limit, timeout_ms=timeout_ms)
 
     def durability(self, wanted: str | None = None) -> str:
-        """normal: what was accepted survives the death of any process; full: also a power cut."""
+        """Return the durability of the store, after setting it to `wanted` if given.
+
+        `normal`: accepted changes survive the death of any process. `full`: also a power cut.
+        """
         if wanted not in (None, "normal", "full"):
-            raise Invalid(f"{wanted!r} is neither normal nor full.", value=wanted)
+            raise Invalid(f"Invalid durability {wanted!r}: use normal or full.", value=wanted)
         return self._database.durability(wanted)
 
     def prune(self, *, dry_run: bool = False) -> list[Pruned]:
-        """Forget what is older than its setting says (`…keep_ms`), which a project may have chosen
-        for itself; a dry run only counts, and just what a real one would forget.
+        """Delete rows that are older than their retention setting (`….keep_ms`).
 
-        Letters that nobody took in time are ended, and their senders told.
+        A project may have its own setting. Letters that expired are ended, and their senders are
+        notified. A dry run counts exactly the rows that a real run would delete.
         """
-        from corral.services.store import prune as store_prune
+        from corral.services.store.prune import prune
 
-        return store_prune.prune(self._database, dry_run=dry_run)
-
-    def _schema_finding(self, *, thorough: bool = False) -> Finding:
-        from corral.db.migrate import altered, newest
-        from corral.db.schema_drift import drift, told
-
-        try:
-            changed = altered(self._database)
-            strange = drift(self._database) if thorough and not changed else []
-        except StoreUnavailable as error:
-            return Finding("schema", "broken", error.message)
-        except Refused as error:
-            return Finding("schema", "warning", error.message)
-        if changed:
-            return Finding(
-                "schema",
-                "broken",
-                f"Migration {changed[0]} is not the one this program "
-                "knows; the store was made by another build.",
-            )
-        if strange:
-            return Finding(
-                "schema",
-                "warning" if all(each.beside for each in strange) else "broken",
-                f"It is not what the migrations make: {told(strange)}; `corral db move` brings "
-                "the rows into a new store that has nothing else.",
-            )
-        return Finding("schema", "ok", f"Version {newest()}, as this program wants it.")
-
-
-def active_runs(database: Database) -> "Iterator[Run]":
-    """Runs that have not ended and that Corral keeps."""
-    from corral.domain.runs import ops as runs
-    from corral.domain.runs.model import Mode
-
-    after = ""
-    while page := database.read(partial(runs.active, after=after)):
-        yield from (run for run in page if run.mode is not Mode.RECORDED)
-        after = page[-1].id
-
-
-def _process_of(run: "Run") -> tuple[object, ...]:
-    return run.id, run.host, run.boot_id, run.pid, run.start_token
+        return prune(self._database, dry_run=dry_run)

@@ -1,36 +1,42 @@
+"""Operations of `store.tasks` and `store.delegations`."""
+
 import builtins
 import os
 from typing import TYPE_CHECKING
 
-from corral.api.operation import Room, read, write
+from corral.api.operation import Resource, read, write
 from corral.domain.delegations import ops as delegations
 from corral.domain.projects import ops as projects
 from corral.domain.runs.model import Run
 from corral.domain.settings import ops as settings
 from corral.domain.tasks import declare as tasks_declare
-from corral.domain.tasks import delegation, lifecycle, ops, retention, review
-from corral.domain.tasks.model import Ran, Task
+from corral.domain.tasks import delegation, lifecycle, management, queries, retention, review
+from corral.domain.tasks.model import CommandResult, Task
 from corral.kernel.errors import Conflict, Invalid, Refused
-from corral.services.identity import check_mark
+from corral.services.identity import check_environment
 
 if TYPE_CHECKING:
-    from corral.services.tasks.autostart import Start
+    from corral.services.tasks.autostart import PlannedStart
     from corral.services.tasks.cleanup import TaskLeftover
 
 
-class Tasks(Room):
-    """Projects' graphs of work."""
+class Tasks(Resource):
+    """Tasks: the dependency graph of work in each project.
+
+    An agent claims a ready task under a lease, submits evidence, and a person, a lead or a check
+    accepts it.
+    """
 
     noun = "task"
 
     declare = write(tasks_declare.declare)
-    add = write(tasks_declare.add)
-    apply = write(tasks_declare.apply)
-    templates = read(tasks_declare.templates)
-    get = read(ops.get)
-    list = read(ops.list_tasks)
-    graph = read(ops.graph)
-    counts = read(ops.counts)
+    add = write(tasks_declare.add_task)
+    apply = write(tasks_declare.apply_template)
+    templates = read(tasks_declare.list_templates)
+    get = read(queries.get)
+    list = read(queries.list_tasks)
+    graph = read(queries.get_graph)
+    counts = read(queries.count_by_state)
 
     claim = write(lifecycle.claim)
     renew = write(lifecycle.renew, repeatable=True)
@@ -40,16 +46,16 @@ class Tasks(Room):
     accept = write(review.accept, repeatable=True)
     reject = write(review.reject)
 
-    retry = write(ops.retry)
-    reopen = write(ops.reopen)
-    pause = write(ops.pause)
-    resume = write(ops.resume)
-    skip = write(ops.skip)
-    cancel = write(ops.cancel)
-    reassign = write(ops.reassign)
-    depend = write(ops.depend, repeatable=True)
-    undepend = write(ops.undepend, repeatable=True)
-    edit = write(ops.edit, repeatable=True)
+    retry = write(management.retry)
+    reopen = write(management.reopen)
+    pause = write(management.pause)
+    resume = write(management.resume)
+    skip = write(management.skip)
+    cancel = write(management.cancel)
+    reassign = write(management.reassign)
+    depend = write(management.depend, repeatable=True)
+    undepend = write(management.undepend, repeatable=True)
+    edit = write(management.edit, repeatable=True)
     archive = write(retention.archive, repeatable=True)
     archive_ended = write(retention.archive_ended, repeatable=True)
     delegate = write(delegation.delegate)
@@ -60,28 +66,31 @@ class Tasks(Room):
     _release_due = write(lifecycle.release_due)
 
     def release_due(self) -> "builtins.list[Task]":
-        """Take back the tasks whose doers went silent, and tell those who lead them, once."""
-        back: builtins.list[Task] = []
-        while some := self._release_due():
-            back += some
-        return back
+        """Release the tasks whose lease has expired, and notify their leads once. Idempotent."""
+        released: builtins.list[Task] = []
+        while batch := self._release_due():
+            released += batch
+        return released
 
     def start_ready(self) -> "builtins.list[Run]":
-        """Start the agents of ready tasks in the projects that ask for it (`tasks.auto_start`),
-        each in a git worktree of its own, within limits and budgets; gives their runs."""
-        from corral.api.runs import Runs
+        """Start the agents of ready tasks in projects with the setting `tasks.auto_start`.
+
+        Each run gets its own git worktree; limits and budgets apply. Returns the runs. A task that
+        cannot be started is marked with the reason.
+        """
+        from corral.services.runs.dispatch import start_queued
         from corral.services.tasks import autostart
 
         started = []
-        for start in self._database.read(autostart.to_start):
+        for start in self._database.read(autostart.plan_starts):
             if os.path.isdir(start.project.dir):
                 run = self._start(start)
                 started += [run] if run is not None else []
         if started:
-            Runs(self._database).start_queued()
+            start_queued(self._database)
         return started
 
-    def _start(self, start: "Start") -> Run | None:
+    def _start(self, start: "PlannedStart") -> Run | None:
         from corral import config
         from corral.adapters import worktrees
         from corral.services.tasks import autostart as tasks_autostart
@@ -93,32 +102,39 @@ class Tasks(Room):
             dir = worktrees.make(
                 start.project.dir, str(folder / start.task.id), branch, own_branch=True
             )
-            return self._database.write(lambda tx: tasks_autostart.begin(tx, start, dir))
+            return self._database.write(lambda tx: tasks_autostart.start_task(tx, start, dir))
         except Conflict:
-            return None  # somebody else has taken it, or works on the same files
+            return None  # another process claimed it, or its files are locked
         except (Refused, Invalid) as error:
-            why = str(error)
-            self._database.write(lambda tx: tasks_autostart.not_started(tx, start.task, why))
+            reason = str(error)
+            self._database.write(
+                lambda tx: tasks_autostart.notify_not_started(tx, start.task, reason)
+            )
             return None
 
     def clean(self, project: str, *, confirm: bool = False) -> "builtins.list[TaskLeftover]":
-        """The worktrees of a project's tasks on this machine, and what becomes of each: only those
-        of tasks that are over, with nothing in them that is not elsewhere too, are removed, with
-        their branches. Without `confirm` it is only said what would be done."""
+        """List the worktrees of a project's tasks on this machine, and remove unused ones.
+
+        Removes only worktrees of ended tasks that contain nothing unmerged or uncommitted, with
+        their branches. Without `confirm`, removes nothing and returns what would be done.
+        """
         from corral.services.tasks import cleanup
 
         return cleanup.clean(self._database, project, confirm=confirm)
 
     def check(self, task: str) -> Task:
-        """Run the check of a submitted task where it was done, and accept or reject it by that."""
+        """Run the check command of a submitted task, and accept or reject the task by its result.
+
+        Raises Refused when the directory of the task is not on this machine.
+        """
         begun = self.begin_check(task)
         assert begun is not None
         return self._check(begun)
 
     def check_next(self) -> Task | None:
-        """Run the check that waits for longest; None when there is none.
+        """Run the oldest pending check; returns None when there is none.
 
-        One whose directory is not on this machine is left to others for a while.
+        A check whose directory is not on this machine is left to other machines for a while.
         """
         while (begun := self.begin_check()) is not None:
             try:
@@ -133,12 +149,12 @@ class Tasks(Room):
         dir, timeout_ms = self._database.read(
             lambda tx: (
                 task.dir or projects.get(tx, task.project_id).dir,
-                int(settings.value(tx, "tasks.check_timeout_ms", project=task.project_id)),
+                int(settings.get_value(tx, "tasks.check_timeout_ms", project=task.project_id)),
             )
         )
         if not os.path.isdir(dir):
             raise Refused(
-                f"{task.id} was done in {dir}, which is not on this machine; check it there.",
+                f"{task.id} was done in {dir}, which is not on this machine. Check it there.",
                 id=task.id,
                 dir=dir,
             )
@@ -147,13 +163,15 @@ class Tasks(Room):
             task.check_command,
             dir,
             timeout_ms=timeout_ms,
-            environment={"CORRAL_TASK": task.id} | check_mark(self._database),
+            environment={"CORRAL_TASK": task.id} | check_environment(self._database),
         )
-        return self.conclude_check(task, Ran(task.check_command, ended.exit_code, ended.output))
+        return self.conclude_check(
+            task, CommandResult(task.check_command, ended.exit_code, ended.output)
+        )
 
 
-class Delegations(Room):
-    """Work that one handed to another."""
+class Delegations(Resource):
+    """Delegations: a task or a text that one agent handed to another, with its result."""
 
     noun = "delegation"
 

@@ -1,4 +1,4 @@
-"""Waiting until something is over, woken by commits."""
+"""Wait until a row has ended, woken by commits."""
 
 import time
 from collections.abc import Callable
@@ -8,31 +8,32 @@ from corral.db.database import Database
 from corral.kernel.deadline import Pending
 from corral.kernel.errors import Refused
 
-# Behind a wake-up that never came.
-LONGEST_SLEEP = 1.0
-# What is due sooner is looked for then: the time of a store may stand still for a while.
-SOON = 0.005
+MAX_SLEEP = 1.0  # seconds; bounds the wait when a wake-up is missed
+MIN_SLEEP = 0.005  # seconds before a deadline; the clock of a store may stand still for a moment
 
 
 T = TypeVar("T", bound=Pending)
 
 
-def until_over(database: Database, look: Callable[[], T], timeout_ms: int | None) -> T:
-    """What `look` finds, as soon as that is over; Refused when it is not within the time."""
+def wait_until_ended(database: Database, read: Callable[[], T], timeout_ms: int | None) -> T:
+    """Return the row that `read` returns as soon as it has ended; raises Refused on timeout.
+
+    `read` is called after each commit, and when the row's own deadline is due.
+    """
     end = None if timeout_ms is None else time.monotonic() + timeout_ms / 1_000
-    with database.listening() as listener:
+    with database.listener() as listener:
         while True:
-            found = look()
-            if found.ended_at is not None:
-                return found
-            left = LONGEST_SLEEP if end is None else end - time.monotonic()
+            row = read()
+            if row.ended_at is not None:
+                return row
+            left = MAX_SLEEP if end is None else end - time.monotonic()
             if left <= 0:
                 raise Refused(
-                    f"{found.id} is still {found.state}; wait again, or look later.",
-                    id=found.id,
-                    state=found.state,
+                    f"{row.id} is still {row.state}. Wait again, or check it later.",
+                    id=row.id,
+                    state=row.state,
                 )
-            if found.deadline_at is not None:
-                due = (found.deadline_at - database.clock.now()) / 1_000
-                left = min(left, max(due, SOON))
-            listener.wait(min(left, LONGEST_SLEEP))
+            if row.deadline_at is not None:
+                due = (row.deadline_at - database.clock.now()) / 1_000
+                left = min(left, max(due, MIN_SLEEP))
+            listener.wait(min(left, MAX_SLEEP))

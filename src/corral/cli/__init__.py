@@ -1,1 +1,1 @@
-"""The command line: one noun, one file; commands are loaded when they are called."""
+"""The command line: one module per command group in `commands`, imported on demand."""

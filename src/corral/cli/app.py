@@ -1,4 +1,4 @@
-"""What every command shares: the store it speaks to, how it answers, and to whom."""
+"""Shared by all commands: the application context, command and option classes, parsers."""
 
 import os
 import sys
@@ -15,92 +15,83 @@ if TYPE_CHECKING:
 
 
 class App:
-    """One call of the command line."""
+    """The context of one invocation: the store, the output format and cached names.
+
+    Results go to standard output, warnings to standard error. With `--json` a command prints
+    exactly one JSON value.
+    """
 
     def __init__(self) -> None:
         self.url: str | None = None
         self.json = False
         self.literal = False
-        """Whether words are kept as they are, though they look like a key."""
+        """Whether text that only looks like a secret is stored unredacted (`--literal`)."""
         self._store: Corral | None = None
         self._open = ExitStack()
         self._names: dict[str, str] = {}
 
     @property
     def store(self) -> "Corral":
-        """The store, opened when the first command asks for it."""
+        """The store, opened on first use."""
         if self._store is None:
             from corral.api import open
 
             self._store = open(self.url)
-            self._open.enter_context(self._store.telling(self._tell_taken))
+            self._open.enter_context(self._store.telling(self._warn_redacted))
             if self.literal:
                 self._store.keep_shapes()
-            self._show_times_of(self._store)
+            self._use_clock_of(self._store)
         return self._store
 
-    def _tell_taken(self, fields: Sequence[str]) -> None:
-        """A secret was in what somebody wrote: they are told, beside the answer."""
-        from corral.kernel.redaction_policy import taken_out
-
-        self.warn("redacted", taken_out(fields), fields=fields)
-
-    def warn(self, code: str, told: str, **details: object) -> None:
-        """What somebody should know beside the answer: on standard error, as errors are."""
-        if self.json:
-            import msgspec
-
-            warning = {"warning": {"code": code, "message": told, "details": details}}
-            click.echo(msgspec.json.encode(warning).decode(), err=True)
-        else:
-            from corral.kernel.text import printable
-
-            click.echo(f"corral: {printable(told)}", err=True)
-
     @property
-    def store_here(self) -> "Corral":
-        """The store itself, for what is done on this machine; a daemon's address is refused."""
+    def local_store(self) -> "Corral":
+        """The store, for commands that act on this machine. Raises Invalid for a daemon URL."""
         from corral import config
         from corral.kernel.errors import Invalid
 
-        if config.is_afar(config.store_url(self.url)):
-            raise Invalid("This is done where the store is; name the store, not its daemon.")
+        if config.is_remote(config.store_url(self.url)):
+            raise Invalid(
+                "This command needs direct access to the store. Run it on the store's machine "
+                "with --store sqlite:///… or postgresql://…."
+            )
         return self.store
 
-    @staticmethod
-    def _show_times_of(store: "Corral | None") -> None:
-        """Ages are told by the time of the store that is open, else by this machine's."""
-        from corral.cli import render
-        from corral.kernel.clock import SystemClock
-
-        render.now = store.now if store is not None else SystemClock().now
-
     def open_for_upgrade(self) -> "Corral":
-        """The store with whatever schema it has, for the command that migrates it."""
+        """Open the store without checking its schema version, to migrate it."""
         from corral.api import open
 
         self._store = open(self.url, upgrade=True)
         return self._store
 
     def close(self) -> None:
+        """Close the store if it is open. Idempotent."""
         self._open.close()
         if self._store is not None:
             self._store.close()
             self._store = None
-            self._show_times_of(None)
+            self._use_clock_of(None)
 
-    def project_id(self, typed: str | None) -> str | None:
-        """The whole id of a project that was named by its id, shortened or not, its directory,
-        or its name."""
-        if typed is None:
+    @staticmethod
+    def _use_clock_of(store: "Corral | None") -> None:
+        """Show ages relative to the store's clock, or to this machine's without a store."""
+        from corral.cli import render
+        from corral.kernel.clock import SystemClock
+
+        render.now = store.now if store is not None else SystemClock().now
+
+    # -- ids and names -------------------------------------------------------------------------
+
+    def project_id(self, project: str | None) -> str | None:
+        """Return the full id of a project given by id, id prefix, directory or name."""
+        if project is None:
             return None
         projects = self.store.projects
-        if os.path.isdir(typed):  # whole: a store that is served knows no directory of ours
-            return projects.by_dir(os.path.abspath(typed)).id
-        return projects.get(typed).id
+        if os.path.isdir(project):  # absolute: a daemon has another working directory
+            return projects.by_dir(os.path.abspath(project)).id
+        return projects.get(project).id
 
-    def project_here(self) -> str | None:
-        """The id of the project that this directory is in, if it is in one."""
+    def current_project_id(self) -> str | None:
+        """Return the id of the project that contains the working directory, if any."""
         from corral.kernel.errors import NotFound
 
         try:
@@ -109,53 +100,98 @@ class App:
             return None
 
     def agent_name(self, id: str | None) -> str | None:
-        """What an agent is called, for people."""
-        return self._name(self.store.agents.get, id)
+        """Return the name of an agent."""
+        return self._cached_name(self.store.agents.get, id)
 
     def place_name(self, id: str | None) -> str | None:
-        """What a place is called, for people."""
-        return self._name(self.store.places.get, id, "called")
+        """Return the display name of a place."""
+        return self._cached_name(self.store.places.get, id, "display_name")
 
     def channel_name(self, id: str | None) -> str | None:
-        """What a channel is called, for people."""
-        return self._name(self.store.channels.get, id)
+        """Return the name of a channel."""
+        return self._cached_name(self.store.channels.get, id)
 
     def project_name(self, id: str | None) -> str | None:
-        """What a project is called, for people."""
-        return self._name(self.store.projects.get, id)
+        """Return the name of a project."""
+        return self._cached_name(self.store.projects.get, id)
 
     def task_key(self, id: str | None) -> str | None:
-        """What a task is called in its project, for people."""
-        return self._name(self.store.tasks.get, id, "key")
+        """Return the key of a task."""
+        return self._cached_name(self.store.tasks.get, id, "key")
 
-    def _name(self, get: Callable[[str], Any], id: str | None, of: str = "name") -> str | None:
-        """Asked for once; what is not there any more keeps its id."""
+    def _cached_name(
+        self, get: Callable[[str], Any], id: str | None, field: str = "name"
+    ) -> str | None:
+        """Look up each id once. A record that was deleted is shown by its id."""
         from corral.kernel.errors import NotFound
 
         if id is not None and id not in self._names:
             try:
-                self._names[id] = getattr(get(id), of)
+                self._names[id] = getattr(get(id), field)
             except NotFound:
                 self._names[id] = id
         return None if id is None else self._names[id]
 
-    def scope_id(self, typed: str) -> str:
-        """What money is counted for: an agent by its name, a project by its directory, or ids."""
-        kind, _, name = typed.partition(":")
+    def scope_id(self, scope: str) -> str:
+        """Return the scope of a budget or a total, with names and directories resolved to ids."""
+        kind, _, name = scope.partition(":")
         if kind == "agent" and name:
             return f"agent:{self.store.agents.get(name).id}"
         if kind == "project" and name:
             return f"project:{self.project_id(name)}"
-        is_place = typed in (".", "..") or "/" in typed
-        return f"project:{self.project_id(typed)}" if is_place and kind != "model" else typed
+        is_directory = scope in (".", "..") or "/" in scope
+        return f"project:{self.project_id(scope)}" if is_directory and kind != "model" else scope
 
     def scope_name(self, scope: str) -> str:
-        """What money is counted for, for people."""
+        """Return a scope for display, with the agent's name instead of its id."""
         kind, _, id = scope.partition(":")
         return f"agent:{self.agent_name(id)}" if kind == "agent" else scope
 
+    # -- output --------------------------------------------------------------------------------
+
+    def report(self, sentence: str, record: Any = None) -> None:
+        """Print what was done: one sentence, or the record with `--json`."""
+        from corral.cli import render
+
+        if self.json:
+            render.write_json(record)
+        else:
+            render.write_line(sentence)
+
+    def report_deferred(self, sentence: str, record: Any) -> None:
+        """Print what a daemon will do; adds a hint when no daemon is running."""
+        if not self.json and not self._has_daemon():
+            sentence = f"{sentence} No daemon is running; start one with `corral up`."
+        self.report(sentence, record)
+
+    def _has_daemon(self) -> bool:
+        from corral import config
+
+        if config.is_remote(self.store.address):
+            return True
+        nodes, now = self.store.nodes.list(limit=200).items, self.store.now()
+        return any(node.state == "up" and node.lease_until > now for node in nodes)
+
+    def warn(self, code: str, message: str, **details: object) -> None:
+        """Print a warning to standard error, as JSON with `--json`."""
+        if self.json:
+            import msgspec
+
+            warning = {"warning": {"code": code, "message": message, "details": details}}
+            click.echo(msgspec.json.encode(warning).decode(), err=True)
+        else:
+            from corral.kernel.text import escape_unprintable
+
+            click.echo(f"corral: {escape_unprintable(message)}", err=True)
+
+    def _warn_redacted(self, fields: Sequence[str]) -> None:
+        """Warn that a secret was redacted from the input."""
+        from corral.kernel.redaction_policy import taken_out
+
+        self.warn("redacted", taken_out(fields), fields=fields)
+
     def show(self, record: Any, columns: "Columns | None" = None) -> None:
-        """One record: as JSON, or its fields one below the other."""
+        """Print one record: its fields one per line, or JSON."""
         from corral.cli import render
 
         if self.json:
@@ -164,20 +200,20 @@ class App:
             render.write_fields(record, columns)
 
     def show_body(self, body: Any) -> None:
-        """Text as it is, for a file or a pipe; a terminal gets it without what would steer it."""
+        """Print a body unchanged to a file or pipe; escape control characters on a terminal."""
         from corral.cli import render
 
         if self.json or not isinstance(body, str):
             render.write_json(body)
         elif sys.stdout.isatty():
-            from corral.kernel.text import printable
+            from corral.kernel.text import escape_unprintable
 
-            click.echo("\n".join(map(printable, body.splitlines())))
+            click.echo("\n".join(map(escape_unprintable, body.splitlines())))
         else:
             click.echo(body)
 
-    def show_all(self, records: Sequence[Any], columns: "Columns", *, empty: str) -> None:
-        """Several records: a JSON array, or a table; `empty` says what to do without any."""
+    def show_list(self, records: Sequence[Any], columns: "Columns", *, empty: str) -> None:
+        """Print a table or a JSON array; `empty` is printed instead of an empty table."""
         from corral.cli import render
 
         if self.json:
@@ -188,127 +224,168 @@ class App:
             render.write_line(empty)
 
     def show_page(self, page: "Page[Any]", columns: "Columns", *, empty: str) -> None:
-        self.show_all(page.items, columns, empty=empty)
+        """Print one page of a list, with the option for the next page on standard error."""
+        self.show_list(page.items, columns, empty=empty)
         if page.next is not None:
-            click.echo(f"There is more: --after {page.next}", err=True)
+            click.echo(f"More results: --after {page.next}", err=True)
 
-    def show_pairs(self, pairs: Mapping[str, Any], name: str, value: str, *, empty: str) -> None:
-        """Values by their names: a JSON object, or a table of two columns."""
+    def show_mapping(self, values: Mapping[str, Any], key: str, value: str, *, empty: str) -> None:
+        """Print a mapping: a table with two columns, or a JSON object."""
         if self.json:
-            self.show(pairs)
+            self.show(values)
         else:
-            columns: Columns = [(name, lambda pair: pair[0]), (value, lambda pair: pair[1])]
-            self.show_all([*pairs.items()], columns, empty=empty)
-
-    def say_later(self, sentence: str, record: Any) -> None:
-        """What a daemon will do: as `say`, and whether there is one."""
-        if not self.json and not self._is_served():
-            sentence = f"{sentence} No daemon is up to do it; `corral up` starts one."
-        self.say(sentence, record)
-
-    def _is_served(self) -> bool:
-        from corral import config
-
-        if config.is_afar(self.store.address):
-            return True
-        nodes, now = self.store.nodes.list(limit=200).items, self.store.now()
-        return any(node.state == "up" and node.lease_until > now for node in nodes)
-
-    def say(self, sentence: str, record: Any = None) -> None:
-        """What was done: the record as JSON, or one sentence for a person."""
-        from corral.cli import render
-
-        if self.json:
-            render.write_json(record)
-        else:
-            render.write_line(sentence)
+            columns: Columns = [(key, lambda pair: pair[0]), (value, lambda pair: pair[1])]
+            self.show_list([*values.items()], columns, empty=empty)
 
 
-# A column's title and how its cell is made from a record.
+# The title of each column, and a function that gives its cell for a record.
 Columns = Sequence[tuple[str, Callable[[Any], object]]]
 
-
-def _set_json(context: click.Context, _: click.Parameter, given: bool) -> None:
-    if given:
-        context.ensure_object(App).json = True
+pass_app = click.make_pass_decorator(App, ensure=True)
 
 
-def _set_store(context: click.Context, _: click.Parameter, given: str | None) -> None:
-    if given:
-        context.ensure_object(App).url = given
+# -- commands and options ----------------------------------------------------------------------
 
 
-def literal_option() -> click.Option:
-    """--literal, for a person who knows that what looks like a key is none."""
-    return click.Option(
-        ["--literal"],
-        is_flag=True,
-        expose_value=False,
-        callback=_set_literal,
-        help="Keep words that look like a key as they are; secrets that are known go all the same.",
-    )
+class Option(click.Option):
+    """An option with hidden aliases: former spellings that are accepted but not shown."""
+
+    def __init__(self, *args: Any, aliases: Sequence[str] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.aliases = tuple(aliases)
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Register the aliases with the parser only, so that help and errors omit them."""
+        visible = self.opts
+        self.opts = [*visible, *self.aliases]
+        try:
+            super().add_to_parser(parser, ctx)
+        finally:
+            self.opts = visible
 
 
-def _set_literal(context: click.Context, _: click.Parameter, given: bool) -> None:
-    if not given:
-        return
-    if os.environ.get("CORRAL_AGENT") or os.environ.get("CORRAL_RUN"):
-        from corral.kernel.errors import Refused
+def option(*names: str, aliases: Sequence[str] = (), **attributes: Any) -> Callable[..., Any]:
+    """Declare an option like `click.option`, with hidden aliases."""
+    return click.option(*names, cls=Option, aliases=aliases, **attributes)
 
-        raise Refused("An agent does not say what is no secret; leave --literal out.")
-    context.ensure_object(App).literal = True
+
+class Command(click.Command):
+    """A command with `--store` and `--json`, examples in its help, and hidden aliases.
+
+    `aliases` are former names of the command; they are accepted but not listed.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        aliases: Sequence[str] = (),
+        examples: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.aliases = tuple(aliases)
+        self.examples = tuple(examples)
+        self.params.extend(common_options())
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples, each on a line of its own and never wrapped."""
+        if self.examples:
+            with formatter.section("Examples"):
+                for example in self.examples:
+                    formatter.write(f"{'':>{formatter.current_indent}}{example}\n")
+        super().format_epilog(ctx, formatter)
+
+
+class CommandGroup(click.Group):
+    """The commands of one noun, such as `corral mail`."""
+
+    command_class = Command
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command with this name or hidden alias."""
+        command = super().get_command(ctx, cmd_name)
+        if command is not None:
+            return command
+        commands = self.commands.values()
+        return next((each for each in commands if cmd_name in getattr(each, "aliases", ())), None)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands with their complete one-line help, wrapped instead of truncated."""
+        commands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [(name, each.get_short_help_str(limit=500)) for name, each in commands if each]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 def common_options() -> list[click.Parameter]:
-    """--store and --json, which are understood before the noun and behind the verb alike."""
+    """Return `--store` and `--json`, which are accepted before and after the command."""
     return [
         click.Option(
             ["--store"],
             metavar="URL",
             expose_value=False,
             callback=_set_store,
-            help="sqlite:///relative.db, sqlite:////absolute.db, postgresql://user@host/db, or a "
-            "daemon: http://host:7717.",
+            help="URL of the store, or of a daemon (default: $CORRAL_STORE).",
         ),
         click.Option(
             ["--json"],
             is_flag=True,
             expose_value=False,
             callback=_set_json,
-            help="Print one JSON value.",
+            help="Print the result as one JSON value.",
         ),
     ]
 
 
-class Verb(click.Command):
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.params.extend(common_options())
+def _set_json(context: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        context.ensure_object(App).json = True
 
 
-class Noun(click.Group):
-    command_class = Verb
-
-    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        """Each verb with its whole sentence, on as many lines as it takes."""
-        verbs = ((name, self.get_command(context, name)) for name in self.list_commands(context))
-        rows = [(name, verb.get_short_help_str(limit=500)) for name, verb in verbs if verb]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+def _set_store(context: click.Context, _: click.Parameter, value: str | None) -> None:
+    if value:
+        context.ensure_object(App).url = value
 
 
-def paging(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of a list that comes in pages."""
-    after = click.option("--after", metavar="CURSOR", help="Go on where a page ended.")
-    limit = click.option("--limit", type=int, default=50, show_default=True, help="Rows a page.")
+def literal_option() -> click.Option:
+    """Return `--literal`, which turns off redaction by shape. Refused for agents."""
+    return click.Option(
+        ["--literal"],
+        is_flag=True,
+        expose_value=False,
+        callback=_set_literal,
+        help="Do not redact text that only looks like a secret. Known secret values are still "
+        "redacted.",
+    )
+
+
+def _set_literal(context: click.Context, _: click.Parameter, value: bool) -> None:
+    if not value:
+        return
+    if os.environ.get("CORRAL_AGENT") or os.environ.get("CORRAL_RUN"):
+        from corral.kernel.errors import Refused
+
+        raise Refused("Agents cannot turn off redaction. Remove --literal.")
+    context.ensure_object(App).literal = True
+
+
+def paging_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--after` and `--limit` to a command that prints one page of a list."""
+    after = click.option("--after", metavar="CURSOR", help="Start after this cursor.")
+    limit = click.option(
+        "--limit", type=int, default=50, show_default=True, help="Maximum number of rows."
+    )
     return after(limit(function))
 
 
-class Milliseconds(click.ParamType[int]):
-    """What is written in some way and is a number of milliseconds."""
+# -- parsers -----------------------------------------------------------------------------------
 
-    def read(self, text: str) -> int:
-        """The number; Invalid when it is not written so."""
+
+class MillisecondsType(click.ParamType[int]):
+    """Base class of parameter types whose values are milliseconds."""
+
+    def parse(self, text: str) -> int:
+        """Return the value of `text` in milliseconds. Raises Invalid."""
         raise NotImplementedError
 
     def convert(
@@ -319,28 +396,28 @@ class Milliseconds(click.ParamType[int]):
         if isinstance(value, int):
             return value
         try:
-            return self.read(value)
+            return self.parse(value)
         except Invalid as error:
             self.fail(error.message, param, context)
 
 
-class Duration(Milliseconds):
+class DurationType(MillisecondsType):
     """A duration such as 90s, 10m or 7d."""
 
     name = "duration"
 
-    def read(self, text: str) -> int:
+    def parse(self, text: str) -> int:
         from corral.kernel.clock import parse_duration
 
         return parse_duration(text)
 
 
-class Moment(Milliseconds):
-    """A moment such as 2027-01-15T09:00; without a zone it is the user's own."""
+class TimestampType(MillisecondsType):
+    """An ISO 8601 time such as 2027-01-15T09:00; local time unless it has a UTC offset."""
 
     name = "time"
 
-    def read(self, text: str) -> int:
+    def parse(self, text: str) -> int:
         from datetime import datetime
 
         from corral.kernel.errors import Invalid
@@ -349,78 +426,44 @@ class Moment(Milliseconds):
             return round(datetime.fromisoformat(text).timestamp() * 1_000)
         except (ValueError, OverflowError, OSError):
             raise Invalid(
-                f"{text!r} is no moment; write one like 2027-01-15T09:00 or 2027-01-15T09:00+01:00."
+                f"Invalid time {text!r}: expected an ISO 8601 time such as 2027-01-15T09:00 or "
+                "2027-01-15T09:00+01:00."
             ) from None
 
 
-RECOVERY_SECONDS = 5.0
-"""Maximum time that a command which only reads waits for a write."""
+DURATION = DurationType()
+TIMESTAMP = TimestampType()
 
 
-def run_as_it_is(store: "Corral", id: str) -> "Run":
-    """Return a run, after checking whether its supervisor is still alive."""
-    found = store.runs.get(id)
-    seen = store.try_upkeep(found.id, lambda: store.runs.refreshed(found), seconds=RECOVERY_SECONDS)
-    return seen or found
-
-
-def is_terminal() -> bool:
-    """Whether a person sits in front of this command."""
-    return os.isatty(0) and os.isatty(1)
-
-
-def terminal_size() -> tuple[int, int]:
-    """Rows and columns of the terminal that this command has."""
-    try:
-        columns, rows = os.get_terminal_size(1)
-    except OSError:
-        return 24, 80
-    return (rows, columns) if rows and columns else (24, 80)
-
-
-DURATION = Duration()
-MOMENT = Moment()
-pass_app = click.make_pass_decorator(App, ensure=True)
-
-
-def sure(question: str) -> None:
-    """Go on only when a person says yes; where nobody can be asked, say how to do without."""
-    if not os.isatty(0):
-        from corral.kernel.errors import Refused
-
-        raise Refused(
-            f"{question} Nobody is there to answer; say --yes if you are sure.",
-            reason="not_confirmed",
-        )
-    click.confirm(question, abort=True, err=True)
-
-
-def pairs(given: Sequence[str], what: str) -> dict[str, str]:
-    """What was given as NAME=VALUE, by name; `what` is the option, or what comes before it."""
+def parse_pairs(values: Sequence[str], what: str) -> dict[str, str]:
+    """Parse NAME=VALUE arguments; `what` is the option or argument, for the error message."""
     from corral.kernel.errors import Invalid
 
-    found = {}
-    for each in given:
-        name, equals, value = each.partition("=")
+    pairs = {}
+    for text in values:
+        name, equals, value = text.partition("=")
         if not equals or not name:
-            raise Invalid(f"Write {what} NAME=VALUE, not {what} {each}.", value=each)
-        found[name] = value
-    return found
+            raise Invalid(f"Invalid {what} {text!r}: expected NAME=VALUE.", value=text)
+        pairs[name] = value
+    return pairs
 
 
-def read_body(given: str, as_json: bool) -> Any:
-    """A body from the command line: the text itself, `@FILE`, or `-` for standard input."""
+def read_body(source: str, as_json: bool) -> Any:
+    """Return `source` itself, the content of `@FILE`, or standard input for `-`.
+
+    With `as_json` the text is decoded as JSON. Raises Invalid.
+    """
     from corral.kernel.errors import Invalid
 
-    text = given
-    if given == "-" or given.startswith("@"):
+    text = source
+    if source == "-" or source.startswith("@"):
         try:
-            with click.open_file(given.removeprefix("@"), encoding="utf-8") as file:
+            with click.open_file(source.removeprefix("@"), encoding="utf-8") as file:
                 text = file.read()
         except OSError as error:
-            raise Invalid(f"{given[1:]} cannot be read: {error.strerror}.") from None
+            raise Invalid(f"Cannot read {source[1:]}: {error.strerror}.") from None
         except UnicodeDecodeError:
-            raise Invalid("The body is not valid UTF-8; convert it first.") from None
+            raise Invalid("The body is not valid UTF-8. Convert it to UTF-8 first.") from None
     if not as_json:
         return text
     import msgspec
@@ -428,4 +471,48 @@ def read_body(given: str, as_json: bool) -> Any:
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
-        raise Invalid(f"The body is not JSON: {error}.") from None
+        raise Invalid(f"The body is not valid JSON: {error}.") from None
+
+
+# -- runs and terminals ------------------------------------------------------------------------
+
+RECOVERY_SECONDS = 5.0
+"""Maximum time that a command which only reads waits for a write."""
+
+
+def refresh_run(store: "Corral", id: str) -> "Run":
+    """Return a run, after checking whether its supervisor is still alive."""
+    run = store.runs.get(id)
+    refreshed = store.try_upkeep(
+        run.id, lambda: store.runs.refreshed(run), seconds=RECOVERY_SECONDS
+    )
+    return refreshed or run
+
+
+def is_terminal() -> bool:
+    """Return whether standard input and standard output are terminals."""
+    return os.isatty(0) and os.isatty(1)
+
+
+def terminal_size() -> tuple[int, int]:
+    """Return the rows and columns of the terminal, or 24 and 80 without one."""
+    try:
+        columns, rows = os.get_terminal_size(1)
+    except OSError:
+        return 24, 80
+    return (rows, columns) if rows and columns else (24, 80)
+
+
+def confirm(question: str) -> None:
+    """Ask for confirmation; abort unless the answer is yes.
+
+    Raises Refused when standard input is not a terminal.
+    """
+    if not os.isatty(0):
+        from corral.kernel.errors import Refused
+
+        raise Refused(
+            f"{question} Confirm with --yes: standard input is not a terminal.",
+            reason="not_confirmed",
+        )
+    click.confirm(question, abort=True, err=True)

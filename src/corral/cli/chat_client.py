@@ -1,8 +1,8 @@
-"""A talk at the terminal: a channel whose adapter is this process.
+"""Chat with an agent in the terminal: a channel whose adapter is this process.
 
-What is said is stored before anything else, and what is answered waits in the place's mailbox until
-it was shown; so whoever is killed in between finds it the next time. Where no daemon runs, this
-process wakes the agent by itself.
+A message is stored before anything else happens, and an answer stays in the place's mailbox until
+it was printed. If this process is killed, nothing is lost: the next `corral chat` prints the
+answer. Without a daemon this process starts the agent itself.
 """
 
 import os
@@ -21,184 +21,185 @@ from corral.cli.app import App
 from corral.domain.chat.model import Channel, Message, MessageState, Place
 from corral.domain.mail.model import Letter, LetterState
 from corral.kernel.errors import CorralError, Invalid, NotFound
-from corral.kernel.text import printable
+from corral.kernel.text import escape_unprintable
 
-NAME = "terminal"
-LOOK = 1.0  # seconds: runs end without a commit of ours
+CHANNEL_NAME = "terminal"
+MAX_POLL_SECONDS = 1.0
+"""Maximum time between two checks: a run can end without a commit that wakes this process."""
 
 
-class Talk:
-    """One person's talk with one agent in one directory."""
+class TerminalChat:
+    """The chat of one user with one agent in one directory."""
 
     def __init__(self, app: App, agent: str | None, timeout_ms: int | None) -> None:
         self._app = app
-        self._store = app.store_here
+        self._store = app.local_store
         self._timeout = timeout_ms / 1_000 if timeout_ms is not None else None
-        self._agent = self._chosen(agent)
+        self._agent = self._resolve_agent(agent)
         self._user = config.user()
         self._owner = f"chat:{process.host()}:{os.getpid()}:{time.monotonic_ns()}"
         self._adapter = Terminal({}, {}, self._show)
-        self._shown: list[str] = []
-        self._failures: set[tuple[str, int]] = set()
-        self._channel = self._connected()
-        self._where = f"{self._user}@{process.host()}:{self._agent}:{os.getcwd()}"
+        self._answers: list[str] = []
+        self._reported_failures: set[tuple[str, int]] = set()
+        self._channel = self._ensure_channel()
+        self._place_id = f"{self._user}@{process.host()}:{self._agent}:{os.getcwd()}"
 
-    # -- what it is called for ------------------------------------------------------------------
-
-    def once(self, text: str) -> int:
-        """Say one thing, show the answer, and tell by the exit code whether there was one."""
+    def send_once(self, text: str) -> int:
+        """Send one message and print the answer. Returns 1 if there is no answer."""
         if not text.strip():
-            raise Invalid("There is nothing to say; write some words behind --once.")
-        said = self._say(text)
-        answered = self._wait_for(said)
+            raise Invalid("The message is empty. Pass some text to --once.")
+        message = self._send(text)
+        answered = self._wait_for_answer(message)
         if self._app.json:
-            render.write_json({"message": said, "answers": self._shown, "answered": answered})
+            render.write_json({"message": message, "answers": self._answers, "answered": answered})
         return 0 if answered else 1
 
-    def go_on(self) -> int:
-        """Take lines until there are no more."""
-        place = self._place()
+    def run(self) -> int:
+        """Read messages from standard input until its end; an empty line checks for answers."""
+        place = self._find_place()
         if place is not None:
-            self._look(place)
+            self._deliver(place)
         prompt = f"{self._user}> " if sys.stdin.isatty() else ""
         if prompt:
-            click.echo(f"You talk with {self._agent}; /help says more, Ctrl-D ends.", err=True)
+            click.echo(f"Chat with {self._agent}. Type /help for help, Ctrl-D to exit.", err=True)
         while True:
             try:
-                line = input(prompt)
+                text = input(prompt)
             except EOFError:
                 return 0
             except KeyboardInterrupt:
                 click.echo()
                 return 0
-            if line.strip():
-                self._answer(line)
-            elif (known := self._place()) is not None:
-                self._look(known)
+            if text.strip():
+                self._send_and_wait(text)
+            elif (place := self._find_place()) is not None:
+                self._deliver(place)
 
-    def _answer(self, line: str) -> None:
+    def _send_and_wait(self, text: str) -> None:
         try:
-            self._wait_for(self._say(line))
+            self._wait_for_answer(self._send(text))
         except KeyboardInterrupt:
-            click.echo("It goes on without you; an empty line looks for the answer.", err=True)
+            click.echo("The agent continues. Press Enter to check for the answer.", err=True)
         except CorralError as error:
             click.echo(error.message, err=True)
 
-    # -- who and where --------------------------------------------------------------------------
+    # -- agent and place ------------------------------------------------------------------------
 
-    def _chosen(self, agent: str | None) -> str:
+    def _resolve_agent(self, agent: str | None) -> str:
         if agent is not None:
             return self._store.agents.get(agent).name
         page = self._store.agents.list(limit=2)
         if not page.items:
             raise NotFound(
-                "There is no agent to talk to; make one with `corral agent create NAME --provider "
-                "claude`."
+                "No agent exists. Create one with `corral agent create NAME --provider claude`."
             )
         if len(page.items) > 1:
-            raise Invalid("There are several agents; say which with --agent NAME.")
+            raise Invalid("Several agents exist. Choose one with --agent NAME.")
         return page.items[0].name
 
-    def _connected(self) -> Channel:
+    def _ensure_channel(self) -> Channel:
         try:
-            found = self._store.channels.get(NAME)
+            channel = self._store.channels.get(CHANNEL_NAME)
         except NotFound:
-            # Shown twice after a crash is better than never.
-            return self._store.channels.add(NAME, "terminal", policy="strict", in_doubt="retry")
-        if found.kind != "terminal":
-            raise Invalid(
-                f"The channel {NAME} is of kind {found.kind}; remove it, or talk there instead."
+            # After a crash, printing an answer twice is better than not at all.
+            return self._store.channels.add(
+                CHANNEL_NAME, "terminal", policy="strict", in_doubt="retry"
             )
-        return found
+        if channel.kind != "terminal":
+            raise Invalid(
+                f"The channel {CHANNEL_NAME} is of kind {channel.kind}. Remove it with `corral "
+                f"channel remove {CHANNEL_NAME}`, or chat on that platform."
+            )
+        return channel
 
-    def _place(self) -> Place | None:
+    def _find_place(self) -> Place | None:
         try:
-            return self._store.places.get(f"{NAME}/{self._where}")
+            return self._store.places.get(f"{CHANNEL_NAME}/{self._place_id}")
         except NotFound:
             return None
 
-    # -- saying and hearing ---------------------------------------------------------------------
+    def _create_place(self) -> None:
+        """Create the place and its wiring before the first message, so that it is routed too."""
+        place = self._store.places.meet(
+            self._channel.name, self._place_id, name=self._agent, direct=True
+        )
+        project = self._store.projects.register(os.getcwd())
+        self._store.wirings.add(self._agent, place=place.id, project=project.id)
 
-    def _say(self, text: str) -> Message:
-        said = Incoming(
+    # -- messages -------------------------------------------------------------------------------
+
+    def _send(self, text: str) -> Message:
+        incoming = Incoming(
             event_id=uuid.uuid4().hex,
-            place=self._where,
+            place=self._place_id,
             place_name=f"{self._agent} in {os.path.basename(os.getcwd()) or '/'}",
             direct=True,
             sender=self._user,
             text=text,
         )
-        if self._place() is None:
-            self._begin()
-        return self._store.messages.receive(self._channel.id, said)
+        if self._find_place() is None:
+            self._create_place()
+        return self._store.messages.receive(self._channel.id, incoming)
 
-    def _begin(self) -> None:
-        """The place is known before its first message, so that the agent hears that one, too."""
-        place = self._store.places.meet(
-            self._channel.name, self._where, name=self._agent, direct=True
-        )
-        project = self._store.projects.register(os.getcwd())
-        self._store.wirings.add(self._agent, place=place.id, project=project.id)
-
-    def _wait_for(self, said: Message) -> bool:
-        """Show what comes until the message was dealt with; whether it was answered."""
+    def _wait_for_answer(self, message: Message) -> bool:
+        """Print answers until the message is processed; return whether it was answered."""
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
-        place = self._store.places.get(said.place_id)
+        place = self._store.places.get(message.place_id)
         with self._store.listening() as listener:
             while True:
-                self._look(place)
-                answered = self._answered(said)
+                self._deliver(place)
+                answered = self._is_answered(message)
                 if (
                     answered is not None
                     and not self._store.mail.list(mailbox=place.mailbox, limit=1).items
                 ):
                     return answered
-                left = LOOK if deadline is None else deadline - time.monotonic()
-                if left <= 0:
-                    click.echo("No answer yet; `corral chat` shows it when it is there.", err=True)
+                remaining = MAX_POLL_SECONDS if deadline is None else deadline - time.monotonic()
+                if remaining <= 0:
+                    click.echo("No answer yet. Check for it later with `corral chat`.", err=True)
                     return False
-                listener.wait(min(left, self._pause()))
+                listener.wait(min(remaining, self._next_poll()))
 
-    def _pause(self) -> float:
-        """Seconds until there is something to do even if nothing happens."""
+    def _next_poll(self) -> float:
+        """Return the seconds until the next due work, at most MAX_POLL_SECONDS."""
         due = self._store.gateway.next_due()
         if due is None:
-            return LOOK
-        return min(LOOK, max((due - self._store.now()) / 1_000, 0.01))
+            return MAX_POLL_SECONDS
+        return min(MAX_POLL_SECONDS, max((due - self._store.now()) / 1_000, 0.01))
 
-    def _answered(self, said: Message) -> bool | None:
-        """Whether it was; None: not yet."""
-        if said.state is not MessageState.HEARD:
-            if said.state is not MessageState.HELD:
-                click.echo(f"Nobody heard it: {said.reason}.", err=True)
+    def _is_answered(self, message: Message) -> bool | None:
+        """Return whether the message was answered; None while it is being processed."""
+        if message.state is not MessageState.HEARD:
+            if message.state is not MessageState.HELD:
+                click.echo(f"The message was not delivered: {message.reason}.", err=True)
             return False
         letters = [
             self._store.mail.get(route.letter_id)
-            for route in said.routes
+            for route in message.routes
             if route.letter_id is not None
         ]
         for letter in letters:
-            self._tell_failure(letter)
+            self._report_failure(letter)
         if any(letter.state in (LetterState.WAITING, LetterState.UNKNOWN) for letter in letters):
             return None
         return all(letter.state is LetterState.DONE for letter in letters)
 
-    def _tell_failure(self, letter: Letter) -> None:
-        """Say once that a turn failed: it is tried again, and nobody should wait in the dark."""
+    def _report_failure(self, letter: Letter) -> None:
+        """Report once for each attempt that the turn failed and will be retried."""
         now = self._store.now()
         if letter.state is not LetterState.WAITING or letter.owner or letter.due_at <= now:
             return
         failure = (letter.id, letter.attempts)
-        if letter.last_error and failure not in self._failures:
-            self._failures.add(failure)
+        if letter.last_error and failure not in self._reported_failures:
+            self._reported_failures.add(failure)
             click.echo(
-                f"{self._agent} could not answer ({printable(letter.last_error)}); it is tried "
-                f"again {render.ago(letter.due_at)}. Ctrl-C leaves.",
+                f"{self._agent} failed: {escape_unprintable(letter.last_error)}. Retrying "
+                f"{render.format_age(letter.due_at)}; press Ctrl-C to stop waiting.",
                 err=True,
             )
 
-    def _look(self, place: Place) -> None:
-        """Do what a daemon would do for this talk, and show what is there."""
+    def _deliver(self, place: Place) -> None:
+        """Do the work of a daemon for this chat, and print pending answers."""
         gateway = self._store.gateway
         gateway.settle()
         gateway.look_after()
@@ -207,7 +208,7 @@ class Talk:
         gateway.deliver(self._channel.id, self._adapter, owner=self._owner, place=place.id)
 
     def _show(self, text: str) -> None:
-        self._shown.append(text)
+        self._answers.append(text)
         if not self._app.json:
-            click.echo("\n".join(printable(line) for line in text.splitlines()))
+            click.echo("\n".join(escape_unprintable(line) for line in text.splitlines()))
             sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Staying with a run: from the moment a keeper is told of it to the run's end."""
+"""Follow a run in the foreground, from the start of its supervisor to its end."""
 
 import os
 import time
@@ -8,19 +8,26 @@ from typing import Any
 import click
 
 from corral.adapters import process
-from corral.adapters.supervisor_process import KeeperLost, StartingKeeper
+from corral.adapters.supervisor_process import StartingSupervisor, SupervisorLost
 from corral.cli import terminal
 from corral.cli.app import App, terminal_size
-from corral.cli.run_command import failed, in_line, lost, tell
-from corral.cli.terminal import Outlet
+from corral.cli.run_command import (
+    queued_text,
+    report_start_failure,
+    report_started,
+    supervisor_exited,
+)
+from corral.cli.terminal import OutputSink
 from corral.config import run_folder
 from corral.domain.outputs.model import OutputState
-from corral.domain.runs.model import Mode, Run, RunState
+from corral.domain.runs.model import Run, RunMode, RunState
 from corral.kernel.errors import NotFound, Refused
-from corral.kernel.text import printable
+from corral.kernel.text import escape_unprintable
 
-SEALING_SECONDS = 30.0
-LONGEST_SLEEP = 1.0  # behind a wake-up that never came
+OUTPUT_WAIT_SECONDS = 30.0
+"""Maximum time to wait until another machine has stored the output of a run."""
+MAX_POLL_SECONDS = 1.0
+"""Maximum time between two checks, in case a wake-up is lost."""
 EXIT_CODES = {
     RunState.TIMED_OUT: 124,
     RunState.CANCELLED: 130,
@@ -30,154 +37,164 @@ EXIT_CODES = {
 }
 
 
-def begin(app: App, asked: Run, keeper: StartingKeeper, *, detach: bool) -> int:
-    """Have a keeper take a run, and stay with it unless it is detached."""
-    if asked.host != process.host():
-        keeper.dismiss()
-        return _leave_to_whom_it_fits(app, asked, detach=detach)
-    split = not detach and asked.mode is Mode.PIPE and _is_split()
-    with terminal.Signals(wanted=not detach) as signals:
+def start(app: App, run: Run, supervisor: StartingSupervisor, *, detach: bool) -> int:
+    """Hand a queued run to its supervisor, and follow it unless `detach`. Returns the exit code."""
+    if run.host != process.host():
+        supervisor.cancel()
+        return _wait_for_other_node(app, run, detach=detach)
+    split = not detach and run.mode is RunMode.PIPE and _is_split()
+    with terminal.SignalForwarder(wanted=not detach) as signals:
         try:
-            answer = keeper.keep(
+            answer = supervisor.start(
                 store=app.store.address,
-                run=asked.id,
-                use_stdin=not detach and app.store.runs.takes_input(asked),
-                watched=not detach and asked.mode is Mode.PTY,
+                run=run.id,
+                use_stdin=not detach and app.store.runs.takes_input(run),
+                watched=not detach and run.mode is RunMode.PTY,
                 split=split,
                 size=terminal_size(),
             )
-        except KeeperLost:
-            answer = _begun(app, asked)
+        except SupervisorLost:
+            answer = _answer_of_lost_supervisor(app, run)
         if detach:
-            return tell(app, answer, asked.id, asked.name)
+            return report_started(app, answer, run.id, run.name)
         if "failed" in answer:
-            return failed(app, answer, asked.id)
+            return report_start_failure(app, answer, run.id)
         if "pid" not in answer:
-            click.echo(f"corral: {in_line(app, answer, asked.id)}", err=True)
-            waited = app.store.runs.wait_for_start(asked.id, given_up=lambda: bool(signals.early))
+            click.echo(f"corral: {queued_text(app, answer, run.id)}", err=True)
+            waited = app.store.runs.wait_for_start(run.id, given_up=lambda: bool(signals.early))
             if waited.state is RunState.QUEUED:
-                app.store.runs.stop(asked.id, reason="nobody waits for it any more")
-                _tell_end(app, asked)
+                app.store.runs.stop(run.id, reason="interrupted while queued")
+                _report_end(app, run)
                 return 128 + signals.early[0]
-        signals.aim(run_folder(asked.id))
-        return stay(app, asked, split=split)
+        signals.connect(run_folder(run.id))
+        return follow_run(app, run, split=split)
 
 
-def _begun(app: App, asked: Run) -> dict[str, Any]:
-    """What a keeper that died without a word would have said of a run that it had begun: such a
-    run has a new one then."""
-    run = app.store.runs.refreshed(asked)
+def _answer_of_lost_supervisor(app: App, requested: Run) -> dict[str, Any]:
+    """Return the answer for a supervisor that exited without one.
+
+    If it had started the run, recovery has given the run a new supervisor. Raises Refused if the
+    run was never started.
+    """
+    run = app.store.runs.refreshed(requested)
     if run.state is RunState.QUEUED and run.attempts == 0:
-        raise lost(asked.id)
+        raise supervisor_exited(requested.id)
     return {"pid": run.pid}
 
 
-def _leave_to_whom_it_fits(app: App, asked: Run, *, detach: bool) -> int:
-    """A run that another machine is to take, or may: its output is shown once it is over."""
+def _wait_for_other_node(app: App, requested: Run, *, detach: bool) -> int:
+    """Wait for a run that may start on another machine; show its output when it has ended."""
     app.store.runs.start_queued()
-    run = app.store.runs.get(asked.id)
+    run = app.store.runs.get(requested.id)
     if detach:
-        app.say(f"{run.id} is {run.state} (`corral node list` shows who may take it).", run)
+        app.report(f"{run.id} is {run.state}. List the nodes with `corral node list`.", run)
         return 0
-    click.echo(f"corral: {run.id} is {run.state}; its output follows at its end.", err=True)
+    click.echo(f"corral: {run.id} is {run.state}. Its output is shown when it ends.", err=True)
     ended = app.store.runs.wait(run.id)
     try:
         _wait_for_output(app, ended)
-        for name, outlet in _outlets(app, ended, split=False).items():
-            _show_late(app, ended, name, outlet)
-            terminal.write(outlet.to, outlet.finish())
-    except Refused as error:  # how it ended counts all the same
+        for name, sink in _sinks(app, ended, split=False).items():
+            _show_stored_output(app, ended, name, sink)
+            terminal.write_all(sink.to, sink.finish())
+    except Refused as error:  # the exit code of the run is reported all the same
         click.echo(f"corral: {error}", err=True)
-    _tell_end(app, ended)
-    return exit_code_of(ended)
+    _report_end(app, ended)
+    return exit_status(ended)
 
 
 def _wait_for_output(app: App, ended: Run) -> None:
-    """Its machine brings it into the store once the run is over."""
-    deadline = time.monotonic() + SEALING_SECONDS
+    """Wait until the run's machine has stored its output, at most OUTPUT_WAIT_SECONDS."""
+    deadline = time.monotonic() + OUTPUT_WAIT_SECONDS
     with suppress(NotFound), app.store.listening() as listener:
         while app.store.outputs.get(ended.id).state is OutputState.OPEN:
-            if (left := deadline - time.monotonic()) <= 0:
+            if (remaining := deadline - time.monotonic()) <= 0:
                 return
-            listener.wait(min(left, LONGEST_SLEEP))
+            listener.wait(min(remaining, MAX_POLL_SECONDS))
 
 
-def stay(app: App, asked: Run, *, split: bool) -> int:
-    """Stay with a run until it is over, or the person detaches; gives back its exit code."""
+def follow_run(app: App, run: Run, *, split: bool) -> int:
+    """Show the output of a run until it ends or the user detaches. Returns the exit code."""
     runs = app.store.runs
-    app.store.spare_connections()
-    outlets = _outlets(app, asked, split=split)
+    app.store.release_connections_early()
+    sinks = _sinks(app, run, split=split)
     missed: list[str] = []
     try:
-        if asked.mode is Mode.PTY:
-            terminal.attach(run_folder(asked.id), to=outlets["output"].to)
+        if run.mode is RunMode.PTY:
+            terminal.attach(run_folder(run.id), to=sinks["output"].to)
         else:
             missed = terminal.stream(
-                run_folder(asked.id),
-                is_over=lambda: not runs.refreshed(asked).is_live,
-                outlets=outlets,
+                run_folder(run.id),
+                is_over=lambda: not runs.refreshed(run).is_live,
+                sinks=sinks,
             )
     except terminal.Detached:
-        click.echo(f"\r\nDetached; {asked.id} goes on (`corral attach {asked.id}`).", err=True)
-        _tell_end(app, asked)
+        click.echo(
+            f"\r\nDetached from {run.id}. Attach again with `corral attach {run.id}`.", err=True
+        )
+        _report_end(app, run)
         return 0
-    except terminal.NothingSeen:
+    except terminal.NoOutputSeen:
         missed = ["output"]
     except BrokenPipeError:
-        runs.stop(asked.id, reason="nobody reads its output")
+        runs.stop(run.id, reason="the reader of its output exited")
         raise
-    ended = runs.wait(asked.id)
+    ended = runs.wait(run.id)
     for name in missed:
-        _show_late(app, ended, name, outlets[name])
-    for outlet in outlets.values():
-        terminal.write(outlet.to, outlet.finish())
-    _tell_end(app, ended)
-    return exit_code_of(ended)
+        _show_stored_output(app, ended, name, sinks[name])
+    for sink in sinks.values():
+        terminal.write_all(sink.to, sink.finish())
+    _report_end(app, ended)
+    return exit_status(ended)
 
 
-def _tell_end(app: App, run: Run) -> None:
-    """Say how it ended where that is not plain from what was seen. With --json the record is the
-    answer, and all that standard output gets."""
+def _report_end(app: App, run: Run) -> None:
+    """Report how a run ended, where its output does not show it.
+
+    With `--json` print the run's record, the only output on standard output.
+    """
     if app.json:
         app.show(app.store.runs.get(run.id))
         return
-    why = "" if run.state is RunState.FAILED else printable(run.reason or "").rstrip(".")
+    reason = (
+        "" if run.state is RunState.FAILED else escape_unprintable(run.reason or "").rstrip(".")
+    )
     if run.denied_text:
-        how = f" Try again with: {run.retry_command}" if run.retry_command else ""
-        because = f": {why}" if why else ""
-        click.echo(f"corral: {run.id} is {run.state}, {run.denied_text}{because}.{how}", err=True)
+        retry = f" Retry with: {run.retry_command}" if run.retry_command else ""
+        suffix = f": {reason}" if reason else ""
+        click.echo(f"corral: {run.id} is {run.state}, {run.denied_text}{suffix}.{retry}", err=True)
         return
-    goes_on = run.session_id is not None and not run.is_live and os.isatty(2)
-    if why or goes_on:
-        how = f"; go on with `corral resume {run.name or run.id}`" if goes_on else ""
-        click.echo(f"corral: {run.id} is {run.state}{': ' if why else ''}{why}{how}.", err=True)
+    can_resume = run.session_id is not None and not run.is_live and os.isatty(2)
+    if reason or can_resume:
+        suffix = f": {reason}" if reason else ""
+        resume = f" Resume it with `corral resume {run.name or run.id}`." if can_resume else ""
+        click.echo(f"corral: {run.id} is {run.state}{suffix}.{resume}", err=True)
 
 
-def _outlets(app: App, run: Run, *, split: bool) -> dict[str, Outlet]:
-    """Where a run's outputs go, and how: an agent's structured lines as its words."""
-    from corral.services.runs.transcript_text import telling_of
+def _sinks(app: App, run: Run, *, split: bool) -> dict[str, OutputSink]:
+    """Return where each output goes; an agent's structured stream is converted to text."""
+    from corral.services.runs.transcript import find_renderer
 
-    telling = telling_of(app.store, run)
+    transcript = find_renderer(run, app.store.runs.launch_of(run.id))
     to = 2 if app.json else 1
-    outlets = {"output": Outlet(to, bytes)}
-    if telling is not None:
-        outlets["output"] = Outlet(
-            to, lambda data: telling.feed(data).encode(), lambda: telling.finish().encode()
+    sinks = {"output": OutputSink(to, bytes)}
+    if transcript is not None:
+        sinks["output"] = OutputSink(
+            to, lambda data: transcript.feed(data).encode(), lambda: transcript.finish().encode()
         )
-    if split or telling is not None:
-        outlets["errors"] = Outlet(2, bytes)
-    return outlets
+    if split or transcript is not None:
+        sinks["errors"] = OutputSink(2, bytes)
+    return sinks
 
 
-def _show_late(app: App, run: Run, name: str, outlet: Outlet) -> None:
-    """What a run wrote that was over before anybody could watch it."""
+def _show_stored_output(app: App, run: Run, name: str, sink: OutputSink) -> None:
+    """Show the stored output of a run that ended before it could be followed."""
     with suppress(NotFound):
         for piece in app.store.outputs.follow(run.id, stream=name):
-            terminal.write(outlet.to, outlet.show(piece.text))
+            terminal.write_all(sink.to, sink.show(piece.text))
 
 
-def exit_code_of(run: Run) -> int:
-    """What a shell expects of a command that ended like this run."""
+def exit_status(run: Run) -> int:
+    """Return the exit status that a shell would report for a command that ended like this run."""
     if run.state is RunState.COMPLETED:
         return 0
     if run.state in (RunState.TIMED_OUT, RunState.INTERRUPTED):
@@ -188,7 +205,7 @@ def exit_code_of(run: Run) -> int:
 
 
 def _is_split() -> bool:
-    """Whether output and errors go to different places."""
+    """Return whether standard output and standard error are different files."""
     try:
         return not os.path.sameopenfile(1, 2)
     except OSError:

@@ -1,32 +1,30 @@
-"""The calling agent: known by its run, see `services/identity.py`."""
+"""The calling agent and run, from the environment; see `services/identity.py`."""
 
 from corral import config
 from corral.kernel.errors import Invalid, Refused
 
 
-def agent(given: str | None) -> str | None:
-    """Return the calling agent: that of the run, else of CORRAL_AGENT, else the given one.
+def agent(name: str | None) -> str | None:
+    """Return the calling agent: that of the run, else CORRAL_AGENT, else `name`.
 
-    Raises Refused when an agent names another one. Open the store first: it finds the run.
+    Raises Refused when an agent names another one. Open the store first: it identifies the run.
     """
     own = config.agent_name()
-    if own is not None and given is not None and given != own:
+    if own is not None and name is not None and name != own:
         raise Refused(
-            f"You are {own}, and cannot speak as {given}; leave --agent out.",
-            agent=own,
-            reason="other_agent",
+            f"Agent {own} cannot act as {name}. Remove --agent.", agent=own, reason="other_agent"
         )
-    return given or own
+    return name or own
 
 
-def required_agent(given: str | None) -> str:
-    """The agent that speaks, where only an agent can."""
-    found = agent(given)
-    if found is None:
-        raise Invalid("Say which agent it is: --agent NAME, or CORRAL_AGENT in the environment.")
-    return found
+def required_agent(name: str | None) -> str:
+    """Return the calling agent, for commands that only an agent can call."""
+    agent_name = agent(name)
+    if agent_name is None:
+        raise Invalid("No agent given. Pass --agent NAME or set CORRAL_AGENT.")
+    return agent_name
 
 
-def run(given: str | None = None) -> str | None:
-    """The run inside of which this was called, if there is one."""
-    return given or config.run_id()
+def run(id: str | None = None) -> str | None:
+    """Return the given run, else the run that this command was called in."""
+    return id or config.run_id()

@@ -1,4 +1,4 @@
-"""The root of the command line: finds the noun, runs the verb, turns errors into exit codes."""
+"""The root of the command line: loads commands, runs them, maps errors to exit codes."""
 
 import os
 import sys
@@ -9,80 +9,82 @@ import click
 
 from corral.cli.app import App, common_options, literal_option
 
-# Noun -> module and what stands beside it in the help. Nothing is imported until it is called.
+# Command -> module and one-line help. A module is imported only when its command is called.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "run": ("run", "Run an agent or any command, tracked; -d in the background."),
-    "ps": ("ps", "Runs and their true state."),
-    "logs": ("logs", "What a run wrote; live with -f."),
-    "attach": ("attach", "Take over a run's terminal; Ctrl-\\ detaches."),
-    "send": ("send", "Type into a run, or hand it a message."),
-    "stop": ("stop", "Stop a run with its whole process tree."),
-    "resume": ("resume", "Go on where a run or a session stopped."),
-    "show": ("show", "Anything by its id."),
-    "wait": ("wait", "Wait for a run to end."),
-    "recover": ("recover", "Find dead runs now, and say what was found."),
-    "init": ("init", "Make this directory a project; --agents tells agents of Corral."),
-    "project": ("project", "Directories that agents work in."),
-    "agent": ("agent", "Agents: who they are, what they are told, what they may."),
-    "session": ("session", "Conversations of agents, turn by turn."),
-    "checkpoint": ("checkpoint", "States that frameworks keep of their threads."),
-    "search": ("search", "Find what was said, printed or noted."),
-    "task": ("task", "A project's graph of work: who does what, and what waits."),
-    "delegation": ("delegation", "Work that one handed to another."),
-    "plan": ("plan", "What agents say they will do."),
-    "progress": ("progress", "How far agents say they have come."),
-    "team": ("team", "Start a lead and workers from a file."),
-    "race": ("race", "Several attempts at once; the winner goes on."),
-    "lock": ("lock", "Locks on files: take, wait, release; hooks that keep to them."),
-    "commit": ("commit", "Commit what you have locked, or name; nothing else."),
-    "hook": ("hook", "What hooks of agent CLIs and git call; fast."),
-    "ask": ("ask", "Ask something, and wait for the answer."),
-    "question": ("question", "Questions that wait for an answer."),
-    "decision": ("decision", "Choices that were recorded, and those to confirm."),
-    "group": ("group", "Chats of agents and people; direct messages, broadcasts."),
-    "note": ("note", "What is remembered: for an agent, a project, everyone."),
-    "chat": ("chat", "Talk to an agent here."),
-    "channel": ("channel", "Chat platforms that agents are reached by."),
-    "place": ("place", "Chats on channels."),
-    "wiring": ("wiring", "Which agent hears which chats, and when it answers."),
-    "destination": ("destination", "Where agents may send to."),
-    "message": ("message", "What was said on channels, both ways."),
-    "request": ("request", "What agents ask of the host."),
-    "sender": ("sender", "Accounts that speak on channels."),
-    "person": ("person", "People on channels, and what they may do."),
-    "mail": ("mail", "Letters: put, claim, acknowledge; dead letters."),
-    "timer": ("timer", "Send a letter later, once."),
-    "schedule": ("schedule", "Send a letter again and again."),
-    "stats": ("stats", "Success, duration, tokens and cost of runs."),
-    "charge": ("charge", "Tokens and money that agents use."),
-    "budget": ("budget", "What may be spent."),
-    "alert": ("alert", "Be told when runs crash, fail, wait or finish."),
-    "events": ("events", "The record of all changes, live with -f."),
-    "event": ("events", ""),
-    "setting": ("setting", "Values you choose instead of the defaults."),
-    "secret": ("secret", "Where secrets are to be found."),
-    "token": ("token", "Who may call the HTTP API."),
-    "mcp": ("mcp", "The tools of agents, on standard input and output."),
-    "node": ("node", "Machines that serve this store."),
-    "import": ("import_", "Bring in what Claude Code or Codex recorded."),
-    "db": ("db", "The store: check, back up, restore, move, query, prune."),
-    "up": ("up", "Start the daemon: loops, HTTP API, dashboard."),
-    "down": ("down", "End the daemon; runs go on."),
-    "status": ("status", "Is the daemon up, and which machines serve this store?"),
-    "doctor": ("doctor", "Is everything as it should be?"),
-    "completion": ("completion", "Shell completion for bash, zsh or fish."),
+    "run": ("run", "Run an agent or any command under supervision."),
+    "ps": ("ps", "List runs."),
+    "logs": ("logs", "Show the output of a run."),
+    "attach": ("attach", "Attach to the terminal of a run."),
+    "send": ("send", "Send input or a message to a run."),
+    "stop": ("stop", "Stop a run and all its processes."),
+    "resume": ("resume", "Resume a run or a session."),
+    "show": ("show", "Show any record by its id."),
+    "wait": ("wait", "Wait for a run to exit."),
+    "recover": ("recover", "Detect dead runs and report their state."),
+    "init": ("init", "Set up a directory as a project."),
+    "project": ("project", "Manage projects: directories that agents work in."),
+    "agent": ("agent", "Manage agents, their instructions and permissions."),
+    "session": ("session", "Manage sessions: conversations with agents."),
+    "checkpoint": ("checkpoint", "Manage checkpoints of agent frameworks."),
+    "search": ("search", "Search sessions, output and notes."),
+    "task": ("task", "Manage tasks and their dependencies."),
+    "delegation": ("delegation", "Delegate work to an agent and collect the result."),
+    "plan": ("plan", "Publish and show the plans of agents."),
+    "progress": ("progress", "Report and show the progress of agents."),
+    "team": ("team", "Start a team of agents from a file."),
+    "race": ("race", "Run several attempts in parallel and select a winner."),
+    "lock": ("lock", "Lock files, and install hooks that enforce locks."),
+    "commit": ("commit", "Commit only the files that you have locked."),
+    "hook": ("hook", "Entry point for agent CLI and git hooks."),
+    "ask": ("ask", "Ask a question and wait for the answer."),
+    "question": ("question", "List and answer questions."),
+    "decision": ("decision", "Record, propose and confirm decisions."),
+    "group": ("group", "Chat in groups of agents and people."),
+    "note": ("note", "Manage notes for an agent, a project or everyone."),
+    "chat": ("chat", "Chat with an agent in this terminal."),
+    "channel": ("channel", "Connect chat platforms."),
+    "place": ("place", "Manage places: the chats on channels."),
+    "wiring": ("wiring", "Choose which agents receive messages from which chats."),
+    "destination": ("destination", "Choose which chats an agent may send to."),
+    "message": ("message", "Send and inspect messages on channels."),
+    "request": ("request", "Manage requests of agents to the host."),
+    "sender": ("sender", "Approve or block accounts on channels."),
+    "person": ("person", "Manage people and their roles."),
+    "mail": ("mail", "Put, claim and acknowledge letters in mailboxes."),
+    "timer": ("timer", "Send a letter once, later."),
+    "schedule": ("schedule", "Send letters on a recurring schedule."),
+    "stats": ("stats", "Show success rates, durations, tokens and cost of runs."),
+    "charge": ("charge", "Show token usage and cost."),
+    "budget": ("budget", "Limit spending."),
+    "alert": ("alert", "Send alerts when runs crash, fail, wait or finish."),
+    "events": ("events", "Show the event log."),
+    "setting": ("setting", "Show and change settings."),
+    "secret": ("secret", "Manage references to secrets."),
+    "token": ("token", "Manage access tokens of the HTTP API."),
+    "mcp": ("mcp", "Serve the MCP tools for agents on standard input and output."),
+    "node": ("node", "List the machines that serve the store."),
+    "import": ("import_", "Import transcripts and data of other agent tools."),
+    "db": ("db", "Check, back up, restore, move, query and prune the store."),
+    "up": ("up", "Start the daemon, the HTTP API and the dashboard."),
+    "down": ("down", "Stop the daemon; runs continue."),
+    "status": ("status", "Show the state of the daemon and its nodes."),
+    "doctor": ("doctor", "Check the installation and repair problems."),
+    "completion": ("completion", "Print the shell completion script."),
 }
 
-# What the help calls the commands from this one on.
+# Hidden aliases of commands.
+ALIASES = {"event": "events"}
+
+# The first command of each section of the help -> the section's heading.
 SECTIONS = {
     "run": "Runs",
-    "init": "Projects, agents, sessions",
-    "task": "Working as a team",
-    "ask": "Asking, deciding, talking, remembering",
-    "mail": "Letters, now and later",
-    "stats": "How it goes, what it costs",
-    "setting": "Setting up",
-    "db": "The store and the daemon",
+    "init": "Projects, agents and sessions",
+    "task": "Teamwork",
+    "ask": "Questions, chat and memory",
+    "mail": "Mail and schedules",
+    "stats": "Reports and cost",
+    "setting": "Configuration",
+    "db": "Store and daemon",
 }
 
 EXIT_CODES = {
@@ -98,8 +100,8 @@ EXIT_CODES = {
 }
 
 
-# What other programs call it, and verbs of which only one noun is meant.
-OTHERS_WORDS = {
+# Names from other tools, and verbs without their noun -> the command to suggest.
+SUGGESTIONS = {
     "answer": ["question answer"],
     "backup": ["db backup"],
     "cat": ["logs"],
@@ -118,10 +120,13 @@ OTHERS_WORDS = {
 
 
 class Root(click.Group):
-    def list_commands(self, context: click.Context) -> list[str]:
-        return [name for name, (_, help) in COMMANDS.items() if help]
+    """The `corral` command; imports the module of a command when the command is called."""
 
-    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        name = ALIASES.get(cmd_name, cmd_name)
         if name not in COMMANDS:
             return None
         command = import_module(f"corral.cli.commands.{COMMANDS[name][0]}").command
@@ -129,32 +134,29 @@ class Root(click.Group):
         return command
 
     def resolve_command(
-        self, context: click.Context, args: list[str]
+        self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in COMMANDS:
+        if args and ALIASES.get(args[0], args[0]) not in COMMANDS:
             from difflib import get_close_matches
 
-            near = OTHERS_WORDS.get(args[0]) or get_close_matches(
-                args[0], self.list_commands(context), 1
-            )
-            hint = f"did you mean {near[0]}?" if near else "`corral --help` lists what there is."
-            context.fail(f"There is no command {args[0]!r}; {hint}")
-        return super().resolve_command(context, args)
+            matches = SUGGESTIONS.get(args[0]) or get_close_matches(args[0], COMMANDS, 1)
+            hint = f"Did you mean {matches[0]}?" if matches else "List commands: `corral --help`."
+            ctx.fail(f"Unknown command {args[0]!r}. {hint}")
+        return super().resolve_command(ctx, args)
 
-    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
         for name, (_, help) in COMMANDS.items():
             if name in SECTIONS:
                 rows = sections.setdefault(SECTIONS[name], [])
-            if help:
-                rows.append((name, help))
+            rows.append((name, help))
         for title, rows in sections.items():
             with formatter.section(title):
                 formatter.write_dl(rows)
 
 
-def _version(context: click.Context, _: click.Parameter, given: bool) -> None:
-    if given:
+def _print_version(context: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
         from corral import __version__
 
         click.echo(f"corral {__version__}")
@@ -162,8 +164,8 @@ def _version(context: click.Context, _: click.Parameter, given: bool) -> None:
 
 
 @click.pass_context
-def _overview(context: click.Context) -> None:
-    """`corral` without a command shows what is going on."""
+def _show_overview(context: click.Context) -> None:
+    """Show the overview when `corral` is called without a command."""
     if context.invoked_subcommand is None:
         from corral.cli.commands.overview import show_overview
 
@@ -172,7 +174,7 @@ def _overview(context: click.Context) -> None:
 
 root = Root(
     "corral",
-    callback=_overview,
+    callback=_show_overview,
     invoke_without_command=True,
     params=[
         click.Option(
@@ -180,87 +182,92 @@ root = Root(
             is_flag=True,
             expose_value=False,
             is_eager=True,
-            callback=_version,
-            help="Show the version.",
+            callback=_print_version,
+            help="Show the version and exit.",
         ),
         literal_option(),
         *common_options(),
     ],
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="The system of record and the supervisor for AI agents.",
-    epilog="Every list and record is JSON with --json. Ids may be shortened to a unique prefix.",
+    help="The supervisor and system of record for AI agents.\n\n"
+    "Without a command, show what is running, what needs your input, what failed and what today "
+    "cost.",
+    epilog="Store URLs: sqlite:///relative.db, sqlite:////absolute.db, postgresql://user@host/db, "
+    "or a daemon at http://host:7717. Ids can be shortened to a unique prefix.",
 )
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command line; gives back its exit code, never a traceback."""
+    """Run one command line and return its exit code. Errors never print a traceback."""
     app = App()
     try:
         code = root.main(arguments, prog_name="corral", standalone_mode=False, obj=app)
-        if sys.stdout is not None:  # a shell may have closed it
+        if sys.stdout is not None:  # None: the shell closed standard output
             sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
         return 0 if not arguments else 2
     except click.ClickException as error:
-        _complain("usage", _usage(error), {}, arguments)
+        _print_error("usage", _usage_message(error), {}, arguments)
         return 2
     except click.exceptions.Exit as error:
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         return 130
     except (BrokenPipeError, SystemExit):
-        # Whoever read our output has gone (click then exits by itself); the rest has nowhere to go.
+        # The reader of standard output is gone (click turns EPIPE into SystemExit). Redirect to
+        # /dev/null so that the interpreter's final flush does not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        return _out_of_reach(error, arguments)
+        return _report_os_error(error, arguments)
     except Exception as error:
-        return _answer(error, arguments)
+        return _report_exception(error, arguments)
     finally:
         app.close()
 
 
-def _out_of_reach(error: OSError, arguments: list[str]) -> int:
-    """A file that the system does not let us use, or, where it names none, our own output."""
+def _report_os_error(error: OSError, arguments: list[str]) -> int:
+    """Report a file that cannot be opened; an error without a file name is standard output's."""
     if error.filename is None:
-        _complain("output", f"The answer could not be written ({error.strerror}).", {}, arguments)
+        _print_error("output", f"Cannot write the output: {error.strerror}.", {}, arguments)
         return 1
     file = os.fsdecode(error.filename) if isinstance(error.filename, bytes) else str(error.filename)
-    said = f"Cannot open {file}: {error.strerror}."
-    _complain("refused", said, {"path": file}, arguments)
+    message = f"Cannot open {file}: {error.strerror}."
+    _print_error("refused", message, {"path": file}, arguments)
     return EXIT_CODES["refused"]
 
 
-def _answer(error: Exception, arguments: list[str]) -> int:
+def _report_exception(error: Exception, arguments: list[str]) -> int:
     from corral.kernel.errors import CorralError
 
     if isinstance(error, CorralError):
-        _complain(error.code, error.message, error.details, arguments)
+        _print_error(error.code, error.message, error.details, arguments)
         return EXIT_CODES.get(error.code, 1)
     if os.environ.get("CORRAL_DEBUG"):
         raise error
-    _complain(
+    _print_error(
         "internal",
-        f"Corral made a mistake ({type(error).__name__}: {error}); please report it, with what "
-        "CORRAL_DEBUG=1 prints.",
+        f"Internal error: {type(error).__name__}: {error}. Please report it with the traceback "
+        "that CORRAL_DEBUG=1 prints.",
         {},
         arguments,
     )
     return 1
 
 
-def _usage(error: click.ClickException) -> str:
-    sentence = error.format_message().replace("\n", " ")
-    sentence += "" if sentence.endswith((".", "?", "?)")) else "."
+def _usage_message(error: click.ClickException) -> str:
+    message = error.format_message().replace("\n", " ")
+    message += "" if message.endswith((".", "?", "?)")) else "."
     context = getattr(error, "ctx", None)
-    where = context.command_path if context else "corral"
-    return sentence if "--help" in sentence else f"{sentence} See `{where} --help`."
+    command = context.command_path if context else "corral"
+    return message if "--help" in message else f"{message} See `{command} --help`."
 
 
-def _complain(code: str, message: str, details: dict[str, Any], arguments: list[str]) -> None:
-    from corral.kernel.text import printable
+def _print_error(code: str, message: str, details: dict[str, Any], arguments: list[str]) -> None:
+    """Print an error to standard error, as JSON when `--json` is among the arguments."""
+    from corral.kernel.text import escape_unprintable
 
     if "--json" in arguments:
         import msgspec
@@ -268,10 +275,10 @@ def _complain(code: str, message: str, details: dict[str, Any], arguments: list[
         answer = {"error": {"code": code, "message": message, "details": details}}
         try:
             text = msgspec.json.encode(answer, enc_hook=str)
-        except UnicodeEncodeError:  # it repeats an argument that is not UTF-8
+        except UnicodeEncodeError:  # the message quotes an argument that is not valid UTF-8
             import json
 
             text = json.dumps(answer, default=str, ensure_ascii=False).encode(errors="replace")
         sys.stderr.write(text.decode() + "\n")
     else:
-        sys.stderr.write(f"corral: {printable(message)}\n")
+        sys.stderr.write(f"corral: {escape_unprintable(message)}\n")

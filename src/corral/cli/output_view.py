@@ -1,21 +1,21 @@
-"""A run's output for a person: words, plain text, or what its terminal looked like."""
+"""The output of a run for display: transcript text, plain text, or a rendered terminal."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from corral.adapters.redaction import clean_of_secrets
-from corral.cli.render import nobody_reads
-from corral.domain.runs.model import Mode, Run
+from corral.cli.render import is_output_closed
+from corral.domain.runs.model import Run, RunMode
 
 if TYPE_CHECKING:
     from corral.api import Corral
 
-# Of a terminal's output so much is played, from its end: playing is slow.
-MOST_PLAYED = 8 << 20
+MAX_REPLAYED_BYTES = 8 << 20
+"""How much of a terminal's output is replayed, from its end; emulating a terminal is slow."""
 
 
-class Reading:
-    """One reader's way through one output."""
+class OutputReader:
+    """Reads one output of one run, converted for display."""
 
     def __init__(self, store: "Corral", run: Run, *, stream: str, raw: bool) -> None:
         self._store = store
@@ -24,68 +24,73 @@ class Reading:
         self._raw = raw
         self._offset = 0
         self._finish: Callable[[], bytes] = bytes
-        """What is held back at the end."""
+        """Returns what the converters hold back until the end."""
 
-    def all(self, *, follow: bool) -> Iterator[bytes]:
-        """From the beginning; with `follow` until the run is over."""
-        if self._is_played and not follow:
-            yield self._play().encode()
+    def read(self, *, follow: bool) -> Iterator[bytes]:
+        """Yield the output from its beginning; with `follow`, until the run is over."""
+        if self._is_rendered and not follow:
+            yield self._render_terminal().encode()
             return
-        yield from self._from(0, follow=follow)
+        yield from self._read_from(0, follow=follow)
 
     def tail(self, count: int) -> Iterator[bytes]:
-        """The last lines as they are now."""
-        text = self._store.outputs.open(self._run.id, stream=self._stream)
-        self._offset = text.size
-        if self._is_played:
-            lines = self._play().splitlines(keepends=True)
+        """Yield the last `count` lines."""
+        output = self._store.outputs.open(self._run.id, stream=self._stream)
+        self._offset = output.size
+        if self._is_rendered:
+            lines = self._render_terminal().splitlines(keepends=True)
             yield "".join(lines[-count:]).encode()
             return
-        show = self._shown()
-        yield show(b"".join(line + b"\n" for line in text.tail(count)))
+        convert = self._converter()
+        yield convert(b"".join(line + b"\n" for line in output.tail(count)))
         yield self._finish()
 
-    def rest(self) -> Iterator[bytes]:
-        """What comes after the lines that `tail` gave, until the run is over."""
-        yield from self._from(self._offset, follow=True)
+    def follow_tail(self) -> Iterator[bytes]:
+        """Yield what follows the lines returned by `tail`, until the run is over."""
+        yield from self._read_from(self._offset, follow=True)
 
-    def _from(self, offset: int, *, follow: bool) -> Iterator[bytes]:
+    def _read_from(self, offset: int, *, follow: bool) -> Iterator[bytes]:
         runs, run = self._store.runs, self._run
-        show = self._shown()
+        convert = self._converter()
         for piece in self._store.outputs.follow(
             run.id,
             stream=self._stream,
             offset=offset,
-            over=lambda: not follow or nobody_reads() or not runs.refreshed(run).is_live,
+            over=lambda: not follow or is_output_closed() or not runs.refreshed(run).is_live,
         ):
-            yield show(piece.text)
+            yield convert(piece.text)
         yield self._finish()
 
     @property
-    def _is_played(self) -> bool:
-        return self._run.mode is Mode.PTY and self._stream == "output" and not self._raw
+    def _is_rendered(self) -> bool:
+        return self._run.mode is RunMode.PTY and self._stream == "output" and not self._raw
 
-    def _play(self) -> str:
-        from corral.adapters.output.render import Terminal
+    def _render_terminal(self) -> str:
+        from corral.adapters.output.render import TerminalEmulator
 
-        screen = Terminal(columns=200, rows=50, history=1_000_000)
+        screen = TerminalEmulator(columns=200, rows=50, history=1_000_000)
         size = self._store.outputs.open(self._run.id).size
-        begin = max(0, size - MOST_PLAYED)
-        for piece in self._store.outputs.follow(self._run.id, offset=begin):
+        start = max(0, size - MAX_REPLAYED_BYTES)
+        for piece in self._store.outputs.follow(self._run.id, offset=start):
             screen.feed(piece.text)
-        shown: str = clean_of_secrets(screen.text())
-        return shown
+        text: str = clean_of_secrets(screen.text())
+        return text
 
-    def _shown(self) -> Callable[[bytes], bytes]:
-        """Text that is redacted once more: what stood apart may have come together in it."""
+    def _converter(self) -> Callable[[bytes], bytes]:
+        """Return the conversion to text.
+
+        The text is redacted again: converting may join pieces of a secret that were apart.
+        """
         if self._raw:
             return lambda data: data
         from corral.adapters.output import redact
-        from corral.adapters.output.render import PipeText
-        from corral.services.runs.transcript_text import telling_of
+        from corral.adapters.output.render import PipeRenderer
+        from corral.services.runs.transcript import find_renderer
 
-        telling = telling_of(self._store, self._run) if self._stream == "output" else None
-        shown = telling if telling is not None else PipeText()
+        transcript = None
+        if self._stream == "output":
+            transcript = find_renderer(self._run, self._store.runs.launch_of(self._run.id))
+        text = transcript if transcript is not None else PipeRenderer()
         redactor = redact.Redactor()
-        self._finish = lambda: redactor.feed(shown.finish().encode()) + redactor.finish()
-        return lambda data: redactor.feed(shown.feed(data).encode())
+        self._finish = lambda: redactor.feed(text.finish().encode()) + redactor.finish()
+        return lambda data: redactor.feed(text.feed(data).encode())

@@ -1,4 +1,4 @@
-"""What the commands about races share: how one is named, how it looks, how it is waited for."""
+"""Shared by the commands about races: options, waiting with progress, and display."""
 
 import sys
 import threading
@@ -15,76 +15,79 @@ from corral.kernel.errors import NotFound
 from corral.kernel.money import format_usd
 
 if TYPE_CHECKING:
-    from corral.domain.races.model import Attempt, Check, Race, Round
+    from corral.domain.races.model import Attempt, CheckResult, Race, Round
 
 STAGES = {"preparing": 0, "running": 1, "checking": 2}
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 
-on_race = click.argument("race")
-on_race_or_latest = click.argument("race", default="latest")
+race_argument = click.argument("race")
+race_or_latest_argument = click.argument("race", default="latest")
 
 
-def waiting(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of a command that may stay until something is to be chosen."""
-    wait = click.option("--wait", is_flag=True, help="Stay until somebody has to choose.")
+def wait_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--wait` and `--timeout` to a command that starts attempts or a judge."""
+    wait = click.option("--wait", is_flag=True, help="Wait until a winner can be selected.")
     from corral.cli.app import DURATION
 
-    limit = click.option("--timeout", "wait_ms", type=DURATION, help="How long to stay at most.")
-    return wait(limit(function))
+    timeout = click.option(
+        "--timeout", "wait_ms", type=DURATION, help="Maximum time to wait (default: no limit)."
+    )
+    return wait(timeout(function))
 
 
-def id_of(app: App, race: str) -> str:
-    """The race that was named; `latest` is the last one of this directory's project."""
+def resolve_race(app: App, race: str) -> str:
+    """Return the id of a race; `latest` is the newest race of the current project."""
     if race != "latest":
         return race
-    found = None
-    with suppress(NotFound):  # a directory that is no project has none either
+    latest = None
+    with suppress(NotFound):  # the current directory is not a project
         project = app.project_id(".")
         assert project is not None
-        found = app.store.races.latest(project)
-    if found is None:
-        raise NotFound("No race was started in this directory; `corral race list` shows all.")
-    return found.id
+        latest = app.store.races.latest(project)
+    if latest is None:
+        raise NotFound("No race in this directory. List all races with `corral race list`.")
+    return latest.id
 
 
-def goes_on(race: "Race") -> bool:
-    return any(each.goes_on for each in race.rounds)
+def is_active(race: "Race") -> bool:
+    """Return whether any round of the race has work to do."""
+    return any(round.goes_on for round in race.rounds)
 
 
-def stay_or_leave(app: App, race: "Race", wait: bool, wait_ms: int | None) -> "Race":
-    """Wait for a race, with its progress where somebody looks; or see to it that it goes on."""
+def wait_or_detach(app: App, race: "Race", wait: bool, wait_ms: int | None) -> "Race":
+    """Wait for a race, or start a background process that drives it."""
     if wait:
-        return watch(app, race.id, wait_ms)
-    if goes_on(race) and not _is_afar(app):
+        return wait_with_progress(app, race.id, wait_ms)
+    if is_active(race) and not _is_remote(app):
         app.store.races.leave(race.id)
     return race
 
 
-def _is_afar(app: App) -> bool:
+def _is_remote(app: App) -> bool:
     from corral import config
 
     return config.store_url(app.url).startswith(("http://", "https://"))
 
 
-def watch(app: App, race: str, wait_ms: int | None) -> "Race":
-    """Wait for a race; on a terminal its attempts are shown as they go."""
+def wait_with_progress(app: App, race: str, wait_ms: int | None) -> "Race":
+    """Wait for a race, with a progress bar for each attempt on a terminal."""
     if app.json or not sys.stderr.isatty():
         return app.store.races.wait(race, timeout_ms=wait_ms)
-    ended: list[Any] = []
+    results: list[Any] = []
 
     def drive() -> None:
         try:
-            ended.append(app.store.races.wait(race, timeout_ms=wait_ms))
+            results.append(app.store.races.wait(race, timeout_ms=wait_ms))
         except BaseException as error:
-            ended.append(error)
+            results.append(error)
 
     thread = threading.Thread(target=drive, daemon=True)
     thread.start()
     _show_progress(app, race, thread)
-    if isinstance(ended[0], BaseException):
-        raise ended[0]
-    found: Race = ended[0]
-    return found
+    if isinstance(results[0], BaseException):
+        raise results[0]
+    result: Race = results[0]
+    return result
 
 
 def _show_progress(app: App, race: str, thread: threading.Thread) -> None:
@@ -101,31 +104,31 @@ def _show_progress(app: App, race: str, thread: threading.Thread) -> None:
     with Progress(*columns, console=console(stderr=True), transient=True) as bars:
         tasks: dict[str, Any] = {}
         while thread.is_alive():
-            for each in app.store.races.so_far(race):
+            for progress in app.store.races.so_far(race):
                 fields: dict[str, Any] = {
-                    "completed": STAGES.get(each.state, 3),
-                    "state": each.state,
-                    "took": format_duration(each.elapsed_ms // 1_000 * 1_000)
-                    if each.elapsed_ms
+                    "completed": STAGES.get(progress.state, 3),
+                    "state": progress.state,
+                    "took": format_duration(progress.elapsed_ms // 1_000 * 1_000)
+                    if progress.elapsed_ms
                     else "-",
-                    "cost": format_usd(each.cost_micros),
-                    "added": "-" if each.insertions is None else each.insertions,
-                    "removed": "-" if each.deletions is None else each.deletions,
+                    "cost": format_usd(progress.cost_micros),
+                    "added": "-" if progress.insertions is None else progress.insertions,
+                    "removed": "-" if progress.deletions is None else progress.deletions,
                 }
-                if each.attempt_id not in tasks:
-                    name = f"{each.number} {each.agent or 'agent'}"
-                    tasks[each.attempt_id] = bars.add_task(name, total=3, **fields)
-                bars.update(tasks[each.attempt_id], **fields)
-            thread.join(LOOK_SECONDS)
+                if progress.attempt_id not in tasks:
+                    name = f"{progress.number} {progress.agent or 'agent'}"
+                    tasks[progress.attempt_id] = bars.add_task(name, total=3, **fields)
+                bars.update(tasks[progress.attempt_id], **fields)
+            thread.join(POLL_SECONDS)
 
 
-# -- showing -------------------------------------------------------------------------------------
+# -- display ------------------------------------------------------------------------------------
 
 COLUMNS = [
     ("ID", lambda race: race.id),
     ("STATE", lambda race: race.state),
     ("BUDGET", lambda race: format_usd(race.budget_micros)),
-    ("STARTED", lambda race: _ago(race.created_at)),
+    ("STARTED", lambda race: _age(race.created_at)),
     ("WHAT", lambda race: race.name),
 ]
 
@@ -145,127 +148,129 @@ ATTEMPTS = [
 ]
 
 
-WAY = ("WAY", lambda attempt: way(attempt.variation))
-MAX_WAY = 24
-IMPORTED = "of another tool, without a repository"
+VARIATION = ("VARIATION", lambda attempt: variation_name(attempt.variation))
+MAX_VARIATION_NAME = 24
+IMPORTED = "imported from another tool, without a repository"
 
 
-def show(app: App, race: "Race") -> None:
-    """A race for people: each round with its attempts, verdicts and choice."""
+def show_race(app: App, race: "Race") -> None:
+    """Print a race: each round with its attempts, verdicts and winner."""
     if app.json:
         app.show(race)
         return
     write_line(f"{race.id} {race.state}: {race.name}")
-    begun = f"from {race.base_commit[:12]} in {race.repository}" if race.base_commit else IMPORTED
-    write_line(f"{begun}{_money(race)}{_kept_by(race)}")
+    origin = f"from {race.base_commit[:12]} in {race.repository}" if race.base_commit else IMPORTED
+    write_line(f"{origin}{_spending(race)}{_sandbox(race)}")
     for round in race.rounds:
         write_line("")
         write_line(headline(round))
-        varied = any(attempt.variation for attempt in round.attempts)
+        is_varied = any(attempt.variation for attempt in round.attempts)
         denied, retry = _denied(app, round)
-        column = ("DENIED", lambda attempt: denied.get(attempt.id))  # noqa: B023 used at once
-        columns = [*ATTEMPTS[:3], *([WAY] if varied else []), *ATTEMPTS[3:-2]]
-        app.show_all(
+        column = ("DENIED", lambda attempt: denied.get(attempt.id))  # noqa: B023 called within this iteration
+        columns = [*ATTEMPTS[:3], *([VARIATION] if is_varied else []), *ATTEMPTS[3:-2]]
+        app.show_list(
             round.attempts, [*columns, *([column] if denied else []), *ATTEMPTS[-2:]], empty="-"
         )
         if denied:
-            write_line(f"Start the race again with {retry} to approve these.")
+            write_line(f"To approve these tools, start the race again with {retry}.")
         for verdict in round.verdicts:
-            write_line(f"{verdict.judge} ({verdict.state}): {verdict.reason or 'at work'}"[:300])
+            write_line(
+                f"{verdict.judge} ({verdict.state}): {verdict.reason or 'in progress'}"[:300]
+            )
         for graft in round.grafts:
-            what = "kept" if graft.kept else "not kept"
-            write_line(f"graft of {', '.join(graft.files)}, {what}: {graft.reason}")
+            result = "kept" if graft.kept else "not kept"
+            write_line(f"graft of {', '.join(graft.files)}, {result}: {graft.reason}")
     write_line("")
     write_line(next_step(race))
 
 
 def _denied(app: App, round: "Round") -> tuple[dict[str, str], str]:
-    """Return the denied tools of each attempt, by its id, and the options that approve them, as
-    `corral show` names them for a run."""
-    from corral.domain.runs.model import approval_options
+    """Return the denied tools of each attempt by its id, and the options that approve them."""
+    from corral.domain.runs.model import format_approval_options
 
     denied: dict[str, str] = {}
     tools: set[str] = set()
     for attempt in round.attempts:
-        with suppress(NotFound):  # its run may have been deleted
+        with suppress(NotFound):  # the run was deleted
             run = app.store.runs.get(attempt.run_id) if attempt.run_id else None
             if run is not None and run.denied_text:
                 denied[attempt.id] = run.denied_text
                 tools.update(run.denied)
-    return denied, approval_options(tools)
+    return denied, format_approval_options(tools)
 
 
-def _money(race: "Race") -> str:
+def _spending(race: "Race") -> str:
     spent, limit = race.spent_micros, race.budget_micros
     if limit is None:
         return "" if spent is None else f", spent {format_usd(spent)}"
     return f", spent {format_usd(spent or 0)} of {format_usd(limit)}"
 
 
-def _kept_by(race: "Race") -> str:
-    """What keeps its attempts in their worktrees, where that was asked for."""
+def _sandbox(race: "Race") -> str:
+    """Return the sandboxes of the attempts, if a sandbox was requested."""
     if race.plan.sandbox == "none":
         return ""
-    found = {each.sandbox for round in race.rounds for each in round.attempts if each.sandbox}
-    return f", sandbox {' and '.join(sorted(found)) or race.plan.sandbox}"
+    names = {each.sandbox for round in race.rounds for each in round.attempts if each.sandbox}
+    return f", sandbox {' and '.join(sorted(names)) or race.plan.sandbox}"
 
 
-def way(variation: str | None) -> str:
-    """The name of a template, or how a variation begins."""
+def variation_name(variation: str | None) -> str:
+    """Return the name of a variation template, or the beginning of a custom variation."""
     from corral.domain.races.variations import TEMPLATES
 
     for name, text in TEMPLATES.items():
         if text == variation:
             return name
     first = (variation or "-").partition("\n")[0]
-    return first if len(first) <= MAX_WAY else f"{first[: MAX_WAY - 1]}…"
+    return first if len(first) <= MAX_VARIATION_NAME else f"{first[: MAX_VARIATION_NAME - 1]}…"
 
 
 def headline(round: "Round") -> str:
-    begun = f", from {round.base_commit[:12]}" if round.base_commit else ""
-    text = f"Round {round.number} {round.state}{begun}"
+    """Describe a round in one line: its state, base commit and winner."""
+    base = f", from {round.base_commit[:12]}" if round.base_commit else ""
+    text = f"Round {round.number} {round.state}{base}"
+    reason = f": {round.reason}" if round.reason else ""
     if round.winner_id is None:
-        return text + (f": {round.reason}" if round.reason else "")
+        return f"{text}{reason}"
     winner = next(each for each in round.attempts if each.id == round.winner_id)
-    why = f": {round.reason}" if round.reason else ""
     commit = f" ({round.winner_commit[:12]})" if round.winner_commit else ""
-    return f"{text}; {winner.number} won{commit}, chosen by {round.decided_by}{why}"
+    return f"{text}; attempt {winner.number} won{commit}, selected by {round.decided_by}{reason}"
 
 
 def next_step(race: "Race") -> str:
-    """What somebody could do next."""
+    """Return the commands that are useful in the current state of a race."""
     latest = race.latest
     if race.state != "active":
-        return f"It is over{f': {race.reason}' if race.reason else '.'}"
+        return f"The race is {race.state}{f': {race.reason}' if race.reason else '.'}"
     steps = {
         "running": f"Wait for it: corral race wait {race.id}",
-        "selecting": f"Choose: corral race select {race.id} [ATTEMPT]",
-        "failed": f"None passed: corral race retry {race.id} ATTEMPT, or corral race abandon "
-        f"{race.id}",
-        "completed": f"Go on: corral race next|merge|export {race.id}",
-        "abandoned": f"Go on from an earlier round: corral race next {race.id} --from N",
+        "selecting": f"Select the winner: corral race select {race.id} [ATTEMPT]",
+        "failed": f"No attempt passed. Retry one: corral race retry {race.id} ATTEMPT, or give "
+        f"up: corral race abandon {race.id}",
+        "completed": f"Continue: corral race next|merge|export {race.id}",
+        "abandoned": f"Continue from an earlier round: corral race next {race.id} --from N",
     }
     return steps[latest.state]
 
 
-def _ago(at: int) -> str:
-    from corral.cli.render import ago
+def _age(at: int) -> str:
+    from corral.cli.render import format_age
 
-    return ago(at)
+    return format_age(at)
 
 
 def _checks(attempt: "Attempt") -> str:
     if not attempt.checks:
         return "-"
-    good = sum(check.exit_code == 0 for check in attempt.checks)
-    return f"{'passed' if attempt.passed else 'failed'} {good}/{len(attempt.checks)}"
+    passed = sum(check.exit_code == 0 for check in attempt.checks)
+    return f"{'passed' if attempt.passed else 'failed'} {passed}/{len(attempt.checks)}"
 
 
-def _tests(checks: "list[Check]") -> str:
-    told = [check.tests for check in checks if check.tests is not None]
-    if not told:
+def _tests(checks: "list[CheckResult]") -> str:
+    counts = [check.tests for check in checks if check.tests is not None]
+    if not counts:
         return "-"
-    return f"{sum(each.passed for each in told)}/{sum(each.total for each in told)}"
+    return f"{sum(count.passed for count in counts)}/{sum(count.total for count in counts)}"
 
 
 def _lines(attempt: "Attempt") -> str:
@@ -275,5 +280,5 @@ def _lines(attempt: "Attempt") -> str:
 
 
 def _took(attempt: "Attempt") -> str:
-    took = attempt.duration_ms
-    return "-" if took is None else format_duration(took // 1_000 * 1_000 or took)
+    duration = attempt.duration_ms
+    return "-" if duration is None else format_duration(duration // 1_000 * 1_000 or duration)

@@ -1,7 +1,7 @@
-"""Showing records: aligned tables for people, JSON for programs.
+"""Output of records: aligned tables for people, JSON for programs.
 
-Text from outside (bodies, names, errors) may hold terminal escapes; nothing of it reaches the
-terminal unescaped.
+Bodies, names and errors come from outside and may contain terminal escape sequences. Everything
+is escaped before it is written to the terminal.
 """
 
 import select
@@ -14,60 +14,74 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from corral.kernel.clock import SystemClock, format_duration
-from corral.kernel.text import printable
+from corral.kernel.text import escape_unprintable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from corral.cli.app import Columns
 
-WIDE = 10_000  # where there is no terminal to measure
+UNLIMITED_WIDTH = 10_000  # used when the output is not a terminal
 
 
 def write_json(value: Any) -> None:
-    whole = [_whole(one) for one in value] if isinstance(value, list) else _whole(value)
-    sys.stdout.write(msgspec.json.encode(whole).decode() + "\n")
+    """Write a record or a list of records as one line of JSON."""
+    complete = (
+        [_with_derived(record) for record in value]
+        if isinstance(value, list)
+        else _with_derived(value)
+    )
+    sys.stdout.write(msgspec.json.encode(complete).decode() + "\n")
 
 
-def _whole(record: Any) -> Any:
-    """A record with what only the store's time tells of it."""
+def _with_derived(record: Any) -> Any:
+    """Add the fields that depend on the current time of the store."""
     derived = getattr(record, "derived", None)
     return record if derived is None else msgspec.structs.asdict(record) | derived(now())
 
 
 def write_line(text: str) -> None:
-    sys.stdout.write(printable(text) + "\n")
+    """Write one line, with control characters escaped."""
+    sys.stdout.write(escape_unprintable(text) + "\n")
 
 
-def count(number: int, things: str) -> str:
-    """A number of things, given in the plural: 1 agent, 2 agents, 1 log line."""
-    words = things.replace("_", " ")
+def format_count(number: int, noun: str) -> str:
+    """Format a count with a noun given in the plural: 1 agent, 2 agents, 1 log line."""
+    text = noun.replace("_", " ")
     if number == 1:
-        words = words.removesuffix("es" if words.endswith("ches") else "s")
-    return f"{number:,} {words}"
+        text = text.removesuffix("es" if text.endswith("ches") else "s")
+    return f"{number:,} {text}"
 
 
-def nobody_reads() -> bool:
-    """Whether whoever read our output has gone: `| head` has seen enough while nothing comes."""
+def is_output_closed() -> bool:
+    """Return whether the reader of standard output is gone.
+
+    A command that follows a feed writes nothing while nothing happens, so it would not notice by
+    SIGPIPE that `| head` has exited.
+    """
     try:
-        looked = select.poll()
-        looked.register(sys.stdout.fileno(), 0)
-        return any(found & (select.POLLERR | select.POLLHUP) for _, found in looked.poll(0))
-    except (OSError, ValueError):  # it is no file of the system
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
+    except (OSError, ValueError):  # standard output has no file descriptor
         return False
 
 
 def console(*, stderr: bool = False) -> "Console":
+    """Return a console without markup or highlighting, unlimited in width without a terminal."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
     return Console(
-        stderr=stderr, width=None if stream.isatty() else WIDE, highlight=False, markup=False
+        stderr=stderr,
+        width=None if stream.isatty() else UNLIMITED_WIDTH,
+        highlight=False,
+        markup=False,
     )
 
 
-# What may be cut, or wrapped, where the terminal is narrow; ids and states never are.
-CUT = frozenset(
+# Columns that are truncated or wrapped on a narrow terminal. Ids and states never are.
+TRUNCATED_COLUMNS = frozenset(
     {
         "BECAUSE",
         "BODY",
@@ -76,28 +90,27 @@ CUT = frozenset(
         "DATA",
         "DIRECTORY",
         "EFFECT",
-        "HEARS",
+        "ERROR",
         "LABELS",
         "LAST ERROR",
         "MESSAGE",
         "PATH",
         "PLACE",
-        "PLATFORM'S ID",
+        "PLATFORM ID",
         "REASON",
         "REFERENCE",
         "TARGET",
         "TITLE",
-        "TROUBLE",
         "WHAT",
         "WHY",
     }
 )
-WRAPPED = frozenset({"FOUND", "MEANING"})
+WRAPPED_COLUMNS = frozenset({"DESCRIPTION", "DETAIL"})
 
 
-# What a narrow terminal does without, the first first; --json has it all. Before these go columns
-# that say nothing, after these the last ones.
-LEFT_OUT = (
+# Columns that a narrow terminal omits, in this order. Empty columns are omitted before these, the
+# last of the remaining columns after these. `--json` always has every field.
+DROP_ORDER = (
     "TASK ID",
     "PID",
     "PRIORITY",
@@ -116,11 +129,11 @@ LEFT_OUT = (
     "COST",
     "REASON",
     "WHAT",
-    "UNHEARD",
-    "LOOKED AT",
-    "STRANGERS",
+    "UNMATCHED",
+    "CHECKED",
+    "POLICY",
     "DIRECT",
-    "SHOWS AS",
+    "DISPLAY NAME",
     "DEADLINE",
     "ASKED",
     "ASKER",
@@ -129,18 +142,18 @@ LEFT_OUT = (
     "OPTIONS",
 )
 GAP = 2
-NARROW = 8  # what may be cut keeps so much
+MIN_TRUNCATED_WIDTH = 8
 
 
 def write_table(records: Sequence[Any], columns: "Columns") -> None:
-    """Aligned, one line a record; on a terminal no wider than that."""
+    """Write an aligned table, one line per record, no wider than the terminal."""
     from rich.table import Table
     from rich.text import Text
 
-    columns, rows, widths = _fitting(records, columns, console().width)
+    columns, rows, widths = _fit_columns(records, columns, console().width)
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     for (title, _), width in zip(columns, widths, strict=True):
-        wraps = title in WRAPPED
+        wraps = title in WRAPPED_COLUMNS
         table.add_column(
             title, overflow="fold" if wraps else "ellipsis", no_wrap=not wraps, width=width
         )
@@ -154,95 +167,98 @@ def write_table(records: Sequence[Any], columns: "Columns") -> None:
     _print(table)
 
 
-def _fitting(
+def _fit_columns(
     records: Sequence[Any], columns: "Columns", width: int
 ) -> tuple["Columns", list[list[str]], list[int]]:
-    """The columns that there is room for, their cells and widths. The first column stays."""
-    given = list(columns)
-    rows = [[printable(as_text(cell(record))) for _, cell in given] for record in records]
-    blank = [title for number, title in enumerate(_titles(given)) if _says_nothing(rows, number)]
-    # Of what has no name, what it is about tells it from the others.
-    lesser = [title for title in LEFT_OUT if title != "WHAT" or "NAME" not in blank]
-    rest = [title for title in reversed(_titles(given)) if title not in lesser]
-    for title in (*blank, *lesser, *rest, None):
-        widest = [max(map(_cells, column)) for column in zip(_titles(given), *rows, strict=True)]
-        least = [
-            min(wide, NARROW) if name in CUT | WRAPPED else wide
-            for (name, _), wide in zip(given, widest, strict=True)
+    """Return the columns that fit into `width`, their cells and widths. The first column stays."""
+    shown = list(columns)
+    rows = [[escape_unprintable(to_text(cell(record))) for _, cell in shown] for record in records]
+    blank = [title for index, title in enumerate(_titles(shown)) if _is_empty(rows, index)]
+    # A run without a name is identified by its WHAT column.
+    optional = [title for title in DROP_ORDER if title != "WHAT" or "NAME" not in blank]
+    rest = [title for title in reversed(_titles(shown)) if title not in optional]
+    for title in (*blank, *optional, *rest, None):
+        maximum = [
+            max(map(_cell_width, column)) for column in zip(_titles(shown), *rows, strict=True)
         ]
-        spare = width - sum(least) - GAP * (len(least) - 1)
+        minimum = [
+            min(wide, MIN_TRUNCATED_WIDTH) if name in TRUNCATED_COLUMNS | WRAPPED_COLUMNS else wide
+            for (name, _), wide in zip(shown, maximum, strict=True)
+        ]
+        spare = width - sum(minimum) - GAP * (len(minimum) - 1)
         if spare >= 0:
             break
-        keep = [number for number, (name, _) in enumerate(given) if name != title or not number]
-        given = [given[number] for number in keep]
-        rows = [[row[number] for number in keep] for row in rows]
-    return given, rows, _widened(least, widest, spare)
+        kept = [index for index, (name, _) in enumerate(shown) if name != title or not index]
+        shown = [shown[index] for index in kept]
+        rows = [[row[index] for index in kept] for row in rows]
+    return shown, rows, _distribute_width(minimum, maximum, spare)
 
 
-def _says_nothing(rows: list[list[str]], number: int) -> bool:
-    return all(row[number] == as_text(None) for row in rows)
+def _is_empty(rows: list[list[str]], index: int) -> bool:
+    return all(row[index] == to_text(None) for row in rows)
 
 
 def _titles(columns: "Columns") -> list[str]:
     return [title for title, _ in columns]
 
 
-def _cells(text: str) -> int:
-    """How much room a text takes: some characters are two cells wide."""
+def _cell_width(text: str) -> int:
+    """Return the width in terminal cells; some characters take two."""
     from rich.cells import cell_len
 
     return len(text) if text.isascii() else cell_len(text)
 
 
-def _widened(least: list[int], widest: list[int], spare: int) -> list[int]:
-    """Widths that use up what is to spare, the least needy columns first."""
-    widths = list(least)
-    order = sorted(range(len(least)), key=lambda number: widest[number] - least[number])
-    for done, number in enumerate(order):
-        more = min(widest[number] - least[number], max(spare, 0) // (len(order) - done))
-        widths[number] += more
-        spare -= more
+def _distribute_width(minimum: list[int], maximum: list[int], spare: int) -> list[int]:
+    """Distribute the spare width, to the columns that need the least first."""
+    widths = list(minimum)
+    order = sorted(range(len(minimum)), key=lambda index: maximum[index] - minimum[index])
+    for done, index in enumerate(order):
+        share = min(maximum[index] - minimum[index], max(spare, 0) // (len(order) - done))
+        widths[index] += share
+        spare -= share
     return widths
 
 
 def _print(table: Any) -> None:
-    """Print without the blanks that fill up the last column."""
-    shown = console()
-    with shown.capture() as captured:
-        shown.print(table)
+    """Write a table without the padding after the last column."""
+    target = console()
+    with target.capture() as captured:
+        target.print(table)
     sys.stdout.write("\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n")
 
 
-class Lines(tuple[str, ...]):
-    """A field of several lines. Control characters in a line are spelled out as everywhere."""
+class MultilineText(tuple[str, ...]):
+    """The value of a field with several lines. Control characters within a line are escaped."""
 
     __slots__ = ()
 
 
 def write_fields(record: Any, columns: "Columns | None" = None) -> None:
+    """Write one record, one field per line; `columns` selects the fields."""
     from rich.table import Table
     from rich.text import Text
 
     fields = (
         [(title, cell(record)) for title, cell in columns]
         if columns
-        else [(name, readable(name, value)) for name, value in _fields(record).items()]
+        else [(name, format_field(name, value)) for name, value in _fields(record).items()]
     )
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for title, value in fields:
-        lines = value if isinstance(value, Lines) else (as_text(value),)
-        table.add_row(title, Text("\n".join(map(printable, lines))))
+        lines = value if isinstance(value, MultilineText) else (to_text(value),)
+        table.add_row(title, Text("\n".join(map(escape_unprintable, lines))))
     _print(table)
 
 
 def _fields(record: Any) -> dict[str, Any]:
-    whole = _whole(record)
-    return whole if isinstance(whole, dict) else msgspec.structs.asdict(whole)
+    complete = _with_derived(record)
+    return complete if isinstance(complete, dict) else msgspec.structs.asdict(complete)
 
 
-# States stand out by colour too; rich leaves colours away where NO_COLOR or no terminal asks so.
+# Colours of states. rich omits colours when NO_COLOR is set or the output is not a terminal.
 STYLES = {
     "active": "green",
     "broken": "bold red",
@@ -268,16 +284,17 @@ STYLES = {
 }
 
 
-def readable(name: str, value: Any) -> object:
-    """A field as people read it: moments as dates, durations as 1h30m."""
+def format_field(name: str, value: Any) -> object:
+    """Format a field for people: timestamps as dates, durations as 1h30m."""
     if value is None:
         return "-"
     if name.endswith("_at") or name == "at" or name == "lease_until":
-        return f"{moment(value)} ({ago(value)})"
+        return f"{format_time(value)} ({format_age(value)})"
     return format_duration(value) if name.endswith("_ms") else value
 
 
-def as_text(value: object) -> str:
+def to_text(value: object) -> str:
+    """Format a value for a cell: `-` for None, JSON for structured values."""
     if value is None:
         return "-"
     if isinstance(value, str):
@@ -289,17 +306,23 @@ def as_text(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-# Ages are told by the store's time once a store is open: it is what leases and due times go by.
+# Ages are relative to the clock of the open store, which also decides leases and due times.
 now: Callable[[], int] = SystemClock().now
 
 
-def moment(ms: int) -> str:
-    """A moment in the user's own time zone."""
+def format_time(ms: int) -> str:
+    """Format a timestamp in local time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ms / 1_000))
 
 
-def ago(ms: int) -> str:
-    """How far a moment is from now, in its largest unit."""
+def format_clock(ms: int) -> str:
+    """Format a timestamp within the next day as local time, 15:42; a later one with its date."""
+    pattern = "%H:%M" if ms - now() < 86_400_000 else "%Y-%m-%d %H:%M"
+    return time.strftime(pattern, time.localtime(ms / 1_000))
+
+
+def format_age(ms: int) -> str:
+    """Format the distance of a timestamp from now in its largest unit: `5m ago`, `in 2h`."""
     distance = now() - ms
     for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)):
         if abs(distance) >= size:
@@ -309,23 +332,23 @@ def ago(ms: int) -> str:
 
 
 @contextmanager
-def progress(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], object]]:
-    """A bar on standard error for long work, told how many of how many are done."""
-    with progress_by_part(what, quiet=quiet) as tell:
-        yield lambda done, all: tell("", done, all)
+def progress(label: str, *, quiet: bool) -> Iterator[Callable[[int, int], object]]:
+    """Show a progress bar on standard error; yields a function of (done, total)."""
+    with progress_by_part(label, quiet=quiet) as update:
+        yield lambda done, total: update("", done, total)
 
 
 @contextmanager
-def progress_by_part(what: str, *, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """The same for work that has parts, each with a name and a count of its own."""
+def progress_by_part(label: str, *, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """Show a progress bar for work in named parts; yields a function of (part, done, total)."""
     if quiet or not sys.stderr.isatty():
-        yield lambda part, done, all: None
+        yield lambda part, done, total: None
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda part, done, all: bar.update(
-            task, description=f"{what}: {part}" if part else what, completed=done, total=all
+        task = bar.add_task(label, total=None)
+        yield lambda part, done, total: bar.update(
+            task, description=f"{label}: {part}" if part else label, completed=done, total=total
         )

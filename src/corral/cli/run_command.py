@@ -1,7 +1,7 @@
-"""What `corral run` and `corral resume` do once their words are understood.
+"""The implementation of `corral run` and `corral resume`.
 
-Of a detached run this process knows only the wish: the keeper, which has loaded all that it takes
-meanwhile, asks for the run and starts it.
+For a detached run this process only sends the request: the supervisor, which loads its modules in
+the meantime, creates the run and starts it.
 """
 
 import os
@@ -10,185 +10,193 @@ from typing import Any
 import click
 
 from corral.adapters import supervisor_process
-from corral.adapters.supervisor_process import KeeperLost, StartingKeeper
-from corral.cli.app import App, is_terminal, pairs, terminal_size
-from corral.kernel.errors import Invalid, Refused, raised_elsewhere
-from corral.kernel.text import printable
+from corral.adapters.supervisor_process import StartingSupervisor, SupervisorLost
+from corral.cli.app import App, is_terminal, parse_pairs, terminal_size
+from corral.kernel.errors import Invalid, Refused, error_from_code
+from corral.kernel.text import escape_unprintable
 
-# What tells who asks: the agent, and the run in which it was called.
-ASKER = ("CORRAL_AGENT", "CORRAL_RUN")
-MISSING = 127  # what shells say when there is no such program
+CALLER_VARIABLES = ("CORRAL_AGENT", "CORRAL_RUN")
+"""The environment variables that identify the caller: an agent, and the run it is in."""
+COMMAND_NOT_FOUND = 127  # the exit status of shells for a missing program
 
 
-def run(
-    app: App, words: tuple[str, ...], *, is_command: bool, detach: bool, given: dict[str, Any]
+def start_run(
+    app: App, arguments: tuple[str, ...], *, is_command: bool, detach: bool, options: dict[str, Any]
 ) -> int:
-    """Ask for a run, have a keeper take it, and stay with it unless it is detached."""
-    keeper = _keeper()
+    """Request a run, hand it to a supervisor, and follow it unless `detach`."""
+    supervisor = _start_supervisor()
     try:
-        session = given.pop("session")
-        wish = {
-            "prompt": _prompt(words, is_command, session),
-            "command": list(words) if is_command else None,
+        session = options.pop("session")
+        request = {
+            "prompt": _prompt(arguments, is_command, session),
+            "command": list(arguments) if is_command else None,
             "session": session,
-            **understand(app, detach=detach, given=given),
+            **request_fields(app, detach=detach, options=options),
         }
-        placed = wish["host"] is not None or wish["labels"]
-        asked = None if detach and not placed else app.store.runs.ask(**wish, claimed=True)
+        # Placing a run on a node needs the store, so that request is made here.
+        is_placed = request["host"] is not None or request["labels"]
+        run = None if detach and not is_placed else app.store.runs.ask(**request, claimed=True)
     except BaseException:
-        keeper.dismiss()
+        supervisor.cancel()
         raise
-    if asked is None:
-        return _leave(app, wish, keeper)
+    if run is None:
+        return _start_detached(app, request, supervisor)
     from corral.cli import foreground
 
-    return foreground.begin(app, asked, keeper, detach=detach)
+    return foreground.start(app, run, supervisor, detach=detach)
 
 
-def resume(app: App, id: str, prompt: str | None, *, detach: bool, given: dict[str, Any]) -> int:
-    """Ask for a run that goes on where another one stopped, and stay with it as with any run."""
-    from corral.cli import foreground as cli_foreground
+def resume_run(
+    app: App, id: str, prompt: str | None, *, detach: bool, options: dict[str, Any]
+) -> int:
+    """Request a run that continues another run or a session, and follow it unless `detach`."""
+    from corral.cli import foreground
 
-    keeper = _keeper()
+    supervisor = _start_supervisor()
     try:
-        words = None if prompt is None else _text(prompt)
-        wish = understand(app, detach=detach, given=given)
-        asked = app.store.runs.resume(id, prompt=words, **wish, claimed=True)
+        text = None if prompt is None else _read_prompt(prompt)
+        request = request_fields(app, detach=detach, options=options)
+        run = app.store.runs.resume(id, prompt=text, **request, claimed=True)
     except BaseException:
-        keeper.dismiss()
+        supervisor.cancel()
         raise
-    return cli_foreground.begin(app, asked, keeper, detach=detach)
+    return foreground.start(app, run, supervisor, detach=detach)
 
 
-def _keeper() -> StartingKeeper:
-    """The keeper that began to load with this command, or a new one."""
+def _start_supervisor() -> StartingSupervisor:
+    """Return the supervisor that was started with this command, or start one."""
     try:
-        return supervisor_process.early or StartingKeeper()
+        return supervisor_process.prestarted or StartingSupervisor()
     except OSError as error:
         raise Refused(
-            f"No process could be started for the run ({error.strerror}), and nothing was begun; "
-            "try again when fewer are going.",
+            f"Cannot start a supervisor process: {error.strerror}. Nothing was started. Try again "
+            "when fewer processes are running.",
             reason="not_started",
         ) from None
 
 
-def _leave(app: App, wish: dict[str, Any], keeper: StartingKeeper) -> int:
-    """Have a keeper ask for a run and start it; it goes on by itself."""
-    asker = {name: os.environ[name] for name in ASKER if name in os.environ}
+def _start_detached(app: App, request: dict[str, Any], supervisor: StartingSupervisor) -> int:
+    """Send the request to the supervisor, which creates and starts the run."""
+    caller = {name: os.environ[name] for name in CALLER_VARIABLES if name in os.environ}
     try:
-        answer = keeper.keep(store=app.url, wish=wish, asker=asker, size=terminal_size())
-    except KeeperLost:
-        raise lost("the run") from None
+        answer = supervisor.start(store=app.url, wish=request, asker=caller, size=terminal_size())
+    except SupervisorLost:
+        raise supervisor_exited("the run") from None
     if "refused" in answer:
-        raise raised_elsewhere(**answer["refused"])
-    return tell(app, answer, answer["run"], wish["name"])
+        raise error_from_code(**answer["refused"])
+    return report_started(app, answer, answer["run"], request["name"])
 
 
-def lost(run: str) -> Refused:
-    """What to say of a keeper that ended without a word."""
+def supervisor_exited(run: str) -> Refused:
+    """Return the error for a supervisor that exited without an answer."""
     return Refused(
-        f"The keeper of {run} ended without a word; `corral ps -a` tells what is known of it.",
+        f"The supervisor of {run} exited unexpectedly. Check its state with `corral ps -a`.",
         reason="supervisor_lost",
     )
 
 
-def tell(app: App, answer: dict[str, Any], id: str, name: str | None) -> int:
-    """Say how a run began that is left to its keeper; gives back the exit code."""
+def report_started(app: App, answer: dict[str, Any], id: str, name: str | None) -> int:
+    """Report that a detached run was started or queued. Returns the exit code."""
     if "failed" in answer:
-        return failed(app, answer, id)
+        return report_start_failure(app, answer, id)
     if "pid" in answer:
-        sentence = f"Started {id} (pid {answer['pid']}); see `corral logs -f {name or id}`."
+        sentence = (
+            f"Started {id} (pid {answer['pid']}). Follow its output with "
+            f"`corral logs -f {name or id}`."
+        )
     else:
-        sentence = in_line(app, answer, id)
-    app.say(sentence, app.store.runs.get(id) if app.json else None)
+        sentence = queued_text(app, answer, id)
+    app.report(sentence, app.store.runs.get(id) if app.json else None)
     return 0
 
 
-def failed(app: App, answer: dict[str, Any], id: str) -> int:
-    """It could not be started: that is the run's end, and the command's."""
+def report_start_failure(app: App, answer: dict[str, Any], id: str) -> int:
+    """Report that the program could not be started. Returns the exit code."""
     if "code" in answer:
-        raise raised_elsewhere(answer["code"], answer["failed"], {"id": id})
+        raise error_from_code(answer["code"], answer["failed"], {"id": id})
     app.store.alerts.see_to_delivery()
     run = app.store.runs.get(id)
-    missing = answer["exit_code"] == MISSING and run.provider != "plain"
-    hint = "; install it, or take another with --agent" if missing else ""
-    click.echo(f"corral: {printable(answer['failed'])}{hint}", err=True)
+    is_missing = answer["exit_code"] == COMMAND_NOT_FOUND and run.provider != "plain"
+    hint = " Install it, or choose another agent with --agent." if is_missing else ""
+    message = escape_unprintable(answer["failed"])
+    if hint and not message.endswith("."):
+        message += "."
+    click.echo(f"corral: {message}{hint}", err=True)
     if app.json:
         app.show(run)
     return int(answer["exit_code"])
 
 
-def in_line(app: App, answer: dict[str, Any], id: str) -> str:
-    """Of a run that no keeper has begun; Refused when it waits no more."""
+def queued_text(app: App, answer: dict[str, Any], id: str) -> str:
+    """Describe why a run is queued. Raises Refused when the run is no longer queued."""
     run = app.store.runs.get(id)
     if run.state != "queued":
         raise Refused(f"{id} is {run.state}.", id=id)
-    leave = f"`corral stop {run.name or id}` takes it out."
-    return f"{id} waits in line: {answer['waits']} {leave}"
+    return f"{id} is queued: {answer['waits']} Cancel it with `corral stop {run.name or id}`."
 
 
-def understand(app: App, *, detach: bool, given: dict[str, Any]) -> dict[str, Any]:
-    """What `store.runs.ask` and `resume` are to be told of the options that both have."""
+def request_fields(app: App, *, detach: bool, options: dict[str, Any]) -> dict[str, Any]:
+    """Convert the options shared by `run` and `resume` to arguments of the API."""
     return {
-        "agent": given["agent"],
-        "project": given["project"],
-        "name": given["name"],
-        "timeout_ms": given["timeout"],
-        "idle_ms": given["idle_exit"],
-        "grace_ms": given["grace"],
-        "restarts": restarts(given["restart"]),
-        "env": pairs(given["env"], "--env"),
-        "secrets": pairs(given["secret"], "--secret"),
-        "budget_micros": _micros(given["budget"]) if given["budget"] else None,
-        "output_cap": size_of(given["keep"]) if given["keep"] else None,
-        "approvals": list(given["approvals"]),
-        "terminal": given["pty"],
-        "acp": given["acp"],
-        "host": given["host"],
-        "labels": list(given["labels"]),
-        # A program that wants JSON is nobody who sits in front of a terminal.
+        "agent": options["agent"],
+        "project": options["project"],
+        "name": options["name"],
+        "timeout_ms": options["timeout"],
+        "idle_ms": options["idle_exit"],
+        "grace_ms": options["grace_period"],
+        "restarts": parse_restart_policy(options["restart"]),
+        "env": parse_pairs(options["env"], "--env"),
+        "secrets": parse_pairs(options["secret"], "--secret"),
+        "budget_micros": _parse_budget(options["budget"]) if options["budget"] else None,
+        "output_cap": parse_size(options["max_output"]) if options["max_output"] else None,
+        "approvals": list(options["approvals"]),
+        "terminal": options["pty"],
+        "acp": options["acp"],
+        "host": options["host"],
+        "labels": list(options["labels"]),
+        # With --json the caller is a program, so the agent must not be interactive.
         "watched": not detach and not app.json and is_terminal(),
     }
 
 
-def _prompt(words: tuple[str, ...], is_command: bool, session: str | None) -> str | None:
-    if is_command and words:
+def _prompt(arguments: tuple[str, ...], is_command: bool, session: str | None) -> str | None:
+    if is_command and arguments:
         return None
-    if len(words) > 1:
+    if len(arguments) > 1:
         raise click.UsageError(
-            "Put the prompt into quotes, or a command behind `--`: corral run -- make test."
+            "Quote the prompt, or put a command after `--`: corral run -- make test."
         )
-    if not words and not session:
-        raise click.UsageError("Give a prompt, or a command behind `--`.")
-    return _text(words[0]) if words else None
+    if not arguments and not session:
+        raise click.UsageError("Missing prompt, or command after `--`.")
+    return _read_prompt(arguments[0]) if arguments else None
 
 
-def _text(word: str) -> str:
+def _read_prompt(source: str) -> str:
     from corral.cli.app import read_body
 
-    text = read_body(word, False) if word == "-" or word.startswith("@") else word
+    text = read_body(source, False) if source == "-" or source.startswith("@") else source
     assert isinstance(text, str)
     return text
 
 
-def _micros(text: str) -> int:
+def _parse_budget(text: str) -> int:
     from corral.kernel.money import parse_usd
 
     return parse_usd(text)
 
 
-def size_of(text: str) -> int:
-    """Bytes in `500KB`, `100MB` or `2GB`."""
+def parse_size(text: str) -> int:
+    """Return the number of bytes in a size such as `500KB`, `100MB` or `2GB`."""
     units = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
     number = text.upper().rstrip("BKMG")
     unit = text.upper()[len(number) :] or "B"
     if not number.isdecimal() or unit not in units:
-        raise Invalid(f"{text!r} is no size; write one like 500KB, 100MB or 2GB.")
+        raise Invalid(f"Invalid size {text!r}: expected a size such as 500KB, 100MB or 2GB.")
     return int(number) * units[unit]
 
 
-def restarts(text: str | None) -> int | None:
-    """How often a run may be restarted: `no`, `on-failure`, `on-failure:3`; None: nothing said."""
+def parse_restart_policy(text: str | None) -> int | None:
+    """Return the maximum number of restarts; None when no policy was given."""
     if text is None:
         return None
     if text == "no":
@@ -196,4 +204,6 @@ def restarts(text: str | None) -> int | None:
     kind, _, count = str(text).partition(":")
     if kind == "on-failure" and (count.isdecimal() or not count):
         return int(count or 3)
-    raise Invalid(f"{text!r} is no restart policy; write no, on-failure or on-failure:3.")
+    raise Invalid(
+        f"Invalid restart policy {text!r}: expected `no`, `on-failure` or `on-failure:3`."
+    )

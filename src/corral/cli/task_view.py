@@ -1,4 +1,4 @@
-"""What the commands about tasks share: how a task is named, who speaks, how a file is read."""
+"""Shared by the commands about tasks: options, arguments, data files, and the fields of a task."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,40 +6,45 @@ from typing import Any
 import click
 
 from corral.cli.app import App, Columns, read_body
-from corral.cli.render import readable
+from corral.cli.render import format_field
 from corral.kernel.errors import Invalid
 
-as_agent = click.option("--agent", metavar="NAME", help="Who says it; $CORRAL_AGENT by default.")
-in_project = click.option(
-    "--project", metavar="ID|DIR", help="Whose graph; that of this directory by default."
+agent_option = click.option(
+    "--agent", metavar="NAME", help="Agent to act as (default: $CORRAL_AGENT)."
 )
-with_reason = click.option("--reason", metavar="TEXT", help="Why, for the record.")
-with_fence = click.option("--fence", type=int, help="The number that the claim gave.")
+project_option = click.option(
+    "--project", metavar="ID|DIR", help="Project (default: that of the current directory)."
+)
+reason_option = click.option("--reason", metavar="TEXT", help="Reason, for the event log.")
+fence_option = click.option("--fence", type=int, help="Fencing token returned by the claim.")
 
 
-def project_of(app: App, given: str | None) -> str:
-    """The project that was named, else that of the current directory."""
-    found = app.project_id(given or ".")
-    assert found is not None
-    return found
+def resolve_project(app: App, project: str | None) -> str:
+    """Return the id of the given project, else that of the current directory."""
+    id = app.project_id(project or ".")
+    assert id is not None
+    return id
 
 
-def id_of(app: App, task: str, project: str | None) -> str:
-    """The id of a task that was named by its id, or by its key in a project."""
+def resolve_task(app: App, task: str, project: str | None) -> str:
+    """Return the id of a task that is given by id, or by its key in a project."""
     if task.startswith("tsk_"):
         return task
     return app.store.tasks.get(task, project=app.project_id(project)).id
 
 
-def on_task(function: Callable[..., Any]) -> Callable[..., Any]:
-    """One task, by its id or key."""
-    help = "Where several have that key."
-    named = click.option("--project", metavar="ID|DIR", help=help)(function)
-    return click.argument("task")(as_agent(named))
+def task_argument(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the argument TASK (an id or a key), `--project` and `--agent`."""
+    help = "Project of TASK, if several projects have a task with this key."
+    with_project = click.option("--project", metavar="ID|DIR", help=help)(function)
+    return click.argument("task")(agent_option(with_project))
 
 
-def read_list(file: str) -> Any:
-    """What a JSON or YAML file says; `-` is standard input."""
+# -- data files --------------------------------------------------------------------------------
+
+
+def read_data_file(file: str) -> Any:
+    """Read a JSON or YAML file; `-` is standard input. Raises Invalid."""
     text = read_body(file if file == "-" else f"@{file}", False)
     if text.lstrip().startswith(("[", "{")):
         import msgspec
@@ -47,27 +52,27 @@ def read_list(file: str) -> Any:
         try:
             return msgspec.json.decode(text)
         except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
-            raise Invalid(f"{file} is not JSON: {error}.") from None
+            raise Invalid(f"{file} is not valid JSON: {error}.") from None
     import yaml
 
     try:
-        return _plain_values(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a 99th month, say
+        return _load_yaml(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: an invalid date
         raise Invalid(
-            f"{file} is neither JSON nor YAML: {_said_of_yaml(error)}.", reason="not_json_or_yaml"
+            f"{file} is neither JSON nor YAML: {_yaml_problem(error)}.", reason="not_json_or_yaml"
         ) from None
 
 
-def _said_of_yaml(error: Exception) -> str:
-    """What is wrong and where, in one line."""
+def _yaml_problem(error: Exception) -> str:
+    """Describe a YAML error and its position in one line."""
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
     if mark is None or problem is None:
         return " ".join(str(error).split())
     return f"{problem} (line {mark.line + 1}, column {mark.column + 1})"
 
 
-def _plain_values(text: str) -> Any:
-    """What YAML says, without aliases: a few of them stand for more than any memory holds."""
+def _load_yaml(text: str) -> Any:
+    """Load YAML without aliases: nested aliases can expand to any size ("billion laughs")."""
     import yaml
 
     loader = yaml.SafeLoader(text)
@@ -75,7 +80,7 @@ def _plain_values(text: str) -> Any:
 
     def compose_node(parent: Any, index: Any) -> Any:
         if loader.check_event(yaml.AliasEvent):
-            raise Invalid("The file has YAML aliases (*name); write the values out.")
+            raise Invalid("YAML aliases (*name) are not supported. Write the values out.")
         return compose(parent, index)
 
     loader.compose_node = compose_node
@@ -85,37 +90,43 @@ def _plain_values(text: str) -> Any:
         loader.dispose()
 
 
+# -- display -----------------------------------------------------------------------------------
+
+
 def task_fields(app: App) -> Columns:
-    """One task for a person; --json has all that is kept of it."""
+    """Return the fields of a task for people; `--json` has all fields."""
     return (
         ("key", lambda task: task.key),
         ("title", lambda task: task.title),
         ("description", lambda task: task.description),
         ("state", lambda task: task.state),
         ("reason", lambda task: task.reason),
-        ("needs", lambda task: ", ".join(task.depends_on) or None),
+        ("depends on", lambda task: ", ".join(task.depends_on) or None),
         ("role", lambda task: task.role),
-        ("for", lambda task: app.agent_name(task.assignee_id)),
-        ("doer", lambda task: app.agent_name(task.agent_id)),
+        ("assignee", lambda task: app.agent_name(task.assignee_id)),
+        ("agent", lambda task: app.agent_name(task.agent_id)),
         ("run", lambda task: task.run_id),
         ("directory", lambda task: task.dir),
         ("files", lambda task: ", ".join(task.files) or None),
         ("check", lambda task: task.check_command),
         ("lead", lambda task: task.lead),
         ("priority", lambda task: task.priority),
-        ("declared", lambda task: readable("created_at", task.created_at)),
-        ("started", lambda task: readable("started_at", task.started_at)),
-        ("submitted", lambda task: readable("submitted_at", task.submitted_at)),
-        ("ended", lambda task: readable("ended_at", task.ended_at)),
-        ("says", lambda task: task.evidence and task.evidence.text),
+        ("declared", lambda task: format_field("created_at", task.created_at)),
+        ("started", lambda task: format_field("started_at", task.started_at)),
+        ("submitted", lambda task: format_field("submitted_at", task.submitted_at)),
+        ("ended", lambda task: format_field("ended_at", task.ended_at)),
+        ("evidence", lambda task: task.evidence and task.evidence.text),
         ("commits", lambda task: task.evidence and (", ".join(task.evidence.commits) or None)),
-        ("shows", lambda task: task.evidence and (", ".join(task.evidence.files) or None)),
-        ("ran", lambda task: task.evidence and _ran(task.evidence.commands)),
-        ("checked", lambda task: task.evidence and _ran(task.evidence.checks)),
+        (
+            "evidence files",
+            lambda task: task.evidence and (", ".join(task.evidence.files) or None),
+        ),
+        ("commands", lambda task: task.evidence and _format_commands(task.evidence.commands)),
+        ("checks", lambda task: task.evidence and _format_commands(task.evidence.checks)),
         ("project", lambda task: app.project_name(task.project_id)),
         ("id", lambda task: task.id),
     )
 
 
-def _ran(commands: Any) -> str | None:
-    return "; ".join(f"{ran.command} (exit code {ran.exit_code})" for ran in commands) or None
+def _format_commands(commands: Any) -> str | None:
+    return "; ".join(f"{each.command} (exit code {each.exit_code})" for each in commands) or None

@@ -1,4 +1,4 @@
-"""Passing a terminal, or plain input and output, through to a run that a keeper holds."""
+"""Connect the terminal, or plain input and output, to a supervised run."""
 
 import os
 import select
@@ -14,108 +14,112 @@ from types import FrameType
 from typing import Any, NamedTuple, Self
 
 from corral.adapters import control_socket
-from corral.adapters.output.opening import open_regular
+from corral.adapters.output.regular_file import open_regular_file
 from corral.cli.app import terminal_size
 from corral.cli.terminal_modes import TerminalModes
 
-DETACH = b"\x1c"  # Ctrl-\
-LONGEST_SLEEP = 0.05
+DETACH_KEY = b"\x1c"  # Ctrl-\
+MAX_POLL_SECONDS = 0.05
 
 
-class Outlet(NamedTuple):
-    """Where an output goes, and what is made of it on the way."""
+class OutputSink(NamedTuple):
+    """A file descriptor, and the conversion of the bytes that are written to it."""
 
     to: int
     show: Callable[[bytes], bytes]
     finish: Callable[[], bytes] = bytes
-    """What is left to show at the end."""
+    """Returns what remains to be written at the end."""
 
 
 class Detached(Exception):
-    """The person took their hands off; the run goes on."""
+    """The user pressed the detach key; the run continues."""
 
 
-class NothingSeen(Exception):
-    """The run was over before anything of it was seen."""
+class NoOutputSeen(Exception):
+    """The run ended before any of its output was received."""
 
 
 @contextmanager
-def raw() -> Iterator[None]:
-    """Every key goes to the run as it is typed; the terminal is itself again afterwards."""
+def raw_mode() -> Iterator[None]:
+    """Put the terminal on standard input into raw mode; restore it at the end."""
     if not os.isatty(0):
         yield
         return
     descriptor = 0
     before = termios.tcgetattr(descriptor)
     try:
-        tty.setraw(descriptor, termios.TCSADRAIN)  # what was typed before counts too
+        # TCSADRAIN, not TCSAFLUSH: input that was typed ahead is kept.
+        tty.setraw(descriptor, termios.TCSADRAIN)
         yield
     finally:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
 def attach(folder: Path, *, to: int = 1) -> None:
-    """Show a run's terminal and pass on what is typed, until nobody holds the run any more.
+    """Show the terminal of a run and forward input until the supervisor closes the connection.
 
-    Raises Detached when the detach key is typed, NothingSeen when the run was over too soon.
+    Raises Detached when the detach key is pressed, NoOutputSeen when the run ended before any
+    output was received.
     """
     try:
-        line = control_socket.connect(folder)
+        connection = control_socket.connect(folder)
     except OSError:
-        raise NothingSeen from None
-    woken, wake = os.pipe()
-    resized = signal.signal(signal.SIGWINCH, lambda *_: _ring(wake))
+        raise NoOutputSeen from None
+    resize_read, resize_write = os.pipe()
+    before = signal.signal(signal.SIGWINCH, lambda *_: _notify(resize_write))
     try:
-        line.sendall(control_socket.frame(control_socket.ASK, {"op": "attach"}))
-        line.sendall(control_socket.frame(control_socket.SIZE, list(terminal_size())))
+        connection.sendall(control_socket.encode_frame(control_socket.REQUEST, {"op": "attach"}))
+        connection.sendall(control_socket.encode_frame(control_socket.SIZE, list(terminal_size())))
         modes = TerminalModes()
-        with raw():
+        with raw_mode():
             try:
-                _pass_through(line, woken, to, modes)
+                _forward(connection, resize_read, to, modes)
             except Detached:
                 if os.isatty(to) and not modes.is_alternate:
-                    # Keep the program's output above; the cursor may be in the middle of it.
-                    write(to, b"\x1b[0m\x1b[999;1H\x1b[J")
+                    # Keep the program's output on the screen: the cursor may be in its middle.
+                    write_all(to, b"\x1b[0m\x1b[999;1H\x1b[J")
                 raise
             finally:
                 if os.isatty(to):
                     with suppress(OSError):
-                        write(to, modes.reset())
+                        write_all(to, modes.reset())
     finally:
-        signal.signal(signal.SIGWINCH, resized)
-        line.close()
-        os.close(woken)
-        os.close(wake)
+        signal.signal(signal.SIGWINCH, before)
+        connection.close()
+        os.close(resize_read)
+        os.close(resize_write)
 
 
-def _ring(wake: int) -> None:
+def _notify(pipe: int) -> None:
     with suppress(OSError):
-        os.write(wake, b".")
+        os.write(pipe, b".")
 
 
-def _pass_through(line: socket.socket, woken: int, to: int, modes: TerminalModes) -> None:
-    frames = control_socket.Frames()
-    typing = [0] if _is_open(0) else []
-    seen = False
+def _forward(connection: socket.socket, resized: int, to: int, modes: TerminalModes) -> None:
+    frames = control_socket.FrameDecoder()
+    inputs = [0] if _is_open(0) else []
+    has_output = False
     while True:
-        ready, _, _ = select.select([line.fileno(), woken, *typing], [], [])
-        if woken in ready:
-            os.read(woken, 64)
-            line.sendall(control_socket.frame(control_socket.SIZE, list(terminal_size())))
-        if typing and typing[0] in ready:
-            data = os.read(typing[0], 65_536)
+        ready, _, _ = select.select([connection.fileno(), resized, *inputs], [], [])
+        if resized in ready:
+            os.read(resized, 64)
+            connection.sendall(
+                control_socket.encode_frame(control_socket.SIZE, list(terminal_size()))
+            )
+        if inputs and inputs[0] in ready:
+            data = os.read(inputs[0], 65_536)
             if not data:
-                typing = []
-            elif DETACH in data and os.isatty(0):
+                inputs = []
+            elif DETACH_KEY in data and os.isatty(0):
                 raise Detached
             else:
-                line.sendall(control_socket.frame(control_socket.DATA, data))
-        if line.fileno() in ready:
-            shown, over = _show(line, frames, to, modes)
-            seen = seen or shown
-            if over:
-                if not seen:
-                    raise NothingSeen
+                connection.sendall(control_socket.encode_frame(control_socket.DATA, data))
+        if connection.fileno() in ready:
+            shown, is_over = _show(connection, frames, to, modes)
+            has_output = has_output or shown
+            if is_over:
+                if not has_output:
+                    raise NoOutputSeen
                 return
 
 
@@ -128,28 +132,28 @@ def _is_open(descriptor: int) -> bool:
 
 
 def _show(
-    line: socket.socket, frames: control_socket.Frames, to: int, modes: TerminalModes
+    connection: socket.socket, frames: control_socket.FrameDecoder, to: int, modes: TerminalModes
 ) -> tuple[bool, bool]:
-    """Show what came; whether there was anything to see, and whether the run is over."""
+    """Write received output; return whether there was any, and whether the run has ended."""
     try:
-        data = line.recv(1 << 16)
+        data = connection.recv(1 << 16)
     except OSError:
         data = b""
     shown = False
     for frame in frames.feed(data):
         if frame.kind == control_socket.DATA:
-            write(to, frame.payload)
+            write_all(to, frame.payload)
             modes.feed(frame.payload)
             shown = True
         elif frame.kind == control_socket.STOPPED:
-            _suspend(line)
+            _suspend(connection)
         elif frame.kind == control_socket.END:
             return shown, True
     return shown, not data
 
 
-def _suspend(line: socket.socket) -> None:
-    """The run was suspended (Ctrl-Z): so is this command, until its shell wakes it."""
+def _suspend(connection: socket.socket) -> None:
+    """Suspend this command because the run was suspended (Ctrl-Z); continue both on SIGCONT."""
     if os.isatty(0):
         mode = termios.tcgetattr(0)
         mode[3] |= termios.ECHO | termios.ICANON | termios.ISIG
@@ -158,14 +162,16 @@ def _suspend(line: socket.socket) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
     if os.isatty(0):
         tty.setraw(0)
-    line.sendall(
-        control_socket.frame(control_socket.ASK, {"op": "signal", "number": int(signal.SIGCONT)})
+    connection.sendall(
+        control_socket.encode_frame(
+            control_socket.REQUEST, {"op": "signal", "number": int(signal.SIGCONT)}
+        )
     )
-    line.sendall(control_socket.frame(control_socket.SIZE, list(terminal_size())))
+    connection.sendall(control_socket.encode_frame(control_socket.SIZE, list(terminal_size())))
 
 
-def write(descriptor: int, data: bytes) -> None:
-    """All of it, however much the other side takes at once."""
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all bytes, repeating after short writes."""
     while data:
         data = data[os.write(descriptor, data) :]
 
@@ -173,59 +179,65 @@ def write(descriptor: int, data: bytes) -> None:
 # -- runs without a terminal -------------------------------------------------------------------
 
 
-class Copy:
-    """One output of a run, shown as it grows."""
+class OutputCopier:
+    """Copies one growing output file of a run to a sink."""
 
-    def __init__(self, path: Path, outlet: Outlet) -> None:
+    def __init__(self, path: Path, sink: OutputSink) -> None:
         self._path = path
-        self._to, self._show, _ = outlet
-        self._from: int | None = None
+        self._to, self._show, _ = sink
+        self._file: int | None = None
 
-    def more(self) -> bool:
-        """Show what is new; whether there was anything."""
-        if self._from is None:
+    def copy_new(self) -> bool:
+        """Copy what was appended since the last call; return whether there was anything."""
+        if self._file is None:
             try:
-                self._from = open_regular(self._path)
+                self._file = open_regular_file(self._path)
             except FileNotFoundError:
                 return False
-        found = False
-        while data := os.read(self._from, 1 << 18):
-            write(self._to, self._show(data))
-            found = True
-        return found
+        has_data = False
+        while data := os.read(self._file, 1 << 18):
+            write_all(self._to, self._show(data))
+            has_data = True
+        return has_data
 
     @property
     def opened(self) -> bool:
-        """Whether it was there in time; a short run's output may have been sealed before."""
-        return self._from is not None
+        """Whether the file was ever opened; the output of a short run may be sealed before."""
+        return self._file is not None
 
 
 def stream(
-    folder: Path, *, is_over: Callable[[], bool], outlets: Mapping[str, Outlet]
+    folder: Path, *, is_over: Callable[[], bool], sinks: Mapping[str, OutputSink]
 ) -> list[str]:
-    """Show what a run writes until it is over; gives back the outputs that were sealed before they
-    could be opened."""
-    copies = {name: Copy(folder / name, outlet) for name, outlet in outlets.items()}
+    """Copy the output of a run until the run is over.
+
+    Returns the names of the outputs that were sealed before they could be opened.
+    """
+    copiers = {name: OutputCopier(folder / name, sink) for name, sink in sinks.items()}
     pause = 0.001
     while True:
-        over = is_over() if pause >= LONGEST_SLEEP or not _keeper_is_there(folder) else False
-        if any([copy.more() for copy in copies.values()]):
+        # Asking the store is expensive, so ask only when idle or without a supervisor.
+        is_idle = pause >= MAX_POLL_SECONDS or not _has_supervisor(folder)
+        over = is_over() if is_idle else False
+        if any([copier.copy_new() for copier in copiers.values()]):
             pause = 0.001
             continue
         if over:
-            return [name for name, copy in copies.items() if not copy.opened]
+            return [name for name, copier in copiers.items() if not copier.opened]
         time.sleep(pause)
-        pause = min(pause * 2, LONGEST_SLEEP)
+        pause = min(pause * 2, MAX_POLL_SECONDS)
 
 
-def _keeper_is_there(folder: Path) -> bool:
-    """A keeper removes its line when its run is over."""
-    return (folder / control_socket.NAME).exists()
+def _has_supervisor(folder: Path) -> bool:
+    """Return whether the control socket exists; the supervisor removes it when the run ends."""
+    return (folder / control_socket.SOCKET_NAME).exists()
 
 
-class Signals:
-    """What this command is told by signals is meant for its run; what comes before the run can be
-    told is told it then."""
+class SignalForwarder:
+    """Forwards signals of this command to its run.
+
+    Signals that arrive before the run has started are queued and forwarded by `connect`.
+    """
 
     NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGTSTP)
 
@@ -233,30 +245,32 @@ class Signals:
         self._wanted = wanted
         self._folder: Path | None = None
         self.early: list[int] = []
-        self._before: dict[int, Any] = {}
+        self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
         if self._wanted:
-            self._before = {number: signal.signal(number, self._pass_on) for number in self.NUMBERS}
+            self._handlers = {
+                number: signal.signal(number, self._forward) for number in self.NUMBERS
+            }
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
-    def aim(self, folder: Path) -> None:
-        """The run is there."""
+    def connect(self, folder: Path) -> None:
+        """Start to forward, beginning with the queued signals. The run must have started."""
         self._folder = folder
         while self.early:
-            self._pass_on(self.early.pop(0), None)
+            self._forward(self.early.pop(0), None)
 
-    def _pass_on(self, number: int, _: FrameType | None) -> None:
+    def _forward(self, number: int, _: FrameType | None) -> None:
         if self._folder is None:
             self.early.append(number)
             return
         with suppress(OSError):
-            control_socket.ask(self._folder, op="signal", number=number)
+            control_socket.send_request(self._folder, op="signal", number=number)
         if number == signal.SIGTSTP:
             os.kill(os.getpid(), signal.SIGSTOP)
             with suppress(OSError):
-                control_socket.ask(self._folder, op="signal", number=int(signal.SIGCONT))
+                control_socket.send_request(self._folder, op="signal", number=int(signal.SIGCONT))

@@ -1,4 +1,4 @@
-"""How worktrees that were left are shown, and what is said before any of them is removed."""
+"""Display of leftover worktrees, for `race clean` and `task clean`."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,26 +12,27 @@ if TYPE_CHECKING:
 
 def show_leftovers(
     app: App,
-    found: "Sequence[Leftover]",
-    whose: tuple[str, Callable[[Any], object]],
+    leftovers: "Sequence[Leftover]",
+    owner: tuple[str, Callable[[Any], object]],
     *,
     confirmed: bool,
 ) -> None:
-    """List them, with whose each is; as long as nothing was done, say how to do it."""
+    """List leftover worktrees; `owner` is the first column. Without `confirmed`, add a hint."""
     columns: Columns = [
-        whose,
-        ("ACTION", lambda left: left.action),
-        ("SIZE", lambda left: size(left.bytes)),
-        ("WORKTREE", lambda left: left.worktree),
-        ("REASON", lambda left: left.reason),
+        owner,
+        ("ACTION", lambda leftover: leftover.action),
+        ("SIZE", lambda leftover: format_size(leftover.bytes)),
+        ("WORKTREE", lambda leftover: leftover.worktree),
+        ("REASON", lambda leftover: leftover.reason),
     ]
-    app.show_all(found, columns, empty="There is nothing to clear away.")
-    free = [left.bytes for left in found if left.action == "remove"]
-    if free and not app.json and not confirmed:
-        write_line(f"Nothing was done yet; --yes removes these ({size(sum(free))}).")
+    app.show_list(leftovers, columns, empty="No worktrees to remove.")
+    sizes = [leftover.bytes for leftover in leftovers if leftover.action == "remove"]
+    if sizes and not app.json and not confirmed:
+        write_line(f"Dry run. Remove these worktrees ({format_size(sum(sizes))}) with --yes.")
 
 
-def size(count: int) -> str:
+def format_size(count: int) -> str:
+    """Format a number of bytes in its largest unit."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1_000:
             return f"{count:.0f} {unit}"

@@ -1,4 +1,4 @@
-"""What alerts have to tell leaves the house: each letter to its webhook, command or screen."""
+"""Delivery of alerts to webhooks, commands and desktop notifications."""
 
 import os
 from collections.abc import Iterator
@@ -8,109 +8,114 @@ import msgspec
 
 from corral.adapters import notify, process
 from corral.api import Corral
-from corral.daemon.loop import Plain
-from corral.domain.alerts.model import Alert, Target
+from corral.daemon.loop import BaseLoop
+from corral.domain.alerts.model import Alert, TargetKind
 from corral.domain.mail.model import Letter
 from corral.kernel.clock import MINUTE
 from corral.kernel.errors import Conflict, CorralError
-from corral.kernel.pagination import every
+from corral.kernel.pagination import iter_all
 
-# Longer than any way of telling may take, so that nobody else takes the letter meanwhile.
+# Longer than any delivery may take, so that no other sender claims the letter meanwhile.
 LEASE_MS = 2 * MINUTE
-# Of one alert in one round, so that one busy alert does not keep the others waiting.
-ROUND = 20
-LONGEST_SLEEP = 30.0
-STRANGE = "it is no letter of an alert: somebody put it there"
+# Letters of one alert per round: a busy alert must not delay the others.
+BATCH = 20
+MAX_SLEEP = 30.0
+NOT_AN_ALERT = "the letter was not created by an alert"
 
 
-class Courier(Plain):
+class AlertSender(BaseLoop):
+    """Delivers due letters of all alerts."""
+
     name = "courier"
-    rest = 0.1
+    min_interval = 0.1
 
-    def round(self, store: Corral) -> int:
+    def run_once(self, store: Corral) -> int:
         return len(deliver_once(store, f"courier:{process.host()}:{os.getpid()}"))
 
-    def pause(self, store: Corral) -> float:
-        return _pause(store)
+    def next_delay(self, store: Corral) -> float:
+        return _seconds_until_due(store)
 
 
-class Delivery(msgspec.Struct, frozen=True):
-    """What became of one letter."""
+class AlertDelivery(msgspec.Struct, frozen=True):
+    """The result of one delivery."""
 
     alert_id: str
     letter_id: str
     state: str
-    """done; waiting: it failed and is tried again at `due_at`; dead: it failed too often; refused:
-    it was a test, and failed, or is no letter of an alert."""
+    """done; waiting: the delivery failed and is retried at `due_at`; dead: it failed too often;
+    refused: a failed test, or a letter that was not created by an alert."""
     error: str | None
     due_at: int | None
 
 
-def deliver_once(store: Corral, owner: str, *, only: str | None = None) -> list[Delivery]:
-    """Take what is due from the mailbox of every active alert, or of one, and deliver it.
+def deliver_once(store: Corral, owner: str, *, only: str | None = None) -> list[AlertDelivery]:
+    """Deliver the due letters of every active alert, or of the alert `only`.
 
-    An attempt that fails is tried again after the mail's pause, and is a dead letter at its limit.
-    Whoever dies in between leaves a lease that runs out, so a receiver may see a letter twice: its
-    id is in what is sent.
+    A failed delivery is retried with the back-off of the mail, and becomes a dead letter after the
+    last attempt. At least once: if a sender dies, its lease expires and the letter is sent again.
+    The receiver can deduplicate by the letter id in the payload.
     """
-    told: list[Delivery] = []
+    deliveries: list[AlertDelivery] = []
     for alert in _alerts(store, only):
-        for _ in range(ROUND):
+        for _ in range(BATCH):
             delivery = _deliver_next(store, alert, owner)
             if delivery is None:
                 break
-            told.append(delivery)
+            deliveries.append(delivery)
             if delivery.state != "done":
                 break
-    return told
+    return deliveries
 
 
-def deliver_test(store: Corral, owner: str, letter: Letter) -> Delivery | None:
-    """Deliver the letter of a test now, once: one that fails has told what was to be learned.
+def deliver_test(store: Corral, owner: str, letter: Letter) -> AlertDelivery | None:
+    """Deliver a test letter now, without retries.
 
-    None when another courier has it.
+    None when another sender has claimed it.
     """
     alert = store.alerts.get(letter.body["alert"])
-    taken = store.mail.claim(letter.mailbox, owner=owner, limit=ROUND, lease_ms=LEASE_MS)
-    said = None
-    for one in taken:  # earlier ones were left by whoever died over them
-        error = _tell(store, alert, one) if one.id == letter.id else "a later test took its place"
-        ended = store.mail.ack(one) if error is None else store.mail.refuse(one, error)
-        said = Delivery(alert.id, one.id, ended.state, error, None)
-    return said
+    letters = store.mail.claim(letter.mailbox, owner=owner, limit=BATCH, lease_ms=LEASE_MS)
+    delivery = None
+    for claimed in letters:  # earlier ones were left by a sender that died
+        if claimed.id == letter.id:
+            error = _send(store, alert, claimed)
+        else:
+            error = "replaced by a later test"
+        ended = store.mail.ack(claimed) if error is None else store.mail.refuse(claimed, error)
+        delivery = AlertDelivery(alert.id, claimed.id, ended.state, error, None)
+    return delivery
 
 
-def waiting(store: Corral) -> list[Delivery]:
-    """The letters that are next to be told by each alert, and when."""
-    letters = []
+def list_waiting(store: Corral) -> list[AlertDelivery]:
+    """Return the next waiting letter of each alert."""
+    deliveries = []
     for alert in _alerts(store, None):
         for letter in store.mail.list(mailbox=alert.mailbox, limit=1).items:
-            letters.append(
-                Delivery(alert.id, letter.id, letter.state, letter.last_error, letter.due_at)
+            deliveries.append(
+                AlertDelivery(alert.id, letter.id, letter.state, letter.last_error, letter.due_at)
             )
-    return letters
+    return deliveries
 
 
-def run_courier(store: Corral, owner: str) -> Iterator[Delivery]:
-    """Deliver for ever; yields what became of each letter."""
+def run_alert_sender(store: Corral, owner: str) -> Iterator[AlertDelivery]:
+    """Deliver letters without end; yields the result of each delivery."""
     with store.listening() as listener:
         while True:
-            told = deliver_once(store, owner)
-            yield from told
-            if not told:
-                listener.wait(_pause(store))
+            deliveries = deliver_once(store, owner)
+            yield from deliveries
+            if not deliveries:
+                listener.wait(_seconds_until_due(store))
 
 
 def _alerts(store: Corral, only: str | None) -> Iterator[Alert]:
     if only is not None:
         yield store.alerts.get(only)
         return
-    for alert in every(store.alerts.list, limit=200):
-        if alert.target_kind is not Target.MAILBOX:
+    for alert in iter_all(store.alerts.list, limit=200):
+        if alert.target_kind is not TargetKind.MAILBOX:
             yield alert
 
 
-def _deliver_next(store: Corral, alert: Alert, owner: str) -> Delivery | None:
+def _deliver_next(store: Corral, alert: Alert, owner: str) -> AlertDelivery | None:
     due = store.mail.next_due(alert.mailbox)
     if due is None or due > store.now():
         return None
@@ -120,26 +125,25 @@ def _deliver_next(store: Corral, alert: Alert, owner: str) -> Delivery | None:
     letter = letters[0]
     try:
         if not isinstance(letter.body, dict) or "kind" not in letter.body:
-            error: str | None = STRANGE
-            said = store.mail.refuse(letter, STRANGE)
+            error: str | None = NOT_AN_ALERT
+            ended = store.mail.refuse(letter, NOT_AN_ALERT)
         else:
-            error = _tell(store, alert, letter)
-            said = store.mail.ack(letter) if error is None else store.mail.fail(letter, error)
+            error = _send(store, alert, letter)
+            ended = store.mail.ack(letter) if error is None else store.mail.fail(letter, error)
     except Conflict:
-        return None  # somebody dropped it, or took it over, while it was being told
-    return Delivery(
-        alert.id, letter.id, said.state, error, said.due_at if said.state == "waiting" else None
-    )
+        return None  # the letter was dropped, or claimed by another sender, during the delivery
+    due_at = ended.due_at if ended.state == "waiting" else None
+    return AlertDelivery(alert.id, letter.id, ended.state, error, due_at)
 
 
-def _tell(store: Corral, alert: Alert, letter: Letter) -> str | None:
-    """Tell one letter; the reason when it could not be told."""
+def _send(store: Corral, alert: Alert, letter: Letter) -> str | None:
+    """Send one letter to the target of its alert; return the error, or None."""
     body = msgspec.json.encode({"letter": letter.id, **letter.body})
     try:
-        if alert.target_kind is Target.WEBHOOK:
+        if alert.target_kind is TargetKind.WEBHOOK:
             secret = store.secrets.resolve(alert.secret) if alert.secret else None
             notify.post(_url(store, alert.target), body, at=store.now(), secret=secret)
-        elif alert.target_kind is Target.COMMAND:
+        elif alert.target_kind is TargetKind.COMMAND:
             notify.run(alert.target, body)
         else:
             notify.show(*_headline(letter.body))
@@ -155,16 +159,16 @@ def _url(store: Corral, target: str) -> str:
 
 
 def _headline(body: Any) -> tuple[str, str]:
-    """A title and a line, as a screen shows them."""
+    """Return the title and text of a desktop notification."""
     data = body.get("data") or {}
-    why = data.get("reason") if isinstance(data, dict) else None
+    reason = data.get("reason") if isinstance(data, dict) else None
     kind = str(body["kind"]).replace("_", " ")
-    return f"corral: {kind}", f"{body['subject']}{f': {why}' if why else ''}"[:500]
+    return f"corral: {kind}", f"{body['subject']}{f': {reason}' if reason else ''}"[:500]
 
 
-def _pause(store: Corral) -> float:
-    moments = [store.mail.next_due(alert.mailbox) for alert in _alerts(store, None)]
-    upcoming = min((moment for moment in moments if moment is not None), default=None)
-    if upcoming is None:
-        return LONGEST_SLEEP
-    return min(max((upcoming - store.now()) / 1_000, 0.05), LONGEST_SLEEP)
+def _seconds_until_due(store: Corral) -> float:
+    times = [store.mail.next_due(alert.mailbox) for alert in _alerts(store, None)]
+    next_due = min((time for time in times if time is not None), default=None)
+    if next_due is None:
+        return MAX_SLEEP
+    return min(max((next_due - store.now()) / 1_000, 0.05), MAX_SLEEP)

@@ -1,19 +1,21 @@
-"""Agents whose worktrees will conflict are told before they merge."""
+"""Detection of merge conflicts between the worktrees of agents, before they merge."""
 
 from corral.api import Corral
-from corral.daemon.loop import Plain
+from corral.daemon.loop import BaseLoop
 
-LONGEST_SLEEP = 300.0
+MAX_SLEEP = 300.0
 
 
-class Forecaster(Plain):
+class ConflictDetector(BaseLoop):
+    """Merges the live worktrees of this machine on trial, and notifies agents of conflicts."""
+
     name = "forecaster"
-    is_led = False  # worktrees are looked at where they are
-    rest = 60.0  # trying merges costs more than any other round, and nobody waits for it
+    needs_lead = False  # each machine checks its own worktrees
+    min_interval = 60.0  # trial merges are expensive and not urgent
 
-    def round(self, store: Corral) -> int:
+    def run_once(self, store: Corral) -> int:
         return len(store.locks.forecast_live())
 
-    def pause(self, store: Corral) -> float:
-        """A run that is at work says so again and again, and each time is a commit."""
-        return LONGEST_SLEEP
+    def next_delay(self, store: Corral) -> float:
+        # Running agents commit heartbeats, and each commit wakes this loop.
+        return MAX_SLEEP

@@ -1,9 +1,9 @@
-"""Channels: what people say comes in, agents are woken, and what they answer goes out.
+"""Chat channels: receive messages, start the turns of agents, and send their replies.
 
-The loop itself wakes sessions, ends their turns and looks after questions. Each channel has two
+The loop itself starts turns, ends them and checks questions. Each channel has a worker with two
 threads, one that receives and one that sends, so that a platform that hangs or an adapter that
-breaks holds up nobody else. Two daemons that receive at once store an event once, and a letter has
-one owner, so nothing depends on there being one of them.
+fails does not delay the others. Correctness does not depend on a single leader: an event that two
+daemons receive is stored once, and a letter has one owner.
 """
 
 import logging
@@ -15,87 +15,90 @@ from collections.abc import Callable, Iterator
 from corral.adapters.channels import registry
 from corral.adapters.channels.contract import Adapter
 from corral.api import Corral
-from corral.daemon.loop import Plain
+from corral.daemon.loop import BaseLoop
 from corral.domain.chat.model import Channel
 from corral.domain.runs.model import Run
 from corral.kernel.errors import CorralError
-from corral.kernel.pagination import every
-from corral.services.chat.delivery import owner_here
+from corral.kernel.pagination import iter_all
+from corral.services.chat.delivery import delivery_owner
 
-LONGEST_SLEEP = 5.0
-POLL = 25.0  # seconds for which a platform is asked to wait for something to tell
-AFTER_TROUBLE = (1.0, 60.0)
-ALONE = 30.0  # a line whose loop is silent for so long ends: another daemon leads it now
-BETWEEN_LOOKS = 60.0  # seconds between two notes that a channel is well
+MAX_SLEEP = 5.0
+POLL_SECONDS = 25.0  # long-poll time of a platform
+RETRY_SECONDS = (1.0, 60.0)  # first and maximum pause after a failure
+ORPHAN_SECONDS = 30.0  # a worker that its loop does not wake for so long stops: the lead is lost
+HEALTH_SECONDS = 60.0  # between two records of a healthy channel
 
 log = logging.getLogger("corral")
 
 
-class Delivery(Plain):
+class ChatDelivery(BaseLoop):
+    """Serves all channels of the store."""
+
     name = "delivery"
-    rest = 0.05
+    min_interval = 0.05
 
     def __init__(self) -> None:
-        self._lines: dict[str, Line] = {}
-        self._owner = owner_here()
+        self._workers: dict[str, ChannelWorker] = {}
+        self._owner = delivery_owner()
 
-    def round(self, store: Corral) -> int:
+    def run_once(self, store: Corral) -> int:
         if not store.gateway._is_used():
             return 0
-        self._open_lines(store)
+        self._update_workers(store)
         done = len(store.gateway.settle())
         done += store.gateway.look_after()
-        begun = store.gateway.wake()
-        if begun:
+        runs = store.gateway.wake()
+        if runs:
             store.runs.start_queued()
-            self._show_typing(store, begun)
-        for line in self._lines.values():
-            line.wake()
-        return done + len(begun)
+            self._show_typing(store, runs)
+        for worker in self._workers.values():
+            worker.wake()
+        return done + len(runs)
 
-    def aside(self, store: Corral) -> int:
-        """What agents said here ends their turns: the one that leads may not be able to read it."""
+    def run_as_follower(self, store: Corral) -> int:
+        """End the turns of agents on this machine: the leader may not be able to read their
+        output."""
         if not store.gateway._is_used():
             return 0
         return len(store.gateway.settle(here=True))
 
-    def _show_typing(self, store: Corral, begun: list[Run]) -> None:
-        for run in begun:
-            where = store.gateway.address(run.session_id) if run.session_id else None
-            line = self._lines.get(where.place.channel_id) if where is not None else None
-            if line is not None and where is not None:
-                line.show_typing(where.place.platform_id, where.thread)
+    def _show_typing(self, store: Corral, runs: list[Run]) -> None:
+        for run in runs:
+            address = store.gateway.address(run.session_id) if run.session_id else None
+            worker = self._workers.get(address.place.channel_id) if address is not None else None
+            if worker is not None and address is not None:
+                worker.show_typing(address.place.platform_id, address.thread)
 
-    def pause(self, store: Corral) -> float:
+    def next_delay(self, store: Corral) -> float:
         due = store.gateway.next_due()
         if due is None:
-            return LONGEST_SLEEP
-        return min(max((due - store.now()) / 1_000, 0.05), LONGEST_SLEEP)
+            return MAX_SLEEP
+        return min(max((due - store.now()) / 1_000, 0.05), MAX_SLEEP)
 
-    def _open_lines(self, store: Corral) -> None:
-        """A line for each channel that lives here, and none for others."""
-        wanted = {channel.id: channel for channel in channels_of_daemon(store)}
-        for id in [*self._lines]:
-            if id not in wanted:
-                self._lines.pop(id).end()
-        for id, channel in wanted.items():
-            line = self._lines.get(id)
-            if line is not None and line.lives:
+    def _update_workers(self, store: Corral) -> None:
+        """Start and stop workers so that each served channel has one."""
+        channels = {channel.id: channel for channel in served_channels(store)}
+        for id in [*self._workers]:
+            if id not in channels:
+                self._workers.pop(id).end()
+        for id, channel in channels.items():
+            worker = self._workers.get(id)
+            if worker is not None and worker.is_alive:
                 continue
-            if line is not None:
-                line.end()  # one of its threads may have found our loop silent, and the other not
-            self._lines[id] = Line(store, channel, self._owner)
+            if worker is not None:
+                worker.end()  # one of its two threads may still run
+            self._workers[id] = ChannelWorker(store, channel, self._owner)
 
 
-def channels_of_daemon(store: Corral) -> Iterator[Channel]:
-    """The channels that the daemon serves; others live where somebody sits in front of them."""
-    for channel in every(store.channels.list, limit=200):
+def served_channels(store: Corral) -> Iterator[Channel]:
+    """Yield the channels that the daemon serves; an attended one is served by its own client."""
+    for channel in iter_all(store.channels.list, limit=200):
         if not registry.traits_of(channel.kind).attended:
             yield channel
 
 
-class Line:
-    """One channel, with its adapter and its two threads."""
+class ChannelWorker:
+    """The adapter and the two threads of one channel."""
 
     def __init__(self, store: Corral, channel: Channel, owner: str) -> None:
         self._store = store
@@ -104,70 +107,72 @@ class Line:
         self._ending = threading.Event()
         self._due = threading.Event()
         self._due.set()
-        self._woken = time.monotonic()
-        self._noted = 0.0
-        self._troubles: dict[str, str | None] = {}
-        self._known: str | None = channel.trouble
+        self._woken_at = time.monotonic()
+        self._recorded_at = 0.0
+        self._errors: dict[str, str | None] = {}  # by thread
+        self._recorded_error: str | None = channel.trouble
         self._typing: deque[tuple[str, str | None]] = deque(maxlen=20)
         self._adapter: Adapter | None = None
-        self._opening = threading.Lock()
-        threads = [("sends", self._send)]
+        self._adapter_lock = threading.Lock()
+        tasks = [("sends", self._send)]
         if not registry.traits_of(channel.kind).calls:
-            threads.append(("receives", self._receive))
+            tasks.append(("receives", self._receive))
         self._threads = [
             threading.Thread(
-                target=self._go, args=(what, work), name=f"{channel.name} {what}", daemon=True
+                target=self._run, args=(name, task), name=f"{channel.name} {name}", daemon=True
             )
-            for what, work in threads
+            for name, task in tasks
         ]
         for thread in self._threads:
             thread.start()
 
     @property
-    def lives(self) -> bool:
-        """Whether it does all that it is for; half a line would never be missed."""
+    def is_alive(self) -> bool:
+        """Whether all of its threads run."""
         return all(thread.is_alive() for thread in self._threads)
 
     def wake(self) -> None:
-        """There may be something to send."""
-        self._woken = time.monotonic()
+        """Send soon, because there may be letters."""
+        self._woken_at = time.monotonic()
         self._due.set()
 
     def show_typing(self, place: str, thread: str | None) -> None:
-        """Somebody is about to say something there."""
+        """Show that an agent is typing, where the platform supports it."""
         if registry.traits_of(self._channel.kind).typing:
             self._typing.append((place, thread))
 
     def end(self) -> None:
-        """Receive and send no more; what is being done is finished."""
+        """Stop the threads after what they are doing."""
         self._ending.set()
         self._due.set()
         if self._adapter is not None:
             self._adapter.stop()
 
-    # -- the threads ----------------------------------------------------------------------------
+    # -- in the threads -------------------------------------------------------------------------
 
-    def _go(self, what: str, work: Callable[[Adapter], None]) -> None:
-        pause = AFTER_TROUBLE[0]
-        while not self._is_over():
+    def _run(self, name: str, task: Callable[[Adapter], None]) -> None:
+        pause = RETRY_SECONDS[0]
+        while not self._should_stop():
             try:
-                work(self._open())
-                pause = AFTER_TROUBLE[0]
-                self._note(what, None)
-            except Exception as error:  # whatever an adapter does, the daemon goes on
+                task(self._open_adapter())
+                pause = RETRY_SECONDS[0]
+                self._record_health(name, None)
+            except Exception as error:  # a failing adapter must not end the daemon
                 if self._ending.is_set():
                     break
-                known = isinstance(error, CorralError | OSError | ValueError)
-                said = str(error) or type(error).__name__
-                self._note(what, said if known else f"{type(error).__name__}: {said}")
+                is_expected = isinstance(error, CorralError | OSError | ValueError)
+                text = str(error) or type(error).__name__
+                self._record_health(
+                    name, text if is_expected else f"{type(error).__name__}: {text}"
+                )
                 self._ending.wait(pause)
-                pause = min(pause * 2, AFTER_TROUBLE[1])
+                pause = min(pause * 2, RETRY_SECONDS[1])
 
-    def _is_over(self) -> bool:
-        return self._ending.is_set() or time.monotonic() > self._woken + ALONE
+    def _should_stop(self) -> bool:
+        return self._ending.is_set() or time.monotonic() > self._woken_at + ORPHAN_SECONDS
 
-    def _open(self) -> Adapter:
-        with self._opening:
+    def _open_adapter(self) -> Adapter:
+        with self._adapter_lock:
             if self._adapter is None:
                 adapter = self._store.channels.open(self._channel.id)
                 try:
@@ -179,7 +184,7 @@ class Line:
             return self._adapter
 
     def _send(self, adapter: Adapter) -> None:
-        self._due.wait(LONGEST_SLEEP)
+        self._due.wait(MAX_SLEEP)
         self._due.clear()
         if not self._ending.is_set():
             while self._typing:
@@ -187,19 +192,21 @@ class Line:
             self._store.gateway.deliver(self._channel.id, adapter, owner=self._owner)
 
     def _receive(self, adapter: Adapter) -> None:
-        self._store.gateway.take_in(self._channel.id, adapter, seconds=POLL)
+        self._store.gateway.take_in(self._channel.id, adapter, seconds=POLL_SECONDS)
 
-    def _note(self, what: str, found: str | None) -> None:
-        """Keep how the channel is, when that changes and now and then."""
+    def _record_health(self, thread: str, error: str | None) -> None:
+        """Record the health of the channel when it changes, and periodically."""
         now = time.monotonic()
-        self._troubles[what] = found
-        trouble = next((each for each in self._troubles.values() if each), None)
-        if trouble == self._known and now < self._noted + BETWEEN_LOOKS:
+        self._errors[thread] = error
+        current = next((error for error in self._errors.values() if error), None)
+        if current == self._recorded_error and now < self._recorded_at + HEALTH_SECONDS:
             return
-        if trouble != self._known:
-            log.warning("channel %s: %s", self._channel.name, trouble or "works again")
-        self._known, self._noted = trouble, now
+        if current != self._recorded_error:
+            log.warning("channel %s: %s", self._channel.name, current or "works again")
+        self._recorded_error, self._recorded_at = current, now
         try:
-            self._store.channels.note_health(self._channel.id, trouble)
-        except CorralError as error:
-            log.error("channel %s: its health is not kept: %s", self._channel.name, error.message)
+            self._store.channels.note_health(self._channel.id, current)
+        except CorralError as failure:
+            log.error(
+                "channel %s: cannot record its health: %s", self._channel.name, failure.message
+            )

@@ -1,19 +1,21 @@
-"""What was said is made findable, behind those who said it."""
+"""Full-text indexing of turns, asynchronous to the writers."""
 
 from corral.api import Corral
-from corral.daemon.loop import Plain
+from corral.daemon.loop import BaseLoop
 
 BATCHES = 5
-LONGEST_SLEEP, SOON = 30.0, 1.0
+MAX_SLEEP, CATCH_UP_SLEEP = 30.0, 1.0
 
 
-class Indexer(Plain):
+class Indexer(BaseLoop):
+    """Adds new turns to the search index."""
+
     name = "indexer"
-    rest = 1.0
+    min_interval = 1.0
 
-    def round(self, store: Corral) -> int:
+    def run_once(self, store: Corral) -> int:
         return store.search.catch_up(batches=BATCHES) if store.search.behind() else 0
 
-    def pause(self, store: Corral) -> float:
-        """While a transaction may still bring an older turn, the newer ones wait for its end."""
-        return SOON if store.search.behind() else LONGEST_SLEEP
+    def next_delay(self, store: Corral) -> float:
+        # An open transaction may still add an older turn; the newer ones wait for its end.
+        return CATCH_UP_SLEEP if store.search.behind() else MAX_SLEEP

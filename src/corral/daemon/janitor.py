@@ -1,31 +1,33 @@
-"""What is older than its setting says is forgotten; what nobody did, took, answered or confirmed in
-time ends, or goes back."""
+"""Expiry of leases and deadlines, and retention."""
 
 import time
 
 from corral.api import Corral
-from corral.daemon.loop import Plain
+from corral.daemon.loop import BaseLoop
 
-EXPIRE = 10.0
-PRUNE = 3_600.0
-FIRST_PRUNE = 60.0  # not at once: a daemon that dies at its start must not begin here every time
+EXPIRE_SECONDS = 10.0
+PRUNE_SECONDS = 3_600.0
+# Not at the start: a daemon that crashes early would prune again and again.
+FIRST_PRUNE_SECONDS = 60.0
 
 
-class Janitor(Plain):
+class Janitor(BaseLoop):
+    """Expires letters, locks, tasks, delegations, questions and decisions, and prunes old rows."""
+
     name = "janitor"
-    heeds = False
+    wakes_on_commit = False
 
     def __init__(self) -> None:
-        self._next_prune = time.monotonic() + FIRST_PRUNE
+        self._next_prune = time.monotonic() + FIRST_PRUNE_SECONDS
 
-    def round(self, store: Corral) -> int:
+    def run_once(self, store: Corral) -> int:
         done = len(store.mail.expire_due()) + len(store.locks.expire_due())
         done += len(store.tasks.release_due()) + len(store.delegations.expire_due())
         done += len(store.questions.expire_due()) + len(store.decisions.expire_due())
         if time.monotonic() >= self._next_prune:
             done += sum(pruned.rows for pruned in store.db.prune())
-            self._next_prune = time.monotonic() + PRUNE
+            self._next_prune = time.monotonic() + PRUNE_SECONDS
         return done
 
-    def pause(self, store: Corral) -> float:
-        return EXPIRE
+    def next_delay(self, store: Corral) -> float:
+        return EXPIRE_SECONDS

@@ -1,21 +1,23 @@
-"""Queued runs are started on this machine when they are due, fit it, and there is room."""
+"""Dispatch of queued runs on this machine."""
 
 from corral.api import Corral
-from corral.daemon.loop import Plain
+from corral.daemon.loop import BaseLoop
 
-LONGEST_SLEEP = 30.0
+MAX_SLEEP = 30.0
 
 
-class Launcher(Plain):
+class Launcher(BaseLoop):
+    """Starts queued runs that are due, match this machine's labels, and have a free slot."""
+
     name = "launcher"
-    is_led = False
+    needs_lead = False
 
-    def round(self, store: Corral) -> int:
+    def run_once(self, store: Corral) -> int:
         return len(store.runs.start_queued())
 
-    def pause(self, store: Corral) -> float:
-        """Until the next run becomes due; whatever else lets one start is a commit."""
+    def next_delay(self, store: Corral) -> float:
+        # Only a due time passes without a commit; everything else wakes the loop.
         due = store.runs.next_due()
         if due is None:
-            return LONGEST_SLEEP
-        return min(max((due - store.now()) / 1_000, 0.001), LONGEST_SLEEP)
+            return MAX_SLEEP
+        return min(max((due - store.now()) / 1_000, 0.001), MAX_SLEEP)

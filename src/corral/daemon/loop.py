@@ -1,6 +1,6 @@
-"""What a loop is, and the thread that goes round with it.
+"""The interface of a loop, and the thread that runs it.
 
-A round that fails is counted, told, and tried again after a pause that grows; it ends neither the
+A round that fails is counted, logged and retried with exponential back-off; it ends neither the
 loop nor the daemon.
 """
 
@@ -18,48 +18,48 @@ import msgspec
 from corral.api import Corral
 from corral.kernel.errors import CorralError
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0  # after failures in a row
-STAND_BY = 30.0  # behind a lead that changed hands without a word
+FIRST_PAUSE, MAX_PAUSE = 0.5, 60.0  # seconds, after consecutive failures
+FOLLOWER_SECONDS = 30.0  # between two checks whether this daemon has the lead
 
 log = logging.getLogger("corral")
 
 
 class Loop(Protocol):
-    """Something that is done again and again."""
+    """Work that is done periodically, and whenever a commit may have added some."""
 
     name: str
-    is_led: bool
-    """Whether one on a store is enough; else each machine has its own."""
-    heeds: bool
-    """Whether a commit may bring it work."""
-    rest: float
-    """Seconds at least between two rounds: a busy store must not keep it busy in vain."""
+    needs_lead: bool
+    """Whether one daemon per store runs the loop; otherwise one per machine."""
+    wakes_on_commit: bool
+    """Whether a commit may add work."""
+    min_interval: float
+    """Minimum seconds between two rounds, so that a busy store does not keep the loop busy."""
 
-    def round(self, store: Corral) -> int:
-        """Do what is due; gives back how much was done. Nothing is lost when it is cut short."""
+    def run_once(self, store: Corral) -> int:
+        """Do what is due and return how much was done. Must be safe to interrupt."""
         ...
 
-    def aside(self, store: Corral) -> int:
-        """What only this machine can do, while another one leads; gives back how much was done."""
+    def run_as_follower(self, store: Corral) -> int:
+        """Do what only this machine can do while another daemon has the lead; return how much."""
         ...
 
-    def pause(self, store: Corral) -> float:
-        """Seconds after which it has to look again, if nothing happens before."""
+    def next_delay(self, store: Corral) -> float:
+        """Return the seconds until the next round, if nothing wakes the loop before."""
         ...
 
     def watched(self) -> Sequence[int]:
-        """Descriptors that become readable when there is something to do."""
+        """Return descriptors that become readable when there is work."""
         ...
 
 
-class Plain:
-    """A loop that is one on a store, woken by commits, and watches nothing else."""
+class BaseLoop:
+    """Defaults: one loop per store, woken by commits only."""
 
-    is_led = True
-    heeds = True
-    rest = 0.02
+    needs_lead = True
+    wakes_on_commit = True
+    min_interval = 0.02
 
-    def aside(self, store: Corral) -> int:
+    def run_as_follower(self, store: Corral) -> int:
         return 0
 
     def watched(self) -> Sequence[int]:
@@ -67,55 +67,55 @@ class Plain:
 
 
 class LoopStatus(msgspec.Struct, frozen=True):
-    """How one loop of a daemon is."""
+    """The state of one loop of a daemon."""
 
     name: str
     state: str
-    """works; waits: another daemon leads it; fails: the last round did."""
+    """works; waits: another daemon has the lead; fails: the last round failed."""
     leader: str | None
-    """The daemon that leads it; None: each machine has its own."""
+    """The daemon that has the lead; None: each machine runs its own."""
     worked_at: int | None
-    """When it last found something to do."""
+    """When a round last had something to do."""
     done: int
     errors: int
     error: str | None
     failed_at: int | None
 
 
-class Runner:
-    """One loop in a thread of its own, until it is stopped."""
+class LoopThread:
+    """Runs one loop in a thread of its own until it is stopped."""
 
-    def __init__(self, loop: Loop, store: Corral, may_work: Callable[[], bool]) -> None:
+    def __init__(self, loop: Loop, store: Corral, is_leader: Callable[[], bool]) -> None:
         self.loop = loop
         self._store = store
-        self._may_work = may_work
+        self._is_leader = is_leader
         self._stopping = threading.Event()
-        self._ear, self._mouth = os.pipe()
-        os.set_blocking(self._ear, False)
-        os.set_blocking(self._mouth, False)
-        self._failures = 0  # in a row
+        self._wake_reader, self._wake_writer = os.pipe()
+        os.set_blocking(self._wake_reader, False)
+        os.set_blocking(self._wake_writer, False)
+        self._failures = 0  # consecutive
         self._done = self._errors = 0
         self._error: str | None = None
         self._worked_at: int | None = None
         self._failed_at: int | None = None
-        self.thread = threading.Thread(target=self._go_round, name=loop.name, daemon=True)
+        self.thread = threading.Thread(target=self._run, name=loop.name, daemon=True)
 
     def wake(self) -> None:
-        """Something may have happened."""
-        with suppress(OSError):  # full: it is woken already
-            os.write(self._mouth, b".")
+        """Start a round soon, because there may be work."""
+        with suppress(OSError):  # the pipe is full, so a wake-up is pending
+            os.write(self._wake_writer, b".")
 
     def stop(self) -> None:
-        """Let it finish its round, and no more."""
+        """Stop after the current round."""
         self._stopping.set()
         self.wake()
 
     def status(self, leader: str | None) -> LoopStatus:
-        waits = self.loop.is_led and not self._may_work()
+        is_follower = self.loop.needs_lead and not self._is_leader()
         return LoopStatus(
             name=self.loop.name,
-            state="waits" if waits else "fails" if self._failures else "works",
-            leader=leader if self.loop.is_led else None,
+            state="waits" if is_follower else "fails" if self._failures else "works",
+            leader=leader if self.loop.needs_lead else None,
             worked_at=self._worked_at,
             done=self._done,
             errors=self._errors,
@@ -123,59 +123,61 @@ class Runner:
             failed_at=self._failed_at,
         )
 
-    # -- the thread ----------------------------------------------------------------------------
+    # -- in the thread -------------------------------------------------------------------------
 
-    def _go_round(self) -> None:
+    def _run(self) -> None:
         while not self._stopping.is_set():
-            began = time.monotonic()
-            self._wait(self._once())
-            self._stopping.wait(max(0.0, self.loop.rest - (time.monotonic() - began)))
+            started_at = time.monotonic()
+            self._wait(self._run_round())
+            duration = time.monotonic() - started_at
+            self._stopping.wait(max(0.0, self.loop.min_interval - duration))
 
-    def _once(self) -> float:
-        """One round; gives back how long nothing has to be done."""
-        self._forget_wakes()
-        leads = not self.loop.is_led or self._may_work()
+    def _run_round(self) -> float:
+        """Run one round and return the seconds to wait."""
+        self._clear_wakes()
+        leads = not self.loop.needs_lead or self._is_leader()
+        run_round = self.loop.run_once if leads else self.loop.run_as_follower
         try:
-            done = self.loop.round(self._store) if leads else self.loop.aside(self._store)
+            done = run_round(self._store)
             if done:
                 self._done += done
                 self._worked_at = self._store.now()
-            pause = self.loop.pause(self._store) if leads and not done else STAND_BY
+            delay = self.loop.next_delay(self._store) if leads and not done else FOLLOWER_SECONDS
         except Exception as error:
             return self._fail(error)
         if self._failures:
             log.info("%s works again", self.loop.name)
         self._failures = 0
-        return 0.0 if done else pause
+        return 0.0 if done else delay
 
     def _fail(self, error: Exception) -> float:
         self._failures += 1
         self._errors += 1
-        known = isinstance(error, CorralError)
-        self._error = str(error) if known else f"{type(error).__name__}: {error}"
-        self._failed_at = self._store.now()  # known also while the store is away
-        pause = min(FIRST_PAUSE * 2 ** (self._failures - 1), LONGEST_PAUSE)
+        is_expected = isinstance(error, CorralError)
+        self._error = str(error) if is_expected else f"{type(error).__name__}: {error}"
+        self._failed_at = self._store.now()  # works without a connection to the store
+        pause = min(FIRST_PAUSE * 2 ** (self._failures - 1), MAX_PAUSE)
         log.error(
-            "%s failed, and tries again in %.1f s: %s",
+            "%s failed; retrying in %.1f s: %s",
             self.loop.name,
             pause,
             self._error,
-            exc_info=None if known else error,
+            exc_info=None if is_expected else error,
         )
-        # Not woken by commits meanwhile: they would make the pause short.
+        # Commits do not interrupt this wait: they would defeat the back-off.
         self._stopping.wait(pause)
         return 0.0
 
     def _wait(self, seconds: float) -> None:
-        # Looked at behind the wakes that were forgotten: the one of `stop` may be among them.
+        # Checked after the wake-ups were cleared: the one of `stop` may have been among them.
         if seconds <= 0 or self._stopping.is_set():
             return
         poll = select.poll()
-        for descriptor in (self._ear, *self.loop.watched()):
+        for descriptor in (self._wake_reader, *self.loop.watched()):
             poll.register(descriptor, select.POLLIN)
         poll.poll(seconds * 1_000)
 
-    def _forget_wakes(self) -> None:
+    def _clear_wakes(self) -> None:
         with suppress(BlockingIOError):
-            while os.read(self._ear, 4_096):
+            while os.read(self._wake_reader, 4_096):
                 pass

@@ -1,40 +1,44 @@
-"""Machines that went silent are lost, and what they ran is given up or started elsewhere."""
+"""Detection of machines that are lost, and recovery of their runs."""
 
 from corral.adapters import process
 from corral.api import Corral
-from corral.daemon.loop import Plain
+from corral.daemon.loop import BaseLoop
 from corral.domain.nodes.model import NodeState
 from corral.domain.runs.model import RunState
 
-ALONE, TOGETHER = 30.0, 2.0  # seconds between looks: nobody tells of silence
+# Seconds between two checks: the silence of a machine causes no event.
+SINGLE_NODE_SECONDS, MULTI_NODE_SECONDS = 30.0, 2.0
 
 
-class Lookout(Plain):
-    """A node is lost when its daemon is silent past its lease. That says nothing of its runs: each
-    of them has a keeper with a lease of its own, and goes on while that one is renewed."""
+class NodeMonitor(BaseLoop):
+    """Marks nodes as lost whose daemon has not renewed its lease.
+
+    A lost node says nothing about its runs: the supervisor of each run has a lease of its own, and
+    the run continues while that lease is renewed.
+    """
 
     name = "lookout"
-    rest = 1.0
+    min_interval = 1.0
 
-    def round(self, store: Corral) -> int:
+    def run_once(self, store: Corral) -> int:
         lost = len(store.nodes.lose_silent())
-        if not _somebody_else(store):
+        if not _has_other_machines(store):
             return lost
         return lost + len(store.runs.recover())
 
-    def pause(self, store: Corral) -> float:
-        return TOGETHER if _somebody_else(store) else ALONE
+    def next_delay(self, store: Corral) -> float:
+        return MULTI_NODE_SECONDS if _has_other_machines(store) else SINGLE_NODE_SECONDS
 
 
-def _somebody_else(store: Corral) -> bool:
-    """Whether other machines serve this store, or run something of it."""
-    here = process.host()
+def _has_other_machines(store: Corral) -> bool:
+    """Whether other machines serve this store, or have live runs of it."""
+    host = process.host()
     if any(
-        node.state is NodeState.UP and node.name != here
+        node.state is NodeState.UP and node.name != host
         for node in store.nodes.list(limit=50).items
     ):
         return True
     return any(
-        run.state is not RunState.QUEUED and run.host != here
+        run.state is not RunState.QUEUED and run.host != host
         for run in store.runs.list(live=True, limit=200).items
     )

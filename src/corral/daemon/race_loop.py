@@ -1,30 +1,31 @@
-"""Races go on: what ended is checked, judges are asked, automatic races go on by themselves. What
-no attempt works in any more is cleared away in its time."""
+"""Progress of races: checks, judges, automatic rounds, and cleanup of worktrees."""
 
 import time
 
 from corral.api import Corral
-from corral.daemon.loop import Plain
+from corral.daemon.loop import BaseLoop
 
-LONGEST_SLEEP = 30.0
-RECLAIM = 3_600.0
+MAX_SLEEP = 30.0
+RECLAIM_SECONDS = 3_600.0
 
 
-class Marshal(Plain):
+class RaceLoop(BaseLoop):
+    """Advances the open races of this machine, and removes worktrees that are no longer used."""
+
     name = "marshal"
-    is_led = False  # a race goes on where its worktrees are
-    rest = 0.5
+    needs_lead = False  # a race is driven where its worktrees are
+    min_interval = 0.5
 
     def __init__(self) -> None:
-        self._next_reclaim = time.monotonic() + RECLAIM
+        self._next_reclaim = time.monotonic() + RECLAIM_SECONDS
 
-    def round(self, store: Corral) -> int:
+    def run_once(self, store: Corral) -> int:
         done = store.races.advance_open()
         if time.monotonic() >= self._next_reclaim:
-            self._next_reclaim = time.monotonic() + RECLAIM
+            self._next_reclaim = time.monotonic() + RECLAIM_SECONDS
             done += len(store.races.reclaim())
         return done
 
-    def pause(self, store: Corral) -> float:
-        """The end of a run is a commit; one whose keeper died without a word waits for longer."""
-        return LONGEST_SLEEP
+    def next_delay(self, store: Corral) -> float:
+        # The end of a run is a commit, except when its supervisor crashed.
+        return MAX_SLEEP

@@ -1,5 +1,4 @@
-"""Runs of this machine whose keeper ended without a word are found at once, and judged; and what
-another machine wants to be stopped here is told to its keeper at once."""
+"""Detection of dead supervisors on this machine, and forwarding of stop requests to live ones."""
 
 import os
 import select
@@ -7,103 +6,107 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from corral.adapters import children, process
-from corral.adapters.process import Identity
+from corral.adapters import child_processes, process
+from corral.adapters.process import ProcessIdentity
 from corral.api import Corral
-from corral.daemon.loop import Plain
-from corral.domain.runs.model import Mode, Run, RunState
-from corral.kernel.pagination import every
+from corral.daemon.loop import BaseLoop
+from corral.domain.runs.model import Run, RunMode, RunState
+from corral.kernel.pagination import iter_all
 from corral.services.runs.recovery import Recovery, identity_of
 
-LOOK = 60.0  # behind a death that was not told
-LOOK_WITHOUT_TOLD = 5.0  # where the system cannot tell of one
-CLEAR = 3_600.0
+CHECK_SECONDS = 60.0  # in case an exit was not noticed
+POLL_SECONDS = 5.0  # where the system cannot report exits (no pidfd)
+CLEAR_SECONDS = 3_600.0  # between two deletions of old output files
 
 
-class Reaper(Plain):
-    """It watches the keepers themselves: a process that ends wakes it, and nothing else has to."""
+class Reaper(BaseLoop):
+    """Recovers runs whose supervisor died.
+
+    It watches the supervisors by pidfd, so the exit of one wakes the loop at once.
+    """
 
     name = "reaper"
-    is_led = False
-    rest = 0.25
+    needs_lead = False
+    min_interval = 0.25
 
     def __init__(self) -> None:
-        self._handles: dict[Identity, int] = {}
-        self._told: set[str] = set()  # to stop
-        self._next_look = 0.0
+        self._pidfds: dict[ProcessIdentity, int] = {}
+        self._stop_forwarded: set[str] = set()  # run ids
+        self._next_check = 0.0
         self._next_clear = 0.0
 
     def watched(self) -> Sequence[int]:
-        return tuple(self._handles.values())
+        return tuple(self._pidfds.values())
 
-    def round(self, store: Corral) -> int:
-        children.reap()
-        found = 0
-        dead = self._ended()
-        unseen = self._watch(store)
-        if dead or unseen or time.monotonic() >= self._next_look:
-            found = len(store.runs.recover())
-            self._next_look = time.monotonic() + LOOK
-            self._watch(store)
+    def run_once(self, store: Corral) -> int:
+        child_processes.reap()
+        done = 0
+        has_exit = self._drop_exited()
+        has_missed_exit = self._watch_supervisors(store)
+        if has_exit or has_missed_exit or time.monotonic() >= self._next_check:
+            done = len(store.runs.recover())
+            self._next_check = time.monotonic() + CHECK_SECONDS
+            self._watch_supervisors(store)
         if time.monotonic() >= self._next_clear:
-            self._next_clear = time.monotonic() + CLEAR
-            found += store.outputs.clear_deleted()
-        return found
+            self._next_clear = time.monotonic() + CLEAR_SECONDS
+            done += store.outputs.clear_deleted()
+        return done
 
-    def pause(self, store: Corral) -> float:
-        if not process.tells_of_ends():
-            self._next_look = 0.0
-            return LOOK_WITHOUT_TOLD
-        return max(0.05, self._next_look - time.monotonic())
+    def next_delay(self, store: Corral) -> float:
+        if not process.can_watch_exits():
+            self._next_check = 0.0
+            return POLL_SECONDS
+        return max(0.05, self._next_check - time.monotonic())
 
-    def _ended(self) -> bool:
-        """Whether one of those who are watched has ended; it is watched no longer."""
+    def _drop_exited(self) -> bool:
+        """Stop watching the supervisors that have exited; return whether there were any."""
         poll = select.poll()
-        for handle in self._handles.values():
-            poll.register(handle, select.POLLIN)
-        ended = {handle for handle, _ in poll.poll(0)}
-        for identity, handle in [*self._handles.items()]:
-            if handle in ended:
-                self._forget(identity)
-        return bool(ended)
+        for pidfd in self._pidfds.values():
+            poll.register(pidfd, select.POLLIN)
+        exited = {pidfd for pidfd, _ in poll.poll(0)}
+        for identity, pidfd in [*self._pidfds.items()]:
+            if pidfd in exited:
+                self._unwatch(identity)
+        return bool(exited)
 
-    def _watch(self, store: Corral) -> bool:
-        """Watch the keeper of every run of this machine, and nobody else; whether one is gone."""
-        runs = [*_going_here(store)]
-        self._pass_on_stops(store, runs)
-        wanted = {identity for run in runs if (identity := _keeper(run)) is not None}
-        for identity in [*self._handles]:
+    def _watch_supervisors(self, store: Corral) -> bool:
+        """Watch the supervisors of all live runs of this machine; return whether one is gone."""
+        runs = [*_live_runs_here(store)]
+        self._forward_stops(store, runs)
+        wanted = {identity for run in runs if (identity := _watched_process(run)) is not None}
+        for identity in [*self._pidfds]:
             if identity not in wanted:
-                self._forget(identity)
-        gone = False
-        for identity in wanted - self._handles.keys():
-            handle = process.watch(identity)
-            if handle is not None:
-                self._handles[identity] = handle
-            elif process.tells_of_ends():
-                gone = True
-        return gone
+                self._unwatch(identity)
+        is_one_gone = False
+        for identity in wanted - self._pidfds.keys():
+            pidfd = process.watch_exit(identity)
+            if pidfd is not None:
+                self._pidfds[identity] = pidfd
+            elif process.can_watch_exits():
+                is_one_gone = True
+        return is_one_gone
 
-    def _pass_on_stops(self, store: Corral, runs: Sequence[Run]) -> None:
-        """Whoever wants a run to end on another machine cannot reach its keeper."""
+    def _forward_stops(self, store: Corral, runs: Sequence[Run]) -> None:
+        """Notify the supervisors of runs that are to stop. A command on another machine cannot
+        reach their control socket."""
         stopping = {run.id: run for run in runs if run.state is RunState.STOPPING}
-        for id in stopping.keys() - self._told:
-            Recovery(store.runs).see_to_the_end(stopping[id], None)
-        self._told = {*stopping}
+        for id in stopping.keys() - self._stop_forwarded:
+            Recovery(store._database).request_stop(stopping[id], None)
+        self._stop_forwarded = {*stopping}
 
-    def _forget(self, identity: Identity) -> None:
+    def _unwatch(self, identity: ProcessIdentity) -> None:
         with suppress(OSError):
-            os.close(self._handles.pop(identity))
+            os.close(self._pidfds.pop(identity))
 
 
-def _going_here(store: Corral) -> Iterator[Run]:
-    for run in every(store.runs.list, live=True, limit=200):
+def _live_runs_here(store: Corral) -> Iterator[Run]:
+    for run in iter_all(store.runs.list, live=True, limit=200):
         if run.host == process.host() and run.state is not RunState.QUEUED:
             yield run
 
 
-def _keeper(run: Run) -> Identity | None:
-    """Whose end matters: the keeper's; a process that Corral did not start has none."""
-    if run.mode is Mode.RECORDED:
+def _watched_process(run: Run) -> ProcessIdentity | None:
+    """Return the supervisor of a run; for a process that Corral did not start, the process."""
+    if run.mode is RunMode.RECORDED:
         return identity_of(run, run.pid, run.start_token)
     return identity_of(run, run.keeper_pid, run.keeper_token)

@@ -1,29 +1,31 @@
-"""The scripts of schedules are run when their moments come, one after the other."""
+"""Scripts of schedules, run one after the other when they are due."""
 
 import os
 import time
 
 from corral.adapters import process
 from corral.api import Corral
-from corral.daemon.loop import Plain
+from corral.daemon.loop import BaseLoop
 
-LONGEST_SLEEP = 30.0
+MAX_SLEEP = 30.0
 
 
-class Checker(Plain):
+class ScheduleScripts(BaseLoop):
+    """Runs the script of one due occurrence per round."""
+
     name = "checker"
 
     def __init__(self) -> None:
         self._owner = f"checker:{process.host()}:{os.getpid()}:{time.monotonic_ns()}"
 
-    def round(self, store: Corral) -> int:
+    def run_once(self, store: Corral) -> int:
         due = store.schedules.next_script()
         if due is None or due > store.now():
-            return 0  # nobody waits in line to find that out
+            return 0  # known without a write transaction
         return 0 if store.schedules.run_script(owner=self._owner) is None else 1
 
-    def pause(self, store: Corral) -> float:
+    def next_delay(self, store: Corral) -> float:
         due = store.schedules.next_script()
         if due is None:
-            return LONGEST_SLEEP
-        return min(max((due - store.now()) / 1_000, 0.05), LONGEST_SLEEP)
+            return MAX_SLEEP
+        return min(max((due - store.now()) / 1_000, 0.05), MAX_SLEEP)

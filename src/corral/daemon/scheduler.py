@@ -1,49 +1,49 @@
-"""Due schedules become letters, and letters whose time has passed are ended."""
+"""Schedules: each due occurrence puts a letter into its mailbox."""
 
 from collections.abc import Iterator
 
 from corral.api import Corral
-from corral.api.wait import SOON
-from corral.daemon.loop import Plain
-from corral.daemon.schedule_scripts import Checker
+from corral.api.wait import MIN_SLEEP
+from corral.daemon.loop import BaseLoop
+from corral.daemon.schedule_scripts import ScheduleScripts
 from corral.domain.mail.model import Letter
 
-# Behind a wake-up that never came.
-LONGEST_SLEEP = 30.0
+MAX_SLEEP = 30.0  # in case a wake-up is lost
 
 
-class Scheduler(Plain):
+class Scheduler(BaseLoop):
+    """Fires due schedules and timers."""
+
     name = "scheduler"
 
-    def round(self, store: Corral) -> int:
-        upcoming = store.schedules.next_at()
-        if upcoming is None or upcoming > store.now():
-            return 0  # nothing is written, and nobody waits in line, to find that out
+    def run_once(self, store: Corral) -> int:
+        next_at = store.schedules.next_at()
+        if next_at is None or next_at > store.now():
+            return 0  # known without a write transaction
         return len(store.schedules.fire_due())
 
-    def pause(self, store: Corral) -> float:
-        return _pause(store)
+    def next_delay(self, store: Corral) -> float:
+        return _seconds_until_next(store)
 
 
 def run_scheduler(store: Corral) -> Iterator[Letter]:
-    """Put letters when their moments come, for ever; yields each letter that was put.
+    """Fire schedules and run their scripts without end; yields each letter.
 
-    It sleeps until the next moment, or until a commit may have brought an earlier one; scripts that
-    are asked first are run by it, too. Two of them on one store do no harm: a moment is put once,
-    whoever comes first.
+    Sleeps until the next occurrence, or until a commit may have added an earlier one. Several
+    schedulers may run on one store: each occurrence fires once.
     """
-    checker = Checker()
+    scripts = ScheduleScripts()
     with store.listening() as listener:
         while True:
             letters = store.schedules.fire_due()
             yield from letters
             store.mail.expire_due()
-            if not letters and not checker.round(store):
-                listener.wait(min(_pause(store), checker.pause(store)))
+            if not letters and not scripts.run_once(store):
+                listener.wait(min(_seconds_until_next(store), scripts.next_delay(store)))
 
 
-def _pause(store: Corral) -> float:
-    upcoming = store.schedules.next_at()
-    if upcoming is None:
-        return LONGEST_SLEEP
-    return min(max((upcoming - store.now()) / 1_000, SOON), LONGEST_SLEEP)
+def _seconds_until_next(store: Corral) -> float:
+    next_at = store.schedules.next_at()
+    if next_at is None:
+        return MAX_SLEEP
+    return min(max((next_at - store.now()) / 1_000, MIN_SLEEP), MAX_SLEEP)

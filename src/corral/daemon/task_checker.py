@@ -1,18 +1,20 @@
-"""The checks of submitted tasks are run, one after the other."""
+"""Checks of submitted tasks, run one after the other."""
 
 from corral.api import Corral
-from corral.daemon.loop import Plain
+from corral.daemon.loop import BaseLoop
 
-LONGEST_SLEEP = 30.0
+MAX_SLEEP = 30.0
 
 
-class Examiner(Plain):
+class TaskChecker(BaseLoop):
+    """Runs the checks of one submitted task per round."""
+
     name = "examiner"
-    is_led = False  # a check is run where the work was done
+    needs_lead = False  # a check runs where the work was done
 
-    def round(self, store: Corral) -> int:
+    def run_once(self, store: Corral) -> int:
         return 0 if store.tasks.check_next() is None else 1
 
-    def pause(self, store: Corral) -> float:
-        """A submit is a commit; one whose examiner died waits for longer."""
-        return LONGEST_SLEEP
+    def next_delay(self, store: Corral) -> float:
+        # A submission is a commit; only a task whose checker crashed needs the timeout.
+        return MAX_SLEEP

@@ -1,19 +1,21 @@
-"""Ready tasks of projects that ask for it are started, each in a worktree of its own."""
+"""Automatic start of ready tasks, in projects that enable it."""
 
 from corral.api import Corral
-from corral.daemon.loop import Plain
+from corral.daemon.loop import BaseLoop
 
-LONGEST_SLEEP = 30.0
+MAX_SLEEP = 30.0
 
 
-class Foreman(Plain):
+class TaskStarter(BaseLoop):
+    """Starts ready tasks, each in a worktree of its own."""
+
     name = "foreman"
-    is_led = False  # a worktree is made where the project is
-    rest = 0.5
+    needs_lead = False  # a worktree is created where the project is
+    min_interval = 0.5
 
-    def round(self, store: Corral) -> int:
+    def run_once(self, store: Corral) -> int:
         return len(store.tasks.start_ready())
 
-    def pause(self, store: Corral) -> float:
-        """Whatever makes a task ready, or makes room, is a commit."""
-        return LONGEST_SLEEP
+    def next_delay(self, store: Corral) -> float:
+        # A task that becomes ready, or a slot that becomes free, is a commit.
+        return MAX_SLEEP

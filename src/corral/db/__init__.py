@@ -1,4 +1,4 @@
-"""The only place that knows which engine is under us."""
+"""The only layer that knows which database engine a store uses."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,12 +19,17 @@ def connect(
     create: bool = True,
     probe: "Probe | None" = None,
 ) -> Database:
-    """The database behind a URL, its schema not looked at yet."""
+    """Open the database behind a URL, without checking its schema.
+
+    Raises Invalid for a malformed URL, StoreUnavailable if the database cannot be used. `create`
+    allows a missing SQLite file to be created.
+    """
     scheme, separator, rest = url.partition("://")
     if scheme == "sqlite" and separator:
         if not rest.startswith("/") or len(rest) < 2 or "\0" in rest:
             raise Invalid(
-                "That URL names no file; write sqlite:///relative.db or sqlite:////absolute.db.",
+                "The store's URL names no file. Use sqlite:///relative.db or "
+                "sqlite:////absolute.db.",
                 reason="bad_url",
             )
         from corral.db.sqlite import SqliteDatabase
@@ -41,12 +46,12 @@ def connect(
             from corral.db.postgres import PostgresDatabase
         except ImportError:
             raise StoreUnavailable(
-                "PostgreSQL needs one more package; run `pip install 'corral[postgres]'`.",
+                "PostgreSQL needs an additional package. Run `pip install 'corral[postgres]'`.",
                 reason="missing_package",
             ) from None
         return PostgresDatabase(url, clock=clock, actor=actor, probe=probe)
     raise Invalid(
-        "That is no store's URL; write sqlite:///relative.db, sqlite:////absolute.db, "
+        "Invalid store URL. Use sqlite:///relative.db, sqlite:////absolute.db, "
         "postgresql://user@host/database, or http://host:port of a daemon.",
         reason="bad_url",
     )

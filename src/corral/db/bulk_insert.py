@@ -1,23 +1,28 @@
-"""Many rows at a time into any table, their columns known from the schema.
+"""Bulk inserts into any table, with column types taken from the schema.
 
-For what comes from elsewhere: rows are given as they are to stand, and of one table they may have
-different columns. Rows that have a state come in through `db/transitions.py`.
+For data from outside: imported rows, back-ups and moved stores. Rows are inserted as given, without
+events. Rows with a state that are created or imported one by one go through `db/transitions.py`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
 
-from corral.db.schema import tables
+from corral.db.schema import TableDoc, tables
 from corral.db.statement import Row, Statement
 from corral.db.tx import Tx
+from corral.db.write_fence import content_tables
+
+COPY_BATCH = 1_000
+"""Rows per statement of `copy_rows`."""
 
 _CASTS = {"integer": "CAST({} AS {{integer}})", "json": "CAST({} AS {{json}})"}
 
 
-class Placed(NamedTuple):
+class ImportedRow(NamedTuple):
     """The result of importing a row."""
 
     id: str | None
@@ -26,43 +31,82 @@ class Placed(NamedTuple):
     """Why not all of its values were stored: the row existed already, or was changed to fit."""
 
 
-def put_many(
-    tx: Tx, table: str, rows: Sequence[Mapping[str, Any]], *, unless: str = "", returned: str = ""
+def insert_many(
+    tx: Tx,
+    table: str,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    on_conflict: str = "",
+    returning: str = "",
 ) -> list[Row]:
-    """Insert rows; with `unless`, an ON CONFLICT target, those that are there stay as they are."""
+    """Insert rows, which may have different columns; see `insert_statement` for the options."""
     if not rows:
         return []
     columns = sorted(set().union(*rows))
-    given = msgspec.json.encode(rows).decode()
-    return tx.run(insertion(table, columns, returned, unless), rows=given)
+    encoded = msgspec.json.encode(rows).decode()
+    return tx.run(insert_statement(table, columns, returning, on_conflict), rows=encoded)
 
 
-def insertion(table: str, columns: Sequence[str], returned: str, unless: str = "") -> Statement:
-    """The INSERT of rows that are given as one JSON array of objects.
+def insert_statement(
+    table: str, columns: Sequence[str], returning: str, on_conflict: str = ""
+) -> Statement:
+    """Return the INSERT of rows that are passed as one JSON array of objects in `:rows`.
 
-    `unless` is an ON CONFLICT target, or "anything": rows whose place is taken are left out.
+    `on_conflict` is an ON CONFLICT target, or "anything" for any unique key: rows that conflict are
+    skipped. Without it, a conflict is an error.
     """
-    return _insertion(table, tuple(columns), returned, unless)
+    return _insert_statement(table, tuple(columns), returning, on_conflict)
 
 
 @cache
-def _insertion(table: str, columns: tuple[str, ...], returned: str, unless: str) -> Statement:
-    kinds = _kinds()[table]
-    values = [_CASTS.get(kinds[name], "{}").format(f"each.value ->> '{name}'") for name in columns]
-    # Without a WHERE, SQLite would take the ON of the conflict for that of a join.
-    target = "" if unless == "anything" else f" {unless}"
-    conflict = f" WHERE TRUE ON CONFLICT{target} DO NOTHING" if unless else ""
-    answer = f" RETURNING {returned}" if returned else ""
+def _insert_statement(
+    table: str, columns: tuple[str, ...], returning: str, on_conflict: str
+) -> Statement:
+    types = _column_types()[table]
+    values = [_CASTS.get(types[name], "{}").format(f"each.value ->> '{name}'") for name in columns]
+    target = "" if on_conflict == "anything" else f" {on_conflict}"
+    # WHERE TRUE: without a WHERE clause, SQLite parses ON CONFLICT as the ON of a join.
+    conflict = f" WHERE TRUE ON CONFLICT{target} DO NOTHING" if on_conflict else ""
+    returned = f" RETURNING {returning}" if returning else ""
     return Statement(
         f"INSERT INTO {table} ({', '.join(columns)})"
-        f" SELECT {', '.join(values)} FROM {{each_of_rows}}{conflict}{answer}"
+        f" SELECT {', '.join(values)} FROM {{each_of_rows}}{conflict}{returned}"
     )
 
 
 @cache
-def _kinds() -> dict[str, dict[str, str]]:
-    """The type of every column of every table."""
+def _column_types() -> dict[str, dict[str, str]]:
     return {
         table.name: {column.name: column.type.partition(" ")[0] for column in table.columns}
         for table in tables()
     }
+
+
+def copy_rows(tx: Tx, table: TableDoc, rows: Iterable[Row]) -> None:
+    """Insert rows with all columns of the table, unchanged; for copies of whole tables."""
+    names = table.names
+    values = ", ".join(f":{name}" for name in names)
+    insert = Statement(f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({values})")
+    remaining = iter(rows)
+    while batch := [dict(zip(names, row, strict=True)) for row in islice(remaining, COPY_BATCH)]:
+        tx.execute_each(insert, batch)
+
+
+def advance_sequences(tx: Tx) -> None:
+    """Make new sequence numbers start after the existing ones.
+
+    SQLite always continues from the largest number. On PostgreSQL a copied row does not advance the
+    sequence of its table. A sequence is never lowered: a number must not be used twice.
+    """
+    if tx.engine == "sqlite":
+        return
+    for table in content_tables():
+        if table.is_numbered:
+            sequence = f"CAST(pg_get_serial_sequence('{table.name}', 'seq') AS REGCLASS)"
+            tx.run(
+                Statement(f"""
+                    SELECT setval({sequence}, greatest(
+                        (SELECT max(seq) FROM {table.name}), pg_sequence_last_value({sequence}), 1
+                    ))
+                """)
+            )

@@ -1,4 +1,4 @@
-"""A database: what both engines offer to the library, and nothing more."""
+"""The interface of a database, which both engines implement."""
 
 import os
 import threading
@@ -18,41 +18,43 @@ from corral.kernel.clock import Clock
 
 R = TypeVar("R")
 Work = Callable[[Tx], R]
-RowsOf = Callable[[str, list[str], str], Iterator[Row]]
+ReadTable = Callable[[str, list[str], str], Iterator[Row]]
+"""Iterates over the rows of a table; the arguments are its name, columns and key."""
 Probe = Callable[[str], None]
-Tell = Callable[[Sequence[str]], None]
-Told = Callable[[str, int, int], None]
-"""Told how far something long is: which part of it, how much is done, and of how much."""
+RedactionCallback = Callable[[Sequence[str]], None]
+"""Called with the columns from which secrets were removed, such as `letters.body`."""
+Progress = Callable[[str, int, int], None]
+"""Called during a long operation with the current part, the amount done and the total."""
 
 
-def silent(part: str, done: int, total: int) -> None:
-    """For whoever does not want to be told."""
+def no_progress(part: str, done: int, total: int) -> None:
+    """Ignore progress."""
 
 
 class Listener(Protocol):
-    """Wakes when another commit may have changed what a query would find.
+    """Wakes up when another commit may have changed the result of a query.
 
-    Open it before the query whose answer you wait for: every commit after the opening, or after the
-    last `wait`, makes the next `wait` return.
+    Open it before the query: every commit after the opening, or after the last `wait`, makes the
+    next `wait` return.
     """
 
     def wait(self, timeout: float) -> bool:
-        """Wait for a commit, at most `timeout` seconds. False when the time ran out."""
+        """Wait up to `timeout` seconds for a commit; return False if the time ran out."""
         ...
 
     def rest(self) -> None:
-        """Nobody waits for now; cost nothing until `resume`."""
+        """Pause: use no resources until `resume`."""
         ...
 
     def resume(self) -> None:
-        """Wait again, for commits from now on."""
+        """Listen again, for commits from now on."""
         ...
 
     def close(self) -> None: ...
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that a check looked at."""
+    """The result of one check of `corral doctor`."""
 
     check: str
     state: str
@@ -60,95 +62,98 @@ class Finding(msgspec.Struct, frozen=True):
     message: str
 
 
-class Thing(NamedTuple):
-    """A part of a schema."""
+class SchemaObject(NamedTuple):
+    """The identity of one object of a schema."""
 
     kind: str
     """table, index, trigger, view; on PostgreSQL also constraint and rule."""
     name: str
     table: str
-    """The one that it is on; a table and a view are on themselves."""
+    """The table that it belongs to; for a table or view, its own name."""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}" + (f" on {self.table}" if self.table != self.name else "")
 
 
-Shape = Mapping[Thing, str]
-"""All parts of a schema, and how each is spelled out."""
+SchemaObjects = Mapping[SchemaObject, str]
+"""All objects of a schema, each with its definition."""
 
 
-class Table(msgspec.Struct, frozen=True):
-    """The rows that a read-only query gave, with a note when there were more."""
+class QueryResult(msgspec.Struct, frozen=True):
+    """The rows of a read-only query."""
 
     columns: list[str]
     rows: list[list[Any]]
     truncated: bool
+    """Whether the query had more rows."""
 
 
-# Why a store cannot be used any more.
+# Reasons why a handle cannot be used any more.
 CLOSED = "the store was closed; open it again"
 FORKED = "the store was opened before a fork; start the child with exec or spawn"
 
 _open: "weakref.WeakSet[Database]" = weakref.WeakSet()
 
 
-def _disown_in_child() -> None:
+def _mark_forked_in_child() -> None:
     for database in list(_open):
-        database.disown()
+        database.mark_forked()
 
 
-os.register_at_fork(after_in_child=_disown_in_child)
+os.register_at_fork(after_in_child=_mark_forked_in_child)
 
 
-class Working(threading.local):
-    """`here` is set on a thread while it runs an operation that writes; `tell` is told what secrets
-    were taken out of, in what that thread asked for; `patience` is how many seconds it waits for a
-    server that went away, and `turn_patience` for other processes that write (SQLite), where these
-    are not the usual ones."""
+class ThreadState(threading.local):
+    """What a database remembers for each thread."""
 
-    here = False
-    tell: Tell | None = None
-    patience: float | None = None
-    turn_patience: float | None = None
+    is_writing = False
+    """Whether the thread is inside an operation that writes."""
+    on_redaction: RedactionCallback | None = None
+    max_server_wait: float | None = None
+    """Seconds to wait for a server that is away; None: the default."""
+    max_write_wait: float | None = None
+    """Seconds to wait for other processes that write (SQLite); None: the default."""
 
 
 class Database(ABC):
+    """A handle on a store."""
+
     engine: Engine
     url: str
-    """Where it is, to be shown: without any password."""
+    """The location, to be shown: without any password."""
     address: str
-    """The same with all that is needed to open it; for another process, never to be shown."""
+    """The location with everything needed to open it. For other processes; never shown."""
     pointer: str
-    """The same but for passwords; for a store to say where another one is."""
+    """The address without passwords, as one store records the location of another."""
 
     clock: Clock
     actor: str
     origin: str | None = None
     """The id of the run that this process belongs to; events record it."""
 
-    keeps_output = False
-    """Whether the store keeps sealed outputs: where machines share it, a file is not enough."""
+    stores_output = False
+    """Whether the store holds sealed outputs: machines that share it cannot share a file."""
 
     refuses_moved = False
     """Whether calls raise StoreUnavailable once the content was moved away or is being replaced.
     Set for every handle that was opened for use. A mover reads and writes in every phase."""
 
     redaction: Redaction | None = None
-    """Takes secrets out of what is kept; None where rows are only moved from store to store."""
+    """Removes secrets from stored text; None for handles that only copy rows between stores."""
 
     def __init__(self) -> None:
         self.unusable: str | None = None
-        """Why it must not be used any more."""
+        """Why the handle must not be used any more."""
         self._listeners: list[Listener] = []
-        self.working = Working()
+        self.thread = ThreadState()
         self.upkeep: set[str] = set()
         """Upkeep that reads have started and not finished; see `services/store/upkeep.py`."""
         self.hurried = False
         _open.add(self)
 
     @contextmanager
-    def seeing_every_phase(self) -> Iterator[None]:
-        """Let this handle see the store in every phase of its move."""
+    def allow_moved(self) -> Iterator[None]:
+        """Let this handle read the store in every phase of a move."""
         before, self.refuses_moved = self.refuses_moved, False
         try:
             yield
@@ -156,37 +161,41 @@ class Database(ABC):
             self.refuses_moved = before
 
     def hurry(self) -> None:
-        """This process is about to end: from now on a server that went away is not waited for."""
+        """Stop waiting for a server that is away: this process is about to exit."""
         self.hurried = True
 
-    def spare_connections(self) -> None:  # noqa: B027 (SQLite has no server connections)
-        """Hold a server connection only while it is used. For long-lived processes that use the
-        store rarely, so that many of them can share a server's connections."""
+    def release_connections_early(self) -> None:  # noqa: B027 (SQLite has no server connections)
+        """Hold a server connection only while it is used.
+
+        For long-lived processes that rarely use the store, so that many of them can share the
+        connections of one server.
+        """
 
     @contextmanager
-    def waiting_at_most(self, seconds: float) -> Iterator[None]:
-        """On this thread a server that went away is waited for no longer than this, nor than
-        whoever called may wait."""
-        before = self.working.patience
-        self.working.patience = seconds if before is None else min(before, seconds)
+    def server_timeout(self, seconds: float) -> Iterator[None]:
+        """Limit how long this thread waits for a server that is away; nested limits only shrink."""
+        before = self.thread.max_server_wait
+        self.thread.max_server_wait = seconds if before is None else min(before, seconds)
         try:
             yield
         finally:
-            self.working.patience = before
+            self.thread.max_server_wait = before
 
     @contextmanager
-    def writing_within(self, seconds: float) -> Iterator[None]:
-        """On this thread a write waits no longer than this for another process that writes; then it
-        raises StoreUnavailable."""
-        before = self.working.turn_patience
-        self.working.turn_patience = seconds if before is None else min(before, seconds)
+    def write_timeout(self, seconds: float) -> Iterator[None]:
+        """Limit how long writes of this thread wait for other processes that write.
+
+        A write that takes longer raises StoreUnavailable.
+        """
+        before = self.thread.max_write_wait
+        self.thread.max_write_wait = seconds if before is None else min(before, seconds)
         try:
             yield
         finally:
-            self.working.turn_patience = before
+            self.thread.max_write_wait = before
 
-    def disown(self) -> None:
-        """A fork copied the connections: parent and child would talk into each other."""
+    def mark_forked(self) -> None:
+        """Make the handle unusable in a forked child, which shares the parent's connections."""
         self.unusable = FORKED
 
     def require_usable(self) -> None:
@@ -194,13 +203,16 @@ class Database(ABC):
             raise RuntimeError(self.unusable)
 
     def require_outside_operation(self) -> None:
-        """Refuse a write inside a write: it would wait for itself, or be kept without the other."""
+        """Raise RuntimeError for a write inside a write.
+
+        The inner write would deadlock, or be committed even if the outer one fails.
+        """
         if self.unusable:
             raise RuntimeError(self.unusable)
-        if self.working.here:
+        if self.thread.is_writing:
             raise RuntimeError(
-                "an operation called the library; call the room's function with the open "
-                "transaction instead"
+                "An operation called the library. Call the domain function with the open "
+                "transaction instead."
             )
 
     @abstractmethod
@@ -211,45 +223,49 @@ class Database(ABC):
     def write(
         self, work: Work[R], *, mode: Mode = "many", durable: bool = False, repeatable: bool = False
     ) -> R:
-        """Run `work` in one transaction: all of it is kept, or none.
+        """Run `work` in one transaction: all of its changes are committed, or none.
 
-        `work` may be run again when the engine asks for it, so it must do nothing but talk to its
-        transaction. `mode="one"` says that it writes a single statement or a single move.
-        `durable` asks that it survive a power cut even in a store that does not ask for it.
-        `repeatable` says that running it twice does no harm, so it is tried again even when a
-        connection broke at the moment of the commit.
+        The engine may run `work` again, so it must have no side effects outside its transaction.
+
+        - `mode="one"`: `work` writes a single statement or makes a single transition.
+        - `durable`: the commit must survive a power cut, whatever durability the store has.
+        - `repeatable`: `work` is idempotent, so it is retried even if the connection broke during
+          the commit and the outcome is unknown.
         """
 
     @staticmethod
-    def telling(work: Work[R], tell: Tell) -> Work[R]:
-        """The work, whoever runs it; `tell` hears what secrets were taken out of."""
+    def reporting_redactions(work: Work[R], on_redaction: RedactionCallback) -> Work[R]:
+        """Wrap `work` so that `on_redaction` is called, whichever thread runs it."""
 
-        def told(tx: Tx) -> R:
+        def reporting(tx: Tx) -> R:
             result = work(tx)
             if tx.taken:
-                tell(tx.taken)
+                on_redaction(tx.taken)
             return result
 
-        return told
+        return reporting
 
     @abstractmethod
     def transaction(self) -> AbstractContextManager[Tx]:
-        """One writing transaction around several operations."""
+        """Open one write transaction around several operations."""
 
-    def acting_as(self, actor: str, origin: str | None = None) -> "Database":
-        """Return a view of this store, on the same connections, that acts as another actor. Events
-        record the actor and `origin`, the run of the actor's process."""
-        view: Any = Acting(self, actor, origin)
+    def as_actor(self, actor: str, origin: str | None = None) -> "Database":
+        """Return a view of this store, on the same connections, that acts as another actor.
+
+        Events record the actor and `origin`, the run of the actor's process.
+        """
+        view: Any = ActorView(self, actor, origin)
         same: Database = view
         return same
 
     @abstractmethod
-    def listen(self) -> Listener: ...
+    def listen(self) -> Listener:
+        """Open a new listener."""
 
     @contextmanager
-    def listening(self) -> Iterator[Listener]:
-        """A listener for a while. It is kept for the next one who waits: to make and to end one
-        takes longer than a wake-up."""
+    def listener(self) -> Iterator[Listener]:
+        """Use a listener, which is kept for the next caller: opening one takes longer than a
+        wake-up."""
         try:
             listener = self._listeners.pop()
             listener.resume()
@@ -266,58 +282,63 @@ class Database(ABC):
 
     @abstractmethod
     def schema_version(self) -> int:
-        """The number of the last migration that this store has seen; 0 for an empty one."""
+        """Return the number of the last applied migration; 0 for an empty store."""
 
     @abstractmethod
-    def migrating(self) -> AbstractContextManager[None]:
-        """Held by the one process that migrates; others wait."""
+    def migration_lock(self) -> AbstractContextManager[None]:
+        """Wait for the lock of the one process that migrates, and hold it."""
 
     @abstractmethod
-    def moving(self) -> AbstractContextManager[bool]:
-        """Whether nobody else moves this store; nobody does until the end. A dead one lets go."""
+    def move_lock(self) -> AbstractContextManager[bool]:
+        """Try to hold the lock of the one process that moves this store; yields whether it could.
+
+        The lock ends with its process.
+        """
 
     @abstractmethod
     def run_migration(self, number: int, statements: list[str]) -> None:
-        """Run a migration's statements in one transaction, inside `migrating`."""
+        """Run the statements of a migration in one transaction, inside `migration_lock`."""
 
     def adopt_events(self) -> int:
-        """Bring events that another server wrote into this one's feed."""
+        """Bring events that another server numbered into this server's feed; return how many."""
         return 0
 
     @abstractmethod
     def check(self, *, thorough: bool) -> list[Finding]:
-        """Whether the engine finds the store sound."""
+        """Run the engine's own integrity checks."""
 
     @abstractmethod
     def backup(self, target: Path) -> None:
-        """Fill an empty file with a whole copy, taken while others go on writing."""
+        """Fill an empty file with a consistent copy, while other processes continue to write."""
 
     @abstractmethod
     def restore(self, source: Path, kept: Path | None) -> None:
-        """Replace everything by a back-up that was checked and is ours to change.
+        """Replace the content by a back-up that was checked; `source` may be modified.
 
-        What was there before goes into `kept`, on SQLite.
+        On SQLite the previous content is copied to `kept`.
         """
 
     @abstractmethod
-    def reading(self) -> AbstractContextManager["RowsOf"]:
-        """The rows of any table (its name, columns and key) in the order of the key, all as they
-        were at one moment, without holding them in memory."""
+    def read_snapshot(self) -> AbstractContextManager["ReadTable"]:
+        """Read any tables in the order of their keys from one snapshot, row by row."""
 
     @abstractmethod
-    def query(self, sql: str, *, limit: int, timeout_ms: int) -> Table:
-        """A read-only query of a person: limited in rows and time, unable to write."""
+    def query(self, sql: str, *, limit: int, timeout_ms: int) -> QueryResult:
+        """Run a person's read-only query, limited in rows and time."""
 
     @abstractmethod
-    def durability(self, wanted: str | None = None) -> str: ...
+    def durability(self, wanted: str | None = None) -> str:
+        """Return the store's durability, after setting it to `wanted` if given."""
 
     def power_loss_risks(self) -> list[str]:
         """List the server settings that break the durability `full`, each with its consequence."""
         return []
 
     def close(self) -> None:
-        """Let go of everything. In a child that was forked, leave all of it to the parent: to close
-        a connection is to speak on it."""
+        """Close all connections.
+
+        In a forked child nothing is closed: closing a connection sends data on the parent's socket.
+        """
         if self.unusable != FORKED:
             self.unusable = CLOSED
             _open.discard(self)
@@ -329,8 +350,8 @@ class Database(ABC):
     def _close(self) -> None: ...
 
 
-class Acting:
-    """A database in somebody's name. It is not theirs to close."""
+class ActorView:
+    """A database that acts as another actor; closing it has no effect."""
 
     def __init__(self, database: Database, actor: str, origin: str | None = None) -> None:
         self._database = database
@@ -341,12 +362,12 @@ class Acting:
         return getattr(self._database, name)
 
     def write(self, work: Work[R], **options: Any) -> R:
-        # A transaction is of one operation, whichever thread runs it, so the name goes with it.
-        def as_them(tx: Tx) -> R:
+        # Set inside the transaction: with group commit, another thread may run the work.
+        def as_actor(tx: Tx) -> R:
             tx.act_as(self.actor, self.origin)
             return work(tx)
 
-        return self._database.write(as_them, **options)
+        return self._database.write(as_actor, **options)
 
     @contextmanager
     def transaction(self) -> Iterator[Tx]:
@@ -355,4 +376,4 @@ class Acting:
             yield tx
 
     def close(self) -> None:
-        """Whoever opened the database closes it."""
+        """Do nothing: the owner of the database closes it."""

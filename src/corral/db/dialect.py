@@ -1,8 +1,8 @@
-"""What the engines spell differently: a closed list.
+"""The differences between the SQL dialects of the engines: a closed list.
 
-SQL stands in `sql.py` files and migrations, written once. Where the engines need other words, the
-text has a `{token}` from the table below. A new token needs a line here for both engines and a test
-on both; an `if postgres` in a room is never the answer.
+SQL is written once, in `sql.py` files and migrations. Where the engines need different SQL, the
+text has a `{token}` from the table below. A new token needs an entry for both engines and a test on
+both. Domain code never branches on the engine.
 """
 
 from collections.abc import Mapping
@@ -12,6 +12,7 @@ Engine = Literal["sqlite", "postgres"]
 
 
 def _keep_newest(table: str) -> str:
+    """Return a trigger that prevents the deletion of the newest row; see the token `serial`."""
     return (
         f"CREATE TRIGGER {table}_keep_newest BEFORE DELETE ON {table}"
         f" WHEN old.seq = (SELECT max(seq) FROM {table})"
@@ -19,21 +20,26 @@ def _keep_newest(table: str) -> str:
     )
 
 
-# The transaction of the event that a cursor names. A cursor that was given out before the store was
-# moved here names another server's, or none; the event's number is the same everywhere.
-_PLACE = (
+# The transaction of the event that a feed cursor refers to. A cursor from before the store was
+# moved here has the transaction of another server, or none; the sequence number is the same
+# everywhere.
+_CURSOR_XID = (
     "coalesce((SELECT named.xid FROM events AS named WHERE named.seq = :seq),"
     " CAST(CAST(:xid AS TEXT) AS XID8))"
 )
 
 
 # The oldest transaction of this database that was running when the snapshot was taken; without one,
-# the first transaction that had not begun. The snapshot lists the running transactions of the whole
-# server. A transaction of another database cannot write an event here and is excluded, but only if
-# the server shows its database: by its backend or as a prepared transaction. A transaction that
-# ended since the snapshot counts as one of this database: the feed then waits for the next poll and
-# never skips an event. The snapshot does not list our own transaction. The arrays are evaluated
-# only if another transaction runs at all.
+# the first transaction that had not begun. Events of older transactions are complete: no event can
+# appear among them later.
+#
+# - pg_snapshot_xip lists the running transactions of the whole server, but not our own; hence
+#   `least` with pg_current_xact_id_if_assigned().
+# - The two `<> ALL` conditions exclude transactions of other databases, which cannot write events
+#   here, if the server shows their database: by their backend, or as a prepared transaction. A
+#   transaction that ended since the snapshot is not excluded: the feed then waits for the next poll
+#   and never skips an event.
+# - The arrays are evaluated only if another transaction runs at all.
 _UNSETTLED = """(SELECT coalesce(
     least(
         (SELECT CAST(CAST(min(CAST(CAST(running AS TEXT) AS BIGINT)) AS TEXT) AS XID8)
@@ -53,9 +59,9 @@ _UNSETTLED = """(SELECT coalesce(
 ))"""
 
 
-def _filed(table: str, column: str, *others: str) -> str:
-    """A deferred index, see `db/sqlite_deferred_indexes.py`, and a view that reads it together with
-    the rows that are not indexed yet."""
+def _deferred_index(table: str, column: str, *others: str) -> str:
+    """Return a deferred index (see `db/sqlite_deferred_indexes.py`), the trigger that removes its
+    entries, and its view."""
     index = f"{table}_by_{column}"
     return (
         f"CREATE TABLE {index} ({column} TEXT NOT NULL, seq INTEGER NOT NULL,"
@@ -63,12 +69,12 @@ def _filed(table: str, column: str, *others: str) -> str:
         f" INSERT INTO filed (name, seq) VALUES ('{table}', 0);"
         f" CREATE TRIGGER {table}_unfiled AFTER DELETE ON {table} BEGIN"
         f" DELETE FROM {index} WHERE {column} = old.{column} AND seq = old.seq; END;"
-        f" {_filed_view(table, column, *others)}"
+        f" {_deferred_index_view(table, column, *others)}"
     )
 
 
-def _filed_view(table: str, column: str, *others: str) -> str:
-    """Return the view that joins a filed index with the rows that are not filed yet."""
+def _deferred_index_view(table: str, column: str, *others: str) -> str:
+    """Return the view that combines a deferred index with the rows that are not indexed yet."""
     index, rest = f"{table}_by_{column}", ", ".join(others)
     return (
         f"CREATE VIEW {table}_of_{column} ({column}, seq, {rest}) AS"
@@ -89,8 +95,8 @@ _LETTER = (
 
 TOKENS: Mapping[str, Mapping[Engine, str]] = {
     # -- types, for migrations ----------------------------------------------------------------
-    # A number that orders rows by arrival and is never used twice. SQLite's AUTOINCREMENT would
-    # write one more page a row; without it a number is one past the largest, and the newest stays.
+    # A sequence number that is never reused. SQLite's AUTOINCREMENT would write one more page per
+    # row. Without it a new number is max + 1, so the newest row must not be deleted (keep_newest).
     "serial": {
         "sqlite": "INTEGER PRIMARY KEY",
         "postgres": "BIGINT GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY",
@@ -101,47 +107,45 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
     "locks_keep_newest": {"sqlite": _keep_newest("locks"), "postgres": ""},
     "turns_keep_newest": {"sqlite": _keep_newest("turns"), "postgres": ""},
     "messages_keep_newest": {"sqlite": _keep_newest("messages"), "postgres": ""},
-    # Indexes that every put and every event would write a page of, for questions that people ask
-    # now and then: SQLite fills them behind the writer. How far that has come stands in `filed`.
+    # Deferred indexes on SQLite; the table `filed` records up to which row each is filled.
     "filed": {
         "sqlite": "CREATE TABLE filed (name TEXT PRIMARY KEY, seq INTEGER NOT NULL)"
         " STRICT, WITHOUT ROWID",
         "postgres": "",
     },
     "events_by_subject": {
-        "sqlite": _filed("events", "subject", *_EVENT),
+        "sqlite": _deferred_index("events", "subject", *_EVENT),
         "postgres": "CREATE INDEX events_by_subject ON events (subject, xid, seq)",
     },
     # The columns of a view are fixed when it is created, so a new column needs a new view.
     "views_with_added_columns": {
         "sqlite": "DROP VIEW events_of_subject; "
-        + _filed_view("events", "subject", *_EVENT, "run_id", "imported_at")
+        + _deferred_index_view("events", "subject", *_EVENT, "run_id", "imported_at")
         + "; DROP VIEW letters_of_mailbox; "
-        + _filed_view("letters", "mailbox", *_LETTER, "imported_at"),
+        + _deferred_index_view("letters", "mailbox", *_LETTER, "imported_at"),
         "postgres": "",
     },
     "events_of_subject": {"sqlite": "events_of_subject", "postgres": "events"},
     "letters_by_mailbox": {
-        "sqlite": _filed("letters", "mailbox", *_LETTER),
+        "sqlite": _deferred_index("letters", "mailbox", *_LETTER),
         "postgres": "CREATE INDEX letters_by_mailbox ON letters (mailbox, seq)",
     },
     "letters_of_mailbox": {"sqlite": "letters_of_mailbox", "postgres": "letters"},
     # 64 bits on both; PostgreSQL's INTEGER would overflow on milliseconds.
     "integer": {"sqlite": "INTEGER", "postgres": "BIGINT"},
-    # Text that is compared and ordered byte by byte, whatever the server's language.
+    # Text that is compared and ordered by bytes, whatever the locale of the server.
     "key": {"sqlite": "TEXT", "postgres": 'TEXT COLLATE "C"'},
-    # JSON comes back to the byte as it was put in; jsonb would reorder keys and round numbers.
+    # JSON is returned byte for byte as stored; jsonb would reorder keys and normalize numbers.
     "json": {"sqlite": "TEXT", "postgres": "JSON"},
-    # Bytes that are no text.
     "blob": {"sqlite": "BLOB", "postgres": "BYTEA"},
-    # What a new store promises: PostgreSQL commits to its disk, SQLite when it is asked to.
+    # The durability of a new store: PostgreSQL flushes every commit, SQLite only in `full`.
     "durability": {"sqlite": "'normal'", "postgres": "'full'"},
     "strict": {"sqlite": "STRICT", "postgres": ""},
     # -- search -------------------------------------------------------------------------------
-    # SQLite keeps the words in a table of FTS5's beside the passages, filled by triggers, so that
-    # whoever writes passages (a restore, too) fills it; PostgreSQL in a column that it makes by
-    # itself. Words are what stands between blanks and punctuation; beyond ASCII the engines, and
-    # servers of different languages, do not agree on either, so there the words are given.
+    # SQLite: an FTS5 table, filled by triggers, so that every insert (also of a restore) is
+    # indexed. PostgreSQL: a generated column. Words are separated by white space and punctuation.
+    # Beyond ASCII the engines, and servers with different locales, tokenize differently, so Corral
+    # stores its own tokens in `folded`.
     "passage_words": {
         "sqlite": "",
         "postgres": "words TSVECTOR GENERATED ALWAYS AS (to_tsvector('simple',"
@@ -165,14 +169,15 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
         " VALUES ('delete', old.seq, coalesce(old.folded, old.text)); END",
         "postgres": "",
     },
-    # Passages that hold the words. FTS5 finds them newest first and stops at the limit; GIN knows
-    # no order, so PostgreSQL collects the numbers of all before it looks for the newest.
+    # Passages that contain the words. FTS5 returns them newest first and stops at the limit. GIN
+    # has no order, so PostgreSQL materializes the numbers of all hits before it sorts them.
     "hits": {"sqlite": "hits AS NOT MATERIALIZED", "postgres": "hits AS MATERIALIZED"},
     "hit_seq": {"sqlite": "passages_words.rowid", "postgres": "seq"},
     "matching_passages": {
         "sqlite": "passages_words CROSS JOIN passages ON passages.seq = passages_words.rowid"
         " WHERE passages_words MATCH :words AND passages_words.rowid < :before",
-        # By `seq < :before` it would walk along the numbers, for a rare word along all of them.
+        # `seq + 0`: with `seq < :before` PostgreSQL would scan the primary key, and for a rare word
+        # the whole table.
         "postgres": "passages WHERE words @@ websearch_to_tsquery('simple', :words)"
         " AND seq + 0 < :before",
     },
@@ -180,7 +185,7 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
         "sqlite": "passages_words CROSS JOIN passages ON passages.seq = passages_words.rowid"
         " WHERE passages_words MATCH :words AND passages_words.rowid < :before"
         " AND passages_words.rowid > :behind",
-        # The function behind @@, which no index serves: these few are read by their numbers.
+        # The function behind @@, which uses no index: these few rows are read by their numbers.
         "postgres": "passages WHERE seq < :before AND seq > :behind"
         " AND ts_match_vq(words, websearch_to_tsquery('simple', :words))",
     },
@@ -189,8 +194,8 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
         "sqlite": "json_each(:rows) AS each",
         "postgres": "json_array_elements(CAST(:rows AS JSON)) AS each (value)",
     },
-    # The labels that a run wants, those that a machine offers, and what it passes over, as rows
-    # with a column `value`.
+    # The labels that a run requires, the labels that a node offers, and the runs that it skips, as
+    # rows with a column `value`.
     "each_wanted_label": {
         "sqlite": "json_each(launches.labels) AS wanted",
         "postgres": "json_array_elements_text(launches.labels) AS wanted (value)",
@@ -203,9 +208,9 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
         "sqlite": "json_each(:labels) AS offered",
         "postgres": "json_array_elements_text(CAST(:labels AS JSON)) AS offered (value)",
     },
-    # The first transaction that had not begun yet, and whether all before one have ended: then
-    # nothing below a number that was seen at that time can still appear. SQLite's writers are
-    # alone, and what they number is what they commit next.
+    # The first transaction that has not begun, and the oldest one that still runs. Once the second
+    # has reached the first as it was earlier, no row with a number below those seen then can still
+    # appear. SQLite has one writer at a time, so its numbers are in commit order.
     "next_xid": {
         "sqlite": "0",
         "postgres": "CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS TEXT) AS BIGINT)",
@@ -215,46 +220,46 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
         "postgres": f"CAST(CAST({_UNSETTLED} AS TEXT) AS BIGINT)",
     },
     # -- time ---------------------------------------------------------------------------------
-    # By how much the time of two who write may differ: SQLite's have one clock (`StoreClock`), and
-    # PostgreSQL's each have measured the server's (`ServerClock`).
+    # Maximum difference between the clocks of two writers: on SQLite they share one (`StoreClock`),
+    # on PostgreSQL each has measured the server's (`ServerClock`).
     "clocks_differ_ms": {"sqlite": "0", "postgres": "250"},
     # -- claiming -----------------------------------------------------------------------------
-    # SQLite has one writer at a time, so nothing that it sees can be taken by another meanwhile.
+    # SQLite has one writer at a time, so no other writer can claim a row that it has read.
     "skip_locked": {"sqlite": "", "postgres": "FOR UPDATE SKIP LOCKED"},
-    # For whoever reads a row first and then says what becomes of it: see `StateTable.hold`.
+    # Locks a row that is read first and updated later; see `StatefulTable.get_for_update`.
     "locked": {"sqlite": "", "postgres": "FOR UPDATE"},
-    # As an array the rows picked are known before the table is looked at, whatever their number;
-    # PostgreSQL might otherwise join, and read the whole table to do so.
+    # As an array, the picked rows are known before the table is read. Otherwise PostgreSQL might
+    # plan a join that reads the whole table.
     "is_picked": {
         "sqlite": "IN (SELECT seq FROM picked)",
         "postgres": "= ANY (ARRAY(SELECT seq FROM picked))",
     },
-    # Keys from a JSON array of texts; as an array of its own PostgreSQL looks each one up.
+    # Keys in a JSON array of texts. As a PostgreSQL array, each key is an index lookup.
     "is_listed": {
         "sqlite": "IN (SELECT value FROM json_each(:keys_))",
         "postgres": "= ANY (ARRAY(SELECT json_array_elements_text(CAST(:keys_ AS JSON))))",
     },
-    # The same for numbers.
+    # The same for keys that are numbers.
     "is_numbered": {
         "sqlite": "IN (SELECT value FROM json_each(:keys_))",
         "postgres": "= ANY (ARRAY(SELECT CAST(json_array_elements_text(CAST(:keys_ AS JSON))"
         " AS BIGINT)))",
     },
-    # The same for texts that are given as a JSON array.
+    # The same for the heads of path patterns.
     "is_one_of_heads": {
         "sqlite": "IN (SELECT value FROM json_each(:heads))",
         "postgres": "= ANY (ARRAY(SELECT json_array_elements_text(CAST(:heads AS JSON))))",
     },
     # -- the feed of events -------------------------------------------------------------------
-    # SQLite's sequence is its commit order. On PostgreSQL a later number may commit first, so the
-    # feed goes by transaction, and only below the oldest one of this database that still runs: what
-    # it has shown can never be followed by something older.
+    # SQLite's sequence numbers are in commit order. On PostgreSQL a higher number may commit first.
+    # So the feed is ordered by transaction, and ends before the oldest transaction of this database
+    # that still runs: no older event can appear after an event that was shown.
     "commit_order": {
         "sqlite": "",
         "postgres": "xid XID8 NOT NULL DEFAULT pg_current_xact_id(),",
     },
     "feed_index": {
-        "sqlite": "",  # its primary key is in that order
+        "sqlite": "",  # the primary key has that order
         "postgres": "CREATE INDEX events_feed ON events (xid, seq)",
     },
     "feed_key": {"sqlite": "seq", "postgres": "xid, seq"},
@@ -265,16 +270,16 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
     },
     "feed_after": {
         "sqlite": "seq > :seq",
-        "postgres": f"(xid, seq) > ({_PLACE}, :seq) AND xid < {_UNSETTLED}",
+        "postgres": f"(xid, seq) > ({_CURSOR_XID}, :seq) AND xid < {_UNSETTLED}",
     },
     "feed_before": {
         "sqlite": "seq < :seq",
-        "postgres": f"(xid, seq) < ({_PLACE}, :seq) AND xid < {_UNSETTLED}",
+        "postgres": f"(xid, seq) < ({_CURSOR_XID}, :seq) AND xid < {_UNSETTLED}",
     },
-    # Committed, but behind a transaction that still runs.
+    # Committed, but not shown yet because an older transaction still runs.
     "feed_held_back": {
         "sqlite": "FALSE",
-        "postgres": f"(xid, seq) > ({_PLACE}, :seq) AND xid >= {_UNSETTLED}",
+        "postgres": f"(xid, seq) > ({_CURSOR_XID}, :seq) AND xid >= {_UNSETTLED}",
     },
     "feed_settled": {
         "sqlite": "TRUE",

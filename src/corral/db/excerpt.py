@@ -1,62 +1,62 @@
-"""A part of a store, as a store of its own: a SQLite file with the same tables.
+"""Excerpts: a part of a store as a SQLite file with the same tables.
 
-Whatever looks at a store can look at it, on either engine and without any other tool.
+An excerpt can be opened like any store.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from corral.db.bulk_copy import pour
-from corral.db.copy import tidy
-from corral.db.database import Database, Told
-from corral.db.migrate import open_schema
+from corral.db.backup import finish_file
+from corral.db.bulk_insert import copy_rows
+from corral.db.database import Database, Progress
+from corral.db.migrations import ensure_schema
 from corral.db.schema import TableDoc
 from corral.db.sqlite import SqliteDatabase
 from corral.db.statement import Row
-from corral.db.store_move import mark_as_part
+from corral.db.store_move import mark_as_excerpt
 from corral.db.tx import Tx
-from corral.db.write_fence import content
+from corral.db.write_fence import content_tables
 
-Change = Callable[[TableDoc, Row], Row]
+ChangeRow = Callable[[TableDoc, Row], Row]
 
 
 @contextmanager
-def excerpt(
+def write_excerpt(
     source: Database,
     target: Path,
     conditions: Mapping[str, str],
-    change: Change,
-    told: Told,
+    change: ChangeRow,
+    progress: Progress,
 ) -> Iterator[tuple[Tx, dict[str, int]]]:
-    """The rows of each table that its condition allows, as they were at one moment, each as
-    `change` has it, in a new file; none of a table that has no condition.
+    """Copy selected rows of one snapshot into a new file, each changed by `change`.
 
-    Gives the open transaction of the new store and how many rows there are of each table, for
-    whoever has something to add. At the end the file is whole, and needs nothing beside it.
+    `conditions` has a WHERE condition for each table to copy. Yields the open transaction of the
+    new store and the number of rows by table, so that the caller can add rows. Afterwards the file
+    is complete, without a log beside it.
     """
     database = SqliteDatabase(target, clock=source.clock, actor=source.actor)
     counts: dict[str, int] = {}
     try:
-        open_schema(database)
-        with database.transaction() as into:
-            with source.reading() as rows_of:
-                tables = [table for table in content() if table.name in conditions]
-                for nth, table in enumerate(tables):
-                    told(table.name, nth, len(tables))
+        ensure_schema(database)
+        with database.transaction() as tx:
+            with source.read_snapshot() as read_table:
+                tables = [table for table in content_tables() if table.name in conditions]
+                for index, table in enumerate(tables):
+                    progress(table.name, index, len(tables))
                     counts[table.name] = 0
                     where = f"{table.name} WHERE {conditions[table.name]}"
-                    rows = rows_of(where, table.names, table.key)
-                    pour(into, table, _changed(table, rows, change, counts))
-            yield into, counts
-            mark_as_part(into, source.url)
+                    rows = read_table(where, table.names, table.key)
+                    copy_rows(tx, table, _apply(table, rows, change, counts))
+            yield tx, counts
+            mark_as_excerpt(tx, source.url)
     finally:
         database.close()
-    tidy(target)
+    finish_file(target)
 
 
-def _changed(
-    table: TableDoc, rows: Iterator[Row], change: Change, counts: dict[str, int]
+def _apply(
+    table: TableDoc, rows: Iterator[Row], change: ChangeRow, counts: dict[str, int]
 ) -> Iterator[Row]:
     for row in rows:
         counts[table.name] += 1

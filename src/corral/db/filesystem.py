@@ -1,7 +1,7 @@
-"""The file under a SQLite store: private, and not on a network file system by mistake.
+"""The file of a SQLite store: private, and protected on network file systems.
 
-SQLite's write-ahead log needs memory that all its users share, which machines do not. Where the
-store lies on a network file system, as far as that can be told, one process at a time may have it.
+SQLite's write-ahead log needs memory that all its processes share, which machines do not. If the
+store is on a network file system, as far as that can be detected, only one process may open it.
 """
 
 import errno
@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from corral.config import make_private_folder, sync
-from corral.db.lockfile import LockFile
+from corral.config import fsync_path, make_private_folder
+from corral.db.lock_file import LockFile
 from corral.kernel.errors import Invalid, StoreUnavailable
 
-REMOTE = frozenset(
+NETWORK_FILE_SYSTEMS = frozenset(
     {
         "9p",
         "afs",
@@ -52,18 +52,18 @@ def _make_folder(path: Path) -> None:
 
 
 def _cannot_create(path: Path, error: OSError) -> StoreUnavailable:
-    """Name the folder in which nothing can be created: that of the store, or one above it."""
+    """Build an error that names the existing folder in which nothing can be created."""
     folder = next((each for each in path.parents if each.exists()), path.parent)
     why = error.strerror if folder.is_dir() else os.strerror(errno.ENOTDIR)
     return StoreUnavailable(
-        f"Cannot create the store {path}: nothing can be created in {folder} ({why}); give another "
-        "path.",
+        f"Cannot create the store {path}: cannot write to the folder {folder} ({why}). Give "
+        "another path.",
         reason="unwritable",
         path=str(path),
     )
 
 
-def make_private_file(path: Path, *, create: bool) -> None:
+def ensure_private_file(path: Path, *, create: bool) -> None:
     """Check that the file exists and is writable; a new one is readable only by its user.
 
     An existing file is never opened here: closing it would drop all locks that SQLite holds on it
@@ -86,14 +86,14 @@ def make_private_file(path: Path, *, create: bool) -> None:
         if create:
             raise _cannot_create(path, error) from None
         raise StoreUnavailable(
-            f"There is no store at {path} yet; check the path. It is made when it is first used.",
+            f"No store at {path}. Check the path; a store is created on first use.",
             reason="missing",
             path=str(path),
         ) from None
     except (IsADirectoryError, NotADirectoryError):
         raise StoreUnavailable(
-            f"{path} cannot be a store: a folder stands where a file is needed, or the other way "
-            "round; give another path with --store.",
+            f"{path} cannot be a store: it is a folder, or a part of its path is a file. Give "
+            "another path with --store.",
             reason="unwritable",
             path=str(path),
         ) from None
@@ -106,84 +106,83 @@ def make_private_file(path: Path, *, create: bool) -> None:
         ) from None
 
 
-def make_new_private_file(path: Path) -> None:
+def create_private_file(path: Path) -> None:
+    """Create an empty file readable only by its user; raises Invalid if it exists."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:
-        raise _taken(path) from None
+        raise _already_exists(path) from None
     except OSError as error:
         raise _unwritable(path, error) from None
 
 
-def _taken(path: Path) -> Invalid:
-    return Invalid(f"{path} is there already; give a new name.", path=str(path))
+def _already_exists(path: Path) -> Invalid:
+    return Invalid(f"{path} already exists. Give another name.", path=str(path))
 
 
 def _unwritable(path: Path, error: OSError) -> Invalid:
-    return Invalid(
-        f"{path} cannot be written ({error.strerror}); give another path.", path=str(path)
-    )
+    return Invalid(f"Cannot write {path}: {error.strerror}. Give another path.", path=str(path))
 
 
 @contextmanager
-def whole_file(target: Path) -> Iterator[Path]:
-    """A new private file that stands under its name once it is whole and on the disk, or never.
+def atomic_file(target: Path) -> Iterator[Path]:
+    """Create a private file atomically: it gets its name only when it is complete and synced.
 
-    It is written in a hidden folder beside, which goes with it. What a killed process left of an
-    earlier one is removed: a lock on the folder tells it from one that is being written.
+    The file is written in a hidden folder beside the target, which is removed afterwards. Folders
+    left by killed processes are removed too: they are not locked, unlike those in use.
     """
     import glob
     import shutil
     import tempfile
 
-    if os.path.lexists(target):  # said at once, and not when all is written
-        raise _taken(target)
-    for left in target.parent.glob(f".{glob.escape(target.name)}.part-*"):
-        _sweep(left)
+    if os.path.lexists(target):  # fail before anything is written
+        raise _already_exists(target)
+    for stale in target.parent.glob(f".{glob.escape(target.name)}.part-*"):
+        _remove_if_unlocked(stale)
     try:
         folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.part-", dir=target.parent))
     except OSError as error:
         raise _unwritable(target, error) from None
-    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX)
+        fcntl.flock(lock, fcntl.LOCK_EX)
         part = folder / target.name
-        make_new_private_file(part)
+        create_private_file(part)
         yield part
-        sync(part)
+        fsync_path(part)
         _place(part, target)
-        sync(target.parent)
+        fsync_path(target.parent)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        os.close(held)
+        os.close(lock)
 
 
 def _place(part: Path, target: Path) -> None:
-    """Give a whole file its name; never over something that came meanwhile."""
+    """Give the complete file its name; raises Invalid if the name was taken in the meantime."""
     try:
         os.link(part, target)
     except FileExistsError:
-        raise _taken(target) from None
+        raise _already_exists(target) from None
     except OSError:
-        # Sticks and shares often have no second names for a file: the name is taken first.
-        make_new_private_file(target)
+        # The file system has no hard links (USB sticks, network shares): reserve the name first.
+        create_private_file(target)
         os.replace(part, target)
 
 
-def _sweep(folder: Path) -> None:
+def _remove_if_unlocked(folder: Path) -> None:
     import shutil
 
     with suppress(OSError):
-        held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)
         finally:
-            os.close(held)
+            os.close(lock)
 
 
-def file_system(path: Path) -> str | None:
-    """The type of the file system that holds `path`, where the system tells (Linux)."""
+def file_system_type(path: Path) -> str | None:
+    """Return the type of the file system of `path`, where the system reports it (Linux)."""
     try:
         mounts = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
     except OSError:
@@ -192,33 +191,33 @@ def file_system(path: Path) -> str | None:
     real = os.path.realpath(path)
     for line in mounts:
         left, _, right = line.partition(" - ")
-        point = _spelled_out(left.split()[4])
+        point = _unescape(left.split()[4])
         inside = real == point or real.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(best):
             best, kind = point, right.split()[0]
     return kind
 
 
-def _spelled_out(point: str) -> str:
-    """A mount point in which spaces and the like are written as \\040."""
+def _unescape(point: str) -> str:
+    """Decode octal escapes such as \\040 in a mount point."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), point)
 
 
-class SoleUse:
-    """The right of this process to be the only one with a store on a network file system."""
+class ExclusiveUse:
+    """The lock of the only process that may open a store on a network file system."""
 
     def __init__(self, path: Path, kind: str) -> None:
         self._file = LockFile(f"{path}-sole")
         descriptor = self._file.descriptor
         if not self._file.try_lock():
-            who = os.pread(descriptor, 200, 0).decode(errors="replace") or "another process"
+            holder = os.pread(descriptor, 200, 0).decode(errors="replace") or "another process"
             self._file.close()
             raise StoreUnavailable(
-                f"{path} is on a network file system ({kind}) and {who} has it open; close that "
-                "one first, move the store to a local disk, or use PostgreSQL.",
+                f"{path} is on a network file system ({kind}) and {holder} has it open. Close "
+                "that one, move the store to a local disk, or use PostgreSQL.",
                 reason="network_file_system",
                 path=str(path),
-                holder=who,
+                holder=holder,
             )
         import socket
 
@@ -229,6 +228,7 @@ class SoleUse:
         self._file.close()
 
 
-def sole_use_if_remote(path: Path) -> SoleUse | None:
-    kind = file_system(path)
-    return SoleUse(path, kind) if kind in REMOTE else None
+def lock_if_remote(path: Path) -> ExclusiveUse | None:
+    """Lock the store for this process if it is on a network file system."""
+    kind = file_system_type(path)
+    return ExclusiveUse(path, kind) if kind in NETWORK_FILE_SYSTEMS else None

@@ -1,13 +1,14 @@
-"""Group commit: the threads of one process share transactions.
+"""Group commit: the threads of one process share write transactions.
 
-Whoever finds nobody writing leads: it runs its own work at once, on its own thread, and pays
-nothing for the machinery. Those who come meanwhile leave their work in the line; the leader runs
-that too, commits once for all, and lets them go. So sixty-four threads that each need an fsync pay
-for a few fsyncs together, in the order in which they came.
+The first thread that finds no active writer becomes the leader. It runs its own job at once, on its
+own thread, without any overhead. Threads that arrive meanwhile put their jobs into a queue. The
+leader runs these jobs too, commits once for all, and wakes their threads. So sixty-four threads
+that each need an fsync share a few fsyncs, in the order of their arrival.
 
-Threads whose work was done wake each other, one after the other, and the last of them gives the
-lead to the next in line: if all woke at once, they would fight for the interpreter with each other
-and, at every statement, with the next leader. Behind them it finds those who came back in line.
+Threads whose jobs are done wake each other in a chain, and the last one passes the leadership to
+the next job in the queue. If all woke at once, they would compete for the interpreter with each
+other and, at every statement, with the next leader. By the time the chain ends, the threads that
+woke first have queued their next jobs, so the next leader finds a full batch.
 """
 
 import threading
@@ -17,25 +18,26 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-# A leader stops taking in others here, so that writers of other processes get their turn.
+# The leader stops taking jobs here, so that writers of other processes get the write lock.
 MAX_BATCH = 128
 
-# Behind a wake-up that does not come, as when the thread that owed it was interrupted.
-LONGEST_SLEEP = 0.05
+# A waiting thread checks after this many seconds, in case the thread that should have woken it was
+# interrupted.
+MAX_SLEEP = 0.05
 
 
 class Job:
-    """One thread's work on its way through the line."""
+    """One thread's write, from the queue to its result."""
 
     __slots__ = (
         "durable",
         "error",
-        "following",
         "gate",
         "handle",
-        "leads",
+        "is_leader",
+        "is_settled",
+        "next_in_chain",
         "result",
-        "settled",
         "since",
         "work",
     )
@@ -44,149 +46,151 @@ class Job:
         self, work: Callable[[Any], Any] | None, durable: bool, handle: Any = None
     ) -> None:
         self.work = work
-        """None: it cannot be run by another thread, only be given the lead."""
+        """None: another thread cannot run this job; its thread must become the leader."""
         self.durable = durable
         self.handle = handle
         """The handle that submitted the job; its actor, clock and redaction apply."""
         self.since = time.monotonic()
-        """When it began to wait."""
-        self.leads = False
+        """When the job began to wait."""
+        self.is_leader = False
         self.result: Any = None
         self.error: BaseException | None = None
         self.gate = threading.Lock()
-        """Open when it need not wait any more."""
+        """Released when the thread need not wait any more."""
         self.gate.acquire()
-        self.following: Job | None = None
-        """Whose thread this one's wakes."""
-        self.settled = False
-        """Whether it was run, or has the lead."""
+        self.next_in_chain: Job | None = None
+        """The next job in the wake-up chain; this job's thread wakes it."""
+        self.is_settled = False
+        """Whether the job was run, or has the leadership."""
 
     def wait(self) -> bool:
-        """Whether it was run by another thread, or has the lead; False after LONGEST_SLEEP."""
-        if not self.settled:
-            self.gate.acquire(timeout=LONGEST_SLEEP)
-        return self.settled
+        """Wait up to MAX_SLEEP; return whether the job was run or has the leadership."""
+        if not self.is_settled:
+            self.gate.acquire(timeout=MAX_SLEEP)
+        return self.is_settled
 
     def wake(self) -> None:
-        self.settled = True
+        self.is_settled = True
         self.gate.release()
 
     def outcome(self) -> Any:
+        """Return the result of the job, or raise its error."""
         if self.error is not None:
             raise self.error
         return self.result
 
 
-class Spoilt(Exception):
-    """A job failed when it had written already: nothing of the transaction can be kept."""
+class BatchAborted(Exception):
+    """A job failed after it had written, so the whole batch must be rolled back."""
 
     def __init__(self, interrupt: BaseException | None) -> None:
         super().__init__()
         self.interrupt = interrupt
-        """What was meant for the leader's own thread and not for the job."""
+        """A KeyboardInterrupt that was meant for the leader's own thread, not for the job."""
 
 
-class Line:
+class CommitQueue:
+    """The queue of jobs of one process, and the leadership among their threads."""
+
     def __init__(self) -> None:
-        self._lead = threading.Lock()
+        self._leadership = threading.Lock()
         self.waiting: deque[Job] = deque()
-        """Empty unless somebody waits."""
-        self._owed: list[Job] = []
-        """The job whose thread gives the lead to the next in line, once it is awake."""
+        self._hand_overs: list[Job] = []
+        """The job whose thread passes the leadership on, once it is awake."""
 
-    def lead_at_once(self) -> bool:
-        """Take the lead when nobody has it and nobody waits for it."""
-        return not self.waiting and self._lead.acquire(False)
+    def try_lead(self) -> bool:
+        """Become the leader if there is none and no job waits."""
+        return not self.waiting and self._leadership.acquire(False)
 
     def join(self, job: Job) -> bool:
-        """Wait until the job was run by another thread (False) or has the lead (True)."""
+        """Wait until another thread has run the job (False) or the job's thread leads (True)."""
         try:
-            # Inside the block: an interrupt right after it would leave a job without a thread.
+            # Inside the try block: an interrupt right after it would leave a job without a thread.
             self.waiting.append(job)
             # The leader may have checked the queue before this append: then this thread leads.
-            if not self._lead.locked():
+            if not self._leadership.locked():
                 self._hand_over_if_free()
-            # By position: given by its name, the number would cost twice as much.
-            if not job.gate.acquire(True, LONGEST_SLEEP):
+            # Positional arguments: passing the timeout by name would double the cost of the call.
+            if not job.gate.acquire(True, MAX_SLEEP):
                 self._wait(job)
         except BaseException:  # Ctrl-C while waiting
             self._withdraw(job)
             raise
         finally:
-            if job.following is not None:
-                job.following.gate.release()
+            if job.next_in_chain is not None:
+                job.next_in_chain.gate.release()
             else:
-                self._pay(job)
-        return job.leads
+                self._hand_over_for(job)
+        return job.is_leader
 
     def _wait(self, job: Job) -> None:
         while not job.wait():
-            # Whoever owes the lead is slow to wake, or was interrupted.
-            for owing in self._owed[:]:
-                self._pay(owing)
+            # The thread that should pass the leadership on is slow to wake, or was interrupted.
+            for owing in self._hand_overs[:]:
+                self._hand_over_for(owing)
 
-    def _pay(self, job: Job) -> None:
-        """Give the lead on if this job's thread owes that, and nobody did it in its stead."""
+    def _hand_over_for(self, job: Job) -> None:
+        """Pass the leadership on if this job's thread should, and no other thread has done it."""
         with suppress(ValueError):
-            self._owed.remove(job)
-            self.pass_on()
+            self._hand_overs.remove(job)
+            self.release_lead()
 
     def _withdraw(self, job: Job) -> None:
-        """Leave the line without leaving it stuck."""
+        """Remove a job whose thread was interrupted, without blocking the queue."""
         try:
             self.waiting.remove(job)
         except ValueError:
-            # It is being run, or was given the lead: both end, and the lead must go on.
+            # The job is being run, or it has the leadership. Both end; the leadership must move on.
             with suppress(KeyboardInterrupt):
                 self._wait(job)
-            if job.leads:
-                self.pass_on()
+            if job.is_leader:
+                self.release_lead()
 
     def take(self, durable: bool) -> Job | None:
-        """The next job that the leader may run in its own transaction."""
+        """Return the next job that the leader may run in its own transaction, if any."""
         if self.waiting:
             job = self.waiting[0]
             if job.work is not None and (durable or not job.durable):
                 return self.waiting.popleft()
         return None
 
-    def wants_durable(self) -> bool:
-        """Whether anyone in line asks for full durability."""
+    def has_durable(self) -> bool:
+        """Whether a waiting job asks for full durability."""
         return any(job.durable for job in tuple(self.waiting))
 
     def put_back(self, jobs: list[Job]) -> None:
-        """Jobs that were taken and not kept after all; they will be run again."""
+        """Return jobs whose transaction was rolled back to the head of the queue, to run again."""
         self.waiting.extendleft(reversed(jobs))
         jobs.clear()
 
-    def leave_to_itself(self, job: Job) -> None:
-        """A job that nobody else can run: it gets the lead next, and meets its fate on its own."""
+    def isolate(self, job: Job) -> None:
+        """Let a job that aborted a batch lead next, and fail in a transaction of its own."""
         job.work = None
         self.waiting.appendleft(job)
 
     def finish(self, jobs: list[Job]) -> None:
-        """Let the threads go whose jobs were run for them; the last of them passes the lead on."""
+        """Wake the threads of jobs that the leader ran; the last one passes the leadership on."""
         following = None
         for job in reversed(jobs):
-            job.following = following
-            job.settled = True
+            job.next_in_chain = following
+            job.is_settled = True
             following = job
-        self._owed.append(jobs[-1])
+        self._hand_overs.append(jobs[-1])
         jobs[0].wake()
 
-    def pass_on(self) -> None:
-        """Give the lead to the next in line, or let go of it."""
-        self._lead.release()
+    def release_lead(self) -> None:
+        """Pass the leadership to the next waiting job, or release it."""
+        self._leadership.release()
         if self.waiting:
             self._hand_over_if_free()
 
     def _hand_over_if_free(self) -> None:
-        while self.waiting and self._lead.acquire(False):
+        while self.waiting and self._leadership.acquire(False):
             try:
                 job = self.waiting.popleft()
-            except IndexError:  # taken meanwhile by nobody but the leader we wanted to help
-                self._lead.release()
+            except IndexError:  # its thread withdrew it in the meantime
+                self._leadership.release()
                 continue
-            job.leads = True
+            job.is_leader = True
             job.wake()
             return

@@ -1,14 +1,15 @@
-"""Finding a row by an id that a person typed: whole, or any unique prefix of it."""
+"""Resolution of ids that a person typed: complete, or any unique prefix."""
 
 from corral.db.statement import Statement
 from corral.db.tx import Tx
 from corral.kernel.errors import Ambiguous, Invalid, NotFound
-from corral.kernel.ids import LENGTH, id_range
+from corral.kernel.ids import ID_LENGTH, id_range
 
 CANDIDATES = 6
+"""Maximum number of ids in the message of an ambiguous prefix."""
 
-# Where a kind of thing is not listed under its own name.
-_LISTS = {
+# Types that are not listed by `corral TYPE list`.
+_LIST_COMMANDS = {
     "run": "corral ps -a",
     "output": "corral ps -a",
     "letter": "corral mail list",
@@ -19,52 +20,57 @@ _LISTS = {
 }
 
 
-def list_of(kind: str) -> str:
-    """The command that lists all of a kind."""
-    return _LISTS.get(kind, f"corral {kind} list")
+def list_command(kind: str) -> str:
+    """Return the command that lists the objects of a type."""
+    return _LIST_COMMANDS.get(kind, f"corral {kind} list")
 
 
-def no_such(kind: str, id: str | int) -> NotFound:
+def not_found(kind: str, id: str | int) -> NotFound:
     return NotFound(
-        f"There is no {kind} {id}; `{list_of(kind)}` shows those that there are.", kind=kind, id=id
+        f"There is no {kind} {id}. `{list_command(kind)}` lists the existing ones.",
+        kind=kind,
+        id=id,
     )
 
 
 class IdColumn:
-    """The ids of one kind of thing."""
+    """The ids of one type."""
 
     def __init__(self, kind: str, prefix: str, table: str) -> None:
         self.kind = kind
         self.prefix = prefix
-        self._length = len(prefix) + 1 + LENGTH
-        self._within = Statement(
+        self._length = len(prefix) + 1 + ID_LENGTH
+        self._in_range = Statement(
             f"SELECT id FROM {table} WHERE id >= :low AND id < :high ORDER BY id LIMIT {CANDIDATES}"
         )
 
     def resolve(self, tx: Tx, typed: str) -> str:
-        """The one whole id that `typed` stands for; NotFound or Ambiguous otherwise."""
+        """Return the only id that `typed` can mean; raises Invalid, NotFound or Ambiguous."""
         try:
             low, high = id_range(self.prefix, typed)
         except Invalid as error:
-            shown = f"`{list_of(self.kind)}` shows those that there are."
-            raise Invalid(f"{error.message[:-1]}; {shown}", **error.details) from None
-        found = [row[0] for row in tx.run(self._within, low=low, high=high)]
-        if not found:
-            raise self.missing(typed)
-        if len(found) > 1 and found[0] != low:
-            more = ", …" if len(found) == CANDIDATES else ""
+            hint = f"`{list_command(self.kind)}` lists the existing ones."
+            raise Invalid(f"{error.message} {hint}", **error.details) from None
+        ids = [row[0] for row in tx.run(self._in_range, low=low, high=high)]
+        if not ids:
+            raise self.not_found(typed)
+        # An exact match is not ambiguous.
+        if len(ids) > 1 and ids[0] != low:
+            more = ", …" if len(ids) == CANDIDATES else ""
             raise Ambiguous(
-                f"{typed!r} fits several of kind {self.kind}: {', '.join(found)}{more}; "
-                "type some more of it.",
+                f"{typed!r} matches several of type {self.kind}: {', '.join(ids)}{more}. Type more "
+                "characters.",
                 kind=self.kind,
-                candidates=found,
+                candidates=ids,
             )
-        return str(found[0])
+        return str(ids[0])
 
     def find(self, tx: Tx, typed: str) -> str:
-        """Return the full id for `typed`, as a filter for a list. An unknown id is returned
-        unchanged: rows may still refer to a deleted object."""
-        if self.is_whole(typed):
+        """Return the full id for `typed`, as a filter for a list.
+
+        An unknown full id is returned unchanged: rows may still refer to a deleted object.
+        """
+        if self.is_full_id(typed):
             return typed
         try:
             return self.resolve(tx, typed)
@@ -73,10 +79,9 @@ class IdColumn:
                 return typed
             raise
 
-    def is_whole(self, typed: str) -> bool:
-        """Whether it has the form of a whole id; whether it exists, the statement that wants it
-        will tell."""
+    def is_full_id(self, typed: str) -> bool:
+        """Whether a text has the form of a complete id; the object need not exist."""
         return len(typed) == self._length and typed.startswith(f"{self.prefix}_")
 
-    def missing(self, typed: str) -> NotFound:
-        return no_such(self.kind, typed)
+    def not_found(self, typed: str) -> NotFound:
+        return not_found(self.kind, typed)

@@ -1,26 +1,36 @@
 """The target of a move: claimed and fenced in one transaction, filled only by its mover.
 
-Other processes may have the target open, from before the move or from a time when it was the
-store's place. The engine rejects their writes until the move has arrived.
+Other processes may have the target open: from before the move, or because the store was there
+earlier. The engine rejects their writes until the move has arrived.
 """
 
 from corral.db import write_fence
 from corral.db.database import Database
-from corral.db.filesystem import whole_file
-from corral.db.migrate import create_schema, newest, open_schema
+from corral.db.filesystem import atomic_file
+from corral.db.migrations import create_schema, ensure_schema, latest_version
 from corral.db.sqlite import SqliteDatabase
 from corral.db.statement import Statement
-from corral.db.store_move_record import ENTER, LOCKED, OPEN_FENCE, VOID, Relocation, seek
+from corral.db.store_move_record import (
+    OPEN_FENCE,
+    READ_FOR_UPDATE,
+    UPSERT,
+    VOID_MOVE,
+    Relocation,
+    read_relocation_if_current,
+)
 from corral.db.tx import Tx
 from corral.kernel.errors import Refused
 from corral.scratch_folders import scratch_folder
 
-WAIT = "wait until it is done"
+WAIT = "Wait until it is done"
 
 
 class MoveTarget:
-    """One move into `target`. `origin` is the source as other stores name it; `has_history` says
-    whether the source ever received or kept a store that was moved."""
+    """The target of one move.
+
+    `origin` is the address of the source without passwords. `has_history` says whether the source
+    ever received or kept the content of a moved store.
+    """
 
     def __init__(self, target: Database, origin: str, move: str, *, has_history: bool) -> None:
         self.target = target
@@ -29,22 +39,22 @@ class MoveTarget:
         self._has_history = has_history
 
     def prepare(self) -> None:
-        """Fence and shut the target so that only this move can fill it, or continue with it.
+        """Fence and close the target so that only this move can fill it. Idempotent.
 
-        Raises Refused if the target holds anything else.
+        Raises Refused if the target holds other content.
         """
         if self.target.schema_version() == 0 and self._create(self.target):
             return
-        found = seek(self.target)
-        if found is not None and found.move == self._move and found.phase != "gone":
+        record = read_relocation_if_current(self.target)
+        if record is not None and record.move == self._move and record.phase != "gone":
             return
-        ours = found is not None and found.url == self._origin
-        if found is not None and ours and found.phase in ("arriving", "gone"):
-            self._clear(found)
-        elif found is not None and found.phase != "arrived":
-            raise self._refusal(found)
+        is_ours = record is not None and record.url == self._origin
+        if record is not None and is_ours and record.phase in ("arriving", "gone"):
+            self._clear(record)
+        elif record is not None and record.phase != "arrived":
+            raise self._occupied_error(record)
         else:
-            open_schema(self.target)
+            ensure_schema(self.target)
             self.target.write(self._claim)
 
     def _create(self, target: Database) -> bool:
@@ -57,17 +67,17 @@ class MoveTarget:
             "INSERT INTO relocation (one, phase, url, move, copied, at)"
             f" VALUES (1, 'arriving', '{origin}', '{self._move}', '{{}}', {now})",
             *write_fence.arrival_statements(target.engine, self._origin),
-            *write_fence.shut_statements(target.engine, newest(), now),
+            *write_fence.close_statements(target.engine, latest_version(), now),
         ]
-        return create_schema(target, write_fence.AWAY + newest(), then)
+        return create_schema(target, write_fence.MOVED_OFFSET + latest_version(), then)
 
     def _claim(self, tx: Tx) -> None:
         """Fence an existing store, if it is empty."""
         write_fence.lock_content(tx)
-        found = tx.one(LOCKED)
-        if found is not None and found.phase != "arrived":
-            raise self._refusal(found)
-        for table in write_fence.content():
+        record = tx.one(READ_FOR_UPDATE)
+        if record is not None and record.phase != "arrived":
+            raise self._occupied_error(record)
+        for table in write_fence.content_tables():
             if tx.run(Statement(f"SELECT 1 FROM {table.name} LIMIT 1")):
                 raise Refused(
                     f"{self.target.url} is not empty: it has rows in {table.name}. Give the URL of "
@@ -78,45 +88,45 @@ class MoveTarget:
         self._enter(tx)
 
     def _enter(self, tx: Tx) -> None:
-        tx.run(ENTER, phase="arriving", url=self._origin, move=self._move, now=tx.now)
-        write_fence.put_up(tx, write_fence.arrival_statements(tx.engine, self._origin))
-        write_fence.shut(tx, newest())
+        tx.run(UPSERT, phase="arriving", url=self._origin, move=self._move, now=tx.now)
+        write_fence.install(tx, write_fence.arrival_statements(tx.engine, self._origin))
+        write_fence.close_store(tx, latest_version())
 
-    def _clear(self, found: Relocation) -> None:
+    def _clear(self, before: Relocation) -> None:
         """Empty a target that holds a partial copy, or content that was moved from there to here.
 
-        The target stays shut all the time: it is emptied in place, in one transaction.
+        The target stays closed throughout: it is emptied in place, in one transaction.
         """
-        if found.phase == "gone" and not self._has_history:
+        if before.phase == "gone" and not self._has_history:
             raise Refused(
-                f"{self.target.url} still holds the content that was moved to {found.url}, and "
+                f"{self.target.url} still holds the content that was moved to {before.url}, and "
                 "this store is not the one that received it. Give the URL of a new store.",
-                url=found.url,
+                url=before.url,
             )
         if isinstance(self.target, SqliteDatabase):
-            if found.phase == "gone":
-                _keep_aside(self.target)
-            self._overwrite(self.target, found)
+            if before.phase == "gone":
+                _back_up_beside(self.target)
+            self._overwrite(self.target, before)
             return
-        names = ", ".join(table.name for table in write_fence.content())
+        names = ", ".join(table.name for table in write_fence.content_tables())
 
         def empty(tx: Tx) -> None:
-            self._require_unchanged(tx.one(LOCKED), found)
-            write_fence.take_down(tx)
+            self._require_unchanged(tx.one(READ_FOR_UPDATE), before)
+            write_fence.remove(tx)
             tx.run(Statement(f"TRUNCATE {names}"))
             self._enter(tx)
 
         self.target.write(empty)
 
-    def _overwrite(self, target: SqliteDatabase, found: Relocation) -> None:
+    def _overwrite(self, target: SqliteDatabase, before: Relocation) -> None:
         with scratch_folder("move") as folder:
             fresh = SqliteDatabase(folder / "fresh.db", clock=target.clock, actor=target.actor)
             try:
                 self._create(fresh)
             finally:
                 fresh.close()
-            with target.migrating():
-                self._require_unchanged(seek(target), found)
+            with target.migration_lock():
+                self._require_unchanged(read_relocation_if_current(target), before)
                 target.overwrite(folder / "fresh.db")
 
     def open_fence(self, tx: Tx, copied: dict[str, int]) -> None:
@@ -124,18 +134,18 @@ class MoveTarget:
 
         Raises Refused if another process cancelled the move or continued the copy.
         """
-        found = tx.one(OPEN_FENCE, move=self._move)
-        if found is None or found.copied != copied:
+        record = tx.one(OPEN_FENCE, move=self._move)
+        if record is None or record.copied != copied:
             raise Refused(
                 f"Another process cancelled the move to {self.target.url}, or continues it. Run "
                 "`corral db move` again to resume the move.",
                 url=self.target.url,
             )
 
-    def _refusal(self, found: Relocation) -> Refused:
+    def _occupied_error(self, record: Relocation) -> Refused:
         return Refused(
-            f"{self.target.url} {_STATUS[found.phase]} {found.url}. Give the URL of a new store.",
-            url=found.url,
+            f"{self.target.url} {_STATUS[record.phase]} {record.url}. Give the URL of a new store.",
+            url=record.url,
         )
 
     def _require_unchanged(self, now: Relocation | None, before: Relocation) -> None:
@@ -146,8 +156,8 @@ class MoveTarget:
 
 
 _STATUS = {
-    "part": "holds a part of",
-    "leaving": "is on its way to",
+    "part": "is an excerpt of",
+    "leaving": "is being moved to",
     "gone": "holds only content that was moved to",
     "arriving": "is being filled from",
 }
@@ -158,10 +168,10 @@ def void_target(target: Database, move: str) -> None:
 
     The mover and the canceller change the same row of the target, so only one of them succeeds.
     """
-    found = seek(target)
-    if found is None or found.move != move:
+    record = read_relocation_if_current(target)
+    if record is None or record.move != move:
         return
-    if found.phase == "arriving" and target.write(lambda tx: tx.run(VOID, move=move)):
+    if record.phase == "arriving" and target.write(lambda tx: tx.run(VOID_MOVE, move=move)):
         return
     raise Refused(
         f"Cannot cancel the move: {target.pointer} is complete and in use. Finish it with "
@@ -171,10 +181,10 @@ def void_target(target: Database, move: str) -> None:
     )
 
 
-def _keep_aside(database: SqliteDatabase) -> None:
+def _back_up_beside(database: SqliteDatabase) -> None:
     """Back up a store that was moved away before its file is overwritten."""
-    aside = database.path.with_name(f"{database.path.name}.moved-away")
-    for end in ("-wal", "-shm", ""):
-        aside.with_name(aside.name + end).unlink(missing_ok=True)
-    with whole_file(aside) as part:
+    copy = database.path.with_name(f"{database.path.name}.moved-away")
+    for suffix in ("-wal", "-shm", ""):
+        copy.with_name(copy.name + suffix).unlink(missing_ok=True)
+    with atomic_file(copy) as part:
         database.backup(part)

@@ -1,4 +1,4 @@
-"""What passes between processes on a PostgreSQL store beside its rows: notices, and the time."""
+"""LISTEN and NOTIFY: wake other processes on a PostgreSQL store after a commit."""
 
 import random
 import threading
@@ -10,173 +10,133 @@ from typing import Protocol
 import psycopg
 
 from corral.db.statement import Row
-from corral.kernel.errors import CorralError, StoreUnavailable
+from corral.kernel.errors import StoreUnavailable
 
 CHANNEL = "corral"
-BELL_PAUSE = 0.015  # commits closer together than this ring once
-LAST_RING_SECONDS = 5
+NOTIFY_INTERVAL = 0.015
+"""Commits closer together than this many seconds share one notification."""
+CLOSE_TIMEOUT = 5
 
 
-class Wire(Protocol):
+class ListenConnection(Protocol):
+    """A connection that a listener needs."""
+
     connection: psycopg.Connection[Row]
 
     def run(self, text: str) -> list[Row]: ...
 
 
-class ServerClock:
-    """The server's time, so that machines whose own clocks differ agree on leases.
-
-    The difference is measured now and then and carried on with the steady clock in between, also
-    while the server is away.
-    """
-
-    SECONDS = 30.0
-    ROUND_TRIP = 0.2  # seconds; one that took longer, because it was stopped, say, is made again
-    TRIES = 5
-
-    def __init__(
-        self, ask: Callable[[], int], *, at_first: Callable[[], int] | None = None
-    ) -> None:
-        """`at_first`: who asks now, where there is a quicker way than later."""
-        self._ask = ask
-        self._asking = threading.Lock()
-        self._known = self._measure(at_first or ask)
-
-    def now(self) -> int:
-        measured, told = self._known
-        passed = time.monotonic() - measured
-        if passed > self.SECONDS and self._asking.acquire(blocking=False):
-            try:
-                with suppress(CorralError):
-                    measured, told = self._known = self._measure(self._ask)
-                    passed = time.monotonic() - measured
-            finally:
-                self._asking.release()
-        return told + int(passed * 1_000)
-
-    def _measure(self, ask: Callable[[], int]) -> tuple[float, int]:
-        best: tuple[float, float, int] | None = None
-        for _ in range(self.TRIES):
-            before = time.monotonic()
-            told = ask()
-            after = time.monotonic()
-            # The server answered somewhere between the two; the middle is off by half at the most.
-            measured = after - before, (before + after) / 2, told
-            best = min(best or measured, measured)
-            if best[0] <= self.ROUND_TRIP:
-                break
-        assert best is not None
-        return best[1:]
-
-
-class Bell:
+class CommitNotifier:
     """A helper thread that notifies other processes of commits, and closes unused connections.
 
-    The notice is sent after the commit and beside it: inside, PostgreSQL would let notifying
-    transactions commit only one after the other. Commits that are close together send one notice.
-    If this process dies in between, the slow poll of the listeners finds the change.
+    NOTIFY runs after the commit, on another connection: inside the transaction, PostgreSQL would
+    serialize the commits of all notifying transactions. If this process dies in between, the
+    fallback poll of the listeners finds the change.
     """
 
-    def __init__(self, ring: Callable[[], None], close_unused: Callable[[], float | None]) -> None:
-        """`close_unused` returns the seconds until its next call; None: not before the next
-        `attend`."""
-        self._send = ring
+    def __init__(self, send: Callable[[], None], close_unused: Callable[[], float | None]) -> None:
+        """`close_unused` returns the seconds until its next call, or None: not before the next
+        `watch_connections`."""
+        self._send = send
         self._close_unused = close_unused
         self._wake = threading.Event()
-        self._to_send = False
-        self._closed = False
+        self._is_pending = False
+        self._is_closed = False
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
 
-    def ring(self) -> None:
-        """Send a notice soon."""
-        self._to_send = True
+    def notify(self) -> None:
+        """Send a notification soon."""
+        self._is_pending = True
         if not self._wake.is_set():
             self._wake.set()
         if self._thread is None:
             self._start()
 
-    def attend(self) -> None:
+    def watch_connections(self) -> None:
         """Start watching for unused connections, after one was opened."""
         self._wake.set()
-        if self._thread is None and not self._closed:
+        if self._thread is None and not self._is_closed:
             self._start()
 
     def _start(self) -> None:
         with self._starting:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._loop, daemon=True, name="bell")
+                self._thread = threading.Thread(target=self._loop, daemon=True, name="notifier")
                 self._thread.start()
 
     def _loop(self) -> None:
         while True:
             self._wake.wait(self._close_unused())
             self._wake.clear()
-            if sends := self._to_send:
-                self._to_send = False
+            if is_pending := self._is_pending:
+                self._is_pending = False
                 self._send()
-            if self._closed:
+            if self._is_closed:
                 return
-            if sends:
-                time.sleep(BELL_PAUSE)
+            if is_pending:
+                time.sleep(NOTIFY_INTERVAL)
 
     def close(self) -> None:
-        """Send a pending notice and end the thread."""
-        self._closed = True
+        """Send a pending notification and end the thread."""
+        self._is_closed = True
         if self._thread is not None:
             self._wake.set()
-            self._thread.join(LAST_RING_SECONDS)
+            self._thread.join(CLOSE_TIMEOUT)
 
 
 class NotifyListener:
+    """A listener on a connection with LISTEN; polls slowly as a fallback."""
+
     SAFETY_POLL = 1.0
 
-    def __init__(self, connect: Callable[[], Wire]) -> None:
+    def __init__(self, connect: Callable[[], ListenConnection]) -> None:
         """`connect` must not wait for a free connection: without one, `wait` polls."""
         self._connect = connect
-        self._wire: Wire | None = None
+        self._connection: ListenConnection | None = None
         self.rested = 0.0
-        with suppress(psycopg.Error, StoreUnavailable):  # a server that is away: `wait` tries again
+        """When the listener was last paused."""
+        with suppress(psycopg.Error, StoreUnavailable):  # the server is away: `wait` tries again
             self._subscribe()
 
     def _subscribe(self) -> None:
-        self._wire = self._connect()
-        self._wire.run(f"LISTEN {CHANNEL}")
+        self._connection = self._connect()
+        self._connection.run(f"LISTEN {CHANNEL}")
 
     def resume(self) -> None:
-        self._or_break_off(f"LISTEN {CHANNEL}")
+        self._run_or_close(f"LISTEN {CHANNEL}")
 
     def rest(self) -> None:
         self.rested = time.monotonic()
-        # The server would keep notices for one who listens and never reads them.
-        self._or_break_off(f"UNLISTEN {CHANNEL}")
+        # The server would queue notifications for a client that listens and does not read.
+        self._run_or_close(f"UNLISTEN {CHANNEL}")
 
-    def _or_break_off(self, text: str) -> None:
+    def _run_or_close(self, text: str) -> None:
         try:
-            if self._wire is not None:
-                self._wire.run(text)
+            if self._connection is not None:
+                self._connection.run(text)
         except psycopg.Error:
             self.close()
 
     def wait(self, timeout: float) -> bool:
         deadline = time.monotonic() + timeout
         try:
-            if self._wire is None:
+            if self._connection is None:
                 self._subscribe()
-                return True  # whatever happened while nobody listened
-            left = min(timeout, self.SAFETY_POLL)
-            for _ in self._wire.connection.notifies(timeout=left, stop_after=1):
+                return True  # commits before the subscription went unnoticed
+            remaining = min(timeout, self.SAFETY_POLL)
+            for _ in self._connection.connection.notifies(timeout=remaining, stop_after=1):
                 return True
         except (psycopg.Error, StoreUnavailable) as error:
             self.close()
-            full = isinstance(error, StoreUnavailable) and error.reason == "too_many_clients"
-            pause = self.SAFETY_POLL if full else random.uniform(0.05, 0.3)
+            is_full = isinstance(error, StoreUnavailable) and error.reason == "too_many_clients"
+            pause = self.SAFETY_POLL if is_full else random.uniform(0.05, 0.3)
             time.sleep(min(max(deadline - time.monotonic(), 0), pause))
-        # A poll that came out empty counts as a wake-up: better one query too many.
+        # The end of a poll counts as a wake-up, so that the caller runs its query again.
         return time.monotonic() < deadline
 
     def close(self) -> None:
-        wire, self._wire = self._wire, None
-        if wire is not None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
             with suppress(psycopg.Error):
-                wire.connection.close()
+                connection.connection.close()

@@ -16,11 +16,11 @@ import psycopg
 from corral.db.statement import Row
 from corral.kernel.errors import StoreUnavailable
 
-ANSWER_SECONDS = 5.0
-TRIES = 3
+ANSWER_TIMEOUT = 5.0
+MAX_TRIES = 3
 
-_GLANCE = 0.1
-_WHICH = b"SELECT pg_backend_pid()"
+_POLL_INTERVAL = 0.1
+_BACKEND_PID = b"SELECT pg_backend_pid()"
 
 
 def refuse_transaction_pooler(
@@ -29,57 +29,56 @@ def refuse_transaction_pooler(
     connect: Callable[[], psycopg.Connection[Row]],
     url: str,
 ) -> bool:
-    """Whether `connection` leads to a pooler; raise StoreUnavailable if in transaction mode.
+    """Return whether `connection` leads to a pooler; raises StoreUnavailable in transaction mode.
 
     `process` is the result of pg_backend_pid(). On a direct connection it equals the pid that the
-    client received at connect time, so the usual case costs nothing. Behind a proxy the
-    numbers differ; then a second connection shows whether both clients can get the same server
-    process.
+    client received at connect time, so the usual case costs nothing. Behind a proxy the pids
+    differ; then a second connection shows whether both clients can get the same server process.
     """
     if connection.info.backend_pid == process:
         return False
     second = connect()
     try:
-        for _ in range(TRIES):
-            mine = ask(connection, _WHICH)
-            if ask(second, b"BEGIN") is None:
+        for _ in range(MAX_TRIES):
+            first_pid = query_value(connection, _BACKEND_PID)
+            if query_value(second, b"BEGIN") is None:
                 return True  # session mode, and no server connection is free for the second client
-            theirs = ask(second, _WHICH)
-            again = ask(connection, _WHICH)
-            # No answer: the second client's transaction holds the only server connection.
-            if again is None or mine != again or theirs == mine:
-                raise _refusal(url)
-            ask(second, b"ROLLBACK")
+            second_pid = query_value(second, _BACKEND_PID)
+            first_pid_again = query_value(connection, _BACKEND_PID)
+            # No result: the second client's transaction holds the only server connection.
+            if first_pid_again is None or first_pid != first_pid_again or second_pid == first_pid:
+                raise _transaction_pooler_error(url)
+            query_value(second, b"ROLLBACK")
     except psycopg.Error:
         # Statement mode refuses BEGIN.
-        raise _refusal(url) from None
+        raise _transaction_pooler_error(url) from None
     finally:
         second.close()
     return True
 
 
-def ask(
+def query_value(
     connection: psycopg.Connection[Row],
     text: bytes,
     *,
-    seconds: float | None = None,
-    unless: Callable[[], object] = bool,
+    timeout: float | None = None,
+    stop_when: Callable[[], object] = bool,
 ) -> str | None:
-    """The first value of the answer; None if the answer does not come in time.
+    """Run a query and return its first value; None if the result does not come in time.
 
-    The wait also ends when `unless` gives something true; it is asked several times a second. After
-    None the connection can only be closed.
+    The wait also ends when `stop_when` returns a true value; it is called several times a second.
+    After None the connection can only be closed.
     """
     server = connection.pgconn
     server.send_query(text)
-    ends = time.monotonic() + (ANSWER_SECONDS if seconds is None else seconds)
-    with selectors.DefaultSelector() as answer:
-        answer.register(connection.fileno(), selectors.EVENT_READ)
+    deadline = time.monotonic() + (ANSWER_TIMEOUT if timeout is None else timeout)
+    with selectors.DefaultSelector() as selector:
+        selector.register(connection.fileno(), selectors.EVENT_READ)
         while server.is_busy():
-            left = ends - time.monotonic()
-            if answer.select(max(min(left, _GLANCE), 0)):
+            remaining = deadline - time.monotonic()
+            if selector.select(max(min(remaining, _POLL_INTERVAL), 0)):
                 server.consume_input()
-            elif left <= 0 or unless():
+            elif remaining <= 0 or stop_when():
                 return None
     value: bytes | None = b""
     while result := server.get_result():
@@ -90,7 +89,7 @@ def ask(
     return (value or b"").decode()
 
 
-def _refusal(url: str) -> StoreUnavailable:
+def _transaction_pooler_error(url: str) -> StoreUnavailable:
     return StoreUnavailable(
         f"Cannot use {url}: it leads to a connection pooler that shares server connections between "
         "clients (pgbouncer with pool_mode = transaction or statement). Set pool_mode = session "

@@ -1,7 +1,7 @@
 """PostgreSQL through psycopg 3: many machines on one store.
 
-The server groups commits and queues writers by itself, so this is a shelf of connections, one
-statement's way to the server, and what to do when the server goes away.
+The server itself groups commits and queues writers. This module runs transactions on pooled
+connections, and retries after conflicts and while the server is away.
 """
 
 import random
@@ -14,9 +14,14 @@ from typing import NoReturn, TypeVar
 import psycopg
 from psycopg import errors as pg
 
-from corral.db.database import Finding, RowsOf, Table, Work
+from corral.db.database import Finding, QueryResult, ReadTable, Work
 from corral.db.notifications import CHANNEL
-from corral.db.postgres_connection import Gone, Link, is_gone, raise_if_gone
+from corral.db.postgres_connection import (
+    ConnectionLost,
+    PostgresConnection,
+    is_connection_lost,
+    raise_if_lost,
+)
 from corral.db.postgres_errors import (
     translate,
     unknown_outcome,
@@ -27,29 +32,31 @@ from corral.db.postgres_maintenance import (
     check_feed,
     power_loss_risks,
     read_all,
-    reading,
+    read_snapshot,
     run_query,
 )
-from corral.db.postgres_pool import SHORTEST_BACKOFF, PostgresConnections, back_off
+from corral.db.postgres_pool import MIN_BACKOFF, PostgresPool, back_off
 from corral.db.statement import Statement
 from corral.db.tx import Mode, Tx
-from corral.db.write_fence import AWAY
+from corral.db.write_fence import MOVED_OFFSET
 from corral.kernel.errors import CorralError, Invalid, StoreUnavailable
 
 R = TypeVar("R")
 
 MIGRATION_LOCK = 0x436F7272
 MOVE_LOCK = MIGRATION_LOCK + 1
-MIGRATION_SECONDS = 60  # maximum wait for a migration by another process
-MAX_CLASHES = 10  # how often a transaction that met another is run again
-PRESENCE_TRUST_S = 1.0
+MIGRATION_LOCK_TIMEOUT = 60  # seconds to wait for a migration by another process
+MAX_CONFLICT_RETRIES = 10  # retries after serialization failures and deadlocks
+MAX_MOVE_CHECK_AGE = 1.0
 """How old the last check may be that the store was not moved; each check is one round trip."""
-IS_AWAY = f"SELECT EXISTS (SELECT 1 FROM migrations WHERE number > {AWAY})"
+IS_AWAY = f"SELECT EXISTS (SELECT 1 FROM migrations WHERE number > {MOVED_OFFSET})"
 
 
-class PostgresDatabase(PostgresConnections):
-    keeps_output = True
-    _present_until = 0.0  # until when the last check that the content is here counts
+class PostgresDatabase(PostgresPool):
+    """A handle on a PostgreSQL store."""
+
+    stores_output = True
+    _present_until = 0.0  # until when the last check for a move counts
 
     # -- transactions ---------------------------------------------------------------------------
 
@@ -57,194 +64,197 @@ class PostgresDatabase(PostgresConnections):
         self.require_usable()
         begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if mode == "many" else None
 
-        def once(link: Link) -> R:
+        def once(connection: PostgresConnection) -> R:
             if begin:
-                link.run(begin)
-            self._require_present(link)
-            result = work(self._tx(link, mode))
+                connection.run(begin)
+            self._require_not_moved(connection)
+            result = work(self._tx(connection, mode))
             if begin:
-                link.run("COMMIT")
+                connection.run("COMMIT")
             return result
 
-        return self._persist(once, repeatable=True)
+        return self._run_with_retry(once, repeatable=True)
 
     def write(
         self, work: Work[R], *, mode: Mode = "many", durable: bool = False, repeatable: bool = False
     ) -> R:
-        working = self.working
-        if self.unusable or working.here:
+        thread = self.thread
+        if self.unusable or thread.is_writing:
             self.require_outside_operation()
-        if working.tell is not None:
-            work = self.telling(work, working.tell)
+        if thread.on_redaction is not None:
+            work = self.reporting_redactions(work, thread.on_redaction)
         # Every commit waits for the server's disk, unless server settings prevent it: see
         # `power_loss_risks`.
         if self._probe is not None:
-            mode = "many"  # a probe wants to stand at every commit
+            mode = "many"  # the probe is called at an explicit commit
 
-        def once(link: Link) -> R:
+        def once(connection: PostgresConnection) -> R:
             if mode == "many":
-                link.begin()
-            self._require_present(link)
-            tx = self._tx(link, mode)
-            working.here = True
+                connection.begin()
+            self._require_not_moved(connection)
+            tx = self._tx(connection, mode)
+            thread.is_writing = True
             try:
                 result = work(tx)
             except CorralError as error:
-                self._refuse_stale(error, link)
+                self._raise_if_moved(error, connection)
                 raise
             except psycopg.Error as error:
-                # In mode "one" the work's own statement is what commits.
-                raise_if_gone(link, error, asked_to_commit=mode == "one")
+                # In mode "one" the statement of the work commits by itself.
+                raise_if_lost(connection, error, asked_to_commit=mode == "one")
                 raise
             finally:
-                working.here = False
+                thread.is_writing = False
             if tx.mode == "many":
-                self._commit(link)
-            if tx.noted:
-                self._bell.ring()
+                self._commit(connection)
+            if tx.has_events:
+                self._notifier.notify()
             return result
 
-        return self._persist(once, repeatable=repeatable)
+        return self._run_with_retry(once, repeatable=repeatable)
 
     @contextmanager
     def transaction(self) -> Iterator[Tx]:
         self.require_outside_operation()
-        self._await_place()
+        self._reserve_slot()
         try:
-            link = self._take_begun()
+            connection = self._take_begun()
             try:
                 self._present_until = 0.0
-                self._require_present(link)
-                tx = self._tx(link, "many")
-                self.working.here = True
+                self._require_not_moved(connection)
+                tx = self._tx(connection, "many")
+                self.thread.is_writing = True
                 yield tx
-                self._commit(link)
-            except Gone as gone:
-                if gone.asked_to_commit:
-                    raise unknown_outcome(self.url) from gone
-                raise unreachable(self.url, gone.cause) from gone
+                self._commit(connection)
+            except ConnectionLost as lost:
+                if lost.asked_to_commit:
+                    raise unknown_outcome(self.url) from lost
+                raise unreachable(self.url, lost.cause) from lost
             except psycopg.Error as error:
-                if is_gone(link, error):
+                if is_connection_lost(connection, error):
                     raise unreachable(self.url, error) from error
                 self._raise(error)
             finally:
-                self.working.here = False
-                self._give_back(link)
+                self.thread.is_writing = False
+                self._give_back(connection)
         finally:
-            self._places.put(None)
-        if tx.noted:
-            self._bell.ring()
+            self._free_slots.put(None)
+        if tx.has_events:
+            self._notifier.notify()
 
-    def _require_present(self, link: Link) -> None:
+    def _require_not_moved(self, connection: PostgresConnection) -> None:
         """Raise StoreUnavailable if the content was moved away, or is being replaced."""
         if not self.refuses_moved or (now := time.monotonic()) < self._present_until:
             return
-        self._present_until = now + PRESENCE_TRUST_S
-        if link.run(IS_AWAY)[0][0]:
+        self._present_until = now + MAX_MOVE_CHECK_AGE
+        if connection.run(IS_AWAY)[0][0]:
             self._present_until = 0.0
-            raise self._moved()
+            raise self._moved_error()
 
-    def _refuse_stale(self, error: CorralError, link: Link) -> None:
-        """Raise StoreUnavailable if work found its error in content that was moved away.
+    def _raise_if_moved(self, error: CorralError, connection: PostgresConnection) -> None:
+        """Raise StoreUnavailable instead of an error that is caused by stale content.
 
-        The fence rejects writes, but work that fails before it writes has only read. Its
-        transaction still holds locks on the tables it read, so no mover has emptied them since.
+        The fence rejects writes to content that was moved away, but work that fails before it
+        writes has only read. Its transaction still holds locks on the tables it read, so no mover
+        has emptied them since.
         """
         if not self.refuses_moved or isinstance(error, StoreUnavailable):
             return
-        with suppress(psycopg.Error):  # the transaction may have failed already
-            if link.run(IS_AWAY)[0][0]:
-                raise self._moved() from None
+        with suppress(psycopg.Error):  # the transaction may already be aborted
+            if connection.run(IS_AWAY)[0][0]:
+                raise self._moved_error() from None
 
-    def _moved(self) -> StoreUnavailable:
-        from corral.db.store_move import sign
+    def _moved_error(self) -> StoreUnavailable:
+        from corral.db.store_move import moved_error
 
-        with self.seeing_every_phase():
-            return sign(self)
+        with self.allow_moved():
+            return moved_error(self)
 
-    def _take_begun(self) -> Link:
-        """A connection in a transaction; one that broke while it lay on the shelf is replaced."""
+    def _take_begun(self) -> PostgresConnection:
+        """Return a connection in a transaction; one that broke while it was idle is replaced."""
         while True:
-            fresh = not self._idle
-            link = self._take()
+            is_new = not self._idle
+            connection = self._take()
             try:
-                link.begin()
-                return link
+                connection.begin()
+                return connection
             except psycopg.Error as error:
-                self._give_back(link)
-                if fresh or link.usable:
+                self._give_back(connection)
+                if is_new or connection.is_usable:
                     self._raise(error)
 
-    def _commit(self, link: Link) -> None:
+    def _commit(self, connection: PostgresConnection) -> None:
         if self._probe is not None:
             self._probe("before commit")
         try:
-            link.run("COMMIT")
+            connection.run("COMMIT")
         except psycopg.Error as error:
-            # The connection broke in here: that leaves open whether the server kept the work.
-            raise_if_gone(link, error, asked_to_commit=True)
+            # If the connection broke here, it is unknown whether the server committed.
+            raise_if_lost(connection, error, asked_to_commit=True)
             raise
         if self._probe is not None:
             self._probe("after commit")
 
-    def _persist(self, once: Callable[[Link], R], *, repeatable: bool) -> R:
-        """Run it until it succeeds, fails for a reason of its own, or patience ends."""
-        patience = self._patience
-        patience_ends: float | None = None
-        backoff = SHORTEST_BACKOFF
-        for clash in range(MAX_CLASHES):
+    def _run_with_retry(self, once: Callable[[PostgresConnection], R], *, repeatable: bool) -> R:
+        """Run `once`; retry after conflicts, and while the server is away, up to the time limit."""
+        max_wait = self._max_wait
+        deadline: float | None = None
+        backoff = MIN_BACKOFF
+        for attempt in range(MAX_CONFLICT_RETRIES):
             while True:
                 try:
-                    return self._try(once)
-                except Gone as gone:
-                    if gone.asked_to_commit and not repeatable:
-                        raise unknown_outcome(self.url) from gone
-                    patience_ends = patience_ends or time.monotonic() + patience
-                    if self.hurried or time.monotonic() > patience_ends:
-                        raise (gone.refused or unreachable(self.url, gone)) from gone
-                    if gone.is_full:
-                        backoff = back_off(backoff, patience_ends)
+                    return self._run_once(once)
+                except ConnectionLost as lost:
+                    if lost.asked_to_commit and not repeatable:
+                        raise unknown_outcome(self.url) from lost
+                    deadline = deadline or time.monotonic() + max_wait
+                    if self.hurried or time.monotonic() > deadline:
+                        raise (lost.refused or unreachable(self.url, lost)) from lost
+                    if lost.is_full:
+                        backoff = back_off(backoff, deadline)
                     else:
                         time.sleep(random.uniform(0.05, 0.3))
                 except (pg.SerializationFailure, pg.DeadlockDetected):
-                    time.sleep(random.uniform(0, 0.002) * 2**clash)
+                    time.sleep(random.uniform(0, 0.002) * 2**attempt)
                     break
                 except psycopg.Error as error:
                     self._raise(error)
         raise StoreUnavailable(
-            f"Others kept changing the same rows of {self.url}; try again.",
+            f"Other transactions kept changing the same rows of {self.url}. Try again.",
             reason="locked",
         )
 
-    def _try(self, once: Callable[[Link], R]) -> R:
-        # Whoever reads inside its own transaction has a place and must not wait for another.
-        has_place = self.working.here
-        if not has_place:
-            self._await_place()
+    def _run_once(self, once: Callable[[PostgresConnection], R]) -> R:
+        # A read inside an open transaction already has a slot; waiting for another could deadlock.
+        has_slot = self.thread.is_writing
+        if not has_slot:
+            self._reserve_slot()
         try:
             try:
-                link = self._take(wait=False)
+                connection = self._take(wait=False)
             except StoreUnavailable as error:
-                raise Gone(False, psycopg.OperationalError(str(error)), error) from None
+                raise ConnectionLost(False, psycopg.OperationalError(str(error)), error) from None
             try:
-                return once(link)
+                return once(connection)
             except psycopg.Error as error:
-                raise_if_gone(link, error, asked_to_commit=False)
+                raise_if_lost(connection, error, asked_to_commit=False)
                 raise
             finally:
-                self._give_back(link)
+                self._give_back(connection)
         finally:
-            if not has_place:
-                self._places.put(None)
+            if not has_slot:
+                self._free_slots.put(None)
 
-    def _tx(self, link: Link, mode: Mode) -> Tx:
-        return Tx(link, self.clock.now(), self.actor, mode, self.redaction, self.origin)
+    def _tx(self, connection: PostgresConnection, mode: Mode) -> Tx:
+        return Tx(connection, self.clock.now(), self.actor, mode, self.redaction, self.origin)
 
     # -- wake-ups -------------------------------------------------------------------------------
 
-    def _send_notice(self) -> None:
+    def _send_notification(self) -> None:
         with suppress(CorralError):
-            self._persist(lambda link: link.run(f"NOTIFY {CHANNEL}"), repeatable=True)
+            self._run_with_retry(
+                lambda connection: connection.run(f"NOTIFY {CHANNEL}"), repeatable=True
+            )
 
     # -- durability -----------------------------------------------------------------------------
 
@@ -263,98 +273,104 @@ class PostgresDatabase(PostgresConnections):
         return "normal" if risks else "full"
 
     def power_loss_risks(self) -> list[str]:
-        return self._persist(power_loss_risks, repeatable=True)
+        return self._run_with_retry(power_loss_risks, repeatable=True)
 
     # -- migrations -----------------------------------------------------------------------------
 
     def schema_version(self) -> int:
-        def ask(link: Link) -> int:
-            if link.run("SELECT to_regclass('migrations')")[0][0] is None:
+        def read_version(connection: PostgresConnection) -> int:
+            if connection.run("SELECT to_regclass('migrations')")[0][0] is None:
                 return 0
-            return int(link.run("SELECT coalesce(max(number), 0) FROM migrations")[0][0])
+            return int(connection.run("SELECT coalesce(max(number), 0) FROM migrations")[0][0])
 
-        return self._persist(ask, repeatable=True)
+        return self._run_with_retry(read_version, repeatable=True)
 
     @contextmanager
-    def migrating(self) -> Iterator[None]:
-        link = self._connect()
+    def migration_lock(self) -> Iterator[None]:
+        connection = self._connect()
         try:
-            self._say_first(link, f"SET lock_timeout = '{MIGRATION_SECONDS}s'")
+            self._run_first(connection, f"SET lock_timeout = '{MIGRATION_LOCK_TIMEOUT}s'")
             try:
-                link.run(f"SELECT pg_advisory_lock({MIGRATION_LOCK})")
+                connection.run(f"SELECT pg_advisory_lock({MIGRATION_LOCK})")
             except pg.LockNotAvailable:
                 raise StoreUnavailable(
-                    f"Another process has been migrating {self.url} for {MIGRATION_SECONDS} s. "
-                    "Wait until it is done, or end it.",
+                    f"Another process has been migrating {self.url} for {MIGRATION_LOCK_TIMEOUT} "
+                    "s. Wait until it is done, or end it.",
                     reason="locked",
                 ) from None
             except psycopg.Error as error:
                 raise unreachable(self.url, error) from error
             yield
         finally:
-            link.connection.close()
+            connection.close()
 
     @contextmanager
-    def moving(self) -> Iterator[bool]:
-        link = self._connect()
+    def move_lock(self) -> Iterator[bool]:
+        connection = self._connect()
         try:
-            yield bool(self._say_first(link, f"SELECT pg_try_advisory_lock({MOVE_LOCK})")[0][0])
-            link.run("SELECT pg_advisory_unlock_all()")  # to close it takes the server a moment
+            yield bool(
+                self._run_first(connection, f"SELECT pg_try_advisory_lock({MOVE_LOCK})")[0][0]
+            )
+            connection.run(
+                "SELECT pg_advisory_unlock_all()"
+            )  # the server notices a closed connection only later
         finally:
-            link.connection.close()
+            connection.close()
 
     def run_migration(self, number: int, statements: list[str]) -> None:
-        def once(link: Link) -> None:
-            link.begin()
+        def once(connection: PostgresConnection) -> None:
+            connection.begin()
             for statement in statements:
-                link.run(statement)
-            self._commit(link)
+                connection.run(statement)
+            self._commit(connection)
 
-        self._persist(once, repeatable=False)
+        self._run_with_retry(once, repeatable=False)
 
-    # -- care -----------------------------------------------------------------------------------
+    # -- maintenance
+    # -----------------------------------------------------------------------------------
 
     def check(self, *, thorough: bool) -> list[Finding]:
         version = self.read(lambda tx: tx.value(Statement("SELECT version()")), mode="one")
         return [
             *(read_all(self) if thorough else []),
             Finding("server", "ok", " ".join(str(version).split()[:2]) + " answers."),
-            self._persist(check_feed, repeatable=True),
+            self._run_with_retry(check_feed, repeatable=True),
         ]
 
     def adopt_events(self) -> int:
-        """Make events that another server numbered (a dump that was loaded here) ours.
+        """Assign events of another server (from a loaded dump) to a transaction of this server.
 
-        The feed goes by this server's transactions; to it, such events lie in the future.
+        The feed is ordered by transaction ids of this server, and those of another server may lie
+        in its future.
         """
         return len(self.write(lambda tx: tx.run(ADOPT_EVENTS)))
 
     def backup(self, target: Path) -> None:
-        from corral.db.copy import copy_to_file
+        from corral.db.backup import copy_to_file
 
         copy_to_file(self, target)
 
     def restore(self, source: Path, kept: Path | None) -> None:
-        from corral.db.copy import copy_from_file
+        from corral.db.backup import copy_from_file
 
         copy_from_file(source, self)
 
     @contextmanager
-    def reading(self) -> Iterator[RowsOf]:
+    def read_snapshot(self) -> Iterator[ReadTable]:
         try:
-            with reading(self._connect()) as rows_of:
-                yield rows_of
+            with read_snapshot(self._connect()) as read_table:
+                yield read_table
         except psycopg.Error as error:
             self._raise(error)
 
-    def query(self, sql: str, *, limit: int, timeout_ms: int) -> Table:
-        link = self._connect()
+    def query(self, sql: str, *, limit: int, timeout_ms: int) -> QueryResult:
+        connection = self._connect()
         try:
-            return run_query(link.connection, sql, limit=limit, timeout_ms=timeout_ms)
+            return run_query(connection.connection, sql, limit=limit, timeout_ms=timeout_ms)
         except psycopg.Error as error:
             self._raise(error)
         finally:
-            link.connection.close()
+            connection.close()
 
     def _raise(self, error: psycopg.Error) -> NoReturn:
         raise translate(error, self.url) from error

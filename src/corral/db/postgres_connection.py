@@ -11,12 +11,12 @@ from psycopg import errors as pg
 from corral.db.dialect import Engine
 from corral.db.postgres_errors import TOO_MANY_CLIENTS
 from corral.db.statement import Params, Row, Statement
-from corral.db.tx import NOTE
+from corral.db.tx import INSERT_EVENT
 from corral.kernel.errors import StoreUnavailable
 
-# A line that is dead without a word (a cable, a machine without power) is noticed within about ten
-# seconds: a keeper that waits for it for longer than its lease could not end its agent in time.
-NOTICED = {
+# Detect a dead network connection (unplugged cable, machine without power) within about ten
+# seconds: a supervisor that waits longer than its lease could not stop its agent in time.
+KEEPALIVES = {
     "keepalives": 1,
     "keepalives_idle": 5,
     "keepalives_interval": 2,
@@ -29,15 +29,14 @@ _IDLE = psycopg.pq.TransactionStatus.IDLE
 _OK = psycopg.pq.ConnStatus.OK
 
 
-def noticed(conninfo: str) -> dict[str, Any]:
-    """When a dead line is noticed, where the store's URL does not say it."""
+def keepalive_options(conninfo: str) -> dict[str, Any]:
+    """Return the connection options of KEEPALIVES that the store's URL does not set itself."""
     chosen = psycopg.conninfo.conninfo_to_dict(conninfo)
-    return {name: value for name, value in NOTICED.items() if name not in chosen}
+    return {name: value for name, value in KEEPALIVES.items() if name not in chosen}
 
 
-class Gone(Exception):
-    """The connection broke. `asked_to_commit`: the server may have committed the work. `refused`:
-    the error that prevented the connection from being opened."""
+class ConnectionLost(Exception):
+    """The connection broke, or could not be opened."""
 
     def __init__(
         self,
@@ -47,8 +46,10 @@ class Gone(Exception):
     ) -> None:
         super().__init__(str(cause))
         self.asked_to_commit = asked_to_commit
+        """Whether COMMIT was sent: the server may have committed the work."""
         self.cause = cause
         self.refused = refused
+        """The error that prevented the connection from being opened."""
 
     @property
     def is_full(self) -> bool:
@@ -56,7 +57,9 @@ class Gone(Exception):
         return self.refused is not None and self.refused.reason == TOO_MANY_CLIENTS
 
 
-class Link:
+class PostgresConnection:
+    """Runs statements on one connection."""
+
     engine: Engine = "postgres"
 
     def __init__(self, connection: psycopg.Connection[Row]) -> None:
@@ -73,19 +76,20 @@ class Link:
         self._cursor.execute(statement.for_server, values, prepare=True)
         return self._rows()
 
-    def execute_each(self, statement: Statement, given: Sequence[Params]) -> list[list[Row]]:
+    def execute_each(self, statement: Statement, params: Sequence[Params]) -> list[list[Row]]:
         values = statement.postgres.values
-        self._cursor.executemany(statement.for_server, map(values, given), returning=True)
+        self._cursor.executemany(statement.for_server, map(values, params), returning=True)
         return [self._rows() for _ in self._cursor.results()]
 
-    def note(self, values: Row) -> None:
-        self.execute(NOTE, dict(zip(NOTE.postgres.names, values, strict=True)))
+    def insert_event(self, values: Row) -> None:
+        self.execute(INSERT_EVENT, dict(zip(INSERT_EVENT.postgres.names, values, strict=True)))
 
-    def noted(self, count: int) -> None:
-        pass  # its indexes are always full
+    def count_inserted_events(self, count: int) -> None:
+        pass  # PostgreSQL has no deferred indexes
 
     def begin(self) -> None:
-        # Whatever the server's default is: `Tx.serialize` needs each statement to see anew.
+        # Explicitly, whatever the server's default: after `Tx.serialize` has waited, the next
+        # statement must see what the other transaction committed.
         self.run("BEGIN ISOLATION LEVEL READ COMMITTED")
 
     def run(self, text: str) -> list[Row]:
@@ -93,32 +97,38 @@ class Link:
         return self._rows()
 
     def _rows(self) -> list[Row]:
-        # The status and not the description, which describes every column anew.
+        # Checks the status, because `cursor.description` builds objects for every column.
         result = self._cursor.pgresult
         return self._cursor.fetchall() if result and result.status == _HAS_ROWS else []
 
+    def close(self) -> None:
+        self.connection.close()
+
     @property
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         return self._server.status == _OK
 
     @property
-    def idle(self) -> bool:
-        """Whether it is usable, and in no transaction."""
+    def is_idle(self) -> bool:
+        """Whether the connection is usable and outside a transaction."""
         return self._server.transaction_status == _IDLE
 
     @property
-    def silent(self) -> bool:
-        """Whether nothing came while it lay on the shelf; only a farewell would."""
+    def is_silent(self) -> bool:
+        """Whether no data is pending, so the server has not closed this idle connection."""
         return not self._socket.poll(0)
 
 
-def is_gone(link: Link, error: psycopg.Error) -> bool:
-    """Whether it is the connection that broke, and nothing that was asked."""
-    return not link.usable or isinstance(error, pg.AdminShutdown | pg.CrashShutdown)
+def is_connection_lost(connection: PostgresConnection, error: psycopg.Error) -> bool:
+    """Whether the connection broke, rather than the statement failing."""
+    return not connection.is_usable or isinstance(error, pg.AdminShutdown | pg.CrashShutdown)
 
 
-def raise_if_gone(link: Link, error: psycopg.Error, *, asked_to_commit: bool) -> None:
-    if is_gone(link, error):
+def raise_if_lost(
+    connection: PostgresConnection, error: psycopg.Error, *, asked_to_commit: bool
+) -> None:
+    """Raise ConnectionLost if the error means that the connection broke."""
+    if is_connection_lost(connection, error):
         # The server ended an idle transaction before COMMIT reached it: nothing was saved.
-        ended = isinstance(error, pg.IdleInTransactionSessionTimeout)
-        raise Gone(asked_to_commit and not ended, error) from error
+        was_idle = isinstance(error, pg.IdleInTransactionSessionTimeout)
+        raise ConnectionLost(asked_to_commit and not was_idle, error) from error

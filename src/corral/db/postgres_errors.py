@@ -1,19 +1,21 @@
-"""PostgreSQL's errors as sentences that name the next step."""
+"""PostgreSQL's errors as CorralErrors."""
 
 import psycopg
 from psycopg import errors as pg
 
-from corral.db.write_fence import refusal
+from corral.db.write_fence import fence_error
 from corral.kernel.errors import Conflict, CorralError, StoreUnavailable
 
 TOO_MANY_CLIENTS = "too_many_clients"
 
 # libpq gives no SQLSTATE for a refused connection. These are the messages of 53300.
-_FULL = ("too many clients", "connection slots are reserved", "too many connections for")
+_FULL_MESSAGES = ("too many clients", "connection slots are reserved", "too many connections for")
 
 
 def unreachable(url: str, cause: Exception) -> StoreUnavailable:
-    if getattr(cause, "sqlstate", None) == "53300" or any(text in str(cause) for text in _FULL):
+    """Return the error for a connection that broke or could not be opened."""
+    is_full = any(text in str(cause) for text in _FULL_MESSAGES)
+    if getattr(cause, "sqlstate", None) == "53300" or is_full:
         return no_free_connection(url, first_line(cause))
     if isinstance(cause, pg.IdleInTransactionSessionTimeout):
         return StoreUnavailable(
@@ -24,11 +26,13 @@ def unreachable(url: str, cause: Exception) -> StoreUnavailable:
         )
     if "does not exist" in str(cause) and "database" in str(cause):
         return StoreUnavailable(
-            f"There is no database at {url}; make it with `createdb`.", reason="missing", url=url
+            f"The database at {url} does not exist. Create it with `createdb`.",
+            reason="missing",
+            url=url,
         )
     return StoreUnavailable(
-        f"PostgreSQL at {url} cannot be reached{_why(cause, url)}; see that the server runs and "
-        "that the URL is right.",
+        f"Cannot reach PostgreSQL at {url}{_driver_message(cause, url)}. Check that the server "
+        "runs and that the URL is right.",
         reason="unreachable",
         url=url,
     )
@@ -36,94 +40,99 @@ def unreachable(url: str, cause: Exception) -> StoreUnavailable:
 
 def no_free_connection(url: str, why: str) -> StoreUnavailable:
     return StoreUnavailable(
-        f"The server of {url} has no free connection ({why}); try again, end programs that hold "
+        f"The server of {url} has no free connection ({why}). Try again, end programs that hold "
         "connections, or raise max_connections (of a pooler: its pool size).",
         reason="too_many_clients",
         url=url,
     )
 
 
-def _why(cause: Exception, url: str) -> str:
-    """The driver's own words, unless they name another host than we do: then it took a part of the
-    password for one."""
-    said = first_line(cause)
+def _driver_message(cause: Exception, url: str) -> str:
+    """Return the driver's message in brackets, unless it may contain a part of the password.
+
+    The driver takes a part of a malformed URL for the host, and quotes it.
+    """
+    message = first_line(cause)
     host = url.rpartition("@")[2].partition("/")[0].partition(":")[0]
-    return f" ({said})" if "@" not in said and (host in said or "host" not in said) else ""
+    is_safe = "@" not in message and (host in message or "host" not in message)
+    return f" ({message})" if is_safe else ""
 
 
 def unknown_outcome(url: str) -> StoreUnavailable:
     return StoreUnavailable(
-        f"PostgreSQL at {url} went away at the moment of saving; look whether it was saved before "
-        "you do it again.",
+        f"The connection to PostgreSQL at {url} broke during the commit. Check whether the change "
+        "was saved before you try again.",
         reason="unknown_outcome",
         url=url,
     )
 
 
 def translate(error: psycopg.Error, url: str) -> CorralError:
+    """Return the CorralError for an error of PostgreSQL."""
     match error:
         case pg.DiskFull():
             return StoreUnavailable(
-                f"The server of {url} has no room left; free some space and try again. Nothing was "
-                "changed.",
+                f"The server of {url} has no disk space left. Free some space and try again. "
+                "Nothing was changed.",
                 reason="full",
                 url=url,
             )
         case pg.SerializationFailure() | pg.DeadlockDetected():
             return StoreUnavailable(
-                f"Another transaction changed the same rows of {url}; nothing of this one was "
-                "kept, try again.",
+                f"Another transaction changed the same rows of {url}. Nothing was saved; try "
+                "again.",
                 reason="locked",
                 url=url,
             )
         case pg.ReadOnlySqlTransaction():
             return StoreUnavailable(
-                f"The server of {url} is read-only (a standby?); use the primary's URL.",
+                f"The server of {url} is read-only (a standby?). Use the URL of the primary.",
                 reason="unwritable",
                 url=url,
             )
         case pg.InsufficientPrivilege():
             return StoreUnavailable(
-                f"{url} refuses this user: {first_line(error)}; grant it what it needs.",
+                f"The database user lacks a privilege on {url}: {first_line(error)}. Grant it.",
                 reason="unwritable",
                 url=url,
             )
         case pg.UndefinedColumn() | pg.DuplicateTable():
             return StoreUnavailable(
-                f"{url} holds tables of another program ({first_line(error)}); give Corral a "
-                "database of its own.",
+                f"{url} contains tables of another program ({first_line(error)}). Use a separate "
+                "database for Corral.",
                 reason="foreign",
                 url=url,
             )
         case pg.IntegrityError():
             return Conflict(
-                f"The store refused it: {first_line(error)}.",
+                f"The change violates a constraint of the store: {first_line(error)}.",
                 constraint=error.diag.constraint_name,
             )
-        case pg.RaiseException() if moved := refusal(str(error), url):
+        case pg.RaiseException() if moved := fence_error(str(error), url):
             return moved
         case _:
             return StoreUnavailable(
-                f"PostgreSQL refused: {first_line(error)} (store {url}). This should not happen; "
-                "please report it.",
+                f"Unexpected error of PostgreSQL: {first_line(error)} (store {url}). Please "
+                "report it.",
                 reason="engine",
                 url=url,
             )
 
 
 def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, without its full stop."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
 
 
 def without_password(url: str) -> str:
-    """The URL as people may see it: all between the user's name and the last @ is left out."""
+    """Return the URL for display: without everything between the user name and the last @."""
     scheme, _, rest = url.partition("://")
     credentials, at, host = rest.rpartition("@")
     return f"{scheme}://{credentials.partition(':')[0]}{at}{host.partition('?')[0]}"
 
 
 def without_secrets(url: str) -> str:
-    """The URL with all that is needed to connect, but for passwords."""
+    """Return the URL with all connection parameters except passwords."""
     query = url.partition("?")[2]
     kept = [part for part in query.split("&") if part and "password" not in part.lower()]
     return without_password(url) + (f"?{'&'.join(kept)}" if kept else "")

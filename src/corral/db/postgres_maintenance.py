@@ -1,4 +1,4 @@
-"""Looking into a PostgreSQL store: what does a person's query give, and what holds up its feed?"""
+"""Maintenance of a PostgreSQL store: read-only queries, schema and integrity checks."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,46 +7,55 @@ from typing import Any
 import psycopg
 from psycopg import errors as pg
 
-from corral.db.database import Database, Finding, RowsOf, Shape, Table, Thing
-from corral.db.postgres_connection import Link
+from corral.db.database import (
+    Database,
+    Finding,
+    QueryResult,
+    ReadTable,
+    SchemaObject,
+    SchemaObjects,
+)
+from corral.db.postgres_connection import PostgresConnection
 from corral.db.postgres_errors import first_line, translate
 from corral.db.statement import Row, Statement
 from corral.kernel.clock import MINUTE, SECOND, format_duration
 from corral.kernel.errors import Invalid, Refused
 
-_NO_READING = (pg.ReadOnlySqlTransaction, pg.InvalidCursorDefinition, pg.FeatureNotSupported)
+_NOT_READ_ONLY = (pg.ReadOnlySqlTransaction, pg.InvalidCursorDefinition, pg.FeatureNotSupported)
 
 
 def run_query(
     connection: psycopg.Connection[Row], sql: str, *, limit: int, timeout_ms: int
-) -> Table:
-    """One reading statement on a connection that is used for nothing else."""
+) -> QueryResult:
+    """Run one read-only statement on a connection that is used for nothing else."""
     try:
         connection.execute("BEGIN READ ONLY")
         connection.execute(f"SET LOCAL statement_timeout = {int(timeout_ms)}".encode())
-        # A cursor on the server: it takes a single statement, and gives no more than is asked for.
+        # A server-side cursor accepts only one statement and sends only the rows that are fetched.
         with connection.cursor("person") as cursor:
             cursor.execute(sql.encode())
             columns = [column.name for column in cursor.description or []]
-            rows = [[plain(value) for value in row] for row in cursor.fetchmany(limit + 1)]
+            rows = [[to_plain(value) for value in row] for row in cursor.fetchmany(limit + 1)]
     except pg.QueryCanceled:
         raise Invalid(
-            f"The query took more than {timeout_ms} ms; narrow it, or give it more time with "
-            "--timeout.",
+            f"The query took longer than {timeout_ms} ms. Narrow it, or raise --timeout.",
             timeout_ms=timeout_ms,
         ) from None
-    except _NO_READING:
+    except _NOT_READ_ONLY:
         raise Invalid(
-            "Only reading is allowed here; change things by Corral's own commands."
+            "Only read-only queries are allowed. Change data with Corral's own commands."
         ) from None
     except (psycopg.ProgrammingError, psycopg.DataError) as error:
-        raise Invalid(f"The query is wrong: {first_line(error)}.", reason="bad_query") from None
-    return Table(columns, rows[:limit], truncated=len(rows) > limit)
+        raise Invalid(f"Invalid query: {first_line(error)}.", reason="bad_query") from None
+    return QueryResult(columns, rows[:limit], truncated=len(rows) > limit)
 
 
-def plain(value: Any) -> Any:
-    """JSON comes as bytes from our connections, everybody else wants text; what is no text, in hex;
-    types of PostgreSQL's own as it writes them."""
+def to_plain(value: Any) -> Any:
+    """Convert a value of PostgreSQL to a JSON value.
+
+    Our connections return JSON as bytes: these become text, other bytes become hex. Types of
+    PostgreSQL's own become text.
+    """
     if isinstance(value, bytes):
         try:
             return value.decode()
@@ -59,52 +68,54 @@ _BYTEA = psycopg.postgres.types["bytea"].oid
 
 
 def plain_rows(cursor: "psycopg.ServerCursor[Row]") -> Iterator[Row]:
-    """The rows of a table as another engine takes them: all plain, but bytes stay bytes."""
-    raw = [column.type_code == _BYTEA for column in cursor.description or ()]
+    """Convert the rows of a table for another engine: as `to_plain`, but BYTEA stays bytes."""
+    is_bytea = [column.type_code == _BYTEA for column in cursor.description or ()]
     for row in cursor:
         yield tuple(
-            value if is_raw else plain(value) for value, is_raw in zip(row, raw, strict=True)
+            value if keep else to_plain(value) for value, keep in zip(row, is_bytea, strict=True)
         )
 
 
 @contextmanager
-def reading(link: Link) -> Iterator[RowsOf]:
-    """The rows of tables on a connection that is closed afterwards, see `Database.reading`."""
+def read_snapshot(connection: PostgresConnection) -> Iterator[ReadTable]:
+    """Implement `Database.read_snapshot` on a connection that is closed afterwards."""
 
-    def rows_of(table: str, columns: list[str], key: str) -> Iterator[Row]:
-        with link.connection.cursor("rows") as cursor:
+    def read_table(table: str, columns: list[str], key: str) -> Iterator[Row]:
+        with connection.connection.cursor("rows") as cursor:
             cursor.itersize = 1_000
-            listed = ", ".join(columns)
-            cursor.execute(f"SELECT {listed} FROM {table} ORDER BY {key}".encode())
+            names = ", ".join(columns)
+            cursor.execute(f"SELECT {names} FROM {table} ORDER BY {key}".encode())
             yield from plain_rows(cursor)
 
     try:
-        link.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        yield rows_of
+        connection.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        yield read_table
     finally:
-        link.connection.close()
+        connection.close()
 
 
 def read_all(database: Database) -> list[Finding]:
-    """Read every row of every table: a damaged page shows itself."""
-    from corral.db.migrate import newest
-    from corral.db.schema import filled_tables, tables
+    """Read every row of every table, so that a damaged page raises an error."""
+    from corral.db.migrations import latest_version
+    from corral.db.schema import nonempty_tables, tables
 
-    is_current = database.schema_version() == newest()
-    known = tables() if is_current else []
-    filled = database.read(filled_tables, mode="one") if is_current else set()
-    with database.reading() as rows_of:
-        walked = [table for table in known if table.name in filled]
-        rows = sum(1 for table in walked for _ in rows_of(table.name, ["*"], table.key))
-    return [Finding("tables", "ok", f"{rows:,} rows in {len(known)} tables can be read.")]
+    is_current = database.schema_version() == latest_version()
+    all_tables = tables() if is_current else []
+    nonempty = database.read(nonempty_tables, mode="one") if is_current else set()
+    with database.read_snapshot() as read_table:
+        to_read = [table for table in all_tables if table.name in nonempty]
+        rows = sum(1 for table in to_read for _ in read_table(table.name, ["*"], table.key))
+    return [Finding("tables", "ok", f"{rows:,} rows in {len(all_tables)} tables can be read.")]
 
 
-# What others brought along as an extension is no part of the store. Names of schemas are left out:
-# what is compared with it is made elsewhere.
-_SHAPE = """
+# All objects of one PostgreSQL schema, with their definitions. Definitions are without the name of
+# the PostgreSQL schema, because the expected objects are created in another one.
+_SCHEMA_OBJECTS = """
     WITH ours AS (
         SELECT oid, relname AS name, relkind AS kind, relrowsecurity AS guarded FROM pg_class
+        -- tables (also partitioned and foreign ones), views and materialized views
         WHERE relnamespace = {schema} AND relkind IN ('r', 'p', 'f', 'v', 'm')
+        -- without objects of an extension (deptype e), such as pg_stat_statements
         AND NOT EXISTS (SELECT FROM pg_depend WHERE classid = CAST('pg_class' AS REGCLASS)
                         AND objid = pg_class.oid AND deptype = 'e')
     )
@@ -114,12 +125,14 @@ _SHAPE = """
             nullif(attgenerated, ''), pg_get_expr(adbin, adrelid)),
         ', ' ORDER BY attname)
     FROM ours
+    -- attnum > 0: without system columns
     LEFT JOIN pg_attribute ON attrelid = ours.oid AND attnum > 0 AND NOT attisdropped
     LEFT JOIN pg_attrdef ON adrelid = ours.oid AND adnum = attnum
     LEFT JOIN pg_collation ON pg_collation.oid = attcollation
     WHERE ours.kind NOT IN ('v', 'm') GROUP BY ours.name, guarded
     UNION ALL
     SELECT 'constraint', conname, ours.name, pg_get_constraintdef(pg_constraint.oid)
+    -- n: NOT NULL constraints, which only newer servers list and the columns above include
     FROM pg_constraint JOIN ours ON ours.oid = conrelid WHERE contype <> 'n'
     UNION ALL
     SELECT 'index', relname, ours.name, concat_ws(' ', indisunique, indisvalid,
@@ -127,49 +140,56 @@ _SHAPE = """
     FROM pg_index JOIN ours ON ours.oid = indrelid JOIN pg_class ON pg_class.oid = indexrelid
     UNION ALL
     SELECT 'trigger', tgname, ours.name, pg_get_triggerdef(pg_trigger.oid, true)
+    -- internal triggers implement foreign keys
     FROM pg_trigger JOIN ours ON ours.oid = tgrelid WHERE NOT tgisinternal
     UNION ALL
     SELECT 'rule', rulename, ours.name, pg_get_ruledef(pg_rewrite.oid)
+    -- _RETURN is the definition of a view
     FROM pg_rewrite JOIN ours ON ours.oid = ev_class WHERE rulename <> '_RETURN'
     UNION ALL
     SELECT 'view', ours.name, ours.name, '' FROM ours WHERE ours.kind IN ('v', 'm')
 """
-SHAPE = Statement(
-    _SHAPE.format(
+READ_SCHEMA = Statement(
+    _SCHEMA_OBJECTS.format(
         schema="(SELECT relnamespace FROM pg_class WHERE oid = to_regclass('migrations'))"
     )
 )
 
-_made: dict[tuple[object, int], Shape] = {}
-"""By the version of the server and of the schema: to make all of it takes a second."""
-_SERVER = Statement("SELECT current_setting('server_version_num')")
+_expected: dict[tuple[object, int], SchemaObjects] = {}
+"""Cache by server version and schema version: creating the schema takes a second."""
+_SERVER_VERSION = Statement("SELECT current_setting('server_version_num')")
 
 
-def shape(rows: list[Row]) -> Shape:
-    """What SHAPE gave."""
-    return {Thing(kind, name, table): text for kind, name, table, text in rows}
+def schema_from_rows(rows: list[Row]) -> SchemaObjects:
+    """Convert the rows of READ_SCHEMA."""
+    return {SchemaObject(kind, name, table): text for kind, name, table, text in rows}
 
 
-def made_until(database: Database, version: int) -> Shape:
-    """What a new store of that version has on this server, which alone knows how it spells that:
-    made among the temporary tables of a connection. Each statement is a transaction of its own, so
-    that the feed waits for none of them."""
-    from corral.db.migrate import statements_until
+def expected_schema(database: Database, version: int) -> SchemaObjects:
+    """Return the schema of a new store of a version, as this server formats it.
+
+    The schema is created as temporary tables. Each statement is a transaction of its own, so that
+    the event feed does not wait for a long one.
+    """
+    from corral.db.migrations import schema_statements
 
     try:
-        known = (database.read(lambda tx: tx.value(_SERVER), mode="one"), version)
-        if known not in _made:
-            with psycopg.connect(database.address, autocommit=True) as connection:
-                link = Link(connection)
-                link.run("SET search_path = pg_temp; SET synchronous_commit = off")
-                for statement in statements_until(version, "postgres"):
-                    link.run(statement)
-                _made[known] = shape(link.run(_SHAPE.format(schema="pg_my_temp_schema()")))
-        return _made[known]
+        server_version = database.read(lambda tx: tx.value(_SERVER_VERSION), mode="one")
+        key = (server_version, version)
+        if key not in _expected:
+            with psycopg.connect(database.address, autocommit=True) as raw:
+                connection = PostgresConnection(raw)
+                connection.run("SET search_path = pg_temp; SET synchronous_commit = off")
+                for statement in schema_statements(version, "postgres"):
+                    connection.run(statement)
+                _expected[key] = schema_from_rows(
+                    connection.run(_SCHEMA_OBJECTS.format(schema="pg_my_temp_schema()"))
+                )
+        return _expected[key]
     except pg.InsufficientPrivilege:
         raise Refused(
-            "Whether it is what the migrations make was not looked at: that takes temporary "
-            "tables; let the user make some (GRANT TEMPORARY ON DATABASE).",
+            "The schema was not compared with the migrations: that needs temporary tables. Grant "
+            "the privilege with GRANT TEMPORARY ON DATABASE.",
             reason="no_temporary_tables",
         ) from None
     except psycopg.Error as error:
@@ -186,18 +206,18 @@ _SYNC_SETTINGS = """
                                        WHERE oid = to_regclass('migrations'))
                  AND relkind = 'r' AND relpersistence <> 'p' ORDER BY relname)
 """
-# On these systems only this method flushes the disk's own cache.
+# On macOS and Windows, only this method flushes the cache of the disk itself.
 _WRITES_THROUGH = "fsync_writethrough"
 _CACHES_WRITES = ("darwin", "mingw", "Visual C++", "msvc")
 
 
-def power_loss_risks(link: Link) -> list[str]:
+def power_loss_risks(connection: PostgresConnection) -> list[str]:
     """List the reasons why an accepted change may not survive a power cut of the server.
 
     Checks the settings of this connection and of the server. The cache of the disk itself is not
     visible here.
     """
-    fsync, pages, commit, method, version, unlogged = link.run(_SYNC_SETTINGS)[0]
+    fsync, pages, commit, method, version, unlogged = connection.run(_SYNC_SETTINGS)[0]
     risks = []
     if fsync != "on":
         risks.append("fsync is off: accepted changes can be lost and the whole database damaged")
@@ -217,9 +237,10 @@ def power_loss_risks(link: Link) -> list[str]:
 
 # -- the feed -------------------------------------------------------------------------------------
 
-# Transactions are mostly over in milliseconds.
-LONG_OPEN_MS = MINUTE
+# A transaction that is open for longer than this is reported; most take milliseconds.
+LONG_TRANSACTION_MS = MINUTE
 
+# Events of transactions that have not begun on this server: they were numbered by another one.
 _FOREIGN_EVENTS = """
     SELECT 1 FROM events WHERE xid >= pg_snapshot_xmax(pg_current_snapshot()) LIMIT 1
 """
@@ -231,7 +252,8 @@ _OLDEST_WRITER = """
     SELECT pid, coalesce(nullif(application_name, ''), 'no name'), datname,
            CAST(extract(epoch FROM clock_timestamp() - xact_start) * 1000 AS BIGINT)
     FROM pg_stat_activity
-    WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid() AND datname = current_database()
+    WHERE backend_xid IS NOT NULL  -- it has written
+        AND pid <> pg_backend_pid() AND datname = current_database()
     ORDER BY age(backend_xid) DESC LIMIT 1
 """
 _OLDEST_PREPARED = """
@@ -246,37 +268,36 @@ ADOPT_EVENTS = Statement("""
 """)
 
 
-def check_feed(link: Link) -> Finding:
-    """Whether events reach those who follow them, and who is in the way if not."""
-    if link.run(_FOREIGN_EVENTS):
+def check_feed(connection: PostgresConnection) -> Finding:
+    """Check whether a long transaction delays the event feed, or its events are foreign."""
+    if connection.run(_FOREIGN_EVENTS):
         return Finding(
             "feed",
             "broken",
-            "The events come from another server and its transactions; "
-            "run `corral db migrate` once.",
+            "The events were written by another server. Run `corral db migrate` once.",
         )
-    for pid, program, database, age in link.run(_OLDEST_WRITER):
-        if age is not None and age >= LONG_OPEN_MS:
-            return _held_up(
+    for pid, program, database, age in connection.run(_OLDEST_WRITER):
+        if age is not None and age >= LONG_TRANSACTION_MS:
+            return _delayed(
                 f"process {pid} ({program}, database {database})",
                 age,
                 f"SELECT pg_terminate_backend({pid})",
             )
-    for name, database, age in link.run(_OLDEST_PREPARED):
-        if age >= LONG_OPEN_MS:
-            return _held_up(
+    for name, database, age in connection.run(_OLDEST_PREPARED):
+        if age >= LONG_TRANSACTION_MS:
+            return _delayed(
                 f"the prepared transaction {name} (database {database})",
                 age,
                 f"ROLLBACK PREPARED '{name}'",
             )
-    return Finding("feed", "ok", "Its events are of this server, and nothing holds them back.")
+    return Finding("feed", "ok", "The event feed is up to date.")
 
 
-def _held_up(by: str, age: int, remedy: str) -> Finding:
+def _delayed(cause: str, age: int, remedy: str) -> Finding:
     since = format_duration(age // SECOND * SECOND)
     return Finding(
         "feed",
         "warning",
-        f"Events wait for {by}, whose transaction is open for {since}; finish it, or end it with "
-        f"`{remedy}`.",
+        f"The event feed waits for {cause}, whose transaction has been open for {since}. Finish "
+        f"it, or end it with `{remedy}`.",
     )

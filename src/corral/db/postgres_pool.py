@@ -12,9 +12,9 @@ from psycopg.types.json import set_json_loads
 from psycopg.types.numeric import Int8Dumper
 
 from corral.db.database import CLOSED, Database, Listener, Probe
-from corral.db.notifications import Bell, NotifyListener, ServerClock
-from corral.db.pooler import ask, refuse_transaction_pooler
-from corral.db.postgres_connection import Link, noticed
+from corral.db.notifications import CommitNotifier, NotifyListener
+from corral.db.pooler import query_value, refuse_transaction_pooler
+from corral.db.postgres_connection import PostgresConnection, keepalive_options
 from corral.db.postgres_errors import (
     TOO_MANY_CLIENTS,
     no_free_connection,
@@ -22,23 +22,24 @@ from corral.db.postgres_errors import (
     without_password,
     without_secrets,
 )
+from corral.db.server_clock import ServerClock
 from corral.db.statement import Row
 from corral.kernel.clock import Clock
 from corral.kernel.errors import Invalid, StoreUnavailable
 
-OLDEST_SERVER = 130_000  # transaction numbers of 64 bits came with it
+MIN_SERVER_VERSION = 130_000  # the first version with 64-bit transaction ids (xid8)
 MAX_CONNECTIONS = 32
 # Prepared statements per connection. The daemon's loops use more than the driver's default of 100,
 # and an evicted statement has to be planned again.
 MAX_PREPARED = 400
-CONNECT_SECONDS = 5
-PATIENCE = 20.0  # maximum wait for a server that is away
-# An unused connection is closed after LINGER seconds. A process that spares connections closes it
-# after SPARE_LINGER, and closes one in constant use after SPARE_HOLD: the server has a limit (100
-# by default), and other processes may be waiting.
-LINGER = 5.0
-SPARE_LINGER, SPARE_HOLD = 0.3, 5.0
-SHORTEST_BACKOFF, LONGEST_BACKOFF = 0.1, 2.0  # while the server has no free connection
+CONNECT_TIMEOUT = 5  # seconds
+MAX_SERVER_WAIT = 20.0  # seconds to wait for a server that is away
+# An unused connection is closed after IDLE_SECONDS. A process that releases connections early
+# closes it after EARLY_IDLE_SECONDS, and even one in constant use after EARLY_MAX_AGE: the server
+# has a limit (100 by default), and other processes may be waiting.
+IDLE_SECONDS = 5.0
+EARLY_IDLE_SECONDS, EARLY_MAX_AGE = 0.3, 5.0
+MIN_BACKOFF, MAX_BACKOFF = 0.1, 2.0  # seconds between attempts while the server is full
 
 # Commits wait for the server's disk.
 #
@@ -60,7 +61,7 @@ SESSION_SETTINGS = """
 """
 
 
-class PostgresConnections(Database):
+class PostgresPool(Database):
     """The part of a PostgreSQL store that opens, pools and closes connections."""
 
     engine = "postgres"
@@ -79,51 +80,53 @@ class PostgresConnections(Database):
         self.url, self.pointer = without_password(url), without_secrets(url)
         self.actor = actor
         self._probe = probe
-        self._idle: list[Link] = []
-        self._places: SimpleQueue[None] = SimpleQueue()
-        """One entry for each connection that this process may still open."""
+        self._idle: list[PostgresConnection] = []
+        self._free_slots: SimpleQueue[None] = SimpleQueue()
+        """One entry for each connection that this process may still use."""
         for _ in range(MAX_CONNECTIONS):
-            self._places.put(None)
+            self._free_slots.put(None)
         self._is_checked = False
-        """Whether the URL is known to lead to no pooler in transaction mode."""
+        """Whether it was checked that no pooler in transaction mode is in between."""
         self._is_pooled = False
-        """Whether it leads to a pooler in session mode."""
-        self._linger = LINGER
-        self._hold = math.inf
-        self._bell = Bell(self._send_notice, self._close_unused)
+        """Whether the URL leads to a pooler in session mode."""
+        self._idle_seconds = IDLE_SECONDS
+        self._max_age = math.inf
+        self._notifier = CommitNotifier(self._send_notification, self._close_unused)
         first = self._take()
-        self.clock = clock or ServerClock(self._ask_time, at_first=lambda: self._time_of(first))
+        self.clock = clock or ServerClock(
+            self._query_time, at_first=lambda: self._server_time(first)
+        )
         self._idle.append(first)
-        self._bell.attend()
+        self._notifier.watch_connections()
 
-    def _connect(self, *, wait: bool = True) -> Link:
+    def _connect(self, *, wait: bool = True) -> PostgresConnection:
         """Open a connection; with `wait`, retry while the server has no free one."""
-        ends, backoff = time.monotonic() + self._patience, SHORTEST_BACKOFF
+        deadline, backoff = time.monotonic() + self._max_wait, MIN_BACKOFF
         while True:
             try:
                 return self._connect_once()
             except StoreUnavailable as error:
-                full = error.reason == TOO_MANY_CLIENTS
-                if not (full and wait) or self.hurried or time.monotonic() > ends:
+                is_full = error.reason == TOO_MANY_CLIENTS
+                if not (is_full and wait) or self.hurried or time.monotonic() > deadline:
                     raise
-                backoff = back_off(backoff, ends)
+                backoff = back_off(backoff, deadline)
 
     @property
-    def _patience(self) -> float:
-        own = self.working.patience
-        return PATIENCE if own is None else own
+    def _max_wait(self) -> float:
+        limit = self.thread.max_server_wait
+        return MAX_SERVER_WAIT if limit is None else limit
 
-    def _connect_once(self, *, for_pool: bool = False) -> Link:
-        """Open a connection. That a pooler serves it is checked, unless the caller does so."""
+    def _connect_once(self, *, for_pool: bool = False) -> PostgresConnection:
+        """Open a connection and check it if pooled; with `for_pool`, the caller does that."""
         try:
             connection = psycopg.connect(
                 self._conninfo,
                 autocommit=True,
-                connect_timeout=CONNECT_SECONDS,
+                connect_timeout=CONNECT_TIMEOUT,
                 application_name="corral",
                 client_encoding="UTF8",
                 prepare_threshold=0,
-                **noticed(self._conninfo),
+                **keepalive_options(self._conninfo),
             )
         except psycopg.ProgrammingError:
             # The driver's message is not repeated: it quotes the URL, perhaps with a password.
@@ -133,7 +136,7 @@ class PostgresConnections(Database):
             ) from None
         except psycopg.Error as error:
             raise unreachable(self.url, error) from error
-        if connection.info.server_version < OLDEST_SERVER:
+        if connection.info.server_version < MIN_SERVER_VERSION:
             connection.close()
             raise StoreUnavailable(
                 f"The server of {self.url} is older than PostgreSQL 13. Upgrade it.",
@@ -146,169 +149,177 @@ class PostgresConnections(Database):
                 reason="encoding",
             )
         connection.adapters.register_dumper(int, Int8Dumper)
-        set_json_loads(_as_it_is, connection)  # records decode JSON themselves
+        set_json_loads(_unchanged, connection)  # `record_maker` decodes JSON
         connection.prepared_max = MAX_PREPARED
         if self._is_pooled and not for_pool:
-            self._ask_first(connection, "SELECT 1")
-        return Link(connection)
+            self._query_first(connection, "SELECT 1")
+        return PostgresConnection(connection)
 
-    def _ask_first(
+    def _query_first(
         self,
         connection: "psycopg.Connection[Row]",
         text: str,
-        unless: Callable[[], object] = bool,
+        stop_when: Callable[[], object] = bool,
     ) -> str:
-        """The answer to the first question on a new connection.
+        """Return the result of the first query on a new connection.
 
-        Raises StoreUnavailable (too many clients) if no answer comes in time, or `unless` gives
-        something true first: a pooler in session mode accepts clients, and lets their first
-        statement wait until a server connection is free.
+        A pooler in session mode accepts clients, and blocks their first statement until a server
+        connection is free. Raises StoreUnavailable (too many clients) if no result comes in time,
+        or `stop_when` returns a true value first.
         """
         try:
-            answer = ask(connection, text.encode(), seconds=CONNECT_SECONDS, unless=unless)
+            result = query_value(
+                connection, text.encode(), timeout=CONNECT_TIMEOUT, stop_when=stop_when
+            )
         except psycopg.OperationalError as error:
             connection.close()
             raise unreachable(self.url, error) from error
         except BaseException:
             connection.close()
             raise
-        if answer is None:
+        if result is None:
             connection.close()
-            raise no_free_connection(self.url, "a connection pooler gave none in time")
-        return answer
+            raise no_free_connection(self.url, "a connection pooler provided none in time")
+        return result
 
-    def _take(self, *, wait: bool = True) -> Link:
-        """An idle connection, else a new one; with `wait`, retry while the server has none free."""
-        ends, backoff = time.monotonic() + self._patience, SHORTEST_BACKOFF
+    def _take(self, *, wait: bool = True) -> PostgresConnection:
+        """Return an idle or a new connection; with `wait`, retry while the server has none free."""
+        deadline, backoff = time.monotonic() + self._max_wait, MIN_BACKOFF
         while True:
             try:
-                link = self._idle.pop()
+                connection = self._idle.pop()
             except IndexError:
                 try:
                     return self._open()
                 except StoreUnavailable as error:
-                    full = error.reason == TOO_MANY_CLIENTS
-                    if not (full and wait) or self.hurried or time.monotonic() > ends:
+                    is_full = error.reason == TOO_MANY_CLIENTS
+                    if not (is_full and wait) or self.hurried or time.monotonic() > deadline:
                         raise
-                    backoff = back_off(backoff, ends)
+                    backoff = back_off(backoff, deadline)
                     continue
-            if link.silent:
-                return link
-            link.connection.close()
+            if connection.is_silent:
+                return connection
+            connection.close()
 
-    def _open(self) -> Link:
-        """A new connection for the pool."""
-        link = self._connect_once(for_pool=True)
+    def _open(self) -> PostgresConnection:
+        """Open a connection for the pool."""
+        connection = self._connect_once(for_pool=True)
         script = f"{SESSION_SETTINGS}; SELECT pg_backend_pid()"
-        # An idle connection of this process is as good: then the new one is not waited for.
-        process = int(self._ask_first(link.connection, script, unless=lambda: self._idle))
+        # Stop waiting for the new connection when one of the pool becomes idle.
+        process = int(
+            self._query_first(connection.connection, script, stop_when=lambda: self._idle)
+        )
         try:
             if not self._is_checked:
                 self._is_pooled = refuse_transaction_pooler(
-                    link.connection, process, lambda: self._connect_once().connection, self.url
+                    connection.connection,
+                    process,
+                    lambda: self._connect_once().connection,
+                    self.url,
                 )
                 self._is_checked = True
         except BaseException:
-            link.connection.close()
+            connection.close()
             raise
-        self._bell.attend()
-        return link
+        self._notifier.watch_connections()
+        return connection
 
-    def _say_first(self, link: Link, text: str) -> list[Row]:
+    def _run_first(self, connection: PostgresConnection, text: str) -> list[Row]:
         """Run a statement on a new connection; raises StoreUnavailable if the connection breaks."""
         try:
-            return link.run(text)
+            return connection.run(text)
         except psycopg.OperationalError as error:
-            link.connection.close()
+            connection.close()
             raise unreachable(self.url, error) from error
 
-    def _give_back(self, link: Link) -> None:
-        if not link.idle and link.usable:
+    def _give_back(self, connection: PostgresConnection) -> None:
+        """Return a connection to the pool, or close it."""
+        if not connection.is_idle and connection.is_usable:
             with suppress(psycopg.Error):
-                link.run("ROLLBACK")
-        if link.idle:
-            link.rested = time.monotonic()
-            if link.rested - link.opened > self._hold:
-                link.connection.close()
+                connection.run("ROLLBACK")
+        if connection.is_idle:
+            connection.rested = time.monotonic()
+            if connection.rested - connection.opened > self._max_age:
+                connection.close()
                 return
-            self._idle.append(link)
-            if self.unusable == CLOSED:  # closed by another thread in the meantime
+            self._idle.append(connection)
+            if self.unusable == CLOSED:  # another thread closed the store in the meantime
                 self._close_idle()
-        elif link.usable:  # interrupted in the middle of a statement
-            link.connection.close()
+        elif connection.is_usable:  # interrupted in the middle of a statement
+            connection.close()
         else:
-            # When one connection broke, the idle ones probably did too.
+            # When one connection broke, the idle ones probably broke too.
             while self._idle:
                 with suppress(psycopg.Error, IndexError):
-                    self._idle.pop().connection.close()
+                    self._idle.pop().close()
 
-    def _ask_time(self) -> int:
-        # Without `_await_place`: the caller may already hold the last place.
+    def _query_time(self) -> int:
+        # Without `_reserve_slot`: the caller may already hold the last slot.
         try:
-            link = self._idle.pop()
+            connection = self._idle.pop()
         except IndexError:
-            link = self._connect(wait=False)
+            connection = self._connect(wait=False)
         try:
-            return self._time_of(link)
+            return self._server_time(connection)
         finally:
-            link.connection.close()
+            connection.close()
 
-    def _time_of(self, link: Link) -> int:
-        (answer,) = self._say_first(link, "SELECT extract(epoch FROM clock_timestamp()) * 1000")
-        return int(answer[0])
+    def _server_time(self, connection: PostgresConnection) -> int:
+        (row,) = self._run_first(connection, "SELECT extract(epoch FROM clock_timestamp()) * 1000")
+        return int(row[0])
 
-    def spare_connections(self) -> None:
-        self._linger, self._hold = SPARE_LINGER, SPARE_HOLD
-        self._bell.attend()
+    def release_connections_early(self) -> None:
+        self._idle_seconds, self._max_age = EARLY_IDLE_SECONDS, EARLY_MAX_AGE
+        self._notifier.watch_connections()
 
     def _close_unused(self) -> float | None:
         """Close connections that were not used for a while; called by the helper thread."""
-        unused_since = time.monotonic() - self._linger
-        for link in [each for each in self._idle if each.rested <= unused_since]:
+        unused_since = time.monotonic() - self._idle_seconds
+        for connection in [each for each in self._idle if each.rested <= unused_since]:
             with suppress(ValueError, psycopg.Error):  # another thread took it
-                self._idle.remove(link)
-                link.connection.close()
+                self._idle.remove(connection)
+                connection.close()
         for listener in list(self._listeners):
             if isinstance(listener, NotifyListener) and listener.rested <= unused_since:
                 with suppress(ValueError):
                     self._listeners.remove(listener)
                     listener.close()
-        in_use = self._places.qsize() < MAX_CONNECTIONS
-        return self._linger if in_use or self._idle or self._listeners else None
+        in_use = self._free_slots.qsize() < MAX_CONNECTIONS
+        return self._idle_seconds if in_use or self._idle or self._listeners else None
 
-    def _await_place(self) -> None:
+    def _reserve_slot(self) -> None:
         """Reserve one of this process's connections; waits while all are in use."""
         try:
-            self._places.get(timeout=PATIENCE)
+            self._free_slots.get(timeout=MAX_SERVER_WAIT)
         except Empty:
             raise StoreUnavailable(
                 f"All {MAX_CONNECTIONS} connections of this process to {self.url} were busy for "
-                f"{PATIENCE:.0f} s. Use fewer threads, or end the operations that hold them.",
+                f"{MAX_SERVER_WAIT:.0f} s. Use fewer threads, or end the operations that use them.",
                 reason="locked",
             ) from None
 
-    def _send_notice(self) -> None:
+    def _send_notification(self) -> None:
         raise NotImplementedError
 
     def listen(self) -> Listener:
         return NotifyListener(lambda: self._connect(wait=False))
 
     def _close(self) -> None:
-        self._bell.close()
+        self._notifier.close()
         self._close_idle()
 
     def _close_idle(self) -> None:
         with suppress(IndexError):
             while True:
-                self._idle.pop().connection.close()
+                self._idle.pop().close()
 
 
-def back_off(pause: float, ends: float) -> float:
-    """Sleep up to `pause` seconds, not beyond `ends`; returns the next, longer pause."""
-    left = max(ends - time.monotonic(), 0.0)
-    time.sleep(min(random.uniform(pause / 2, pause), left + 0.01))
-    return min(pause * 2, LONGEST_BACKOFF)
+def back_off(pause: float, deadline: float) -> float:
+    """Sleep up to `pause` seconds with jitter, not past the deadline; return the next pause."""
+    remaining = max(deadline - time.monotonic(), 0.0)
+    time.sleep(min(random.uniform(pause / 2, pause), remaining + 0.01))
+    return min(pause * 2, MAX_BACKOFF)
 
 
-def _as_it_is(text: str | bytes) -> str | bytes:
+def _unchanged(text: str | bytes) -> str | bytes:
     return text

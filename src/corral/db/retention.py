@@ -1,38 +1,39 @@
-"""The one mechanism that forgets rows which are over and older than a setting allows.
+"""Retention: delete rows that ended longer ago than a setting allows.
 
-A table is walked along its key, which rises with time, a piece at a time from the oldest on: nobody
-waits long for the store, and no index has to be kept for it. The walk ends where the rows are too
-young to have ended long ago, or, where the key does not rise with time, with the table.
+A table is walked along its key, which ascends with creation time, in batches from the oldest row
+on. So no transaction is long, and no additional index is needed. The walk stops at the first batch
+whose rows are all too new, or, if the key does not ascend with time, at the end of the table.
 """
 
 from typing import Any, NamedTuple
 
-from corral.db.bulk_transitions import encode_rows
 from corral.db.statement import Row, Statement
+from corral.db.transitions import encode_rows
 from corral.db.tx import Tx
 
 Key = int | str
 
 
-class Whose(NamedTuple):
-    """The rows that a retention rule applies to: those of one project, or all except those of
-    projects with their own rule; and whether imported rows are included."""
+class RetentionScope(NamedTuple):
+    """The rows that a retention rule applies to."""
 
     project: str | None = None
-    but: tuple[str, ...] = ()
+    """Only rows of this project."""
+    except_projects: tuple[str, ...] = ()
+    """Without `project`: all rows except those of projects with a rule of their own."""
     imported: bool | None = False
-    """False: only rows that Corral made. True: only imported rows. None: both."""
+    """False: only rows that Corral created. True: only imported rows. None: both."""
 
 
-EVERYBODY = Whose()
+ALL_ROWS = RetentionScope()
 _IMPORTED = {False: " AND {} IS NULL", True: " AND {} IS NOT NULL", None: ""}
 
 
-class Scoped:
-    """A statement in which `{whose}` stands for the condition that selects the rows of a `Whose`.
+class ScopedStatement:
+    """A statement with `{whose}` in place of the condition that selects a `RetentionScope`.
 
-    `project` is the column with a row's project. `imported` is the column that is null in rows that
-    Corral made; None where the table has no imported rows.
+    `project` is the column with the project of a row, None if rows have no project. `imported` is
+    the column that is null in rows that Corral created, None if the table has no imported rows.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Scoped:
         scopes = {
             "all": "TRUE",
             "of_one": f"{project} = :project" if project else "TRUE",
+            # Rows without a project belong to no excluded project; NULL would fail the list test.
             "of_others": f"({project} IS NULL OR NOT {project} {{is_listed}})"
             if project
             else "TRUE",
@@ -57,37 +59,41 @@ class Scoped:
             for choice, origin in origins.items()
         }
 
-    def run(self, tx: Tx, whose: Whose, **params: Any) -> list[Row]:
-        if whose.project is not None:
-            return tx.run(self.variants["of_one", whose.imported], project=whose.project, **params)
-        if whose.but:
-            others = self.variants["of_others", whose.imported]
-            return tx.run(others, keys_=encode_rows(whose.but), **params)
-        return tx.run(self.variants["all", whose.imported], **params)
+    def run(self, tx: Tx, scope: RetentionScope, **params: Any) -> list[Row]:
+        if scope.project is not None:
+            return tx.run(self.variants["of_one", scope.imported], project=scope.project, **params)
+        if scope.except_projects:
+            others = self.variants["of_others", scope.imported]
+            return tx.run(others, keys_=encode_rows(scope.except_projects), **params)
+        return tx.run(self.variants["all", scope.imported], **params)
 
-    def value(self, tx: Tx, whose: Whose, **params: Any) -> Any:
-        """The first column of the first row, or None."""
-        rows = self.run(tx, whose, **params)
+    def value(self, tx: Tx, scope: RetentionScope, **params: Any) -> Any:
+        """Return the first column of the first row, or None."""
+        rows = self.run(tx, scope, **params)
         return rows[0][0] if rows else None
 
 
-class Piece(NamedTuple):
-    """What one step of the walk has forgotten, or counted."""
+class PruneBatch(NamedTuple):
+    """The result of one batch."""
 
     rows: int
+    """The number of rows that were deleted, or counted."""
     last: Key | None
-    """Go on behind this key; None at the end of the walk."""
+    """The key to continue after; None at the end of the walk."""
 
 
 class Retention:
-    """How long rows of a table are kept.
+    """The retention rule of a table.
 
-    `setting` names how many milliseconds; `over` is the condition on a row that ended before
-    `:before`, and `born` the column with the moment at which it was made; None where the key does
-    not rise with it. `project` is the column with the project that a row belongs to, which may have
-    chosen a time of its own; None where rows belong to none. `imported` is the column that is null
-    in rows that Corral made; None where the table has no imported rows. Of numbered rows
-    (`key="seq"`) the newest always stays, because its number must not be given out again.
+    - `setting`: the name of the setting with the retention time in milliseconds.
+    - `ended`: the condition that a row ended before `:before`.
+    - `created`: the column with the creation time; None if the key does not ascend with it.
+    - `project`: the column with the project of a row, whose own setting takes precedence; None if
+      rows have no project.
+    - `imported`: the column that is null in rows that Corral created; None if the table has no
+      imported rows.
+
+    In numbered tables (`key="seq"`) the newest row always stays: its number must not be reused.
     """
 
     def __init__(
@@ -95,8 +101,8 @@ class Retention:
         table: str,
         *,
         setting: str,
-        born: str | None,
-        over: str,
+        created: str | None,
+        ended: str,
         key: str = "id",
         project: str | None = None,
         imported: str | None = None,
@@ -104,21 +110,29 @@ class Retention:
         self.table = table
         self.setting = setting
         self.by_project = project is not None
-        numbered = key == "seq"
-        self._start: Key = 0 if numbered else ""
-        newest_stays = f" AND {key} < (SELECT max({key}) FROM {table})" if numbered else ""
-        old = (
-            f"FROM {table} WHERE {key} > :after AND {key} <= :last AND {over}{newest_stays}"
+        is_numbered = key == "seq"
+        self._start: Key = 0 if is_numbered else ""
+        # SQLite assigns max(seq) + 1, so deleting the newest row would free its number.
+        keep_newest = f" AND {key} < (SELECT max({key}) FROM {table})" if is_numbered else ""
+        # :after and :last limit the batch, `ended` is the rule, {whose} the projects and imports.
+        expired = (
+            f"FROM {table} WHERE {key} > :after AND {key} <= :last AND {ended}{keep_newest}"
             " AND {whose}"
         )
+        # The last key and the oldest creation time of the next :limit rows. Without a creation
+        # time it is 0, so that the walk goes on to the end of the table.
         self.window = Statement(f"""
             SELECT max({key}), min(born) FROM (
-                SELECT {key}, {born or "0"} AS born FROM {table}
+                SELECT {key}, {created or "0"} AS born FROM {table}
                 WHERE {key} > :after ORDER BY {key} LIMIT :limit
             ) AS oldest
         """)
-        self.count = Scoped(f"SELECT count(*) {old}", project=project, imported=imported)
-        self.forget = Scoped(f"DELETE {old} RETURNING {key}", project=project, imported=imported)
+        self.count = ScopedStatement(
+            f"SELECT count(*) {expired}", project=project, imported=imported
+        )
+        self.delete = ScopedStatement(
+            f"DELETE {expired} RETURNING {key}", project=project, imported=imported
+        )
 
     def prune(
         self,
@@ -128,14 +142,14 @@ class Retention:
         after: Key | None = None,
         limit: int = 1_000,
         count_only: bool = False,
-        whose: Whose = EVERYBODY,
-    ) -> Piece:
-        """Forget what ended before a moment, among the next `limit` rows behind a key."""
+        scope: RetentionScope = ALL_ROWS,
+    ) -> PruneBatch:
+        """Delete the rows that ended before a time, among the next `limit` rows after a key."""
         start = self._start if after is None else after
         last, oldest = tx.run(self.window, after=start, limit=limit)[0]
         if last is None or oldest >= before:
-            return Piece(0, None)
+            return PruneBatch(0, None)
         window = {"after": start, "last": last, "before": before}
         if count_only:
-            return Piece(self.count.value(tx, whose, **window), last)
-        return Piece(len(self.forget.run(tx, whose, **window)), last)
+            return PruneBatch(self.count.value(tx, scope, **window), last)
+        return PruneBatch(len(self.delete.run(tx, scope, **window)), last)

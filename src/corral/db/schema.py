@@ -1,21 +1,25 @@
-"""The schema as the migrations tell it: tables, columns, indexes, and the comments beside them."""
+"""The schema, parsed from the migrations: tables, columns, indexes and their comments."""
 
 import re
 from functools import cache
 from typing import NamedTuple
 
-from corral.db.migrate import migrations, split_statements
+from corral.db.migrations import load_migrations, split_statements
 from corral.db.statement import Statement
 from corral.db.tx import Tx
 
 
 class ColumnDoc(NamedTuple):
+    """A column and its comment."""
+
     name: str
     type: str
     doc: str
 
 
 class TableDoc(NamedTuple):
+    """A table, its columns, constraints and indexes, and its comment."""
+
     name: str
     doc: str
     columns: list[ColumnDoc]
@@ -28,7 +32,7 @@ class TableDoc(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The columns that tell its rows apart and order them, as SQL lists them."""
+        """The columns of the primary key, as a SQL list."""
         for rule in self.rules:
             if rule.startswith("PRIMARY KEY"):
                 return rule.partition("(")[2].rstrip(")")
@@ -36,7 +40,7 @@ class TableDoc(NamedTuple):
 
     @property
     def is_numbered(self) -> bool:
-        """Whether its rows are numbered in the order of their arrival."""
+        """Whether the primary key is a sequence number."""
         return self.columns[0].type == "serial"
 
 
@@ -49,27 +53,27 @@ _DROPPED = re.compile(r"DROP INDEX (\w+)")
 
 @cache
 def tables() -> list[TableDoc]:
-    """Every table, in the order in which the migrations make them."""
-    found: dict[str, TableDoc] = {}
-    for migration in migrations():
+    """Return all tables, in the order in which the migrations create them."""
+    by_name: dict[str, TableDoc] = {}
+    for migration in load_migrations():
         for statement in split_statements(migration.text):
             if match := _TABLE.search(statement):
-                found[match[1]] = _table(match[1], statement[: match.start()], match[2])
+                by_name[match[1]] = _table(match[1], statement[: match.start()], match[2])
             elif match := _ADDED.search(statement):
-                found[match[1]].columns.append(_added(match, statement[: match.start()], found))
-            elif (match := _INDEX.search(statement)) and match[1] in found:
-                found[match[1]].indexes.append(" ".join(statement[match.start() :].split()))
+                by_name[match[1]].columns.append(_added(match, statement[: match.start()], by_name))
+            elif (match := _INDEX.search(statement)) and match[1] in by_name:
+                by_name[match[1]].indexes.append(" ".join(statement[match.start() :].split()))
             elif match := _DROPPED.search(statement):
-                for table in found.values():
+                for table in by_name.values():
                     table.indexes[:] = [i for i in table.indexes if f" {match[1]} ON " not in i]
-    return list(found.values())
+    return list(by_name.values())
 
 
-def filled_tables(tx: Tx) -> set[str]:
+def nonempty_tables(tx: Tx) -> set[str]:
     """Return the names of the tables that hold at least one row.
 
-    One statement for all tables: most tables of most stores are empty, and a caller that walks
-    through all of them needs several round trips for each.
+    One statement for all tables: most tables of most stores are empty, and a caller that reads
+    every table would need several round trips for each.
     """
     return {str(name) for (name,) in tx.run(_filled())}
 

@@ -1,7 +1,7 @@
-"""How the schema of a store differs from what its migrations make.
+"""Detection of differences between the schema of a store and its migrations.
 
-Somebody may have changed it behind Corral's back, and a back-up may come from anybody: a trigger in
-it would act for whoever writes to the store from then on.
+Another program may have changed the schema, and a back-up may come from an untrusted source: a
+trigger in it would run with every later write to the store.
 """
 
 import re
@@ -11,116 +11,126 @@ from typing import NamedTuple
 
 import apsw
 
-from corral.db.database import Database, Shape, Thing
-from corral.db.migrate import statements_until
+from corral.db.database import Database, SchemaObject, SchemaObjects
+from corral.db.migrations import schema_statements
 from corral.db.statement import Row, Statement
-from corral.db.store_move_record import find
-from corral.db.write_fence import AWAY, is_fence
+from corral.db.store_move_record import read_relocation
+from corral.db.write_fence import MOVED_OFFSET, is_fence
 
 
-class Difference(NamedTuple):
+class SchemaDifference(NamedTuple):
+    """One difference between the actual and the expected schema."""
+
     what: str
     beside: bool
-    """Whether it lies beside Corral's own tables and does nothing to them."""
-    strange: Thing | None = None
-    """What there is and should not be."""
+    """Whether it does not touch Corral's own tables, and so has no effect on them."""
+    unexpected: SchemaObject | None = None
+    """The object that should not exist."""
 
 
-def differences(found: Shape, made: Shape) -> list[Difference]:
-    """What one has that the migrations did not make, and the other way round."""
-    ours = {thing.table for thing in made}
-    strange = [thing for thing in found if thing not in made]
+def compare_schemas(actual: SchemaObjects, expected: SchemaObjects) -> list[SchemaDifference]:
+    """List the objects that are unexpected, missing or changed."""
+    own_tables = {item.table for item in expected}
+    unexpected = [item for item in actual if item not in expected]
     return [
-        *(Difference(f"{t} is not Corral's", t.table not in ours, t) for t in strange),
-        *(Difference(f"{t} is missing", False) for t in made if t not in found),
         *(
-            Difference(f"{t} is not as it was made", False)
-            for t in made
-            if t in found and found[t] != made[t]
+            SchemaDifference(
+                f"{item} does not belong to Corral", item.table not in own_tables, item
+            )
+            for item in unexpected
+        ),
+        *(SchemaDifference(f"{item} is missing", False) for item in expected if item not in actual),
+        *(
+            SchemaDifference(f"{item} was changed", False)
+            for item in expected
+            if item in actual and actual[item] != expected[item]
         ),
     ]
 
 
-def drift(database: Database) -> list[Difference]:
-    """How a store's schema differs from what its migrations make, but for the fence of a move."""
-    version = database.schema_version() % AWAY
+def find_drift(database: Database) -> list[SchemaDifference]:
+    """Compare the schema of a store with its migrations; the fence of a move is allowed."""
+    version = database.schema_version() % MOVED_OFFSET
     if database.engine == "sqlite":
-        found, made = _shape(database.read(lambda tx: tx.run(_LISTED))), made_until(version)
+        actual = _schema_from_rows(database.read(lambda tx: tx.run(_READ_SCHEMA)))
+        expected = expected_schema(version)
     else:
         from corral.db import postgres_maintenance
 
-        found = database.read(
-            lambda tx: postgres_maintenance.shape(tx.run(postgres_maintenance.SHAPE))
+        actual = database.read(
+            lambda tx: postgres_maintenance.schema_from_rows(
+                tx.run(postgres_maintenance.READ_SCHEMA)
+            )
         )
-        made = postgres_maintenance.made_until(database, version)
-    strange = differences(without_fence(found), made)
-    if strange or found.keys() == made.keys():
-        return strange
-    relocation = find(database)
-    on_its_way = relocation is not None and relocation.phase == "leaving"
-    return [] if on_its_way else differences(found, made)
+        expected = postgres_maintenance.expected_schema(database, version)
+    differences = compare_schemas(without_fence(actual), expected)
+    if differences or actual.keys() == expected.keys():
+        return differences
+    # Only a fence is left; it belongs there while the store is being moved.
+    relocation = read_relocation(database)
+    is_leaving = relocation is not None and relocation.phase == "leaving"
+    return [] if is_leaving else compare_schemas(actual, expected)
 
 
-def without_fence(found: Shape) -> Shape:
-    return {thing: text for thing, text in found.items() if not is_fence(thing, text)}
+def without_fence(schema: SchemaObjects) -> SchemaObjects:
+    """Return the schema without the triggers of a write fence."""
+    return {item: text for item, text in schema.items() if not is_fence(item, text)}
 
 
-def told(differences: list[Difference]) -> str:
-    """The first of them, in words."""
-    named = ", ".join(each.what for each in differences[:3])
-    return named + (f" and {len(differences) - 3} more" if len(differences) > 3 else "")
+def describe_differences(differences: list[SchemaDifference]) -> str:
+    """Describe the first differences in one phrase."""
+    first = ", ".join(difference.what for difference in differences[:3])
+    return first + (f" and {len(differences) - 3} more" if len(differences) > 3 else "")
 
 
-# -- SQLite, which keeps the words by which each thing was made -----------------------------------
+# -- SQLite, which stores the CREATE statement of each object -------------------------------------
 
-_LISTED = Statement("SELECT type, name, tbl_name, sql FROM sqlite_schema")
-# What SQLite takes for a blank: any other sign would be a part of a name.
-_QUOTED_COMMENT_BLANK = re.compile(r"'(?:[^']|'')*'|(?:--[^\n]*\n|[ \t\n\f\r])+")
-
-
-def shape_of(connection: apsw.Connection) -> Shape:
-    """The schema of a file. Nothing but its list is read, so nothing in it can act."""
-    return _shape(connection.execute(_LISTED.text))
+_READ_SCHEMA = Statement("SELECT type, name, tbl_name, sql FROM sqlite_schema")
+# String literals, or comments and the characters that SQLite treats as white space.
+_LITERAL_OR_SPACE = re.compile(r"'(?:[^']|'')*'|(?:--[^\n]*\n|[ \t\n\f\r])+")
 
 
-def _shape(rows: Iterable[Row]) -> Shape:
+def read_schema(connection: apsw.Connection) -> SchemaObjects:
+    """Read the schema of a file. Only `sqlite_schema` is read, so no code in it runs."""
+    return _schema_from_rows(connection.execute(_READ_SCHEMA.text))
+
+
+def _schema_from_rows(rows: Iterable[Row]) -> SchemaObjects:
     return {
-        Thing(str(kind), str(name), str(table)): _plain(str(sql or ""))
+        SchemaObject(str(kind), str(name), str(table)): _normalize(str(sql or ""))
         for kind, name, table, sql in rows
     }
 
 
-@lru_cache(maxsize=1_024)  # two stores of one version say the same
-def _plain(sql: str) -> str:
-    """Without comments and line breaks, which mean nothing; what is quoted stays as it is."""
-    return _QUOTED_COMMENT_BLANK.sub(
-        lambda match: match[0] if match[0].startswith("'") else " ", sql
-    )
+@lru_cache(maxsize=1_024)  # stores of one version have the same statements
+def _normalize(sql: str) -> str:
+    """Replace comments and white space by one space; string literals stay unchanged."""
+    return _LITERAL_OR_SPACE.sub(lambda match: match[0] if match[0].startswith("'") else " ", sql)
 
 
-def undoing(differences: list[Difference]) -> str | None:
-    """The statements that take out of a file what is not Corral's; None: that would not do."""
-    things = [each.strange for each in differences if each.strange is not None]
-    if len(things) < len(differences):
+def drop_statements(differences: list[SchemaDifference]) -> str | None:
+    """Return the statements that drop all unexpected objects; None if that would not be enough."""
+    items = [each.unexpected for each in differences if each.unexpected is not None]
+    if len(items) < len(differences):
         return None
-    tables = {thing.name for thing in things if thing.kind == "table"}
-    # What is on a table goes with it; so do the tables behind a virtual one, whose names begin as
-    # its own does.
-    dropped = sorted(each for each in things if each.kind == "table" or each.table not in tables)
+    tables = {item.name for item in items if item.kind == "table"}
+    # Indexes and triggers are dropped with their table. IF EXISTS: so are the shadow tables of a
+    # virtual table, which sort after it.
+    dropped = sorted(item for item in items if item.kind == "table" or item.table not in tables)
     quoted = (
-        f'{each.kind.upper()} IF EXISTS "{each.name.replace(chr(34), chr(34) * 2)}"'
-        for each in dropped
+        f'{item.kind.upper()} IF EXISTS "{item.name.replace(chr(34), chr(34) * 2)}"'
+        for item in dropped
     )
-    return "; ".join(f"DROP {each}" for each in quoted)
+    return "; ".join(f"DROP {target}" for target in quoted)
 
 
 @cache
-def made_until(version: int) -> Shape:
-    """What a new file of that version has."""
+def expected_schema(version: int) -> SchemaObjects:
+    """Return the schema of a new store of a version."""
     connection = apsw.Connection(":memory:")
     try:
-        for statement in statements_until(version, "sqlite"):
+        for statement in schema_statements(version, "sqlite"):
             connection.execute(statement)
-        return shape_of(connection)
+        return read_schema(connection)
     finally:
         connection.close()

@@ -12,13 +12,13 @@ from _struct import Struct
 from contextlib import suppress
 from typing import NamedTuple
 
-from corral.db.lockfile import OPEN
+from corral.db.lock_file import OPEN_FLAGS
 
-_DOOR = Struct("<q")
-_MOMENT = Struct("<qqqq")
+_QUEUE_FLAG = Struct("<q")
+_LAST_WRITE = Struct("<qqqq")
 
 
-class StoreMoment(NamedTuple):
+class LastWrite(NamedTuple):
     """The store's time at the last write."""
 
     time: int
@@ -32,41 +32,44 @@ class StoreMoment(NamedTuple):
     last writer's clock agreed."""
 
 
-class Board:
-    """The shared content. All of it is a hint: without it, writers wait less fairly, and a clock
-    that was changed is followed at once."""
+class SharedState:
+    """The content of the file.
+
+    All of it is a hint. Without it, writers are served less fairly, and a change of the system's
+    clock takes effect at once.
+    """
 
     def __init__(self, path: str) -> None:
         """Open the file; raises OSError if it does not exist or is not a regular file."""
-        self._descriptor = os.open(path, OPEN)
+        self._descriptor = os.open(path, OPEN_FLAGS)
         self.close = weakref.finalize(self, os.close, self._descriptor)
         """Close the file. Idempotent."""
-        self._last = b"", StoreMoment(0, 0, 0, 0)
+        self._cached = b"", LastWrite(0, 0, 0, 0)
         try:
             os.pread(self._descriptor, 1, 0)  # ESPIPE: the path is a pipe
         except BaseException:
             self.close()
             raise
 
-    def is_door_taken(self) -> bool:
-        """Whether a process has the door of the line of writers."""
+    def is_queue_locked(self) -> bool:
+        """Whether a process holds the queue lock of `db/write_lock.py`."""
         return os.pread(self._descriptor, 1, 0) == b"\1"
 
-    def show_door(self, taken: bool) -> None:
-        self._write(_DOOR.pack(taken), 0)
+    def set_queue_locked(self, locked: bool) -> None:
+        self._write(_QUEUE_FLAG.pack(locked), 0)
 
-    def read_moment(self) -> StoreMoment:
-        data = os.pread(self._descriptor, _MOMENT.size, _DOOR.size)
-        known, moment = self._last  # one attribute: other threads replace it meanwhile
-        if data == known:  # most often, and decoding costs more than reading
-            return moment
-        whole = data.ljust(_MOMENT.size, b"\0")  # new, or another program truncated it
-        moment = StoreMoment._make(_MOMENT.unpack(whole))
-        self._last = data, moment
-        return moment
+    def read_last_write(self) -> LastWrite:
+        data = os.pread(self._descriptor, _LAST_WRITE.size, _QUEUE_FLAG.size)
+        cached_data, last_write = self._cached  # one read: other threads replace the attribute
+        if data == cached_data:  # the usual case, and decoding costs more than reading
+            return last_write
+        padded = data.ljust(_LAST_WRITE.size, b"\0")  # new, or another program truncated it
+        last_write = LastWrite._make(_LAST_WRITE.unpack(padded))
+        self._cached = data, last_write
+        return last_write
 
-    def write_moment(self, moment: StoreMoment) -> None:
-        self._write(_MOMENT.pack(*moment), _DOOR.size)
+    def write_last_write(self, last_write: LastWrite) -> None:
+        self._write(_LAST_WRITE.pack(*last_write), _QUEUE_FLAG.size)
 
     def _write(self, data: bytes, offset: int) -> None:
         with suppress(OSError):  # a full disk

@@ -9,25 +9,25 @@ from typing import NoReturn, TypeVar
 import apsw
 
 from corral.db import sqlite_connection_set, sqlite_wal
-from corral.db.database import Database, Finding, Listener, Probe, RowsOf, Table, Work
-from corral.db.group_commit import MAX_BATCH, Job, Spoilt
-from corral.db.lockfile import LockFile
-from corral.db.sqlite_connection import Link
-from corral.db.sqlite_connection_set import READS_TRUST_S
+from corral.db.database import Database, Finding, Listener, Probe, QueryResult, ReadTable, Work
+from corral.db.group_commit import MAX_BATCH, BatchAborted, Job
+from corral.db.lock_file import LockFile
+from corral.db.sqlite_connection import SqliteConnection
+from corral.db.sqlite_connection_set import MAX_CHECK_AGE
 from corral.db.sqlite_errors import translate
 from corral.db.sqlite_maintenance import (
     APPLICATION_ID,
     check_file,
-    copy_whole,
-    reading,
-    refuse_foreign,
+    copy_store,
+    read_snapshot,
     replace_pages,
+    require_corral_file,
     require_current_sqlite,
     run_query,
 )
 from corral.db.statement import Statement
 from corral.db.tx import Mode, Tx
-from corral.db.write_fence import AWAY
+from corral.db.write_fence import MOVED_OFFSET
 from corral.kernel.clock import Clock
 from corral.kernel.errors import CorralError, StoreUnavailable
 
@@ -48,22 +48,22 @@ class SqliteDatabase(Database):
         create: bool = True,
         probe: Probe | None = None,
     ) -> None:
-        """Open the file; a missing one is made, private, when `create` allows it. Without a clock
-        of the caller's, the time is the store's own.
+        """Open the file; if it is missing and `create` allows it, create it for its user only.
 
-        `probe` is told "before commit" and "after commit"; crash tests stop the process there.
+        Without `clock`, the store's own time is used. `probe` is called with "before commit" and
+        "after commit"; crash tests stop the process there.
         """
         require_current_sqlite()
         super().__init__()
-        self._present_until = 0.0  # until when the last check that the content is here counts
+        self._present_until = 0.0  # until when the last check for a move counts
         self.path = path
         self.url = self.address = self.pointer = f"sqlite:///{path}"
         self.actor = actor
         self._probe = probe
-        self._shared = shared = sqlite_connection_set.acquire(path, create=create)
+        self._shared = shared = sqlite_connection_set.open_handle(path, create=create)
         self._released = False
-        self._line, self._turnstile = shared.line, shared.turnstile
-        self.working = shared.working
+        self._queue, self._write_lock = shared.queue, shared.write_lock
+        self.thread = shared.thread
         if clock is None:
             self.clock = shared.clock
             self._write_now = shared.clock.write_now
@@ -73,7 +73,7 @@ class SqliteDatabase(Database):
         try:
             reader = shared.connect_reader()
             shared.readers.append(reader)
-            refuse_foreign(reader.connection, path)
+            require_corral_file(reader.connection, path)
             shared.require_in_place()
         except BaseException:
             self.close()
@@ -85,43 +85,43 @@ class SqliteDatabase(Database):
         self.require_usable()
         shared = self._shared
         try:
-            link = shared.readers.pop()
+            reader = shared.readers.pop()
         except IndexError:
-            link = shared.connect_reader()
+            reader = shared.connect_reader()
         try:
             now = monotonic()
             if now > shared.stale_at:
                 shared.require_in_place()
-                shared.stale_at = now + READS_TRUST_S
+                shared.stale_at = now + MAX_CHECK_AGE
             if now > self._present_until:
-                self._require_present(link, now)
+                self._require_not_moved(reader, now)
             if mode == "many":
-                link.run("BEGIN")
-            return work(Tx(link, self.clock.now(), self.actor, mode, self.redaction, self.origin))
+                reader.run("BEGIN")
+            return work(Tx(reader, self.clock.now(), self.actor, mode, self.redaction, self.origin))
         except apsw.Error as error:
             self._raise(error)
         finally:
-            link.roll_back()
+            reader.roll_back()
             if self.unusable:
-                link.connection.close()
+                reader.close()
             else:
-                shared.give_back(link)
+                shared.give_back(reader)
 
     def write(
         self, work: Work[R], *, mode: Mode = "many", durable: bool = False, repeatable: bool = False
     ) -> R:
-        working = self.working
-        if self.unusable or working.here:
+        thread = self.thread
+        if self.unusable or thread.is_writing:
             self.require_outside_operation()
-        if working.tell is not None:
-            work = self.telling(work, working.tell)
+        if thread.on_redaction is not None:
+            work = self.reporting_redactions(work, thread.on_redaction)
         if self._probe is not None:
-            mode = "many"  # a probe wants to stand at every commit
+            mode = "many"  # the probe is called at an explicit commit
         since = None
         try:
-            if not self._line.lead_at_once():
+            if not self._queue.try_lead():
                 job = Job(work, durable, self)
-                if not self._line.join(job):
+                if not self._queue.join(job):
                     result: R = job.outcome()
                     return result
                 since = job.since
@@ -130,9 +130,9 @@ class SqliteDatabase(Database):
                 return self._lead(work, mode, durable, since, followers)
             finally:
                 if followers:
-                    self._line.finish(followers)
+                    self._queue.finish(followers)
                 else:
-                    self._line.pass_on()
+                    self._queue.release_lead()
         except apsw.Error as error:
             self._raise(error)
 
@@ -140,23 +140,23 @@ class SqliteDatabase(Database):
     def transaction(self) -> Iterator[Tx]:
         self.require_outside_operation()
         job = Job(None, durable=False)
-        self._line.join(job)
+        self._queue.join(job)
         try:
-            writer = self._take_turn(False, job.since)
+            writer = self._begin_turn(False, job.since)
             try:
                 writer.begin()
-                self._require_present(writer, monotonic())
-                self.working.here = True
+                self._require_not_moved(writer, monotonic())
+                self.thread.is_writing = True
                 yield self._tx(writer, "many")
                 self._commit(writer)
                 self._shared.require_in_place()
             finally:
-                self.working.here = False
+                self.thread.is_writing = False
                 self._end_turn()
         except apsw.Error as error:
             self._raise(error)
         finally:
-            self._line.pass_on()
+            self._queue.release_lead()
 
     def _lead(
         self,
@@ -166,17 +166,17 @@ class SqliteDatabase(Database):
         since: float | None,
         followers: list[Job],
     ) -> R:
-        """Run our own work, then what waits in line, and commit all of it once.
+        """Run our own work, then the waiting jobs, and commit once for all of them.
 
-        `followers` is filled with the jobs that were kept along with ours.
+        `followers` is filled with the jobs that were committed together with ours.
         """
-        line = self._line
-        if line.waiting and not durable:
-            durable = line.wants_durable()
+        queue = self._queue
+        if queue.waiting and not durable:
+            durable = queue.has_durable()
         interrupt: BaseException | None = None
-        writer = self._take_turn(durable, since)
-        working = self.working
-        working.here = True
+        writer = self._begin_turn(durable, since)
+        thread = self.thread
+        thread.is_writing = True
         try:
             while True:
                 if mode == "many":
@@ -184,75 +184,81 @@ class SqliteDatabase(Database):
                 result = work(self._tx(writer, mode))
                 if writer.connection.in_transaction:
                     try:
-                        if line.waiting:
-                            self._take_in(followers, writer, durable or self._shared.full)
-                    except Spoilt as spoilt:
-                        interrupt = spoilt.interrupt
+                        if queue.waiting:
+                            self._run_followers(followers, writer, durable or self._shared.full)
+                    except BatchAborted as aborted:
+                        interrupt = aborted.interrupt
                         writer.roll_back()
-                        line.put_back(followers)
-                        continue  # without the one that spoilt it, and those behind it
+                        queue.put_back(followers)
+                        continue  # run again, without the failed job and those behind it
                     self._commit(writer)
                 break
             self._shared.require_in_place()
         except BaseException as error:
-            if (refusal := self._abandon(error, writer, followers)) is not None:
-                raise refusal from None
+            if (replacement := self._abandon(error, writer, followers)) is not None:
+                raise replacement from None
             raise
         finally:
-            working.here = False
-            self._leave()
+            thread.is_writing = False
+            self._release_turn()
         if interrupt is not None:
             raise interrupt
         return result
 
     def _abandon(
-        self, error: BaseException, writer: Link, followers: list[Job]
+        self, error: BaseException, writer: SqliteConnection, followers: list[Job]
     ) -> StoreUnavailable | None:
         """Roll back after an error, and return the error to raise instead, if there is one."""
-        refusal = self._refusal_of_stale(error, writer)
+        replacement = self._moved_instead_of(error, writer)
         if isinstance(error, apsw.Error) or writer.connection.in_transaction:
-            # None of the others is at fault, and nothing of theirs was kept: they run again.
-            self._line.put_back(followers)
-        self._refuse_if_lost(followers)
+            # The followers are not at fault and nothing of theirs was committed: they run again.
+            self._queue.put_back(followers)
+        self._fail_if_lost(followers)
         writer.roll_back()
-        return refusal
+        return replacement
 
-    def _require_present(self, link: Link, now: float) -> None:
+    def _require_not_moved(self, connection: SqliteConnection, now: float) -> None:
         """Raise StoreUnavailable if the content was moved away, or is being replaced."""
-        self._present_until = now + READS_TRUST_S
-        if self.refuses_moved and _is_away(link):
-            raise self._moved()
+        self._present_until = now + MAX_CHECK_AGE
+        if self.refuses_moved and _is_moved(connection):
+            raise self._moved_error()
 
-    def _refusal_of_stale(self, error: BaseException, writer: Link) -> StoreUnavailable | None:
-        """Return the error to raise instead of one that work found in content that was moved away.
+    def _moved_instead_of(
+        self, error: BaseException, writer: SqliteConnection
+    ) -> StoreUnavailable | None:
+        """Return the error to raise instead of one that is caused by stale content.
 
-        The fence rejects writes, but work that fails before it writes has only read. The caller
-        still has the turn, so the phase cannot have changed since.
+        The fence rejects writes to content that was moved away, but work that fails before it
+        writes has only read. The caller still holds the write lock, so the phase cannot have
+        changed since.
         """
         if not self.refuses_moved or not isinstance(error, CorralError):
             return None
-        if isinstance(error, StoreUnavailable) or not _is_away(writer):
+        if isinstance(error, StoreUnavailable) or not _is_moved(writer):
             return None
-        return self._moved()
+        return self._moved_error()
 
-    def _moved(self) -> StoreUnavailable:
-        from corral.db.store_move import sign
+    def _moved_error(self) -> StoreUnavailable:
+        from corral.db.store_move import moved_error
 
-        with self.seeing_every_phase():
-            return sign(self)
+        with self.allow_moved():
+            return moved_error(self)
 
-    def _refuse_if_lost(self, followers: list[Job]) -> None:
+    def _fail_if_lost(self, followers: list[Job]) -> None:
         """Fail the followers' jobs if their shared commit is not in the store."""
         if self._shared.lost:
             for job in followers:
-                job.error = self._shared.refusal()
+                job.error = self._shared.lost_error()
 
-    def _take_in(self, followers: list[Job], writer: Link, durable: bool) -> None:
-        """Run what waits in line. One caller's error is that caller's: most are raised before
-        anything was written, and one that was not makes us run all others again without it."""
-        written = writer.connection.total_changes
-        before = written()
-        tx, take = self._tx(writer, "many"), self._line.take
+    def _run_followers(self, followers: list[Job], writer: SqliteConnection, durable: bool) -> None:
+        """Run the waiting jobs in the leader's transaction.
+
+        A job that fails before it has written only fails itself. A job that fails after a write
+        raises BatchAborted: everything is rolled back, and all other jobs run again without it.
+        """
+        count_changes = writer.connection.total_changes
+        before = count_changes()
+        tx, take = self._tx(writer, "many"), self._queue.take
         now, handle = tx.now, self
         while len(followers) < MAX_BATCH and (job := take(durable)) is not None:
             assert job.work is not None
@@ -263,55 +269,57 @@ class SqliteDatabase(Database):
             try:
                 job.result = job.work(tx)
                 job.error = None
-                before = written()
+                before = count_changes()
             except BaseException as error:
                 if isinstance(error, apsw.Error) and not isinstance(error, apsw.ConstraintError):
                     followers.append(job)
-                    raise  # the store's trouble, not this caller's
-                if not isinstance(error, Exception) or written() != before:
-                    self._line.leave_to_itself(job)
-                    raise Spoilt(error if isinstance(error, KeyboardInterrupt) else None) from error
-                job.error = handle._refusal_of_stale(error, writer) or error
+                    raise  # a failure of the store, not of this job
+                if not isinstance(error, Exception) or count_changes() != before:
+                    self._queue.isolate(job)
+                    interrupt = error if isinstance(error, KeyboardInterrupt) else None
+                    raise BatchAborted(interrupt) from error
+                job.error = handle._moved_instead_of(error, writer) or error
             followers.append(job)
 
-    def _take_turn(self, durable: bool, since: float | None) -> Link:
-        """The writing connection, once no other process writes."""
+    def _begin_turn(self, durable: bool, since: float | None) -> SqliteConnection:
+        """Wait for the write lock, and return the writing connection."""
         shared = self._shared
         try:
             if shared.writer is None:
-                self.require_usable()  # it may have been closed while we stood in line
-            self._turnstile.enter(since, self.working.turn_patience)
+                self.require_usable()  # another thread may have closed it while this one waited
+            self._write_lock.acquire(since, self.thread.max_write_wait)
             writer = shared.writer or shared.connect_writer()
             shared.require_room(writer)
             if not shared.full and durable is not shared.syncs:
                 shared.wait_for_disk(writer, durable)
             if (now := monotonic()) > self._present_until:
-                self._require_present(writer, now)
-        except BaseException:  # also Ctrl-C at the moment in which the turn came
-            self._turnstile.leave()
+                self._require_not_moved(writer, now)
+        except BaseException:  # also Ctrl-C just after the lock was acquired
+            self._write_lock.release()
             raise
         return writer
 
     def _end_turn(self) -> None:
+        """Roll back an open transaction and release the write lock."""
         try:
             if (writer := self._shared.writer) is not None and writer.connection.in_transaction:
                 writer.roll_back()
         finally:
-            self._leave()
+            self._release_turn()
 
-    def _leave(self) -> None:
+    def _release_turn(self) -> None:
         if self._shared.lost:
             self._shared.close_writer()
-        self._turnstile.leave()
+        self._write_lock.release()
 
-    def _commit(self, writer: Link) -> None:
+    def _commit(self, writer: SqliteConnection) -> None:
         if self._probe is not None:
             self._probe("before commit")
         writer.run("COMMIT")
         if self._probe is not None:
             self._probe("after commit")
 
-    def _tx(self, writer: Link, mode: Mode) -> Tx:
+    def _tx(self, writer: SqliteConnection, mode: Mode) -> Tx:
         return Tx(writer, self._write_now(), self.actor, mode, self.redaction, self.origin)
 
     # -- connections ----------------------------------------------------------------------------
@@ -320,19 +328,19 @@ class SqliteDatabase(Database):
         if self._released:
             return
         self._released = True
-        if self.working.here:
+        if self.thread.is_writing:
             self._shared.release()
             return
-        self._line.join(Job(None, durable=False))  # another thread may be writing
+        self._queue.join(Job(None, durable=False))  # another thread may be writing
         try:
             self._shared.release()
         finally:
-            self._line.pass_on()
+            self._queue.release_lead()
 
     def listen(self) -> Listener:
-        from corral.db.wakeups import watch_file
+        from corral.db.wakeups import listen_to_wal
 
-        return watch_file(Path(self._shared.path), self._shared.connect_reader().connection)
+        return listen_to_wal(Path(self._shared.path), self._shared.connect_reader().connection)
 
     # -- durability -----------------------------------------------------------------------------
 
@@ -340,16 +348,16 @@ class SqliteDatabase(Database):
         if wanted is not None:
             statement = Statement("UPDATE store SET durability = :wanted")
             self.write(lambda tx: tx.run(statement, wanted=wanted), durable=True)
-            self._obey_durability()
+            self._apply_durability()
         stored = Statement("SELECT durability FROM store")
         return str(self.read(lambda tx: tx.value(stored), mode="one"))
 
-    def _obey_durability(self) -> None:
-        """Apply the store's durability, inside `migrating` so that no other thread writes."""
-        with self.migrating():
+    def _apply_durability(self) -> None:
+        """Apply the store's durability, inside `migration_lock` so that no other thread writes."""
+        with self.migration_lock():
             writer = self._shared.writer
             assert writer is not None
-            self._shared.obey_durability(writer)
+            self._shared.apply_durability(writer)
 
     # -- migrations -----------------------------------------------------------------------------
 
@@ -357,26 +365,26 @@ class SqliteDatabase(Database):
         return int(self.read(lambda tx: tx.value(Statement("PRAGMA user_version"))))
 
     @contextmanager
-    def migrating(self) -> Iterator[None]:
+    def migration_lock(self) -> Iterator[None]:
         job = Job(None, durable=True)
-        self._line.join(job)
+        self._queue.join(job)
         try:
-            self._take_turn(True, job.since)
+            self._begin_turn(True, job.since)
             try:
                 yield
             finally:
                 self._end_turn()
         finally:
-            self._line.pass_on()
+            self._queue.release_lead()
 
     @contextmanager
-    def moving(self) -> Iterator[bool]:
+    def move_lock(self) -> Iterator[bool]:
         with closing(LockFile(f"{self._shared.path}-move")) as file:
             yield file.try_lock()
 
     def run_migration(self, number: int, statements: list[str]) -> None:
         writer = self._shared.writer
-        assert writer is not None, "inside migrating() only"
+        assert writer is not None, "requires migration_lock()"
         try:
             if writer.run("PRAGMA user_version").fetchall() == [(0,)]:
                 # A commit writes whole pages to the log, and Corral's rows are short.
@@ -392,31 +400,31 @@ class SqliteDatabase(Database):
         except apsw.Error as error:
             self._raise(error)
 
-    # -- care -----------------------------------------------------------------------------------
+    # -- maintenance ----------------------------------------------------------------------------
 
     @contextmanager
-    def _looking(self) -> Iterator[apsw.Connection]:
-        """A connection for one look that may take long."""
-        link = self._shared.connect_reader()
+    def _separate_connection(self) -> Iterator[apsw.Connection]:
+        """Open a connection for one read that may take long."""
+        reader = self._shared.connect_reader()
         try:
-            yield link.connection
+            yield reader.connection
         except apsw.Error as error:
             self._raise(error)
         finally:
-            link.connection.close()
+            reader.close()
 
     def check(self, *, thorough: bool) -> list[Finding]:
-        with self._looking() as connection:
-            found = check_file(connection, thorough=thorough)
-        return [*found, *sqlite_wal.examine(self._shared.path)]
+        with self._separate_connection() as connection:
+            findings = check_file(connection, thorough=thorough)
+        return [*findings, *sqlite_wal.check_wal(self._shared.path)]
 
     def backup(self, target: Path) -> None:
         try:
-            link = self._shared.connect_reader()
+            reader = self._shared.connect_reader()
             try:
-                copy_whole(link.connection, target)
+                copy_store(reader.connection, target)
             finally:
-                link.connection.close()
+                reader.close()
         except BaseException as error:
             target.unlink(missing_ok=True)
             if isinstance(error, apsw.Error):
@@ -424,39 +432,42 @@ class SqliteDatabase(Database):
             raise
 
     def restore(self, source: Path, kept: Path | None) -> None:
-        from corral.db.copy import given_out, go_on_behind
+        from corral.db.backup import highest_numbers, prepare_restore
 
-        with self.migrating():
+        with self.migration_lock():
             writer = self._shared.writer
             assert writer is not None
-            # In one turn: what others put before it is in the kept copy, what comes later is new.
-            numbers = given_out(lambda text: writer.run(text).fetchall()[0][0])
-            if kept is not None and numbers["events"]:  # else nothing ever happened here
+            # Under one lock: earlier writes are in the kept copy, later ones go to the new content.
+            numbers = highest_numbers(lambda text: writer.run(text).fetchall()[0][0])
+            if kept is not None and numbers["events"]:  # without events the store was never used
                 self.backup(kept)
-            go_on_behind(source, numbers, self.clock.now(), self.actor)
+            prepare_restore(source, numbers, self.clock.now(), self.actor)
             self.overwrite(source)
-        self._obey_durability()
+        self._apply_durability()
 
     def overwrite(self, source: Path) -> None:
-        """Replace the content, inside `migrating`. The inode stays, so other handles stay valid."""
+        """Replace the content, inside `migration_lock`.
+
+        The inode stays the same, so other handles stay valid.
+        """
         writer = self._shared.writer
-        assert writer is not None, "inside migrating() only"
+        assert writer is not None, "requires migration_lock()"
         try:
             replace_pages(writer.connection, source)
         except apsw.Error as error:
             self._raise(error)
         self._shared.require_in_place()
 
-    def reading(self) -> AbstractContextManager[RowsOf]:
-        return reading(self._shared.connect_reader().connection)
+    def read_snapshot(self) -> AbstractContextManager[ReadTable]:
+        return read_snapshot(self._shared.connect_reader().connection)
 
-    def query(self, sql: str, *, limit: int, timeout_ms: int) -> Table:
-        with self._looking() as connection:
+    def query(self, sql: str, *, limit: int, timeout_ms: int) -> QueryResult:
+        with self._separate_connection() as connection:
             return run_query(connection, sql, limit=limit, timeout_ms=timeout_ms)
 
     def _raise(self, error: apsw.Error, path: Path | None = None) -> NoReturn:
         raise translate(error, path or self.path) from error
 
 
-def _is_away(link: Link) -> bool:
-    return int(link.connection.pragma("user_version")) > AWAY
+def _is_moved(connection: SqliteConnection) -> bool:
+    return int(connection.connection.pragma("user_version")) > MOVED_OFFSET

@@ -6,20 +6,21 @@ from contextlib import suppress
 import apsw
 
 from corral.db.dialect import Engine
-from corral.db.sqlite_deferred_indexes import EVERY, file_behind
+from corral.db.sqlite_deferred_indexes import FILL_INTERVAL, fill_deferred_indexes
 from corral.db.statement import Params, Row, Statement
-from corral.db.tx import NOTE
+from corral.db.tx import INSERT_EVENT
 
-_NOTE = NOTE.sqlite.text
+_INSERT_EVENT = INSERT_EVENT.sqlite.text
 
 
-def damaged(error: UnicodeDecodeError) -> apsw.Error:
-    """What a text is that nobody can have put: SQLite itself keeps any bytes as one."""
+def invalid_text_error(error: UnicodeDecodeError) -> apsw.Error:
+    """Treat stored text that is not UTF-8 as corruption: Corral never writes such text, but SQLite
+    accepts any bytes as text."""
     return apsw.CorruptError(f"it holds text that is not UTF-8, as {error.object[:20]!r}")
 
 
-class Link:
-    """All rows of a statement are fetched at once, so one cursor serves for all of them."""
+class SqliteConnection:
+    """Runs statements; fetches all rows of a statement at once, so one cursor serves all."""
 
     engine: Engine = "sqlite"
 
@@ -35,43 +36,46 @@ class Link:
         try:
             self.run(text, values(params))
             if statement.unread:
-                return self._number()
+                return self._inserted_number()
             rows: list[Row] = self._fetch()
         except UnicodeDecodeError as error:
-            raise damaged(error) from None
+            raise invalid_text_error(error) from None
         return rows
 
-    def execute_each(self, statement: Statement, given: Sequence[Params]) -> list[list[Row]]:
+    def execute_each(self, statement: Statement, params: Sequence[Params]) -> list[list[Row]]:
         text, _, values = statement.sqlite
         if not statement.unread:
-            self._run_each(text, map(values, given))
+            self._run_each(text, map(values, params))
             return []
-        run, number = self.run, self._number
-        answers = []
-        for params in given:
-            run(text, values(params))
-            answers.append(number())
-        return answers
+        run, inserted_number = self.run, self._inserted_number
+        results = []
+        for row_params in params:
+            run(text, values(row_params))
+            results.append(inserted_number())
+        return results
 
-    def _number(self) -> list[Row]:
-        """As an unread statement answers; no row when none was written."""
+    def _inserted_number(self) -> list[Row]:
+        """Return the result of an `unread` statement: the row number, or no row if none changed."""
         return [(self.connection.last_insert_rowid(),)] if self.connection.changes() else []
 
-    def note(self, values: Row) -> None:
-        self.run(_NOTE, values)
-        if self.connection.last_insert_rowid() % EVERY == 0:
-            file_behind(self.run)
+    def insert_event(self, values: Row) -> None:
+        self.run(_INSERT_EVENT, values)
+        if self.connection.last_insert_rowid() % FILL_INTERVAL == 0:
+            fill_deferred_indexes(self.run)
 
-    def noted(self, count: int) -> None:
-        # Whether a number that is a multiple was among the last that were given.
-        if self.connection.last_insert_rowid() % EVERY < count:
-            file_behind(self.run)
+    def count_inserted_events(self, count: int) -> None:
+        # Whether one of the last `count` numbers is a multiple of the interval.
+        if self.connection.last_insert_rowid() % FILL_INTERVAL < count:
+            fill_deferred_indexes(self.run)
+
+    def close(self) -> None:
+        self.connection.close()
 
     def begin(self) -> None:
         self.run("BEGIN IMMEDIATE")
 
     def roll_back(self) -> None:
         if self.connection.in_transaction:
-            # After some failures (a full disk) SQLite has rolled back by itself.
+            # After some errors (a full disk) SQLite has already rolled back.
             with suppress(apsw.Error):
                 self.run("ROLLBACK")

@@ -24,23 +24,23 @@ from pathlib import Path
 import apsw
 
 from corral.db import filesystem, sqlite_wal
-from corral.db.database import Working
-from corral.db.group_commit import Line
-from corral.db.sqlite_connection import Link
+from corral.db.database import ThreadState
+from corral.db.group_commit import CommitQueue
+from corral.db.sqlite_connection import SqliteConnection
 from corral.db.sqlite_errors import hard_linked, replaced, translate
 from corral.db.store_clock import StoreClock
-from corral.db.write_lock import Turnstile
+from corral.db.write_lock import WriteLock
 from corral.kernel.clock import SystemClock
 from corral.kernel.errors import StoreUnavailable
 from corral.kernel.open_files import IN_USE, FileIdentity
 
 BUSY_MS = 10_000  # for programs that write the file without Corral's write lock
-STATEMENTS_KEPT = 128  # APSW searches its statement cache linearly
-LOG_PAGES = 4_000  # 8 MB: a page that is written repeatedly is checkpointed once
+STATEMENT_CACHE_SIZE = 128  # APSW searches its statement cache linearly
+WAL_CHECKPOINT_PAGES = 4_000  # 8 MB: a page that is written repeatedly is checkpointed once
 
-READS_TRUST_S = 0.01  # how old the last check may be when a read starts
+MAX_CHECK_AGE = 0.01  # seconds: how old the last check of the file may be when a read starts
 _TICK_MS = 20  # the clock of a file system advances every 1 to 10 ms
-_SYSTEM = SystemClock()  # file times are the system's, whatever clock the store has
+_SYSTEM = SystemClock()  # file times use the system's clock, whatever clock the store has
 
 
 class ConnectionSet:
@@ -51,14 +51,14 @@ class ConnectionSet:
         """Without symlinks, as SQLite resolves it; the prefix of all files beside the store."""
         self.identity = identity
         self.handles = 0
-        self.line = Line()
-        self.turnstile = Turnstile(f"{path}-line")
+        self.queue = CommitQueue()
+        self.write_lock = WriteLock(f"{path}-line")
         self.clock = StoreClock(f"{path}-line-door")
-        self.working = Working()
-        self.readers: list[Link] = []
-        self.writer: Link | None = None
+        self.thread = ThreadState()
+        self.readers: list[SqliteConnection] = []
+        self.writer: SqliteConnection | None = None
         self.full = False
-        """Whether every commit waits for the disk: the store's durability is `full`."""
+        """Whether the store's durability is `full`: every commit waits for the disk."""
         self.syncs = False
         """Whether the writer's commits currently wait for the disk."""
         self._turns = 0
@@ -70,44 +70,44 @@ class ConnectionSet:
         IN_USE.add(identity)
         weakref.finalize(self, _unregister, self.registered)
         self._folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._let_go = weakref.finalize(self, os.close, self._folder)
+        self._close_folder = weakref.finalize(self, os.close, self._folder)
         self._checked: int | None = None
-        """The change time of the folder at the last check of its names."""
+        """The change time of the folder when its names were last checked."""
         self.stale_at = 0.0
         """When a read must check the file again, by the monotonic clock."""
         self.lost = ""
-        """Why the store is unusable; empty while the file has its name."""
-        self._sole = filesystem.sole_use_if_remote(Path(path))
+        """Why the store is unusable (moved, deleted or replaced); empty while it is usable."""
+        self._exclusive_use = filesystem.lock_if_remote(Path(path))
 
     # -- connections ----------------------------------------------------------------------------
 
-    def connect_reader(self) -> Link:
-        link = self._connect()
-        link.run("PRAGMA query_only = ON")
-        return link
+    def connect_reader(self) -> SqliteConnection:
+        reader = self._connect()
+        reader.run("PRAGMA query_only = ON")
+        return reader
 
-    def connect_writer(self) -> Link:
-        link = self._connect()
-        link.run("PRAGMA foreign_keys = ON")
-        link.run("PRAGMA journal_size_limit = 67108864")
-        link.run(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}").fetchall()
-        self.obey_durability(link)
-        self.writer = link
-        return link
+    def connect_writer(self) -> SqliteConnection:
+        writer = self._connect()
+        writer.run("PRAGMA foreign_keys = ON")
+        writer.run("PRAGMA journal_size_limit = 67108864")
+        writer.run(f"PRAGMA wal_autocheckpoint = {WAL_CHECKPOINT_PAGES}").fetchall()
+        self.apply_durability(writer)
+        self.writer = writer
+        return writer
 
-    def _connect(self) -> Link:
+    def _connect(self) -> SqliteConnection:
         self.require_present()
         try:
             connection = apsw.Connection(
-                self.path, flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=STATEMENTS_KEPT
+                self.path, flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=STATEMENT_CACHE_SIZE
             )
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             connection.set_busy_timeout(BUSY_MS)
             # Without this, SQLite recompiles a statement whenever a parameter in a range changes,
             # to look for a better index: ten times the cost of a claim.
             connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-            link = Link(connection)
-            link.run("PRAGMA temp_store = MEMORY")
+            wrapped = SqliteConnection(connection)
+            wrapped.run("PRAGMA temp_store = MEMORY")
         except apsw.Error as error:
             raise translate(error, Path(self.path)) from error
         try:
@@ -115,24 +115,24 @@ class ConnectionSet:
         except BaseException:
             connection.close()
             raise
-        return link
+        return wrapped
 
-    def obey_durability(self, writer: Link) -> None:
+    def apply_durability(self, writer: SqliteConnection) -> None:
         """Read the store's durability and apply it to the writer."""
         if int(writer.connection.pragma("user_version")) > 0:
             self.full = writer.run("SELECT durability FROM store").fetchall() == [("full",)]
         self.wait_for_disk(writer, self.full)
 
-    def wait_for_disk(self, writer: Link, wanted: bool) -> None:
+    def wait_for_disk(self, writer: SqliteConnection, wanted: bool) -> None:
         """Set whether the next commits wait for the disk."""
         writer.run(f"PRAGMA synchronous = {'FULL' if wanted else 'NORMAL'}")
         self.syncs = wanted
 
-    def require_room(self, writer: Link) -> None:
+    def require_room(self, writer: SqliteConnection) -> None:
         """Raise StoreUnavailable if the log is too long and a reader blocks its checkpoint."""
         self._turns += 1
-        if self._log_is_long or self._turns % sqlite_wal.EVERY == 1:
-            self._log_is_long = True  # after an error the next turn checks again
+        if self._log_is_long or self._turns % sqlite_wal.CHECK_INTERVAL == 1:
+            self._log_is_long = True  # after an error, the next write checks again
             try:
                 sqlite_wal.require_room(writer.connection, self.path, BUSY_MS)
             except apsw.Error as error:
@@ -171,7 +171,7 @@ class ConnectionSet:
             if (log.st_dev, log.st_ino) == self._log:
                 return
             self._lose(f"its log {self._log_path} was replaced by another file")
-        raise self.refusal()
+        raise self.lost_error()
 
     def require_present(self) -> None:
         """Raise StoreUnavailable unless the database file is still the one that was opened."""
@@ -184,7 +184,7 @@ class ConnectionSet:
                 if (file.st_dev, file.st_ino) == self.identity:
                     return
                 self._lose("it was replaced by another file")
-        raise self.refusal()
+        raise self.lost_error()
 
     def _stat_memory(self) -> os.stat_result | None:
         try:
@@ -198,7 +198,7 @@ class ConnectionSet:
         self.registered |= identities
         IN_USE.update(identities)
 
-    def refusal(self) -> StoreUnavailable:
+    def lost_error(self) -> StoreUnavailable:
         return replaced(self.path, self.lost)
 
     def _lose(self, why: str) -> None:
@@ -206,15 +206,15 @@ class ConnectionSet:
         self.stale_at = 0.0
         # Close the idle readers, so that the store can be opened again in this process.
         while self.readers:
-            self.readers.pop().connection.close()
+            self.readers.pop().close()
 
     def close_writer(self) -> None:
         """Close the writing connection; only called by the leader thread."""
         writer, self.writer = self.writer, None
         if writer is not None:
-            writer.connection.close()
+            writer.close()
 
-    def give_back(self, reader: Link) -> None:
+    def give_back(self, reader: SqliteConnection) -> None:
         """Keep a reader for the next read; close it if the file has lost its name."""
         self.readers.append(reader)
         if self.lost:
@@ -235,19 +235,19 @@ class ConnectionSet:
             self._close()
 
     def _close(self) -> None:
-        links = [*self.readers, *([self.writer] if self.writer is not None else [])]
+        connections = [*self.readers, *([self.writer] if self.writer is not None else [])]
         self.readers.clear()
         self.writer = None
-        if links and self._is_in_place():
-            links[-1].connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
-        for link in links:
-            link.connection.close()
+        if connections and self._is_in_place():
+            connections[-1].connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+        for each in connections:
+            each.close()
         _unregister(self.registered)
-        self._let_go()
-        self.turnstile.close()
+        self._close_folder()
+        self.write_lock.close()
         self.clock.close()
-        if self._sole is not None:
-            self._sole.close()
+        if self._exclusive_use is not None:
+            self._exclusive_use.close()
 
     def _is_in_place(self) -> bool:
         try:
@@ -264,7 +264,7 @@ _inherited: set[FileIdentity] = set()
 """Files that were open when this process was forked."""
 
 
-def acquire(path: Path, *, create: bool) -> ConnectionSet:
+def open_handle(path: Path, *, create: bool) -> ConnectionSet:
     """Return the connections of this process to a file, for one more handle.
 
     Raises StoreUnavailable if the file cannot be opened or has a second hard link, RuntimeError if
@@ -272,7 +272,7 @@ def acquire(path: Path, *, create: bool) -> ConnectionSet:
     through a symlink, `..` or a hard link that was made after it was opened.
     """
     with _lock:
-        filesystem.make_private_file(path, create=create)
+        filesystem.ensure_private_file(path, create=create)
         real = os.path.realpath(path)
         try:
             file = os.stat(real)
@@ -288,7 +288,7 @@ def acquire(path: Path, *, create: bool) -> ConnectionSet:
         if shared is None or shared.lost:
             if shared is not None and _is_open_in_sqlite(shared.path):
                 # SQLite would give new connections the shared memory of the deleted log.
-                raise shared.refusal()
+                raise shared.lost_error()
             if file.st_nlink > 1:
                 # SQLite names the log after the path: another process that opens the file by its
                 # other name would use another log, and each would overwrite the other's pages.

@@ -1,10 +1,10 @@
-"""Indexes of SQLite that are filled behind the writer, a batch at a time.
+"""SQLite indexes that are filled in batches, behind the writer.
 
-A commit writes every page that it touched, whole, to the log: an entry in an index costs as much as
-the row. So two indexes over the tables that grow with every call, which serve only questions that
-people ask now and then, are tables of their own, and every so many events what has come since is
-sorted into them. A question asks a view, which reads what is filed and, of the table itself, the
-few hundred rows that are not: nothing is ever missing. PostgreSQL has plain indexes in their place.
+A commit writes every page that it touched to the log, so an index entry costs as much as a row. Two
+indexes over the fastest growing tables serve only occasional queries. They are tables of their own,
+and every FILL_INTERVAL events the new rows are sorted into them. Queries read a view that joins the
+index with the few hundred rows that are not indexed yet, so no row is ever missing. PostgreSQL has
+ordinary indexes instead.
 """
 
 from collections.abc import Callable
@@ -12,19 +12,20 @@ from typing import Any
 
 import apsw
 
-EVERY = 256
-"""After so many events; each letter that is put writes one."""
+FILL_INTERVAL = 256
+"""Number of events between two batches; each new message writes one event."""
 
-FILED = {"events": "subject", "letters": "mailbox"}
-"""Table and column. The index and its view are made in `db/dialect.py`."""
+DEFERRED_INDEXES = {"events": "subject", "letters": "mailbox"}
+"""Table and indexed column. `db/dialect.py` creates the index and its view."""
 
 
-def file_behind(run: Callable[[str], Any]) -> None:
-    """Sort all that is not filed yet into the indexes, in the open transaction."""
-    for table, column in FILED.items():
+def fill_deferred_indexes(run: Callable[[str], Any]) -> None:
+    """Add all rows that are not indexed yet to the indexes, in the open transaction."""
+    for table, column in DEFERRED_INDEXES.items():
+        # Sorted, so that each index page is written once.
         run(
             f"INSERT INTO {table}_by_{column} ({column}, seq) SELECT {column}, seq FROM {table}"
-            f" WHERE seq > {_filed_until(table)} ORDER BY {column}, seq"
+            f" WHERE seq > {_indexed_until(table)} ORDER BY {column}, seq"
         )
         run(
             f"UPDATE filed SET seq = (SELECT coalesce(max(seq), 0) FROM {table})"
@@ -32,15 +33,17 @@ def file_behind(run: Callable[[str], Any]) -> None:
         )
 
 
-def wrongly_filed(connection: apsw.Connection) -> list[str]:
-    """The indexes that do not hold exactly the rows that are said to be filed."""
+def find_mismatched_indexes(connection: apsw.Connection) -> list[str]:
+    """List the indexes that do not hold exactly the rows that count as indexed."""
     return [
         f"{table}_by_{column}"
-        for table, column in FILED.items()
+        for table, column in DEFERRED_INDEXES.items()
+        # Indexed rows that are missing from the index:
         if connection.execute(
-            f"SELECT {column}, seq FROM {table} WHERE seq <= {_filed_until(table)}"
+            f"SELECT {column}, seq FROM {table} WHERE seq <= {_indexed_until(table)}"
             f" EXCEPT SELECT {column}, seq FROM {table}_by_{column}"
         ).fetchall()
+        # Index entries without a row:
         or connection.execute(
             f"SELECT {column}, seq FROM {table}_by_{column}"
             f" EXCEPT SELECT {column}, seq FROM {table}"
@@ -48,5 +51,5 @@ def wrongly_filed(connection: apsw.Connection) -> list[str]:
     ]
 
 
-def _filed_until(table: str) -> str:
+def _indexed_until(table: str) -> str:
     return f"(SELECT seq FROM filed WHERE name = '{table}')"

@@ -1,17 +1,17 @@
-"""SQLite's errors as sentences that name the next step."""
+"""SQLite's errors as CorralErrors."""
 
 from pathlib import Path
 
 import apsw
 
-from corral.db.write_fence import refusal
+from corral.db.write_fence import fence_error
 from corral.kernel.errors import Conflict, CorralError, Invalid, StoreUnavailable
 
 
-def no_room(where: str) -> StoreUnavailable:
+def disk_full(where: str) -> StoreUnavailable:
     return StoreUnavailable(
-        f"There is no room left for the store {where}; free some space and try again. "
-        "Nothing was changed.",
+        f"No disk space left for the store {where}. Free some space and try again. Nothing was "
+        "changed.",
         reason="full",
         path=where,
     )
@@ -36,7 +36,7 @@ def hard_linked(where: str, links: int) -> StoreUnavailable:
     )
 
 
-def log_full(where: str, size: int, cause: str, holder: int | None) -> StoreUnavailable:
+def wal_full(where: str, size: int, cause: str, holder: int | None) -> StoreUnavailable:
     return StoreUnavailable(
         f"The store {where} accepts no writes: its write-ahead log has {size // 1_048_576:,} MiB, "
         f"because {cause}. Nothing was changed.",
@@ -47,47 +47,48 @@ def log_full(where: str, size: int, cause: str, holder: int | None) -> StoreUnav
 
 
 def translate(error: apsw.Error, path: Path) -> CorralError:
-    """An engine's error as a sentence that names the next step."""
+    """Return the CorralError for an error of SQLite."""
     where = str(path)
     match error:
         case apsw.BusyError() | apsw.LockedError():
             return StoreUnavailable(
-                f"Another program holds the store {where}; close it (a database browser, perhaps) "
-                "and try again.",
+                f"The store {where} is locked by another program, such as a database browser. "
+                "Close it and try again.",
                 reason="locked",
                 path=where,
             )
         case apsw.CorruptError() | apsw.NotADBError():
             return StoreUnavailable(
-                f"{where} is damaged or no Corral store ({error}); restore a back-up with "
+                f"{where} is damaged or not a Corral store: {error}. Restore a back-up with "
                 "`corral db restore FILE`, or give another path with --store.",
                 reason="corrupt",
                 path=where,
             )
         case apsw.ConstraintError():
-            return refusal(str(error), where) or Conflict(f"The store refused it: {error}.")
+            return fence_error(str(error), where) or Conflict(
+                f"The change violates a constraint of the store: {error}."
+            )
         case apsw.FullError():
-            return no_room(where)
+            return disk_full(where)
         case apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError():
             return StoreUnavailable(
-                f"The store {where} cannot be opened for writing ({error}); correct its "
-                "permissions or give another path with --store.",
+                f"Cannot open the store {where} for writing: {error}. Correct its permissions, or "
+                "give another path with --store.",
                 reason="unwritable",
                 path=where,
             )
         case apsw.IOError():
             return StoreUnavailable(
-                f"The disk under the store {where} failed ({error}); check its space and health. "
+                f"The disk of the store {where} failed: {error}. Check its free space and health. "
                 "Nothing was changed.",
                 reason="io",
                 path=where,
             )
         case apsw.TooBigError():
-            return Invalid("That is too large to be stored; put it into a file and give the path.")
+            return Invalid("The value is too large. Put it into a file and give the path.")
         case _:
             return StoreUnavailable(
-                f"SQLite refused: {error} (store {where}). This should not "
-                "happen; please report it.",
+                f"Unexpected error of SQLite: {error} (store {where}). Please report it.",
                 reason="engine",
                 path=where,
             )

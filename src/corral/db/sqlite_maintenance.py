@@ -1,4 +1,4 @@
-"""Care of a SQLite store: the engine's age, a copy, whether it is sound, what a query gives."""
+"""Maintenance of a SQLite store: version check, copies, integrity checks, read-only queries."""
 
 import time
 from collections.abc import Iterator
@@ -8,51 +8,60 @@ from pathlib import Path
 
 import apsw
 
-from corral.db.database import Finding, RowsOf, Table
-from corral.db.sqlite_connection import damaged
-from corral.db.sqlite_deferred_indexes import wrongly_filed
+from corral.db.database import Finding, QueryResult, ReadTable
+from corral.db.sqlite_connection import invalid_text_error
+from corral.db.sqlite_deferred_indexes import find_mismatched_indexes
 from corral.db.sqlite_errors import translate
 from corral.db.statement import Row
 from corral.kernel.errors import Invalid, StoreUnavailable
 
-APPLICATION_ID = 0x436F7272  # "Corr": tells a Corral store from any other SQLite file
-OLDEST_SQLITE = (3, 51, 3)  # before it, a checkpoint could race a writer and damage the file
-MOST_FAULTS = 20
-STEPS_BETWEEN_LOOKS = 10_000  # of SQLite's machine, between two looks at the clock
+APPLICATION_ID = 0x436F7272  # "Corr": marks the SQLite files of Corral
+MIN_SQLITE = (
+    3,
+    51,
+    3,
+)  # older versions have a WAL bug: a checkpoint can race a writer and damage the file
+MAX_FAULTS = 20
+STEPS_BETWEEN_CHECKS = 10_000  # instructions of SQLite between two checks of the time limit
 
 
 def require_current_sqlite() -> None:
+    """Raise StoreUnavailable if the SQLite library is older than MIN_SQLITE."""
     version = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
-    if version < OLDEST_SQLITE:
-        oldest = ".".join(map(str, OLDEST_SQLITE))
+    if version < MIN_SQLITE:
+        oldest = ".".join(map(str, MIN_SQLITE))
         raise StoreUnavailable(
-            f"SQLite {apsw.sqlite_lib_version()} can damage a store that several processes write; "
-            f"install apsw {oldest} or newer (`pip install -U apsw`).",
+            f"SQLite {apsw.sqlite_lib_version()} can damage a store that several processes write. "
+            f"Install apsw {oldest} or newer (`pip install -U apsw`).",
             reason="old_sqlite",
         )
 
 
-def refuse_foreign(connection: apsw.Connection, path: Path) -> None:
-    """Leave alone a file that some other program made."""
+def require_corral_file(connection: apsw.Connection, path: Path) -> None:
+    """Raise StoreUnavailable if another program created the database."""
     try:
-        # One snapshot: another process may be making the store at this moment.
+        # One snapshot: another process may be creating the store at this moment.
         connection.execute("BEGIN")
-        marked = connection.pragma("application_id") == APPLICATION_ID
-        empty = marked or not connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
+        is_marked = connection.pragma("application_id") == APPLICATION_ID
+        is_usable = (
+            is_marked or not connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
+        )
         connection.execute("COMMIT")
     except apsw.Error as error:
         raise translate(error, path) from error
-    if not empty:
+    if not is_usable:
         raise StoreUnavailable(
-            f"{path} is a database of another program; give another path with --store.",
+            f"{path} is a database of another program. Give another path with --store.",
             reason="foreign",
             path=str(path),
         )
 
 
-def copy_whole(connection: apsw.Connection, target: Path) -> None:
-    """Fill an empty file with the store as it is at one moment, however much is written meanwhile;
-    the connection is left in that snapshot."""
+def copy_store(connection: apsw.Connection, target: Path) -> None:
+    """Fill an empty file with a snapshot of the store, while other processes may write.
+
+    The connection stays in the read transaction of that snapshot.
+    """
     copy = apsw.Connection(str(target))
     try:
         connection.execute("BEGIN")
@@ -60,7 +69,7 @@ def copy_whole(connection: apsw.Connection, target: Path) -> None:
         with copy.backup("main", connection, "main") as task:
             while not task.done:
                 task.step(2_000)
-        # A file on its own: whoever gets it needs no -wal beside it.
+        # So that the copy is complete without a -wal file beside it.
         copy.execute("PRAGMA journal_mode = DELETE").fetchall()
     finally:
         copy.close()
@@ -68,12 +77,12 @@ def copy_whole(connection: apsw.Connection, target: Path) -> None:
 
 def replace_pages(connection: apsw.Connection, source: Path) -> None:
     """Replace all pages of a store with those of another file, in one write transaction."""
-    from_file = apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READONLY)
+    source_connection = apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READONLY)
     try:
-        with connection.backup("main", from_file, "main") as task:
-            task.step(-1)  # all at once: no other process sees half of it
+        with connection.backup("main", source_connection, "main") as task:
+            task.step(-1)  # in one step: no other process sees a part of it
     finally:
-        from_file.close()
+        source_connection.close()
     connection.execute("PRAGMA journal_mode = WAL").fetchall()
 
 
@@ -90,23 +99,23 @@ def check_file(connection: apsw.Connection, *, thorough: bool) -> list[Finding]:
         return [Finding("file", "broken", str(error))]
     pragma = "integrity_check" if thorough else "quick_check"
     try:
-        told = connection.execute(f"PRAGMA {pragma}({MOST_FAULTS})").fetchall()
-        faults = [str(row[0]) for row in told if row != ("ok",)]
-        lost = connection.execute("PRAGMA foreign_key_check").fetchall() if thorough else []
-        wrong = wrongly_filed(connection) if thorough and not faults else []
-        cells = list(_unreadable(connection)) if thorough and not faults else []
+        rows = connection.execute(f"PRAGMA {pragma}({MAX_FAULTS})").fetchall()
+        faults = [str(row[0]) for row in rows if row != ("ok",)]
+        orphans = connection.execute("PRAGMA foreign_key_check").fetchall() if thorough else []
+        mismatched = find_mismatched_indexes(connection) if thorough and not faults else []
+        cells = list(_find_unreadable(connection)) if thorough and not faults else []
     except (apsw.CorruptError, apsw.NotADBError) as error:
         return [Finding("file", "broken", str(error))]
     findings = [
         Finding("file", "broken", "; ".join(faults))
         if faults
-        else Finding("file", "ok", f"SQLite's {pragma} found nothing wrong.")
+        else Finding("file", "ok", f"SQLite's {pragma} found no problems.")
     ]
-    if lost:
-        text = f"{len(lost)} rows point to a missing one, first in {lost[0][0]}."
+    if orphans:
+        text = f"{len(orphans)} rows refer to missing rows, first in {orphans[0][0]}."
         findings.append(Finding("references", "broken", text))
-    if wrong:
-        text = f"{', '.join(wrong)} does not hold what it should; restore a back-up."
+    if mismatched:
+        text = f"{', '.join(mismatched)} does not match its table. Restore a back-up."
         findings.append(Finding("indexes", "broken", text))
     if cells:
         text = f"{'; '.join(cells)}; restore a back-up from before."
@@ -115,14 +124,14 @@ def check_file(connection: apsw.Connection, *, thorough: bool) -> list[Finding]:
 
 
 def _is_ours(connection: apsw.Connection) -> bool:
-    from corral.db.migrate import newest
-    from corral.db.schema_drift import made_until, shape_of, without_fence
-    from corral.db.write_fence import AWAY
+    from corral.db.migrations import latest_version
+    from corral.db.schema_drift import expected_schema, read_schema, without_fence
+    from corral.db.write_fence import MOVED_OFFSET
 
-    version = int(connection.pragma("user_version")) % AWAY
+    version = int(connection.pragma("user_version")) % MOVED_OFFSET
     # The schema of a newer Corral is unknown here; the schema finding reports that.
-    known = min(version, newest())
-    return without_fence(shape_of(connection)) == without_fence(made_until(known))
+    supported = min(version, latest_version())
+    return without_fence(read_schema(connection)) == without_fence(expected_schema(supported))
 
 
 def _check_pages(connection: apsw.Connection) -> list[Finding]:
@@ -136,65 +145,71 @@ def _check_pages(connection: apsw.Connection) -> list[Finding]:
             rows = connection.execute(f"PRAGMA quick_check({table})").fetchall()
             faults += [str(row[0]) for row in rows if row != ("ok",)]
     if faults:
-        return [Finding("file", "broken", "; ".join(faults[:MOST_FAULTS]))]
+        return [Finding("file", "broken", "; ".join(faults[:MAX_FAULTS]))]
     text = (
-        "The pages of Corral's tables are intact; no more was checked, as the schema was changed."
+        "The pages of Corral's tables are intact. Nothing else was checked: the schema was changed."
     )
     return [Finding("file", "ok", text)]
 
 
-def _unreadable(connection: apsw.Connection) -> Iterator[str]:
-    """Cells that SQLite keeps and nobody can read: JSON that is none, text that is not UTF-8."""
+def _find_unreadable(connection: apsw.Connection) -> Iterator[str]:
+    """Describe the values that SQLite stores but Corral cannot read: bad JSON, bad UTF-8."""
     from corral.db.schema import tables
 
-    there = {str(name) for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
-    for table in (each for each in tables() if each.name in there):
-        told = [column.name for column in table.columns if column.type.startswith("json")]
-        wrong = ", ".join(f"count(*) FILTER (WHERE NOT json_valid({name}))" for name in told)
-        counted = connection.execute(f"SELECT {wrong} FROM {table.name}").fetchall() if told else []
-        for name, count in zip(told, counted[0] if counted else (), strict=True):
+    existing = {str(name) for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
+    for table in (each for each in tables() if each.name in existing):
+        json_columns = [column.name for column in table.columns if column.type.startswith("json")]
+        wrong = ", ".join(
+            f"count(*) FILTER (WHERE NOT json_valid({name}))" for name in json_columns
+        )
+        counted = (
+            connection.execute(f"SELECT {wrong} FROM {table.name}").fetchall()
+            if json_columns
+            else []
+        )
+        for name, count in zip(json_columns, counted[0] if counted else (), strict=True):
             if count:
-                yield f"{count:,} rows of {table.name} with a {name} that is no JSON"
+                yield f"{count:,} rows of {table.name} with invalid JSON in {name}"
         try:
             for _ in connection.execute(f"SELECT * FROM {table.name}"):
                 pass
         except UnicodeDecodeError as error:
-            yield f"{damaged(error)}, in {table.name}"
+            yield f"{invalid_text_error(error)}, in {table.name}"
 
 
 @contextmanager
-def reading(connection: apsw.Connection) -> Iterator[RowsOf]:
-    """The rows of tables on a connection that is closed afterwards, see `Database.reading`."""
+def read_snapshot(connection: apsw.Connection) -> Iterator[ReadTable]:
+    """Implement `Database.read_snapshot` on a connection that is closed afterwards."""
 
-    def rows_of(table: str, columns: list[str], key: str) -> Iterator[Row]:
+    def read_table(table: str, columns: list[str], key: str) -> Iterator[Row]:
         try:
             yield from connection.execute(
                 f"SELECT {', '.join(columns)} FROM {table} ORDER BY {key}"
             )
         except UnicodeDecodeError as error:
-            raise translate(damaged(error), Path(connection.filename)) from None
+            raise translate(invalid_text_error(error), Path(connection.filename)) from None
         except apsw.Error as error:
             raise translate(error, Path(connection.filename)) from error
 
     try:
         connection.execute("BEGIN")
-        yield rows_of
+        yield read_table
     finally:
         connection.close()
 
 
-def run_query(connection: apsw.Connection, sql: str, *, limit: int, timeout_ms: int) -> Table:
-    """One reading statement on a connection that is used for nothing else."""
+def run_query(connection: apsw.Connection, sql: str, *, limit: int, timeout_ms: int) -> QueryResult:
+    """Run one read-only statement on a connection that is used for nothing else."""
     deadline = time.monotonic() + timeout_ms / 1_000
-    connection.set_progress_handler(lambda: time.monotonic() > deadline, STEPS_BETWEEN_LOOKS)
-    # The connection cannot write the store; the authorizer also keeps it from other files.
-    connection.set_authorizer(_only_reading)
+    connection.set_progress_handler(lambda: time.monotonic() > deadline, STEPS_BETWEEN_CHECKS)
+    # The connection is read-only; the authorizer also prevents ATTACH and other files.
+    connection.set_authorizer(_authorize_read)
     columns: list[str] = []
 
     def describe(cursor: apsw.Cursor, _sql: str, _bindings: object) -> bool:
-        # Before the first row, because there may be none.
+        # Called before the first row, because the query may return none.
         if columns:
-            raise Invalid("Give one query at a time.")
+            raise Invalid("Only one query is allowed at a time.")
         columns.extend(column[0] for column in cursor.get_description())
         return True
 
@@ -204,23 +219,24 @@ def run_query(connection: apsw.Connection, sql: str, *, limit: int, timeout_ms: 
         rows = [list(row) for row in islice(cursor.execute(sql), limit + 1)]
     except apsw.InterruptError:
         raise Invalid(
-            f"The query took more than {timeout_ms} ms; narrow it, or give it more time with "
-            "--timeout.",
+            f"The query took longer than {timeout_ms} ms. Narrow it, or raise --timeout.",
             timeout_ms=timeout_ms,
         ) from None
     except (apsw.AuthError, apsw.ReadOnlyError):
         raise Invalid(
-            "Only reading is allowed here; change things by Corral's own commands."
+            "Only read-only queries are allowed. Change data with Corral's own commands."
         ) from None
     except UnicodeDecodeError:
-        raise Invalid("The answer holds text that is not UTF-8; ask for hex(…).") from None
+        raise Invalid(
+            "The result contains text that is not UTF-8. Select hex(…) instead."
+        ) from None
     except apsw.SQLError as error:
-        raise Invalid(f"The query is wrong: {error}.", reason="bad_query") from None
+        raise Invalid(f"Invalid query: {error}.", reason="bad_query") from None
     if not columns:
-        raise Invalid("The query is empty; write a SELECT.")
-    return Table(columns, rows[:limit], truncated=len(rows) > limit)
+        raise Invalid("The query is empty. Write a SELECT statement.")
+    return QueryResult(columns, rows[:limit], truncated=len(rows) > limit)
 
 
-def _only_reading(action: int, *_: object) -> int:
+def _authorize_read(action: int, *_: object) -> int:
     allowed = (apsw.SQLITE_SELECT, apsw.SQLITE_READ, apsw.SQLITE_FUNCTION, apsw.SQLITE_RECURSIVE)
     return apsw.SQLITE_OK if action in allowed else apsw.SQLITE_DENY

@@ -1,4 +1,4 @@
-"""A statement: SQL text, written once, compiled for each engine when it is first used there."""
+"""SQL statements: text written once, compiled for each engine on first use."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -22,34 +22,42 @@ _STORES = re.compile(r"\b(INSERT|UPDATE|REPLACE|MERGE)\b", re.IGNORECASE)
 _LISTED = re.compile(
     r"(?P<column>[\w.]+)(?P<not> NOT)? IN \((?P<words>\s*'\w+'(?:,\s*'\w+'){2,}\s*)\)"
 )
+# Comments explain a predicate where it stands. They are not sent to the engine: line breaks are
+# collapsed below, so a comment would swallow the rest of the statement.
+_COMMENT = re.compile(r"--[^\n]*")
 # Quoted text and PostgreSQL's casts hold colons that are no parameters.
 _PARAMETER = re.compile(r"'(?:[^']|'')*'|::|:([a-z_][a-z0-9_]*)|\s+")
 
 
 class Compiled(NamedTuple):
-    """SQL in an engine's own words, with numbers for parameters and no more space than it needs:
-    both engines look at the whole text again each time to find what they have prepared."""
+    """SQL for one engine, with numbered parameters and without superfluous white space.
+
+    Both engines hash or compare the whole text at every execution to find the prepared statement.
+    """
 
     text: str
     names: tuple[str, ...]
-    """Of the parameters, in the order of their numbers."""
+    """The names of the parameters, in the order of their numbers."""
     values: Callable[[Params], tuple[Any, ...]]
-    """Picks them out; by number they are bound faster than by name."""
+    """Returns the parameters in that order; binding by number is faster than by name."""
 
 
 def for_engine(text: str, engine: Engine) -> str:
-    """The text with every `{token}` in the engine's own words."""
-    own = _TOKEN.sub(lambda match: TOKENS[match[1]][engine], text)
-    return _LISTED.sub(_compared, own) if engine == "sqlite" else own
+    """Replace every `{token}` by the SQL of an engine."""
+    translated = _TOKEN.sub(lambda match: TOKENS[match[1]][engine], text)
+    return _LISTED.sub(_expand_in_list, translated) if engine == "sqlite" else translated
 
 
-def _compared(listed: re.Match[str]) -> str:
-    """For three words and more SQLite fills a table in memory, in every statement that meets the
-    list in a CHECK or in the condition of an index; comparisons cost next to nothing."""
-    sign, link = ("<>", " AND ") if listed["not"] else ("=", " OR ")
-    column = listed["column"]
-    compared = (f"{column} {sign} {word}" for word in _WORD.findall(listed["words"]))
-    return f"({link.join(compared)})"
+def _expand_in_list(match: re.Match[str]) -> str:
+    """Expand `IN (…)` with three or more literals into comparisons.
+
+    SQLite builds an in-memory table for such a list, in every statement that evaluates a CHECK or a
+    partial index with it; comparisons cost almost nothing.
+    """
+    operator, conjunction = ("<>", " AND ") if match["not"] else ("=", " OR ")
+    column = match["column"]
+    comparisons = (f"{column} {operator} {word}" for word in _WORD.findall(match["words"]))
+    return f"({conjunction.join(comparisons)})"
 
 
 def _compile(text: str, engine: Engine, mark: str) -> Compiled:
@@ -74,14 +82,14 @@ def _picker(names: Sequence[str]) -> Callable[[Params], tuple[Any, ...]]:
 
 
 class Statement:
-    """SQL with `:name` parameters that gives back no records.
+    """SQL with `:name` parameters whose result is plain rows.
 
-    One that is `unread` writes one row at most, and that is not read back: it answers with its
-    number where it inserts one, with any number where it changes one. SQLite knows that without
-    being asked (RETURNING costs it a table in memory); for PostgreSQL the text must return it.
+    An `unread` statement writes at most one row and does not read it back. Its result is the number
+    of the inserted row, or any number if it updated a row. SQLite knows the number anyway, and
+    RETURNING would cost a table in memory; for PostgreSQL the text must return it.
 
-    `policies` declares what redaction does with a parameter, by its name: required where the text
-    does not show which column stores it, and otherwise in place of the policy of that column.
+    `policies` declares the redaction policy of a parameter by name. It is required where the text
+    does not show which column stores the parameter; elsewhere it overrides the column's policy.
     """
 
     def __init__(
@@ -91,13 +99,13 @@ class Statement:
         unread: bool = False,
         policies: Mapping[str, Policy] | None = None,
     ) -> None:
-        self.text = text
+        self.text = _COMMENT.sub("", text)
         self.unread = unread
         self.policies = policies or {}
 
     @cached_property
     def reads(self) -> bool:
-        """Whether it leaves the store as it is."""
+        """Whether the statement only reads."""
         return self.text.lstrip().startswith("SELECT")
 
     @cached_property
@@ -115,7 +123,7 @@ class Statement:
 
     @cached_property
     def table(self) -> str:
-        """What it writes to."""
+        """The table that the statement writes to."""
         found = re.search(r"(?:INSERT INTO|UPDATE|DELETE FROM) (\w+)", self.text)
         return found[1] if found else "store"
 
@@ -129,12 +137,12 @@ class Statement:
 
     @cached_property
     def for_server(self) -> bytes:
-        """The text as PostgreSQL gets it: one object, by which what was prepared is found."""
+        """The text for PostgreSQL; always the same object, which finds the prepared statement."""
         return self.postgres.text.encode()
 
 
 class Query(Statement, Generic[T]):
-    """SQL whose columns are the fields of a record, in the record's order."""
+    """SQL whose columns are the fields of a record, in the same order."""
 
     def __init__(
         self,
@@ -153,7 +161,7 @@ class Query(Statement, Generic[T]):
 
 
 def record_maker(record: type[T]) -> Callable[[Row], T]:
-    """A function that turns a row into a record: enums and JSON decoded, all else as it is."""
+    """Return a function that converts a row into a record, decoding enums, booleans and JSON."""
     build: Callable[..., T] = record
     struct: Any = record
     decoders = [
@@ -164,7 +172,7 @@ def record_maker(record: type[T]) -> Callable[[Row], T]:
 
     def make(row: Row) -> T:
         values = list(row)
-        count = len(values)  # fields behind those may be filled in by the room
+        count = len(values)  # the caller may fill in further fields
         for index, decode in decoders:
             if index < count and values[index] is not None:
                 values[index] = decode(values[index])
@@ -177,7 +185,7 @@ def _decoder(kind: Any) -> Callable[[Any], Any] | None:
     options = [part for part in getattr(kind, "__args__", ()) if part is not type(None)]
     plain = options[0] if len(options) == 1 and not hasattr(kind, "__origin__") else kind
     if isinstance(plain, EnumType):
-        return plain._value2member_map_.__getitem__  # calling the enum does the same, slower
+        return plain._value2member_map_.__getitem__  # the same as calling the enum, but faster
     if plain is bool:
         return bool  # 0 and 1 in both engines
     if plain in (str, int, float, bytes):

@@ -5,15 +5,15 @@ import time
 from contextlib import suppress
 from typing import Final
 
-from corral.db.shared_memory import Board, StoreMoment
+from corral.db.shared_memory import LastWrite, SharedState
 from corral.kernel.boot import read_boot_id
 from corral.kernel.clock import MINUTE, SystemClock
 
-LONGEST_HELD: Final = MINUTE
+MAX_TRUSTED_DIFFERENCE: Final = MINUTE
 """Maximum difference between the system's and the store's time that is accepted at once."""
 CONFIRMED_AFTER: Final = MINUTE
 """A larger difference is accepted when no writer contradicts it for this long."""
-READS_TRUST_S = 0.01
+MAX_READ_AGE = 0.01
 """How long reads reuse the store's time, in seconds."""
 
 
@@ -23,85 +23,89 @@ def steady_ms() -> int:
 
 
 class StoreClock(SystemClock):
-    """The system's time, but never earlier than the last write: if the system's clock is set back
-    by up to a minute, the store's time stands still until the clock catches up.
+    """The system's time, but never earlier than the last write.
 
-    So messages keep their order, and a message that was due stays due, whatever the clock does.
+    Small backward jumps are clamped: if the system's clock is set back by up to a minute, the
+    store's time stays at the last write until the clock catches up. So messages keep their order,
+    and a message that was due stays due.
 
-    A clock that differs by more is not trusted at once: a lease, a timer or a schedule written a
-    day ahead would block for a day. The store's time then continues by the machine's monotonic
-    clock. The system's time is accepted after no writer's clock agreed with the store's time for a
-    minute, as after a correction of the system's clock.
+    A larger difference is not trusted at once: a lease, a timer or a schedule written a day ahead
+    would block for a day. The store's time then continues by the machine's monotonic clock. The
+    system's time is accepted after no writer's clock agreed with the store's time for a minute, as
+    after a correction of the system's clock.
     """
 
     def __init__(self, path: str) -> None:
-        """`path` is the file of the board. Until the first write creates it, the system's time is
-        used."""
+        """`path` is the file of the shared state. Until the first write creates the file, the
+        system's time is used."""
         self._path: str | None = path
-        self._board: Board | None = None
-        self._moment = StoreMoment(0, 0, 0, 0)
+        self._shared: SharedState | None = None
+        self._last_write = LastWrite(0, 0, 0, 0)
         self._stale_at = 0.0
         self._boot = 0
 
     def now(self) -> int:
         now = super().now()
-        board = self._board
-        if board is None:
-            board = self._look()
-        if board is not None:
+        shared = self._shared
+        if shared is None:
+            shared = self._open()
+        if shared is not None:
             steady = time.monotonic()
             if steady > self._stale_at:
-                self._moment = board.read_moment()
-                self._stale_at = steady + READS_TRUST_S
-            return self._judge(now, self._moment)[0]
+                self._last_write = shared.read_last_write()
+                self._stale_at = steady + MAX_READ_AGE
+            return self._correct(now, self._last_write)[0]
         return now
 
     def write_now(self) -> int:
-        """Return the time of a write, and make it the store's time. Only called by the writer that
-        has the turn."""
+        """Return the time of a write, and record it as the store's time.
+
+        Only called by the writer that holds the write lock.
+        """
         now = SystemClock.now(self)
-        board = self._board or self._look()
-        if board is not None:
-            moment = board.read_moment()
-            if now != moment.time or moment.doubted_at:
-                now, doubted = self._judge(now, moment)
+        shared = self._shared or self._open()
+        if shared is not None:
+            last_write = shared.read_last_write()
+            if now != last_write.time or last_write.doubted_at:
+                now, is_doubtful = self._correct(now, last_write)
                 steady = steady_ms() if self._boot else 0
-                since = (moment.doubted_at or steady) if doubted else 0
-                moment = StoreMoment(now, steady, self._boot, since)
-                board.write_moment(moment)
-            self._moment = moment
+                since = (last_write.doubted_at or steady) if is_doubtful else 0
+                last_write = LastWrite(now, steady, self._boot, since)
+                shared.write_last_write(last_write)
+            self._last_write = last_write
         return now
 
-    def _judge(self, now: int, moment: StoreMoment) -> tuple[int, bool]:
+    def _correct(self, now: int, last: LastWrite) -> tuple[int, bool]:
         """Return the store's time, and whether the system's time differs too much from it."""
-        if moment.boot == self._boot != 0:
+        if last.boot == self._boot != 0:
             steady = steady_ms()
-            expected = moment.time + steady - moment.steady
-            if abs(now - expected) > LONGEST_HELD and not (
-                moment.doubted_at and steady - moment.doubted_at > CONFIRMED_AFTER
+            expected = last.time + steady - last.steady
+            if abs(now - expected) > MAX_TRUSTED_DIFFERENCE and not (
+                last.doubted_at and steady - last.doubted_at > CONFIRMED_AFTER
             ):
-                return max(expected, moment.time), True
-        if now < moment.time <= now + LONGEST_HELD:
-            return moment.time, False
+                return max(expected, last.time), True
+        if now < last.time <= now + MAX_TRUSTED_DIFFERENCE:
+            return last.time, False
         return now, False
 
     def close(self) -> None:
-        """Let go of the board's file; the time is the system's from then on."""
-        board, self._path, self._board = self._board, None, None
-        if board is not None:
-            board.close()
+        """Close the file of the shared state; from then on the system's time is used."""
+        shared, self._path, self._shared = self._shared, None, None
+        if shared is not None:
+            shared.close()
 
-    def _look(self) -> Board | None:
+    def _open(self) -> SharedState | None:
         if self._path is not None:
             with suppress(OSError):
-                self._board = Board(self._path)
-                self._boot = _boot()
-        return self._board
+                self._shared = SharedState(self._path)
+                self._boot = _boot_number()
+        return self._shared
 
 
-def _boot() -> int:
-    """Return a number for this boot and the process's time namespace; 0 where the system has none
-    (macOS), and clocks are then trusted.
+def _boot_number() -> int:
+    """Return a number for this boot and the process's time namespace.
+
+    0 where the system has none (macOS): the system's clock is then always trusted.
 
     The first 56 random bits of the boot id, combined with the inode of the namespace. A hash would
     load OpenSSL into every command.

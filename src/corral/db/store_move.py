@@ -1,10 +1,12 @@
-"""Moving a store to another place, on either engine: fence, copy, compare, switch.
+"""Move a store to another place, on either engine: fence, copy, compare, switch.
 
-The target is fenced and shut in the transaction that creates or claims it, so another process can
-never open it as an ordinary empty store. Then the source is fenced and stays as
-it is: after a crash the same call continues from the rows that were copied. When every table was
-compared, the target is opened, and after that the source is shut for good with a pointer to the
-target. At no moment do both accept writes.
+1. The target is fenced and closed in the transaction that creates or claims it, so another process
+   can never open it as an ordinary empty store.
+2. The source is fenced. It stays unchanged from here on: after a crash, the same call continues
+   from the rows that were copied.
+3. All tables are copied and compared.
+4. The target is opened, and then the source is closed for good, with a pointer to the target. At no
+   moment do both accept writes.
 
 A lock lets one process at a time move a store or cancel its move. A process loses that lock with
 its connection, so every step also checks the move's id in `relocation` inside its own transaction:
@@ -21,24 +23,24 @@ from pathlib import Path
 import msgspec
 
 from corral.db import write_fence
-from corral.db.bulk_copy import BATCH, pour, raise_sequences
-from corral.db.database import Database, Told
-from corral.db.migrate import newest
+from corral.db.bulk_insert import COPY_BATCH, advance_sequences, copy_rows
+from corral.db.database import Database, Progress
+from corral.db.migrations import latest_version
 from corral.db.move_target import WAIT, MoveTarget, void_target
 from corral.db.schema import TableDoc
 from corral.db.statement import Row, Statement
 from corral.db.store_move_record import (
-    COPIED,
-    DURABILITY,
-    ENTER,
-    FORGET,
-    GONE,
-    LOCKED,
-    PROMISED,
-    STAYED,
+    DELETE_EXCERPT_MARK,
+    MARK_GONE,
+    MARK_STAYED,
+    READ_DURABILITY,
+    READ_FOR_UPDATE,
+    SAVE_PROGRESS,
+    SET_DURABILITY,
+    UPSERT,
     Relocation,
-    find,
-    seek,
+    read_relocation,
+    read_relocation_if_current,
 )
 from corral.db.tx import Tx
 from corral.kernel.errors import Conflict, Invalid, Refused, StoreUnavailable
@@ -46,91 +48,92 @@ from corral.kernel.errors import Conflict, Invalid, Refused, StoreUnavailable
 Open = Callable[[], Database]
 
 
-# The lock of a server's database is one, by whichever name of the server it is asked for.
-_ANOTHER_NAME = f"{WAIT}, or give another URL if that is where this store is already"
+# Source and target may be the same PostgreSQL database under two names of the server; then the
+# second lock fails.
+_SAME_DATABASE_HINT = f"{WAIT}, or give another URL if this store is already there"
 
 
 @contextmanager
-def alone(database: Database, what_then: str = WAIT) -> Iterator[None]:
-    """Held by whoever moves a store, from or to where it is, or gives its move up."""
-    with database.moving() as held:
-        if not held:
+def require_move_lock(database: Database, hint: str = WAIT) -> Iterator[None]:
+    """Hold the lock for moving a store from or to `database`; raises Refused if it is taken."""
+    with database.move_lock() as is_held:
+        if not is_held:
             raise Refused(
-                f"Another process moves {database.url} at this moment; {what_then}.",
-                reason="move_running",
+                f"Another process is moving {database.url}. {hint}.", reason="move_running"
             )
         yield
 
 
 @contextmanager
-def staying(database: Database) -> Iterator[None]:
-    """Nobody begins to move the store meanwhile; Refused when somebody has."""
-    with alone(database):
-        found = find(database)
-        if found is not None and found.phase == "leaving":
-            raise _on_its_way(found)
+def prevent_move(database: Database) -> Iterator[None]:
+    """Prevent a move from starting meanwhile; raises Refused if one has started."""
+    with require_move_lock(database):
+        record = read_relocation(database)
+        if record is not None and record.phase == "leaving":
+            raise _move_in_progress(record)
         yield
 
 
-def _on_its_way(found: Relocation) -> Refused:
+def _move_in_progress(record: Relocation) -> Refused:
     return Refused(
-        f"This store is on its way to {found.url}; finish that with `corral db move {found.url}`, "
-        "or give it up with `corral db move --cancel`.",
-        url=found.url,
-        reason="move_unfinished",
+        f"This store is being moved to {record.url}. Finish the move with `corral db move "
+        f"{record.url}`, or cancel it with `corral db move --cancel`.",
+        url=record.url,
     )
 
 
-class Move:
-    """One store's move. `open_target` opens the place that it goes to, whatever is there."""
+class StoreMove:
+    """One move of a store; `open_target` opens the target in whatever state it is.
+
+    Holds the move locks of both until `close`.
+    """
 
     def __init__(self, source: Database, open_target: Open) -> None:
         self.source = source
         self._open_target = open_target
         with ExitStack() as held:
-            held.enter_context(alone(source))
+            held.enter_context(require_move_lock(source))
             self.target = open_target()
             held.callback(lambda: self.target.close())
-            if self._is_itself:
+            if self._is_same_place:
                 raise Invalid(
-                    f"{source.url} is where the store is already; give another URL.",
-                    reason="same_store",
+                    f"The store is already at {source.url}. Give another URL.", reason="same_store"
                 )
-            held.enter_context(alone(self.target, _ANOTHER_NAME))
+            held.enter_context(require_move_lock(self.target, _SAME_DATABASE_HINT))
             self._held = held.pop_all()
         try:
-            found = seek(source)
-            if source.schema_version() > write_fence.AWAY:
-                raise sign(source)
+            record = read_relocation_if_current(source)
+            if source.schema_version() > write_fence.MOVED_OFFSET:
+                raise moved_error(source)
         except BaseException:
             self.close()
             raise
-        self._known = found if found and found.phase == "leaving" else None
-        """What the source says of a move from it that was begun before."""
-        self.id = self._known.move if self._known else f"mov_{secrets.token_hex(10)}"
-        self._arrival = MoveTarget(
-            self.target, source.pointer, self.id, has_history=found is not None
+        self._begun = record if record and record.phase == "leaving" else None
+        """The record of an earlier call that did not finish this move."""
+        self.id = self._begun.move if self._begun else f"mov_{secrets.token_hex(10)}"
+        self._target = MoveTarget(
+            self.target, source.pointer, self.id, has_history=record is not None
         )
 
     @property
     def begun(self) -> bool:
-        """Whether the source is fenced already, by a call that did not come to its end."""
-        return self._known is not None
+        """Whether an earlier call has fenced the source and not finished the move."""
+        return self._begun is not None
 
     @property
     def arrived(self) -> bool:
-        """Whether the target is open already: others may use it from then on."""
-        found = find(self.target)
-        return found is not None and (found.move, found.phase) == (self.id, "arrived")
+        """Whether the target is already open, so that other processes may use it."""
+        record = read_relocation(self.target)
+        return record is not None and (record.move, record.phase) == (self.id, "arrived")
 
     @property
-    def _is_itself(self) -> bool:
-        """Whether it would go to where it is, perhaps by a link to its file."""
+    def _is_same_place(self) -> bool:
+        """Whether source and target are the same store, perhaps through a symlink."""
         path: Path | None = getattr(self.source, "path", None)
-        there: Path | None = getattr(self.target, "path", None)
-        if path is None or there is None:
+        target_path: Path | None = getattr(self.target, "path", None)
+        if path is None or target_path is None:
             return self.source.pointer == self.target.pointer
-        return path.samefile(there)
+        return path.samefile(target_path)
 
     def close(self) -> None:
         self._held.close()
@@ -138,25 +141,27 @@ class Move:
     # -- the target -----------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Fence and shut the target so that only this move can fill it, or continue with it."""
-        if self._known and self._known.url != self.target.pointer:
-            raise _on_its_way(self._known)
-        self._arrival.prepare()
+        """Fence and close the target so that only this move can fill it. Idempotent."""
+        if self._begun and self._begun.url != self.target.pointer:
+            raise _move_in_progress(self._begun)
+        self._target.prepare()
 
     # -- under the fence ------------------------------------------------------------------------
 
     def fence(self) -> None:
         """Reject all writes to the source from now on, until the switch or a cancellation."""
-        if self._known:
+        if self._begun:
             return
 
         def leave(tx: Tx) -> None:
             write_fence.lock_content(tx)
-            found = tx.one(LOCKED)
-            if found is not None and found.phase == "leaving":
-                raise _on_its_way(found)
-            write_fence.put_up(tx, write_fence.departure_statements(tx.engine, self.target.pointer))
-            tx.run(ENTER, phase="leaving", url=self.target.pointer, move=self.id, now=tx.now)
+            record = tx.one(READ_FOR_UPDATE)
+            if record is not None and record.phase == "leaving":
+                raise _move_in_progress(record)
+            write_fence.install(
+                tx, write_fence.departure_statements(tx.engine, self.target.pointer)
+            )
+            tx.run(UPSERT, phase="leaving", url=self.target.pointer, move=self.id, now=tx.now)
 
         self.source.write(leave, durable=True)
 
@@ -166,166 +171,170 @@ class Move:
         Raises Refused if the target was opened already.
         """
         void_target(self.target, self.id)
-        stay(self.source)
+        keep_here(self.source)
 
-    def copy(self, told: Told) -> dict[str, int]:
-        """Copy what is not copied yet, and compare all of it; gives back the rows of each table.
+    def copy(self, progress: Progress) -> dict[str, int]:
+        """Copy the rows that are missing, then compare all; return the number of rows by table.
 
-        `told` hears of each row twice: it is copied, and then compared.
+        Progress counts each row twice: when it is copied and when it is compared.
         """
-        arrived = find(self.target)
+        arrived = read_relocation(self.target)
         assert arrived is not None
         if arrived.phase == "arrived":
             return {}
-        digests: dict[str, Digest] = {}
+        digests: dict[str, RowDigest] = {}
         copied = dict(arrived.copied)
         done, total = 0, 2 * self._count()
-        with self.source.reading() as rows_of:
-            for table in write_fence.content():
-                digest = digests[table.name] = Digest()
-                rows = rows_of(table.name, table.names, table.key)
+        with self.source.read_snapshot() as read_table:
+            for table in write_fence.content_tables():
+                digest = digests[table.name] = RowDigest()
+                rows = read_table(table.name, table.names, table.key)
                 for added in self._copy_table(table, rows, copied, digest):
                     done += added
-                    told(table.name, done, total)
-        with self.target.reading() as rows_of:
-            for table in write_fence.content():
-                rows = rows_of(table.name, table.names, table.key)
+                    progress(table.name, done, total)
+        with self.target.read_snapshot() as read_table:
+            for table in write_fence.content_tables():
+                rows = read_table(table.name, table.names, table.key)
                 done += self._compare(table.name, rows, digests[table.name])
-                told(table.name, done, total)
+                progress(table.name, done, total)
         return {name: digest.rows for name, digest in digests.items()}
 
     def _count(self) -> int:
         def count(tx: Tx) -> int:
             return sum(
                 int(tx.value(Statement(f"SELECT count(*) FROM {table.name}")))
-                for table in write_fence.content()
+                for table in write_fence.content_tables()
             )
 
         return self.source.read(count)
 
     def _copy_table(
-        self, table: TableDoc, rows: Iterator[Row], copied: dict[str, int], digest: "Digest"
+        self, table: TableDoc, rows: Iterator[Row], copied: dict[str, int], digest: "RowDigest"
     ) -> Iterator[int]:
-        # What was copied before is read again: it belongs to the whole that is compared.
+        # Rows that were copied before are hashed too: the comparison covers the whole table.
         for row in islice(rows, copied.get(table.name, 0)):
             digest.add(row)
         yield digest.rows
-        while batch := list(islice(rows, BATCH)):
+        while batch := list(islice(rows, COPY_BATCH)):
             for row in batch:
                 digest.add(row)
             before = dict(copied)
             copied[table.name] = digest.rows
-            self.target.write(self._filling(table, batch, before, dict(copied)))
+            self.target.write(self._copy_batch(table, batch, before, dict(copied)))
             yield len(batch)
 
-    def _filling(
+    def _copy_batch(
         self, table: TableDoc, batch: list[Row], before: dict[str, int], copied: dict[str, int]
     ) -> Callable[[Tx], None]:
-        """Insert a batch and record the progress, in one transaction."""
+        """Return the transaction that inserts a batch and records the progress."""
         text = msgspec.json.encode(copied).decode()
 
         def fill(tx: Tx) -> None:
-            self._arrival.open_fence(tx, before)
-            pour(tx, table, batch)
-            tx.run(COPIED, copied=text)
+            self._target.open_fence(tx, before)
+            copy_rows(tx, table, batch)
+            tx.run(SAVE_PROGRESS, copied=text)
 
         return fill
 
-    def _compare(self, table: str, rows: Iterator[Row], wanted: "Digest") -> int:
-        found = Digest()
+    def _compare(self, table: str, rows: Iterator[Row], expected: "RowDigest") -> int:
+        actual = RowDigest()
         for row in rows:
-            found.add(row)
-        if (found.rows, found.text) != (wanted.rows, wanted.text):
+            actual.add(row)
+        if (actual.rows, actual.text) != (expected.rows, expected.text):
             raise Conflict(
-                f"{table} has {found.rows:,} rows in {self.target.url} and {wanted.rows:,} here, "
-                "or they differ; nothing was switched. `corral db move --cancel` lets this store "
-                "go on, then move it again.",
+                f"The copy of {table} differs: {actual.rows:,} rows in {self.target.url}, "
+                f"{expected.rows:,} here. The store was not switched. Cancel with `corral db move "
+                "--cancel`, then move it again.",
                 table=table,
                 reason="rows_differ",
             )
-        return found.rows
+        return actual.rows
 
     # -- the switch -----------------------------------------------------------------------------
 
     def switch(self) -> None:
-        """Open the target, then shut the source for good."""
-        promised = self.source.read(lambda tx: tx.value(PROMISED), mode="one")
-        arrived = find(self.target)
+        """Open the target, then close the source for good."""
+        promised = self.source.read(lambda tx: tx.value(READ_DURABILITY), mode="one")
+        arrived = read_relocation(self.target)
         assert arrived is not None
 
         def arrive(tx: Tx) -> None:
-            self._arrival.open_fence(tx, arrived.copied)
-            raise_sequences(tx)
-            if promised == "full":  # what a commit survives is not lowered on the way
-                tx.run(DURABILITY, promised=promised)
-            write_fence.take_down(tx)
-            write_fence.unshut(tx, newest())
-            tx.note("store", "move", "store", data={"from": self.source.url, "move": self.id})
+            self._target.open_fence(tx, arrived.copied)
+            advance_sequences(tx)
+            if promised == "full":  # a move never lowers the durability
+                tx.run(SET_DURABILITY, promised=promised)
+            write_fence.remove(tx)
+            write_fence.reopen_store(tx, latest_version())
+            tx.emit("store", "move", "store", data={"from": self.source.url, "move": self.id})
 
         def go(tx: Tx) -> None:
-            if not tx.run(GONE, move=self.id):
+            if not tx.run(MARK_GONE, move=self.id):
                 raise Refused(
                     f"Another process completed or cancelled the move to {self.target.url}. Check "
                     "with `corral doctor`.",
                     url=self.target.url,
                 )
-            write_fence.shut(tx, newest())
+            write_fence.close_store(tx, latest_version())
 
         if arrived.phase == "arriving":
             self.target.write(arrive, durable=True)
-        self._look_again()
+        self._verify_target()
         self.source.write(go, durable=True)
 
-    def _look_again(self) -> None:
-        """See that what was filled is what everybody will open: a file may be gone by now."""
+    def _verify_target(self) -> None:
+        """Open the target again before the source is closed: its file may have been replaced."""
         with closing(self._open_target()) as target:
-            there = seek(target)
-        if there is None or (there.move, there.phase) != (self.id, "arrived"):
+            record = read_relocation_if_current(target)
+        if record is None or (record.move, record.phase) != (self.id, "arrived"):
             raise Refused(
-                f"{self.target.url} is not what was filled: somebody took that away meanwhile. "
-                "Nothing is lost; `corral db move --cancel` lets this store go on.",
+                f"{self.target.url} was removed or replaced during the move. Nothing is lost: "
+                "cancel with `corral db move --cancel` to keep using this store.",
                 url=self.target.url,
             )
 
 
-def sign(database: Database) -> StoreUnavailable:
-    """What a store says that nobody may open: where its content is."""
-    found = find(database)
-    assert found is not None
-    if found.phase == "gone":
+def moved_error(database: Database) -> StoreUnavailable:
+    """Return the error for a closed store; it names where the content is."""
+    record = read_relocation(database)
+    assert record is not None
+    if record.phase == "gone":
         return StoreUnavailable(
-            f"{database.url} was moved to {found.url}; use that.", reason="moved", to=found.url
+            f"{database.url} was moved to {record.url}. Use that URL.",
+            reason="moved",
+            to=record.url,
         )
     return StoreUnavailable(
-        f"{database.url} is being filled from {found.url}; finish that with `corral --store "
-        f"{found.url} db move {database.url}`.",
+        f"{database.url} is being filled from {record.url}. Finish the move with `corral --store "
+        f"{record.url} db move {database.url}`.",
         reason="arriving",
     )
 
 
-def mark_as_part(tx: Tx, url: str) -> None:
-    """Say that this store holds a part of another one, to be looked at."""
-    tx.run(ENTER, phase="part", url=url, move="", now=tx.now)
+def mark_as_excerpt(tx: Tx, url: str) -> None:
+    """Record that this store is an excerpt of another one."""
+    tx.run(UPSERT, phase="part", url=url, move="", now=tx.now)
 
 
-def stay(database: Database) -> None:
-    """Remove the fence of a move that was not switched, if there is one; an excerpt of another
-    store becomes an ordinary store."""
+def keep_here(database: Database) -> None:
+    """Remove the fence of an unfinished move, if any, so that the store stays here.
 
-    def remain(tx: Tx) -> None:
-        found = tx.one(LOCKED)
-        if found is not None and found.phase in ("leaving", "part"):
-            write_fence.take_down(tx)
-            tx.run(STAYED)
-            tx.run(FORGET)
+    An excerpt of another store becomes an ordinary store.
+    """
 
-    found = find(database)
-    if found is not None and found.phase in ("leaving", "part"):
-        database.write(remain, durable=True)
+    def unfence(tx: Tx) -> None:
+        record = tx.one(READ_FOR_UPDATE)
+        if record is not None and record.phase in ("leaving", "part"):
+            write_fence.remove(tx)
+            tx.run(MARK_STAYED)
+            tx.run(DELETE_EXCERPT_MARK)
+
+    record = read_relocation(database)
+    if record is not None and record.phase in ("leaving", "part"):
+        database.write(unfence, durable=True)
 
 
-class Digest:
-    """Counts rows and hashes them in their order; the same for the same rows of either engine."""
+class RowDigest:
+    """Counts and hashes rows in order; equal for the same rows on either engine."""
 
     def __init__(self) -> None:
         self.rows = 0

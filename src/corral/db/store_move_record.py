@@ -4,26 +4,36 @@ import msgspec
 
 from corral.db import write_fence
 from corral.db.database import Database
-from corral.db.migrate import newest
+from corral.db.migrations import latest_version
 from corral.db.statement import Query, Statement
 
 
 class Relocation(msgspec.Struct, frozen=True):
+    """The only row of the table `relocation`; a store that was never moved has none."""
+
     phase: str
+    """leaving: this store is fenced and being copied to `url`. gone: its content is at `url`.
+    arriving: it is being filled from `url`. arrived: it was filled and is in use. part: it is an
+    excerpt of `url`."""
     url: str
     move: str
+    """The id of the move; empty if it was cancelled."""
     copied: dict[str, int]
+    """The number of rows copied so far, by table."""
 
 
-FIND = Query(Relocation, "SELECT phase, url, move, copied FROM relocation")
-ENTER = Statement("""
+READ = Query(Relocation, "SELECT phase, url, move, copied FROM relocation")
+READ_FOR_UPDATE = Query(Relocation, "SELECT phase, url, move, copied FROM relocation {locked}")
+# `one` is always 1, so that the table never has a second row.
+UPSERT = Statement("""
     INSERT INTO relocation (one, phase, url, move, copied, at)
     VALUES (1, :phase, :url, :move, '{}', :now)
     ON CONFLICT (one) DO UPDATE SET phase = excluded.phase, url = excluded.url,
         move = excluded.move, copied = excluded.copied, at = excluded.at
 """)
-LOCKED = Query(Relocation, "SELECT phase, url, move, copied FROM relocation {locked}")
-# Opens the target's fence for the transaction that runs it, see `fencing.arrival_statements`.
+# Opens the target's fence for the transaction that runs it; see `write_fence.arrival_statements`.
+# `phase = 'arriving'`: the target is not open yet. `move = :move`: the move was neither cancelled
+# nor replaced by another one.
 OPEN_FENCE = Query(
     Relocation,
     """
@@ -31,26 +41,32 @@ OPEN_FENCE = Query(
     RETURNING phase, url, move, copied
     """,
 )
-COPIED = Statement("UPDATE relocation SET phase = 'arriving', copied = :copied")
-GONE = Statement("""
+# Closes the fence again before the commit, and records the progress.
+SAVE_PROGRESS = Statement("UPDATE relocation SET phase = 'arriving', copied = :copied")
+# `phase = 'leaving'`: the source is still fenced. `move = :move`: by this move.
+MARK_GONE = Statement("""
     UPDATE relocation SET phase = 'gone' WHERE phase = 'leaving' AND move = :move RETURNING move
 """)
-# The row of a cancelled move keeps the target shut; its empty id matches no mover.
-VOID = Statement("""
+# The row of a cancelled move keeps the target closed; its empty id matches no mover.
+VOID_MOVE = Statement("""
     UPDATE relocation SET move = '' WHERE phase = 'arriving' AND move = :move RETURNING url
 """)
-# Remembers that content once arrived or stayed here: see `MoveTarget._clear`.
-STAYED = Statement("UPDATE relocation SET phase = 'arrived' WHERE phase = 'leaving'")
-FORGET = Statement("DELETE FROM relocation WHERE phase = 'part'")
-PROMISED = Statement("SELECT durability FROM store")
-DURABILITY = Statement("UPDATE store SET durability = :promised")
+# Records that this store once held content of its own; see `MoveTarget._clear`.
+MARK_STAYED = Statement("UPDATE relocation SET phase = 'arrived' WHERE phase = 'leaving'")
+DELETE_EXCERPT_MARK = Statement("DELETE FROM relocation WHERE phase = 'part'")
+READ_DURABILITY = Statement("SELECT durability FROM store")
+SET_DURABILITY = Statement("UPDATE store SET durability = :promised")
 
 
-def find(database: Database) -> Relocation | None:
-    """Return the record of a move; None if the store was never moved."""
-    return database.read(lambda tx: tx.one(FIND), mode="one")
+def read_relocation(database: Database) -> Relocation | None:
+    """Return the record of the last move; None if the store was never moved."""
+    return database.read(lambda tx: tx.one(READ), mode="one")
 
 
-def seek(database: Database) -> Relocation | None:
-    """Return the record of a move; None also without a store or with an older schema."""
-    return find(database) if database.schema_version() % write_fence.AWAY == newest() else None
+def read_relocation_if_current(database: Database) -> Relocation | None:
+    """As `read_relocation`; None also if the store is empty or has another schema version."""
+    return (
+        read_relocation(database)
+        if database.schema_version() % write_fence.MOVED_OFFSET == latest_version()
+        else None
+    )

@@ -1,111 +1,121 @@
-"""The one mechanism that creates a row with a state and moves it from state to state.
+"""The only code that creates rows with a state and changes their state.
 
-A creation and a move are each a guarded statement and its event, in one transaction. On PostgreSQL
-the two are one statement (a writing WITH), which halves the round trips; SQLite has no such thing
-and no round trips either. No code but this and `moves_many` writes a state column.
+A creation or a transition is one conditional statement and its event, in one transaction. The
+condition is compiled from the type's `TransitionTable`, so an illegal transition updates no row. On
+PostgreSQL the statement and its event are one round trip (a data-modifying WITH). SQLite has no
+such syntax and no round trips, so they are two statements there.
+
+No other module writes a `state` column.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, Generic, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
+from corral.db.bulk_insert import insert_statement
 from corral.db.dialect import Engine
-from corral.db.lookup import no_such
-from corral.db.statement import Query, Row
+from corral.db.lookup import not_found
+from corral.db.statement import Query, Row, Statement
 from corral.db.tx import Tx
-from corral.kernel.errors import CorralError, IllegalMove, NotFound
-from corral.kernel.lease import taken_over
-from corral.kernel.states import Moves
+from corral.kernel.errors import CorralError, IllegalMove, Invalid, NotFound
+from corral.kernel.lease import stale_fence_error
+from corral.kernel.states import TransitionTable
 from corral.kernel.text import encode_json
 
 R = TypeVar("R")
 
 
-class StateTable(Generic[R]):
-    """A table whose rows have a state: its record, its legal moves and its columns as SQL.
+class StatefulTable(Generic[R]):
+    """A table whose rows have a state: its record type, transition table and columns.
 
-    `columns` is the SELECT list of the record, `key` the column that names a row, `project` the one
-    that tells its project. Rows that are numbered have `number_of` as the prefix of their public
-    id. The record has the fields `id` and `state`. `fresh` makes the record of a new row from its
-    number, values and state, so that it is not read back: for a table that is filled so often that
-    this counts. `placed` has columns in which a new row takes its place among those of others, and
-    the SQL for it, in terms of the given values (`:column`): for an engine whose writers are not
-    alone. Where they are, a row is placed as it is given.
+    - `record`: the record type of a row; it has the fields `id` and `state`.
+    - `columns`: the SELECT list of the record.
+    - `key`: the primary key column; `project`: the column with the project of a row.
+    - `id_prefix`: the prefix of the public id, for tables whose key is a sequence number.
+    - `make_record`: builds the record of a new row from its number, values and state, so that the
+      row is not read back. For tables with so many inserts that this matters.
+    - `insert_expressions`: columns whose INSERT value is a SQL expression in terms of the given
+      values (`:column`). PostgreSQL only, where concurrent writers could otherwise choose the same
+      queue position; SQLite has one writer and inserts the values as given.
     """
 
     def __init__(
         self,
         record: type[R],
-        moves: Moves,
+        transitions: TransitionTable,
         *,
         table: str,
         columns: str,
         key: str = "id",
-        number_of: str | None = None,
+        id_prefix: str | None = None,
         project: str | None = None,
-        fresh: Callable[[int, Mapping[str, Any], Any], R] | None = None,
-        placed: Mapping[str, str] | None = None,
+        make_record: Callable[[int, Mapping[str, Any], Any], R] | None = None,
+        insert_expressions: Mapping[str, str] | None = None,
     ) -> None:
         self.record = record
-        self.moves = moves
+        self.transitions = transitions
         self.table = table
         self.columns = columns
         self.key = key
-        self.number_of = number_of
+        self.id_prefix = id_prefix
         self.project = project
-        self.fresh = fresh
-        self.placed = placed or {}
-        self._insertions: dict[tuple[str, ...], Query[R]] = {}
+        self.make_record = make_record
+        self.insert_expressions = insert_expressions or {}
+        self._inserts: dict[tuple[str, ...], Query[R]] = {}
         self.by_key = Query(record, f"SELECT {columns} FROM {table} WHERE {key} = :key_")
-        self.held_by_key = Query(record, f"{self.by_key.text} {{locked}}")
+        self.by_key_for_update = Query(record, f"{self.by_key.text} {{locked}}")
 
-    def get(self, tx: Tx, key: str | int, *, held: bool = False) -> R:
-        found = tx.one(self.held_by_key if held else self.by_key, key_=key)
-        if found is None:
-            raise self.missing(key)
-        return found
+    def get(self, tx: Tx, key: str | int, *, for_update: bool = False) -> R:
+        """Return the row with this key, or raise NotFound."""
+        row = tx.one(self.by_key_for_update if for_update else self.by_key, key_=key)
+        if row is None:
+            raise self.not_found(key)
+        return row
 
-    def hold(self, tx: Tx, key: str | int) -> R:
-        """The row as it is, which nobody else changes before this transaction ends."""
-        tx.several()
-        return self.get(tx, key, held=True)
+    def get_for_update(self, tx: Tx, key: str | int) -> R:
+        """Return the row and lock it until this transaction ends."""
+        tx.begin()
+        return self.get(tx, key, for_update=True)
 
-    def missing(self, key: str | int) -> NotFound:
-        return no_such(self.moves.kind, f"{self.number_of}_{key}" if self.number_of else key)
+    def not_found(self, key: str | int) -> NotFound:
+        id = f"{self.id_prefix}_{key}" if self.id_prefix else key
+        return not_found(self.transitions.kind, id)
 
-    def insertion(
-        self, values: Mapping[str, Any], unless: str, begin: str, engine: Engine
+    def insert_query(
+        self, values: Mapping[str, Any], on_conflict: str, verb: str, engine: Engine
     ) -> "Query[R]":
-        """The INSERT of a new row with these columns."""
-        kind = (engine, begin, unless, *values)
-        made = self._insertions.get(kind)
-        if made is None:
-            made = self._insertions[kind] = self._insert(values, unless, begin, engine)
-        return made
+        """Return the INSERT of a new row with these columns."""
+        shape = (engine, verb, on_conflict, *values)
+        query = self._inserts.get(shape)
+        if query is None:
+            query = self._inserts[shape] = self._build_insert(values, on_conflict, verb, engine)
+        return query
 
-    def _insert(
-        self, columns: Iterable[str], unless: str, begin: str, engine: Engine
+    def _build_insert(
+        self, columns: Iterable[str], on_conflict: str, verb: str, engine: Engine
     ) -> "Query[R]":
         names = ", ".join(columns)
-        values = ", ".join(self.value_of(name, engine) for name in columns)
-        conflict = f" ON CONFLICT {unless} DO NOTHING" if unless else ""
+        values = ", ".join(self.insert_value(name, engine) for name in columns)
+        conflict = f" ON CONFLICT {on_conflict} DO NOTHING" if on_conflict else ""
         insert = (
             f"INSERT INTO {self.table} ({names}, state)"
-            f" VALUES ({values}, '{self.moves.entries[begin]}'){conflict}"
+            f" VALUES ({values}, '{self.transitions.entries[verb]}'){conflict}"
         )
-        if self.fresh is None:
-            return _with_event(self, insert, engine)
-        return _unread(self, insert, engine, *self.placed)
+        if self.make_record is None:
+            return _returning_record(self, insert, engine)
+        return _returning_key(self, insert, engine, *self.insert_expressions)
 
-    def value_of(self, column: str, engine: Engine) -> str:
-        """What stands for a column's value in the INSERT of a new row."""
-        given = f":{column}"
-        return given if engine == "sqlite" else self.placed.get(column, given)
+    def insert_value(self, column: str, engine: Engine) -> str:
+        """Return the SQL for the value of a column in the INSERT of a new row."""
+        parameter = f":{column}"
+        return parameter if engine == "sqlite" else self.insert_expressions.get(column, parameter)
 
     def newest(self, condition: str = "") -> "Query[R]":
-        """A list of rows that are named by id, newest first, of those that fit a condition."""
+        """Return a query that lists rows with a text id, newest first, optionally filtered."""
         also = f" AND {condition}" if condition else ""
         return Query(
             self.record,
@@ -115,185 +125,201 @@ class StateTable(Generic[R]):
 
     @property
     def public_id(self) -> str:
-        return f"'{self.number_of}_' || {self.key}" if self.number_of else self.key
+        """The SQL expression of the public id of a row."""
+        return f"'{self.id_prefix}_' || {self.key}" if self.id_prefix else self.key
 
 
 def create(
     tx: Tx,
-    table: StateTable[R],
+    table: StatefulTable[R],
     values: dict[str, Any],
     *,
-    unless: str = "",
-    begin: str | None = None,
-    note: dict[str, Any] | None = None,
+    on_conflict: str = "",
+    verb: str | None = None,
+    event_data: dict[str, Any] | None = None,
 ) -> R | None:
-    """Insert a row in its initial state, or in that of another verb that makes one, with its event.
+    """Insert a row with its event; by default with the table's create verb.
 
-    `values` is used up. `unless` is an ON CONFLICT target; when a row is there already, nothing is
-    written and None comes back.
+    `on_conflict` is an ON CONFLICT target: if a row with that key exists, nothing is written and
+    the result is None. `values` is modified.
     """
-    verb = begin or table.moves.begin
-    query = table.insertion(values, unless, verb, tx.engine)
-    fresh = table.fresh
-    if fresh is None or not query.unread:
-        return _write(tx, table, query, query.make, values, verb, note)
-    state = table.moves.entries[verb]
+    verb = verb or table.transitions.create_verb
+    query = table.insert_query(values, on_conflict, verb, tx.engine)
+    make_record = table.make_record
+    if make_record is None or not query.unread:
+        return _write(tx, table, query, query.make, values, verb, event_data)
+    state = table.transitions.entries[verb]
 
-    def made(row: Row) -> R:
+    def make(row: Row) -> R:
         if len(row) > 1:
-            values.update(zip(table.placed, row[1:], strict=True))
-        return fresh(row[0], values, state)
+            values.update(zip(table.insert_expressions, row[1:], strict=True))
+        return make_record(row[0], values, state)
 
-    return _write(tx, table, query, made, values, verb, note)
+    return _write(tx, table, query, make, values, verb, event_data)
 
 
 def create_each(
     tx: Tx,
-    table: StateTable[R],
+    table: StatefulTable[R],
     rows: Sequence[dict[str, Any]],
     *,
-    unless: str = "",
-    begin: str | None = None,
-    notes: Sequence[str | None] | None = None,
+    on_conflict: str = "",
+    verb: str | None = None,
+    event_data: Sequence[str | None] | None = None,
 ) -> list[int | None]:
-    """As `create`, for several rows with the same columns of a table that has `fresh`: in their
-    order, their events behind them, and each costs little more than its statements do.
+    """Insert rows with the same columns into a table with `make_record`, in order.
 
-    `rows` are used up. `notes` are the data of the events, as JSON. Gives back the rows' numbers.
+    As `create`, but a row costs little more than its statements. `event_data` is the data of each
+    event, as JSON. Returns the sequence number of each row, None where it conflicts. `rows` are
+    modified.
     """
     if not rows:
         return []
-    verb = begin or table.moves.begin
-    query = table.insertion(rows[0], unless, verb, tx.engine)
-    assert query.unread, "only a table that has `fresh` answers with numbers"
-    data = notes or [None] * len(rows)
+    verb = verb or table.transitions.create_verb
+    query = table.insert_query(rows[0], on_conflict, verb, tx.engine)
+    assert query.unread, "only a table with `make_record` returns sequence numbers"
+    data = event_data or [None] * len(rows)
     if tx.engine == "postgres":
-        # In their place: secrets are taken out of what is given, and the records are made of it.
-        for row, each in zip(rows, data, strict=True):
-            row |= {"at_": tx.now, "actor_": tx.actor, "verb_": verb, "data_": each}
+        # In place: redaction changes these dictionaries, and the caller builds records from them.
+        for row, row_data in zip(rows, data, strict=True):
+            row |= {"at_": tx.now, "actor_": tx.actor, "verb_": verb, "data_": row_data}
             row["origin_id"] = tx.origin
-    numbers = [answer[0][0] if answer else None for answer in tx.execute_each(query, rows)]
+    numbers = [result[0][0] if result else None for result in tx.execute_each(query, rows)]
     if tx.engine == "sqlite":
-        shared = {"at": tx.now, "actor": tx.actor, "kind": table.moves.kind, "verb": verb}
-        id, project = f"{table.number_of}_", table.project
+        shared = {"at": tx.now, "actor": tx.actor, "kind": table.transitions.kind, "verb": verb}
+        prefix, project = f"{table.id_prefix}_", table.project
         events = [
             {
                 **shared,
-                "subject": f"{id}{number}",
+                "subject": f"{prefix}{number}",
                 "project_id": project and row.get(project),
-                "data": each,
+                "data": row_data,
             }
-            for number, row, each in zip(numbers, rows, data, strict=True)
+            for number, row, row_data in zip(numbers, rows, data, strict=True)
             if number is not None
         ]
-        tx.note_each(events)
-    tx.noted = True
+        tx.emit_each(events)
+    tx.has_events = True
     return numbers
 
 
-def move(
+def transition(
     tx: Tx,
-    table: StateTable[R],
+    table: StatefulTable[R],
     verb: str,
     key: str | int,
     *,
-    guard: int | None = None,
-    known: Any = None,
-    note: dict[str, Any] | None = None,
+    expected_fence: int | None = None,
+    current: Any = None,
+    event_data: dict[str, Any] | None = None,
     **columns: Any,
 ) -> R:
-    """Take a row along a legal move, set `columns`, and write the event.
+    """Apply a verb to a row, set `columns`, write the event, and return the new record.
 
-    `guard` is the fence that the caller was given, and `known` the record that came with it: then
-    nothing is read back, and `columns` are all that the caller does not know for certain. Raises
-    NotFound, IllegalMove (it names the state that was found and the verbs that would have been
-    allowed), or Held when the row was taken over since.
+    `expected_fence` is the fence that the caller was given with its lease. `current` is the record
+    that the caller has: the new record is then built from it and not read back, so `columns` must
+    contain everything that may have changed.
+
+    Raises NotFound; IllegalMove with the current state and the verbs that it allows; or Held if
+    another owner has taken the row over.
     """
     names = tuple(columns)
-    query: Query[R] = _update(table, verb, names, guard is not None, known is None, tx.engine)
-    params = {**columns, "key_": key, "guard_": guard}
+    query: Query[R] = _update_query(
+        table, verb, names, expected_fence is not None, current is None, tx.engine
+    )
+    params = {**columns, "key_": key, "guard_": expected_fence}
 
-    def brought_up_to_date(_: Row) -> R:
-        kept = {name: params[name] for name in names} if query.searched else columns
-        now: R = replace(known, state=table.moves[verb].to, **kept)
-        return now
+    def update_current(_: Row) -> R:
+        stored = {name: params[name] for name in names} if query.searched else columns
+        updated: R = replace(current, state=table.transitions[verb].to, **stored)
+        return updated
 
-    make = query.make if known is None else brought_up_to_date
-    moved = _write(tx, table, query, make, params, verb, note)
-    if moved is None:
-        raise _refusal(tx, table, verb, key, guard)
-    return moved
+    make = query.make if current is None else update_current
+    record = _write(tx, table, query, make, params, verb, event_data)
+    if record is None:
+        raise _explain_failure(tx, table, verb, key, expected_fence)
+    return record
 
 
 def _write(
     tx: Tx,
-    table: StateTable[R],
+    table: StatefulTable[R],
     query: Query[R],
     make: Callable[[Row], R],
     params: dict[str, Any],
     verb: str,
-    note: dict[str, Any] | None,
+    event_data: dict[str, Any] | None,
 ) -> R | None:
+    """Run the statement and write its event; None if it changed no row."""
     if tx.engine == "postgres":
-        data = encode_json(note, "An event") if note else None
+        data = encode_json(event_data, "An event") if event_data else None
         params |= {"at_": tx.now, "actor_": tx.actor, "verb_": verb, "data_": data}
         params["origin_id"] = tx.origin
         rows = tx.execute(query, params)
-        tx.noted = tx.noted or bool(rows)
+        tx.has_events = tx.has_events or bool(rows)
         return make(rows[0]) if rows else None
     if tx.mode == "one":
-        tx.several()
+        tx.begin()
     rows = tx.execute(query, params)
     if not rows:
         return None
     written: Any = make(rows[0])
     project_id = getattr(written, table.project) if table.project else None
-    tx.note(table.moves.kind, verb, written.id, project_id=project_id, data=note)
-    made: R = written
-    return made
+    tx.emit(table.transitions.kind, verb, written.id, project_id=project_id, data=event_data)
+    record: R = written
+    return record
 
 
 @cache
-def _update(
-    table: StateTable[R],
+def _update_query(
+    table: StatefulTable[R],
     verb: str,
     columns: tuple[str, ...],
-    guarded: bool,
-    whole: bool,
+    has_fence: bool,
+    reads_back: bool,
     engine: Engine,
 ) -> Query[R]:
-    sources, to = table.moves[verb]
-    changes = "".join(f", {name} = :{name}" for name in columns)
+    sources, to = table.transitions[verb]
+    assignments = "".join(f", {name} = :{name}" for name in columns)
     states = ", ".join(f"'{state}'" for state in sources)
-    fence = " AND fence = :guard_" if guarded else ""
-    change = (
-        f"UPDATE {table.table} SET state = '{to}'{changes}"
+    # Rejects a late write of an owner whose lease was taken over.
+    fence = " AND fence = :guard_" if has_fence else ""
+    # `state IN` is the transition table: from any other state the statement updates no row.
+    update = (
+        f"UPDATE {table.table} SET state = '{to}'{assignments}"
         f" WHERE {table.key} = :key_ AND state IN ({states}){fence}"
     )
-    return _with_event(table, change, engine) if whole else _unread(table, change, engine)
+    build = _returning_record if reads_back else _returning_key
+    return build(table, update, engine)
 
 
-def _with_event(table: StateTable[R], change: str, engine: Engine) -> Query[R]:
-    """The change, with its event on PostgreSQL, and the record that it leaves."""
+def _returning_record(table: StatefulTable[R], change: str, engine: Engine) -> Query[R]:
+    """Return the change as a query for the new record; on PostgreSQL it also inserts the event."""
     if engine == "sqlite":
         return Query(table.record, f"{change} RETURNING {table.columns}")
-    return Query(table.record, noting(table, change, table.columns))
+    return Query(table.record, _with_event(table, change, table.columns))
 
 
-def _unread(table: StateTable[R], change: str, engine: Engine, *placed: str) -> Query[R]:
-    """The same, and nothing is read back but whether it was made, and where it was placed among
-    others: who makes it knows the rest."""
-    columns = ", ".join((table.key, *placed))
-    text = change if engine == "sqlite" else noting(table, change, columns)
+def _returning_key(
+    table: StatefulTable[R], change: str, engine: Engine, *computed: str
+) -> Query[R]:
+    """Return the change as a query for the key and the `computed` columns only.
+
+    The caller knows the other values, and reading them back would cost time.
+    """
+    columns = ", ".join((table.key, *computed))
+    text = change if engine == "sqlite" else _with_event(table, change, columns)
     return Query(table.record, text, unread=True)
 
 
-def noting(table: StateTable[R], change: str, columns: str) -> str:
+def _with_event(table: StatefulTable[R], change: str, columns: str) -> str:
+    """Return PostgreSQL's statement that makes a change, inserts an event for each changed row, and
+    selects `columns` of the changed rows."""
     return f"""
         WITH written AS ({change} RETURNING *),
         noted AS (
             INSERT INTO events (at, actor, kind, verb, subject, project_id, data, run_id)
-            SELECT :at_, :actor_, '{table.moves.kind}', :verb_, {table.public_id},
+            SELECT :at_, :actor_, '{table.transitions.kind}', :verb_, {table.public_id},
                    {table.project or "CAST(NULL AS TEXT)"}, CAST(:data_ AS JSON),
                    CAST(:origin_id AS TEXT)
             FROM written
@@ -302,21 +328,184 @@ def noting(table: StateTable[R], change: str, columns: str) -> str:
     """
 
 
-def _refusal(
-    tx: Tx, table: StateTable[R], verb: str, key: str | int, guard: int | None
+def _explain_failure(
+    tx: Tx, table: StatefulTable[R], verb: str, key: str | int, expected_fence: int | None
 ) -> CorralError:
-    """Why a guarded UPDATE found no row."""
-    found: Any = table.get(tx, key)
-    sources = table.moves[verb].sources
-    if guard is not None and found.fence != guard:
-        return taken_over(found.id, yours=guard, found=found.fence, owner=found.owner)
-    allowed = table.moves.allowed_from(found.state)
-    can = f"it allows {', '.join(allowed)}" if allowed else "that is its end"
+    """Read the row to find out why a conditional UPDATE matched no row."""
+    row: Any = table.get(tx, key)
+    sources = table.transitions[verb].sources
+    if expected_fence is not None and row.fence != expected_fence:
+        return stale_fence_error(row.id, yours=expected_fence, current=row.fence, owner=row.owner)
+    allowed = table.transitions.allowed_from(row.state)
+    hint = f"Allowed: {', '.join(allowed)}." if allowed else "That state is final."
     return IllegalMove(
-        f"Cannot {verb} {found.id}: it is {found.state}, and {can}.",
-        id=found.id,
+        f"Cannot {verb} {row.id}: it is {row.state}. {hint}",
+        id=row.id,
         verb=verb,
-        found=found.state,
+        found=row.state,
         allowed=allowed,
         wanted=[str(source) for source in sources],
     )
+
+
+# -- many rows at once: one or two statements, however many rows there are ------------------------
+
+
+def create_many(
+    tx: Tx,
+    table: StatefulTable[R],
+    rows: Sequence[Mapping[str, Any]],
+    types: Mapping[str, str],
+    *,
+    on_conflict: str = "",
+    **shared: Any,
+) -> None:
+    """Insert many rows in their initial state, each with its event.
+
+    `types` maps the columns in which the rows differ to their type: text, integer or json.
+    `shared` has the values that all rows have in common. `on_conflict` is an ON CONFLICT target:
+    rows that conflict are skipped.
+    """
+    params = {**shared, "rows": encode_rows(rows)}
+    query = _insert_many(table, tuple(types.items()), tuple(shared), on_conflict, tx.engine)
+    _write_many(tx, table, query, params, table.transitions.create_verb)
+
+
+def transition_many(
+    tx: Tx, table: StatefulTable[R], verb: str, keys: Sequence[str | int], **columns: Any
+) -> list[str]:
+    """Apply a verb to many rows, each with its event, and return the ids of the changed rows.
+
+    Rows whose state does not allow the verb are skipped.
+    """
+    if not keys:
+        return []
+    query = _update_many(table, verb, tuple(columns), tx.engine)
+    return _write_many(tx, table, query, columns | {"keys_": encode_rows(keys)}, verb)
+
+
+def encode_rows(rows: Sequence[Any]) -> str:
+    """Encode rows or keys as one JSON parameter; the caller has validated their text."""
+    return msgspec.json.encode(rows).decode()
+
+
+def import_many(
+    tx: Tx, table: StatefulTable[R], rows: Sequence[Mapping[str, Any]]
+) -> list[str | None]:
+    """Insert rows of another program, each in its own state, with their events.
+
+    Returns their ids in the order of the rows; None for a row whose unique key is taken, which is
+    not stored. Raises Invalid if the transition table does not list a state in `import_states`.
+    """
+    transitions = table.transitions
+    for row in rows:
+        if row["state"] not in transitions.import_states:
+            raise Invalid(
+                f"Cannot import a {transitions.kind} in the state {row['state']}. Allowed: "
+                f"{', '.join(transitions.import_states)}."
+            )
+    tx.begin()
+    returning = f"{table.key}, {table.public_id}, {table.project or 'NULL'}, state"
+    statement = insert_statement(table.table, sorted(set().union(*rows)), returning, "anything")
+    written = {row[0]: row[1:] for row in tx.run(statement, rows=encode_rows(rows))}
+    # Sequence numbers are assigned in the order of the rows, and numbered rows never conflict.
+    keys = sorted(written) if table.id_prefix else [row[table.key] for row in rows]
+    subjects = [written[key] for key in keys if key in written]
+    params = {
+        "at": tx.now,
+        "actor": tx.actor,
+        "origin_id": tx.origin,
+        "rows": encode_rows(subjects),
+    }
+    tx.emit_all(_import_events(transitions.kind), params, len(subjects))
+    return [written[key][0] if key in written else None for key in keys]
+
+
+@cache
+def _import_events(kind: str) -> Statement:
+    # The event records the state, because the verb `import` does not imply it.
+    return Statement(f"""
+        INSERT INTO events (at, actor, kind, verb, subject, project_id, data, run_id)
+        SELECT :at, :actor, '{kind}', 'import', each.value ->> 0, each.value ->> 1,
+               CAST('{{"state":"' || (each.value ->> 2) || '"}}' AS {{json}}),
+               CAST(:origin_id AS TEXT)
+        FROM {{each_of_rows}}
+    """)
+
+
+def _write_many(
+    tx: Tx, table: StatefulTable[R], query: Statement, params: dict[str, Any], verb: str
+) -> list[str]:
+    """Run the statement and write an event for each changed row; return the ids of these rows."""
+    if tx.engine == "postgres":
+        params |= {"at_": tx.now, "actor_": tx.actor, "verb_": verb, "data_": None}
+        params["origin_id"] = tx.origin
+        written = tx.execute(query, params)
+        tx.has_events = tx.has_events or bool(written)
+    else:
+        tx.begin()
+        written = tx.execute(query, params)
+        events = {"at": tx.now, "actor": tx.actor, "origin_id": tx.origin, "verb": verb}
+        events["rows"] = encode_rows(written)
+        tx.emit_all(_change_events(table), events, len(written))
+    return [row[0] for row in written]
+
+
+@cache
+def _change_events(table: StatefulTable[R]) -> Statement:
+    return Statement(f"""
+        INSERT INTO events (at, actor, kind, verb, subject, project_id, run_id)
+        SELECT :at, :actor, '{table.transitions.kind}', :verb, each.value ->> 0, each.value ->> 1,
+               CAST(:origin_id AS TEXT)
+        FROM {{each_of_rows}}
+    """)
+
+
+@cache
+def _insert_many(
+    table: StatefulTable[R],
+    types: tuple[tuple[str, str], ...],
+    shared: tuple[str, ...],
+    on_conflict: str,
+    engine: Engine,
+) -> Statement:
+    casts = {"text": "{}", "integer": "CAST({} AS {{integer}})", "json": "CAST({} AS {{json}})"}
+    names = ", ".join([*(name for name, _ in types), *shared])
+    values = [casts[type].format(f"each.value ->> '{name}'") for name, type in types]
+    shared_values = [table.insert_value(name, engine) for name in shared]
+    # An insert expression may refer to a column in which the rows differ.
+    for (name, _), value in zip(types, values, strict=True):
+        shared_values = [re.sub(rf":{name}\b", value, expression) for expression in shared_values]
+    selected = ", ".join([*values, *shared_values])
+    # WHERE TRUE: without a WHERE clause, SQLite parses ON CONFLICT as the ON of a join.
+    conflict = f" WHERE TRUE ON CONFLICT {on_conflict} DO NOTHING" if on_conflict else ""
+    return _returning_ids(
+        table,
+        f"INSERT INTO {table.table} ({names}, state)"
+        f" SELECT {selected}, '{table.transitions.initial}' FROM {{each_of_rows}}{conflict}",
+        engine,
+    )
+
+
+@cache
+def _update_many(
+    table: StatefulTable[R], verb: str, columns: tuple[str, ...], engine: Engine
+) -> Statement:
+    sources, to = table.transitions[verb]
+    assignments = "".join(f", {name} = :{name}" for name in columns)
+    states = ", ".join(f"'{state}'" for state in sources)
+    has_key = "{is_numbered}" if table.id_prefix else "{is_listed}"
+    return _returning_ids(
+        table,
+        f"UPDATE {table.table} SET state = '{to}'{assignments}"
+        f" WHERE {table.key} {has_key} AND state IN ({states})",
+        engine,
+    )
+
+
+def _returning_ids(table: StatefulTable[R], change: str, engine: Engine) -> Statement:
+    """Return the change as a statement that yields the public ids of the changed rows; on SQLite
+    also their projects, from which the events are then written."""
+    if engine == "sqlite":
+        return Statement(f"{change} RETURNING {table.public_id}, {table.project or 'NULL'}")
+    return Statement(_with_event(table, change, table.public_id))

@@ -1,4 +1,4 @@
-"""An open transaction: what every operation gets as its first argument."""
+"""`Tx`: the open transaction that every domain function takes as its first argument."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar
@@ -11,57 +11,57 @@ from corral.kernel.text import encode_json
 
 T = TypeVar("T")
 
-# What an operation declares of itself, see `Database.write`.
+# Declared by each operation; see `Database.write`.
 Mode = Literal["many", "one"]
 
-NOTE = Statement("""
+INSERT_EVENT = Statement("""
     INSERT INTO events (at, actor, kind, verb, subject, project_id, data, run_id)
     VALUES (:at, :actor, :kind, :verb, :subject, :project_id, :data, :run_id)
 """)
 
 
-class Link(Protocol):
-    """A link to the database, as a transaction on it needs it."""
+class Connection(Protocol):
+    """A connection to either engine, as far as a transaction needs it."""
 
     engine: Engine
 
     def execute(self, statement: Statement, params: Params) -> list[Row]: ...
     def execute_each(self, statement: Statement, given: Sequence[Params]) -> list[list[Row]]: ...
     def begin(self) -> None: ...
-    def note(self, values: Row) -> None:
-        """Write an event: what NOTE takes, in its order."""
+    def insert_event(self, values: Row) -> None:
+        """Insert an event; `values` are the parameters of INSERT_EVENT in their order."""
 
-    def noted(self, count: int) -> None:
-        """Told that another statement has just written so many events."""
+    def count_inserted_events(self, count: int) -> None:
+        """Account for events that another statement has just inserted."""
 
 
 class Redaction(Protocol):
-    """What takes secrets out of words, wherever words are kept."""
+    """Removes secrets from text before it is stored."""
 
     def know(self, *values: str) -> None:
-        """Take these values out too from now on."""
+        """Also remove these values from now on."""
 
     def keep_shapes(self) -> None:
-        """Leave in what only looks like a key."""
+        """Keep text that only looks like a secret."""
 
     suspects: Callable[[str], bool]
-    """False when there is nothing to take out of a text, for certain; cheap."""
+    """Whether a text may contain a secret; False is certain. Cheap."""
 
     def clean(self, text: str) -> str:
-        """The text without secrets; JSON stays JSON."""
+        """Return the text without secrets; JSON stays valid JSON."""
 
     def clean_rows(self, text: str, values: Mapping[str | int, StoredParameter]) -> str:
         """Redact rows as JSON, in these values of each row; Invalid if one is rejected."""
 
 
 class Tx:
-    """One transaction with its single `now`: all its timestamps are equal.
+    """One transaction; all its timestamps are equal to `now`.
 
-    In mode "one" the first writing statement commits by itself, which saves the round trips of
-    BEGIN and COMMIT; a second one is a mistake in the operation and raises.
+    In mode "one" the first statement that writes commits by itself, which saves the round trips of
+    BEGIN and COMMIT. A second one raises RuntimeError: the operation was declared wrongly.
 
-    Everything that is kept passes here, so this is where secrets are taken out of it; that becomes
-    an event of the same transaction, and `taken` says what they were taken out of.
+    Everything that is stored passes through here, so secrets are removed here. Each removal is an
+    event of the same transaction, and `taken` lists the affected columns.
     """
 
     __slots__ = (
@@ -71,8 +71,8 @@ class Tx:
         "_wrote",
         "actor",
         "engine",
+        "has_events",
         "mode",
-        "noted",
         "now",
         "origin",
         "taken",
@@ -80,7 +80,7 @@ class Tx:
 
     def __init__(
         self,
-        link: Link,
+        link: Connection,
         now: int,
         actor: str,
         mode: Mode,
@@ -97,8 +97,8 @@ class Tx:
         self.origin = origin
         """The id of the run that the calling process belongs to, if any."""
         self.mode = mode
-        self.noted = False
-        """Whether an event was written, so that those who wait are woken after the commit."""
+        self.has_events = False
+        """Whether an event was written, so that listeners are notified after the commit."""
         self.taken: Sequence[str] = ()
 
     def for_another(
@@ -116,7 +116,7 @@ class Tx:
         self.taken = ()
 
     def run(self, statement: Statement, **params: Any) -> list[Row]:
-        """Execute and give back whatever rows there are."""
+        """Execute a statement and return its rows."""
         return self.execute(statement, params)
 
     def execute(self, statement: Statement, params: Params) -> list[Row]:
@@ -155,23 +155,27 @@ class Tx:
             kept[name] = clean
             taken.append(stored)
         if taken:
-            self.several()
-            told = {"fields": [stored.column for stored in taken]}
-            self.note(
-                "secret", "redact", statement.table, project_id=kept.get("project_id"), data=told
-            )
-            self.taken = [*self.taken, *(f"{each.table}.{each.column}" for each in taken)]
+            self.begin()
+            fields = {"fields": [stored.column for stored in taken]}
+            project_id = kept.get("project_id")
+            self.emit("secret", "redact", statement.table, project_id=project_id, data=fields)
+            self.taken = [*self.taken, *(f"{stored.table}.{stored.column}" for stored in taken)]
 
     def without_secrets(self, text: str) -> str:
-        """A text as it would be kept; for whoever keeps a piece of it, which may cut a secret in
-        two that is then none any more."""
+        """Return a text as it would be stored.
+
+        For callers that store only a part of it: cutting a secret in two would hide it from
+        redaction.
+        """
         redaction = self._redaction
         return redaction.clean(text) if redaction and redaction.suspects(text) else text
 
     def execute_each(self, statement: Statement, given: Sequence[Params]) -> list[list[Row]]:
-        """Execute it with each of the given parameters, one after the other, on PostgreSQL without
-        waiting in between. One that is `unread` answers each with its number, or with no row."""
-        self.several()
+        """Execute a statement with each of the parameters, in order; pipelined on PostgreSQL.
+
+        An `unread` statement returns the row number for each, or no row.
+        """
+        self.begin()
         redaction = self._redaction
         if redaction is not None and statement.searched:
             for params in given:
@@ -179,23 +183,24 @@ class Tx:
         return self._link.execute_each(statement, given) if given else []
 
     def all(self, query: Query[T], **params: Any) -> list[T]:
+        """Return all records."""
         make = query.make
         return [make(row) for row in self.execute(query, params)]
 
     def one(self, query: Query[T], **params: Any) -> T | None:
-        """The first record, if there is any."""
+        """Return the first record, or None."""
         rows = self.execute(query, params)
         return query.make(rows[0]) if rows else None
 
     def value(self, statement: Statement, **params: Any) -> Any:
-        """The first column of the first row, or None."""
+        """Return the first column of the first row, or None."""
         rows = self.execute(statement, params)
         return rows[0][0] if rows else None
 
     def new_id(self, prefix: str) -> str:
         return new_id(prefix, self.now)
 
-    def note(
+    def emit(
         self,
         kind: str,
         verb: str,
@@ -205,40 +210,46 @@ class Tx:
         data: dict[str, Any] | None = None,
     ) -> None:
         """Write the event of a change that this transaction makes."""
-        self.noted = True
-        told = encode_json(data, "An event") if data else None
-        if told is not None and self._redaction is not None and self._redaction.suspects(told):
-            told = self._redaction.clean(told)
-        self._link.note((self.now, self.actor, kind, verb, subject, project_id, told, self.origin))
+        self.has_events = True
+        encoded = encode_json(data, "An event") if data else None
+        if (
+            encoded is not None
+            and self._redaction is not None
+            and self._redaction.suspects(encoded)
+        ):
+            encoded = self._redaction.clean(encoded)
+        self._link.insert_event(
+            (self.now, self.actor, kind, verb, subject, project_id, encoded, self.origin)
+        )
 
-    def note_each(self, events: Sequence[Params]) -> None:
-        """Write several events with the parameters of NOTE; `run_id` is set here."""
+    def emit_each(self, events: Sequence[Params]) -> None:
+        """Write several events with the parameters of INSERT_EVENT; `run_id` is set here."""
         if events:
-            self.noted = True
-            self.execute_each(NOTE, [{**event, "run_id": self.origin} for event in events])
-            self._link.noted(len(events))
+            self.has_events = True
+            self.execute_each(INSERT_EVENT, [{**event, "run_id": self.origin} for event in events])
+            self._link.count_inserted_events(len(events))
 
-    def note_all(self, statement: Statement, params: Params, count: int) -> None:
-        """Write the events of so many changes by one statement."""
+    def emit_all(self, statement: Statement, params: Params, count: int) -> None:
+        """Write `count` events with one statement."""
         if count:
-            self.noted = True
+            self.has_events = True
             self._execute(statement, params)
-            self._link.noted(count)
+            self._link.count_inserted_events(count)
 
-    def several(self) -> None:
-        """From here on, several statements belong together, also in mode "one"."""
+    def begin(self) -> None:
+        """Promote a transaction in mode "one" to an explicit transaction. Idempotent."""
         if self.mode == "one":
             self._link.begin()
             self.mode = "many"
 
     def serialize(self, name: str) -> None:
-        """Let no other transaction that names the same thing run beside this one.
+        """Wait for other transactions that serialize on the same name, and block later ones.
 
-        For rules over several rows ("at most 20 timers") that no constraint can state. On SQLite
-        a writing transaction is alone anyway.
+        For rules over several rows ("at most 20 timers") that no constraint can express. SQLite has
+        one writer at a time, so nothing is needed there.
         """
         if self.engine == "postgres":
-            self.several()
+            self.begin()
             self._execute(_SERIALIZE, {"name": name})
 
 

@@ -1,8 +1,8 @@
-"""Wake-ups on SQLite: learn of another process's commit without asking again and again.
+"""Wake-ups on SQLite: learn of the commits of other processes.
 
-A commit appends to the write-ahead log beside the store. Where the kernel tells of that (inotify),
-a waiting process sleeps until it does; elsewhere it looks at `PRAGMA data_version`, which costs
-microseconds, every few milliseconds.
+A commit appends to the write-ahead log. On Linux a waiting process sleeps until inotify reports a
+change of the log. Elsewhere it polls `PRAGMA data_version`, which costs microseconds, every few
+milliseconds.
 """
 
 import os
@@ -14,15 +14,24 @@ from pathlib import Path
 
 import apsw
 
-POLL = 0.004  # without inotify
-SAFETY_POLL = 1.0  # behind inotify, should it ever miss one
-LOOKS = (0.0002, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032)  # after the log was written
+POLL_INTERVAL = 0.004  # without inotify
+SAFETY_POLL = 1.0  # in case inotify misses a change
+CHECK_DELAYS = (
+    0.0002,
+    0.0005,
+    0.001,
+    0.002,
+    0.004,
+    0.008,
+    0.016,
+    0.032,
+)  # after the log was written
 
 _IN_MODIFY = 0x2
 
 
-class _FileWatch:
-    """inotify on the log of the store.
+class _WalWatch:
+    """An inotify watch on the log of the store.
 
     No process deletes the log while the listener's connection is open. The folder is not watched,
     because its other files change at every write.
@@ -50,17 +59,17 @@ class _FileWatch:
         os.close(self.fd)
 
 
-class FileListener:
-    """A listener that trusts only `data_version`, and sleeps until looking at it is worthwhile."""
+class WalListener:
+    """A listener that decides by `data_version`; inotify only says when to check it."""
 
-    def __init__(self, watch: _FileWatch | None, connection: apsw.Connection) -> None:
+    def __init__(self, watch: _WalWatch | None, connection: apsw.Connection) -> None:
         self._watch = watch
         self._connection = connection
         self._seen = self._version()
 
     def resume(self) -> None:
-        # What the kernel has told meanwhile stays to be read: some of it may be about a commit
-        # that shows only now.
+        # Pending inotify events are not discarded: one may belong to a commit that becomes visible
+        # only now.
         self._seen = self._version()
 
     def rest(self) -> None:
@@ -68,23 +77,23 @@ class FileListener:
 
     def wait(self, timeout: float) -> bool:
         deadline = time.monotonic() + timeout
-        looks: Iterator[float] = iter(())
-        while not self._changed():
+        delays: Iterator[float] = iter(())
+        while not self._has_changed():
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
             if self._watch is None:
-                time.sleep(min(POLL, left))  # the fallback named in this module's first lines
-            elif self._watch.wait(min(left, next(looks, SAFETY_POLL))):
-                # The kernel tells of the bytes; SQLite shows the commit a moment later.
-                looks = iter(LOOKS)
+                time.sleep(min(POLL_INTERVAL, left))
+            elif self._watch.wait(min(left, next(delays, SAFETY_POLL))):
+                # inotify reports the written bytes; SQLite shows the commit a moment later.
+                delays = iter(CHECK_DELAYS)
         return True
 
-    def _changed(self) -> bool:
+    def _has_changed(self) -> bool:
         version = self._version()
-        changed = version != self._seen
+        has_changed = version != self._seen
         self._seen = version
-        return changed
+        return has_changed
 
     def _version(self) -> int:
         return int(self._connection.pragma("data_version"))
@@ -95,13 +104,13 @@ class FileListener:
             self._watch.close()
 
 
-def watch_file(path: Path, connection: apsw.Connection) -> FileListener:
-    """Listen to the commits of every process that writes the store at `path`."""
+def listen_to_wal(path: Path, connection: apsw.Connection) -> WalListener:
+    """Listen for commits of all processes that write to the store at `path`."""
     watch = None
-    connection.pragma("data_version")  # opens the log, so that it is not deleted from now on
+    connection.pragma("data_version")  # opens the log, so that no process deletes it
     if sys.platform == "linux":
         try:
-            watch = _FileWatch(path)
+            watch = _WalWatch(path)
         except OSError:
-            watch = None  # out of watches: polling serves as well, at some cost
-    return FileListener(watch, connection)
+            watch = None  # the limit of inotify watches is reached: poll instead
+    return WalListener(watch, connection)

@@ -1,8 +1,8 @@
-"""Keeping everybody from writing to a store, whoever has it open: by triggers on all its tables.
+"""The write fence: triggers on all tables that reject every write while a store is moved.
 
-The engine itself refuses, so it holds for processes that opened the store long ago, and after the
-death of whoever put up the fence. When it is up, nothing is on its way any more: on SQLite writers
-are alone, and PostgreSQL waits for those that have begun.
+The engine itself rejects the writes, so the fence also stops processes that opened the store long
+ago, and it survives the process that installed it. Once it is installed, no write is in progress:
+SQLite has one writer at a time, and PostgreSQL waits for transactions that have begun.
 """
 
 import re
@@ -14,32 +14,33 @@ from corral.db.tx import Tx
 from corral.kernel.errors import StoreUnavailable
 
 if TYPE_CHECKING:
-    from corral.db.database import Thing
+    from corral.db.database import SchemaObject
     from corral.db.schema import TableDoc
 
-# What every store has of its own; the rest is its content.
-OWN = ("migrations", "store", "relocation")
+# Tables that describe the store itself; all others are its content.
+INTERNAL_TABLES = ("migrations", "store", "relocation")
 
-AWAY = 1_000_000
-"""The version of a store that nobody may open: its content is elsewhere, or not here yet."""
+MOVED_OFFSET = 1_000_000
+"""Added to the schema version of a store that must not be opened: its content was moved away or
+has not arrived yet. Every program, also an older one, refuses such a version."""
 
 _LEAVING = "corral: moving to "
 _ARRIVING = "corral: arriving from "
 _VERBS = ("INSERT", "UPDATE", "DELETE")
 
 
-def content() -> "list[TableDoc]":
-    """The tables that hold what people and agents put into a store."""
+def content_tables() -> "list[TableDoc]":
+    """List the tables that hold the content of a store."""
     from corral.db.schema import tables
 
-    return [table for table in tables() if table.name not in OWN]
+    return [table for table in tables() if table.name not in INTERNAL_TABLES]
 
 
-def refusal(said: str, where: str) -> StoreUnavailable | None:
+def fence_error(message: str, where: str) -> StoreUnavailable | None:
     """Return the error to raise if a fence rejected the write; None for any other error."""
     for mark, reason in ((_LEAVING, "moved"), (_ARRIVING, "arriving")):
-        _, found, rest = said.partition(mark)
-        if not found:
+        _, matched, rest = message.partition(mark)
+        if not matched:
             continue
         url = rest.splitlines()[0].strip()
         if reason == "moved":
@@ -58,18 +59,18 @@ def refusal(said: str, where: str) -> StoreUnavailable | None:
 
 
 def lock_content(tx: Tx) -> None:
-    """Wait for writing transactions, and block new ones until this one ends.
+    """Wait for transactions that write, and block new ones until this transaction ends.
 
-    SQLite has one writer at a time, so there is nothing to wait for.
+    SQLite has one writer at a time, so nothing is needed there.
     """
     if tx.engine == "postgres":
-        names = ", ".join(table.name for table in content())
+        names = ", ".join(table.name for table in content_tables())
         tx.run(Statement(f"LOCK TABLE {names} IN SHARE ROW EXCLUSIVE MODE"))
 
 
 def departure_statements(engine: Engine, url: str) -> list[str]:
     """Return the statements that make the engine reject every write to the content."""
-    return _statements(engine, _LEAVING + url, unless=None)
+    return _statements(engine, _LEAVING + url, allowed_when=None)
 
 
 def arrival_statements(engine: Engine, url: str) -> list[str]:
@@ -79,26 +80,28 @@ def arrival_statements(engine: Engine, url: str) -> list[str]:
     transactions and back before the commit, so only the mover can write. Writes by handles that
     were opened before the move are rejected.
     """
-    return _statements(engine, _ARRIVING + url, unless="(SELECT phase FROM relocation) = 'arrived'")
+    return _statements(
+        engine, _ARRIVING + url, allowed_when="(SELECT phase FROM relocation) = 'arrived'"
+    )
 
 
-def _statements(engine: Engine, message: str, *, unless: str | None) -> list[str]:
+def _statements(engine: Engine, message: str, *, allowed_when: str | None) -> list[str]:
     quoted = message.replace("'", "''")
-    names = [table.name for table in content()]
+    names = [table.name for table in content_tables()]
     if engine == "sqlite":
-        where = f" WHERE NOT {unless}" if unless else ""
+        where = f" WHERE NOT {allowed_when}" if allowed_when else ""
         return [
             f"CREATE TRIGGER fence_{name}_{verb.lower()} BEFORE {verb} ON {name}"
             f" BEGIN SELECT RAISE(ABORT, '{quoted}'){where}; END"
             for name in names
             for verb in _VERBS
         ]
-    refuse = f"RAISE EXCEPTION USING MESSAGE = '{quoted}';"
-    if unless:
-        refuse = f"IF NOT {unless} THEN {refuse} END IF; RETURN NULL;"
+    reject = f"RAISE EXCEPTION USING MESSAGE = '{quoted}';"
+    if allowed_when:
+        reject = f"IF NOT {allowed_when} THEN {reject} END IF; RETURN NULL;"
     return [
         "CREATE OR REPLACE FUNCTION fence() RETURNS trigger LANGUAGE plpgsql AS $$"
-        f" BEGIN {refuse} END $$",
+        f" BEGIN {reject} END $$",
         *(
             f"CREATE TRIGGER fence BEFORE {' OR '.join(_VERBS)} ON {name}"
             " FOR EACH STATEMENT EXECUTE FUNCTION fence()"
@@ -107,9 +110,9 @@ def _statements(engine: Engine, message: str, *, unless: str | None) -> list[str
     ]
 
 
-def put_up(tx: Tx, statements: list[str]) -> None:
+def install(tx: Tx, statements: list[str]) -> None:
     """Install a fence when this transaction commits, replacing an existing one."""
-    take_down(tx)
+    remove(tx)
     for statement in statements:
         tx.run(Statement(statement))
 
@@ -124,17 +127,17 @@ _FENCES = re.compile(
 )
 
 
-def is_fence(thing: "Thing", text: str) -> bool:
-    """Whether a part of a schema is a trigger that `put_up` makes and `take_down` drops."""
-    found = _FENCES.fullmatch(text) if thing.kind == "trigger" else None
-    if found is None or not text.startswith(f"CREATE TRIGGER {thing.name} "):
+def is_fence(schema_object: "SchemaObject", definition: str) -> bool:
+    """Whether a schema object is a trigger that `install` creates and `remove` drops."""
+    match = _FENCES.fullmatch(definition) if schema_object.kind == "trigger" else None
+    if match is None or not definition.startswith(f"CREATE TRIGGER {schema_object.name} "):
         return False
-    return (found["table"] or thing.table) in {table.name for table in content()}
+    return (match["table"] or schema_object.table) in {table.name for table in content_tables()}
 
 
-def take_down(tx: Tx) -> None:
-    """Let everybody write again."""
-    for table in content():
+def remove(tx: Tx) -> None:
+    """Remove the fence, so that writes are accepted again."""
+    for table in content_tables():
         if tx.engine == "sqlite":
             for verb in _VERBS:
                 tx.run(Statement(f"DROP TRIGGER IF EXISTS fence_{table.name}_{verb.lower()}"))
@@ -142,27 +145,27 @@ def take_down(tx: Tx) -> None:
             tx.run(Statement(f"DROP TRIGGER IF EXISTS fence ON {table.name}"))
 
 
-def shut_statements(engine: Engine, version: int, now: int) -> list[str]:
-    """Return the statements that prevent every program, also older versions, from opening the store
-    except to learn where its content is."""
+def close_statements(engine: Engine, version: int, now: int) -> list[str]:
+    """Return the statements that close the store: programs, also older ones, can open it only to
+    learn where its content is."""
     if engine == "sqlite":
-        return [f"PRAGMA user_version = {AWAY + version}"]
+        return [f"PRAGMA user_version = {MOVED_OFFSET + version}"]
     return [
         "INSERT INTO migrations (number, name, checksum, applied_at)"
-        f" VALUES ({AWAY + version}, 'away', '', {now})"
+        f" VALUES ({MOVED_OFFSET + version}, 'away', '', {now})"
         " ON CONFLICT (number) DO NOTHING"
     ]
 
 
-def shut(tx: Tx, version: int) -> None:
-    """Prevent every program from opening the store; see `shut_statements`."""
-    for statement in shut_statements(tx.engine, version, tx.now):
+def close_store(tx: Tx, version: int) -> None:
+    """Close the store; see `close_statements`."""
+    for statement in close_statements(tx.engine, version, tx.now):
         tx.run(Statement(statement))
 
 
-def unshut(tx: Tx, version: int) -> None:
-    """Let it be opened again."""
+def reopen_store(tx: Tx, version: int) -> None:
+    """Undo `close_store`."""
     if tx.engine == "sqlite":
         tx.run(Statement(f"PRAGMA user_version = {version}"))
     else:
-        tx.run(Statement(f"DELETE FROM migrations WHERE number > {AWAY}"))
+        tx.run(Statement(f"DELETE FROM migrations WHERE number > {MOVED_OFFSET}"))

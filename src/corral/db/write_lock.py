@@ -1,13 +1,18 @@
-"""A fair line of processes that want to write one SQLite file.
+"""A fair write lock between the processes that use one SQLite file.
 
-SQLite's own busy wait sleeps and tries again, and who sleeps longest is served last: under load
-some writers wait for many seconds. So writers queue before two kernel locks beside the file, which
-the kernel frees when a process dies. Whoever has the turn may write. Whoever has the door is the
-next; the others stand before the door, and the kernel lets them through in the order in which they
-came. One who comes straight back from a turn finds the door closed and stands at the end. While
-no process holds the door, which the board shows (`db/shared_memory.py`), a writer skips it.
+SQLite's own busy handler sleeps and retries, so the process that has waited longest is served last;
+under load some writers wait for many seconds. Corral's writers therefore queue on two kernel locks
+(flock) beside the file. The kernel releases both when a process dies.
 
-A process that is stopped (Ctrl-Z) keeps what it has, so nobody waits longer than PATIENCE.
+- The turn lock: its holder may write.
+- The queue lock: its holder is the next writer. It polls the turn lock; all others block in flock()
+  on the queue lock, and the kernel serves them in order of arrival.
+
+A writer that finishes and comes back at once finds the queue lock taken and waits behind the
+others. While no process holds the queue lock, which the shared state shows (`db/shared_memory.py`),
+a writer tries the turn lock directly.
+
+A stopped process (Ctrl-Z) keeps its locks, so every wait is limited to MAX_WAIT.
 """
 
 import errno
@@ -16,217 +21,226 @@ import time
 from fcntl import flock
 from pathlib import Path
 
-from corral.db.lockfile import FREE, TRY, LockFile
-from corral.db.shared_memory import Board
-from corral.db.sqlite_errors import no_room
+from corral.db.lock_file import TRY_LOCK, UNLOCK, LockFile
+from corral.db.shared_memory import SharedState
+from corral.db.sqlite_errors import disk_full
 from corral.kernel.errors import StoreUnavailable
 
-PATIENCE = 30.0
+MAX_WAIT = 30.0
 
-# How long the next in line sleeps before it tries the turn again: a turn is short, mostly.
-_SHORTEST_NAP, _LONGEST_NAP = 0.000_01, 0.005
+# Pauses of the next writer between two attempts at the turn lock; most turns are short.
+_MIN_PAUSE, _MAX_PAUSE = 0.000_01, 0.005
 
 
-class Turnstile:
-    """`path` and `path` + "-door" are made, private, when somebody first enters."""
+class WriteLock:
+    """The write lock of one store in this process.
+
+    The files `path` (turn lock) and `path` + "-door" (queue lock) are created on first use,
+    readable only by their user.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._files: tuple[Door, LockFile] | None = None
-        self._usher: _Usher | None = None
+        self._files: tuple[QueueLock, LockFile] | None = None
+        self._waiter: _QueueWaiter | None = None
 
-    def enter(self, since: float | None = None, patience: float | None = None) -> None:
-        """Come in alone; StoreUnavailable when the turn does not come within PATIENCE, or within
-        `patience` seconds where that is shorter.
+    def acquire(self, since: float | None = None, timeout: float | None = None) -> None:
+        """Wait for the turn to write; raises StoreUnavailable after MAX_WAIT or `timeout` seconds.
 
-        `since` is when the caller began to wait, if that was earlier, by the steady clock.
+        `since` is when the caller began to wait, by the monotonic clock, if that was earlier.
         """
-        door, turn = self._files or self._open()
-        if not door.board.is_door_taken():
+        queue, turn = self._files or self._open()
+        if not queue.state.is_queue_locked():
             try:
-                flock(turn.descriptor, TRY)
+                flock(turn.descriptor, TRY_LOCK)
                 return
             except BlockingIOError:
                 pass
-        self._stand_in_line(door, turn, _deadline(since, patience))
+        self._wait_in_queue(queue, turn, _deadline(since, timeout))
 
-    def _stand_in_line(self, door: "Door", turn: LockFile, deadline: float) -> None:
-        if not door.try_lock():
-            self._usher = self._usher or _Usher(door)
-            if not self._usher.bring(deadline - time.monotonic()):
-                raise self._refusal(turn, door)
+    def _wait_in_queue(self, queue: "QueueLock", turn: LockFile, deadline: float) -> None:
+        if not queue.try_lock():
+            self._waiter = self._waiter or _QueueWaiter(queue)
+            if not self._waiter.wait(deadline - time.monotonic()):
+                raise self._timeout_error(turn, queue)
         try:
-            if not _came(turn, deadline):
-                raise self._refusal(turn)
+            if not _poll_turn(turn, deadline):
+                raise self._timeout_error(turn)
         finally:
-            door.unlock()
+            queue.unlock()
 
-    def leave(self) -> None:
+    def release(self) -> None:
         if self._files is not None:
-            flock(self._files[1].descriptor, FREE)
+            flock(self._files[1].descriptor, UNLOCK)
 
-    def _open(self) -> "tuple[Door, LockFile]":
+    def _open(self) -> "tuple[QueueLock, LockFile]":
         try:
-            door = Door(self._path + "-door")
+            queue = QueueLock(self._path + "-door")
             try:
-                self._files = door, LockFile(self._path)
+                self._files = queue, LockFile(self._path)
             except BaseException:
-                door.close()
+                queue.close()
                 raise
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise no_room(self._path.removesuffix("-line")) from None
+                raise disk_full(self._path.removesuffix("-line")) from None
             raise StoreUnavailable(
-                f"Corral cannot make its lock {error.filename or self._path} beside the store "
-                f"({error.strerror}); correct the folder's permissions, take away what stands in "
-                "its place, or give another path with --store.",
+                f"Cannot create the lock file {error.filename or self._path} beside the store: "
+                f"{error.strerror}. Correct the permissions of the folder, remove the object with "
+                "that name, or give another path with --store.",
                 reason="unwritable",
                 path=self._path,
             ) from None
         return self._files
 
     def close(self) -> None:
-        door, turn = self._files or (None, None)
+        queue, turn = self._files or (None, None)
         if turn is not None:
             turn.close()
-        if self._usher is not None:
-            self._usher.send_home()
-        elif door is not None:
-            door.close()
-        self._files = self._usher = None
+        if self._waiter is not None:
+            self._waiter.stop()
+        elif queue is not None:
+            queue.close()
+        self._files = self._waiter = None
 
-    def _refusal(self, *waited_for: LockFile) -> StoreUnavailable:
+    def _timeout_error(self, *waited_for: LockFile) -> StoreUnavailable:
         holders = (file.holder() for file in waited_for)
         holder = next((process for process in holders if process is not None), None)
         if holder is None:
-            said = "another process does not finish a write; find it and end it"
+            cause = "another process does not finish a write. Find it and end it"
         elif is_stopped(holder):
-            said = (
-                f"process {holder} was stopped in the middle of a write; let it go on with "
+            cause = (
+                f"process {holder} is stopped in the middle of a write. Continue it with "
                 f"`kill -CONT {holder}`, or end it"
             )
         else:
-            said = f"process {holder} does not finish a write; wait for it, or end it"
+            cause = f"process {holder} does not finish a write. Wait for it, or end it"
         store = self._path.removesuffix("-line")
         return StoreUnavailable(
-            f"The store {store} cannot be written: {said}.",
+            f"Cannot write to the store {store}: {cause}.",
             reason="locked",
             path=store,
             holder=holder,
         )
 
 
-class Door(LockFile):
-    """A lock that shows whether somebody has it. One who died with it still seems to, until the
-    next one came through; and in the moment before it shows, one more may pass by."""
+class QueueLock(LockFile):
+    """The queue lock; the shared state shows whether a process holds it.
+
+    The flag is a hint. After its holder died, the flag stays set until the next holder unlocks; and
+    between lock and flag, one more writer may skip the queue.
+    """
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
         try:
-            self.board = Board(path)
+            self.state = SharedState(path)
         except BaseException:
             super().close()
             raise
 
     def lock(self) -> None:
         super().lock()
-        self.board.show_door(True)
+        self.state.set_queue_locked(True)
 
     def try_lock(self) -> bool:
         if not super().try_lock():
             return False
-        self.board.show_door(True)
+        self.state.set_queue_locked(True)
         return True
 
     def unlock(self) -> None:
-        self.board.show_door(False)
+        self.state.set_queue_locked(False)
         super().unlock()
 
     def close(self) -> None:
         super().close()
-        self.board.close()
+        self.state.close()
 
 
-def _deadline(since: float | None, patience: float | None) -> float:
-    longest = PATIENCE if patience is None else min(patience, PATIENCE)
-    return (time.monotonic() if since is None else since) + longest
+def _deadline(since: float | None, timeout: float | None) -> float:
+    limit = MAX_WAIT if timeout is None else min(timeout, MAX_WAIT)
+    return (time.monotonic() if since is None else since) + limit
 
 
-def _came(turn: LockFile, deadline: float) -> bool:
-    """Whether the turn came in time; only the next in line tries for it."""
-    nap = _SHORTEST_NAP
+def _poll_turn(turn: LockFile, deadline: float) -> bool:
+    """Take the turn lock before the deadline; only the holder of the queue lock polls it."""
+    pause = _MIN_PAUSE
     while not turn.try_lock():
         if time.monotonic() > deadline:
             return False
-        time.sleep(nap)
-        nap = min(nap * 1.3, _LONGEST_NAP)
+        time.sleep(pause)
+        pause = min(pause * 1.3, _MAX_PAUSE)
     return True
 
 
-class _Usher(threading.Thread):
-    """Stands before the door for whoever writes, so that he can stop waiting: inside the kernel's
-    line, nobody hears a clock."""
+class _QueueWaiter(threading.Thread):
+    """Blocks in flock() on a helper thread so that the caller can time out.
 
-    def __init__(self, door: Door) -> None:
-        super().__init__(name="corral-usher", daemon=True)
-        self._door = door
+    flock() has no timeout. A caller that gives up leaves the thread in the kernel's queue, and the
+    next caller takes over its position.
+    """
+
+    def __init__(self, queue: QueueLock) -> None:
+        super().__init__(name="corral-write-lock", daemon=True)
+        self._queue = queue
         self._state = threading.Lock()
-        self._stands = self._wanted = self._goes_home = False
-        self._asked, self._through = threading.Lock(), threading.Lock()
-        self._asked.acquire()
-        self._through.acquire()
+        self._is_waiting = self._is_wanted = self._is_stopping = False
+        self._requested, self._acquired = threading.Lock(), threading.Lock()
+        self._requested.acquire()
+        self._acquired.acquire()
         self.start()
 
-    def bring(self, patience: float) -> bool:
-        """Whether the door was ours within so many seconds. One who gave up keeps the place in line
-        for whoever asks next."""
+    def wait(self, timeout: float) -> bool:
+        """Return whether this process got the queue lock within `timeout` seconds."""
         with self._state:
-            self._wanted = True
-            if not self._stands:
-                self._stands = True
-                self._asked.release()
+            self._is_wanted = True
+            if not self._is_waiting:
+                self._is_waiting = True
+                self._requested.release()
         try:
-            if self._through.acquire(timeout=max(patience, 0)):
+            if self._acquired.acquire(timeout=max(timeout, 0)):
                 return True
         except BaseException:  # Ctrl-C while waiting
             if self._give_up():
-                self._door.unlock()
+                self._queue.unlock()
             raise
         return self._give_up()
 
     def _give_up(self) -> bool:
-        """Want the door no more; True when it became ours at this very moment."""
+        """Stop waiting; return True if the lock was acquired at this very moment."""
         with self._state:
-            self._wanted = False
-            return self._through.acquire(blocking=False)
+            self._is_wanted = False
+            return self._acquired.acquire(blocking=False)
 
     def run(self) -> None:
         while True:
-            self._asked.acquire()
-            if not self._goes_home:
-                self._door.lock()
+            self._requested.acquire()
+            if not self._is_stopping:
+                self._queue.lock()
             with self._state:
-                self._stands = False
-                if self._goes_home:
-                    self._door.close()
+                self._is_waiting = False
+                if self._is_stopping:
+                    self._queue.close()
                     return
-                if self._wanted:
-                    self._wanted = False
-                    self._through.release()
+                if self._is_wanted:
+                    self._is_wanted = False
+                    self._acquired.release()
                 else:
-                    self._door.unlock()
+                    self._queue.unlock()
 
-    def send_home(self) -> None:
-        """End the thread once it is out of the line, and close the door's file."""
+    def stop(self) -> None:
+        """End the thread once flock() returns, and close the file of the queue lock."""
         with self._state:
-            self._goes_home = True
-            if not self._stands:
-                self._asked.release()
+            self._is_stopping = True
+            if not self._is_waiting:
+                self._requested.release()
 
 
 def is_stopped(process: int) -> bool:
+    """Whether a process is stopped by a signal (state T)."""
     try:
-        about = Path(f"/proc/{process}/stat").read_text()
+        status = Path(f"/proc/{process}/stat").read_text()
     except OSError:
         return False
-    return about.rpartition(")")[2].split()[:1] == ["T"]
+    return status.rpartition(")")[2].split()[:1] == ["T"]

@@ -1,1 +1,1 @@
-"""The story that `make demo` tells."""
+"""The demo of `make demo`, and the scripted agent that it shares with the tests."""

@@ -2,6 +2,6 @@
 
 import sys
 
-from corral.demo.story import tell
+from corral.demo.scenarios import run_demo
 
-sys.exit(tell())
+sys.exit(run_demo())

@@ -1,4 +1,4 @@
-"""The scripted agent's other language: the Agent Client Protocol on standard input and output."""
+"""The scripted agent as a server of the Agent Client Protocol (ACP) on stdin and stdout."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import time
 import uuid
 from typing import Any
 
-from corral.demo.agent import MODEL, PRICES, Agent, Face, Quota, Session
+from corral.demo.agent import MODEL, PRICES, Face, QuotaExceeded, ScriptedAgent, Session
 
 PROTOCOL = 1
 INVALID = -32602
@@ -18,15 +18,15 @@ INTERNAL = -32603
 
 
 class Cancelled(Exception):
-    """The client wants no more of this prompt."""
+    """The client cancelled the prompt."""
 
 
-class Refused(Exception):
-    """A request that cannot be met: its code and why."""
+class RequestError(Exception):
+    """A request fails; the arguments are the JSON-RPC error code and the message."""
 
 
-class Server:
-    """One thread reads; the prompts are obeyed, one after the other, by the main one."""
+class AcpServer:
+    """A JSON-RPC server: one thread reads requests, the main thread handles them in order."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -42,12 +42,12 @@ class Server:
         while (request := self._requests.get()) is not None:
             try:
                 result = self._handle(str(request.get("method")), request.get("params") or {})
-                answer: dict[str, Any] = {"result": result}
-            except Refused as refused:
-                code, told = refused.args
-                answer = {"error": {"code": code, "message": told}}
+                response: dict[str, Any] = {"result": result}
+            except RequestError as error:
+                code, message = error.args
+                response = {"error": {"code": code, "message": message}}
             if "id" in request:
-                self.send({"id": request["id"], **answer})
+                self.send({"id": request["id"], **response})
         return 0
 
     def _read(self) -> None:
@@ -72,8 +72,8 @@ class Server:
             sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
             sys.stdout.flush()
 
-    def update(self, session: str, what: str, /, **rest: Any) -> None:
-        params = {"sessionId": session, "update": {"sessionUpdate": what, **rest}}
+    def update(self, session: str, kind: str, /, **fields: Any) -> None:
+        params = {"sessionId": session, "update": {"sessionUpdate": kind, **fields}}
         self.send({"method": "session/update", "params": params})
 
     def permission(self, session: str, question: str) -> str | None:
@@ -97,7 +97,7 @@ class Server:
                 reply = self._replies.get(timeout=0.05)
             except queue.Empty:
                 continue
-            self.check()  # a cancellation comes before the answers that it makes
+            self.check()  # the client sends a cancellation before the answers it causes
             outcome = (reply.get("result") or {}).get("outcome") or {}
             return "yes" if outcome.get("optionId") == "yes" else None
 
@@ -126,7 +126,9 @@ class Server:
             case "session/load" | "session/resume":
                 session = Session(str(params.get("sessionId")))
                 if not session.exists:
-                    raise Refused(INVALID, f"No conversation found with session ID: {session.id}")
+                    raise RequestError(
+                        INVALID, f"No conversation found with session ID: {session.id}"
+                    )
                 self._open(session, params)
                 if method == "session/load":
                     self._replay(session)
@@ -134,7 +136,7 @@ class Server:
             case "session/prompt":
                 return self._prompt(params)
             case _:
-                raise Refused(NO_SUCH_METHOD, f"{method} is not known here.")
+                raise RequestError(NO_SUCH_METHOD, f"Unknown method {method}.")
 
     def _open(self, session: Session, params: dict[str, Any]) -> None:
         if os.path.isdir(str(params.get("cwd"))):
@@ -149,23 +151,23 @@ class Server:
     def _prompt(self, params: dict[str, Any]) -> dict[str, Any]:
         session = self._sessions.get(str(params.get("sessionId")))
         if session is None:
-            raise Refused(INVALID, "There is no such session; open one first.")
-        words = "\n".join(str(part.get("text", "")) for part in params.get("prompt") or [])
-        session.add("user", words)
+            raise RequestError(INVALID, "Unknown session. Open one first.")
+        text = "\n".join(str(part.get("text", "")) for part in params.get("prompt") or [])
+        session.add("user", text)
         self._cancelled.clear()
         face = AcpFace(self, session)
         try:
-            AcpAgent(face, self).obey(words)
+            AcpAgent(face, self).follow(text)
         except Cancelled:
             return {"stopReason": "cancelled", "usage": face.usage()}
-        except Quota as quota:
-            reset = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(quota.args[0]))
-            raise Refused(INTERNAL, f"Usage limit reached; try again at {reset}.") from None
+        except QuotaExceeded as error:
+            reset = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(error.args[0]))
+            raise RequestError(INTERNAL, f"Usage limit reached; try again at {reset}.") from None
         return {"stopReason": "end_turn", "usage": face.usage()}
 
 
 class AcpFace(Face):
-    def __init__(self, server: Server, session: Session) -> None:
+    def __init__(self, server: AcpServer, session: Session) -> None:
         self.server = server
         self.session = session
         self.tokens = [0, 0]
@@ -219,10 +221,10 @@ class AcpFace(Face):
         }
 
 
-class AcpAgent(Agent):
-    """It listens for a cancellation while it waits."""
+class AcpAgent(ScriptedAgent):
+    """A scripted agent that reacts to a cancellation while it sleeps."""
 
-    def __init__(self, face: Face, server: Server) -> None:
+    def __init__(self, face: Face, server: AcpServer) -> None:
         super().__init__(face, MODEL)
         self.server = server
 
@@ -237,4 +239,4 @@ class AcpAgent(Agent):
 
 
 def serve() -> int:
-    return Server().serve()
+    return AcpServer().serve()

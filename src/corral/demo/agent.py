@@ -1,29 +1,30 @@
-"""The scripted agent: it does what its prompt says, so that demo and tests need no model.
+"""The scripted agent: it does what its prompt says, so that the demo and the tests need no model.
 
     python -m corral.demo.agent [--json | --acp | --interactive] [--model NAME] [--quota SECONDS]
                                 [--session-id ID | --resume ID | --continue] [PROMPT …]
 
-The prompt is in the arguments, in CORRAL_PROMPT or on standard input. Each line of it, or part
-between semicolons, that begins with one of these words is obeyed; any other is answered.
+The prompt is in the arguments, in CORRAL_PROMPT or on standard input. Its lines, and the parts of a
+line between semicolons, are commands when they start with one of these words. Any other text is
+answered with "You said: …".
 
-    say TEXT               print it
+    say TEXT               print the text
     lines N                print N numbered lines
     write FILE TEXT        write a file
-    ask QUESTION           ask, and wait for a line of input (with ACP: for a permission)
-    spend IN OUT [MODEL]   say that so many tokens were used
+    ask QUESTION           ask, and wait for a line of input (ACP: for a permission)
+    spend IN OUT [MODEL]   report the use of so many input and output tokens
     sleep SECONDS          wait
-    await FILE             wait until there is such a file
-    hang                   wait until ended
-    crash [CODE]           exit at once with that code (1)
-    kill SIGNAL            end by that signal (KILL, TERM …)
-    ignore SIGNAL          do not listen to it from now on
-    fork SECONDS           leave a child behind that lives so long
-    fail N FILE            exit with 1 the first N times; FILE counts
-    quota SECONDS          say that the quota is used up for so long, and exit with 1
+    await FILE             wait until the file exists
+    hang                   wait until killed
+    crash [CODE]           exit at once with this exit code (default 1)
+    kill SIGNAL            send this signal to itself (KILL, TERM …)
+    ignore SIGNAL          ignore this signal from now on
+    fork SECONDS           leave a child process behind that lives this long
+    fail N FILE            exit with 1 the first N times; FILE holds the count
+    quota SECONDS          report that the quota is used up for this long, and exit with 1
 
-With `--json` it prints a stream like Claude Code's, with `--acp` it speaks the Agent Client
-Protocol, with `--interactive` it goes on with what is typed, until `exit`, and asks with a menu.
-Its conversations are kept below CORRAL_AGENT_HOME.
+With `--json` it prints a stream like Claude Code's. With `--acp` it speaks the Agent Client
+Protocol. With `--interactive` it reads commands until `exit`, and asks questions with a menu. Its
+conversations are stored below CORRAL_AGENT_HOME.
 """
 
 import json
@@ -36,32 +37,34 @@ from collections.abc import Iterator
 
 MODEL = "scripted-1"
 MARK = "\N{HEAVY RIGHT-POINTING ANGLE QUOTATION MARK ORNAMENT}"
-# Micro-dollars for a million tokens: input, output.
+# Micro-dollars per million tokens: input, output.
 PRICES = (3_000_000, 15_000_000)
-OBEYED = {"say", "lines", "write", "ask", "spend", "sleep", "await", "hang", "crash", "kill"}
-OBEYED |= {"ignore", "fork", "fail", "quota"}
+COMMANDS = {"say", "lines", "write", "ask", "spend", "sleep", "await", "hang", "crash", "kill"}
+COMMANDS |= {"ignore", "fork", "fail", "quota"}
 
 
-def directives(prompt: str) -> Iterator[tuple[str, str]]:
-    """The words of a prompt as orders; what is none is something to answer. Fence lines (see
-    `kernel/prompt.py`) are neither."""
+def parse_commands(prompt: str) -> Iterator[tuple[str, str]]:
+    """Yield the commands of a prompt as (verb, arguments); other text has the verb "answer".
+
+    Skips the fence lines that Corral puts around quoted text (see `kernel/prompt.py`).
+    """
     for line in prompt.splitlines():
         if line.startswith("[corral:"):
             continue
         for part in line.split(";"):
             verb, _, rest = part.strip().partition(" ")
-            if verb in OBEYED:
+            if verb in COMMANDS:
                 yield verb, rest.strip()
             elif part.strip():
                 yield "answer", part.strip()
 
 
-class Quota(Exception):
-    """The quota is used up; the argument is the moment of the reset, in seconds."""
+class QuotaExceeded(Exception):
+    """The quota is used up; the argument is the time of the reset, in seconds since 1970."""
 
 
 class Face:
-    """How the agent shows what it does: as plain text here."""
+    """The output of the agent, here as plain text."""
 
     def say(self, text: str) -> None:
         print(text, flush=True)
@@ -70,7 +73,7 @@ class Face:
         self.say(f"[{name}] {result}")
 
     def ask(self, question: str) -> str | None:
-        """The answer; None when nobody is there to give one."""
+        """Return the answer; None at the end of the input."""
         print(f"{question} ", end="", flush=True)
         line = sys.stdin.readline()
         return line.strip() if line else None
@@ -79,8 +82,8 @@ class Face:
         self.say(f"[spent] {tokens_in} in, {tokens_out} out, {model}")
 
 
-class Terminal(Face):
-    """As at a terminal: a question is a menu, drawn and answered as in Claude Code."""
+class MenuFace(Face):
+    """Output to a terminal, with questions as a menu like Claude Code's."""
 
     OPTIONS = ("Yes", "Yes, and do not ask again", "No")
 
@@ -122,13 +125,15 @@ class Terminal(Face):
         print("\x1b[2K\n\x1b[2K Esc to cancel", flush=True)
 
 
-class Agent:
+class ScriptedAgent:
+    """Carries out the commands of a prompt; `do_VERB` is the method of a command."""
+
     def __init__(self, face: Face, model: str = MODEL) -> None:
         self.face = face
         self.model = model
 
-    def obey(self, prompt: str) -> None:
-        for verb, rest in directives(prompt):
+    def follow(self, prompt: str) -> None:
+        for verb, rest in parse_commands(prompt):
             getattr(self, f"do_{verb}")(rest)
 
     def do_say(self, rest: str) -> None:
@@ -170,7 +175,7 @@ class Agent:
 
     def do_kill(self, rest: str) -> None:
         os.kill(os.getpid(), _signal(rest or "KILL"))
-        time.sleep(60)  # it is on its way
+        time.sleep(60)  # until the signal is delivered
 
     def do_ignore(self, rest: str) -> None:
         signal.signal(_signal(rest or "TERM"), signal.SIG_IGN)
@@ -197,7 +202,7 @@ class Agent:
     def do_quota(self, rest: str) -> None:
         from corral.kernel.clock import SECOND, SystemClock
 
-        raise Quota(SystemClock().now() // SECOND + int(rest))
+        raise QuotaExceeded(SystemClock().now() // SECOND + int(rest))
 
 
 def _signal(name: str) -> int:
@@ -217,7 +222,7 @@ def home() -> str:
 
 
 class Session:
-    """A conversation on disk: one line of JSON for each turn."""
+    """A conversation on disk, as JSON lines."""
 
     def __init__(self, session: str) -> None:
         self.id = session
@@ -247,7 +252,9 @@ class Session:
 # -- a stream like Claude Code's ------------------------------------------------------------------
 
 
-class Stream(Face):
+class StreamFace(Face):
+    """Output as a JSON stream like Claude Code's."""
+
     def __init__(self, session: Session, model: str) -> None:
         self.session = session
         self.model = model
@@ -311,13 +318,13 @@ class Stream(Face):
 
 
 def stream(prompt: str, session: Session, model: str) -> int:
-    face = Stream(session, model)
+    face = StreamFace(session, model)
     face.emit("system", subtype="init", cwd=os.getcwd(), model=model, tools=["write"])
     session.add("user", prompt)
     try:
-        Agent(face, model).obey(prompt)
-    except Quota as quota:
-        info = {"status": "rejected", "resetsAt": quota.args[0], "rateLimitType": "five_hour"}
+        ScriptedAgent(face, model).follow(prompt)
+    except QuotaExceeded as error:
+        info = {"status": "rejected", "resetsAt": error.args[0], "rateLimitType": "five_hour"}
         face.emit("rate_limit_event", rate_limit_info=info)
         face.result("You've hit your limit.", is_error=True)
         return 1
@@ -329,100 +336,104 @@ def stream(prompt: str, session: Session, model: str) -> int:
 # -- the command line -----------------------------------------------------------------------------
 
 
-class Wrong(Exception):
-    """The command line asks for what cannot be."""
+class UsageError(Exception):
+    """The command line is invalid."""
 
 
-def options(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
-    """Options and words; argparse takes longer to import than all the rest."""
-    found: dict[str, str] = {}
+def parse_options(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
+    """Split the arguments into options and words.
+
+    Without argparse, whose import takes longer than everything else here.
+    """
+    options: dict[str, str] = {}
     rest = list(arguments)
     while rest and rest[0].startswith("--"):
         name, equals, value = rest.pop(0).partition("=")
         if name == "--":
             break
         if name in ("--json", "--acp", "--continue", "--interactive", "--help"):
-            found[name] = "yes"
+            options[name] = "yes"
         elif name in ("--session-id", "--resume", "--model", "--quota"):
             if not equals:
                 if not rest:
-                    raise Wrong(f"{name} needs a value.")
+                    raise UsageError(f"{name} needs a value.")
                 value = rest.pop(0)
-            found[name] = value
+            options[name] = value
         else:
-            raise Wrong(f"unknown option {name}")
-    return found, rest
+            raise UsageError(f"unknown option {name}")
+    return options, rest
 
 
-def session_for(found: dict[str, str]) -> Session:
-    if "--resume" in found:
-        session = Session(found["--resume"])
+def open_session(options: dict[str, str]) -> Session:
+    """Return the session to resume or continue, or a new one."""
+    if "--resume" in options:
+        session = Session(options["--resume"])
         if not session.exists:
-            raise Wrong(f"No conversation found with session ID: {session.id}")
+            raise UsageError(f"No conversation found with session ID: {session.id}")
         return session
-    if "--continue" in found:
+    if "--continue" in options:
         latest = Session.latest()
         if latest is None:
-            raise Wrong("No conversation found to continue")
+            raise UsageError("No conversation found to continue")
         return latest
-    session = Session(found.get("--session-id") or str(uuid.uuid4()))
+    session = Session(options.get("--session-id") or str(uuid.uuid4()))
     if session.exists:
-        raise Wrong(f"Session ID {session.id} is already in use.")
+        raise UsageError(f"Session ID {session.id} is already in use.")
     return session
 
 
-def prompt_from(words: list[str]) -> str:
+def read_prompt(words: list[str]) -> str:
     if words:
         return " ".join(words)
-    given = os.environ.get("CORRAL_PROMPT")
-    if given is not None:
-        return given
+    prompt = os.environ.get("CORRAL_PROMPT")
+    if prompt is not None:
+        return prompt
     return "" if sys.stdin.isatty() else sys.stdin.read()
 
 
 def converse(prompt: str, model: str) -> int:
-    """Obey what is typed, line by line, until there is no more."""
-    agent = Agent(Terminal(), model)
-    agent.obey(prompt)
+    """Follow the prompt, and then each line of input until its end or `exit`."""
+    agent = ScriptedAgent(MenuFace(), model)
+    agent.follow(prompt)
     while True:
         print(f"{MARK} ", end="", flush=True)
         line = sys.stdin.readline()
         if not line or line.strip() in ("exit", "/exit"):
             return 0
-        agent.obey(line)
+        agent.follow(line)
 
 
 def main(arguments: list[str]) -> int:
     try:
-        found, words = options(arguments)
-        if "--help" in found:
+        options, words = parse_options(arguments)
+        if "--help" in options:
             print((__doc__ or "").strip())
             return 0
-        if "--acp" in found:
+        if "--acp" in options:
             from corral.demo.acp import serve
 
             return serve()
-        model = found.get("--model", MODEL)
-        session = session_for(found) if "--json" in found else None
-    except Wrong as wrong:
-        print(f"error: {wrong}", file=sys.stderr)
+        model = options.get("--model", MODEL)
+        session = open_session(options) if "--json" in options else None
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
         return 1
-    if "--interactive" in found:
+    if "--interactive" in options:
         return converse(" ".join(words), model)
-    prompt = prompt_from(words)
-    if "--quota" in found:
-        prompt = f"quota {found['--quota']}"
+    prompt = read_prompt(words)
+    if "--quota" in options:
+        prompt = f"quota {options['--quota']}"
     if session:
         return stream(prompt, session, model)
     try:
-        Agent(Face(), model).obey(prompt)
-    except Quota as quota:
-        reset = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(quota.args[0]))
+        ScriptedAgent(Face(), model).follow(prompt)
+    except QuotaExceeded as error:
+        reset = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(error.args[0]))
         print(f"Usage limit reached; try again at {reset}.", flush=True)
         return 1
     return 0
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # an interrupt ends it, without a traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # exit on an interrupt without a traceback
     sys.exit(main(sys.argv[1:]))

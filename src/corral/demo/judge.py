@@ -1,4 +1,4 @@
-"""The demo's judge: of the solutions that it is shown, it likes the shortest best."""
+"""The demo's judge, which ranks shorter diffs higher."""
 
 import json
 import re
@@ -8,18 +8,18 @@ _BLOCK = re.compile(
     r"^\[corral:(\w+) begin\] diff of solution (\w+)\n(.*?)\n\[corral:\1 end\]$",
     re.MULTILINE | re.DOTALL,
 )
-"""A diff in the prompt of a judge; the boundary differs from prompt to prompt."""
+"""A diff in a judge's prompt. The boundary after `corral:` differs for each prompt."""
 
 
 def rank(prompt: str) -> dict[str, object]:
-    """A ranking of the solutions in a prompt; those of the same length are equal."""
-    found = _BLOCK.findall(prompt)
-    lengths = {label: len(diff.splitlines()) for _, label, diff in found}
+    """Return a verdict on the diffs in a judge's prompt; diffs of the same length are tied."""
+    blocks = _BLOCK.findall(prompt)
+    lengths = {label: len(diff.splitlines()) for _, label, diff in blocks}
     groups: dict[int, list[str]] = {}
     for label, length in sorted(lengths.items()):
         groups.setdefault(length, []).append(label)
     ranking = [groups[length] for length in sorted(groups)]
-    return {"ranking": ranking, "reason": "the shortest first"}
+    return {"ranking": ranking, "reason": "shortest first"}
 
 
 if __name__ == "__main__":

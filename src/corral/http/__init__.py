@@ -1,1 +1,1 @@
-"""The HTTP API: routes made from the table of operations, behind one guard."""
+"""The HTTP API. Routes come from the table of operations; `middleware/` checks every request."""

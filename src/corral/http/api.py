@@ -1,5 +1,6 @@
-"""The API: a request becomes one call of the library, on a thread; its result becomes JSON."""
+"""The API: a request becomes one call of the library on a thread, and its result becomes JSON."""
 
+import asyncio
 import hashlib
 import os
 import time
@@ -13,34 +14,34 @@ from anyio import CapacityLimiter, to_thread
 from corral import __version__
 from corral.adapters.http_client import REDACTED
 from corral.api import Corral
-from corral.api.idempotency import Key, once
-from corral.api.operations import attributes
+from corral.api.catalog import resource_names
+from corral.api.idempotency import IdempotencyKey, call_with_key
 from corral.api.remote_table import (
-    LOCAL,
-    LONGEST_WAIT_MS,
-    PLACES,
-    STREAMS,
-    WAITS,
-    WISHES,
-    Call,
-    call_of,
+    LOCAL_ONLY,
+    LOCATION_ARGUMENTS,
+    MAX_WAIT_MS,
+    OPTIONAL_LOCATION,
+    STREAMED,
+    WAIT_ARGUMENTS,
+    RemoteCall,
+    find_call,
 )
-from corral.api.tokens import Who
 from corral.http import agent_permissions
-from corral.http.errors import JSON, Problem
-from corral.http.middleware import READS, Receive, Scope, Send
-from corral.http.rate_limits import retry_after
+from corral.http.asgi import READ_METHODS, Receive, Scope, Send
+from corral.http.errors import JSON, ApiError
+from corral.http.middleware.rate_limits import retry_after
 from corral.kernel.errors import Invalid, NotFound, Refused
+from corral.services.tokens import TokenIdentity
 
 T = TypeVar("T")
 Handler = Callable[[Scope, Receive, Send, list[str]], Awaitable[None]]
 
-QUICK = 32  # threads for calls that are answered at once
-PATIENT = 64  # for those that wait, or take their time
-SLICE_MS = 1_000  # a call that waits looks this often whether its caller is still there
+FAST_THREADS = 32
+SLOW_THREADS = 64  # for operations that wait or may take seconds
+POLL_MS = 1_000  # a waiting call checks this often whether its client is still connected
 
-# Calls that may take seconds: they must not stand in the way of the quick ones.
-SLOW = {
+# Operations that may take seconds: they use threads of their own, so that they do not delay others.
+SLOW_OPERATIONS = {
     "charges.price_unknown",
     "db.check",
     "db.prune",
@@ -63,168 +64,181 @@ SLOW = {
     "search.find",
 }
 
-# What their answers hold is for the caller's eyes once, and is not kept for a repeated call.
-NEVER_KEPT = {"tokens.create"}
+# Operations whose response holds a secret: it is never stored for an idempotent retry.
+UNSTORED_RESPONSES = {"tokens.create"}
 
-NOTHING = b"[]"  # came while somebody waited
+EMPTY_LIST = b"[]"  # the response of a wait that ended without a result
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
-class Api:
-    """Everything below /api."""
+class ApiRouter:
+    """The ASGI app below /api."""
 
     def __init__(self) -> None:
-        self.others: dict[str, Handler] = {}
-        """The paths that are no operation, by their shape: `events`, `runs/*/output`."""
-        self._quick = CapacityLimiter(QUICK)
-        self._patient = CapacityLimiter(PATIENT)
-        self.stopping = False
-        """Set when the server ends: whoever waits is answered soon."""
+        self.extra_routes: dict[str, Handler] = {}
+        """Handlers of paths that are not operations, by pattern: `events`, `runs/*/output`."""
+        self._fast = CapacityLimiter(FAST_THREADS)
+        self._slow = CapacityLimiter(SLOW_THREADS)
+        self.is_stopping = False
+        """Set when the server stops: waiting calls return within POLL_MS."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["raw_path"].decode("latin-1").partition("?")[0]
-        parts = _split(path)
-        other = self.others.get(_shape(parts))
-        if other is not None:
+        parts = _split_path(path)
+        pattern = _path_pattern(parts)
+        handler = self.extra_routes.get(pattern)
+        if handler is not None:
             _check_method(scope, "GET")
-            scope["state"]["call"] = f"/api/{_shape(parts)}"
-            await other(scope, receive, send, parts)
+            scope["state"]["route_name"] = f"/api/{pattern}"
+            await handler(scope, receive, send, parts)
         else:
-            await self._operation(scope, receive, send, parts)
+            await self._call_operation(scope, receive, send, parts)
 
-    async def _operation(
+    async def _call_operation(
         self, scope: Scope, receive: Receive, send: Send, parts: list[str]
     ) -> None:
-        call, subject = _find(parts, scope["method"] in READS)
+        call, subject = _resolve(parts, scope["method"] in READ_METHODS)
         _check_method(scope, call.method)
-        scope["state"]["call"] = call.name
+        scope["state"]["route_name"] = call.name
         headers = dict(reversed(scope["headers"]))
-        asks = call.method == "GET"
-        sent = _query(call, scope["query_string"]) if asks else await _read(receive, headers)
-        if isinstance(sent, bytes):
-            scope["state"]["check_body"](sent)
-        arguments = _arguments(call, sent, subject)
-        who: Who = scope["state"]["who"]
+        payload: dict[str, Any] | bytes
+        if call.method == "GET":
+            payload = _parse_query(call, scope["query_string"])
+        else:
+            payload = await _read_body(receive, headers)
+            scope["state"]["check_body"](payload)
+        arguments = _decode_arguments(call, payload, subject)
+        who: TokenIdentity = scope["state"]["who"]
         if call.name == "db.sql":
             _check_sql(who, arguments)
         store: Corral = scope["state"]["store"]
         key = None
-        if call.method == "POST" and call.name not in NEVER_KEPT:
-            key = _key(headers, who, scope["path"], sent)
+        if call.method == "POST" and call.name not in UNSTORED_RESPONSES:
+            key = _idempotency_key(headers, who, scope["path"], payload)
 
-        def allowed() -> dict[str, Any]:
-            given = _with_records(call, store, arguments)
+        def authorize() -> dict[str, Any]:
+            resolved = _resolve_records(call, store, arguments)
             if who.agent is not None:
-                agent_permissions.check(store, who, call, given)
-            return given
+                agent_permissions.check_agent_call(store, who, call, resolved)
+            return resolved
 
-        taken: list[str] = []
+        redacted: list[str] = []
 
         def work() -> bytes:
-            given = allowed()
-            room = getattr(store, call.attribute)
-            with store.telling(taken.extend):
+            resolved = authorize()
+            facade = getattr(store, call.attribute)
+            with store.telling(redacted.extend):
                 if key is not None:
-                    unless = NOTHING if call.name in WAITS else None
-                    return once(room, call.verb, given, key=key, encode=_encode, unless=unless)
-                return _encode(getattr(room, call.verb)(**given))
+                    unless = EMPTY_LIST if call.name in WAIT_ARGUMENTS else None
+                    return call_with_key(
+                        facade, call.verb, resolved, key=key, encode=_encode, unless=unless
+                    )
+                return _encode(getattr(facade, call.verb)(**resolved))
 
-        if call.name in WAITS:
-            await self.run(allowed)  # else its refusal would be taken for one of "not over yet"
+        if call.name in WAIT_ARGUMENTS:
+            # Authorize first: `_wait` treats Refused as "not yet" and would retry it.
+            await self.run_in_thread(authorize)
             body = await self._wait(call, arguments, work, receive)
         else:
-            body = await self.run(work, slow=call.name in SLOW)
-        await answer(send, body, taken=taken)
+            body = await self.run_in_thread(work, slow=call.name in SLOW_OPERATIONS)
+        await send_response(send, body, redacted=redacted)
 
-    async def run(self, work: Callable[[], T], *, slow: bool = False) -> T:
-        """Run it on a thread; those that take their time have threads of their own."""
-        limiter = self._patient if slow else self._quick
-        if slow and limiter.borrowed_tokens >= PATIENT:
-            raise Problem(
+    async def run_in_thread(self, work: Callable[[], T], *, slow: bool = False) -> T:
+        """Run `work` on a thread.
+
+        Slow work has threads of its own; raises ApiError 429 when all of them are busy.
+        """
+        limiter = self._slow if slow else self._fast
+        if slow and limiter.borrowed_tokens >= SLOW_THREADS:
+            raise ApiError(
                 429,
                 "too_many",
-                f"{PATIENT} calls are waiting already; try again in a moment.",
+                f"{SLOW_THREADS} slow or waiting calls are in progress. Try again in a moment.",
                 headers=retry_after(1),
             )
         return await to_thread.run_sync(work, limiter=limiter)
 
     async def _wait(
         self,
-        call: Call,
+        call: RemoteCall,
         arguments: dict[str, Any],
         work: Callable[[], bytes],
         receive: Receive,
     ) -> bytes:
-        """Wait in short pieces, so that a server that ends, or a caller who has gone, is noticed:
-        nothing is claimed for somebody who cannot be told."""
-        name = WAITS[call.name]
-        asked = arguments.get(name, LONGEST_WAIT_MS if name == "timeout_ms" else 0)
-        left = min(LONGEST_WAIT_MS if asked is None else int(asked), LONGEST_WAIT_MS)
-        ends = time.monotonic() + left / 1_000
-        gone = Gone(receive)
+        """Run a waiting operation in slices of POLL_MS.
+
+        Between slices it checks for a shutdown and for a disconnected client: nothing may be
+        claimed for a client that cannot receive it.
+        """
+        name = WAIT_ARGUMENTS[call.name]
+        requested = arguments.get(name, MAX_WAIT_MS if name == "timeout_ms" else 0)
+        wait_ms = min(MAX_WAIT_MS if requested is None else int(requested), MAX_WAIT_MS)
+        deadline = time.monotonic() + wait_ms / 1_000
+        client = DisconnectWatcher(receive)
         try:
             while True:
-                left = round((ends - time.monotonic()) * 1_000)
-                arguments[name] = max(0, min(left, SLICE_MS))
-                last = left <= SLICE_MS or self.stopping
+                remaining_ms = round((deadline - time.monotonic()) * 1_000)
+                arguments[name] = max(0, min(remaining_ms, POLL_MS))
+                is_last = remaining_ms <= POLL_MS or self.is_stopping
                 try:
-                    body = await self.run(work, slow=asked != 0)
-                    if body != NOTHING or last:
+                    body = await self.run_in_thread(work, slow=requested != 0)
+                    if body != EMPTY_LIST or is_last:
                         return body
-                except Refused:  # it is not over yet
-                    if last:
+                except Refused:  # not finished yet
+                    if is_last:
                         raise
-                if gone.gone:
-                    raise Problem(400, "invalid", "The caller has gone.")
+                if client.is_gone:
+                    raise ApiError(400, "invalid", "The client disconnected.")
         finally:
-            gone.close()
+            client.close()
 
 
-def _check_sql(who: Who, arguments: dict[str, Any]) -> None:
-    """Functions of the server (end a connection, read a file) are no reading, whatever statement
-    they stand in. And a thread is not to be kept for longer by anybody's question."""
+def _check_sql(who: TokenIdentity, arguments: dict[str, Any]) -> None:
+    """Require full scope for SQL, and cap its timeout.
+
+    Server functions called in a SELECT can terminate connections or read files, so a read-only
+    token does not suffice. The timeout frees the thread.
+    """
     if not who.may_write:
-        raise Refused(f"The token {who.name} may only read; SQL needs one of full scope.")
-    asked = arguments.get("timeout_ms", LONGEST_WAIT_MS)
-    arguments["timeout_ms"] = min(asked, LONGEST_WAIT_MS)
+        raise Refused(f"Token {who.name} is read-only. SQL requires a token with full scope.")
+    timeout_ms = arguments.get("timeout_ms", MAX_WAIT_MS)
+    arguments["timeout_ms"] = min(timeout_ms, MAX_WAIT_MS)
 
 
-class Gone:
-    """Notices that a caller hangs up while it is being worked for."""
+class DisconnectWatcher:
+    """Detects that the client disconnects while its request is in progress."""
 
     def __init__(self, receive: Receive) -> None:
-        import asyncio
-
-        self.gone = False
+        self.is_gone = False
         self._task = asyncio.ensure_future(self._watch(receive))
 
     async def _watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        self.gone = True
+        self.is_gone = True
 
     def close(self) -> None:
         self._task.cancel()
 
 
-async def answer(
+async def send_response(
     send: Send,
     body: bytes,
     *,
-    kind: tuple[bytes, bytes] = JSON,
+    content_type: tuple[bytes, bytes] = JSON,
     status: int = 200,
-    taken: Iterable[str] = (),
+    redacted: Iterable[str] = (),
 ) -> None:
-    """`taken` is what secrets were taken out of, for the caller to know."""
-    headers = [kind, (b"content-length", str(len(body)).encode())]
-    if taken:
-        headers.append((REDACTED.encode(), " ".join(dict.fromkeys(taken)).encode()))
+    """Send a complete response; `redacted` names the fields from which secrets were removed."""
+    headers = [content_type, (b"content-length", str(len(body)).encode())]
+    if redacted:
+        headers.append((REDACTED.encode(), " ".join(dict.fromkeys(redacted)).encode()))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
-def about(store: Corral, who: Who) -> dict[str, Any]:
-    """What a client wants to know first."""
+def server_info(store: Corral, who: TokenIdentity) -> dict[str, Any]:
+    """Return versions, the store's time and the caller's token, as `GET /api` answers."""
     return {
         "version": __version__,
         "schema_version": store.db.schema_version(),
@@ -234,156 +248,162 @@ def about(store: Corral, who: Who) -> dict[str, Any]:
     }
 
 
-def _split(path: str) -> list[str]:
-    """The parts of a path below /api; an id may hold anything, spelled by percent."""
+# -- routing -----------------------------------------------------------------------------------
+
+
+def _split_path(path: str) -> list[str]:
+    """Return the decoded segments of a path below /api. An id may contain an encoded slash."""
     try:
         below = path.removeprefix("/api").strip("/")
         return [unquote(part, errors="strict") for part in below.split("/")] if below else []
     except UnicodeDecodeError:
-        raise Invalid("The path is not valid UTF-8; encode it by percent.") from None
+        raise Invalid("The path is not valid UTF-8. Percent-encode it.") from None
 
 
-def _shape(parts: list[str]) -> str:
-    """The name under which a path that is no operation is known: `events`, `runs/*/output`."""
+def _path_pattern(parts: list[str]) -> str:
+    """Return the key of a path in `extra_routes`: `events`, `runs/*/output`."""
     if len(parts) == 3:
         return f"{parts[0]}/*/{parts[2]}"
     return "/".join(parts)
 
 
-def _find(parts: list[str], asks: bool) -> tuple[Call, str | None]:
-    """The call that a path names, and the subject in it."""
-    call: Call | None = None
+def _resolve(parts: list[str], is_read: bool) -> tuple[RemoteCall, str | None]:
+    """Return the operation that a path names, and the subject in the path."""
+    call: RemoteCall | None = None
     subject: str | None = None
     match parts:
         case [attribute]:
-            call = call_of(attribute, "list")
+            call = find_call(attribute, "list")
         case [attribute, verb]:
-            call = call_of(attribute, verb)
-            if call is None and asks and f"{attribute}.{verb}" not in LOCAL:
-                call, subject = call_of(attribute, "get"), verb
+            call = find_call(attribute, verb)
+            if call is None and is_read and f"{attribute}.{verb}" not in LOCAL_ONLY:
+                call, subject = find_call(attribute, "get"), verb
         case [attribute, subject, verb]:
-            call = call_of(attribute, verb)
+            call = find_call(attribute, verb)
             if call is not None and call.subject is None:
                 call = None
     if call is None:
-        raise _nothing_there(parts)
+        raise _not_found(parts)
     return call, subject
 
 
-def _nothing_there(parts: list[str]) -> NotFound:
+def _not_found(parts: list[str]) -> NotFound:
     name = f"{parts[0]}.{parts[-1]}" if len(parts) > 1 else ""
-    if name in LOCAL:
-        return NotFound(
-            f"{name} can only be called where the store is: {LOCAL[name]}.",
-            call=name,
-            reason="local_only",
-        )
-    if name in STREAMS:
-        return NotFound(f"{name} is {STREAMS[name]} here.", call=name)
-    hint = "GET /api/docs lists what there is"
-    if parts and parts[0] not in attributes():
+    if name in LOCAL_ONLY:
+        return NotFound(f"{name} is not available over HTTP: {LOCAL_ONLY[name]}.", call=name)
+    if name in STREAMED:
+        return NotFound(f"Over HTTP, {name} is {STREAMED[name]}.", call=name)
+    hint = "GET /api/docs lists all operations."
+    if parts and parts[0] not in resource_names():
         from difflib import get_close_matches
 
-        near = get_close_matches(parts[0], attributes(), 1)
-        hint = f"did you mean {near[0]}?" if near else hint
-    return NotFound(f"There is no operation at /api/{'/'.join(parts)}; {hint}.", parts=parts)
+        matches = get_close_matches(parts[0], resource_names(), 1)
+        hint = f"Did you mean {matches[0]}?" if matches else hint
+    return NotFound(f"No operation at /api/{'/'.join(parts)}. {hint}", parts=parts)
 
 
 def _check_method(scope: Scope, method: str) -> None:
-    given = scope["method"]
-    if given != method and not (method == "GET" and given == "HEAD"):
-        raise Problem(
+    actual = scope["method"]
+    if actual != method and not (method == "GET" and actual == "HEAD"):
+        raise ApiError(
             405,
             "invalid",
-            f"{scope['path']} is called by {method}, not by {given}.",
+            f"{scope['path']} requires {method}, not {actual}.",
             headers={"allow": method},
         )
 
 
-def _query(call: Call, query: bytes) -> dict[str, Any]:
+# -- arguments ---------------------------------------------------------------------------------
+
+
+def _parse_query(call: RemoteCall, query: bytes) -> dict[str, Any]:
     try:
         pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict")
     except (UnicodeDecodeError, ValueError):
-        raise Invalid("The query of the URL is not valid UTF-8; encode it by percent.") from None
-    many = {field.name for field in call.fields if field.is_list}
-    given: dict[str, Any] = {  # a list that is not there at all is empty
+        raise Invalid("The query string is not valid UTF-8. Percent-encode it.") from None
+    list_names = {field.name for field in call.fields if field.is_list}
+    values: dict[str, Any] = {  # a query string cannot express an empty list: absent means empty
         field.name: [] for field in call.fields if field.is_list and field.required
     }
     for name, value in pairs:
-        if name in many:
-            given.setdefault(name, []).append(value)
+        if name in list_names:
+            values.setdefault(name, []).append(value)
             continue
-        if name in given:
-            raise Invalid(f"{name} is given twice; give it once.", field=name)
-        given[name] = value
-    return given
+        if name in values:
+            raise Invalid(f"{name} is given twice. Give it once.", field=name)
+        values[name] = value
+    return values
 
 
-async def _read(receive: Receive, headers: dict[bytes, bytes]) -> bytes:
-    """The body, which must be JSON if it is anything."""
-    kind = headers.get(b"content-type", b"application/json").partition(b";")[0].strip().lower()
-    if kind != b"application/json":
-        raise Problem(415, "invalid", "A body is JSON here; send `Content-Type: application/json`.")
-    pieces = []
+async def _read_body(receive: Receive, headers: dict[bytes, bytes]) -> bytes:
+    """Read the body; raises ApiError 415 unless its content type is JSON."""
+    content_type = headers.get(b"content-type", b"application/json")
+    if content_type.partition(b";")[0].strip().lower() != b"application/json":
+        raise ApiError(
+            415, "invalid", "The body must be JSON. Send `Content-Type: application/json`."
+        )
+    chunks = []
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise Problem(400, "invalid", "The body ended before it was whole.")
-        pieces.append(message.get("body", b""))
+            raise ApiError(400, "invalid", "The request body is incomplete.")
+        chunks.append(message.get("body", b""))
         if not message.get("more_body", False):
-            return b"".join(pieces)
+            return b"".join(chunks)
 
 
-def _arguments(call: Call, sent: dict[str, Any] | bytes, subject: str | None) -> dict[str, Any]:
-    """What the operation is called with; Invalid says what is wrong with what was sent."""
+def _decode_arguments(
+    call: RemoteCall, payload: dict[str, Any] | bytes, subject: str | None
+) -> dict[str, Any]:
+    """Return the arguments of the operation; raises Invalid when they do not fit its types."""
     try:
-        given: Any = sent
-        if isinstance(sent, bytes):
-            given = msgspec.json.decode(sent) if sent.strip() else {}
-            if not isinstance(given, dict):
-                raise Invalid(f"What {call.name} takes is a JSON object; send {{…}}.")
+        values: Any = payload
+        if isinstance(payload, bytes):
+            values = msgspec.json.decode(payload) if payload.strip() else {}
+            if not isinstance(values, dict):
+                raise Invalid(f"{call.name} requires a JSON object as its body.")
         if subject is not None:
             assert call.subject is not None
-            if given.get(call.subject, subject) != subject:
-                raise Invalid(f"{call.subject} stands in the path and differs in the body.")
-            given[call.subject] = subject
-        decoded = msgspec.convert(given, call.arguments, strict=isinstance(sent, bytes))
+            if values.get(call.subject, subject) != subject:
+                raise Invalid(f"{call.subject} differs between the path and the arguments.")
+            values[call.subject] = subject
+        decoded = msgspec.convert(values, call.arguments, strict=isinstance(payload, bytes))
     except msgspec.MsgspecError as error:
         raise Invalid(
-            f"{call.name} cannot be called like that: {error}; see /api/docs.", call=call.name
+            f"Invalid arguments for {call.name}: {error}. See /api/docs.", call=call.name
         ) from None
     except (RecursionError, UnicodeDecodeError):
-        raise Invalid("The body is no JSON that can be understood; flatten it.") from None
-    found = {}
+        raise Invalid("The request body is not valid JSON or is nested too deeply.") from None
+    arguments = {}
     for field in call.fields:
         value = getattr(decoded, field.name)
         if value is not msgspec.UNSET:
-            found[field.name] = value
+            arguments[field.name] = value
             if isinstance(value, str) and "\0" in value:
-                raise Invalid(f"{field.name} holds a NUL byte; remove it.", field=field.name)
-    return found
+                raise Invalid(f"{field.name} contains a NUL byte. Remove it.", field=field.name)
+    return arguments
 
 
-def _with_records(call: Call, store: Corral, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments with the records, as the store knows them, in the place of their ids."""
-    given = dict(arguments)
+def _resolve_records(call: RemoteCall, store: Corral, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments with ids replaced by the records that the operation takes."""
+    resolved = dict(arguments)
     for field in call.fields:
-        if field.record is not None and field.name in given:
-            given[field.name] = getattr(store, call.attribute).get(given[field.name])
-    place = PLACES.get(call.name, "")
-    if given.get(place) is not None and not os.path.isabs(given[place]):
-        given[place] = store.projects.get(given[place]).id
-    if call.name in WISHES:
-        given["afar"] = True
-    return given
+        if field.record is not None and field.name in resolved:
+            resolved[field.name] = getattr(store, call.attribute).get(resolved[field.name])
+    project = LOCATION_ARGUMENTS.get(call.name, "")
+    if resolved.get(project) is not None and not os.path.isabs(resolved[project]):
+        resolved[project] = store.projects.get(resolved[project]).id
+    if call.name in OPTIONAL_LOCATION:
+        resolved["afar"] = True
+    return resolved
 
 
-def _key(
-    headers: dict[bytes, bytes], who: Who, path: str, sent: dict[str, Any] | bytes
-) -> Key | None:
-    given = headers.get(b"idempotency-key")
-    if given is None:
+def _idempotency_key(
+    headers: dict[bytes, bytes], who: TokenIdentity, path: str, payload: dict[str, Any] | bytes
+) -> IdempotencyKey | None:
+    key = headers.get(b"idempotency-key")
+    if key is None:
         return None
-    assert isinstance(sent, bytes)
-    asked = hashlib.sha256(path.encode() + b"\0" + sent).hexdigest()
-    return Key(who.id, given.decode("latin-1"), asked)
+    assert isinstance(payload, bytes)
+    fingerprint = hashlib.sha256(path.encode() + b"\0" + payload).hexdigest()
+    return IdempotencyKey(who.id, key.decode("latin-1"), fingerprint)

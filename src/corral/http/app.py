@@ -1,4 +1,4 @@
-"""The application: the guard, the API, and whatever pages it is given."""
+"""The ASGI application: middleware, API routes, streams, and the pages it is given."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
@@ -15,20 +15,21 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from corral.api import Corral
-from corral.http.api import Api, Handler, about, answer
-from corral.http.errors import Problem
-from corral.http.feed import Feed
-from corral.http.health import Health
+from corral.http.api import ApiRouter, Handler, send_response, server_info
+from corral.http.asgi import Receive, Scope, Send
+from corral.http.errors import ApiError
+from corral.http.feed import EventFeed
+from corral.http.health import HealthEndpoint
 from corral.http.metrics import Metrics
-from corral.http.middleware import ErrorPage, Guard, Receive, Scope, Send
-from corral.http.openapi import document, page
-from corral.http.rate_limits import Rate
-from corral.http.streams import Streams
-from corral.http.token_cache import Callers
+from corral.http.middleware.access import AccessMiddleware, ErrorPage
+from corral.http.middleware.rate_limits import Rate
+from corral.http.openapi import docs_page, openapi_document
+from corral.http.streams import StreamEndpoints
+from corral.http.token_cache import TokenCache
 
-USE_SECONDS = 2.0  # how often the use of tokens is recorded
+RECORD_USES_SECONDS = 2.0
 
-LOCAL = ("127.0.0.1", "localhost", "::1")
+LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 
 def create_app(
@@ -37,53 +38,54 @@ def create_app(
     pages: Sequence[BaseRoute] = (),
     status: Callable[[], Any] | None = None,
     error_page: ErrorPage | None = None,
-    allowed_hosts: Collection[str] = LOCAL,
+    allowed_hosts: Collection[str] = LOOPBACK_HOSTS,
     rates: dict[str, Rate] | None = None,
 ) -> Starlette:
-    """Everything that the daemon serves, on an open store.
+    """Create the application that the daemon serves on an open store.
 
-    `pages` are served beside the API, behind the same guard: their requests have `state.who` (whose
-    token it is) and `state.store` (the store in their name). `error_page` makes the answer when a
-    page cannot be had. `status` tells how the daemon is, for `/healthz` and `/metrics`. Callers
-    show a token of the store (`store.tokens`); there is no other way in. `allowed_hosts` are the
-    names, without ports, by which this server may be called. Whoever ends the server calls
-    `app.state.end()` first, from any thread: streams and waiting calls are then let go.
+    `pages` are served beside the API, behind the same middleware: their requests have `state.who`
+    (the identity of the token) and `state.store` (a store that acts as it). `error_page` renders
+    errors of pages. `status` returns the state of the daemon, for `/healthz` and `/metrics`.
+    `allowed_hosts` are the host names, without ports, that a request may name.
+
+    Every request needs a token of the store (`store.tokens`). Call `app.state.end()` before
+    stopping the server, from any thread: it ends streams and waiting calls.
     """
-    callers = Callers(store)
-    health = Health(store, status)
-    feed = Feed(store, watch=callers.watch)
-    api = Api()
-    streams = Streams(api, feed)
+    tokens = TokenCache(store)
+    health = HealthEndpoint(store, status)
+    feed = EventFeed(store, on_event=tokens.handle_event)
+    api = ApiRouter()
+    streams = StreamEndpoints(api, feed)
     metrics = Metrics()
-    api.others = {
-        "": _about(api),
-        "docs": _constant(page, b"text/html; charset=utf-8"),
-        "openapi.json": _constant(document, b"application/json"),
+    api.extra_routes = {
+        "": _server_info(api),
+        "docs": _static_response(docs_page, b"text/html; charset=utf-8"),
+        "openapi.json": _static_response(openapi_document, b"application/json"),
         "events": streams.events,
         "runs/*/output": streams.output,
     }
 
-    async def told(_: Request) -> Response:
-        text = await api.run(lambda: metrics.text(store, feed))
+    async def show_metrics(_: Request) -> Response:
+        text = await api.run_in_thread(lambda: metrics.text(store, feed))
         return Response(text, media_type="text/plain; version=0.0.4")
 
-    async def called(request: Request) -> Response:
-        """What a platform tells us: it is answered when it is stored."""
+    async def receive_webhook(request: Request) -> Response:
+        """Store what a chat platform sends, then answer."""
         name, headers = request.path_params["channel"], dict(request.headers)
-        await api.run(lambda: store.channels.get(name))  # 404 before the body is read
+        await api.run_in_thread(lambda: store.channels.get(name))  # 404 before reading the body
         body = await request.body()
         request.state.check_body(body)
-        accepted = await api.run(lambda: store.gateway.accept(name, headers, body))
+        accepted = await api.run_in_thread(lambda: store.gateway.accept(name, headers, body))
         return Response(accepted.answer, media_type=accepted.content_type)
 
     @asynccontextmanager
-    async def serving(_: Starlette) -> AsyncIterator[None]:
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
         await feed.start()
-        noting = asyncio.create_task(_note_uses(callers))
+        recorder = asyncio.create_task(_record_token_uses(tokens))
         try:
             yield
         finally:
-            noting.cancel()
+            recorder.cancel()
             await feed.close()
 
     app = Starlette(
@@ -91,66 +93,66 @@ def create_app(
             Route("/api", api),
             Mount("/api", app=api),
             Route("/healthz", health.healthz),
-            Route("/metrics", told),
-            Route("/channels/{channel}", called, methods=["POST"]),
+            Route("/metrics", show_metrics),
+            Route("/channels/{channel}", receive_webhook, methods=["POST"]),
             *pages,
         ],
         middleware=[
             Middleware(
-                Guard,
+                AccessMiddleware,
                 store=store,
-                callers=callers,
+                tokens=tokens,
                 metrics=metrics,
                 allowed_hosts=allowed_hosts,
                 error_page=error_page,
                 rates=rates,
             )
         ],
-        exception_handlers={HTTPException: _as_problem},
-        lifespan=serving,
+        exception_handlers={HTTPException: _raise_api_error},
+        lifespan=lifespan,
     )
 
     def end() -> None:
-        api.stopping = True
+        api.is_stopping = True
         feed.end()
 
     app.state.end = end
     return app
 
 
-async def _note_uses(callers: Callers) -> None:
+async def _record_token_uses(tokens: TokenCache) -> None:
     """Record the use of tokens in the background while the server runs."""
     limiter = CapacityLimiter(1)
     while True:
-        await asyncio.sleep(USE_SECONDS)
+        await asyncio.sleep(RECORD_USES_SECONDS)
         # Abandoned at shutdown: a store that is not writable must not delay it.
-        await to_thread.run_sync(callers.note_uses, limiter=limiter, abandon_on_cancel=True)
+        await to_thread.run_sync(tokens.record_uses, limiter=limiter, abandon_on_cancel=True)
 
 
-def _about(api: Api) -> Handler:
-    async def tell(scope: Scope, receive: Receive, send: Send, parts: list[str]) -> None:
+def _server_info(api: ApiRouter) -> Handler:
+    async def handle(scope: Scope, receive: Receive, send: Send, parts: list[str]) -> None:
         state = scope["state"]
-        told = await api.run(lambda: about(state["store"], state["who"]))
-        await answer(send, msgspec.json.encode(told))
+        info = await api.run_in_thread(lambda: server_info(state["store"], state["who"]))
+        await send_response(send, msgspec.json.encode(info))
 
-    return tell
-
-
-def _constant(make: Callable[[], bytes], kind: bytes) -> Handler:
-    async def tell(scope: Scope, receive: Receive, send: Send, parts: list[str]) -> None:
-        await answer(send, make(), kind=(b"content-type", kind))
-
-    return tell
+    return handle
 
 
-async def _as_problem(request: Request, error: Exception) -> Response:
-    """What the router refuses is answered by the guard, like everything else."""
+def _static_response(make: Callable[[], bytes], content_type: bytes) -> Handler:
+    async def handle(scope: Scope, receive: Receive, send: Send, parts: list[str]) -> None:
+        await send_response(send, make(), content_type=(b"content-type", content_type))
+
+    return handle
+
+
+async def _raise_api_error(request: Request, error: Exception) -> Response:
+    """Convert errors of the router, so that the middleware answers them like all others."""
     assert isinstance(error, HTTPException)
     codes = {404: "not_found", 405: "invalid"}
     message = error.detail
     if error.status_code == 404:
-        message = f"There is nothing at {request.url.path}; / shows what there is."
+        message = f"{request.url.path} does not exist. See / for all pages."
     elif error.status_code == 405:
-        message = f"{request.url.path} cannot be asked by {request.method}."
+        message = f"{request.url.path} does not support {request.method}."
     code = codes.get(error.status_code, "invalid" if error.status_code < 500 else "internal")
-    raise Problem(error.status_code, code, message, headers=dict(error.headers or {}))
+    raise ApiError(error.status_code, code, message, headers=dict(error.headers or {}))

@@ -1,10 +1,10 @@
 """Connections to the server: limits on their number and on the time without a request.
 
-A connection costs a descriptor before its caller is known, and the daemon's loops need descriptors
-too. So the number of connections is limited; half of the limit is for connections that wait for a
-request without having shown a token, a quarter for those of one peer. Beyond a limit the oldest of
-these is closed: idle connections cannot lock out a caller that sends its request at once. Headers
-must be complete within HEADER_SECONDS.
+A connection costs a file descriptor before its caller is known, and the daemon's loops need
+descriptors too. So the number of connections is limited. Connections that wait for a request
+without having shown a token may use half of the limit, those of one peer a quarter. Beyond a limit
+the oldest of these is closed: idle connections cannot lock out a caller that sends its request at
+once. Headers must be complete within HEADER_SECONDS.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 HEADER_SECONDS = 10.0
 IDLE_SECONDS = 30
-RESERVED_FILES = 256  # descriptors that connections never take, at least
+RESERVED_FILES = 256  # minimum number of descriptors that connections never use
 BURST_SECONDS = 1.0
-MOST_OF_AGENT = 64
-CONNECTION = "corral.connection"
+MAX_PER_AGENT = 64
+CONNECTION_KEY = "corral.connection"
 """The key of the connection in a request's ASGI scope."""
 
 
-def most_connections() -> int:
+def max_connections() -> int:
     """Return the limit that leaves half of the process's descriptors, and at least RESERVED_FILES,
     to everything else: the store's files, new supervisors, channels."""
     import resource
@@ -37,91 +37,94 @@ def most_connections() -> int:
     return max(32, min(files // 2, files - RESERVED_FILES))
 
 
-class Connections:
-    """The open connections."""
+class ConnectionPool:
+    """The open connections of a server."""
 
-    def __init__(self, most: int | None = None) -> None:
-        self.most = most or most_connections()
-        self._all: set[Connection] = set()
-        # Connections without a token that wait for a request, and since when; oldest first.
-        self._waiting: dict[Connection, float] = {}
-        self._of_peer: Counter[str] = Counter()
-        self._of_token: Counter[str] = Counter()
+    def __init__(self, limit: int | None = None) -> None:
+        self.limit = limit or max_connections()
+        self._all: set[HttpConnection] = set()
+        # Idle connections without a token, and since when; oldest first.
+        self._idle: dict[HttpConnection, float] = {}
+        self._idle_by_peer: Counter[str] = Counter()
+        self._by_token: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._all)
 
-    def add(self, connection: "Connection") -> None:
-        """Add a new connection. Beyond the limit, close the oldest one that waits for a request
-        without a token; if there is none, close the new one."""
-        if len(self._all) >= self.most and not self._close_oldest():
+    def add(self, connection: "HttpConnection") -> None:
+        """Add a new connection.
+
+        Beyond the limit, close the oldest idle connection without a token; if there is none, close
+        the new one.
+        """
+        if len(self._all) >= self.limit and not self._close_oldest():
             connection.transport.abort()
             return
         self._all.add(connection)
-        self.wait(connection)
+        self.mark_idle(connection)
 
-    def wait(self, connection: "Connection") -> None:
+    def mark_idle(self, connection: "HttpConnection") -> None:
         """Mark a connection as waiting for a request; without a token it may be closed."""
         if connection.token is not None or connection not in self._all:
             return
         now = time.monotonic()
-        self._waiting[connection] = now
-        self._of_peer[connection.peer] += 1
+        self._idle[connection] = now
+        self._idle_by_peer[connection.peer] += 1
         # A burst of new connections is not an attack: their requests follow.
-        if self._of_peer[connection.peer] > self.most // 4:
+        if self._idle_by_peer[connection.peer] > self.limit // 4:
             self._close_oldest(connection.peer, before=now - BURST_SECONDS)
-        elif len(self._waiting) > self.most // 2:
+        elif len(self._idle) > self.limit // 2:
             self._close_oldest(before=now - BURST_SECONDS)
 
-    def work(self, connection: "Connection") -> None:
-        """Mark a connection as busy with a request; it is not closed meanwhile."""
-        if self._waiting.pop(connection, None) is not None:
-            _count_down(self._of_peer, connection.peer)
+    def mark_busy(self, connection: "HttpConnection") -> None:
+        """Mark a connection as busy with a request: it is not closed meanwhile."""
+        if self._idle.pop(connection, None) is not None:
+            _decrement(self._idle_by_peer, connection.peer)
 
-    def prove(self, connection: "Connection", token: str, *, is_agent: bool) -> bool:
-        """Assign a connection to a token; False when that token has too many connections."""
+    def bind_token(self, connection: "HttpConnection", token: str, *, is_agent: bool) -> bool:
+        """Assign a connection to a token; False when the token has too many connections."""
         if connection.token == token:
             return True
-        most = MOST_OF_AGENT if is_agent else self.most
-        if self._of_token[token] >= most or connection not in self._all:
+        limit = MAX_PER_AGENT if is_agent else self.limit
+        if self._by_token[token] >= limit or connection not in self._all:
             return False
-        self._forget_token(connection)
-        self.work(connection)
+        self._unbind_token(connection)
+        self.mark_busy(connection)
         connection.token = token
-        self._of_token[token] += 1
+        self._by_token[token] += 1
         return True
 
-    def remove(self, connection: "Connection") -> None:
+    def remove(self, connection: "HttpConnection") -> None:
         self._all.discard(connection)
-        self.work(connection)
-        self._forget_token(connection)
+        self.mark_busy(connection)
+        self._unbind_token(connection)
 
     def _close_oldest(self, peer: str | None = None, *, before: float | None = None) -> bool:
-        for each, since in self._waiting.items():
-            if before is not None and since > before:
+        for connection, idle_since in self._idle.items():
+            if before is not None and idle_since > before:
                 return False
-            if peer is None or each.peer == peer:
-                self.remove(each)
-                each.transport.abort()
+            if peer is None or connection.peer == peer:
+                self.remove(connection)
+                connection.transport.abort()
                 return True
         return False
 
-    def _forget_token(self, connection: "Connection") -> None:
+    def _unbind_token(self, connection: "HttpConnection") -> None:
         token, connection.token = connection.token, None
         if token is not None:
-            _count_down(self._of_token, token)
+            _decrement(self._by_token, token)
 
 
-def _count_down(counter: "Counter[str]", key: str) -> None:
+def _decrement(counter: "Counter[str]", key: str) -> None:
     counter[key] -= 1
     if not counter[key]:
         del counter[key]
 
 
-class Connection(H11Protocol):
-    """One connection; `server_options` creates a subclass for each server."""
+class HttpConnection(H11Protocol):
+    """One connection. `server_options` creates a subclass for each server."""
 
-    pool: Connections
+    pool: ConnectionPool
     header_seconds = HEADER_SECONDS
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -131,55 +134,57 @@ class Connection(H11Protocol):
         self.identity: RunIdentity | None = None
         """The run that the calling process belongs to."""
         self.is_identified = False
-        self._waits_for_headers: asyncio.TimerHandle | None = None
+        self._header_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.peer = self.client[0] if self.client else ""
-        self._begin_headers()
+        self._start_header_timer()
         self.pool.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end_headers()
+        self._stop_header_timer()
         self.pool.remove(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self.cycle is None or self.cycle.response_complete:
-            self._begin_headers()  # of the next request on a kept connection
+            self._start_header_timer()  # the next request on a kept-alive connection
         super().data_received(data)
 
     def handle_events(self) -> None:
         before = self.cycle
         super().handle_events()
         if self.cycle is not before:
-            self._end_headers()
-            self.pool.work(self)
+            self._stop_header_timer()
+            self.pool.mark_busy(self)
             # The request's task shares this scope and starts later.
-            extra: Any = self.scope
-            extra[CONNECTION] = self
+            scope: Any = self.scope
+            scope[CONNECTION_KEY] = self
 
     def on_response_complete(self) -> None:
-        self.pool.wait(self)
+        self.pool.mark_idle(self)
         super().on_response_complete()
 
-    def _begin_headers(self) -> None:
-        if self._waits_for_headers is None:
-            self._waits_for_headers = self.loop.call_later(self.header_seconds, self._give_up)
+    def _start_header_timer(self) -> None:
+        if self._header_timer is None:
+            self._header_timer = self.loop.call_later(self.header_seconds, self._abort)
 
-    def _end_headers(self) -> None:
-        if self._waits_for_headers is not None:
-            self._waits_for_headers.cancel()
-            self._waits_for_headers = None
+    def _stop_header_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
 
-    def _give_up(self) -> None:
-        self._waits_for_headers = None
+    def _abort(self) -> None:
+        self._header_timer = None
         self.transport.abort()
 
 
-def server_options(pool: Connections | None = None, **own: Any) -> dict[str, Any]:
-    """Return the options of `uvicorn.Config` for a server with these limits; `own` are attributes
-    of its connections."""
-    limits = Connections() if pool is None else pool
-    kind = type("ServedConnection", (Connection,), {"pool": limits, **own})
-    return {"http": kind, "ws": "none", "timeout_keep_alive": IDLE_SECONDS}
+def server_options(pool: ConnectionPool | None = None, **attributes: Any) -> dict[str, Any]:
+    """Return the options of `uvicorn.Config` for a server with these limits.
+
+    `attributes` override attributes of its connections.
+    """
+    limits = ConnectionPool() if pool is None else pool
+    protocol = type("ServedConnection", (HttpConnection,), {"pool": limits, **attributes})
+    return {"http": protocol, "ws": "none", "timeout_keep_alive": IDLE_SECONDS}

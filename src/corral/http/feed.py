@@ -1,9 +1,8 @@
-"""The feed of events for many browsers: one follower of the store, whoever listens.
+"""The event feed for many clients: one thread follows the store and dispatches to all subscribers.
 
-A thread follows the store and hands every event on, once, as the bytes that all subscribers are
-sent. Each subscriber has a line of its own that is bounded: for whoever lags behind, what it missed
-is read from the store, at its own pace. So 500 browsers cost one query an event, and one that
-sleeps costs next to nothing.
+The follower encodes every event once; all subscribers share the bytes. Each subscriber has a
+bounded queue. A subscriber that falls behind reads the events it missed from the store, at its own
+pace. So 500 browsers cost one query per event, and an idle subscriber costs next to nothing.
 """
 
 import asyncio
@@ -24,111 +23,110 @@ from corral.kernel.pagination import Page
 
 log = logging.getLogger("corral.http")
 
-MOST_WAITING = 5_000  # events in one subscriber's line
-MOST_BYTES = 4 * 1024 * 1024  # of them; the bytes are the same ones for all subscribers
-MOST_AHEAD = 5_000  # events that the follower may be ahead of what is handed out
-BATCH = 200  # events handed out before the subscribers get a turn
-PIECE = 64 * 1024  # bytes sent at once
-PAGE = 100
-HEARTBEAT = 15.0  # seconds without an event, after which a subscriber is told that the line is up
-QUIET = b": \n\n"
-RETRY_MS = 1_000  # when a browser tries again after it was cut off
-PATIENCE = 1.0  # between two tries to follow a store that cannot be used
+MAX_QUEUED_EVENTS = 5_000  # per subscriber
+MAX_QUEUED_BYTES = 4 * 1024 * 1024  # per subscriber, although the bytes are shared
+MAX_UNDISPATCHED = 5_000  # events that the follower may be ahead of the event loop
+DISPATCH_BATCH = 200  # events dispatched before other tasks of the event loop run
+MAX_CHUNK_BYTES = 64 * 1024
+PAGE_SIZE = 100
+HEARTBEAT_SECONDS = 15.0
+HEARTBEAT_FRAME = b": \n\n"
+RETRY_MS = 1_000  # reconnection delay of browsers
+RETRY_SECONDS = 1.0  # between attempts to follow an unavailable store
 
 
-class Line(NamedTuple):
-    """One event as it is sent."""
+class FeedFrame(NamedTuple):
+    """An event and its encoded form."""
 
-    place: tuple[int, int]
+    position: tuple[int, int]
     event: Event
-    frame: bytes
+    data: bytes
 
 
-class Subscriber:
-    """One browser's line, and how far it has got."""
+class FeedSubscriber:
+    """The queue of one client, and the cursor of the last event that it received."""
 
-    def __init__(self, wanted: Callable[[Event], bool], read: str) -> None:
-        self._wanted = wanted
-        self._lines: deque[Line] = deque()
-        self._bytes = 0
-        self._news = asyncio.Event()
-        self.lags = False
-        """Its line was full: it must read what it missed."""
-        self.read = read
-        """The cursor of the last event that it was given."""
+    def __init__(self, is_wanted: Callable[[Event], bool], cursor: str) -> None:
+        self._is_wanted = is_wanted
+        self._queue: deque[FeedFrame] = deque()
+        self._queued_bytes = 0
+        self._wakeup = asyncio.Event()
+        self.is_lagging = False
+        """The queue overflowed: the client must read what it missed from the store."""
+        self.cursor = cursor
 
-    def put(self, line: Line) -> None:
-        if self.lags or not self._wanted(line.event):
+    def put(self, frame: FeedFrame) -> None:
+        if self.is_lagging or not self._is_wanted(frame.event):
             return
-        self._lines.append(line)
-        self._bytes += len(line.frame)
-        if len(self._lines) > MOST_WAITING or self._bytes > MOST_BYTES:
-            self.lags = True
-        self._news.set()
+        self._queue.append(frame)
+        self._queued_bytes += len(frame.data)
+        if len(self._queue) > MAX_QUEUED_EVENTS or self._queued_bytes > MAX_QUEUED_BYTES:
+            self.is_lagging = True
+        self._wakeup.set()
 
     def wake(self) -> None:
-        self._news.set()
+        self._wakeup.set()
 
-    def begin(self) -> None:
-        """With an empty line."""
-        self._lines.clear()
-        self._bytes = 0
-        self.lags = False
+    def clear(self) -> None:
+        self._queue.clear()
+        self._queued_bytes = 0
+        self.is_lagging = False
 
-    async def take(self, seconds: float) -> bytes:
-        """What waits, up to a piece of it; nothing when the time is over."""
-        if not self._lines:
+    async def take(self, timeout: float) -> bytes:
+        """Return up to MAX_CHUNK_BYTES of queued frames; empty when none arrives in time."""
+        if not self._queue:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), seconds)
-        self._news.clear()
-        frames: list[bytes] = []
-        size, behind = 0, place_of(self.read)
-        while self._lines and size < PIECE:
-            line = self._lines.popleft()
-            size += len(line.frame)
-            if line.place > behind:
-                frames.append(line.frame)
-                self.read = line.event.cursor
-        self._bytes -= size
-        return b"".join(frames)
+                await asyncio.wait_for(self._wakeup.wait(), timeout)
+        self._wakeup.clear()
+        chunks: list[bytes] = []
+        size, position = 0, cursor_position(self.cursor)
+        while self._queue and size < MAX_CHUNK_BYTES:
+            frame = self._queue.popleft()
+            size += len(frame.data)
+            # Frames up to the cursor were already read from the store.
+            if frame.position > position:
+                chunks.append(frame.data)
+                self.cursor = frame.event.cursor
+        self._queued_bytes -= size
+        return b"".join(chunks)
 
-    def given(self, events: list[Event]) -> bytes:
-        """Events that were read for it, as they are sent."""
-        self.read = events[-1].cursor
-        return b"".join([frame_of(event) for event in events if self._wanted(event)])
+    def encode_page(self, events: list[Event]) -> bytes:
+        """Encode events that were read from the store, and advance the cursor."""
+        self.cursor = events[-1].cursor
+        return b"".join([encode_frame(event) for event in events if self._is_wanted(event)])
 
 
-class Feed:
-    """Follows a store from `start` to `close`, for as many subscribers as there are."""
+class EventFeed:
+    """Follows a store from `start` to `close` and dispatches its events to subscribers."""
 
-    def __init__(self, store: Corral, *, watch: Callable[[Event], object] | None = None) -> None:
+    def __init__(self, store: Corral, *, on_event: Callable[[Event], object] | None = None) -> None:
         self._store = store
-        self._watch = watch
-        self._subscribers: set[Subscriber] = set()
+        self._on_event = on_event
+        self._subscribers: set[FeedSubscriber] = set()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._reading = CapacityLimiter(4)
-        self._ahead: deque[Line] = deque()
-        self._called = False
-        self._last = "0-0"
+        self._readers = CapacityLimiter(4)
+        self._undispatched: deque[FeedFrame] = deque()
+        self._is_dispatch_scheduled = False
+        self._last_cursor = "0-0"
         self.seen = 0
-        """How many events came by."""
+        """Number of events read."""
         self.subscribers = 0
-        """How many listen, those that lag behind included."""
+        """Number of subscribers, including those that are lagging."""
 
     async def start(self) -> None:
-        """From when this returns, no event is missed."""
+        """Start following. No event after the return of this call is missed."""
         self._loop = asyncio.get_running_loop()
         newest = await to_thread.run_sync(lambda: self._store.events.newest(limit=1).next)
-        self._last = newest or self._last
+        self._last_cursor = newest or self._last_cursor
         self._thread = threading.Thread(
-            target=self._follow, args=(self._last,), name="feed", daemon=True
+            target=self._follow, args=(self._last_cursor,), name="feed", daemon=True
         )
         self._thread.start()
 
     def end(self) -> None:
-        """Let all subscribers go; they may come again elsewhere. From any thread."""
+        """End all subscriptions, from any thread. Clients reconnect, perhaps to another daemon."""
         self._stopping.set()
         if self._loop is not None:
             with suppress(RuntimeError):
@@ -151,96 +149,106 @@ class Feed:
         subject: str | None = None,
         project: str | None = None,
     ) -> AsyncGenerator[bytes]:
-        """What a browser is sent: every event behind a cursor, in order, each once; from now on
-        without one."""
+        """Yield server-sent events: every event after a cursor, in order, each once.
 
-        def wanted(event: Event) -> bool:
+        Without `after`, start with the next event.
+        """
+
+        def is_wanted(event: Event) -> bool:
             return (
                 (kind is None or event.kind == kind)
                 and (subject is None or event.subject == subject)
                 and (project is None or event.project_id == project)
             )
 
-        subscriber = Subscriber(wanted, after or self._last)
+        subscriber = FeedSubscriber(is_wanted, after or self._last_cursor)
         self.subscribers += 1
         try:
             yield f"retry: {RETRY_MS}\n\n".encode()
             while not self._stopping.is_set():
-                # What is long past is read while nothing is kept in line for this subscriber; then
-                # once more, so that no event falls between the reading and the line.
-                async for piece in self._past(subscriber):
-                    yield piece
-                subscriber.begin()
+                # Read the backlog while nothing is queued for this subscriber. Then register and
+                # read once more, so that no event is missed between the two.
+                async for chunk in self._backlog(subscriber):
+                    yield chunk
+                subscriber.clear()
                 self._subscribers.add(subscriber)
-                async for piece in self._past(subscriber):
-                    yield piece
-                while not subscriber.lags and not self._stopping.is_set():
-                    yield await subscriber.take(HEARTBEAT) or QUIET
+                async for chunk in self._backlog(subscriber):
+                    yield chunk
+                while not subscriber.is_lagging and not self._stopping.is_set():
+                    yield await subscriber.take(HEARTBEAT_SECONDS) or HEARTBEAT_FRAME
                 self._subscribers.discard(subscriber)
         finally:
             self._subscribers.discard(subscriber)
             self.subscribers -= 1
 
-    async def _past(self, subscriber: Subscriber) -> AsyncIterator[bytes]:
+    async def _backlog(self, subscriber: FeedSubscriber) -> AsyncIterator[bytes]:
         while not self._stopping.is_set():
-            page = await to_thread.run_sync(self._page, subscriber.read, limiter=self._reading)
+            page = await to_thread.run_sync(
+                self._read_page, subscriber.cursor, limiter=self._readers
+            )
             if not page.items:
                 return
-            yield subscriber.given(page.items) or QUIET
+            yield subscriber.encode_page(page.items) or HEARTBEAT_FRAME
 
-    def _page(self, cursor: str) -> Page[Event]:
-        return self._store.events.after(cursor, limit=PAGE)
+    def _read_page(self, cursor: str) -> Page[Event]:
+        return self._store.events.after(cursor, limit=PAGE_SIZE)
 
-    # -- the follower's thread ------------------------------------------------------------------
+    # -- follower thread ------------------------------------------------------------------------
 
     def _follow(self, cursor: str) -> None:
         while not self._stopping.is_set():
             try:
                 for event in self._store.events.follow(cursor, over=self._stopping.is_set):
-                    self._hand_on(event)
+                    self._enqueue(event)
                     cursor = event.cursor
                     if self._stopping.is_set():
                         return
             except CorralError as error:
-                # What happens meanwhile is not missed: it goes on behind the last event.
-                log.warning("The feed waits for the store: %s", error.message)
+                # No event is lost: following resumes after the last cursor.
+                log.warning("The event feed is waiting for the store: %s", error.message)
             except Exception:
                 if not self._stopping.is_set():
-                    log.exception("The feed stumbled, and goes on")
-            self._stopping.wait(PATIENCE)
+                    log.exception("The event feed failed and restarts")
+            self._stopping.wait(RETRY_SECONDS)
 
-    def _hand_on(self, event: Event) -> None:
+    def _enqueue(self, event: Event) -> None:
+        """Hand an event to the event loop; blocks while the loop is far behind."""
         self.seen += 1
-        if self._watch is not None:
-            self._watch(event)
-        self._ahead.append(Line(place_of(event.cursor), event, frame_of(event)))
+        if self._on_event is not None:
+            self._on_event(event)
+        self._undispatched.append(
+            FeedFrame(cursor_position(event.cursor), event, encode_frame(event))
+        )
         assert self._loop is not None
-        if not self._called:
-            self._called = True
-            with suppress(RuntimeError):  # the server has ended
-                self._loop.call_soon_threadsafe(self._hand_out)
-        while len(self._ahead) > MOST_AHEAD and not self._stopping.wait(0.005):
+        if not self._is_dispatch_scheduled:
+            self._is_dispatch_scheduled = True
+            with suppress(RuntimeError):  # the event loop has closed
+                self._loop.call_soon_threadsafe(self._dispatch)
+        while len(self._undispatched) > MAX_UNDISPATCHED and not self._stopping.wait(0.005):
             pass
 
-    def _hand_out(self) -> None:
-        """On the server's own thread: a batch for every subscriber, then their turn."""
-        self._called = False
-        for _ in range(min(BATCH, len(self._ahead))):
-            line = self._ahead.popleft()
-            self._last = line.event.cursor
+    # -- event loop thread ----------------------------------------------------------------------
+
+    def _dispatch(self) -> None:
+        """Queue one batch for every subscriber, then yield to the event loop."""
+        self._is_dispatch_scheduled = False
+        for _ in range(min(DISPATCH_BATCH, len(self._undispatched))):
+            frame = self._undispatched.popleft()
+            self._last_cursor = frame.event.cursor
             for subscriber in self._subscribers:
-                subscriber.put(line)
-        if self._ahead and not self._called:
-            self._called = True
+                subscriber.put(frame)
+        if self._undispatched and not self._is_dispatch_scheduled:
+            self._is_dispatch_scheduled = True
             assert self._loop is not None
-            self._loop.call_soon(self._hand_out)
+            self._loop.call_soon(self._dispatch)
 
 
-def frame_of(event: Event) -> bytes:
+def encode_frame(event: Event) -> bytes:
+    """Encode an event as a server-sent event."""
     return b"id: %s\ndata: %s\n\n" % (event.cursor.encode(), msgspec.json.encode(event))
 
 
-def place_of(cursor: str) -> tuple[int, int]:
-    """A cursor as something that can be compared."""
+def cursor_position(cursor: str) -> tuple[int, int]:
+    """Convert a cursor to a value that can be compared."""
     first, dash, second = cursor.partition("-")
     return (int(first), int(second)) if dash else (0, int(first))

@@ -1,4 +1,4 @@
-"""`/healthz`: whether the store answers; whoever shows a token is told how the daemon is, too."""
+"""`/healthz`: whether the store answers; with a token, also the state of the daemon."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,39 +13,45 @@ from corral import __version__
 from corral.api import Corral
 from corral.kernel.errors import StoreUnavailable
 
-PATIENCE = 3.0
-"""Whoever watches a service wants an answer; calls wait much longer for a server to come back."""
+TIMEOUT_SECONDS = 3.0
+"""Monitoring needs a quick answer; operations wait much longer for a database server to return."""
 
 
-class Health:
+class HealthEndpoint:
+    """The handler of `/healthz`."""
+
     def __init__(self, store: Corral, status: Callable[[], Any] | None) -> None:
         self._store = store
         self._status = status
-        self._asked: asyncio.Future[int] | None = None
+        self._check: asyncio.Future[int] | None = None
 
     async def healthz(self, request: Request) -> Response:
-        """200 when the store answers, else 503 and why; strangers learn no more than that."""
-        await self._store_answers()
-        known = hasattr(request.state, "who")
-        return Response(await to_thread.run_sync(self._tell, known), media_type="application/json")
+        """Answer 200 when the store is usable, else 503. Details require a token."""
+        await self._check_store()
+        has_token = hasattr(request.state, "who")
+        body = await to_thread.run_sync(self._body, has_token)
+        return Response(body, media_type="application/json")
 
-    async def _store_answers(self) -> None:
-        """Raises when the store cannot be used. While it is silent one question is out for all who
-        come, however many they are."""
-        if self._asked is None or self._asked.done():
-            self._asked = asyncio.ensure_future(to_thread.run_sync(self._store.db.schema_version))
-            # It may fail when nobody waits for it any more.
-            self._asked.add_done_callback(lambda asked: asked.cancelled() or asked.exception())
+    async def _check_store(self) -> None:
+        """Raise StoreUnavailable when the store does not answer in time.
+
+        All concurrent requests share one check, so a hanging store blocks one thread only.
+        """
+        if self._check is None or self._check.done():
+            self._check = asyncio.ensure_future(to_thread.run_sync(self._store.db.schema_version))
+            # The check may fail after all requests gave up: retrieve its exception, else asyncio
+            # logs it.
+            self._check.add_done_callback(lambda check: check.cancelled() or check.exception())
         try:
-            await asyncio.wait_for(asyncio.shield(self._asked), PATIENCE)
+            await asyncio.wait_for(asyncio.shield(self._check), TIMEOUT_SECONDS)
         except TimeoutError:
             raise StoreUnavailable(
-                f"The store does not answer within {PATIENCE:.0f} s; `corral doctor` tells why.",
+                f"The store did not answer within {TIMEOUT_SECONDS:.0f} s. Run `corral doctor`.",
                 reason="unreachable",
             ) from None
 
-    def _tell(self, known: bool) -> bytes:
-        told: dict[str, Any] = {"ok": True, "name": "corral", "version": __version__}
-        if known and self._status is not None:
-            told["status"] = self._status()
-        return msgspec.json.encode(told)
+    def _body(self, has_token: bool) -> bytes:
+        fields: dict[str, Any] = {"ok": True, "name": "corral", "version": __version__}
+        if has_token and self._status is not None:
+            fields["status"] = self._status()
+        return msgspec.json.encode(fields)

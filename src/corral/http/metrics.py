@@ -1,27 +1,27 @@
-"""`/metrics`: what a Prometheus server asks for, as text."""
+"""`/metrics` in the Prometheus text format."""
 
 import time
 from collections import Counter
 
 from corral import __version__
 from corral.api import Corral
-from corral.http.feed import Feed
+from corral.http.feed import EventFeed
 
 BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0)
 
 
 class Metrics:
-    """Counts of what was answered, by route; what has none counts as other, so they are few."""
+    """Counters of responses by route. Unknown routes count as "other", so labels are bounded."""
 
     def __init__(self) -> None:
-        self.began = time.monotonic()
-        self._answers: Counter[tuple[str, str, int]] = Counter()
+        self._started_at = time.monotonic()
+        self._responses: Counter[tuple[str, str, int]] = Counter()
         self._durations: Counter[float] = Counter()
         self._seconds = 0.0
         self._count = 0
 
-    def note(self, method: str, route: str, status: int, seconds: float) -> None:
-        self._answers[method, route, status] += 1
+    def record(self, method: str, route: str, status: int, seconds: float) -> None:
+        self._responses[method, route, status] += 1
         self._count += 1
         self._seconds += seconds
         for bound in BUCKETS:
@@ -29,56 +29,80 @@ class Metrics:
                 self._durations[bound] += 1
                 break
 
-    def text(self, store: Corral, feed: Feed) -> bytes:
+    def text(self, store: Corral, feed: EventFeed) -> bytes:
         lines = [
-            *_one("corral_info", "gauge", "The program.", 1, version=__version__),
-            *_one("corral_up_seconds", "gauge", "Since the server began.", self._up()),
-            *_one("corral_feed_subscribers", "gauge", "Subscribers of the feed.", feed.subscribers),
-            *_one("corral_feed_events_total", "counter", "Events that came by.", feed.seen),
-            *self._requests(),
-            *_store_lines(store),
+            *_metric("corral_info", "gauge", "Version of Corral.", 1, version=__version__),
+            *_metric(
+                "corral_up_seconds", "gauge", "Seconds since the server started.", self._uptime()
+            ),
+            *_metric(
+                "corral_feed_subscribers",
+                "gauge",
+                "Subscribers of the event feed.",
+                feed.subscribers,
+            ),
+            *_metric("corral_feed_events_total", "counter", "Events read by the feed.", feed.seen),
+            *self._request_metrics(),
+            *_store_metrics(store),
         ]
         return ("\n".join(lines) + "\n").encode()
 
-    def _up(self) -> float:
-        return round(time.monotonic() - self.began, 1)
+    def _uptime(self) -> float:
+        return round(time.monotonic() - self._started_at, 1)
 
-    def _requests(self) -> list[str]:
+    def _request_metrics(self) -> list[str]:
         lines = [
-            "# HELP corral_requests_total Requests that were answered.",
+            "# HELP corral_requests_total Responses by method, route and status.",
             "# TYPE corral_requests_total counter",
         ]
-        for (method, route, status), count in sorted(self._answers.items()):
+        for (method, route, status), count in sorted(self._responses.items()):
             labels = _labels(method=method, route=route, status=str(status))
             lines.append(f"corral_requests_total{labels} {count}")
         lines += [
-            "# HELP corral_request_seconds How long requests took.",
+            "# HELP corral_request_seconds Duration of requests.",
             "# TYPE corral_request_seconds histogram",
         ]
-        below = 0
+        cumulative = 0
         for bound in BUCKETS:
-            below += self._durations[bound]
-            lines.append(f"corral_request_seconds_bucket{_labels(le=str(bound))} {below}")
+            cumulative += self._durations[bound]
+            lines.append(f"corral_request_seconds_bucket{_labels(le=str(bound))} {cumulative}")
         lines.append(f"corral_request_seconds_bucket{_labels(le='+Inf')} {self._count}")
         lines.append(f"corral_request_seconds_sum {self._seconds:.6f}")
         lines.append(f"corral_request_seconds_count {self._count}")
         return lines
 
 
-def _store_lines(store: Corral) -> list[str]:
-    now = store.insights.overview()
+def _store_metrics(store: Corral) -> list[str]:
+    overview = store.insights.overview()
     return [
-        *_one("corral_runs_active", "gauge", "Runs that are going, as shown.", len(now.active)),
-        *_one("corral_runs_queued", "gauge", "Runs that wait in line.", now.queued),
-        *_one("corral_runs_attention", "gauge", "Runs that wait for you.", len(now.attention)),
-        *_one("corral_runs_failed", "gauge", "Runs that failed in 24 hours.", len(now.failed)),
-        *_one("corral_letters_dead", "gauge", "Letters that failed too often.", now.dead_letters),
-        *_one("corral_letters_doubtful", "gauge", "Letters in doubt.", now.doubtful_letters),
-        *_one("corral_cost_micros_today", "gauge", "Spent today.", now.today.cost_micros or 0),
+        *_metric("corral_runs_active", "gauge", "Active runs.", len(overview.active)),
+        *_metric("corral_runs_queued", "gauge", "Queued runs.", overview.queued),
+        *_metric(
+            "corral_runs_attention", "gauge", "Runs that need attention.", len(overview.attention)
+        ),
+        *_metric(
+            "corral_runs_failed",
+            "gauge",
+            "Runs that failed in the last 24 hours.",
+            len(overview.failed),
+        ),
+        *_metric("corral_letters_dead", "gauge", "Dead letters.", overview.dead_letters),
+        *_metric(
+            "corral_letters_doubtful",
+            "gauge",
+            "Messages whose delivery is unconfirmed.",
+            overview.doubtful_letters,
+        ),
+        *_metric(
+            "corral_cost_micros_today",
+            "gauge",
+            "Cost of today in millionths of a dollar.",
+            overview.today.cost_micros or 0,
+        ),
     ]
 
 
-def _one(name: str, kind: str, help: str, value: float, **labels: str) -> list[str]:
+def _metric(name: str, kind: str, help: str, value: float, **labels: str) -> list[str]:
     return [
         f"# HELP {name} {help}",
         f"# TYPE {name} {kind}",
@@ -89,8 +113,8 @@ def _one(name: str, kind: str, help: str, value: float, **labels: str) -> list[s
 def _labels(**labels: str) -> str:
     if not labels:
         return ""
-    told = ",".join(
+    pairs = ",".join(
         '{}="{}"'.format(name, value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", ""))
         for name, value in labels.items()
     )
-    return "{" + told + "}"
+    return "{" + pairs + "}"

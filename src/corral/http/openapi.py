@@ -1,4 +1,4 @@
-"""The API in its own words: OpenAPI 3.1, and a page to read, both from the table of calls."""
+"""API reference: the OpenAPI 3.1 document and an HTML page, both generated from the calls."""
 
 import html
 import re
@@ -8,58 +8,73 @@ from typing import Any
 import msgspec
 
 from corral import __version__
-from corral.api.operations import rooms
-from corral.api.remote_table import LOCAL, LONGEST_WAIT_MS, STREAMS, WAITS, Call, calls
-from corral.http.agent_permissions import RULES
-from corral.http.errors import STATUS
+from corral.api.catalog import resource_classes
+from corral.api.remote_table import (
+    LOCAL_ONLY,
+    MAX_WAIT_MS,
+    STREAMED,
+    WAIT_ARGUMENTS,
+    RemoteCall,
+    list_calls,
+)
+from corral.http.agent_permissions import AGENT_RULES
+from corral.http.errors import STATUS_CODES
 
 _ERRORS = {
-    400: "What was sent can never work.",
-    401: "No token, or one that is not good.",
-    403: "Understood, and not allowed.",
-    404: "No such thing.",
-    405: "Another method is needed.",
-    409: "Somebody else's change, or the thing's state, stands in the way.",
-    413: "The body is too large.",
-    415: "The body is not JSON.",
-    423: "Another owner holds it.",
-    429: "Too many calls; Retry-After says when to come back.",
-    503: "The store cannot be used now.",
+    400: "Invalid request.",
+    401: "Missing or invalid token.",
+    403: "Not allowed.",
+    404: "Not found.",
+    405: "Wrong method.",
+    409: "Conflict with the current state.",
+    413: "Request body too large.",
+    415: "Request body is not JSON.",
+    423: "Held by another owner.",
+    429: "Too many requests; see Retry-After.",
+    503: "The store is unavailable.",
 }
 _STREAMED = {
     "/events": (
         "events.follow",
-        "Every change as it happens, as server-sent events.",
+        "Stream all changes as server-sent events.",
         "text/event-stream",
     ),
     "/runs/{id}/output": (
         "outputs.open",
-        "What a run wrote, from an offset on; X-Next-Offset says where to go on.",
+        "Read the output of a run from an offset; X-Next-Offset is the next offset.",
         "application/octet-stream",
     ),
 }
 
 
 @cache
-def document() -> bytes:
-    """The OpenAPI document."""
-    from corral.http.streams import Part, Where
+def openapi_document() -> bytes:
+    """Return the OpenAPI document as JSON."""
+    from corral.http.streams import EventFilter, OutputRange
 
-    made = calls()
-    types = [call.arguments for call in made] + [call.result for call in made] + [Where, Part]
-    schemas, components = msgspec.json.schema_components(
-        types, ref_template="#/components/schemas/{name}", schema_hook=_plain
+    operations = list_calls()
+    types = (
+        [call.arguments for call in operations]
+        + [call.result for call in operations]
+        + [EventFilter, OutputRange]
     )
-    count = len(made)
+    schemas, components = msgspec.json.schema_components(
+        types, ref_template="#/components/schemas/{name}", schema_hook=_string_schema
+    )
+    count = len(operations)
     paths: dict[str, Any] = {}
-    for call, taken, given in zip(made, schemas[:count], schemas[count : 2 * count], strict=True):
-        taken = _resolved(taken, components)
-        paths.setdefault(f"/api{call.path}", {})[call.method.lower()] = _call(call, taken, given)
-    asked = dict(zip(_STREAMED, schemas[-2:], strict=True))
+    for call, arguments, result in zip(
+        operations, schemas[:count], schemas[count : 2 * count], strict=True
+    ):
+        arguments = _dereference(arguments, components)
+        paths.setdefault(f"/api{call.path}", {})[call.method.lower()] = _operation(
+            call, arguments, result
+        )
+    queries = dict(zip(_STREAMED, schemas[-2:], strict=True))
     for path, (name, help, kind) in _STREAMED.items():
-        taken = _resolved(asked[path], components)
-        paths[f"/api{path}"] = {"get": _stream(path, name, help, kind, taken)}
-    for call in made:
+        arguments = _dereference(queries[path], components)
+        paths[f"/api{path}"] = {"get": _stream(path, name, help, kind, arguments)}
+    for call in operations:
         components.pop(call.arguments.__name__, None)
     components["Error"] = _error_schema()
     return msgspec.json.encode(
@@ -68,7 +83,7 @@ def document() -> bytes:
             "info": {
                 "title": "Corral",
                 "version": __version__,
-                "description": "Every operation of the library, as a request.",
+                "description": "All operations of the library over HTTP.",
             },
             "servers": [{"url": "/"}],
             "security": [{"token": []}],
@@ -85,9 +100,11 @@ def document() -> bytes:
     )
 
 
-def _call(call: Call, taken: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    properties = dict(taken.get("properties", {}))
-    required = set(taken.get("required", ()))
+def _operation(
+    call: RemoteCall, arguments: dict[str, Any], result: dict[str, Any]
+) -> dict[str, Any]:
+    properties = dict(arguments.get("properties", {}))
+    required = set(arguments.get("required", ()))
     parameters = []
     if call.subject is not None:
         parameters.append(_parameter(call.subject, properties.pop(call.subject), "path", True))
@@ -95,12 +112,12 @@ def _call(call: Call, taken: dict[str, Any], given: dict[str, Any]) -> dict[str,
     for field in call.fields:
         if field.default is not None and field.name in properties:
             properties[field.name] = {**properties[field.name], "default": field.default}
-    told: dict[str, Any] = {
+    operation: dict[str, Any] = {
         "operationId": call.name,
         "tags": [call.attribute],
         "summary": call.help,
         "responses": {
-            "200": {"description": "Done.", "content": _json(given)},
+            "200": {"description": "Success.", "content": _json(result)},
             **{str(status): {"$ref": f"#/components/responses/{status}"} for status in _ERRORS},
         },
     }
@@ -113,21 +130,23 @@ def _call(call: Call, taken: dict[str, Any], given: dict[str, Any]) -> dict[str,
         body = {"type": "object", "properties": properties, "additionalProperties": False}
         if required:
             body["required"] = sorted(required)
-        told["requestBody"] = {"required": bool(required), "content": _json(body)}
+        operation["requestBody"] = {"required": bool(required), "content": _json(body)}
         parameters.append(
             {
                 "name": "Idempotency-Key",
                 "in": "header",
-                "description": "The same key with the same call does it once.",
+                "description": "Repeat a call with the same key to perform it only once.",
                 "schema": {"type": "string", "minLength": 1, "maxLength": 200},
             }
         )
-    return {**told, "parameters": parameters}
+    return {**operation, "parameters": parameters}
 
 
-def _stream(path: str, name: str, help: str, kind: str, taken: dict[str, Any]) -> dict[str, Any]:
+def _stream(
+    path: str, name: str, help: str, kind: str, arguments: dict[str, Any]
+) -> dict[str, Any]:
     parameters = [
-        _parameter(name, schema, "query", False) for name, schema in taken["properties"].items()
+        _parameter(name, schema, "query", False) for name, schema in arguments["properties"].items()
     ]
     if "{id}" in path:
         parameters.append(_parameter("id", {"type": "string"}, "path", True))
@@ -137,7 +156,7 @@ def _stream(path: str, name: str, help: str, kind: str, taken: dict[str, Any]) -
         "summary": help,
         "parameters": parameters,
         "responses": {
-            "200": {"description": "As it comes.", "content": {kind: {"schema": {}}}},
+            "200": {"description": "A stream.", "content": {kind: {"schema": {}}}},
             **{str(status): {"$ref": f"#/components/responses/{status}"} for status in _ERRORS},
         },
     }
@@ -155,17 +174,17 @@ def _ref(name: str) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def _resolved(schema: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = components[schema["$ref"].rpartition("/")[2]]
-    return found
+def _dereference(schema: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
+    component: dict[str, Any] = components[schema["$ref"].rpartition("/")[2]]
+    return component
 
 
-def _plain(kind: type[Any]) -> dict[str, Any]:
+def _string_schema(kind: type[Any]) -> dict[str, Any]:
     return {"type": "string"}
 
 
 def _error_schema() -> dict[str, Any]:
-    codes = [*STATUS, "unauthenticated", "too_many", "internal"]
+    codes = [*STATUS_CODES, "unauthenticated", "too_many", "internal"]
     return {
         "type": "object",
         "required": ["error"],
@@ -184,63 +203,63 @@ def _error_schema() -> dict[str, Any]:
 
 
 @cache
-def page() -> bytes:
-    """The same to read, without a script and without a request to anybody."""
+def docs_page() -> bytes:
+    """Return the reference as one HTML page, without scripts or external resources."""
     parts = [_HEAD]
-    by_room: dict[str, list[Call]] = {}
-    for call in calls():
-        by_room.setdefault(call.attribute, []).append(call)
-    listed = rooms()
-    for attribute, made in by_room.items():
+    by_facade: dict[str, list[RemoteCall]] = {}
+    for call in list_calls():
+        by_facade.setdefault(call.attribute, []).append(call)
+    facades = resource_classes()
+    for attribute, operations in by_facade.items():
         parts.append(f'<h2 id="{attribute}">{attribute}</h2>')
-        parts.append(f"<p>{html.escape(' '.join((listed[attribute].__doc__ or '').split()))}</p>")
-        parts += [_entry(call) for call in made]
-    parts.append("<h2>As it comes</h2>")
+        parts.append(f"<p>{html.escape(' '.join((facades[attribute].__doc__ or '').split()))}</p>")
+        parts += [_html_entry(call) for call in operations]
+    parts.append("<h2>Streams</h2>")
     for path, (_, help, _) in _STREAMED.items():
         parts.append(f"<h3><code>GET /api{path}</code></h3><p>{html.escape(help)}</p>")
-    parts.append("<h2>Only where the store is</h2><table>")
-    for name, reason in sorted({**LOCAL, **STREAMS}.items()):
+    parts.append("<h2>Not available over HTTP</h2><table>")
+    for name, reason in sorted({**LOCAL_ONLY, **STREAMED}.items()):
         parts.append(f"<tr><td><code>{name}</code></td><td>{html.escape(reason)}</td></tr>")
     parts.append("</table></body></html>")
     return "\n".join(parts).encode()
 
 
-def _entry(call: Call) -> str:
+def _html_entry(call: RemoteCall) -> str:
     rows = "".join(
-        f"<tr><td><code>{field.name}</code></td><td>{html.escape(_type(field.type))}</td>"
-        f"<td>{'needed' if field.required else _default(field.default)}</td></tr>"
+        f"<tr><td><code>{field.name}</code></td><td>{html.escape(_type_name(field.type))}</td>"
+        f"<td>{'required' if field.required else _default_text(field.default)}</td></tr>"
         for field in call.fields
     )
     notes = []
-    if call.name in WAITS:
-        notes.append(f"It waits for at most {LONGEST_WAIT_MS // 1000} s; call it again.")
-    if call.name in RULES:
-        notes.append("An agent's token may call it, for what is its own.")
+    if call.name in WAIT_ARGUMENTS:
+        notes.append(f"Waits up to {MAX_WAIT_MS // 1000} s. Call again to wait longer.")
+    if call.name in AGENT_RULES:
+        notes.append("An agent's token may call this for its own objects.")
     note = f"<p><em>{' '.join(notes)}</em></p>" if notes else ""
     table = f"<table>{rows}</table>" if rows else ""
     return (
         f'<h3 id="{call.name}"><code>{call.method} /api{call.path}</code></h3>'
         f"<p>{html.escape(call.help)}</p>{table}{note}"
-        f"<p>Gives <code>{html.escape(_type(call.result))}</code></p>"
+        f"<p>Returns <code>{html.escape(_type_name(call.result))}</code></p>"
     )
 
 
-def _default(default: Any) -> str:
-    return "" if default is None else f"else {html.escape(repr(default))}"
+def _default_text(default: Any) -> str:
+    return "" if default is None else f"default {html.escape(repr(default))}"
 
 
-def _type(kind: Any) -> str:
+def _type_name(kind: Any) -> str:
     text = kind.__name__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind)
     text = re.sub(r"typing\.Annotated\[int, [^\]]*\]", "int", text)
     return re.sub(r"(?:\w+\.)+(\w+)", r"\1", text).replace("NoneType", "None")
 
 
-_HEAD = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Corral: the API</title>
+_HEAD = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Corral HTTP API</title>
 <link rel="icon" href="/static/icon.svg" type="image/svg+xml">
 <meta name="viewport" content="width=device-width"><style>
 :root { color-scheme: light dark } body { font: 15px/1.5 system-ui; max-width: 60rem; margin: 2rem
 auto; padding: 0 1rem } code { font-size: .95em } td { padding: 0 1rem 0 0; vertical-align: top }
 h3 { margin-top: 2rem } h2 { margin-top: 3rem; border-top: 1px solid }</style></head><body>
-<h1>The HTTP API</h1><p>A question's arguments stand in the query of the URL, all others in a JSON
-object. What stands in braces may also be given with them: <code>GET /api/runs/samples?id=…</code>.
-The same as a document: <a href="/api/openapi.json">openapi.json</a>.</p>"""
+<h1>Corral HTTP API</h1><p>GET takes its arguments from the query string, POST from a JSON object in
+the body. Path parameters may also be passed as arguments: <code>GET /api/runs/samples?id=…</code>.
+OpenAPI document: <a href="/api/openapi.json">openapi.json</a>.</p>"""

@@ -1,7 +1,7 @@
-"""Who calls: what the store said of a secret is remembered for a few seconds.
+"""A cache of token lookups.
 
-A token that is revoked is forgotten as soon as its event comes by the feed (`watch`); the few
-seconds are what stands behind that.
+The event of a revoked token clears the cache at once (`handle_event`). The TTL bounds the delay
+when that event is late.
 """
 
 import hashlib
@@ -11,81 +11,83 @@ from collections import OrderedDict
 from contextlib import suppress
 
 from corral.api import Corral
-from corral.api.tokens import Who
 from corral.domain.events.model import Event
-from corral.http.errors import Problem
+from corral.http.errors import ApiError
 from corral.kernel.errors import CorralError, Refused
+from corral.services.tokens import TokenIdentity
 
-SECONDS = 5.0
-MOST = 1_000
+TTL_SECONDS = 5.0
+MAX_ENTRIES = 1_000
 
 
-class Callers:
+class TokenCache:
+    """Identities by the hash of their secret, and stores that act as them. Thread-safe."""
+
     def __init__(self, store: Corral) -> None:
         self._store = store
         self._lock = threading.Lock()
-        # By hash: no secret stays in memory longer than its request.
-        self._known: OrderedDict[bytes, tuple[Who, float]] = OrderedDict()
+        # Keyed by hash: no secret stays in memory longer than its request.
+        self._identities: OrderedDict[bytes, tuple[TokenIdentity, float]] = OrderedDict()
         self._stores: OrderedDict[str, Corral] = OrderedDict()
         self._used: set[str] = set()
 
-    def known(self, secret: str) -> Who | None:
-        """Who it is, if that was asked a moment ago."""
-        found = self._known.get(_key(secret))
-        if found is None or time.monotonic() > found[1]:
+    def get_cached(self, secret: str) -> TokenIdentity | None:
+        """Return the cached identity of a secret; None if it is missing or expired."""
+        entry = self._identities.get(_hash_secret(secret))
+        if entry is None or time.monotonic() > entry[1]:
             return None
-        return found[0]
+        return entry[0]
 
-    def look_up(self, secret: str) -> Who:
-        """Ask the store whose secret it is."""
-        asked = time.monotonic()
+    def look_up(self, secret: str) -> TokenIdentity:
+        """Return the identity of a secret from the store and cache it; raises ApiError 401."""
+        started_at = time.monotonic()
         try:
             who = self._store.tokens.check(secret)
         except Refused as error:
-            raise Problem(
+            raise ApiError(
                 401,
                 "unauthenticated",
                 error.message,
                 headers={"www-authenticate": "Bearer"},
                 reason=error.details.get("reason"),
             ) from None
-        good_for = SECONDS
+        ttl = TTL_SECONDS
         if who.expires_at is not None:
-            good_for = min(good_for, (who.expires_at - self._store.now()) / 1_000)
+            ttl = min(ttl, (who.expires_at - self._store.now()) / 1_000)
         with self._lock:
-            self._known[_key(secret)] = (who, asked + good_for)
-            if len(self._known) > MOST:
-                self._known.popitem(last=False)
-        with self._lock:
+            self._identities[_hash_secret(secret)] = (who, started_at + ttl)
+            if len(self._identities) > MAX_ENTRIES:
+                self._identities.popitem(last=False)
             self._used.add(who.id)
         return who
 
-    def note_uses(self) -> None:
-        """Record which tokens were used since the last call. Not part of any request, so that
-        reads work while the store is not writable."""
+    def record_uses(self) -> None:
+        """Record which tokens were used since the last call.
+
+        Requests do not do this themselves, so that reads work while the store is not writable.
+        """
         with self._lock:
             used, self._used = self._used, set()
         for id in used:
             with suppress(CorralError):
                 self._store.tokens.note_use(id)
 
-    def watch(self, event: Event) -> None:
-        """When a token, or an agent that has one, has changed, whoever calls next is looked up."""
+    def handle_event(self, event: Event) -> None:
+        """Clear the cache when a token or an agent changes."""
         if event.kind in ("token", "agent"):
             with self._lock:
-                self._known.clear()
+                self._identities.clear()
 
-    def store_of(self, who: Who, store: Corral, origin: str | None = None) -> Corral:
-        """Return a store that acts as the caller; cached. `origin` is the run of the caller's
-        process."""
-        key = f"{who.actor} {origin or ''}"
-        found = self._stores.get(key)
-        if found is None:
-            found = self._stores[key] = store.acting_as(who.actor, origin)
-            if len(self._stores) > MOST:
+    def store_for(self, who: TokenIdentity, store: Corral, run: str | None = None) -> Corral:
+        """Return a cached store that acts as the caller; `run` is the run of its process."""
+        key = f"{who.actor} {run or ''}"
+        acting = self._stores.get(key)
+        if acting is None:
+            acting = self._stores[key] = store.as_actor(who.actor, run)
+            if len(self._stores) > MAX_ENTRIES:
                 self._stores.popitem(last=False)
-        return found
+        return acting
 
 
-def _key(secret: str) -> bytes:
+def _hash_secret(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()

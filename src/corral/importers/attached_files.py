@@ -17,10 +17,10 @@ from corral.adapters import attachments
 from corral.db.database import Database
 from corral.domain.sessions import ops as sessions
 from corral.kernel.errors import CorralError, NotFound
-from corral.services.chat.sandbox_sync import mark_of
+from corral.services.chat.sandbox_sync import store_mark
 
 
-class FileCopies:
+class FileCopier:
     """Copies the files of one source."""
 
     def __init__(self, folder: Path, most: int) -> None:
@@ -28,7 +28,7 @@ class FileCopies:
         self._most = most
 
     def copy(self, source: str, given: str, session_id: str) -> dict[str, Any]:
-        """Copy a file below the folder `source`, and describe the copy.
+        """Copy a file below the folder `source`; returns a description of the copy.
 
         The description has a reason instead of a path when the file is missing, too large, outside
         `source` or behind a symlink.
@@ -38,26 +38,26 @@ class FileCopies:
             kept = attachments.keep_sent(self._folder / session_id, given, data)
         except CorralError as error:
             return {"name": Path(given).name, "path": None, "reason": error.message}
-        described: dict[str, Any] = msgspec.to_builtins(kept)
-        return described
+        description: dict[str, Any] = msgspec.to_builtins(kept)
+        return description
 
 
-def folder_of(database: Database) -> Path:
-    """The folder with the copies of this store; several stores may share a home."""
-    return config.home() / "imports" / mark_of(database)
+def copies_folder(database: Database) -> Path:
+    """Return the folder with the copies of this store; several stores may share a home."""
+    return config.home() / "imports" / store_mark(database)
 
 
-def forget(database: Database) -> int:
+def remove_orphaned_copies(database: Database) -> int:
     """Delete the copies of sessions that the store has deleted; returns the number of folders."""
-    folders = [*_forgotten(database)]
+    folders = [*_orphaned(database)]
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
     return len(folders)
 
 
-def _forgotten(database: Database) -> Iterator[Path]:
+def _orphaned(database: Database) -> Iterator[Path]:
     with suppress(OSError):
-        for path in sorted(folder_of(database).glob("ses_*")):
+        for path in sorted(copies_folder(database).glob("ses_*")):
             try:
                 database.read(partial(sessions.get, session=path.name))
             except NotFound:

@@ -1,84 +1,85 @@
-"""What a mapping of a tool's database is."""
+"""The types of a mapping: how the tables of a tool become rows of Corral's tables."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from corral.importers.row import Row
+from corral.importers.source.row import SourceRow
 
 KEPT = "kept as it was"
-"""The home of a column that has no place of its own here: `origins.rest`."""
+"""The target of a column without a place in Corral: `origins.rest`."""
 KEY = "origins.row_id"
-"""The home of what a row is known by."""
+"""The target of a column that is the key of its row."""
 NOT_TAKEN = "not taken: it may be a secret"
+"""The target of a column that is not imported."""
 
 
-SAME = "="
-"""Instead of a table: the row says something of a thing that is here already."""
+EXISTING = "="
+"""Instead of a table: the row refers to an object that exists already."""
 
 
-class Thing(NamedTuple):
-    """A row of one of Corral's tables."""
+class TargetRow(NamedTuple):
+    """A row for one of Corral's tables."""
 
     table: str
     values: dict[str, Any]
 
 
-Make = Callable[[Row], Iterable[Thing]]
+Convert = Callable[[SourceRow], Iterable[TargetRow]]
 
 
-class Table(NamedTuple):
-    """A table of another tool: what each of its columns becomes, and how.
+class TableMapping(NamedTuple):
+    """The mapping of one table.
 
-    `homes` names the column here in which each of its columns is kept. `make` gives what a row
-    becomes, the first being the thing itself; where it gives nothing, the row is kept as it was.
-    `refs` are the columns that name rows of other tables, and `links` finds further rows that
-    `make` wants the ids of.
+    `columns` maps each column to the column of Corral that stores it. `convert` returns the target
+    rows of a row, the object itself first; without a target row, the row is kept as it was. `refs`
+    maps columns that refer to other rows to their tables, and `links` returns further rows whose
+    ids `convert` needs.
     """
 
     name: str
     key: Sequence[str]
-    homes: Mapping[str, str]
-    make: Make | None = None
+    columns: Mapping[str, str]
+    convert: Convert | None = None
     refs: Mapping[str, str] = {}
-    links: Callable[[Row], Iterable[tuple[str, str]]] | None = None
-    why: str = ""
+    links: Callable[[SourceRow], Iterable[tuple[str, str]]] | None = None
+    reason: str = ""
     """Why none of its rows is imported."""
-    part: str = ""
-    """Its name among the origins, where a table is gone through a second time for one column."""
+    alias: str = ""
+    """Its name in `origins`, when the table is read a second time for one column."""
 
     @property
     def origin(self) -> str:
-        return self.part or self.name
+        return self.alias or self.name
 
 
-class Member(NamedTuple):
-    """A database of a source: its file, what it must have, and what its tables become."""
+class SourceFile(NamedTuple):
+    """A database file of a source: its required tables, and their mappings."""
 
     path: Path
     signature: Mapping[str, Sequence[str]]
-    tables: Sequence[Table]
-    inside: str = ""
-    """What it belongs to, where a source has several."""
-    owner: "Table | None" = None
-    """Of what it belongs to, in case nothing else tells of that."""
+    tables: Sequence[TableMapping]
+    owner_key: str = ""
+    """The key of the row that the file belongs to, such as a session."""
+    owner: "TableMapping | None" = None
+    """The mapping of the owner, which is created if no other file has it."""
     owner_values: Mapping[str, str] = {}
-    """What is known of that all the same."""
-    partly: bool = False
-    """Whether it is opened a second time for its other tables."""
-    also: Sequence[str] = ()
-    """Tables that were seen to when it was opened before."""
+    """The known values of the owner."""
+    is_partial: bool = False
+    """Whether the file is opened a second time for its other tables."""
+    seen_tables: Sequence[str] = ()
+    """Tables that were imported when the file was opened before."""
 
 
-class Tool(NamedTuple):
-    """Another tool: how its database is recognised, and what its tables become."""
+class ToolMapping(NamedTuple):
+    """The mapping of a tool."""
 
     name: str
-    about: str
+    description: str
     signature: Mapping[str, Sequence[str]]
-    """Tables with columns that no other tool has together."""
-    tables: Sequence[Table]
-    around: Callable[[Path], Path] | None = None
-    """The database in a folder that was given instead."""
-    members: Callable[[Path], Iterator[Member]] | None = None
-    """All databases of a source, where it is more than one; the first is looked at first."""
+    """Tables with columns that identify the tool."""
+    tables: Sequence[TableMapping]
+    find_database: Callable[[Path], Path] | None = None
+    """Returns the database in a folder."""
+    find_files: Callable[[Path], Iterator[SourceFile]] | None = None
+    """Yields all database files of a source with several, the main one first."""

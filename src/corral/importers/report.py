@@ -1,33 +1,34 @@
-"""What an import of another tool's database did, table by table."""
+"""The report of an import, table by table."""
 
 from collections import Counter
 
 import msgspec
 
-from corral.api.store import Pruned
+from corral.services.store.model import Pruned
 
 
-class TableTaken(msgspec.Struct):
-    """What became of one table."""
+class TableReport(msgspec.Struct):
+    """What was imported from one table."""
 
     table: str
     rows: int = 0
     new: int = 0
-    """Rows that were not known."""
+    """Rows that were not imported before."""
     known: int = 0
-    """Rows that an earlier import brought in."""
+    """Rows that an earlier import stored."""
     changed: int = 0
-    """Of those, rows that are other than they were: kept beside, as they are there now."""
+    """Known rows that have changed in the source. Their objects are not changed; the new values are
+    kept in `origins`."""
     restored: int = 0
-    """Known rows whose result was deleted here and was restored."""
+    """Known rows whose object was deleted here and was restored."""
     kept: int = 0
-    """New rows that became nothing here and are kept as they were."""
+    """New rows that became no object and are kept as they were."""
     became: dict[str, int] = {}
-    """How many rows of which of Corral's tables."""
+    """Number of new rows by Corral's tables."""
 
 
-class Trouble(msgspec.Struct):
-    """Something that was not as it should be; the rows are kept, and what they were."""
+class ImportProblem(msgspec.Struct):
+    """A problem of one or more rows. Their original values are kept."""
 
     table: str
     what: str
@@ -36,8 +37,8 @@ class Trouble(msgspec.Struct):
     """The key of the first such row."""
 
 
-class Taken(msgspec.Struct):
-    """The whole import."""
+class ImportReport(msgspec.Struct):
+    """The report of a complete import."""
 
     tool: str
     source: str
@@ -48,17 +49,17 @@ class Taken(msgspec.Struct):
     restored: int = 0
     kept: int = 0
     secrets: int = 0
-    """Rows out of which something was taken that looks like a secret."""
-    tables: list[TableTaken] = []
-    troubles: list[Trouble] = []
+    """Rows in which a probable secret was redacted."""
+    tables: list[TableReport] = []
+    troubles: list[ImportProblem] = []
     missing: list[str] = []
-    """Tables and columns that the tool has today and this source has not."""
+    """Known tables and columns that the source does not have."""
     unknown: list[str] = []
-    """Tables and columns that nobody here knows; their content is kept as it was."""
+    """Tables and columns without a mapping; their content is kept as it was."""
     left_out: list[str] = []
-    """Tables, views and columns that the tool derives from its others, as an index of words."""
+    """Views, virtual tables and generated columns, which the tool derives from other data."""
     skipped: list[str] = []
-    """Files of the source that could not be read, or not to their end, and why."""
+    """Files that could not be read completely, with the reason."""
     retention: list[Pruned] = []
     """Imported rows, of this and earlier imports, that retention applies to: they are exempt while
     the setting `imports.retention` is off, and deleted while it is on."""
@@ -66,19 +67,19 @@ class Taken(msgspec.Struct):
     """Whether `imports.retention` is off."""
 
 
-class Notes:
-    """Troubles as they are met, counted."""
+class ProblemLog:
+    """Counts problems by table and message."""
 
     def __init__(self) -> None:
         self._rows: Counter[tuple[str, str]] = Counter()
         self._examples: dict[tuple[str, str], str] = {}
 
-    def add(self, table: str, what: str, key: str) -> None:
-        self._rows[table, what] += 1
-        self._examples.setdefault((table, what), key)
+    def add(self, table: str, message: str, key: str) -> None:
+        self._rows[table, message] += 1
+        self._examples.setdefault((table, message), key)
 
-    def all(self) -> list[Trouble]:
+    def all(self) -> list[ImportProblem]:
         return [
-            Trouble(table, what, rows, self._examples[table, what])
-            for (table, what), rows in self._rows.items()
+            ImportProblem(table, message, rows, self._examples[table, message])
+            for (table, message), rows in self._rows.items()
         ]

@@ -7,13 +7,13 @@ part on purpose.
 
 from collections.abc import Iterable, Mapping
 
-from corral.db.transitions import StateTable
+from corral.db.transitions import StatefulTable
 from corral.db.tx import Tx
 from corral.domain.imports import ops as imports
-from corral.domain.imports.ops import Known
+from corral.domain.imports.ops import ImportedRow
 from corral.kernel.errors import Invalid
-from corral.kernel.ids import number_of
-from corral.services.store.sql_catalogue import declared
+from corral.kernel.ids import parse_number
+from corral.services.store.declarations import find_declarations
 
 # The column that names a row of a table without states, and the prefix of its public id.
 _NAMED_BY: dict[str, tuple[str, str | None]] = {
@@ -44,13 +44,13 @@ class Restoration:
     def __init__(self, tx: Tx) -> None:
         self._tx = tx
         self._named_by = _NAMED_BY | {
-            table.table: (table.key, table.number_of or None)
-            for table in declared(StateTable).values()
+            table.table: (table.key, table.id_prefix or None)
+            for table in find_declarations(StatefulTable).values()
         }
         self.restored: set[str] = set()
         """The ids of the restored objects."""
 
-    def missing(self, known: Mapping[str, Known]) -> set[str]:
+    def missing(self, known: Mapping[str, ImportedRow]) -> set[str]:
         """Return the keys of rows whose object does not exist any more."""
         by_table: dict[str, dict[str, str]] = {}
         for key, row in known.items():
@@ -58,9 +58,11 @@ class Restoration:
                 by_table.setdefault(row.became, {})[key] = row.id
         return {key for table, ids in by_table.items() for key in self._missing_of(table, ids)}
 
-    def has_existing(self, known: Mapping[str, Known]) -> bool:
-        """Whether an object that one of these rows became exists. Parts exist only with their
-        parent, which is an object."""
+    def has_existing(self, known: Mapping[str, ImportedRow]) -> bool:
+        """Return whether an object of one of these rows exists.
+
+        Parts exist only with their parent, which is an object.
+        """
         named = {key for key, row in known.items() if row.id and row.became in self._named_by}
         return bool(named - self.missing(known))
 
@@ -69,14 +71,14 @@ class Restoration:
         names: dict[str, str | int] = {}
         for key, id in ids.items():
             try:
-                names[key] = id if prefix is None else number_of(prefix, id)
+                names[key] = id if prefix is None else parse_number(prefix, id)
             except Invalid:
                 continue  # an early version recorded the id of the row's parent
-        existing = imports.existing(self._tx, table, column, [*names.values()])
+        existing = imports.find_existing(self._tx, table, column, [*names.values()])
         return (key for key, name in names.items() if name not in existing)
 
-    def goes_with(self, row: Known, parents: Iterable[str]) -> bool:
-        """Whether a row is restored because its object or one of its parents was."""
+    def goes_with(self, row: ImportedRow, parents: Iterable[str]) -> bool:
+        """Return whether a row is restored because its object or one of its parents was."""
         if row.id in self.restored:
             return True
         return row.became in _WITH_PARENT and not self.restored.isdisjoint(parents)

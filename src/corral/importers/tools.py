@@ -1,14 +1,14 @@
-"""The tools whose databases can be brought in, and how each is recognised."""
+"""The tools whose databases can be imported, and how each is recognised."""
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import cast
 
-from corral.importers.mapping import Tool
-from corral.importers.source.database import Foreign
+from corral.importers.mapping import ToolMapping
+from corral.importers.source.database import SourceDatabase
 from corral.kernel.errors import Invalid
 
-# Loaded when they are wanted: most commands want none.
+# Imported on demand, because most commands need none of them.
 _MODULES = {
     "agent-yes": "agent_yes",
     "agents": "agents",
@@ -16,50 +16,53 @@ _MODULES = {
     "multishot": "multishot",
     "nanoclaw": "nanoclaw",
 }
-NAMES = tuple(_MODULES)
-_OURS: Mapping[str, Sequence[str]] = {"letters": ("mailbox",), "events": ("subject",)}
+TOOL_NAMES = tuple(_MODULES)
+_CORRAL: Mapping[str, Sequence[str]] = {"letters": ("mailbox",), "events": ("subject",)}
 
 
-def tool_of(name: str) -> Tool:
+def find_tool(name: str) -> ToolMapping:
+    """Return the mapping of a tool; raises Invalid for an unknown one."""
     if name not in _MODULES:
         raise Invalid(
-            f"{name!r} cannot be imported; take one of {', '.join(NAMES)}, claude or codex."
+            f"Cannot import from {name!r}. Use one of {', '.join(TOOL_NAMES)}, claude or codex."
         )
-    return cast("Tool", import_module(f"corral.importers.{_MODULES[name]}").TOOL)
+    return cast("ToolMapping", import_module(f"corral.importers.mappings.{_MODULES[name]}").TOOL)
 
 
-def check_is_of(foreign: Foreign, tool: Tool, signature: Mapping[str, Sequence[str]]) -> None:
-    """Refuse what is not that tool's database, and say whose it seems to be."""
-    if _fits(foreign, signature):
+def check_signature(
+    database: SourceDatabase, tool: ToolMapping, signature: Mapping[str, Sequence[str]]
+) -> None:
+    """Raise Invalid for a database of another tool; the error names the tool it belongs to."""
+    if _has_tables(database, signature):
         return
-    if _fits(foreign, _OURS):
+    if _has_tables(database, _CORRAL):
         raise Invalid(
-            f"{foreign.path} is a store of Corral itself; bring it in with `corral db restore`.",
-            path=str(foreign.path),
+            f"{database.path} is a store of Corral. Use `corral db restore` instead.",
+            path=str(database.path),
             reason="corral_store",
         )
-    others = [name for name in NAMES if _fits(foreign, tool_of(name).signature)]
+    others = [name for name in TOOL_NAMES if _has_tables(database, find_tool(name).signature)]
     if others:
         raise Invalid(
-            f"{foreign.path} looks like a database of {others[0]}, not of {tool.name}; "
-            f"run `corral import {others[0]} {foreign.path}`.",
-            path=str(foreign.path),
+            f"{database.path} looks like a database of {others[0]}, not of {tool.name}. Run "
+            f"`corral import {others[0]} {database.path}`.",
+            path=str(database.path),
             looks_like=others[0],
             reason="other_tool",
         )
-    wanted = ", ".join(signature)
-    found = ", ".join(sorted(foreign.tables)[:8]) or "none"
+    expected = ", ".join(signature)
+    found = ", ".join(sorted(database.tables)[:8]) or "none"
     raise Invalid(
-        f"{foreign.path} is no database of {tool.name}: that has the tables {wanted}, and this "
-        f"one has {found}.",
-        path=str(foreign.path),
+        f"{database.path} is not a database of {tool.name}, which has the tables {expected}. Its "
+        f"tables are {found}.",
+        path=str(database.path),
         reason="unknown_schema",
     )
 
 
-def _fits(foreign: Foreign, signature: Mapping[str, Sequence[str]]) -> bool:
+def _has_tables(database: SourceDatabase, signature: Mapping[str, Sequence[str]]) -> bool:
     return all(
-        table in foreign.tables
-        and {*columns} <= {column.lower() for column in foreign.tables[table]}
+        table in database.tables
+        and {*columns} <= {column.lower() for column in database.tables[table]}
         for table, columns in signature.items()
     )

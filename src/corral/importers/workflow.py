@@ -1,4 +1,4 @@
-"""An import from end to end: find the databases, look whose they are, take them in."""
+"""The import of a database from end to end: find its files, check them, store their rows."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -8,118 +8,125 @@ from typing import Any
 from corral.db.database import Database
 from corral.domain.runs import ops as runs
 from corral.domain.settings import ops as settings
-from corral.importers.attached_files import FileCopies, folder_of
-from corral.importers.batch import Part, Taking
-from corral.importers.mapping import Member, Tool
-from corral.importers.report import Taken
+from corral.importers.attached_files import FileCopier, copies_folder
+from corral.importers.database_import import DatabaseImport, OpenSource
+from corral.importers.mapping import SourceFile, ToolMapping
+from corral.importers.report import ImportReport
 from corral.importers.source.copy import Unreadable
-from corral.importers.source.database import Foreign, opened
-from corral.importers.tools import check_is_of, tool_of
+from corral.importers.source.database import SourceDatabase, open_source
+from corral.importers.tools import check_signature, find_tool
 from corral.kernel.errors import CorralError, NotFound, Refused
-from corral.kernel.text import clean_text
+from corral.kernel.text import check_text
 from corral.services.store.prune import count_imported
 
 OnRows = Callable[[int, int], object]
 MAX_SOURCE = 1_000
-MOST_BESIDE_RUNS = 100_000
-"""Rows that come in within the time for which a writer waits, with room to spare."""
+MAX_ROWS_BESIDE_RUNS = 100_000
+"""Rows whose import ends, with a margin, within the time that other writers wait."""
 
 
-def bring(
+def import_database(
     database: Database, name: str, path: Path, source: str | None, on_rows: OnRows | None
-) -> Taken:
-    """Bring a tool's database in; the source is only read, and copied before that."""
-    tool = tool_of(name)
+) -> ImportReport:
+    """Import the database of a tool in one transaction; see `Imports.take`."""
+    tool = find_tool(name)
     given = path.expanduser().absolute()
-    main = tool.around(given) if tool.around and given.is_dir() else given
-    members = list(_members(tool, main))
-    called = clean_text(source or str(main.resolve()), "The name", most=MAX_SOURCE)
-    most = int(database.read(lambda tx: settings.value(tx, "gateway.max_file_bytes")))
-    files = FileCopies(folder_of(database), most)
+    main = tool.find_database(given) if tool.find_database and given.is_dir() else given
+    files = list(_find_files(tool, main))
+    source_name = check_text(source or str(main.resolve()), "The name", max_bytes=MAX_SOURCE)
+    max_bytes = int(database.read(lambda tx: settings.get_value(tx, "gateway.max_file_bytes")))
+    copier = FileCopier(copies_folder(database), max_bytes)
     skipped: list[tuple[Path, CorralError]] = []
     with ExitStack() as open_files:
-        first, *others = _readable(open_files, tool, members, skipped)
-        counter = _Counter(on_rows, _rows_of(first.foreign))
-        _check_nobody_waits_too_long(database, counter.total)
+        first, *others = _open_first(open_files, tool, files, skipped)
+        counter = _Counter(on_rows, _count_rows(first.database))
+        _check_duration(database, counter.total)
         with database.transaction() as tx:
-            taking = Taking(tx, tool, called, on_rows=counter, files=files)
-            taking.take(first)
-            for member in others:
-                _take_member(taking, tool, member, counter)
+            job = DatabaseImport(tx, tool, source_name, on_rows=counter, files=copier)
+            job.import_source(first)
+            for file in others:
+                _import_file(job, tool, file, counter)
             for path, error in skipped:
-                taking.skip(path, error)
-            report = taking.report()
+                job.skip(path, error)
+            report = job.report()
     report.retention = count_imported(database)
-    report.exempt = not database.read(lambda tx: settings.value(tx, "imports.retention"))
+    report.exempt = not database.read(lambda tx: settings.get_value(tx, "imports.retention"))
     return report
 
 
-def _readable(
+def _open_first(
     open_files: ExitStack,
-    tool: Tool,
-    members: Sequence[Member],
+    tool: ToolMapping,
+    files: Sequence[SourceFile],
     skipped: list[tuple[Path, CorralError]],
 ) -> tuple[Any, ...]:
-    """Open the first readable database; returns it and the members after it.
+    """Open the first readable database; returns it and the files after it.
 
-    A tool's main database must be readable. A damaged session file is skipped, unless it is the
-    last one.
+    The main database of a tool must be readable. A damaged session file is skipped, unless it is
+    the last one.
     """
-    for place, member in enumerate(members):
+    for position, file in enumerate(files):
         try:
-            foreign = open_files.enter_context(opened(member.path))
-            check_is_of(foreign, tool, member.signature)
+            source = open_files.enter_context(open_source(file.path))
+            check_signature(source, tool, file.signature)
         except CorralError as error:
-            if not member.inside or place == len(members) - 1:
+            if not file.owner_key or position == len(files) - 1:
                 raise
-            skipped.append((member.path, error))
+            skipped.append((file.path, error))
         else:
-            return (Part(foreign, member), *members[place + 1 :])
+            return (OpenSource(source, file), *files[position + 1 :])
     raise AssertionError("a source has at least one database")
 
 
-def _take_member(taking: Taking, tool: Tool, member: Member, counter: "_Counter") -> None:
-    """Import a further database of the source. An empty or damaged one is reported; the rows before
-    the damage are imported."""
+def _import_file(
+    job: DatabaseImport, tool: ToolMapping, file: SourceFile, counter: "_Counter"
+) -> None:
+    """Import a further database of the source.
+
+    An empty or damaged file is reported; the rows before the damage are imported.
+    """
     try:
-        with opened(member.path) as foreign:
+        with open_source(file.path) as source:
             try:
-                check_is_of(foreign, tool, member.signature)
+                check_signature(source, tool, file.signature)
             except CorralError as error:
-                taking.skip(member.path, error)
+                job.skip(file.path, error)
                 return
-            counter.total += 0 if member.partly else _rows_of(foreign)
-            taking.take(Part(foreign, member))
+            counter.total += 0 if file.is_partial else _count_rows(source)
+            job.import_source(OpenSource(source, file))
     except (Unreadable, NotFound, Refused) as error:
-        taking.skip(member.path, error)
+        job.skip(file.path, error)
 
 
-def _check_nobody_waits_too_long(database: Database, rows: int) -> None:
-    """A store in one file has one writer at a time, and whoever waits for it gives up in the end: a
-    keeper must not, or its run would be taken for lost."""
-    if rows <= MOST_BESIDE_RUNS or database.engine != "sqlite":
+def _check_duration(database: Database, rows: int) -> None:
+    """Refuse a long import into SQLite while runs are live.
+
+    SQLite has one writer at a time. The supervisor of a run would time out while it waits, and its
+    lease would expire.
+    """
+    if rows <= MAX_ROWS_BESIDE_RUNS or database.engine != "sqlite":
         return
-    if going := database.read(lambda tx: runs.list_runs(tx, live=True, limit=1)).items:
+    if live := database.read(lambda tx: runs.list_runs(tx, live=True, limit=1)).items:
         raise Refused(
-            f"{rows:,} rows take the store for too long while runs are going, as {going[0].id}; "
-            "import them when nothing runs.",
+            f"Importing {rows:,} rows would block the store for too long while runs are live, for "
+            f"example {live[0].id}. Import them when no run is live.",
             rows=rows,
         )
 
 
-def _members(tool: Tool, main: Path) -> Iterator[Member]:
-    if tool.members is not None:
-        yield from tool.members(main)
+def _find_files(tool: ToolMapping, main: Path) -> Iterator[SourceFile]:
+    if tool.find_files is not None:
+        yield from tool.find_files(main)
     else:
-        yield Member(main, tool.signature, tool.tables)
+        yield SourceFile(main, tool.signature, tool.tables)
 
 
-def _rows_of(foreign: Foreign) -> int:
-    return sum(foreign.count(table) for table in foreign.tables)
+def _count_rows(source: SourceDatabase) -> int:
+    return sum(source.count(table) for table in source.tables)
 
 
 class _Counter:
-    """Tells how many of how many rows were looked at."""
+    """Reports the number of rows done and their total."""
 
     def __init__(self, on_rows: OnRows | None, total: int) -> None:
         self._on_rows = on_rows

@@ -1,4 +1,7 @@
-"""Frameworks for agents that keep what they know in Corral. Each module needs its framework."""
+"""Adapters for agent frameworks that store their state in Corral.
+
+Each module needs its framework to be installed.
+"""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,24 +17,29 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def store_of(given: Corral | str | Path | None, token: str | None) -> tuple[Corral, bool]:
-    """The store that was given, else the one at the URL; and whether it is ours to close."""
-    if isinstance(given, Corral):
-        return given, False
-    return open_store(given, token=token), True
+def resolve_store(store: Corral | str | Path | None, token: str | None) -> tuple[Corral, bool]:
+    """Return an open store, and whether the caller must close it.
+
+    `store` is an open store, a URL or path, or None for the user's own store.
+    """
+    if isinstance(store, Corral):
+        return store, False
+    return open_store(store, token=token), True
 
 
-async def to_its_end(change: Callable[P, R], *args: P.args, **options: P.kwargs) -> R:
-    """Make a change on a thread, and wait for it also when whoever asked for it is cancelled: it
-    may be kept already, and what comes next must not overtake it."""
+async def run_shielded(operation: Callable[P, R], *args: P.args, **options: P.kwargs) -> R:
+    """Run `operation` in a thread, and wait for it even if the caller is cancelled.
+
+    The write may be committed already, and a later write must not overtake it.
+    """
     import asyncio
 
-    call = partial(copy_context().run, change, *args, **options)
-    made = asyncio.get_running_loop().run_in_executor(None, call)
+    call = partial(copy_context().run, operation, *args, **options)
+    future = asyncio.get_running_loop().run_in_executor(None, call)
     try:
-        return await asyncio.shield(made)
+        return await asyncio.shield(future)
     except asyncio.CancelledError:
-        while not made.done():
+        while not future.done():
             with suppress(asyncio.CancelledError):
-                await asyncio.wait({made})
+                await asyncio.wait({future})
         raise

@@ -1,4 +1,4 @@
-"""`CorralSaver`: a checkpointer of langgraph whose checkpoints are in a Corral store.
+"""`CorralSaver`: a langgraph checkpointer that stores checkpoints in Corral.
 
     from corral.integrations.langgraph import CorralSaver
 
@@ -6,8 +6,8 @@
         graph = builder.compile(checkpointer=saver)
         graph.invoke(inputs, {"configurable": {"thread_id": "trip"}})
 
-A checkpoint that `put` returned for survives the death of any process. It may be shared between
-threads, and used from any event loop.
+When `put` returns, the checkpoint is durable. A saver may be shared between threads and used from
+any event loop.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 from corral.api import Corral
-from corral.domain.checkpoints.model import Checkpoint as Kept
-from corral.domain.checkpoints.model import NewWrite
-from corral.integrations import store_of, to_its_end
+from corral.domain.checkpoints.model import Checkpoint as StoredCheckpoint
+from corral.domain.checkpoints.model import NewCheckpointWrite
+from corral.integrations import resolve_store, run_shielded
 from corral.kernel.errors import Invalid
 
 try:
@@ -36,14 +36,14 @@ try:
     from langgraph.checkpoint.serde.base import SerializerProtocol
 except ImportError as error:
     raise ImportError(
-        "CorralSaver needs langgraph; run `pip install 'corral[langgraph]'`."
+        "CorralSaver needs langgraph. Run `pip install 'corral[langgraph]'`."
     ) from error
 
 PAGE = 100
 
 
 class CorralSaver(BaseCheckpointSaver[int]):
-    """Keeps langgraph's checkpoints and pending writes in a store, on either engine."""
+    """Stores langgraph checkpoints and pending writes."""
 
     def __init__(
         self,
@@ -52,13 +52,13 @@ class CorralSaver(BaseCheckpointSaver[int]):
         serde: SerializerProtocol | None = None,
         token: str | None = None,
     ) -> None:
-        """Use an open store, the one at a URL (a daemon's, with `token`), or the user's own."""
+        """`store`: an open store, a URL (of a daemon, with `token`), or None for the user's own."""
         super().__init__(serde=serde)
-        self._store, self._ours = store_of(store, token)
+        self._store, self._is_owner = resolve_store(store, token)
 
     def close(self) -> None:
-        """Close the store, unless it was given open."""
-        if self._ours:
+        """Close the store, unless it was passed in open."""
+        if self._is_owner:
             self._store.close()
 
     def __enter__(self) -> Self:
@@ -67,13 +67,13 @@ class CorralSaver(BaseCheckpointSaver[int]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- reading --------------------------------------------------------------------------------
+    # -- read -----------------------------------------------------------------------------------
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """The checkpoint that the config names, else the latest of its thread and namespace."""
-        thread, ns = _place(config)
-        found = self._store.checkpoints.get(thread, ns=ns, id=get_checkpoint_id(config))
-        return self._tuple_of(found) if found else None
+        """Return the checkpoint that the config names, or the latest of its namespace."""
+        thread, ns = _thread_of(config)
+        checkpoint = self._store.checkpoints.get(thread, ns=ns, id=get_checkpoint_id(config))
+        return self._to_tuple(checkpoint) if checkpoint else None
 
     def list(
         self,
@@ -83,30 +83,30 @@ class CorralSaver(BaseCheckpointSaver[int]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """Checkpoints, newest first, whose metadata has all that is in `filter`."""
-        given = config["configurable"] if config else {}
-        wanted = {
-            "ns": given.get("checkpoint_ns") if config else None,
+        """Yield checkpoints whose metadata matches `filter`, newest first."""
+        configurable = config["configurable"] if config else {}
+        criteria = {
+            "ns": configurable.get("checkpoint_ns") if config else None,
             "before": get_checkpoint_id(before) if before else None,
         }
         only = get_checkpoint_id(config) if config else None
         left, after = limit, None
         while left is None or left > 0:
             page = self._store.checkpoints.history(
-                str(given["thread_id"]) if config else None,
+                str(configurable["thread_id"]) if config else None,
                 after=after,
                 limit=PAGE if left is None or filter or only else min(left, PAGE),
-                **wanted,
+                **criteria,
             )
-            for found in page.items:
-                if _has(found, filter) and only in (None, found.id) and left != 0:
-                    yield self._tuple_of(found)
+            for checkpoint in page.items:
+                if _matches(checkpoint, filter) and only in (None, checkpoint.id) and left != 0:
+                    yield self._to_tuple(checkpoint)
                     left = None if left is None else left - 1
             after = page.next
             if after is None:
                 return
 
-    # -- writing --------------------------------------------------------------------------------
+    # -- write ----------------------------------------------------------------------------------
 
     def put(
         self,
@@ -115,11 +115,11 @@ class CorralSaver(BaseCheckpointSaver[int]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Keep a checkpoint; its parent is the one that the config names."""
-        thread, ns = _place(config)
+        """Store a checkpoint; its parent is the one that the config names."""
+        thread, ns = _thread_of(config)
         format, body = self.serde.dumps_typed(checkpoint)
-        told = get_serializable_checkpoint_metadata(config, metadata)
-        caller = told.get("run_id")
+        stored_metadata = get_serializable_checkpoint_metadata(config, metadata)
+        caller = stored_metadata.get("run_id")
         self._store.checkpoints.put(
             thread,
             checkpoint["id"],
@@ -127,7 +127,7 @@ class CorralSaver(BaseCheckpointSaver[int]):
             body,
             ns=ns,
             parent=get_checkpoint_id(config),
-            metadata=told,
+            metadata=stored_metadata,
             caller=str(caller) if caller else None,
         )
         return _config(thread, ns, checkpoint["id"])
@@ -139,48 +139,51 @@ class CorralSaver(BaseCheckpointSaver[int]):
         task_id: str,
         task_path: str = "",
     ) -> None:
-        """Keep what a task wrote before its step was over; told twice, it is kept once."""
-        thread, ns = _place(config)
+        """Store the writes of a task before its step is complete. Idempotent."""
+        thread, ns = _thread_of(config)
         id = get_checkpoint_id(config)
         if id is None:
             raise Invalid(
-                "Writes belong to a checkpoint; name it in the config.", reason="checkpoint_missing"
+                "The config has no checkpoint_id; writes belong to a checkpoint.",
+                reason="checkpoint_missing",
             )
         self._store.checkpoints.put_writes(
             thread,
             id,
             task_id,
             [
-                NewWrite(WRITES_IDX_MAP.get(channel, n), channel, *self.serde.dumps_typed(value))
+                NewCheckpointWrite(
+                    WRITES_IDX_MAP.get(channel, n), channel, *self.serde.dumps_typed(value)
+                )
                 for n, (channel, value) in enumerate(writes)
             ],
             ns=ns,
             path=task_path,
-            # An error or an interrupt may change; what was written to a channel does not.
+            # Errors and interrupts may be replaced; writes to a channel are final.
             replace=all(channel in WRITES_IDX_MAP for channel, _ in writes),
         )
 
-    # -- forgetting and copying -----------------------------------------------------------------
+    # -- delete and copy ------------------------------------------------------------------------
 
     def delete_thread(self, thread_id: str) -> None:
-        """Forget all checkpoints and writes of a thread."""
+        """Delete all checkpoints and writes of a thread."""
         self._store.checkpoints.delete(str(thread_id))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Forget the checkpoints that these runs of langgraph's made, and their writes."""
+        """Delete the checkpoints that these langgraph runs created, and their writes."""
         if run_ids:
             self._store.checkpoints.delete_of_callers([str(id) for id in run_ids])
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Give another thread all checkpoints and writes of a thread."""
+        """Copy all checkpoints and writes of a thread to another thread."""
         self._store.checkpoints.copy(str(source_thread_id), str(target_thread_id))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Keep the latest checkpoint of each namespace, and those that its state is built from;
-        or, with the strategy `delete`, none."""
+        """Delete all but the latest checkpoint of each namespace and the ancestors that its state
+        is built from; with the strategy `delete`, delete all."""
         if strategy not in ("keep_latest", "delete"):
             raise Invalid(
-                f"{strategy!r} is no way to prune; say keep_latest or delete.",
+                f"Unknown strategy {strategy!r}: expected keep_latest or delete.",
                 reason="unknown_strategy",
             )
         for thread in map(str, thread_ids):
@@ -188,25 +191,26 @@ class CorralSaver(BaseCheckpointSaver[int]):
                 self.delete_thread(thread)
                 continue
             for head in self._store.checkpoints.heads(thread):
-                kept = self._needed(_config(thread, head.ns, head.id))
-                self._store.checkpoints.trim(thread, head.ns, kept)
+                needed = self._needed_ids(_config(thread, head.ns, head.id))
+                self._store.checkpoints.trim(thread, head.ns, needed)
 
-    def _needed(self, config: RunnableConfig) -> Sequence[str]:
-        """A checkpoint and its ancestors, as far as channels are kept as changes alone."""
-        found = self.get_tuple(config)
-        kept = []
+    def _needed_ids(self, config: RunnableConfig) -> Sequence[str]:
+        """Return a checkpoint and its ancestors up to a full snapshot of channels that are stored
+        as deltas."""
+        checkpoint = self.get_tuple(config)
+        ids = []
         missing: set[str] = set()
-        while found is not None:
-            kept.append(found.config["configurable"]["checkpoint_id"])
-            if len(kept) == 1:
-                missing = set(found.metadata.get("counters_since_delta_snapshot") or {})
-            missing -= set(found.checkpoint["channel_values"])
-            if not missing or found.parent_config is None:
+        while checkpoint is not None:
+            ids.append(checkpoint.config["configurable"]["checkpoint_id"])
+            if len(ids) == 1:
+                missing = set(checkpoint.metadata.get("counters_since_delta_snapshot") or {})
+            missing -= set(checkpoint.checkpoint["channel_values"])
+            if not missing or checkpoint.parent_config is None:
                 break
-            found = self.get_tuple(found.parent_config)
-        return kept
+            checkpoint = self.get_tuple(checkpoint.parent_config)
+        return ids
 
-    # -- the same for event loops ---------------------------------------------------------------
+    # -- async versions -------------------------------------------------------------------------
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         return await asyncio.to_thread(self.get_tuple, config)
@@ -219,9 +223,9 @@ class CorralSaver(BaseCheckpointSaver[int]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        found = self.list(config, filter=filter, before=before, limit=limit)
-        while (each := await asyncio.to_thread(next, found, None)) is not None:
-            yield each
+        checkpoints = self.list(config, filter=filter, before=before, limit=limit)
+        while (checkpoint := await asyncio.to_thread(next, checkpoints, None)) is not None:
+            yield checkpoint
 
     async def aput(
         self,
@@ -230,7 +234,7 @@ class CorralSaver(BaseCheckpointSaver[int]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        return await to_its_end(self.put, config, checkpoint, metadata, new_versions)
+        return await run_shielded(self.put, config, checkpoint, metadata, new_versions)
 
     async def aput_writes(
         self,
@@ -239,46 +243,46 @@ class CorralSaver(BaseCheckpointSaver[int]):
         task_id: str,
         task_path: str = "",
     ) -> None:
-        await to_its_end(self.put_writes, config, writes, task_id, task_path)
+        await run_shielded(self.put_writes, config, writes, task_id, task_path)
 
     async def adelete_thread(self, thread_id: str) -> None:
-        await to_its_end(self.delete_thread, thread_id)
+        await run_shielded(self.delete_thread, thread_id)
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        await to_its_end(self.delete_for_runs, run_ids)
+        await run_shielded(self.delete_for_runs, run_ids)
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        await to_its_end(self.copy_thread, source_thread_id, target_thread_id)
+        await run_shielded(self.copy_thread, source_thread_id, target_thread_id)
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        await to_its_end(self.prune, thread_ids, strategy=strategy)
+        await run_shielded(self.prune, thread_ids, strategy=strategy)
 
-    def _tuple_of(self, found: Kept) -> CheckpointTuple:
+    def _to_tuple(self, stored: StoredCheckpoint) -> CheckpointTuple:
         load = self.serde.loads_typed
         return CheckpointTuple(
-            _config(found.thread, found.ns, found.id),
-            load((found.format, found.body)),
-            cast(CheckpointMetadata, found.metadata),
-            _config(found.thread, found.ns, found.parent) if found.parent else None,
-            [(each.task, each.channel, load((each.format, each.value))) for each in found.writes],
+            _config(stored.thread, stored.ns, stored.id),
+            load((stored.format, stored.body)),
+            cast(CheckpointMetadata, stored.metadata),
+            _config(stored.thread, stored.ns, stored.parent) if stored.parent else None,
+            [
+                (write.task, write.channel, load((write.format, write.value)))
+                for write in stored.writes
+            ],
         )
 
 
-def _place(config: RunnableConfig) -> tuple[str, str]:
-    """The thread that a config names, and the part of it."""
-    named = config["configurable"]
-    if named.get("thread_id") in (None, ""):
-        raise Invalid(
-            'The config names no thread; give {"configurable": {"thread_id": "…"}}.',
-            reason="thread_missing",
-        )
-    return str(named["thread_id"]), str(named.get("checkpoint_ns") or "")
+def _thread_of(config: RunnableConfig) -> tuple[str, str]:
+    """Return the thread and namespace that a config names."""
+    configurable = config["configurable"]
+    if configurable.get("thread_id") in (None, ""):
+        raise Invalid('The config has no thread_id. Pass {"configurable": {"thread_id": "…"}}.')
+    return str(configurable["thread_id"]), str(configurable.get("checkpoint_ns") or "")
 
 
 def _config(thread: str, ns: str, id: str) -> RunnableConfig:
-    named = {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": id}
-    return {"configurable": named}
+    configurable = {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": id}
+    return {"configurable": configurable}
 
 
-def _has(found: Kept, wanted: dict[str, Any] | None) -> bool:
-    return all(found.metadata.get(key) == value for key, value in (wanted or {}).items())
+def _matches(checkpoint: StoredCheckpoint, filter: dict[str, Any] | None) -> bool:
+    return all(checkpoint.metadata.get(key) == value for key, value in (filter or {}).items())

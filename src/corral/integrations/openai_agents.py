@@ -1,12 +1,12 @@
-"""`CorralSession`: the memory of an agent of openai-agents, in a Corral store.
+"""`CorralSession`: an openai-agents session that is stored in Corral.
 
     from corral.integrations.openai_agents import CorralSession
 
     session = CorralSession("conversation-7")  # in the user's own store
     result = await Runner.run(agent, "What is in the store?", session=session)
 
-What the agent says is a session of Corral's with its turns: `corral session turns`, the search and
-the dashboard show it. Items come back as they were given, to the letter.
+The conversation is a Corral session with turns: `corral session turns`, the search and the
+dashboard show it. Items are returned exactly as they were added.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from corral.api import Corral
-from corral.domain.sessions.model import NewTurn, Session, Turn, taken_back_by
-from corral.integrations import store_of, to_its_end
-from corral.kernel.pagination import every
+from corral.domain.sessions.model import NewTurn, Session, Turn, undone_number
+from corral.integrations import resolve_store, run_shielded
+from corral.kernel.pagination import iter_all
 from corral.kernel.text import MAX_DEPTH
 
 try:
@@ -29,7 +29,7 @@ try:
     from agents.memory.session_settings import resolve_session_limit
 except ImportError as error:
     raise ImportError(
-        "CorralSession needs openai-agents; run `pip install 'corral[openai-agents]'`."
+        "CorralSession needs openai-agents. Run `pip install 'corral[openai-agents]'`."
     ) from error
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _ROLES = {"developer": "system"}
 
 
 class CorralSession:
-    """openai-agents' Session protocol on Corral's sessions and turns, on either engine."""
+    """Implements the Session protocol of openai-agents with Corral's sessions and turns."""
 
     session_settings: SessionSettings | None
 
@@ -58,94 +58,95 @@ class CorralSession:
         session_settings: SessionSettings | None = None,
         token: str | None = None,
     ) -> None:
-        """The conversation of this name, or, with an id `ses_…`, any session of the store.
+        """`session_id` is a name of the caller's choice, or the id (`ses_…`) of any session.
 
-        It is opened when it is first used, for an agent and a project of Corral's if they are
-        named. The store is an open one, the one at a URL (a daemon's, with `token`), or the
-        user's own.
+        The session is opened when it is first used, for the given agent and project of Corral.
+        `store` is an open store, a URL (of a daemon, with `token`), or None for the user's own.
         """
         self.session_id = session_id
         self.session_settings = session_settings or SessionSettings()
-        self._store, self._ours = store_of(store, token)
-        self._wishes = {"agent": agent, "project": project, "title": title or session_id[:200]}
+        self._store, self._is_owner = resolve_store(store, token)
+        self._options = {"agent": agent, "project": project, "title": title or session_id[:200]}
         self._id: str | None = None
 
     @property
     def corral_id(self) -> str:
-        """The id under which Corral knows the conversation: `ses_…`."""
+        """The id of the session in Corral (`ses_…`)."""
         if self._id is None:
-            self._id = self._opened().id
+            self._id = self._open_session().id
         return self._id
 
     def close(self) -> None:
-        """Close the store, unless it was given open."""
-        if self._ours:
+        """Close the store, unless it was passed in open."""
+        if self._is_owner:
             self._store.close()
 
     async def get_items(self, limit: int | None = None) -> "list[TResponseInputItem]":
-        """The latest `limit` items in the order in which they were added; all without a limit."""
-        most = resolve_session_limit(limit, self.session_settings)
-        return await asyncio.to_thread(self._items, most)
+        """Return the latest `limit` items, oldest first; all items without a limit."""
+        count = resolve_session_limit(limit, self.session_settings)
+        return await asyncio.to_thread(self._items, count)
 
     async def add_items(self, items: "Sequence[TResponseInputItem]") -> None:
-        """Add items, in their order; up to 1,000 of them all or none."""
-        turns = [turn_of(cast(dict[str, Any], item)) for item in items]
+        """Append items in order. Up to 1,000 items are one transaction."""
+        turns = [turn_from_item(cast(dict[str, Any], item)) for item in items]
         if turns:
-            await to_its_end(self._add, turns)
+            await run_shielded(self._add, turns)
 
     async def pop_item(self) -> "TResponseInputItem | None":
-        """Take back the latest item and give it back; None when there is none."""
-        return await to_its_end(self._pop)
+        """Remove the latest item and return it; None if there is none."""
+        return await run_shielded(self._pop)
 
     async def clear_session(self) -> None:
-        """Begin anew: no item is left. What was said stays readable in Corral."""
-        await to_its_end(self._clear)
+        """Remove all items from the conversation. The turns stay readable in Corral."""
+        await run_shielded(self._clear)
 
-    # -- on a thread ----------------------------------------------------------------------------
+    # -- in a thread ----------------------------------------------------------------------------
 
-    def _opened(self) -> Session:
+    def _open_session(self) -> Session:
         if self.session_id.startswith("ses_"):
             return self._store.sessions.get(self.session_id)
         return self._store.sessions.open(
-            provider=PROVIDER, provider_session=self.session_id, **self._wishes
+            provider=PROVIDER, provider_session=self.session_id, **self._options
         )
 
-    def _items(self, most: int | None) -> "list[TResponseInputItem]":
-        found: list[Any] = []
-        if most is not None and most <= 0:
-            return found
-        for turn in self._standing(PAGE if most is None else min(most + 10, PAGE)):
-            if most is not None and len(found) >= most:
+    def _items(self, limit: int | None) -> "list[TResponseInputItem]":
+        items: list[Any] = []
+        if limit is not None and limit <= 0:
+            return items
+        for turn in self._current_turns(PAGE if limit is None else min(limit + 10, PAGE)):
+            if limit is not None and len(items) >= limit:
                 break
-            item = item_of(turn)
+            item = item_from_turn(turn)
             if item is not None:
-                found.append(item)
-        return found[::-1]
+                items.append(item)
+        return items[::-1]
 
-    def _standing(self, many: int) -> Iterator[Turn]:
-        """Turns since it was last cleared, less those that were taken back; newest first."""
+    def _current_turns(self, page_size: int) -> Iterator[Turn]:
+        """Yield the turns since the last clear, without removed ones, newest first."""
         cleared = self._store.sessions.get(self.corral_id).cleared_turn
-        gone: set[int] = set()
-        for turn in every(self._store.sessions.turns, self.corral_id, newest=True, limit=many):
+        removed: set[int] = set()
+        for turn in iter_all(
+            self._store.sessions.turns, self.corral_id, newest=True, limit=page_size
+        ):
             if turn.number <= cleared:
                 return
-            if (number := taken_back_by(turn)) is not None:
-                gone.add(number)
-            elif turn.number not in gone:
+            if (number := undone_number(turn)) is not None:
+                removed.add(number)
+            elif turn.number not in removed:
                 yield turn
 
     def _add(self, turns: list[NewTurn]) -> None:
         if len(turns) == 1:
-            given = msgspec.structs.asdict(turns[0])
-            del given["at"]
-            self._store.sessions.append(self.corral_id, **given)
+            fields = msgspec.structs.asdict(turns[0])
+            del fields["at"]
+            self._store.sessions.append(self.corral_id, **fields)
             return
         for first in range(0, len(turns), PAGE):
             self._store.sessions.append_many(self.corral_id, turns[first : first + PAGE])
 
     def _pop(self) -> Any:
         while (turn := self._store.sessions.take_back(self.corral_id)) is not None:
-            if (item := item_of(turn)) is not None:
+            if (item := item_from_turn(turn)) is not None:
                 return item
         return None
 
@@ -156,20 +157,19 @@ class CorralSession:
 # -- items and turns ------------------------------------------------------------------------------
 
 
-def turn_of(item: dict[str, Any]) -> NewTurn:
-    """An item as a turn: its words where people look for them, and the whole of it beside.
+def turn_from_item(item: dict[str, Any]) -> NewTurn:
+    """Convert an item to a turn: its text as content, and the complete item in `meta`.
 
-    A plain message is its words and nothing else. What a store does not keep (NUL, half a
-    character) is replaced in the words, and kept in the item.
+    A plain message has no `meta`. Characters that a store cannot hold (NUL, lone surrogates) are
+    replaced in the content, and preserved in the item.
     """
     role, kind = item.get("role"), str(item.get("type") or "message")
-    words = _words(item)
-    content = _storable(words)
+    content = _storable(_text_of(item))
     if content and item.keys() == _PLAIN and item["content"] == content and role in _SPEAKERS:
         return NewTurn(str(role), content)
     arguments = item.get("arguments")
     return NewTurn(
-        _ROLES.get(str(role), str(role)) if role else _speaker(kind),
+        _ROLES.get(str(role), str(role)) if role else _role_of(kind),
         content,
         tool_call_id=_short(item.get("call_id")),
         tool_name=_short(item.get("name") or (kind if kind.endswith("_call") else None)),
@@ -178,43 +178,40 @@ def turn_of(item: dict[str, Any]) -> NewTurn:
     )
 
 
-def item_of(turn: Turn) -> dict[str, Any] | None:
-    """The item that a turn was made of; of a turn that somebody else wrote, its words."""
-    kept = turn.meta.get("item") if isinstance(turn.meta, dict) else None
-    if isinstance(kept, str):
+def item_from_turn(turn: Turn) -> dict[str, Any] | None:
+    """Return the item that a turn was made of; for a turn from another source, its text."""
+    encoded = turn.meta.get("item") if isinstance(turn.meta, dict) else None
+    if isinstance(encoded, str):
         try:
-            item = json.loads(kept)
+            item = json.loads(encoded)
         except ValueError:
             item = None
         if isinstance(item, dict):
             return item
     if not turn.content:
         return None
-    # A tool's answer without the call that it belongs to would be refused by the model.
+    # A model rejects a tool result without the call that it belongs to.
     return {
         "role": "assistant" if turn.role == "tool" else str(turn.role),
         "content": turn.content,
     }
 
 
-def _speaker(kind: str) -> str:
+def _role_of(kind: str) -> str:
     return "tool" if kind.endswith("_output") else "assistant"
 
 
-def _words(item: dict[str, Any]) -> str:
-    """What a person would read of an item."""
+def _text_of(item: dict[str, Any]) -> str:
+    """Return the readable text of an item."""
     for name in ("content", "output", "summary", "input"):
-        found = item.get(name)
-        if isinstance(found, str):
-            return found
-        if isinstance(found, list):
-            texts = (part.get("text") or part.get("refusal") for part in found if _is_part(part))
+        value = item.get(name)
+        if isinstance(value, str):
+            return value
+        if isinstance(value, list):
+            parts: list[dict[str, Any]] = [part for part in value if isinstance(part, dict)]
+            texts = (part.get("text") or part.get("refusal") for part in parts)
             return "\n".join(text for text in texts if isinstance(text, str))
     return ""
-
-
-def _is_part(part: Any) -> bool:
-    return isinstance(part, dict)
 
 
 def _storable(text: str) -> str:
@@ -226,7 +223,7 @@ def _short(text: Any) -> str | None:
 
 
 def _arguments(text: Any) -> Any:
-    """What a tool is called with, as JSON where it is."""
+    """Return the arguments of a tool call, decoded if they are JSON."""
     plain = str(text)
     if "\\u0000" not in plain and plain.count("[") + plain.count("{") < MAX_DEPTH:
         with suppress(msgspec.DecodeError, UnicodeError):

@@ -1,1 +1,4 @@
-"""Words that every room uses: ids, states, leases, errors, pages, the clock. No SQL, no engine."""
+"""Building blocks that every other layer uses: ids, states, leases, errors, pagination, the clock.
+
+Nothing here knows SQL or a database engine.
+"""

@@ -1,13 +1,13 @@
-"""A deadline: until when something waits for somebody.
+"""Objects that wait for an answer until a deadline.
 
-It holds by comparison with now, whoever looks, and whatever was restarted meanwhile.
+A deadline takes effect by comparison with the current time, so it holds without a running process.
 """
 
 from typing import Protocol
 
 
 class Pending(Protocol):
-    """Something that ends, at its deadline at the latest."""
+    """An object that ends at its deadline at the latest."""
 
     @property
     def id(self) -> str: ...
@@ -19,8 +19,8 @@ class Pending(Protocol):
     def ended_at(self) -> int | None: ...
 
 
-def is_late(pending: Pending, now: int) -> bool:
-    """Whether its deadline has passed and nobody has said so yet."""
+def is_overdue(pending: Pending, now: int) -> bool:
+    """Whether the deadline has passed and the object has not been ended yet."""
     return (
         pending.ended_at is None and pending.deadline_at is not None and pending.deadline_at <= now
     )

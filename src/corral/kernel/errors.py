@@ -1,18 +1,18 @@
-"""Everything that Corral raises on purpose, as one tree.
+"""The exceptions that Corral raises, as one hierarchy.
 
     CorralError
-    ├── Invalid             the caller gave something that can never work
-    ├── NotFound            no such thing
-    ├── Refused             understood, and not allowed
-    │   └── Ambiguous       a shortened id fits several things
-    ├── Conflict            somebody else's change stands in the way
-    │   ├── IllegalMove     the thing is in a state from which this verb does not lead
-    │   ├── Held            another owner holds it, or took it over since
-    │   └── NoRoom          as many as allowed are going; it waits in line
-    └── StoreUnavailable    the store cannot be used; `details["reason"]` says why
+    ├── Invalid             the input can never be accepted
+    ├── NotFound            the object does not exist
+    ├── Refused             a valid request that is not allowed
+    │   └── Ambiguous       a shortened id matches several objects
+    ├── Conflict            a concurrent or earlier change prevents the request
+    │   ├── IllegalMove     the object's current state does not allow the verb
+    │   ├── Held            another owner holds the object, or has taken it over
+    │   └── NoRoom          the concurrency limit is reached; the request stays queued
+    └── StoreUnavailable    the store cannot be used; `details["reason"]` is the cause
 
-`code` is stable and machine-readable; the message is one sentence for a person and names the next
-step; `details` holds the facts that the sentence was made from.
+`code` is stable and machine-readable. `message` is for people: what failed, why, and what to do.
+`details` holds the values that the message was built from.
 """
 
 from collections.abc import Mapping
@@ -20,6 +20,8 @@ from typing import Any, ClassVar
 
 
 class CorralError(Exception):
+    """The base class of all exceptions that Corral raises."""
+
     code: ClassVar[str] = "error"
 
     def __init__(self, message: str, **details: Any) -> None:
@@ -61,10 +63,13 @@ class NoRoom(Conflict):
 
 
 class StoreUnavailable(CorralError):
-    """Reasons: missing, missing_package, unwritable, locked, newer, older, old_sqlite, old_server,
+    """The store cannot be used.
+
+    Reasons: missing, missing_package, unwritable, locked, newer, older, old_sqlite, old_server,
     foreign, encoding, corrupt, full, io, unreachable, network_file_system, unknown_outcome,
     engine, moved, arriving, too_many_clients, pooler, replaced, log_full,
-    hard_linked, idle_transaction."""
+    hard_linked, idle_transaction.
+    """
 
     code = "store_unavailable"
 
@@ -73,11 +78,11 @@ class StoreUnavailable(CorralError):
         self.reason = reason
 
 
-def raised_elsewhere(code: str, message: str, details: Mapping[str, Any]) -> CorralError:
-    """An error as another process of ours raised it."""
-    kinds = [CorralError]
-    for kind in kinds:
-        if kind.code == code:
-            return kind(message, **details)
-        kinds += kind.__subclasses__()
+def error_from_code(code: str, message: str, details: Mapping[str, Any]) -> CorralError:
+    """Rebuild an error that another Corral process raised and sent as JSON."""
+    classes = [CorralError]
+    for error_class in classes:
+        if error_class.code == code:
+            return error_class(message, **details)
+        classes += error_class.__subclasses__()
     return CorralError(message, **details)

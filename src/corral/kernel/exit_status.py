@@ -4,22 +4,22 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 
-class End(NamedTuple):
-    """An exit code or a signal; neither: it is not known, and nobody makes one up."""
+class ExitStatus(NamedTuple):
+    """The exit code or signal of a process; both are None when the exit status is unknown."""
 
     exit_code: int | None = None
     signal: int | None = None
     reason: str | None = None
     well: bool = False
-    """Whether it had done its work, whatever its process returned when it was let go."""
+    """Whether the process had completed its work, regardless of its exit code when it was ended."""
     sent: bool = False
-    """Whether the signal was passed on from a person, as by Ctrl-C."""
+    """Whether the signal was forwarded from a person, for example by Ctrl-C."""
     cpu_ms: int | None = None
-    """Processor time of the process and of all below it that ended before."""
+    """CPU time of the process and of all its descendants that ended before it."""
     peak_bytes: int | None = None
-    """Most memory that one of these held."""
+    """Maximum resident memory of any single one of these processes."""
     survivors: tuple[int, ...] = ()
-    """Processes of the run that could not be ended."""
+    """Process ids of the run that could not be killed."""
     unsure: bool = False
     """Whether processes of the run may still exist that cannot be found."""
 
@@ -28,5 +28,8 @@ class End(NamedTuple):
         return self.exit_code is not None or self.signal is not None
 
     def is_of(self, signals: AbstractSet[int]) -> bool:
-        """Whether one of these signals ended it; many programs catch one and say so by 128 + n."""
+        """Whether one of these signals ended the process.
+
+        Many programs catch a signal and exit with 128 + its number; that counts too.
+        """
         return self.signal in signals or (self.exit_code or 0) - 128 in signals

@@ -1,9 +1,10 @@
-"""Ids: a prefix that names the kind, then text or a number that orders by time.
+"""Ids: a prefix that names the type, followed by a part that sorts by creation time.
 
-- Most things: `prj_` + 26 characters of base32, 48 bits of milliseconds and 80 of randomness. Ids
-  made by one process in one millisecond still ascend. People may type any unique prefix.
-- Rows that come in great numbers (letters, events): `let_184`, the row's own sequence number, so
-  that they need no second key.
+- Most objects: `prj_` and 26 characters of base32, which hold 48 bits of milliseconds and 80 random
+  bits. Ids that one process creates within the same millisecond still ascend. People may type any
+  unique prefix of an id.
+- Objects in large numbers (messages, events): `let_184`, the sequence number of the row, so that
+  the table needs no second key.
 """
 
 import os
@@ -12,69 +13,72 @@ from typing import NamedTuple
 
 from corral.kernel.errors import Invalid
 
-ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no i, l, o, u to misread
-LENGTH = 26
+ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base32: without i, l, o, u
+ID_LENGTH = 26
 
-# What is numbered in the order in which it came, and the noun that lists it.
+# Prefixes of ids that are sequence numbers, with the CLI noun whose `list` shows them.
 _NUMBERED = {"chg": "charge", "lck": "lock", "let": "mail", "msg": "message"}
 
-# Two characters are ten bits, so thirteen look-ups spell an id.
+# Two characters encode ten bits, so an id takes thirteen lookups.
 _PAIRS = [a + b for a in ALPHABET for b in ALPHABET]
 _SHIFTS = range(120, -1, -10)
 
 
-class _Last:
-    """The newest id of this process, so that the next one is larger."""
+class _LastId:
+    """The newest id of this process; the next one must be larger."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.value = 0
 
 
-_last = _Last()
+_last = _LastId()
 
 
-def _forget_after_fork() -> None:
-    # A child would otherwise count on from its parent's last id, as its siblings do.
+def _reset_after_fork() -> None:
+    # A forked child would continue from its parent's last id, as its siblings do, and collide.
     global _last
-    _last = _Last()
+    _last = _LastId()
 
 
-os.register_at_fork(after_in_child=_forget_after_fork)
+os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 def new_id(prefix: str, now: int) -> str:
-    """A new id that sorts after every id this process made before."""
-    fresh = (now << 80) | int.from_bytes(os.urandom(10))
+    """Return a new id that sorts after every id that this process created before."""
+    candidate = (now << 80) | int.from_bytes(os.urandom(10))
     with _last.lock:
-        value = _last.value = fresh if fresh >> 80 > _last.value >> 80 else _last.value + 1
-    return _spelled(prefix, value)
+        is_later = candidate >> 80 > _last.value >> 80
+        value = _last.value = candidate if is_later else _last.value + 1
+    return _encode(prefix, value)
 
 
-def past_id(prefix: str, at: int) -> str:
-    """An id for what was made at a moment of the past: it sorts among those of that time."""
-    return _spelled(prefix, (at << 80) | int.from_bytes(os.urandom(10)))
+def backdated_id(prefix: str, at: int) -> str:
+    """Return a new id that sorts among the ids created at a past time; for imported rows."""
+    return _encode(prefix, (at << 80) | int.from_bytes(os.urandom(10)))
 
 
-def _spelled(prefix: str, value: int) -> str:
+def _encode(prefix: str, value: int) -> str:
     return f"{prefix}_" + "".join([_PAIRS[(value >> shift) & 1023] for shift in _SHIFTS])
 
 
 class IdRange(NamedTuple):
-    """The ids that begin with what was typed: from `low` up to, but not including, `high`."""
+    """The ids that start with a typed prefix: `low` <= id < `high`."""
 
     low: str
     high: str
 
 
 def id_range(prefix: str, typed: str) -> IdRange:
-    """What a typed id, whole or shortened, can stand for. The `prj_` in front may be left out."""
+    """Return the range of ids that a complete or shortened id can mean.
+
+    The type prefix (`prj_`) may be omitted. Raises Invalid if the text cannot be such an id.
+    """
     text = typed.strip().lower()
     tail = text.removeprefix(prefix + "_")
-    if not tail or len(tail) > LENGTH or any(c not in ALPHABET for c in tail):
+    if not tail or len(tail) > ID_LENGTH or any(c not in ALPHABET for c in tail):
         raise Invalid(
-            f"{typed!r} is no id of this kind; such ids look like {prefix}_ and up to {LENGTH} "
-            "letters and digits.",
+            f"Invalid id {typed!r}: expected {prefix}_ and up to {ID_LENGTH} letters and digits.",
             value=typed,
             reason="bad_id",
         )
@@ -82,13 +86,14 @@ def id_range(prefix: str, typed: str) -> IdRange:
     return IdRange(low, low + "~")  # "~" sorts after every character of the alphabet
 
 
-def number_of(prefix: str, typed: str | int) -> int:
-    """The sequence number in `let_184`; plain `184` will do."""
+def parse_number(prefix: str, typed: str | int) -> int:
+    """Return the sequence number of `let_184` or plain `184`; raises Invalid."""
     digits = str(typed).strip().removeprefix(prefix + "_")
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
-        shown = f", and `corral {_NUMBERED[prefix]} list` shows them" if prefix in _NUMBERED else ""
+        hint = f" `corral {_NUMBERED[prefix]} list` lists them." if prefix in _NUMBERED else ""
         raise Invalid(
-            f"{str(typed)!r} is no id of this kind; such ids look like {prefix}_184{shown}.",
+            f"Invalid id {str(typed)!r}: expected {prefix}_ and a number, such as {prefix}_184."
+            f"{hint}",
             value=str(typed),
             reason="bad_id",
         )

@@ -1,46 +1,48 @@
-"""Money: whole millionths of a dollar, read and written without any rounding in between."""
+"""Amounts of money as integer micro-dollars, parsed and formatted without rounding errors."""
 
 from decimal import ROUND_HALF_UP, Decimal, DecimalException
 
 from corral.kernel.errors import Invalid
 from corral.kernel.text import check_int
 
-MICROS = 1_000_000
+MICROS_PER_USD = 1_000_000
 
-# A million dollars: more than one report or budget means, and sums of millions of them still fit.
-MOST = 1_000_000 * MICROS
+# One million dollars: above any realistic charge or budget, and sums of millions still fit.
+MAX_MICROS = 1_000_000 * MICROS_PER_USD
 
 
 def parse_usd(text: str) -> int:
-    """Micro-dollars in `5`, `0.25` or `$12.50`; what is finer than a micro-dollar is refused."""
+    """Parse `5`, `0.25` or `$12.50` into micro-dollars; raises Invalid below one micro-dollar."""
     try:
-        micros = Decimal(text.strip().removeprefix("$")) * MICROS
-        # Longer texts would be rounded on the way.
-        exact = len(text) <= 20 and 0 <= micros <= MOST and micros == int(micros)
+        micros = Decimal(text.strip().removeprefix("$")) * MICROS_PER_USD
+        # Decimal would round a longer text.
+        is_exact = len(text) <= 20 and 0 <= micros <= MAX_MICROS and micros == int(micros)
     except DecimalException:
-        exact = False
-    if not exact:
+        is_exact = False
+    if not is_exact:
         raise Invalid(
-            f"{text!r} is no amount; write US dollars from 0 to 1,000,000, as in 5 or 0.25.",
+            f"Invalid amount {text!r}. Use US dollars from 0 to 1,000,000, such as 5 or 0.25.",
             value=text,
         )
     return int(micros)
 
 
 def format_usd(micros: int | None) -> str:
-    """`$12.50`; small amounts keep as many places as they have, and an unknown one is `-`."""
+    """Format an amount as `$12.50`; small amounts keep all their digits, None becomes `-`."""
     if micros is None:
         return "-"
-    if micros % 10_000 == 0 or abs(micros) >= MICROS:
-        cents = (Decimal(micros) / MICROS).quantize(Decimal("0.01"), ROUND_HALF_UP)
+    if micros % 10_000 == 0 or abs(micros) >= MICROS_PER_USD:
+        cents = (Decimal(micros) / MICROS_PER_USD).quantize(Decimal("0.01"), ROUND_HALF_UP)
         return f"${cents:,}"
-    return f"${Decimal(micros) / MICROS:.6f}".rstrip("0")
+    return f"${Decimal(micros) / MICROS_PER_USD:.6f}".rstrip("0")
 
 
-def check_micros(value: int, what: str) -> int:
-    """`value` itself, or Invalid when it is no amount of micro-dollars."""
-    if not 0 <= check_int(value, what) <= MOST:
+def check_micros(value: int, field: str) -> int:
+    """Return `value`, or raise Invalid if it is not an amount of micro-dollars."""
+    if not 0 <= check_int(value, field) <= MAX_MICROS:
         raise Invalid(
-            f"{what} goes from 0 to {MOST} micro-dollars, not {value}.", field=what, value=value
+            f"{field} must be from 0 to {MAX_MICROS} micro-dollars, not {value}.",
+            field=field,
+            value=value,
         )
     return value

@@ -1,6 +1,6 @@
-"""Pages: every list comes in pieces, and a piece knows where the next one begins.
+"""Cursor pagination: every list is returned in pages.
 
-A cursor holds the sort key of the last row shown, so the next page is one index look-up however
+A cursor holds the sort key of the last row of a page, so the next page is one index lookup however
 long the list is. It is opaque to callers.
 """
 
@@ -16,29 +16,36 @@ from corral.kernel.text import check_int
 T = TypeVar("T")
 
 MAX_LIMIT = 1_000
-# Where a list that goes from the newest to the oldest begins: behind every number, and every id.
+# Sort keys above every sequence number and every id: the start of a list that is newest first.
 LAST_NUMBER = 1 << 62
 LAST_ID = "~"
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):
+    """One page of a list."""
+
     items: list[T]
     next: str | None = None
-    """Hand it back as `after` for what follows; None when there was nothing more."""
+    """The cursor of the next page, to pass as `after`; None on the last page."""
 
 
-def check_limit(limit: int, most: int = MAX_LIMIT) -> int:
-    if not 1 <= check_int(limit, "The limit") <= most:
-        raise Invalid(f"A limit goes from 1 to {most}, not {limit}.", limit=limit)
+def check_limit(limit: int, maximum: int = MAX_LIMIT) -> int:
+    """Return `limit`, or raise Invalid if it is not from 1 to `maximum`."""
+    if not 1 <= check_int(limit, "The limit") <= maximum:
+        raise Invalid(f"Invalid limit {limit}: it must be from 1 to {maximum}.", limit=limit)
     return limit
 
 
 def encode_cursor(*key: str | int) -> str:
+    """Encode the sort key of a row as a cursor."""
     return binascii.b2a_base64(msgspec.json.encode(key), newline=False).decode().rstrip("=")
 
 
 def decode_cursor(cursor: str | None, *defaults: str | int) -> list[Any]:
-    """The sort key in a cursor; `defaults` (the key before the first row) when there is none."""
+    """Decode the sort key of a cursor; raises Invalid if it is not a cursor of this list.
+
+    Without a cursor, returns `defaults`: the sort key before the first row.
+    """
     if cursor is None:
         return list(defaults)
     try:
@@ -46,18 +53,18 @@ def decode_cursor(cursor: str | None, *defaults: str | int) -> list[Any]:
         key = msgspec.json.decode(binascii.a2b_base64(padded), type=list[str | int])
     except (ValueError, msgspec.DecodeError):
         key = []
-    if [type(part) for part in key] != [type(part) for part in defaults] or not _storable(key):
+    if [type(part) for part in key] != [type(part) for part in defaults] or not _is_storable(key):
         raise Invalid(
-            f"{cursor!r} is no cursor of this list; take `next` of a page of the same "
-            "list, or leave it out to begin at its start.",
+            f"Invalid cursor {cursor!r}. Use `next` of a page of the same list, or omit it to "
+            "start at the beginning.",
             value=cursor,
             reason="bad_cursor",
         )
     return key
 
 
-def _storable(key: list[Any]) -> bool:
-    """Whether both engines can compare with it: a cursor may have been made up."""
+def _is_storable(key: list[Any]) -> bool:
+    """Whether both engines can compare the key; a caller may send a forged cursor."""
     try:
         return all(
             b"\0" not in part.encode() if isinstance(part, str) else abs(part) < 1 << 63
@@ -67,19 +74,19 @@ def _storable(key: list[Any]) -> bool:
         return False
 
 
-def page_of(rows: list[T], limit: int, key: Any) -> Page[T]:
-    """A page from `limit + 1` fetched rows; `key(row)` is the row's sort key."""
+def make_page(rows: list[T], limit: int, key: Any) -> Page[T]:
+    """Build a page from up to `limit + 1` fetched rows; `key(row)` is the sort key of a row."""
     if len(rows) <= limit:
         return Page(rows)
     items = rows[:limit]
     return Page(items, encode_cursor(*key(items[-1])))
 
 
-def every(pages: Callable[..., Page[T]], *given: Any, **wanted: Any) -> Iterator[T]:
-    """All items of a list, page by page."""
+def iter_all(list_page: Callable[..., Page[T]], *args: Any, **filters: Any) -> Iterator[T]:
+    """Iterate over all items of a list, fetching page after page."""
     after: str | None = None
     while True:
-        page = pages(*given, after=after, **wanted)
+        page = list_page(*args, after=after, **filters)
         yield from page.items
         after = page.next
         if after is None:

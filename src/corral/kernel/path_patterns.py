@@ -1,137 +1,138 @@
-"""Patterns of paths: which files they cover, and whether two can meet in one file.
+"""Path patterns: which files a pattern covers, and whether two patterns can overlap.
 
-A pattern is a path relative to its project, its parts divided by `/`. With a slash at its end it is
-a folder and covers everything below it; so do `src/*` and `src/**`, which are the same. `.` is the
-whole project. `*` stands for any characters of one part, `?` for one, and a part `**` for any
-number of parts. Brackets are plain characters: they stand in the names of real files
-(`app/[id]/page.tsx`) more often than anybody means a choice.
+A pattern is a path relative to its project, with `/` between its parts. A trailing slash makes it a
+folder and covers everything below it; `src/*` and `src/**` mean the same. `.` is the whole project.
+`*` matches any characters within one part, `?` exactly one, and a part `**` any number of parts.
+Brackets are literal, because they occur in real file names (`app/[id]/page.tsx`).
 
-Whether two patterns meet is decided by a table of their parts and, where both have wildcards, of
-their characters: no pattern, however wild, makes it take longer than the product of the lengths.
+The overlap test uses dynamic programming over parts and, where both parts have wildcards, over
+characters. Its cost is at most the product of the lengths, so no pattern makes it exponential.
 """
 
 from collections.abc import Sequence
 from functools import lru_cache
 
-WHOLE = "."
+WHOLE_PROJECT = "."
 
 
-def covering(path: str) -> str:
-    """The pattern of a path together with all that is below it, should it be a folder."""
-    parts, _ = without_stars_at_end(path.rstrip("/").split("/"))
+def subtree_pattern(path: str) -> str:
+    """Return the pattern of a path and everything below it, in case it is a folder."""
+    parts, _ = strip_trailing_wildcards(path.rstrip("/").split("/"))
     pattern = "/".join(parts)
-    if pattern in ("", WHOLE):
-        return WHOLE
-    return pattern if is_wild(parts[-1]) else f"{pattern}/"
+    if pattern in ("", WHOLE_PROJECT):
+        return WHOLE_PROJECT
+    return pattern if has_wildcard(parts[-1]) else f"{pattern}/"
 
 
-def without_stars_at_end(parts: Sequence[str]) -> tuple[Sequence[str], bool]:
-    """Parts without the `*` and `**` at their end, and whether there were any: such a pattern is
-    a folder."""
+def strip_trailing_wildcards(parts: Sequence[str]) -> tuple[Sequence[str], bool]:
+    """Remove `*` and `**` at the end, and return whether there were any (then it is a folder)."""
     end = len(parts)
     while end and parts[end - 1] in ("*", "**"):
         end -= 1
     return parts[:end], end < len(parts)
 
 
-def parts_of(pattern: str) -> list[str]:
-    if pattern == WHOLE:
+def split_pattern(pattern: str) -> list[str]:
+    """Split a pattern into its parts; a folder ends with `**`."""
+    if pattern == WHOLE_PROJECT:
         return ["**"]
     parts = pattern.split("/")
     return [*parts[:-1], "**"] if not parts[-1] else parts
 
 
 @lru_cache(1_024)
-def head_of(pattern: str) -> str:
-    """The parts before the first wildcard, each with a slash behind it.
+def literal_head(pattern: str) -> str:
+    """Return the parts before the first wildcard, each followed by a slash.
 
-    Two patterns can meet only where the head of one begins with the head of the other, so locks are
-    found by it.
+    Two patterns can overlap only if one head is a prefix of the other, so locks are indexed by it.
     """
     head = ""
-    for part in parts_of(pattern):
-        if is_wild(part):
+    for part in split_pattern(pattern):
+        if has_wildcard(part):
             break
         head += part + "/"
     return head
 
 
-def heads_above(head: str) -> list[str]:
-    """The head itself and those of the folders above it, up to that of the whole project."""
-    ends = [number + 1 for number, character in enumerate(head) if character == "/"]
+def ancestor_heads(head: str) -> list[str]:
+    """Return the head and the heads of all its parent folders, up to the whole project."""
+    ends = [index + 1 for index, character in enumerate(head) if character == "/"]
     return ["", *(head[:end] for end in ends)]
 
 
-def is_wild(part: str) -> bool:
+def has_wildcard(part: str) -> bool:
     return "*" in part or "?" in part
 
 
-def meet(one: str, other: str) -> bool:
-    """Whether any path can be covered by both patterns.
+def patterns_overlap(one: str, other: str) -> bool:
+    """Whether any path can match both patterns.
 
-    Of two plain paths one may be below the other: what is a file today can be a folder tomorrow.
+    Two literal paths overlap if one is below the other: today's file may become a folder.
     """
     if one == other:
         return True
-    if not is_wild(one) and not is_wild(other) and WHOLE not in (one, other):
+    if not has_wildcard(one) and not has_wildcard(other) and WHOLE_PROJECT not in (one, other):
         above, below = sorted((f"{one.rstrip('/')}/", f"{other.rstrip('/')}/"), key=len)
         return below.startswith(above)
-    b = parts_of(other)
-    # Behind each part of the one: the parts of the other that may come next.
-    open_ = {0}
-    for part in parts_of(one):
-        nexts: set[int] = set()
-        for place in range(len(b) + 1):
-            if place not in open_:
+    others = split_pattern(other)
+    # `reachable` has the indexes in `others` at which matching can continue after the parts so far.
+    reachable = {0}
+    for part in split_pattern(one):
+        following: set[int] = set()
+        for index in range(len(others) + 1):
+            if index not in reachable:
                 continue
-            if part == "**" or b[place : place + 1] == ["**"]:
-                nexts.add(place)  # one of them stands for nothing more, or for this part too
-                open_.add(place + 1)
-            elif place < len(b) and _parts_meet(part, b[place]):
-                nexts.add(place + 1)
-        if not nexts:
+            if part == "**" or others[index : index + 1] == ["**"]:
+                # `**` matches this part as well, or ends here.
+                following.add(index)
+                reachable.add(index + 1)
+            elif index < len(others) and _parts_overlap(part, others[index]):
+                following.add(index + 1)
+        if not following:
             return False
-        open_ = nexts
-    return any(all(part == "**" for part in b[place:]) for place in open_ if place <= len(b))
+        reachable = following
+    return any(
+        all(part == "**" for part in others[index:]) for index in reachable if index <= len(others)
+    )
 
 
-def _parts_meet(one: str, other: str) -> bool:
+def _parts_overlap(one: str, other: str) -> bool:
     if one == other:
         return True
-    wild = [part for part in (one, other) if is_wild(part)]
+    wild = [part for part in (one, other) if has_wildcard(part)]
     if not wild:
         return False
     if len(wild) == 1:
-        # Mostly a file's name and a pattern such as *.py: what stands around the star decides.
+        # Fast path for a file name against a pattern with one star, such as *.py.
         name = one if wild[0] is other else other
-        begin, star, end = wild[0].partition("*")
-        if "?" not in wild[0] and "*" not in end:
-            fits = len(name) >= len(begin) + len(end)
-            return bool(star) and fits and name.startswith(begin) and name.endswith(end)
-    return _characters_meet(one, other)
+        prefix, star, suffix = wild[0].partition("*")
+        if "?" not in wild[0] and "*" not in suffix:
+            fits = len(name) >= len(prefix) + len(suffix)
+            return bool(star) and fits and name.startswith(prefix) and name.endswith(suffix)
+    return _characters_overlap(one, other)
 
 
-@lru_cache(16_384)  # a line that waits compares the same wild patterns at every release
-def _characters_meet(one: str, other: str) -> bool:
-    """The same table for the characters of two parts; a star stands for any number of them."""
-    open_ = {0}
+@lru_cache(16_384)  # the lock queue compares the same wildcard patterns at every release
+def _characters_overlap(one: str, other: str) -> bool:
+    """Whether two parts with wildcards can match the same name; the algorithm is as above."""
+    reachable = {0}
     for character in one:
-        nexts: set[int] = set()
-        for place in range(len(other) + 1):
-            if place not in open_:
+        following: set[int] = set()
+        for index in range(len(other) + 1):
+            if index not in reachable:
                 continue
             if character == "*":
-                nexts.add(place)
-                if place < len(other):
-                    open_.add(place + 1)
-            elif place < len(other):
-                found = other[place]
-                if found == "*":
-                    nexts.add(place)
-                    open_.add(place + 1)
-                elif found == character or "?" in (found, character):
-                    nexts.add(place + 1)
-        if not nexts:
+                following.add(index)
+                if index < len(other):
+                    reachable.add(index + 1)
+            elif index < len(other):
+                candidate = other[index]
+                if candidate == "*":
+                    following.add(index)
+                    reachable.add(index + 1)
+                elif candidate == character or "?" in (candidate, character):
+                    following.add(index + 1)
+        if not following:
             return False
-        open_ = nexts
-    return any(not other[place:].strip("*") for place in open_)
+        reachable = following
+    return any(not other[index:].strip("*") for index in reachable)

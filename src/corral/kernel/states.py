@@ -1,8 +1,7 @@
-"""Tables of legal moves: which verb leads from which states to which.
+"""Transition tables: which verb leads from which states to which state.
 
-A room writes its table under its state enum. The database layer compiles the table into the WHERE
-clause of the one UPDATE that changes a state, so the table is not documentation of the rule: it is
-the rule.
+A concept declares its table below its state enum. The database layer compiles the table into the
+WHERE clause of the only UPDATE that changes a state, so the table is the rule, not documentation.
 """
 
 from collections.abc import Mapping
@@ -10,23 +9,29 @@ from enum import StrEnum
 from typing import NamedTuple
 
 
-class Move(NamedTuple):
+class Transition(NamedTuple):
+    """One verb: the states it may start from, and the state it leads to."""
+
     sources: tuple[StrEnum, ...]
     to: StrEnum
 
 
-def move(*sources: StrEnum, to: StrEnum) -> Move:
-    return Move(sources, to)
+def transition(*sources: StrEnum, to: StrEnum) -> Transition:
+    """Declare a transition from any of `sources`.
+
+    `to` may be one of the sources: a message that failed once is waiting again.
+    """
+    return Transition(sources, to)
 
 
-class Moves:
-    """One type's states and verbs.
+class TransitionTable:
+    """The states and verbs of one type.
 
-    `kind` is the type's word in events, `begin` the verb under which a new row enters `initial`;
-    `also` are other verbs under which one may be made, and the state in which it is then.
-    `imports` are the states in which a row of another program may enter, under the verb `import`:
-    none in which somebody here is taken to be at work on it.
-    A verb may lead back to the state it came from: a letter that failed once is waiting again.
+    - `kind`: the type's name in events.
+    - `create_verb`: the verb that creates a row in the state `initial`.
+    - `other_create_verbs`: further verbs that create a row, with the state of the new row.
+    - `import_states`: the states in which a row from another program may be imported, with the verb
+      `import`. States that imply active work here must not be included.
     """
 
     def __init__(
@@ -34,26 +39,26 @@ class Moves:
         kind: str,
         states: type[StrEnum],
         *,
-        begin: str,
+        create_verb: str,
         initial: StrEnum,
-        verbs: Mapping[str, Move],
-        also: Mapping[str, StrEnum] | None = None,
-        imports: tuple[StrEnum, ...] = (),
+        verbs: Mapping[str, Transition],
+        other_create_verbs: Mapping[str, StrEnum] | None = None,
+        import_states: tuple[StrEnum, ...] = (),
     ) -> None:
         self.kind = kind
         self.states = states
-        self.begin = begin
+        self.create_verb = create_verb
         self.initial = initial
         self.verbs = verbs
-        self.imports = imports
-        self.entries: Mapping[str, StrEnum] = {begin: initial, **(also or {})}
+        self.import_states = import_states
+        self.entries: Mapping[str, StrEnum] = {create_verb: initial, **(other_create_verbs or {})}
 
-    def __getitem__(self, verb: str) -> Move:
+    def __getitem__(self, verb: str) -> Transition:
         return self.verbs[verb]
 
     def allowed_from(self, state: str) -> list[str]:
-        """The verbs that lead on from a state, in the table's order."""
-        return [verb for verb, move in self.verbs.items() if state in move.sources]
+        """List the verbs that a state allows, in the order of the table."""
+        return [verb for verb, allowed in self.verbs.items() if state in allowed.sources]
 
     @property
     def terminal(self) -> list[StrEnum]:

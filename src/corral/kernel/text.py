@@ -1,6 +1,7 @@
-"""What may be stored: text that both engines keep alike, and JSON within bounds.
+"""Validation of text and JSON before it is stored.
 
-PostgreSQL keeps no NUL and no half surrogate pair, SQLite would keep both; so neither gets them.
+PostgreSQL rejects NUL characters and lone surrogates in text, SQLite would store both. Both are
+rejected here, so that the engines behave the same.
 """
 
 import math
@@ -19,86 +20,86 @@ MAX_NAME = 200
 MAX_TEXT = 64 * 1024
 MAX_BODY = 1024 * 1024
 MAX_DEPTH = 100
-"""How deep JSON may be nested: whoever reads it, from however deep a stack, must be able to."""
+"""Maximum nesting of JSON, so that every reader can decode it without a stack overflow."""
 
 _CATEGORY = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 _encode = msgspec.json.Encoder().encode
 
 
-def clean_text(value: str, what: str, *, most: int = MAX_TEXT) -> str:
-    """`value` itself, or Invalid when it is empty, too long, or not storable."""
+def check_text(value: str, field: str, *, max_bytes: int = MAX_TEXT) -> str:
+    """Return `value`, or raise Invalid if it is empty, too long or cannot be stored."""
     if not value:
-        raise Invalid(f"{what} is empty; give it some text.", field=what, reason="empty")
+        raise Invalid(f"{field} is empty. Provide some text.", field=field, reason="empty")
     if "\0" in value:
-        raise Invalid(f"{what} holds a NUL byte; remove it.", field=what, reason="nul_byte")
-    size = len(value) if value.isascii() else len(encode_text(value, what))
-    if size > most:
         raise Invalid(
-            f"{what} has {size:,} bytes and {most:,} are allowed; shorten it, or put it "
-            "into a file and give the path.",
-            field=what,
+            f"{field} contains a NUL character. Remove it.", field=field, reason="nul_byte"
+        )
+    size = len(value) if value.isascii() else len(encode_text(value, field))
+    if size > max_bytes:
+        raise Invalid(
+            f"{field} is too long: {size:,} bytes, the maximum is {max_bytes:,}. Shorten it, or "
+            "store it in a file and pass the path.",
+            field=field,
             size=size,
-            limit=most,
+            limit=max_bytes,
             reason="too_long",
         )
     return value
 
 
-def command_words(command: str) -> list[str]:
-    """The words that a shell would make of a command; Invalid when there are none, or when a quote
-    in it has no end."""
+def split_command(command: str) -> list[str]:
+    """Split a command into words as a shell does; raises Invalid if it is empty or malformed."""
     import shlex
 
     try:
         words = shlex.split(command)
     except ValueError as error:
         raise Invalid(
-            f"The command cannot be split into words: {error}. Correct its quotes.",
-            reason="bad_quotes",
+            f"Cannot parse the command: {error}. Correct its quotes.", reason="bad_quotes"
         ) from None
     if not words:
-        raise Invalid("The command is empty; give a program.", reason="empty")
+        raise Invalid("The command is empty. Give a program to run.", reason="empty")
     return words
 
 
-def abridged(text: str, most: int) -> str:
-    """At most so many characters; what is cut is cut between words, and a sign says so."""
-    if len(text) <= most:
+def shorten(text: str, max_chars: int) -> str:
+    """Cut a text to at most `max_chars` characters, between words if possible, and append `…`."""
+    if len(text) <= max_chars:
         return text
-    kept = text[: most - 1]
-    head = kept.rpartition(" ")[0]
-    return (head if len(head) > most // 2 else kept).rstrip() + "…"
+    cut = text[: max_chars - 1]
+    head = cut.rpartition(" ")[0]
+    return (head if len(head) > max_chars // 2 else cut).rstrip() + "…"
 
 
-def check_int(value: int, what: str) -> int:
-    """`value` itself, or Invalid when it is no whole number that both engines keep."""
+def check_int(value: int, field: str) -> int:
+    """Return `value`, or raise Invalid if it is not an integer of 64 bits."""
     if type(value) is not int or not -(1 << 63) < value < 1 << 63:
-        raise Invalid(f"{what} must be a whole number, not {value!r}.", field=what)
+        raise Invalid(f"{field} must be an integer, not {value!r}.", field=field)
     return value
 
 
-def check_category(value: str, like: str) -> str:
-    """A short word in small letters, for a list that people choose by."""
+def check_category(value: str, example: str) -> str:
+    """Return `value`, or raise Invalid if it is not a short lower-case word."""
     if not _CATEGORY.fullmatch(value):
         raise Invalid(
-            f"{value[:100]!r} is no category; write a short word like {like}.",
+            f"Invalid category {value[:100]!r}. Use a short lower-case word such as {example}.",
             category=value[:100],
         )
     return value
 
 
-def encode_text(value: str, what: str) -> bytes:
+def encode_text(value: str, field: str) -> bytes:
+    """Encode as UTF-8; raises Invalid if the text has a lone surrogate."""
     try:
         return value.encode()
     except UnicodeEncodeError:
         raise Invalid(
-            f"{what} is not valid UTF-8; convert it first.", field=what, reason="not_utf8"
+            f"{field} is not valid UTF-8. Convert it first.", field=field, reason="not_utf8"
         ) from None
 
 
 def convert(value: Any, kind: type[T], **options: Any) -> T:
-    """`msgspec.convert`, for what comes from callers: half a sign where no text belongs is one more
-    thing that cannot be, and no fault of the program."""
+    """Call `msgspec.convert` on input of a caller; a lone surrogate is a ValidationError too."""
     try:
         converted: T = msgspec.convert(value, kind, **options)
     except UnicodeEncodeError:
@@ -106,76 +107,89 @@ def convert(value: Any, kind: type[T], **options: Any) -> T:
     return converted
 
 
-def encode_json(value: Any, what: str, *, most: int = MAX_BODY) -> str:
-    """`value` as JSON text, or Invalid when it is too large or not storable."""
+def encode_json(value: Any, field: str, *, max_bytes: int = MAX_BODY) -> str:
+    """Encode `value` as JSON text, or raise Invalid if it is too large or cannot be stored."""
     try:
         encoded = _encode(value)
     except UnicodeEncodeError:
-        raise Invalid(f"{what} is not valid UTF-8; convert it first.", field=what) from None
+        raise Invalid(f"{field} is not valid UTF-8. Convert it first.", field=field) from None
     except RecursionError:
-        raise Invalid(f"{what} is nested too deeply; flatten it.", field=what) from None
+        raise Invalid(f"{field} is nested too deeply. Flatten it.", field=field) from None
     except (TypeError, msgspec.MsgspecError) as error:
-        raise Invalid(f"{what} is not JSON: {error}.", field=what) from None
-    if len(encoded) > most:
+        raise Invalid(f"{field} cannot be encoded as JSON: {error}.", field=field) from None
+    if len(encoded) > max_bytes:
         raise Invalid(
-            f"{what} has {len(encoded):,} bytes and {most:,} are allowed; put it into a file and "
-            "send the path.",
-            field=what,
+            f"{field} is too long: {len(encoded):,} bytes, the maximum is {max_bytes:,}. Store it "
+            "in a file and send the path.",
+            field=field,
             size=len(encoded),
-            limit=most,
+            limit=max_bytes,
             reason="too_long",
         )
     if len(encoded) > MAX_DEPTH and is_too_deep(encoded):
         raise Invalid(
-            f"{what} is nested too deeply; flatten it.",
-            field=what,
+            f"{field} is nested too deeply. Flatten it.",
+            field=field,
             limit=MAX_DEPTH,
             reason="nested_too_deeply",
         )
     if b"\\u0000" in encoded and _any(value, lambda part: isinstance(part, str) and "\0" in part):
-        raise Invalid(f"{what} holds a NUL byte; remove it.", field=what, reason="nul_byte")
-    if b"null" in encoded and _holds_no_number(value):
-        raise Invalid(f"{what} holds a number that JSON does not have; leave it out.", field=what)
+        raise Invalid(
+            f"{field} contains a NUL character. Remove it.", field=field, reason="nul_byte"
+        )
+    if b"null" in encoded and _has_non_finite_number(value):
+        raise Invalid(
+            f"{field} contains a number that JSON cannot represent (NaN or infinity). Remove it.",
+            field=field,
+        )
     return encoded.decode()
 
 
-def in_whole_characters(json: bytes) -> bytes:
-    """JSON of another program, with what is no character in its texts replaced: whoever cuts a text
-    may cut an emoji in two. ValueError, or RecursionError, when it is no JSON."""
+def replace_invalid_utf8(json: bytes) -> bytes:
+    """Replace invalid UTF-8 and lone surrogates in JSON of another program.
+
+    Such text occurs when a program truncates a string inside an emoji. Raises ValueError or
+    RecursionError if the input is not JSON.
+    """
     from json import dumps, loads
 
-    told = loads(json.decode("utf-8", "replace"))
-    return dumps(told, ensure_ascii=False).encode("utf-8", "replace")
+    value = loads(json.decode("utf-8", "replace"))
+    return dumps(value, ensure_ascii=False).encode("utf-8", "replace")
 
 
 _WORD = re.compile(r"[^\W_]+")
 
 
-def words_of(text: str) -> list[str]:
-    """The words of a text, in small letters and in the one spelling that each has."""
+def tokenize(text: str) -> list[str]:
+    """Split a text into words, lower-case and in Unicode normal form C."""
     return _WORD.findall(normalize("NFC", text).lower())
 
 
-_SPELLED = {"\n": "⏎", "\t": " ", "\r": ""}
+_REPLACEMENTS = {"\n": "⏎", "\t": " ", "\r": ""}
 
 
-def printable(text: str, *, kept: str = "") -> str:
-    """The text on one line, control characters, escapes and overrides of its direction spelled
-    out; those in `kept` stay as they are."""
+def escape_unprintable(text: str, *, keep: str = "") -> str:
+    """Escape control and bidirectional characters, so that the text is one printable line.
+
+    Characters in `keep` stay as they are.
+    """
     if text.isprintable():
         return text
     return "".join(
-        c if c.isprintable() or c in kept else _SPELLED.get(c, f"\\x{ord(c):02x}") for c in text
+        c if c.isprintable() or c in keep else _REPLACEMENTS.get(c, f"\\x{ord(c):02x}")
+        for c in text
     )
 
 
 MAX_QUOTED = 100
 
 
-def quoted(text: str) -> str:
-    """Quote a name, or a text of another source, inside a line of Corral's own, so that it cannot
-    pose as part of that line: one printable line of at most MAX_QUOTED characters."""
-    return '"' + abridged(printable(text.strip()), MAX_QUOTED).replace('"', "'") + '"'
+def quote_inline(text: str) -> str:
+    """Quote an external text inside a line of Corral's own, so that it cannot pose as that line.
+
+    The result is one printable line of at most MAX_QUOTED characters.
+    """
+    return '"' + shorten(escape_unprintable(text.strip()), MAX_QUOTED).replace('"', "'") + '"'
 
 
 _BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|([\[{])|[\]}]')
@@ -186,37 +200,40 @@ def is_too_deep(encoded: bytes) -> bool:
     if encoded.count(b"[") + encoded.count(b"{") <= MAX_DEPTH:
         return False
     deepest = depth = 0
-    for found in _BRACKETS.finditer(encoded):
-        if found[1]:
+    for token in _BRACKETS.finditer(encoded):
+        if token[1]:
             depth += 1
             deepest = max(deepest, depth)
-        elif found[0] in (b"]", b"}"):
+        elif token[0] in (b"]", b"}"):
             depth -= 1
     return deepest > MAX_DEPTH
 
 
-def _holds_no_number(value: Any) -> bool:
-    """Whether any part of it is a number that became null in the text. What is left out in a record
-    is null as well, and hot paths write such records: so this looks at containers alone."""
-    left = [msgspec.to_builtins(value)]
-    for part in left:
-        inner = (*part, *part.values()) if type(part) is dict else part
-        if type(inner) is float:
-            inner = (inner,)
-        if type(inner) in (list, tuple):
-            for each in inner:
-                kind = type(each)
+def _has_non_finite_number(value: Any) -> bool:
+    """Whether a NaN or infinity was encoded as null.
+
+    Unset fields of records are null too, and hot paths write such records, so this is written for
+    speed: it visits containers only.
+    """
+    pending = [msgspec.to_builtins(value)]
+    for part in pending:
+        items = (*part, *part.values()) if type(part) is dict else part
+        if type(items) is float:
+            items = (items,)
+        if type(items) in (list, tuple):
+            for item in items:
+                kind = type(item)
                 if kind in (dict, list, tuple):
-                    left.append(each)
-                elif kind is float and not math.isfinite(each):
+                    pending.append(item)
+                elif kind is float and not math.isfinite(item):
                     return True
     return False
 
 
 def _any(value: Any, test: Callable[[Any], bool]) -> bool:
-    """Whether a test holds for any part of a value, keys included.
+    """Whether a test holds for any part of a value, including keys.
 
-    Only the value can tell: in the text, a NUL looks like six characters spelled out.
+    The encoded text cannot tell: a string with a literal backslash-u-0000 looks like a NUL there.
     """
     plain = value if isinstance(value, dict | list | tuple | float) else msgspec.to_builtins(value)
     if isinstance(plain, dict):

@@ -1,11 +1,11 @@
-"""An argument that was left out: what is stored stays as it is, where None would clear it."""
+"""`UNSET`: the default of arguments for which None means "clear the stored value"."""
 
 from typing import Any, Final
 
 
-class _Kept:
+class _Unset:
     def __repr__(self) -> str:
-        return "KEEP"
+        return "UNSET"
 
 
-KEEP: Final[Any] = _Kept()
+UNSET: Final[Any] = _Unset()

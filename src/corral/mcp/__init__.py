@@ -1,1 +1,1 @@
-"""What agents call: a small table of tools, by the Model Context Protocol, on stdio and HTTP."""
+"""Tools for agents over the Model Context Protocol, on stdio and HTTP."""

@@ -1,4 +1,4 @@
-"""One call of a tool: who calls, on which store, and under which key."""
+"""One tool call: the caller, the store, and the idempotency key."""
 
 import threading
 import time
@@ -15,76 +15,86 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MOST_SECONDS = 50  # some agents give a tool a minute
-SLICE_SECONDS = 1.0  # a call that waits looks this often whether its caller is still there
+MAX_WAIT_SECONDS = 50  # some agent CLIs abort a tool call after a minute
+SLICE_SECONDS = 1.0  # a waiting call checks this often whether it was cancelled
 encode = msgspec.json.Encoder(enc_hook=str).encode
 
-Wait = Annotated[
+WaitSeconds = Annotated[
     int,
     Meta(
         ge=0,
-        le=MOST_SECONDS,
-        description=f"Wait up to so many seconds, {MOST_SECONDS} at the most.",
+        le=MAX_WAIT_SECONDS,
+        description=f"Wait up to this many seconds (maximum {MAX_WAIT_SECONDS}).",
     ),
 ]
 
 
-class Arguments(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a tool takes. What it does not know it refuses, `agent` above all."""
+class ToolArguments(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The arguments of a tool. Unknown names are refused, so no call can pass `agent`."""
 
 
-class Writing(Arguments, kw_only=True):
-    """What a tool that changes something takes besides."""
+class WriteArguments(ToolArguments, kw_only=True):
+    """The arguments of a tool that changes something."""
 
     idempotency_key: Annotated[
         str | None,
         Meta(
-            description="A name for this one call. Not sure that it arrived? Repeat it with the "
-            "same name: it is done once."
+            description="Unique key of this call. Unsure whether it arrived? Repeat it with the "
+            "same key: it runs call_with_key."
         ),
     ] = None
 
 
-class Told(msgspec.Struct, kw_only=True):
-    """What a tool answers."""
+class ToolResult(msgspec.Struct, kw_only=True):
+    """The result of a tool."""
 
     next_step: str
 
 
-class Call:
-    """A tool is called with this."""
+class ToolCall:
+    """The context that a tool function gets."""
 
-    def __init__(self, store: "Corral", caller: Caller, tool: str, gone: threading.Event) -> None:
+    def __init__(
+        self, store: "Corral", caller: Caller, tool: str, cancelled: threading.Event
+    ) -> None:
         self.store = store
         self.caller = caller
         self._tool = tool
-        self._gone = gone
+        self._cancelled = cancelled
 
-    def do(
-        self, operation: str, asked: Writing, told: Callable[[Any], T], **given: Any
+    def perform(
+        self,
+        operation: str,
+        arguments: WriteArguments,
+        to_result: Callable[[Any], T],
+        **parameters: Any,
     ) -> T | msgspec.Raw:
-        """Do one operation and shape its result; under a key it is done once, and a repeated call
-        gets the first one's answer. `told` only looks at the result: it runs inside the
-        operation's transaction."""
+        """Call `operation` with `parameters` and convert what it returns with `to_result`.
+
+        With an idempotency key the operation is performed once; a repeated call gets the stored
+        result. `to_result` runs inside the operation's transaction and must not write.
+        """
         attribute, _, verb = operation.partition(".")
-        room = getattr(self.store, attribute)
-        if asked.idempotency_key is None:
-            return told(getattr(room, verb)(**given))
+        facade = getattr(self.store, attribute)
+        if arguments.idempotency_key is None:
+            return to_result(getattr(facade, verb)(**parameters))
         from hashlib import sha256
 
-        from corral.api.idempotency import Key, once
+        from corral.api.idempotency import IdempotencyKey, call_with_key
 
-        fingerprint = sha256(self._tool.encode() + b"\0" + encode(asked)).hexdigest()
-        key = Key(self.caller.id, f"mcp:{asked.idempotency_key}", fingerprint)
+        fingerprint = sha256(self._tool.encode() + b"\0" + encode(arguments)).hexdigest()
+        key = IdempotencyKey(self.caller.id, f"mcp:{arguments.idempotency_key}", fingerprint)
         return msgspec.Raw(
-            once(room, verb, given, key=key, encode=lambda result: encode(told(result)))
+            call_with_key(
+                facade, verb, parameters, key=key, encode=lambda value: encode(to_result(value))
+            )
         )
 
-    def slices(self, seconds: int) -> Iterator[int]:
-        """Waiting, in pieces of milliseconds, until the time is over or the caller has gone."""
-        ends = time.monotonic() + min(seconds, MOST_SECONDS)
+    def wait_slices(self, seconds: int) -> Iterator[int]:
+        """Yield slices of the wait in milliseconds until it is over or the call is cancelled."""
+        deadline = time.monotonic() + min(seconds, MAX_WAIT_SECONDS)
         while True:
-            left = ends - time.monotonic()
-            yield round(max(0.0, min(left, SLICE_SECONDS)) * 1_000)
-            if left <= SLICE_SECONDS or self._gone.is_set():
+            remaining = deadline - time.monotonic()
+            yield round(max(0.0, min(remaining, SLICE_SECONDS)) * 1_000)
+            if remaining <= SLICE_SECONDS or self._cancelled.is_set():
                 return

@@ -1,10 +1,10 @@
-"""The tools over HTTP: one POST, one answer, at `/mcp` of the daemon.
+"""The tools over HTTP: `POST /mcp` of the daemon, one request and one response.
 
-It is this package's own protocol and not the SDK's server: so both transports are one code that one
-set of tests holds to the SDK's client, the daemon loads no SDK (over a second, and pydantic), and a
-call costs what the library costs. Nothing is remembered between requests, so there are no
-sessions to lose: a client may go on with another daemon of the same store. The guard before it has
-looked at token, Host and Origin; who calls stands in the request's state.
+It uses this package's protocol instead of the server of the SDK. Both transports share one
+implementation, which the tests check with the SDK's client; the daemon does not import the SDK
+(over a second, and pydantic); a call costs what the library costs. No state is kept between
+requests: a client may continue with another daemon of the same store. The middleware has checked
+token, Host and Origin; the caller's identity is in the request's state.
 """
 
 import asyncio
@@ -18,33 +18,33 @@ from anyio import CapacityLimiter, to_thread
 from starlette.routing import BaseRoute, Route
 
 from corral.api import Corral
-from corral.mcp.identity import Caller, from_token
+from corral.mcp.identity import Caller, caller_from_token
 from corral.mcp.protocol import (
+    HANDSHAKE_VERSIONS,
     HEADER_MISMATCH,
     INVALID_PARAMS,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
-    MODERN,
-    OLDER,
     PARSE_ERROR,
+    STATELESS_VERSIONS,
     UNSUPPORTED_VERSION,
-    Answer,
-    Failure,
-    Message,
-    answer,
-    read,
-    refusal,
+    RpcError,
+    RpcMessage,
+    RpcResponse,
+    error_response,
+    handle_message,
+    parse_message,
 )
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-QUICK = 32  # threads for calls that are answered at once
-PATIENT = 64  # for those that wait
+FAST_THREADS = 32
+WAITING_THREADS = 64
 
-# What the newer era wants as the status of an error; in the older one every answer is a 200.
-STATUS = {
+# The status of an error in the stateless protocol. With the handshake, every response is a 200.
+HTTP_STATUS = {
     PARSE_ERROR: 400,
     INVALID_REQUEST: 400,
     METHOD_NOT_FOUND: 404,
@@ -55,101 +55,109 @@ STATUS = {
 
 
 def routes() -> list[BaseRoute]:
-    return [Route("/mcp", Endpoint())]
+    return [Route("/mcp", McpEndpoint())]
 
 
-class Endpoint:
+class McpEndpoint:
+    """The ASGI app at `/mcp`."""
+
     def __init__(self) -> None:
-        self._quick = CapacityLimiter(QUICK)
-        self._patient = CapacityLimiter(PATIENT)
+        self._fast = CapacityLimiter(FAST_THREADS)
+        self._waiting = CapacityLimiter(WAITING_THREADS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "POST":
-            # No stream of notices to open, and no session to end.
+            # There is no notification stream to open (GET) and no session to end (DELETE).
             await _send(send, 405, b"", (b"allow", b"POST"))
             return
         headers = dict(reversed(scope["headers"]))
-        message: Message | None = None
+        message: RpcMessage | None = None
         try:
-            body = await _body(receive)
+            body = await _read_body(receive)
             scope["state"]["check_body"](body)
-            message = read(body)
+            message = parse_message(body)
             if message.id is None:
                 await _send(send, 202, b"")
                 return
             check_headers(message, headers)
-            told = await self._answer(scope, receive, message)
-        except Failure as error:
-            told = refusal(error, message.id if message else None)
-        strict = message is None or message.version is not None
-        await _send(send, STATUS.get(told.code, 200) if strict else 200, told.body)
+            response = await self._handle(scope, receive, message)
+        except RpcError as error:
+            response = error_response(error, message.id if message else None)
+        is_stateless = message is None or message.version is not None
+        status = HTTP_STATUS.get(response.code, 200) if is_stateless else 200
+        await _send(send, status, response.body)
 
-    async def _answer(self, scope: Scope, receive: Receive, message: Message) -> Answer:
+    async def _handle(self, scope: Scope, receive: Receive, message: RpcMessage) -> RpcResponse:
         state = scope["state"]
         store: Corral = state["store"]
         query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
 
         def identify() -> tuple[Corral, Caller]:
-            return store, from_token(store, state["who"], query)
+            return store, caller_from_token(store, state["who"], query)
 
         if message.tool is None or not message.tool.waits:
-            return await to_thread.run_sync(answer, message, identify, limiter=self._quick)
-        gone = threading.Event()
-        watching = asyncio.ensure_future(_watch(receive, gone))
+            return await to_thread.run_sync(handle_message, message, identify, limiter=self._fast)
+        cancelled = threading.Event()
+        watcher = asyncio.ensure_future(_cancel_on_disconnect(receive, cancelled))
         try:
-            return await to_thread.run_sync(answer, message, identify, gone, limiter=self._patient)
+            return await to_thread.run_sync(
+                handle_message, message, identify, cancelled, limiter=self._waiting
+            )
         finally:
-            watching.cancel()
+            watcher.cancel()
 
 
-async def _watch(receive: Receive, gone: threading.Event) -> None:
+async def _cancel_on_disconnect(receive: Receive, cancelled: threading.Event) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-    gone.set()
+    cancelled.set()
 
 
-async def _body(receive: Receive) -> bytes:
-    pieces = []
+async def _read_body(receive: Receive) -> bytes:
+    chunks = []
     while True:
-        part = await receive()
-        if part["type"] == "http.disconnect":
-            raise Failure(PARSE_ERROR, "The body ended before it was whole.")
-        pieces.append(part.get("body", b""))
-        if not part.get("more_body", False):
-            return b"".join(pieces)
+        event = await receive()
+        if event["type"] == "http.disconnect":
+            raise RpcError(PARSE_ERROR, "The request body is incomplete.")
+        chunks.append(event.get("body", b""))
+        if not event.get("more_body", False):
+            return b"".join(chunks)
 
 
 async def _send(send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
-    said = [(b"content-length", str(len(body)).encode()), *headers]
+    all_headers = [(b"content-length", str(len(body)).encode()), *headers]
     if body:
-        said.append((b"content-type", b"application/json"))
-    await send({"type": "http.response.start", "status": status, "headers": said})
+        all_headers.append((b"content-type", b"application/json"))
+    await send({"type": "http.response.start", "status": status, "headers": all_headers})
     await send({"type": "http.response.body", "body": body})
 
 
-def check_headers(message: Message, headers: dict[bytes, bytes]) -> None:
-    """The headers and the message must say the same: others on the way may go by the headers."""
+def check_headers(message: RpcMessage, headers: dict[bytes, bytes]) -> None:
+    """Raise RpcError unless the headers match the message: proxies may route by the headers."""
     version = headers.get(b"mcp-protocol-version", b"").decode("latin-1")
     if message.version is None:
-        if version in MODERN:
-            raise Failure(INVALID_PARAMS, "params._meta must say the protocol version too.")
-        if version and version not in OLDER:
-            data = {"supported": [*OLDER, *MODERN], "requested": version}
-            raise Failure(UNSUPPORTED_VERSION, "Unsupported protocol version", data)
+        if version in STATELESS_VERSIONS:
+            raise RpcError(INVALID_PARAMS, "params._meta must contain the protocol version too.")
+        if version and version not in HANDSHAKE_VERSIONS:
+            data = {
+                "supported": [*HANDSHAKE_VERSIONS, *STATELESS_VERSIONS],
+                "requested": version,
+            }
+            raise RpcError(UNSUPPORTED_VERSION, "Unsupported protocol version", data)
         return
-    said = {
+    pairs = {
         "MCP-Protocol-Version": (version, message.version),
         "Mcp-Method": (headers.get(b"mcp-method", b"").decode("latin-1"), message.method),
     }
     if message.method == "tools/call" and message.params.name is not None:
-        said["Mcp-Name"] = (_decoded(headers.get(b"mcp-name", b"")), message.params.name)
-    for name, (header, body) in said.items():
+        pairs["Mcp-Name"] = (_decode_header(headers.get(b"mcp-name", b"")), message.params.name)
+    for name, (header, body) in pairs.items():
         if header != body:
-            raise Failure(HEADER_MISMATCH, f"The header {name} differs from the message.")
+            raise RpcError(HEADER_MISMATCH, f"Header {name} differs from the message.")
 
 
-def _decoded(value: bytes) -> str:
-    """A header's text, which is wrapped when it would not survive as it is."""
+def _decode_header(value: bytes) -> str:
+    """Decode a header's text; text that is not safe in a header is sent as base64."""
     if value.startswith(b"=?base64?") and value.endswith(b"?="):
         try:
             return binascii.a2b_base64(value[9:-2], strict_mode=True).decode()

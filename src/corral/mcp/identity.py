@@ -1,7 +1,7 @@
-"""Who calls, and where they work: told by a token or the environment, and never by an argument.
+"""The agent that calls a tool, and its run, session and project.
 
-An agent may be hostile, and so may be whatever talked it into something. So a run and a session
-that are named must be the agent's own, and what a tool does is done in the name of its caller.
+The identity comes from a token or the environment, never from an argument: an agent may be hostile,
+or controlled by text it read. A run or session that is named must belong to the agent.
 """
 
 import os
@@ -14,21 +14,16 @@ from corral.kernel.errors import Refused
 
 if TYPE_CHECKING:
     from corral.api import Corral
-    from corral.api.tokens import Who
     from corral.domain.agents.model import Agent
     from corral.domain.projects.model import Project
-
-HOW = (
-    "start the agent with `corral run --agent NAME`, or give this server CORRAL_AGENT in its "
-    "environment"
-)
+    from corral.services.tokens import TokenIdentity
 
 
 class Caller(msgspec.Struct, frozen=True):
     """An agent that calls tools, and where it works."""
 
     id: str
-    """Under which its idempotency keys are kept."""
+    """The owner of its idempotency keys."""
     agent: "Agent"
     run: str | None
     session: str | None
@@ -44,38 +39,41 @@ class Caller(msgspec.Struct, frozen=True):
 
     @property
     def mailboxes(self) -> list[str]:
-        """Its own, and that of the conversation that it is in."""
+        """The agent's mailbox, and that of its session."""
         return [self.mailbox] + ([f"session:{self.session}"] if self.session else [])
 
     @property
     def owner(self) -> str:
-        """As whom it takes letters out: two runs of one agent are two owners."""
+        """The owner of claimed messages: two runs of one agent are two owners."""
         return f"{self.mailbox}:{self.run}" if self.run else self.mailbox
 
     @property
     def project_id(self) -> str | None:
-        """The project that it works in; None when none is known."""
+        """The id of the project; None if it is unknown."""
         return self.works_in.id if self.works_in else None
 
     @property
     def project(self) -> str:
-        """The project that it works in; Refused when none is known."""
+        """The id of the project; raises Refused if it is unknown."""
         if self.works_in is None:
             raise Refused(
-                "It is not known which project you work in; start the agent in a project's "
-                "directory (`corral project register`), or call /mcp?project=ID.",
+                "Your project is unknown. Start the agent in a project's directory (`corral "
+                "project register`), or call /mcp?project=ID.",
                 reason="project_unknown",
             )
         return self.works_in.id
 
 
-def from_environment(store: "Corral") -> Caller:
+def caller_from_environment(store: "Corral") -> Caller:
     """Return the agent of the run that this server belongs to; outside any run, the agent that
     `CORRAL_AGENT`, `CORRAL_RUN` and `CORRAL_SESSION` name."""
     name = config.agent_name()
     if not name:
-        raise Refused(f"No agent is known here; {HOW}.")
-    return _caller(
+        raise Refused(
+            "The calling agent is unknown. Start it with `corral run --agent NAME`, or set "
+            "CORRAL_AGENT in the environment of this server."
+        )
+    return _make_caller(
         store,
         store.agents.get(name),
         run=config.run_id(),
@@ -84,31 +82,31 @@ def from_environment(store: "Corral") -> Caller:
     )
 
 
-def from_token(store: "Corral", who: "Who", asked: dict[str, str]) -> Caller:
-    """Whoever shows a token; the URL may say which run, session or project of theirs it is."""
+def caller_from_token(store: "Corral", who: "TokenIdentity", query: dict[str, str]) -> Caller:
+    """Return the agent of a token; the query may name its run, session and project."""
     if who.agent is None:
         raise Refused(
-            f"The token {who.name} is no agent's; make one with `corral token create NAME --agent "
-            "AGENT`.",
+            f"Token {who.name} does not belong to an agent. Create one with `corral token create "
+            "NAME --agent AGENT`.",
             reason="no_agent",
         )
-    caller = _caller(
+    caller = _make_caller(
         store,
         store.agents.get(who.agent),
         id=who.id,
-        run=asked.get("run"),
-        session=asked.get("session"),
-        project=asked.get("project") or who.project_id,
+        run=query.get("run"),
+        session=query.get("session"),
+        project=query.get("project") or who.project_id,
     )
     if who.project_id is not None and caller.project != who.project_id:
         raise Refused(
-            f"The token {who.name} is for the project {who.project_id}, not for {caller.project}.",
+            f"Token {who.name} is limited to project {who.project_id}, not {caller.project}.",
             reason="other_project",
         )
     return caller
 
 
-def _caller(
+def _make_caller(
     store: "Corral",
     agent: "Agent",
     *,
@@ -119,25 +117,23 @@ def _caller(
     cwd: str | None = None,
 ) -> Caller:
     if agent.state != "active":
-        raise Refused(f"The agent {agent.name} is {agent.state}, and does nothing any more.")
-    named = project
+        raise Refused(f"Agent {agent.name} is {agent.state}. Restore it to use its tools.")
     if run is not None:
-        found = store.runs.get(run)
-        if found.agent_id != agent.id:
-            raise Refused(
-                f"{found.id} is not a run of {agent.name}.", run=found.id, reason="other_run"
-            )
-        run, session, named = found.id, session or found.session_id, named or found.project_id
+        run_record = store.runs.get(run)
+        if run_record.agent_id != agent.id:
+            raise Refused(f"{run_record.id} is not a run of {agent.name}.", run=run_record.id)
+        run = run_record.id
+        session = session or run_record.session_id
+        project = project or run_record.project_id
     if session is not None:
-        held = store.sessions.get(session)
-        if held.agent_id != agent.id:
+        session_record = store.sessions.get(session)
+        if session_record.agent_id != agent.id:
             raise Refused(
-                f"{held.id} is not a session of {agent.name}.",
-                session=held.id,
-                reason="other_session",
+                f"{session_record.id} is not a session of {agent.name}.", session=session_record.id
             )
-        session, named = held.id, named or held.project_id
-    works_in = store.projects.get(named) if named is not None else None
+        session = session_record.id
+        project = project or session_record.project_id
+    works_in = store.projects.get(project) if project is not None else None
     if works_in is None and cwd is not None:
         works_in = store.projects.around(cwd)
     return Caller(id or f"agent:{agent.id}", agent, run, session, works_in)

@@ -1,8 +1,8 @@
-"""The Model Context Protocol, as far as a server of tools speaks it: JSON-RPC in, JSON-RPC out.
+"""The Model Context Protocol for a server of tools: JSON-RPC in, JSON-RPC out.
 
-Both eras in one: a request whose `_meta` names a version is of the newer one, in which every
-request stands for itself (`server/discover`); any other belongs to the older one (`initialize`).
-Nothing is remembered between requests in either, so the same code serves standard input and HTTP.
+Both generations of the protocol are supported. A request whose `_meta` names a version is stateless
+(`server/discover`); any other belongs to the protocol with a handshake (`initialize`). Neither
+keeps state between requests here, so the same code serves standard input and HTTP.
 """
 
 import threading
@@ -14,15 +14,15 @@ import msgspec
 from corral import __version__
 from corral.kernel.errors import CorralError, StoreUnavailable
 from corral.kernel.redaction_policy import taken_out
-from corral.mcp.call import Call, encode
+from corral.mcp.call import ToolCall, encode
 from corral.mcp.identity import Caller
-from corral.mcp.registry import INSTRUCTIONS, Tool, find, near, tools
+from corral.mcp.registry import INSTRUCTIONS, ToolSpec, find_tool, list_tools, suggest_tool
 
 if TYPE_CHECKING:
     from corral.api import Corral
 
-MODERN = ("2026-07-28",)
-OLDER = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+STATELESS_VERSIONS = ("2026-07-28",)
+HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 VERSION = "io.modelcontextprotocol/protocolVersion"
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 SERVER = "io.modelcontextprotocol/serverInfo"
@@ -36,14 +36,14 @@ HEADER_MISMATCH = -32020
 UNSUPPORTED_VERSION = -32022
 
 SERVER_INFO = {"name": "corral", "title": "Corral", "version": __version__}
-CAN: dict[str, Any] = {"tools": {}}
-TTL_MS = 3_600_000  # the list of tools is the same for everybody, as long as this program is
+SERVER_CAPABILITIES: dict[str, Any] = {"tools": {}}
+TTL_MS = 3_600_000  # the list of tools is the same for all callers of one version of Corral
 
 Identify = Callable[[], "tuple[Corral, Caller]"]
 
 
-class Envelope(msgspec.Struct):
-    """A message; what it holds is looked at when its method is known."""
+class RpcEnvelope(msgspec.Struct):
+    """A JSON-RPC message. `params` stays encoded until the rest is known to be valid."""
 
     jsonrpc: str = ""
     id: str | int | msgspec.UnsetType | None = msgspec.UNSET
@@ -51,8 +51,8 @@ class Envelope(msgspec.Struct):
     params: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class Params(msgspec.Struct, rename={"meta": "_meta", "request_id": "requestId"}):
-    """What Corral looks at in any request."""
+class RpcParams(msgspec.Struct, rename={"meta": "_meta", "request_id": "requestId"}):
+    """The parameters that this server reads, of all methods."""
 
     meta: dict[str, Any] | None = None
     name: str | None = None
@@ -62,8 +62,8 @@ class Params(msgspec.Struct, rename={"meta": "_meta", "request_id": "requestId"}
     request_id: str | int | None = None
 
 
-class Failure(Exception):
-    """An answer that says what is wrong with the message itself."""
+class RpcError(Exception):
+    """A JSON-RPC error: the message itself is wrong. Failures of a tool are results instead."""
 
     def __init__(
         self, code: int, message: str, data: Any = None, *, id: str | int | None = None
@@ -73,205 +73,228 @@ class Failure(Exception):
         self.message = message
         self.data = data
         self.id = id
-        """Of the message, where it is known when nothing else is."""
+        """The id of the message, when only that could be decoded."""
 
 
-class Message(NamedTuple):
-    """A message that was understood so far."""
+class RpcMessage(NamedTuple):
+    """A valid request or notification."""
 
     id: str | int | None
     method: str
-    params: Params
+    params: RpcParams
 
     @property
     def version(self) -> Any:
-        """The version that it names; None in the older era."""
+        """The protocol version that a stateless request names; otherwise None."""
         return (self.params.meta or {}).get(VERSION)
 
     @property
-    def tool(self) -> Tool | None:
-        """The tool that it calls."""
-        called = self.method == "tools/call" and self.params.name
-        return find(called) if called else None
+    def tool(self) -> ToolSpec | None:
+        """The tool that the message calls."""
+        name = self.method == "tools/call" and self.params.name
+        return find_tool(name) if name else None
 
 
-class Answer(NamedTuple):
+class RpcResponse(NamedTuple):
+    """An encoded response."""
+
     body: bytes
     code: int = 0
-    """Of the error that it is; 0 when it is none."""
+    """The error code; 0 for a result."""
 
 
-_envelope = msgspec.json.Decoder(Envelope).decode
-_params = msgspec.json.Decoder(Params).decode
+_decode_envelope = msgspec.json.Decoder(RpcEnvelope).decode
+_decode_params = msgspec.json.Decoder(RpcParams).decode
 
 
-def read(line: bytes) -> Message:
-    """Understand a message; Failure says what is wrong with it."""
+def parse_message(line: bytes) -> RpcMessage:
+    """Decode a message; raises RpcError.
+
+    Some clients send lone surrogates: if decoding fails, it is tried again without them.
+    """
     try:
-        return _read(line)
-    except Failure as failure:
-        if failure.code != PARSE_ERROR:
+        return _parse(line)
+    except RpcError as error:
+        if error.code != PARSE_ERROR:
             raise
-        from corral.kernel.text import in_whole_characters
+        from corral.kernel.text import replace_invalid_utf8
 
         try:
-            return _read(in_whole_characters(line))
+            return _parse(replace_invalid_utf8(line))
         except (ValueError, RecursionError):
-            raise failure from None
+            raise error from None
 
 
-def _read(line: bytes) -> Message:
+def _parse(line: bytes) -> RpcMessage:
     try:
-        line.decode()  # what is kept for later is not looked at yet
-        found = _envelope(line)
+        line.decode()  # the decoder does not validate the text of `params`
+        envelope = _decode_envelope(line)
     except msgspec.ValidationError as error:
-        raise Failure(INVALID_REQUEST, f"This is no JSON-RPC message: {error}.") from None
+        raise RpcError(INVALID_REQUEST, f"Invalid JSON-RPC message: {error}.") from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        raise Failure(PARSE_ERROR, "This is no JSON that can be understood.") from None
-    if found.jsonrpc != "2.0" or found.method is msgspec.UNSET or found.id is None:
-        raise Failure(
-            INVALID_REQUEST, 'Send {"jsonrpc": "2.0", "id": …, "method": …}, one in a message.'
+        raise RpcError(
+            PARSE_ERROR, "The message is not valid JSON or is nested too deeply."
+        ) from None
+    if envelope.jsonrpc != "2.0" or envelope.method is msgspec.UNSET or envelope.id is None:
+        raise RpcError(
+            INVALID_REQUEST, 'Send {"jsonrpc": "2.0", "id": …, "method": …}, one per message.'
         )
-    id = None if found.id is msgspec.UNSET else found.id
+    id = None if envelope.id is msgspec.UNSET else envelope.id
     try:
-        params = _params(found.params)
+        params = _decode_params(envelope.params)
     except (msgspec.DecodeError, RecursionError) as error:
-        if id is None:
-            return Message(None, found.method, Params())  # a notice gets no answer, whatever it is
-        words = f"The params cannot be understood: {error}."
-        raise Failure(INVALID_PARAMS, words, id=id) from None
-    return Message(id, found.method, params)
+        if id is None:  # a notification never gets a response, not even an error
+            return RpcMessage(None, envelope.method, RpcParams())
+        raise RpcError(INVALID_PARAMS, f"Invalid params: {error}.", id=id) from None
+    return RpcMessage(id, envelope.method, params)
 
 
-def refusal(error: Failure, id: str | int | None = None) -> Answer:
-    """The answer to a message that cannot be worked on."""
-    told: dict[str, Any] = {"code": error.code, "message": error.message}
+def error_response(error: RpcError, id: str | int | None = None) -> RpcResponse:
+    """Encode an error as the response to the message with `id`."""
+    fields: dict[str, Any] = {"code": error.code, "message": error.message}
     if error.data is not None:
-        told["data"] = error.data
-    return Answer(encode({"jsonrpc": "2.0", "id": error.id or id, "error": told}), error.code)
+        fields["data"] = error.data
+    body = encode({"jsonrpc": "2.0", "id": error.id or id, "error": fields})
+    return RpcResponse(body, error.code)
 
 
-NEVER = threading.Event()
-"""For a caller who is answered at once."""
+NEVER_CANCELLED = threading.Event()
+"""For calls that do not wait."""
 
 
-def answer(message: Message, identify: Identify, gone: threading.Event = NEVER) -> Answer:
-    """Do what a request asks for; never raises. `gone` is set when its caller waits no longer."""
+def handle_message(
+    message: RpcMessage, identify: Identify, cancelled: threading.Event = NEVER_CANCELLED
+) -> RpcResponse:
+    """Handle a request and return its response; never raises.
+
+    Set `cancelled` when the client no longer waits for the response.
+    """
     try:
-        modern = _check_era(message)
-        work = METHODS.get(message.method)
-        if work is None or (modern and message.method in ("initialize", "ping")):
-            raise Failure(METHOD_NOT_FOUND, f"There is no method {message.method!r} here.")
-        result = work(message, identify, gone)
-    except Failure as error:
-        return refusal(error, message.id)
+        is_stateless = _check_version(message)
+        method = METHODS.get(message.method)
+        if method is None or (is_stateless and message.method in ("initialize", "ping")):
+            raise RpcError(METHOD_NOT_FOUND, f"Unknown method {message.method!r}.")
+        result = method(message, identify, cancelled)
+    except RpcError as error:
+        return error_response(error, message.id)
     except Exception as error:
-        words = _mistake(message.method, error).message
-        return refusal(Failure(INTERNAL_ERROR, words), message.id)
-    if modern:
-        result |= {"resultType": "complete", "_meta": result.get("_meta", {}) | _STAMP}
+        text = _log_internal_error(message.method, error).message
+        return error_response(RpcError(INTERNAL_ERROR, text), message.id)
+    if is_stateless:
+        result |= {"resultType": "complete", "_meta": result.get("_meta", {}) | _SERVER_META}
         if message.method in ("tools/list", "server/discover"):
             result |= {"ttlMs": TTL_MS, "cacheScope": "public"}
-    return Answer(encode({"jsonrpc": "2.0", "id": message.id, "result": result}))
+    return RpcResponse(encode({"jsonrpc": "2.0", "id": message.id, "result": result}))
 
 
-_STAMP = {SERVER: SERVER_INFO}
+_SERVER_META = {SERVER: SERVER_INFO}
 
 
-def _check_era(message: Message) -> bool:
-    """Whether it is of the newer era; Failure when it is of one that is not spoken here."""
+def _check_version(message: RpcMessage) -> bool:
+    """Return whether the request is stateless; raises RpcError for an unsupported version."""
     meta = message.params.meta
     if meta is None or VERSION not in meta:
         if message.method == "server/discover":
-            raise Failure(
-                INVALID_PARAMS, f"params._meta must hold {VERSION!r} and {CAPABILITIES!r}."
+            raise RpcError(
+                INVALID_PARAMS, f"params._meta must contain {VERSION!r} and {CAPABILITIES!r}."
             )
         return False
     version = meta[VERSION]
     if CAPABILITIES not in meta or not isinstance(version, str):
-        raise Failure(INVALID_PARAMS, f"params._meta must hold {CAPABILITIES!r} too.")
-    if version not in MODERN:
-        data = {"supported": [*MODERN], "requested": version}
-        raise Failure(UNSUPPORTED_VERSION, "Unsupported protocol version", data)
+        raise RpcError(INVALID_PARAMS, f"params._meta must contain {CAPABILITIES!r} too.")
+    if version not in STATELESS_VERSIONS:
+        data = {"supported": [*STATELESS_VERSIONS], "requested": version}
+        raise RpcError(UNSUPPORTED_VERSION, "Unsupported protocol version", data)
     return True
 
 
-def _initialize(message: Message, identify: Identify, gone: threading.Event) -> dict[str, Any]:
-    asked = message.params.protocolVersion
-    if asked is None:
-        raise Failure(INVALID_PARAMS, "Say which protocolVersion you speak.")
+# -- methods -----------------------------------------------------------------------------------
+
+
+def _initialize(
+    message: RpcMessage, identify: Identify, cancelled: threading.Event
+) -> dict[str, Any]:
+    version = message.params.protocolVersion
+    if version is None:
+        raise RpcError(INVALID_PARAMS, "params.protocolVersion is missing.")
     return {
-        "protocolVersion": asked if asked in OLDER else OLDER[-1],
-        "capabilities": CAN,
+        "protocolVersion": version if version in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[-1],
+        "capabilities": SERVER_CAPABILITIES,
         "serverInfo": SERVER_INFO,
         "instructions": INSTRUCTIONS,
     }
 
 
-def _discover(message: Message, identify: Identify, gone: threading.Event) -> dict[str, Any]:
-    return {"supportedVersions": [*MODERN], "capabilities": CAN, "instructions": INSTRUCTIONS}
+def _discover(
+    message: RpcMessage, identify: Identify, cancelled: threading.Event
+) -> dict[str, Any]:
+    return {
+        "supportedVersions": [*STATELESS_VERSIONS],
+        "capabilities": SERVER_CAPABILITIES,
+        "instructions": INSTRUCTIONS,
+    }
 
 
-def _ping(message: Message, identify: Identify, gone: threading.Event) -> dict[str, Any]:
+def _ping(message: RpcMessage, identify: Identify, cancelled: threading.Event) -> dict[str, Any]:
     return {}
 
 
-def _list(message: Message, identify: Identify, gone: threading.Event) -> dict[str, Any]:
-    return {"tools": tools()}
+def _list(message: RpcMessage, identify: Identify, cancelled: threading.Event) -> dict[str, Any]:
+    return {"tools": list_tools()}
 
 
-def _call(message: Message, identify: Identify, gone: threading.Event) -> dict[str, Any]:
+def _call(message: RpcMessage, identify: Identify, cancelled: threading.Event) -> dict[str, Any]:
     if message.params.name is None:
-        raise Failure(INVALID_PARAMS, "Say which tool: params.name is missing.")
+        raise RpcError(INVALID_PARAMS, "params.name is missing: name the tool to call.")
     tool = message.tool
     if tool is None:
-        hint = near(message.params.name)
-        raise Failure(INVALID_PARAMS, f"There is no tool {message.params.name!r}; {hint}.")
-    taken: list[str] = []
+        hint = suggest_tool(message.params.name)
+        raise RpcError(INVALID_PARAMS, f"Unknown tool {message.params.name!r}. {hint}")
+    redacted: list[str] = []
     try:
-        asked = tool.read(message.params.arguments)
+        arguments = tool.decode(message.params.arguments)
         store, caller = identify()
-        with store.telling(taken.extend):
-            body = encode(tool.run(Call(store, caller, tool.name, gone), asked))
+        with store.telling(redacted.extend):
+            body = encode(tool.run(ToolCall(store, caller, tool.name, cancelled), arguments))
     except CorralError as error:
-        return _unable(error)
+        return _error_result(error)
     except Exception as error:
-        return _unable(_mistake(tool.name, error))
-    # The text is the same once more, for clients that show no structured content.
-    words = [body.decode(), *([taken_out(taken)] if taken else [])]
-    told = {
-        "content": [{"type": "text", "text": each} for each in words],
+        return _error_result(_log_internal_error(tool.name, error))
+    # The text repeats the result, for clients that do not show structured content.
+    texts = [body.decode(), *([taken_out(redacted)] if redacted else [])]
+    result = {
+        "content": [{"type": "text", "text": text} for text in texts],
         "structuredContent": msgspec.Raw(body),
         "isError": False,
     }
-    if taken:
-        told["_meta"] = {"corral/redacted": [*dict.fromkeys(taken)]}
-    return told
+    if redacted:
+        result["_meta"] = {"corral/redacted": [*dict.fromkeys(redacted)]}
+    return result
 
 
-def _unable(error: CorralError) -> dict[str, Any]:
-    """What the agent reads when it could not be done: one sentence that names the next step."""
-    words = error.message
+def _error_result(error: CorralError) -> dict[str, Any]:
+    """Return a failed tool call: a message that the agent can act on."""
+    text = error.message
     if isinstance(error, StoreUnavailable):
-        words += " Nothing was done; try again in a while, or tell the person you work for."
+        text += " Nothing was changed. Try again later, or inform the person you work for."
     return {
-        "content": [{"type": "text", "text": words}],
+        "content": [{"type": "text", "text": text}],
         "isError": True,
         "_meta": {"corral/error": {"code": error.code, "details": error.details}},
     }
 
 
-def _mistake(what: str, error: Exception) -> CorralError:
+def _log_internal_error(name: str, error: Exception) -> CorralError:
     import logging
 
-    logging.getLogger("corral.mcp").error("%s failed", what, exc_info=error)
+    logging.getLogger("corral.mcp").error("%s failed", name, exc_info=error)
     return CorralError(
-        f"Corral made a mistake in {what} ({type(error).__name__}); go on without it, and tell the "
+        f"Internal error in {name} ({type(error).__name__}). Continue without it, and inform the "
         "person you work for."
     )
 
 
-METHODS: dict[str, Callable[[Message, Identify, threading.Event], dict[str, Any]]] = {
+METHODS: dict[str, Callable[[RpcMessage, Identify, threading.Event], dict[str, Any]]] = {
     "initialize": _initialize,
     "ping": _ping,
     "server/discover": _discover,

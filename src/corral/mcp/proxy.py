@@ -1,8 +1,8 @@
-"""The tools of a daemon that is elsewhere: each message is handed on to its `/mcp`.
+"""Tools of a remote daemon: every message is forwarded to its `/mcp`.
 
-So an agent that cannot reach the store itself, in a sandbox or on another machine, has the same
-tools by the same command; its token says who it is. A call that changes something gets a key, so
-that it is done once although it is sent again when its answer was lost.
+An agent that cannot reach the store itself, in a sandbox or on another machine, gets the same tools
+with the same command; its token identifies it. Calls that write get an idempotency key, so that
+they are performed once although they are sent again when a response was lost.
 """
 
 import os
@@ -13,39 +13,42 @@ import msgspec
 
 from corral.adapters.http_client import Wire
 from corral.kernel.errors import CorralError
-from corral.kernel.text import in_whole_characters
-from corral.mcp.protocol import INTERNAL_ERROR, Answer, Failure, Message, refusal
+from corral.kernel.text import replace_invalid_utf8
+from corral.mcp.protocol import INTERNAL_ERROR, RpcError, RpcMessage, RpcResponse, error_response
 
 
-class Afar:
+class ProxyHandler:
+    """Forwards messages to a daemon; connects at the first one."""
+
     def __init__(self, url: str, token: str) -> None:
         self._url = url
         self._token = token
-        self._wire: Wire | None = None
+        self._client: Wire | None = None
 
-    def answer(self, line: bytes, message: Message, gone: threading.Event) -> Answer:
+    def handle(self, line: bytes, message: RpcMessage, cancelled: threading.Event) -> RpcResponse:
         try:
-            self._wire = self._wire or Wire(self._url, self._token)
-            told = self._wire.hand_on("/mcp", _with_key(line, message), _headers(message))
+            self._client = self._client or Wire(self._url, self._token)
+            response = self._client.hand_on("/mcp", _with_key(line, message), _headers(message))
         except CorralError as error:
-            return refusal(Failure(INTERNAL_ERROR, error.message), message.id)
-        return Answer(told.body)
+            return error_response(RpcError(INTERNAL_ERROR, error.message), message.id)
+        return RpcResponse(response.body)
 
 
-def _headers(message: Message) -> dict[str, str]:
-    """What the newer era wants said once more in the headers."""
+def _headers(message: RpcMessage) -> dict[str, str]:
+    """Return the headers that the stateless protocol requires in addition to the body."""
     if message.version is None:
         return {}
     headers = {"MCP-Protocol-Version": str(message.version), "Mcp-Method": message.method}
     return headers | ({"Mcp-Name": message.tool.name} if message.tool is not None else {})
 
 
-def _with_key(line: bytes, message: Message) -> bytes:
+def _with_key(line: bytes, message: RpcMessage) -> bytes:
+    """Add an idempotency key to a call that writes and has none."""
     if message.tool is None or not message.tool.writes:
         return line
-    whole: dict[str, Any] = msgspec.json.decode(in_whole_characters(line))
-    arguments = whole["params"].get("arguments") or {}
+    request: dict[str, Any] = msgspec.json.decode(replace_invalid_utf8(line))
+    arguments = request["params"].get("arguments") or {}
     if not isinstance(arguments, dict) or arguments.get("idempotency_key"):
         return line
-    whole["params"]["arguments"] = arguments | {"idempotency_key": os.urandom(16).hex()}
-    return msgspec.json.encode(whole)
+    request["params"]["arguments"] = arguments | {"idempotency_key": os.urandom(16).hex()}
+    return msgspec.json.encode(request)

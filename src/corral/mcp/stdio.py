@@ -1,8 +1,8 @@
-"""`corral mcp`: the tools on standard input and output, one message a line.
+"""`corral mcp`: the tools on standard input and output, one JSON-RPC message per line.
 
-Agents start it with each of their runs, and some drop the tools of a server that is slow to answer,
-so it loads no more than an answer needs; the store is opened at the first call of a tool. A call
-that waits has a thread of its own: whatever else is asked meanwhile is answered.
+Agent CLIs start this server with each of their runs, and some drop the tools of a slow server. So
+it imports only what a response needs; the store is opened at the first tool call. A call that waits
+has a thread of its own, so other calls are answered meanwhile.
 """
 
 import os
@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 from corral.mcp.protocol import (
     INVALID_REQUEST,
-    NEVER,
-    Answer,
-    Failure,
-    Message,
-    answer,
-    read,
-    refusal,
+    NEVER_CANCELLED,
+    RpcError,
+    RpcMessage,
+    RpcResponse,
+    error_response,
+    handle_message,
+    parse_message,
 )
 
 if TYPE_CHECKING:
@@ -30,121 +30,127 @@ if TYPE_CHECKING:
     from corral.api import Corral
     from corral.mcp.identity import Caller
 
-MAX_LINE = 16 * 1024 * 1024
-MOST_WAITING = 16
-LAST_SECONDS = 1.5  # for calls that wait when whoever asked has gone
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+MAX_WAITING_CALLS = 16
+SHUTDOWN_SECONDS = 1.5  # time for waiting calls to return after the client closed its end
 
 
-class Here:
-    """The tools on a store that this process opens itself."""
+class LocalHandler:
+    """Handles messages with a store that this process opens."""
 
     def __init__(self, url: str | None) -> None:
         self._url = url
         self._lock = threading.Lock()
 
     @cached_property
-    def _identified(self) -> "tuple[Corral, Caller]":
+    def _identity(self) -> "tuple[Corral, Caller]":
         from corral.api import open
-        from corral.mcp.identity import from_environment
+        from corral.mcp.identity import caller_from_environment
 
         store = open(self._url)
-        store.spare_connections()  # every agent has a server of its own
+        store.release_connections_early()  # every agent has a server of its own
         try:
-            return store, from_environment(store)
+            return store, caller_from_environment(store)
         except BaseException:
             store.close()
             raise
 
     def identify(self) -> "tuple[Corral, Caller]":
-        with self._lock:  # two that come first at once open one store
-            return self._identified
+        with self._lock:  # concurrent first calls open one store
+            return self._identity
 
-    def answer(self, line: bytes, message: Message, gone: threading.Event) -> Answer:
-        return answer(message, self.identify, gone)
+    def handle(self, line: bytes, message: RpcMessage, cancelled: threading.Event) -> RpcResponse:
+        return handle_message(message, self.identify, cancelled)
 
 
-class Serving:
-    """One client, from its first line to its last."""
+class StdioServer:
+    """Serves one client until it closes standard input."""
 
-    def __init__(self, work: "Callable[[bytes, Message, threading.Event], Answer]") -> None:
-        self._work = work
-        self._writing = threading.Lock()
+    def __init__(
+        self, handler: "Callable[[bytes, RpcMessage, threading.Event], RpcResponse]"
+    ) -> None:
+        self._handler = handler
+        self._write_lock = threading.Lock()
         self._waiting: dict[str | int, tuple[threading.Event, threading.Thread]] = {}
 
     def run(self, source: "BinaryIO") -> None:
-        while line := source.readline(MAX_LINE):
-            if len(line) >= MAX_LINE and not line.endswith(b"\n"):
+        while line := source.readline(MAX_MESSAGE_BYTES):
+            if len(line) >= MAX_MESSAGE_BYTES and not line.endswith(b"\n"):
                 while not line.endswith(b"\n") and line:
-                    line = source.readline(MAX_LINE)
-                self._tell(refusal(Failure(INVALID_REQUEST, "That message is too long.")))
+                    line = source.readline(MAX_MESSAGE_BYTES)
+                limit = f"{MAX_MESSAGE_BYTES // 1024**2} MB"
+                self._send(
+                    error_response(RpcError(INVALID_REQUEST, f"The message exceeds {limit}."))
+                )
             elif not line.isspace():
-                self._take(line)
+                self._handle_line(line)
         waiting = [*self._waiting.values()]
-        for gone, _ in waiting:
-            gone.set()
+        for cancelled, _ in waiting:
+            cancelled.set()
         for _, thread in waiting:
-            thread.join(LAST_SECONDS)
+            thread.join(SHUTDOWN_SECONDS)
 
-    def _take(self, line: bytes) -> None:
+    def _handle_line(self, line: bytes) -> None:
         try:
-            message = read(line)
-        except Failure as error:
-            self._tell(refusal(error))
+            message = parse_message(line)
+        except RpcError as error:
+            self._send(error_response(error))
             return
         if message.id is None:
-            self._notice(message)
+            self._handle_notification(message)
             return
         tool = message.tool
         if tool is None or not tool.waits:
-            self._tell(self._work(line, message, NEVER))
-        elif len(self._waiting) >= MOST_WAITING or message.id in self._waiting:
-            words = f"{MOST_WAITING} calls wait already; wait for one of them."
-            self._tell(refusal(Failure(INVALID_REQUEST, words), message.id))
+            self._send(self._handler(line, message, NEVER_CANCELLED))
+        elif len(self._waiting) >= MAX_WAITING_CALLS or message.id in self._waiting:
+            text = f"{MAX_WAITING_CALLS} calls are waiting already. Wait for one of them."
+            self._send(error_response(RpcError(INVALID_REQUEST, text), message.id))
         else:
-            self._wait(line, message, message.id)
+            self._start_waiting(line, message, message.id)
 
-    def _wait(self, line: bytes, message: Message, id: str | int) -> None:
-        gone = threading.Event()
+    def _start_waiting(self, line: bytes, message: RpcMessage, id: str | int) -> None:
+        cancelled = threading.Event()
 
         def work() -> None:
-            told = self._work(line, message, gone)
-            # Who has no more to ask may still listen; who has cancelled does not.
+            response = self._handler(line, message, cancelled)
+            # A client that closed its input may still read responses; one that cancelled this call
+            # expects none.
             if self._waiting.pop(id, None) is not None:
                 with suppress(BrokenPipeError):
-                    self._tell(told)
+                    self._send(response)
 
         thread = threading.Thread(target=work, daemon=True)
-        self._waiting[id] = gone, thread
+        self._waiting[id] = cancelled, thread
         thread.start()
 
-    def _notice(self, message: Message) -> None:
+    def _handle_notification(self, message: RpcMessage) -> None:
         if message.method == "notifications/cancelled" and message.params.request_id is not None:
             waiting = self._waiting.pop(message.params.request_id, None)
             if waiting is not None:
                 waiting[0].set()
 
-    def _tell(self, told: Answer) -> None:
-        with self._writing:
-            _write(told.body + b"\n")
+    def _send(self, response: RpcResponse) -> None:
+        with self._write_lock:
+            _write(response.body + b"\n")
 
 
 def _write(body: bytes) -> None:
-    left = memoryview(body)
-    while left:
-        left = left[os.write(1, left) :]
+    remaining = memoryview(body)
+    while remaining:
+        remaining = remaining[os.write(1, remaining) :]
 
 
 def run(url: str | None = None) -> int:
-    """Serve whoever is at the other end until they go; gives back the exit code."""
+    """Serve the client on standard input until it closes; return the exit status."""
     from corral import config
 
     address = config.store_url(url)
-    if config.is_afar(address):
-        from corral.mcp.proxy import Afar
+    if config.is_remote(address):
+        from corral.mcp.proxy import ProxyHandler
 
-        work = Afar(address, config.token()).answer
+        handler = ProxyHandler(address, config.token()).handle
     else:
-        work = Here(url).answer
-    with suppress(BrokenPipeError, KeyboardInterrupt):  # nobody listens any more
-        Serving(work).run(sys.stdin.buffer)
+        handler = LocalHandler(url).handle
+    with suppress(BrokenPipeError, KeyboardInterrupt):  # the client has exited
+        StdioServer(handler).run(sys.stdin.buffer)
     return 0

@@ -1,4 +1,4 @@
-"""The identity of a process: the run that it belongs to, found by its ancestors.
+"""The identity of a process: the run that it is inside of, found by its ancestors.
 
 The supervisor of a run writes the process of its agent (pid, start, boot) into the store before the
 agent's program begins, and orphans become children of the run's guard. So a process is inside a run
@@ -21,20 +21,21 @@ if TYPE_CHECKING:
 
     from corral.db.database import Database
 
-CHECK = "CORRAL_CHECK_OF"
-"""The variable that every check has, with a mark of the store that it runs for."""
+CHECK_VARIABLE = "CORRAL_CHECK_OF"
+"""The variable that marks a check command with the store that it runs for."""
 
 
-OF_CHECK = RunIdentity(None, None, None, None, None)
-HIDDEN = RunIdentity(None, None, None, None, None)
-"""A caller on this machine whose process cannot be seen: it may be inside a run."""
+CHECK_IDENTITY = RunIdentity(None, None, None, None, None)
+UNKNOWN_PEER = RunIdentity(None, None, None, None, None)
+"""A local caller whose process is not visible: it may be inside a run."""
 
 
 def find_identity(database: "Database") -> RunIdentity | None:
-    """Return the run of this process in this store; None outside all its runs.
+    """Return the run of this process in this store; None outside all runs of the store.
 
-    None also when the rows of runs are damaged: the store must open so that `verify` can name the
-    damage. A process that can damage the file can write anything into it, so this grants nothing.
+    Returns None also when the rows of runs are damaged: the store must open so that `verify` can
+    report the damage. A process that can damage the file can write anything into it, so this grants
+    nothing.
     """
     try:
         return _find_identity(database)
@@ -46,29 +47,32 @@ def find_identity(database: "Database") -> RunIdentity | None:
 
 def _find_identity(database: "Database") -> RunIdentity | None:
     above = ancestors()
-    found = find_run_of(database, above)
-    if found is not None:
-        return found
+    identity = find_run_of_process(database, above)
+    if identity is not None:
+        return identity
     if given := os.environ.get("CORRAL_RUN"):
         named = database.read(lambda tx: processes.find_live_run(tx, given), mode="one")
         if named is not None:
             return named
-    return OF_CHECK if _is_in_check(database, above) else None
+    return CHECK_IDENTITY if _is_in_check(database, above) else None
 
 
-def find_run_of(database: "Database", above: "Sequence[Ancestor]") -> RunIdentity | None:
+def find_run_of_process(database: "Database", above: "Sequence[Ancestor]") -> RunIdentity | None:
     """Return the nearest run among a process and its ancestors."""
     boot = boot_id()
     runs = database.read(lambda tx: processes.find_runs(tx, above, boot), mode="one")
-    return next((runs[each] for each in above if each in runs), None)
+    return next((runs[ancestor] for ancestor in above if ancestor in runs), None)
 
 
 def find_run_of_peer(
     database: "Database", client: tuple[str, int], port: int
 ) -> RunIdentity | None:
-    """The run of the process at the other end of a connection to this machine's `port`; None for a
-    process outside of all runs, and for another machine's. `HIDDEN` where it cannot be told."""
-    if not database.read(processes.any_at_work, mode="one"):
+    """Return the run of the process at the other end of a connection to a port of this machine.
+
+    Returns None for a process outside all runs, or on another machine, and UNKNOWN_PEER when the
+    process cannot be identified.
+    """
+    if not database.read(processes.has_active_run, mode="one"):
         return None
     from corral.adapters.peers import ancestors_of_peer
 
@@ -77,23 +81,25 @@ def find_run_of_peer(
         return None
     for above in peers:
         if not above:
-            return HIDDEN  # it has ended since
-        found = find_run_of(database, above)
-        if found is not None:
-            return found
-    return None if peers else HIDDEN
+            return UNKNOWN_PEER  # the process has exited since
+        identity = find_run_of_process(database, above)
+        if identity is not None:
+            return identity
+    return None if peers else UNKNOWN_PEER
 
 
-def check_mark(database: "Database") -> dict[str, str]:
-    """Return the variables of a command that Corral runs for this store outside any run. The
-    process that waits for the command has them too, so the command cannot remove them."""
-    return {CHECK: _store_mark(database)}
+def check_environment(database: "Database") -> dict[str, str]:
+    """Return the variables of a command that Corral runs for this store outside any run.
+
+    The process that waits for the command has them too, so the command cannot remove them.
+    """
+    return {CHECK_VARIABLE: _store_mark(database)}
 
 
 def _is_in_check(database: "Database", above: "Sequence[Ancestor]") -> bool:
-    """Whether an ancestor of this process is a check of this store."""
-    wanted = f"{CHECK}={_store_mark(database)}".encode()
-    return any(wanted in _environment_of(each.pid) for each in above[1:])
+    """Return whether an ancestor of this process is a check of this store."""
+    wanted = f"{CHECK_VARIABLE}={_store_mark(database)}".encode()
+    return any(wanted in _environment_of(ancestor.pid) for ancestor in above[1:])
 
 
 def _environment_of(pid: int) -> bytes:
@@ -108,9 +114,9 @@ def _environment_of(pid: int) -> bytes:
 
 
 def _store_mark(database: "Database") -> str:
-    """Return the same text for a store, however its address is written."""
+    """Return a text that identifies a store, independent of how its address is written."""
     path = getattr(database, "path", None)
     if path is None:
         return f"postgresql:{database.url.partition('?')[0].rpartition('/')[2]}"
-    found = os.stat(path)
-    return f"{found.st_dev}:{found.st_ino}"
+    status = os.stat(path)
+    return f"{status.st_dev}:{status.st_ino}"

@@ -1,4 +1,8 @@
-"""What work left on disk: looking at a worktree, and removing it when nothing would be missed."""
+"""Inspecting a worktree that a task or an attempt left behind, and removing it without data loss.
+
+`races/cleanup.py` and `tasks/cleanup.py` decide which worktrees may go; this module has what they
+share.
+"""
 
 import os
 from collections.abc import Collection
@@ -11,62 +15,65 @@ from corral.adapters import worktrees
 from corral.adapters.pool import Pool
 from corral.kernel.errors import CorralError
 
-ELSEWHERE = "all of it is elsewhere too"
-GONE = "it is not there any more"
-UNKNOWN = "git does not know it; look at it and remove it yourself"
+NOTHING_UNIQUE = "all its work exists elsewhere too"
+GONE = "it no longer exists"
+UNKNOWN = "git does not know this worktree; inspect it and remove it by hand"
 
 
 class Leftover(msgspec.Struct, frozen=True, kw_only=True):
-    """A worktree, what became of it or would, and why."""
+    """A worktree, what was or would be done with it, and why."""
 
     worktree: str
     action: Literal["keep", "remove", "removed", "gone"] = "keep"
-    """`gone`: only its repository and the store still knew it."""
+    """`gone`: the folder is missing; only the repository and the store still list it."""
     reason: str = ""
     bytes: int
     branch: str | None = None
     uncommitted: int = 0
-    """Files in it that are in no commit."""
+    """Number of files with uncommitted changes."""
     unmerged: int = 0
-    """Commits that are on no other branch."""
+    """Number of commits that are on no other branch."""
 
 
 L = TypeVar("L", bound=Leftover)
 
 
-def look_into(left: L, repository: str) -> tuple[L, worktrees.State | None]:
-    """What a worktree holds; None where that cannot be told, and then it is kept, with the reason.
+def inspect(leftover: L, repository: str) -> tuple[L, worktrees.State | None]:
+    """Return what a worktree holds; the state is None when it cannot be determined.
 
-    A folder that git does not know as a worktree of the repository is never taken for a gone one.
+    Without a state the worktree is kept, with the reason. A folder that exists but is not a
+    worktree of the repository is never reported as gone.
     """
     try:
-        state = worktrees.state(repository, left.worktree)
+        state = worktrees.state(repository, leftover.worktree)
     except CorralError as error:
-        return replace(left, reason=error.message), None
-    if state.missing and os.path.isdir(left.worktree):
-        return replace(left, reason=UNKNOWN), None
+        return replace(leftover, reason=error.message), None
+    if state.missing and os.path.isdir(leftover.worktree):
+        return replace(leftover, reason=UNKNOWN), None
     return replace(
-        left,
-        branch=left.branch or state.branch,
+        leftover,
+        branch=leftover.branch or state.branch,
         uncommitted=len(state.changed),
         unmerged=state.unmerged,
     ), state
 
 
 def remove(
-    left: L,
+    leftover: L,
     repository: str,
     *,
     delete_branch: bool,
     despite: Collection[worktrees.Loss] = (),
     pool: Pool | None = None,
 ) -> L:
-    """Remove a worktree; it is kept, with the reason, when it has come to hold work since it was
-    looked at."""
+    """Remove a worktree, unless new work appeared in it since it was inspected.
+
+    A worktree that cannot be removed is returned as kept, with the reason.
+    """
     try:
         worktrees.remove(
-            repository, left.worktree, delete_branch=delete_branch, despite=despite, pool=pool
+            repository, leftover.worktree, delete_branch=delete_branch, despite=despite, pool=pool
         )
     except (CorralError, OSError) as error:
-        return replace(left, action="keep", reason=str(error))
-    return replace(left, action="removed")
+        return replace(leftover, action="keep", reason=str(error))
+    return replace(leftover, action="removed")

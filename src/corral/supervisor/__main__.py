@@ -1,10 +1,13 @@
-"""`python -m corral.supervisor ORDER ANSWER STDIN`: see `adapters/supervisor_process.py`."""
+"""`python -m corral.supervisor ORDER ANSWER STDIN` (file descriptors).
+
+Started by `adapters/supervisor_process.py`.
+"""
 
 import gc
 import sys
 
 if __name__ == "__main__":
-    # Somebody waits for the run to begin. What is loaded stays: there is nothing to collect.
+    # The caller waits for the run to start. Imported modules are never garbage.
     gc.disable()
     from corral.kernel.lazy_msgspec import load_msgspec
 

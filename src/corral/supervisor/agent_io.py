@@ -1,12 +1,14 @@
-"""What an agent says of itself, in whatever way it speaks: that goes into the store.
+"""How the supervisor understands an agent and records what it reports.
 
-    Voice          says nothing: a plain command
-    StreamVoice    structured lines in its output (`stream.py`)
-    ScreenVoice    only a screen, drawn for a person (`screen.py`)
-    AcpVoice       the Agent Client Protocol over its input and output (`acp.py`)
+    AgentIO     a plain command that reports nothing
+    StreamIO    structured lines in its output (`stream_io.py`)
+    SandboxIO   a stream, and the session files of a sandboxed chat agent (`sandbox_io.py`)
+    ScreenIO    a terminal interface drawn for a person (`screen_io.py`)
+    AcpIO       the Agent Client Protocol over its input and output (`acp_io.py`)
 
-Turns have keys made of the run, the attempt and their place, so what is read again, by a keeper
-that took over, adds nothing twice.
+`Recorder` writes the reported facts to the store. The key of a turn is made of the run, the attempt
+and its position in the output, so a supervisor that takes over can read the output again without
+adding anything twice.
 """
 
 import time
@@ -33,28 +35,28 @@ from corral.adapters.redaction import without_secrets
 from corral.domain.runs.model import Attention, Dialog, Run
 from corral.kernel.clock import SystemClock
 from corral.kernel.errors import CorralError, StoreUnavailable
-from corral.supervisor.budget import MOMENT, BudgetWatch
-from corral.supervisor.retry import insist
+from corral.supervisor.budget import STORE_TIMEOUT, BudgetWatch
+from corral.supervisor.retry import retry_while_unavailable
 
 if TYPE_CHECKING:
     from corral.api import Corral
     from corral.domain.charges.model import Charge
-    from corral.supervisor.transcript import FollowedRecord
+    from corral.supervisor.transcript import RecordFollower
 
-SHORTEST_PAUSE = 0.05
-LONGEST_PAUSE = 1.0
-PATIENCE = 15 * 60.0  # and once it has ended, as for the end itself
-MOST_WAITING = 1_000  # facts; the rest stays in the output until then
+MIN_PAUSE = 0.05  # seconds between two polls
+MAX_PAUSE = 1.0
+RETRY_TIMEOUT = 15 * 60.0  # seconds, after the agent has ended; as in `lease.py`
+MAX_PENDING_FACTS = 1_000  # while the store is unavailable; the rest stays in the output
 
 Log = Callable[[str, str, dict[str, Any] | None], None]
 Reply = Callable[[dict[str, Any]], None]
 
 
-class Voice:
-    """One attempt's agent, as far as it can be understood."""
+class AgentIO:
+    """The agent of one attempt. This base class understands nothing of its output."""
 
     pause: float | None = None
-    """How soon `look` wants to be called again; None: it need not be."""
+    """Seconds until `poll` is to be called again; None: only after new output."""
 
     def __init__(self) -> None:
         self.attention: Attention | None = None
@@ -66,38 +68,38 @@ class Voice:
         """Why the run must stop; None: within budget."""
         self.denied: dict[str, str] = {}
         """The denied tools, by call."""
-        self.record: FollowedRecord | None = None
+        self.record: RecordFollower | None = None
         """The record that the CLI itself keeps of the conversation."""
         self.recorder: Recorder | None = None
         """The recorder of its stream, if it has one."""
         self.is_working = False
-        """Whether it shows that it works, though nothing moves."""
+        """Whether its screen shows that it is working, even if nothing changes."""
         self.is_starting = False
-        """Whether its interface has not appeared yet: silence is then not idleness."""
+        """Whether its interface has not appeared yet; it does not count as idle then."""
         self.is_done = False
-        """Whether it has done what it was told and only waits to be let go."""
+        """Whether it has finished its prompt and only waits for its input to be closed."""
 
     def feed(self, data: bytes) -> None:
-        """What passed through the keeper's hands."""
+        """Process output that the supervisor has copied."""
 
     def resize(self, rows: int, columns: int) -> None:
-        """Its terminal has another size."""
+        """Process a new size of the terminal."""
 
-    def look(self) -> bool:
-        """Take in what is new; whether there was anything."""
+    def poll(self) -> bool:
+        """Process new output; return whether there was any."""
         return False
 
     def follow(self, agent: int | None) -> bool:
-        """Record the new items of the CLI's own record; returns whether there were any."""
+        """Record the new items of the CLI's own record; return whether there were any."""
         if self.record is None:
             return False
-        found = self.record.look(agent)
+        has_items = self.record.poll(agent)
         recorder = self.recorder or self.record.recorder
         if self.is_working or (self.recorder is None and not self.record.is_screened):
             recorder.budget.notice_activity()
         if self.recorder is None:
-            recorder.look_at_budget(self.record.pending)
-        return found
+            recorder.check_budget(self.record.pending)
+        return has_items
 
     def pending_in_record(self) -> list[Used]:
         """Usage in the record that is not charged yet."""
@@ -109,30 +111,36 @@ class Voice:
             self.record.close()
 
     def send(self, text: str, *, enter: bool, dialog: str | None, reply: Reply) -> bool:
-        """Pass on what a person sends, and call `reply` with the outcome, now or later.
+        """Pass a text to the agent, and call `reply` with the outcome, now or later.
 
-        `dialog` is the id of the dialog that the text is meant for. False: this agent has no
-        interface of its own, so the caller types the text into its terminal.
+        `dialog` is the id of the dialog that the text is meant for. Returns False if this agent has
+        no interface of its own; the caller then types the text into its terminal.
         """
         return False
 
     def quit(self, command: str, failed: Callable[[], None]) -> bool:
-        """Ask an idle agent to quit, with a command of its interface. `failed` is called when the
-        interface does not accept it. False: the agent cannot be asked now."""
+        """Ask an idle agent to quit, with a command of its interface.
+
+        `failed` is called when the interface does not accept the command. Returns False if the
+        agent cannot be asked now.
+        """
         return False
 
     def close(self) -> None:
-        """It has ended, however it ended."""
+        """Process the rest of the output, after the agent has ended."""
 
 
 class Recorder:
-    """Facts into the store: turns, charges, names, log lines."""
+    """Writes facts to the store: turns, charges, session ids, log lines.
+
+    Facts are queued and written in order. While the store is unavailable they wait in memory.
+    """
 
     def __init__(
         self,
         store: "Corral",
         run: Run,
-        voice: Voice,
+        agent_io: AgentIO,
         log: Log,
         *,
         secrets: Sequence[str] = (),
@@ -141,31 +149,31 @@ class Recorder:
         self._store = store
         self._secrets = secrets
         self._run = run
-        self._voice = voice
+        self._agent_io = agent_io
         self._log = log
         self._count = 0
         self._place = ""
         self._at: int | None = None
-        self._waiting: deque[tuple[str, int | None, Fact]] = deque()
+        self._pending: deque[tuple[str, int | None, Fact]] = deque()
         self._next_try = 0.0
         self._charged: Used | None = None
         self._charge_added: Charge | None = None
         self._session: str | None = None
         self._model: str | None = run.model
-        self.budget = budget or BudgetWatch(store, run, voice)
+        self.budget = budget or BudgetWatch(store, run, agent_io)
         self._is_raw = store.runs.launch_of(run.id).raw
 
     @property
-    def waits(self) -> bool:
-        """Whether something waits for a store that is away."""
-        return bool(self._waiting)
+    def has_pending(self) -> bool:
+        """Whether facts wait for an unavailable store."""
+        return bool(self._pending)
 
     @property
     def is_behind(self) -> bool:
-        """Whether so much waits for the store that no more should be read."""
-        return len(self._waiting) >= MOST_WAITING
+        """Whether so many facts are pending that no more output should be read."""
+        return len(self._pending) >= MAX_PENDING_FACTS
 
-    def take(
+    def record(
         self,
         facts: Sequence[Fact],
         *,
@@ -173,90 +181,93 @@ class Recorder:
         at: int | None = None,
         is_whole_place: bool = False,
     ) -> None:
-        """Record the facts in order. A fact that cannot be recorded does not end the run: it is
+        """Record the facts in order. A fact that the store rejects does not end the run: it is
         logged, and the output still has it.
 
-        `place` identifies them in the output or in a record, so that reading them again adds
-        nothing; `is_whole_place`: alone, also across attempts. `at` is their own time.
+        `place` is the position of the facts in the output or in a record. It makes recording
+        idempotent; with `is_whole_place`, across attempts too. `at` is the time of the facts.
         """
         for nth, fact in enumerate(facts):
             self._count += 1
             key = f"{self._run.attempts}:{self._count if place is None else f'{place}.{nth}'}"
             clean = without_secrets(fact, self._secrets)
             self._notice(clean)
-            self._waiting.append((str(place) if is_whole_place else key, at, clean))
-        self.pass_on()
+            self._pending.append((str(place) if is_whole_place else key, at, clean))
+        self.flush()
 
-    def pass_on(self) -> None:
-        """Keep what waits. A store that is away is not waited for: a keeper that stands still here
-        would not see that its lease has run out, and its agent would go on beside another's."""
-        if not self._waiting or time.monotonic() < self._next_try:
+    def flush(self) -> None:
+        """Write the pending facts, if the store is available.
+
+        Bounded wait: blocking here would hide lease expiry, and the agent would continue beside one
+        that another machine has started.
+        """
+        if not self._pending or time.monotonic() < self._next_try:
             return
         try:
-            with self._store.waiting_at_most(MOMENT):
-                self._keep_all()
+            with self._store.server_timeout(STORE_TIMEOUT):
+                self._write_pending()
         except StoreUnavailable:
-            self._next_try = time.monotonic() + LONGEST_PAUSE
+            self._next_try = time.monotonic() + MAX_PAUSE
 
     def finish(self) -> None:
-        """The agent has ended: now the store is waited for, and what it said and spent is worth
-        that."""
+        """Write all pending facts after the agent has ended, waiting for the store."""
         try:
-            insist(self._keep_all, patience=PATIENCE, longest_pause=LONGEST_PAUSE)
+            retry_while_unavailable(self._write_pending, timeout=RETRY_TIMEOUT, max_pause=MAX_PAUSE)
         except StoreUnavailable as error:
-            self._log("warn", f"Not kept: {error.message}", {"facts": len(self._waiting)})
-            self._waiting.clear()
+            self._log("warn", f"Not recorded: {error.message}", {"facts": len(self._pending)})
+            self._pending.clear()
 
-    def _keep_all(self) -> None:
-        while self._waiting:
-            self._place, self._at, fact = self._waiting[0]
+    def _write_pending(self) -> None:
+        while self._pending:
+            self._place, self._at, fact = self._pending[0]
             try:
-                self._take(fact)
+                self._write(fact)
             except StoreUnavailable:
                 raise
             except CorralError as error:
-                self._log("warn", f"Not kept: {error.message}", {"fact": type(fact).__name__})
-            self._waiting.popleft()
+                self._log("warn", f"Not recorded: {error.message}", {"fact": type(fact).__name__})
+            self._pending.popleft()
 
     def _notice(self, fact: Fact) -> None:
-        """What the keeper itself goes by, whether the store is there or not."""
+        """Apply a fact that the supervisor itself acts on, independently of the store."""
         if isinstance(fact, LimitReached):
-            self._voice.limit = fact
+            self._agent_io.limit = fact
         elif isinstance(fact, Finished):
-            self._voice.finished = fact
+            self._agent_io.finished = fact
         elif isinstance(fact, Used):
             self._notice_usage(fact)
         elif isinstance(fact, Said):
             self.budget.notice_activity()
-        elif isinstance(fact, SessionNamed) and self._voice.record is not None:
-            self._voice.record.name(fact.id)
+        elif isinstance(fact, SessionNamed) and self._agent_io.record is not None:
+            self._agent_io.record.name(fact.id)
 
     def _notice_usage(self, used: Used) -> None:
-        """A cancelled prompt reports zero tokens, which says nothing of its requests."""
+        """Note that usage is measured. A cancelled prompt reports zero tokens, which says nothing
+        about its requests."""
         tokens = used.input + used.output + used.cache_read + used.cache_write
         if tokens or used.cost_micros:
             self.budget.is_measured = True
-            if self._voice.record is not None:
-                self._voice.record.settle(SystemClock().now())
+            if self._agent_io.record is not None:
+                self._agent_io.record.settle(SystemClock().now())
 
-    def look_at_budget(self, pending: Sequence[Used]) -> None:
+    def check_budget(self, pending: Sequence[Used]) -> None:
         """Stop the run when a budget that covers it is spent, counting usage that is `pending`."""
         self.budget.check(pending)
 
-    def _take(self, fact: Fact) -> None:
+    def _write(self, fact: Fact) -> None:
         match fact:
             case Said():
-                self._say(fact)
+                self._append_turn(fact)
             case Used():
-                self._charge(fact)
+                self._add_charge(fact)
             case SessionNamed():
-                self._name(fact)
+                self._set_session(fact)
             case LimitReached():
                 self._log("warn", fact.message, {"reset_at": fact.reset_at})
             case Denied():
-                self._deny(fact)
+                self._count_denial(fact)
             case Asked():
-                self._log("info", f"It asks: {fact.title}", {"tool": fact.tool})
+                self._log("info", f"The agent asks: {fact.title}", {"tool": fact.tool})
             case Planned():
                 run = self._run
                 self._store.plans.set(
@@ -266,10 +277,12 @@ class Recorder:
                 self._log(fact.level, fact.message, fact.metadata)
 
     def link(self, fact: SessionNamed, *, title: str | None) -> None:
-        """Link the run with the session that its CLI records. For a command typed by the user, the
-        session is opened here, or found if it exists."""
+        """Link the run to the session that its CLI records.
+
+        For a command line of the user, the session is opened here, or found if it exists.
+        """
         if self._is_raw:
-            with suppress(CorralError), self._store.waiting_at_most(MOMENT):
+            with suppress(CorralError), self._store.server_timeout(STORE_TIMEOUT):
                 run = self._run
                 session = self._store.sessions.open(
                     project=run.project_id,
@@ -278,18 +291,18 @@ class Recorder:
                     provider_session=fact.id,
                 )
                 self._run = self._store.runs.link_session(run, session.id)
-        self.take([fact])
+        self.record([fact])
 
-    def _deny(self, fact: Denied) -> None:
-        """Count each denied call once, whatever reports it."""
-        denied = self._voice.denied
+    def _count_denial(self, fact: Denied) -> None:
+        """Count each denied call once, even if stream and record both report it."""
+        denied = self._agent_io.denied
         denied.setdefault(fact.call or f"#{len(denied)}", fact.tool)
         counts: dict[str, int] = {}
         for tool in denied.values():
             counts[tool] = counts.get(tool, 0) + 1
         self._store.runs.count_denials(self._run, counts)
 
-    def _name(self, fact: SessionNamed) -> None:
+    def _set_session(self, fact: SessionNamed) -> None:
         run = self._run
         if run.session_id is not None:
             self._store.sessions.set_provider_session(run.session_id, run.provider, fact.id)
@@ -298,13 +311,13 @@ class Recorder:
         self._store.runs.tell(run, model=fact.model, provider_version=fact.version)
 
     def _model_in_record(self) -> str | None:
-        """Some streams do not say their model; what the CLI itself keeps of the talk does."""
-        record = self._voice.record
+        """Return the model from the CLI's own record; some streams do not report it."""
+        record = self._agent_io.record
         if self._session is None or record is None:
             return None
         return record.model(self._session)
 
-    def _say(self, fact: Said) -> None:
+    def _append_turn(self, fact: Said) -> None:
         if self._run.session_id is None:
             return
         key, run, sessions = f"{self._run.id}:{self._place}", self._run.id, self._store.sessions
@@ -316,12 +329,12 @@ class Recorder:
             turn = NewTurn(**asdict(fact), key=key, run=run, at=self._at)
             sessions.append_many(self._run.session_id, [turn])
 
-    def _charge(self, used: Used) -> None:
+    def _add_charge(self, used: Used) -> None:
         run, reported = self._run, used
         if used.model is None:
             self._model = self._model or self._model_in_record()
             used = replace(used, model=self._model)
-        if reported is not self._charged:  # else only what follows was cut short
+        if reported is not self._charged:  # a retry: the charge was added, the rest was not
             self._charge_added = self._store.charges.add(
                 used,
                 run_id=run.id,
@@ -347,7 +360,9 @@ class Recorder:
             return True
         rates = self.budget.rates_of(charge.model)
         if rates is not None:
-            from corral.domain.charges.model import Price
+            from corral.domain.charges.model import ChargePrice
 
-            self._store.charges.set_prices([Price(charge.id, rates.cost(charge), rates.version)])
+            self._store.charges.set_prices(
+                [ChargePrice(charge.id, rates.cost(charge), rates.version)]
+            )
         return rates is not None

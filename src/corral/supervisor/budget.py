@@ -1,4 +1,4 @@
-"""Budget enforcement: compares the cost of a run with every budget that covers it."""
+"""Budget enforcement: compare the cost of a run with every budget that covers it."""
 
 import time
 from collections.abc import Sequence
@@ -12,22 +12,22 @@ from corral.kernel.errors import CorralError, Refused
 if TYPE_CHECKING:
     from corral.adapters.prices import Rates
     from corral.api import Corral
-    from corral.supervisor.agent_io import Voice
+    from corral.supervisor.agent_io import AgentIO
 
-MOMENT = 0.5  # seconds to wait for a store that is away while the agent is at work
-BETWEEN_CHECKS = 1.0  # seconds, with new usage
-BETWEEN_LOOKS = 10.0  # seconds, without new usage: other runs spend from the same budgets
-UNMEASURED_AFTER = 60.0  # seconds of work without any report of usage
+STORE_TIMEOUT = 0.5  # seconds to wait for an unavailable store while the agent works
+CHECK_SECONDS = 1.0  # seconds, with new usage
+IDLE_CHECK_SECONDS = 10.0  # seconds, without new usage: other runs spend from the same budgets
+UNMEASURED_SECONDS = 60.0  # seconds of work without any report of usage
 
 
 class BudgetWatch:
-    """Sets `voice.over_budget` to the reason when the run must stop."""
+    """Sets `agent_io.over_budget` to the reason when the run must stop."""
 
-    def __init__(self, store: "Corral", run: Run, voice: "Voice") -> None:
-        self._store, self._run, self._voice = store, run, voice
+    def __init__(self, store: "Corral", run: Run, agent_io: "AgentIO") -> None:
+        self._store, self._run, self._agent_io = store, run, agent_io
         self._rates: dict[str, Rates | None] = {}
-        self._last: Sequence[Used] = ()
-        self._next_check = self._next_look = 0.0
+        self._last_pending: Sequence[Used] = ()
+        self._next_check = self._next_idle_check = 0.0
         self._active_since: float | None = None
         self.is_measured = False
 
@@ -37,17 +37,19 @@ class BudgetWatch:
             self._active_since = time.monotonic()
 
     def check(self, pending: Sequence[Used] = ()) -> None:
-        """Compare the budgets with the charges and the `pending` usage, at most once a second. If a
-        budget covers an agent that works without reporting usage, stop it."""
+        """Compare the budgets with the charges and the `pending` usage, at most once a second.
+
+        An agent that works without reporting usage is stopped if a budget covers it.
+        """
         now = time.monotonic()
         self.is_measured = self.is_measured or bool(pending)
-        due = self._next_look if pending == self._last else self._next_check
-        if now < due or self._voice.over_budget:
+        due = self._next_idle_check if pending == self._last_pending else self._next_check
+        if now < due or self._agent_io.over_budget:
             return
-        self._last, self._next_check = pending, now + BETWEEN_CHECKS
-        self._next_look = now + BETWEEN_LOOKS
-        with suppress(CorralError), self._store.waiting_at_most(MOMENT):
-            if not self.is_measured and self._is_active_for(now, UNMEASURED_AFTER):
+        self._last_pending, self._next_check = pending, now + CHECK_SECONDS
+        self._next_idle_check = now + IDLE_CHECK_SECONDS
+        with suppress(CorralError), self._store.server_timeout(STORE_TIMEOUT):
+            if not self.is_measured and self._is_active_for(now, UNMEASURED_SECONDS):
                 self.stop_if_limited("its usage cannot be read, so its budget cannot be enforced")
             costs = [self.cost_of(used) for used in pending]
             self.compare(sum(cost or 0 for cost in costs))
@@ -67,8 +69,8 @@ class BudgetWatch:
             agent_id=run.agent_id,
             pending_micros=pending_micros,
         )
-        if over is not None and not self._voice.over_budget:
-            self._voice.over_budget = over.reason
+        if over is not None and not self._agent_io.over_budget:
+            self._agent_io.over_budget = over.reason
 
     def refuse_unknown_price(self, model: str | None) -> None:
         """Stop a run that a budget covers and that uses a model without a known price, unless the
@@ -90,8 +92,8 @@ class BudgetWatch:
         limited = self._store.charges.over_budget(
             run.id, project_id=run.project_id, agent_id=run.agent_id, pending_micros=None
         )
-        if limited is not None and not self._voice.over_budget:
-            self._voice.over_budget = reason
+        if limited is not None and not self._agent_io.over_budget:
+            self._agent_io.over_budget = reason
 
     # -- prices ----------------------------------------------------------------------------------
 

@@ -1,13 +1,15 @@
-"""One attempt: a process that becomes the agent, and one that waits for it.
+"""The process of one attempt, and its guard.
 
-    keeper ── guard ── agent
+    supervisor ── guard ── agent
 
-The agent's process exists, and can be identified, before its program is executed: it waits at a
-gate until its identity is in the store. Should the keeper die before it opens the gate, the process
-ends without having begun. The guard does nothing but wait for the agent and write down how it
-ended, so that this is learned even when the keeper is gone. Whoever below the agent loses its
-parent comes to the guard: so nobody gets away by leaving its session and its environment, and
-those who are left when the agent has ended are ended by the keeper, or else by the guard.
+The agent's process exists, and can be identified, before its program is executed: it blocks on a
+pipe (the gate) until its identity is in the store. If the supervisor dies before it opens the gate,
+the process reads end-of-file and exits; the program never started.
+
+The guard waits for the agent and writes its exit status to a file, so that the status is known even
+if the supervisor is gone. The guard is also the subreaper: orphaned descendants of the agent become
+its children, so no process escapes by leaving its session and clearing its environment. Processes
+that are left when the agent has ended are terminated by the supervisor, otherwise by the guard.
 """
 
 import errno
@@ -22,54 +24,58 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from corral.adapters import exit_files, process, run_marks
-from corral.kernel.exit_status import End
+from corral.kernel.exit_status import ExitStatus
 
 if TYPE_CHECKING:
     import resource
 
 LEFTOVER_GRACE_MS = 2_000
-# Linux counts the most memory in KiB, macOS in bytes.
+# ru_maxrss is in KiB on Linux and in bytes on macOS.
 MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1_024
 
 
 class Stdio(NamedTuple):
-    """What becomes the agent's standard input, output and error."""
+    """The descriptors that become the agent's standard input, output and error."""
 
     stdin: int
     stdout: int
     stderr: int
     terminal: bool = False
-    """Whether they are a terminal that is to become its own."""
+    """Whether they are a terminal that becomes the agent's controlling terminal."""
 
 
-class Pipes(NamedTuple):
-    """How keeper, guard and agent hear of each other until the agent is itself."""
+class ChildPipes(NamedTuple):
+    """The ends of the pipes that guard and agent inherit."""
 
-    tell: int
-    """The guard tells the keeper the agent's pid."""
-    gate: int
-    """The agent waits here; its end without a word means that it must not begin."""
-    fail: int
-    """The agent tells the keeper why it could not be executed; it closes when it was."""
-    alive: int
-    """The guard tells the keeper how the agent ended."""
-    began: int
-    """The guard learns whether the agent was let through the gate."""
-    begin: int
-    """The agent's end of it."""
+    pid_writer: int
+    """The guard sends the agent's pid to the supervisor."""
+    gate_reader: int
+    """The agent waits here for one byte; end-of-file means that it must not start."""
+    error_writer: int
+    """The agent sends the error of a failed exec to the supervisor; exec closes it."""
+    exit_writer: int
+    """The guard sends the exit status to the supervisor."""
+    started_reader: int
+    """The guard reads one byte here if the agent passed the gate."""
+    started_writer: int
+    """The agent's end of that pipe."""
 
 
 class CannotStart(Exception):
     """The agent's program could not be executed."""
 
-    def __init__(self, code: int, what: str) -> None:
-        super().__init__(what)
+    def __init__(self, code: int, path: str) -> None:
+        super().__init__(path)
         self.exit_code = 127 if code == errno.ENOENT else 126
-        self.reason = f"{what}: {os.strerror(code)}"
+        self.reason = f"{path}: {os.strerror(code)}"
 
 
-class Attempt:
-    """A process at the gate, then an agent, then an end."""
+class ChildProcess:
+    """The process of an attempt that this supervisor starts.
+
+    The constructor forks guard and agent; `execute` starts the program; `end` waits for it; `close`
+    releases the guard.
+    """
 
     def __init__(
         self,
@@ -83,158 +89,181 @@ class Attempt:
     ) -> None:
         self._folder = folder
         self._number = number
-        told, tell = os.pipe()
-        gate, self._open = os.pipe()
-        self._failed, fail = os.pipe()
-        began, begin = os.pipe()
-        self.over, alive = os.pipe()
-        """Readable when the agent has ended: its end, or nothing when the guard was killed."""
-        self._guard = os.fork()
-        if self._guard == 0:
+        pid_reader, pid_writer = os.pipe()
+        gate_reader, self._gate_writer = os.pipe()
+        self._error_reader, error_writer = os.pipe()
+        started_reader, started_writer = os.pipe()
+        self.exit_fd, exit_writer = os.pipe()
+        """Readable when the agent has ended: its exit status, or end-of-file if the guard was
+        killed."""
+        self._guard_pid = os.fork()
+        if self._guard_pid == 0:
             try:
-                for descriptor in (told, self._open, self._failed, self.over):
+                for descriptor in (
+                    pid_reader,
+                    self._gate_writer,
+                    self._error_reader,
+                    self.exit_fd,
+                ):
                     os.close(descriptor)
-                pipes = Pipes(tell, gate, fail, alive, began, begin)
-                _guard(argv, cwd, env, stdio, (folder, number), pipes)
+                pipes = ChildPipes(
+                    pid_writer,
+                    gate_reader,
+                    error_writer,
+                    exit_writer,
+                    started_reader,
+                    started_writer,
+                )
+                _run_guard(argv, cwd, env, stdio, (folder, number), pipes)
             finally:
                 os._exit(70)
-        for descriptor in (tell, gate, fail, alive, began, begin):
+        for descriptor in (
+            pid_writer,
+            gate_reader,
+            error_writer,
+            exit_writer,
+            started_reader,
+            started_writer,
+        ):
             os.close(descriptor)
-        with os.fdopen(told, "rb") as pipe:
+        with os.fdopen(pid_reader, "rb") as pipe:
             self.pid = int(pipe.readline() or b"0")
         if not self.pid:
             self.end()
             self.close()
             raise CannotStart(errno.EAGAIN, argv[0])
 
-    def begin(self) -> None:
-        """Open the gate: the agent's program is executed. Raises CannotStart."""
-        os.write(self._open, b"\n")
-        with os.fdopen(os.dup(self._failed), "rb") as pipe:
-            told = pipe.read()
-        if told:
-            code, _, what = told.decode(errors="replace").partition(" ")
-            raise CannotStart(int(code), what)
+    def execute(self) -> None:
+        """Open the gate and wait until the agent's program is executed. Raises CannotStart."""
+        os.write(self._gate_writer, b"\n")
+        with os.fdopen(os.dup(self._error_reader), "rb") as pipe:
+            error = pipe.read()
+        if error:
+            code, _, path = error.decode(errors="replace").partition(" ")
+            raise CannotStart(int(code), path)
 
-    def end(self) -> End:
-        """Wait for the agent's end, and tell it; at the gate it ends at once. The guard stays with
-        those who are left until `close`."""
-        for descriptor in (self._open, self._failed):
+    def end(self) -> ExitStatus:
+        """Wait for the end of the agent and return it.
+
+        A process that still waits at the gate exits at once. The guard stays until `close`.
+        """
+        for descriptor in (self._gate_writer, self._error_reader):
             os.close(descriptor)
-        told = os.read(self.over, exit_files.ROOM)
-        # By the pipe it is learned also where there is no room left for a file.
-        end = exit_files.decode(told)
-        return end if end.known else exit_files.read(self._folder, self._number, self.pid)
+        data = os.read(self.exit_fd, exit_files.MAX_BYTES)
+        # The pipe works even when the disk is too full for the exit file.
+        end = exit_files.decode(data)
+        return end if end.known else exit_files.read_exit(self._folder, self._number, self.pid)
 
     def close(self) -> None:
-        """Let go of the guard, after `end`: it ends whoever is left."""
-        os.close(self.over)
-        os.waitpid(self._guard, 0)
+        """Release the guard, after `end`. It terminates leftover processes before it exits."""
+        os.close(self.exit_fd)
+        os.waitpid(self._guard_pid, 0)
 
     @property
-    def guard(self) -> process.Identity | None:
-        return process.identify(self._guard)
+    def guard(self) -> process.ProcessIdentity | None:
+        return process.identify(self._guard_pid)
 
 
-class Adopted:
-    """An agent that another keeper started, and that lives on without it."""
+class AdoptedProcess:
+    """The process of an attempt that another supervisor started."""
 
-    def __init__(self, agent: process.Identity, folder: Path, number: int) -> None:
+    def __init__(self, agent: process.ProcessIdentity, folder: Path, number: int) -> None:
         self._folder = folder
         self._number = number
         self._pid = agent.pid
-        self.guard = _guard_of(agent)
-        self.over: int | None = None
-        """Readable when the agent has ended; None when it has, or where nobody can wait for it."""
+        self.guard = _find_guard(agent)
+        self.exit_fd: int | None = None
+        """Readable when the agent has ended; None if it has ended, or without pidfd support."""
         with suppress(AttributeError, OSError):
-            self.over = os.pidfd_open(agent.pid)
-            if process.look(agent) is not process.Standing.ALIVE:  # it may be a stranger's by now
-                os.close(self.over)
-                self.over = None
+            self.exit_fd = os.pidfd_open(agent.pid)
+            # Checked after the pidfd was opened: the pid may have been reused before.
+            if process.check(agent) is not process.Liveness.ALIVE:
+                os.close(self.exit_fd)
+                self.exit_fd = None
 
-    def end(self) -> End:
-        """Tell how the agent ended, as its guard wrote it down."""
-        return exit_files.wait_for(self._folder, self._number, self._pid, 5.0)
+    def end(self) -> ExitStatus:
+        """Return the end of the agent as its guard recorded it; waits for a slow guard."""
+        return exit_files.wait_for_exit(self._folder, self._number, self._pid, 5.0)
 
     def close(self) -> None:
-        if self.over is not None:
-            os.close(self.over)
-            self.over = None
+        if self.exit_fd is not None:
+            os.close(self.exit_fd)
+            self.exit_fd = None
 
 
-def _guard_of(agent: process.Identity) -> process.Identity | None:
-    """Whoever leads the agent's session; a session's number is nobody else's while it is there."""
+def _find_guard(agent: process.ProcessIdentity) -> process.ProcessIdentity | None:
+    """Return the guard, which leads the agent's session. A session id is not reused as a pid while
+    the session exists."""
     with suppress(OSError):
-        found = process.stat(agent.pid)
-        if found is not None and found.start_token == agent.start_token:
-            return process.identify(found.session)
+        stat = process.read_stat(agent.pid)
+        if stat is not None and stat.start_token == agent.start_token:
+            return process.identify(stat.session)
     return None
 
 
-def _guard(
+def _run_guard(
     argv: list[str],
     cwd: str,
     env: dict[str, str],
     stdio: Stdio,
-    place: tuple[Path, int],
-    pipes: Pipes,
+    exit_file: tuple[Path, int],
+    pipes: ChildPipes,
 ) -> None:
-    """The guard's whole life; it never returns to the keeper's code.
+    """Run the guard in the forked process. Never returns to the supervisor's code.
 
-    It leads the session, and the agent leads a group in it: so the agent can be suspended and
-    continued as from a shell, which a group without a parent in its session could not.
+    The guard leads the session and the agent leads a process group in it. So the agent can be
+    suspended and continued as from a shell: an orphaned process group could not be.
     """
     os.setsid()
     if stdio.terminal:
         fcntl.ioctl(stdio.stdin, termios.TIOCSCTTY, 0)
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    process.gather_orphans()
+    process.become_subreaper()
     agent = os.fork()
     if agent == 0:
         try:
-            _become(argv, cwd, env, stdio, pipes)
+            _run_agent(argv, cwd, env, stdio, pipes)
         finally:
             os._exit(127)
-    note = exit_files.ExitNote(*place, agent)
-    tell, alive = pipes.tell, pipes.alive
-    _close_all_but(tell, alive, pipes.began, note.descriptor)
-    # A terminal that is gone is told to the session's leader alone.
-    signal.signal(signal.SIGHUP, lambda *_: _hang_up(agent))
-    os.write(tell, b"%d\n" % agent)
-    os.close(tell)
-    status, used = _wait_for(agent)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # its group may be another's from now on
+    writer = exit_files.ExitFileWriter(*exit_file, agent)
+    _close_all_except(pipes.pid_writer, pipes.exit_writer, pipes.started_reader, writer.descriptor)
+    # When a terminal goes away, the kernel sends SIGHUP only to the session leader.
+    signal.signal(signal.SIGHUP, lambda *_: _forward_hangup(agent))
+    os.write(pipes.pid_writer, b"%d\n" % agent)
+    os.close(pipes.pid_writer)
+    status, usage = _wait_for_agent(agent)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the agent's pid may be reused from now on
     code = os.waitstatus_to_exitcode(status)
-    end = End(exit_code=code) if code >= 0 else End(signal=-code)
-    cpu_ms = int((used.ru_utime + used.ru_stime) * 1_000)
-    if not os.read(pipes.began, 1):
-        end = End(reason=exit_files.NEVER_BEGAN)
-    end = end._replace(cpu_ms=cpu_ms, peak_bytes=used.ru_maxrss * MAXRSS_UNIT)
+    end = ExitStatus(exit_code=code) if code >= 0 else ExitStatus(signal=-code)
+    cpu_ms = int((usage.ru_utime + usage.ru_stime) * 1_000)
+    if not os.read(pipes.started_reader, 1):
+        end = ExitStatus(reason=exit_files.NEVER_STARTED)
+    end = end._replace(cpu_ms=cpu_ms, peak_bytes=usage.ru_maxrss * MAXRSS_UNIT)
     with suppress(OSError):
-        os.write(alive, exit_files.encode(end))
-    note.write(end)
-    _end_leftovers(alive, f"CORRAL_RUN={env.get('CORRAL_RUN', '')}")
+        os.write(pipes.exit_writer, exit_files.encode(end))
+    writer.write(end)
+    _terminate_leftovers(pipes.exit_writer, f"CORRAL_RUN={env.get('CORRAL_RUN', '')}")
     os._exit(0)
 
 
-def _wait_for(agent: int) -> "tuple[int, resource.struct_rusage]":
-    """Wait for the agent, and for those who came to the guard meanwhile."""
+def _wait_for_agent(agent: int) -> "tuple[int, resource.struct_rusage]":
+    """Wait for the agent, and reap adopted orphans meanwhile."""
     while True:
-        pid, status, used = os.wait4(-1, 0)
+        pid, status, usage = os.wait4(-1, 0)
         if pid == agent:
-            return status, used
+            return status, usage
 
 
-def _end_leftovers(alive: int, mark: str) -> None:
-    """Once the keeper has seen to it, or is gone: end whoever below the guard is left.
+def _terminate_leftovers(exit_writer: int, mark: str) -> None:
+    """Terminate the remaining descendants of the guard, after the supervisor closed the pipe.
 
-    Only those: who has the run's mark may be of its next attempt by now.
+    Descendants only: other processes with the run's mark may belong to its next attempt.
     """
     poll = select.poll()
-    poll.register(alive, 0)
+    poll.register(exit_writer, 0)  # POLLERR: the read end is closed
     poll.poll()
-    process.end_family(
+    process.terminate_run_processes(
         None,
         mark,
         grace_ms=LEFTOVER_GRACE_MS,
@@ -243,48 +272,49 @@ def _end_leftovers(alive: int, mark: str) -> None:
     )
 
 
-def _hang_up(agent: int) -> None:
+def _forward_hangup(agent: int) -> None:
     for number in (signal.SIGHUP, signal.SIGCONT):
         with suppress(OSError):
             os.killpg(agent, number)
 
 
-def _become(
+def _run_agent(
     argv: list[str],
     cwd: str,
     env: dict[str, str],
     stdio: Stdio,
-    pipes: Pipes,
+    pipes: ChildPipes,
 ) -> None:
-    """The agent's process, up to the moment at which it is the agent."""
-    for descriptor in (pipes.tell, pipes.alive, pipes.began):
+    """Wait at the gate in the forked process, then execute the agent's program."""
+    for descriptor in (pipes.pid_writer, pipes.exit_writer, pipes.started_reader):
         os.close(descriptor)
     os.setpgid(0, 0)
     if stdio.terminal:
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)
         os.tcsetpgrp(stdio.stdin, os.getpgrp())
-    if not os.read(pipes.gate, 1):
+    if not os.read(pipes.gate_reader, 1):
         os._exit(0)
-    os.write(pipes.begin, b".")
-    what = cwd
+    os.write(pipes.started_writer, b".")
+    path = cwd
     try:
         os.chdir(cwd)
-        what = argv[0]
-        kept = [os.dup(descriptor) for descriptor in stdio[:3]]  # none is overwritten too early
-        for number, descriptor in enumerate(kept):
+        path = argv[0]
+        # Duplicated first: one of them may itself be 0, 1 or 2 and would be overwritten.
+        copies = [os.dup(descriptor) for descriptor in stdio[:3]]
+        for number, descriptor in enumerate(copies):
             os.dup2(descriptor, number)
-        _close_all_but(0, 1, 2, pipes.fail)
-        _forget_signals()
+        _close_all_except(0, 1, 2, pipes.error_writer)
+        _reset_signals()
         run_marks.mark_process(f"CORRAL_RUN={env.get('CORRAL_RUN', '')}")
         os.execvpe(argv[0], argv, env)
     except (OSError, ValueError) as error:
         code = getattr(error, "errno", None) or errno.EINVAL
-        os.write(pipes.fail, f"{code} {what}".encode())
+        os.write(pipes.error_writer, f"{code} {path}".encode())
         os._exit(127 if code == errno.ENOENT else 126)
 
 
-def _forget_signals() -> None:
-    """A program expects the system's own way with signals; Python has changed some."""
+def _reset_signals() -> None:
+    """Restore the default signal handling that programs expect; Python changes some."""
     for number in (
         signal.SIGPIPE,
         signal.SIGHUP,
@@ -301,10 +331,10 @@ def _forget_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def _close_all_but(*wanted: int) -> None:
+def _close_all_except(*descriptors: int) -> None:
     low = 0
-    for descriptor in sorted(wanted):
-        if low < descriptor:  # an empty range that begins at 0 would close everything
+    for descriptor in sorted(descriptors):
+        if low < descriptor:  # closerange(0, 0) would close everything
             os.closerange(low, descriptor)
         low = descriptor + 1
     os.closerange(low, 65_536)

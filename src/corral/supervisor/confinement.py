@@ -18,8 +18,8 @@ from corral.adapters.private_home import (
     toolchains,
     without_places,
 )
-from corral.adapters.process import Identity
-from corral.domain.runs.model import Launch, Mode, Run
+from corral.adapters.process import ProcessIdentity
+from corral.domain.runs.model import Launch, Run, RunMode
 from corral.kernel.clock import DAY
 from corral.kernel.errors import CorralError
 from corral.supervisor.agent_io import Log
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 HOME, GIT, SCRATCH, RECORDS = "home", "git", "scratch", "records"
 TOKEN_MS = 30 * DAY  # longer than a run; the token is revoked when the run ends
-LOOK_SECONDS = 0.5
-DISK_SECONDS = 2.0
-DISK_SHARE = 20  # measuring the disk takes at most one of so many seconds
+LIMIT_CHECK_SECONDS = 0.5
+DISK_CHECK_SECONDS = 2.0
+DISK_SHARE = 20  # measuring the disk takes at most 1/20 of the time
 NO_DAEMON = "http://127.0.0.1:9"  # the discard port: `corral` reports that it is not reachable
 
 
@@ -56,36 +56,36 @@ class Confinement:
         self._provider = provider
         self._setting = setting
         self.home = str(folder / HOME)
-        """The private home folder. A hostile agent may write whatever it likes there."""
+        """The private home folder. Its contents are not trusted."""
         self._git = str(folder / GIT)
         self._scratch = str(folder / SCRATCH)
-        whole = os.environ | launch.env
         self._real_home = os.path.expanduser("~")
-        self._real = RealHome(self._real_home, whole)
+        self._real = RealHome(self._real_home, os.environ | launch.env)
         self._token: str | None = None
         self._added: dict[str, str] = {}
-        self._next_look = self._next_disk = 0.0
+        self._next_check = self._next_disk_check = 0.0
         self._disk_before: int | None = None
-        self._places: list[str] = []
+        self._measured_folders: list[str] = []
         self.lacks: list[str] = []
+        """Protections that this system does not offer."""
 
-    def wrap(self, started: "Start", found: "Checkout", session: str | None) -> "Start":
+    def wrap(self, start: "Start", checkout: "Checkout", session: str | None) -> "Start":
         """Return the start of an attempt inside the sandbox."""
         mounted = self._kind is sandbox.Kind.BUBBLEWRAP
         private_home.prepare(self.home, self._provider, session, self._real)
-        private = private_git.prepare(found, self._git, mounted=mounted)
+        private = private_git.prepare(checkout, self._git, mounted=mounted)
         processes = int(self._setting("sandbox.processes"))
         reads = [*self._setting("sandbox.reads")]
         reads += toolchains(os.environ.get("PATH", os.defpath), self._real_home)
-        reads += program_folders(list(started.args), self._real_home)
+        reads += program_folders(list(start.args), self._real_home)
         wrapped = sandbox.wrap(
-            started.args,
+            start.args,
             sandbox.Bounds(
-                worktree=found.folder,
+                worktree=checkout.folder,
                 git=private,
                 writable=(self.home,),
                 readable=tuple(path for path in dict.fromkeys(reads) if os.path.exists(path)),
-                terminal=self._run.mode is Mode.PTY,
+                terminal=self._run.mode is RunMode.PTY,
                 network=bool(self._setting("sandbox.network")),
                 limits=sandbox.ResourceLimits(
                     processes=processes * sandbox.TASKS_PER_PROCESS,
@@ -96,110 +96,114 @@ class Confinement:
             kind=self._kind,
         )
         self.lacks = wrapped.lacks
-        self._places = [found.folder, self.home, self._git, self._scratch]
+        self._measured_folders = [checkout.folder, self.home, self._git, self._scratch]
         self._disk_before = None
         self._added = wrapped.environment
-        return msgspec.structs.replace(started, args=wrapped.words)
+        return msgspec.structs.replace(start, args=wrapped.words)
 
     def environment(self, given: Mapping[str, str]) -> dict[str, str]:
-        """What it has of the supervisor's environment and of the variables `given` to it, its
-        private home, and how it reaches Corral: by the daemon, with a token that acts for its
-        agent alone. It learns nothing of the store itself."""
-        kept = environment_of(self._provider, os.environ) | without_places(given)
-        kept |= {"HOME": self.home, "CORRAL_STORE": NO_DAEMON}
-        return kept | self._added | self._reach()
+        """Return the environment of the agent.
+
+        It has an allowed part of the supervisor's environment, the variables `given` to the run and
+        a private home. It reaches Corral through the daemon, with a token that acts for its agent
+        only; the address of the store itself is not passed on.
+        """
+        environment = environment_of(self._provider, os.environ) | without_places(given)
+        environment |= {"HOME": self.home, "CORRAL_STORE": NO_DAEMON}
+        return environment | self._added | self._daemon_access()
 
     @property
     def records_folder(self) -> Path:
-        """Where this supervisor copies the records of the CLI to; a fenced one may still run."""
+        """Where this supervisor copies the CLI's records to. The pid is in the name because a
+        replaced supervisor may still run."""
         return self._folder / f"{RECORDS}.{os.getpid()}"
 
-    def _reach(self) -> dict[str, str]:
+    def _daemon_access(self) -> dict[str, str]:
         from corral.adapters import daemon_process
 
         run = self._run
-        daemon = daemon_process.find(self._store.db.url)
+        daemon = daemon_process.find_daemon(self._store.db.url)
         if daemon is None or run.agent_id is None or not self._setting("sandbox.network"):
             return {}
         if self._token is None:
             with suppress(CorralError):
-                with suppress(CorralError):  # left by an earlier supervisor of this run
+                with suppress(CorralError):  # a token of an earlier supervisor of this run
                     self._store.tokens.revoke(self._token_name)
                 scope = f"agent:{self._store.agents.get(run.agent_id).name}"
-                made = self._store.tokens.create(
+                token = self._store.tokens.create(
                     self._token_name, scope=scope, ttl_ms=TOKEN_MS, project=run.project_id
                 )
-                self._token = made.value
+                self._token = token.value
         return {"CORRAL_STORE": daemon.url, "CORRAL_TOKEN": self._token} if self._token else {}
 
     # -- limits ----------------------------------------------------------------------------------
 
     @property
-    def next_look(self) -> float:
+    def next_poll(self) -> float:
         """When to check the limits again, by the monotonic clock."""
-        return self._next_look
+        return self._next_check
 
-    def excess(self, agent: Identity) -> str | None:
-        """Return a sentence about the limit that the run exceeds, or None."""
+    def find_exceeded_limit(self, agent: ProcessIdentity) -> str | None:
+        """Return a description of the limit that the run exceeds, or None."""
         now = time.monotonic()
-        if now < self._next_look:
+        if now < self._next_check:
             return None
-        self._next_look = now + LOOK_SECONDS
-        used = process.usage(agent.pid)
-        if used is not None:
-            # Pages of a file that is mapped are in both figures, so they are not added up.
-            memory = max(used.memory_bytes, process.memory_file_bytes(agent.pid))
-            for what, amount in (("processes", used.processes), ("memory_bytes", memory)):
-                most = int(self._setting(f"sandbox.{what}"))
-                if amount > most:
-                    return f"it exceeded sandbox.{what}: {amount} of {most}"
-        return self._disk_excess(now)
+        self._next_check = now + LIMIT_CHECK_SECONDS
+        usage = process.measure_usage(agent.pid)
+        if usage is not None:
+            # Mapped pages of a memfd are in both figures, so the figures are not added up.
+            memory = max(usage.memory_bytes, process.measure_memfd_bytes(agent.pid))
+            for name, amount in (("processes", usage.processes), ("memory_bytes", memory)):
+                limit = int(self._setting(f"sandbox.{name}"))
+                if amount > limit:
+                    return f"it exceeded sandbox.{name}: {amount} of {limit}"
+        return self._find_exceeded_disk_limit(now)
 
-    def _disk_excess(self, now: float) -> str | None:
-        if now < self._next_disk or not self._places:
+    def _find_exceeded_disk_limit(self, now: float) -> str | None:
+        if now < self._next_disk_check or not self._measured_folders:
             return None
-        most = int(self._setting("sandbox.disk_bytes"))
+        limit = int(self._setting("sandbox.disk_bytes"))
         before = self._disk_before or 0
-        used = _disk_usage(self._places, before + most)
-        took = time.monotonic() - now
-        self._next_disk = time.monotonic() + max(DISK_SECONDS, took * DISK_SHARE)
+        used = _disk_usage(self._measured_folders, before + limit)
+        duration = time.monotonic() - now
+        self._next_disk_check = time.monotonic() + max(DISK_CHECK_SECONDS, duration * DISK_SHARE)
         if self._disk_before is None:
-            self._disk_before = min(used, most)
-        elif used - before > most:
-            return f"it exceeded sandbox.disk_bytes: more than {most}"
+            self._disk_before = min(used, limit)
+        elif used - before > limit:
+            return f"it exceeded sandbox.disk_bytes: more than {limit}"
         return None
 
     # -- after the run ---------------------------------------------------------------------------
 
-    def collect(self, found: "Checkout", session: str | None, log: Log) -> None:
+    def collect(self, checkout: "Checkout", session: str | None, log: Log) -> None:
         """Import the attempt's commits onto its own branch, and the transcripts of its session.
 
         Call it when all processes of the attempt are dead. Idempotent. Failures are logged; the
         files stay in the worktree.
         """
         try:
-            private_git.import_commits(found, self._git)
+            private_git.import_commits(checkout, self._git)
         except (CorralError, OSError) as error:
             log("warn", f"Cannot import the commits of the attempt: {error}", None)
-        # A `.git` that the attempt left would have the user's git run programs of the attempt.
+        # A `.git` that the attempt wrote could make the user's git run programs of the attempt.
         try:
-            private_git.restore_link(found)
+            private_git.restore_link(checkout)
         except OSError as error:
-            log("warn", f"Do not call git in {found.folder}: its .git is not reset: {error}", None)
+            log("warn", f"Do not run git in {checkout.folder}: cannot reset .git: {error}", None)
         try:
             private_home.write_back(self.home, self._provider, session, self._real)
         except OSError as error:
             log("warn", f"Cannot copy the transcript of the attempt: {error}", None)
 
-    def close(self, found: "Checkout") -> None:
+    def close(self, checkout: "Checkout") -> None:
         """Delete the private folders, with the copies of logins, and revoke the token."""
         with suppress(OSError, CorralError):
-            private_git.discard(found, self._git)
+            private_git.discard(checkout, self._git)
         copies = [str(path) for path in self._folder.glob(f"{RECORDS}.*")]
         for folder in (self.home, self._scratch, *copies):
             with suppress(OSError):
                 delete(folder)
-        with suppress(CorralError):  # no daemon, no token
+        with suppress(CorralError):  # there is no token without a daemon
             self._store.tokens.revoke(self._token_name)
         self._token = None
 
@@ -208,15 +212,15 @@ class Confinement:
         return f"run-{self._run.id.removeprefix('run_')}"
 
 
-def _disk_usage(places: list[str], most: int) -> int:
-    """Return the bytes on disk below some folders; stops counting above `most`."""
+def _disk_usage(folders: list[str], limit: int) -> int:
+    """Return the bytes on disk below some folders; stops counting above `limit`."""
     used = 0
-    waiting = [place for place in places if os.path.isdir(place)]
-    while waiting and used <= most:
-        with suppress(OSError), os.scandir(waiting.pop()) as entries:
+    queue = [folder for folder in folders if os.path.isdir(folder)]
+    while queue and used <= limit:
+        with suppress(OSError), os.scandir(queue.pop()) as entries:
             for entry in entries:
                 with suppress(OSError):
                     used += entry.stat(follow_symlinks=False).st_blocks * 512
                     if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
+                        queue.append(entry.path)
     return used

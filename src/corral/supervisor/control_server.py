@@ -1,4 +1,4 @@
-"""What those who watch a run may ask of its keeper, and how it answers."""
+"""Handling of requests from clients of a run's control socket: attach, send, signal, stop."""
 
 import os
 import select
@@ -14,131 +14,136 @@ from corral.adapters.ancestry import ancestors_of
 if TYPE_CHECKING:
     from corral.adapters.ancestry import Ancestor
     from corral.kernel.identity import RunIdentity
-    from corral.supervisor.agent_io import Reply, Voice
-    from corral.supervisor.watchers import Watchers
+    from corral.supervisor.agent_io import AgentIO, Reply
+    from corral.supervisor.control_connections import ControlConnections
 
-SUSPEND = b"\x1a"  # Ctrl-Z
-SUSPENSION_TAKES = 0.1
+SUSPEND_KEY = b"\x1a"  # Ctrl-Z
+SUSPEND_SECONDS = 0.1  # from the key press until the agent is suspended
 
 
-class Kept(Protocol):
-    """What the line needs of the keeper."""
+class ControlTarget(Protocol):
+    """The part of the supervisor that the control server uses."""
 
     @property
-    def agent(self) -> process.Identity | None: ...
+    def agent(self) -> process.ProcessIdentity | None: ...
     @property
-    def recent(self) -> bytes: ...
+    def agent_io(self) -> "AgentIO": ...
+    @property
+    def recent_output(self) -> bytes: ...
     def type_in(self, data: bytes) -> bool: ...
-    @property
-    def voice(self) -> "Voice": ...
     def resize(self, rows: int, columns: int) -> None: ...
-    def hurry(self, grace_ms: int | None) -> None: ...
-    def is_sandboxed(self, above: "list[Ancestor]") -> bool: ...
-    def run_of(self, above: "list[Ancestor]") -> "RunIdentity | None": ...
+    def check_stop(self, grace_ms: int | None) -> None: ...
+    def is_sandboxed(self, ancestors: "list[Ancestor]") -> bool: ...
+    def run_of(self, ancestors: "list[Ancestor]") -> "RunIdentity | None": ...
     def is_started_by(self, caller: "RunIdentity") -> bool: ...
 
 
-class Line:
-    """The keeper's end of the line, open from the agent's first moment to its last."""
+class ControlServer:
+    """The control socket of a run, open for as long as the agent runs."""
 
-    def __init__(self, folder: Path, kept: Kept) -> None:
-        self._kept = kept
-        self._watchers: Watchers | None = None
-        self.look_at: float | None = None
-        """When to look whether the agent was suspended from its terminal."""
-        self.passed_on: set[int] = set()
-        """Signals that came from a person."""
-        self._outside: set[Ancestor] = set()
-        """Processes that are known to be in no run."""
+    def __init__(self, folder: Path, target: ControlTarget) -> None:
+        self._target = target
+        self._connections: ControlConnections | None = None
+        self.suspend_check_at: float | None = None
+        """When to check whether Ctrl-Z suspended the agent."""
+        self.forwarded_signals: set[int] = set()
+        """Signals that a client sent to the agent."""
+        self._outsiders: set[Ancestor] = set()
+        """Processes that are known to belong to no run."""
         self._open(folder)
 
     def _open(self, folder: Path) -> None:
-        from corral.supervisor.watchers import Watchers
+        from corral.supervisor.control_connections import ControlConnections
 
-        with suppress(OSError):  # a full disk: the run goes on, and hears of a stop by the store
-            self._watchers = Watchers(
+        # On failure (a full disk) the run continues; stop requests arrive by the store.
+        with suppress(OSError):
+            self._connections = ControlConnections(
                 folder,
-                answer=self._answer,
-                on_input=self._typed,
-                on_size=lambda rows, columns: self._kept.resize(int(rows), int(columns)),
-                replay=lambda: self._kept.recent,
+                handle_request=self._handle_request,
+                on_input=self._handle_input,
+                on_size=lambda rows, columns: self._target.resize(int(rows), int(columns)),
+                replay=lambda: self._target.recent_output,
                 may_connect=self._may_connect,
                 may_type=self._may_type,
             )
 
     def _may_connect(self, pid: int | None) -> bool:
-        """Whether a process may use the line at all: not one of a sandboxed run. Landlock does not
-        keep it from connecting, and typing into a run without a sandbox would lead it out."""
+        """Whether a process may use the socket: not if it belongs to a sandboxed run. Landlock does
+        not prevent it from connecting, and typing into a run without a sandbox would be an
+        escape."""
         if pid is None or pid == os.getpid():
             return True
-        above = ancestors_of(pid)
-        return bool(above) and not self._kept.is_sandboxed(above)
+        ancestors = ancestors_of(pid)
+        return bool(ancestors) and not self._target.is_sandboxed(ancestors)
 
     def _may_type(self, pid: int | None) -> bool:
-        """Whether a process may type into the run: not one inside of the run itself. A process of
-        another run may where that run started this one, and while this one asks nothing: only a
-        person approves, and typed text has no source that an agent could see."""
+        """Whether a process may type into the run.
+
+        A process inside of the run itself may not. A process of another run may if that run
+        started this one, and while this one has no open question: only a person may approve, and an
+        agent cannot see who typed a text.
+        """
         if pid is None or pid == os.getpid():
             return True
-        above = ancestors_of(pid)
-        if not above:
-            return False  # it has ended, so it cannot be told
-        agent = self._kept.agent
-        inside = {each.pid for each in above}
-        if os.getpid() in inside or (agent is not None and agent.pid in inside):
+        ancestors = ancestors_of(pid)
+        if not ancestors:
+            return False  # the process has ended, so its run is unknown
+        agent = self._target.agent
+        pids = {ancestor.pid for ancestor in ancestors}
+        if os.getpid() in pids or (agent is not None and agent.pid in pids):
             return False
-        if above[0] in self._outside:
+        if ancestors[0] in self._outsiders:
             return True
-        caller = self._kept.run_of(above)
+        caller = self._target.run_of(ancestors)
         if caller is None:
-            self._outside.add(above[0])  # asked of the store once, not for each key
+            self._outsiders.add(ancestors[0])  # cached: one query per client, not per key press
             return True
-        return self._kept.voice.attention is None and self._kept.is_started_by(caller)
+        return self._target.agent_io.attention is None and self._target.is_started_by(caller)
 
     @property
     def has_watchers(self) -> bool:
-        """Whether anybody is attached; True also where nobody ever can be."""
-        return self._watchers is None or self._watchers.has_attached
+        """Whether a client is attached; also True if the socket could not be opened."""
+        return self._connections is None or self._connections.has_attached
 
     def register(self, poll: "select.poll") -> None:
-        if self._watchers is not None:
-            self._watchers.register(poll)
+        if self._connections is not None:
+            self._connections.register(poll)
 
     def handle(self, ready: Iterable[tuple[int, int]]) -> None:
-        if self._watchers is not None:
-            self._watchers.handle(ready)
+        if self._connections is not None:
+            self._connections.handle(ready)
 
-    def show(self, data: bytes) -> None:
-        if self._watchers is not None:
-            self._watchers.show(data)
+    def send_output(self, data: bytes) -> None:
+        if self._connections is not None:
+            self._connections.send_output(data)
 
-    def look(self) -> None:
-        """Tell those who are attached when the agent was suspended: so are they then."""
-        self.look_at = None
-        agent = self._kept.agent
-        if agent is None or self._watchers is None:
+    def check_suspended(self) -> None:
+        """Notify the attached clients if the agent is suspended; they suspend themselves too."""
+        self.suspend_check_at = None
+        agent = self._target.agent
+        if agent is None or self._connections is None:
             return
         with suppress(OSError):
-            found = process.stat(agent.pid)
-            if found is not None and found.state == "T":
-                self._watchers.suspend()
+            stat = process.read_stat(agent.pid)
+            if stat is not None and stat.state == "T":
+                self._connections.notify_suspended()
 
-    def end(self, how: dict[str, Any]) -> None:
-        """Say how the run ended, and hang up."""
-        if self._watchers is not None:
-            self._watchers.end(how)
-            self._watchers = None
+    def end(self, result: dict[str, Any]) -> None:
+        """Send the result of the run to all clients and close the socket."""
+        if self._connections is not None:
+            self._connections.end(result)
+            self._connections = None
 
-    def _typed(self, data: bytes) -> None:
-        if SUSPEND in data:
-            self.look_at = time.monotonic() + SUSPENSION_TAKES
-        self._kept.type_in(data)
+    def _handle_input(self, data: bytes) -> None:
+        if SUSPEND_KEY in data:
+            self.suspend_check_at = time.monotonic() + SUSPEND_SECONDS
+        self._target.type_in(data)
 
-    def _answer(self, request: dict[str, Any], reply: "Reply") -> None:
+    def _handle_request(self, request: dict[str, Any], reply: "Reply") -> None:
         match request.get("op"):
             case "stop":
                 grace_ms = request.get("grace_ms")
-                self._kept.hurry(grace_ms if isinstance(grace_ms, int) else None)
+                self._target.check_stop(grace_ms if isinstance(grace_ms, int) else None)
             case "send":
                 self._send(request, reply)
                 return
@@ -148,22 +153,22 @@ class Line:
         reply({"ok": True})
 
     def _send(self, request: dict[str, Any], reply: "Reply") -> None:
-        """Handle text from a person; every interface ends up here."""
+        """Pass text to the agent. All interfaces that send text to a run end up here."""
         text, enter = str(request.get("text", "")), request.get("enter") is not False
         dialog = request.get("dialog")
-        wanted = dialog if isinstance(dialog, str) else None
-        if not self._kept.voice.send(text, enter=enter, dialog=wanted, reply=reply):
+        dialog_id = dialog if isinstance(dialog, str) else None
+        if not self._target.agent_io.send(text, enter=enter, dialog=dialog_id, reply=reply):
             typed = text + ("\r" if enter else "")
-            reply({"ok": self._kept.type_in(typed.encode())})
+            reply({"ok": self._target.type_in(typed.encode())})
 
     def _signal(self, number: int) -> bool:
-        """Pass a signal on to the agent's process group, as a terminal would."""
-        agent = self._kept.agent
-        if agent is None or process.look(agent) is not process.Standing.ALIVE:
+        """Send a signal to the agent's process group, as a terminal would."""
+        agent = self._target.agent
+        if agent is None or process.check(agent) is not process.Liveness.ALIVE:
             return False
         try:
             os.killpg(agent.pid, number)
         except (OSError, OverflowError, ValueError):
             return False
-        self.passed_on.add(number)
+        self.forwarded_signals.add(number)
         return True

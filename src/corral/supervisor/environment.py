@@ -1,71 +1,84 @@
-"""What a run found where it runs: enough to understand it later, and no secret.
+"""A description of the environment that a run was started in, without secrets.
 
-Of the environment only names on a short list are kept with their values; of all others there is a
-fingerprint, made with a key of this store's own, that tells whether a value changed and nothing
-else.
+Only variables on a short list are recorded with their values. For all others a keyed fingerprint is
+recorded: it shows whether a value changed, and nothing else.
 """
 
 import os
 
-# Not by way of hashlib, which brings a whole library of cryptography into every keeper.
+# Not hashlib, which would load OpenSSL into every supervisor.
 from _blake2 import blake2b
 from typing import TYPE_CHECKING, Any
 
 from corral import __version__, config
 from corral.adapters import git
-from corral.db.filesystem import make_new_private_file
+from corral.db.filesystem import create_private_file
 
 if TYPE_CHECKING:
     from corral.adapters.checkouts import Checkout
 
-ALLOWED = ("PATH", "HOME", "USER", "SHELL", "LANG", "LC_ALL", "TERM", "TZ", "PWD", "VIRTUAL_ENV")
+RECORDED_VARIABLES = (
+    "PATH",
+    "HOME",
+    "USER",
+    "SHELL",
+    "LANG",
+    "LC_ALL",
+    "TERM",
+    "TZ",
+    "PWD",
+    "VIRTUAL_ENV",
+)
 GIT_SECONDS = 5
-STATUS = ("status", "--porcelain=v2", "--branch", "--untracked-files=no")
+STATUS_ARGS = ("status", "--porcelain=v2", "--branch", "--untracked-files=no")
 
 
-def describe() -> dict[str, Any]:
-    """Versions, and the environment as far as it may be kept."""
+def describe_environment() -> dict[str, Any]:
+    """Return versions, recorded variables and fingerprints of the others."""
     system = os.uname()
     return {
         "corral_version": __version__,
         "system": f"{system.sysname} {system.release} {system.machine}",
-        "variables": {name: os.environ[name] for name in ALLOWED if name in os.environ},
+        "variables": {name: os.environ[name] for name in RECORDED_VARIABLES if name in os.environ},
         "fingerprints": _fingerprints(),
     }
 
 
-def git_at(cwd: str) -> dict[str, Any] | None:
-    """The commit and the branch that a folder is at, and whether files of it are changed; None
-    where git does not tell."""
-    told = git.ask(cwd, *STATUS, seconds=GIT_SECONDS)
-    return None if told is None else _read(told)
+def read_git_state(cwd: str) -> dict[str, Any] | None:
+    """Return commit, branch and dirty flag of a directory; None outside of git."""
+    output = git.ask(cwd, *STATUS_ARGS, seconds=GIT_SECONDS)
+    return None if output is None else _parse_status(output)
 
 
-def git_of(found: "Checkout") -> dict[str, Any] | None:
-    """The same of a worktree that an agent may have changed, by what its repository says."""
+def read_worktree_state(checkout: "Checkout") -> dict[str, Any] | None:
+    """Like `read_git_state`, for a worktree whose `.git` an agent may have changed.
+
+    Git uses the directories of the known repository, and runs no program that the worktree's own
+    configuration names.
+    """
     from corral.adapters.checkouts import disarm
     from corral.kernel.errors import Refused
 
-    disarm(found.own)
-    words = (*STATUS, "--ignore-submodules=dirty")
-    as_known = found.environment | {"GIT_OPTIONAL_LOCKS": "0"}
+    disarm(checkout.own)
+    args = (*STATUS_ARGS, "--ignore-submodules=dirty")
+    environment = checkout.environment | {"GIT_OPTIONAL_LOCKS": "0"}
     try:
-        done = git.run(found.folder, *words, environment=as_known, seconds=GIT_SECONDS)
+        result = git.run(checkout.folder, *args, environment=environment, seconds=GIT_SECONDS)
     except Refused:
         return None
-    return None if done.code else _read(done.out)
+    return None if result.code else _parse_status(result.out)
 
 
-def _read(told: bytes) -> dict[str, Any]:
-    heads = {}
+def _parse_status(output: bytes) -> dict[str, Any]:
+    headers = {}
     dirty = False
-    for line in told.decode(errors="replace").splitlines():
+    for line in output.decode(errors="replace").splitlines():
         if line.startswith("# branch."):
             name, _, value = line[len("# branch.") :].partition(" ")
-            heads[name] = value
+            headers[name] = value
         else:
             dirty = True
-    return {"commit": heads.get("oid"), "branch": heads.get("head"), "dirty": dirty}
+    return {"commit": headers.get("oid"), "branch": headers.get("head"), "dirty": dirty}
 
 
 def _fingerprints() -> dict[str, str]:
@@ -73,22 +86,22 @@ def _fingerprints() -> dict[str, str]:
     return {
         name: blake2b(value.encode(errors="surrogateescape"), key=key, digest_size=8).hexdigest()
         for name, value in sorted(os.environ.items())
-        if name not in ALLOWED and not name.startswith("CORRAL_")
+        if name not in RECORDED_VARIABLES and not name.startswith("CORRAL_")
     }
 
 
 def _key() -> bytes:
-    """A random key of this home's own, so that a fingerprint cannot be looked up anywhere."""
+    """Return the random key of this home, so that fingerprints cannot be looked up in a table."""
     path = config.home() / "fingerprint.key"
     try:
         return path.read_bytes()
     except FileNotFoundError:
         config.make_private_folder(path.parent)
         part = path.with_name(f"{path.name}.{os.getpid()}")
-        make_new_private_file(part)
+        create_private_file(part)
         part.write_bytes(os.urandom(32))
         try:
-            os.link(part, path)  # of several at once, the first one stays
+            os.link(part, path)  # atomic: of several concurrent processes, the first one wins
         except FileExistsError:
             pass
         finally:

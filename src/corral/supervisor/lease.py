@@ -1,8 +1,8 @@
-"""The keeper's hold on its run in the store: taken, renewed, given back or ended, always with the
-fence that was given.
+"""The supervisor's lease on its run in the store: acquire, renew, give back, end.
 
-The store may be away for a while. Then the agent goes on, and what must be said is said when the
-store is there again; what need not be said is left out.
+Every write carries the fencing token of the lease, so the writes of a replaced supervisor are
+rejected. The store may be unavailable for a while; the agent then continues. The end of the run
+is retried for `RETRY_TIMEOUT`; heartbeats, samples and log lines are skipped.
 """
 
 import os
@@ -14,37 +14,38 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corral.adapters import process
-from corral.adapters.process import Identity, Usage
+from corral.adapters.process import ProcessIdentity, ProcessUsage
 from corral.adapters.redaction import clean_of_secrets
 from corral.domain.runs import outcome
 from corral.domain.runs.heartbeat import LEASE_MS
-from corral.domain.runs.model import Attention, Dialog, Run, RunState, Sample, Stop
-from corral.domain.runs.spec import Holding
+from corral.domain.runs.model import Attention, Dialog, ResourceSample, Run, RunState, StopKind
+from corral.domain.runs.spec import SupervisedProcess
 from corral.kernel.errors import Conflict, CorralError, Held, IllegalMove, NotFound
-from corral.kernel.exit_status import End
-from corral.supervisor.retry import insist
+from corral.kernel.exit_status import ExitStatus
+from corral.supervisor.retry import retry_while_unavailable
 
 if TYPE_CHECKING:
     from corral.adapters.providers.facts import LimitReached
     from corral.api import Corral
-    from corral.supervisor.usage import Meter
+    from corral.supervisor.usage import UsageMeter
 
-HEARTBEAT = 10.0  # seconds at the most
-BEATS = 6  # in the time of a lease
-CUT_OFF = "the store was away for longer than its lease"
-LONGEST_PAUSE = 5.0
-PATIENCE = 15 * 60.0  # seconds for which the end of a run is kept for a store that is away
-PARKED_MS = 5 * 60_000  # where the provider does not say when its quota is there again
-LONGEST_PARKING_MS = 8 * 24 * 3_600_000  # what is further away is no reset that a provider means
+MAX_HEARTBEAT_SECONDS = 10.0
+BEATS_PER_LEASE = 6
+LEASE_LOST = "the store was unavailable for longer than the lease"
+MAX_RETRY_PAUSE = 5.0  # seconds
+RETRY_TIMEOUT = 15 * 60.0  # seconds for which the end of a run is retried
+DEFAULT_PARK_MS = 5 * 60_000  # if the provider does not report when the quota is reset
+MAX_PARK_MS = 8 * 24 * 3_600_000  # a reset time further away is treated as wrong
 
 
-class Hold:
-    """One run, as far as the store is concerned."""
+class RunLease:
+    """The lease of one supervisor on one run."""
 
     def __init__(
         self, store: "Corral", run: Run, *, secrets: Sequence[str] = (), is_bound: bool = True
     ) -> None:
-        """`is_bound`: no other machine may have the run, so it goes on for however long."""
+        """`is_bound`: the run is bound to this machine. No other one may start it, so the agent
+        continues however long the store is unavailable."""
         self._store = store
         self._secrets = secrets
         self._is_bound = is_bound
@@ -52,46 +53,48 @@ class Hold:
         assert me is not None
         self._me = me
         self.run = run
-        self.stop_wanted: str | None = None
-        """Why the run is to end; None: nobody wants it to."""
-        self.is_dismissed = False
-        """Whether another keeper has the same agent now."""
+        self.stop_reason: str | None = None
+        """Why the run is to stop; None: it is not to stop."""
+        self.is_replaced = False
+        """Whether another supervisor has the same agent now."""
         self.is_parked = False
-        """Whether it waits for its provider's quota, and is nobody's."""
+        """Whether the run is queued until the provider's quota is reset, without an owner."""
         self._lease_ms = LEASE_MS
-        self._heard_at = time.monotonic()
-        self.is_heard = True
-        """Whether the store was there for the last heartbeat."""
+        self._renewed_at = time.monotonic()
+        self.is_store_reachable = True
+        """Whether the last heartbeat reached the store."""
         self.next_beat = 0.0
-        self._plan_beat()
+        self._schedule_beat()
 
-    def _plan_beat(self) -> None:
-        self.next_beat = time.monotonic() + self._pause
+    def _schedule_beat(self) -> None:
+        self.next_beat = time.monotonic() + self._beat_seconds
 
     @property
-    def _pause(self) -> float:
-        """Between two heartbeats, in seconds."""
-        return min(HEARTBEAT, self._lease_ms / BEATS / 1_000)
+    def _beat_seconds(self) -> float:
+        return min(MAX_HEARTBEAT_SECONDS, self._lease_ms / BEATS_PER_LEASE / 1_000)
 
-    def _learn_lease(self) -> None:
-        """The store says at the beginning how long its leases are."""
-        self._heard_at = time.monotonic()
+    def _read_lease_length(self) -> None:
+        """Use the lease length that the store granted."""
+        self._renewed_at = time.monotonic()
         if self.run.lease_until is not None and self.run.seen_at is not None:
             self._lease_ms = self.run.lease_until - self.run.seen_at
-        self._plan_beat()
+        self._schedule_beat()
 
     @property
     def _owner(self) -> str:
         return f"keeper:{self._me.host}:{self._me.pid}"
 
-    # -- taking --------------------------------------------------------------------------------
+    # -- acquire -------------------------------------------------------------------------------
 
-    def take(self, agent: Identity, folder: Path, after: End | None, quick: int) -> None:
-        """Take the run with the process that will be its agent, or go on with its next attempt.
+    def acquire(
+        self, agent: ProcessIdentity, folder: Path, previous: ExitStatus | None, quick: int
+    ) -> None:
+        """Record `agent` as the process of the run's first or next attempt.
 
-        Raises Conflict when another keeper has it, or it is to end.
+        `previous` is the end of the attempt before; None for a queued run. Raises Conflict when
+        another supervisor has the run, or it is to stop.
         """
-        holding = Holding(
+        holding = SupervisedProcess(
             owner=self._owner,
             host=agent.host,
             boot_id=agent.boot_id,
@@ -101,163 +104,172 @@ class Hold:
             keeper_token=self._me.start_token,
             folder=str(folder),
         )
-        if after is None:
+        if previous is None:
             self.run = self._store.runs.start(self.run.id, holding)
         else:
-            self.run = self._store.runs.restart(self.run, holding, after, quick_failures=quick)
+            self.run = self._store.runs.restart(self.run, holding, previous, quick_failures=quick)
         self.is_parked = False
-        if after is None:
-            self._learn_lease()
+        if previous is None:
+            self._read_lease_length()
 
-    def take_over(self) -> Identity:
-        """Take a run from a keeper that is gone; gives back its agent. Raises Conflict."""
+    def take_over(self) -> ProcessIdentity:
+        """Take the run over from a supervisor that is gone; return its agent. Raises Conflict."""
         run = self.run
         assert run.pid is not None
         assert run.start_token is not None
         self.run = self._store.runs.take_over(
             run, owner=self._owner, keeper_pid=self._me.pid, keeper_token=self._me.start_token
         )
-        self._learn_lease()
-        return Identity(self._me.host, self._me.boot_id, run.pid, run.start_token)
+        self._read_lease_length()
+        return ProcessIdentity(self._me.host, self._me.boot_id, run.pid, run.start_token)
 
-    def launched(self) -> None:
-        """The agent's program was executed."""
-        self._plan_beat()
+    def mark_launched(self) -> None:
+        """Record that the agent's program was executed."""
+        self._schedule_beat()
         try:
             self.run = self._store.runs.launch(self.run)
-        except IllegalMove:  # somebody stopped it at this very moment
+        except IllegalMove:  # the run was stopped concurrently
             self.run = self._store.runs.get(self.run.id)
-            self._hear(self.run)
+            self._read_stop(self.run)
         except CorralError:
-            pass  # the next heartbeat says that it runs
+            pass  # the next heartbeat records it
 
-    # -- going on ------------------------------------------------------------------------------
+    # -- renew and record ----------------------------------------------------------------------
 
-    def renew(self, agent: Identity | None, output_bytes: int, meter: "Meter") -> None:
-        """Renew the lease; the answer says whether somebody wants the run to end.
+    def renew(self, agent: ProcessIdentity | None, output_bytes: int, usage: "UsageMeter") -> None:
+        """Renew the lease and read whether the run is to stop.
 
-        A store that is away is not waited for beyond the next heartbeat: whoever waits here does
-        not see that the lease has run out.
+        Bounded wait: blocking here beyond the next heartbeat would hide lease expiry.
         """
-        self._plan_beat()
+        self._schedule_beat()
         if self.is_parked:
-            return  # it is nobody's, and a refusal would say no more than that
-        self.is_heard = True
+            return  # there is no lease to renew
+        self.is_store_reachable = True
         try:
-            with self._store.waiting_at_most(self._pause):
+            with self._store.server_timeout(self._beat_seconds):
                 self.run = self._store.runs.heartbeat(
                     self.run,
                     output_bytes=output_bytes,
-                    cpu_ms=meter.cpu_ms,
-                    peak_bytes=meter.peak_bytes,
+                    cpu_ms=usage.cpu_ms,
+                    peak_bytes=usage.peak_bytes,
                     lease_ms=self._lease_ms,
                 )
         except Conflict:
-            with self._if_there():  # else the next heartbeat is refused again
-                self._leave_to_others(agent)
+            with self._best_effort():  # if this fails, the next heartbeat is rejected again
+                self._give_way(agent)
         except NotFound:
-            # Another store was put in the place of the one that knew it: nobody would see to an
-            # agent that goes on. What it wrote stays in its folder.
-            self.stop_wanted = self.stop_wanted or "the store does not know it any more"
+            # The store was replaced by one that does not know the run, so no recovery would ever
+            # find the agent. Its output stays in the run folder.
+            self.stop_reason = self.stop_reason or "the store no longer has this run"
         except CorralError:
-            # The store is away; the agent goes on, and the lease may run out. Then another machine
-            # may have the run, where one is allowed to, and here it must not go on beside it.
-            self.is_heard = False
-            silent_ms = (time.monotonic() - self._heard_at) * 1_000
+            # The store is unavailable and the lease may expire. If another machine is allowed to
+            # start the run then, the agent must not continue here at the same time.
+            self.is_store_reachable = False
+            silent_ms = (time.monotonic() - self._renewed_at) * 1_000
             if not self._is_bound and silent_ms >= self._lease_ms:
-                self.stop_wanted = self.stop_wanted or CUT_OFF
+                self.stop_reason = self.stop_reason or LEASE_LOST
         else:
-            self._heard_at = time.monotonic()
-            self._hear(self.run)
+            self._renewed_at = time.monotonic()
+            self._read_stop(self.run)
 
-    def _hear(self, run: Run) -> None:
-        if run.state is RunState.STOPPING and self.stop_wanted is None:
-            self.stop_wanted = run.stop_reason or "stopped"
+    def _read_stop(self, run: Run) -> None:
+        if run.state is RunState.STOPPING and self.stop_reason is None:
+            self.stop_reason = run.stop_reason or "stopped"
 
-    def _leave_to_others(self, agent: Identity | None) -> None:
-        """The run was taken over. The same agent has a new keeper then, and is left in peace; or it
-        was given up and may go on elsewhere, and what runs here must not go on beside it."""
-        found = self._store.runs.get(self.run.id)
-        if (found.host, found.boot_id, found.pid, found.start_token) == agent:
-            self.is_dismissed = found.is_live
-        self.stop_wanted = self.stop_wanted or "taken over"
+    def _give_way(self, agent: ProcessIdentity | None) -> None:
+        """Handle a lost lease: leave the agent to the new supervisor if it adopted the same agent.
+        Otherwise stop the agent, because the run may continue elsewhere."""
+        current = self._store.runs.get(self.run.id)
+        if (current.host, current.boot_id, current.pid, current.start_token) == agent:
+            self.is_replaced = current.is_live
+        self.stop_reason = self.stop_reason or "taken over"
 
     @contextmanager
-    def _if_there(self) -> Iterator[None]:
-        """What is only said when the store is there; one that is away is waited for no longer than
-        with a heartbeat."""
-        with suppress(CorralError), self._store.waiting_at_most(self._pause):
+    def _best_effort(self) -> Iterator[None]:
+        """Bound the wait for the store to one heartbeat, and ignore failures."""
+        with suppress(CorralError), self._store.server_timeout(self._beat_seconds):
             yield
 
-    def keep_usage(self, used: Usage | None) -> None:
-        """Write down what the run's processes use, if that can be told."""
-        if used is None or not self.is_heard:
+    def record_usage(self, usage: ProcessUsage | None) -> None:
+        """Record the resource usage of the run's processes; None: it could not be measured."""
+        if usage is None or not self.is_store_reachable:
             return
-        with self._if_there():
-            sample = Sample(self._store.now(), used.cpu_ms, used.memory_bytes, used.processes)
+        with self._best_effort():
+            sample = ResourceSample(
+                self._store.now(), usage.cpu_ms, usage.memory_bytes, usage.processes
+            )
             self._store.runs.add_sample(self.run, sample)
 
-    def call_for(self, attention: Attention | None, dialog: Dialog | None) -> None:
-        """Record that the run needs a person, and the question that it asks."""
+    def set_attention(self, attention: Attention | None, dialog: Dialog | None) -> None:
+        """Record whether the run needs a person, and its open question."""
         clean = None if dialog is None else clean_of_secrets(dialog, self._secrets)
-        with self._if_there():
+        with self._best_effort():
             self.run = self._store.runs.call_for(self.run, attention, dialog=clean)
             self._store.alerts.see_to_delivery()
 
-    def tell_size(self, rows: int, columns: int) -> None:
+    def record_size(self, rows: int, columns: int) -> None:
         """Record the size of the run's terminal, if it has changed."""
         if (self.run.screen_rows, self.run.screen_columns) != (rows, columns):
-            with self._if_there():
+            with self._best_effort():
                 self.run = self._store.runs.tell(self.run, screen_rows=rows, screen_columns=columns)
 
-    def describe(self, found: dict[str, Any]) -> None:
-        """Write down what the run found where it runs."""
-        with self._if_there():
-            self._store.runs.describe(self.run, found)
-            self._store.runs.tell(self.run, provider_version=found["provider_version"])
+    def record_environment(self, environment: dict[str, Any]) -> None:
+        """Record the environment of the run: versions, variables, git state."""
+        with self._best_effort():
+            self._store.runs.describe(self.run, environment)
+            self._store.runs.tell(self.run, provider_version=environment["provider_version"])
 
     def log(self, level: str, message: str, metadata: dict[str, Any] | None = None) -> None:
-        """A line in the run's log, for those who look later; it never ends the run."""
-        with self._if_there():
+        """Add a line to the run's log. Best effort: failures never end the run."""
+        with self._best_effort():
             message, metadata = clean_of_secrets((message, metadata), self._secrets)
             self._store.outputs.log(self.run.id, level, message, metadata=metadata)
 
-    # -- ending --------------------------------------------------------------------------------
+    # -- end -----------------------------------------------------------------------------------
 
-    def ask_to_stop(self, kind: Stop, reason: str | None = None) -> None:
-        """A limit, or a signal, wants the run to end; the store says so first."""
-        reason = outcome.storable(reason, outcome.MAX_REASON)
-        with self._if_there():
+    def request_stop(self, kind: StopKind, reason: str | None = None) -> None:
+        """Stop the run because of a limit or a signal; the store is updated first, if reachable."""
+        reason = outcome.sanitize(reason, outcome.MAX_REASON)
+        with self._best_effort():
             self.run = self._store.runs.begin_to_stop(self.run.id, kind=kind, reason=reason)
-        self.stop_wanted = self.run.stop_reason or reason or outcome.REASONS[kind]
+        self.stop_reason = self.run.stop_reason or reason or outcome.DEFAULT_STOP_REASONS[kind]
 
     def park(self, limit: "LimitReached") -> bool:
-        """Give the run back until its provider's quota is there again; False when somebody wanted
-        it to end at this very moment, or others have it."""
+        """Queue the run until the provider's quota is reset.
+
+        Returns False if the run was stopped concurrently, or has another supervisor.
+        """
         now = self._store.now()
         until = limit.reset_at or 0
-        if not now < until <= now + LONGEST_PARKING_MS:
-            until = now + PARKED_MS
-        why = clean_of_secrets(limit.message, self._secrets)
-        say = partial(self._say_parked, until, why)
+        if not now < until <= now + MAX_PARK_MS:
+            until = now + DEFAULT_PARK_MS
+        reason = clean_of_secrets(limit.message, self._secrets)
+        park = partial(self._park, until, reason)
         try:
-            insist(say, patience=PATIENCE, longest_pause=LONGEST_PAUSE)
+            retry_while_unavailable(park, timeout=RETRY_TIMEOUT, max_pause=MAX_RETRY_PAUSE)
         except Conflict:
             self.run = self._store.runs.get(self.run.id)
-            self._hear(self.run)
+            self._read_stop(self.run)
             return False
         self.is_parked = True
         return True
 
-    def _say_parked(self, until: int, reason: str) -> None:
+    def _park(self, until: int, reason: str) -> None:
         self.run = self._store.runs.park(self.run, until=until, reason=reason)
 
-    def end(self, end: End, output_bytes: int, verdict: tuple[str, str] | None) -> None:
-        """Say how it ended; `verdict` is a recovery's, for an end that nobody saw."""
-        say = partial(self._say_end, end, output_bytes, verdict)
-        insist(say, patience=PATIENCE, longest_pause=LONGEST_PAUSE)
+    def record_end(
+        self, end: ExitStatus, output_bytes: int, verdict: tuple[str, str] | None
+    ) -> None:
+        """Record how the run ended, retrying while the store is unavailable.
 
-    def _say_end(self, end: End, output_bytes: int, verdict: tuple[str, str] | None) -> None:
+        `verdict` is the verb and reason of a recovery, used if the exit status is unknown.
+        """
+        record = partial(self._record_end, end, output_bytes, verdict)
+        retry_while_unavailable(record, timeout=RETRY_TIMEOUT, max_pause=MAX_RETRY_PAUSE)
+
+    def _record_end(
+        self, end: ExitStatus, output_bytes: int, verdict: tuple[str, str] | None
+    ) -> None:
         try:
             if verdict is not None and not end.known:
                 verb, reason = verdict
@@ -272,6 +284,6 @@ class Hold:
             else:
                 self.run = self._store.runs.end(self.run, end, output_bytes=output_bytes)
         except NotFound:
-            return  # nobody is left to be told
+            return  # the store was replaced by one without this run
         except Held:
             self.run = self._store.runs.get(self.run.id)

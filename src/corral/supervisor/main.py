@@ -1,4 +1,4 @@
-"""A keeper's life: it hears what it is to keep, begins, tells how that went, and stays."""
+"""The main function of a supervisor process: read the order, start the run, report, supervise."""
 
 import gc
 import os
@@ -23,93 +23,100 @@ from corral.domain.runs.model import Launch, Run, RunState
 from corral.kernel.errors import Conflict, CorralError, NoRoom, StoreUnavailable
 from corral.services.runs import request as request
 from corral.supervisor.child import CannotStart
-from corral.supervisor.plan import Plan
-from corral.supervisor.supervisor import Keeper
+from corral.supervisor.launch_plan import LaunchPlan
+from corral.supervisor.supervisor import Supervisor
 
 
-class Order(msgspec.Struct):
-    """What a keeper is told."""
+class StartOrder(msgspec.Struct):
+    """The order that the caller sends: which run to supervise, and how."""
 
     store: str | None
     run: str = ""
     wish: dict[str, Any] | None = None
-    """Instead of a run: what somebody wants to be run; see `asking.Wish`."""
+    """Instead of `run`: the request for a new run, which the supervisor itself queues."""
     asker: dict[str, str] = {}
-    """With a wish: the variables that tell who they are."""
+    """With `wish`: the environment variables that identify the caller."""
     use_stdin: bool = False
     watched: bool = False
-    """Whether somebody is about to watch: nothing is read before they do."""
+    """Whether the caller is about to attach: terminal output is not read before that."""
     split: bool = False
+    """Whether standard error goes to a file of its own."""
     adopt: bool = False
+    """Whether to take over a run whose supervisor is gone."""
     fence: int | None = None
-    """With adopt: the fence that was seen; who comes second finds another one."""
+    """With `adopt`: the fence that the caller saw. Another fence means that it came second."""
     verdict: tuple[str, str] | None = None
-    """Of a run whose agent is gone: the verb and the reason, unless its guard knew better."""
+    """With `adopt`, for an agent that is gone: the verb and reason to record if the guard left no
+    exit status."""
     size: tuple[int, int] = (24, 80)
+    """Rows and columns of the terminal."""
 
 
 class Termination:
-    """Handles SIGTERM from now on: it interrupts the run, also when it arrives before the keeper
-    exists. The default action would end the keeper and leave its agent without one."""
+    """Handles SIGTERM: interrupts the run, also when the signal arrives before the supervisor
+    exists. The default action would kill the supervisor and leave the agent without one."""
 
     def __init__(self) -> None:
         self._arrived = False
-        self._keeper: Keeper | None = None
+        self._supervisor: Supervisor | None = None
         signal.signal(signal.SIGTERM, self._handle)
 
-    def set_keeper(self, keeper: Keeper) -> None:
-        self._keeper = keeper
+    def set_supervisor(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
         if self._arrived:
-            keeper.interrupt()
+            supervisor.interrupt()
 
     def _handle(self, *_: object) -> None:
         self._arrived = True
-        if self._keeper is not None:
-            self._keeper.interrupt()
+        if self._supervisor is not None:
+            self._supervisor.interrupt()
 
 
 def main() -> int:
-    order_at, answer_at, stdin = (int(argument) for argument in sys.argv[1:4])
-    gc.freeze()  # what was loaded stays; guards then share it for longer
+    order_fd, answer_fd, stdin = (int(argument) for argument in sys.argv[1:4])
+    gc.freeze()  # imported modules stay; forked guards then share their pages for longer
     gc.enable()
-    told = supervisor_process.hear(order_at)
-    if told is None:
-        return 0
-    order = msgspec.convert(told, Order)
-    run_marks.leave_run()  # a process of another run may have started it
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Whoever started us may ignore its children, and that is inherited; a keeper waits for its own.
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    message = supervisor_process.read_message(order_fd)
+    if message is None:
+        return 0  # the caller does not need a supervisor after all
+    order = msgspec.convert(message, StartOrder)
+    _detach_from_caller()
     if stdin >= 0 and not order.use_stdin:
         os.close(stdin)
     try:
-        store = _open(order)
+        store = _open_store(order)
     except Exception as error:
         if order.wish is None:
             raise
-        supervisor_process.tell(answer_at, {"refused": _as_told(error)})
+        supervisor_process.write_message(answer_fd, {"refused": _encode_error(error)})
         return 0
-    store.spare_connections()  # there may be hundreds of supervisors
+    store.release_connections_early()  # there may be hundreds of supervisors
     with store:
         termination = Termination()
-        keeper, answer = _begin(store, order, stdin if order.use_stdin else None)
-        if keeper is not None:
-            termination.set_keeper(keeper)
-        supervisor_process.tell(answer_at, answer | {"run": order.run})
-        if keeper is not None:
-            _keep(store, keeper)
+        supervisor, answer = _start(store, order, stdin if order.use_stdin else None)
+        if supervisor is not None:
+            termination.set_supervisor(supervisor)
+        supervisor_process.write_message(answer_fd, answer | {"run": order.run})
+        if supervisor is not None:
+            _supervise(store, supervisor)
         elif "failed" in answer:
             store.runs.after_end(store.runs.get(order.run))
-        # Whoever made room while this run had its claim passed over it, or another one.
+        # A slot that became free while this run was claimed may not have been given to another run.
         store.runs.see_to_line()
     return 0
 
 
-def _open(order: Order) -> Corral:
-    """The store, with the run in it that is to be kept: where there is only a wish, it is asked for
-    here, in the name of whoever wishes it."""
+def _detach_from_caller() -> None:
+    run_marks.leave_run()  # the caller may be a process of another run
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # SIG_IGN for SIGCHLD is inherited from the caller; a supervisor waits for its children.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _open_store(order: StartOrder) -> Corral:
+    """Open the store. With a `wish`, queue the run first, under the identity of the caller."""
     if order.wish is None:
         return open_service(order.store, actor="keeper")
     os.environ.update(order.asker)
@@ -125,32 +132,37 @@ def _open(order: Order) -> Corral:
     return store.as_service("keeper")
 
 
-def _as_told(error: Exception) -> dict[str, Any]:
-    """What whoever wished it is to hear; see `raised_elsewhere`."""
+def _encode_error(error: Exception) -> dict[str, Any]:
+    """Return an error as the caller decodes it; see `raised_elsewhere`."""
     if isinstance(error, CorralError):
         details = msgspec.to_builtins(error.details, enc_hook=str)
         return {"code": error.code, "message": error.message, "details": details}
-    what = f"{type(error).__name__}: {error}"
-    message = f"Corral made a mistake ({what}); please report it."
+    message = f"Internal error in Corral ({type(error).__name__}: {error}). Please report it."
     return {"code": "internal", "message": message, "details": {}}
 
 
-def _begin(store: Corral, order: Order, stdin: int | None) -> tuple[Keeper | None, dict[str, Any]]:
-    """Start the run, and what to tell whoever waits for that.
+def _start(
+    store: Corral, order: StartOrder, stdin: int | None
+) -> tuple[Supervisor | None, dict[str, Any]]:
+    """Start or adopt the run, and return the answer for the caller.
 
-    `pid`: it runs. `waits`: as many as allowed are going. `taken`: another keeper has it, or it was
-    stopped. `failed`: it can never run, and the store says so.
+    Keys of the answer: `pid`: the agent runs. `waits`: no slot is free, the run stays queued.
+    `taken`: another supervisor has the run, or it was stopped. `failed`: the run can never start;
+    the store has the reason.
     """
     try:
         run = store.runs.get(order.run)
-        if _came_too_late(run, order):
-            return None, {"taken": f"{run.id} is {run.state}, and another keeper has or had it"}
-        keeper = Keeper(store, run, *_prepare(store, run, order, stdin))
-        _take(keeper, order)
-        return keeper, {"pid": keeper.run.pid}
+        if _is_too_late(run, order):
+            return None, {"taken": f"{run.id} is {run.state}: another supervisor has or had it"}
+        supervisor = Supervisor(store, run, *_prepare(store, run, order, stdin))
+        if order.adopt:
+            supervisor.adopt(order.verdict)
+        else:
+            supervisor.start(watched=order.watched)
+        return supervisor, {"pid": supervisor.run.pid}
     except OSError as error:
-        # No process, no file, no memory: the run cannot begin here and now.
-        reason = f"It could not be started: {error.strerror or type(error).__name__}."
+        # Out of processes, descriptors, memory or disk space.
+        reason = f"Cannot start the run: {error.strerror or type(error).__name__}."
         _fail(store, order, reason)
         return None, {"failed": reason, "exit_code": 126}
     except StoreUnavailable as error:
@@ -169,34 +181,30 @@ def _begin(store: Corral, order: Order, stdin: int | None) -> tuple[Keeper | Non
         return None, {"failed": error.message, "exit_code": 1, "code": error.code}
 
 
-def _fail(store: Corral, order: Order, reason: str) -> None:
-    """Record why the run cannot start. A reason that is too long is cut: a run that was not failed
-    would wait in line for ever."""
-    why = outcome.storable(reason, outcome.MAX_REASON) or "It could not be started."
-    # It has begun already: the next recovery finds its process without a supervisor.
+def _fail(store: Corral, order: StartOrder, reason: str) -> None:
+    """Mark the run as failed. A reason that is too long is cut: storing it must not fail, or the
+    run would stay queued for ever."""
+    text = outcome.sanitize(reason, outcome.MAX_REASON) or "Cannot start the run."
+    # Conflict: the run has started. The next recovery finds its process without a supervisor.
     with suppress(Conflict):
-        store.runs.fail(order.run, reason=why)
+        store.runs.fail(order.run, reason=text)
 
 
-def _came_too_late(run: Run, order: Order) -> bool:
-    """Seen before anything is touched; who comes too late by less is refused by the store."""
+def _is_too_late(run: Run, order: StartOrder) -> bool:
+    """Whether another supervisor was faster. A cheap check before anything is touched; a race that
+    it misses is decided by the store."""
     if order.adopt:
         return order.fence is not None and run.fence != order.fence
     return run.state is not RunState.QUEUED
 
 
-def _take(keeper: Keeper, order: Order) -> None:
-    if order.adopt:
-        keeper.adopt(order.verdict)
-    else:
-        keeper.begin(watched=order.watched)
-
-
-def _prepare(store: Corral, run: Run, order: Order, stdin: int | None) -> tuple[Launch, Plan]:
+def _prepare(
+    store: Corral, run: Run, order: StartOrder, stdin: int | None
+) -> tuple[Launch, LaunchPlan]:
     launch = store.runs.launch_of(run.id)
     folder = run_folder(run.id)
     make_private_folder(folder)
-    plan = Plan(
+    plan = LaunchPlan(
         store,
         run,
         launch,
@@ -209,14 +217,14 @@ def _prepare(store: Corral, run: Run, order: Order, stdin: int | None) -> tuple[
     return launch, plan
 
 
-def _keep(store: Corral, keeper: Keeper) -> None:
+def _supervise(store: Corral, supervisor: Supervisor) -> None:
     try:
-        run = keeper.keep()
-        store.runs.after_end(run, secrets=keeper.secrets)
+        run = supervisor.supervise()
+        store.runs.after_end(run, secrets=supervisor.secrets)
     except BaseException:
-        # Nobody reads what a keeper prints. The run itself is found by the next recovery.
+        # The output of a supervisor goes to /dev/null. The next recovery finds the run.
         import traceback
 
-        told = clean_of_secrets(traceback.format_exc(), keeper.secrets)
-        write_private_file(keeper.folder / "keeper.error", told)
+        text = clean_of_secrets(traceback.format_exc(), supervisor.secrets)
+        write_private_file(supervisor.folder / "keeper.error", text)
         raise

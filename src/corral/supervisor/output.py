@@ -1,4 +1,4 @@
-"""A run's output while it is written: by the agent itself, or by the keeper who copies it."""
+"""The output files of a running agent, written by the agent itself or copied by the supervisor."""
 
 import os
 from collections.abc import Iterable
@@ -10,39 +10,39 @@ from corral.kernel.clock import SystemClock
 from corral.supervisor.streams import ERRORS, OUTPUT
 
 if TYPE_CHECKING:
-    from corral.adapters.output.capped import CappedWriter
+    from corral.adapters.output.capped_file import CappedWriter
 
-REPLAY = 1 << 16
-LEAST_CUT = 1 << 20  # cutting less is not worth it
+REPLAY_BYTES = 1 << 16  # for a client that attaches
+MIN_CUT_BYTES = 1 << 20  # cutting less is not worth the effort
 
 
-class Output:
-    """Opened for writing only when there is something to copy."""
+class OutputWriter:
+    """Writes copied output, redacted and capped; caps files that the agent writes itself."""
 
     def __init__(self, folder: Path, *, cap: int, secrets: Iterable[str]) -> None:
         self._folder = folder
         self._cap = cap
         self._secrets = list(secrets)
-        self._writers: dict[str, CappedWriter] = {}
-        self._end = bytearray()
+        self._writers: dict[str, CappedWriter] = {}  # a file is opened when it is first written
+        self._recent = bytearray()
         self.lost_bytes = 0
-        """What could not be written, and `trouble` why."""
-        self.trouble: str | None = None
+        """Bytes that could not be written; `error` is the reason of the last failure."""
+        self.error: str | None = None
 
     @property
     def recent(self) -> bytes:
-        """The end of what was copied, for those who begin to watch now."""
-        return bytes(self._end[-REPLAY:])
+        """The end of the copied output, for a client that attaches now."""
+        return bytes(self._recent[-REPLAY_BYTES:])
 
     def write(self, data: bytes) -> None:
-        """Keep what the agent wrote into its terminal or pipe; secrets are taken out first."""
+        """Append output from the agent's terminal or pipe; secrets are redacted first."""
         self._write(OUTPUT, data)
-        self._end += data[-REPLAY:]
-        if len(self._end) > 4 * REPLAY:
-            del self._end[:-REPLAY]
+        self._recent += data[-REPLAY_BYTES:]
+        if len(self._recent) > 4 * REPLAY_BYTES:
+            del self._recent[:-REPLAY_BYTES]
 
     def write_errors(self, data: bytes) -> None:
-        """The same for its standard error."""
+        """Append output from standard error, where it has a file of its own."""
         self._write(ERRORS, data)
 
     def _write(self, name: str, data: bytes) -> None:
@@ -51,23 +51,23 @@ class Output:
                 self._writers[name] = self._open(name)
             self._writers[name].write(data)
         except OSError as error:
-            # A full disk must not end the run; what is missing is said.
+            # A full disk must not end the run; the loss is reported in its log.
             self.lost_bytes += len(data)
-            self.trouble = error.strerror or type(error).__name__
+            self.error = error.strerror or type(error).__name__
 
     def trim(self) -> None:
-        """Free the middle of a file that the agent writes by itself and that is too long."""
+        """Enforce the cap on a file that the agent writes itself, by freeing its middle."""
         if OUTPUT in self._writers:
-            return  # whoever copies cuts by itself
+            return  # the CappedWriter enforces the cap
         path = self._folder / OUTPUT
         with suppress(OSError):
-            if path.stat().st_size > self._cap + self._cap // 8 + LEAST_CUT:
-                from corral.adapters.output.capped import punch
+            if path.stat().st_size > self._cap + self._cap // 8 + MIN_CUT_BYTES:
+                from corral.adapters.output.capped_file import cut_middle
 
-                punch(path, self._cap // 2, self._cap // 2)
+                cut_middle(path, self._cap // 2, self._cap // 2)
 
     def bytes(self) -> int:
-        """How much the agent wrote so far."""
+        """Return how many bytes the agent has written so far."""
         size = sum(writer.bytes for writer in self._writers.values())
         for name in {OUTPUT, ERRORS}.difference(self._writers):
             with suppress(OSError):
@@ -75,7 +75,7 @@ class Output:
         return size
 
     def age(self) -> float:
-        """Seconds since the agent wrote something into its file."""
+        """Return the seconds since the agent last wrote to its output file."""
         with suppress(OSError):
             written = os.stat(self._folder / OUTPUT).st_mtime
             return max(0.0, SystemClock().now() / 1_000 - written)
@@ -86,10 +86,10 @@ class Output:
             try:
                 self._writers.popitem()[1].close()
             except OSError as error:
-                self.trouble = error.strerror or type(error).__name__
+                self.error = error.strerror or type(error).__name__
 
     def _open(self, name: str) -> "CappedWriter":
-        from corral.adapters.output.capped import CappedWriter
+        from corral.adapters.output.capped_file import CappedWriter
         from corral.adapters.output.redact import Redactor
 
         return CappedWriter(self._folder / name, self._cap, Redactor(self._secrets))

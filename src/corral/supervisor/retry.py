@@ -1,4 +1,4 @@
-"""A store may be away for a moment; what has to be told is told again until it is back."""
+"""Retry with back-off while the store is unavailable."""
 
 import time
 from collections.abc import Callable
@@ -8,17 +8,21 @@ from corral.kernel.errors import StoreUnavailable
 FIRST_PAUSE = 0.1
 
 
-def insist(act: Callable[[], None], *, patience: float, longest_pause: float) -> None:
-    """Do something once that the store may be away for; StoreUnavailable when it still is after so
-    many seconds."""
-    pause, deadline = FIRST_PAUSE, time.monotonic() + patience
+def retry_while_unavailable(
+    operation: Callable[[], None], *, timeout: float, max_pause: float
+) -> None:
+    """Retry `operation` until it succeeds or `timeout` seconds pass; raises StoreUnavailable.
+
+    The pause between two tries doubles up to `max_pause` seconds. Other errors are not retried.
+    """
+    pause, deadline = FIRST_PAUSE, time.monotonic() + timeout
     while True:
         try:
-            act()
+            operation()
         except StoreUnavailable:
             if time.monotonic() > deadline:
                 raise
         else:
             return
         time.sleep(pause)
-        pause = min(pause * 2, longest_pause)
+        pause = min(pause * 2, max_pause)

@@ -1,45 +1,45 @@
-"""A boxed agent: besides its output, what it says in its session's file is taken over."""
+"""Sandboxed chat agents: a stream, and messages in the session's outbound file."""
 
 import time
 
 from corral.adapters.sandbox_bridge import outbound
 from corral.kernel.errors import CorralError
-from corral.services.chat.sandbox_sync import folder_of
-from corral.supervisor.budget import MOMENT
-from corral.supervisor.stream_io import StreamVoice
+from corral.services.chat.sandbox_sync import session_folder
+from corral.supervisor.budget import STORE_TIMEOUT
+from corral.supervisor.stream_io import StreamIO
 
-BETWEEN_LOOKS = 1.0  # seconds, when the file does not change: outcomes and answers come from afar
+POLL_SECONDS = 1.0  # while the file is unchanged: results for the agent may have arrived
 
 
-class BoxedVoice(StreamVoice):
-    """Looks at the file whenever it changes, and now and then. What it cannot take over now, the
-    end of the turn does."""
+class SandboxIO(StreamIO):
+    """Synchronizes the session files when they change, and periodically. What fails here is
+    retried at the end of the turn."""
 
     _stamp: object = None
-    _next_look = 0.0
-    _trouble: str | None = None
+    _next_sync = 0.0
+    _last_warning: str | None = None
 
-    def look(self) -> bool:
-        found = super().look()
-        return self._exchange() or found
+    def poll(self) -> bool:
+        has_output = super().poll()
+        return self._synchronize() or has_output
 
-    def _exchange(self) -> bool:
+    def _synchronize(self) -> bool:
         run, now = self._run, time.monotonic()
-        stamp = outbound.stamp(folder_of(str(run.session_id)))
-        if stamp == self._stamp and now < self._next_look:
+        stamp = outbound.file_stamp(session_folder(str(run.session_id)))
+        if stamp == self._stamp and now < self._next_sync:
             return False
-        self._stamp, self._next_look = stamp, now + BETWEEN_LOOKS
+        self._stamp, self._next_sync = stamp, now + POLL_SECONDS
         try:
-            with self._store.waiting_at_most(MOMENT):
-                looked = self._store.gateway.exchange(run.id)
+            with self._store.server_timeout(STORE_TIMEOUT):
+                result = self._store.gateway.exchange(run.id)
         except CorralError as error:
-            self._say(error.message)
+            self._warn(error.message)
             return False
-        if looked.trouble is not None:
-            self._say(f"What the agent wrote is not believed: {looked.trouble}")
-        return bool(looked.taken or looked.refused)
+        if result.trouble is not None:
+            self._warn(f"The agent's session file was rejected: {result.trouble}")
+        return bool(result.taken or result.refused)
 
-    def _say(self, trouble: str) -> None:
-        if trouble != self._trouble:
-            self._log("warn", trouble, None)
-        self._trouble = trouble
+    def _warn(self, message: str) -> None:
+        if message != self._last_warning:
+            self._log("warn", message, None)
+        self._last_warning = message

@@ -1,9 +1,9 @@
-"""An agent of which only a screen can be seen, drawn for a person.
+"""Agents with a terminal interface that is drawn for a person.
 
-What the agent writes is drawn on a screen of our own, and the screen is read where the agent's
-interface draws its own chrome. Keys are typed only as the run's approvals allow, each dialog is
-answered once, and every key press is in the run's log. Text from a person goes through `send`:
-while a dialog is open it must name one of the options, because Enter selects the marked one.
+The output is rendered by a terminal emulator, and the state is read from the parts of the screen
+that the interface itself draws. Dialogs are answered only as far as the run's approvals allow, each
+one once, and every key press is logged. Text from a person goes through `send`: while a dialog is
+open it must name one of the options, because Enter selects the marked one.
 """
 
 import time
@@ -11,22 +11,28 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from corral.adapters.output.render import Terminal
+from corral.adapters.output.render import TerminalEmulator
 from corral.adapters.providers.choices import find_option
 from corral.adapters.providers.facts import LimitReached
 from corral.adapters.providers.screens import Reader, Reading, Screen
-from corral.domain.runs.model import Attention, Dialog, dialog_of
-from corral.supervisor.agent_io import Log, Reply, Voice
-from corral.supervisor.entries import UNHEARD_AFTER, ChoiceEntry, InputEntry, TextEntry, View
+from corral.domain.runs.model import Attention, Dialog, build_dialog
+from corral.supervisor.agent_io import AgentIO, Log, Reply
+from corral.supervisor.input_entries import (
+    REPEAT_SECONDS,
+    ChoiceEntry,
+    InputEntry,
+    ScreenView,
+    TextEntry,
+)
 
-BETWEEN_LOOKS = 0.2
-MOST_AT_ONCE = 1 << 16
-MOST_ENTRIES = 16
-STUCK_AFTER = 300.0  # seconds in which it shows that it works, and nothing moves
+POLL_SECONDS = 0.2  # while something is to be typed
+MAX_FEED_BYTES = 1 << 16
+MAX_ENTRIES = 16
+STUCK_SECONDS = 300.0  # the screen shows work but does not change
 
 
-class ScreenVoice(Voice):
-    """Reads an agent's screen, and answers its dialogs as far as that was allowed."""
+class ScreenIO(AgentIO):
+    """Reads an agent's screen, and answers its dialogs as far as approvals allow."""
 
     def __init__(
         self,
@@ -35,13 +41,13 @@ class ScreenVoice(Voice):
         size: tuple[int, int],
         approvals: frozenset[str],
         type_in: Callable[[bytes], bool],
-        first_words: str | None,
+        first_prompt: str | None,
         log: Log,
     ) -> None:
         super().__init__()
         rows, columns = size
         self._screen = screen
-        self._terminal = Terminal(columns, rows, history=0, colours=screen.bar)
+        self._terminal = TerminalEmulator(columns, rows, history=0, colours=screen.bar)
         self._reader = Reader(screen, approvals)
         self._type_in = type_in
         self._log = log
@@ -49,49 +55,49 @@ class ScreenVoice(Voice):
         self.is_starting = True
         self._changed = False
         self._answered: dict[str, Any] | None = None
-        self._seen: list[str] = []
-        self._moved = time.monotonic()
+        self._lines: list[str] = []
+        self._changed_at = time.monotonic()
         self._entries: deque[InputEntry] = deque()
-        if first_words is not None:
-            self._add_text(first_words, enter=True, reply=self._log_prompt, waits=True)
+        if first_prompt is not None:
+            self._add_text(first_prompt, enter=True, reply=self._log_prompt, waits=True)
 
     def resize(self, rows: int, columns: int) -> None:
         self._terminal.resize(columns, rows)
 
     def feed(self, data: bytes) -> None:
-        self._terminal.feed(data[-MOST_AT_ONCE:])  # of a flood only the end can still be seen
+        self._terminal.feed(data[-MAX_FEED_BYTES:])  # only the end is still visible
         self._changed = True
-        self.pause = BETWEEN_LOOKS
+        self.pause = POLL_SECONDS
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         now = time.monotonic()
-        moved = self._changed and self._refresh(now)
-        self._go_on(now)
-        if not moved:
+        has_changed = self._changed and self._refresh(now)
+        self._step_entry(now)
+        if not has_changed:
             self._answer_again(now)
-            self._notice_silence(now)
-        self.pause = STUCK_AFTER if self.is_working else None
+            self._check_stuck(now)
+        self.pause = STUCK_SECONDS if self.is_working else None
         if self._entries or self._answered is not None:
-            self.pause = BETWEEN_LOOKS
-        return moved
+            self.pause = POLL_SECONDS
+        return has_changed
 
     def _refresh(self, now: float) -> bool:
-        """Read the screen; returns whether it has changed."""
+        """Read the screen; return whether its text has changed."""
         self._changed = False
         lines = self._terminal.screen()
-        if lines == self._seen and not self._screen.bar:
+        if lines == self._lines and not self._screen.bar:
             return False
-        moved = lines != self._seen
-        self._seen = lines
-        if moved:
-            self._moved = now
-        self._read(lines, is_new=moved)
-        return moved
+        has_changed = lines != self._lines
+        self._lines = lines
+        if has_changed:
+            self._changed_at = now
+        self._read(lines, is_new=has_changed)
+        return has_changed
 
     def _read(self, lines: list[str], *, is_new: bool) -> None:
         reading = self._reader.look(lines, self._terminal.background)
         self._reading = reading
-        if not is_new:  # only the mark of a dialog may have moved
+        if not is_new:  # only the selection mark of a dialog may have moved
             return
         self._answered = None
         self.is_starting = self.is_starting and reading.state == "unknown"
@@ -102,7 +108,7 @@ class ScreenVoice(Voice):
         if reading.answer is not None:
             self._answer(reading.answer, reading.question, reading.kind)
         elif reading.state == "limit":
-            self.limit = LimitReached(reading.detail or "The quota is used up.")
+            self.limit = LimitReached(reading.detail or "The provider's quota is exhausted.")
 
     # -- text from a person --------------------------------------------------------------------
 
@@ -110,9 +116,9 @@ class ScreenVoice(Voice):
         now = time.monotonic()
         if self._changed:
             self._refresh(now)
-        reading, self.pause = self._reading, BETWEEN_LOOKS
+        reading, self.pause = self._reading, POLL_SECONDS
         shown = _dialog(reading) if reading.state == "needs_input" else None
-        if len(self._entries) >= MOST_ENTRIES:
+        if len(self._entries) >= MAX_ENTRIES:
             reply({"ok": False, "error": "busy"})
         elif dialog is not None and (shown is None or shown.id != dialog):
             reply({"ok": False, "error": "dialog_changed"})
@@ -127,15 +133,15 @@ class ScreenVoice(Voice):
         wanted = find_option(self._screen, reading, text)
         if wanted is None:
             error = "not_an_option" if shown.options else "dialog_unreadable"
-            told = {"question": shown.question, "asks": shown.options}
-            reply({"ok": False, "error": error, **told})
+            details = {"question": shown.question, "asks": shown.options}
+            reply({"ok": False, "error": error, **details})
             return
 
         def done(outcome: dict[str, Any]) -> None:
             option = reading.options[wanted]
-            found = {"question": reading.question, "option": option}
+            details = {"question": reading.question, "option": option}
             if outcome["ok"]:
-                self._log("info", "A person answered.", found)
+                self._log("info", "A person answered the dialog.", details)
             reply(outcome | {"how": "answered", "option": option})
 
         entry = ChoiceEntry(
@@ -145,14 +151,14 @@ class ScreenVoice(Voice):
 
     def quit(self, command: str, failed: Callable[[], None]) -> bool:
         if self._reading.state == "needs_input":
-            return False  # the Enter after the command would approve the request
+            return False  # Enter would approve the open request
 
         def done(outcome: dict[str, Any]) -> None:
             if not outcome["ok"]:
                 failed()
 
         self._add_text(command, enter=True, reply=done)
-        self.pause = BETWEEN_LOOKS
+        self.pause = POLL_SECONDS
         return True
 
     def _add_text(self, text: str, *, enter: bool, reply: Reply, waits: bool = False) -> None:
@@ -167,35 +173,37 @@ class ScreenVoice(Voice):
             )
         )
 
-    def _go_on(self, now: float) -> None:
+    def _step_entry(self, now: float) -> None:
         """Advance the first entry by one step; the next one starts when it is over."""
         if self._entries and self._answered is None:
-            self._entries[0].step(View(now, self._moved, self._reading))
+            self._entries[0].step(ScreenView(now, self._changed_at, self._reading))
             if self._entries[0].is_over:
                 self._entries.popleft()
 
     def _log_prompt(self, outcome: dict[str, Any]) -> None:
         typed = bool(outcome["ok"])
-        self._log("info", "Typed the prompt." if typed else "Could not type the prompt.", None)
+        self._log("info", "Typed the prompt." if typed else "Cannot type the prompt.", None)
 
     # -- answers by policy ---------------------------------------------------------------------
 
     def _answer(self, keys: str, question: str | None, kind: str | None) -> None:
         typed = self._type_in(keys.encode())
-        found: dict[str, Any] = {"question": question, "class": kind, "keys": keys}
-        self._log("info", "Answered yes, as allowed." if typed else "Could not answer.", found)
+        details: dict[str, Any] = {"question": question, "class": kind, "keys": keys}
+        message = (
+            "Approved, as the run's approvals allow." if typed else "Cannot answer the dialog."
+        )
+        self._log("info", message, details)
         if typed:
             self.attention = self.dialog = None
-            self._answered = found
+            self._answered = details
 
     def _answer_again(self, now: float) -> None:
-        """An answer after which nothing moves was not heard; after a few of them a person is
-        called."""
-        if self._answered is None or now - self._moved < UNHEARD_AFTER:
+        """Repeat an answer that had no effect; after a few tries, call for a person."""
+        if self._answered is None or now - self._changed_at < REPEAT_SECONDS:
             return
-        keys, self._moved = self._reader.again(), now
+        keys, self._changed_at = self._reader.again(), now
         if keys is not None and self._type_in(keys.encode()):
-            self._log("info", "Answered again, for nothing moved.", self._answered)
+            self._log("info", "Answered again, because the screen did not change.", self._answered)
         else:
             self.attention, self._answered, self.pause = Attention.NEEDS_INPUT, None, None
             self.dialog = _dialog(self._reading)
@@ -204,12 +212,12 @@ class ScreenVoice(Voice):
         while self._entries:
             self._entries.popleft().close()
 
-    def _notice_silence(self, now: float) -> None:
-        if self.is_working and now - self._moved >= STUCK_AFTER:
+    def _check_stuck(self, now: float) -> None:
+        if self.is_working and now - self._changed_at >= STUCK_SECONDS:
             self.attention = Attention.STUCK
 
 
 def _dialog(reading: Reading) -> Dialog:
-    return dialog_of(
+    return build_dialog(
         reading.question or "", reading.options, kind=reading.kind, about=reading.subject
     )

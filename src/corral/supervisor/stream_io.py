@@ -1,25 +1,25 @@
-"""An agent that tells in structured lines what it does."""
+"""Agents that report what they do in structured lines of their output."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from corral.adapters.output.capped import read_cut
-from corral.adapters.output.lines import Line, Splitter
+from corral.adapters.output.capped_file import read_cut
+from corral.adapters.output.lines import LineSplitter, OutputLine
 from corral.adapters.providers.facts import Fact, Said, Used
 from corral.adapters.providers.lines import MAX_LINE, facts_of
 from corral.domain.runs.model import Run
-from corral.supervisor.agent_io import LONGEST_PAUSE, SHORTEST_PAUSE, Log, Recorder, Voice
+from corral.supervisor.agent_io import MAX_PAUSE, MIN_PAUSE, AgentIO, Log, Recorder
 
 if TYPE_CHECKING:
     from corral.adapters.providers.provider import Parser
     from corral.api import Corral
 
-PIECE = 1 << 18
+READ_BYTES = 1 << 18
 
 
-class StreamVoice(Voice):
-    """Reads the output file as it grows: the agent writes it by itself."""
+class StreamIO(AgentIO):
+    """Reads the output file while the agent writes it."""
 
     def __init__(
         self,
@@ -41,37 +41,37 @@ class StreamVoice(Voice):
         self._parser = parser
         self._path = path
         self._offset = offset
-        self._lines = Splitter(offset, most=MAX_LINE)
-        self.pause = SHORTEST_PAUSE
+        self._splitter = LineSplitter(offset, max_bytes=MAX_LINE)
+        self.pause = MIN_PAUSE
 
-    def look(self) -> bool:
-        found = False
-        self._recorder.pass_on()
+    def poll(self) -> bool:
+        has_output = False
+        self._recorder.flush()
         while not self._recorder.is_behind and (data := self._read()):
-            found = True
-            self._take(self._lines.feed(data))
+            has_output = True
+            self._record(self._splitter.feed(data))
         pending = [] if self.only_outcome else self._parser.pending()
-        self._recorder.look_at_budget([*pending, *self.pending_in_record()])
-        self.pause = SHORTEST_PAUSE if found else min((self.pause or 0) * 2, LONGEST_PAUSE)
-        return found
+        self._recorder.check_budget([*pending, *self.pending_in_record()])
+        self.pause = MIN_PAUSE if has_output else min((self.pause or 0) * 2, MAX_PAUSE)
+        return has_output
 
     def close(self) -> None:
-        self.look()
-        while data := self._read():  # what was left where it is while the store was away
+        self.poll()
+        while data := self._read():  # not read before, because too many facts were pending
             self._recorder.finish()
-            self._take(self._lines.feed(data))
-        self._take(self._lines.finish())
-        self._recorder.take(self._kept(self._parser.close()), place="end")
+            self._record(self._splitter.feed(data))
+        self._record(self._splitter.finish())
+        self._recorder.record(self._without_recorded(self._parser.close()), place="end")
         self._recorder.finish()
 
-    def _take(self, lines: list[Line]) -> None:
+    def _record(self, lines: list[OutputLine]) -> None:
         for line in lines:
-            # By its place in the output, which is the same for whoever reads it again.
-            facts = self._kept(facts_of(self._parser, line))
-            self._recorder.take(facts, place=str(line.at))
+            # The offset is the same for a supervisor that reads the output again.
+            facts = self._without_recorded(facts_of(self._parser, line))
+            self._recorder.record(facts, place=str(line.at))
 
-    def _kept(self, facts: list[Fact]) -> list[Fact]:
-        """Drop the facts that the record also has, with their own time and model."""
+    def _without_recorded(self, facts: list[Fact]) -> list[Fact]:
+        """Drop the facts that the CLI's own record also has, with time and model."""
         if self.only_outcome:
             return [fact for fact in facts if not isinstance(fact, Said | Used)]
         if any(isinstance(fact, Used) for fact in facts) and self._is_recorded():
@@ -82,21 +82,21 @@ class StreamVoice(Voice):
         return self.record is not None and self.record.replaces_usage()
 
     def _read(self) -> bytes:
-        """What comes next; what the cap has cut out of the file meanwhile is passed over."""
+        """Read the next piece of the output, skipping what the cap has cut out of the file."""
         while True:
             try:
                 with self._path.open("rb") as file:
                     file.seek(self._offset)
-                    data = file.read(PIECE)
+                    data = file.read(READ_BYTES)
             except OSError:
                 return b""
-            cut = read_cut(self._path)  # after it was read: what was cut by then reads as zeros
+            cut = read_cut(self._path)  # after reading: bytes cut by then read as zeros
             if cut is None or self._offset + len(data) <= cut.start or self._offset >= cut.end:
                 break
             data = data[: max(cut.start - self._offset, 0)]
             if data:
                 break
             self._offset = cut.end
-            self._lines.skip_to(cut.end)
+            self._splitter.skip_to(cut.end)
         self._offset += len(data)
         return data

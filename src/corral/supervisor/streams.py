@@ -1,13 +1,13 @@
-"""How an agent's input and output are held.
+"""Standard input and output of an agent.
 
-    Direct     the agent writes straight into its output file; nothing is copied
-    Copied     the keeper copies, because what passes may hold a secret that was given to the run
-    Talk       the keeper and the agent talk by a protocol over input and output
-    Terminal   the agent has a terminal of its own, whose other end the keeper holds
+    DirectStreams     the agent writes straight into its output file; nothing is copied
+    CopiedStreams     the supervisor copies the output, because it may contain a secret of the run
+    ProtocolStreams   supervisor and agent exchange protocol messages over input and output
+    TerminalStreams   the agent has a pseudo-terminal, and the supervisor has its master side
 
-Each opens what the agent gets (`stdio`), hands on what the keeper must copy (`handle`), and tells
-whether it takes input (`type_in`). The agent reads its input when it likes to: what it has not
-taken yet waits here, and never holds up the keeper.
+Each class opens the descriptors for the agent (`stdio`), reads what must be copied (`handle`) and
+writes input (`type_in`). Input that the agent does not read yet is buffered here, so that a slow
+agent never blocks the supervisor.
 """
 
 import os
@@ -22,121 +22,124 @@ from corral.supervisor.child import Stdio
 
 OUTPUT = "output"
 ERRORS = "errors"
-PIECE = 1 << 16
-MOST = 1 << 18
-LONGEST_TAKE = 0.02  # seconds for which more is waited for, a moment each time
-MOMENT_MS = 1
+READ_BYTES = 1 << 16
+MAX_READ_BYTES = 1 << 18  # of one batch
+MAX_READ_SECONDS = 0.02  # of one batch
+READ_WAIT_MS = 1  # for more data of a batch
 Sink = Callable[[bytes], None]
 
 
-class Streams:
-    """What every way has in common: an input, and files that only their user may read."""
+class AgentStreams:
+    """The base class: buffered input, and files that only their user may read."""
 
     source: int | None = None
-    """A descriptor that the keeper must read from, and copy."""
+    """The descriptor that the supervisor reads the agent's output from, to copy it."""
     typed_signals: frozenset[int] = frozenset()
-    """Signals that somebody's keys were made into: an interrupt by Ctrl-C."""
+    """Signals that the terminal generated from typed keys, such as SIGINT for Ctrl-C."""
     errors: int | None = None
-    """The same for what the agent writes to standard error, where that is kept apart."""
-    most_untyped = 0
-    """Bytes of input that may wait for the agent; who reads none gets no more."""
+    """Like `source`, for standard error where it has a file of its own."""
+    max_pending_input = 0
+    """Maximum bytes of input that wait for the agent; more is refused."""
     size: tuple[int, int] | None = None
-    """The rows and columns of the agent's terminal, if it has one."""
+    """Rows and columns of the agent's terminal, if it has one."""
     _target: int | None = None
-    """Where the agent's input is written."""
+    """The descriptor that the agent's input is written to."""
 
     def __init__(self, folder: Path, *, stdin: str | int | None) -> None:
+        """`stdin`: a text, an inherited descriptor, or None for /dev/null."""
         self.folder = folder
-        self._given = stdin
-        self._agents: list[int] = []
-        self._untyped = bytearray()
-        self._is_last = False
+        self._stdin_source = stdin
+        self._child_ends: list[int] = []
+        self._pending_input = bytearray()
+        self._is_input_closed = False
 
     def stdio(self) -> Stdio:
+        """Open the streams and return the agent's ends."""
         raise NotImplementedError
 
     def take(self) -> bytes | None:
-        """What the agent wrote since, up to `MOST`; None when it can write no more."""
-        return None if self.source is None else _taken(self.source)
+        """Read new output, up to `MAX_READ_BYTES`; None at end-of-file."""
+        return None if self.source is None else _read_batch(self.source)
 
     def take_errors(self) -> bytes | None:
-        """The same of its standard error."""
-        return None if self.errors is None else _taken(self.errors)
+        """Read new output of standard error, like `take`."""
+        return None if self.errors is None else _read_batch(self.errors)
 
     def register(self, poll: "select.poll") -> None:
-        """Say what the keeper is to be woken for."""
+        """Register the descriptors that the supervisor waits for."""
         events: dict[int, int] = {}
         for descriptor in (self.source, self.errors):
             if descriptor is not None:
                 events[descriptor] = select.POLLIN
-        if self._target is not None and self._untyped:
+        if self._target is not None and self._pending_input:
             events[self._target] = events.get(self._target, 0) | select.POLLOUT
-        for descriptor, wanted in events.items():
-            poll.register(descriptor, wanted)
+        for descriptor, mask in events.items():
+            poll.register(descriptor, mask)
 
-    def handle(self, ready: Container[int], keep: Sink, keep_errors: Sink) -> None:
-        """Deal with what is ready: hand on what was written, and type what waits."""
-        self._type_on()
+    def handle(self, ready: Container[int], on_output: Sink, on_errors: Sink) -> None:
+        """Write pending input and pass new output on."""
+        self._write_pending()
         if self.source is not None and self.source in ready:
             if (data := self.take()) is None:
                 self._close_source()
             elif data:
-                keep(data)
+                on_output(data)
         if self.errors is not None and self.errors in ready:
             if (data := self.take_errors()) is None:
                 self._close_errors()
             elif data:
-                keep_errors(data)
+                on_errors(data)
 
-    def drain(self, keep: Sink, keep_errors: Sink) -> None:
-        """Hand on whatever the agent still left in its terminal or pipes."""
+    def drain(self, on_output: Sink, on_errors: Sink) -> None:
+        """Pass on all output that is left in the terminal or the pipes."""
         while data := self.take():
-            keep(data)
+            on_output(data)
         while data := self.take_errors():
-            keep_errors(data)
+            on_errors(data)
 
     def type_in(self, data: bytes) -> bool:
-        """Give the agent input; False when it takes none, or reads none."""
-        if self._target is None or self._is_last:
+        """Write input; return False if the agent takes none, or too much is pending."""
+        if self._target is None or self._is_input_closed:
             return False
-        if len(self._untyped) + len(data) > self.most_untyped:
+        if len(self._pending_input) + len(data) > self.max_pending_input:
             return False
-        self._untyped += data
-        return self._type_on()
+        self._pending_input += data
+        return self._write_pending()
 
-    def _type_on(self) -> bool:
-        """It takes a few KiB at a time; False when it will take no more."""
+    def _write_pending(self) -> bool:
+        """Write as much pending input as the kernel accepts; return False if writing failed."""
         try:
-            while self._untyped and self._target is not None:
-                # Not all at once: what is left is moved with each piece.
-                del self._untyped[: os.write(self._target, self._untyped[:PIECE])]
+            while self._pending_input and self._target is not None:
+                # In pieces: deleting from the front moves the rest each time.
+                written = os.write(self._target, self._pending_input[:READ_BYTES])
+                del self._pending_input[:written]
         except BlockingIOError:
             return True
         except OSError:
-            self._untyped.clear()
+            self._pending_input.clear()
             return False
-        if self._is_last:
+        if self._is_input_closed:
             self._close_target()
         return True
 
-    def hang_up(self) -> bool:
-        """Tell the agent that nothing more will come; False when it cannot be told."""
+    def close_input(self) -> bool:
+        """Close the agent's input after what is pending; return False if that is not possible."""
         return False
 
     def _close_target(self) -> None:
-        """Where its input is not the same as its output."""
+        """Close the input descriptor, where it is not the same as the output descriptor."""
 
     def resize(self, rows: int, columns: int) -> None:
-        """A watcher's terminal has this size."""
+        """Set the size of the terminal."""
 
-    def handed_over(self) -> None:
-        """The agent has its ends; the keeper needs them no more."""
-        for descriptor in self._agents:
+    def close_child_ends(self) -> None:
+        """Close the agent's ends after the fork; only the agent needs them."""
+        for descriptor in self._child_ends:
             os.close(descriptor)
-        self._agents.clear()
+        self._child_ends.clear()
 
     def close(self) -> None:
-        self.handed_over()
+        self.close_child_ends()
         self._close_errors()
         self._close_source()
 
@@ -151,58 +154,59 @@ class Streams:
             os.close(self.errors)
             self.errors = None
 
-    def _stdin(self) -> int:
-        """What the agent reads: nothing, a descriptor that was passed on, or a text."""
-        if isinstance(self._given, int):
-            return self._given
-        if self._given is None:
-            return self._agents_own(os.open(os.devnull, os.O_RDONLY))
-        # A file without a name: the agent reads at its own pace, and nobody has to feed it.
-        name = self.folder / f"input.{os.getpid()}"  # a keeper that comes too late has its own
+    def _open_stdin(self) -> int:
+        """Return the descriptor that becomes the agent's standard input."""
+        if isinstance(self._stdin_source, int):
+            return self._stdin_source
+        if self._stdin_source is None:
+            return self._add_child_end(os.open(os.devnull, os.O_RDONLY))
+        # An unlinked file: the agent reads at its own pace, without a writer on the other side.
+        # The pid is in the name because a supervisor that lost the race may do the same.
+        name = self.folder / f"input.{os.getpid()}"
         descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         os.unlink(name)
-        data = self._given.encode("utf-8", "surrogateescape")
+        data = self._stdin_source.encode("utf-8", "surrogateescape")
         while data:
             data = data[os.write(descriptor, data) :]
         os.lseek(descriptor, 0, os.SEEK_SET)
-        return self._agents_own(descriptor)
+        return self._add_child_end(descriptor)
 
-    def _agents_own(self, descriptor: int) -> int:
-        self._agents.append(descriptor)
+    def _add_child_end(self, descriptor: int) -> int:
+        self._child_ends.append(descriptor)
         return descriptor
 
-    def _file(self, name: str) -> int:
+    def _open_file(self, name: str) -> int:
         if (self.folder / f"{name}.zst").exists():
-            raise Conflict("The run is over: its output is sealed.")
+            raise Conflict("The run has ended: its output is sealed.")
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        return self._agents_own(os.open(self.folder / name, flags, 0o600))
+        return self._add_child_end(os.open(self.folder / name, flags, 0o600))
 
-    def _pipe(self, name: str) -> tuple[int, int]:
-        """What the keeper reads and the agent writes, to be copied into a file."""
-        self._file(name)  # there is an output, though it may be empty for long
+    def _open_pipe(self, name: str) -> tuple[int, int]:
+        """Return the read end and the agent's end of a pipe whose data is copied into a file."""
+        self._open_file(name)  # creates the file: readers expect it before the first output
         source, output = os.pipe()
         with suppress(ImportError, OSError, AttributeError):
             import fcntl
 
             fcntl.fcntl(output, fcntl.F_SETPIPE_SZ, 1 << 20)
         os.set_blocking(source, False)
-        return source, self._agents_own(output)
+        return source, self._add_child_end(output)
 
 
-def _taken(source: int) -> bytes | None:
-    # A terminal gives 4 KiB at a time, and more a moment later: what is done with them is cheaper
-    # for many of these at once.
+def _read_batch(source: int) -> bytes | None:
+    # A terminal returns 4 KiB per read, and more a moment later. Processing a large batch costs
+    # less than processing many small ones.
     pieces: list[bytes] = []
     size = 0
-    until = time.monotonic() + LONGEST_TAKE
-    while size < MOST:
+    deadline = time.monotonic() + MAX_READ_SECONDS
+    while size < MAX_READ_BYTES:
         try:
-            piece = os.read(source, PIECE)
+            piece = os.read(source, READ_BYTES)
         except BlockingIOError:
-            if pieces and time.monotonic() < until and _more_soon(source):
+            if pieces and time.monotonic() < deadline and _wait_readable(source):
                 continue
             break
-        except OSError:  # EIO: nobody has the other end of the terminal any more
+        except OSError:  # EIO: the other side of the terminal is closed
             piece = b""
         if not piece:
             return b"".join(pieces) if pieces else None
@@ -211,59 +215,64 @@ def _taken(source: int) -> bytes | None:
     return b"".join(pieces)
 
 
-def _more_soon(source: int) -> bool:
+def _wait_readable(source: int) -> bool:
     poll = select.poll()
     poll.register(source, select.POLLIN)
-    return bool(poll.poll(MOMENT_MS))
+    return bool(poll.poll(READ_WAIT_MS))
 
 
-class Direct(Streams):
-    """The agent writes straight into its files; copying through Python would cost it time."""
+class DirectStreams(AgentStreams):
+    """The agent writes straight into its files: copying through Python would slow it down."""
 
     def __init__(self, folder: Path, *, stdin: str | int | None, split: bool) -> None:
+        """`split`: standard error has a file of its own."""
         super().__init__(folder, stdin=stdin)
         self._split = split
 
     def stdio(self) -> Stdio:
-        output = self._file(OUTPUT)
-        return Stdio(self._stdin(), output, self._file(ERRORS) if self._split else output)
+        output = self._open_file(OUTPUT)
+        errors = self._open_file(ERRORS) if self._split else output
+        return Stdio(self._open_stdin(), output, errors)
 
 
-class Copied(Streams):
-    """The agent writes into a pipe, and the keeper copies."""
+class CopiedStreams(AgentStreams):
+    """The agent writes into a pipe, and the supervisor copies."""
 
     def __init__(self, folder: Path, *, stdin: str | int | None, split: bool) -> None:
+        """`split`: standard error has a file of its own."""
         super().__init__(folder, stdin=stdin)
         self._split = split
 
     def stdio(self) -> Stdio:
-        self.source, output = self._pipe(OUTPUT)
+        self.source, output = self._open_pipe(OUTPUT)
         errors = output
         if self._split:
-            self.errors, errors = self._pipe(ERRORS)
-        return Stdio(self._stdin(), output, errors)
+            self.errors, errors = self._open_pipe(ERRORS)
+        return Stdio(self._open_stdin(), output, errors)
 
 
-class Talk(Copied):
-    """The keeper talks with the agent: it writes the agent's input and reads its output. What it
-    writes to standard error goes straight into its file, unless it may hold a secret (`split`)."""
+class ProtocolStreams(CopiedStreams):
+    """The supervisor writes the agent's input and reads its output, as a protocol requires.
 
-    most_untyped = 16 << 20
+    Standard error goes straight into its file, unless it may contain a secret (`split`).
+    """
+
+    max_pending_input = 16 << 20
 
     def stdio(self) -> Stdio:
         stdin, self._target = os.pipe()
         os.set_blocking(self._target, False)
-        self._agents_own(stdin)
+        self._add_child_end(stdin)
         stdio = super().stdio()
         return stdio._replace(
-            stdin=stdin, stderr=stdio.stderr if self._split else self._file(ERRORS)
+            stdin=stdin, stderr=stdio.stderr if self._split else self._open_file(ERRORS)
         )
 
-    def hang_up(self) -> bool:
+    def close_input(self) -> bool:
         if self._target is None:
             return False
-        self._is_last = True
-        self._type_on()
+        self._is_input_closed = True
+        self._write_pending()
         return True
 
     def _close_target(self) -> None:
@@ -272,24 +281,24 @@ class Talk(Copied):
             self._target = None
 
 
-class Terminal(Streams):
-    """The agent has a terminal."""
+class TerminalStreams(AgentStreams):
+    """The agent has a pseudo-terminal."""
 
-    most_untyped = 1 << 20
+    max_pending_input = 1 << 20
 
     def __init__(self, folder: Path, *, rows: int, columns: int) -> None:
         super().__init__(folder, stdin=None)
         self.size: tuple[int, int] = rows, columns
-        # Held open to the end: a program may close its terminal a moment before it ends, and must
-        # not be hung up for that.
-        self._far_end: int | None = None
+        # Open until the end: a program that closes its terminal just before it exits must not
+        # receive SIGHUP for that.
+        self._slave: int | None = None
 
     def stdio(self) -> Stdio:
-        self._file(OUTPUT)
+        self._open_file(OUTPUT)
         master, slave = os.openpty()
         os.set_blocking(master, False)
         self.source = self._target = master
-        self._far_end = slave
+        self._slave = slave
         rows, columns = self.size
         self.resize(rows, columns)
         return Stdio(slave, slave, slave, terminal=True)
@@ -299,7 +308,7 @@ class Terminal(Streams):
         return super().type_in(data)
 
     def _signals_of(self, data: bytes) -> frozenset[int]:
-        """Which signals the terminal makes of these keys; none where it hands them on itself."""
+        """Return the signals that the terminal generates from these keys; none in raw mode."""
         import signal
         import termios
 
@@ -325,6 +334,6 @@ class Terminal(Streams):
 
     def close(self) -> None:
         super().close()
-        if self._far_end is not None:
-            os.close(self._far_end)
-            self._far_end = None
+        if self._slave is not None:
+            os.close(self._slave)
+            self._slave = None

@@ -1,9 +1,10 @@
-"""Keeping one run: start the agent, watch it, and say how it ended.
+"""The story of one run: start the agent, watch it, and record how it ended.
 
-The keeper holds the run by a lease with a fence. It renews the lease, obeys requests to stop (by
-the line, or by the run's state in the store), ends the whole family of processes when it has to,
-and starts the next attempt when the policy says so. Whatever it does, the store knows first;
-whatever it cannot do because it died, a recovery does.
+`Supervisor` is an event loop over file descriptors and deadlines. It holds the run by a lease with
+a fencing token, obeys stop requests (from the control socket, or from the run's state in the
+store), terminates all processes of the run when it has to, and starts the next attempt when the
+restart policy allows it. The store learns of every step first, so that a recovery can continue
+after the death of this process. The package docstring describes the other processes involved.
 """
 
 import os
@@ -16,40 +17,40 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corral.adapters import process, run_marks
-from corral.adapters.process import Identity
+from corral.adapters.process import ProcessIdentity
 from corral.domain.runs import outcome
-from corral.domain.runs.model import Attention, Launch, Run, Stop
+from corral.domain.runs.model import Attention, Launch, Run, StopKind
 from corral.kernel.errors import Conflict, CorralError, StoreUnavailable
-from corral.kernel.exit_status import End
-from corral.supervisor.agent_io import Voice
-from corral.supervisor.child import LEFTOVER_GRACE_MS, Adopted, Attempt, CannotStart
-from corral.supervisor.control_server import Line
-from corral.supervisor.lease import Hold
-from corral.supervisor.output import Output
-from corral.supervisor.plan import Plan
-from corral.supervisor.streams import Streams
-from corral.supervisor.terminate import Ender
-from corral.supervisor.usage import Meter
+from corral.kernel.exit_status import ExitStatus
+from corral.supervisor.agent_io import AgentIO
+from corral.supervisor.child import LEFTOVER_GRACE_MS, AdoptedProcess, CannotStart, ChildProcess
+from corral.supervisor.control_server import ControlServer
+from corral.supervisor.launch_plan import LaunchPlan
+from corral.supervisor.lease import RunLease
+from corral.supervisor.output import OutputWriter
+from corral.supervisor.streams import AgentStreams
+from corral.supervisor.terminate import Terminator
+from corral.supervisor.usage import UsageMeter
 
 if TYPE_CHECKING:
     from corral.adapters.ancestry import Ancestor
     from corral.api import Corral
     from corral.kernel.identity import RunIdentity
 
-LONGEST_LOOK = 5.0
-WATCHER_SECONDS = 2.0
-TRIM_SECONDS = 2.0
-MOST_PARENTS = 50
+MAX_POLL_SECONDS = 5.0  # between two checks of a parked run
+WATCHER_SECONDS = 2.0  # maximum wait for the caller to attach
+TRIM_SECONDS = 2.0  # between two checks of the output cap
+MAX_START_SECONDS = 120.0  # an interface that is not recognized by then counts as started
+MAX_PARENTS = 50
 """How many parents of a run are checked."""
-LONGEST_START = 120.0  # seconds until an interface that is not recognized counts as started
 
 
-class Keeper:
-    """One run, from the moment it is taken to the moment it is over."""
+class Supervisor:
+    """One run, from its start or adoption to its end."""
 
-    def __init__(self, store: "Corral", run: Run, launch: Launch, plan: Plan) -> None:
+    def __init__(self, store: "Corral", run: Run, launch: Launch, plan: LaunchPlan) -> None:
         self._store = store
-        self._hold = Hold(
+        self._lease = RunLease(
             store,
             run,
             secrets=list(plan.secrets.values()),
@@ -59,107 +60,117 @@ class Keeper:
         self._plan = plan
         self.folder: Path = plan.folder
         self._mark = f"CORRAL_RUN={run.id}"
-        self._woken, self._wake = os.pipe()
-        os.set_blocking(self._wake, False)
-        # The attempt that is going on; none between two of them.
-        self._agent: Identity | None = None
-        self._attempt: Attempt | Adopted | None = None
-        self._streams: Streams | None = None
-        self._voice = Voice()
-        self._output = Output(self.folder, cap=launch.output_cap, secrets=plan.secrets.values())
-        self._began = 0.0
-        self._active = 0.0
-        # How it is to end, once it is.
+        self._wake_reader, self._wake_writer = os.pipe()
+        os.set_blocking(self._wake_writer, False)
+        # The current attempt; None between two attempts.
+        self._agent: ProcessIdentity | None = None
+        self._child: ChildProcess | AdoptedProcess | None = None
+        self._streams: AgentStreams | None = None
+        self._agent_io = AgentIO()
+        self._output = OutputWriter(
+            self.folder, cap=launch.output_cap, secrets=plan.secrets.values()
+        )
+        self._started_at = 0.0
+        self._active_at = 0.0
+        # How the attempt is to end.
         self._interrupted = False
         self._verdict: tuple[str, str] | None = None
-        self._idle = False
+        self._is_idle = False
         self._is_unanswered = False
         self._grace_ms = launch.grace_ms
-        self._ender: Ender | None = None
-        # Those who watch, and how much it uses.
-        self._line: Line | None = None
-        self._meter = Meter()
-        self._wait_for_watcher: float | None = None
+        self._terminator: Terminator | None = None
+        # Clients of the control socket, and resource usage.
+        self._control: ControlServer | None = None
+        self._usage = UsageMeter()
+        self._watcher_deadline: float | None = None
         self._next_trim = 0.0
 
     @property
     def secrets(self) -> list[str]:
-        """The values that must not be kept anywhere."""
+        """The secret values of the run, which must not be stored anywhere."""
         return list(self._plan.secrets.values())
 
     @property
     def run(self) -> Run:
-        """The run as the store last told it."""
-        return self._hold.run
+        """The run as last read from the store."""
+        return self._lease.run
 
-    # -- the whole story -----------------------------------------------------------------------
+    # -- the life of a run ---------------------------------------------------------------------
 
-    def begin(self, *, watched: bool = False) -> None:
-        """Take the run and start its first attempt. What it writes to its terminal waits for
-        whoever is about to watch it, for a moment.
+    def start(self, *, watched: bool = False) -> None:
+        """Acquire the run and start its first attempt.
 
-        Raises Conflict when another keeper has it, CannotStart when the program is none (the run
-        is failed then, and the store says so).
+        With `watched`, terminal output is not read until the caller has attached, for at most
+        `WATCHER_SECONDS`. Raises Conflict when another supervisor has the run, and CannotStart when
+        the program cannot be executed; the run is then recorded as failed.
         """
-        self._start(None)
-        self._open_line()
+        self._start_attempt(None)
+        self._open_control()
         if watched:
-            self._wait_for_watcher = time.monotonic() + WATCHER_SECONDS
+            self._watcher_deadline = time.monotonic() + WATCHER_SECONDS
 
     def adopt(self, verdict: tuple[str, str] | None = None) -> None:
-        """Take over a run whose agent lives on without a keeper, or ended without one. Raises
-        Conflict. `verdict` is what a recovery says of an agent that is gone."""
+        """Take over a run whose supervisor is gone; the agent is alive, or ended meanwhile.
+
+        `verdict` is the verb and reason that a recovery chose for an agent that is gone. Raises
+        Conflict when another supervisor was faster.
+        """
         self._verdict = verdict
-        self._agent = self._hold.take_over()
-        self._attempt = Adopted(self._agent, self.folder, self.run.attempts)
-        self._voice = self._plan.voice_of_old(self.run, self._hold.log)
-        lived = max(0, self._store.now() - (self.run.started_at or 0)) / 1_000
-        self._began = time.monotonic() - lived
-        self._active = time.monotonic()
-        self._open_line()
+        self._agent = self._lease.take_over()
+        self._child = AdoptedProcess(self._agent, self.folder, self.run.attempts)
+        self._agent_io = self._plan.adopted_agent_io(self.run, self._lease.log)
+        age = max(0, self._store.now() - (self.run.started_at or 0)) / 1_000
+        self._started_at = time.monotonic() - age
+        self._active_at = time.monotonic()
+        self._open_control()
 
-    def _open_line(self) -> None:
-        """From now on it can be told things; what was wanted before that is asked of the store."""
-        self._line = Line(self.folder, self)
-        self._hold.next_beat = time.monotonic()
-
-    def keep(self) -> Run:
-        """Stay until the run is over, or others have it; gives it back as it is then."""
-        self._hold.describe(self._plan.environment())
-        self._tell_size()
+    def supervise(self) -> Run:
+        """Supervise the run until it has ended, or another supervisor has it; return the run."""
+        self._lease.record_environment(self._plan.describe_environment())
+        self._record_size()
         while True:
-            end = self._watch()
-            if self._hold.is_dismissed:
+            end = self._watch_attempt()
+            if self._lease.is_replaced:
                 return self.run
-            lasted = int((time.monotonic() - self._began) * 1_000)
-            quick = outcome.quick_failures(self.run.quick_failures, end, lasted)
-            self._renew()
-            again: End | None = end
-            limit = self._voice.limit
-            if limit is not None and self._is_quota(end) and self._hold.park(limit):
-                if not self._wait_out():
+            lasted_ms = int((time.monotonic() - self._started_at) * 1_000)
+            quick = outcome.count_quick_failures(self.run.quick_failures, end, lasted_ms)
+            self._renew_lease()
+            previous: ExitStatus | None = end
+            limit = self._agent_io.limit
+            if limit is not None and self._is_quota_end(end) and self._lease.park(limit):
+                if not self._wait_for_quota():
                     return self.run
-                again = None
-            elif not self._goes_on(end, quick) or not self._pause(quick):
+                previous = None
+            elif not self._should_restart(end, quick) or not self._wait_before_restart(quick):
                 return self._finish(end)
             try:
-                self._start(again, quick)
+                self._start_attempt(previous, quick)
             except (CannotStart, Conflict):
                 return self._store.runs.get(self.run.id)
 
     def interrupt(self) -> None:
-        """Called by a signal: the machine, or a person, wants the keeper itself to end."""
+        """End the run because this process received SIGTERM. Called from the signal handler."""
         self._interrupted = True
         with suppress(OSError):
-            os.write(self._wake, b".")
+            os.write(self._wake_writer, b".")
+
+    def _open_control(self) -> None:
+        self._control = ControlServer(self.folder, self)
+        # A stop that was requested before the socket existed is only in the store: read it now.
+        self._lease.next_beat = time.monotonic()
 
     # -- attempts ------------------------------------------------------------------------------
 
-    def _start(self, after: End | None, quick: int = 0) -> None:
+    def _start_attempt(self, previous: ExitStatus | None, quick: int = 0) -> None:
+        """Start the next attempt; `previous` is the end of the one before.
+
+        The agent's process is created first and its identity recorded; only then is its program
+        executed. So the store knows every agent that ever ran.
+        """
         number = self.run.attempts + 1
         start = self._plan.start(resume=number > 1)
         self._streams = streams = self._plan.streams(start)
-        attempt = Attempt(
+        child = ChildProcess(
             start.args,
             cwd=self.run.cwd,
             env=self._plan.env(start),
@@ -167,374 +178,393 @@ class Keeper:
             folder=self.folder,
             number=number,
         )
-        streams.handed_over()
+        streams.close_child_ends()
         try:
-            agent = process.identify(attempt.pid)
+            agent = process.identify(child.pid)
             assert agent is not None
-            self._hold.take(agent, self.folder, after, quick)
-            self._voice = self._plan.voice(start, self.run, streams, self._hold.log)
+            self._lease.acquire(agent, self.folder, previous, quick)
+            self._agent_io = self._plan.agent_io(start, self.run, streams, self._lease.log)
         except BaseException:
-            attempt.end()
-            attempt.close()
+            child.end()
+            child.close()
             streams.close()
             raise
-        self._agent, self._attempt = agent, attempt
-        self._began = self._active = time.monotonic()
+        self._agent, self._child = agent, child
+        self._started_at = self._active_at = time.monotonic()
         try:
-            attempt.begin()
+            child.execute()
         except CannotStart as error:
-            attempt.end()
-            attempt.close()
-            self._finish(End(exit_code=error.exit_code, reason=error.reason))
+            child.end()
+            child.close()
+            self._finish(ExitStatus(exit_code=error.exit_code, reason=error.reason))
             raise
-        self._hold.launched()
+        self._lease.mark_launched()
 
-    def _goes_on(self, end: End, quick: int) -> bool:
-        return not (end.well or end.sent) and outcome.goes_on(
+    def _should_restart(self, end: ExitStatus, quick: int) -> bool:
+        return not (end.well or end.sent) and outcome.should_restart(
             end,
-            stop_reason=self._hold.stop_wanted,
+            stop_reason=self._lease.stop_reason,
             attempts=self.run.attempts,
             restarts=self._launch.restarts,
             quick=quick,
         )
 
-    def _pause(self, quick: int) -> bool:
-        """Wait a little before the next attempt; False when somebody stopped it meanwhile."""
-        until = time.monotonic() + outcome.pause_ms(quick) / 1_000
-        self._agent = self._attempt = self._streams = self._ender = None
-        while time.monotonic() < until and self._hold.stop_wanted is None:
-            self._turn(until - time.monotonic())
-        return self._hold.stop_wanted is None
+    def _wait_before_restart(self, quick: int) -> bool:
+        """Wait for the back-off before the next attempt; return False if the run was stopped."""
+        until = time.monotonic() + outcome.backoff_ms(quick) / 1_000
+        self._forget_attempt()
+        while time.monotonic() < until and self._lease.stop_reason is None:
+            self._process_events(until - time.monotonic())
+        return self._lease.stop_reason is None
 
-    def _is_quota(self, end: End) -> bool:
-        """Whether its provider's quota ended it, and nobody else did."""
-        return end.exit_code != 0 and self._hold.stop_wanted is None
+    def _is_quota_end(self, end: ExitStatus) -> bool:
+        """Whether the agent failed by itself, so that an exhausted quota is the cause."""
+        return end.exit_code != 0 and self._lease.stop_reason is None
 
-    def _wait_out(self) -> bool:
-        """Wait until its provider's quota is there again; False when it went elsewhere meanwhile.
-        Should this keeper end, somebody else starts it then."""
-        self._agent = self._attempt = self._streams = self._ender = None
+    def _wait_for_quota(self) -> bool:
+        """Wait until the provider's quota is reset; return False if the run is no longer ours.
+
+        The run is queued meanwhile: if this process dies, another one starts the run in time.
+        """
+        self._forget_attempt()
         while (left := self.run.due_at - self._store.now()) > 0:
             if self._interrupted:
                 return False
-            self._turn(min(left / 1_000, LONGEST_LOOK))
+            self._process_events(min(left / 1_000, MAX_POLL_SECONDS))
             with suppress(StoreUnavailable):
                 if self._store.runs.get(self.run.id).fence != self.run.fence:
                     return False
         return True
 
-    # -- watching ------------------------------------------------------------------------------
+    def _forget_attempt(self) -> None:
+        self._agent = self._child = self._streams = self._terminator = None
 
-    def _watch(self) -> End:
-        """Turn round until the agent has ended; everything that it wrote is kept by then."""
-        while not self._turn(self._wait_for()):
+    def _finish(self, end: ExitStatus) -> Run:
+        """Record the end of the run and disconnect all clients."""
+        self._plan.close()
+        self._lease.record_end(end, self._output.bytes(), self._verdict)
+        if self._control is not None:
+            self._control.end({"exit_code": self.run.exit_code, "signal": self.run.signal})
+            self._control = None
+        return self.run
+
+    # -- the end of an attempt -----------------------------------------------------------------
+
+    def _watch_attempt(self) -> ExitStatus:
+        """Process events until the agent has ended; return its end after all output was read."""
+        while not self._process_events(self._seconds_until_next_deadline()):
             pass
-        if self._hold.is_dismissed:
-            return End()
+        if self._lease.is_replaced:
+            return ExitStatus()
         self._drain()
-        assert self._attempt is not None
-        end = self._attempt.end()
-        if not end.known and self._lives():
-            # Only the guard was killed. The agent is well, and how it ends will not be known.
+        assert self._child is not None
+        end = self._child.end()
+        if not end.known and self._is_agent_alive():
+            # Only the guard was killed. The agent continues; its exit status will be unknown.
             assert self._agent is not None
-            self._attempt.close()
-            self._attempt = Adopted(self._agent, self.folder, self.run.attempts)
-            return self._watch()
-        survivors = self._end_leftovers()
+            self._child.close()
+            self._child = AdoptedProcess(self._agent, self.folder, self.run.attempts)
+            return self._watch_attempt()
+        survivors = self._terminate_leftovers()
         unsure = not end.known and not run_marks.is_supported()
         end = end._replace(survivors=survivors, unsure=unsure)
         self._drain()
         if self._streams is not None:
             self._streams.close()
         self._output.close()
-        if self._output.trouble is not None:
-            lost = {"reason": self._output.trouble, "bytes": self._output.lost_bytes}
-            self._hold.log("error", "Some of its output could not be kept.", lost)
-        return self._as_told(end)
+        if self._output.error is not None:
+            details = {"reason": self._output.error, "bytes": self._output.lost_bytes}
+            self._lease.log("error", "Some output could not be written and is lost.", details)
+        return self._interpret_end(end)
 
-    def _lives(self) -> bool:
-        return self._agent is not None and process.look(self._agent) is process.Standing.ALIVE
+    def _is_agent_alive(self) -> bool:
+        return self._agent is not None and process.check(self._agent) is process.Liveness.ALIVE
 
-    def _as_told(self, end: End) -> End:
-        """What the agent says of its end goes with what its process returned."""
-        self._voice.close()
-        self._voice.close_record()
-        self._plan.collect(self._hold.log)  # now the session is known of which it takes over files
-        finished = self._voice.finished
-        if self._idle:
-            return self._idle_end(end)
-        passed_on = self._line.passed_on if self._line is not None else set()
+    def _interpret_end(self, end: ExitStatus) -> ExitStatus:
+        """Combine the exit status with the outcome that the agent itself reported."""
+        self._agent_io.close()
+        self._agent_io.close_record()
+        # After the record was read: the provider's session, whose files are imported, is now known.
+        self._plan.collect(self._lease.log)
+        finished = self._agent_io.finished
+        if self._is_idle:
+            return self._interpret_idle_end(end)
+        forwarded = self._control.forwarded_signals if self._control is not None else set()
         typed = self._streams.typed_signals if self._streams is not None else set()
-        end = end._replace(sent=end.is_of(passed_on | typed))
+        end = end._replace(sent=end.is_of(forwarded | typed))
         if finished is None or finished.ok:
-            return end._replace(well=self._voice.is_done)
-        said = finished.message or "the agent said that it failed"
-        return end if end.sent else end._replace(reason=said)
+            return end._replace(well=self._agent_io.is_done)
+        reason = finished.message or "the agent reported a failure"
+        return end if end.sent else end._replace(reason=reason)
 
-    def _idle_end(self, end: End) -> End:
+    def _interpret_idle_end(self, end: ExitStatus) -> ExitStatus:
         """Return the end of an idle run: completed if the agent quit when asked, otherwise not (it
         was forced, or waited for an answer)."""
-        forced = self._ender.forced_by if self._ender is not None else None
+        forced = self._terminator.forced_by if self._terminator is not None else None
         if self._is_unanswered:
-            return end._replace(sent=True, reason=outcome.UNANSWERED)
+            return end._replace(sent=True, reason=outcome.UNANSWERED_REASON)
         if forced is not None:
-            how = f"{outcome.IDLE}; it did not quit and was ended with {forced.name}"
-            return end._replace(sent=True, reason=how)
-        return end._replace(well=True, reason=outcome.IDLE)
+            reason = f"{outcome.IDLE_REASON}; it did not quit and was ended with {forced.name}"
+            return end._replace(sent=True, reason=reason)
+        return end._replace(well=True, reason=outcome.IDLE_REASON)
 
-    def _turn(self, seconds: float) -> bool:
-        """Wait for something to happen and deal with it; whether the attempt is over."""
-        poll = select.poll()
-        over = self._attempt.over if self._attempt is not None else None
-        streams = self._streams
-        if self._waits_for_watcher():
-            streams = over = None
-        for descriptor in (over, self._woken):
-            if descriptor is not None:
-                poll.register(descriptor, select.POLLIN)
-        for held in (streams, self._line):
-            if held is not None:
-                held.register(poll)
-        ready = poll.poll(max(0, int(seconds * 1_000)))
-        numbers = {number for number, _ in ready}
-        if streams is not None:
-            streams.handle(numbers, self._keep, self._output.write_errors)
-        if self._line is not None:
-            self._line.handle(ready)
-        if self._woken in numbers:
-            os.read(self._woken, 64)
-        self._look_at_the_time()
-        return self._hold.is_dismissed or self._is_over(over, numbers)
-
-    def _waits_for_watcher(self) -> bool:
-        """The first to watch must not miss the beginning: until then it stays in the terminal."""
-        if self._wait_for_watcher is None:
-            return False
-        watched = self._line is None or self._line.has_watchers
-        if watched or time.monotonic() >= self._wait_for_watcher:
-            self._wait_for_watcher = None
-        return self._wait_for_watcher is not None
-
-    def _is_over(self, over: int | None, ready: set[int]) -> bool:
-        if over is not None:
-            return over in ready
-        if self._wait_for_watcher is not None:
-            return False
-        # Where a process that is not our child cannot be waited for, it is looked at.
-        return not self._lives()
-
-    def _wait_for(self) -> float:
-        now = time.monotonic()
-        moments = [self._hold.next_beat, self._meter.next_look, self._next_trim]
-        if self._ender is not None:
-            moments.append(self._ender.next_round)
-        elif self._launch.timeout_ms is not None:
-            moments.append(self._began + self._launch.timeout_ms / 1_000)
-        if self._launch.idle_ms is not None and self._ender is None:
-            moments.append(max(self._active + self._launch.idle_ms / 1_000, now + 0.05))
-        if self._line is not None and self._line.look_at is not None:
-            moments.append(self._line.look_at)
-        if self._voice.pause is not None:
-            moments.append(now + self._voice.pause)
-        if self._plan.confinement is not None:
-            moments.append(self._plan.confinement.next_look)
-        if self._voice.record is not None:
-            moments.append(max(self._voice.record.next_look, now + 0.05))
-        return min(moments) - now
-
-    def _look_at_the_time(self) -> None:
-        now = time.monotonic()
-        if self._line is not None and self._line.look_at is not None and now >= self._line.look_at:
-            self._line.look()
-        if now >= self._next_trim:
-            self._next_trim = now + TRIM_SECONDS
-            self._output.trim()
-        if now >= self._hold.next_beat:
-            self._renew()
-        if now >= self._meter.next_look:
-            self._hold.keep_usage(self._meter.look(self._agent))
-        if self._interrupted and self._hold.stop_wanted is None and not self._hold.is_parked:
-            self._hold.ask_to_stop(Stop.INTERRUPTED)
-        if self._agent is not None and not self._hold.is_dismissed:
-            self._listen()
-            self._look_at_the_limits(now)
-
-    def _look_at_the_limits(self, now: float) -> None:
-        """End it when it is to be ended, or when its time or its patience is over."""
-        timeout_ms, idle_ms = self._launch.timeout_ms, self._launch.idle_ms
-        if self._ender is not None:
-            self._ender.go_on(now)
-        elif self._hold.stop_wanted is not None or self._voice.is_done:
-            self._begin_to_end()
-        elif timeout_ms is not None and now >= self._began + timeout_ms / 1_000:
-            self._hold.ask_to_stop(Stop.TIMED_OUT)
-        elif (reason := self._excess()) is not None:
-            self._grace_ms = 0
-            self._hold.ask_to_stop(Stop.INTERRUPTED, reason)
-        elif idle_ms is not None:
-            self._look_for_idleness(now, idle_ms / 1_000)
-
-    def _excess(self) -> str | None:
-        """Return the exceeded sandbox limit, if any, after killing the run. All processes inside
-        die with the process that made the sandbox."""
-        limits, agent = self._plan.confinement, self._agent
-        if limits is None or agent is None:
-            return None
-        reason = limits.excess(agent)
-        if reason is not None:
-            process.send(agent, signal.SIGKILL)
-        return reason
-
-    def _look_for_idleness(self, now: float, patience: float) -> None:
-        if self._streams is None or self._streams.source is None:
-            self._active = max(self._active, now - self._output.age())
-        if self._voice.is_starting and now < self._began + LONGEST_START:
-            self._active = now
-        if now >= self._active + patience and not self._voice.is_working:
-            self._idle = True
-            self._is_unanswered = self._voice.attention is Attention.NEEDS_INPUT
-            self._begin_to_end()
-
-    # -- output --------------------------------------------------------------------------------
-
-    def _keep(self, data: bytes) -> None:
-        self._active = time.monotonic()
-        self._output.write(data)
-        self._voice.feed(data)
-        if self._line is not None:
-            self._line.show(data)
-
-    def _drain(self) -> None:
-        if self._streams is not None:
-            self._streams.drain(self._keep, self._output.write_errors)
-
-    def _listen(self) -> None:
-        """Take in what the agent says of itself."""
-        agent = self._agent.pid if self._agent is not None else None
-        heard, followed = self._voice.look(), self._voice.follow(agent)
-        if heard or followed:
-            self._active = time.monotonic()
-        voice, dialog = self._voice, self.run.dialog
-        is_told = (voice.dialog and voice.dialog.id) == (dialog and dialog.id)
-        if voice.attention != self.run.attention or not is_told:
-            self._hold.call_for(voice.attention, voice.dialog)
-        if self._voice.over_budget and self._hold.stop_wanted is None:
-            self._hold.ask_to_stop(Stop.OVER_BUDGET, self._voice.over_budget)
-
-    def _renew(self) -> None:
-        self._hold.renew(self._agent, self._output.bytes(), self._meter)
-
-    # -- ending --------------------------------------------------------------------------------
-
-    def _begin_to_end(self) -> None:
-        quiet = (self._idle or self._voice.is_done) and self._leave()
-        guard = self._attempt.guard if self._attempt is not None else None
-        self._ender = Ender(
-            self._agent, self._mark, guard=guard, grace_ms=self._grace_ms, quiet=quiet
-        )
-
-    def _leave(self) -> bool:
-        """Ask an agent that is done, or idle, to quit; False when it cannot be asked."""
-        if self._streams is None:
-            return False  # another keeper had them
-        if self._voice.is_done:
-            return self._streams.hang_up()
-        command = self._plan.provider.quit_command
-        return command is not None and self._voice.quit(command, self._skip_quiet)
-
-    def _skip_quiet(self) -> None:
-        if self._ender is not None:
-            self._ender.skip_quiet()
-
-    def _end_leftovers(self) -> tuple[int, ...]:
-        """End the processes that the run left behind; returns the pids that could not be ended."""
-        assert self._attempt is not None
+    def _terminate_leftovers(self) -> tuple[int, ...]:
+        """Terminate the processes that the agent left behind; return the pids that survived."""
+        assert self._child is not None
         find = partial(
-            process.family, None, self._mark, guard=self._attempt.guard, spare_others=True
+            process.find_run_processes,
+            None,
+            self._mark,
+            guard=self._child.guard,
+            spare_others=True,
         )
-        left = find()
-        if left:
-            killed = process.end_family(
+        leftovers = find()
+        if leftovers:
+            killed = process.terminate_run_processes(
                 None,
                 self._mark,
                 grace_ms=LEFTOVER_GRACE_MS,
-                guard=self._attempt.guard,
+                guard=self._child.guard,
                 spare_others=True,
             )
-            found = {"processes": len(left), "killed": killed}
-            self._hold.log("warn", "It left processes behind, which were ended.", found)
-        survivors = find() if left else []
-        self._attempt.close()
+            counts = {"processes": len(leftovers), "killed": killed}
+            self._lease.log("warn", "The agent left processes behind; they were ended.", counts)
+        survivors = find() if leftovers else []
+        self._child.close()
         return tuple(survivor.pid for survivor in survivors)
 
-    def _finish(self, end: End) -> Run:
-        self._plan.close()
-        self._hold.end(end, self._output.bytes(), self._verdict)
-        if self._line is not None:
-            self._line.end({"exit_code": self.run.exit_code, "signal": self.run.signal})
-            self._line = None
-        return self.run
+    # -- the event loop ------------------------------------------------------------------------
 
-    # -- what the line asks --------------------------------------------------------------------
+    def _process_events(self, seconds: float) -> bool:
+        """Wait for at most `seconds`, handle what is ready or due; return whether the attempt has
+        ended (or the run has another supervisor)."""
+        poll = select.poll()
+        exit_fd = self._child.exit_fd if self._child is not None else None
+        streams = self._streams
+        if self._is_waiting_for_watcher():
+            streams = exit_fd = None
+        for descriptor in (exit_fd, self._wake_reader):
+            if descriptor is not None:
+                poll.register(descriptor, select.POLLIN)
+        for source in (streams, self._control):
+            if source is not None:
+                source.register(poll)
+        ready = poll.poll(max(0, int(seconds * 1_000)))
+        descriptors = {descriptor for descriptor, _ in ready}
+        if streams is not None:
+            streams.handle(descriptors, self._write_output, self._output.write_errors)
+        if self._control is not None:
+            self._control.handle(ready)
+        if self._wake_reader in descriptors:
+            os.read(self._wake_reader, 64)
+        self._handle_deadlines()
+        return self._lease.is_replaced or self._has_ended(exit_fd, descriptors)
+
+    def _is_waiting_for_watcher(self) -> bool:
+        """Whether output stays in the terminal until the first client attaches, so that the client
+        sees it from the beginning."""
+        if self._watcher_deadline is None:
+            return False
+        has_watcher = self._control is None or self._control.has_watchers
+        if has_watcher or time.monotonic() >= self._watcher_deadline:
+            self._watcher_deadline = None
+        return self._watcher_deadline is not None
+
+    def _has_ended(self, exit_fd: int | None, ready: set[int]) -> bool:
+        if exit_fd is not None:
+            return exit_fd in ready
+        if self._watcher_deadline is not None:
+            return False
+        # Without pidfd, the exit of a process that is not our child can only be polled.
+        return not self._is_agent_alive()
+
+    def _seconds_until_next_deadline(self) -> float:
+        now = time.monotonic()
+        deadlines = [self._lease.next_beat, self._usage.next_poll, self._next_trim]
+        if self._terminator is not None:
+            deadlines.append(self._terminator.next_step)
+        elif self._launch.timeout_ms is not None:
+            deadlines.append(self._started_at + self._launch.timeout_ms / 1_000)
+        if self._launch.idle_ms is not None and self._terminator is None:
+            deadlines.append(max(self._active_at + self._launch.idle_ms / 1_000, now + 0.05))
+        if self._control is not None and self._control.suspend_check_at is not None:
+            deadlines.append(self._control.suspend_check_at)
+        if self._agent_io.pause is not None:
+            deadlines.append(now + self._agent_io.pause)
+        if self._plan.confinement is not None:
+            deadlines.append(self._plan.confinement.next_poll)
+        if self._agent_io.record is not None:
+            deadlines.append(max(self._agent_io.record.next_poll, now + 0.05))
+        return min(deadlines) - now
+
+    def _handle_deadlines(self) -> None:
+        now = time.monotonic()
+        check_at = self._control.suspend_check_at if self._control is not None else None
+        if self._control is not None and check_at is not None and now >= check_at:
+            self._control.check_suspended()
+        if now >= self._next_trim:
+            self._next_trim = now + TRIM_SECONDS
+            self._output.trim()
+        if now >= self._lease.next_beat:
+            self._renew_lease()
+        if now >= self._usage.next_poll:
+            self._lease.record_usage(self._usage.measure(self._agent))
+        if self._interrupted and self._lease.stop_reason is None and not self._lease.is_parked:
+            self._lease.request_stop(StopKind.INTERRUPTED)
+        if self._agent is not None and not self._lease.is_replaced:
+            self._poll_agent()
+            self._enforce_limits(now)
+
+    def _renew_lease(self) -> None:
+        self._lease.renew(self._agent, self._output.bytes(), self._usage)
+
+    # -- limits --------------------------------------------------------------------------------
+
+    def _enforce_limits(self, now: float) -> None:
+        """Continue or begin the termination of the agent if it is to stop or exceeds a limit."""
+        timeout_ms, idle_ms = self._launch.timeout_ms, self._launch.idle_ms
+        if self._terminator is not None:
+            self._terminator.step(now)
+        elif self._lease.stop_reason is not None or self._agent_io.is_done:
+            self._begin_termination()
+        elif timeout_ms is not None and now >= self._started_at + timeout_ms / 1_000:
+            self._lease.request_stop(StopKind.TIMED_OUT)
+        elif (reason := self._kill_if_limit_exceeded()) is not None:
+            self._grace_ms = 0
+            self._lease.request_stop(StopKind.INTERRUPTED, reason)
+        elif idle_ms is not None:
+            self._end_if_idle(now, idle_ms / 1_000)
+
+    def _kill_if_limit_exceeded(self) -> str | None:
+        """Return the exceeded sandbox limit, if any, after killing the run. All processes inside
+        die with the process that made the sandbox."""
+        confinement, agent = self._plan.confinement, self._agent
+        if confinement is None or agent is None:
+            return None
+        reason = confinement.find_exceeded_limit(agent)
+        if reason is not None:
+            process.send_signal(agent, signal.SIGKILL)
+        return reason
+
+    def _end_if_idle(self, now: float, idle_seconds: float) -> None:
+        if self._streams is None or self._streams.source is None:
+            # The agent writes its output file itself: use the time of the last write.
+            self._active_at = max(self._active_at, now - self._output.age())
+        if self._agent_io.is_starting and now < self._started_at + MAX_START_SECONDS:
+            self._active_at = now
+        if now >= self._active_at + idle_seconds and not self._agent_io.is_working:
+            self._is_idle = True
+            self._is_unanswered = self._agent_io.attention is Attention.NEEDS_INPUT
+            self._begin_termination()
+
+    def _begin_termination(self) -> None:
+        asked = (self._is_idle or self._agent_io.is_done) and self._ask_to_quit()
+        guard = self._child.guard if self._child is not None else None
+        self._terminator = Terminator(
+            self._agent, self._mark, guard=guard, grace_ms=self._grace_ms, asked=asked
+        )
+
+    def _ask_to_quit(self) -> bool:
+        """Ask an agent that is done, or idle, to quit; return False if there is no way to ask."""
+        if self._streams is None:
+            return False  # the supervisor before this one had the streams
+        if self._agent_io.is_done:
+            return self._streams.close_input()
+        command = self._plan.provider.quit_command
+        return command is not None and self._agent_io.quit(command, self._quit_refused)
+
+    def _quit_refused(self) -> None:
+        if self._terminator is not None:
+            self._terminator.skip_request()
+
+    # -- output of the agent -------------------------------------------------------------------
+
+    def _write_output(self, data: bytes) -> None:
+        self._active_at = time.monotonic()
+        self._output.write(data)
+        self._agent_io.feed(data)
+        if self._control is not None:
+            self._control.send_output(data)
+
+    def _drain(self) -> None:
+        if self._streams is not None:
+            self._streams.drain(self._write_output, self._output.write_errors)
+
+    def _poll_agent(self) -> None:
+        """Record what the agent reported since the last call: turns, usage, questions."""
+        agent_pid = self._agent.pid if self._agent is not None else None
+        has_output, has_record = self._agent_io.poll(), self._agent_io.follow(agent_pid)
+        if has_output or has_record:
+            self._active_at = time.monotonic()
+        agent_io, dialog = self._agent_io, self.run.dialog
+        is_recorded = (agent_io.dialog and agent_io.dialog.id) == (dialog and dialog.id)
+        if agent_io.attention != self.run.attention or not is_recorded:
+            self._lease.set_attention(agent_io.attention, agent_io.dialog)
+        if self._agent_io.over_budget and self._lease.stop_reason is None:
+            self._lease.request_stop(StopKind.OVER_BUDGET, self._agent_io.over_budget)
+
+    def _record_size(self) -> None:
+        if self._streams is not None and self._streams.size is not None:
+            self._lease.record_size(*self._streams.size)
+
+    # -- called by the control server (`ControlTarget`) ----------------------------------------
 
     @property
-    def agent(self) -> Identity | None:
+    def agent(self) -> ProcessIdentity | None:
         return self._agent
 
     @property
-    def recent(self) -> bytes:
-        """The end of what the agent wrote, for those who begin to watch now."""
+    def agent_io(self) -> AgentIO:
+        return self._agent_io
+
+    @property
+    def recent_output(self) -> bytes:
+        """The end of the output so far, for a client that attaches now."""
         return self._output.recent
 
     def type_in(self, data: bytes) -> bool:
-        """Type into the agent's terminal; False when it has none."""
-        self._active = time.monotonic()
+        """Type into the agent's terminal; return False if it has none."""
+        self._active_at = time.monotonic()
         return self._streams is not None and self._streams.type_in(data)
 
-    @property
-    def voice(self) -> Voice:
-        return self._voice
+    def resize(self, rows: int, columns: int) -> None:
+        """Set the size of the agent's terminal to that of a client."""
+        if self._streams is not None:
+            self._streams.resize(rows, columns)
+            self._record_size()
+        self._agent_io.resize(rows, columns)
 
-    def is_sandboxed(self, above: "list[Ancestor]") -> bool:
-        """Whether the process with these ancestors belongs to a run that a sandbox keeps."""
-        with suppress(CorralError), self._store.waiting_at_most(1.0):
-            found = self._store.run_of_process(above)
-            if found is not None and found.run is not None:
-                return self._store.runs.launch_of(found.run).sandbox not in (None, "none")
+    def check_stop(self, grace_ms: int | None) -> None:
+        """Read the stop request from the store now; `grace_ms` replaces the grace period."""
+        if grace_ms is not None:
+            self._grace_ms = grace_ms
+            if self._terminator is not None:
+                self._terminator.shorten_grace(grace_ms)
+        self._renew_lease()
+
+    def is_sandboxed(self, ancestors: "list[Ancestor]") -> bool:
+        """Whether the process with these ancestors belongs to a sandboxed run."""
+        with suppress(CorralError), self._store.server_timeout(1.0):
+            identity = self._store.run_of_process(ancestors)
+            if identity is not None and identity.run is not None:
+                return self._store.runs.launch_of(identity.run).sandbox not in (None, "none")
         return False
 
-    def run_of(self, above: "list[Ancestor]") -> "RunIdentity | None":
-        """Return the run of the process with these ancestors; None outside of all runs, and when
-        the store cannot be asked now, so that a person can always answer."""
-        with suppress(CorralError), self._store.waiting_at_most(1.0):
-            return self._store.run_of_process(above)
+    def run_of(self, ancestors: "list[Ancestor]") -> "RunIdentity | None":
+        """Return the run of the process with these ancestors; None outside of all runs.
+
+        Also None while the store is unavailable, so that a person can always answer.
+        """
+        with suppress(CorralError), self._store.server_timeout(1.0):
+            return self._store.run_of_process(ancestors)
         return None
 
     def is_started_by(self, caller: "RunIdentity") -> bool:
         """Whether this run was started from inside the caller's run, directly or by another run."""
-        with suppress(CorralError), self._store.waiting_at_most(1.0):
-            parent, seen = self.run.parent_id, 0
-            while parent is not None and seen < MOST_PARENTS:
+        with suppress(CorralError), self._store.server_timeout(1.0):
+            parent, depth = self.run.parent_id, 0
+            while parent is not None and depth < MAX_PARENTS:
                 if parent == caller.run:
                     return True
-                parent, seen = self._store.runs.get(parent).parent_id, seen + 1
+                parent, depth = self._store.runs.get(parent).parent_id, depth + 1
         return False
-
-    def resize(self, rows: int, columns: int) -> None:
-        """A watcher's terminal has this size."""
-        if self._streams is not None:
-            self._streams.resize(rows, columns)
-            self._tell_size()
-        self._voice.resize(rows, columns)
-
-    def _tell_size(self) -> None:
-        if self._streams is not None and self._streams.size is not None:
-            self._hold.tell_size(*self._streams.size)
-
-    def hurry(self, grace_ms: int | None) -> None:
-        """The store has something to say: somebody wants the run to end, perhaps sooner."""
-        if grace_ms is not None:
-            self._grace_ms = grace_ms
-            if self._ender is not None:
-                self._ender.hurry(grace_ms)
-        self._renew()

@@ -1,69 +1,76 @@
-"""Ending a family of processes without blocking: first a request, then SIGTERM, then SIGKILL."""
+"""Termination of a run's processes without blocking: request to quit, SIGTERM, then SIGKILL."""
 
 import signal
 import time
 
 from corral.adapters import process
 
-BETWEEN_KILLS = 0.2
+KILL_SECONDS = 0.2  # between two rounds of SIGKILL
 
 
-class Ender:
-    """One family on its way out. The keeper goes on copying its last words meanwhile."""
+class Terminator:
+    """Terminates all processes of a run, one step at a time.
+
+    The supervisor keeps reading the output of the agent between the steps.
+    """
 
     def __init__(
         self,
-        root: process.Identity | None,
+        root: process.ProcessIdentity | None,
         mark: str,
         *,
-        guard: process.Identity | None,
+        guard: process.ProcessIdentity | None,
         grace_ms: int,
-        quiet: bool,
+        asked: bool,
     ) -> None:
-        """`quiet`: the agent was asked to quit, and gets the grace time before SIGTERM too."""
+        """`asked`: the agent was asked to quit, and gets the grace period before SIGTERM too."""
         self._root = root
         self._mark = mark
         self._guard = guard
-        self._quiet = quiet
+        self._asked = asked
         self._grace = grace_ms / 1_000
         self._sent: signal.Signals | None = None
-        self.next_round = time.monotonic() + self._grace
-        if not quiet:
+        self.next_step = time.monotonic() + self._grace
+        if not asked:
             self._signal(signal.SIGTERM)
 
     @property
     def forced_by(self) -> signal.Signals | None:
         """The last signal sent after a gentler request had failed, or None."""
-        if self._sent is signal.SIGKILL or self._quiet:
+        if self._sent is signal.SIGKILL or self._asked:
             return self._sent
         return None
 
-    def go_on(self, now: float) -> None:
-        """Take the next step once the grace time is over; repeats SIGKILL for new processes."""
-        if now < self.next_round:
+    def step(self, now: float) -> None:
+        """Take the next step once the grace period is over; repeats SIGKILL for new processes."""
+        if now < self.next_step:
             return
         if self._sent is None:
             self._signal(signal.SIGTERM)
-            self.next_round = now + self._grace
+            self.next_step = now + self._grace
         else:
             self._signal(signal.SIGKILL)
-            self.next_round = now + BETWEEN_KILLS
+            self.next_step = now + KILL_SECONDS
 
-    def hurry(self, grace_ms: int) -> None:
-        """Send SIGTERM now, unless it was sent, and SIGKILL after this grace time at the latest."""
+    def shorten_grace(self, grace_ms: int) -> None:
+        """Send SIGTERM now, unless it was sent, and SIGKILL after this period at the latest."""
         if self._sent is None:
             self._signal(signal.SIGTERM)
         self._grace = grace_ms / 1_000
-        self.next_round = min(self.next_round, time.monotonic() + self._grace)
+        self.next_step = min(self.next_step, time.monotonic() + self._grace)
 
-    def skip_quiet(self) -> None:
+    def skip_request(self) -> None:
         """Send SIGTERM now, because the agent did not accept the request to quit."""
         if self._sent is None:
             self._signal(signal.SIGTERM)
-            self.next_round = time.monotonic() + self._grace
+            self.next_step = time.monotonic() + self._grace
 
     def _signal(self, number: signal.Signals) -> None:
         self._sent = number
-        for member in process.family(self._root, self._mark, guard=self._guard, spare_others=True):
-            process.send(member, number)
-            process.send(member, signal.SIGCONT)  # whoever is stopped hears nothing
+        members = process.find_run_processes(
+            self._root, self._mark, guard=self._guard, spare_others=True
+        )
+        for member in members:
+            process.send_signal(member, number)
+            # A stopped process does not handle SIGTERM until it is continued.
+            process.send_signal(member, signal.SIGCONT)

@@ -21,9 +21,9 @@ from corral.adapters.providers.facts import Denied, Said, SessionNamed, Used
 from corral.adapters.providers.provider import SESSION
 from corral.adapters.record_copies import RecordCopy
 from corral.adapters.transcripts.transcript import Item, TranscriptReader, reader_of
-from corral.domain.runs.model import Mode, Run
-from corral.supervisor.agent_io import Recorder, Voice
-from corral.supervisor.stream_io import StreamVoice
+from corral.domain.runs.model import Run, RunMode
+from corral.supervisor.agent_io import AgentIO, Recorder
+from corral.supervisor.stream_io import StreamIO
 
 if TYPE_CHECKING:
     from corral.adapters.providers.provider import Provider
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 PROC = "/proc"
 
-BETWEEN_LOOKS = 1.0  # seconds
-BETWEEN_SEARCHES = 5.0  # seconds, once a session is known: the user may switch to another
-SHARE = 0.1  # maximum share of time spent on reading: a long record is read less often
-SLACK_MS = 1_000  # maximum difference between a file system's clock and ours
+POLL_SECONDS = 1.0  # seconds
+SEARCH_SECONDS = 5.0  # seconds, once a session is known: the user may switch to another
+MAX_READ_SHARE = 0.1  # of the time may be spent on reading: a long record is read less often
+CLOCK_SLACK_MS = 1_000  # maximum difference between the file system's clock and ours
 
 
 class RecordUse(StrEnum):
@@ -71,7 +71,7 @@ class RecordLocator:
     ) -> None:
         """`copy`: the folder belongs to a sandboxed run alone, and `folder` is in a copy of it."""
         self._reader, self._folder, self._cwd = reader, folder, cwd
-        self.started_at = started_at - SLACK_MS
+        self.started_at = started_at - CLOCK_SLACK_MS
         self._is_alone, self._is_taken = is_alone, is_taken
         self._copy = copy
 
@@ -85,10 +85,10 @@ class RecordLocator:
             self._copy.close()
 
     def sessions(self, agent: int | None) -> list[str]:
-        """The sessions of a process and its descendants; None: the process has ended. Where the CLI
-        does not record that, directory and time must leave one candidate.
+        """Return the sessions of a process and its descendants; None: the process has ended.
 
-        A CLI in a sandbox records the pid that it has in there, but no other run writes to its
+        If the CLI does not record process ids, directory and time must leave one candidate. In a
+        sandbox the recorded pid is that of another namespace, but no other run writes to its
         folder: every session that began there is the run's.
         """
         if agent is not None and self._copy is None:
@@ -114,13 +114,13 @@ class RecordLocator:
         return head.title if head is not None else None
 
     def model(self, session: str) -> str | None:
-        """The model that the conversation was last asked with, where the record tells it."""
+        """Return the model of the last request of the conversation, if the record has it."""
         path = self._reader.find(self._folder, session)
         if path is None:
             return None
         find_model = getattr(self._reader, "model", None)
         if find_model is not None:
-            return str(found) if (found := find_model(path)) else None
+            return str(model) if (model := find_model(path)) else None
         facts = (item.fact for item in self._reader.read(path, offset=0))
         models = [fact.model for fact in facts if isinstance(fact, Used) and fact.model]
         return models[-1] if models else None
@@ -129,12 +129,12 @@ class RecordLocator:
         return list(self._reader.read(path, offset=offset))
 
 
-class FollowedRecord:
+class RecordFollower:
     """The conversation of one attempt, read from the CLI's record."""
 
     def __init__(
         self,
-        place: RecordLocator,
+        locator: RecordLocator,
         recorder: Recorder,
         *,
         use: RecordUse,
@@ -142,7 +142,7 @@ class FollowedRecord:
         prompt: str | None,
         is_screened: bool = False,
     ) -> None:
-        self._place, self.recorder, self._use_of = place, recorder, use
+        self._locator, self.recorder, self._use = locator, recorder, use
         self.is_screened = is_screened
         """Whether a screen shows that the agent works."""
         self._prompt = prompt
@@ -154,7 +154,7 @@ class FollowedRecord:
         self._named: str | None = session
         self._searches = session is None or use is RecordUse.ALL
         self._next_search = 0.0
-        self.next_look = 0.0
+        self.next_poll = 0.0
         self._before: dict[str, Used] = {}
         self._estimate: dict[str, Used] = {}
         self._newest_model: str | None = None
@@ -172,35 +172,35 @@ class FollowedRecord:
         return [self._since_start(used) for used in self._estimate.values()]
 
     def name(self, session: str) -> None:
-        """The stream says which session it is."""
+        """Set the session that the stream reports."""
         if session not in self._sessions and SESSION.fullmatch(session):
             self._sessions.append(session)
         self._searches = False
 
-    def look(self, agent: int | None) -> bool:
-        """Record the new items; returns whether there were any."""
+    def poll(self, agent: int | None) -> bool:
+        """Record the new items; return whether there were any."""
         now = time.monotonic()
-        if now < self.next_look:
+        if now < self.next_poll:
             return False
         if agent is not None and self._searches and now >= self._next_search:
             self._search(agent, now)
-        found = self._read()
-        self.recorder.pass_on()
-        lasted = time.monotonic() - now
-        self.next_look = now + max(BETWEEN_LOOKS, lasted / SHARE)
-        return found
+        has_items = self._read()
+        self.recorder.flush()
+        duration = time.monotonic() - now
+        self.next_poll = now + max(POLL_SECONDS, duration / MAX_READ_SHARE)
+        return has_items
 
     def replaces_usage(self) -> bool:
-        """Read the record, and return whether it replaces the usage that the stream reports, with
-        the same keys or counters."""
-        if self._use_of is not RecordUse.USAGE:
+        """Read the record, and return whether its usage replaces what the stream reports (with the
+        same keys or counters)."""
+        if self._use is not RecordUse.USAGE:
             return False
         self._read()
         return bool(self._offsets)
 
     def settle(self, now_ms: int) -> None:
         """Drop the estimate: the stream has reported all usage until now, and it is charged."""
-        if self._use_of is RecordUse.ESTIMATE:
+        if self._use is RecordUse.ESTIMATE:
             self._before |= {key: used for key, used in self._estimate.items() if used.counter}
             self._estimate.clear()
             self._settled_at = now_ms
@@ -212,100 +212,102 @@ class FollowedRecord:
         self._read()
         if self._estimate:
             rest = self.pending if self._settled_at else list(self._estimate.values())
-            self.recorder.take(rest, place="record:estimate")
+            self.recorder.record(rest, place="record:estimate")
         self._estimate.clear()
         self.recorder.finish()
-        self._place.close()
+        self._locator.close()
 
     def model(self, session: str) -> str | None:
-        """The model of a session, for a stream that does not report it."""
+        """Return the model of a session, for a stream that does not report it."""
         try:
             if self._newest_model is None:
-                self._place.refresh()
-                self._newest_model = self._place.model(session)
+                self._locator.refresh()
+                self._newest_model = self._locator.model(session)
         except OSError:
-            pass  # no record yet; the next call looks again
+            pass  # no record yet; the next call tries again
         return self._newest_model
 
     def _search(self, agent: int | None, now: float) -> None:
         try:
-            self._place.refresh()
-            sessions = self._place.sessions(agent)
+            self._locator.refresh()
+            sessions = self._locator.sessions(agent)
         except OSError:
             sessions = []
         for session in sessions:
             if session not in self._sessions and SESSION.fullmatch(session):
                 self._sessions.append(session)
         if self._sessions:
-            self._next_search = now + BETWEEN_SEARCHES
+            self._next_search = now + SEARCH_SECONDS
 
     def _read(self) -> bool:
-        found = False
+        has_items = False
         try:
-            self._place.refresh()
+            self._locator.refresh()
         except OSError:
-            return False  # no space left for the copy; the next look tries again
+            return False  # no space left for the copy; the next poll tries again
         for session in self._sessions:
             try:
-                for path, is_main in self._place.files(session):
+                for path, is_main in self._locator.files(session):
                     self.recorder.budget.is_measured = True
                     if is_main and session != self._named:
                         self._link(session, path)
-                    found = self._read_file(session, path, is_main=is_main) or found
+                    has_items = self._read_file(session, path, is_main=is_main) or has_items
             except OSError:
-                continue  # replaced or unreadable now; the next look retries
-        return found
+                continue  # replaced or unreadable now; the next poll tries again
+        return has_items
 
     def _link(self, session: str, path: Path) -> None:
-        """Link the run with the session before any of its turns are recorded."""
+        """Link the run to the session before any of its turns are recorded."""
         self._named = session
-        if self._use_of is RecordUse.ALL:
-            self.recorder.link(SessionNamed(session), title=self._place.title(path))
+        if self._use is RecordUse.ALL:
+            self.recorder.link(SessionNamed(session), title=self._locator.title(path))
 
     def _read_file(self, session: str, path: Path, *, is_main: bool) -> bool:
-        """Take in the new items of a file; returns whether there were any."""
+        """Record the new items of a file; return whether there were any."""
         offset = self._offsets.get(path, 0)
-        items = self._place.read(path, offset)
+        items = self._locator.read(path, offset)
         if not items:
             return False
         before = self._newest.get(path, set())
         newest = self._offsets[path] = max(offset, *(item.offset for item in items))
         self._newest[path] = {_digest(item) for item in items if item.offset == newest}
-        found = False
-        numbers: dict[str, int] = {}
+        has_items = False
+        counts: dict[str, int] = {}
         for item in items:
             at = item.place or str(item.offset)
-            nth = numbers[at] = numbers.get(at, -1) + 1
+            nth = counts[at] = counts.get(at, -1) + 1
             if item.offset == offset and _digest(item) in before:
                 continue
-            found = True
-            self._take(item, f"record:{session}:{path.name[-40:]}:{at}.{nth}", is_main=is_main)
-        return found
+            has_items = True
+            self._record_item(
+                item, f"record:{session}:{path.name[-40:]}:{at}.{nth}", is_main=is_main
+            )
+        return has_items
 
-    def _take(self, item: Item, place: str, *, is_main: bool) -> None:
+    def _record_item(self, item: Item, place: str, *, is_main: bool) -> None:
         fact = item.fact
-        is_new = item.at is None or item.at >= self._place.started_at
+        is_new = item.at is None or item.at >= self._locator.started_at
         if isinstance(fact, Used):
             is_open = item.at is None or item.at > self._settled_at
-            self._use(fact, item.at, place, is_new=is_new and is_open)
+            self._record_usage(fact, item.at, place, is_new=is_new and is_open)
         elif not is_new or not is_main:
             return
         elif isinstance(fact, Denied) or (
-            self._use_of is RecordUse.ALL and not self._is_prompt(fact, place)
+            self._use is RecordUse.ALL and not self._is_prompt(fact, place)
         ):
-            self.recorder.take([fact], place=place, at=item.at, is_whole_place=True)
+            self.recorder.record([fact], place=place, at=item.at, is_whole_place=True)
 
-    def _use(self, used: Used, at: int | None, place: str, *, is_new: bool) -> None:
+    def _record_usage(self, used: Used, at: int | None, place: str, *, is_new: bool) -> None:
         key = used.counter or used.key or place
         self._newest_model = used.model or self._newest_model
         if not is_new:
             if used.counter:
                 self._before[key] = used
             return
-        if self._use_of is RecordUse.ESTIMATE:
+        if self._use is RecordUse.ESTIMATE:
             self._estimate[key] = used
         else:
-            self.recorder.take([used], place=place, at=at, is_whole_place=True)
+            self.recorder.record([used], place=place, at=at, is_whole_place=True)
 
     def _since_start(self, used: Used) -> Used:
         """Subtract what a counter had when the run began."""
@@ -322,15 +324,18 @@ class FollowedRecord:
         )
 
     def _is_prompt(self, fact: Said, place: str) -> bool:
-        """Whether it is the run's own prompt, which is in the session already. A record can yield
-        one item again, so the place of the prompt is remembered."""
+        """Whether the turn is the run's own prompt, which is in the session already.
+
+        A record can yield one item again, so the place of the prompt is remembered.
+        """
         if place == self._prompt_place:
             return True
         if fact.role != "user" or self._prompt is None:
             return False
         if not fact.content.strip().endswith(self._prompt.strip()):
             return False
-        self._prompt, self._prompt_place = None, place  # only the first time
+        # Only the first match: a later turn with the same text is not the prompt.
+        self._prompt, self._prompt_place = None, place
         return True
 
 
@@ -339,7 +344,7 @@ def _digest(item: Item) -> bytes:
 
 
 def follow_record(
-    voice: Voice,
+    agent_io: AgentIO,
     recorder: Recorder,
     *,
     store: "Corral",
@@ -351,27 +356,27 @@ def follow_record(
     prompt: str | None,
     confinement: "Confinement | None",
 ) -> None:
-    """Let a voice take in what the CLI records, where its stream does not tell all of it.
+    """Make `agent_io` follow the record of the CLI, if its stream does not report everything.
 
-    The records in the private home of a sandboxed run are read from a copy.
+    The records in the private home of a sandboxed run are not trusted and read from a copy.
     """
     reader = reader_of(provider.name)
     use: RecordUse | None = RecordUse.ALL
-    if run.mode is Mode.ACP:
+    if run.mode is RunMode.ACP:
         use = RecordUse.ESTIMATE
-    elif isinstance(voice, StreamVoice) and not voice.only_outcome:
+    elif isinstance(agent_io, StreamIO) and not agent_io.only_outcome:
         use = BESIDE_STREAM.get(provider.name)
     if reader is None or use is None:
         return
 
     def is_taken(session: str) -> bool:
-        known = store.sessions.by_provider(provider.name, session)
-        return known is not None and known.id != run.session_id
+        other = store.sessions.by_provider(provider.name, session)
+        return other is not None and other.id != run.session_id
 
     def is_alone() -> bool:
         pid = store.runs.get(run.id).pid
-        family = [pid, *process.descendants(pid)] if pid else []
-        return not _is_used_elsewhere(provider.program, run.cwd, family)
+        own_pids = [pid, *process.descendants(pid)] if pid else []
+        return not _is_used_elsewhere(provider.program, run.cwd, own_pids)
 
     root, copy = reader.root(env), None
     if confinement is not None:
@@ -379,7 +384,7 @@ def follow_record(
         patterns = [f"{below}/{pattern}" for pattern in reader.RECORD_FILES]
         copy = RecordCopy(confinement.home, patterns, confinement.records_folder)
         root = confinement.records_folder / below
-    voice.record = FollowedRecord(
+    agent_io.record = RecordFollower(
         RecordLocator(
             reader,
             root,
@@ -393,17 +398,17 @@ def follow_record(
         use=use,
         session=session,
         prompt=prompt,
-        is_screened=run.mode is Mode.PTY and provider.screen is not None,
+        is_screened=run.mode is RunMode.PTY and provider.screen is not None,
     )
 
 
-def _is_used_elsewhere(program: str, cwd: str, family: Sequence[int]) -> bool:
-    """Whether another process of this program works in the directory."""
+def _is_used_elsewhere(program: str, cwd: str, own_pids: Sequence[int]) -> bool:
+    """Whether a process of this program outside of the run works in the directory."""
     for entry in os.scandir(PROC) if os.path.isdir(PROC) else ():
-        if not entry.name.isdecimal() or int(entry.name) in family:
+        if not entry.name.isdecimal() or int(entry.name) in own_pids:
             continue
         pid = int(entry.name)
-        names = {os.path.basename(word) for word in process.command_of(pid)[:3]}
-        if program in names and process.cwd_of(pid) == cwd:
+        names = {os.path.basename(argument) for argument in process.read_command_line(pid)[:3]}
+        if program in names and process.read_cwd(pid) == cwd:
             return True
     return False

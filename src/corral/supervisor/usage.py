@@ -1,29 +1,29 @@
-"""How much a run's whole process tree uses, measured less and less often as it grows older."""
+"""Resource usage of a run's process tree, measured less often the longer the run lasts."""
 
 import time
 
 from corral.adapters import process
-from corral.adapters.process import Usage
+from corral.adapters.process import ProcessUsage
 
-FIRST = 1.0
-LONGEST = 60.0
+FIRST_INTERVAL = 1.0  # seconds; doubles with each measurement
+MAX_INTERVAL = 60.0
 
 
-class Meter:
-    """The peak and the sum, and when to look next."""
+class UsageMeter:
+    """Processor time and peak memory so far, and when to measure next."""
 
     def __init__(self) -> None:
-        self._every = FIRST
-        self.next_look = time.monotonic() + FIRST
+        self._interval = FIRST_INTERVAL
+        self.next_poll = time.monotonic() + FIRST_INTERVAL
         self.cpu_ms: int | None = None
         self.peak_bytes: int | None = None
 
-    def look(self, agent: process.Identity | None) -> Usage | None:
-        """Measure now; what cannot be measured stays unknown."""
-        self._every = min(self._every * 2, LONGEST)
-        self.next_look = time.monotonic() + self._every
-        used = process.usage(agent.pid) if agent is not None else None
-        if used is not None:
-            self.cpu_ms = max(self.cpu_ms or 0, used.cpu_ms)
-            self.peak_bytes = max(self.peak_bytes or 0, used.memory_bytes)
-        return used
+    def measure(self, agent: process.ProcessIdentity | None) -> ProcessUsage | None:
+        """Measure now; return None if the usage cannot be read."""
+        self._interval = min(self._interval * 2, MAX_INTERVAL)
+        self.next_poll = time.monotonic() + self._interval
+        usage = process.measure_usage(agent.pid) if agent is not None else None
+        if usage is not None:
+            self.cpu_ms = max(self.cpu_ms or 0, usage.cpu_ms)
+            self.peak_bytes = max(self.peak_bytes or 0, usage.memory_bytes)
+        return usage

@@ -1,5 +1,5 @@
-"""The dashboard: pages made on the server, kept current by the feed of events.
+"""The dashboard: pages rendered on the server and updated live from the event feed.
 
-`pages.py` is the table of pages; each group of pages is a file. A page reads by the library and
-writes by `actions.py`; it knows no SQL and no other interface.
+`pages.py` is the table of routes; each group of pages is a module. A page reads through the library
+and writes through `actions.py`. It contains no SQL and imports no other face.
 """

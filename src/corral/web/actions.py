@@ -1,6 +1,6 @@
-"""What people do on the pages: each a form that calls one operation, and is told how it went.
+"""Actions of the pages: each is a form that calls one operation and gets a notice.
 
-An operation that refuses says so in its own words; the guard turns them into the answer.
+An operation that fails raises an error; the middleware renders it.
 """
 
 from typing import Any
@@ -8,133 +8,143 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from corral.domain.settings.model import KNOWN
+from corral.domain.settings.model import DEFINITIONS
 from corral.kernel.clock import parse_duration
 from corral.kernel.errors import Invalid, Refused
 from corral.kernel.money import format_usd, parse_usd
-from corral.web.channel_actions import GATEWAY
-from corral.web.race_actions import RACING
-from corral.web.request import Show, Visit
-from corral.web.team_actions import TEAM
-from corral.web.verbs import on_one
+from corral.web.channel_actions import CHANNEL_ACTIONS
+from corral.web.race_actions import RACE_ACTIONS
+from corral.web.request import PageRequest, Show
+from corral.web.simple_actions import simple_action
+from corral.web.team_actions import TEAM_ACTIONS
 
 REASON = "stopped from the dashboard"
 
 
-def act(visit: Visit) -> Response:
-    """The one door of all actions."""
-    name = f"{visit.path('noun')}/{visit.path('verb')}"
+def dispatch_action(request: PageRequest) -> Response:
+    """Run the action that the path names; raises Refused for a read-only token."""
+    name = f"{request.path_param('noun')}/{request.path_param('verb')}"
     action = ACTIONS.get(name)
     if action is None:
-        raise Invalid(f"{name} is nothing that can be done here; reload the page.")
-    if not visit.may_act:
-        raise Refused(f"The token {visit.who.name} may only look; use one of full scope.")
-    with visit.store.telling(visit.taken.extend):
-        return action(visit)
+        raise Invalid(f"Unknown action {name}. Reload the page.")
+    if not request.can_write:
+        raise Refused(f"Token {request.token.name} is read-only. Use a token with full scope.")
+    with request.store.telling(request.redacted.extend):
+        return action(request)
 
 
-def ask_run(visit: Visit) -> Response:
-    agent, budget, timeout = visit.given("agent"), visit.given("budget"), visit.given("timeout")
-    run = visit.store.runs.ask(
-        prompt=visit.must("prompt", "The prompt"),
+def start_run(request: PageRequest) -> Response:
+    agent, budget, timeout = (
+        request.field("agent"),
+        request.field("budget"),
+        request.field("timeout"),
+    )
+    run = request.store.runs.ask(
+        prompt=request.require("prompt", "The prompt"),
         agent=agent,
-        project=visit.must("project", "The project"),
-        approvals=[name for name in (visit.given("approvals") or "").split(",") if name],
+        project=request.require("project", "The project"),
+        approvals=[name for name in (request.field("approvals") or "").split(",") if name],
         budget_micros=parse_usd(budget) if budget else None,
         timeout_ms=parse_duration(timeout) if timeout else None,
     )
-    return visit.done("It is queued.", go=f"/runs/{run.id}")
+    return request.success("Run queued.", go=f"/runs/{run.id}")
 
 
-def stop_run(visit: Visit) -> Response:
-    run = visit.store.runs.stop(visit.must("id", "The run"), reason=REASON)
-    return visit.done(f"{run.name or run.what} is {run.state}.")
+def stop_run(request: PageRequest) -> Response:
+    run = request.store.runs.stop(request.require("id", "The run"), reason=REASON)
+    return request.success(f"Run {run.name or run.what} is {run.state}.")
 
 
-def resume_run(visit: Visit) -> Response:
-    run = visit.store.runs.resume(visit.must("id", "The run"), prompt=visit.given("prompt"))
-    return visit.done("It goes on.", go=f"/runs/{run.id}")
+def resume_run(request: PageRequest) -> Response:
+    run = request.store.runs.resume(
+        request.require("id", "The run"), prompt=request.field("prompt")
+    )
+    return request.success("Run resumed.", go=f"/runs/{run.id}")
 
 
-def send_to_run(visit: Visit) -> Response:
-    sent = visit.store.runs.send(
-        visit.must("id", "The run"),
-        visit.must("text", "The text"),
-        dialog=visit.given("dialog"),
+def send_to_run(request: PageRequest) -> Response:
+    sent = request.store.runs.send(
+        request.require("id", "The run"),
+        request.require("text", "The text"),
+        dialog=request.field("dialog"),
     )
     how = {
-        "typed": "It was typed in.",
+        "typed": "Sent to the terminal.",
         "answered": f"Answered: {sent.option}.",
-        "mailed": "It was put into the session's mailbox.",
+        "mailed": "Sent to the session's mailbox.",
     }
-    return visit.done(how[sent.how])
+    return request.success(how[sent.how])
 
 
-def drop_letter(visit: Visit) -> Response:
-    letter = visit.store.mail.drop(visit.must("id", "The letter"), reason=visit.given("reason"))
-    return visit.done(f"{letter.id} is dropped.")
+def drop_letter(request: PageRequest) -> Response:
+    letter = request.store.mail.drop(
+        request.require("id", "The message"), reason=request.field("reason")
+    )
+    return request.success(f"Message {letter.id} deleted.")
 
 
-def settle_letter(visit: Visit) -> Response:
-    arrived = visit.given("arrived") == "yes"
-    letter = visit.store.mail.settle(visit.must("id", "The letter"), delivered=arrived)
-    return visit.done(f"{letter.id} is {letter.state}.")
+def settle_letter(request: PageRequest) -> Response:
+    arrived = request.field("arrived") == "yes"
+    letter = request.store.mail.settle(request.require("id", "The message"), delivered=arrived)
+    return request.success(f"Message {letter.id} marked as {letter.state}.")
 
 
-def put_letter(visit: Visit) -> Response:
-    letter = visit.store.mail.put(
-        visit.must("mailbox", "The mailbox"),
-        visit.must("body", "The text"),
+def put_letter(request: PageRequest) -> Response:
+    letter = request.store.mail.put(
+        request.require("mailbox", "The mailbox"),
+        request.require("body", "The text"),
         sender="user:dashboard",
     )
-    return visit.done(f"{letter.id} is on its way to {letter.mailbox}.")
+    return request.success(f"Message {letter.id} sent to {letter.mailbox}.")
 
 
-def create_schedule(visit: Visit) -> Response:
-    rule = visit.must("rule", "The rule")
-    how: dict[str, Any] = {"cron": rule} if " " in rule else {"every_ms": parse_duration(rule)}
-    made = visit.store.schedules.create(
-        visit.must("mailbox", "The mailbox"),
-        visit.must("body", "The text"),
-        name=visit.given("name"),
-        time_zone=visit.given("time_zone") or "UTC",
-        **how,
+def create_schedule(request: PageRequest) -> Response:
+    rule = request.require("rule", "The rule")
+    trigger: dict[str, Any] = {"cron": rule} if " " in rule else {"every_ms": parse_duration(rule)}
+    schedule = request.store.schedules.create(
+        request.require("mailbox", "The mailbox"),
+        request.require("body", "The text"),
+        name=request.field("name"),
+        time_zone=request.field("time_zone") or "UTC",
+        **trigger,
     )
-    return visit.done(f"{made.name or made.id} puts its first letter soon.")
+    return request.success(f"Schedule {schedule.name or schedule.id} created.")
 
 
-def rename_project(visit: Visit) -> Response:
-    project = visit.store.projects.rename(
-        visit.must("id", "The project"), visit.must("name", "The name")
+def rename_project(request: PageRequest) -> Response:
+    project = request.store.projects.rename(
+        request.require("id", "The project"), request.require("name", "The name")
     )
-    return visit.done(f"It is called {project.name} now.")
+    return request.success(f"Project renamed to {project.name}.")
 
 
-def edit_agent(visit: Visit) -> Response:
-    """What a field says counts; an empty one clears."""
-    agent = visit.store.agents.edit(
-        visit.must("id", "The agent"),
-        role=visit.given("role"),
-        model=visit.given("model"),
-        instructions=visit.given("instructions"),
+def edit_agent(request: PageRequest) -> Response:
+    """Set all fields; an empty one clears its value."""
+    agent = request.store.agents.edit(
+        request.require("id", "The agent"),
+        role=request.field("role"),
+        model=request.field("model"),
+        instructions=request.field("instructions"),
     )
-    return visit.done(f"{agent.name} is at version {agent.version}.")
+    return request.success(f"Agent {agent.name} updated to version {agent.version}.")
 
 
-def set_setting(visit: Visit) -> Response:
-    name = visit.must("name", "The setting")
-    setting = visit.store.settings.set(name, typed_value(name, visit.must("value", "The value")))
-    return visit.done(f"{setting.name} is set.")
+def set_setting(request: PageRequest) -> Response:
+    name = request.require("name", "The setting")
+    setting = request.store.settings.set(
+        name, typed_value(name, request.require("value", "The value"))
+    )
+    return request.success(f"Setting {setting.name} saved.")
 
 
-def unset_setting(visit: Visit) -> Response:
-    setting = visit.store.settings.unset(visit.must("name", "The setting"))
-    return visit.done(f"{setting.name} is as it was made.")
+def unset_setting(request: PageRequest) -> Response:
+    setting = request.store.settings.unset(request.require("name", "The setting"))
+    return request.success(f"Setting {setting.name} reset to its default.")
 
 
 def typed_value(name: str, text: str) -> Any:
-    """A setting's value from what was typed: durations as 30d, lists with commas, else JSON."""
-    known = KNOWN.get(name)
+    """Parse the value of a setting: durations as 30d, lists with commas, else JSON or text."""
+    known = DEFINITIONS.get(name)
     if known is not None and known.type == list[int]:
         return [_number(name, part.strip()) for part in text.split(",")]
     if name.endswith("_ms") or (known is not None and known.type is int):
@@ -151,100 +161,104 @@ def _number(name: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise Invalid(f"{text!r} is no whole number.", value=text) from None
+        raise Invalid(f"Invalid number {text!r} for {name}.", value=text) from None
 
 
-def set_budget(visit: Visit) -> Response:
-    limit = parse_usd(visit.must("limit", "The amount"))
-    budget = visit.store.budgets.set(
-        visit.must("scope", "What it is for"), limit, period=visit.given("period") or "total"
+def set_budget(request: PageRequest) -> Response:
+    limit = parse_usd(request.require("limit", "The amount"))
+    budget = request.store.budgets.set(
+        request.require("scope", "The scope"), limit, period=request.field("period") or "total"
     )
-    return visit.done(f"{budget.scope} may spend {format_usd(budget.limit_micros)}.")
+    return request.success(f"Budget of {budget.scope} set to {format_usd(budget.limit_micros)}.")
 
 
-def remove_budget(visit: Visit) -> Response:
-    scope = visit.must("scope", "What it is for")
-    visit.store.budgets.remove(scope, period=visit.given("period") or "total")
-    return visit.done(f"The budget of {scope} is taken back.")
+def remove_budget(request: PageRequest) -> Response:
+    scope = request.require("scope", "The scope")
+    request.store.budgets.remove(scope, period=request.field("period") or "total")
+    return request.success(f"Budget of {scope} removed.")
 
 
-def _called(found: Any) -> str:
-    """A schedule by its name; what it put has an id alone."""
-    return str(getattr(found, "name", None) or found.id)
+def _display_name(record: Any) -> str:
+    """Return the name of a schedule, or the id of the message that it sent."""
+    return str(getattr(record, "name", None) or record.id)
 
 
 ACTIONS: dict[str, Show] = {
-    "runs/ask": ask_run,
+    "runs/ask": start_run,
     "runs/stop": stop_run,
     "runs/resume": resume_run,
     "runs/send": send_to_run,
-    "runs/delete": on_one(
-        lambda store: store.runs.delete, "run", lambda run: f"{run.id} is forgotten.", go="/runs"
+    "runs/delete": simple_action(
+        lambda store: store.runs.delete, "run", lambda run: f"Run {run.id} deleted.", go="/runs"
     ),
     "mail/put": put_letter,
-    "mail/resend": on_one(
+    "mail/resend": simple_action(
         lambda store: store.mail.resend,
-        "letter",
-        lambda letter: f"{letter.id} is on its way to {letter.mailbox} again.",
+        "message",
+        lambda letter: f"Message {letter.id} sent to {letter.mailbox} again.",
     ),
     "mail/drop": drop_letter,
     "mail/settle": settle_letter,
     "schedules/create": create_schedule,
-    "schedules/pause": on_one(
+    "schedules/pause": simple_action(
         lambda store: store.schedules.pause,
         "schedule",
-        lambda found: f"{_called(found)} is paused.",
+        lambda schedule: f"Schedule {_display_name(schedule)} paused.",
     ),
-    "schedules/resume": on_one(
-        lambda store: store.schedules.resume, "schedule", lambda found: f"{_called(found)} goes on."
+    "schedules/resume": simple_action(
+        lambda store: store.schedules.resume,
+        "schedule",
+        lambda schedule: f"Schedule {_display_name(schedule)} resumed.",
     ),
-    "schedules/run": on_one(
+    "schedules/run": simple_action(
         lambda store: store.schedules.run,
         "schedule",
-        lambda found: f"{_called(found)} was put now.",
+        lambda result: f"Schedule run: {_display_name(result)}.",
     ),
-    "schedules/delete": on_one(
+    "schedules/delete": simple_action(
         lambda store: store.schedules.delete,
         "schedule",
-        lambda found: f"{_called(found)} is taken back.",
+        lambda schedule: f"Schedule {_display_name(schedule)} deleted.",
     ),
-    "timers/cancel": on_one(
-        lambda store: store.timers.cancel, "timer", lambda timer: f"{timer.id} is taken back."
+    "timers/cancel": simple_action(
+        lambda store: store.timers.cancel, "timer", lambda timer: f"Timer {timer.id} cancelled."
     ),
-    "projects/archive": on_one(
-        lambda store: store.projects.archive, "project", lambda found: f"{found.name} is archived."
+    "projects/archive": simple_action(
+        lambda store: store.projects.archive,
+        "project",
+        lambda project: f"Project {project.name} archived.",
     ),
     "projects/rename": rename_project,
-    "agents/retire": on_one(
-        lambda store: store.agents.retire, "agent", lambda agent: f"{agent.name} is retired."
+    "agents/retire": simple_action(
+        lambda store: store.agents.retire, "agent", lambda agent: f"Agent {agent.name} retired."
     ),
-    "agents/restore": on_one(
-        lambda store: store.agents.restore, "agent", lambda agent: f"{agent.name} is back."
+    "agents/restore": simple_action(
+        lambda store: store.agents.restore, "agent", lambda agent: f"Agent {agent.name} restored."
     ),
     "agents/edit": edit_agent,
-    "sessions/close": on_one(
+    "sessions/close": simple_action(
         lambda store: store.sessions.close,
         "session",
-        lambda session: f"{session.title or session.id} is closed.",
+        lambda session: f"Session {session.title or session.id} closed.",
     ),
-    "sessions/reopen": on_one(
+    "sessions/reopen": simple_action(
         lambda store: store.sessions.reopen,
         "session",
-        lambda session: f"{session.title or session.id} is open again.",
+        lambda session: f"Session {session.title or session.id} reopened.",
     ),
     "settings/set": set_setting,
     "settings/unset": unset_setting,
     "budgets/set": set_budget,
     "budgets/remove": remove_budget,
-    "alerts/remove": on_one(
-        lambda store: store.alerts.remove, "alert", lambda _: "It tells nothing any more."
+    "alerts/remove": simple_action(
+        lambda store: store.alerts.remove, "alert", lambda _: "Alert removed."
     ),
-    "alerts/test": on_one(
+    "alerts/test": simple_action(
         lambda store: store.alerts.test,
         "alert",
-        lambda letter: f"A word was put into {letter.mailbox}, as {letter.id}.",
+        lambda letter: f"Test alert sent to {letter.mailbox} ({letter.id}).",
     ),
-    **GATEWAY,
-    **RACING,
-    **TEAM,
+    **CHANNEL_ACTIONS,
+    **RACE_ACTIONS,
+    **TEAM_ACTIONS,
 }

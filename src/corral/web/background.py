@@ -1,4 +1,4 @@
-"""What people ask for on a page and what takes its time."""
+"""Actions that may take long: they continue in the background after a few seconds."""
 
 import logging
 import threading
@@ -9,42 +9,48 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 
 from corral.kernel.errors import CorralError
-from corral.web.request import Visit
+from corral.web.request import PageRequest
 
 T = TypeVar("T")
 
 log = logging.getLogger("corral.web")
 
-PATIENCE = 4.0
-"""So many seconds a person waits for what takes its time; then it goes on without being watched."""
+WAIT_SECONDS = 4.0
+"""How long a response waits for the action."""
 
 
-def soon(visit: Visit, act: Callable[[], T], done: Callable[[T], Response]) -> Response:
-    """Do what may take its time (worktrees are made, platforms are asked): whoever asked hears
-    how it went, or, when that is not known soon, that it goes on; the page shows what comes of
-    it."""
-    outcome: Future[T] = Future()
+def run_with_deadline(
+    request: PageRequest, act: Callable[[], T], respond: Callable[[T], Response]
+) -> Response:
+    """Run `act` on a thread and respond with its result.
+
+    After WAIT_SECONDS respond that the action continues in the background; the page shows its
+    result when it is there. Errors before that are raised, later ones are logged.
+    """
+    future: Future[T] = Future()
 
     def work() -> None:
         try:
-            outcome.set_result(act())
-        except BaseException as error:  # whatever it is, it is told to whoever waits
-            outcome.set_exception(error)
+            future.set_result(act())
+        except BaseException as error:  # raised again by future.result()
+            future.set_exception(error)
 
     threading.Thread(target=work, name="page action", daemon=True).start()
     try:
-        result = outcome.result(PATIENCE)
+        result = future.result(WAIT_SECONDS)
     except TimeoutError:
-        if outcome.done():
+        if future.done():
             raise
-        outcome.add_done_callback(_late)
-        return visit.done("It takes its time; this page shows what comes of it.")
-    return done(result)
+        future.add_done_callback(_log_late_error)
+        return request.success(
+            "Still running in the background. This page updates when it is done."
+        )
+    return respond(result)
 
 
-def _late(outcome: "Future[Any]") -> None:
-    error = outcome.exception()
+def _log_late_error(future: "Future[Any]") -> None:
+    error = future.exception()
     if isinstance(error, CorralError):
-        log.warning("what was asked for on a page was refused: %s", error.message)
+        log.warning("A background action was refused: %s", error.message)
     elif error is not None:
-        log.error("what was asked for on a page failed", exc_info=error)
+        log.error("A background action failed", exc_info=error)

@@ -1,139 +1,149 @@
-"""What people do for the gateway on the pages: let strangers in, wire agents, connect channels."""
+"""Actions on channels: approve senders, wire agents, connect and test channels."""
 
 from typing import Any
 
 from starlette.responses import Response
 
-from corral.api.chat import Health
-from corral.domain.chat.outbound.cards import asks_for_secret, request_of
+from corral.domain.chat.outbound.cards import asks_for_secret, find_request_id
 from corral.domain.questions.model import QuestionState
 from corral.kernel.errors import Conflict, Invalid
-from corral.web.background import soon
-from corral.web.chat import CHATTING
-from corral.web.request import Show, Visit
-from corral.web.verbs import on_one
+from corral.services.chat.model import ChannelHealth
+from corral.web.background import run_with_deadline
+from corral.web.chat import CHAT_ACTIONS
+from corral.web.request import PageRequest, Show
+from corral.web.simple_actions import simple_action
 
 
-def approve_sender(visit: Visit) -> Response:
-    sender = visit.store.senders.approve(
-        visit.must("id", "The account"), person=visit.given("person"), role=visit.given("role")
+def approve_sender(request: PageRequest) -> Response:
+    sender = request.store.senders.approve(
+        request.require("id", "The account"),
+        person=request.field("person"),
+        role=request.field("role"),
     )
-    return visit.done(f"{sender.called} may talk; what waited is heard now.")
+    return request.success(f"{sender.display_name} approved. Held messages are delivered now.")
 
 
-def add_wiring(visit: Visit) -> Response:
-    kind, colon, id = visit.must("where", "What it is to hear").partition(":")
+def add_wiring(request: PageRequest) -> Response:
+    kind, colon, id = request.require("where", "The chat or channel").partition(":")
     if kind not in ("place", "channel") or not colon:
-        raise Invalid("Choose a place, or a channel with all its places.", where=kind)
-    agent = visit.store.agents.get(visit.must("agent", "The agent"))
-    manner = _manner(visit) | {kind: id}
-    made = visit.store.wirings.add(agent.id, project=visit.given("project"), **manner)
-    return visit.done(f"{agent.name} hears it now ({made.trigger}).")
+        raise Invalid("Choose a chat or a channel.", where=kind)
+    agent = request.store.agents.get(request.require("agent", "The agent"))
+    options = _wiring_options(request) | {kind: id}
+    wiring = request.store.wirings.add(agent.id, project=request.field("project"), **options)
+    return request.success(f"{agent.name} connected (trigger: {wiring.trigger}).")
 
 
-def change_wiring(visit: Visit) -> Response:
-    wiring = visit.store.wirings.change(visit.must("id", "The wiring"), **_manner(visit))
-    return visit.done(f"It hears on {wiring.trigger} from now on.")
+def change_wiring(request: PageRequest) -> Response:
+    wiring = request.store.wirings.change(
+        request.require("id", "The wiring"), **_wiring_options(request)
+    )
+    return request.success(f"Trigger changed to {wiring.trigger}.")
 
 
-def _manner(visit: Visit) -> dict[str, Any]:
-    """How a wiring hears, as the form says it; what is left out is as everywhere."""
+def _wiring_options(request: PageRequest) -> dict[str, Any]:
+    """Return the options of a wiring; omitted fields keep the defaults."""
     names = ("pattern", "scope", "unheard", "mode")
-    given = {name: value for name in names if (value := visit.given(name)) is not None}
+    fields = {name: value for name in names if (value := request.field(name)) is not None}
     return {
-        "trigger": visit.must("trigger", "What it hears"),
-        "priority": visit.number("priority", "a priority") or 0,
-        **given,
+        "trigger": request.require("trigger", "The trigger"),
+        "priority": request.integer("priority", "the priority") or 0,
+        **fields,
     }
 
 
-def add_channel(visit: Visit) -> Response:
-    channel = visit.store.channels.add(
-        visit.must("name", "The name"),
-        visit.must("kind", "The kind"),
-        config=_pairs(visit, "config"),
-        secrets=_pairs(visit, "secrets"),
-        policy=visit.given("policy") or "ask",
-        in_doubt=visit.given("in_doubt") or "give_up",
+def add_channel(request: PageRequest) -> Response:
+    channel = request.store.channels.add(
+        request.require("name", "The name"),
+        request.require("kind", "The kind"),
+        config=_pairs(request, "config"),
+        secrets=_pairs(request, "secrets"),
+        policy=request.field("policy") or "ask",
+        in_doubt=request.field("in_doubt") or "give_up",
     )
-    return visit.done(f"{channel.name} is connected; test it.")
+    return request.success(f"Channel {channel.name} added. Test the connection.")
 
 
-def _pairs(visit: Visit, field: str) -> dict[str, str]:
-    """What was typed as NAME=VALUE, one on each line."""
+def _pairs(request: PageRequest, field: str) -> dict[str, str]:
+    """Parse a field of NAME=VALUE lines."""
     pairs = {}
-    for line in (visit.given(field) or "").splitlines():
+    for line in (request.field(field) or "").splitlines():
         name, equals, value = line.partition("=")
         if line.strip() and not equals:
-            raise Invalid(f"{line[:50]!r} is no NAME=VALUE; write one on each line.", field=field)
+            raise Invalid(
+                f"Invalid line {line[:50]!r}: expected NAME=VALUE, one per line.", field=field
+            )
         if line.strip():
             pairs[name.strip()] = value.strip()
     return pairs
 
 
-def test_channel(visit: Visit) -> Response:
-    store, id = visit.store, visit.must("id", "The channel")
+def test_channel(request: PageRequest) -> Response:
+    store, id = request.store, request.require("id", "The channel")
 
-    def told(health: Health) -> Response:
-        return visit.done(f"{health.channel}: {health.trouble or 'it works'}.")
+    def respond(health: ChannelHealth) -> Response:
+        return request.success(f"{health.channel}: {health.trouble or 'connection OK'}.")
 
-    return soon(visit, lambda: store.channels.test(id), told)
-
-
-def set_policy(visit: Visit) -> Response:
-    place = visit.store.places.set_policy(visit.must("id", "The place"), visit.given("policy"))
-    return visit.done(f"Strangers in {place.called}: {place.policy or 'as on its channel'}.")
+    return run_with_deadline(request, lambda: store.channels.test(id), respond)
 
 
-def give_secret(visit: Visit) -> Response:
-    """Keep a secret that an agent asked for, under the name that the request has.
+def set_policy(request: PageRequest) -> Response:
+    place = request.store.places.set_policy(
+        request.require("id", "The chat"), request.field("policy")
+    )
+    return request.success(
+        f"Policy for unknown senders in {place.display_name}: {place.policy or 'channel default'}."
+    )
 
-    Its value goes to the secret store, and stands in no answer, record or message.
+
+def give_secret(request: PageRequest) -> Response:
+    """Store a secret that an agent requested, under the name in the request.
+
+    The value goes to the secret store only, never into a response, a record or a message.
     """
-    store = visit.store
-    question = store.questions.get(visit.must("question", "The question"))
-    request = request_of(question) if asks_for_secret(question) else None
-    if request is None:
-        raise Invalid("That question asks for no secret; answer it with its buttons.")
+    store = request.store
+    question = store.questions.get(request.require("question", "The question"))
+    request_id = find_request_id(question) if asks_for_secret(question) else None
+    if request_id is None:
+        raise Invalid("This question does not request a secret. Answer it with its buttons.")
     if question.state is not QuestionState.OPEN:
-        raise Conflict("It is not asked for any more; reload the page.")
-    name = store.requests.get(request).arguments["name"]
-    store.secrets.keep(name, visit.must("value", "The secret"), where="file")
+        raise Conflict("The request is no longer open. Reload the page.")
+    name = store.requests.get(request_id).arguments["name"]
+    store.secrets.keep(name, request.require("value", "The secret"), where="file")
     store.requests.secrets_given()
-    return visit.done(f"{name} is kept, and whoever asked is told that it is there.")
+    return request.success(f"Secret {name} stored. The agent was notified.")
 
 
-GATEWAY: dict[str, Show] = {
-    **CHATTING,
+CHANNEL_ACTIONS: dict[str, Show] = {
+    **CHAT_ACTIONS,
     "secrets/give": give_secret,
     "senders/approve": approve_sender,
-    "senders/block": on_one(
+    "senders/block": simple_action(
         lambda store: store.senders.block,
         "account",
-        lambda sender: f"{sender.called} is blocked; what waited is turned away.",
+        lambda sender: f"{sender.display_name} blocked. Held messages were rejected.",
     ),
     "wirings/add": add_wiring,
     "wirings/change": change_wiring,
-    "wirings/remove": on_one(
-        lambda store: store.wirings.remove, "wiring", lambda _: "It hears that no more."
+    "wirings/remove": simple_action(
+        lambda store: store.wirings.remove, "wiring", lambda _: "Wiring removed."
     ),
     "channels/add": add_channel,
     "channels/test": test_channel,
-    "channels/remove": on_one(
+    "channels/remove": simple_action(
         lambda store: store.channels.remove,
         "channel",
-        lambda channel: f"{channel.name} is disconnected.",
+        lambda channel: f"Channel {channel.name} removed.",
         go="/gateway/channels",
     ),
     "places/policy": set_policy,
-    "places/block": on_one(
+    "places/block": simple_action(
         lambda store: store.places.block,
         "place",
-        lambda place: f"Nothing is heard or sent in {place.called} any more.",
+        lambda place: f"{place.display_name} blocked.",
     ),
-    "places/unblock": on_one(
+    "places/unblock": simple_action(
         lambda store: store.places.unblock,
         "place",
-        lambda place: f"{place.called} is heard again.",
+        lambda place: f"{place.display_name} unblocked.",
     ),
 }

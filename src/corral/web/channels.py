@@ -1,4 +1,4 @@
-"""The gateway: what was said on channels and what became of it, who may talk, who hears."""
+"""Channels: messages and their delivery, held senders, failed messages, wirings, places."""
 
 from typing import Any
 from urllib.parse import quote
@@ -6,81 +6,81 @@ from urllib.parse import quote
 from starlette.responses import Response
 
 from corral.adapters.channels import registry
-from corral.domain.chat.conversations.payloads import chat_of
+from corral.domain.chat.conversations.payloads import parse_chat
 from corral.domain.chat.model import (
-    InDoubt,
     Message,
-    Mode,
+    PersonRole,
     Place,
-    Policy,
-    Role,
-    Scope,
+    SessionMode,
+    StrangerPolicy,
     Trigger,
-    Unheard,
-    files_of,
+    UnconfirmedPolicy,
+    UnheardPolicy,
+    WiringScope,
+    list_files,
 )
 from corral.domain.mail.model import Letter
 from corral.kernel.errors import Invalid, NotFound
-from corral.kernel.text import printable
-from corral.web.message_status import follow
-from corral.web.request import Visit
+from corral.kernel.text import escape_unprintable
+from corral.web.message_status import delivery_statuses
+from corral.web.request import PageRequest
 
 VIEWS = {
     "Messages": "/gateway",
-    "Strangers": "/gateway/held",
-    "Dead letters": "/gateway/dead",
+    "Approvals": "/gateway/held",
+    "Failed": "/gateway/dead",
     "Wirings": "/gateway/wirings",
     "Channels": "/gateway/channels",
 }
-# What letters can be looked at, and what that means.
-ENDS = {
-    "dead": "failed too often",
-    "unknown": "may or may not have arrived",
-    "refused": "turned away",
-    "expired": "nobody took them in time",
+# The filters of failed messages, with their descriptions.
+FAILED_STATES = {
+    "dead": "failed after all attempts",
+    "unknown": "delivery unconfirmed",
+    "refused": "rejected",
+    "expired": "expired",
 }
-CHOICES = 200
-LETTERS = 200
-HISTORY = 50
+MAX_CHOICES = 200
+MAX_LETTERS = 200
+MAX_HISTORY = 50
 
-# What can be chosen, and what each choice means.
+# Options of a wiring, with their descriptions.
 TRIGGERS = {
     Trigger.ALWAYS: "every message",
-    Trigger.MENTION: "when it is addressed",
-    Trigger.STICKY: "when addressed, and then the whole thread",
-    Trigger.PATTERN: "when the words fit a pattern",
+    Trigger.MENTION: "when mentioned",
+    Trigger.STICKY: "when mentioned, then the whole thread",
+    Trigger.PATTERN: "when the text matches a pattern",
     Trigger.COMMAND: "on a command",
 }
 MODES = {
-    Mode.SHARED: "one for the place",
-    Mode.THREAD: "one for each thread",
-    Mode.AGENT: "one for all its places",
+    SessionMode.SHARED: "one per chat",
+    SessionMode.THREAD: "one per thread",
+    SessionMode.AGENT: "one for all chats",
 }
-SCOPES = {Scope.ALL: "everybody who may talk", Scope.KNOWN: "people we know"}
-UNHEARD = {Unheard.DROP: "never told", Unheard.KEEP: "told with the next"}
+SCOPES = {WiringScope.ALL: "all approved senders", WiringScope.KNOWN: "known people"}
+UNHEARD = {UnheardPolicy.DROP: "dropped", UnheardPolicy.KEEP: "kept as context"}
 
 
 # -- messages -------------------------------------------------------------------------------------
 
 
-def show_all(visit: Visit) -> Response:
-    """What was said both ways: everywhere, in a place, or in a session."""
-    store = visit.store
-    place, session = visit.asked("place"), visit.asked("session")
-    page = store.messages.list(place=place, session=session, after=visit.asked("after"))
+def show_all(request: PageRequest) -> Response:
+    """List inbound and outbound messages: all, of a place, or of a session."""
+    store = request.store
+    place, session = request.query("place"), request.query("session")
+    page = store.messages.list(place=place, session=session, after=request.query("after"))
     chosen = store.places.get(place) if place else None
     talks = store.gateway.talks(chosen.id) if chosen else []
-    return visit.show(
-        "gateway.html",
+    return request.render(
+        "channel_messages.html",
         views=VIEWS,
         page=page,
-        fates=follow(visit, page.items),
-        files={message.id: len(files_of(message)) for message in page.items},
+        statuses=delivery_statuses(request, page.items),
+        files={message.id: len(list_files(message)) for message in page.items},
         chosen=chosen,
         session=session,
         talks=talks,
-        places=_places(visit, chosen),
-        names=visit.names(
+        places=_places(request, chosen),
+        names=request.names(
             *(_ids(message) for message in page.items),
             [session],
             (id for talk in talks for id in (talk.agent_id, talk.session_id)),
@@ -88,51 +88,53 @@ def show_all(visit: Visit) -> Response:
     )
 
 
-def _places(visit: Visit, chosen: Place | None = None) -> list[Place]:
-    """What one chooses places from; the one that was chosen is among them."""
-    found = visit.store.places.list(limit=CHOICES).items
-    if chosen is None or any(each.id == chosen.id for each in found):
-        return found
-    return [*found, chosen]
+def _places(request: PageRequest, chosen: Place | None = None) -> list[Place]:
+    """Return the places to choose from, including the selected one."""
+    places = request.store.places.list(limit=MAX_CHOICES).items
+    if chosen is None or any(place.id == chosen.id for place in places):
+        return places
+    return [*places, chosen]
 
 
 def _ids(message: Message) -> list[str | None]:
-    """Everything that a message names."""
-    heard = [id for route in message.routes for id in (route.agent_id, route.session_id)]
+    """Return the ids of everything that a message refers to."""
+    routed = [id for route in message.routes for id in (route.agent_id, route.session_id)]
     own = [message.place_id, message.channel_id, message.sender_id, message.agent_id]
-    return [*own, message.run_id, *heard]
+    return [*own, message.run_id, *routed]
 
 
-def show_one(visit: Visit) -> Response:
-    """One message, and its way: who heard it and why, or how it went out."""
-    store = visit.store
-    message = store.messages.get(visit.path("id"))
-    fate = follow(visit, [message])[message.id]
-    letters = [fate.letter] if fate.letter else []
-    letters += [each.letter for each in fate.hearers if each.letter]
-    history = store.events.newest(subject=message.id, limit=HISTORY).items
+def show_one(request: PageRequest) -> Response:
+    """Show one message: its routing and delivery."""
+    store = request.store
+    message = store.messages.get(request.path_param("id"))
+    status = delivery_statuses(request, [message])[message.id]
+    letters = [status.letter] if status.letter else []
+    letters += [recipient.letter for recipient in status.recipients if recipient.letter]
+    history = store.events.newest(subject=message.id, limit=MAX_HISTORY).items
     for letter in letters[:10]:
-        history += store.events.newest(subject=letter.id, limit=HISTORY).items
-    return visit.show(
-        "message.html",
+        history += store.events.newest(subject=letter.id, limit=MAX_HISTORY).items
+    return request.render(
+        "channel_message.html",
         message=message,
-        fate=fate,
-        files=files_of(message),
+        status=status,
+        files=list_files(message),
         letters={letter.id: letter for letter in letters},
         place=store.places.get(message.place_id),
         history=sorted(history, key=lambda event: (event.at, event.cursor)),
-        names=visit.names(_ids(message)),
+        names=request.names(_ids(message)),
     )
 
 
-def download(visit: Visit) -> Response:
-    """A file of a message. Whoever sent it may have made it for a browser to run: it is bytes to be
-    kept, and nothing that a page shows."""
-    number = visit.path("number")
-    file, data = visit.store.messages.file(
-        visit.path("id"), int(number) if number.isascii() and number.isdigit() else 0
+def download(request: PageRequest) -> Response:
+    """Download a file of a message.
+
+    Files are untrusted: they are served as a download and sandboxed, never shown in a page.
+    """
+    number = request.path_param("number")
+    file, data = request.store.messages.file(
+        request.path_param("id"), int(number) if number.isascii() and number.isdigit() else 0
     )
-    name = quote(printable(file.name), safe="")
+    name = quote(escape_unprintable(file.name), safe="")
     return Response(
         data,
         media_type="application/octet-stream",
@@ -143,58 +145,60 @@ def download(visit: Visit) -> Response:
     )
 
 
-# -- strangers and dead letters -------------------------------------------------------------------
+# -- held and failed messages ---------------------------------------------------------------------
 
 
-def show_held(visit: Visit) -> Response:
-    """What waits to be let in, account by account."""
-    page = visit.store.messages.held(after=visit.asked("after"))
+def show_held(request: PageRequest) -> Response:
+    """List messages of senders that wait for approval, by sender."""
+    page = request.store.messages.held(after=request.query("after"))
     senders = {
-        id: visit.store.senders.get(id)
-        for id in dict.fromkeys(str(each.sender_id) for each in page.items)
+        id: request.store.senders.get(id)
+        for id in dict.fromkeys(str(message.sender_id) for message in page.items)
     }
-    return visit.show(
-        "held.html",
+    return request.render(
+        "held_messages.html",
         views=VIEWS,
         page=page,
         senders=senders,
-        roles=list(Role),
-        names=visit.names(*(_ids(message) for message in page.items)),
+        roles=list(PersonRole),
+        names=request.names(*(_ids(message) for message in page.items)),
     )
 
 
-def show_dead(visit: Visit) -> Response:
-    """Letters of the gateway that somebody may have to look at, with what they were about."""
-    state = visit.asked("state") or "dead"
-    if state not in ENDS:
-        raise Invalid(f"{state!r} is none of {', '.join(ENDS)}.", state=state)
-    asked: dict[str, Any] = {"state": state, "after": visit.asked("after")}
-    page = visit.store.mail.list(limit=LETTERS, **asked)
+def show_dead(request: PageRequest) -> Response:
+    """List letters of chat messages that failed or are unconfirmed."""
+    state = request.query("state") or "dead"
+    if state not in FAILED_STATES:
+        raise Invalid(
+            f"Invalid state {state!r}. Use one of {', '.join(FAILED_STATES)}.", state=state
+        )
+    filters: dict[str, Any] = {"state": state, "after": request.query("after")}
+    page = request.store.mail.list(limit=MAX_LETTERS, **filters)
     rows = [
         (letter, message)
         for letter in page.items
-        if (message := _message_of(visit, letter)) is not None
+        if (message := _message_of(request, letter)) is not None
     ]
-    return visit.show(
-        "dead.html",
+    return request.render(
+        "failed_messages.html",
         views=VIEWS,
-        ends=ENDS,
+        states=FAILED_STATES,
         view=state,
         rows=rows,
         next=page.next,
-        names=visit.names(*(_ids(message) for _, message in rows)),
+        names=request.names(*(_ids(message) for _, message in rows)),
     )
 
 
-def _message_of(visit: Visit, letter: Letter) -> Message | None:
-    """The message that a letter tells an agent, or brings to a platform; None: it has none."""
+def _message_of(request: PageRequest, letter: Letter) -> Message | None:
+    """Return the chat message that a letter delivers to an agent or a platform, if any."""
     id = None
     if letter.mailbox.startswith("place:") and isinstance(letter.body, dict):
         id = letter.body.get("message")
-    elif (chat := chat_of(letter)) is not None:
+    elif (chat := parse_chat(letter)) is not None:
         id = chat.message
     try:
-        return visit.store.messages.get(id) if isinstance(id, str) else None
+        return request.store.messages.get(id) if isinstance(id, str) else None
     except (NotFound, Invalid):
         return None
 
@@ -202,42 +206,44 @@ def _message_of(visit: Visit, letter: Letter) -> Message | None:
 # -- wirings --------------------------------------------------------------------------------------
 
 
-def show_wirings(visit: Visit) -> Response:
-    """Who hears what; with a place and a text, who would hear that, and why."""
-    store = visit.store
-    page = store.wirings.list(after=visit.asked("after"))
-    place, text = visit.asked("place"), visit.asked("text")
+def show_wirings(request: PageRequest) -> Response:
+    """List wirings; with a place and a text, test which agents would get that message."""
+    store = request.store
+    page = store.wirings.list(after=request.query("after"))
+    place, text = request.query("place"), request.query("text")
     chosen = store.places.get(place) if place else None
-    tried = None
+    test_result = None
     if chosen is not None and text is not None:
-        tried = store.wirings.try_out(
+        test_result = store.wirings.try_out(
             chosen.id,
             text,
-            known=visit.asked("stranger") is None,
-            mentioned=visit.asked("mentioned") is not None,
+            known=request.query("stranger") is None,
+            mentioned=request.query("mentioned") is not None,
         )
-    shown = [id for each in page.items for id in (each.agent_id, each.place_id, each.channel_id)]
-    return visit.show(
+    shown = [
+        id for wiring in page.items for id in (wiring.agent_id, wiring.place_id, wiring.channel_id)
+    ]
+    return request.render(
         "wirings.html",
         views=VIEWS,
         page=page,
         chosen=chosen,
         text=text,
-        tried=tried,
-        places=_places(visit, chosen),
-        channels=store.channels.list(limit=CHOICES).items,
-        agents=store.agents.list(limit=CHOICES).items if visit.may_act else [],
-        projects=store.projects.list(limit=CHOICES).items if visit.may_act else [],
-        manner={
-            "trigger": ("Hears", TRIGGERS),
-            "scope": ("From", SCOPES),
-            "unheard": ("What does not wake it", UNHEARD),
+        test_result=test_result,
+        places=_places(request, chosen),
+        channels=store.channels.list(limit=MAX_CHOICES).items,
+        agents=store.agents.list(limit=MAX_CHOICES).items if request.can_write else [],
+        projects=store.projects.list(limit=MAX_CHOICES).items if request.can_write else [],
+        options={
+            "trigger": ("Trigger", TRIGGERS),
+            "scope": ("Senders", SCOPES),
+            "unheard": ("Other messages", UNHEARD),
             "mode": ("Session", MODES),
         },
-        names=visit.names(
+        names=request.names(
             shown,
-            (each.project_id for each in page.items),
-            (each.agent_id for each in tried or []),
+            (wiring.project_id for wiring in page.items),
+            (route.agent_id for route in test_result or []),
         ),
     )
 
@@ -245,25 +251,25 @@ def show_wirings(visit: Visit) -> Response:
 # -- channels -------------------------------------------------------------------------------------
 
 
-def show_channels(visit: Visit) -> Response:
-    every = visit.asked("all") is not None
-    return visit.show(
+def show_channels(request: PageRequest) -> Response:
+    every = request.query("all") is not None
+    return request.render(
         "channels.html",
         views=VIEWS,
-        page=visit.store.channels.list(all=every, after=visit.asked("after")),
+        page=request.store.channels.list(all=every, after=request.query("after")),
         every=every,
         kinds=registry.names(),
-        policies=list(Policy),
-        rules=list(InDoubt),
+        policies=list(StrangerPolicy),
+        in_doubt_rules=list(UnconfirmedPolicy),
     )
 
 
-def show_channel(visit: Visit) -> Response:
-    store = visit.store
-    channel = store.channels.get(visit.path("id"))
-    return visit.show(
+def show_channel(request: PageRequest) -> Response:
+    store = request.store
+    channel = store.channels.get(request.path_param("id"))
+    return request.render(
         "channel.html",
         channel=channel,
-        policies=list(Policy),
-        page=store.places.list(channel=channel.id, after=visit.asked("after")),
+        policies=list(StrangerPolicy),
+        page=store.places.list(channel=channel.id, after=request.query("after")),
     )

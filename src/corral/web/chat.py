@@ -1,7 +1,7 @@
-"""Chat: talks with agents in the dashboard itself, which is a channel of kind `web`.
+"""Chat with agents in the dashboard, which is a channel of kind `web`.
 
-A page shows what the store has of a place; so it is the same after a reload, in another window,
-and after the daemon was started anew.
+The page shows the messages of a place from the store, so it is the same after a reload, in another
+window, and after a restart of the daemon.
 """
 
 import hashlib
@@ -12,196 +12,204 @@ import msgspec
 from starlette.responses import Response
 
 from corral.adapters.channels.contract import Incoming, Kind
-from corral.domain.chat.model import Channel, Message, Place, files_of
+from corral.domain.chat.model import Channel, Message, Place, list_files
 from corral.domain.questions.model import Question
 from corral.kernel.errors import Invalid, NotFound
-from corral.web.message_status import Fate, follow
-from corral.web.request import Show, Visit
+from corral.web.message_status import DeliveryStatus, delivery_statuses
+from corral.web.request import PageRequest, Show
 
 KIND = "web"
 NAME = "dashboard"
-"""The channel that is made for the first talk."""
-SHOWN = 50
-TALKS = 100
-CHOICES = 200
-UPLOAD = 9 << 20
-"""Bytes of files that are sent at once: a request holds somewhat more, with the words."""
+"""The channel that the first conversation creates."""
+MAX_SHOWN = 50
+MAX_CONVERSATIONS = 100
+MAX_CHOICES = 200
+MAX_UPLOAD_BYTES = 9 << 20
+"""All files of a message; the request limit is slightly larger, for the text."""
 
 
-class Line(msgspec.Struct):
-    """A message as it is read: with later words in place of its first ones, and signs on it."""
+class ChatEntry(msgspec.Struct):
+    """A message with its edits and reactions applied."""
 
     message: Message
-    fate: Fate
+    status: DeliveryStatus
     text: str
     edited: bool = False
-    signs: list[str] = []
+    reactions: list[str] = []
     question: Question | None = None
 
     @property
     def files(self) -> list[dict[str, Any]]:
-        return files_of(self.message)
+        return list_files(self.message)
 
 
-# -- looking --------------------------------------------------------------------------------------
+# -- pages ----------------------------------------------------------------------------------------
 
 
-def show_all(visit: Visit) -> Response:
-    return _show(visit, None)
+def show_all(request: PageRequest) -> Response:
+    return _show(request, None)
 
 
-def show_one(visit: Visit) -> Response:
-    """The latest messages of a talk; `before` leads further back."""
-    return _show(visit, _place(visit, visit.path("id")))
+def show_one(request: PageRequest) -> Response:
+    """Show the latest messages of a conversation, or those before the cursor `before`."""
+    return _show(request, _place(request, request.path_param("id")))
 
 
-def _show(visit: Visit, place: Place | None) -> Response:
-    store, before = visit.store, visit.asked("before")
-    channels = [each for each in store.channels.list(limit=CHOICES).items if each.kind == KIND]
-    talks, more = [], False
+def _show(request: PageRequest, place: Place | None) -> Response:
+    store, before = request.store, request.query("before")
+    channels = [
+        channel for channel in store.channels.list(limit=MAX_CHOICES).items if channel.kind == KIND
+    ]
+    conversations, more = [], False
     for channel in channels:
-        page = store.places.list(channel=channel.id, limit=TALKS)
-        talks += page.items
+        page = store.places.list(channel=channel.id, limit=MAX_CONVERSATIONS)
+        conversations += page.items
         more = more or page.next is not None
-    values: dict[str, Any] = {"lines": [], "earlier": None, "last": "", "working": []}
+    values: dict[str, Any] = {"entries": [], "earlier": None, "last": "", "working": []}
     ids: list[str | None] = []
     if place is not None:
-        read = store.messages.list(place=place.id, after=before, limit=SHOWN)
+        read = store.messages.list(place=place.id, after=before, limit=MAX_SHOWN)
         messages = read.items[::-1]
-        working = [each for each in store.gateway.talks(place.id) if each.run_id is not None]
+        working = [
+            conversation
+            for conversation in store.gateway.talks(place.id)
+            if conversation.run_id is not None
+        ]
         values = {
-            "lines": lines_of(visit, messages),
+            "entries": list_entries(request, messages),
             "earlier": read.next,
             "last": messages[-1].id if messages else "",
             "working": working,
         }
-        ids = [each.agent_id for each in working]
-        ids += [id for each in messages for id in (each.agent_id, each.sender_id)]
-        ids += [route.agent_id for each in messages for route in each.routes]
-    return visit.show(
+        ids = [conversation.agent_id for conversation in working]
+        ids += [id for message in messages for id in (message.agent_id, message.sender_id)]
+        ids += [route.agent_id for message in messages for route in message.routes]
+    return request.render(
         "chat.html",
         place=place,
-        talks=talks,
+        conversations=conversations,
         more=more,
         back=before is not None,
-        user=_user(visit),
-        most=min(store.settings.get("gateway.max_file_bytes").value, UPLOAD),
-        agents=store.agents.list(limit=CHOICES).items,
-        projects=store.projects.list(limit=CHOICES).items if visit.may_act else [],
-        names=visit.names(ids),
+        user=_user(request),
+        max_bytes=min(store.settings.get("gateway.max_file_bytes").value, MAX_UPLOAD_BYTES),
+        agents=store.agents.list(limit=MAX_CHOICES).items,
+        projects=store.projects.list(limit=MAX_CHOICES).items if request.can_write else [],
+        names=request.names(ids),
         **values,
     )
 
 
-def _place(visit: Visit, id: str) -> Place:
-    """A place of the dashboard; others are talked in where they are."""
-    place = visit.store.places.get(id)
-    if (channel := visit.store.channels.get(place.channel_id)).kind != KIND:
+def _place(request: PageRequest, id: str) -> Place:
+    """Return a place of the dashboard; raises Invalid for one of another channel."""
+    place = request.store.places.get(id)
+    if (channel := request.store.channels.get(place.channel_id)).kind != KIND:
         raise Invalid(
-            f"{place.called} is on {channel.name}; people talk there, and "
-            f"/gateway?place={place.id} shows what they say.",
+            f"{place.display_name} belongs to channel {channel.name}. "
+            f"See /gateway?place={place.id} for its messages.",
             place=place.id,
         )
     return place
 
 
-def lines_of(visit: Visit, messages: list[Message]) -> list[Line]:
-    """Messages in their order, each edit and sign with the message that it is about."""
-    fates = follow(visit, messages)
-    lines: list[Line] = []
-    by_platform: dict[str, Line] = {}
+def list_entries(request: PageRequest, messages: list[Message]) -> list[ChatEntry]:
+    """Return messages in order, with edits and reactions applied to their target."""
+    statuses = delivery_statuses(request, messages)
+    entries: list[ChatEntry] = []
+    by_platform: dict[str, ChatEntry] = {}
     for message in messages:
-        about = by_platform.get(message.reply_to or "")
-        if about is not None and message.kind is Kind.EDIT:
-            about.text, about.edited = message.text, True
-        elif about is not None and message.kind is Kind.REACTION:
-            about.signs = [*about.signs, message.text]
+        target = by_platform.get(message.reply_to or "")
+        if target is not None and message.kind is Kind.EDIT:
+            target.text, target.edited = message.text, True
+        elif target is not None and message.kind is Kind.REACTION:
+            target.reactions = [*target.reactions, message.text]
         else:
-            line = Line(message, fates[message.id], message.text)
-            line.question = _question(visit, message)
-            lines.append(line)
-            by_platform |= dict.fromkeys(message.platform_ids, line)
-    return lines
+            entry = ChatEntry(message, statuses[message.id], message.text)
+            entry.question = _question(request, message)
+            entries.append(entry)
+            by_platform |= dict.fromkeys(message.platform_ids, entry)
+    return entries
 
 
-def _question(visit: Visit, message: Message) -> Question | None:
+def _question(request: PageRequest, message: Message) -> Question | None:
     if message.kind is not Kind.QUESTION:
         return None
     with suppress(NotFound):
-        return visit.store.questions.get(str((message.data or {}).get("question")))
+        return request.store.questions.get(str((message.data or {}).get("question")))
     return None
 
 
-# -- talking --------------------------------------------------------------------------------------
+# -- actions --------------------------------------------------------------------------------------
 
 
-def begin(visit: Visit) -> Response:
-    """Begin a talk with an agent, or go on with the one that there is."""
-    store = visit.store
-    agent = store.agents.get(visit.must("agent", "The agent"))
-    project = visit.given("project")
-    where = store.projects.get(project) if project else None
-    own = f"{_user(visit)}:{agent.id}" + (f":{where.id}" if where else "")
-    channel = _channel(visit)
+def begin(request: PageRequest) -> Response:
+    """Start a conversation with an agent, or open the existing one."""
+    store = request.store
+    agent = store.agents.get(request.require("agent", "The agent"))
+    project = request.field("project")
+    scope = store.projects.get(project) if project else None
+    platform_id = f"{_user(request)}:{agent.id}" + (f":{scope.id}" if scope else "")
+    channel = _channel(request)
     try:
-        place = store.places.get(f"{channel.name}/{own}")
+        place = store.places.get(f"{channel.name}/{platform_id}")
     except NotFound:
-        called = agent.name + (f" in {where.name}" if where else "")
-        place = store.places.meet(channel.name, own, name=called, direct=True)
+        name = agent.name + (f" in {scope.name}" if scope else "")
+        place = store.places.meet(channel.name, platform_id, name=name, direct=True)
     if all(route.agent_id != agent.id for route in store.wirings.try_out(place.id, "hello")):
-        store.wirings.add(agent.id, place=place.id, project=where.id if where else None)
-    return visit.done("", go=f"/chat/{place.id}")
+        store.wirings.add(agent.id, place=place.id, project=scope.id if scope else None)
+    return request.success("", go=f"/chat/{place.id}")
 
 
-def _channel(visit: Visit) -> Channel:
-    """The dashboard's channel; it is made when it is first needed."""
-    store = visit.store
-    for channel in store.channels.list(limit=CHOICES).items:
+def _channel(request: PageRequest) -> Channel:
+    """Return the dashboard's channel; create it at first use."""
+    store = request.store
+    for channel in store.channels.list(limit=MAX_CHOICES).items:
         if channel.kind == KIND:
             return channel
     return store.channels.add(NAME, KIND, policy="strict")
 
 
-def say(visit: Visit) -> Response:
-    """Say something; what is sent twice from one state of the page is said once."""
-    place = _place(visit, visit.must("id", "The talk"))
-    files = visit.uploads
-    text = (visit.given("text") or "") if files else visit.must("text", "The text")
-    seen = hashlib.sha256(f"{visit.given('after')}\0{text}".encode())
+def say(request: PageRequest) -> Response:
+    """Send a message. A form that is submitted twice sends it once."""
+    place = _place(request, request.require("id", "The conversation"))
+    files = request.uploads
+    text = (request.field("text") or "") if files else request.require("text", "The text")
+    digest = hashlib.sha256(f"{request.field('after')}\0{text}".encode())
     for file in files:
-        seen.update(f"\0{file.name}\0".encode(errors="replace") + (file.data or b""))
-    _tell(visit, place, event_id=seen.hexdigest()[:32], text=text, attached=files)
-    return visit.done("")
+        digest.update(f"\0{file.name}\0".encode(errors="replace") + (file.data or b""))
+    _receive(request, place, event_id=digest.hexdigest()[:32], text=text, attached=files)
+    return request.success("")
 
 
-def answer(visit: Visit) -> Response:
-    """Answer a question on its card; whether it counts, the gateway says in the talk."""
-    place = _place(visit, visit.must("id", "The talk"))
-    question = visit.must("question", "The question")
-    text = visit.must("answer", "The answer")
-    seen = hashlib.sha256(f"{question}\0{visit.given('after')}\0{text}".encode()).hexdigest()[:32]
-    _tell(visit, place, event_id=seen, text=text, kind=Kind.ANSWER, question=question)
-    return visit.done("")
+def answer(request: PageRequest) -> Response:
+    """Answer the question of a card. The conversation shows whether the answer counted."""
+    place = _place(request, request.require("id", "The conversation"))
+    question = request.require("question", "The question")
+    text = request.require("answer", "The answer")
+    digest = hashlib.sha256(f"{question}\0{request.field('after')}\0{text}".encode()).hexdigest()[
+        :32
+    ]
+    _receive(request, place, event_id=digest, text=text, kind=Kind.ANSWER, question=question)
+    return request.success("")
 
 
-def _tell(visit: Visit, place: Place, event_id: str, **said: Any) -> None:
-    user = _user(visit)
-    own = f"{place.id}:{event_id}"
-    visit.store.messages.receive(
+def _receive(request: PageRequest, place: Place, event_id: str, **content: Any) -> None:
+    user = _user(request)
+    id = f"{place.id}:{event_id}"
+    request.store.messages.receive(
         place.channel_id,
         Incoming(
-            event_id=own,
-            message_id=own,
+            event_id=id,
+            message_id=id,
             place=place.platform_id,
             direct=place.direct,
             sender=user,
-            **said,
+            **content,
         ),
     )
 
 
-def _user(visit: Visit) -> str:
-    return visit.person.removeprefix("user:")
+def _user(request: PageRequest) -> str:
+    return request.user.removeprefix("user:")
 
 
-CHATTING: dict[str, Show] = {"chat/begin": begin, "chat/say": say, "chat/answer": answer}
+CHAT_ACTIONS: dict[str, Show] = {"chat/begin": begin, "chat/say": say, "chat/answer": answer}

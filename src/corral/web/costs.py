@@ -1,39 +1,43 @@
-"""Costs: by day, and by project, agent and model; budgets; how runs went."""
+"""Costs by day, project, agent and model; budgets; outcomes of runs."""
 
 from collections import defaultdict
 
 from starlette.responses import Response
 
-from corral.domain.charges.model import Total
-from corral.domain.insights.model import Cost, CostBy
-from corral.kernel.clock import DAY, day_of
+from corral.domain.charges.model import UsageTotal
+from corral.domain.insights.model import CostGroup, DailyCost
+from corral.kernel.clock import DAY, utc_date
 from corral.kernel.errors import Invalid
-from corral.web.plots import Line, Plot, dollars
-from corral.web.request import Visit
+from corral.web.plots import Plot, PlotSeries, to_dollars
+from corral.web.request import PageRequest
 
 SPANS = {"7": 7, "30": 30, "90": 90}
-MOST_LINES = 6
+MAX_SERIES = 6
 
 
-def show(visit: Visit) -> Response:
-    store = visit.store
-    by, span = visit.asked("by") or "project", visit.asked("days") or "30"
+def show(request: PageRequest) -> Response:
+    store = request.store
+    by, span = request.query("by") or "project", request.query("days") or "30"
     if span not in SPANS:
-        raise Invalid(f"{span!r} is none of {', '.join(SPANS)} days.", days=span)
-    days = [day_of(store.now() - ago * DAY) for ago in range(SPANS[span] - 1, -1, -1)]
+        raise Invalid(f"Invalid number of days {span!r}. Use one of {', '.join(SPANS)}.", days=span)
+    days = [utc_date(store.now() - ago * DAY) for ago in range(SPANS[span] - 1, -1, -1)]
     rows = store.insights.costs(by=by, days=SPANS[span])
-    keys = _costliest(rows)
-    names = visit.names(keys)
+    keys = _keys_by_cost(rows)
+    names = request.names(keys)
     totals = {total.day: total for total in store.charges.days("all", limit=len(days)).items}
-    return visit.show(
+    return request.render(
         "costs.html",
         by=by,
         span=span,
         spans=SPANS,
-        kinds=[*CostBy],
+        kinds=[*CostGroup],
         days=days,
         by_day=Plot(
-            "Cost by day", "$", "bars", _moments(days), [Line("cost", _costs(days, totals))]
+            "Cost per day",
+            "$",
+            "bars",
+            _timestamps(days),
+            [PlotSeries("cost", _costs(days, totals))],
         ),
         by_key=_plot(by, days, rows, keys, names),
         table=_sums(rows, keys),
@@ -42,21 +46,21 @@ def show(visit: Visit) -> Response:
         ever=store.charges.total("all"),
         budgets=store.budgets.list(limit=100),
         charges=store.charges.list(limit=20),
-        names=names | _budget_names(visit),
+        names=names | _budget_names(request),
     )
 
 
-def show_outcomes(visit: Visit) -> Response:
-    """How runs went; asked for apart, because it looks at every run of its time."""
-    by, span = visit.asked("by") or "project", visit.asked("days") or "7"
+def show_outcomes(request: PageRequest) -> Response:
+    """Show outcomes of runs. Loaded separately: the query reads every run of the period."""
+    by, span = request.query("by") or "project", request.query("days") or "7"
     if span not in SPANS:
-        raise Invalid(f"{span!r} is none of {', '.join(SPANS)} days.", days=span)
-    rows = visit.store.insights.stats(by=by, since_ms=SPANS[span] * DAY, limit=50).items
-    names = visit.names(row.key for row in rows)
-    return visit.show("outcomes.html", rows=rows, by=by, span=span, names=names)
+        raise Invalid(f"Invalid number of days {span!r}. Use one of {', '.join(SPANS)}.", days=span)
+    rows = request.store.insights.stats(by=by, since_ms=SPANS[span] * DAY, limit=50).items
+    names = request.names(row.key for row in rows)
+    return request.render("run_outcomes.html", rows=rows, by=by, span=span, names=names)
 
 
-def _costliest(rows: list[Cost]) -> list[str]:
+def _keys_by_cost(rows: list[DailyCost]) -> list[str]:
     sums: dict[str, int] = defaultdict(int)
     for row in rows:
         sums[row.key] += row.cost_micros or 0
@@ -64,53 +68,55 @@ def _costliest(rows: list[Cost]) -> list[str]:
 
 
 def _plot(
-    by: str, days: list[str], rows: list[Cost], keys: list[str], names: dict[str, str]
+    by: str, days: list[str], rows: list[DailyCost], keys: list[str], names: dict[str, str]
 ) -> Plot:
-    """A line for each of the costliest; all others are one line more."""
-    places = {day: n for n, day in enumerate(days)}
-    lines: dict[str, list[float | None]] = {}
+    """Return one series for each of the most expensive keys, and one for all others."""
+    indexes = {day: n for n, day in enumerate(days)}
+    series: dict[str, list[float | None]] = {}
     for row in rows:
-        label = names.get(row.key, row.key) if row.key in keys[:MOST_LINES] else "all others"
-        line = lines.setdefault(label, [0.0] * len(days))
-        if row.day in places:
-            line[places[row.day]] = (line[places[row.day]] or 0) + (dollars(row.cost_micros) or 0)
-    ordered = sorted(lines.items(), key=lambda pair: -sum(value or 0 for value in pair[1]))
+        label = names.get(row.key, row.key) if row.key in keys[:MAX_SERIES] else "other"
+        values = series.setdefault(label, [0.0] * len(days))
+        if row.day in indexes:
+            values[indexes[row.day]] = (values[indexes[row.day]] or 0) + (
+                to_dollars(row.cost_micros) or 0
+            )
+    ordered = sorted(series.items(), key=lambda pair: -sum(value or 0 for value in pair[1]))
     return Plot(
-        f"Cost by {by}",
+        f"Cost per {by}",
         "$",
         "stack",
-        _moments(days),
-        [Line(label, values) for label, values in ordered],
+        _timestamps(days),
+        [PlotSeries(label, values) for label, values in ordered],
     )
 
 
-def _sums(rows: list[Cost], keys: list[str]) -> list[Total]:
-    """What each key cost over the whole time; a cost that nobody knows stays unknown."""
-    found: dict[str, list[Cost]] = defaultdict(list)
+def _sums(rows: list[DailyCost], keys: list[str]) -> list[UsageTotal]:
+    """Return the totals by key; a cost stays None if no charge of the key has one."""
+    by_key: dict[str, list[DailyCost]] = defaultdict(list)
     for row in rows:
-        found[row.key].append(row)
+        by_key[row.key].append(row)
     sums = []
     for key in keys:
-        known = [row.cost_micros for row in found[key] if row.cost_micros is not None]
-        tokens = sum(row.tokens for row in found[key])
-        charges = sum(row.charges for row in found[key])
-        unknown = sum(row.unknown for row in found[key])
+        known = [row.cost_micros for row in by_key[key] if row.cost_micros is not None]
+        tokens = sum(row.tokens for row in by_key[key])
+        charges = sum(row.charges for row in by_key[key])
+        unknown = sum(row.unknown for row in by_key[key])
         cost = sum(known) if known else None
-        sums.append(Total(key, "", charges, unknown, tokens, 0, 0, 0, 0, cost))
+        sums.append(UsageTotal(key, "", charges, unknown, tokens, 0, 0, 0, 0, cost))
     return sums
 
 
-def _costs(days: list[str], totals: dict[str, Total]) -> list[float | None]:
-    return [dollars(totals[day].cost_micros) if day in totals else 0.0 for day in days]
+def _costs(days: list[str], totals: dict[str, UsageTotal]) -> list[float | None]:
+    return [to_dollars(totals[day].cost_micros) if day in totals else 0.0 for day in days]
 
 
-def _moments(days: list[str]) -> list[float]:
+def _timestamps(days: list[str]) -> list[float]:
     import calendar
     import time
 
     return [float(calendar.timegm(time.strptime(day, "%Y-%m-%d"))) for day in days]
 
 
-def _budget_names(visit: Visit) -> dict[str, str]:
-    budgets = visit.store.budgets.list(limit=100).items
-    return visit.names(budget.scope.partition(":")[2] for budget in budgets)
+def _budget_names(request: PageRequest) -> dict[str, str]:
+    budgets = request.store.budgets.list(limit=100).items
+    return request.names(budget.scope.partition(":")[2] for budget in budgets)

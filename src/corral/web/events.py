@@ -1,42 +1,48 @@
-"""Events: the record of all changes, newest first, live."""
+"""The event log, newest first, live."""
 
 from starlette.responses import Response
 
 from corral.domain.events.model import Event
-from corral.web.request import Visit
+from corral.web.request import PageRequest
 
-SHOWN = 100
-# A kind is looked for among so many events; there is no index of kinds.
-LOOKED_AT = 1_000
+MAX_SHOWN = 100
+# There is no index of kinds: the filter searches this many events.
+MAX_SEARCHED = 1_000
 
 
-def show_all(visit: Visit) -> Response:
-    subject, project, kind = visit.asked("subject"), visit.asked("project"), visit.asked("kind")
-    before = visit.asked("before")
-    many = LOOKED_AT if kind else SHOWN
+def show_all(request: PageRequest) -> Response:
+    subject, project, kind = (
+        request.query("subject"),
+        request.query("project"),
+        request.query("kind"),
+    )
+    before = request.query("before")
+    limit = MAX_SEARCHED if kind else MAX_SHOWN
     if before:
-        page = visit.store.events.before(before, subject=subject, project=project, limit=many)
+        page = request.store.events.before(before, subject=subject, project=project, limit=limit)
         events, older = page.items, page.next
     else:
-        events = visit.store.events.newest(subject=subject, project=project, limit=many).items[::-1]
-        older = events[-1].cursor if len(events) == many else None
+        events = request.store.events.newest(subject=subject, project=project, limit=limit).items[
+            ::-1
+        ]
+        older = events[-1].cursor if len(events) == limit else None
     shown = [event for event in events if kind in (None, event.kind)]
-    return visit.show(
+    return request.render(
         "events.html",
-        events=shown[:SHOWN] if kind else shown,
-        older=shown[SHOWN - 1].cursor if len(shown) > SHOWN else older,
-        looked_at=len(events),
+        events=shown[:MAX_SHOWN] if kind else shown,
+        older=shown[MAX_SHOWN - 1].cursor if len(shown) > MAX_SHOWN else older,
+        searched=len(events),
         subject=subject,
         project=project,
         kind=kind,
         before=before,
-        kinds=KINDS,
-        names=visit.names(_ids(events), [project]),
+        kinds=EVENT_KINDS,
+        names=request.names(_ids(events), [project]),
     )
 
 
-# What events are of, for the filter; `tests/web` compares it with what the rooms declare.
-KINDS = (
+# Kinds of the filter. A test compares them with what the domain declares.
+EVENT_KINDS = (
     "activity",
     "agent",
     "alert",

@@ -1,144 +1,148 @@
-"""A graph of tasks laid out in layers: what is needed stands to the left of what needs it.
+"""Layered layout of a task graph: dependencies stand to the left of the tasks that need them.
 
-Longest path for the layers, the mean place of neighbours for the order within one; an edge over
-several layers gets a place of its own in each, so that it passes between the tasks.
+A simplified Sugiyama layout. Layers are assigned by longest path; the order within a layer comes
+from barycentre sweeps. An edge that spans several layers gets a bend in each, so that it passes
+between the tasks.
 """
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-WIDTH, HEIGHT = 168, 44
-"""Of a task."""
-ACROSS, BETWEEN, BEND = 56, 14, 12
-"""From layer to layer, from task to task, and the height of an edge that passes by."""
+NODE_WIDTH, NODE_HEIGHT = 168, 44
+LAYER_GAP, NODE_GAP, BEND_HEIGHT = 56, 14, 12
 SWEEPS = 4
-MOST_BENDS = 4_000
-"""Edges that would need more places than this go straight."""
+MAX_BENDS = 4_000
+"""Edges beyond this number of bends are drawn straight."""
 
 
-class Place(NamedTuple):
+class NodePosition(NamedTuple):
     x: int
     y: int
 
 
-class Layout(NamedTuple):
+class GraphLayout(NamedTuple):
     width: int
     height: int
-    places: dict[str, Place]
+    positions: dict[str, NodePosition]
     """The upper left corner of each task."""
     paths: dict[tuple[str, str], str]
-    """Of each edge (task, what it needs), how an SVG path draws it."""
+    """The SVG path of each edge (task, dependency)."""
 
 
-def lay_out(needs: Mapping[str, Sequence[str]]) -> Layout:
-    """Where each task stands, and how each edge runs; needs that are not among them are passed
-    over. It must have no cycle; its cost grows with tasks and edges, and not faster."""
-    known = {key: [need for need in needed if need in needs] for key, needed in needs.items()}
-    layer = _layers(known)
-    routes = _routes(known, layer)
-    rows = _ordered(layer, routes)
-    places = _places(rows, {*known})
-    width = max((place.x for place in places.values()), default=0) + WIDTH
-    height = max((place.y for place in places.values()), default=0) + HEIGHT
-    paths = {edge: _path(route, places) for edge, route in routes.items()}
-    return Layout(width, height, {key: places[key] for key in known}, paths)
+def layout_graph(dependencies: Mapping[str, Sequence[str]]) -> GraphLayout:
+    """Lay out a graph, given as task and dependencies. Unknown dependencies are ignored.
+
+    The graph must be acyclic. The cost is linear in tasks and edges.
+    """
+    known = {
+        task: [name for name in names if name in dependencies]
+        for task, names in dependencies.items()
+    }
+    layers = _assign_layers(known)
+    routes = _route_edges(known, layers)
+    columns = _order_layers(layers, routes)
+    positions = _position_nodes(columns, {*known})
+    width = max((position.x for position in positions.values()), default=0) + NODE_WIDTH
+    height = max((position.y for position in positions.values()), default=0) + NODE_HEIGHT
+    paths = {edge: _svg_path(route, positions) for edge, route in routes.items()}
+    return GraphLayout(width, height, {task: positions[task] for task in known}, paths)
 
 
-def _layers(needs: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """How many tasks stand before each, along its longest way back."""
-    waits = {key: len(needed) for key, needed in needs.items()}
-    followers: dict[str, list[str]] = {key: [] for key in needs}
-    for key, needed in needs.items():
-        for need in needed:
-            followers[need].append(key)
-    found = {key: 0 for key, count in waits.items() if not count}
-    line = [*found]
-    for key in line:  # it grows while we go
-        for follower in followers[key]:
-            found[follower] = max(found.get(follower, 0), found[key] + 1)
-            waits[follower] -= 1
-            if not waits[follower]:
-                line.append(follower)
-    return {key: found.get(key, 0) for key in needs}
+def _assign_layers(dependencies: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """Return the length of the longest path to each task (topological order)."""
+    missing = {task: len(names) for task, names in dependencies.items()}
+    dependents: dict[str, list[str]] = {task: [] for task in dependencies}
+    for task, names in dependencies.items():
+        for name in names:
+            dependents[name].append(task)
+    layers = {task: 0 for task, count in missing.items() if not count}
+    queue = [*layers]
+    for task in queue:  # grows during the iteration
+        for dependent in dependents[task]:
+            layers[dependent] = max(layers.get(dependent, 0), layers[task] + 1)
+            missing[dependent] -= 1
+            if not missing[dependent]:
+                queue.append(dependent)
+    return {task: layers.get(task, 0) for task in dependencies}
 
 
-def _routes(
-    needs: Mapping[str, Sequence[str]], layer: dict[str, int]
+def _route_edges(
+    dependencies: Mapping[str, Sequence[str]], layers: dict[str, int]
 ) -> dict[tuple[str, str], list[str]]:
-    """Of each edge, the places that it goes through; those between its ends get a layer too."""
+    """Return the nodes on the route of each edge, and add its bends to `layers`."""
     routes: dict[tuple[str, str], list[str]] = {}
-    left = MOST_BENDS
-    for key, needed in needs.items():
-        for need in needed:
-            between = range(layer[need] + 1, layer[key])
-            if len(between) > left:
+    available = MAX_BENDS
+    for task, names in dependencies.items():
+        for name in names:
+            between = range(layers[name] + 1, layers[task])
+            if len(between) > available:
                 between = range(0)
-            left -= len(between)
-            bends = [f"{need}\n{key}\n{at}" for at in between]  # no id holds a line break
-            layer.update(zip(bends, between, strict=True))
-            routes[key, need] = [need, *bends, key]
+            available -= len(between)
+            bends = [f"{name}\n{task}\n{layer}" for layer in between]  # ids have no line breaks
+            layers.update(zip(bends, between, strict=True))
+            routes[task, name] = [name, *bends, task]
     return routes
 
 
-def _ordered(
-    layer: Mapping[str, int], routes: Mapping[tuple[str, str], list[str]]
+def _order_layers(
+    layers: Mapping[str, int], routes: Mapping[tuple[str, str], list[str]]
 ) -> list[list[str]]:
-    """The places of each layer from top to bottom, with few edges that cross."""
-    rows: list[list[str]] = [[] for _ in range(max(layer.values(), default=-1) + 1)]
-    for place, at in layer.items():
-        rows[at].append(place)
-    before: dict[str, list[str]] = {place: [] for place in layer}
-    behind: dict[str, list[str]] = {place: [] for place in layer}
+    """Return the nodes of each layer from top to bottom, ordered to reduce crossings."""
+    columns: list[list[str]] = [[] for _ in range(max(layers.values(), default=-1) + 1)]
+    for node, layer in layers.items():
+        columns[layer].append(node)
+    left: dict[str, list[str]] = {node: [] for node in layers}
+    right: dict[str, list[str]] = {node: [] for node in layers}
     for route in routes.values():
-        for one, other in pairwise(route):
-            before[other].append(one)
-            behind[one].append(other)
-    height = {place: float(n) for row in rows for n, place in enumerate(row)}
+        for source, target in pairwise(route):
+            left[target].append(source)
+            right[source].append(target)
+    rank = {node: float(n) for column in columns for n, node in enumerate(column)}
     for sweep in range(SWEEPS):
-        forth = sweep % 2 == 0
-        near = before if forth else behind
-        for row in rows if forth else rows[::-1]:
-            mean = {
-                place: sum(height[each] for each in near[place]) / len(near[place])
-                if near[place]
-                else height[place]
-                for place in row
+        is_forward = sweep % 2 == 0
+        neighbours = left if is_forward else right
+        for column in columns if is_forward else columns[::-1]:
+            barycentre = {
+                node: sum(rank[other] for other in neighbours[node]) / len(neighbours[node])
+                if neighbours[node]
+                else rank[node]
+                for node in column
             }
-            row.sort(key=lambda place: mean[place])
-            height.update({place: float(n) for n, place in enumerate(row)})
-    return rows
+            column.sort(key=lambda node: barycentre[node])
+            rank.update({node: float(n) for n, node in enumerate(column)})
+    return columns
 
 
-def _places(rows: Sequence[Sequence[str]], tasks: set[str]) -> dict[str, Place]:
-    """Each layer is a column, in the middle of the highest one."""
-    tall = {True: HEIGHT + BETWEEN, False: BEND}
-    heights = [sum(tall[place in tasks] for place in row) for row in rows]
-    most = max(heights, default=0)
-    places: dict[str, Place] = {}
-    for n, row in enumerate(rows):
-        y = (most - heights[n]) // 2
-        for place in row:
-            places[place] = Place(n * (WIDTH + ACROSS), y)
-            y += tall[place in tasks]
-    return places
+def _position_nodes(columns: Sequence[Sequence[str]], tasks: set[str]) -> dict[str, NodePosition]:
+    """Place each layer as a column, vertically centred."""
+    step = {True: NODE_HEIGHT + NODE_GAP, False: BEND_HEIGHT}
+    heights = [sum(step[node in tasks] for node in column) for column in columns]
+    tallest = max(heights, default=0)
+    positions: dict[str, NodePosition] = {}
+    for n, column in enumerate(columns):
+        y = (tallest - heights[n]) // 2
+        for node in column:
+            positions[node] = NodePosition(n * (NODE_WIDTH + LAYER_GAP), y)
+            y += step[node in tasks]
+    return positions
 
 
-def _path(route: Sequence[str], places: Mapping[str, Place]) -> str:
-    """From the right side of the first, past the bends, to the left side of the last."""
-    first, last = places[route[0]], places[route[-1]]
-    x, y = first.x + WIDTH, first.y + HEIGHT // 2
-    drawn = [f"M{x} {y}"]
+def _svg_path(route: Sequence[str], positions: Mapping[str, NodePosition]) -> str:
+    """Draw an edge from the right side of its first node through its bends to the last."""
+    first, last = positions[route[0]], positions[route[-1]]
+    x, y = first.x + NODE_WIDTH, first.y + NODE_HEIGHT // 2
+    commands = [f"M{x} {y}"]
     for bend in route[1:-1]:
-        place = places[bend]
-        drawn.append(curve(x, y, place.x, place.y))
-        x, y = place.x + WIDTH, place.y
-        drawn.append(f"H{x}")
-    drawn.append(curve(x, y, last.x, last.y + HEIGHT // 2))
-    return "".join(drawn)
+        position = positions[bend]
+        commands.append(svg_curve(x, y, position.x, position.y))
+        x, y = position.x + NODE_WIDTH, position.y
+        commands.append(f"H{x}")
+    commands.append(svg_curve(x, y, last.x, last.y + NODE_HEIGHT // 2))
+    return "".join(commands)
 
 
-def curve(x: int, y: int, to_x: int, to_y: int) -> str:
-    """How a path goes on from one point to another, level at both."""
-    half = (x + to_x) // 2
-    return f"C{half} {y} {half} {to_y} {to_x} {to_y}"
+def svg_curve(x: int, y: int, to_x: int, to_y: int) -> str:
+    """Return a cubic Bézier command from one point to another, horizontal at both ends."""
+    middle = (x + to_x) // 2
+    return f"C{middle} {y} {middle} {to_y} {to_x} {to_y}"

@@ -1,47 +1,49 @@
-"""Groups and direct messages, as a chat."""
+"""Groups and direct messages."""
 
 from starlette.responses import Response
 
-from corral.web.request import Visit
+from corral.web.request import PageRequest
 
-POSTS = 50
-MEMBERS = 200
-AGENTS = 200
-SIGNS = ("\N{THUMBS UP SIGN}", "\N{WHITE HEAVY CHECK MARK}", "\N{EYES}", "\N{WARNING SIGN}")
+MAX_POSTS = 50
+MAX_MEMBERS = 200
+MAX_AGENTS = 200
+REACTIONS = ("\N{THUMBS UP SIGN}", "\N{WHITE HEAVY CHECK MARK}", "\N{EYES}", "\N{WARNING SIGN}")
 
 
-def show_all(visit: Visit) -> Response:
-    store = visit.store
-    every = visit.asked("all") is not None
-    page = store.groups.list(all=every, after=visit.asked("after"))
-    unread = {each.group_id: each.unread for each in store.groups.unread(member=visit.person).items}
-    return visit.show(
+def show_all(request: PageRequest) -> Response:
+    store = request.store
+    every = request.query("all") is not None
+    page = store.groups.list(all=every, after=request.query("after"))
+    unread = {
+        entry.group_id: entry.unread for entry in store.groups.unread(member=request.user).items
+    }
+    return request.render(
         "groups.html",
         page=page,
         unread=unread,
         every=every,
-        agents=store.agents.list(limit=AGENTS).items if visit.may_act else [],
-        names=visit.names(group.project_id for group in page.items),
+        agents=store.agents.list(limit=MAX_AGENTS).items if request.can_write else [],
+        names=request.names(group.project_id for group in page.items),
     )
 
 
-def show_one(visit: Visit) -> Response:
-    """The latest posts; `before` leads further back."""
-    store = visit.store
-    group = store.groups.get(visit.path("id"))
-    before = visit.asked("before")
-    page = store.groups.read(group.id, newest=True, after=before, limit=POSTS)
-    members = store.groups.members(group.id, limit=MEMBERS)
-    mine = next((each for each in members.items if each.member == visit.person), None)
-    return visit.show(
+def show_one(request: PageRequest) -> Response:
+    """Show the latest posts, or those before the cursor `before`."""
+    store = request.store
+    group = store.groups.get(request.path_param("id"))
+    before = request.query("before")
+    page = store.groups.read(group.id, newest=True, after=before, limit=MAX_POSTS)
+    members = store.groups.members(group.id, limit=MAX_MEMBERS)
+    membership = next((member for member in members.items if member.member == request.user), None)
+    return request.render(
         "group.html",
         group=group,
         posts=page.items[::-1],
         earlier=page.next,
         back=before is not None,
         members=members,
-        mine=mine,
-        person=visit.person,
-        signs=SIGNS,
-        names=visit.names([group.project_id]),
+        membership=membership,
+        user=request.user,
+        reactions=REACTIONS,
+        names=request.names([group.project_id]),
     )

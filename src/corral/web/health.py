@@ -1,4 +1,4 @@
-"""Health: the store, the machines, and the loops of the daemon that serves this page."""
+"""Health: the store, the nodes, and the loops of the daemon."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,19 +6,19 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from corral.web.request import Show, Visit
+from corral.web.request import PageRequest, Show
 
 
 def page(status: Callable[[], Any] | None) -> Show:
-    """The page; `status` tells how the daemon is."""
+    """Make the page; `status` returns the state of the daemon."""
 
-    def show(visit: Visit) -> Response:
-        store = visit.store
-        told = msgspec.to_builtins(status()) if status is not None else {}
-        return visit.show(
+    def show(request: PageRequest) -> Response:
+        store = request.store
+        daemon = msgspec.to_builtins(status()) if status is not None else {}
+        return request.render(
             "health.html",
-            status=told,
-            loops=told.get("loops", []),
+            status=daemon,
+            loops=daemon.get("loops", []),
             checks=store.db.check(),
             nodes=store.nodes.list(limit=50),
             engine=store.db.engine,

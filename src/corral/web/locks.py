@@ -1,43 +1,47 @@
-"""Locks: who holds what, who waits, who knows a file, and what would conflict."""
+"""Locks: owners and waiters, recent editors of a file, and the conflict forecast."""
 
 from typing import Any
 
 from starlette.responses import Response
 
 from corral.kernel.errors import CorralError
-from corral.web.request import Visit
+from corral.web.request import PageRequest
 
-PROJECTS = 100
+MAX_PROJECTS = 100
 
 
-def show_all(visit: Visit) -> Response:
-    store = visit.store
-    project, path, every = visit.asked("project"), visit.asked("path"), visit.asked("all")
-    page = store.locks.list(project=project, all=every is not None, after=visit.asked("after"))
-    return visit.show(
+def show_all(request: PageRequest) -> Response:
+    store = request.store
+    project, path, every = request.query("project"), request.query("path"), request.query("all")
+    page = store.locks.list(project=project, all=every is not None, after=request.query("after"))
+    return request.render(
         "locks.html",
         page=page,
         every=every is not None,
         project=project,
         path=path,
-        projects=store.projects.list(limit=PROJECTS).items,
-        names=visit.names((lock.project_id for lock in page.items), [project]),
-        **_asked_for(visit, project, path),
+        projects=store.projects.list(limit=MAX_PROJECTS).items,
+        names=request.names((lock.project_id for lock in page.items), [project]),
+        **_optional_sections(request, project, path),
     )
 
 
-def _asked_for(visit: Visit, project: str | None, path: str | None) -> dict[str, Any]:
-    """What is looked up only when somebody asks: who knows a file, and the forecast, for which
-    worktrees are merged in a temporary place. Neither is done for a part that is fetched anew."""
-    found: dict[str, Any] = {"touches": None, "clashes": None, "problem": None}
-    if project is None or visit.part is not None:
-        return found
+def _optional_sections(
+    request: PageRequest, project: str | None, path: str | None
+) -> dict[str, Any]:
+    """Return the editors of a file and the conflict forecast, if requested.
+
+    The forecast merges worktrees in a temporary directory, so live updates skip both.
+    """
+    sections: dict[str, Any] = {"touches": None, "clashes": None, "problem": None}
+    if project is None or request.fragment is not None:
+        return sections
     try:
         if path is not None:
-            found["touches"] = visit.store.locks.touches(project, path, limit=100)
-        if visit.asked("forecast") is not None:
-            folder = visit.store.projects.get(project).dir
-            found["clashes"] = visit.store.locks.forecast(folder)
+            sections["touches"] = request.store.locks.touches(project, path, limit=100)
+        if request.query("forecast") is not None:
+            folder = request.store.projects.get(project).dir
+            sections["clashes"] = request.store.locks.forecast(folder)
     except CorralError as error:
-        found["problem"] = error.message
-    return found
+        sections["problem"] = error.message
+    return sections

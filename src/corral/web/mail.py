@@ -1,41 +1,45 @@
-"""Mail: letters on their way, and those that somebody has to look at."""
+"""Mail: waiting messages, and those that need attention."""
 
 from typing import Any
 
 from starlette.responses import Response
 
-from corral.web.request import Visit
+from corral.web.request import PageRequest
 
-# What the list can be narrowed to, and what that means.
+# The filters of the list, with their descriptions.
 VIEWS = {
-    "waiting": "on their way",
-    "dead": "failed too often",
-    "unknown": "may or may not have arrived",
-    "refused": "turned away",
-    "expired": "nobody took them in time",
-    "all": "everything that is kept",
+    "waiting": "waiting for delivery",
+    "dead": "failed after all attempts",
+    "unknown": "delivery unconfirmed",
+    "refused": "rejected by the recipient",
+    "expired": "not claimed in time",
+    "all": "all messages",
 }
 
 
-def show_all(visit: Visit) -> Response:
-    view = visit.asked("state") or "waiting"
-    mailbox = visit.asked("mailbox")
-    asked: dict[str, Any] = {"after": visit.asked("after")}
+def show_all(request: PageRequest) -> Response:
+    view = request.query("state") or "waiting"
+    mailbox = request.query("mailbox")
+    filters: dict[str, Any] = {"after": request.query("after")}
     if view in ("waiting", "all") or mailbox:
-        # A mailbox is listed as a whole: letters of a state are not kept apart by mailbox.
-        asked |= {"mailbox": mailbox, "all": view != "waiting"}
+        # The library filters by mailbox or by state, not both.
+        filters |= {"mailbox": mailbox, "all": view != "waiting"}
     else:
-        asked |= {"state": view}
-    return visit.show(
-        "mail.html", page=visit.store.mail.list(**asked), view=view, views=VIEWS, mailbox=mailbox
+        filters |= {"state": view}
+    return request.render(
+        "mail.html",
+        page=request.store.mail.list(**filters),
+        view=view,
+        views=VIEWS,
+        mailbox=mailbox,
     )
 
 
-def show_one(visit: Visit) -> Response:
-    letter = visit.store.mail.get(visit.path("id"))
-    return visit.show(
-        "letter.html",
+def show_one(request: PageRequest) -> Response:
+    letter = request.store.mail.get(request.path_param("id"))
+    return request.render(
+        "mail_message.html",
         letter=letter,
-        history=visit.store.events.newest(subject=letter.id).items[::-1],
-        names=visit.names([letter.project_id]),
+        history=request.store.events.newest(subject=letter.id).items[::-1],
+        names=request.names([letter.project_id]),
     )

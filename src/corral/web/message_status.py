@@ -1,58 +1,60 @@
-"""What became of messages, for the pages that show them: their own state, and their letters'."""
+"""The delivery status of chat messages, from their own state and that of their letters."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from corral.domain.chat.model import Message, MessageState
 from corral.domain.mail.model import Letter, LetterState
-from corral.web.request import Visit
+from corral.web.request import PageRequest
 
-MOST_LETTERS = 1_000
-WITHOUT_END = (LetterState.WAITING, LetterState.UNKNOWN)
+MAX_LETTERS = 1_000
+PENDING_STATES = (LetterState.WAITING, LetterState.UNKNOWN)
 
 
-class Hearer(NamedTuple):
-    """An agent that a message was given to, and what became of that."""
+class RecipientStatus(NamedTuple):
+    """An agent that a message was routed to."""
 
     agent_id: str
     session_id: str | None
     letter: Letter | None
-    """None: it is kept no more."""
-    works: bool
-    """Whether the agent is at it now."""
+    """None after retention has deleted it."""
+    is_working: bool
+    """Whether the agent is handling the message now."""
 
 
-class Fate(NamedTuple):
-    """How far a message is, in one word, and what stands behind that."""
+class DeliveryStatus(NamedTuple):
+    """The status of a message in one word, with its letters."""
 
     state: str
     letter: Letter | None
-    """Of what goes out: the letter that brings it."""
-    hearers: list[Hearer]
+    """The letter that delivers an outbound message."""
+    recipients: list[RecipientStatus]
 
     @property
-    def is_open(self) -> bool:
-        """Whether somebody is still to hear it, or it is still to arrive."""
-        letters = [self.letter, *(each.letter for each in self.hearers)]
-        return any(each is not None and each.state in WITHOUT_END for each in letters)
+    def is_pending(self) -> bool:
+        """Whether a letter of the message is not delivered or confirmed yet."""
+        letters = [self.letter, *(recipient.letter for recipient in self.recipients)]
+        return any(letter is not None and letter.state in PENDING_STATES for letter in letters)
 
 
-def follow(visit: Visit, messages: Sequence[Message]) -> dict[str, Fate]:
-    """The fates of messages, by their ids; all letters are looked up at once."""
-    wanted = [id for message in messages for id in _letters_of(message)][:MOST_LETTERS]
-    found = {each.id: each for each in visit.store.mail.get_all(wanted)} if wanted else {}
-    now = visit.store.now()
-    return {message.id: _fate(message, found, now) for message in messages}
+def delivery_statuses(
+    request: PageRequest, messages: Sequence[Message]
+) -> dict[str, DeliveryStatus]:
+    """Return the status of messages by id, with one query for all letters."""
+    ids = [id for message in messages for id in _letter_ids(message)][:MAX_LETTERS]
+    letters = {letter.id: letter for letter in request.store.mail.get_all(ids)} if ids else {}
+    now = request.store.now()
+    return {message.id: _status(message, letters, now) for message in messages}
 
 
-def _letters_of(message: Message) -> Iterable[str]:
-    own = [message.letter_id, *(route.letter_id for route in message.routes)]
-    return (id for id in own if id is not None)
+def _letter_ids(message: Message) -> Iterable[str]:
+    ids = [message.letter_id, *(route.letter_id for route in message.routes)]
+    return (id for id in ids if id is not None)
 
 
-def _fate(message: Message, letters: dict[str, Letter], now: int) -> Fate:
-    hearers = [
-        Hearer(
+def _status(message: Message, letters: dict[str, Letter], now: int) -> DeliveryStatus:
+    recipients = [
+        RecipientStatus(
             route.agent_id,
             route.session_id,
             letter := letters.get(route.letter_id or ""),
@@ -62,12 +64,12 @@ def _fate(message: Message, letters: dict[str, Letter], now: int) -> Fate:
         if route.heard
     ]
     letter = letters.get(message.letter_id or "")
-    return Fate(_word(message, letter), letter, hearers)
+    return DeliveryStatus(_state(message, letter), letter, recipients)
 
 
-def _word(message: Message, letter: Letter | None) -> str:
-    """The message's own state, unless its letter knows better: it is in doubt, or goes again."""
+def _state(message: Message, letter: Letter | None) -> str:
+    """Return the message's state, unless its letter is unconfirmed or being retried."""
     if letter is not None and letter.state is LetterState.UNKNOWN:
         return "unknown"
-    goes_on = letter is not None and letter.state is LetterState.WAITING
-    return "queued" if goes_on and message.state is MessageState.UNDELIVERED else message.state
+    is_retried = letter is not None and letter.state is LetterState.WAITING
+    return "queued" if is_retried and message.state is MessageState.UNDELIVERED else message.state

@@ -1,61 +1,65 @@
-"""The one list of where people can go: the navigation, and the keys that lead there."""
+"""The navigation of the dashboard, and its keyboard shortcuts."""
 
 from typing import NamedTuple
 
 
-class Link(NamedTuple):
+class NavLink(NamedTuple):
     title: str
     path: str
     key: str
-    """Pressed after g."""
+    """The key to press after g."""
     icon: str
 
 
-class Group(NamedTuple):
+class NavGroup(NamedTuple):
     title: str
-    links: tuple[Link, ...]
+    links: tuple[NavLink, ...]
 
 
 NAVIGATION = (
-    Group(
-        "Now",
-        (Link("Overview", "/", "o", "home"), Link("Events", "/events", "e", "pulse")),
+    NavGroup(
+        "Home",
+        (
+            NavLink("Overview", "/", "o", "home"),
+            NavLink("Inbox", "/inbox", "i", "inbox"),
+            NavLink("Search", "/search", "f", "search"),
+        ),
     ),
-    Group(
+    NavGroup(
         "Work",
         (
-            Link("Runs", "/runs", "r", "play"),
-            Link("Races", "/races", "w", "race"),
-            Link("Sessions", "/sessions", "s", "chat"),
-            Link("Agents", "/agents", "a", "agent"),
-            Link("Projects", "/projects", "p", "folder"),
+            NavLink("Runs", "/runs", "r", "play"),
+            NavLink("Races", "/races", "w", "race"),
+            NavLink("Tasks", "/board", "b", "board"),
+            NavLink("Schedules", "/schedules", "t", "clock"),
+            NavLink("Projects", "/projects", "p", "folder"),
         ),
     ),
-    Group(
-        "Team",
+    NavGroup(
+        "Agents",
         (
-            Link("Board", "/board", "b", "board"),
-            Link("Inbox", "/inbox", "i", "inbox"),
-            Link("Groups", "/groups", "g", "group"),
-            Link("Locks", "/locks", "l", "lock"),
-            Link("Notes", "/notes", "n", "note"),
+            NavLink("Agents", "/agents", "a", "agent"),
+            NavLink("Sessions", "/sessions", "s", "chat"),
+            NavLink("Locks", "/locks", "l", "lock"),
+            NavLink("Notes", "/notes", "n", "note"),
         ),
     ),
-    Group(
-        "Post",
+    NavGroup(
+        "Messages",
         (
-            Link("Chat", "/chat", "d", "talk"),
-            Link("Gateway", "/gateway", "v", "channel"),
-            Link("Mail", "/mail", "m", "mail"),
-            Link("Schedules", "/schedules", "t", "clock"),
+            NavLink("Chat", "/chat", "d", "talk"),
+            NavLink("Channels", "/gateway", "v", "channel"),
+            NavLink("Groups", "/groups", "g", "group"),
+            NavLink("Mail", "/mail", "m", "mail"),
         ),
     ),
-    Group(
-        "Books",
-        (Link("Costs", "/costs", "c", "coin"), Link("Search", "/search", "f", "search")),
-    ),
-    Group(
-        "House",
-        (Link("Settings", "/settings", "x", "sliders"), Link("Health", "/health", "h", "heart")),
+    NavGroup(
+        "System",
+        (
+            NavLink("Costs", "/costs", "c", "coin"),
+            NavLink("Events", "/events", "e", "pulse"),
+            NavLink("Health", "/health", "h", "heart"),
+            NavLink("Settings", "/settings", "x", "sliders"),
+        ),
     ),
 )

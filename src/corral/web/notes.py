@@ -1,4 +1,4 @@
-"""Memory: the notes that are remembered, by whom they are for, and by their words."""
+"""Notes: list, filter by scope and category, and full-text search."""
 
 from contextlib import suppress
 from typing import Any
@@ -7,62 +7,66 @@ from starlette.responses import Response
 
 from corral.domain.notes.model import EVERYONE, Note
 from corral.kernel.errors import CorralError, Invalid, NotFound
-from corral.web.request import Visit
+from corral.web.request import PageRequest
 
-PROJECTS = 100
-AGENTS = 200
-FOUND = 50
+MAX_PROJECTS = 100
+MAX_AGENTS = 200
+MAX_HITS = 50
 
 
-def show_all(visit: Visit) -> Response:
-    """Newest first; or, with words, those that fit best."""
-    scope, text = visit.asked("scope"), visit.asked("q")
-    every, category = visit.asked("all") is not None, visit.asked("category")
+def show_all(request: PageRequest) -> Response:
+    """List notes, newest first; with `q`, search them, best match first."""
+    scope, text = request.query("scope"), request.query("q")
+    every, category = request.query("all") is not None, request.query("category")
     notes: list[Note] = []
     next, problem = None, None
     try:
         if text is None:
-            page = visit.store.notes.list(
-                category=category, all=every, after=visit.asked("after"), **scope_of(scope)
+            page = request.store.notes.list(
+                category=category, all=every, after=request.query("after"), **parse_scope(scope)
             )
             notes, next = page.items, page.next
         else:
-            notes, next = _found(visit, text, scope)
+            notes, next = _search(request, text, scope)
     except CorralError as error:
-        problem = error.message  # of what was typed: it stays in its field
-    return _show(visit, notes, next, problem, scope, text, category, every)
+        problem = error.message  # shown on the page, which keeps the query
+    return _show(request, notes, next, problem, scope, text, category, every)
 
 
-def show_one(visit: Visit) -> Response:
-    note = visit.store.notes.get(visit.path("id"))
+def show_one(request: PageRequest) -> Response:
+    note = request.store.notes.get(request.path_param("id"))
     notes = [note]
     with suppress(NotFound):
         if note.supersedes:
-            notes.append(visit.store.notes.get(note.supersedes))
-    return _show(visit, notes, None, None, None, None, None, True, whole=True)
+            notes.append(request.store.notes.get(note.supersedes))
+    return _show(request, notes, None, None, None, None, None, True, show_full=True)
 
 
-def scope_of(scope: str | None) -> dict[str, Any]:
-    """everyone, project:ID or agent:NAME, as operations on notes take it."""
+def parse_scope(scope: str | None) -> dict[str, Any]:
+    """Convert everyone, project:ID or agent:NAME to arguments of operations on notes."""
     kind, _, name = (scope or "").partition(":")
     if scope in (None, EVERYONE):
         return {"everyone": True} if scope else {}
     if kind not in ("project", "agent") or not name:
         raise Invalid(
-            f"{scope!r} is none of everyone, project:ID and agent:NAME.",
+            f"Invalid scope {scope!r}. Use everyone, project:ID or agent:NAME.",
             scope=scope,
             reason="unknown_scope",
         )
     return {kind: name}
 
 
-def _found(visit: Visit, text: str, scope: str | None) -> tuple[list[Note], str | None]:
-    """Of one scope by how well they fit, with those for everyone; else all that hold the words."""
-    store = visit.store
+def _search(request: PageRequest, text: str, scope: str | None) -> tuple[list[Note], str | None]:
+    """Search one scope and everyone by relevance; without a scope, all notes by full text."""
+    store = request.store
     if scope is not None:
-        whose = {name: value for name, value in scope_of(scope).items() if name != "everyone"}
-        return [found.note for found in store.notes.search(text, limit=FOUND, **whose)], None
-    page = store.search.find(text, kind="note", after=visit.asked("after"), limit=FOUND)
+        scope_arguments = {
+            name: value for name, value in parse_scope(scope).items() if name != "everyone"
+        }
+        return [
+            hit.note for hit in store.notes.search(text, limit=MAX_HITS, **scope_arguments)
+        ], None
+    page = store.search.find(text, kind="note", after=request.query("after"), limit=MAX_HITS)
     notes = []
     for hit in page.items:
         with suppress(NotFound):
@@ -71,7 +75,7 @@ def _found(visit: Visit, text: str, scope: str | None) -> tuple[list[Note], str 
 
 
 def _show(
-    visit: Visit,
+    request: PageRequest,
     notes: list[Note],
     next: str | None,
     problem: str | None,
@@ -80,10 +84,10 @@ def _show(
     category: str | None,
     every: bool,
     *,
-    whole: bool = False,
+    show_full: bool = False,
 ) -> Response:
-    store = visit.store
-    return visit.show(
+    store = request.store
+    return request.render(
         "notes.html",
         notes=notes,
         next=next,
@@ -92,8 +96,8 @@ def _show(
         text=text,
         category=category,
         every=every,
-        whole=whole,
-        projects=store.projects.list(limit=PROJECTS).items,
-        agents=store.agents.list(limit=AGENTS).items,
-        names=visit.names(note.project_id for note in notes),
+        show_full=show_full,
+        projects=store.projects.list(limit=MAX_PROJECTS).items,
+        agents=store.agents.list(limit=MAX_AGENTS).items,
+        names=request.names(note.project_id for note in notes),
     )

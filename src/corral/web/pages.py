@@ -1,4 +1,4 @@
-"""The table of pages: which address shows what."""
+"""The routes of the dashboard."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,6 @@ from starlette.staticfiles import StaticFiles
 from corral.web import (
     actions,
     agents,
-    board,
     channels,
     chat,
     costs,
@@ -33,6 +32,7 @@ from corral.web import (
     search,
     sessions,
     settings,
+    tasks,
     terminal,
 )
 from corral.web.request import THEMES, Show, endpoint
@@ -61,11 +61,11 @@ PAGES: dict[str, Show] = {
     "/gateway/wirings": channels.show_wirings,
     "/gateway/channels": channels.show_channels,
     "/gateway/channels/{id}": channels.show_channel,
-    "/board": board.show,
-    "/board/graph": board.show_graph,
-    "/board/timeline": board.show_timeline,
-    "/board/costs": board.show_costs,
-    "/board/{id}": board.show_one,
+    "/board": tasks.show,
+    "/board/graph": tasks.show_graph,
+    "/board/timeline": tasks.show_timeline,
+    "/board/costs": tasks.show_costs,
+    "/board/{id}": tasks.show_one,
     "/races": races.show_all,
     "/races/statistics": races.show_statistics,
     "/races/{id}": races.show_one,
@@ -81,40 +81,43 @@ PAGES: dict[str, Show] = {
     "/costs": costs.show,
     "/costs/outcomes": costs.show_outcomes,
     "/search": search.show,
-    "/show/{id}": search.go,
+    "/show/{id}": search.redirect_to_page,
     "/settings": settings.show,
 }
 
 
 def routes(status: Callable[[], Any] | None = None) -> list[BaseRoute]:
-    """Everything that the dashboard answers. Each request needs `state.store` and `state.who`;
-    `status` tells how the daemon is, for the page on its health."""
+    """Return all routes of the dashboard.
+
+    Requests need `state.store` and `state.who`. `status` returns the state of the daemon, for the
+    health page.
+    """
     table = {**PAGES, "/health": health.page(status)}
     return [
         *(Route(path, endpoint(show), methods=["GET"]) for path, show in table.items()),
         Route("/runs/{id}/terminal", terminal.stream, methods=["GET"]),
         Route("/races/{id}/screens", race_screens.stream, methods=["GET"]),
-        Route("/do/{noun}/{verb}", endpoint(actions.act), methods=["POST"]),
-        Mount("/static", _Kept(directory=render.STATIC)),
+        Route("/do/{noun}/{verb}", endpoint(actions.dispatch_action), methods=["POST"]),
+        Mount("/static", _CachedStaticFiles(directory=render.STATIC)),
     ]
 
 
-class _Kept(StaticFiles):
-    """Files whose addresses change when they do: a browser need not ask for them again."""
+class _CachedStaticFiles(StaticFiles):
+    """Static files that browsers cache for ever: their URLs contain a hash of the content."""
 
     def file_response(self, *args: Any, **kwargs: Any) -> Response:
-        answer = super().file_response(*args, **kwargs)
-        answer.headers["cache-control"] = "private, max-age=31536000, immutable"
-        return answer
+        response = super().file_response(*args, **kwargs)
+        response.headers["cache-control"] = "private, max-age=31536000, immutable"
+        return response
 
 
 def error_page(request: Request, status: int, message: str) -> Response:
-    """Why a page cannot be shown, or an action was not done: a sentence, in the page's own look."""
-    chosen = request.cookies.get("corral_theme")
+    """Render an error as a page, or as a fragment for htmx."""
+    theme = request.cookies.get("corral_theme")
     values = {
         "status": status,
         "message": message,
-        "theme": chosen if chosen in THEMES else None,
+        "theme": theme if theme in THEMES else None,
     }
-    template = "problem.html" if "hx-request" in request.headers else "error.html"
+    template = "error_fragment.html" if "hx-request" in request.headers else "error.html"
     return HTMLResponse(render.render(template, None, values), status_code=status)

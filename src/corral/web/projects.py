@@ -1,24 +1,24 @@
-"""Projects: where agents work, how it went there, and what it cost."""
+"""Projects: the list, and runs, sessions and costs of one project."""
 
 from starlette.responses import Response
 
-from corral.web.request import Visit
+from corral.web.request import PageRequest
 
 
-def show_all(visit: Visit) -> Response:
-    archived = visit.asked("archived") is not None
-    page = visit.store.projects.list(archived=archived, after=visit.asked("after"))
+def show_all(request: PageRequest) -> Response:
+    archived = request.query("archived") is not None
+    page = request.store.projects.list(archived=archived, after=request.query("after"))
     totals = {
-        project.id: visit.store.charges.total(f"project:{project.id}") for project in page.items
+        project.id: request.store.charges.total(f"project:{project.id}") for project in page.items
     }
-    return visit.show("projects.html", page=page, totals=totals, archived=archived)
+    return request.render("projects.html", page=page, totals=totals, archived=archived)
 
 
-def show_one(visit: Visit) -> Response:
-    store = visit.store
-    project = store.projects.get(visit.path("id"))
+def show_one(request: PageRequest) -> Response:
+    store = request.store
+    project = store.projects.get(request.path_param("id"))
     runs = store.runs.list(project=project.id, limit=20)
-    return visit.show(
+    return request.render(
         "project.html",
         view=store.insights.project(project.dir),
         runs=runs,
@@ -28,5 +28,5 @@ def show_one(visit: Visit) -> Response:
             for budget in store.budgets.list(limit=200).items
             if budget.scope == f"project:{project.id}"
         ],
-        names=visit.names((run.agent_id for run in runs.items), [project.id]),
+        names=request.names((run.agent_id for run in runs.items), [project.id]),
     )

@@ -1,4 +1,4 @@
-"""What people do with races on the pages: choose, overrule, graft, go on, try again, give up."""
+"""Actions on races: start, select, graft, next round, retry, cancel, judge, abandon, merge."""
 
 from typing import Any
 
@@ -7,136 +7,149 @@ from starlette.responses import Response
 from corral.domain.races.model import Race
 from corral.kernel.errors import Conflict, Invalid
 from corral.kernel.money import parse_usd
-from corral.web.background import soon
-from corral.web.request import Show, Visit
+from corral.web.background import run_with_deadline
+from corral.web.request import PageRequest, Show
 
 
-def _race(visit: Visit) -> str:
-    return visit.must("id", "The race")
+def _race_id(request: PageRequest) -> str:
+    return request.require("id", "The race")
 
 
-def _attempt(visit: Visit) -> str:
-    return visit.must("attempt", "The attempt")
+def _attempt_id(request: PageRequest) -> str:
+    return request.require("attempt", "The attempt")
 
 
-def _at(race: Race) -> str:
+def _race_url(race: Race) -> str:
     return f"/races/{race.id}"
 
 
-def start_race(visit: Visit) -> Response:
-    store, budget = visit.store, visit.given("budget")
-    checks = (visit.given("checks") or "").splitlines()
-    prompt, project = visit.must("prompt", "The prompt"), visit.must("project", "The project")
-    return soon(
-        visit,
+def start_race(request: PageRequest) -> Response:
+    store, budget = request.store, request.field("budget")
+    checks = (request.field("checks") or "").splitlines()
+    prompt, project = (
+        request.require("prompt", "The prompt"),
+        request.require("project", "The project"),
+    )
+    return run_with_deadline(
+        request,
         lambda: store.races.start(
             prompt,
-            agents=visit.given("agents"),
+            agents=request.field("agents"),
             project=project,
             checks=[line.strip() for line in checks if line.strip()],
-            vary_auto=visit.given("vary") is not None,
-            judge=visit.given("judge"),
+            vary_auto=request.field("vary") is not None,
+            judge=request.field("judge"),
             budget_micros=parse_usd(budget) if budget else None,
         ),
-        lambda race: visit.done("It is started.", go=_at(race)),
+        lambda race: request.success("Race started.", go=_race_url(race)),
     )
 
 
-def select(visit: Visit) -> Response:
-    overrule = visit.given("overrule") is not None
-    reason = visit.must("reason", "The reason") if overrule else visit.given("reason")
-    id, attempt = _race(visit), _attempt(visit)
-    race = visit.store.races.select(id, attempt, reason=reason, overrule=overrule)
-    return visit.done(f"Attempt {attempt} is the winner of its round in {race.name}.")
+def select(request: PageRequest) -> Response:
+    overrule = request.field("overrule") is not None
+    reason = request.require("reason", "The reason") if overrule else request.field("reason")
+    id, attempt = _race_id(request), _attempt_id(request)
+    race = request.store.races.select(id, attempt, reason=reason, overrule=overrule)
+    return request.success(f"Attempt {attempt} selected as the winner of its round in {race.name}.")
 
 
-def graft(visit: Visit) -> Response:
-    id, attempt, files = _race(visit), _attempt(visit), visit.picked()
+def graft(request: PageRequest) -> Response:
+    id, attempt, files = _race_id(request), _attempt_id(request), request.selected()
     if not files:
-        raise Invalid("No file is marked; mark those that are to be put onto the winner.")
-    store = visit.store
-    return soon(
-        visit,
+        raise Invalid("Select the files to graft onto the winner.")
+    store = request.store
+    return run_with_deadline(
+        request,
         lambda: store.races.graft(id, attempt, files=files),
-        lambda tried: visit.done(
-            f"It was {'kept' if tried.kept else 'not kept'}: {tried.reason}.",
+        lambda tried: request.success(
+            f"Graft {'kept' if tried.kept else 'not kept'}: {tried.reason}.",
         ),
     )
 
 
-def next_round(visit: Visit) -> Response:
-    id, budget, from_round = _race(visit), visit.given("budget"), visit.number("from", "a round")
-    store = visit.store
-    return soon(
-        visit,
+def next_round(request: PageRequest) -> Response:
+    id, budget, from_round = (
+        _race_id(request),
+        request.field("budget"),
+        request.integer("from", "the round"),
+    )
+    store = request.store
+    return run_with_deadline(
+        request,
         lambda: store.races.next(
             id,
-            prompt=visit.given("prompt"),
-            agents=visit.given("agents"),
+            prompt=request.field("prompt"),
+            agents=request.field("agents"),
             from_round=from_round,
             budget_micros=parse_usd(budget) if budget else None,
         ),
-        lambda race: visit.done(f"Round {race.latest.number} has begun.", go=_at(race)),
+        lambda race: request.success(f"Round {race.latest.number} started.", go=_race_url(race)),
     )
 
 
-def retry(visit: Visit) -> Response:
-    id, attempt, store = _race(visit), _attempt(visit), visit.store
-    return soon(
-        visit,
+def retry(request: PageRequest) -> Response:
+    id, attempt, store = _race_id(request), _attempt_id(request), request.store
+    return run_with_deadline(
+        request,
         lambda: store.races.retry(id, attempt),
-        lambda race: visit.done(f"Attempt {attempt} is tried again."),
+        lambda race: request.success(f"Attempt {attempt} retried."),
     )
 
 
-def cancel(visit: Visit) -> Response:
-    id, attempt, store = _race(visit), _attempt(visit), visit.store
-    return soon(
-        visit,
-        lambda: store.races.cancel(id, attempt, reason=visit.given("reason")),
-        lambda race: visit.done(f"Attempt {attempt} is ended."),
+def cancel(request: PageRequest) -> Response:
+    id, attempt, store = _race_id(request), _attempt_id(request), request.store
+    return run_with_deadline(
+        request,
+        lambda: store.races.cancel(id, attempt, reason=request.field("reason")),
+        lambda race: request.success(f"Attempt {attempt} cancelled."),
     )
 
 
-def judge(visit: Visit) -> Response:
-    id, store = _race(visit), visit.store
-    return soon(
-        visit,
-        lambda: store.races.judge(id, judge=visit.given("judge"), rubric=visit.given("rubric")),
-        lambda race: visit.done(f"{race.plan.judge} is asked."),
+def judge(request: PageRequest) -> Response:
+    id, store = _race_id(request), request.store
+    return run_with_deadline(
+        request,
+        lambda: store.races.judge(id, judge=request.field("judge"), rubric=request.field("rubric")),
+        lambda race: request.success(f"Judge {race.plan.judge} started."),
     )
 
 
-def abandon(visit: Visit) -> Response:
-    id, round, store = _race(visit), visit.number("round", "a round"), visit.store
-    what = "The race" if round is None else f"Round {round}"
-    return soon(
-        visit,
-        lambda: store.races.abandon(id, round=round, reason=visit.given("reason")),
-        lambda race: visit.done(f"{what} is abandoned; what was made is kept."),
+def abandon(request: PageRequest) -> Response:
+    id, round, store = _race_id(request), request.integer("round", "the round"), request.store
+    subject = "Race" if round is None else f"Round {round}"
+    return run_with_deadline(
+        request,
+        lambda: store.races.abandon(id, round=round, reason=request.field("reason")),
+        lambda race: request.success(f"{subject} abandoned. Worktrees and commits are kept."),
     )
 
 
-def finish(visit: Visit) -> Response:
-    race = visit.store.races.finish(_race(visit), reason=visit.given("reason"))
-    return visit.done(f"{race.name} is {race.state}.")
+def finish(request: PageRequest) -> Response:
+    race = request.store.races.finish(_race_id(request), reason=request.field("reason"))
+    return request.success(f"Race {race.name} is {race.state}.")
 
 
-def merge(visit: Visit) -> Response:
-    id, store = _race(visit), visit.store
+def merge(request: PageRequest) -> Response:
+    id, store = _race_id(request), request.store
 
-    def told(done: Any) -> Response:
-        if done.outcome == "conflicts":
-            clashes = ", ".join(f"{clash.name} ({clash.why})" for clash in done.conflicts[:20])
-            raise Conflict(f"It was not merged: {clashes}. Merge by hand, or go on from there.")
-        if done.outcome == "already":
-            return visit.done("The branch has it already.")
-        return visit.done(f"The branch is at {(done.commit or '')[:12]} now.")
+    def respond(merge: Any) -> Response:
+        if merge.outcome == "conflicts":
+            conflicts = ", ".join(
+                f"{conflict.name} ({conflict.why})" for conflict in merge.conflicts[:20]
+            )
+            raise Conflict(
+                f"Merge conflicts in {conflicts}. Merge manually, or start another round."
+            )
+        if merge.outcome == "already":
+            return request.success("Already merged.")
+        return request.success(f"Merged as {(merge.commit or '')[:12]}.")
 
-    return soon(visit, lambda: store.races.merge(id, into=visit.given("into")), told)
+    return run_with_deadline(
+        request, lambda: store.races.merge(id, into=request.field("into")), respond
+    )
 
 
-RACING: dict[str, Show] = {
+RACE_ACTIONS: dict[str, Show] = {
     "races/start": start_race,
     "races/select": select,
     "races/graft": graft,

@@ -1,4 +1,4 @@
-"""How two attempts differ, or an attempt and what it began with: by file, side by side."""
+"""Diffs of an attempt against its base or another attempt, by file, side by side."""
 
 from typing import NamedTuple
 
@@ -7,46 +7,48 @@ from starlette.responses import Response
 from corral.adapters.history import Change, FileDiff, Line, side_by_side
 from corral.domain.races.model import Attempt, Race
 from corral.kernel.errors import CorralError, NotFound
-from corral.web.races import called, last_decided
-from corral.web.request import Visit
+from corral.web.races import attempt_names, last_decided_round
+from corral.web.request import PageRequest
 
-FILES = 500
-LINES = 3_000
-"""So many files are listed, and so many lines of one are shown."""
-LONGEST = 2_000
-"""Of a line; a file of one endless line is no page."""
+MAX_FILES = 500
+MAX_LINES = 3_000
+"""Per file."""
+MAX_LINE_LENGTH = 2_000
+"""Longer lines are truncated."""
 
 
-class Row(NamedTuple):
-    """A line before and after; None where there is none."""
+class DiffRow(NamedTuple):
+    """A line before and after; None if it was added or removed."""
 
     old: Line | None
     new: Line | None
 
 
-class Part(NamedTuple):
+class DiffHunk(NamedTuple):
     """A hunk in two columns."""
 
     number: int
     header: str
-    rows: list[Row]
+    rows: list[DiffRow]
 
 
-def show(visit: Visit) -> Response:
-    store = visit.store
-    race = store.races.get(visit.path("id"))
-    names = called(race)
-    choices = [each for round in race.rounds for each in round.attempts if each.commit is not None]
-    one, other = _asked(race, choices, visit.asked("one")), visit.asked("other")
-    against = None if other in (None, "base") else _asked(race, choices, other)
+def show(request: PageRequest) -> Response:
+    store = request.store
+    race = store.races.get(request.path_param("id"))
+    names = attempt_names(race)
+    choices = [
+        attempt for round in race.rounds for attempt in round.attempts if attempt.commit is not None
+    ]
+    one, other = _select_attempt(race, choices, request.query("one")), request.query("other")
+    against = None if other in (None, "base") else _select_attempt(race, choices, other)
     changes: list[Change] = []
     diff: FileDiff | None = None
     problem = None
     if one is not None:
         try:
             changes = [*store.races.changes(race.id, one.id, against.id if against else None)]
-            # A name as it is: it may begin or end with a space.
-            file = visit.request.query_params.get("file") or next(
+            # Not stripped: a file name may begin or end with a space.
+            file = request.http.query_params.get("file") or next(
                 (change.name for change in changes), None
             )
             if file is not None:
@@ -54,45 +56,45 @@ def show(visit: Visit) -> Response:
                     race.id, one.id, file, other=against.id if against else None
                 )
         except CorralError as error:
-            problem = error.message  # the attempts stay in their fields
-    parts, cut = _parts(diff)
-    return visit.show(
+            problem = error.message  # shown on the page, which keeps the selection
+    hunks, is_truncated = _hunks(diff)
+    return request.render(
         "race_diff.html",
         race=race,
         one=one,
         against=against,
         choices=choices,
-        called=names,
-        changes=changes[:FILES],
-        more=max(len(changes) - FILES, 0),
+        attempt_names=names,
+        changes=changes[:MAX_FILES],
+        omitted=max(len(changes) - MAX_FILES, 0),
         added=sum(change.added or 0 for change in changes),
         removed=sum(change.removed or 0 for change in changes),
         diff=diff,
-        parts=parts,
-        cut=cut,
-        longest=LONGEST,
+        hunks=hunks,
+        is_truncated=is_truncated,
+        max_line_length=MAX_LINE_LENGTH,
         problem=problem,
         grafted=_grafted(race, one, against),
     )
 
 
-def _asked(race: Race, choices: list[Attempt], name: str | None) -> Attempt | None:
-    """An attempt by what stands in an address; without that the first that can be shown."""
+def _select_attempt(race: Race, choices: list[Attempt], name: str | None) -> Attempt | None:
+    """Return an attempt by id or ROUND.NUMBER, by default the first with a commit."""
     if name is None:
         return choices[0] if choices else None
-    names = called(race)
-    for each in choices:
-        if name in (each.id, names[each.id]):
-            return each
+    names = attempt_names(race)
+    for attempt in choices:
+        if name in (attempt.id, names[attempt.id]):
+            return attempt
     raise NotFound(
-        f"{race.id} has no attempt {name[:60]!r} that has left something; choose one of "
-        f"{', '.join(names[each.id] for each in choices) or 'none yet'}."
+        f"{race.id} has no attempt {name[:60]!r} with a commit. Choose one of "
+        f"{', '.join(names[attempt.id] for attempt in choices) or 'none yet'}."
     )
 
 
 def _grafted(race: Race, one: Attempt | None, against: Attempt | None) -> Attempt | None:
-    """Whose files could be put onto the winner: the other one's, when one of both is that."""
-    decided = last_decided(race)
+    """Return the attempt whose files can be grafted: the other one, if one is the winner."""
+    decided = last_decided_round(race)
     if decided is None or one is None or against is None:
         return None
     if one.id == decided.winner_id != against.id:
@@ -100,16 +102,16 @@ def _grafted(race: Race, one: Attempt | None, against: Attempt | None) -> Attemp
     return None
 
 
-def _parts(diff: FileDiff | None) -> tuple[list[Part], bool]:
-    """The hunks of a file in two columns, as far as they are shown, and whether that is not all."""
-    parts: list[Part] = []
-    left = LINES
+def _hunks(diff: FileDiff | None) -> tuple[list[DiffHunk], bool]:
+    """Return the hunks of a file in two columns, and whether they are truncated."""
+    hunks: list[DiffHunk] = []
+    available = MAX_LINES
     for hunk in diff.hunks if diff else []:
-        if left <= 0:
-            return parts, True
-        rows = [Row(*pair) for pair in side_by_side(hunk)]
-        parts.append(Part(hunk.number, hunk.header, rows[:left]))
-        if len(rows) > left:
-            return parts, True
-        left -= len(rows)
-    return parts, diff is not None and diff.truncated
+        if available <= 0:
+            return hunks, True
+        rows = [DiffRow(*pair) for pair in side_by_side(hunk)]
+        hunks.append(DiffHunk(hunk.number, hunk.header, rows[:available]))
+        if len(rows) > available:
+            return hunks, True
+        available -= len(rows)
+    return hunks, diff is not None and diff.truncated

@@ -1,8 +1,7 @@
-"""What the attempts of a round write, all in one stream: a browser opens few to one server.
+"""The terminals of a round's attempts in one stream: browsers limit connections per server.
 
-It is sent as the stream of one run is (see `terminal.py`), with the run's id before the data.
-`begin` comes before anything else of a run, also when the stream begins anew; `all_over` says that
-nothing more will come of this round.
+The events are those of a single run (see `terminal.py`), with the run's id before the data. `begin`
+precedes the events of a run, also after a reconnect; `all_over` ends the stream of the round.
 """
 
 import threading
@@ -18,73 +17,81 @@ from starlette.responses import Response
 from corral.api import Corral
 from corral.domain.races.model import Round
 from corral.kernel.errors import CorralError
-from corral.web.races import SCREENS, round_asked
-from corral.web.terminal import LOOK_EVERY, Told, over_because, sending, tellings
+from corral.web.races import MAX_SCREENS, find_round
+from corral.web.terminal import (
+    POLL_SECONDS,
+    TerminalEvent,
+    end_event,
+    output_events,
+    sse_response,
+)
 
-WAITING = 64
-"""So many pieces wait for a browser that takes its time; whoever reads for it waits then."""
+MAX_QUEUED_EVENTS = 64
+"""Reader threads block while this many events wait for a slow browser."""
 
 
-async def stream(request: Request) -> Response:
-    store: Corral = request.state.store
-    id, number = request.path_params["id"], request.query_params.get("round")
+async def stream(http: Request) -> Response:
+    store: Corral = http.state.store
+    id, number = http.path_params["id"], http.query_params.get("round")
     race = await to_thread.run_sync(lambda: store.races.get(id))
-    round_asked(race, number)
-    gone = threading.Event()
-    return sending(_Screens(store, race.id, number, gone).pieces(), gone)
+    find_round(race, number)
+    closed = threading.Event()
+    return sse_response(_RoundScreens(store, race.id, number, closed).chunks(), closed)
 
 
-class _Screens:
-    """The screens of a round, each read on a thread of its own as long as somebody looks."""
+class _RoundScreens:
+    """The screens of a round. One thread reads each run until the client disconnects."""
 
-    def __init__(self, store: Corral, race: str, number: str | None, gone: threading.Event) -> None:
+    def __init__(
+        self, store: Corral, race: str, number: str | None, closed: threading.Event
+    ) -> None:
         self._store = store
         self._race = race
         self._number = number
-        self._gone = gone
-        self._line: Queue[tuple[str, Told]] = Queue(WAITING)
-        self._known: set[str] = set()
-        self._reading = 0
+        self._closed = closed
+        self._queue: Queue[tuple[str, TerminalEvent]] = Queue(MAX_QUEUED_EVENTS)
+        self._started: set[str] = set()
+        self._active = 0
 
-    def pieces(self) -> Iterator[bytes]:
-        looked, is_open = 0.0, True
-        while not self._gone.is_set():
-            if time.monotonic() - looked >= LOOK_EVERY:
-                looked = time.monotonic()
+    def chunks(self) -> Iterator[bytes]:
+        polled_at, may_start_more = 0.0, True
+        while not self._closed.is_set():
+            if time.monotonic() - polled_at >= POLL_SECONDS:
+                polled_at = time.monotonic()
                 with suppress(CorralError):
-                    is_open = self._look()
+                    may_start_more = self._start_readers()
             try:
-                run, told = self._line.get(timeout=LOOK_EVERY)
+                run, event = self._queue.get(timeout=POLL_SECONDS)
             except Empty:
-                if not (is_open or self._reading):
+                if not (may_start_more or self._active):
                     yield b"event: all_over\ndata:\n\n"
                     return
                 continue
-            self._reading -= told.name == "over"
-            yield b"event: %s\ndata: %s %s\n\n" % (told.name.encode(), run.encode(), told.data)
+            self._active -= event.name == "over"
+            yield b"event: %s\ndata: %s %s\n\n" % (event.name.encode(), run.encode(), event.data)
 
-    def _look(self) -> bool:
-        """Begin to read what has begun to run; whether more may begin."""
-        round: Round = round_asked(self._store.races.get(self._race), self._number)
-        for attempt in round.attempts[:SCREENS]:
-            if attempt.run_id is not None and attempt.run_id not in self._known:
-                self._known.add(attempt.run_id)
-                self._reading += 1
+    def _start_readers(self) -> bool:
+        """Start a reader for every new run; return whether more may start later."""
+        round: Round = find_round(self._store.races.get(self._race), self._number)
+        for attempt in round.attempts[:MAX_SCREENS]:
+            if attempt.run_id is not None and attempt.run_id not in self._started:
+                self._started.add(attempt.run_id)
+                self._active += 1
                 threading.Thread(target=self._read, args=(attempt.run_id,), daemon=True).start()
         return any(attempt.is_open for attempt in round.attempts)
 
     def _read(self, id: str) -> None:
-        self._put(id, Told("begin", b""))
+        self._put(id, TerminalEvent("begin", b""))
         try:
             run = self._store.runs.get(id)
         except CorralError as error:
-            self._put(id, over_because(error))
+            self._put(id, end_event(error))
             return
-        for told in tellings(self._store, run, None, self._gone):
-            self._put(id, told)
+        for event in output_events(self._store, run, None, self._closed):
+            self._put(id, event)
 
-    def _put(self, id: str, told: Told) -> None:
-        while not self._gone.is_set():
+    def _put(self, id: str, event: TerminalEvent) -> None:
+        while not self._closed.is_set():
             with suppress(Full):
-                self._line.put((id, told), timeout=LOOK_EVERY)
+                self._queue.put((id, event), timeout=POLL_SECONDS)
                 return

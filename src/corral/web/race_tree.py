@@ -1,101 +1,106 @@
-"""The rounds of a race as a tree: each stands to the right of the one whose winner it goes on from.
+"""Layout of the rounds of a race as a tree, from left to right.
 
-A round is a box with its attempts in it. What goes on from it first stands beside it; what went
-back to it later stands below that.
+A round is a box with its attempts. The first round that continues from a winner stands beside its
+parent; later branches stand below.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from corral.domain.races.model import Attempt, Round
-from corral.web.graph_layout import curve
+from corral.web.graph_layout import svg_curve
 
-WIDTH, HEAD, ROW, FOOT = 208, 30, 22, 8
-"""Of a round, of its title, of an attempt in it, and what is left free below."""
-ACROSS, BETWEEN = 64, 22
-"""From round to round."""
-ROUNDS, ROWS = 60, 10
-"""So many rounds are drawn, and so many attempts of each."""
+BOX_WIDTH, TITLE_HEIGHT, ROW_HEIGHT, PADDING = 208, 30, 22, 8
+COLUMN_GAP, BOX_GAP = 64, 22
+MAX_ROUNDS, MAX_ATTEMPTS = 60, 10
+"""How many rounds are drawn, and how many attempts of each."""
 
 
-class Box(NamedTuple):
-    """A round, and where it stands."""
+class RoundBox(NamedTuple):
+    """A round and its position."""
 
     round: Round
     x: int
     y: int
     height: int
     rows: list[tuple[Attempt, int]]
-    """Its attempts, each with how high the middle of its line is."""
-    left_out: int
-    """Attempts that are not drawn."""
+    """The attempts, each with the vertical centre of its row."""
+    omitted: int
+    """Number of attempts that are not drawn."""
 
 
-class Lineage(NamedTuple):
+class RaceTree(NamedTuple):
     width: int
     height: int
-    boxes: list[Box]
+    boxes: list[RoundBox]
     paths: dict[str, str]
-    """From a winner to the round that goes on from it, by that round's id: an SVG path."""
-    left_out: int
-    """Rounds that are not drawn: the oldest."""
+    """By round id: the SVG path from the winner that the round continues from."""
+    omitted: int
+    """Number of rounds that are not drawn: the oldest."""
 
 
-def lineage(rounds: Sequence[Round]) -> Lineage:
-    """Where the latest rounds of a race stand, and what leads to each."""
-    shown = {each.id: each for each in rounds[-ROUNDS:]}
-    behind: dict[str | None, list[Round]] = {}
-    for each in shown.values():
-        behind.setdefault(each.parent_id if each.parent_id in shown else None, []).append(each)
-    drawing = _Drawing(behind)
-    drawing.place(None, 0, 0)
-    boxes = [drawing.boxes[id] for id in shown]
-    return Lineage(
-        width=max((box.x for box in boxes), default=0) + WIDTH,
+def build_race_tree(rounds: Sequence[Round]) -> RaceTree:
+    """Lay out the latest rounds of a race."""
+    shown = {round.id: round for round in rounds[-MAX_ROUNDS:]}
+    children: dict[str | None, list[Round]] = {}
+    for round in shown.values():
+        children.setdefault(round.parent_id if round.parent_id in shown else None, []).append(round)
+    layout = _TreeLayout(children)
+    layout.place_children(None, 0, 0)
+    boxes = [layout.boxes[id] for id in shown]
+    return RaceTree(
+        width=max((box.x for box in boxes), default=0) + BOX_WIDTH,
         height=max((box.y + box.height for box in boxes), default=0),
         boxes=boxes,
         paths={
-            box.round.id: _path(drawing.boxes[box.round.parent_id], box)
+            box.round.id: _svg_path(layout.boxes[box.round.parent_id], box)
             for box in boxes
-            if box.round.parent_id in drawing.boxes
+            if box.round.parent_id in layout.boxes
         },
-        left_out=len(rounds) - len(shown),
+        omitted=len(rounds) - len(shown),
     )
 
 
-class _Drawing:
-    def __init__(self, behind: dict[str | None, list[Round]]) -> None:
-        self._behind = behind
-        self.boxes: dict[str | None, Box] = {}
+class _TreeLayout:
+    def __init__(self, children: dict[str | None, list[Round]]) -> None:
+        self._children = children
+        self.boxes: dict[str | None, RoundBox] = {}
 
-    def place(self, parent: str | None, x: int, y: int) -> int:
-        """Place all that goes on from a round, from a height on; gives back where that ends."""
+    def place_children(self, parent: str | None, x: int, y: int) -> int:
+        """Place the subtrees of a round below each other, starting at `y`; return their end."""
         top, end = y, y
-        for round in self._behind.get(parent, []):
-            going_on = [each.base_attempt_id for each in self._behind.get(round.id, [])]
-            box = _box(round, x, top, {round.winner_id, *going_on})
+        for round in self._children.get(parent, []):
+            bases = [child.base_attempt_id for child in self._children.get(round.id, [])]
+            box = _make_box(round, x, top, {round.winner_id, *bases})
             self.boxes[round.id] = box
-            end = max(top + box.height, self.place(round.id, x + WIDTH + ACROSS, top))
-            top = end + BETWEEN
+            subtree_end = self.place_children(round.id, x + BOX_WIDTH + COLUMN_GAP, top)
+            end = max(top + box.height, subtree_end)
+            top = end + BOX_GAP
         return end
 
 
-def _box(round: Round, x: int, y: int, needed: set[str | None]) -> Box:
-    """A round with as many attempts as are drawn: those that others go on from come first."""
-    order = sorted(
+def _make_box(round: Round, x: int, y: int, required: set[str | None]) -> RoundBox:
+    """Make the box of a round. Attempts that edges start from are always drawn."""
+    by_importance = sorted(
         round.attempts,
-        key=lambda each: (each.id not in needed, each.rank or len(round.attempts) + each.number),
+        key=lambda attempt: (
+            attempt.id not in required,
+            attempt.rank or len(round.attempts) + attempt.number,
+        ),
     )
-    drawn = sorted(order[:ROWS], key=lambda each: each.number)
-    rows = [(each, y + HEAD + ROW * n + ROW // 2) for n, each in enumerate(drawn)]
-    left_out = len(order) - len(drawn)
-    height = HEAD + ROW * (len(rows) + bool(left_out)) + FOOT
-    return Box(round, x, y, height, rows, left_out)
+    shown = sorted(by_importance[:MAX_ATTEMPTS], key=lambda attempt: attempt.number)
+    rows = [
+        (attempt, y + TITLE_HEIGHT + ROW_HEIGHT * n + ROW_HEIGHT // 2)
+        for n, attempt in enumerate(shown)
+    ]
+    omitted = len(by_importance) - len(shown)
+    height = TITLE_HEIGHT + ROW_HEIGHT * (len(rows) + bool(omitted)) + PADDING
+    return RoundBox(round, x, y, height, rows, omitted)
 
 
-def _path(before: Box, box: Box) -> str:
-    """From the attempt that had won to the title of what goes on from it."""
-    heights = {attempt.id: y for attempt, y in before.rows}
-    y = heights.get(box.round.base_attempt_id or "", before.y + HEAD // 2)
-    x = before.x + WIDTH
-    return f"M{x} {y}" + curve(x, y, box.x, box.y + HEAD // 2)
+def _svg_path(parent: RoundBox, box: RoundBox) -> str:
+    """Draw the edge from the winning attempt to the title of the round that continues from it."""
+    row_centres = {attempt.id: y for attempt, y in parent.rows}
+    y = row_centres.get(box.round.base_attempt_id or "", parent.y + TITLE_HEIGHT // 2)
+    x = parent.x + BOX_WIDTH
+    return f"M{x} {y}" + svg_curve(x, y, box.x, box.y + TITLE_HEIGHT // 2)

@@ -1,4 +1,4 @@
-"""Races: the list, one race with its attempts side by side, and who wins."""
+"""Races: the list, one race with its attempts side by side, and win statistics."""
 
 from contextlib import suppress
 from typing import NamedTuple
@@ -15,57 +15,57 @@ from corral.domain.races.model import (
     Round,
     RoundState,
 )
-from corral.domain.races.ranking import opinions
-from corral.domain.runs.model import approval_options
+from corral.domain.races.ranking import judge_scores
+from corral.domain.runs.model import format_approval_options
 from corral.kernel.clock import DAY
 from corral.kernel.errors import Invalid, NotFound
-from corral.services.races.diff import SoFar
-from corral.web.race_tree import HEAD, WIDTH, lineage
-from corral.web.request import Visit
+from corral.services.races.diff import AttemptProgress
+from corral.web.race_tree import BOX_WIDTH, TITLE_HEIGHT, build_race_tree
+from corral.web.request import PageRequest
 
-PROJECTS = 100
-AGENTS = 200
-CARDS = 60
-"""So many attempts of a round are on one page."""
-TABS = 24
-"""So many rounds have a tab: the latest; the lineage leads to all."""
-SCREENS = 8
-"""The first attempts of a round are shown with their terminals."""
-PROMPT = 20_000
-"""So much of a prompt is shown."""
+MAX_PROJECTS = 100
+MAX_AGENTS = 200
+MAX_CARDS = 60
+"""Attempts per page."""
+MAX_TABS = 24
+"""The latest rounds have a tab; the tree links to all."""
+MAX_SCREENS = 8
+"""How many attempts of a round are shown with their terminals."""
+MAX_PROMPT = 20_000
+"""How many characters of a prompt are shown."""
 SPANS = {"7": 7, "30": 30, "90": 90, "all": None}
 KINDS = ("agent", "model", "provider", "variation")
 
 
-def show_all(visit: Visit) -> Response:
-    """All races; or those of a project, or in a state: the library lists by one of both."""
-    store = visit.store
-    state, project = visit.asked("state"), visit.asked("project")
-    page = store.insights.races(state=state, project=project, after=visit.asked("after"))
-    return visit.show(
+def show_all(request: PageRequest) -> Response:
+    """List races, filtered by state or project (the library supports one of both)."""
+    store = request.store
+    state, project = request.query("state"), request.query("project")
+    page = store.insights.races(state=state, project=project, after=request.query("after"))
+    return request.render(
         "races.html",
         page=page,
         state=state,
         states=[*RaceState],
         project=project,
-        projects=store.projects.list(limit=PROJECTS).items,
-        agents=store.agents.list(limit=AGENTS).items if visit.may_act else [],
-        names=visit.names((race.project_id for race in page.items), [project]),
+        projects=store.projects.list(limit=MAX_PROJECTS).items,
+        agents=store.agents.list(limit=MAX_AGENTS).items if request.can_write else [],
+        names=request.names((race.project_id for race in page.items), [project]),
     )
 
 
-class Card(NamedTuple):
-    """An attempt, and all that a page says of it."""
+class AttemptCard(NamedTuple):
+    """An attempt with everything that its card shows."""
 
     attempt: Attempt
     name: str
-    """As people type it: ROUND.NUMBER."""
-    far: SoFar | None
-    """How far it is, where it is under way."""
+    """ROUND.NUMBER, as on the command line."""
+    progress: AttemptProgress | None
+    """What an open attempt has changed so far."""
     not_run: list[str]
-    """Checks that an earlier one made needless."""
+    """Checks that were skipped because an earlier one failed."""
     why: str
-    """Why it ranks where it does, or cannot be chosen."""
+    """Why it has its rank, or cannot win."""
     verbs: set[str]
     denied: str | None
     """The denied tools."""
@@ -73,67 +73,68 @@ class Card(NamedTuple):
     """The options that approve them."""
 
 
-def show_one(visit: Visit) -> Response:
-    """A race, and one of its rounds: the latest, unless another is asked for."""
-    store = visit.store
-    race = store.races.get(visit.path("id"))
-    round = round_asked(race, visit.asked("round"))
-    far: dict[str, SoFar] = {}
-    if round is race.latest and any(each.is_open for each in round.attempts):
-        far = {each.attempt_id: each for each in store.races.so_far(race.id)}
-    decided = last_decided(race)
-    shown, more = _page(round, visit.asked("after"))
+def show_one(request: PageRequest) -> Response:
+    """Show a race and one of its rounds, by default the latest."""
+    store = request.store
+    race = store.races.get(request.path_param("id"))
+    round = find_round(race, request.query("round"))
+    progress: dict[str, AttemptProgress] = {}
+    if round is race.latest and any(attempt.is_open for attempt in round.attempts):
+        progress = {change.attempt_id: change for change in store.races.so_far(race.id)}
+    decided = last_decided_round(race)
+    shown, more = _page(round, request.query("after"))
     cards = [
-        _card(race, round, each, far.get(each.id), decided, *_denied(visit, each)) for each in shown
+        _card(race, round, attempt, progress.get(attempt.id), decided, *_denied(request, attempt))
+        for attempt in shown
     ]
-    return visit.show(
+    return request.render(
         "race.html",
         race=race,
         round=round,
-        parent=next((each for each in race.rounds if each.id == round.parent_id), None),
+        parent=next((other for other in race.rounds if other.id == round.parent_id), None),
         cards=cards,
         more=more,
-        screens=SCREENS,
-        tabs=[each for each in race.rounds if each in race.rounds[-TABS:] or each is round],
-        longest=PROMPT,
-        called=called(race),
-        going=round.goes_on and any(each.is_open for each in round.attempts),
+        screens=MAX_SCREENS,
+        tabs=[other for other in race.rounds if other in race.rounds[-MAX_TABS:] or other is round],
+        max_prompt=MAX_PROMPT,
+        attempt_names=attempt_names(race),
+        is_running=round.goes_on and any(attempt.is_open for attempt in round.attempts),
         decided=decided,
-        verbs=race_verbs(race),
+        verbs=allowed_race_verbs(race),
         round_verbs=ROUND_MOVES.allowed_from(round.state),
-        drawing=lineage(race.rounds),
-        size=(WIDTH, HEAD),
-        agents=store.agents.list(limit=AGENTS).items if visit.may_act else [],
-        names=visit.names([race.project_id]),
+        tree=build_race_tree(race.rounds),
+        size=(BOX_WIDTH, TITLE_HEIGHT),
+        agents=store.agents.list(limit=MAX_AGENTS).items if request.can_write else [],
+        names=request.names([race.project_id]),
     )
 
 
 def _page(round: Round, after: str | None) -> tuple[list[Attempt], str | None]:
-    """The attempts of a round behind a number, and the number behind which more are."""
+    """Return a page of attempts after a number, and the cursor of the next page."""
     if after is not None and not (after.isascii() and after.isdigit()):
-        raise Invalid(f"{after[:20]!r} is no number of an attempt.", after=after[:20])
-    rest = [each for each in round.attempts if each.number > int((after or "0")[:9])]
-    return rest[:CARDS], str(rest[CARDS - 1].number) if len(rest) > CARDS else None
+        raise Invalid(f"Invalid attempt number {after[:20]!r}.", after=after[:20])
+    rest = [attempt for attempt in round.attempts if attempt.number > int((after or "0")[:9])]
+    return rest[:MAX_CARDS], str(rest[MAX_CARDS - 1].number) if len(rest) > MAX_CARDS else None
 
 
-def round_asked(race: Race, number: str | None) -> Round:
-    """A round by what stands in an address; the latest when nothing does."""
+def find_round(race: Race, number: str | None) -> Round:
+    """Return a round by its number, by default the latest."""
     if number is None:
         return race.latest
-    for each in race.rounds:
-        if str(each.number) == number:
-            return each
-    raise NotFound(f"{race.id} has no round {number[:20]!r}; it has {len(race.rounds)}.")
+    for round in race.rounds:
+        if str(round.number) == number:
+            return round
+    raise NotFound(f"{race.id} has no round {number[:20]!r}. It has {len(race.rounds)} rounds.")
 
 
-def last_decided(race: Race) -> Round | None:
-    """The last round with a winner: grafts are put onto that, and the next round begins with it."""
-    decided = [each for each in race.rounds if each.state is RoundState.COMPLETED]
+def last_decided_round(race: Race) -> Round | None:
+    """Return the last round with a winner: the base of grafts and of the next round."""
+    decided = [round for round in race.rounds if round.state is RoundState.COMPLETED]
     return decided[-1] if decided else None
 
 
-def called(race: Race) -> dict[str, str]:
-    """What people call each attempt of a race, by its id."""
+def attempt_names(race: Race) -> dict[str, str]:
+    """Return ROUND.NUMBER of each attempt by id."""
     return {
         attempt.id: f"{round.number}.{attempt.number}"
         for round in race.rounds
@@ -141,16 +142,16 @@ def called(race: Race) -> dict[str, str]:
     }
 
 
-def race_verbs(race: Race) -> set[str]:
-    """What a person may do with a race as it stands."""
+def allowed_race_verbs(race: Race) -> set[str]:
+    """Return the verbs that are legal for a race."""
     verbs = {*RACE_MOVES.allowed_from(race.state)} & {"abandon", "finish"}
-    if any(each.ended_at is None for each in race.rounds):
+    if any(round.ended_at is None for round in race.rounds):
         verbs.discard("finish")
-    elif last_decided(race) is not None:
+    elif last_decided_round(race) is not None:
         verbs.add("next")
     if race.latest.state is RoundState.SELECTING and len(race.latest.ranked) > 1:
         verbs.add("judge")
-    if last_decided(race) is not None and not race.private:
+    if last_decided_round(race) is not None and not race.private:
         verbs.add("merge")
     return verbs
 
@@ -159,71 +160,71 @@ def _card(
     race: Race,
     round: Round,
     attempt: Attempt,
-    far: SoFar | None,
+    progress: AttemptProgress | None,
     decided: Round | None,
     denied: str | None,
     approvals: str,
-) -> Card:
-    over = attempt.state is AttemptState.COMPLETED
-    return Card(
+) -> AttemptCard:
+    is_completed = attempt.state is AttemptState.COMPLETED
+    return AttemptCard(
         attempt,
         f"{round.number}.{attempt.number}",
-        far if attempt.is_open else None,
-        race.plan.checks[len(attempt.checks) :] if over else [],
-        why(attempt, round),
-        attempt_verbs(attempt, round, decided),
+        progress if attempt.is_open else None,
+        race.plan.checks[len(attempt.checks) :] if is_completed else [],
+        explain_rank(attempt, round),
+        allowed_attempt_verbs(attempt, round, decided),
         denied,
         approvals,
     )
 
 
-def _denied(visit: Visit, attempt: Attempt) -> tuple[str | None, str]:
+def _denied(request: PageRequest, attempt: Attempt) -> tuple[str | None, str]:
     """Return the denied tools of an attempt and the options that approve them; None also when its
     run was deleted."""
     if attempt.run_id is not None:
         with suppress(NotFound):
-            run = visit.store.runs.get(attempt.run_id)
-            return run.denied_text, approval_options(run.denied)
+            run = request.store.runs.get(attempt.run_id)
+            return run.denied_text, format_approval_options(run.denied)
     return None, ""
 
 
-def attempt_verbs(attempt: Attempt, round: Round, decided: Round | None) -> set[str]:
-    """What a person may do with an attempt as it stands."""
+def allowed_attempt_verbs(attempt: Attempt, round: Round, decided: Round | None) -> set[str]:
+    """Return the verbs that are legal for an attempt."""
     allowed = ROUND_MOVES.allowed_from(round.state)
-    found = {"cancel"} if attempt.is_open else set()
+    verbs = {"cancel"} if attempt.is_open else set()
     if attempt.can_win and "select" in allowed:
-        found.add("select")
+        verbs.add("select")
     elif attempt.state is AttemptState.COMPLETED and "overrule" in allowed:
-        found |= set() if attempt.is_winner else {"overrule"}
-    going = round.state is RoundState.RUNNING
-    if not attempt.is_open and not attempt.can_win and ("retry" in allowed or going):
-        found.add("retry")
+        verbs |= set() if attempt.is_winner else {"overrule"}
+    is_running = round.state is RoundState.RUNNING
+    if not attempt.is_open and not attempt.can_win and ("retry" in allowed or is_running):
+        verbs.add("retry")
     if attempt.commit is not None:
-        found.add("diff")
+        verbs.add("diff")
         if decided is not None and decided.winner_id != attempt.id:
-            found.add("graft")
-    return found
+            verbs.add("graft")
+    return verbs
 
 
-def why(attempt: Attempt, round: Round) -> str:
-    """Why an attempt ranks where it does, in words: gates, then judges, then figures."""
+def explain_rank(attempt: Attempt, round: Round) -> str:
+    """Explain the rank of an attempt: checks, then judges, then figures."""
     if attempt.is_open:
         return ""
     if not attempt.can_win:
-        return attempt.reason or f"it is {attempt.state}"
-    told = ["all its checks passed" if attempt.checks else "there was no check to fail"]
-    rivals = [each for each in round.attempts if each.can_win]
-    if (opinion := opinions(round.attempts, round.verdicts).get(attempt.id)) is not None:
-        told.append(f"judges put it before {opinion:.0%} of the others")
-    for word, figures in (
-        ("fewest lines", {each.id: _lines(each) for each in rivals}),
-        ("cheapest", {each.id: each.cost_micros for each in rivals}),
-        ("quickest", {each.id: each.duration_ms for each in rivals}),
+        return attempt.reason or str(attempt.state)
+    reasons = ["all checks passed" if attempt.checks else "no checks"]
+    rivals = [rival for rival in round.attempts if rival.can_win]
+    if (opinion := judge_scores(round.attempts, round.verdicts).get(attempt.id)) is not None:
+        reasons.append(f"judges preferred it to {opinion:.0%} of the others")
+    for label, figures in (
+        ("smallest diff", {rival.id: _lines(rival) for rival in rivals}),
+        ("cheapest", {rival.id: rival.cost_micros for rival in rivals}),
+        ("fastest", {rival.id: rival.duration_ms for rival in rivals}),
     ):
         known = [figure for figure in figures.values() if figure is not None]
         if len(known) > 1 and figures[attempt.id] == min(known) != max(known):
-            told.append(word)
-    return "; ".join(told)
+            reasons.append(label)
+    return "; ".join(reasons)
 
 
 def _lines(attempt: Attempt) -> int | None:
@@ -235,19 +236,19 @@ def _lines(attempt: Attempt) -> int | None:
 # -- statistics ------------------------------------------------------------------------------------
 
 
-def show_statistics(visit: Visit) -> Response:
-    """Who wins at what cost, over all races that were decided."""
-    by, span = visit.asked("by") or "agent", visit.asked("days") or "all"
+def show_statistics(request: PageRequest) -> Response:
+    """Show wins and costs over all decided races."""
+    by, span = request.query("by") or "agent", request.query("days") or "all"
     if span not in SPANS:
-        raise Invalid(f"{span!r} is none of {', '.join(SPANS)}.", days=span)
+        raise Invalid(f"Invalid period {span!r}. Use one of {', '.join(SPANS)}.", days=span)
     days = SPANS[span]
-    rows = visit.store.races.winning(by=by, since_ms=None if days is None else days * DAY)
-    return visit.show(
+    rows = request.store.races.winning(by=by, since_ms=None if days is None else days * DAY)
+    return request.render(
         "race_statistics.html",
         rows=rows,
         by=by,
         kinds=KINDS,
         span=span,
         spans=SPANS,
-        dearest=max((each.micros_per_win or 0 for each in rows), default=0),
+        max_cost=max((row.micros_per_win or 0 for row in rows), default=0),
     )

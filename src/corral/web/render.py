@@ -1,8 +1,7 @@
-"""Templates, and how values look on a page.
+"""Jinja templates and the formatting of values.
 
-Nothing that an agent or a person wrote reaches a browser as it is: HTML is escaped by the
-templates, and control characters, escapes and overrides of direction are spelled out, everywhere,
-before that.
+All text is untrusted: templates escape HTML, and control characters, escape sequences and
+bidirectional overrides are made visible in every expression.
 """
 
 import hashlib
@@ -18,12 +17,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from corral import __version__
-from corral.domain.chat.model import HOST, asker
+from corral.domain.chat.model import GATEWAY_MAILBOX, asker_label
 from corral.domain.chat.outbound.cards import asks_for_secret
-from corral.domain.mail.model import gist
+from corral.domain.mail.model import summarize_body
 from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND
-from corral.kernel.money import MICROS, format_usd
-from corral.kernel.text import printable
+from corral.kernel.money import MICROS_PER_USD, format_usd
+from corral.kernel.text import escape_unprintable
 from corral.web.navigation import NAVIGATION
 
 HERE = Path(__file__).parent
@@ -33,7 +32,7 @@ UNKNOWN = "\N{EN DASH}"
 
 _now: ContextVar[int] = ContextVar("now", default=0)
 
-# A state is told by a word, a sign and a colour; the sign and the colour go by this.
+# States are shown with a word, an icon and a colour. The tone selects icon and colour.
 TONES = {
     "queued": "wait",
     "starting": "wait",
@@ -95,7 +94,7 @@ TONES = {
     "dismissed": "off",
     "current": "live",
     "superseded": "off",
-    "clash": "bad",
+    "conflict": "bad",
     "preparing": "wait",
     "checking": "live",
     "selecting": "need",
@@ -111,8 +110,8 @@ TONES = {
 
 
 @contextmanager
-def at(now: int) -> Iterator[None]:
-    """The moment from which ages are told."""
+def render_time(now: int) -> Iterator[None]:
+    """Set the current time for ages, while a template is rendered."""
     token = _now.set(now)
     try:
         yield
@@ -120,86 +119,94 @@ def at(now: int) -> Iterator[None]:
         _now.reset(token)
 
 
-def render(template: str, part: str | None, values: dict[str, Any]) -> str:
-    """A whole page, or one block of it by its name."""
-    found = environment().get_template(template)
-    block = found.blocks.get(part) if part else None
+def render(template: str, fragment: str | None, values: dict[str, Any]) -> str:
+    """Render a page, or only the block named `fragment` if the template has one."""
+    page = environment().get_template(template)
+    block = page.blocks.get(fragment) if fragment else None
     if block is None:
-        return found.render(values)
-    return "".join(block(found.new_context(values)))
+        return page.render(values)
+    return "".join(block(page.new_context(values)))
 
 
 @lru_cache(1)
 def environment() -> Environment:
-    made = Environment(
+    environment = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,
-        finalize=spelled_out,
+        finalize=escape_control_characters,
     )
-    made.filters.update(
-        usd=usd,
+    environment.filters.update(
+        usd=short_usd,
         exact_usd=format_usd,
-        count=count,
-        size=size,
-        lasting=lasting,
-        ago=ago,
-        moment=moment,
-        clock_time=clock_time,
-        words=words,
+        number=format_number,
+        size=format_size,
+        duration=format_span,
+        age=format_age,
+        utc=format_utc,
+        humanize=humanize,
+        state_label=state_label,
         tone=lambda state: TONES.get(str(state), "off"),
-        short=short,
-        readable=readable,
-        gist=gist,
-        label=label,
+        short_id=short_id,
+        pretty=pretty,
+        gist=summarize_body,
+        name=display_name,
         wants_secret=asks_for_secret,
-        asker=asker,
+        asker=asker_label,
     )
-    made.globals.update(asset=asset, navigation=NAVIGATION, version=__version__, host=HOST)
-    modules = {"ui": "ui", "board": "board_head", "asks": "asking", "racing": "racing"}
-    modules["chats"] = "chatting"
-    for name, template in modules.items():
-        made.globals[name] = made.get_template(f"{template}.html").module
-    return made
+    environment.globals.update(
+        asset=asset, navigation=NAVIGATION, version=__version__, host=GATEWAY_MAILBOX
+    )
+    # Macros, by the name under which templates use them.
+    macros = {
+        "ui": "ui",
+        "task_ui": "task_macros",
+        "inbox_ui": "inbox_macros",
+        "race_ui": "race_macros",
+        "chat_ui": "chat_macros",
+    }
+    for name, template in macros.items():
+        environment.globals[name] = environment.get_template(f"{template}.html").module
+    return environment
 
 
-def spelled_out(value: Any) -> Any:
-    """What every expression of a template gives: text that acts on nothing."""
+def escape_control_characters(value: Any) -> Any:
+    """Make control characters visible in the value of a template expression."""
     if value is None:
         return ""
     if isinstance(value, str) and not isinstance(value, Markup):
-        return printable(value, kept="\n\t")
+        return escape_unprintable(value, keep="\n\t")
     return value
 
 
 @lru_cache
 def asset(name: str) -> str:
-    """The address of a file of ours; it changes when the file does, so that it can be kept."""
+    """Return the URL of a static file. It contains a hash, so browsers can cache it for ever."""
     digest = hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]
     return f"/static/{name}?v={digest}"
 
 
-def usd(micros: int) -> str:
-    """Dollars and cents; what is less than a cent is said to be."""
+def short_usd(micros: int) -> str:
+    """Format an amount in dollars and cents; amounts under half a cent as `< $0.01`."""
     if micros < 0:
-        return f"\N{MINUS SIGN}{usd(-micros)}"
-    return "< $0.01" if 0 < micros < 5_000 else f"${round(micros / MICROS, 2):,.2f}"
+        return f"\N{MINUS SIGN}{short_usd(-micros)}"
+    return "< $0.01" if 0 < micros < 5_000 else f"${round(micros / MICROS_PER_USD, 2):,.2f}"
 
 
-def count(number: int | None) -> str:
-    """12,345; large ones as 1.2 M."""
+def format_number(number: int | None) -> str:
+    """Format a number as 12,345 or 1.2 M."""
     if number is None:
         return UNKNOWN
-    for unit, many in (("B", 1_000_000_000), ("M", 1_000_000)):
-        if number >= many:
-            return f"{number / many:.1f} {unit}"
+    for unit, factor in (("B", 1_000_000_000), ("M", 1_000_000)):
+        if number >= factor:
+            return f"{number / factor:.1f} {unit}"
     return f"{number:,}"
 
 
-def size(number: int | None) -> str:
+def format_size(number: int | None) -> str:
     if number is None:
         return UNKNOWN
     amount = float(number)
@@ -210,57 +217,73 @@ def size(number: int | None) -> str:
     raise AssertionError
 
 
-def lasting(ms: int | None) -> str:
-    """How long, in its two largest units: 850 ms, 12 s, 3 m 20 s, 2 h 5 m, 4 d 1 h."""
+def format_span(ms: int | None) -> str:
+    """Format a duration in its two largest units: 850 ms, 12 s, 3 m 20 s, 2 h 5 m, 4 d 1 h."""
     if ms is None:
         return UNKNOWN
     if ms < SECOND:
         return f"{max(ms, 0)} ms"
     units = [("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND)]
-    for (unit, many), smaller in zip(units, [*units[1:], None], strict=True):
-        if ms >= many:
-            rest = ms % many // smaller[1] if smaller else 0
-            return f"{ms // many} {unit}" + (f" {rest} {smaller[0]}" if rest and smaller else "")
+    for (unit, factor), smaller in zip(units, [*units[1:], None], strict=True):
+        if ms >= factor:
+            rest = ms % factor // smaller[1] if smaller else 0
+            return f"{ms // factor} {unit}" + (f" {rest} {smaller[0]}" if rest and smaller else "")
     raise AssertionError
 
 
-def ago(ms: int) -> str:
-    """How far a moment is from now, in its largest unit."""
+def format_age(ms: int) -> str:
+    """Format a time relative to now, in its largest unit: 5 m ago, in 2 h."""
     distance = _now.get() - ms
-    for unit, many in (("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND)):
-        if abs(distance) >= many:
-            told = f"{abs(distance) // many} {unit}"
-            return f"{told} ago" if distance > 0 else f"in {told}"
+    for unit, factor in (("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND)):
+        if abs(distance) >= factor:
+            text = f"{abs(distance) // factor} {unit}"
+            return f"{text} ago" if distance > 0 else f"in {text}"
     return "now"
 
 
-def moment(ms: int) -> str:
-    """A moment in UTC, to the second; the browser shows it in its own zone."""
+def format_utc(ms: int) -> str:
+    """Format a time in UTC, to the second. The browser shows it in its own time zone."""
     import time
 
     return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(ms / 1_000))
 
 
 def clock_time(ms: int) -> str:
-    return moment(ms)[11:]
+    return format_utc(ms)[11:]
 
 
-def words(state: object) -> str:
+def humanize(state: object) -> str:
+    """Format a state or verb: `needs_input` becomes `needs input`."""
     return str(state).replace("_", " ")
 
 
-def short(id: str) -> str:
-    """The end of an id: its beginning is a time, and like that of its neighbours."""
+# Words for states whose name is not usual in a user interface.
+STATE_LABELS = {
+    "fails": "failing",
+    "heard": "delivered",
+    "unheard": "ignored",
+    "waits": "standby",
+    "works": "ok",
+}
+
+
+def state_label(state: object) -> str:
+    return STATE_LABELS.get(str(state), humanize(state))
+
+
+def short_id(id: str) -> str:
+    """Shorten an id to its end: it starts with a timestamp, which neighbours share."""
     prefix, underscore, rest = id.partition("_")
     return f"{prefix}_…{rest[-6:]}" if underscore and len(rest) > 12 else id
 
 
-def readable(value: Any) -> str:
-    """A body, an argument or a result, as text or as JSON that people can read."""
+def pretty(value: Any) -> str:
+    """Format a message body, an argument or a result as text or indented JSON."""
     if isinstance(value, str):
         return value
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
 
 
-def label(id: str | None, names: dict[str, str]) -> str:
-    return UNKNOWN if id is None else names.get(id, short(id))
+def display_name(id: str | None, names: dict[str, str]) -> str:
+    """Return the name of an object, or its shortened id."""
+    return UNKNOWN if id is None else names.get(id, short_id(id))

@@ -1,8 +1,8 @@
-"""One request for a page, as the page's function sees it."""
+"""A request for a page: query, form, user, and how to respond."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from anyio import to_thread
 from starlette.requests import Request
@@ -17,141 +17,143 @@ from corral.web import render
 from corral.web.forms import Form, read_form
 
 THEMES = ("light", "dark")
-PICK = "pick:"
-"""What the boxes are called by which one chooses among many; behind it is an id."""
+SELECTED_PREFIX = "pick:"
+"""The names of checkboxes that select items: this prefix and an id."""
 
 
-class Visit:
-    def __init__(self, request: Request, form: Form) -> None:
-        self.request = request
-        self.store: Corral = request.state.store
-        self.who: Any = request.state.who
+class PageRequest:
+    """A request as the functions of pages and actions see it."""
+
+    def __init__(self, http: Request, form: Form) -> None:
+        self.http = http
+        self.store: Corral = http.state.store
+        self.token: Any = http.state.who
         self._form = form
-        self.taken: list[str] = []
-        """What secrets were taken out of, in what this visit wrote."""
-        self.seen = ""
-        """The newest event before the page was looked up: the page follows those behind it."""
-        if request.method == "GET" and self.part is None:
-            self.seen = self.store.events.newest(limit=1).next or ""
+        self.redacted: list[str] = []
+        """The fields from which secrets were removed in what this request wrote."""
+        self.cursor = ""
+        """The newest event before the page was rendered: the browser follows the feed from here."""
+        if http.method == "GET" and self.fragment is None:
+            self.cursor = self.store.events.newest(limit=1).next or ""
 
     @property
-    def may_act(self) -> bool:
-        """Whether buttons are shown: a token that may only read has none."""
-        return bool(self.who.scope == "full")
+    def can_write(self) -> bool:
+        """Whether actions are shown: a read-only token has none."""
+        return bool(self.token.scope == "full")
 
     @property
-    def person(self) -> str:
-        """Who talks in groups from here: whoever the daemon works for, as at the terminal."""
+    def user(self) -> str:
+        """The person who posts in groups: the user that the daemon runs as, as at the terminal."""
         return f"user:{config.user()}"
 
     @property
-    def part(self) -> str | None:
-        """The part of the page that is fetched anew, by its id; None: the whole page."""
-        if "hx-request" not in self.request.headers:
+    def fragment(self) -> str | None:
+        """The id of the element that htmx reloads; None for the whole page."""
+        if "hx-request" not in self.http.headers:
             return None
-        return self.request.headers.get("hx-target", "").partition("#")[2] or None
+        return self.http.headers.get("hx-target", "").partition("#")[2] or None
 
     @property
-    def here(self) -> str:
-        """The page's own address."""
-        query = self.request.url.query
-        return self.request.url.path + (f"?{query}" if query else "")
+    def url(self) -> str:
+        """The path and query of this page."""
+        query = self.http.url.query
+        return self.http.url.path + (f"?{query}" if query else "")
 
     @property
     def theme(self) -> str | None:
-        chosen = self.request.cookies.get("corral_theme")
-        return chosen if chosen in THEMES else None
+        theme = self.http.cookies.get("corral_theme")
+        return theme if theme in THEMES else None
 
-    def path(self, name: str) -> str:
-        return str(self.request.path_params[name])
+    def path_param(self, name: str) -> str:
+        return str(self.http.path_params[name])
 
-    def asked(self, name: str) -> str | None:
-        """What stands in the address, or in a field that was filled in; None when it is empty."""
-        return self.request.query_params.get(name, "").strip() or None
+    def query(self, name: str) -> str | None:
+        """Return a query parameter; None if it is missing or empty."""
+        return self.http.query_params.get(name, "").strip() or None
 
-    def given(self, name: str) -> str | None:
-        """What a form says; None when the field is empty."""
+    def field(self, name: str) -> str | None:
+        """Return a form field; None if it is missing or empty."""
         return self._form.get(name, "").strip() or None
 
-    def must(self, name: str, what: str) -> str:
-        """What a form has to say."""
-        value = self.given(name)
+    def require(self, name: str, label: str) -> str:
+        """Return a form field; raises Invalid if it is empty."""
+        value = self.field(name)
         if value is None:
-            raise Invalid(f"{what} is empty; fill it in.", field=name)
+            raise Invalid(f"{label} is required.", field=name)
         return value
 
-    def number(self, name: str, of: str) -> int | None:
-        """A whole number that a form says; None when the field is empty."""
-        value = self.given(name)
+    def integer(self, name: str, label: str) -> int | None:
+        """Return a form field as a number; None if it is empty, raises Invalid otherwise."""
+        value = self.field(name)
         if value is None:
             return None
         if not (value.isascii() and value.isdigit()) or len(value) > 15:
-            raise Invalid(f"{value[:50]!r} is no number of {of}.", field=name)
+            raise Invalid(f"Invalid number for {label}: {value[:50]!r}.", field=name)
         return int(value)
 
-    def picked(self) -> list[str]:
-        """The ids, or names, of what was chosen by its box."""
-        return [name[len(PICK) :] for name in self._form if name.startswith(PICK)]
+    def selected(self) -> list[str]:
+        """Return the ids or names whose checkboxes are checked."""
+        return [
+            name[len(SELECTED_PREFIX) :] for name in self._form if name.startswith(SELECTED_PREFIX)
+        ]
 
     @property
     def uploads(self) -> list[Attached]:
-        """The files that a form brought."""
+        """The files of the form."""
         return self._form.files
 
-    def link(self, **changed: str | None) -> str:
-        """This page with some of what was asked for changed; paging starts anew."""
-        kept = {**self.request.query_params, "after": None, **changed}
-        query = urlencode({name: value for name, value in kept.items() if value})
-        return self.request.url.path + (f"?{query}" if query else "")
+    def link(self, **changes: str | None) -> str:
+        """Return the URL of this page with changed parameters, on its first list page."""
+        parameters = {**self.http.query_params, "after": None, **changes}
+        query = urlencode({name: value for name, value in parameters.items() if value})
+        return self.http.url.path + (f"?{query}" if query else "")
 
     def names(self, *ids: Iterable[str | None]) -> dict[str, str]:
-        """What people call the things of these ids."""
-        return self.store.insights.names([id for some in ids for id in some if id])
+        """Return display names by id."""
+        return self.store.insights.names([id for group in ids for id in group if id])
 
-    def show(self, template: str, **values: Any) -> Response:
-        """The page, or the part of it that was asked for."""
+    def render(self, template: str, **values: Any) -> Response:
+        """Render the page, or the requested fragment of it."""
         now = self.store.now()
-        with render.at(now):
+        with render.render_time(now):
             text = render.render(
                 template,
-                self.part,
-                {"visit": self, "now": now, "may_act": self.may_act, **values},
+                self.fragment,
+                {"request": self, "now": now, "can_write": self.can_write, **values},
             )
         return HTMLResponse(text)
 
-    def done(self, sentence: str, *, go: str | None = None) -> Response:
-        """An action is done: a sentence for whoever asked, and the page shows it by itself."""
-        if "hx-request" not in self.request.headers:
-            return RedirectResponse(go or self._came_from(), status_code=303)
+    def success(self, text: str, *, go: str | None = None) -> Response:
+        """Respond to an action: a notice, or a redirect to `go`. The page reloads itself."""
+        if "hx-request" not in self.http.headers:
+            return RedirectResponse(go or self._referring_page(), status_code=303)
         if go is not None:
             return Response(headers={"HX-Redirect": go})
-        if self.taken:
-            sentence = f"{sentence} {taken_out(self.taken)}".lstrip()
-        if not sentence:  # the page itself shows it
+        if self.redacted:
+            text = f"{text} {taken_out(self.redacted)}".lstrip()
+        if not text:  # the reloaded page shows the change
             return Response(headers={"HX-Reswap": "none", "HX-Trigger": "corral:done"})
-        with render.at(self.store.now()):
-            text = render.render("done.html", None, {"sentence": sentence})
+        with render.render_time(self.store.now()):
+            body = render.render("notice.html", None, {"text": text})
         headers = {"HX-Retarget": "#notices", "HX-Reswap": "beforeend", "HX-Trigger": "corral:done"}
-        return HTMLResponse(text, headers=headers)
+        return HTMLResponse(body, headers=headers)
 
-    def _came_from(self) -> str:
-        """Back to the page of ours that the form was on; never to another site."""
-        from urllib.parse import urlsplit
-
-        parts = urlsplit(self.request.headers.get("referer", ""))
+    def _referring_page(self) -> str:
+        """Return the page with the form, as a path of this server: never an open redirect."""
+        parts = urlsplit(self.http.headers.get("referer", ""))
         return "/" + parts.path.lstrip("/\\") + (f"?{parts.query}" if parts.query else "")
 
 
-Show = Callable[[Visit], Response]
+Show = Callable[[PageRequest], Response]
 
 
 def endpoint(show: Show) -> Callable[[Request], Any]:
-    """A page's function as a handler; it runs on a thread, because the library waits."""
+    """Make a handler of a page function. It runs on a thread, because the library blocks."""
 
-    async def answer(request: Request) -> Response:
+    async def handle(http: Request) -> Response:
         form = Form([])
-        if request.method == "POST":
-            form = read_form(request.headers.get("content-type", ""), await request.body())
-        return await to_thread.run_sync(lambda: show(Visit(request, form)))
+        if http.method == "POST":
+            form = read_form(http.headers.get("content-type", ""), await http.body())
+        return await to_thread.run_sync(lambda: show(PageRequest(http, form)))
 
-    return answer
+    return handle

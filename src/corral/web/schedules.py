@@ -1,18 +1,18 @@
-"""Schedules and timers: what will be put into mailboxes, and when."""
+"""Schedules and timers: messages that will be sent to mailboxes."""
 
 from starlette.responses import Response
 
-from corral.web.request import Visit
+from corral.web.request import PageRequest
 
 
-def show_all(visit: Visit) -> Response:
-    every = visit.asked("all") is not None
-    schedules = visit.store.schedules.list(all=every, after=visit.asked("after"))
-    timers = visit.store.timers.list(all=every)
-    return visit.show(
+def show_all(request: PageRequest) -> Response:
+    every = request.query("all") is not None
+    schedules = request.store.schedules.list(all=every, after=request.query("after"))
+    timers = request.store.timers.list(all=every)
+    return request.render(
         "schedules.html",
         page=schedules,
         timers=timers,
         every=every,
-        names=visit.names(schedule.project_id for schedule in [*schedules.items, *timers.items]),
+        names=request.names(schedule.project_id for schedule in [*schedules.items, *timers.items]),
     )

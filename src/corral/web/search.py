@@ -1,4 +1,4 @@
-"""Search over everything: names and ids, and the words in what was said and printed."""
+"""Search: names and ids, and the full text of turns, output and notes."""
 
 from contextlib import suppress
 from typing import Any
@@ -6,9 +6,9 @@ from typing import Any
 from starlette.responses import RedirectResponse, Response
 
 from corral.kernel.errors import CorralError, Invalid, NotFound
-from corral.web.request import Visit
+from corral.web.request import PageRequest
 
-# The beginning of an id tells which page shows it.
+# The page of an object, by the prefix of its id.
 PAGES = {
     "run": "/runs/",
     "ses": "/sessions/",
@@ -37,10 +37,10 @@ PAGES = {
 KINDS = ("turn", "output", "note")
 
 
-def show(visit: Visit) -> Response:
-    text, kind = visit.asked("q"), visit.asked("kind")
+def show(request: PageRequest) -> Response:
+    text, kind = request.query("q"), request.query("kind")
     if kind is not None and kind not in KINDS:
-        raise Invalid(f"{kind!r} is none of {', '.join(KINDS)}.", kind=kind)
+        raise Invalid(f"Invalid kind {kind!r}. Use one of {', '.join(KINDS)}.", kind=kind)
     values: dict[str, Any] = {
         "text": text,
         "kind": kind,
@@ -51,28 +51,28 @@ def show(visit: Visit) -> Response:
     }
     names: dict[str, str] = {}
     if text is not None:
-        if (found := _page_of(text)) is not None and _exists(visit, text):
-            return RedirectResponse(found, status_code=303)
+        if (page_url := _page_of(text)) is not None and _exists(request, text):
+            return RedirectResponse(page_url, status_code=303)
         try:
-            page = visit.store.search.find(text, kind=kind, after=visit.asked("after"))
-            named = visit.store.insights.named(text) if visit.asked("after") is None else []
-            names = visit.names(
+            page = request.store.search.find(text, kind=kind, after=request.query("after"))
+            named = request.store.insights.named(text) if request.query("after") is None else []
+            names = request.names(
                 (hit.subject for hit in page.items), (hit.project_id for hit in page.items)
             )
             values |= {"page": page, "named": named}
         except CorralError as error:
-            values["problem"] = error.message  # of what was typed: it stays in its field
-    return visit.show(
-        "search.html", behind=visit.store.search.behind(), pages=PAGES, names=names, **values
+            values["problem"] = error.message  # shown on the page, which keeps the query
+    return request.render(
+        "search.html", behind=request.store.search.behind(), pages=PAGES, names=names, **values
     )
 
 
-def go(visit: Visit) -> Response:
-    """The page of anything by its id: /show/run_…"""
-    id = visit.path("id")
+def redirect_to_page(request: PageRequest) -> Response:
+    """Redirect /show/ID to the page of the object."""
+    id = request.path_param("id")
     page = _page_of(id)
     if page is None:
-        raise NotFound(f"{id!r} is no id of anything that has a page.", id=id)
+        raise NotFound(f"No page for id {id!r}.", id=id)
     return RedirectResponse(page, status_code=303)
 
 
@@ -83,9 +83,9 @@ def _page_of(text: str) -> str | None:
     return PAGES[prefix] + text
 
 
-def _exists(visit: Visit, id: str) -> bool:
-    """Whether an id, which may be shortened, leads to a page of its own."""
-    store = visit.store
+def _exists(request: PageRequest, id: str) -> bool:
+    """Whether an id or its prefix names an object with a page."""
+    store = request.store
     find = {
         "run": store.runs.get,
         "ses": store.sessions.get,

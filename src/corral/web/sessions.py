@@ -1,35 +1,35 @@
-"""Sessions: the conversation, turn by turn, with what tools did folded away."""
+"""Sessions: the conversation turn by turn, with tool calls collapsed."""
 
 from typing import NamedTuple
 
 from starlette.responses import Response
 
-from corral.domain.sessions.model import Role, Turn
-from corral.web.request import Visit
+from corral.domain.sessions.model import Turn, TurnRole
+from corral.web.request import PageRequest
 
-TURNS = 100
+MAX_TURNS = 100
 
 
-class Said(NamedTuple):
-    """A turn; a tool's call has its answer with it."""
+class TurnView(NamedTuple):
+    """A turn; a tool call includes its result."""
 
     turn: Turn
-    answer: Turn | None
+    result: Turn | None
 
 
-def show_all(visit: Visit) -> Response:
-    project, agent = visit.asked("project"), visit.asked("agent")
-    every = visit.asked("all") is not None
-    page = visit.store.sessions.list(
-        project=project, agent=agent, all=every, after=visit.asked("after")
+def show_all(request: PageRequest) -> Response:
+    project, agent = request.query("project"), request.query("agent")
+    every = request.query("all") is not None
+    page = request.store.sessions.list(
+        project=project, agent=agent, all=every, after=request.query("after")
     )
-    return visit.show(
+    return request.render(
         "sessions.html",
         page=page,
         every=every,
         project=project,
         agent=agent,
-        names=visit.names(
+        names=request.names(
             (session.project_id for session in page.items),
             (session.agent_id for session in page.items),
             [project, agent],
@@ -37,26 +37,28 @@ def show_all(visit: Visit) -> Response:
     )
 
 
-def show_one(visit: Visit) -> Response:
-    """The latest turns; `before` a number leads further back."""
-    store = visit.store
-    session = store.sessions.get(visit.path("id"))
-    page = store.sessions.turns(session, newest=True, after=visit.asked("before"), limit=TURNS)
+def show_one(request: PageRequest) -> Response:
+    """Show the latest turns, or those before the number `before`."""
+    store = request.store
+    session = store.sessions.get(request.path_param("id"))
+    page = store.sessions.turns(
+        session, newest=True, after=request.query("before"), limit=MAX_TURNS
+    )
     turns = page.items[::-1]
     runs = store.runs.list(session=session.id, limit=10).items
     handoffs = store.sessions.handoffs(session, limit=20).items
-    return visit.show(
+    return request.render(
         "session.html",
         session=session,
-        said=in_pairs(turns),
+        turns=pair_tool_results(turns),
         earlier=turns[0].number if turns and turns[0].number > 1 else None,
-        back=visit.asked("before") is not None,
+        back=request.query("before") is not None,
         runs=runs,
         live=next((run for run in runs if run.is_live), None),
         handoffs=handoffs,
         state=store.sessions.state(session),
         total=store.charges.total(f"session:{session.id}"),
-        names=visit.names(
+        names=request.names(
             [session.project_id, session.agent_id, session.parent_id],
             (turn.agent_id for turn in turns),
             (handoff.to_agent_id for handoff in handoffs),
@@ -64,16 +66,16 @@ def show_one(visit: Visit) -> Response:
     )
 
 
-def in_pairs(turns: list[Turn]) -> list[Said]:
-    """Turns in order; what a tool answered stands with its call, where both are here."""
-    calls = {turn.tool_call_id for turn in turns if turn.role is Role.ASSISTANT}
-    answers = {
+def pair_tool_results(turns: list[Turn]) -> list[TurnView]:
+    """Combine tool calls with their results, where both are on the page."""
+    calls = {turn.tool_call_id for turn in turns if turn.role is TurnRole.ASSISTANT}
+    results = {
         turn.tool_call_id: turn
         for turn in turns
-        if turn.role is Role.TOOL and turn.tool_call_id in calls - {None}
+        if turn.role is TurnRole.TOOL and turn.tool_call_id in calls - {None}
     }
     return [
-        Said(turn, answers.get(turn.tool_call_id) if turn.role is Role.ASSISTANT else None)
+        TurnView(turn, results.get(turn.tool_call_id) if turn.role is TurnRole.ASSISTANT else None)
         for turn in turns
-        if not (turn.role is Role.TOOL and turn.tool_call_id in answers)
+        if not (turn.role is TurnRole.TOOL and turn.tool_call_id in results)
     ]

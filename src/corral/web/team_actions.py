@@ -1,182 +1,186 @@
-"""What people do for a team of agents on the pages: tasks, questions, groups, locks, notes."""
+"""Actions on tasks, questions, decisions, groups, locks and notes."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from starlette.responses import Response
 
-from corral.domain.chat.model import asker
+from corral.domain.chat.model import asker_label
 from corral.domain.questions.model import Question, QuestionState
 from corral.kernel.errors import Invalid
-from corral.web.board import VERBS
-from corral.web.notes import scope_of
-from corral.web.request import Show, Visit
+from corral.web.notes import parse_scope
+from corral.web.request import PageRequest, Show
+from corral.web.tasks import TASK_VERBS
 
 
-def add_task(visit: Visit) -> Response:
-    task = visit.store.tasks.add(
-        visit.must("project", "The project"),
-        visit.must("key", "The key"),
-        title=visit.must("title", "The title"),
-        role=visit.given("role"),
-        description=visit.given("description"),
-        files=_listed(visit, "files"),
-        depends_on=_listed(visit, "needs"),
+def add_task(request: PageRequest) -> Response:
+    task = request.store.tasks.add(
+        request.require("project", "The project"),
+        request.require("key", "The key"),
+        title=request.require("title", "The title"),
+        role=request.field("role"),
+        description=request.field("description"),
+        files=_split_list(request, "files"),
+        depends_on=_split_list(request, "needs"),
     )
-    return visit.done(f"{task.key} is {task.state}.")
+    return request.success(f"Task {task.key} created ({task.state}).")
 
 
-def move_task(visit: Visit) -> Response:
-    """One of the moves that a person may make; the table of moves says which are legal."""
-    verb, task = visit.must("verb", "What to do"), visit.must("id", "The task")
-    if verb not in VERBS:
-        raise Invalid(f"{verb!r} is none of {', '.join(VERBS)}.", verb=verb)
-    move = getattr(visit.store.tasks, verb)
+def move_task(request: PageRequest) -> Response:
+    """Apply a verb that people may use; the transition table decides whether it is legal."""
+    verb, task = request.require("verb", "The action"), request.require("id", "The task")
+    if verb not in TASK_VERBS:
+        raise Invalid(f"Invalid action {verb!r}. Use one of {', '.join(TASK_VERBS)}.", verb=verb)
+    move = getattr(request.store.tasks, verb)
     if verb == "reassign":
         moved = move(task, None)
     elif verb == "reject":
-        moved = move(task, visit.must("reason", "The reason"))
+        moved = move(task, request.require("reason", "The reason"))
     elif verb in ("resume", "retry"):
         moved = move(task)
     else:
-        moved = move(task, **{"note" if verb == "accept" else "reason": visit.given("reason")})
-    return visit.done(f"{moved.key} is {moved.state}.")
+        moved = move(task, **{"note" if verb == "accept" else "reason": request.field("reason")})
+    return request.success(f"Task {moved.key} is {moved.state}.")
 
 
-def answer_question(visit: Visit) -> Response:
-    store, id = visit.store, visit.must("id", "The question")
-    by = _answering(visit, store.questions.get(id).answerers)
-    question = store.questions.answer(id, visit.must("answer", "The answer"), by=by)
-    return visit.done(_told(question))
+def answer_question(request: PageRequest) -> Response:
+    store, id = request.store, request.require("id", "The question")
+    by = _answerer(request, store.questions.get(id).answerers)
+    question = store.questions.answer(id, request.require("answer", "The answer"), by=by)
+    return request.success(_answer_notice(question))
 
 
-def _told(question: Question) -> str:
+def _answer_notice(question: Question) -> str:
     if question.state is QuestionState.OPEN:
-        return f"It counts; {question.needed} must give the same answer."
+        return f"Vote recorded; {question.needed} people must give the same answer."
     if question.answer is None:
-        return f"Those who were asked do not agree; {asker(question.asker)} is told."
-    return f"{asker(question.asker)} is told: {question.answer}"
+        return f"The votes disagree. {asker_label(question.asker)} was notified."
+    return f"Answer sent to {asker_label(question.asker)}: {question.answer}"
 
 
-def judge_decision(visit: Visit) -> Response:
-    """One decision, or all that were chosen: all of them, or none."""
-    store, verdict = visit.store, visit.must("verdict", "The verdict")
-    ids = [given] if (given := visit.given("id")) else visit.picked()
+def judge_decision(request: PageRequest) -> Response:
+    """Apply a verdict to one decision or to all selected ones, in one transaction."""
+    store, verdict = request.store, request.require("verdict", "The verdict")
+    ids = [given] if (given := request.field("id")) else request.selected()
     if not ids:
-        raise Invalid("Choose the decisions that are meant.")
-    answering = {_answering(visit, store.decisions.get(id).answerers) for id in ids}
-    if len(answering) > 1:
-        raise Invalid("These are for different people to judge; choose those of one.")
-    judged = store.decisions.judge(ids, verdict, reason=visit.given("reason"), by=answering.pop())
+        raise Invalid("Select at least one decision.")
+    answerers = {_answerer(request, store.decisions.get(id).answerers) for id in ids}
+    if len(answerers) > 1:
+        raise Invalid(
+            "The selected decisions are for different people. Select those of one person."
+        )
+    judged = store.decisions.judge(ids, verdict, reason=request.field("reason"), by=answerers.pop())
     if len(judged) > 1:
-        return visit.done(f"{len(judged)} decisions are {judged[0].state}.")
-    return visit.done(f"{judged[0].title} is {judged[0].state}.")
+        return request.success(f"{len(judged)} decisions {judged[0].state}.")
+    return request.success(f"Decision {judged[0].state}: {judged[0].title}")
 
 
-def _answering(visit: Visit, answerers: Sequence[str]) -> str | None:
-    """In whose name: whoever has the token, unless certain people are asked for."""
-    people = [who for who in answerers if who.startswith("user:")]
-    return visit.person if visit.person in people else next(iter(people), None)
+def _answerer(request: PageRequest, answerers: Sequence[str]) -> str | None:
+    """Return the person to answer as: None, unless the question names people."""
+    people = [answerer for answerer in answerers if answerer.startswith("user:")]
+    return request.user if request.user in people else next(iter(people), None)
 
 
-def create_group(visit: Visit) -> Response:
-    group = visit.store.groups.create(
-        visit.must("name", "The name"),
-        members=_listed(visit, "members"),
-        roles=_listed(visit, "roles"),
-        by=visit.person,
+def create_group(request: PageRequest) -> Response:
+    group = request.store.groups.create(
+        request.require("name", "The name"),
+        members=_split_list(request, "members"),
+        roles=_split_list(request, "roles"),
+        by=request.user,
     )
-    return visit.done(f"{group.name} is made.", go=f"/groups/{group.id}")
+    return request.success(f"Group {group.name} created.", go=f"/groups/{group.id}")
 
 
-def post_in_group(visit: Visit) -> Response:
-    post = visit.store.groups.post(
-        visit.must("id", "The group"), visit.must("text", "The text"), author=visit.person
+def post_in_group(request: PageRequest) -> Response:
+    post = request.store.groups.post(
+        request.require("id", "The group"), request.require("text", "The text"), author=request.user
     )
-    return visit.done(f"It is post {post.number}.")
+    return request.success(f"Posted as number {post.number}.")
 
 
-def send_message(visit: Visit) -> Response:
-    post = visit.store.groups.send(
-        visit.must("to", "To whom"), visit.must("text", "The text"), author=visit.person
+def send_message(request: PageRequest) -> Response:
+    post = request.store.groups.send(
+        request.require("to", "The recipient"),
+        request.require("text", "The text"),
+        author=request.user,
     )
-    return visit.done("It is sent.", go=f"/groups/{post.group_id}")
+    return request.success("Message sent.", go=f"/groups/{post.group_id}")
 
 
-def broadcast(visit: Visit) -> Response:
-    post = visit.store.groups.broadcast(visit.must("text", "The text"), author=visit.person)
-    return visit.done("All agents are told.", go=f"/groups/{post.group_id}")
+def broadcast(request: PageRequest) -> Response:
+    post = request.store.groups.broadcast(request.require("text", "The text"), author=request.user)
+    return request.success("Message sent to all agents.", go=f"/groups/{post.group_id}")
 
 
-def join_group(visit: Visit) -> Response:
-    joined = visit.store.groups.join(visit.must("id", "The group"), member=visit.person)
-    return visit.done(f"{joined.member} is in it now.")
+def join_group(request: PageRequest) -> Response:
+    joined = request.store.groups.join(request.require("id", "The group"), member=request.user)
+    return request.success(f"{joined.member} joined the group.")
 
 
-def leave_group(visit: Visit) -> Response:
-    left = visit.store.groups.leave(visit.must("id", "The group"), member=visit.person)
-    return visit.done(f"{left.member} is in it no more.")
+def leave_group(request: PageRequest) -> Response:
+    left = request.store.groups.leave(request.require("id", "The group"), member=request.user)
+    return request.success(f"{left.member} left the group.")
 
 
-def archive_group(visit: Visit) -> Response:
-    group = visit.store.groups.archive(visit.must("id", "The group"))
-    return visit.done(f"{group.name} is archived.")
+def archive_group(request: PageRequest) -> Response:
+    group = request.store.groups.archive(request.require("id", "The group"))
+    return request.success(f"Group {group.name} archived.")
 
 
-def mark_group(visit: Visit) -> Response:
-    marked = visit.store.groups.mark(
-        visit.must("id", "The group"), _number(visit), member=visit.person
+def mark_group(request: PageRequest) -> Response:
+    marked = request.store.groups.mark(
+        request.require("id", "The group"), _number(request), member=request.user
     )
-    return visit.done(f"Read up to post {marked.read_number}.")
+    return request.success(f"Marked as read up to post {marked.read_number}.")
 
 
-def react_to_post(visit: Visit) -> Response:
-    sign = visit.must("sign", "The sign")
-    post = visit.store.groups.react(
-        visit.must("id", "The group"), _number(visit), sign, member=visit.person
+def react_to_post(request: PageRequest) -> Response:
+    sign = request.require("sign", "The reaction")
+    post = request.store.groups.react(
+        request.require("id", "The group"), _number(request), sign, member=request.user
     )
-    return visit.done(f"Post {post.number} has your {sign}.")
+    return request.success(f"Reacted to post {post.number} with {sign}.")
 
 
-def _number(visit: Visit) -> int:
-    visit.must("number", "The number")
-    return visit.number("number", "a post") or 0
+def _number(request: PageRequest) -> int:
+    request.require("number", "The number")
+    return request.integer("number", "a post") or 0
 
 
-def revoke_lock(visit: Visit) -> Response:
-    lock = visit.store.locks.revoke(
-        visit.must("id", "The lock"), reason=visit.must("reason", "The reason")
+def revoke_lock(request: PageRequest) -> Response:
+    lock = request.store.locks.revoke(
+        request.require("id", "The lock"), reason=request.require("reason", "The reason")
     )
-    return visit.done(f"{lock.path} is no longer held by {lock.owner}.")
+    return request.success(f"Lock on {lock.path} revoked from {lock.owner}.")
 
 
-def add_note(visit: Visit) -> Response:
-    text, kept = visit.must("text", "The text"), scope_of(visit.given("scope"))
-    asked: dict[str, Any] = {name: value for name, value in kept.items() if name != "everyone"}
-    if category := visit.given("category"):
-        asked["category"] = category
-    note = visit.store.notes.add(text, key=visit.given("key"), source=visit.person, **asked)
-    return visit.done(f"It is remembered for {note.scope}.")
+def add_note(request: PageRequest) -> Response:
+    text, scope = request.require("text", "The text"), parse_scope(request.field("scope"))
+    options: dict[str, Any] = {name: value for name, value in scope.items() if name != "everyone"}
+    if category := request.field("category"):
+        options["category"] = category
+    note = request.store.notes.add(text, key=request.field("key"), source=request.user, **options)
+    return request.success(f"Note saved for {note.scope}.")
 
 
-def supersede_note(visit: Visit) -> Response:
-    visit.store.notes.supersede(
-        visit.must("id", "The note"), visit.must("text", "The text"), source=visit.person
+def supersede_note(request: PageRequest) -> Response:
+    request.store.notes.supersede(
+        request.require("id", "The note"), request.require("text", "The text"), source=request.user
     )
-    return visit.done("The new words count now.")
+    return request.success("Note replaced.")
 
 
-def forget_note(visit: Visit) -> Response:
-    visit.store.notes.forget(visit.must("id", "The note"))
-    return visit.done("It is forgotten.")
+def forget_note(request: PageRequest) -> Response:
+    request.store.notes.forget(request.require("id", "The note"))
+    return request.success("Note deleted.")
 
 
-def _listed(visit: Visit, name: str) -> list[str]:
-    """What was typed with commas."""
-    return [part.strip() for part in (visit.given(name) or "").split(",") if part.strip()]
+def _split_list(request: PageRequest, name: str) -> list[str]:
+    """Return the items of a comma-separated field."""
+    return [part.strip() for part in (request.field(name) or "").split(",") if part.strip()]
 
 
-TEAM: dict[str, Show] = {
+TEAM_ACTIONS: dict[str, Show] = {
     "tasks/add": add_task,
     "tasks/move": move_task,
     "questions/answer": answer_question,

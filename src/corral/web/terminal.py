@@ -1,9 +1,9 @@
-"""A run's output for the terminal on its page: what is there, then what comes, as it comes.
+"""The terminal of a run's page: its output so far, then new output as it arrives.
 
-It is sent as server-sent events: `output` holds bytes in base64, with the offset to go on from as
-its id; `told` holds words of an agent's structured stream, which begins anew when the connection
-does; `size` holds the rows and columns of the run's terminal, before what was drawn in it; `over`
-says that nothing more will come, or why nothing can be shown.
+Server-sent events: `output` holds bytes in base64, with the next offset as its id. `told` holds the
+rendered text of an agent's structured stream, which restarts from the beginning when the connection
+does. `size` holds the rows and columns of the run's terminal, before the output drawn in it. `over`
+ends the stream, with an error message if the output cannot be shown.
 """
 
 import threading
@@ -21,153 +21,161 @@ from starlette.responses import Response, StreamingResponse
 from corral.api import Corral
 from corral.domain.runs.model import Run
 from corral.kernel.errors import CorralError, NotFound
-from corral.services.runs.transcript_text import telling_of
-from corral.web.request import Visit
+from corral.services.runs.transcript import find_renderer
+from corral.web.request import PageRequest
 
 if TYPE_CHECKING:
-    from corral.adapters.output.read import Output as Files
-    from corral.adapters.output.sealed import Sealed
+    from corral.adapters.output.reader import OutputReader as Files
+    from corral.adapters.output.sealed_file import SealedOutput
 
-# Of a long output the end is shown; all of it can be downloaded.
-SHOWN = 512 * 1024
-# How often a silent run is asked for whether it has ended.
-LOOK_EVERY = 0.25
-# Each terminal that is looked at waits on a thread of its own, and not on those of other pages.
-MOST = 256
+MAX_SHOWN_BYTES = 512 * 1024  # only the end of a long output is shown; all of it can be downloaded
+MAX_STRUCTURED_BYTES = 8 * MAX_SHOWN_BYTES  # structured streams are much larger than their text
+POLL_SECONDS = 0.25  # how often the state of a silent run is read
+MAX_TERMINALS = 256  # each open terminal uses a thread; pages have their own
 
 _threads: CapacityLimiter | None = None
 
 
-async def stream(request: Request) -> Response:
-    store: Corral = request.state.store
-    given = request.headers.get("last-event-id") or request.query_params.get("offset", "")
-    offset = int(given) if given.isdecimal() and len(given) < 16 else None
-    run = await to_thread.run_sync(lambda: store.runs.get(request.path_params["id"]))
-    gone = threading.Event()
-    return sending((_event(*told) for told in tellings(store, run, offset, gone)), gone)
+async def stream(http: Request) -> Response:
+    """Stream the output of a run, from `Last-Event-ID` or `offset`."""
+    store: Corral = http.state.store
+    text = http.headers.get("last-event-id") or http.query_params.get("offset", "")
+    offset = int(text) if text.isdecimal() and len(text) < 16 else None
+    run = await to_thread.run_sync(lambda: store.runs.get(http.path_params["id"]))
+    closed = threading.Event()
+    events = output_events(store, run, offset, closed)
+    return sse_response((_encode_event(*event) for event in events), closed)
 
 
-def sending(pieces: Iterator[bytes], gone: threading.Event) -> Response:
-    """Server-sent events, made on a thread; `gone` is set when nobody listens any more."""
+def sse_response(chunks: Iterator[bytes], closed: threading.Event) -> Response:
+    """Respond with server-sent events that are generated on a thread.
+
+    `closed` is set when the client disconnects.
+    """
     return StreamingResponse(
-        _sent(pieces, gone),
+        _iterate_in_thread(chunks, closed),
         media_type="text/event-stream",
         headers={"cache-control": "no-store", "x-accel-buffering": "no"},
     )
 
 
-async def _sent(pieces: Iterator[bytes], gone: threading.Event) -> AsyncIterator[bytes]:
+async def _iterate_in_thread(
+    chunks: Iterator[bytes], closed: threading.Event
+) -> AsyncIterator[bytes]:
     global _threads
-    _threads = _threads or CapacityLimiter(MOST)
-    ended = object()
+    _threads = _threads or CapacityLimiter(MAX_TERMINALS)
+    end = object()
     try:
         yield b"retry: 1000\n\n"
         while True:
-            piece = await to_thread.run_sync(
-                partial(next, pieces, ended), limiter=_threads, abandon_on_cancel=True
+            chunk = await to_thread.run_sync(
+                partial(next, chunks, end), limiter=_threads, abandon_on_cancel=True
             )
-            if piece is ended:
+            if chunk is end:
                 return
-            assert isinstance(piece, bytes)
-            yield piece
+            assert isinstance(chunk, bytes)
+            yield chunk
     finally:
-        gone.set()  # whoever reads for it wakes up, and stops
+        closed.set()  # stops the generator on its thread
 
 
-class Told(NamedTuple):
-    """Something to be told of a run's output."""
+class TerminalEvent(NamedTuple):
+    """One event of the stream."""
 
     name: str
     data: bytes
     next: int | None = None
-    """The offset to go on from."""
+    """The offset after this event."""
 
 
-def tellings(store: Corral, run: Run, offset: int | None, gone: threading.Event) -> Iterator[Told]:
-    """What there is of a run's output, then what comes, until it is over or nobody listens."""
+def output_events(
+    store: Corral, run: Run, offset: int | None, closed: threading.Event
+) -> Iterator[TerminalEvent]:
+    """Yield a run's output so far, then new output, until it is complete or `closed` is set."""
     try:
-        over = _Watch(store, run, gone)
-        yield from over.new_size()
-        text = _opened(store, run, over, gone)
-        begin = max(text.size - SHOWN, 0) if offset is None else offset
-        telling = telling_of(store, run)
-        if telling is not None:
-            begin = 0 if text.size <= 8 * SHOWN else text.size - 8 * SHOWN
-        elif offset is None and begin:
-            yield Told("left_out", str(begin).encode())
-        for piece in text.follow(begin, over=over, wait=gone.wait):
-            if gone.is_set():
+        watch = _RunWatch(store, run, closed)
+        yield from watch.size_changes()
+        text = _open_output(store, run, watch, closed)
+        start = max(text.size - MAX_SHOWN_BYTES, 0) if offset is None else offset
+        renderer = find_renderer(run, store.runs.launch_of(run.id))
+        if renderer is not None:
+            is_short = text.size <= MAX_STRUCTURED_BYTES
+            start = 0 if is_short else text.size - MAX_STRUCTURED_BYTES
+        elif offset is None and start:
+            yield TerminalEvent("left_out", str(start).encode())
+        for piece in text.follow(start, over=watch, wait=closed.wait):
+            if closed.is_set():
                 return
-            yield from over.new_size()
-            if telling is not None:
-                if words := telling.feed(piece.text):
-                    yield Told("told", b64encode(words.encode()))
+            yield from watch.size_changes()
+            if renderer is not None:
+                if rendered := renderer.feed(piece.text):
+                    yield TerminalEvent("told", b64encode(rendered.encode()))
             else:
-                yield Told("output", b64encode(piece.text), piece.next)
-        if telling is not None and (words := telling.finish()):
-            yield Told("told", b64encode(words.encode()))
-        yield Told("over", b"")
+                yield TerminalEvent("output", b64encode(piece.text), piece.next)
+        if renderer is not None and (rendered := renderer.finish()):
+            yield TerminalEvent("told", b64encode(rendered.encode()))
+        yield TerminalEvent("over", b"")
     except CorralError as error:
-        yield over_because(error)
+        yield end_event(error)
 
 
-def over_because(error: CorralError) -> Told:
-    """Nothing can be shown, and why."""
-    return Told("over", b64encode(error.message.encode()))
+def end_event(error: CorralError) -> TerminalEvent:
+    """Return the event that ends a stream with an error."""
+    return TerminalEvent("over", b64encode(error.message.encode()))
 
 
-def _opened(
-    store: Corral, run: Run, over: Callable[[], bool], gone: threading.Event
-) -> "Files | Sealed":
-    """The run's output, once there is any: one that waits in line has none yet."""
+def _open_output(
+    store: Corral, run: Run, is_over: Callable[[], bool], closed: threading.Event
+) -> "Files | SealedOutput":
+    """Open the run's output; waits while the run is queued and has none."""
     while True:
-        ended = over()
+        has_ended = is_over()
         try:
             return store.outputs.open(run.id)
         except NotFound:
-            if ended:
+            if has_ended:
                 raise
-        gone.wait(LOOK_EVERY)
+        closed.wait(POLL_SECONDS)
 
 
-class _Watch:
-    """The current state of the run, read from the store every LOOK_EVERY seconds."""
+class _RunWatch:
+    """The current state of the run, read from the store every POLL_SECONDS."""
 
-    def __init__(self, store: Corral, run: Run, gone: threading.Event) -> None:
+    def __init__(self, store: Corral, run: Run, closed: threading.Event) -> None:
         self._store = store
         self._run = run
-        self._gone = gone
-        self._looked = 0.0
+        self._closed = closed
+        self._read_at = 0.0
         self._size: tuple[int, int] | None = None
 
     def __call__(self) -> bool:
         """Whether the output is complete."""
-        if self._run.is_live and time.monotonic() - self._looked >= LOOK_EVERY:
-            self._looked = time.monotonic()
+        if self._run.is_live and time.monotonic() - self._read_at >= POLL_SECONDS:
+            self._read_at = time.monotonic()
             with suppress(CorralError):
                 self._run = self._store.runs.get(self._run.id)
-        return not self._run.is_live or self._gone.is_set()
+        return not self._run.is_live or self._closed.is_set()
 
-    def new_size(self) -> Iterator[Told]:
+    def size_changes(self) -> Iterator[TerminalEvent]:
         """Yield the size of the terminal, if it has changed."""
         rows, columns = self._run.screen_rows, self._run.screen_columns
         if rows and columns and self._size != (rows, columns):
             self._size = rows, columns
-            yield Told("size", b"%dx%d" % self._size)
+            yield TerminalEvent("size", b"%dx%d" % self._size)
 
 
-def _event(name: str, data: bytes, id: int | None = None) -> bytes:
-    mark = b"" if id is None else b"id: %d\n" % id
-    return b"%sevent: %s\ndata: %s\n\n" % (mark, name.encode(), data)
+def _encode_event(name: str, data: bytes, id: int | None = None) -> bytes:
+    id_line = b"" if id is None else b"id: %d\n" % id
+    return b"%sevent: %s\ndata: %s\n\n" % (id_line, name.encode(), data)
 
 
-def download(visit: Visit) -> Response:
-    """All that a run wrote, as a file; secrets are taken out of it as everywhere."""
-    run = visit.store.runs.get(visit.path("id"))
-    text = visit.store.outputs.open(run.id)
-    pieces = (bytes(piece.text) for piece in text.follow(0, over=lambda: True))
+def download(request: PageRequest) -> Response:
+    """Download the whole output of a run, redacted."""
+    run = request.store.runs.get(request.path_param("id"))
+    text = request.store.outputs.open(run.id)
+    chunks = (bytes(piece.text) for piece in text.follow(0, over=lambda: True))
     return StreamingResponse(
-        pieces,
+        chunks,
         media_type="application/octet-stream",
         headers={"content-disposition": f'attachment; filename="{run.id}.log"'},
     )

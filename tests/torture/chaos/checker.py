@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from corral.domain.mail.model import keeps_order
+from corral.domain.mail.model import is_ordered
 from tests.torture.chaos.record import History, Note, Ran, Told
 
 LETTER_ENDS = ("ack", "bury", "refuse", "expire", "confirm", "drop")
@@ -133,7 +133,7 @@ def order_in_mailboxes(history: History) -> Iterator[str]:
             ended.setdefault(event.subject, place)
     boxes: dict[str, list[Note]] = defaultdict(list)
     for note in _of(history, "put"):
-        if note.mailbox is not None and keeps_order(note.mailbox) and note.subject in ended:
+        if note.mailbox is not None and is_ordered(note.mailbox) and note.subject in ended:
             boxes[note.mailbox].append(note)
     for mailbox, notes in boxes.items():
         notes.sort(key=lambda note: note.began)

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from corral.kernel.states import Moves
+from corral.kernel.states import TransitionTable
 
 
 class Note(msgspec.Struct, omit_defaults=True):
@@ -55,7 +55,7 @@ class Ran(msgspec.Struct):
 class History(msgspec.Struct):
     """All that the judgement may know."""
 
-    moves: dict[str, Moves]
+    moves: dict[str, TransitionTable]
     events: list[Told] = []
     notes: list[Note] = []
     runs: list[Ran] = []

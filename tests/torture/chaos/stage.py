@@ -17,10 +17,10 @@ from pathlib import Path
 import corral
 from corral.adapters import process
 from corral.api import Corral
-from corral.db.transitions import StateTable
+from corral.db.transitions import StatefulTable
 from corral.domain.runs.model import Run
 from corral.kernel.errors import CorralError
-from corral.services.store.sql_catalogue import declared
+from corral.services.store.declarations import find_declarations
 from tests.support.invariants import check_store
 from tests.support.machines import on_machine
 from tests.torture.bystanders import Bystanders
@@ -243,7 +243,7 @@ class Chaos:
         """Stop a process for a while; whoever has its pid when it is over may be another one."""
         if pid > 1 and (who := process.identify(pid)) is not None:
             self._signal(pid, signal.SIGSTOP)
-            self.later(until, lambda: process.send(who, signal.SIGCONT))
+            self.later(until, lambda: process.send_signal(who, signal.SIGCONT))
 
     @staticmethod
     def _signal(pid: int, number: int) -> None:
@@ -309,13 +309,16 @@ class Chaos:
         deadline = time.monotonic() + 20
         while (left := self._left()) and time.monotonic() < deadline:
             time.sleep(0.2)
-        return [f"{pid} {' '.join(process.command_of(pid))[:100]}" for pid in left]
+        return [f"{pid} {' '.join(process.read_command_line(pid))[:100]}" for pid in left]
 
     def _left(self) -> list[int]:
         return [pid for machine in self.machines.values() for pid in machine.everybody()]
 
     def history(self, left: list[str]) -> record.History:
-        moves = {table.moves.kind: table.moves for table in declared(StateTable).values()}
+        moves = {
+            table.transitions.kind: table.transitions
+            for table in find_declarations(StatefulTable).values()
+        }
         found = record.History(moves, seen=self.seen, left=left, notes=record.read_notes(self.out))
         found.signalled = self.bystanders.judge()
         found.said, found.shown = self.talk.said, self.talk.shown
@@ -350,12 +353,12 @@ def _find(run: Run, role: str) -> int | None:
     pid, token = (run.keeper_pid, run.keeper_token)
     if role != "keeper":
         pid, token = run.pid, run.start_token
-    found = process.stat(pid) if pid else None
+    found = process.read_stat(pid) if pid else None
     if found is None or found.start_token != token:
         return None
     if role != "guard":
         return pid
-    is_guard = found.parent > 1 and "corral.supervisor" in process.command_of(found.parent)
+    is_guard = found.parent > 1 and "corral.supervisor" in process.read_command_line(found.parent)
     return found.parent if is_guard else None
 
 

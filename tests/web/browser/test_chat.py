@@ -39,13 +39,13 @@ def test_a_talk_is_had_in_the_page_and_is_there_after_a_reload(
     assert field.input_value() == ""
     answer = page.locator(".post:not(.mine)", has_text=BAD)
     answer.wait_for()
-    page.get_by_text(f"{parrot.name} is done with it").wait_for()
+    page.get_by_text(f"handled by {parrot.name}").wait_for()
     assert "owned" not in page.title()
     assert answer.locator("script, img").count() == 0
 
     field.fill("say one moment; sleep 600")
     field.press("Enter")
-    page.get_by_text(f"{parrot.name} is at it").wait_for()
+    page.get_by_text(f"{parrot.name} is working on it").wait_for()
     (talk,) = town.store.gateway.talks(place)
     until(lambda: town.store.gateway.talks(place)[0].run_id, "the agent works")
     run = str(town.store.gateway.talks(place)[0].run_id)
@@ -79,16 +79,16 @@ def test_a_wiring_is_added_tried_out_changed_and_removed(
     page.select_option("#add [name=trigger]", "mention")
     page.click("#add button:not([data-closes])")
     tried = page.locator("#tried tr", has_text=parrot.name)
-    tried.get_by_text("it was not addressed").wait_for()
+    tried.get_by_text("the agent was not addressed").wait_for()
     page.fill("#tryout [name=text]", f"@{parrot.name} hello")
     page.click("#tryout button")
-    tried.get_by_text("it was addressed").wait_for()
+    tried.get_by_text("the agent was addressed").wait_for()
     row = (
         page.locator("main table")
         .first.locator("tr", has_text=parrot.name)
         .filter(has_text="mention")
     )
-    row.get_by_text("Change").click()
+    row.get_by_text("Edit").click()
     assert page.locator("#change [name=trigger]").input_value() == "mention"
     page.select_option("#change [name=trigger]", "pattern")
     page.click("#change button:not([data-closes])")
@@ -115,9 +115,9 @@ def test_a_stranger_is_let_in_and_what_was_held_is_heard(
     card.get_by_text("<i>may I?</i>").wait_for()
     shoot(page, "held-carol-light")
     town.store.wirings.add("grace", channel="quay", trigger="command", pattern="never")
-    card.get_by_text("Let in").click()
+    card.get_by_text("Approve").click()
     page.fill("#approve [name=person]", "carol")
-    page.locator("#approve").get_by_role("button", name="Let in").click()
+    page.locator("#approve").get_by_role("button", name="Approve").click()
     card.wait_for(state="detached")
     assert town.store.messages.get(held.id).state == "heard"
     for route in town.store.messages.get(held.id).routes:
@@ -150,7 +150,7 @@ def test_files_are_sent_and_fetched_in_a_talk(parrot: Agent, look: Look, tmp_pat
     with large.open("wb") as file:
         file.truncate(10 << 20)
     chosen.set_input_files([large])
-    assert "more than 9 MiB" in chosen.evaluate("field => field.validationMessage")
+    assert "9 MiB" in chosen.evaluate("field => field.validationMessage")
     html = BAD.encode()
     chosen.set_input_files([{"name": "evil.html", "mimeType": "text/html", "buffer": html}])
     page.click("#say button")
@@ -177,8 +177,8 @@ def test_a_secret_is_given_in_its_form_and_what_is_typed_survives_news(
     page.locator(f"#{other.id}").wait_for()
     assert form.locator("[name=value]").input_value() == "sing-sang-sung"
     shoot(page, "inbox-secret-light")
-    form.get_by_text("Keep it").click()
-    page.get_by_text("parrot-key is kept").wait_for()
+    form.get_by_text("Save secret").click()
+    page.get_by_text("parrot-key stored").wait_for()
     form.wait_for(state="detached")
     assert town.store.requests.get(asked.id).state == "done"
     assert "sing-sang" not in page.content()
@@ -205,7 +205,7 @@ def test_without_scripts_one_talks_sends_files_and_wires_agents(
     form.locator("[name=where]").select_option(f"place:{town.lived_in.room.id}")
     form.locator("[name=trigger]").select_option("mention")
     shoot(page, "wirings-plain")
-    form.get_by_text("Wire it").click()
+    form.get_by_text("Create wiring").click()
     assert page.url.endswith("/gateway/wirings")
     (made,) = [
         each

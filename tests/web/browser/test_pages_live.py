@@ -58,7 +58,7 @@ def every_page(town: Town) -> dict[str, str]:
 # What a screen reader needs, asked at once: each question to a page costs it more than the answer.
 LANDMARKS = {
     "main": 1,
-    "nav[aria-label='Pages']": 1,
+    "nav[aria-label='Main']": 1,
     "h1": 1,
     "nav [aria-current=page]": 1,
     "button:not([aria-label]):not(:has(:not(svg))):empty": 0,
@@ -320,10 +320,10 @@ def test_dead_letters_are_sent_again_and_dropped(town: Town, look: Look) -> None
         (letter,) = store.mail.claim("hook:gone", owner="o")
         ids.append(store.mail.fail(letter, "no way").id)
     page = look.go("/mail?state=dead")
-    page.locator(f"#{ids[0]}").get_by_text("Send again").click()
+    page.locator(f"#{ids[0]}").get_by_text("Resend").click()
     page.wait_for_selector(f"#{ids[0]}", state="detached")
     assert store.mail.get(ids[0]).state == "waiting"
-    page.locator(f"#{ids[1]}").get_by_text("Drop").click()
+    page.locator(f"#{ids[1]}").get_by_text("Delete").click()
     page.fill("#drop [name=reason]", "not needed")
     page.click("#drop button.danger")
     page.wait_for_selector(f"#{ids[1]}", state="detached")
@@ -360,13 +360,13 @@ def test_an_agent_is_edited_into_a_new_version(town: Town, look: Look) -> None:
 
 def test_a_budget_is_set_and_taken_back(town: Town, look: Look) -> None:
     page = look.go("/costs")
-    page.click("text=Set a budget")
+    page.click("text=New budget")
     page.fill("#budget [name=scope]", f"agent:{town.lived_in.agents[0].id}")
     page.fill("#budget [name=limit]", "77")
     page.click("#budget button:not([data-closes])")
     row = page.locator("tr", has_text="$77.00")
     row.wait_for()
-    row.get_by_text("Take back").click()
+    row.get_by_text("Remove").click()
     page.click("#unbudget button.danger")
     row.wait_for(state="detached")
 
@@ -374,11 +374,11 @@ def test_a_budget_is_set_and_taken_back(town: Town, look: Look) -> None:
 def test_a_setting_is_changed_and_taken_back(town: Town, look: Look) -> None:
     page = look.go("/settings")
     row = page.locator('[id="mail.keep_ms"]')
-    row.get_by_text("Change").click()
+    row.get_by_text("Edit").click()
     page.fill("#change [name=value]", "3d")
     page.click("#change button:not([data-closes])")
     row.get_by_text("3d", exact=True).wait_for()
-    row.get_by_text("Take back").click()
+    row.get_by_text("Reset").click()
     row.get_by_text("30d", exact=True).wait_for()
 
 

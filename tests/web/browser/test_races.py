@@ -96,14 +96,14 @@ def test_a_race_is_started_watched_chosen_gone_on_with_and_given_up(
         assert name in card(page, number).inner_text()
     shoot(page, "race-live")
     go.touch()
-    page.locator(".roundline", has_text="choose the winner").wait_for(timeout=LONG)
+    page.locator(".roundline", has_text="select the winner").wait_for(timeout=LONG)
     assert card(page, 1).locator(".checks .state.good").count() == 2
     assert card(page, 1).locator(".screen[data-written]").count() == 1
 
-    button(page, 2, "Choose").click()
+    button(page, 2, "Select").click()
     assert page.input_value("#choose [name=attempt]") == "1.2"
     page.click("#choose >> text=Cancel")
-    button(page, 2, "Choose").click()
+    button(page, 2, "Select").click()
     page.fill("#choose [name=reason]", "bold is better")
     press(page, "choose")
     card(page, 2).locator(".chip", has_text="winner").wait_for(timeout=LONG)
@@ -121,7 +121,7 @@ def test_a_race_is_started_watched_chosen_gone_on_with_and_given_up(
     assert page.locator(".lineage .node").count() == 2
     assert page.locator(".lineage .edge").count() == 1
     is_in(page, 1, "running")
-    button(page, 1, "End it").click()
+    button(page, 1, "Cancel").click()
     press(page, "cancel")
     is_in(page, 1, "cancelled")
     page.click("#verbs >> text=Abandon")
@@ -147,12 +147,12 @@ def test_a_failed_attempt_is_tried_again(town: Town, look: Look, tmp_path: Path)
     )
     town.store.races.wait(began["id"], timeout_ms=60_000)
     page = look.go(f"/races/{began['id']}")
-    page.locator(".roundline", has_text="none passed").wait_for(timeout=LONG)
+    page.locator(".roundline", has_text="no attempt passed").wait_for(timeout=LONG)
     file.write_text("cat >/dev/null; echo now it works; echo x > made\n")
-    button(page, 1, "Try again").click()
+    button(page, 1, "Retry").click()
     press(page, "retry")
-    page.locator(".roundline", has_text="choose the winner").wait_for(timeout=LONG)
-    assert "try 2" in card(page, 1).inner_text()
+    page.locator(".roundline", has_text="select the winner").wait_for(timeout=LONG)
+    assert "attempt 2" in card(page, 1).inner_text()
     page.wait_for_function(
         "document.querySelector('.attempt .xterm-rows')?.innerText.includes('now it works')",
         timeout=LONG,
@@ -171,8 +171,8 @@ def test_what_another_process_does_to_a_race_is_seen_at_once(
     raced.end(race, 2, {"a.txt": "2\n"}, checks=[BAD])
     card(page, 2).get_by_text("9 of 12 passed, 3 failed").wait_for()
     raced.settle(race)
-    page.locator(".roundline", has_text="choose the winner").wait_for()
-    card(page, 1).get_by_text("Where it is").click()
+    page.locator(".roundline", has_text="select the winner").wait_for()
+    card(page, 1).get_by_text("Location").click()
     raced.choose(race, "1", reason="from elsewhere")
     page.locator(".attempt.won").wait_for()
     assert card(page, 1).get_by_text("Branch").is_visible(), "what was opened stays open"
@@ -196,15 +196,15 @@ def test_a_person_overrules_and_grafts(town: Town, look: Look, raced: Raced) -> 
 
     card(page, 2).get_by_role("link", name="Graft").click()
     page.wait_for_url("**/diff?one=1.1&other=1.2")
-    page.click("text=Graft the marked files")
+    page.click("text=Graft selected files")
     press(page, "graft")
-    page.locator("#graft .problem", has_text="No file is marked").wait_for()
+    page.locator("#graft .problem", has_text="Select the files").wait_for()
     look.faults.clear()  # a browser notes every answer of that kind
     page.click("#graft >> text=Cancel")
     page.check("[aria-label='Graft more.py']")
-    page.click("text=Graft the marked files")
+    page.click("text=Graft selected files")
     press(page, "graft")
-    notice(page, "It was kept")
+    notice(page, "Graft kept")
     page.click(".crumb >> text=Make it faster")
     page.locator("section:has(#grafts)", has_text="more.py").wait_for()
     (graft,) = town.store.races.get(race.id).latest.grafts
@@ -224,7 +224,7 @@ def test_a_diff_is_walked_through_by_file_and_by_keyboard(
     page.wait_for_url("**file=more.py**")
     assert page.locator(".diff ins").inner_text() == "x = 1"
     page.select_option("[name=other]", "1.1")
-    page.click("main >> text=Show")
+    page.click("main >> text=Filter")
     page.wait_for_url("**other=1.1**")
     page.locator(".diff ins", has_text="TWO").wait_for()
 

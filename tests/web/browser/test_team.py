@@ -185,13 +185,13 @@ def test_the_board_of_the_past_is_shown_by_a_slider_and_by_a_time(
         str(then),
     )
     shown = page.locator("#then")
-    shown.get_by_text("told by the record").wait_for()
+    shown.get_by_text("from the event log").wait_for()
     assert shown.locator(".column", has_text="Running").get_by_text("Lay the floor").count() == 1
     assert shown.get_by_text("floor.py").count() == 1
     shoot(page, "replay-light")
     page.fill("form.replay [name=time]", "2020-01-01T00:00:00")
     page.locator("form.replay button").click()
-    shown.get_by_text("No task was on the board then").wait_for()
+    shown.get_by_text("There were no tasks at that time").wait_for()
     page = look.go(f"/board/timeline?project={project}&at={then}")
     assert page.locator("#then .task").count() == 2
 
@@ -216,7 +216,7 @@ def test_people_and_agents_talk_in_a_group(town: Town, look: Look) -> None:
 def test_a_lock_is_taken_away(town: Town, look: Look, project: str) -> None:
     lock = town.store.locks.acquire(project, "src/a.py", "ada")
     page = look.go(f"/locks?project={project}")
-    page.locator(f"#{lock.id}").get_by_text("Take away").click()
+    page.locator(f"#{lock.id}").get_by_text("Revoke").click()
     page.fill("#revoke [name=reason]", "ada is away")
     page.click("#revoke button.danger")
     page.locator(f"#{lock.id}").wait_for(state="detached")
@@ -233,6 +233,6 @@ def test_a_note_is_made_found_and_forgotten(town: Town, look: Look) -> None:
     page.keyboard.press("Enter")
     page.wait_for_url("**q=sandwiches**")
     row = page.locator("tr", has_text="Seagulls")
-    row.get_by_text("Forget").click()
+    row.get_by_text("Delete").click()
     page.click("#forget button.danger")
     row.wait_for(state="detached")

@@ -28,7 +28,7 @@ from corral.adapters.channels.contract import (
     Unwelcome,
 )
 from corral.kernel.clock import MINUTE, SystemClock
-from corral.kernel.text import in_whole_characters
+from corral.kernel.text import replace_invalid_utf8
 
 OLDEST_MS = 5 * MINUTE
 
@@ -94,7 +94,7 @@ class Webhook(Plain):
         if abs(now - int(seconds) * 1_000) > OLDEST_MS:
             raise Unwelcome("its signature is too old, or of a clock that goes wrong")
         try:
-            said = msgspec.json.decode(in_whole_characters(body), type=Said)
+            said = msgspec.json.decode(replace_invalid_utf8(body), type=Said)
         except (ValueError, RecursionError, msgspec.MsgspecError) as error:
             raise Unwelcome(str(error)) from None
         kind = Kind.ANSWER if said.question else Kind.TEXT

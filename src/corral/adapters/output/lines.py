@@ -1,63 +1,65 @@
-"""Lines out of a text that comes in pieces, however long they are."""
+"""Split text that arrives in pieces into lines, with bounded memory."""
 
 from typing import NamedTuple
 
-# A line that is longer is given with its middle left out.
-LONGEST_LINE = 64 * 1024
+# The middle of a longer line is left out.
+MAX_LINE_BYTES = 64 * 1024
 
 
-class Line(NamedTuple):
+class OutputLine(NamedTuple):
+    """A line, and where it begins."""
+
     at: int
-    """Where it begins in what was written."""
+    """The offset in the output."""
     length: int
     text: bytes | None
-    """Without its end; None when it is longer than what is held of a line."""
+    """Without the line end; None if the line is longer than the limit."""
 
 
-class Splitter:
-    """Whole lines out of a text that comes in pieces, each looked at once, and where they begin."""
+class LineSplitter:
+    """Splits a byte stream into lines with their offsets. Lines above `max_bytes` have no text."""
 
-    def __init__(self, at: int = 0, *, most: int) -> None:
-        self._most = most
+    def __init__(self, at: int = 0, *, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._parts: list[bytes] = []
         self._at = at
         self._length = 0
 
-    def feed(self, data: bytes) -> list[Line]:
-        """The lines that have ended with this piece."""
-        *whole, rest = data.split(b"\n")
-        ended = []
-        for part in whole:
+    def feed(self, data: bytes) -> list[OutputLine]:
+        """Return the lines that end in this piece."""
+        *complete, rest = data.split(b"\n")
+        lines = []
+        for part in complete:
             self._add(part)
-            ended.append(self._end())
+            lines.append(self._end_line())
             self._at += 1
         self._add(rest)
-        return ended
+        return lines
 
     def skip_to(self, at: int) -> None:
-        """Go on elsewhere; the line that had begun is torn, and forgotten."""
+        """Continue at another offset; an incomplete line is dropped."""
         self._parts, self._at, self._length = [], at, 0
 
-    def finish(self) -> list[Line]:
-        """The last line, which has no end."""
-        return [self._end()] if self._length else []
+    def finish(self) -> list[OutputLine]:
+        """Return the last line if it has no line end."""
+        return [self._end_line()] if self._length else []
 
     def _add(self, part: bytes) -> None:
         self._length += len(part)
-        if self._length > self._most:
+        if self._length > self._max_bytes:
             self._parts.clear()
         elif part:
             self._parts.append(part)
 
-    def _end(self) -> Line:
-        too_long = self._length > self._most
-        line = Line(self._at, self._length, None if too_long else b"".join(self._parts))
+    def _end_line(self) -> OutputLine:
+        is_too_long = self._length > self._max_bytes
+        line = OutputLine(self._at, self._length, None if is_too_long else b"".join(self._parts))
         self.skip_to(self._at + self._length)
         return line
 
 
-class Gatherer:
-    """Picks lines out of a text that comes in pieces, and holds no more of a line than is shown."""
+class LineCollector:
+    """Collects `count` lines after `skip` lines from a byte stream, with bounded memory."""
 
     def __init__(self, skip: int, count: int) -> None:
         self._skip = skip
@@ -68,66 +70,71 @@ class Gatherer:
         self.lines: list[bytes] = []
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         return len(self.lines) >= self._count
 
     def feed(self, text: bytes) -> None:
-        wanted = self._count - len(self.lines)
-        parts = text.split(b"\n", self._skip + wanted)
+        missing = self._count - len(self.lines)
+        parts = text.split(b"\n", self._skip + missing)
         if self._skip >= len(parts):
             self._skip -= len(parts) - 1
             return
-        # The first part belongs to the line that is being gathered, the last one has no end yet.
+        # The first part continues the current line; the last one has no line end yet.
         parts, self._skip = parts[self._skip :], 0
         if len(parts) > 1:
             self._add(parts[0])
-            self._end()
-            whole = parts[1:-1]
-            self.lines += whole if len(text) <= LONGEST_LINE else map(shortened, whole)
+            self._end_line()
+            complete = parts[1:-1]
+            self.lines += complete if len(text) <= MAX_LINE_BYTES else map(shorten_line, complete)
             parts = parts[-1:]
-        if not self.full:
+        if not self.is_full:
             self._add(parts[0])
 
     def finish(self) -> list[bytes]:
-        if self._length and not self.full:
-            self._end()
+        """Return the collected lines; the last one may have no line end."""
+        if self._length and not self.is_full:
+            self._end_line()
         return self.lines
 
     def _add(self, part: bytes) -> None:
         self._length += len(part)
-        room = LONGEST_LINE - len(self._head)
+        room = MAX_LINE_BYTES - len(self._head)
         if room:
             self._head += part[:room]
             part = part[room:]
         if part:
-            self._tail = (self._tail + part)[-LONGEST_LINE // 2 :]
+            self._tail = (self._tail + part)[-MAX_LINE_BYTES // 2 :]
 
-    def _end(self) -> None:
-        self.lines.append(_put_together(self._head, self._tail, self._length))
+    def _end_line(self) -> None:
+        self.lines.append(_join_ends(self._head, self._tail, self._length))
         self._head, self._tail, self._length = b"", b"", 0
 
 
-def _put_together(head: bytes, tail: bytes, length: int) -> bytes:
-    if length <= LONGEST_LINE:
+def _join_ends(head: bytes, tail: bytes, length: int) -> bytes:
+    if length <= MAX_LINE_BYTES:
         return head
-    half = LONGEST_LINE // 2
+    half = MAX_LINE_BYTES // 2
     end = (head + tail)[-half:]
     return b"%b[corral left out %d bytes here]%b" % (head[:half], length - 2 * half, end)
 
 
-def last_lines(text: bytes, count: int, *, whole: bool) -> list[bytes] | None:
-    """The last lines of a text; None when more of it is needed."""
+def last_lines(text: bytes, count: int, *, is_complete: bool) -> list[bytes] | None:
+    """Return the last `count` lines of a text; None if more text is needed.
+
+    `is_complete`: the first line of the text is complete.
+    """
     lines = text.split(b"\n")
     if not lines[-1]:
         lines.pop()
-    if not whole:
+    if not is_complete:
         lines = lines[1:]
         if len(lines) < count:
             return None
-    return [shortened(line) for line in lines[-count:]]
+    return [shorten_line(line) for line in lines[-count:]]
 
 
-def shortened(line: bytes) -> bytes:
+def shorten_line(line: bytes) -> bytes:
+    """Leave out the middle of a line that is longer than `MAX_LINE_BYTES`."""
     return (
-        line if len(line) <= LONGEST_LINE else _put_together(line[:LONGEST_LINE], line, len(line))
+        line if len(line) <= MAX_LINE_BYTES else _join_ends(line[:MAX_LINE_BYTES], line, len(line))
     )

@@ -1,90 +1,92 @@
-"""Secrets taken out of a stream of bytes, wherever the stream is cut into pieces."""
+"""Redact secrets in a byte stream that arrives in arbitrary pieces."""
 
 import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from corral.adapters.output.escapes import UNSEEN, UNSEEN_SO_FAR
-from corral.adapters.output.frames import Mark
-from corral.adapters.output.shapes import (
-    BEGINNING,
-    CONTEXT,
-    LOGIN,
-    LONGEST,
-    LONGEST_BEGINNING,
-    SHAPES,
+from corral.adapters.output.escapes import INCOMPLETE_INVISIBLE, INVISIBLE
+from corral.adapters.output.sealed_format import Replacement
+from corral.adapters.output.secret_patterns import (
+    LOOKBEHIND,
+    MAX_PARTIAL_TOKEN,
+    MAX_UNDECIDED,
+    PARTIAL_TOKEN,
+    TOKEN_PATTERNS,
+    URL_LOGIN,
     Pattern,
-    open_login,
+    find_open_login,
 )
 
 REDACTED = b"[redacted]"
 
-# Shorter ones are no secrets, and taking them out would leave nothing to be read.
-SHORTEST_VALUE = 4
-SHORTEST_ENCODED = 8
+# Shorter values are not treated as secrets: redacting them would make the output unreadable.
+MIN_SECRET_BYTES = 4
+MIN_ENCODED_BYTES = 8
 
 
-# A value with escapes between its letters is found while it takes no more than so many bytes a
-# letter: two colours in their longest spelling. Beyond that it is no output but a riddle.
-WIDEST_LETTER = 48
+# A value with escapes between its letters is found up to this many bytes per letter: enough for two
+# colour sequences in their longest form.
+MAX_BYTES_PER_LETTER = 48
 
-# Programs break base64 and hex into lines of 60 to 76 letters. A line that ends with fewer encoded
-# letters than this is not joined with the next one: it is mostly prose.
-LINE_LETTERS = 8
-_BROKEN = re.compile(rb"[A-Za-z0-9+/_-]{%d}\r?\n" % LINE_LETTERS)
-_LINE = re.compile(rb"[A-Za-z0-9+/_-]{%d}\Z" % LINE_LETTERS)
+# Programs wrap base64 and hex at 60 to 76 letters. A line that ends with fewer encoded letters than
+# this is not joined with the next one: it is probably prose.
+MIN_LINE_LETTERS = 8
+_WRAPPED = re.compile(rb"[A-Za-z0-9+/_-]{%d}\r?\n" % MIN_LINE_LETTERS)
+_LINE_END = re.compile(rb"[A-Za-z0-9+/_-]{%d}\Z" % MIN_LINE_LETTERS)
 _BREAK = re.compile(rb"\r?\n[ \t]{0,16}")
-_BREAK_SO_FAR = re.compile(rb"\r?(?:\n[ \t]{0,16})?\Z")
+_INCOMPLETE_BREAK = re.compile(rb"\r?(?:\n[ \t]{0,16})?\Z")
 
 
-class _Found(NamedTuple):
+class _Match(NamedTuple):
+    """A secret: where it ends, and the pattern of the rest of its token."""
+
     end: int
     tail: Pattern | None
 
 
-def forms_of(value: str | bytes) -> set[bytes]:
-    """Return the forms in which a secret may be written: plain, base64, hex, and escaped for URLs,
-    JSON, HTML, shells and terminals."""
+def secret_forms(value: str | bytes) -> set[bytes]:
+    """Return the encodings of a secret that may occur in output: plain, base64, hex, and escaped
+    for URLs, JSON, HTML, shells and terminals."""
     raw = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else bytes(value)
-    return _plain_forms(raw) | encoded_forms(raw) if len(raw) >= SHORTEST_VALUE else set()
+    return _plain_forms(raw) | encoded_forms(raw) if len(raw) >= MIN_SECRET_BYTES else set()
 
 
 def encoded_forms(value: str | bytes) -> set[bytes]:
-    """Return the base64 and hex forms, which programs break into lines."""
+    """Return the base64 and hex forms of a secret, which programs wrap into lines."""
     raw = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else bytes(value)
-    if len(raw) < SHORTEST_VALUE:
+    if len(raw) < MIN_SECRET_BYTES:
         return set()
-    found = {form for form in _in_base64(raw) if len(form) >= SHORTEST_ENCODED}
-    return found | {raw.hex().encode(), raw.hex().upper().encode()}
+    forms = {form for form in _base64_forms(raw) if len(form) >= MIN_ENCODED_BYTES}
+    return forms | {raw.hex().encode(), raw.hex().upper().encode()}
 
 
 def _plain_forms(raw: bytes) -> set[bytes]:
-    import urllib.parse  # only a run that was given a secret needs it
+    import urllib.parse  # only runs with secrets need it
 
     text = raw.decode("utf-8", "surrogateescape")
-    found = {raw, raw.replace(b"\n", b"\r\n")}
+    forms = {raw, raw.replace(b"\n", b"\r\n")}
     pairs = [f"{byte:02x}" for byte in raw]
-    found |= {"%".join(["", *pairs]).upper().encode()}
-    found |= {":".join(pairs).encode(), ":".join(pairs).upper().encode()}
+    forms |= {"%".join(["", *pairs]).upper().encode()}
+    forms |= {":".join(pairs).encode(), ":".join(pairs).upper().encode()}
     for quoted in (urllib.parse.quote(raw, safe=""), urllib.parse.quote_plus(raw)):
-        found |= {quoted.encode(), _lower_escapes(quoted).encode()}
-    found.add(urllib.parse.quote(raw).encode())
-    quoted_once = _in_page(text) | _in_shell(text) | {"\\x".join(["", *pairs])}
-    written = _in_json(text) | quoted_once | {_as_json(form) for form in quoted_once}
-    return found | {form.encode("utf-8", "surrogateescape") for form in written}
+        forms |= {quoted.encode(), _lower_escapes(quoted).encode()}
+    forms.add(urllib.parse.quote(raw).encode())
+    quoted_once = _html_forms(text) | _shell_forms(text) | {"\\x".join(["", *pairs])}
+    texts = _json_forms(text) | quoted_once | {_escape_json(form) for form in quoted_once}
+    return forms | {form.encode("utf-8", "surrogateescape") for form in texts}
 
 
-def _in_page(text: str) -> set[str]:
-    """Escape for HTML and XML, with the usual ways to write quotes."""
+def _html_forms(text: str) -> set[str]:
+    """Return the forms for HTML and XML, with the usual escapes of quotes."""
     import html
 
     bare = html.escape(text, quote=False)
     quotes = (("&quot;", "&#x27;"), ("&#34;", "&#39;"), ("&quot;", "&apos;"), ("&quot;", "'"))
-    return {bare} | {bare.replace('"', one).replace("'", other) for one, other in quotes}
+    return {bare} | {bare.replace('"', double).replace("'", single) for double, single in quotes}
 
 
-def _in_shell(text: str) -> set[str]:
-    """Escape for shells: in single quotes, in double quotes, and with backslashes."""
+def _shell_forms(text: str) -> set[str]:
+    """Return the forms for shells: in single quotes, in double quotes, with backslashes."""
     return {
         text.replace("'", "'\"'\"'"),
         text.replace("'", "'\\''"),
@@ -97,32 +99,32 @@ def _in_shell(text: str) -> set[str]:
     }
 
 
-def _in_json(text: str) -> set[str]:
-    """As the usual encoders write it into a string, and into one within another."""
+def _json_forms(text: str) -> set[str]:
+    """Return the forms in a JSON string, as common encoders write them, and in a nested one."""
     import json
 
     once: set[str] = set()
     for ascii_only in (True, False):
-        spelled = json.dumps(text, ensure_ascii=ascii_only)[1:-1]
-        # Some escape what would matter in a page, and a slash.
-        paged = spelled.translate(_PAGED)
-        for written in (spelled, paged, spelled.replace("/", "\\/"), paged.replace("/", "\\/")):
-            once |= {written, _upper_escapes(written)}
-    return once | {_as_json(form) for form in once}
+        plain = json.dumps(text, ensure_ascii=ascii_only)[1:-1]
+        # Some encoders also escape characters with a meaning in HTML, and slashes.
+        html_safe = plain.translate(_HTML_SAFE)
+        for form in (plain, html_safe, plain.replace("/", "\\/"), html_safe.replace("/", "\\/")):
+            once |= {form, _upper_escapes(form)}
+    return once | {_escape_json(form) for form in once}
 
 
-def _as_json(text: str) -> str:
+def _escape_json(text: str) -> str:
     """Escape a text for the inside of a JSON string."""
     import json
 
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
-_PAGED = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&'\u2028\u2029\x7f"}
+_HTML_SAFE = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&'\u2028\u2029\x7f"}
 
 
-def _upper_escapes(written: str) -> str:
-    return re.sub(r"\\u[0-9a-f]{4}", lambda match: "\\u" + match[0][2:].upper(), written)
+def _upper_escapes(text: str) -> str:
+    return re.sub(r"\\u[0-9a-f]{4}", lambda match: "\\u" + match[0][2:].upper(), text)
 
 
 def _lower_escapes(quoted: str) -> str:
@@ -130,8 +132,8 @@ def _lower_escapes(quoted: str) -> str:
     return "%".join([first, *(part[:2].lower() + part[2:] for part in rest)])
 
 
-def _in_base64(raw: bytes) -> Iterator[bytes]:
-    """The characters that depend on the value alone, wherever it stands in what was encoded."""
+def _base64_forms(raw: bytes) -> Iterator[bytes]:
+    """Yield the characters that depend only on the value, for each alignment in a larger text."""
     import base64
 
     for shift in range(3):
@@ -148,67 +150,66 @@ _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
 class Redactor:
-    """Replaces the values of secrets, and whatever looks like a key, by `[redacted]`.
+    """Replaces the values of secrets, and text that looks like a key, by `[redacted]`.
 
-    A value is found also where escapes stand between its letters, which a person does not see; they
-    go with it.
+    A value is also found with invisible escapes between its letters; they are removed with it.
 
-    What comes out does not depend on how the stream was cut into pieces, and is a beginning of the
-    text at every moment: bytes that may turn out to be part of a secret are held back, at most some
-    16 KiB (a private key's block), mostly none. All other bytes pass unchanged, text or not.
+    The result does not depend on how the stream is split into pieces. Bytes that may be part of a
+    secret are held back until that is decided: at most about 16 KiB (a private key), usually none.
+    All other bytes, also binary data, pass unchanged.
     """
 
     def __init__(self, values: Iterable[str | bytes] = (), *, shapes: bool = True) -> None:
         values = list(values)
-        forms = {form for value in values for form in forms_of(value)}
+        forms = {form for value in values for form in secret_forms(value)}
         self._encoded = frozenset(form for value in values for form in encoded_forms(value))
-        # The longest first: of two values that begin alike, the longer one is the secret.
+        # Longest first: of two values with a common prefix, the longer one matches.
         self._forms = sorted(forms, key=lambda form: (-len(form), form))
-        self._heads = bytes({form[0] for form in forms})
-        self._reach = max(map(len, forms), default=1) - 1
-        self._spread = _first_letters(forms, self._encoded) if forms else None
-        self._shapes = SHAPES if shapes else ()
+        self._first_bytes = bytes({form[0] for form in forms})
+        self._max_prefix = max(map(len, forms), default=1) - 1
+        self._spread_start = _spread_start_pattern(forms, self._encoded) if forms else None
+        self._patterns = TOKEN_PATTERNS if shapes else ()
         self._needles: dict[tuple[bytes, bytes], list[int]] = {}
-        for kind, shape in enumerate(self._shapes):
-            self._needles.setdefault((shape.sign, shape.needle), []).append(kind)
+        for kind, pattern in enumerate(self._patterns):
+            self._needles.setdefault((pattern.rare_byte, pattern.needle), []).append(kind)
         self._context = b""
         self._held = b""
         self._tail: Pattern | None = None
-        self._taken = 0
-        self.marks: list[Mark] = []
-        """What was replaced so far, by its place in the source. Whoever needs it empties it."""
+        self._decided = 0  # source offset
+        self.replacements: list[Replacement] = []
+        """What was replaced so far. The caller that uses it empties it."""
 
     def resume(self, context: bytes, at: int) -> "Redactor":
-        """Go on in the middle of a source, behind bytes that were dealt with already."""
-        self._context, self._taken = context[-CONTEXT:], at
+        """Start at offset `at` of a source; `context` are the bytes before. Returns self."""
+        self._context, self._decided = context[-LOOKBEHIND:], at
         return self
 
     @property
-    def held(self) -> int:
-        """How many bytes at the end of what was fed are not decided on yet."""
+    def held_bytes(self) -> int:
+        """Number of bytes that are held back."""
         return len(self._held)
 
     @property
-    def settled(self) -> bool:
-        """Whether all that was fed has come out."""
+    def is_settled(self) -> bool:
+        """Whether nothing is held back, and no token continues."""
         return not self._held and self._tail is None
 
     def feed(self, data: bytes) -> bytes:
-        """What is certain after these bytes."""
+        """Process more data and return the text that is decided."""
         return self._scan(data, last=False)
 
     def finish(self) -> bytes:
-        """The rest: nothing more comes."""
+        """Return the rest at the end of the stream."""
         return self._scan(b"", last=True)
 
     def _scan(self, data: bytes, *, last: bool) -> bytes:
         text = b"".join((self._context, self._held, data))
-        place = self._taken - len(self._context)  # of the text's first byte in the source
+        offset = self._decided - len(self._context)  # source offset of text[0]
         at = len(self._context)
         if self._tail is not None:
-            at = self._swallow(self._tail, text, at)
+            at = self._skip_tail(self._tail, text, at)
             if at == len(text) and not last:
-                self._keep(text, at)
+                self._hold(text, at)
                 return b""
             self._tail = None
         out: list[bytes] = []
@@ -216,95 +217,100 @@ class Redactor:
         for start, kind in self._candidates(text, at, last):
             if start < at:
                 continue
-            found = self._look(text, start, kind, last)
-            if found is _UNDECIDED:
+            match = self._match(text, start, kind, last)
+            if match is _UNDECIDED:
                 hold = start
                 break
-            if found is not None:
+            if match is not None:
                 out += (text[at:start], REDACTED)
-                self.marks.append(Mark(place + start, found.end - start, len(REDACTED)))
-                at = found.end
-                self._tail = found.tail if at == len(text) and not last else None
+                length = match.end - start
+                self.replacements.append(Replacement(offset + start, length, len(REDACTED)))
+                at = match.end
+                self._tail = match.tail if at == len(text) and not last else None
         out.append(text[at:hold])
-        self._keep(text, hold)
+        self._hold(text, hold)
         return out[0] if len(out) == 1 else b"".join(out)
 
-    def _keep(self, text: bytes, done: int) -> None:
-        """Remember what lies before the bytes that are not decided on, and these."""
-        self._taken += done - len(self._context)
-        self._context = text[max(done - CONTEXT, 0) : done]
-        self._held = text[done:]
+    def _hold(self, text: bytes, decided: int) -> None:
+        """Hold back the text after `decided`, with the context before it."""
+        self._decided += decided - len(self._context)
+        self._context = text[max(decided - LOOKBEHIND, 0) : decided]
+        self._held = text[decided:]
 
-    def _swallow(self, tail: Pattern, text: bytes, at: int) -> int:
-        """The rest of a token that was replaced already."""
+    def _skip_tail(self, tail: Pattern, text: bytes, at: int) -> int:
+        """Drop the rest of a token that was replaced in an earlier piece."""
         match = tail.match(text, at)
         end = match.end() if match else at
         if end > at:
-            mark = self.marks.pop() if self.marks else Mark(self._taken, 0, 0)
-            self.marks.append(mark._replace(source_length=mark.source_length + end - at))
+            last = self.replacements.pop() if self.replacements else None
+            last = last or Replacement(self._decided, 0, 0)
+            self.replacements.append(last._replace(source_length=last.source_length + end - at))
         return end
 
     def _candidates(self, text: bytes, at: int, last: bool) -> list[tuple[int, int]]:
-        """Where something may begin that is to be replaced, and what: in order."""
-        found: list[tuple[int, int]] = []
+        """Return offsets where a secret may begin, with its kind, in order."""
+        candidates: list[tuple[int, int]] = []
         for form in self._forms:
             hit = text.find(form, at)
             while hit >= 0:
-                found.append((hit, _VALUE))
+                candidates.append((hit, _VALUE))
                 hit = text.find(form, hit + 1)
-        if self._spread is not None and (
-            UNSEEN.search(text, at) or _BROKEN.search(text, max(at - LINE_LETTERS, 0))
+        if self._spread_start is not None and (
+            INVISIBLE.search(text, at) or _WRAPPED.search(text, max(at - MIN_LINE_LETTERS, 0))
         ):
-            found += [(match.start(), _SPREAD) for match in self._spread.finditer(text, at)]
-        for (sign, needle), kinds in self._needles.items():
-            if sign in text and needle in text:
+            starts = self._spread_start.finditer(text, at)
+            candidates += [(match.start(), _SPREAD) for match in starts]
+        for (rare_byte, needle), kinds in self._needles.items():
+            if rare_byte in text and needle in text:
                 for kind in kinds:
-                    found += [(start, kind) for start in self._shapes[kind].starts(text)]
+                    candidates += [(start, kind) for start in self._patterns[kind].starts(text)]
         if not last:
-            found += self._open_ends(text, at)
-        if len(found) > 1:
-            found.sort()
-        return found
+            candidates += self._incomplete_candidates(text, at)
+        if len(candidates) > 1:
+            candidates.sort()
+        return candidates
 
-    def _open_ends(self, text: bytes, at: int) -> Iterator[tuple[int, int]]:
-        """Where something may begin that is not whole yet."""
+    def _incomplete_candidates(self, text: bytes, at: int) -> Iterator[tuple[int, int]]:
+        """Yield candidates at the end of the text that may be incomplete."""
         if self._forms:
-            end = text[max(at, len(text) - self._reach) :] if self._reach else b""
+            end = text[max(at, len(text) - self._max_prefix) :] if self._max_prefix else b""
             for index, byte in enumerate(end):
-                if byte in self._heads and self._begins_form(end[index:]):
+                if byte in self._first_bytes and self._is_form_prefix(end[index:]):
                     yield len(text) - len(end) + index, _VALUE
-            yield from self._open_spread(text, at)
-        if self._shapes:
-            if match := BEGINNING.search(text, max(at, len(text) - LONGEST_BEGINNING)):
-                yield match.start(), _BEGINNING
-            if (login := open_login(text)) is not None:
-                yield login, LOGIN
+            yield from self._incomplete_spread(text, at)
+        if self._patterns:
+            if match := PARTIAL_TOKEN.search(text, max(at, len(text) - MAX_PARTIAL_TOKEN)):
+                yield match.start(), _PARTIAL
+            if (login := find_open_login(text)) is not None:
+                yield login, URL_LOGIN
 
-    def _open_spread(self, text: bytes, at: int) -> Iterator[tuple[int, int]]:
-        """The same for a value with something unseen between its letters."""
-        begin = max(at, len(text) - _widest(self._reach + 1))
-        if not UNSEEN.search(text, begin) and not UNSEEN_SO_FAR.search(text, max(len(text) - 4, 0)):
-            # Only line breaks: one in 60 letters, with the indentation of the next line.
-            begin = max(at, len(text) - 2 * self._reach - 40)
+    def _incomplete_spread(self, text: bytes, at: int) -> Iterator[tuple[int, int]]:
+        """Yield the first incomplete value with invisible bytes between its letters."""
+        begin = max(at, len(text) - _max_spread(self._max_prefix + 1))
+        if not INVISIBLE.search(text, begin) and not INCOMPLETE_INVISIBLE.search(
+            text, max(len(text) - 4, 0)
+        ):
+            # Only line breaks: one in 60 letters, plus indentation.
+            begin = max(at, len(text) - 2 * self._max_prefix - 40)
             if b"\n" not in text[begin:] and not text.endswith(b"\r"):
                 return
         for index in range(begin, len(text)):
-            head = text[index] in self._heads
-            if head and self._look(text, index, _SPREAD, last=False) is _UNDECIDED:
+            is_start = text[index] in self._first_bytes
+            if is_start and self._match(text, index, _SPREAD, last=False) is _UNDECIDED:
                 yield index, _SPREAD
                 return
 
-    def _begins_form(self, end: bytes) -> bool:
+    def _is_form_prefix(self, end: bytes) -> bool:
         return any(form.startswith(end) for form in self._forms)
 
-    def _look(self, text: bytes, start: int, kind: int, last: bool) -> _Found | None:
-        """What begins at a place, if anything does, and if that can be told yet."""
-        if kind == _BEGINNING:
+    def _match(self, text: bytes, start: int, kind: int, last: bool) -> _Match | None:
+        """Return the secret that begins at an offset, None, or `_UNDECIDED`."""
+        if kind == _PARTIAL:
             return _UNDECIDED
         if kind == _VALUE:
             for form in self._forms:
                 if text.startswith(form, start):
-                    return _Found(start + len(form), None)
+                    return _Match(start + len(form), None)
                 if not last and len(text) - start < len(form) and form.startswith(text[start:]):
                     return _UNDECIDED
             return None
@@ -313,71 +319,69 @@ class Redactor:
                 _spread_end(text, start, form, last, form in self._encoded) for form in self._forms
             )
             end = next((end for end in ends if end is not None), None)
-            return None if end is None else _UNDECIDED if end < 0 else _Found(end, None)
-        shape = self._shapes[kind]
-        if match := shape.pattern.match(text, start):
-            return _Found(match.end(), shape.tail)
-        return _UNDECIDED if not last and shape.could.match(text, start) else None
+            return None if end is None else _UNDECIDED if end < 0 else _Match(end, None)
+        pattern = self._patterns[kind]
+        if match := pattern.pattern.match(text, start):
+            return _Match(match.end(), pattern.tail)
+        return _UNDECIDED if not last and pattern.incomplete.match(text, start) else None
 
 
-# Kinds of candidates besides the shapes. At one place the smallest kind is examined first. An
-# incomplete prefix comes before the shapes: it may become the shape that takes precedence over one
-# that matches already, as a private key behind `Authorization: Bearer `.
-_VALUE = -3
-_SPREAD = -2
-_BEGINNING = -1
+# Kinds of candidates besides the indices of TOKEN_PATTERNS; sorted before and after them.
+_VALUE = -2
+_SPREAD = -1
+_PARTIAL = len(TOKEN_PATTERNS)
 
-_UNDECIDED = _Found(-1, None)
+_UNDECIDED = _Match(-1, None)
 
 
-def _widest(letters: int) -> int:
-    return min(letters * WIDEST_LETTER, LONGEST)
+def _max_spread(letters: int) -> int:
+    return min(letters * MAX_BYTES_PER_LETTER, MAX_UNDECIDED)
 
 
-def _first_letters(forms: set[bytes], encoded: frozenset[bytes]) -> Pattern:
-    """Where the first letters of a value stand, with anything unseen between them; of an encoded
-    one also with a line break."""
-    unseen = UNSEEN.pattern.replace(b"?P<control>", b"?:").replace(b"?P<single>", b"?:")
-    spelled = {
-        (b"(?:" + unseen + (b"|" + _BREAK.pattern if is_encoded else b"") + b")*+").join(
-            re.escape(bytes((letter,))) for letter in beginning
+def _spread_start_pattern(forms: set[bytes], encoded: frozenset[bytes]) -> Pattern:
+    """Compile a pattern for the first letters of a value with invisible bytes between them; for an
+    encoded value also with line breaks."""
+    invisible = INVISIBLE.pattern.replace(b"?P<control>", b"?:").replace(b"?P<single>", b"?:")
+    starts = {
+        (b"(?:" + invisible + (b"|" + _BREAK.pattern if is_encoded else b"") + b")*+").join(
+            re.escape(bytes((letter,))) for letter in prefix
         )
-        for beginning, is_encoded in {(form[:SHORTEST_VALUE], form in encoded) for form in forms}
+        for prefix, is_encoded in {(form[:MIN_SECRET_BYTES], form in encoded) for form in forms}
     }
-    return re.compile(b"(?=" + b"|".join(sorted(spelled)) + b")")
+    return re.compile(b"(?=" + b"|".join(sorted(starts)) + b")")
 
 
 def _ends_line(text: bytes, at: int) -> bool:
-    """Whether the text before `at` looks like the end of an encoded line."""
-    return _LINE.match(text, max(at - LINE_LETTERS, 0), at) is not None
+    """Whether the text before `at` looks like the end of a line of base64 or hex."""
+    return _LINE_END.match(text, max(at - MIN_LINE_LETTERS, 0), at) is not None
 
 
 def _spread_end(
     text: bytes, start: int, form: bytes, last: bool, is_encoded: bool = False
 ) -> int | None:
-    """Where a value ends whose letters have something unseen between them, or a line break where
-    it is encoded; -1: not told yet."""
-    at, most = start, start + _widest(len(form))
+    """Return the end of a value with invisible bytes (or, if encoded, line breaks) between its
+    letters; None if there is none, -1 if undecided."""
+    at, limit = start, start + _max_spread(len(form))
     for letter in form:
         while at >= len(text) or text[at] != letter:
-            if at > start and not last and len(text) <= most:
-                if UNSEEN_SO_FAR.match(text, at):
+            if at > start and not last and len(text) <= limit:
+                if INCOMPLETE_INVISIBLE.match(text, at):
                     return -1
-                if is_encoded and _BREAK_SO_FAR.match(text, at) and _ends_line(text, at):
+                if is_encoded and _INCOMPLETE_BREAK.match(text, at) and _ends_line(text, at):
                     return -1
             if at >= len(text):
-                return -1 if not last and at <= most else None
-            unseen = UNSEEN.match(text, at) if at > start else None
-            if unseen is None and is_encoded and at > start and _ends_line(text, at):
-                unseen = _BREAK.match(text, at)
-            if unseen is None:
+                return -1 if not last and at <= limit else None
+            gap = INVISIBLE.match(text, at) if at > start else None
+            if gap is None and is_encoded and at > start and _ends_line(text, at):
+                gap = _BREAK.match(text, at)
+            if gap is None:
                 return None
-            at = unseen.end()
+            at = gap.end()
         at += 1
-    return at if at <= most else None
+    return at if at <= limit else None
 
 
 def redact(data: bytes, values: Iterable[str | bytes] = (), *, shapes: bool = True) -> bytes:
-    """A text that is there as a whole, redacted."""
+    """Redact a complete text."""
     redactor = Redactor(values, shapes=shapes)
     return redactor.feed(data) + redactor.finish()

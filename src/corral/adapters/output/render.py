@@ -1,96 +1,108 @@
-"""Output as the text that a person would have seen, and nothing that could act on a terminal.
+"""Render output as the text that a person would have seen, safe to print on a terminal.
 
-`text_of` is for what was written to a pipe: escapes are taken out, carriage returns and backspaces
-done. `Terminal` is for what was written to a terminal: it plays it on a screen without a display.
-What either gives holds letters, line ends and tabs; no other control character, no direction
-override, no invisible tag.
+`render_pipe` is for output to a pipe: it removes escapes and applies carriage returns and
+backspaces. `TerminalEmulator` is for output to a terminal. The result of both has no control
+characters except line ends and tabs, no direction overrides and no invisible tags.
 """
 
 import re
 from codecs import getincrementaldecoder
 
-from corral.adapters.output.escapes import ESCAPE, HARMFUL, OPEN, UNSEEN_SO_FAR
-from corral.adapters.output.lines import LONGEST_LINE
+from corral.adapters.output.escapes import (
+    ESCAPE,
+    INCOMPLETE_ESCAPE,
+    INCOMPLETE_INVISIBLE,
+    UNSAFE_CHARACTERS,
+)
+from corral.adapters.output.lines import MAX_LINE_BYTES
 
 _ESCAPE = re.compile(ESCAPE)
-_OPEN = re.compile(OPEN)
+_OPEN = re.compile(INCOMPLETE_ESCAPE)
 _STRING_END = re.compile(r"\x07|\x18|\x1a|\x1b\\|(?=\x1b)")
-LONGEST_ESCAPE = 64 * 1024
+MAX_ESCAPE_CHARS = 64 * 1024
 
-_HARMFUL = re.compile(HARMFUL)
-LONGEST_OVERWRITTEN = 8 * 1024
-_TORN = re.compile(rb"(?:\r|[\xc0-\xff]|[\xe0-\xff][\x80-\xbf]|[\xf0-\xff][\x80-\xbf]{2})\Z")
-_WENT_BACK = re.compile(b"[\r\b]")
+_HARMFUL = re.compile(UNSAFE_CHARACTERS)
+MAX_OVERWRITTEN_CHARS = 8 * 1024
+_SPLIT_CHARACTER = re.compile(
+    rb"(?:\r|[\xc0-\xff]|[\xe0-\xff][\x80-\xbf]|[\xf0-\xff][\x80-\xbf]{2})\Z"
+)
+_MOVED_BACK = re.compile(b"[\r\b]")
 _MOVES = re.compile("[\r\b\x1b\x7f]")
 _STEP = re.compile("([\r\b\x1c\x1d\x1e])")
 _ERASE = {"K": "\x1c", "0K": "\x1c", "1K": "\x1d", "2K": "\x1e"}
 
 
-def text_of(data: bytes) -> str:
-    """What was written to a pipe, as text. What is no UTF-8 becomes U+FFFD."""
+def render_pipe(data: bytes) -> str:
+    """Render output to a pipe as text. Invalid UTF-8 becomes U+FFFD."""
     text = data.decode("utf-8", "replace").replace("\r\n", "\n")
     if _MOVES.search(text):
         text = re.sub("[\x1c-\x1e]", "", text)
         text = _ESCAPE.sub(lambda match: _ERASE.get(match["control"] or "", ""), text)
         text = "\n".join(
-            _overwritten(line) if _STEP.search(line) else line for line in text.split("\n")
+            _apply_moves(line) if _STEP.search(line) else line for line in text.split("\n")
         )
-    return safe(text)
+    return strip_unsafe(text)
 
 
-class PipeText:
-    """The same for what comes in pieces: lines when they are whole, and a very long one in parts.
+class PipeRenderer:
+    """Renders output to a pipe that arrives in pieces: complete lines, and very long ones in parts.
 
-    Of a long line in which the cursor went back, only the end is kept, as in `_overwritten`.
+    Of a long line in which the cursor moved back, only the end is kept, as in `_apply_moves`.
     """
 
     def __init__(self) -> None:
-        self._left = bytearray()
-        self._is_open = False
+        self._buffer = bytearray()
+        self._is_open = False  # whether a part of the current line was returned
 
     def feed(self, data: bytes) -> str:
-        """What can be shown now."""
+        """Return the text that can be shown now."""
         end = data.rfind(b"\n") + 1
-        whole = bytes(self._left) + data[:end] if end else b""
+        complete = bytes(self._buffer) + data[:end] if end else b""
         if end:
-            self._left.clear()
+            self._buffer.clear()
             self._is_open = False
-        self._left += data[end:]
-        return text_of(whole) + (self._part() if len(self._left) > LONGEST_LINE else "")
+        self._buffer += data[end:]
+        return render_pipe(complete) + (
+            self._take_part() if len(self._buffer) > MAX_LINE_BYTES else ""
+        )
 
     def finish(self) -> str:
-        """The last line, which has no end of its own."""
-        left, is_open = bytes(self._left), self._is_open
-        self._left.clear()
+        """Return the last line, which has no line end."""
+        rest, is_open = bytes(self._buffer), self._is_open
+        self._buffer.clear()
         self._is_open = False
-        return text_of(left + b"\n") if left or is_open else ""
+        return render_pipe(rest + b"\n") if rest or is_open else ""
 
-    def _part(self) -> str:
-        if _WENT_BACK.search(self._left, 0, len(self._left) - 1):  # the last may be a line's end
-            del self._left[: -4 * LONGEST_OVERWRITTEN]
+    def _take_part(self) -> str:
+        if _MOVED_BACK.search(
+            self._buffer, 0, len(self._buffer) - 1
+        ):  # the last byte may be part of \r\n
+            del self._buffer[: -4 * MAX_OVERWRITTEN_CHARS]
             return ""
-        # Not within an escape, as far as it is of a usual length, a letter, or a line's end.
-        begin = len(self._left) - LONGEST_OVERWRITTEN
-        torn = UNSEEN_SO_FAR.search(self._left, begin) or _TORN.search(self._left, begin)
-        end = torn.start() if torn else len(self._left)
-        part = bytes(self._left[:end])
-        del self._left[:end]
+        # Do not split an escape of usual length, a character, or \r\n.
+        begin = len(self._buffer) - MAX_OVERWRITTEN_CHARS
+        split = INCOMPLETE_INVISIBLE.search(self._buffer, begin) or _SPLIT_CHARACTER.search(
+            self._buffer, begin
+        )
+        end = split.start() if split else len(self._buffer)
+        part = bytes(self._buffer[:end])
+        del self._buffer[:end]
         self._is_open = True
-        return text_of(part)
+        return render_pipe(part)
 
 
-def safe(text: str) -> str:
-    """The text without anything that could act on a terminal."""
+def strip_unsafe(text: str) -> str:
+    """Remove all characters that could act on a terminal."""
     return _HARMFUL.sub("", text)
 
 
-def _overwritten(line: str) -> str:
-    """A line in which the cursor went back, as it looks at the end.
+def _apply_moves(line: str) -> str:
+    """Return how a line looks after cursor movements and erasures.
 
-    Of a very long one (a progress bar without any line end) the last part counts.
+    Of a very long line (a progress bar without line ends) only the last part is used.
     """
-    if len(line) > LONGEST_OVERWRITTEN:
-        line = line[-LONGEST_OVERWRITTEN:]
+    if len(line) > MAX_OVERWRITTEN_CHARS:
+        line = line[-MAX_OVERWRITTEN_CHARS:]
         line = line[line.find("\r") + 1 :]
     shown, at = "", 0
     for part in _STEP.split(line):
@@ -98,11 +110,11 @@ def _overwritten(line: str) -> str:
             at = 0
         elif part == "\b":
             at = max(at - 1, 0)
-        elif part == "\x1c":  # from here to the end
+        elif part == "\x1c":  # erase to the end of the line
             shown = shown[:at]
-        elif part == "\x1d":  # from the beginning up to here
+        elif part == "\x1d":  # erase from the beginning of the line
             shown = " " * at + shown[at:]
-        elif part == "\x1e":
+        elif part == "\x1e":  # erase the line
             shown = " " * at
         else:
             shown = shown[:at].ljust(at) + part + shown[at + len(part) :]
@@ -110,7 +122,7 @@ def _overwritten(line: str) -> str:
     return shown.rstrip(" ") if line.endswith(("\x1c", "\x1e")) else shown
 
 
-# The controls that change what text stands where; colours, reports, modes and the like do not.
+# Control sequences that affect the text; colours, reports and most modes do not.
 _KEPT = re.compile(
     r"[0-9]{0,9}[@ABCDEFGJKLMPXade`]|[0-9]{0,9}(?:;[0-9]{0,9})?[Hfr]|\?(?:6|7)[hl]|4[hl]"
 )
@@ -119,10 +131,10 @@ _ALTERNATE = re.compile(r"\?(?:47|1047|1049)(?P<way>[hl])")
 _SINGLES = frozenset("DEM78c")
 
 
-class Terminal:
-    """A screen that nobody looks at, and the lines that have left it at its top.
+class TerminalEmulator:
+    """A terminal emulator without a display, with up to `history` lines of scrollback.
 
-    It remembers `history` lines at most. Whatever is fed to it, it goes on.
+    It accepts any input.
     """
 
     def __init__(
@@ -136,50 +148,50 @@ class Terminal:
         """`colours`: keep colours, which `background` needs; slower."""
         import pyte
 
-        from corral.adapters.output.screen import Screen
+        from corral.adapters.output.screen import EmulatedScreen
 
-        self._screen = Screen(columns, rows, history, colours=colours)
+        self._screen = EmulatedScreen(columns, rows, history, colours=colours)
         self._kept = _KEPT_WITH_COLOURS if colours else _KEPT
         self._stream = pyte.Stream(self._screen)
         self._decoder = getincrementaldecoder("utf-8")("replace")
-        self._rest = ""
+        self._incomplete = ""
         self._in_string = False
 
     def feed(self, data: bytes) -> None:
-        """Play some output; it may end anywhere, within a character or an escape."""
-        text = self._rest + self._decoder.decode(data)
-        self._rest = ""
+        """Process output; it may end within a character or an escape sequence."""
+        text = self._incomplete + self._decoder.decode(data)
+        self._incomplete = ""
         if self._in_string:
             end = _STRING_END.search(text)
             if end is None:
                 return
             self._in_string, text = False, text[end.end() :]
         if open_ := _OPEN.search(text, max(text.rfind("\x1b"), 0)):
-            text, self._rest = text[: open_.start()], text[open_.start() :]
-            if len(self._rest) > LONGEST_ESCAPE:
-                self._rest, self._in_string = "", True
-        self._play(text)
+            text, self._incomplete = text[: open_.start()], text[open_.start() :]
+            if len(self._incomplete) > MAX_ESCAPE_CHARS:
+                self._incomplete, self._in_string = "", True
+        self._process(text)
 
     def resize(self, columns: int, rows: int) -> None:
-        """The size that the terminal has from now on."""
+        """Change the size of the terminal."""
         self._screen.resize(rows, columns)
 
     def screen(self) -> list[str]:
-        """What stands on the screen now, line by line."""
-        return [safe(line) for line in self._screen.shown()]
+        """Return the current screen, line by line."""
+        return [strip_unsafe(line) for line in self._screen.rows()]
 
     def background(self, row: int, column: int) -> str:
         """Return the background colour of a cell; always the default without `colours`."""
         return self._screen.background(row, column)
 
     def text(self) -> str:
-        """All that was seen and is remembered, without the empty lines at the end."""
-        lines = [*self._screen.past, *self._screen.shown()]
+        """Return scrollback and screen, without empty lines at the end."""
+        lines = [*self._screen.scrollback, *self._screen.rows()]
         while lines and not lines[-1]:
             lines.pop()
-        return safe("".join(f"{line}\n" for line in lines))
+        return strip_unsafe("".join(f"{line}\n" for line in lines))
 
-    def _play(self, text: str) -> None:
+    def _process(self, text: str) -> None:
         at = 0
         for match in _ESCAPE.finditer(text):
             self._write(text[at : match.start()])
@@ -203,19 +215,19 @@ class Terminal:
     def _send(self, text: str) -> None:
         try:
             self._stream.feed(text)
-        except Exception:  # whatever an agent writes: the emulator's trouble is not ours
+        except Exception:  # the emulator has bugs; reset its parser and continue
             self._stream.detach(self._screen)
             self._stream.attach(self._screen)
 
 
-# For the emulator: all controls that it may see between escapes are these.
+# Control characters that are not passed to the emulator.
 _NO_CONTROL = re.compile("[\x00-\x06\x0e-\x1f\x7f-\x9f]")
 
 
 def render(data: bytes, *, terminal: bool, columns: int = 80, rows: int = 24) -> str:
-    """Output as text, whether a pipe or a terminal was written to."""
+    """Render complete output as text; `terminal`: it was written to a terminal."""
     if not terminal:
-        return text_of(data)
-    played = Terminal(columns, rows)
-    played.feed(data)
-    return played.text()
+        return render_pipe(data)
+    emulator = TerminalEmulator(columns, rows)
+    emulator.feed(data)
+    return emulator.text()

@@ -1,4 +1,4 @@
-"""The emulator's screen, with a memory, an alternate screen, and a faster way for plain text."""
+"""The screen of the terminal emulator: scrollback, alternate screen, fast path for ASCII."""
 
 import unicodedata
 from collections import deque
@@ -11,21 +11,21 @@ from pyte.screens import Char
 _PLAIN = {chr(code): Char(chr(code)) for code in range(32, 127)}
 
 
-MOST_ACCENTS = 4
+MAX_ACCENTS = 4  # combining characters per letter
 
 
-class Screen(pyte.Screen):
-    """A pyte screen. Without `colours`, no colour sequences reach it, and a cell is only its
-    character."""
+class EmulatedScreen(pyte.Screen):
+    """A pyte screen with scrollback. Without `colours`, cells have no attributes."""
 
     def __init__(self, columns: int, rows: int, history: int, *, colours: bool = False) -> None:
         self._has_colours = colours
         self._accents = 0
-        self.past: deque[str] = deque(maxlen=history)
+        self.scrollback: deque[str] = deque(maxlen=history)
         self._main: tuple[Any, Any] | None = None
         super().__init__(columns, rows)
 
-    def shown(self) -> list[str]:
+    def rows(self) -> list[str]:
+        """Return the text of the screen, line by line."""
         return [self._text(self.buffer[row]) for row in range(self.lines)]
 
     def background(self, row: int, column: int) -> str:
@@ -33,7 +33,7 @@ class Screen(pyte.Screen):
         return colour
 
     def alternate(self, enter: bool) -> None:
-        """Go to the other screen, which scrolls nothing into the past, or come back from it."""
+        """Enter or leave the alternate screen, which has no scrollback."""
         if enter and self._main is None:
             self._main = ({row: line.copy() for row, line in self.buffer.items()}, self.cursor)
             self.cursor = pyte.screens.Cursor(0, 0)
@@ -47,7 +47,7 @@ class Screen(pyte.Screen):
     def index(self) -> None:
         top, bottom = self.margins or (0, self.lines - 1)
         if self._main is None and top == 0 and self.cursor.y == bottom:
-            self.past.append(self._text(self.buffer[0]))
+            self.scrollback.append(self._text(self.buffer[0]))
         super().index()
 
     def draw(self, data: str) -> None:
@@ -57,7 +57,7 @@ class Screen(pyte.Screen):
             or modes.IRM in self.mode
             or modes.DECAWM not in self.mode
         ):
-            super().draw(self._few_accents(data))
+            super().draw(self._limit_accents(data))
             return
         self._accents = 0
         cursor = self.cursor
@@ -73,12 +73,12 @@ class Screen(pyte.Screen):
             )
             cursor.x += len(part)
 
-    def _few_accents(self, data: str) -> str:
-        """Without the accents that no letter has: the emulator takes longer for each more."""
+    def _limit_accents(self, data: str) -> str:
+        """Drop excess combining characters: the emulator is quadratic in their number."""
         kept = []
         for letter in data:
             self._accents = self._accents + 1 if unicodedata.combining(letter) else 0
-            if self._accents <= MOST_ACCENTS:
+            if self._accents <= MAX_ACCENTS:
                 kept.append(letter)
         return "".join(kept)
 

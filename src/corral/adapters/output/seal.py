@@ -1,8 +1,8 @@
-"""Sealing: a plain output file becomes a packed one, and neither is ever missing.
+"""Seal an output: compress a plain file into a sealed one, crash-safe.
 
-The packed file is made beside the plain one under another name, read back and compared, brought to
-the disk, and only then renamed. Whoever dies in between leaves the plain file as it was, and the
-next one begins anew. The plain file is removed by `remove_plain`, which looks once more first.
+The sealed file is written under a temporary name, synced, read back and verified, and only then
+renamed. After a crash the plain file is unchanged, and the next call starts over. `remove_plain`
+removes the plain file, after checking once more that it has not grown.
 """
 
 import errno
@@ -16,43 +16,44 @@ from pathlib import Path
 
 import msgspec
 
-from corral.adapters.output.capped import cut_file, plan_cut, read_cut
-from corral.adapters.output.frames import (
-    FRAME,
-    MOST_MARKS,
-    Cut,
-    Frames,
-    Index,
-    Mark,
-    ReadAt,
-    cut_line,
-    join_marks,
-    new_hash,
-    pack_frames,
-    pack_marks,
-    packer,
-    read_index,
-    unpacker,
-    unpacker_error,
-)
-from corral.adapters.output.opening import open_regular
+from corral.adapters.output.capped_file import cut_file_path, plan_cut, read_cut
 from corral.adapters.output.redact import Redactor
-from corral.config import sync
+from corral.adapters.output.regular_file import open_regular_file
+from corral.adapters.output.sealed_format import (
+    FRAME_BYTES,
+    MAX_REPLACEMENTS,
+    Cut,
+    FrameIndex,
+    ReadAt,
+    Replacement,
+    SealIndex,
+    decompression_error,
+    format_cut_notice,
+    merge_replacements,
+    new_compressor,
+    new_decompressor,
+    new_sha256,
+    pack_frames,
+    pack_replacements,
+    read_index,
+)
+from corral.config import fsync_path
 from corral.kernel.errors import NotFound, Refused, StoreUnavailable
 
-PIECE = 2 * FRAME
-GLANCE = 4 * 1024  # bytes of head and of tail that the index holds as text
+READ_BYTES = 2 * FRAME_BYTES
+PREVIEW_BYTES = 4 * 1024  # of the beginning and the end, stored in the index as text
 
 Probe = Callable[[str], None]
+"""Called after each step; tests crash there."""
 
 
-def nobody(moment: str) -> None:
-    """For whoever wants to be told of no moment."""
+def no_probe(step: str) -> None:
+    """Do nothing."""
 
 
 @contextmanager
-def sealing(folder: Path) -> Iterator[None]:
-    """Held by the one process that seals what is in a folder; others wait. A death lets go."""
+def seal_lock(folder: Path) -> Iterator[None]:
+    """Hold the lock for sealing in a folder. Blocks while another process has it."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -61,22 +62,24 @@ def sealing(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def sealed_file(path: Path) -> Path:
+def sealed_path(path: Path) -> Path:
+    """Return the path of the sealed form of an output file."""
     return path.with_name(f"{path.name}.zst")
 
 
-def reader_of(descriptor: int) -> ReadAt:
+def pread_of(descriptor: int) -> ReadAt:
+    """Return a function that reads from a descriptor at an offset."""
     return lambda offset, length: os.pread(descriptor, length, offset)
 
 
-def load_index(sealed: Path) -> Index | None:
-    """The index of a sealed file, if there is one."""
+def load_index(sealed: Path) -> SealIndex | None:
+    """Return the index of a sealed file; None if there is no file."""
     try:
-        descriptor = open_regular(sealed)
+        descriptor = open_regular_file(sealed)
     except FileNotFoundError:
         return None
     try:
-        return read_index(reader_of(descriptor), os.fstat(descriptor).st_size)
+        return read_index(pread_of(descriptor), os.fstat(descriptor).st_size)
     finally:
         os.close(descriptor)
 
@@ -87,48 +90,47 @@ def seal(
     *,
     redactor: Callable[[], Redactor] = Redactor,
     cap: int | None = None,
-    probe: Probe = nobody,
-) -> Index:
-    """Seal a plain file, inside `sealing`; the index of the one that is sealed already.
+    probe: Probe = no_probe,
+) -> SealIndex:
+    """Seal a plain file and return the index. Call it inside `seal_lock`.
 
-    Memory does not grow with the file. A plain file that grew since it was sealed is sealed anew.
+    Idempotent: returns the index of an existing sealed file. A plain file that has grown since is
+    sealed again. Memory use does not depend on the size of the file.
     """
     plain = folder / name
-    sealed = sealed_file(plain)
-    there = _intact(sealed, may_be_damaged=plain.exists())
+    sealed = sealed_path(plain)
+    existing = _load_intact_index(sealed, may_be_damaged=plain.exists())
     try:
-        descriptor = open_regular(plain)
+        descriptor = open_regular_file(plain)
     except FileNotFoundError:
-        if there is None:
+        if existing is None:
             raise NotFound(
-                f"There is no output in {folder}; somebody removed it.",
-                folder=str(folder),
-                reason="no_output",
+                f"No output in {folder}: it was removed.", folder=str(folder), reason="no_output"
             ) from None
-        return there
+        return existing
     part = sealed.with_name(f"{sealed.name}.part")
     try:
         size = os.fstat(descriptor).st_size
-        if there is not None and there.bytes == size:
-            return there
-        cut = _cut_of(plain, descriptor, size, cap)
+        if existing is not None and existing.bytes == size:
+            return existing
+        cut = _effective_cut(plain, descriptor, size, cap)
         probe("opened")
-        with _Packed(part, probe) as packed:
-            _pour(descriptor, size, cut, redactor, packed)
-            index = packed.close(size)
+        with _SealedWriter(part, probe) as writer:
+            _copy_redacted(descriptor, size, cut, redactor, writer)
+            index = writer.close(size)
         probe("written")
-        _compare(part, index)
+        _verify(part, index)
         probe("compared")
         part.rename(sealed)
-        sync(folder)
+        fsync_path(folder)
         probe("renamed")
         return index
     except OSError as error:
         with suppress(OSError):
             part.unlink(missing_ok=True)
         raise Refused(
-            f"The output in {folder} could not be sealed ({error.strerror}) and stays as it is; "
-            "make room and try again.",
+            f"Cannot seal the output in {folder}: {error.strerror}. The output is unchanged; free "
+            "disk space and try again.",
             folder=str(folder),
             error=error.strerror,
             reason="not_sealed",
@@ -137,32 +139,32 @@ def seal(
         os.close(descriptor)
 
 
-def remove_plain(folder: Path, index: Index, name: str = "output") -> bool:
-    """Remove the plain file behind a sealed one, unless it grew meanwhile. True when it is gone."""
+def remove_plain(folder: Path, index: SealIndex, name: str = "output") -> bool:
+    """Remove the plain file of a sealed output, unless it has grown; return whether it is gone."""
     plain = folder / name
     try:
         if plain.stat().st_size != index.bytes:
             return False
     except FileNotFoundError:
-        cut_file(plain).unlink(missing_ok=True)
+        cut_file_path(plain).unlink(missing_ok=True)
         return True
-    # The plain file first: without its cut it would be taken for something else.
+    # The plain file first: without its cut file, the hole would be read as output.
     plain.unlink(missing_ok=True)
-    cut_file(plain).unlink(missing_ok=True)
+    cut_file_path(plain).unlink(missing_ok=True)
     return True
 
 
-def _intact(sealed: Path, *, may_be_damaged: bool) -> Index | None:
+def _load_intact_index(sealed: Path, *, may_be_damaged: bool) -> SealIndex | None:
     try:
         return load_index(sealed)
     except StoreUnavailable:
         if may_be_damaged:
-            return None  # it is made anew
+            return None  # the plain file is sealed again
         raise
 
 
-def _cut_of(plain: Path, descriptor: int, size: int, cap: int | None) -> Cut | None:
-    """What is left out: what was cut while it grew, and what goes beyond the cap."""
+def _effective_cut(plain: Path, descriptor: int, size: int, cap: int | None) -> Cut | None:
+    """Return what to leave out: what was cut while the file grew, and what exceeds the cap."""
     cut = read_cut(plain)
     if cut is not None:
         cut = Cut(min(cut.start, size), min(cut.end, size))
@@ -171,121 +173,124 @@ def _cut_of(plain: Path, descriptor: int, size: int, cap: int | None) -> Cut | N
     return cut
 
 
-def _pour(
+def _copy_redacted(
     descriptor: int,
     size: int,
     cut: Cut | None,
     redactor: Callable[[], Redactor],
-    packed: "_Packed",
+    writer: "_SealedWriter",
 ) -> None:
-    """The text of a source: what comes before the cut, a line that says so, what comes behind."""
-    pieces = [(0, size)] if cut is None or not cut.length else [(0, cut.start), (cut.end, size)]
-    for nth, (begin, end) in enumerate(pieces):
+    """Write the redacted text of a source: the part before the cut, a notice, the part after."""
+    ranges = [(0, size)] if cut is None or not cut.length else [(0, cut.start), (cut.end, size)]
+    for nth, (begin, end) in enumerate(ranges):
         if nth > 0 and cut is not None:
-            line = cut_line(cut.length)
-            if packed.size and not packed.at_line_start:
-                line = b"\n" + line
-            packed.mark(Mark(cut.start, cut.length, len(line)))
-            packed.write(line)
-            packed.cut_bytes = cut.length
-        clean = redactor().resume(b"", begin)
+            notice = format_cut_notice(cut.length)
+            if writer.size and not writer.is_at_line_start:
+                notice = b"\n" + notice
+            writer.add_replacement(Replacement(cut.start, cut.length, len(notice)))
+            writer.write(notice)
+            writer.cut_bytes = cut.length
+        stream = redactor().resume(b"", begin)
         at = begin
         while at < end:
-            data = os.pread(descriptor, min(PIECE, end - at), at)
+            data = os.pread(descriptor, min(READ_BYTES, end - at), at)
             if not data:
-                raise OSError(errno.EIO, "the file became shorter while it was read")
+                raise OSError(errno.EIO, "the file was truncated while it was read")
             at += len(data)
-            packed.write(clean.feed(data))
-            packed.take(clean.marks)
-        packed.write(clean.finish())
-        packed.take(clean.marks)
+            writer.write(stream.feed(data))
+            writer.take_replacements(stream.replacements)
+        writer.write(stream.finish())
+        writer.take_replacements(stream.replacements)
 
 
-class _Packed:
-    """A sealed file in the making."""
+class _SealedWriter:
+    """Writes a sealed file: compresses frames and builds the index."""
 
     def __init__(self, path: Path, probe: Probe) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         self._file = os.open(path, flags, 0o600)
         self._probe = probe
-        self._packer = packer()
+        self._compressor = new_compressor()
         self._rest = bytearray()
-        self._numbers = array("Q")
-        self._marks: list[Mark] = []
-        self._hash = new_hash()
+        self._frame_numbers = array("Q")
+        self._replacements: list[Replacement] = []
+        self._hash = new_sha256()
         self._decoder = getincrementaldecoder("utf-8")()
         self._utf8 = True
-        self._ends = 0
-        self._place = 0
+        self._line_ends = 0
+        self._offset = 0
         self._head = b""
         self._tail = b""
         self.size = 0
         self.cut_bytes = 0
 
-    def __enter__(self) -> "_Packed":
+    def __enter__(self) -> "_SealedWriter":
         return self
 
     def __exit__(self, *raised: object) -> None:
         os.close(self._file)
 
     @property
-    def at_line_start(self) -> bool:
+    def is_at_line_start(self) -> bool:
         return (self._rest or self._tail).endswith(b"\n")
 
-    def mark(self, mark: Mark) -> None:
-        self._marks.append(mark)
-        if len(self._marks) > MOST_MARKS:
-            self._marks = join_marks(self._marks)
+    def add_replacement(self, replacement: Replacement) -> None:
+        self._replacements.append(replacement)
+        if len(self._replacements) > MAX_REPLACEMENTS:
+            self._replacements = merge_replacements(self._replacements)
 
-    def take(self, marks: list[Mark]) -> None:
-        """Marks that a redactor made; it is left without them but for one that may still grow."""
-        for mark in marks:
-            if not mark.text_length and self._marks:  # more of the one before
-                last = self._marks.pop()
-                mark = last._replace(source_length=last.source_length + mark.source_length)
-            self.mark(mark)
-        marks.clear()
+    def take_replacements(self, replacements: list[Replacement]) -> None:
+        """Move the replacements of a redactor to the index; the given list is emptied."""
+        for replacement in replacements:
+            if not replacement.text_length and self._replacements:
+                # The rest of the previous replacement, whose text is written already.
+                last = self._replacements.pop()
+                length = last.source_length + replacement.source_length
+                replacement = last._replace(source_length=length)
+            self.add_replacement(replacement)
+        replacements.clear()
 
     def write(self, text: bytes) -> None:
         self.size += len(text)
         self._rest += text
-        while len(self._rest) >= FRAME:
-            self._frame(bytes(self._rest[:FRAME]))
-            del self._rest[:FRAME]
+        while len(self._rest) >= FRAME_BYTES:
+            self._write_frame(bytes(self._rest[:FRAME_BYTES]))
+            del self._rest[:FRAME_BYTES]
 
-    def close(self, source_bytes: int) -> Index:
+    def close(self, source_bytes: int) -> SealIndex:
+        """Write the rest and the index, sync the file, and return the index."""
         if self._rest:
-            self._frame(bytes(self._rest))
+            self._write_frame(bytes(self._rest))
         self._check_utf8(b"", final=True)
-        index = Index(
+        index = SealIndex(
             bytes=source_bytes,
             cut_bytes=self.cut_bytes,
             text_bytes=self.size,
-            lines=self._ends + bool(self.size and not self._tail.endswith(b"\n")),
+            lines=self._line_ends + bool(self.size and not self._tail.endswith(b"\n")),
             sha256=self._hash.hexdigest(),
-            head=_glance(self._head),
-            tail=_glance(self._tail),
+            head=_preview(self._head),
+            tail=_preview(self._tail),
             utf8=self._utf8,
-            frames=pack_frames(self._numbers),
-            marks=pack_marks(self._marks),
-            packed_bytes=self._place,
+            frames=pack_frames(self._frame_numbers),
+            marks=pack_replacements(self._replacements),
+            packed_bytes=self._offset,
         )
         encoded = index.encode()
-        self._put(encoded)
+        self._write_all(encoded)
         os.fsync(self._file)
-        return msgspec.structs.replace(index, sealed_bytes=self._place + len(encoded))
+        return msgspec.structs.replace(index, sealed_bytes=self._offset + len(encoded))
 
-    def _frame(self, text: bytes) -> None:
-        if not self._numbers:
-            self._head = text[:GLANCE]
-        self._tail = (self._tail + text)[-GLANCE:]
-        self._numbers.extend((self._ends, self._place))
-        self._ends += text.count(b"\n")
+    def _write_frame(self, text: bytes) -> None:
+        if not self._frame_numbers:
+            self._head = text[:PREVIEW_BYTES]
+        self._tail = (self._tail + text)[-PREVIEW_BYTES:]
+        self._frame_numbers.extend((self._line_ends, self._offset))
+        self._line_ends += text.count(b"\n")
         self._hash.update(text)
         self._check_utf8(text)
-        packed = self._packer.compress(text)
-        self._put(packed)
-        self._place += len(packed)
+        compressed = self._compressor.compress(text)
+        self._write_all(compressed)
+        self._offset += len(compressed)
         self._probe("frame")
 
     def _check_utf8(self, text: bytes, *, final: bool = False) -> None:
@@ -295,31 +300,31 @@ class _Packed:
             except UnicodeDecodeError:
                 self._utf8 = False
 
-    def _put(self, data: bytes) -> None:
+    def _write_all(self, data: bytes) -> None:
         view = memoryview(data)
         while view:
             view = view[os.write(self._file, view) :]
 
 
-def _glance(text: bytes) -> str:
-    """Text that every store can keep."""
+def _preview(text: bytes) -> str:
+    """Decode text so that every store can hold it."""
     return text.decode("utf-8", "replace").replace("\0", "\ufffd")
 
 
-def _compare(path: Path, index: Index) -> None:
-    """Read a sealed file back; OSError unless it holds just what was poured into it."""
-    descriptor = open_regular(path)
+def _verify(path: Path, index: SealIndex) -> None:
+    """Read a sealed file back; raises OSError unless it has the expected content."""
+    descriptor = open_regular_file(path)
     try:
-        found = read_index(reader_of(descriptor), os.fstat(descriptor).st_size)
-        frames = Frames(found.frames, found.packed_bytes)
+        stored = read_index(pread_of(descriptor), os.fstat(descriptor).st_size)
+        frames = FrameIndex(stored.frames, stored.packed_bytes)
         length = 0
-        unpack = unpacker()
-        for begin, end in zip(frames.places, frames.places[1:], strict=False):
-            # Each frame has a checksum of the text that was packed.
-            length += len(unpack.decompress(os.pread(descriptor, end - begin, begin)))
-        if found != index or length != index.text_bytes:
-            raise OSError(errno.EIO, "what was written is not what is read")
-    except unpacker_error() as error:
-        raise OSError(errno.EIO, f"what was written cannot be read: {error}") from error
+        decompressor = new_decompressor()
+        for begin, end in zip(frames.offsets, frames.offsets[1:], strict=False):
+            # Decompression verifies the checksum of the frame.
+            length += len(decompressor.decompress(os.pread(descriptor, end - begin, begin)))
+        if stored != index or length != index.text_bytes:
+            raise OSError(errno.EIO, "the file read back differs from what was written")
+    except decompression_error() as error:
+        raise OSError(errno.EIO, f"the file cannot be read back: {error}") from error
     finally:
         os.close(descriptor)

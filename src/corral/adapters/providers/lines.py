@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from corral.adapters.output.lines import Line
+from corral.adapters.output.lines import OutputLine
 from corral.adapters.providers.facts import Fact, Logged, Said, Used
 from corral.kernel.clock import Clock, SystemClock
-from corral.kernel.text import in_whole_characters
+from corral.kernel.text import replace_invalid_utf8
 
 if TYPE_CHECKING:
     from corral.adapters.providers.provider import Parser
@@ -64,7 +64,7 @@ class JsonLines:
         return [*self.pending()]
 
 
-def facts_of(parser: "Parser", line: Line) -> list[Fact]:
+def facts_of(parser: "Parser", line: OutputLine) -> list[Fact]:
     """What a line of a stream says, if it is not too long to be held."""
     if line.text is None:
         return [Logged("warn", f"A line of {line.length:,} bytes was not read.")]
@@ -97,7 +97,7 @@ def decode(line: bytes) -> dict[str, Any] | None:
         value = msgspec.json.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         try:
-            value = msgspec.json.decode(in_whole_characters(line))
+            value = msgspec.json.decode(replace_invalid_utf8(line))
         except (ValueError, msgspec.MsgspecError, RecursionError):
             return None
     return value if isinstance(value, dict) else None

@@ -1,10 +1,10 @@
-"""The host's side of `outbound.db`, which the sandbox writes and may write wrongly on purpose.
+"""The host's side of `outbound.db`, which a hostile sandbox may write.
 
-It is never opened as a database where it lies. Its bytes are read from a plain file that is no
-link and no larger than it may be, under the lock by which a writer keeps readers out, and opened in
-memory with everything turned off that a schema can do by itself. So nothing in it is executed, no
-path in it is followed, and no journal of it is played back here: that may name any file of ours to
-be deleted. Whoever is inside plays its own journals back.
+The host never opens the file as a database in place. It reads the bytes of a regular file of
+limited size, under SQLite's shared lock, and opens them in memory with triggers, views, extensions
+and all functions but a few disabled. So nothing in the file is executed and no path in it is
+followed. A journal is never replayed here, because it can name any file of the host for deletion.
+The sandbox replays its own journals.
 """
 
 import errno
@@ -22,19 +22,19 @@ from typing import Any
 
 import apsw
 
-from corral.adapters.sandbox_bridge.rows import Out, Snapshot, Strange
-from corral.adapters.sandbox_bridge.schema import Folder
+from corral.adapters.sandbox_bridge.rows import InvalidRow, OutboundRow, OutboundSnapshot
+from corral.adapters.sandbox_bridge.schema import SessionFolder
 
-MOST_BYTES = 64 << 20
-MOST_ROWS = 20_000
-MOST_CONTENT = 1 << 20
-MOST_AHEAD = 1_000_000
-"""A number is no further than this above the largest that either side has used."""
-MOST_STEPS = 20_000_000  # of SQLite's own, for the whole file
+MAX_BYTES = 64 << 20
+MAX_ROWS = 20_000
+MAX_CONTENT = 1 << 20
+MAX_AHEAD = 1_000_000
+"""Maximum distance of a number from the largest one that either side has used."""
+MAX_STEPS = 20_000_000  # virtual machine instructions for one read
 WAIT_SECONDS = 1.0
-MOST_ASIDE = 3
+MAX_QUARANTINED = 3
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,99}")
-# Where SQLite keeps its locks in a file.
+# The byte ranges of SQLite's file locks.
 PENDING, RESERVED, SHARED, SHARED_BYTES = 0x4000_0000, 0x4000_0001, 0x4000_0002, 510
 TABLES = {
     "messages_out": (
@@ -45,27 +45,23 @@ TABLES = {
     "session_state": "key value updated_at",
 }
 FUNCTIONS = frozenset({"typeof", "octet_length", "substr", "iif", "hex"})
-_TABLE = b"CREATE TABLE".hex().upper()  # and not CREATE VIRTUAL TABLE
+_CREATE_TABLE = b"CREATE TABLE".hex().upper()  # excludes CREATE VIRTUAL TABLE
 
 
-class Busy(Exception):
-    """Somebody inside is writing it, or holds it: look again later."""
+class FileBusy(Exception):
+    """The sandbox holds a lock on the file. Retry later."""
 
 
-class Torn(Exception):
-    """Whoever wrote it died in the middle; it has to be mended inside first."""
+class HotJournal(Exception):
+    """The writer was killed during a transaction. The sandbox must roll back its journal first."""
 
 
-class Damaged(Exception):
-    """The agent's program cannot have written this file. `details["reason"]` is the cause."""
-
-    def __init__(self, message: str, reason: str) -> None:
-        super().__init__(message)
-        self.details = {"reason": reason}
+class InvalidFile(Exception):
+    """The file is not one that the sandbox's client writes; the argument is the reason."""
 
 
-def stamp(folder: Folder) -> tuple[int, int, int] | None:
-    """Something that changes when the file does; None while there is none."""
+def file_stamp(folder: SessionFolder) -> tuple[int, int, int] | None:
+    """Return a value that changes with the file; None when the file does not exist."""
     try:
         found = os.lstat(folder.outbound)
     except OSError:
@@ -73,71 +69,76 @@ def stamp(folder: Folder) -> tuple[int, int, int] | None:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def put_aside(folder: Folder) -> str:
-    """Move a file that is not believed out of the way, and its journal; gives the folder in which
-    they are now. The inside begins a new one; of those before, the newest are kept."""
-    before = sorted(Path(folder.top).glob("refused-*"), key=lambda each: each.stat().st_mtime)
-    for each in before[: -(MOST_ASIDE - 1)]:
-        shutil.rmtree(each, ignore_errors=True)
-    aside = tempfile.mkdtemp(prefix="refused-", dir=folder.top)
+def quarantine(folder: SessionFolder) -> str:
+    """Move an invalid file and its journal into a folder of their own; return that folder.
+
+    The sandbox begins a new file. Only the newest quarantined files are kept.
+    """
+    older = sorted(Path(folder.top).glob("refused-*"), key=lambda path: path.stat().st_mtime)
+    for path in older[: -(MAX_QUARANTINED - 1)]:
+        shutil.rmtree(path, ignore_errors=True)
+    quarantine_folder = tempfile.mkdtemp(prefix="refused-", dir=folder.top)
     for name in os.listdir(folder.outside):
         if name.startswith("outbound.db"):
             with suppress(OSError):
-                os.rename(os.path.join(folder.outside, name), os.path.join(aside, name))
-    return aside
+                os.rename(os.path.join(folder.outside, name), os.path.join(quarantine_folder, name))
+    return quarantine_folder
 
 
-def begin_turn(folder: Folder, run_id: str) -> bool:
-    """A run's turn begins here. What another run said, and nobody has taken over, is put aside: its
-    turn was ended by another machine, and its letters were given out again. Whether there was."""
+def begin_turn(folder: SessionFolder, run_id: str) -> bool:
+    """Begin a run's turn on this machine; return whether the file of another run was quarantined.
+
+    The turn of that run was ended by another machine and its letters were given out again, so its
+    messages must not be ingested.
+    """
     try:
         before = Path(folder.turn).read_text(encoding="utf-8")
     except FileNotFoundError:
         before = run_id
     if before != run_id:
-        put_aside(folder)
-    part = f"{folder.turn}.new"
-    with open(part, "w", encoding="utf-8") as file:
+        quarantine(folder)
+    temporary = f"{folder.turn}.new"
+    with open(temporary, "w", encoding="utf-8") as file:
         file.write(run_id)
-    os.replace(part, folder.turn)
+    os.replace(temporary, folder.turn)
     return before != run_id
 
 
-def end_turn(folder: Folder) -> None:
-    """All that it said is taken over."""
+def end_turn(folder: SessionFolder) -> None:
+    """End the turn: all its messages are ingested."""
     with suppress(FileNotFoundError):
         os.unlink(folder.turn)
 
 
-def read(folder: Folder, *, taken: int, above: int) -> Snapshot:
-    """What the inside has written: messages with numbers over `taken`, acks and state. `above` is
-    the largest number that the host gave.
+def read_snapshot(folder: SessionFolder, *, taken: int, above: int) -> OutboundSnapshot:
+    """Read messages with numbers above `taken`, acknowledgements and session state.
 
-    Raises Busy, Torn or Damaged; nothing else, whatever the file is.
+    `above` is the largest number that the host has used. Raises only FileBusy, HotJournal or
+    InvalidFile, whatever the file contains.
     """
-    data = _bytes_of(folder)
+    data = _read_bytes(folder)
     if not data:
-        return Snapshot([], [], frozenset(), {}, {})
+        return OutboundSnapshot([], [], frozenset(), {}, {})
     if data[:16] != b"SQLite format 3\0":
-        raise Damaged("it is no SQLite database", "not_sqlite")
+        raise InvalidFile("it is not an SQLite database")
     if data[18:20] != b"\1\1":
-        raise Damaged("it is not in rollback-journal mode", "journal_mode")
+        raise InvalidFile("it is not in rollback-journal mode", "journal_mode")
     try:
         with _opened(data) as connection:
             _check_schema(connection)
-            return _told(connection, taken, max(taken, above))
+            return _read_tables(connection, taken, max(taken, above))
     except apsw.InterruptError:
-        raise Damaged("reading it takes for ever", "too_slow") from None
+        raise InvalidFile("reading it takes too long") from None
     except apsw.Error as error:
-        raise Damaged(f"it cannot be read ({type(error).__name__})", "unreadable") from None
+        raise InvalidFile(f"it cannot be read ({type(error).__name__})", "unreadable") from None
     except UnicodeDecodeError:
-        raise Damaged("it holds text that is not UTF-8", "not_utf8") from None
+        raise InvalidFile("it holds text that is not UTF-8", "not_utf8") from None
 
 
 # -- the bytes ------------------------------------------------------------------------------------
 
 
-def _bytes_of(folder: Folder) -> bytes:
+def _read_bytes(folder: SessionFolder) -> bytes:
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         handle = os.open(folder.outbound, flags)
@@ -145,28 +146,28 @@ def _bytes_of(folder: Folder) -> bytes:
         return b""
     except OSError as error:
         link = error.errno in (errno.ELOOP, errno.EMLINK)
-        raise Damaged(
+        raise InvalidFile(
             "it is a link" if link else f"it cannot be opened: {error.strerror}",
             "symlink" if link else "unreadable",
         ) from None
     try:
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode):
-            raise Damaged("it is no plain file", "not_a_file")
+            raise InvalidFile("it is not a regular file")
         if found.st_nlink != 1:
-            raise Damaged("it has several names", "hard_linked")
+            raise InvalidFile("it has several hard links")
         _lock(handle)
-        if _is_torn(folder, handle):
-            raise Torn
+        if _has_hot_journal(folder, handle):
+            raise HotJournal
         size = os.fstat(handle).st_size
-        if size > MOST_BYTES:
-            raise Damaged(f"it has more than {MOST_BYTES:,} bytes", "too_large")
-        return _read(handle, size)
+        if size > MAX_BYTES:
+            raise InvalidFile(f"it has more than {MAX_BYTES:,} bytes")
+        return _read_fully(handle, size)
     finally:
-        os.close(handle)  # the locks go with it
+        os.close(handle)  # releases the locks
 
 
-def _read(handle: int, size: int) -> bytes:
+def _read_fully(handle: int, size: int) -> bytes:
     pieces = []
     while size > 0 and (piece := os.read(handle, size)):
         pieces.append(piece)
@@ -175,7 +176,7 @@ def _read(handle: int, size: int) -> bytes:
 
 
 def _lock(handle: int) -> None:
-    """Keep writers from changing the file, as any reader of it does."""
+    """Take SQLite's SHARED lock, as any reader does. It keeps writers from changing the file."""
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
         try:
@@ -186,12 +187,12 @@ def _lock(handle: int) -> None:
         except OSError:
             fcntl.lockf(handle, fcntl.LOCK_UN, 1, PENDING)
             if time.monotonic() > deadline:
-                raise Busy from None
+                raise FileBusy from None
         time.sleep(0.005)
 
 
-def _is_torn(folder: Folder, handle: int) -> bool:
-    """Whether a journal is there that nobody works with: half of a change may be in the file."""
+def _has_hot_journal(folder: SessionFolder, handle: int) -> bool:
+    """Whether a journal exists without a live writer: the file may hold half a transaction."""
     try:
         journal = os.lstat(f"{folder.outbound}-journal")
     except OSError:
@@ -201,7 +202,7 @@ def _is_torn(folder: Folder, handle: int) -> bool:
     try:
         fcntl.lockf(handle, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, RESERVED)
     except OSError:
-        return False  # a writer lives, and has not touched the file: we keep it from doing so
+        return False  # a live writer, which cannot change the file under our lock
     return True
 
 
@@ -220,19 +221,19 @@ def _opened(data: bytes) -> Iterator[apsw.Connection]:
             (apsw.SQLITE_DBCONFIG_ENABLE_LOAD_EXTENSION, 0),
         ):
             connection.config(option, value)
-        connection.limit(apsw.SQLITE_LIMIT_LENGTH, MOST_BYTES)
+        connection.limit(apsw.SQLITE_LIMIT_LENGTH, MAX_BYTES)
         connection.limit(apsw.SQLITE_LIMIT_ATTACHED, 0)
         connection.limit(apsw.SQLITE_LIMIT_COLUMN, 50)
         connection.limit(apsw.SQLITE_LIMIT_EXPR_DEPTH, 50)
         connection.execute("PRAGMA cell_size_check = ON")
-        steps = iter(range(MOST_STEPS // 1_000))
+        steps = iter(range(MAX_STEPS // 1_000))
         connection.set_progress_handler(lambda: next(steps, None) is None, 1_000)
         connection.authorizer = _allow
         yield connection
 
 
 def _allow(action: int, first: Any, second: Any, *_: Any) -> int:
-    """Reading, by the few functions that our own questions use; nothing else is prepared."""
+    """Authorize only reads, with the few functions that our own queries use."""
     if action in (apsw.SQLITE_SELECT, apsw.SQLITE_READ):
         return int(apsw.SQLITE_OK)
     if action == apsw.SQLITE_FUNCTION and second in FUNCTIONS:
@@ -243,76 +244,76 @@ def _allow(action: int, first: Any, second: Any, *_: Any) -> int:
 
 
 def _check_schema(connection: apsw.Connection) -> None:
-    """Plain tables with the columns that they have, and their indexes; nothing that acts."""
+    """Accept only ordinary tables with the expected columns, and indexes."""
     found = connection.execute(
         "SELECT type, name, hex(substr(sql, 1, 12)) FROM sqlite_schema LIMIT 100"
     ).fetchall()
     if len(found) >= 100:
-        raise Damaged("it has too many tables", "too_many_tables")
+        raise InvalidFile("it has too many tables", "too_many_tables")
     kinds = {name: (kind, sql) for kind, name, sql in found}
     if any(kind not in ("table", "index") for kind, _ in kinds.values()):
-        raise Damaged("it has triggers or views", "triggers_or_views")
+        raise InvalidFile("it has triggers or views", "triggers_or_views")
     for table, columns in TABLES.items():
         kind, sql = kinds.get(table, (None, None))
-        if kind != "table" or sql != _TABLE:
-            raise Damaged(f"its table {table} is missing, or is none", "missing_table")
-        told = connection.execute(f"PRAGMA table_xinfo({table})").fetchall()
-        names = " ".join(str(column[1]) for column in told)
-        if names != columns or any(column[6] for column in told):
-            raise Damaged(f"its table {table} has other columns", "other_columns")
+        if kind != "table" or sql != _CREATE_TABLE:
+            raise InvalidFile(f"its table {table} is missing or not a table")
+        info = connection.execute(f"PRAGMA table_xinfo({table})").fetchall()
+        names = " ".join(str(column[1]) for column in info)
+        if names != columns or any(column[6] for column in info):
+            raise InvalidFile(f"its table {table} has unexpected columns")
 
 
-def _blob(column: str, most: int) -> str:
-    """A column's bytes as they are, if it is a text that is short enough; 0 if not."""
-    fits = f"typeof({column}) = 'text' AND octet_length({column}) <= {most}"
+def _blob(column: str, limit: int) -> str:
+    """Return SQL for the bytes of a text column within a limit; 0 for any other value."""
+    fits = f"typeof({column}) = 'text' AND octet_length({column}) <= {limit}"
     return f"iif({fits}, CAST({column} AS BLOB), iif({column} IS NULL, NULL, 0))"
 
 
-def _told(connection: apsw.Connection, taken: int, above: int) -> Snapshot:
-    read = connection.execute(
+def _read_tables(connection: apsw.Connection, taken: int, above: int) -> OutboundSnapshot:
+    cursor = connection.execute(
         f"SELECT iif(typeof(seq) = 'integer', seq, NULL), {_blob('id', 100)}, "
         f"{_blob('in_reply_to', 200)}, {_blob('kind', 20)}, {_blob('platform_id', 400)}, "
         f"{_blob('channel_type', 200)}, {_blob('thread_id', 400)}, {_blob('deliver_after', 20)}, "
         f"{_blob('recurrence', 20)}, "
-        f"iif(seq <= ?1, NULL, {_blob('content', MOST_CONTENT)}) "
+        f"iif(seq <= ?1, NULL, {_blob('content', MAX_CONTENT)}) "
         "FROM messages_out NOT INDEXED LIMIT ?2",
-        (taken, MOST_ROWS + 1),
+        (taken, MAX_ROWS + 1),
     )
-    rows: list[Out] = []
-    strange: list[Strange] = []
+    rows: list[OutboundRow] = []
+    invalid: list[InvalidRow] = []
     old: set[str] = set()
-    for count, (seq, *values) in enumerate(read):
-        if count >= MOST_ROWS:
-            raise Damaged(f"it has more than {MOST_ROWS:,} messages", "too_many_rows")
+    for count, (seq, *values) in enumerate(cursor):
+        if count >= MAX_ROWS:
+            raise InvalidFile(f"it has more than {MAX_ROWS:,} messages", "too_many_rows")
         try:
-            id = _text(values[0]) or ""
+            id = _decode_text(values[0]) or ""
         except ValueError:
             id = ""
         if not _ID.fullmatch(id):
-            raise Damaged("a message has an id that nobody inside makes", "bad_id")
-        why = _strangeness(seq, above)
+            raise InvalidFile("a message has an invalid id")
+        reason = _check_number(seq, above)
         try:
-            if why is None and seq <= taken:
+            if reason is None and seq <= taken:
                 old.add(id)
-            elif why is None:
-                rows.append(_out(id, seq, *map(_text, values[1:])))
+            elif reason is None:
+                rows.append(_build_row(id, seq, *map(_decode_text, values[1:])))
         except ValueError:
-            why = "something in it is no text, or too long"
-        if why is not None:
-            strange.append(Strange(id, why))
-    ids = [row.id for row in rows] + [each.id for each in strange]
+            reason = "a value is not text or is too long"
+        if reason is not None:
+            invalid.append(InvalidRow(id, reason))
+    ids = [row.id for row in rows] + [row.id for row in invalid]
     if len({*ids, *old}) != len(ids) + len(old) or len({row.seq for row in rows}) != len(rows):
-        raise Damaged("it has an id or a number twice", "duplicate")
-    return Snapshot(
+        raise InvalidFile("it has a duplicate id or number")
+    return OutboundSnapshot(
         sorted(rows, key=lambda row: row.seq),
-        strange,
+        invalid,
         frozenset(old),
-        _pairs(connection, "processing_ack", "message_id", "status", 20),
-        _pairs(connection, "session_state", "key", "value", 8_000),
+        _read_pairs(connection, "processing_ack", "message_id", "status", 20),
+        _read_pairs(connection, "session_state", "key", "value", 8_000),
     )
 
 
-def _out(
+def _build_row(
     id: str,
     seq: int,
     in_reply_to: str | None,
@@ -323,9 +324,9 @@ def _out(
     deliver_after: str | None,
     recurrence: str | None,
     content: str | None,
-) -> Out:
+) -> OutboundRow:
     later = deliver_after is not None or recurrence is not None
-    return Out(
+    return OutboundRow(
         id,
         seq,
         kind or "",
@@ -338,18 +339,18 @@ def _out(
     )
 
 
-def _strangeness(seq: int | None, above: int) -> str | None:
+def _check_number(seq: int | None, above: int) -> str | None:
     if seq is None:
-        return "its number is none"
+        return "its number is not an integer"
     if seq < 1 or seq % 2 == 0:
-        return f"{seq} is no number of the inside; those are odd"
-    if seq > above + MOST_AHEAD:
+        return f"{seq} is not a number of the sandbox, which are odd"
+    if seq > above + MAX_AHEAD:
         return f"{seq} is too far ahead"
     return None
 
 
-def _text(value: bytes | int | None) -> str | None:
-    """ValueError of what is no text that can be kept."""
+def _decode_text(value: bytes | int | None) -> str | None:
+    """Decode a value of `_blob`; raises ValueError for anything but text without NUL."""
     if value is None:
         return None
     text = value.decode() if isinstance(value, bytes) else "\0"
@@ -358,16 +359,16 @@ def _text(value: bytes | int | None) -> str | None:
     return text
 
 
-def _pairs(
-    connection: apsw.Connection, table: str, key: str, value: str, most: int
+def _read_pairs(
+    connection: apsw.Connection, table: str, key: str, value: str, limit: int
 ) -> dict[str, str]:
-    read = connection.execute(
-        f"SELECT {_blob(key, 200)}, {_blob(value, most)} FROM {table} NOT INDEXED LIMIT {MOST_ROWS}"
+    cursor = connection.execute(
+        f"SELECT {_blob(key, 200)}, {_blob(value, limit)} FROM {table} NOT INDEXED LIMIT {MAX_ROWS}"
     )
-    found: dict[str, str] = {}
-    for pair in read:
+    pairs: dict[str, str] = {}
+    for row in cursor:
         with suppress(ValueError):
-            name, said = map(_text, pair)
-            if name is not None and said is not None:
-                found[name] = said
-    return found
+            name, text = map(_decode_text, row)
+            if name is not None and text is not None:
+                pairs[name] = text
+    return pairs

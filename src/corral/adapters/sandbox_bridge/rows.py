@@ -1,4 +1,4 @@
-"""Rows of the two files, as the host knows them: what it shows, and what it was told."""
+"""The records that the host writes to `inbound.db` and reads from `outbound.db`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
@@ -6,8 +6,8 @@ from typing import Literal, NamedTuple
 import msgspec
 
 
-class Row(msgspec.Struct, frozen=True):
-    """A message for the inside."""
+class InboundRow(msgspec.Struct, frozen=True):
+    """A message for the sandbox."""
 
     id: str
     kind: Literal["chat", "task", "system"]
@@ -19,7 +19,7 @@ class Row(msgspec.Struct, frozen=True):
     thread_id: str | None = None
 
 
-class Target(msgspec.Struct, frozen=True):
+class DestinationRow(msgspec.Struct, frozen=True):
     """A name that the agent may send to."""
 
     name: str
@@ -30,8 +30,8 @@ class Target(msgspec.Struct, frozen=True):
     agent_group_id: str | None = None
 
 
-class Outcome(msgspec.Struct, frozen=True):
-    """What became of a message of the inside."""
+class DeliveryOutcome(msgspec.Struct, frozen=True):
+    """The outcome of a message from the sandbox."""
 
     message_out_id: str
     platform_message_id: str | None
@@ -39,36 +39,36 @@ class Outcome(msgspec.Struct, frozen=True):
     delivered_at: int
 
 
-class Picture(msgspec.Struct, frozen=True):
-    """What the file is to show; None: that part stays as it is."""
+class InboundView(msgspec.Struct, frozen=True):
+    """The content that `inbound.db` should have. None leaves that part unchanged."""
 
-    rows: Sequence[Row] = ()
-    """New messages; those that are there already stay as they are."""
+    rows: Sequence[InboundRow] = ()
+    """New messages. Messages that the file has already stay unchanged."""
     ended: Mapping[str, str] = {}
-    """Messages that are over, with their state: completed or failed."""
+    """Messages that have ended, with their status: completed or failed."""
     only: bool = False
-    """Whether messages that are still open, and not among `rows`, failed."""
-    destinations: Sequence[Target] | None = None
+    """Whether pending messages that are not among `rows` become failed."""
+    destinations: Sequence[DestinationRow] | None = None
     routing: tuple[str | None, str | None, str | None] | None = None
     """Channel, place and thread of the default reply."""
-    outcomes: Sequence[Outcome] = ()
+    outcomes: Sequence[DeliveryOutcome] = ()
     above: int = 0
-    """The largest number of the other side that is known: new ones are above it."""
+    """The largest number that the sandbox is known to have used: new numbers are above it."""
 
 
-class Shown(msgspec.Struct, frozen=True):
-    """What the file shows now."""
+class ViewState(msgspec.Struct, frozen=True):
+    """The state of `inbound.db` after a write."""
 
     largest: int
-    """The largest number that the host gave."""
+    """The largest number that the host has used."""
     known: frozenset[str]
-    """The messages of the inside whose outcome it tells."""
+    """The messages of the sandbox whose outcome is in the file."""
     rebuilt: bool
-    """Whether it was missing or damaged, and is new."""
+    """Whether the file was missing or damaged and was created again."""
 
 
-class Out(msgspec.Struct, frozen=True):
-    """A message of the inside, as far as its form goes; what it says is not believed yet."""
+class OutboundRow(msgspec.Struct, frozen=True):
+    """A message from the sandbox. Only its form is validated, its content is not trusted."""
 
     id: str
     seq: int
@@ -79,23 +79,25 @@ class Out(msgspec.Struct, frozen=True):
     channel_type: str | None = None
     thread_id: str | None = None
     later: bool = False
-    """Whether it is to be sent later, or again and again."""
+    """Whether it asks for delayed or repeated delivery."""
 
 
-class Strange(NamedTuple):
-    """A row that the inside has no right to, or that is not what its column says."""
+class InvalidRow(NamedTuple):
+    """A row with a forbidden number or with values of a wrong type or size."""
 
     id: str
     why: str
 
 
-class Snapshot(msgspec.Struct, frozen=True):
-    """What the file says at one moment."""
+class OutboundSnapshot(msgspec.Struct, frozen=True):
+    """The content of `outbound.db` at one moment."""
 
-    rows: list[Out]
-    """New messages, in the order of their numbers."""
-    strange: list[Strange]
+    rows: list[OutboundRow]
+    """New messages, by number."""
+    invalid: list[InvalidRow]
     old: frozenset[str]
-    """The messages with numbers that were taken before."""
+    """The ids of messages that were ingested before."""
     acks: dict[str, str]
+    """The status of each inbound message, as the sandbox reports it."""
     state: dict[str, str]
+    """The agent's session state."""

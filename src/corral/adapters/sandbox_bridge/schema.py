@@ -1,8 +1,9 @@
-"""The two files of a boxed session: their tables, their numbers, and where they are.
+"""The two files of a sandboxed session: tables, numbering and paths.
 
-`inbound.db` is written by the host alone, `outbound.db` by the sandbox alone; each reads the
-other's. Both keep a rollback journal: a write-ahead log needs memory that the two sides would have
-to share. Nothing is imported here but the standard library: the inside reads this, too.
+Only the host writes `inbound.db`, and only the sandbox writes `outbound.db`. Both use a rollback
+journal: WAL needs shared memory, which the two sides do not have. The host uses even numbers and
+the sandbox odd ones, so a number identifies a message of the session. This module imports only the
+standard library, because the sandbox uses it, too.
 """
 
 import os
@@ -11,7 +12,7 @@ from typing import NamedTuple
 
 BUSY_MS = 5_000
 OUTBOX = "outbox"
-"""The folder beside `outbound.db` in which each message with files has one of its id."""
+"""The folder beside `outbound.db`. A message with files has a subfolder named by its id."""
 
 INBOUND = """
     CREATE TABLE IF NOT EXISTS messages_in (
@@ -77,34 +78,34 @@ OUTBOUND = """
 """
 
 
-class Folder(NamedTuple):
-    """Where a boxed session lives."""
+class SessionFolder(NamedTuple):
+    """The folder of a sandboxed session."""
 
     top: str
 
     @property
     def inside(self) -> str:
-        """What the sandbox reads: `inbound.db`, and files that came with messages."""
+        """Read by the sandbox: `inbound.db` and the files of its messages."""
         return os.path.join(self.top, "in")
 
     @property
     def outside(self) -> str:
-        """What the sandbox writes: `outbound.db`."""
+        """Written by the sandbox: `outbound.db` and the files of its messages."""
         return os.path.join(self.top, "out")
 
     @property
     def home(self) -> str:
-        """The home of whoever is inside: what it keeps from turn to turn."""
+        """The agent's home directory, which persists from turn to turn."""
         return os.path.join(self.top, "home")
 
     @property
     def mark(self) -> str:
-        """Says of which store the session is."""
+        """A file that names the store of the session."""
         return os.path.join(self.top, "store")
 
     @property
     def turn(self) -> str:
-        """Says which run's turn it is, until that is ended here."""
+        """A file that names the run of the current turn, until the host has ended it."""
         return os.path.join(self.top, "turn")
 
     @property
@@ -117,15 +118,15 @@ class Folder(NamedTuple):
 
 
 def next_even(largest: int) -> int:
-    """The number of the host's next message: even, and above all that it has seen."""
+    """Return the number of the host's next message: even, and above all numbers in use."""
     return largest + 2 - largest % 2
 
 
 def next_odd(largest: int) -> int:
-    """The number of the sandbox's next message: odd, and above all that it has seen."""
+    """Return the number of the sandbox's next message: odd, and above all numbers in use."""
     return largest + 1 + largest % 2
 
 
-def moment(ms: int) -> str:
-    """A moment as the files tell it: UTC, with milliseconds."""
+def format_time(ms: int) -> str:
+    """Format a time as in the files: ISO 8601 in UTC, with milliseconds."""
     return datetime.fromtimestamp(ms / 1_000, UTC).isoformat(timespec="milliseconds")

@@ -1,1 +1,1 @@
-"""One file a noun; each has a `command`."""
+"""One module per command group; each defines `command`."""

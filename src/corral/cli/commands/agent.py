@@ -1,10 +1,21 @@
+"""`corral agent`: manage agents, their instructions and permissions."""
+
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
-from corral.cli.app import DURATION, App, Columns, Noun, paging, pass_app, read_body
-from corral.cli.render import ago, readable
+from corral.cli.app import (
+    DURATION,
+    App,
+    Columns,
+    CommandGroup,
+    option,
+    paging_options,
+    pass_app,
+    read_body,
+)
+from corral.cli.render import format_age, format_field
 from corral.kernel.clock import format_duration
 from corral.kernel.money import format_usd
 
@@ -21,7 +32,7 @@ COLUMNS = [
 
 VERSIONS = [
     ("VERSION", lambda version: version.number),
-    ("SINCE", lambda version: ago(version.created_at)),
+    ("SINCE", lambda version: format_age(version.created_at)),
     ("BY", lambda version: version.created_by),
     ("ROLE", lambda version: version.role),
     ("PROVIDER", lambda version: version.provider),
@@ -32,22 +43,21 @@ VERSIONS = [
 GRANTS = [
     ("TOOL", lambda grant: grant.tool),
     ("RULE", lambda grant: "allowed" if grant.allowed else "denied"),
-    ("SINCE", lambda grant: ago(grant.updated_at)),
+    ("SINCE", lambda grant: format_age(grant.updated_at)),
     ("BY", lambda grant: grant.updated_by),
 ]
 
 
 def _limits(content: Any) -> str | None:
-    """What is limited at all, as people say it."""
     limits = content.limits
     parts = (
-        (limits.budget_micros, format_usd, "a run"),
-        (limits.timeout_ms, format_duration, "a run"),
-        (limits.idle_ms, format_duration, "of silence"),
-        (limits.max_runs, str, "runs at once"),
+        (limits.budget_micros, format_usd, "per run"),
+        (limits.timeout_ms, format_duration, "per run"),
+        (limits.idle_ms, format_duration, "idle"),
+        (limits.max_runs, str, "concurrent runs"),
     )
-    said = [f"{as_said(value)} {what}" for value, as_said, what in parts if value is not None]
-    return ", ".join(said) or None
+    texts = [f"{format(value)} {unit}" for value, format, unit in parts if value is not None]
+    return ", ".join(texts) or None
 
 
 FIELDS: Columns = (
@@ -65,131 +75,166 @@ FIELDS: Columns = (
     ("instructions", lambda agent: agent.instructions),
     ("workspace", lambda agent: agent.workspace),
     ("limits", _limits),
-    ("created at", lambda agent: readable("created_at", agent.created_at)),
-    ("updated at", lambda agent: readable("updated_at", agent.updated_at)),
+    ("created at", lambda agent: format_field("created_at", agent.created_at)),
+    ("updated at", lambda agent: format_field("updated_at", agent.updated_at)),
 )
 
 
-def _rules(grants: Sequence[Any]) -> Columns:
-    """What was said of its tools; once anything is allowed, only that is."""
+def _tool_fields(grants: Sequence[Any]) -> Columns:
+    """Return the allowed and denied tools. As soon as one tool is allowed, only those are."""
     allowed = ", ".join(rule.tool for rule in grants if rule.allowed) or "all"
     denied = ", ".join(rule.tool for rule in grants if not rule.allowed) or None
     return [("allowed tools", lambda _: allowed), ("denied tools", lambda _: denied)]
 
 
-TEXTS = ("provider", "command", "role", "model", "instructions", "workspace")
+TEXT_OPTIONS = ("provider", "command", "role", "model", "instructions", "workspace")
 
 
-@click.group("agent", cls=Noun, help="Agents: who they are, what they are told, what they may.")
+@click.group("agent", cls=CommandGroup, help="Manage agents, their instructions and permissions.")
 def command() -> None:
     pass
 
 
 def content_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What a version of an agent holds."""
-    for option in (
-        click.option("--max-runs", type=int, help="How many runs at the same time; 0: no limit."),
-        click.option("--idle", "idle_ms", type=DURATION, help="Silence after which a run ends."),
-        click.option("--timeout", "timeout_ms", type=DURATION, help="How long a run may take."),
-        click.option("--budget", metavar="USD", type=float, help="What a run may spend."),
-        click.option("--workspace", metavar="DIR", help="The folder that is its own."),
-        click.option("--instructions", metavar="TEXT|@FILE", help="What it is told first."),
-        click.option("--model", help="The model it asks for."),
-        click.option("--role", help="builder, reviewer … or, with instructions, your own word."),
-        click.option("--command", metavar="CMD", help="The program, where no provider knows it."),
-        click.option("--provider", help="The kind of its program: claude, codex …"),
+    """Add the options for the content of an agent version."""
+    for add_option in (
+        click.option(
+            "--max-runs", type=int, help="Maximum number of concurrent runs; 0 removes the limit."
+        ),
+        option(
+            "--idle-timeout",
+            "idle_ms",
+            aliases=["--idle"],
+            type=DURATION,
+            help="Stop a run when it has been idle for this time.",
+        ),
+        click.option("--timeout", "timeout_ms", type=DURATION, help="Maximum time for a run."),
+        click.option("--budget", metavar="USD", type=float, help="Maximum cost of a run."),
+        click.option("--workspace", metavar="DIR", help="Working directory of the agent."),
+        click.option(
+            "--instructions", metavar="TEXT|@FILE", help="Instructions that precede every prompt."
+        ),
+        click.option("--model", help="Model to use."),
+        click.option(
+            "--role",
+            help="Role: a built-in one such as builder or reviewer, or your own.",
+        ),
+        click.option(
+            "--command",
+            metavar="CMD",
+            help="Command to run instead of a provider. It gets the prompt on standard input and "
+            "in CORRAL_PROMPT.",
+        ),
+        click.option("--provider", help="Agent CLI: claude, codex and so on."),
     ):
-        function = option(function)
+        function = add_option(function)
     return function
 
 
-def given(options: dict[str, Any], limits: Any = None) -> dict[str, Any]:
-    """The options that were given, as the library takes them; an empty text clears."""
+def content_changes(options: dict[str, Any], limits: Any = None) -> dict[str, Any]:
+    """Convert the given options to arguments of the API; an empty text clears a field."""
     from msgspec.structs import asdict
 
     content: dict[str, Any] = {
-        name: options[name] or None for name in TEXTS if options[name] is not None
+        name: options[name] or None for name in TEXT_OPTIONS if options[name] is not None
     }
     if content.get("instructions"):
         content["instructions"] = read_body(content["instructions"], False)
-    wanted = {name: options[name] for name in ("timeout_ms", "idle_ms", "max_runs")}
+    changes = {name: options[name] for name in ("timeout_ms", "idle_ms", "max_runs")}
     if options["budget"] is not None:
-        wanted["budget_micros"] = round(options["budget"] * 1_000_000)
-    wanted = {name: value or None for name, value in wanted.items() if value is not None}
-    if wanted:
-        content["limits"] = (asdict(limits) if limits else {}) | wanted
+        changes["budget_micros"] = round(options["budget"] * 1_000_000)
+    changes = {name: value or None for name, value in changes.items() if value is not None}
+    if changes:
+        content["limits"] = (asdict(limits) if limits else {}) | changes
     return content
 
 
-@command.command()
+@command.command(
+    examples=[
+        "corral agent create ada --provider claude --role builder",
+        'corral agent create lint --command "./lint.sh" --timeout 5m',
+    ]
+)
 @click.argument("name")
 @content_options
-@click.option("--admin", is_flag=True, help="It may change Corral itself.")
+@click.option("--admin", is_flag=True, help="Allow the agent to change Corral's configuration.")
 @pass_app
 def create(app: App, /, name: str, admin: bool, **options: Any) -> None:
-    """Make an agent called NAME; a built-in role brings its instructions."""
-    agent = app.store.agents.create(name, admin=admin, **given(options))
-    app.say(f"{agent.name} is agent {agent.id}.", agent)
+    """Create an agent. A built-in role has its own instructions."""
+    agent = app.store.agents.create(name, admin=admin, **content_changes(options))
+    app.report(f"Created agent {agent.name} ({agent.id}).", agent)
 
 
 @command.command("list")
-@click.option("--retired", is_flag=True, help="Show retired ones too.")
-@paging
+@click.option("--retired", is_flag=True, help="Include retired agents.")
+@paging_options
 @pass_app
 def list_(app: App, retired: bool, after: str | None, limit: int) -> None:
-    """Agents, by name."""
+    """List agents by name."""
     page = app.store.agents.list(retired=retired, after=after, limit=limit)
-    app.show_page(page, COLUMNS, empty="No agent yet; `corral agent create NAME` makes one.")
+    app.show_page(page, COLUMNS, empty="No agents. Create one with `corral agent create NAME`.")
 
 
 @command.command()
 @click.argument("agent")
-@click.option("--version", type=int, help="As it was in this version.")
+@click.option("--version", type=int, help="Show this version (default: the current one).")
 @pass_app
 def show(app: App, agent: str, version: int | None) -> None:
-    """One agent, by name or id."""
+    """Show an agent, by name or id."""
     agents = app.store.agents
-    found = agents.get(agent) if version is None else agents.version(agent, version)
-    rules = agents.grants(agent).items
-    fields = [field for field in FIELDS if hasattr(found, field[0].replace(" ", "_"))]
-    app.show(found, [*fields, *(_rules(rules) if version is None else [])])
+    record = agents.get(agent) if version is None else agents.version(agent, version)
+    grants = agents.grants(agent).items
+    fields = [field for field in FIELDS if hasattr(record, field[0].replace(" ", "_"))]
+    app.show(record, [*fields, *(_tool_fields(grants) if version is None else [])])
 
 
 @command.command()
 @click.argument("agent")
 @content_options
-@click.option("--admin/--no-admin", default=None, help="It may change Corral itself.")
+@click.option(
+    "--admin/--no-admin",
+    default=None,
+    help="Allow the agent to change Corral's configuration, or not.",
+)
 @pass_app
 def edit(app: App, /, agent: str, admin: bool | None, **options: Any) -> None:
-    """Change what an agent is; what is left out is kept, '' clears it. Old versions stay."""
+    """Change an agent; this creates a new version.
+
+    Options that are not given keep their values; an empty text clears a value.
+    """
     before = app.store.agents.get(agent)
-    changes = given(options, before.limits)
+    changes = content_changes(options, before.limits)
     if admin is not None:
         changes["admin"] = admin
     after = app.store.agents.edit(before.id, **changes)
-    same = after.version == before.version and after.admin == before.admin
-    app.say(f"{after.name} {'stays' if same else 'is'} at version {after.version}.", after)
+    if after.version == before.version and after.admin == before.admin:
+        sentence = f"No changes; {after.name} is at version {after.version}."
+    else:
+        sentence = f"Changed {after.name}, now at version {after.version}."
+    app.report(sentence, after)
 
 
 @command.command()
 @click.argument("agent")
-@paging
+@paging_options
 @pass_app
 def versions(app: App, agent: str, after: str | None, limit: int) -> None:
-    """What an agent was before, newest first."""
+    """List the versions of an agent, newest first."""
     page = app.store.agents.versions(agent, after=after, limit=limit)
     app.show_page(page, VERSIONS, empty="")
 
 
-@command.command()
+@command.command(
+    examples=["corral agent grant ada 'Bash(git *)'", "corral agent grant ada WebFetch --deny"]
+)
 @click.argument("agent")
 @click.argument("tool")
-@click.option("--deny", is_flag=True, help="It may not, whatever else allows it.")
+@click.option("--deny", is_flag=True, help="Deny the tool; a denial overrides other grants.")
 @pass_app
 def grant(app: App, agent: str, tool: str, deny: bool) -> None:
-    """Let an agent use TOOL, or all that a pattern fits: 'Bash(git *)', 'mcp__*'."""
-    said = app.store.agents.grant(agent, tool, allow=not deny)
-    app.say(f"{agent} {'may not' if deny else 'may'} use {tool}.", said)
+    """Allow an agent to use TOOL: a name or a pattern such as 'Bash(git *)' or 'mcp__*'."""
+    granted = app.store.agents.grant(agent, tool, allow=not deny)
+    app.report(f"{agent} {'may not' if deny else 'may'} use {tool}.", granted)
 
 
 @command.command()
@@ -197,31 +242,31 @@ def grant(app: App, agent: str, tool: str, deny: bool) -> None:
 @click.argument("tool")
 @pass_app
 def revoke(app: App, agent: str, tool: str) -> None:
-    """Take back what `grant` said of TOOL."""
-    gone = app.store.agents.revoke(agent, tool)
-    left = app.store.agents.grants(agent).items
-    limited = any(rule.allowed and not rule.tool.startswith("host:") for rule in left)
-    effect = "only what is granted is allowed" if limited else "all that is not denied is allowed"
-    app.say(f"{agent} has no rule for {tool} any more; {effect}.", gone)
+    """Remove the rule for TOOL."""
+    revoked = app.store.agents.revoke(agent, tool)
+    grants = app.store.agents.grants(agent).items
+    is_limited = any(rule.allowed and not rule.tool.startswith("host:") for rule in grants)
+    effect = "Only granted tools are allowed" if is_limited else "Tools not denied are allowed"
+    app.report(f"Removed the rule of {agent} for {tool}. {effect}.", revoked)
 
 
 @command.command()
 @click.argument("agent")
 @pass_app
 def grants(app: App, agent: str) -> None:
-    """What was said of an agent's tools."""
+    """List the tool rules of an agent."""
     page = app.store.agents.grants(agent)
-    app.show_page(page, GRANTS, empty=f"Nothing was said of {agent}'s tools: all are allowed.")
+    app.show_page(page, GRANTS, empty=f"No rules; {agent} may use all tools.")
 
 
-@command.command()
+@command.command("check", aliases=["allows"])
 @click.argument("agent")
 @click.argument("tool")
 @pass_app
-def allows(app: App, agent: str, tool: str) -> int:
-    """Whether an agent may use TOOL, as in 'Bash(git push)'; the exit code says it too."""
+def check(app: App, agent: str, tool: str) -> int:
+    """Check whether an agent may use TOOL, such as 'Bash(git push)'; exit with 1 if not."""
     allowed = app.store.agents.allows(agent, tool)
-    app.say(f"{agent} {'may' if allowed else 'may not'} use {tool}.", {"allowed": allowed})
+    app.report(f"{agent} {'may' if allowed else 'may not'} use {tool}.", {"allowed": allowed})
     return 0 if allowed else 1
 
 
@@ -229,15 +274,15 @@ def allows(app: App, agent: str, tool: str) -> int:
 @click.argument("agent")
 @pass_app
 def retire(app: App, agent: str) -> None:
-    """Give an agent no more work; everything about it is kept."""
+    """Retire an agent: it gets no more work, and its data is kept."""
     retired = app.store.agents.retire(agent)
-    app.say(f"{retired.name} is retired.", retired)
+    app.report(f"Retired {retired.name}.", retired)
 
 
 @command.command()
 @click.argument("agent")
 @pass_app
 def restore(app: App, agent: str) -> None:
-    """Take a retired agent back."""
+    """Restore a retired agent."""
     restored = app.store.agents.restore(agent)
-    app.say(f"{restored.name} is back.", restored)
+    app.report(f"Restored {restored.name}.", restored)

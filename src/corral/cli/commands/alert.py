@@ -1,11 +1,13 @@
+"""`corral alert`: send alerts when runs crash, fail, wait or finish."""
+
 import os
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from corral.cli.app import App, Noun, paging, pass_app
-from corral.cli.render import ago
+from corral.cli.app import App, CommandGroup, paging_options, pass_app
+from corral.cli.render import format_age
 from corral.kernel.errors import Invalid
 
 COLUMNS = [
@@ -20,40 +22,51 @@ COLUMNS = [
 ]
 
 DELIVERIES = [
-    ("ALERT", lambda told: told.alert_id),
-    ("LETTER", lambda told: told.letter_id),
-    ("STATE", lambda told: told.state),
-    ("NEXT TRY", lambda told: ago(told.due_at) if told.due_at else None),
-    ("LAST ERROR", lambda told: told.error),
+    ("ALERT", lambda delivery: delivery.alert_id),
+    ("LETTER", lambda delivery: delivery.letter_id),
+    ("STATE", lambda delivery: delivery.state),
+    (
+        "NEXT ATTEMPT",
+        lambda delivery: format_age(delivery.due_at) if delivery.due_at else None,
+    ),
+    ("LAST ERROR", lambda delivery: delivery.error),
 ]
 
 
-@click.group("alert", cls=Noun, help="Be told when runs crash, fail, wait or finish.")
+@click.group("alert", cls=CommandGroup, help="Send alerts when runs crash, fail, wait or finish.")
 def command() -> None:
     pass
 
 
-@command.command()
+@command.command(
+    examples=[
+        "corral alert add --on crashed,failed --desktop",
+        "corral alert add --on needs_input --webhook https://example.org/hook --secret hook-key",
+    ]
+)
 @click.option(
     "--on",
     "kinds",
     required=True,
     metavar="KINDS",
-    help="crashed, failed, stuck, needs_input, budget, finished, undelivered; several with commas.",
+    help="Comma-separated kinds: crashed, failed, stuck, needs_input, budget, finished, "
+    "undelivered.",
 )
-@click.option("--webhook", metavar="URL", help="POST it there; secret:NAME for a secret URL.")
+@click.option(
+    "--webhook", metavar="URL", help="POST to this URL, or to the URL in a secret (secret:NAME)."
+)
 @click.option(
     "--command",
     "run",
     metavar="CMD",
-    help="Run this program with the JSON on its input; no shell reads it, so write "
-    "\"sh -c 'cat >>FILE'\" where you need one.",
+    help="Run this program with the alert as JSON on standard input. It is not run by a shell; "
+    "use \"sh -c 'cat >>FILE'\" if you need one.",
 )
-@click.option("--desktop", is_flag=True, help="Show a notification on this machine.")
-@click.option("--mailbox", metavar="BOX", help="Put a letter there, as agent:ada.")
-@click.option("--secret", metavar="NAME", help="Sign the webhook with this secret.")
-@click.option("--project", metavar="ID", help="Only of this project.")
-@click.option("--agent", metavar="ID", help="Only of this agent.")
+@click.option("--desktop", is_flag=True, help="Show a desktop notification on this machine.")
+@click.option("--mailbox", metavar="BOX", help="Put a letter into this mailbox, such as agent:ada.")
+@click.option("--secret", metavar="NAME", help="Sign webhook requests with this secret.")
+@click.option("--project", metavar="ID", help="Only alert about this project.")
+@click.option("--agent", metavar="ID", help="Only alert about this agent.")
 @pass_app
 def add(
     app: App,
@@ -66,7 +79,7 @@ def add(
     project: str | None,
     agent: str | None,
 ) -> None:
-    """Be told, by one of --webhook, --command, --desktop or --mailbox."""
+    """Add an alert with one target: --webhook, --command, --desktop or --mailbox."""
     targets = [
         (kind, target)
         for kind, target in (
@@ -78,7 +91,7 @@ def add(
         if target is not None
     ]
     if len(targets) != 1:
-        raise Invalid("Say how: give one of --webhook, --command, --desktop or --mailbox.")
+        raise Invalid("Give exactly one of --webhook, --command, --desktop or --mailbox.")
     target_kind, target = targets[0]
     alert = app.store.alerts.add(
         [kind.strip() for kind in kinds.split(",") if kind.strip()],
@@ -88,71 +101,82 @@ def add(
         agent=agent,
         secret=secret,
     )
-    app.say(
-        f"{alert.id} tells of {', '.join(alert.kinds)}; "
-        f"try it with `corral alert test {alert.id}`.",
+    app.report(
+        f"Added {alert.id} for {', '.join(alert.kinds)}. Test it with `corral alert test "
+        f"{alert.id}`.",
         alert,
     )
 
 
 @command.command("list")
-@click.option("--all", "all_", is_flag=True, help="Also those that were removed.")
-@paging
+@click.option("--all", "all_", is_flag=True, help="Include removed alerts.")
+@paging_options
 @pass_app
 def list_(app: App, all_: bool, after: str | None, limit: int) -> None:
-    """Who is told of what."""
+    """List alerts."""
     page = app.store.alerts.list(all=all_, after=after, limit=limit)
-    app.show_page(page, COLUMNS, empty="Nobody is told of anything; `corral alert add` does it.")
+    app.show_page(page, COLUMNS, empty="No alerts. Add one with `corral alert add`.")
 
 
 @command.command()
 @click.argument("alert")
 @pass_app
 def remove(app: App, alert: str) -> None:
-    """Tell nothing any more; what waits to be told is dropped."""
+    """Remove an alert and drop its undelivered notifications."""
     removed = app.store.alerts.remove(alert)
-    app.say(f"{removed.id} is removed.", removed)
+    app.report(f"Removed {removed.id}.", removed)
 
 
 @command.command()
 @click.argument("alert")
 @pass_app
 def test(app: App, alert: str) -> int:
-    """Put a letter that says that the alert works, and deliver it now, ahead of what waits."""
+    """Send a test notification now; exit with 1 if it fails."""
     from corral.daemon.alert_sender import deliver_test
 
     letter = app.store.alerts.test(alert)
     if not letter.mailbox.startswith("hook:"):
-        app.say(f"{letter.id} is in {letter.mailbox}.", letter)
+        app.report(f"Put {letter.id} into {letter.mailbox}.", letter)
         return 0
-    told = deliver_test(app.store, _owner(), letter)
-    app.show_all([told] if told else [], DELIVERIES, empty="Another courier is telling it.")
-    return 0 if told is None or told.state == "done" else 1
+    delivery = deliver_test(app.store, _owner(), letter)
+    app.show_list(
+        [delivery] if delivery else [],
+        DELIVERIES,
+        empty="Another process is delivering the notification.",
+    )
+    return 0 if delivery is None or delivery.state == "done" else 1
 
 
 @command.command()
-@click.option("--watch", is_flag=True, help="Go on until stopped.")
+@click.option("--watch", is_flag=True, help="Continue until interrupted.")
 @pass_app
 def deliver(app: App, watch: bool) -> None:
-    """Send what alerts have to tell; failures are tried again, see `corral mail dead`."""
-    from corral.daemon.alert_sender import deliver_once, run_courier, waiting
+    """Deliver pending notifications; failures are retried, see `corral mail dead`.
+
+    A daemon does this by itself.
+    """
+    from corral.daemon.alert_sender import deliver_once, list_waiting, run_alert_sender
 
     if not watch:
-        told = deliver_once(app.store, _owner())
-        later = [] if told or app.json else waiting(app.store)
-        app.show_all(told, DELIVERIES, empty=_later(later) or "Nothing is to be told.")
+        deliveries = deliver_once(app.store, _owner())
+        pending = [] if deliveries or app.json else list_waiting(app.store)
+        app.show_list(
+            deliveries, DELIVERIES, empty=_pending_text(pending) or "No pending notifications."
+        )
         return
-    for one in run_courier(app.store, _owner()):
-        error = f": {one.error}" if one.error else ""
-        app.say(f"{one.letter_id} of {one.alert_id} is {one.state}{error}.", one)
+    for delivery in run_alert_sender(app.store, _owner()):
+        error = f": {delivery.error}" if delivery.error else ""
+        app.report(
+            f"{delivery.letter_id} of {delivery.alert_id} is {delivery.state}{error}.", delivery
+        )
 
 
-def _later(letters: Sequence[Any]) -> str:
-    """What is not due yet, or is with another courier."""
+def _pending_text(deliveries: Sequence[Any]) -> str:
+    """Describe notifications that are not due yet, or that another process is delivering."""
     parts = [
-        f"{one.letter_id} of {one.alert_id} comes next {ago(one.due_at)}"
-        + (f" (last time: {one.error})" if one.error else "")
-        for one in letters
+        f"{delivery.letter_id} of {delivery.alert_id} is due {format_age(delivery.due_at)}"
+        + (f" (last error: {delivery.error})" if delivery.error else "")
+        for delivery in deliveries
     ]
     return f"Nothing is due now: {'; '.join(parts)}." if parts else ""
 

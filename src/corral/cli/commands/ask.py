@@ -1,23 +1,59 @@
+"""`corral ask`: ask a question and wait for the answer."""
+
 import sys
 
 import click
 
-from corral.cli.app import DURATION, App, Verb, pass_app, read_body
+from corral.cli.app import DURATION, App, Command, option, pass_app, read_body
 
 
-@click.command("ask", cls=Verb)
+@click.command(
+    "ask",
+    cls=Command,
+    examples=[
+        'corral ask "Deploy to production?" --option yes --option no --deadline 1h --fallback no',
+        'corral ask "Which colour?" --to user:mia --no-wait',
+    ],
+)
 @click.argument("text")
-@click.option("--option", "options", multiple=True, metavar="ANSWER", help="One to choose.")
-@click.option("--free", is_flag=True, help="Another answer than the options is fine, too.")
-@click.option("--of", "answerers", multiple=True, metavar="WHO", help="user:NAME or agent:NAME.")
-@click.option("--deadline", type=DURATION, metavar="1h", help="When an answer comes too late.")
-@click.option("--fallback", metavar="ANSWER", help="What counts when nobody answers in time.")
-@click.option("--effect", metavar="TEXT", help="All that is done on the answer; or @FILE.")
-@click.option("--needed", type=int, default=1, help="How many must give the same answer.")
-@click.option("--project", metavar="ID|DIR", help="The project that it belongs to.")
-@click.option("--key", help="The same key is the same question.")
-@click.option("--no-wait", is_flag=True, help="The answer comes as a letter.")
-@click.option("--timeout", type=DURATION, metavar="10m", help="How long to wait at the most.")
+@click.option("--option", "options", multiple=True, metavar="ANSWER", help="Answer to choose from.")
+@option(
+    "--allow-other",
+    "free",
+    aliases=["--free"],
+    is_flag=True,
+    help="Accept answers other than the options.",
+)
+@option(
+    "--to",
+    "answerers",
+    aliases=["--of"],
+    multiple=True,
+    metavar="WHO",
+    help="Who may answer: user:NAME or agent:NAME (default: any user).",
+)
+@click.option("--deadline", type=DURATION, metavar="1h", help="Time until the question expires.")
+@click.option("--fallback", metavar="ANSWER", help="Answer that counts if the question expires.")
+@click.option(
+    "--effect",
+    metavar="TEXT",
+    help="Description of what the answer will cause, shown with the question; or @FILE.",
+)
+@option(
+    "--quorum",
+    "needed",
+    aliases=["--needed"],
+    type=int,
+    default=1,
+    show_default=True,
+    help="Number of equal answers that are needed.",
+)
+@click.option("--project", metavar="ID|DIR", help="Project of the question.")
+@click.option("--key", help="Idempotency key: a repeated key returns the same question.")
+@click.option("--no-wait", is_flag=True, help="Do not wait; the answer is sent as a letter.")
+@click.option(
+    "--timeout", type=DURATION, metavar="10m", help="Maximum time to wait (default: no limit)."
+)
 @pass_app
 def command(
     app: App,
@@ -34,13 +70,14 @@ def command(
     no_wait: bool,
     timeout: int | None,
 ) -> int:
-    """Ask TEXT (or @FILE), wait, and print the answer; exit code 1 when there is none.
+    """Ask TEXT (or @FILE), wait for the answer and print it.
 
-    Whoever is not there to hear the answer finds it in its mailbox.
+    Exits with 1 if there is no answer. If this command is interrupted, the answer is sent to the
+    mailbox of the asker.
     """
     from corral import config
 
-    asked = app.store.questions.ask(
+    question = app.store.questions.ask(
         read_body(text, False),
         options=list(options),
         free=free,
@@ -55,15 +92,16 @@ def command(
         key=key,
     )
     if no_wait:
-        app.say(f"{asked.id} is asked; the answer comes to {asked.asker}.", asked)
+        app.report(f"Asked {question.id}. The answer will be sent to {question.asker}.", question)
         return 0
     if not app.json:
-        click.echo(f"{asked.id} waits for an answer: corral question answer {asked.id} …", err=True)
-    ended = app.store.questions.wait(asked.id, timeout_ms=timeout)
+        click.echo(f"Waiting for an answer: corral question answer {question.id} ANSWER", err=True)
+    ended = app.store.questions.wait(question.id, timeout_ms=timeout)
     if ended.answer is None and not app.json:
-        click.echo(f"{ended.id} is {ended.state}; there is no answer.", err=True)
+        click.echo(f"{ended.id} is {ended.state} without an answer.", err=True)
     else:
-        app.say(ended.answer or "", ended)
-    sys.stdout.flush()  # heard only when it is out: else the letter must tell it
+        app.report(ended.answer or "", ended)
+    # Mark the answer as received only after it is printed; otherwise it is sent as a letter.
+    sys.stdout.flush()
     app.store.questions.hear(ended.id)
     return 0 if ended.answer is not None else 1

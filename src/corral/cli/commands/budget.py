@@ -1,7 +1,9 @@
+"""`corral budget`: limit spending."""
+
 import click
 
-from corral.cli.app import App, Columns, Noun, paging, pass_app
-from corral.cli.render import ago
+from corral.cli.app import App, Columns, CommandGroup, paging_options, pass_app
+from corral.cli.render import format_age
 from corral.kernel.money import format_usd, parse_usd
 
 
@@ -13,7 +15,7 @@ def _columns(app: App) -> Columns:
         ("SPENT", lambda budget: format_usd(budget.spent_micros)),
         ("RESERVED", lambda budget: format_usd(budget.reserved_micros)),
         ("LEFT", lambda budget: format_usd(max(budget.left_micros, 0))),
-        ("SET", lambda budget: ago(budget.updated_at)),
+        ("SET", lambda budget: format_age(budget.updated_at)),
         ("BY", lambda budget: budget.updated_by),
     ]
 
@@ -23,40 +25,44 @@ period_option = click.option(
     type=click.Choice(["total", "day"]),
     default="total",
     show_default=True,
-    help="Once and for all, or anew each day (UTC).",
+    help="Total budget, or budget per day (UTC).",
 )
 
 
-@click.group("budget", cls=Noun, help="What may be spent.")
+@click.group("budget", cls=CommandGroup, help="Limit spending.")
 def command() -> None:
     pass
 
 
-@command.command("set")
+@command.command(
+    "set",
+    examples=["corral budget set all 50 --period day", "corral budget set agent:ada 5"],
+)
 @click.argument("scope")
 @click.argument("usd")
 @period_option
 @pass_app
 def set_(app: App, scope: str, usd: str, period: str) -> None:
-    """Let SCOPE (all, a project's directory, project:ID, agent:NAME, run:ID) spend USD dollars."""
+    """Limit the spending of SCOPE to USD dollars.
+
+    SCOPE is all, a project's directory, project:ID, agent:NAME or run:ID.
+    """
     budget = app.store.budgets.set(app.scope_id(scope), parse_usd(usd), period=period)
-    each = " a day" if budget.period == "day" else ""
-    app.say(
-        f"{app.scope_name(budget.scope)} may spend {format_usd(budget.limit_micros)}{each}; "
-        f"{format_usd(budget.spent_micros)} is spent.",
+    per_day = " per day" if budget.period == "day" else ""
+    app.report(
+        f"Budget of {app.scope_name(budget.scope)}: {format_usd(budget.limit_micros)}{per_day}, "
+        f"{format_usd(budget.spent_micros)} spent.",
         budget,
     )
 
 
 @command.command("list")
-@paging
+@paging_options
 @pass_app
 def list_(app: App, after: str | None, limit: int) -> None:
-    """Budgets, with what is spent of each and what is reserved."""
+    """List budgets with the spent and reserved amounts."""
     page = app.store.budgets.list(after=after, limit=limit)
-    app.show_page(
-        page, _columns(app), empty="There is no budget; `corral budget set all 10` makes one."
-    )
+    app.show_page(page, _columns(app), empty="No budgets. Set one with `corral budget set all 10`.")
 
 
 @command.command()
@@ -64,9 +70,10 @@ def list_(app: App, after: str | None, limit: int) -> None:
 @period_option
 @pass_app
 def remove(app: App, scope: str, period: str) -> None:
-    """Take a budget back."""
-    whole = app.scope_id(scope)
-    app.store.budgets.remove(whole, period=period)
-    app.say(
-        f"{app.scope_name(whole)} has no such budget any more.", {"scope": whole, "period": period}
+    """Remove a budget."""
+    scope_id = app.scope_id(scope)
+    app.store.budgets.remove(scope_id, period=period)
+    app.report(
+        f"Removed the budget of {app.scope_name(scope_id)}.",
+        {"scope": scope_id, "period": period},
     )

@@ -1,41 +1,60 @@
+"""`corral channel`: connect chat platforms."""
+
 import click
 
-from corral.cli.app import App, Noun, paging, pairs, pass_app
-from corral.cli.render import ago
+from corral.cli.app import App, CommandGroup, option, paging_options, parse_pairs, pass_app
+from corral.cli.render import format_age
 
 COLUMNS = [
     ("NAME", lambda channel: channel.name),
     ("KIND", lambda channel: channel.kind),
     ("STATE", lambda channel: channel.state),
-    ("STRANGERS", lambda channel: channel.policy),
-    ("LOOKED AT", lambda channel: ago(channel.looked_at) if channel.looked_at else None),
-    ("TROUBLE", lambda channel: channel.trouble),
+    ("POLICY", lambda channel: channel.policy),
+    ("CHECKED", lambda channel: format_age(channel.looked_at) if channel.looked_at else None),
+    ("ERROR", lambda channel: channel.trouble),
     ("ID", lambda channel: channel.id),
 ]
 
 
-@click.group("channel", cls=Noun, help="Chat platforms that agents are reached by.")
+@click.group("channel", cls=CommandGroup, help="Connect chat platforms.")
 def command() -> None:
     pass
 
 
-@command.command()
+@command.command(
+    examples=[
+        "corral channel add team telegram --secret token=telegram-token",
+        "corral channel add work matrix --config base_url=https://matrix.org --secret "
+        "token=matrix-token",
+    ]
+)
 @click.argument("name")
 @click.argument("kind")
-@click.option("--set", "config", multiple=True, metavar="NAME=VALUE", help="Part of its set-up.")
+@option(
+    "--config",
+    aliases=["--set"],
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Configuration value of the platform.",
+)
 @click.option(
     "--secret",
     "secrets",
     multiple=True,
     metavar="NAME=SECRET",
-    help="Which `corral secret` is its token, and so on.",
+    help="Credential of the platform, such as token, and the name of its `corral secret`.",
 )
-@click.option("--policy", default="ask", show_default=True, help="Strangers: strict, ask, public.")
+@click.option(
+    "--policy",
+    default="ask",
+    show_default=True,
+    help="Policy for unknown senders: strict (refuse), ask (hold) or public (accept).",
+)
 @click.option(
     "--in-doubt",
     default="give_up",
     show_default=True,
-    help="What may have arrived and may not: give_up, or retry and perhaps show it twice.",
+    help="Messages whose delivery is unconfirmed: give_up, or retry (may send twice).",
 )
 @pass_app
 def add(
@@ -47,40 +66,41 @@ def add(
     policy: str,
     in_doubt: str,
 ) -> None:
-    """Connect a platform under NAME.
+    """Connect a chat platform under NAME.
 
-    KIND is terminal, web, webhook, matrix, telegram, slack, or another one that is installed.
+    KIND is terminal, web, webhook, matrix, telegram, slack, or another installed adapter.
     """
-    made = app.store.channels.add(
+    channel = app.store.channels.add(
         name,
         kind,
-        config=pairs(config, "--set"),
-        secrets=pairs(secrets, "--secret"),
+        config=parse_pairs(config, "--config"),
+        secrets=parse_pairs(secrets, "--secret"),
         policy=policy,
         in_doubt=in_doubt,
     )
-    app.say(
-        f"{made.name} is added ({made.id}); `corral channel test {made.name}` tries it, and "
-        f"`corral wiring add AGENT --channel {made.name}` lets an agent hear it.",
-        made,
+    app.report(
+        f"Added channel {channel.name} ({channel.id}). Test it with `corral channel test "
+        f"{channel.name}`, and connect an agent with `corral wiring add AGENT --channel "
+        f"{channel.name}`.",
+        channel,
     )
 
 
 @command.command("list")
-@click.option("--all", "all_", is_flag=True, help="Also removed ones.")
-@paging
+@click.option("--all", "all_", is_flag=True, help="Include removed channels.")
+@paging_options
 @pass_app
 def list_(app: App, all_: bool, after: str | None, limit: int) -> None:
-    """Channels, and how they were when last looked at."""
+    """List channels with the result of their last check."""
     page = app.store.channels.list(all=all_, after=after, limit=limit)
-    app.show_page(page, COLUMNS, empty="There is no channel; `corral channel add` connects one.")
+    app.show_page(page, COLUMNS, empty="No channels. Add one with `corral channel add`.")
 
 
 @command.command()
 @click.argument("channel")
 @pass_app
 def show(app: App, channel: str) -> None:
-    """One channel, whole; its secrets are references."""
+    """Show a channel. Secrets are shown as references."""
     app.show(app.store.channels.get(channel))
 
 
@@ -88,9 +108,10 @@ def show(app: App, channel: str) -> None:
 @click.argument("channel")
 @pass_app
 def test(app: App, channel: str) -> int:
-    """Try whether CHANNEL can be used, now; exit code 1 when not."""
+    """Test the connection of CHANNEL; exit with 1 if it fails."""
     health = app.store.channels.test(channel)
-    app.say(f"{health.channel} {'works' if health.ok else f'fails: {health.trouble}'}.", health)
+    result = "works" if health.ok else f"failed: {health.trouble}"
+    app.report(f"Channel {health.channel} {result}.", health)
     return 0 if health.ok else 1
 
 
@@ -98,6 +119,6 @@ def test(app: App, channel: str) -> int:
 @click.argument("channel")
 @pass_app
 def remove(app: App, channel: str) -> None:
-    """Disconnect CHANNEL; what waited to be sent is dropped."""
-    gone = app.store.channels.remove(channel)
-    app.say(f"{gone.name} is removed.", gone)
+    """Disconnect CHANNEL and drop its undelivered messages."""
+    removed = app.store.channels.remove(channel)
+    app.report(f"Removed channel {removed.name}.", removed)

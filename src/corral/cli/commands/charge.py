@@ -1,14 +1,16 @@
+"""`corral charge`: show token usage and cost."""
+
 from typing import Any
 
 import click
 
-from corral.cli.app import App, Noun, paging, pass_app
-from corral.cli.render import ago
+from corral.cli.app import App, CommandGroup, paging_options, pass_app
+from corral.cli.render import format_age
 from corral.kernel.money import format_usd
 
 COLUMNS = [
     ("ID", lambda charge: charge.id),
-    ("AT", lambda charge: ago(charge.at)),
+    ("AT", lambda charge: format_age(charge.at)),
     ("RUN", lambda charge: charge.run_id),
     ("MODEL", lambda charge: charge.model),
     ("INPUT", lambda charge: charge.input),
@@ -19,64 +21,70 @@ COLUMNS = [
 ]
 
 TOTAL = [
-    ("DAY", lambda total: total.day or "ever"),
+    ("DAY", lambda total: total.day or "total"),
     ("CHARGES", lambda total: total.charges),
     ("INPUT", lambda total: total.input),
     ("OUTPUT", lambda total: total.output),
     ("CACHED", lambda total: total.cache_read + total.cache_write),
     ("COST", lambda total: format_usd(total.cost_micros)),
-    ("WITHOUT COST", lambda total: total.unknown),
+    ("UNPRICED", lambda total: total.unknown),
 ]
 
 
-@click.group("charge", cls=Noun, help="Tokens and money that agents use.")
+@click.group("charge", cls=CommandGroup, help="Show token usage and cost.")
 def command() -> None:
     pass
 
 
 @command.command("list")
-@click.option("--run", metavar="ID", help="Only of this run.")
-@click.option("--session", metavar="ID", help="Only of this session.")
-@click.option("--project", metavar="ID", help="Only of this project.")
-@paging
+@click.option("--run", metavar="ID", help="Only list charges of this run.")
+@click.option("--session", metavar="ID", help="Only list charges of this session.")
+@click.option("--project", metavar="ID", help="Only list charges of this project.")
+@paging_options
 @pass_app
 def list_(app: App, /, project: str | None, **options: Any) -> None:
-    """Charges, newest first."""
+    """List charges, newest first."""
     page = app.store.charges.list(project=app.project_id(project), **options)
-    app.show_page(page, COLUMNS, empty="Nothing was charged yet.")
+    app.show_page(page, COLUMNS, empty="No charges.")
 
 
 @command.command()
 @click.argument("charge")
 @pass_app
 def show(app: App, charge: str) -> None:
-    """One charge, whole."""
+    """Show a charge."""
     app.show(app.store.charges.get(charge))
 
 
 @command.command()
 @click.argument("scope", default="all")
-@click.option("--day", metavar="DATE", help="On one day only, in UTC: 2027-01-31.")
+@click.option("--day", metavar="DATE", help="Only this day (UTC), such as 2027-01-31.")
 @pass_app
 def total(app: App, scope: str, day: str | None) -> None:
-    """What SCOPE has used: all, or run:, session:, project:, agent:, model: and an id or name."""
+    """Show the total usage of SCOPE.
+
+    SCOPE is all (default), a project's directory, or run:, session:, project:, agent: or model:
+    with an id or name.
+    """
     app.show(app.store.charges.total(app.scope_id(scope), day=day), TOTAL)
 
 
 @command.command()
 @click.argument("scope", default="all")
-@paging
+@paging_options
 @pass_app
 def days(app: App, scope: str, after: str | None, limit: int) -> None:
-    """What SCOPE has used, day by day, newest first."""
+    """Show the usage of SCOPE per day, newest first."""
     page = app.store.charges.days(app.scope_id(scope), after=after, limit=limit)
-    app.show_page(page, TOTAL, empty="Nothing was charged yet.")
+    app.show_page(page, TOTAL, empty="No charges.")
 
 
 @command.command()
-@click.option("--again", is_flag=True, help="Also models that an older table did not know.")
+@click.option(
+    "--again", is_flag=True, help="Retry models that an earlier price table did not contain."
+)
 @pass_app
 def price(app: App, again: bool) -> None:
-    """Work out what charges cost whose provider did not tell."""
+    """Compute the cost of charges for which the provider reported none."""
     priced = app.store.charges.price_unknown(again=again)
-    app.say(f"Charges that have a cost now: {priced}.", {"priced": priced})
+    app.report(f"Priced {priced} charges.", {"priced": priced})

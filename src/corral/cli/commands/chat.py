@@ -1,20 +1,32 @@
+"""`corral chat`: chat with an agent in the terminal."""
+
 import click
 
-from corral.cli.app import DURATION, App, Verb, pass_app
+from corral.cli.app import DURATION, App, Command, pass_app
 
 
-@click.command("chat", cls=Verb)
-@click.option("--agent", metavar="NAME", help="With whom; the only agent there is, if left out.")
-@click.option("--once", metavar="TEXT", help="Say this, wait for the answer, and end.")
-@click.option("--timeout", type=DURATION, metavar="10m", help="How long to wait for an answer.")
+@click.command(
+    "chat",
+    cls=Command,
+    examples=["corral chat --agent ada", 'corral chat --agent ada --once "What is left to do?"'],
+)
+@click.option("--agent", metavar="NAME", help="Agent to chat with (default: the only agent).")
+@click.option("--once", metavar="TEXT", help="Send one message, print the answer and exit.")
+@click.option(
+    "--timeout",
+    type=DURATION,
+    metavar="10m",
+    help="Maximum time to wait for an answer (default: no limit).",
+)
 @pass_app
 def command(app: App, agent: str | None, once: str | None, timeout: int | None) -> int:
-    """Talk to an agent here; what is answered after you left is shown the next time.
+    """Chat with an agent in this terminal.
 
-    Each agent and directory has its own talk, which goes on where it stopped. /help says what can
-    be said to Corral itself; an empty line looks for news; Ctrl-D ends.
+    Each agent and directory has its own conversation, which continues where it ended. Answers that
+    arrive after you exit are shown next time. Type /help for commands, an empty line to check for
+    new answers, Ctrl-D to exit.
     """
-    from corral.cli.chat_client import Talk
+    from corral.cli.chat_client import TerminalChat
 
-    talk = Talk(app, agent, timeout)
-    return talk.once(once) if once is not None else talk.go_on()
+    chat = TerminalChat(app, agent, timeout)
+    return chat.send_once(once) if once is not None else chat.run()

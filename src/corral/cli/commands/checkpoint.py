@@ -1,38 +1,42 @@
+"""`corral checkpoint`: manage checkpoints of agent frameworks."""
+
 import click
 
-from corral.cli.app import App, Noun, paging, pass_app
-from corral.cli.render import ago
+from corral.cli.app import App, CommandGroup, paging_options, pass_app
+from corral.cli.render import format_age
 
 COLUMNS = [
-    ("THREAD", lambda kept: kept.thread),
-    ("PART", lambda kept: kept.ns),
-    ("ID", lambda kept: kept.id),
-    ("PARENT", lambda kept: kept.parent),
-    ("BYTES", lambda kept: kept.bytes),
-    ("KEPT", lambda kept: ago(kept.at)),
+    ("THREAD", lambda checkpoint: checkpoint.thread),
+    ("NAMESPACE", lambda checkpoint: checkpoint.ns),
+    ("ID", lambda checkpoint: checkpoint.id),
+    ("PARENT", lambda checkpoint: checkpoint.parent),
+    ("BYTES", lambda checkpoint: checkpoint.bytes),
+    ("SAVED", lambda checkpoint: format_age(checkpoint.at)),
 ]
 
 
-@click.group("checkpoint", cls=Noun, help="States that frameworks keep of their threads.")
+@click.group("checkpoint", cls=CommandGroup, help="Manage checkpoints of agent frameworks.")
 def command() -> None:
     pass
 
 
 @command.command("list")
-@click.option("--thread", help="Only those of a thread.")
-@paging
+@click.option("--thread", help="Only list checkpoints of this thread.")
+@paging_options
 @pass_app
 def list_(app: App, thread: str | None, after: str | None, limit: int) -> None:
-    """Checkpoints, newest first."""
+    """List checkpoints, newest first."""
     page = app.store.checkpoints.list(thread=thread, after=after, limit=limit)
-    of = "" if thread is None else f" of {thread}"
-    app.show_page(page, COLUMNS, empty=f"No checkpoint{of} is kept here.")
+    suffix = "" if thread is None else f" of thread {thread}"
+    app.show_page(page, COLUMNS, empty=f"No checkpoints{suffix}.")
 
 
 @command.command()
 @click.argument("thread")
 @pass_app
 def delete(app: App, thread: str) -> None:
-    """Forget all checkpoints of THREAD."""
-    gone = app.store.checkpoints.delete(thread)
-    app.say(f"{gone} checkpoints of {thread} are gone.", {"thread": thread, "checkpoints": gone})
+    """Delete all checkpoints of THREAD."""
+    count = app.store.checkpoints.delete(thread)
+    app.report(
+        f"Deleted {count} checkpoints of {thread}.", {"thread": thread, "checkpoints": count}
+    )

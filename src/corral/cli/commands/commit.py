@@ -1,41 +1,54 @@
+"""`corral commit`: commit only the files that the caller has locked."""
+
 import os
 
 import click
 
 from corral import config
-from corral.cli.app import App, Verb, pass_app
-from corral.cli.commands.lock import owner_of
+from corral.cli.app import App, Command, pass_app
+from corral.cli.commands.lock import resolve_owner
 
-SHOWN = 15
+MAX_SHOWN = 15
+"""Maximum number of files that are named in a warning."""
 
 
-@click.command("commit", cls=Verb)
+@click.command(
+    "commit",
+    cls=Command,
+    examples=[
+        'corral commit -m "Add the login form"',
+        'corral commit -m "Fix the parser" src/parser.py',
+    ],
+)
 @click.argument("files", nargs=-1)
-@click.option("-m", "--message", required=True, help="What the commit says.")
-@click.option("--agent", metavar="NAME", help="For whom; as the environment says.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be in it.")
+@click.option("-m", "--message", required=True, help="Commit message.")
+@click.option("--agent", metavar="NAME", help="Owner of the locks (default: the caller).")
+@click.option("--dry-run", is_flag=True, help="Show what would be committed.")
 @pass_app
 def command(
     app: App, files: tuple[str, ...], message: str, agent: str | None, dry_run: bool
 ) -> None:
-    """Commit exactly what you have locked here, and FILES; warn of what else has changed.
+    """Commit the files that you have locked in this directory, and FILES.
 
-    Refused when somebody else holds some of it.
+    Warns about other changed files. Refused if another owner holds a lock on any of the files.
     """
-    made = app.store.locks.commit(
+    result = app.store.locks.commit(
         os.getcwd(),
         message,
-        agent=owner_of(app, agent),
+        agent=resolve_owner(app, agent),
         files=files,
         run=config.run_id(),
         dry_run=dry_run,
     )
-    what = f"{len(made.files)} file{'s' * (len(made.files) != 1)}"
-    app.say(f"{made.commit[:12]}: {what}." if made.commit else f"{what} would be in it.", made)
-    for names, why in (
-        (made.unlocked, "in it, though nobody locked them"),
-        (made.left, "changed too, and left out"),
+    count = f"{len(result.files)} file{'s' * (len(result.files) != 1)}"
+    app.report(
+        f"Committed {count} ({result.commit[:12]})." if result.commit else f"Would commit {count}.",
+        result,
+    )
+    for names, title in (
+        (result.unlocked, "Committed without a lock"),
+        (result.left, "Changed but not committed"),
     ):
         if names and not app.json:
-            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-            click.echo(f"{why}: {' '.join(map(repr, names[:SHOWN]))}{more}", err=True)
+            more = f" and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else ""
+            click.echo(f"{title}: {' '.join(map(repr, names[:MAX_SHOWN]))}{more}", err=True)

@@ -1,47 +1,93 @@
+"""`corral decision`: record, propose and confirm decisions."""
+
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import click
 
-from corral.cli.app import DURATION, App, Noun, paging, pass_app, read_body
-from corral.cli.render import ago
+from corral.cli.app import (
+    DURATION,
+    App,
+    CommandGroup,
+    option,
+    paging_options,
+    pass_app,
+    read_body,
+)
+from corral.cli.render import format_age
 
 COLUMNS = [
     ("ID", lambda decision: decision.id),
     ("STATE", lambda decision: decision.state),
     ("AUTHOR", lambda decision: decision.author),
     ("CATEGORY", lambda decision: decision.category),
-    ("RECORDED", lambda decision: ago(decision.created_at)),
-    ("DEADLINE", lambda decision: ago(decision.deadline_at) if decision.deadline_at else None),
+    ("RECORDED", lambda decision: format_age(decision.created_at)),
+    (
+        "DEADLINE",
+        lambda decision: format_age(decision.deadline_at) if decision.deadline_at else None,
+    ),
     ("TITLE", lambda decision: decision.title),
 ]
 
+timeout_option = click.option(
+    "--timeout", type=DURATION, metavar="10m", help="Maximum time to wait (default: no limit)."
+)
 
-@click.group("decision", cls=Noun, help="Choices that were recorded, and those to confirm.")
+
+@click.group("decision", cls=CommandGroup, help="Record, propose and confirm decisions.")
 def command() -> None:
     pass
 
 
-@command.command()
+@command.command(
+    examples=[
+        'corral decision record "Use PostgreSQL" --rationale "many writers" --alternative SQLite',
+        'corral decision record "Drop Python 3.11" --propose --reviewer user:mia --wait',
+    ]
+)
 @click.argument("title")
-@click.option("--why", "rationale", default="", metavar="TEXT|@FILE", help="The rationale.")
-@click.option("--alternative", "alternatives", multiple=True, help="What else there was.")
-@click.option("--category", default="general", show_default=True, help="As architecture, style.")
-@click.option("--confirm", is_flag=True, help="Only propose it: somebody has to confirm it.")
-@click.option("--of", "answerers", multiple=True, metavar="WHO", help="user:NAME or agent:NAME.")
-@click.option("--deadline", type=DURATION, metavar="1h", help="From when on it is too late.")
+@option("--rationale", aliases=["--why"], default="", metavar="TEXT|@FILE", help="Rationale.")
+@click.option(
+    "--alternative", "alternatives", multiple=True, help="Alternative that was considered."
+)
+@click.option(
+    "--category",
+    default="general",
+    show_default=True,
+    help="Category, such as architecture or style.",
+)
+@option(
+    "--propose",
+    "confirm",
+    aliases=["--confirm"],
+    is_flag=True,
+    help="Propose the decision; it must be confirmed.",
+)
+@option(
+    "--reviewer",
+    "answerers",
+    aliases=["--of"],
+    multiple=True,
+    metavar="WHO",
+    help="Who may confirm it: user:NAME or agent:NAME (default: any user).",
+)
+@click.option("--deadline", type=DURATION, metavar="1h", help="Time until the proposal expires.")
 @click.option(
     "--at-deadline",
     type=click.Choice(["reject", "dismiss"]),
     default="reject",
     show_default=True,
-    help="What becomes of it when nobody confirms it in time.",
+    help="Outcome of an expired proposal.",
 )
-@click.option("--wait", is_flag=True, help="Wait for it; exit code 1 unless it is confirmed.")
-@click.option("--timeout", type=DURATION, metavar="10m", help="How long to wait at the most.")
-@click.option("--project", metavar="ID|DIR", help="The project that it belongs to.")
-@click.option("--key", help="The same key is the same decision.")
+@click.option(
+    "--wait",
+    is_flag=True,
+    help="Wait for the outcome of the proposal; exit with 1 unless it is confirmed.",
+)
+@timeout_option
+@click.option("--project", metavar="ID|DIR", help="Project of the decision.")
+@click.option("--key", help="Idempotency key: a repeated key returns the same decision.")
 @pass_app
 def record(
     app: App,
@@ -53,13 +99,15 @@ def record(
     wait: bool,
     timeout: int | None,
     project: str | None,
-    **given: Any,
+    **options: Any,
 ) -> int:
-    """Record a decision, or propose one."""
+    """Record a decision, or propose one with --propose."""
     from corral import config
 
-    wishes: dict[str, Any] = {k: list(v) if isinstance(v, tuple) else v for k, v in given.items()}
-    made = app.store.decisions.record(
+    fields: dict[str, Any] = {
+        name: list(value) if isinstance(value, tuple) else value for name, value in options.items()
+    }
+    decision = app.store.decisions.record(
         title,
         rationale=read_body(rationale, False),
         confirm=confirm,
@@ -67,55 +115,56 @@ def record(
         author=config.mailbox(),
         project=app.project_id(project),
         run=config.run_id(),
-        **wishes,
+        **fields,
     )
     if not (confirm and wait):
-        app.say(f"{made.id} is {made.state}.", made)
+        app.report(f"{decision.id} is {decision.state}.", decision)
         return 0
-    ended = app.store.decisions.wait(made.id, timeout_ms=timeout)
-    app.say(f"{ended.id} is {ended.state}{_why(ended)}.", ended)
-    sys.stdout.flush()  # heard only when it is out: else the letter must tell it
+    ended = app.store.decisions.wait(decision.id, timeout_ms=timeout)
+    app.report(f"{ended.id} is {ended.state}{_reason(ended)}.", ended)
+    # Mark the outcome as received only after it is printed; otherwise a letter reports it.
+    sys.stdout.flush()
     app.store.decisions.hear(ended.id)
     return 0 if ended.state == "confirmed" else 1
 
 
 @command.command("list")
-@click.option("--proposed", is_flag=True, help="Those that wait to be confirmed.")
-@click.option("--project", metavar="ID|DIR", help="Only of this project.")
-@paging
+@click.option("--proposed", is_flag=True, help="Only list proposals that wait for confirmation.")
+@click.option("--project", metavar="ID|DIR", help="Only list decisions of this project.")
+@paging_options
 @pass_app
 def list_(app: App, proposed: bool, project: str | None, after: str | None, limit: int) -> None:
-    """Decisions, newest first."""
+    """List decisions, newest first."""
     page = app.store.decisions.list(
         proposed=proposed, project=app.project_id(project), after=after, limit=limit
     )
-    app.show_page(page, COLUMNS, empty="Nothing was decided; `corral decision record` does it.")
+    app.show_page(page, COLUMNS, empty="No decisions. Record one with `corral decision record`.")
 
 
 @command.command()
 @click.argument("decision")
 @pass_app
 def show(app: App, decision: str) -> None:
-    """One decision, whole."""
+    """Show a decision."""
     app.show(app.store.decisions.get(decision))
 
 
 @command.command()
 @click.argument("decision")
-@click.option("--timeout", type=DURATION, metavar="10m", help="How long to wait at the most.")
+@timeout_option
 @pass_app
 def wait(app: App, decision: str, timeout: int | None) -> int:
-    """Wait until a proposed decision is judged; exit code 1 unless it is confirmed."""
+    """Wait for the outcome of a proposed decision; exit with 1 unless it is confirmed."""
     ended = app.store.decisions.wait(decision, timeout_ms=timeout)
-    app.say(f"{ended.id} is {ended.state}{_why(ended)}.", ended)
+    app.report(f"{ended.id} is {ended.state}{_reason(ended)}.", ended)
     return 0 if ended.state in ("confirmed", "recorded") else 1
 
 
-def _verdict(verdict: str, help: str) -> Callable[..., Any]:
-    """A verb that judges one decision, or several: all of them, or none."""
+def _add_verdict(verdict: str, help: str) -> Callable[..., Any]:
+    """Add a command that gives a verdict on decisions, all or none."""
 
     @click.argument("decisions", nargs=-1, required=True)
-    @click.option("--reason", help="Why; the author is told.")
+    @click.option("--reason", help="Reason, sent to the author.")
     @pass_app
     def judge(app: App, decisions: tuple[str, ...], reason: str | None) -> None:
         from corral import config
@@ -123,16 +172,16 @@ def _verdict(verdict: str, help: str) -> Callable[..., Any]:
         ended = app.store.decisions.judge(
             list(decisions), verdict, reason=reason, by=config.actor()
         )
-        told = ended[0] if len(ended) == 1 else ended
-        app.say(f"{', '.join(each.id for each in ended)}: {ended[0].state}.", told)
+        record = ended[0] if len(ended) == 1 else ended
+        app.report(f"{', '.join(each.id for each in ended)}: {ended[0].state}.", record)
 
     return command.command(verdict, help=help)(judge)
 
 
-_verdict("confirm", "Say yes to DECISIONS.")
-_verdict("reject", "Say no to DECISIONS.")
-_verdict("dismiss", "Judge DECISIONS neither way.")
+_add_verdict("confirm", "Confirm proposed decisions.")
+_add_verdict("reject", "Reject proposed decisions.")
+_add_verdict("dismiss", "Dismiss proposed decisions without a verdict.")
 
 
-def _why(decision: Any) -> str:
+def _reason(decision: Any) -> str:
     return f" ({decision.reason})" if decision.reason else ""

@@ -1,39 +1,63 @@
+"""`corral delegation`: delegate work to an agent and collect the result."""
+
 import click
 
 from corral.cli import identity
-from corral.cli.app import DURATION, App, Columns, Noun, paging, pass_app, read_body
-from corral.cli.render import ago
-from corral.cli.task_view import as_agent, with_reason
+from corral.cli.app import (
+    DURATION,
+    App,
+    Columns,
+    CommandGroup,
+    option,
+    paging_options,
+    pass_app,
+    read_body,
+)
+from corral.cli.render import format_age
+from corral.cli.task_view import agent_option, reason_option
 
 
 def _columns(app: App) -> Columns:
     return [
-        ("ID", lambda each: each.id),
-        ("STATE", lambda each: each.state),
-        ("FROM", lambda each: each.from_mailbox),
-        ("TO", lambda each: each.to_mailbox),
-        ("SINCE", lambda each: ago(each.created_at)),
-        ("TASK", lambda each: app.task_key(each.task_id)),
-        ("WHAT", lambda each: each.text),
-        ("REASON", lambda each: each.reason),
+        ("ID", lambda delegation: delegation.id),
+        ("STATE", lambda delegation: delegation.state),
+        ("FROM", lambda delegation: delegation.from_mailbox),
+        ("TO", lambda delegation: delegation.to_mailbox),
+        ("SINCE", lambda delegation: format_age(delegation.created_at)),
+        ("TASK", lambda delegation: app.task_key(delegation.task_id)),
+        ("WHAT", lambda delegation: delegation.text),
+        ("REASON", lambda delegation: delegation.reason),
     ]
 
 
-@click.group("delegation", cls=Noun, help="Work that one handed to another.")
+@click.group(
+    "delegation", cls=CommandGroup, help="Delegate work to an agent and collect the result."
+)
 def command() -> None:
     pass
 
 
-@command.command()
+@command.command(aliases=["delegate"])
 @click.argument("to")
 @click.argument("text")
-@click.option("--context", metavar="TEXT|@FILE", help="What else the agent should know.")
-@click.option("--within", type=DURATION, help="How long it may take.")
-@click.option("--part-of", "parent", metavar="ID", help="The delegation that it is a part of.")
-@click.option("--project", metavar="ID|DIR", help="The project that it belongs to.")
-@as_agent
+@click.option("--context", metavar="TEXT|@FILE", help="Additional context for the agent.")
+@option(
+    "--deadline",
+    "within",
+    aliases=["--within"],
+    type=DURATION,
+    help="Time until the delegation expires.",
+)
+@option(
+    "--parent",
+    aliases=["--part-of"],
+    metavar="ID",
+    help="Delegation that this one belongs to.",
+)
+@click.option("--project", metavar="ID|DIR", help="Project of the delegation.")
+@agent_option
 @pass_app
-def delegate(
+def create(
     app: App,
     to: str,
     text: str,
@@ -43,9 +67,11 @@ def delegate(
     project: str | None,
     agent: str | None,
 ) -> None:
-    """Hand TEXT to the agent TO; the result comes back as a letter. Tasks: `corral task
-    delegate`."""
-    made = app.store.delegations.delegate(
+    """Delegate the work described by TEXT to the agent TO.
+
+    The result is sent back as a letter. Delegate a task with `corral task delegate`.
+    """
+    delegation = app.store.delegations.delegate(
         to,
         read_body(text, False),
         context=read_body(context, False) if context else None,
@@ -54,15 +80,22 @@ def delegate(
         project_id=app.project_id(project),
         agent=identity.agent(agent),
     )
-    app.say(f"{made.id} went to {made.to_mailbox}.", made)
+    app.report(f"Delegated to {delegation.to_mailbox} ({delegation.id}).", delegation)
 
 
 @command.command("list")
-@click.option("--to", metavar="AGENT", help="Only those to an agent.")
-@click.option("--from", "sender", metavar="MAILBOX", help="Only those from a mailbox.")
-@click.option("--part-of", "parent", metavar="ID", help="Only the parts of one.")
-@click.option("--all", "all_", is_flag=True, help="Also those that have ended.")
-@paging
+@click.option("--to", metavar="AGENT", help="Only list delegations to this agent.")
+@click.option(
+    "--from", "sender", metavar="MAILBOX", help="Only list delegations from this mailbox."
+)
+@option(
+    "--parent",
+    aliases=["--part-of"],
+    metavar="ID",
+    help="Only list delegations that belong to this one.",
+)
+@click.option("--all", "all_", is_flag=True, help="Include delegations that have ended.")
+@paging_options
 @pass_app
 def list_(
     app: App,
@@ -73,53 +106,53 @@ def list_(
     after: str | None,
     limit: int,
 ) -> None:
-    """Delegations without a result yet, newest first."""
+    """List open delegations, newest first."""
     app.store.try_upkeep("delegation.expire_due", app.store.delegations.expire_due)
     page = app.store.delegations.list(
         to=to, sender=sender, parent=parent, all=all_, after=after, limit=limit
     )
-    app.show_page(page, _columns(app), empty="Nothing is delegated.")
+    app.show_page(page, _columns(app), empty="No delegations.")
 
 
 @command.command()
 @click.argument("delegation")
 @pass_app
 def show(app: App, delegation: str) -> None:
-    """One delegation, whole."""
+    """Show a delegation."""
     app.show(app.store.delegations.get(delegation))
 
 
 @command.command()
 @click.argument("delegation")
 @click.argument("result")
-@click.option("--as-json", is_flag=True, help="The result is JSON, not plain text.")
-@as_agent
+@click.option("--as-json", is_flag=True, help="Parse RESULT as JSON.")
+@agent_option
 @pass_app
 def finish(app: App, delegation: str, result: str, as_json: bool, agent: str | None) -> None:
-    """Hand the result of DELEGATION back; RESULT `-` reads it, @FILE takes a file."""
-    done = app.store.delegations.finish(
+    """Return the RESULT of DELEGATION; `-` reads standard input, `@FILE` a file."""
+    finished = app.store.delegations.finish(
         delegation, read_body(result, as_json), agent=identity.agent(agent)
     )
-    app.say(f"{done.id} is {done.state}; {done.from_mailbox} is told.", done)
+    app.report(f"{finished.id} is {finished.state}; notified {finished.from_mailbox}.", finished)
 
 
 @command.command()
 @click.argument("delegation")
 @click.argument("reason")
-@as_agent
+@agent_option
 @pass_app
 def fail(app: App, delegation: str, reason: str, agent: str | None) -> None:
-    """Say that it cannot be done, and why."""
+    """Mark a delegation as failed, with a reason."""
     failed = app.store.delegations.fail(delegation, reason, agent=identity.agent(agent))
-    app.say(f"{failed.id} has failed; {failed.from_mailbox} is told.", failed)
+    app.report(f"{failed.id} failed; notified {failed.from_mailbox}.", failed)
 
 
 @command.command()
 @click.argument("delegation")
-@with_reason
-@as_agent
+@reason_option
+@agent_option
 @pass_app
 def cancel(app: App, delegation: str, reason: str | None, agent: str | None) -> None:
-    """Take a delegation back, with all that are parts of it."""
-    gone = app.store.delegations.cancel(delegation, reason=reason, agent=identity.agent(agent))
-    app.say(f"{', '.join(each.id for each in gone)} cancelled.", gone)
+    """Cancel a delegation and all delegations that belong to it."""
+    cancelled = app.store.delegations.cancel(delegation, reason=reason, agent=identity.agent(agent))
+    app.report(f"Cancelled {', '.join(each.id for each in cancelled)}.", cancelled)

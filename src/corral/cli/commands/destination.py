@@ -1,20 +1,22 @@
+"""`corral destination`: choose which chats an agent may send to."""
+
 import click
 
-from corral.cli.app import App, Columns, Noun, paging, pass_app
+from corral.cli.app import App, Columns, CommandGroup, paging_options, pass_app
 
 
 def columns(app: App) -> Columns:
-    """A destination as people read it: by names."""
+    """Return the columns of a destination, with names instead of ids."""
     return [
         ("ID", lambda destination: destination.id),
         ("STATE", lambda destination: destination.state),
         ("WHO", lambda destination: app.agent_name(destination.agent_id)),
-        ("CALLS IT", lambda destination: destination.name),
+        ("NAME", lambda destination: destination.name),
         ("PLACE", lambda destination: app.place_name(destination.place_id)),
     ]
 
 
-@click.group("destination", cls=Noun, help="Where agents may send to.")
+@click.group("destination", cls=CommandGroup, help="Choose which chats an agent may send to.")
 def command() -> None:
     pass
 
@@ -22,24 +24,26 @@ def command() -> None:
 @command.command()
 @click.argument("agent")
 @click.argument("place")
-@click.option("--name", help="What the agent calls it.")
+@click.option("--name", help="Name of the destination for the agent (default: from the place).")
 @pass_app
 def grant(app: App, agent: str, place: str, name: str | None) -> None:
-    """Let AGENT send to PLACE, at once."""
-    made = app.store.destinations.grant(agent, place, name=name)
-    app.say(
-        f"{agent} may send to {app.place_name(made.place_id)}, which it calls {made.name}.", made
+    """Allow AGENT to send to PLACE."""
+    granted = app.store.destinations.grant(agent, place, name=name)
+    app.report(
+        f"{agent} may send to {app.place_name(granted.place_id)} as {granted.name}.", granted
     )
 
 
 @command.command("list")
-@click.option("--agent", metavar="NAME", help="Only what this one may send to now.")
-@paging
+@click.option("--agent", metavar="NAME", help="Only list current destinations of this agent.")
+@paging_options
 @pass_app
 def list_(app: App, agent: str | None, after: str | None, limit: int) -> None:
-    """Where agents may send to."""
+    """List destinations."""
     page = app.store.destinations.list(agent=agent, after=after, limit=limit)
-    app.show_page(page, columns(app), empty="Nobody may send anywhere yet.")
+    app.show_page(
+        page, columns(app), empty="No destinations. Grant one with `corral destination grant`."
+    )
 
 
 @command.command()
@@ -47,6 +51,6 @@ def list_(app: App, agent: str | None, after: str | None, limit: int) -> None:
 @click.argument("destination")
 @pass_app
 def revoke(app: App, agent: str, destination: str) -> None:
-    """Let AGENT send to DESTINATION no more, at once; what waits is refused."""
-    gone = app.store.destinations.revoke(agent, destination)
-    app.say(f"{agent} may not send to {app.place_name(gone.place_id)} any more.", gone)
+    """Forbid AGENT to send to DESTINATION; undelivered messages are refused."""
+    revoked = app.store.destinations.revoke(agent, destination)
+    app.report(f"{agent} may no longer send to {app.place_name(revoked.place_id)}.", revoked)

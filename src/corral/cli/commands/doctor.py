@@ -1,16 +1,21 @@
+"""`corral doctor`: check the installation and repair problems."""
+
 import click
 
-from corral.cli.app import App, Verb, pass_app
+from corral.cli.app import App, Command, pass_app
 from corral.cli.commands.db import FINDINGS
 
 
-@click.command("doctor", cls=Verb)
+@click.command("doctor", cls=Command)
 @click.option("--fix", is_flag=True, help="Repair what can be repaired safely.")
 @pass_app
 def command(app: App, fix: bool) -> int:
-    """Look at everything that Corral needs, and say what is wrong and what to do."""
-    from corral.services.store.health import examine
+    """Check everything that Corral needs, and explain how to fix problems.
+
+    Exits with 1 if a check fails.
+    """
+    from corral.api.doctor import examine
 
     findings = examine(app.url, fix=fix)
-    app.show_all(findings, FINDINGS, empty="")
+    app.show_list(findings, FINDINGS, empty="")
     return 1 if any(finding.state == "broken" for finding in findings) else 0

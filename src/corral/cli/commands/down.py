@@ -1,27 +1,34 @@
+"""`corral down`: stop the daemon."""
+
 import click
 
 from corral.adapters import daemon_process
-from corral.cli.app import DURATION, App, Verb, pass_app
+from corral.cli.app import DURATION, App, Command, pass_app
 from corral.kernel.errors import Refused
 
 
-@click.command("down", cls=Verb)
+@click.command("down", cls=Command)
 @click.option(
-    "--timeout", type=DURATION, default="20s", metavar="20s", help="How long to wait for its end."
+    "--timeout",
+    type=DURATION,
+    default="20s",
+    show_default=True,
+    metavar="20s",
+    help="Maximum time to wait for the daemon to exit.",
 )
-@click.option("--now", is_flag=True, help="Do not let it finish what it does.")
+@click.option("--now", is_flag=True, help="Do not let the daemon finish its current work.")
 @pass_app
 def command(app: App, timeout: int, now: bool) -> None:
-    """End the daemon of this store on this machine. Runs go on without it."""
-    daemon = daemon_process.find(app.store_here.db.url)
+    """Stop the daemon of this store on this machine; runs continue."""
+    daemon = daemon_process.find_daemon(app.local_store.db.url)
     app.close()
     if daemon is None:
-        app.say("No daemon of this home serves this store.", None)
+        app.report("No daemon is running for this store and home.", None)
         return
-    if not daemon_process.end(daemon, seconds=timeout / 1_000, at_once=now):
+    if not daemon_process.stop(daemon, seconds=timeout / 1_000, at_once=now):
         raise Refused(
-            f"The daemon (pid {daemon.pid}) has not ended yet; `corral down --now` does not let "
-            "it finish.",
+            f"The daemon (pid {daemon.pid}) is still running. Stop it at once with `corral down "
+            "--now`.",
             pid=daemon.pid,
         )
-    app.say(f"The daemon (pid {daemon.pid}) has ended; runs go on.", daemon)
+    app.report(f"Stopped the daemon (pid {daemon.pid}). Runs continue.", daemon)

@@ -1,14 +1,16 @@
+"""`corral events`: show the event log."""
+
 import sys
 from typing import Any
 
 import click
 
 from corral.cli import render
-from corral.cli.app import DURATION, App, Verb, pass_app
+from corral.cli.app import DURATION, App, Command, pass_app
 
 COLUMNS = [
     ("CURSOR", lambda event: event.cursor),
-    ("AT", lambda event: render.moment(event.at)),
+    ("AT", lambda event: render.format_time(event.at)),
     ("ACTOR", lambda event: event.actor),
     ("KIND", lambda event: event.kind),
     ("VERB", lambda event: event.verb),
@@ -17,44 +19,52 @@ COLUMNS = [
 ]
 
 
-@click.command("events", cls=Verb)
-@click.option("-f", "--follow", is_flag=True, help="Show what happens, as it happens.")
-@click.option("--after", metavar="CURSOR", help="From behind this event on, oldest first.")
-@click.option("--subject", metavar="ID", help="Only what was done to this.")
-@click.option("--project", metavar="ID", help="Only this project.")
-@click.option("--limit", type=int, default=50, show_default=True, help="How many at the most.")
-@click.option("--timeout", type=DURATION, help="With -f: end after a silence so long.")
+@click.command(
+    "events",
+    cls=Command,
+    examples=["corral events -f", "corral events --subject run_01abc --json"],
+)
+@click.option("-f", "--follow", is_flag=True, help="Print new events as they happen.")
+@click.option(
+    "--after", metavar="CURSOR", help="Start after this cursor, oldest first (default: the latest)."
+)
+@click.option("--subject", metavar="ID", help="Only show events of this record.")
+@click.option("--project", metavar="ID", help="Only show events of this project.")
+@click.option("--limit", type=int, default=50, show_default=True, help="Maximum number of events.")
+@click.option(
+    "--timeout", type=DURATION, help="With -f: stop when no event happened for this time."
+)
 @pass_app
 def command(
-    app: App, /, follow: bool, after: str | None, limit: int, timeout: int | None, **narrow: Any
+    app: App, /, follow: bool, after: str | None, limit: int, timeout: int | None, **filters: Any
 ) -> None:
-    """The record of all changes; without --after, the latest."""
+    """Show the latest events of the event log, or those after a cursor."""
     events = app.store.events
-    narrow["project"] = app.project_id(narrow["project"])
+    filters["project"] = app.project_id(filters["project"])
     page = (
-        events.after(after, limit=limit, **narrow)
+        events.after(after, limit=limit, **filters)
         if after
-        else events.newest(limit=limit, **narrow)
+        else events.newest(limit=limit, **filters)
     )
     if not follow:
-        app.show_all(page.items, COLUMNS, empty="Nothing has happened yet.")
+        app.show_list(page.items, COLUMNS, empty="No events.")
         return
     for event in page.items:
         _show_line(app, event)
-    behind = page.next or "0-0"
-    over = None if sys.stdout.isatty() else render.nobody_reads
-    for event in events.follow(behind, timeout_ms=timeout, over=over, **narrow):
+    cursor = page.next or "0-0"
+    over = None if sys.stdout.isatty() else render.is_output_closed
+    for event in events.follow(cursor, timeout_ms=timeout, over=over, **filters):
         _show_line(app, event)
 
 
 def _show_line(app: App, event: Any) -> None:
-    """One event on one line, at once: a feed is read by `tail`-like programs too."""
+    """Print one event on one line and flush, for programs that read the feed from a pipe."""
     if app.json:
         render.write_json(event)
     else:
-        data = "" if event.data is None else f" {render.as_text(event.data)}"
+        data = "" if event.data is None else f" {render.to_text(event.data)}"
         render.write_line(
-            f"{render.moment(event.at)}  {event.actor}  {event.kind} {event.verb} "
+            f"{render.format_time(event.at)}  {event.actor}  {event.kind} {event.verb} "
             f"{event.subject}{data}"
         )
     sys.stdout.flush()

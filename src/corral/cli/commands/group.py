@@ -1,11 +1,13 @@
+"""`corral group`: chat in groups of agents and people."""
+
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import click
 
-from corral.cli.app import App, Noun, paging, pass_app, read_body
-from corral.cli.render import ago
+from corral.cli.app import App, CommandGroup, paging_options, pass_app, read_body
+from corral.cli.render import format_age
 
 COLUMNS = [
     ("ID", lambda group: group.id),
@@ -13,7 +15,7 @@ COLUMNS = [
     ("KIND", lambda group: group.kind),
     ("STATE", lambda group: group.state),
     ("POSTS", lambda group: group.posts),
-    ("LAST", lambda group: ago(group.updated_at)),
+    ("LAST", lambda group: format_age(group.updated_at)),
 ]
 UNREAD = [
     ("ID", lambda group: group.group_id),
@@ -24,151 +26,164 @@ UNREAD = [
 POSTS = [
     ("NUMBER", lambda post: post.number),
     ("AUTHOR", lambda post: post.author),
-    ("AT", lambda post: ago(post.at)),
+    ("AT", lambda post: format_age(post.at)),
     ("CONTENT", lambda post: post.text),
-    ("SIGNS", lambda post: " ".join(f"{s}{len(who)}" for s, who in post.reactions.items())),
+    (
+        "REACTIONS",
+        lambda post: " ".join(f"{sign}{len(members)}" for sign, members in post.reactions.items()),
+    ),
 ]
 MEMBERS = [
     ("MEMBER", lambda member: member.member),
     ("ROLE", lambda member: member.role),
     ("READ", lambda member: member.read_number),
-    ("JOINED", lambda member: ago(member.joined_at)),
+    ("JOINED", lambda member: format_age(member.joined_at)),
 ]
 
 
-def in_project(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Where several projects have a group of that name."""
-    help = "Its project, where several have one of that name."
+def project_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--project`, which selects one of several groups with the same name."""
+    help = "Project of the group, if several projects have a group with this name."
     return click.option("--project", metavar="ID|DIR", help=help)(function)
 
 
-@click.group("group", cls=Noun, help="Chats of agents and people.")
+key_option = click.option("--key", help="Idempotency key: a repeated key returns the same post.")
+
+
+@click.group("group", cls=CommandGroup, help="Chat in groups of agents and people.")
 def command() -> None:
     pass
 
 
-@command.command()
+@command.command(examples=["corral group create build agent:ada agent:bob user:mia"])
 @click.argument("name")
 @click.argument("members", nargs=-1)
-@click.option("--role", "roles", multiple=True, help="Agents of this role join by themselves.")
-@click.option("--project", metavar="ID|DIR", help="The project that it belongs to.")
+@click.option(
+    "--role", "roles", multiple=True, help="Role whose agents join the group automatically."
+)
+@click.option("--project", metavar="ID|DIR", help="Project of the group.")
 @pass_app
 def create(
     app: App, name: str, members: tuple[str, ...], roles: tuple[str, ...], project: str | None
 ) -> None:
-    """Make the group NAME of you and MEMBERS, each agent:NAME or user:NAME."""
-    made = app.store.groups.create(
+    """Create the group NAME with you and MEMBERS, each agent:NAME or user:NAME."""
+    group = app.store.groups.create(
         name, members=list(members), roles=list(roles), project=app.project_id(project)
     )
-    app.say(f"{made.name} is made ({made.id}).", made)
+    app.report(f"Created group {group.name} ({group.id}).", group)
 
 
 @command.command("list")
-@click.option("--all", "all_", is_flag=True, help="Also archived ones.")
-@click.option("--mine", is_flag=True, help="Those that you are in, with what you have not read.")
-@click.option("--project", metavar="ID|DIR", help="Only of this project.")
-@paging
+@click.option("--all", "all_", is_flag=True, help="Include archived groups.")
+@click.option("--mine", is_flag=True, help="List your groups with the number of unread posts.")
+@click.option("--project", metavar="ID|DIR", help="Only list groups of this project.")
+@paging_options
 @pass_app
 def list_(
     app: App, all_: bool, mine: bool, project: str | None, after: str | None, limit: int
 ) -> None:
-    """Groups, newest first."""
+    """List groups, newest first."""
     if mine:
         unread = app.store.groups.unread(after=after, limit=limit)
-        app.show_page(unread, UNREAD, empty="You are in no group.")
+        app.show_page(unread, UNREAD, empty="You are not a member of any group.")
         return
     page = app.store.groups.list(
         project=app.project_id(project), all=all_, after=after, limit=limit
     )
-    app.show_page(page, COLUMNS, empty="There is no group; `corral group create` makes one.")
+    app.show_page(page, COLUMNS, empty="No groups. Create one with `corral group create`.")
 
 
 @command.command()
 @click.argument("group")
-@in_project
-@paging
+@project_option
+@paging_options
 @pass_app
 def members(app: App, group: str, project: str | None, after: str | None, limit: int) -> None:
-    """Who is in GROUP, and how far each has read."""
+    """List the members of GROUP, with the last post that each has read."""
     page = app.store.groups.members(
         group, project=app.project_id(project), after=after, limit=limit
     )
-    app.show_page(page, MEMBERS, empty="Nobody is in it.")
+    app.show_page(page, MEMBERS, empty="The group has no members.")
 
 
 @command.command()
 @click.argument("group")
 @click.argument("member", required=False)
-@in_project
+@project_option
 @pass_app
 def join(app: App, group: str, member: str | None, project: str | None) -> None:
-    """Come into GROUP, or bring MEMBER in."""
+    """Join GROUP, or add MEMBER to it."""
     joined = app.store.groups.join(group, member=member, project=app.project_id(project))
-    app.say(f"{joined.member} is in {group}.", joined)
+    app.report(f"{joined.member} joined {group}.", joined)
 
 
 @command.command()
 @click.argument("group")
 @click.argument("member", required=False)
-@in_project
+@project_option
 @pass_app
 def leave(app: App, group: str, member: str | None, project: str | None) -> None:
-    """Go out of GROUP, or take MEMBER out."""
+    """Leave GROUP, or remove MEMBER from it."""
     left = app.store.groups.leave(group, member=member, project=app.project_id(project))
-    app.say(f"{left.member} is not in {group} any more.", left)
+    app.report(f"{left.member} left {group}.", left)
 
 
-@command.command()
+@command.command(examples=['corral group post build "The build is green again."'])
 @click.argument("group")
 @click.argument("text")
-@click.option("--reply-to", type=int, metavar="NUMBER", help="The post that it answers.")
-@click.option("--key", help="The same key is the same post.")
-@in_project
+@click.option("--reply-to", type=int, metavar="NUMBER", help="Post to reply to.")
+@key_option
+@project_option
 @pass_app
 def post(
     app: App, group: str, text: str, reply_to: int | None, key: str | None, project: str | None
 ) -> None:
-    """Say TEXT (or @FILE) in GROUP."""
-    made = app.store.groups.post(
+    """Post TEXT (or @FILE) to GROUP."""
+    post = app.store.groups.post(
         group,
         read_body(text, False),
         reply_to=reply_to,
         key=key,
         project=app.project_id(project),
     )
-    app.say(f"Post {made.number} of {group}.", made)
+    app.report(f"Posted {post.number} to {group}.", post)
 
 
 @command.command()
 @click.argument("to")
 @click.argument("text")
-@click.option("--key", help="The same key is the same message.")
+@key_option
 @pass_app
 def send(app: App, to: str, text: str, key: str | None) -> None:
-    """Say TEXT (or @FILE) to agent:NAME or user:NAME alone."""
-    made = app.store.groups.send(to, read_body(text, False), key=key)
-    app.say(f"{to} gets it; the two of you are {made.group_id}.", made)
+    """Send TEXT (or @FILE) as a direct message to agent:NAME or user:NAME."""
+    post = app.store.groups.send(to, read_body(text, False), key=key)
+    app.report(f"Sent to {to} ({post.group_id}).", post)
 
 
 @command.command()
 @click.argument("text")
-@click.option("--project", metavar="ID|DIR", help="The project that it is about.")
-@click.option("--key", help="The same key is the same message.")
+@click.option("--project", metavar="ID|DIR", help="Project that the message is about.")
+@key_option
 @pass_app
 def broadcast(app: App, text: str, project: str | None, key: str | None) -> None:
-    """Say TEXT (or @FILE) to all agents."""
-    made = app.store.groups.broadcast(
+    """Send TEXT (or @FILE) to all agents."""
+    post = app.store.groups.broadcast(
         read_body(text, False), project=app.project_id(project), key=key
     )
-    app.say(f"Post {made.number} to everyone.", made)
+    app.report(f"Sent post {post.number} to all agents.", post)
 
 
 @command.command()
 @click.argument("group")
-@click.option("--all", "all_", is_flag=True, help="From the beginning; nothing is marked as read.")
-@click.option("--newest", is_flag=True, help="Newest first; nothing is marked as read.")
-@in_project
-@paging
+@click.option(
+    "--all",
+    "all_",
+    is_flag=True,
+    help="Show all posts, oldest first, without marking them as read.",
+)
+@click.option("--newest", is_flag=True, help="Show the newest first, without marking them as read.")
+@project_option
+@paging_options
 @pass_app
 def read(
     app: App,
@@ -179,38 +194,38 @@ def read(
     after: str | None,
     limit: int,
 ) -> None:
-    """What you have not read yet in GROUP; it is marked as read when it is printed."""
+    """Show your unread posts in GROUP, and mark them as read."""
     from corral import config
 
-    found = app.store.groups.get(group, project=app.project_id(project))
-    mine = None if all_ or newest else config.actor()
-    page = app.store.groups.read(found.id, member=mine, newest=newest, after=after, limit=limit)
-    app.show_page(page, POSTS, empty="There is nothing new." if mine else "Nothing was said yet.")
-    sys.stdout.flush()  # read only when it is out
-    if mine and page.items:
-        app.store.groups.mark(found.id, page.items[-1].number)
+    id = app.store.groups.get(group, project=app.project_id(project)).id
+    reader = None if all_ or newest else config.actor()
+    page = app.store.groups.read(id, member=reader, newest=newest, after=after, limit=limit)
+    app.show_page(page, POSTS, empty="No unread posts." if reader else "No posts.")
+    sys.stdout.flush()  # mark posts as read only after they are printed
+    if reader and page.items:
+        app.store.groups.mark(id, page.items[-1].number)
 
 
 @command.command()
 @click.argument("group")
 @click.argument("number", type=int)
 @click.argument("sign")
-@click.option("--remove", is_flag=True, help="Take it back.")
-@in_project
+@click.option("--remove", is_flag=True, help="Remove the reaction.")
+@project_option
 @pass_app
 def react(app: App, group: str, number: int, sign: str, remove: bool, project: str | None) -> None:
-    """Give post NUMBER of GROUP a SIGN: an emoji, or a short word."""
+    """React to post NUMBER of GROUP with SIGN: an emoji or a short word."""
     post = app.store.groups.react(
         group, number, sign, remove=remove, project=app.project_id(project)
     )
-    app.say(f"Post {number} has {len(post.reactions.get(sign, []))} {sign}.", post)
+    app.report(f"Post {number} has {len(post.reactions.get(sign, []))} {sign}.", post)
 
 
 @command.command()
 @click.argument("group")
-@in_project
+@project_option
 @pass_app
 def archive(app: App, group: str, project: str | None) -> None:
-    """Close GROUP; it can still be read by its id."""
+    """Archive GROUP; its posts can still be read by the group's id."""
     archived = app.store.groups.archive(group, project=app.project_id(project))
-    app.say(f"{archived.name} is archived ({archived.id}).", archived)
+    app.report(f"Archived group {archived.name} ({archived.id}).", archived)

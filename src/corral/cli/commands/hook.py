@@ -1,18 +1,21 @@
+"""`corral hook`: the entry point for agent CLI and git hooks."""
+
 import click
 
-from corral.cli.app import App, Verb, pass_app
+from corral.cli.app import App, Command, pass_app
 
 
-@click.command("hook", cls=Verb)
+@click.command("hook", cls=Command)
 @click.argument("provider")
 @click.argument("event")
 @pass_app
 def command(app: App, provider: str, event: str) -> int:
-    """Called by the hooks that `corral lock install` sets up.
+    """Entry point for agent CLI and git hooks.
 
-    PROVIDER is claude, codex, copilot, gemini or qwen, EVENT pre-tool-use or post-tool-use, with
-    the CLI's own words on standard input; or `git pre-commit`. A change of what another owner has
-    locked is refused in the way that the caller understands.
+    `corral lock install` sets these hooks up. PROVIDER is claude, codex, copilot, gemini or qwen,
+    and EVENT is pre-tool-use or post-tool-use, with the JSON of the agent CLI on standard input;
+    or PROVIDER is git and EVENT is pre-commit. A change of a file that another owner has locked is
+    refused in the format that the caller expects.
     """
     from corral import hooks
 

@@ -1,112 +1,136 @@
+"""`corral import`: import transcripts and data of other agent tools."""
+
 from typing import Any
 
 import click
 
 from corral.cli import render
-from corral.cli.app import App, Noun, paging, pass_app
+from corral.cli.app import App, CommandGroup, paging_options, pass_app
 
 
-@click.group("import", cls=Noun, help="Bring in what other programs recorded.")
+@click.group(
+    "import",
+    cls=CommandGroup,
+    help="""Import transcripts and data of other agent tools.
+
+    Transcripts: claude, codex. Databases: agent-yes, agents, flightdeck, multishot, nanoclaw. An
+    import never changes its source, and repeating it imports only what is new.
+    """,
+)
 def command() -> None:
     pass
 
 
-def _bring(app: App, source: str, folder: str | None) -> None:
-    with render.progress(f"Reading the transcripts of {source}", quiet=app.json) as tell:
-        brought = app.store.imports.bring(source, folder, on_file=tell)
-    own = f" {brought.own} were run by Corral itself and are known." if brought.own else ""
-    told = (
-        f"{render.count(brought.turns, 'turns')} and {render.count(brought.charges, 'charges')} "
-        f"from {brought.sessions:,} of {render.count(brought.files, 'transcripts')}.{own}"
-    )
-    if brought.left_out:
-        counts = ", ".join(f"{rows:,} {kind}" for kind, rows in sorted(brought.left_out.items()))
-        told += f"\nSkipped lines and blocks: {counts}."
-    if brought.unreadable:
-        named = ", ".join(brought.unreadable[:3])
-        told += f"\n{len(brought.unreadable):,} files are unreadable or not transcripts: {named}"
-    app.say(told if brought.files else "There are no transcripts in that folder.", brought)
+# -- transcripts -------------------------------------------------------------------------------
 
 
-@command.command("claude")
+def _import_transcripts(app: App, source: str, folder: str | None) -> None:
+    with render.progress(f"Reading the transcripts of {source}", quiet=app.json) as update:
+        result = app.store.imports.bring(source, folder, on_file=update)
+    if not result.files:
+        app.report("No transcripts found in that folder.", result)
+        return
+    turns = render.format_count(result.turns, "turns")
+    charges = render.format_count(result.charges, "charges")
+    files = render.format_count(result.files, "transcripts")
+    text = f"Imported {turns} and {charges} from {result.sessions:,} of {files}."
+    if result.own:
+        text += f" Skipped {result.own} sessions that Corral ran itself."
+    if result.left_out:
+        counts = ", ".join(f"{rows:,} {kind}" for kind, rows in sorted(result.left_out.items()))
+        text += f"\nSkipped lines and blocks: {counts}."
+    if result.unreadable:
+        names = ", ".join(result.unreadable[:3])
+        text += f"\n{len(result.unreadable):,} files are unreadable or not transcripts: {names}"
+    app.report(text, result)
+
+
+@command.command("claude", examples=["corral import claude"])
 @click.argument("folder", required=False)
 @pass_app
 def claude(app: App, folder: str | None) -> None:
-    """Conversations of Claude Code, from ~/.claude/projects or FOLDER; again only what is new."""
-    _bring(app, "claude", folder)
+    """Import sessions of Claude Code from FOLDER (default: ~/.claude/projects)."""
+    _import_transcripts(app, "claude", folder)
 
 
-@command.command("codex")
+@command.command("codex", examples=["corral import codex"])
 @click.argument("folder", required=False)
 @pass_app
 def codex(app: App, folder: str | None) -> None:
-    """Conversations of Codex, from ~/.codex/sessions or FOLDER; again only what is new."""
-    _bring(app, "codex", folder)
+    """Import sessions of Codex from FOLDER (default: ~/.codex/sessions)."""
+    _import_transcripts(app, "codex", folder)
 
 
-def _take(app: App, tool: str, path: str, name: str | None) -> None:
-    with render.progress(f"Reading the database of {tool}", quiet=app.json) as tell:
-        taken = app.store.imports.take(tool, path, source=name, on_rows=tell)
+# -- databases ---------------------------------------------------------------------------------
+
+
+def _import_database(app: App, tool: str, path: str, name: str | None) -> None:
+    with render.progress(f"Reading the database of {tool}", quiet=app.json) as update:
+        result = app.store.imports.take(tool, path, source=name, on_rows=update)
     if app.json:
-        app.say("", taken)
+        app.report("", result)
         return
-    if not taken.rows:
-        app.say(f"There is nothing in {path} yet.", taken)
+    if not result.rows:
+        app.report(f"{path} contains no rows.", result)
         return
-    _show_tables(app, taken)
-    for told in _told(taken):
-        render.write_line(told)
+    _show_tables(app, result)
+    for sentence in _summary(result):
+        render.write_line(sentence)
 
 
-def _show_tables(app: App, taken: Any) -> None:
-    app.show_all(
-        taken.tables,
+def _show_tables(app: App, result: Any) -> None:
+    app.show_list(
+        result.tables,
         [
             ("TABLE", lambda row: row.table),
             ("ROWS", lambda row: row.rows),
             ("NEW", lambda row: row.new),
             ("KNOWN", lambda row: row.known),
             ("CHANGED", lambda row: row.changed),
-            ("KEPT AS IT WAS", lambda row: row.kept),
+            ("KEPT RAW", lambda row: row.kept),
             (
                 "BECAME",
-                lambda row: ", ".join(render.count(n, what) for what, n in row.became.items()),
+                lambda row: ", ".join(
+                    render.format_count(count, noun) for noun, count in row.became.items()
+                ),
             ),
         ],
         empty="",
     )
 
 
-def _told(taken: Any) -> list[str]:
-    """What a person should know, in sentences."""
-    if taken.new or taken.changed or taken.restored:
-        lines = [f"{taken.new:,} of {taken.rows:,} rows are new; {taken.known:,} were known."]
-        if taken.restored:
-            lines.append(f"{taken.restored:,} of those had been deleted here and were restored.")
+def _summary(result: Any) -> list[str]:
+    """Return the sentences about new rows, problems, omissions, retention and redaction."""
+    if result.new or result.changed or result.restored:
+        lines = [f"{result.new:,} of {result.rows:,} rows are new; {result.known:,} were known."]
+        if result.restored:
+            lines.append(f"Restored {result.restored:,} of those, which had been deleted here.")
     else:
-        lines = [f"Nothing is new: all {taken.rows:,} rows were known."]
-    for each in taken.troubles:
-        lines.append(f"{each.table}: {each.what} ({each.rows:,}, as in {each.example[:60]})")
-    for words, names in (
-        ("Not in this database", taken.missing),
-        ("Not known here, kept as it was", taken.unknown),
-        ("Left out, since the tool makes it from its other tables", taken.left_out),
+        lines = [f"Nothing new: all {result.rows:,} rows were known."]
+    for problem in result.troubles:
+        lines.append(
+            f"{problem.table}: {problem.what} ({problem.rows:,}, as in {problem.example[:60]})"
+        )
+    for title, names in (
+        ("Missing in this database", result.missing),
+        ("Unknown, kept raw", result.unknown),
+        ("Skipped, because the tool derives it from its other tables", result.left_out),
     ):
         if names:
-            lines.append(f"{words}: {', '.join(names)}.")
-    lines += [f"Not imported: {each}" for each in taken.skipped]
-    lines += _retention(taken)
-    if taken.secrets:
-        lines.append(f"Something that looks like a secret was blanked in {taken.secrets:,} rows.")
+            lines.append(f"{title}: {', '.join(names)}.")
+    lines += [f"Not imported: {reason}" for reason in result.skipped]
+    lines += _retention(result)
+    if result.secrets:
+        lines.append(f"Redacted text that looks like a secret in {result.secrets:,} rows.")
     return lines
 
 
-def _retention(taken: Any) -> list[str]:
+def _retention(result: Any) -> list[str]:
     """Report the effect of retention on imported rows, and the setting that changes it."""
-    if not taken.retention:
+    if not result.retention:
         return []
-    counts = ", ".join(render.count(each.rows, each.table) for each in taken.retention)
-    if taken.exempt:
+    counts = ", ".join(render.format_count(rule.rows, rule.table) for rule in result.retention)
+    if result.exempt:
         return [
             f"Imported data is exempt from retention, which would otherwise delete {counts}. "
             "Apply it with `corral setting set imports.retention true`."
@@ -117,31 +141,33 @@ def _retention(taken: Any) -> list[str]:
     ]
 
 
-def _database(tool: str, what: str) -> None:
-    help = f"{what} PATH is the database, or its folder; again only what is new."
+def _add_importer(tool: str, content: str) -> None:
+    help = f"Import {content}.\n\nPATH is the database file, or the folder that contains it."
 
-    @command.command(tool, help=help)
+    @command.command(tool, help=help, examples=[f"corral import {tool} PATH"])
     @click.argument("path")
-    @click.option("--name", help="What the database is known by; else its path.")
+    @click.option(
+        "--name", help="Name that identifies the source in later imports (default: its path)."
+    )
     @pass_app
-    def bring(app: App, path: str, name: str | None) -> None:
-        _take(app, tool, path, name)
+    def import_tool(app: App, path: str, name: str | None) -> None:
+        _import_database(app, tool, path, name)
 
 
-_database("agent-yes", "Projects and runs of agent-yes.")
-_database("agents", "Agents, sessions and runs of the Prisma schema.")
-_database("flightdeck", "Crews of flightdeck: tasks, chats, memory.")
-_database("multishot", "Races of multishot.")
-_database("nanoclaw", "Agents and chats of nanoclaw, with the files of its sessions.")
+_add_importer("agent-yes", "projects and runs of agent-yes")
+_add_importer("agents", "agents, sessions and runs of the Prisma schema `agents`")
+_add_importer("flightdeck", "crews of flightdeck: tasks, chats and memory")
+_add_importer("multishot", "races of multishot")
+_add_importer("nanoclaw", "agents and chats of nanoclaw, with the files of its sessions")
 
 
 @command.command("rows")
-@click.option("--id", help="Only what became the thing with this id.")
-@click.option("--kept", is_flag=True, help="Only what became nothing and is kept as it was.")
-@paging
+@click.option("--id", help="Only list rows that became the record with this id.")
+@click.option("--kept", is_flag=True, help="Only list rows that were kept raw.")
+@paging_options
 @pass_app
 def rows(app: App, id: str | None, kept: bool, after: str | None, limit: int) -> None:
-    """Rows of other tools' databases: what each became, and what was kept beside."""
+    """List the imported rows of databases, and what each became."""
     app.show_page(
         app.store.imports.origins(id=id, kept=kept, after=after, limit=limit),
         [
@@ -149,18 +175,18 @@ def rows(app: App, id: str | None, kept: bool, after: str | None, limit: int) ->
             ("TABLE", lambda row: row.part),
             ("ROW", lambda row: row.row_id),
             ("BECAME", lambda row: row.id or row.became or "-"),
-            ("TROUBLE", lambda row: "; ".join(row.trouble or [])),
+            ("ERROR", lambda row: "; ".join(row.trouble or [])),
             ("SOURCE", lambda row: row.source),
         ],
-        empty="Nothing was brought in from another tool's database yet.",
+        empty="No imported databases.",
     )
 
 
 @command.command("list")
-@paging
+@paging_options
 @pass_app
 def list_imports(app: App, after: str | None, limit: int) -> None:
-    """The transcripts that were brought in; `rows` tells of databases."""
+    """List the imported transcripts. List imported database rows with `corral import rows`."""
     app.show_page(
         app.store.imports.list(after=after, limit=limit),
         [
@@ -168,9 +194,9 @@ def list_imports(app: App, after: str | None, limit: int) -> None:
             ("SESSION", lambda row: row.session_id),
             ("TURNS", lambda row: row.turns),
             ("CHARGES", lambda row: row.charges),
-            ("READ", lambda row: render.ago(row.updated_at)),
+            ("READ", lambda row: render.format_age(row.updated_at)),
             ("PATH", lambda row: row.path),
         ],
-        empty="No transcript was brought in yet; try `corral import claude`. `corral import rows` "
-        "shows what came from databases.",
+        empty="No imported transcripts. Import some with `corral import claude`; list imported "
+        "database rows with `corral import rows`.",
     )

@@ -1,3 +1,5 @@
+"""`corral lock`: lock files, and install hooks that enforce locks."""
+
 import os
 from collections.abc import Callable
 from typing import Any
@@ -5,8 +7,8 @@ from typing import Any
 import click
 
 from corral import config
-from corral.cli.app import DURATION, App, Columns, Noun, paging, pass_app
-from corral.cli.render import ago
+from corral.cli.app import DURATION, App, Columns, CommandGroup, option, paging_options, pass_app
+from corral.cli.render import format_age, format_clock
 from corral.kernel.errors import Refused
 
 
@@ -17,7 +19,7 @@ def _columns(app: App) -> Columns:
         ("STATE", lambda lock: lock.state),
         ("MODE", lambda lock: lock.mode),
         ("OWNER", lambda lock: lock.owner),
-        ("UNTIL", lambda lock: ago(lock.ended_at or lock.lease_until)),
+        ("UNTIL", lambda lock: format_age(lock.ended_at or lock.lease_until)),
         ("RUN", lambda lock: lock.run_id),
         ("PROJECT", lambda lock: app.project_name(lock.project_id)),
         ("REASON", lambda lock: lock.reason),
@@ -28,27 +30,25 @@ TOUCHES = [
     ("PATH", lambda touch: touch.path),
     ("OWNER", lambda touch: touch.owner),
     ("CHANGES", lambda touch: touch.count),
-    ("LAST", lambda touch: ago(touch.last_at)),
-    ("FIRST", lambda touch: ago(touch.first_at)),
+    ("LAST", lambda touch: format_age(touch.last_at)),
+    ("FIRST", lambda touch: format_age(touch.first_at)),
 ]
 
-IN_THE_WAY = [
-    ("PATH", lambda found: found.path),
-    ("LOCK", lambda found: found.lock.id),
-    ("OWNER", lambda found: found.lock.owner),
-    ("UNTIL", lambda found: ago(found.lock.lease_until)),
+BLOCKING_LOCKS = [
+    ("PATH", lambda blocker: blocker.path),
+    ("LOCK", lambda blocker: blocker.lock.id),
+    ("OWNER", lambda blocker: blocker.lock.owner),
+    ("UNTIL", lambda blocker: format_age(blocker.lock.lease_until)),
 ]
-
 
 INSTALLED = [
-    ("TARGET", lambda one: one.target),
-    ("DID", lambda one: one.did),
-    ("PATH", lambda one: one.file),
-    ("NOTE", lambda one: one.note),
+    ("TARGET", lambda hook: hook.target),
+    ("RESULT", lambda hook: hook.did),
+    ("PATH", lambda hook: hook.file),
+    ("NOTE", lambda hook: hook.note),
 ]
 
-
-CLASHES = [
+CONFLICTS = [
     ("ONE", lambda clash: clash.one.owner or clash.one.branch or clash.one.folder),
     ("OTHER", lambda clash: clash.other.owner or clash.other.branch or clash.other.folder),
     ("FILES", lambda clash: len(clash.files)),
@@ -56,127 +56,170 @@ CLASHES = [
 ]
 
 
-@click.group("lock", cls=Noun, help="Locks on files: take, wait, release; hooks that keep to them.")
+@click.group("lock", cls=CommandGroup, help="Lock files, and install hooks that enforce locks.")
 def command() -> None:
     pass
 
 
-def _left(lock: Any) -> str:
-    """How long a lock lasts if nobody renews it."""
-    return ago(lock.lease_until).removeprefix("in ")
+def _report_held(app: App, lock: Any) -> None:
+    until = format_clock(lock.lease_until)
+    app.report(f"Acquired {lock.path} until {until} ({lock.id}).", lock)
 
 
-def owner_of(app: App, agent: str | None) -> str:
-    """Who acts: whom the environment says, or whom a person names."""
-    me = config.owner()
-    if agent is None or agent in (me, me.removeprefix("agent:")):
-        return me
-    if not me.startswith("user:"):
-        raise Refused(f"You are {me} and cannot act as {agent}; leave --agent out.", agent=agent)
+def resolve_owner(app: App, agent: str | None) -> str:
+    """Return the owner that acts: the caller, or for a person the given agent."""
+    caller = config.owner()
+    if agent is None or agent in (caller, caller.removeprefix("agent:")):
+        return caller
+    if not caller.startswith("user:"):
+        raise Refused(f"{caller} cannot act as {agent}. Remove --agent.", agent=agent)
     return agent
 
 
-def place_of(app: App, project: str | None, path: str) -> tuple[str, str]:
-    """The project and the path that somebody typed: seen from here where here is in the project,
-    else from the project."""
+def resolve_path(app: App, project: str | None, path: str) -> tuple[str, str]:
+    """Return the project id and the path within it.
+
+    Without a project, `path` is relative to the working directory; else to the project.
+    """
     if project is None:
         place = app.store.guard.place_of(os.path.join(os.getcwd(), path) if path else os.getcwd())
-        # Joined again by hand: the end of what was typed may be a pattern or a slash.
+        # `place_of` drops the trailing slash, which means "everything below" in a pattern.
         return place.project.id, place.path + ("/" if path.endswith("/") else "")
     return str(app.project_id(project)), path
 
 
-def options(function: Callable[..., Any]) -> Callable[..., Any]:
-    for option in (
-        click.option("--reason", help="What it is for; others see it."),
-        click.option("--ttl", type=DURATION, default="5m", show_default=True, help="For how long."),
-        click.option("--shared", is_flag=True, help="Together with others who hold it shared."),
-        click.option("--agent", metavar="NAME", help="Whose lock; as the environment says."),
+owner_option = click.option(
+    "--agent", metavar="NAME", help="Owner of the lock (default: the caller)."
+)
+project_option = click.option(
+    "--project",
+    metavar="ID",
+    help="Project, by id, directory or name (default: that of the current directory).",
+)
+timeout_option = click.option(
+    "--timeout", type=DURATION, help="Maximum time to wait (default: no limit)."
+)
+
+
+def lock_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a new lock."""
+    for add_option in (
+        click.option("--reason", help="Purpose of the lock, shown to others."),
         click.option(
-            "--project", metavar="ID", help="A project, by id, directory or name; this one."
+            "--ttl",
+            type=DURATION,
+            default="5m",
+            show_default=True,
+            help="Time until the lock expires unless renewed.",
         ),
+        click.option(
+            "--shared", is_flag=True, help="Acquire a shared lock instead of an exclusive one."
+        ),
+        owner_option,
+        project_option,
     ):
-        function = option(function)
+        function = add_option(function)
     return function
 
 
-def _wanted(app: App, path: str, given: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
-    project, where = place_of(app, given["project"], path)
-    return [project, where, owner_of(app, given["agent"])], {
-        "mode": "shared" if given["shared"] else "exclusive",
-        "ttl_ms": given["ttl"],
-        "reason": given["reason"],
+def _lock_request(app: App, path: str, options: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
+    """Return the positional and keyword arguments of `locks.acquire` and `locks.request`."""
+    project, relative = resolve_path(app, options["project"], path)
+    return [project, relative, resolve_owner(app, options["agent"])], {
+        "mode": "shared" if options["shared"] else "exclusive",
+        "ttl_ms": options["ttl"],
+        "reason": options["reason"],
         "run": config.run_id(),
     }
 
 
-@command.command()
+@command.command(
+    examples=[
+        "corral lock acquire src/login.py",
+        "corral lock acquire 'src/**/*.py' --wait --timeout 10m --reason refactoring",
+    ]
+)
 @click.argument("path")
-@options
-@click.option("--wait", is_flag=True, help="Wait in line until it is free.")
-@click.option("--timeout", type=DURATION, help="Wait no longer than that.")
+@lock_options
+@click.option("--wait", is_flag=True, help="Wait in the queue until the lock is granted.")
+@timeout_option
 @pass_app
-def acquire(app: App, /, path: str, wait: bool, timeout: int | None, **given: Any) -> None:
-    """Lock PATH: a file, a folder, or a pattern such as 'src/**/*.py'."""
-    who, how = _wanted(app, path, given)
-    lock = app.store.locks.acquire(*who, wait=wait, timeout_ms=timeout, **how)
-    app.say(f"{lock.path} is yours for {_left(lock)} ({lock.id}).", lock)
+def acquire(app: App, /, path: str, wait: bool, timeout: int | None, **options: Any) -> None:
+    """Lock PATH: a file, a folder, or a pattern such as 'src/**/*.py'.
+
+    Exits with 4 if another owner holds a conflicting lock.
+    """
+    request, attributes = _lock_request(app, path, options)
+    lock = app.store.locks.acquire(*request, wait=wait, timeout_ms=timeout, **attributes)
+    _report_held(app, lock)
 
 
 @command.command()
 @click.argument("path")
-@options
-@click.option("--for", "patience", type=DURATION, default="30m", help="Keep the place so long.")
+@lock_options
+@option(
+    "--timeout",
+    aliases=["--for"],
+    type=DURATION,
+    default="30m",
+    show_default=True,
+    help="Time to stay in the queue.",
+)
 @pass_app
-def request(app: App, /, path: str, patience: int, **given: Any) -> None:
-    """Lock PATH, or stand in line for it without waiting; a letter tells when it is yours."""
-    who, how = _wanted(app, path, given)
-    lock = app.store.locks.request(*who, wait_ms=patience, **how)
+def request(app: App, /, path: str, timeout: int, **options: Any) -> None:
+    """Lock PATH, or join the queue without waiting; a letter tells when the lock is granted."""
+    request, attributes = _lock_request(app, path, options)
+    lock = app.store.locks.request(*request, wait_ms=timeout, **attributes)
     if lock.state == "held":
-        app.say(f"{lock.path} is yours for {_left(lock)} ({lock.id}).", lock)
+        _report_held(app, lock)
     else:
-        app.say(f"{lock.id} waits for {lock.path}; `corral lock wait {lock.id}` waits too.", lock)
+        app.report(
+            f"Queued for {lock.path} ({lock.id}). Wait for it with `corral lock wait {lock.id}`.",
+            lock,
+        )
 
 
 @command.command()
 @click.argument("lock")
-@click.option("--timeout", type=DURATION, help="Wait no longer than that.")
+@timeout_option
 @pass_app
 def wait(app: App, lock: str, timeout: int | None) -> None:
-    """Wait until a lock in line is granted."""
-    held = app.store.locks.wait(lock, timeout_ms=timeout)
-    app.say(f"{held.path} is yours for {_left(held)} ({held.id}).", held)
+    """Wait until a queued lock is granted."""
+    _report_held(app, app.store.locks.wait(lock, timeout_ms=timeout))
 
 
 @command.command()
 @click.argument("lock")
-@click.option("--agent", metavar="NAME", help="Whose lock; as the environment says.")
-@click.option("--ttl", type=DURATION, help="For how long; as before.")
+@owner_option
+@click.option(
+    "--ttl", type=DURATION, help="Time until the lock expires (default: its previous one)."
+)
 @pass_app
 def renew(app: App, lock: str, agent: str | None, ttl: int | None) -> None:
-    """Keep a lock, or a place in line, for longer."""
-    renewed = app.store.locks.renew(lock, agent=owner_of(app, agent), ttl_ms=ttl)
-    app.say(f"{renewed.id} is {renewed.state} for {_left(renewed)}.", renewed)
+    """Renew a lock, or a place in the queue."""
+    renewed = app.store.locks.renew(lock, agent=resolve_owner(app, agent), ttl_ms=ttl)
+    until = format_clock(renewed.lease_until)
+    app.report(f"Renewed {renewed.id} until {until}; it is {renewed.state}.", renewed)
 
 
 @command.command()
 @click.argument("locks", nargs=-1)
-@click.option("--all", "all_", is_flag=True, help="Everything that you have.")
-@click.option("--agent", metavar="NAME", help="Whose lock; as the environment says.")
+@click.option("--all", "all_", is_flag=True, help="Release all your locks.")
+@owner_option
 @pass_app
 def release(app: App, locks: tuple[str, ...], all_: bool, agent: str | None) -> None:
-    """Give locks back, or leave the line."""
-    me = owner_of(app, agent)
+    """Release locks, or leave the queue."""
+    owner = resolve_owner(app, agent)
     if bool(locks) == all_:
         raise click.UsageError("Give the locks to release, or --all.")
     if all_:
         released = []
-        while mine := app.store.locks.list(agent=me, limit=200).items:
-            released += [app.store.locks.release(lock) for lock in mine]
-        app.show_all(released, _columns(app), empty=f"{me} has no locks.")
+        while page := app.store.locks.list(agent=owner, limit=200).items:
+            released += [app.store.locks.release(lock) for lock in page]
+        app.show_list(released, _columns(app), empty=f"{owner} has no locks.")
         return
-    released = [app.store.locks.release(lock, agent=me) for lock in locks]
-    app.say(
+    released = [app.store.locks.release(lock, agent=owner) for lock in locks]
+    app.report(
         " ".join(f"{lock.id} is {lock.state}." for lock in released),
         released[0] if len(released) == 1 else released,
     )
@@ -184,29 +227,31 @@ def release(app: App, locks: tuple[str, ...], all_: bool, agent: str | None) -> 
 
 @command.command()
 @click.argument("lock")
-@click.option("--reason", required=True, help="Its owner is told.")
+@click.option("--reason", required=True, help="Reason, sent to the owner.")
 @pass_app
 def revoke(app: App, lock: str, reason: str) -> None:
-    """Take a lock away from its owner; for people."""
+    """Revoke a lock of another owner. Only people can do this."""
     revoked = app.store.locks.revoke(lock, reason=reason)
-    app.say(f"{revoked.id} is taken from {revoked.owner}.", revoked)
+    app.report(f"Revoked {revoked.id} of {revoked.owner}.", revoked)
 
 
 @command.command("list")
-@click.option("--project", metavar="ID", help="Of this project, by id, directory or name.")
-@click.option("--agent", metavar="NAME", help="Of this owner.")
-@click.option("--all", "all_", is_flag=True, help="Also locks that have ended, newest first.")
-@paging
+@click.option(
+    "--project", metavar="ID", help="Only list locks of this project (id, directory or name)."
+)
+@click.option("--agent", metavar="NAME", help="Only list locks of this owner.")
+@click.option("--all", "all_", is_flag=True, help="Include locks that have ended, newest first.")
+@paging_options
 @pass_app
 def list_(
     app: App, project: str | None, agent: str | None, all_: bool, after: str | None, limit: int
 ) -> None:
-    """Locks that are held or waited for, by path."""
+    """List held and queued locks, by path."""
     page = app.store.locks.list(
         project=app.project_id(project), agent=agent, all=all_, after=after, limit=limit
     )
     app.show_page(
-        page, _columns(app), empty="Nothing is locked; `corral lock acquire PATH` does it."
+        page, _columns(app), empty="No locks. Acquire one with `corral lock acquire PATH`."
     )
 
 
@@ -214,57 +259,64 @@ def list_(
 @click.argument("lock")
 @pass_app
 def show(app: App, lock: str) -> None:
-    """One lock, by its id."""
+    """Show a lock."""
     app.show(app.store.locks.get(lock))
 
 
 @command.command()
 @click.argument("path")
-@click.option("--project", metavar="ID", help="A project, by id, directory or name; this one.")
+@project_option
 @pass_app
 def holders(app: App, path: str, project: str | None) -> None:
-    """Who holds PATH, or anything that it covers."""
-    held = app.store.locks.holders(*place_of(app, project, path))
-    app.show_all(held, _columns(app), empty=f"Nobody holds {path}.")
+    """List the locks on PATH, or on anything that it covers."""
+    locks = app.store.locks.holders(*resolve_path(app, project, path))
+    app.show_list(locks, _columns(app), empty=f"{path} is not locked.")
 
 
 @command.command()
 @click.argument("paths", nargs=-1, required=True)
-@click.option("--project", metavar="ID", help="A project, by id, directory or name; this one.")
-@click.option("--agent", metavar="NAME", help="For whom; as the environment says.")
+@project_option
+@click.option("--agent", metavar="NAME", help="Owner to check for (default: the caller).")
 @pass_app
 def check(app: App, paths: tuple[str, ...], project: str | None, agent: str | None) -> int:
-    """Whether you may change PATHS, or somebody else holds them; the exit code says it too."""
-    me = owner_of(app, agent)
-    found = []
+    """Check whether you may change PATHS.
+
+    Exits with 4 if another owner holds a lock on any of them.
+    """
+    owner = resolve_owner(app, agent)
+    blockers = []
     for path in paths:
-        where, there = place_of(app, project, path)
-        found += app.store.guard.in_the_way(where, [there], me, run=config.run_id())
-    app.show_all(found, IN_THE_WAY, empty="Nothing is in your way.")
-    return 4 if found else 0
+        project_id, relative = resolve_path(app, project, path)
+        blockers += app.store.guard.in_the_way(project_id, [relative], owner, run=config.run_id())
+    app.show_list(blockers, BLOCKING_LOCKS, empty="No other owner holds a lock on these paths.")
+    return 4 if blockers else 0
 
 
 @command.command()
 @click.argument("path", default="")
-@click.option("--project", metavar="ID", help="A project, by id, directory or name; this one.")
-@click.option("--agent", metavar="NAME", help="Only of this owner.")
-@paging
+@project_option
+@click.option("--agent", metavar="NAME", help="Only list changes of this owner.")
+@paging_options
 @pass_app
-def touches(app: App, /, path: str, project: str | None, **given: Any) -> None:
-    """Who knows PATH: who changed it, or the files below it, and how often."""
-    where, there = place_of(app, project, path or ("." if project else ""))
-    page = app.store.locks.touches(where, there, **given)
-    app.show_page(page, TOUCHES, empty="No change of a file is known; the hooks note them.")
+def touches(app: App, /, path: str, project: str | None, **options: Any) -> None:
+    """List who changed PATH or the files below it, and how often."""
+    project_id, relative = resolve_path(app, project, path or ("." if project else ""))
+    page = app.store.locks.touches(project_id, relative, **options)
+    app.show_page(
+        page,
+        TOUCHES,
+        empty="No recorded changes. Record them with the hooks of `corral lock install`.",
+    )
 
 
-def target_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--for",
-        "targets",
-        multiple=True,
-        metavar="NAME",
-        help="git, claude, codex, copilot or gemini; several times for several.",
-    )(function)
+target_option = option(
+    "--target",
+    "targets",
+    aliases=["--for"],
+    multiple=True,
+    metavar="NAME",
+    help="git, claude, codex, copilot or gemini. Repeat for several (default: git and claude).",
+)
 
 
 @command.command()
@@ -272,9 +324,9 @@ def target_option(function: Callable[..., Any]) -> Callable[..., Any]:
 @target_option
 @pass_app
 def install(app: App, folder: str, targets: tuple[str, ...]) -> None:
-    """Set up hooks in FOLDER that refuse changes of what others hold: git and claude."""
-    did = app.store.locks.install(folder, targets=targets)
-    app.show_all(did, INSTALLED, empty="Nothing was to do.")
+    """Install hooks in FOLDER that refuse changes of files locked by another owner."""
+    hooks = app.store.locks.install(folder, targets=targets)
+    app.show_list(hooks, INSTALLED, empty="Nothing to install.")
 
 
 @command.command()
@@ -282,17 +334,26 @@ def install(app: App, folder: str, targets: tuple[str, ...]) -> None:
 @target_option
 @pass_app
 def uninstall(app: App, folder: str, targets: tuple[str, ...]) -> None:
-    """Take the hooks out of FOLDER again; all else in their files stays."""
-    did = app.store.locks.uninstall(folder, targets=targets)
-    app.show_all(did, INSTALLED, empty="Nothing was to do.")
+    """Remove the hooks from FOLDER; other content of the hook files is kept."""
+    hooks = app.store.locks.uninstall(folder, targets=targets)
+    app.show_list(hooks, INSTALLED, empty="Nothing to remove.")
 
 
-@command.command()
+@command.command(aliases=["forecast"])
 @click.argument("folder", default=".")
-@click.option("--tell", is_flag=True, help="Write a letter to both owners, once.")
+@option(
+    "--notify",
+    "tell",
+    aliases=["--tell"],
+    is_flag=True,
+    help="Send a letter to both owners, once per conflict.",
+)
 @pass_app
-def forecast(app: App, folder: str, tell: bool) -> int:
-    """Which worktrees of the repository in FOLDER would conflict if they were merged now."""
+def conflicts(app: App, folder: str, tell: bool) -> int:
+    """List the worktrees of the repository in FOLDER that would conflict if merged now.
+
+    Exits with 1 if there are conflicts.
+    """
     clashes = app.store.locks.forecast(folder, tell=tell)
-    app.show_all(clashes, CLASHES, empty="All worktrees can be merged as they are.")
+    app.show_list(clashes, CONFLICTS, empty="All worktrees can be merged without conflicts.")
     return 1 if clashes else 0

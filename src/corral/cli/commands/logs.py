@@ -1,10 +1,12 @@
+"""`corral logs`: show the output of a run."""
+
 import sys
 from typing import TYPE_CHECKING
 
 import click
 
-from corral.cli.app import App, Verb, pass_app, run_as_it_is
-from corral.cli.render import ago
+from corral.cli.app import App, Command, option, pass_app, refresh_run
+from corral.cli.render import format_age
 
 if TYPE_CHECKING:
     from corral.domain.runs.model import Run
@@ -12,14 +14,34 @@ if TYPE_CHECKING:
 LEVELS = ("debug", "info", "warn", "error")
 
 
-@click.command("logs", cls=Verb)
+@click.command(
+    "logs",
+    cls=Command,
+    examples=[
+        "corral logs server",
+        "corral logs -f --tail 20 server",
+        "corral logs --raw run_01abc",
+    ],
+)
 @click.argument("run")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the run is over.")
-@click.option("--tail", type=click.IntRange(1), metavar="N", help="Only the last N lines.")
-@click.option("--raw", is_flag=True, help="The bytes as they were written, escapes and all.")
-@click.option("--errors", is_flag=True, help="What it wrote to standard error, where kept apart.")
-@click.option("--log", is_flag=True, help="What was noticed about it, line by line, instead.")
-@click.option("--level", type=click.Choice(LEVELS), default="debug", help="With --log: from here.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the output until the run ends.")
+@click.option("--tail", type=click.IntRange(1), metavar="N", help="Only show the last N lines.")
+@click.option("--raw", is_flag=True, help="Show the bytes unchanged, with escape sequences.")
+@option(
+    "--stderr",
+    "errors",
+    aliases=["--errors"],
+    is_flag=True,
+    help="Show standard error instead, if it was recorded separately.",
+)
+@click.option("--log", is_flag=True, help="Show Corral's log entries about the run instead.")
+@click.option(
+    "--level",
+    type=click.Choice(LEVELS),
+    default="debug",
+    show_default=True,
+    help="Minimum level of log entries.",
+)
 @pass_app
 def command(
     app: App,
@@ -31,36 +53,36 @@ def command(
     log: bool,
     level: str,
 ) -> None:
-    """Show what a run wrote, as text that is safe to look at.
+    """Show the output of a run as text that is safe to print.
 
-    An agent's structured stream is shown as its words, a terminal's output as it looked. With
-    --json it is the run's log, as with --log.
+    The structured stream of an agent is shown as a transcript, the output of a terminal as it was
+    displayed. With --json, show the log entries about the run, as with --log.
     """
-    from corral.cli.output_view import Reading
+    from corral.cli.output_view import OutputReader
 
-    found = run_as_it_is(app.store, run)
+    record = refresh_run(app.store, run)
     if log or app.json:
-        _show_log(app, found, level)
+        _show_log(app, record, level)
         return
-    reading = Reading(app.store, found, stream="errors" if errors else "output", raw=raw)
-    for data in reading.tail(tail) if tail is not None else reading.all(follow=follow):
+    reader = OutputReader(app.store, record, stream="errors" if errors else "output", raw=raw)
+    for data in reader.tail(tail) if tail is not None else reader.read(follow=follow):
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
     if tail is not None and follow:
-        for data in reading.rest():
+        for data in reader.follow_tail():
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
 
 
 def _show_log(app: App, run: "Run", level: str) -> None:
     page = app.store.outputs.log_lines(run.id, level=level, limit=1_000)
-    app.show_all(
+    app.show_list(
         page.items,
         [
-            ("AT", lambda line: ago(line.at)),
-            ("LEVEL", lambda line: line.level),
-            ("MESSAGE", lambda line: line.message),
-            ("DATA", lambda line: line.metadata),
+            ("AT", lambda entry: format_age(entry.at)),
+            ("LEVEL", lambda entry: entry.level),
+            ("MESSAGE", lambda entry: entry.message),
+            ("DATA", lambda entry: entry.metadata),
         ],
-        empty="Nothing was noticed about it.",
+        empty="No log entries.",
     )

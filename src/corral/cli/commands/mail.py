@@ -1,54 +1,72 @@
+"""`corral mail`: put, claim and acknowledge letters in mailboxes."""
+
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from corral import config
 from corral.cli import render
-from corral.cli.app import DURATION, App, Noun, paging, pass_app, read_body
-from corral.cli.render import ago
+from corral.cli.app import DURATION, App, CommandGroup, paging_options, pass_app, read_body
+from corral.cli.render import format_age
 
 if TYPE_CHECKING:
     from corral.domain.mail.model import Letter
 
 
 def shown_state(letter: "Letter") -> str:
-    """A waiting letter that somebody has out is shown as that."""
+    """Return the state, with `out` for a letter that is claimed."""
     return "out" if letter.is_out(render.now()) else str(letter.state)
 
 
 def _gist(letter: "Letter") -> object:
-    from corral.domain.mail.model import gist
+    from corral.domain.mail.model import summarize_body
 
-    return gist(letter.body)
+    return summarize_body(letter.body)
 
 
 COLUMNS = [
     ("ID", lambda letter: letter.id),
     ("MAILBOX", lambda letter: letter.mailbox),
     ("STATE", shown_state),
-    ("TRIES", lambda letter: letter.attempts),
-    ("DUE", lambda letter: ago(letter.due_at)),
+    ("ATTEMPTS", lambda letter: letter.attempts),
+    ("DUE", lambda letter: format_age(letter.due_at)),
     ("OWNER", lambda letter: letter.owner if shown_state(letter) != "waiting" else None),
     ("BODY", _gist),
     ("LAST ERROR", lambda letter: letter.last_error),
 ]
 
+fence_option = click.option(
+    "--fence", type=int, required=True, help="Fencing token printed by `claim`."
+)
+lease_option = click.option(
+    "--lease", type=DURATION, default="30s", show_default=True, help="Time until the claim expires."
+)
 
-@click.group("mail", cls=Noun, help="Letters: put, claim, acknowledge; dead letters.")
+
+@click.group("mail", cls=CommandGroup, help="Put, claim and acknowledge letters in mailboxes.")
 def command() -> None:
     pass
 
 
-@command.command()
+@command.command(
+    examples=[
+        'corral mail put agent:ada "please review the API"',
+        """corral mail put queue:builds '{"commit": "HEAD"}' --as-json --key build-HEAD""",
+    ]
+)
 @click.argument("mailbox")
 @click.argument("body")
-@click.option("--as-json", is_flag=True, help="The body is JSON, not plain text.")
-@click.option("--key", help="The same key in the same mailbox is the same letter.")
-@click.option("--in", "delay", type=DURATION, help="Not to be claimed before: 90s, 10m, 2h.")
-@click.option("--expires-in", "expiry", type=DURATION, help="Not to be delivered after.")
-@click.option("--priority", type=int, default=0, show_default=True, help="Higher goes first.")
-@click.option("--project", metavar="ID", help="The project that it belongs to.")
-@click.option("--sender", metavar="MAILBOX", help="Who is told should it never arrive.")
+@click.option("--as-json", is_flag=True, help="Parse BODY as JSON.")
+@click.option("--key", help="Idempotency key: a repeated key in the same mailbox puts one letter.")
+@click.option("--in", "delay", type=DURATION, help="Delay before the letter can be claimed.")
+@click.option("--expires-in", "expiry", type=DURATION, help="Time until the letter expires.")
+@click.option(
+    "--priority", type=int, default=0, show_default=True, help="Priority; higher is claimed first."
+)
+@click.option("--project", metavar="ID", help="Project of the letter.")
+@click.option(
+    "--sender", metavar="MAILBOX", help="Mailbox to notify if the letter cannot be delivered."
+)
 @pass_app
 def put(
     app: App,
@@ -61,7 +79,10 @@ def put(
     project: str | None,
     **options: Any,
 ) -> None:
-    """Put BODY into MAILBOX (agent:ada, queue:builds …); `-` reads it, @FILE takes a file."""
+    """Put a letter with BODY into MAILBOX, such as agent:ada or queue:builds.
+
+    BODY `-` reads standard input, `@FILE` a file.
+    """
     content = read_body(body, as_json)
     now = app.store.now()
     letter = app.store.mail.put(
@@ -72,23 +93,24 @@ def put(
         project=app.project_id(project),
         **options,
     )
-    known = letter.created_at < now
-    app.say(
-        f"{letter.id} {'was' if known else 'is'} in {letter.mailbox}"
-        f"{' already: the mailbox has seen this key' if known else ''}.",
-        letter,
-    )
+    if letter.created_at < now:
+        sentence = f"{letter.mailbox} already has a letter with this key ({letter.id})."
+    else:
+        sentence = f"Put {letter.id} into {letter.mailbox}."
+    app.report(sentence, letter)
 
 
 @command.command()
 @click.argument("text")
-@click.option("--to", metavar="WHO", help="An agent's name, or agent:NAME, session:ID, user:NAME.")
 @click.option(
-    "--reply-to", metavar="LETTER", help="The letter that it answers; goes to its writer."
+    "--to", metavar="WHO", help="Recipient: an agent's name, agent:NAME, session:ID or user:NAME."
 )
-@click.option("--wake", is_flag=True, help="Start the agent for it.")
-@click.option("--agent", metavar="NAME", help="Who writes; inside a run that is known.")
-@click.option("--key", help="The same key is the same letter.")
+@click.option(
+    "--reply-to", metavar="LETTER", help="Letter to reply to; the reply goes to its sender."
+)
+@click.option("--wake", is_flag=True, help="Start the agent to process the letter.")
+@click.option("--agent", metavar="NAME", help="Agent to act as (default: $CORRAL_AGENT).")
+@click.option("--key", help="Idempotency key: a repeated key writes one letter.")
 @pass_app
 def write(
     app: App,
@@ -99,7 +121,7 @@ def write(
     agent: str | None,
     key: str | None,
 ) -> None:
-    """For agents: write TEXT (or @FILE) to another one, or answer a letter."""
+    """Write a letter with TEXT (or @FILE) to an agent, or reply to a letter, as an agent."""
     from corral.cli import identity
 
     letter = app.store.mail.write(
@@ -112,42 +134,52 @@ def write(
         session=config.session_id(),
         key=key,
     )
-    app.say(f"{letter.id} is in {letter.mailbox}.", letter)
+    app.report(f"Put {letter.id} into {letter.mailbox}.", letter)
 
 
-@command.command()
+@command.command(
+    examples=[
+        "corral mail claim queue:builds --owner worker-1",
+        "corral mail claim queue:builds --owner worker-1 --lease 5m --wait --json",
+    ]
+)
 @click.argument("mailbox")
-@click.option("--owner", required=True, help="Who takes it.")
-@click.option("--limit", type=int, default=1, show_default=True, help="How many at the most.")
-@click.option("--lease", type=DURATION, default="30s", show_default=True, help="For how long.")
-@click.option("--wait", is_flag=True, help="Wait for a letter when there is none.")
-@click.option("--timeout", type=DURATION, default="24h", help="Wait no longer than that.")
+@click.option("--owner", required=True, help="Name of the claimant.")
+@click.option("--limit", type=int, default=1, show_default=True, help="Maximum number of letters.")
+@lease_option
+@click.option("--wait", is_flag=True, help="Wait for a letter if the mailbox is empty.")
+@click.option(
+    "--timeout",
+    type=DURATION,
+    default="24h",
+    show_default=True,
+    help="Maximum time to wait, with --wait.",
+)
 @pass_app
 def claim(
     app: App, mailbox: str, owner: str, limit: int, lease: int, wait: bool, timeout: int
 ) -> int:
-    """Take letters out of MAILBOX; ack or fail them with the fence that is shown."""
+    """Claim letters from MAILBOX; pass the printed fence to `ack`, `renew` or `fail`.
+
+    With --wait, exits with 1 if no letter arrived in time.
+    """
     letters = app.store.mail.claim(
         mailbox, owner=owner, limit=limit, lease_ms=lease, wait_ms=timeout if wait else 0
     )
     columns = [*COLUMNS[:2], ("FENCE", lambda letter: letter.fence), *COLUMNS[3:4], COLUMNS[6]]
-    app.show_all(letters, columns, empty=f"Nothing to claim in {mailbox}.")
+    app.show_list(letters, columns, empty=f"No letters to claim in {mailbox}.")
     return 1 if wait and not letters else 0
-
-
-def fence_option(function: Any) -> Any:
-    return click.option("--fence", type=int, required=True, help="As `claim` showed it.")(function)
 
 
 @command.command()
 @click.argument("letter")
 @fence_option
-@click.option("--lease", type=DURATION, default="30s", show_default=True, help="For how long.")
+@lease_option
 @pass_app
 def renew(app: App, letter: str, fence: int, lease: int) -> None:
-    """Keep a claimed letter for longer."""
+    """Renew the lease of a claimed letter."""
     renewed = app.store.mail.renew(letter, fence=fence, lease_ms=lease)
-    app.say(f"{renewed.id} is yours until {ago(renewed.due_at)}.", renewed)
+    app.report(f"Renewed {renewed.id}; the claim expires {format_age(renewed.due_at)}.", renewed)
 
 
 @command.command()
@@ -155,9 +187,9 @@ def renew(app: App, letter: str, fence: int, lease: int) -> None:
 @fence_option
 @pass_app
 def ack(app: App, letter: str, fence: int) -> None:
-    """Say that a claimed letter was dealt with."""
+    """Acknowledge a claimed letter as processed."""
     done = app.store.mail.ack(letter, fence=fence)
-    app.say(f"{done.id} is done.", done)
+    app.report(f"Acknowledged {done.id}.", done)
 
 
 @command.command()
@@ -166,74 +198,76 @@ def ack(app: App, letter: str, fence: int) -> None:
 @fence_option
 @pass_app
 def fail(app: App, letter: str, error: str, fence: int) -> None:
-    """Say that an attempt failed; it is tried again later, or dead at the limit."""
+    """Mark an attempt as failed: the letter is retried, or dead after the last attempt."""
     failed = app.store.mail.fail(letter, error, fence=fence)
     if failed.state == "dead":
-        app.say(f"{failed.id} is dead after {failed.attempts} attempts.", failed)
+        app.report(f"{failed.id} is dead after {failed.attempts} attempts.", failed)
     else:
-        app.say(f"{failed.id} is tried again {ago(failed.due_at)}.", failed)
+        app.report(f"{failed.id} will be retried {format_age(failed.due_at)}.", failed)
 
 
 @command.command("list")
-@click.option("--mailbox", help="Only this one.")
-@click.option("--all", "all_", is_flag=True, help="Also letters that have ended, newest first.")
-@click.option("--state", type=click.Choice(["unknown", "dead", "refused", "expired"]))
-@paging
+@click.option("--mailbox", help="Only list letters in this mailbox.")
+@click.option("--all", "all_", is_flag=True, help="Include letters that have ended, newest first.")
+@click.option(
+    "--state",
+    type=click.Choice(["unknown", "dead", "refused", "expired"]),
+    help="Only list letters in this state.",
+)
+@paging_options
 @pass_app
 def list_(app: App, /, mailbox: str | None, all_: bool, **options: Any) -> None:
-    """Letters on their way, by mailbox, in the order of the line."""
+    """List open letters by mailbox, in queue order."""
     page = app.store.mail.list(mailbox=mailbox, all=all_, **options)
     app.show_page(page, COLUMNS, empty="No letters.")
 
 
 @command.command()
 @click.argument("letter")
-@click.option("--body", is_flag=True, help="Its body alone: text as it is, else JSON.")
+@click.option("--body", is_flag=True, help="Only print the body, as text or JSON.")
 @pass_app
 def show(app: App, letter: str, body: bool) -> None:
-    """One letter, whole."""
-    found = app.store.mail.get(letter)
+    """Show a letter."""
+    record = app.store.mail.get(letter)
     if body:
-        app.show_body(found.body)
+        app.show_body(record.body)
     else:
-        app.show(found)
+        app.show(record)
 
 
 @command.command()
-@paging
+@paging_options
 @pass_app
 def dead(app: App, after: str | None, limit: int) -> None:
-    """Letters that failed too often; `resend` or `drop` them."""
-    app.show_page(
-        app.store.mail.dead(after=after, limit=limit), COLUMNS, empty="No letter is dead."
-    )
+    """List dead letters: those that failed too often. Use `resend` or `drop` on them."""
+    app.show_page(app.store.mail.dead(after=after, limit=limit), COLUMNS, empty="No dead letters.")
 
 
 @command.command()
 @click.argument("letter")
 @pass_app
 def resend(app: App, letter: str) -> None:
-    """Give a dead, refused or expired letter another chance."""
-    again = app.store.mail.resend(letter)
-    app.say(f"{again.id} is in {again.mailbox} again.", again)
+    """Put a dead, refused or expired letter back into its mailbox."""
+    resent = app.store.mail.resend(letter)
+    app.report(f"Put {resent.id} back into {resent.mailbox}.", resent)
 
 
 @command.command()
 @click.argument("letter")
-@click.option("--reason", help="Why.")
+@click.option("--reason", help="Reason, for the event log.")
 @pass_app
 def drop(app: App, letter: str, reason: str | None) -> None:
-    """Give a letter up."""
+    """Drop a letter: it will not be delivered."""
     dropped = app.store.mail.drop(letter, reason=reason)
-    app.say(f"{dropped.id} is dropped.", dropped)
+    app.report(f"Dropped {dropped.id}.", dropped)
 
 
-@command.command()
+@command.command(aliases=["settle"])
 @click.argument("letter")
-@click.option("--delivered/--not-delivered", required=True, help="What is known now.")
-@click.option("--reason", help="How you know.")
+@click.option("--delivered/--not-delivered", required=True, help="Whether it was delivered.")
+@click.option("--reason", help="Evidence, for the event log.")
 @pass_app
-def settle(app: App, letter: str, delivered: bool, reason: str | None) -> None:
-    """End the doubt about a letter whose outcome is unknown."""
-    settled = app.store.mail.settle(letter, delivered=delivered, reason=reason)
-    app.say(f"{settled.id} is {settled.state}.", settled)
+def resolve(app: App, letter: str, delivered: bool, reason: str | None) -> None:
+    """Resolve a letter whose delivery is unconfirmed."""
+    resolved = app.store.mail.settle(letter, delivered=delivered, reason=reason)
+    app.report(f"{resolved.id} is {resolved.state}.", resolved)

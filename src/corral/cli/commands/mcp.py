@@ -1,15 +1,17 @@
+"""`corral mcp`: the MCP server on standard input and output."""
+
 import click
 
-from corral.cli.app import App, Verb, pass_app
+from corral.cli.app import App, Command, pass_app
 
 
-@click.command("mcp", cls=Verb)
+@click.command("mcp", cls=Command)
 @pass_app
 def command(app: App) -> int:
-    """Serve an agent its tools by the Model Context Protocol, on standard input and output.
+    """Serve the MCP tools for agents on standard input and output.
 
-    Agent CLIs start it. Who calls, and where, is known by CORRAL_AGENT, CORRAL_RUN and
-    CORRAL_SESSION; with the address of a daemon as the store, by CORRAL_TOKEN.
+    Agent CLIs start this command. CORRAL_AGENT, CORRAL_RUN and CORRAL_SESSION identify the caller;
+    if the store is the URL of a daemon, CORRAL_TOKEN does.
     """
     from corral.mcp import stdio
 

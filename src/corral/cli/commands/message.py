@@ -1,128 +1,151 @@
+"""`corral message`: send and inspect messages on channels."""
+
 import os
 
 import click
 
 from corral import config
-from corral.cli.app import DURATION, App, Columns, Noun, paging, pass_app, read_body
-from corral.cli.render import ago, moment
-from corral.domain.chat.model import Message, files_of
+from corral.cli.app import (
+    DURATION,
+    App,
+    Columns,
+    CommandGroup,
+    paging_options,
+    pass_app,
+    read_body,
+)
+from corral.cli.render import format_age, format_time
+from corral.domain.chat.model import Message, list_files
 from corral.kernel.errors import Invalid, NotFound
 
 
 def columns(app: App) -> Columns:
-    """A message as people read it: by names."""
+    """Return the columns of a message, with names instead of ids."""
     return [
         ("ID", lambda message: message.id),
-        ("WHEN", lambda message: ago(message.created_at)),
+        ("WHEN", lambda message: format_age(message.created_at)),
         ("PLACE", lambda message: app.place_name(message.place_id)),
-        ("WAY", lambda message: message.direction),
+        ("DIRECTION", lambda message: message.direction),
         ("STATE", lambda message: message.state),
         ("WHY", lambda message: message.reason),
         ("CONTENT", lambda message: message.text),
     ]
 
 
-def whole(app: App) -> Columns:
-    """Everything about a message that a person asks: whose it is, and what became of it."""
+def message_fields(app: App) -> Columns:
+    """Return the fields of a message for people; `--json` has all fields."""
     return [
         ("id", lambda message: message.id),
         ("state", lambda message: message.state),
-        ("why", lambda message: message.reason),
-        ("way", lambda message: f"{message.direction}, a {message.kind}"),
+        ("reason", lambda message: message.reason),
+        ("direction", lambda message: f"{message.direction}, a {message.kind}"),
         ("place", lambda message: f"{app.place_name(message.place_id)} ({message.place_id})"),
         ("channel", lambda message: app.channel_name(message.channel_id)),
         ("thread", lambda message: message.thread),
-        ("by", lambda message: _speaker(app, message)),
-        ("said", lambda message: f"{moment(message.at)} ({ago(message.at)})"),
+        ("sender", lambda message: _sender(app, message)),
+        ("sent", lambda message: f"{format_time(message.at)} ({format_age(message.at)})"),
         ("text", lambda message: message.text),
         ("files", lambda message: _files(message)),
-        ("heard by", lambda message: _hearers(app, message)),
+        ("routed to", lambda message: _routes(app, message)),
         ("letter", lambda message: _letter(app, message.letter_id)),
         ("run", lambda message: message.run_id),
         ("event", lambda message: message.event_id.partition(":")[2]),
-        ("platform's id", lambda message: ", ".join(message.platform_ids) or None),
-        ("about", lambda message: message.reply_to),
+        ("platform id", lambda message: ", ".join(message.platform_ids) or None),
+        ("reply to", lambda message: message.reply_to),
     ]
 
 
 def _files(message: Message) -> str | None:
-    """Where each file is, or why it is not."""
-    listed = [file.get("path") or f"{file['name']}: {file['reason']}" for file in files_of(message)]
-    return "; ".join(listed) or None
+    """Return the path of each file, or the reason why it is missing."""
+    files = [
+        file.get("path") or f"{file['name']}: {file['reason']}" for file in list_files(message)
+    ]
+    return "; ".join(files) or None
 
 
-def _speaker(app: App, message: Message) -> str | None:
+def _sender(app: App, message: Message) -> str | None:
     if message.sender_id is None:
         return app.agent_name(message.agent_id) or "Corral"
-    return app.store.senders.get(message.sender_id).called
+    return app.store.senders.get(message.sender_id).display_name
 
 
-def _hearers(app: App, message: Message) -> str | None:
-    """What each wiring made of it, and how far whoever heard it is."""
-    lines = []
+def _routes(app: App, message: Message) -> str | None:
+    """Return the decision of each wiring, and the state of the agent's letter."""
+    routes = []
     for route in message.routes:
-        said = "yes" if route.heard else "no"
+        routed = "yes" if route.heard else "no"
         letter = f" ({_letter(app, route.letter_id)})" if route.letter_id else ""
-        lines.append(f"{app.agent_name(route.agent_id)}: {said}, {route.reason}{letter}")
-    return "; ".join(lines) or None
+        routes.append(f"{app.agent_name(route.agent_id)}: {routed}, {route.reason}{letter}")
+    return "; ".join(routes) or None
 
 
 def _letter(app: App, id: str | None) -> str | None:
-    """How far a letter is; one that is kept no more has its id alone."""
+    """Return the state of a letter; only its id if the letter was pruned."""
     if id is None:
         return None
     try:
         letter = app.store.mail.get(id)
     except NotFound:
         return id
-    tries = f", {letter.attempts} tries" if letter.attempts > 1 else ""
-    return f"{id} is {letter.state}{tries}{f': {letter.last_error}' if letter.last_error else ''}"
+    attempts = f", {letter.attempts} attempts" if letter.attempts > 1 else ""
+    error = f": {letter.last_error}" if letter.last_error else ""
+    return f"{id} is {letter.state}{attempts}{error}"
 
 
-@click.group("message", cls=Noun, help="What was said on channels, both ways.")
+key_option = click.option("--key", help="Idempotency key: a repeated key sends the message once.")
+
+
+@click.group("message", cls=CommandGroup, help="Send and inspect messages on channels.")
 def command() -> None:
     pass
 
 
 @command.command("list")
-@click.option("--place", metavar="PLACE", help="Only there.")
-@click.option("--session", metavar="SESSION", help="Only what was heard or said in this session.")
-@paging
+@click.option("--place", metavar="PLACE", help="Only list messages in this place.")
+@click.option(
+    "--session", metavar="SESSION", help="Only list messages received or sent in this session."
+)
+@paging_options
 @pass_app
 def list_(app: App, place: str | None, session: str | None, after: str | None, limit: int) -> None:
-    """Messages, newest first."""
+    """List messages, newest first."""
     page = app.store.messages.list(place=place, session=session, after=after, limit=limit)
-    app.show_page(page, columns(app), empty="Nothing was said yet.")
+    app.show_page(page, columns(app), empty="No messages.")
 
 
 @command.command()
-@paging
+@paging_options
 @pass_app
 def held(app: App, after: str | None, limit: int) -> None:
-    """What waits until somebody says whether it may be heard."""
+    """List messages of unknown senders that wait for approval."""
     page = app.store.messages.held(after=after, limit=limit)
-    app.show_page(page, columns(app), empty="Nobody waits to be let in.")
+    app.show_page(page, columns(app), empty="No messages wait for approval.")
 
 
 @command.command()
 @click.argument("message")
 @pass_app
 def show(app: App, message: str) -> None:
-    """One message, whole: who heard it and why, or how far it is."""
-    found = app.store.messages.get(message)
-    app.show(found, whole(app))
+    """Show a message: how it was routed, or the state of its delivery."""
+    app.show(app.store.messages.get(message), message_fields(app))
 
 
 @command.command()
 @click.argument("text", required=False)
-@click.option("--to", metavar="NAME", help="A destination; left out: where you are answered.")
 @click.option(
-    "--file", "files", metavar="PATH", multiple=True, help="Send a file of your folder, too."
+    "--to", metavar="NAME", help="Destination (default: the place of the current conversation)."
 )
-@click.option("--edit", metavar="MESSAGE", help="Change what this one says.")
-@click.option("--react", metavar="MESSAGE", help="Put a sign on this one.")
-@click.option("--reply-to", metavar="MESSAGE", help="Answer this one.")
-@click.option("--key", help="The same key is the same message.")
+@click.option(
+    "--file",
+    "files",
+    metavar="PATH",
+    multiple=True,
+    help="File to send, from the agent's working directory.",
+)
+@click.option("--edit", metavar="MESSAGE", help="Message whose text to replace.")
+@click.option("--react", metavar="MESSAGE", help="Message to react to.")
+@click.option("--reply-to", metavar="MESSAGE", help="Message to reply to.")
+@key_option
 @pass_app
 def send(
     app: App,
@@ -134,15 +157,15 @@ def send(
     reply_to: str | None,
     key: str | None,
 ) -> None:
-    """For agents: say TEXT (or @FILE) in a place, or send files there."""
+    """Send TEXT (or @FILE) or files to a place, as an agent."""
     messages = app.store.messages
     agent = config.agent_name()
     if agent is None:
-        raise Invalid("This is for agents; people use `corral message say PLACE TEXT`.")
+        raise Invalid("Only agents can call this. Use `corral message post PLACE TEXT` instead.")
     session, run = config.session_id(), config.run_id()
     if files:
         if edit or react or reply_to:
-            raise Invalid("A file changes, signs and answers nothing; send it by itself.")
+            raise Invalid("--file cannot be combined with --edit, --react or --reply-to.")
         sent = messages.send_files(
             [os.path.join(os.getcwd(), file) for file in files],
             text=read_body(text, False) if text else "",
@@ -153,7 +176,7 @@ def send(
             key=key,
         )
     elif text is None:
-        raise Invalid("Say what is to be said, or name a file with --file PATH.")
+        raise Invalid("Nothing to send. Give TEXT or --file PATH.")
     else:
         sent = messages.send(
             read_body(text, False),
@@ -166,38 +189,48 @@ def send(
             reply_to=reply_to,
             key=key,
         )
-    app.say(f"{', '.join(each.id for each in sent)} is on its way.", sent)
+    app.report(f"Queued {', '.join(message.id for message in sent)} for delivery.", sent)
 
 
 @command.command("next")
-@click.option("--after", metavar="LETTER", help="The last one that you were given here.")
-@click.option("--answer", metavar="TEXT", help="What you say to what you were given; or @FILE.")
-@click.option("--wait", type=DURATION, default=0, help="So long for something to come.")
+@click.option(
+    "--after", metavar="LETTER", help="Last letter that you received (default: the first prompt)."
+)
+@click.option("--answer", metavar="TEXT", help="Answer to the messages received so far; or @FILE.")
+@click.option(
+    "--wait",
+    type=DURATION,
+    default=0,
+    metavar="30s",
+    help="Maximum time to wait for a message (default: do not wait).",
+)
 @pass_app
 def next_(app: App, after: str | None, answer: str | None, wait: int) -> None:
-    """For agents that stay: be done with the messages given so far, and get the next.
+    """Acknowledge the messages received so far and get the next, as a long-running agent.
 
-    Without --after you have dealt with what you began with. When nothing came, it says nothing, and
-    you may end: whatever comes later wakes another run.
+    Prints nothing if there is no message. The agent may exit then: a later message starts a new
+    run.
     """
     messages = app.store.messages
     run = config.run_id()
     if run is None:
-        raise Invalid("This is for agents that a message woke; it needs CORRAL_RUN.")
-    said = read_body(answer, False) if answer is not None else None
-    found = messages.next(run, after=after, answer=said, wait_ms=wait)
-    if found is not None:
-        app.say(f"{found.text}\n\n[then: corral message next --after {found.letters[-1]}]", found)
+        raise Invalid("Only agents that a message started can call this; CORRAL_RUN is not set.")
+    text = read_body(answer, False) if answer is not None else None
+    batch = messages.next(run, after=after, answer=text, wait_ms=wait)
+    if batch is not None:
+        app.report(
+            f"{batch.text}\n\n[then: corral message next --after {batch.letters[-1]}]", batch
+        )
     elif app.json:
-        app.say("", None)
+        app.report("", None)
 
 
-@command.command()
+@command.command(aliases=["say"])
 @click.argument("place")
 @click.argument("text")
-@click.option("--key", help="The same key is the same message.")
+@key_option
 @pass_app
-def say(app: App, place: str, text: str, key: str | None) -> None:
-    """Say TEXT (or @FILE) in PLACE, in Corral's own name."""
+def post(app: App, place: str, text: str, key: str | None) -> None:
+    """Post TEXT (or @FILE) to PLACE in the name of Corral."""
     sent = app.store.messages.say(place, read_body(text, False), key=key)
-    app.say(f"{', '.join(each.id for each in sent)} is on its way.", sent)
+    app.report(f"Queued {', '.join(message.id for message in sent)} for delivery.", sent)

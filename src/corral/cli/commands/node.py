@@ -1,28 +1,30 @@
+"""`corral node`: list the machines that serve the store."""
+
 import click
 
-from corral.cli.app import App, Noun, paging, pass_app
-from corral.cli.render import ago
+from corral.cli.app import App, CommandGroup, paging_options, pass_app
+from corral.cli.render import format_age
 
 COLUMNS = [
     ("ID", lambda node: node.id),
     ("NAME", lambda node: node.name),
     ("STATE", lambda node: node.state),
-    ("SEEN", lambda node: ago(node.seen_at)),
+    ("SEEN", lambda node: format_age(node.seen_at)),
     ("SLOTS", lambda node: node.slots),
     ("LABELS", lambda node: " ".join(node.labels) or None),
     ("OWNER", lambda node: node.owner),
 ]
 
 
-@click.group("node", cls=Noun, help="Machines that serve this store.")
+@click.group("node", cls=CommandGroup, help="List the machines that serve the store.")
 def command() -> None:
     pass
 
 
 @command.command("list")
-@paging
+@paging_options
 @pass_app
 def list_(app: App, after: str | None, limit: int) -> None:
-    """Machines that ever served this store, newest first."""
+    """List nodes, newest first."""
     page = app.store.nodes.list(after=after, limit=limit)
-    app.show_page(page, COLUMNS, empty="No machine has joined yet.")
+    app.show_page(page, COLUMNS, empty="No nodes.")

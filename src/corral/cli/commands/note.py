@@ -1,48 +1,77 @@
+"""`corral note`: manage notes for an agent, a project or everyone."""
+
 from collections.abc import Callable
 from typing import Any
 
 import click
 
-from corral.cli.app import DURATION, App, Noun, paging, pass_app, read_body
-from corral.cli.render import ago
+from corral.cli.app import (
+    DURATION,
+    App,
+    CommandGroup,
+    option,
+    paging_options,
+    pass_app,
+    read_body,
+)
+from corral.cli.render import format_age
 
 COLUMNS = [
     ("ID", lambda note: note.id),
     ("FOR", lambda note: note.scope),
     ("CATEGORY", lambda note: note.category),
     ("KEY", lambda note: note.key),
-    ("SURE", lambda note: f"{note.confidence} %"),
-    ("NOTED", lambda note: ago(note.created_at)),
+    ("CONFIDENCE", lambda note: f"{note.confidence} %"),
+    ("ADDED", lambda note: format_age(note.created_at)),
     ("CONTENT", lambda note: note.text),
 ]
-FOUND = [
-    ("SCORE", lambda found: f"{found.score:.2f}"),
-    ("ID", lambda found: found.note.id),
-    ("FOR", lambda found: found.note.scope),
-    ("CATEGORY", lambda found: found.note.category),
-    ("CONTENT", lambda found: found.note.text),
+HITS = [
+    ("SCORE", lambda hit: f"{hit.score:.2f}"),
+    ("ID", lambda hit: hit.note.id),
+    ("FOR", lambda hit: hit.note.scope),
+    ("CATEGORY", lambda hit: hit.note.category),
+    ("CONTENT", lambda hit: hit.note.text),
 ]
 
 
-def whose(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say for whom."""
-    agent = click.option("--agent", metavar="NAME", help="For this agent.")
-    project = click.option("--project", metavar="ID|DIR", help="For this project.")
+def scope_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--agent` and `--project`, the scope of a note."""
+    agent = click.option("--agent", metavar="NAME", help="Notes for this agent.")
+    project = click.option("--project", metavar="ID|DIR", help="Notes for this project.")
     return agent(project(function))
 
 
-@click.group("note", cls=Noun, help="What is remembered: for an agent, a project, everyone.")
+@click.group("note", cls=CommandGroup, help="Manage notes for an agent, a project or everyone.")
 def command() -> None:
     pass
 
 
-@command.command()
+@command.command(
+    examples=[
+        'corral note add "The tests need Redis" --project .',
+        'corral note add "Prefers short answers" --agent ada --category core',
+    ]
+)
 @click.argument("text")
-@whose
-@click.option("--category", default="general", show_default=True, help="core is always given.")
-@click.option("--key", help="It comes in the place of the note with this key.")
-@click.option("--confidence", type=int, default=100, show_default=True, help="In percent.")
-@click.option("--for", "ttl_ms", type=DURATION, metavar="TIME", help="How long it counts.")
+@scope_options
+@click.option(
+    "--category",
+    default="general",
+    show_default=True,
+    help="Category; notes of category core are in every prompt.",
+)
+@click.option("--key", help="Key of the note; replaces the note with the same key.")
+@click.option(
+    "--confidence", type=int, default=100, show_default=True, help="Confidence in percent."
+)
+@option(
+    "--expires-in",
+    "ttl_ms",
+    aliases=["--for"],
+    type=DURATION,
+    metavar="TIME",
+    help="Time until the note expires (default: never).",
+)
 @pass_app
 def add(
     app: App,
@@ -54,8 +83,8 @@ def add(
     confidence: int,
     ttl_ms: int | None,
 ) -> None:
-    """Remember TEXT (or @FILE); for everyone, if nobody is named."""
-    made = app.store.notes.add(
+    """Add a note with TEXT (or @FILE); without --agent or --project, for everyone."""
+    note = app.store.notes.add(
         read_body(text, False),
         agent=agent,
         project=app.project_id(project),
@@ -64,15 +93,15 @@ def add(
         confidence=confidence,
         ttl_ms=ttl_ms,
     )
-    app.say(f"{made.id} is remembered for {made.scope}.", made)
+    app.report(f"Added {note.id} for {note.scope}.", note)
 
 
 @command.command("list")
-@whose
-@click.option("--everyone", is_flag=True, help="Only what is for everyone.")
-@click.option("--category", help="Only of this category.")
-@click.option("--all", "all_", is_flag=True, help="Also superseded and expired ones.")
-@paging
+@scope_options
+@click.option("--everyone", is_flag=True, help="Only list notes for everyone.")
+@click.option("--category", help="Only list notes of this category.")
+@click.option("--all", "all_", is_flag=True, help="Include superseded and expired notes.")
+@paging_options
 @pass_app
 def list_(
     app: App,
@@ -84,7 +113,7 @@ def list_(
     after: str | None,
     limit: int,
 ) -> None:
-    """Notes, newest first."""
+    """List notes, newest first."""
     page = app.store.notes.list(
         agent=agent,
         project=app.project_id(project),
@@ -94,67 +123,71 @@ def list_(
         after=after,
         limit=limit,
     )
-    app.show_page(page, COLUMNS, empty="Nothing is remembered; `corral note add` does it.")
+    app.show_page(page, COLUMNS, empty="No notes. Add one with `corral note add`.")
 
 
 @command.command()
 @click.argument("text", nargs=-1, required=True)
-@whose
-@click.option("--limit", type=int, default=10, show_default=True)
+@scope_options
+@click.option("--limit", type=int, default=10, show_default=True, help="Maximum number of notes.")
 @pass_app
 def search(
     app: App, text: tuple[str, ...], agent: str | None, project: str | None, limit: int
 ) -> None:
-    """Notes that fit TEXT best: those for everyone, the agent, and the project (that of this
-    directory by default)."""
-    where = app.project_id(project) if project else app.project_here()
-    found = app.store.notes.search(" ".join(text), agent=agent, project=where, limit=limit)
-    empty = "No note for everyone, or for those you name, has any of these words."
-    app.show_all(found, FOUND, empty=empty)
+    """Search notes for TEXT, best match first.
+
+    Searches the notes for everyone, for the agent, and for the project (default: that of the
+    current directory).
+    """
+    project_id = app.project_id(project) if project else app.current_project_id()
+    hits = app.store.notes.search(" ".join(text), agent=agent, project=project_id, limit=limit)
+    app.show_list(hits, HITS, empty="No matching notes for everyone or in the given scope.")
 
 
 @command.command()
 @click.argument("text", required=False)
-@whose
-@click.option("--tokens", type=int, default=1_200, show_default=True, help="At most so many.")
+@scope_options
+@click.option(
+    "--tokens", type=int, default=1_200, show_default=True, help="Maximum number of tokens."
+)
 @pass_app
 def section(
     app: App, text: str | None, agent: str | None, project: str | None, tokens: int
 ) -> None:
-    """What an agent that works on TEXT should know, as a part of its prompt."""
-    part = app.store.notes.section(
+    """Print the notes relevant to TEXT as a section of a prompt."""
+    section = app.store.notes.section(
         about=read_body(text, False) if text else None,
         agent=agent,
         project=app.project_id(project),
         tokens=tokens,
     )
-    app.show_body(part.text) if not app.json else app.show(part)
-    app.store.try_upkeep("note.use", lambda: app.store.notes.use(part.notes))
+    app.show_body(section.text) if not app.json else app.show(section)
+    app.store.try_upkeep("note.use", lambda: app.store.notes.use(section.notes))
 
 
 @command.command()
 @click.argument("note")
 @pass_app
 def show(app: App, note: str) -> None:
-    """One note, whole."""
+    """Show a note."""
     app.show(app.store.notes.get(note))
 
 
 @command.command()
 @click.argument("note")
 @click.argument("text")
-@click.option("--confidence", type=int, help="In percent.")
+@click.option("--confidence", type=int, help="Confidence in percent.")
 @pass_app
 def supersede(app: App, note: str, text: str, confidence: int | None) -> None:
-    """Put TEXT (or @FILE) in the place of NOTE."""
-    made = app.store.notes.supersede(note, read_body(text, False), confidence=confidence)
-    app.say(f"{made.id} is in the place of {made.supersedes}.", made)
+    """Replace NOTE by a new note with TEXT (or @FILE)."""
+    new = app.store.notes.supersede(note, read_body(text, False), confidence=confidence)
+    app.report(f"Replaced {new.supersedes} by {new.id}.", new)
 
 
 @command.command()
 @click.argument("note")
 @pass_app
 def forget(app: App, note: str) -> None:
-    """Remember NOTE no more; its words are gone from the store."""
-    gone = app.store.notes.forget(note)
-    app.say(f"{gone.id} is forgotten.", gone)
+    """Delete the text of NOTE from the store."""
+    forgotten = app.store.notes.forget(note)
+    app.report(f"Deleted the text of {forgotten.id}.", forgotten)

@@ -1,34 +1,36 @@
+"""`corral person`: manage people and their roles."""
+
 import click
 
-from corral.cli.app import App, Noun, paging, pass_app
-from corral.cli.render import ago
+from corral.cli.app import App, CommandGroup, paging_options, pass_app
+from corral.cli.render import format_age
 
 COLUMNS = [
     ("NAME", lambda person: person.name),
     ("ROLE", lambda person: person.role),
-    ("SINCE", lambda person: ago(person.created_at)),
+    ("SINCE", lambda person: format_age(person.created_at)),
 ]
 
 
-@click.group("person", cls=Noun, help="People on channels, and what they may do.")
+@click.group("person", cls=CommandGroup, help="Manage people and their roles.")
 def command() -> None:
     pass
 
 
 @command.command("set")
 @click.argument("name")
-@click.option("--role", default="member", show_default=True, help="owner, admin or member.")
+@click.option("--role", default="member", show_default=True, help="Role: owner, admin or member.")
 @pass_app
 def set_(app: App, name: str, role: str) -> None:
-    """Know NAME, and what they may do."""
-    known = app.store.people.set(name, role)
-    app.say(f"{known.name} is {known.role}.", known)
+    """Add the person NAME, or change their role."""
+    person = app.store.people.set(name, role)
+    app.report(f"{person.name} is {person.role}.", person)
 
 
 @command.command("list")
-@paging
+@paging_options
 @pass_app
 def list_(app: App, after: str | None, limit: int) -> None:
-    """The people we know."""
+    """List people."""
     page = app.store.people.list(after=after, limit=limit)
-    app.show_page(page, COLUMNS, empty="Nobody is known yet; `corral sender approve` lets one in.")
+    app.show_page(page, COLUMNS, empty="No people. Add one with `corral sender approve`.")

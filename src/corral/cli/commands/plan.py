@@ -1,13 +1,15 @@
+"""`corral plan`: the published plans of agents."""
+
 import click
 
 from corral.cli import identity
-from corral.cli.app import App, Noun, paging, pass_app
-from corral.cli.render import ago
-from corral.cli.task_view import as_agent, read_list
+from corral.cli.app import App, CommandGroup, paging_options, pass_app
+from corral.cli.render import format_age
+from corral.cli.task_view import agent_option, read_data_file
 
 COLUMNS = [
-    ("OF", lambda plan: plan.subject),
-    ("SAID", lambda plan: ago(plan.updated_at)),
+    ("OWNER", lambda plan: plan.subject),
+    ("UPDATED", lambda plan: format_age(plan.updated_at)),
     ("STEPS", lambda plan: len(plan.entries)),
     ("LEFT", lambda plan: sum(step.status != "completed" for step in plan.entries)),
     ("RUN", lambda plan: plan.run_id),
@@ -20,43 +22,43 @@ STEPS = [
 ]
 
 
-@click.group("plan", cls=Noun, help="What agents say they will do.")
+@click.group("plan", cls=CommandGroup, help="Publish and show the plans of agents.")
 def command() -> None:
     pass
 
 
 @command.command("set")
 @click.argument("file")
-@click.option("--project", metavar="ID|DIR", help="The project that it belongs to.")
-@as_agent
+@click.option("--project", metavar="ID|DIR", help="Project of the plan.")
+@agent_option
 @pass_app
 def set_(app: App, file: str, project: str | None, agent: str | None) -> None:
-    """Keep the steps in FILE (JSON or YAML; - reads standard input) as the agent's plan."""
+    """Publish the steps in FILE (JSON or YAML; `-` reads standard input) as the agent's plan."""
     plan = app.store.plans.set(
-        read_list(file),
+        read_data_file(file),
         agent=identity.required_agent(agent),
         run=identity.run(),
         project_id=app.project_id(project),
     )
-    app.say(f"The plan has {len(plan.entries)} steps.", plan)
+    app.report(f"Published a plan with {len(plan.entries)} steps.", plan)
 
 
 @command.command()
-@click.argument("of")
+@click.argument("owner")
 @pass_app
-def show(app: App, of: str) -> None:
-    """The latest plan of an agent, or of a run without one."""
-    plan = app.store.plans.get(of)
+def show(app: App, owner: str) -> None:
+    """Show the latest plan of OWNER: an agent, or a run without an agent."""
+    plan = app.store.plans.get(owner)
     if app.json:
         app.show(plan)
     else:
-        app.show_all(plan.entries, STEPS, empty="The plan is empty.")
+        app.show_list(plan.entries, STEPS, empty="The plan has no steps.")
 
 
 @command.command("list")
-@paging
+@paging_options
 @pass_app
 def list_(app: App, after: str | None, limit: int) -> None:
-    """The latest plan of everybody who has one."""
+    """List the latest plan of each agent."""
     page = app.store.plans.list(after=after, limit=limit)
-    app.show_page(page, COLUMNS, empty="Nobody has published a plan.")
+    app.show_page(page, COLUMNS, empty="No plans.")

@@ -1,66 +1,73 @@
+"""`corral project`: manage projects, the directories that agents work in."""
+
 import os
 from pathlib import Path
 from typing import Any
 
 import click
 
-from corral.cli.app import App, Noun, paging, pass_app, sure
-from corral.cli.render import ago, progress_by_part
+from corral.cli.app import App, CommandGroup, confirm, paging_options, pass_app
+from corral.cli.render import format_age, progress_by_part
 
 COLUMNS = [
     ("ID", lambda project: project.id),
     ("NAME", lambda project: project.name),
     ("STATE", lambda project: project.state),
-    ("LAST RUN", lambda project: ago(project.last_run_at) if project.last_run_at else "never"),
+    (
+        "LAST RUN",
+        lambda project: format_age(project.last_run_at) if project.last_run_at else "never",
+    ),
     ("COMMAND", lambda project: project.command),
     ("DIRECTORY", lambda project: project.dir),
 ]
 
 
-def named(app: App, project: str) -> str:
-    """PROJECT on the command line is an id, shortened or not, a directory, or a name."""
+def resolve_project(app: App, project: str) -> str:
+    """Return the id of a project given by id, id prefix, directory or name."""
     id = app.project_id(project)
     assert id is not None
     return id
 
 
-@click.group("project", cls=Noun, help="Directories that agents work in.")
+@click.group("project", cls=CommandGroup, help="Manage projects: directories that agents work in.")
 def command() -> None:
     pass
 
 
 @command.command()
 @click.argument("dir", default=".", type=click.Path())
-@click.option("--command", "shell_command", help="What is run here unless said otherwise.")
-@click.option("--prompt", help="What it is told unless said otherwise; '' clears it.")
+@click.option("--command", "shell_command", help="Default command; an empty text removes it.")
+@click.option("--prompt", help="Default prompt; an empty text removes it.")
 @pass_app
 def register(app: App, dir: str, shell_command: str | None, prompt: str | None) -> None:
-    """Make DIR a project, or change what is known of it."""
-    given: dict[str, Any] = {}
+    """Register DIR as a project, or change its default command and prompt."""
+    changes: dict[str, Any] = {}
     if shell_command is not None:
-        given["command"] = shell_command or None
+        changes["command"] = shell_command or None
     if prompt is not None:
-        given["prompt"] = prompt or None
-    project = app.store.projects.register(os.fspath(dir), **given)
-    app.say(f"{project.dir} is project {project.id}.", project)
+        changes["prompt"] = prompt or None
+    project = app.store.projects.register(os.fspath(dir), **changes)
+    app.report(f"Registered {project.dir} as project {project.id}.", project)
 
 
 @command.command("list")
-@click.option("--archived", is_flag=True, help="Show archived projects too.")
-@paging
+@click.option("--archived", is_flag=True, help="Include archived projects.")
+@paging_options
 @pass_app
 def list_(app: App, archived: bool, after: str | None, limit: int) -> None:
-    """Projects, last run first."""
+    """List projects, most recent run first."""
     page = app.store.projects.list(archived=archived, after=after, limit=limit)
-    app.show_page(page, COLUMNS, empty="No project yet; `corral project register` makes one here.")
+    app.show_page(
+        page, COLUMNS, empty="No projects. Register this directory with `corral project register`."
+    )
 
 
 @command.command()
 @click.argument("project")
 @pass_app
 def show(app: App, project: str) -> None:
-    """One project, by id, directory or name."""
-    app.show(app.store.projects.get(named(app, project)))
+    """Show a project, by id, directory or name."""
+    app.show(app.store.projects.get(resolve_project(app, project)))
 
 
 @command.command()
@@ -68,18 +75,21 @@ def show(app: App, project: str) -> None:
 @click.argument("name")
 @pass_app
 def rename(app: App, project: str, name: str) -> None:
-    """Give a project another name."""
-    renamed = app.store.projects.rename(named(app, project), name)
-    app.say(f"{renamed.id} is called {renamed.name} now.", renamed)
+    """Rename a project."""
+    renamed = app.store.projects.rename(resolve_project(app, project), name)
+    app.report(f"Renamed {renamed.id} to {renamed.name}.", renamed)
 
 
 @command.command()
 @click.argument("project")
 @pass_app
 def archive(app: App, project: str) -> None:
-    """Take a project out of the lists; everything about it is kept."""
-    archived = app.store.projects.archive(named(app, project))
-    app.say(f"{archived.name} is archived; registering its directory brings it back.", archived)
+    """Archive a project: it leaves the lists, and its data is kept."""
+    archived = app.store.projects.archive(resolve_project(app, project))
+    app.report(
+        f"Archived {archived.name}. Restore it with `corral project register {archived.dir}`.",
+        archived,
+    )
 
 
 @command.command()
@@ -87,38 +97,39 @@ def archive(app: App, project: str) -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @pass_app
 def export(app: App, project: str, file: Path) -> None:
-    """Write all that belongs to PROJECT into FILE, while others go on working.
+    """Export everything that belongs to PROJECT to FILE, a store of its own.
 
-    FILE is a store of its own: `corral --store sqlite:///FILE ps -a` and every other command look
-    into it. Runs with their sealed output, sessions, tasks, races, groups, notes, mail, costs and
-    the record of the project are in it, and the agents that worked there; other projects, secrets,
-    tokens, alerts, and chats of channels are not.
+    Inspect it with any command, such as `corral --store sqlite:///FILE ps -a`. The export contains
+    the runs with their sealed output, sessions, tasks, races, groups, notes, mail, cost and events
+    of the project, and the agents that worked in it. It does not contain other projects, secrets,
+    tokens, alerts, or chats of channels. Other processes can work during the export.
     """
-    store = app.store_here
-    with progress_by_part("Exporting", quiet=app.json) as told:
-        made = store.projects.export(named(app, project), file, told=told)
-    rows = sum(made.rows.values())
+    store = app.local_store
+    with progress_by_part("Exporting", quiet=app.json) as update:
+        result = store.projects.export(resolve_project(app, project), file, told=update)
+    rows = sum(result.rows.values())
     missing = (
-        f" Output of {made.outputs_missing} runs is not in it: it is on another machine, or gone."
-        if made.outputs_missing
+        f" The output of {result.outputs_missing} runs is missing: it is on another machine or was "
+        "deleted."
+        if result.outputs_missing
         else ""
     )
-    app.say(
-        f"{made.file} holds {rows:,} rows of {len(made.rows)} tables and the output of "
-        f"{made.outputs:,} runs ({made.bytes:,} bytes).{missing} Look into it with `corral --store "
-        f"sqlite:///{made.file} ps -a`.",
-        made,
+    app.report(
+        f"Exported {rows:,} rows of {len(result.rows)} tables and the output of "
+        f"{result.outputs:,} runs to {result.file} ({result.bytes:,} bytes).{missing} Inspect it "
+        f"with `corral --store sqlite:///{result.file} ps -a`.",
+        result,
     )
 
 
 @command.command()
 @click.argument("project")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @pass_app
 def delete(app: App, project: str, yes: bool) -> None:
-    """Forget a project, its settings, schedules and sessions; its directory is not touched."""
-    found = app.store.projects.get(named(app, project))
+    """Delete a project with its settings, schedules and sessions; its directory is not changed."""
+    record = app.store.projects.get(resolve_project(app, project))
     if not yes:
-        sure(f"Forget {found.name} ({found.dir}), its settings, schedules and sessions?")
-    gone = app.store.projects.delete(found.id)
-    app.say(f"{gone.name} is forgotten.", gone)
+        confirm(f"Delete {record.name} ({record.dir}) with its settings, schedules and sessions?")
+    deleted = app.store.projects.delete(record.id)
+    app.report(f"Deleted {deleted.name}.", deleted)

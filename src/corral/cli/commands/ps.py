@@ -1,10 +1,12 @@
+"""`corral ps`: list runs; and the display of a run."""
+
 import shlex
 from typing import Any
 
 import click
 
 from corral.cli import render
-from corral.cli.app import RECOVERY_SECONDS, App, Columns, Verb, paging, pass_app
+from corral.cli.app import RECOVERY_SECONDS, App, Columns, Command, paging_options, pass_app
 from corral.domain.runs.model import Run, RunState
 from corral.kernel.clock import format_duration
 from corral.kernel.money import format_usd
@@ -17,7 +19,7 @@ def shown_state(run: Any) -> str:
 
 
 def _age(at: int | None) -> str | None:
-    return None if at is None else render.ago(at)
+    return None if at is None else render.format_age(at)
 
 
 def _exit(run: Run) -> str | None:
@@ -26,8 +28,7 @@ def _exit(run: Run) -> str | None:
     return f"signal {run.signal}" if run.signal is not None else None
 
 
-def _who(app: App, run: Run) -> str | None:
-    """The agent's own name, or what kind of agent it is."""
+def _agent_or_provider(app: App, run: Run) -> str | None:
     return app.agent_name(run.agent_id) or (None if run.provider == "plain" else run.provider)
 
 
@@ -36,7 +37,7 @@ def _columns(app: App, *, live: bool) -> Columns:
         ("ID", lambda run: run.id),
         ("STATE", shown_state),
         ("NAME", lambda run: run.name),
-        ("AGENT", lambda run: _who(app, run)),
+        ("AGENT", lambda run: _agent_or_provider(app, run)),
         ("WHAT", lambda run: run.what or None),
         ("PID", lambda run: run.pid),
         ("STARTED", lambda run: _age(run.started_at)),
@@ -48,14 +49,14 @@ def _columns(app: App, *, live: bool) -> Columns:
 
 
 def run_fields(app: App) -> Columns:
-    """One run for a person; --json has all that is kept of it."""
+    """Return the fields of a run for people; `--json` has all fields."""
     return (
         ("id", lambda run: run.id),
         ("name", lambda run: run.name),
         ("state", lambda run: ", ".join(filter(None, (run.state, run.attention, run.denied_text)))),
-        ("asks", lambda run: _dialog(run)),
+        ("dialog", lambda run: _dialog(run)),
         ("retry", lambda run: run.retry_command),
-        ("reason", lambda run: run.reason or _waits_for(app, run)),
+        ("reason", lambda run: run.reason or _queue_reason(app, run)),
         ("exit", _exit),
         ("what", lambda run: run.title),
         ("command", lambda run: shlex.join([run.command, *run.args])),
@@ -63,80 +64,84 @@ def run_fields(app: App) -> Columns:
         ("agent", lambda run: _agent(app, run)),
         ("model", lambda run: run.model),
         ("session", lambda run: run.session_id),
-        ("started", lambda run: render.readable("started_at", run.started_at)),
-        ("ended", lambda run: render.readable("ended_at", run.ended_at)),
-        ("took", lambda run: _took(run)),
+        ("started", lambda run: render.format_field("started_at", run.started_at)),
+        ("ended", lambda run: render.format_field("ended_at", run.ended_at)),
+        ("duration", lambda run: _duration(run)),
         ("tokens", lambda run: None if run.tokens is None else f"{run.tokens:,}"),
         ("cost", lambda run: format_usd(run.cost_micros)),
         ("output", lambda run: f"{run.output_bytes or 0:,} bytes"),
-        ("processor", lambda run: render.readable("cpu_ms", run.cpu_ms)),
+        ("cpu", lambda run: render.format_field("cpu_ms", run.cpu_ms)),
         ("memory", lambda run: f"{run.peak_bytes >> 20:,} MiB" if run.peak_bytes else None),
         ("process", lambda run: f"{run.pid} on {run.host}" if run.pid else None),
     )
 
 
-def _dialog(run: Run) -> render.Lines | None:
-    """The question of the dialog that is open, what it is about, and how to answer it."""
+def _dialog(run: Run) -> render.MultilineText | None:
+    """Return the question of the open dialog, its subject, its options, and how to answer it."""
     dialog = run.dialog
     if dialog is None:
         return None
     name = run.name or run.id
-    how = f"corral send {name} OPTION" if dialog.options else f"corral attach {name}"
-    return render.Lines(
-        (dialog.question, *subject(run), *dialog.options, f"({how}; dialog {dialog.id})")
+    answer = f"corral send {name} OPTION" if dialog.options else f"corral attach {name}"
+    return render.MultilineText(
+        (dialog.question, *subject(run), *dialog.options, f"({answer}; dialog {dialog.id})")
     )
 
 
 def subject(run: Run) -> list[str]:
-    """What the open dialog is about, without its question."""
+    """Return the lines that describe the subject of the open dialog, without its question."""
     dialog = run.dialog
     return [line for line in dialog.about if line != dialog.question] if dialog else []
 
 
-def _waits_for(app: App, run: Run) -> str | None:
-    """What a run in line waits for: its time, or a machine that has room and may take it."""
+def _queue_reason(app: App, run: Run) -> str | None:
+    """Return why a run is queued: it is not due yet, or waits for a slot on a matching node."""
     if run.state is not RunState.QUEUED:
         return None
     if run.due_at > render.now():
-        return f"starts {render.ago(run.due_at)}"
-    asked = app.store.runs.launch_of(run.id)
-    labels = f" with {', '.join(asked.labels)}" if asked.labels else ""
-    where = f"on {asked.host}" if asked.host else "on any machine"
-    return f"waits for a slot {where}{labels}; `corral node list` shows who may take it"
+        return f"starts {render.format_age(run.due_at)}"
+    launch = app.store.runs.launch_of(run.id)
+    labels = f" with labels {', '.join(launch.labels)}" if launch.labels else ""
+    node = f"on {launch.host}" if launch.host else "on any node"
+    return f"waiting for a slot {node}{labels}; see `corral node list`"
 
 
 def _agent(app: App, run: Run) -> str | None:
     name, version = app.agent_name(run.agent_id), run.agent_version
-    return f"{name}, version {version} ({run.provider})" if name else _who(app, run)
+    return f"{name}, version {version} ({run.provider})" if name else _agent_or_provider(app, run)
 
 
-def _took(run: Run) -> str | None:
+def _duration(run: Run) -> str | None:
     if run.started_at is None:
         return None
     ms = (run.ended_at or render.now()) - run.started_at
     return format_duration(ms if ms < 1_000 else ms // 1_000 * 1_000)
 
 
-@click.command("ps", cls=Verb)
-@click.option("-a", "--all", "all_of_them", is_flag=True, help="Those that are over, too.")
-@click.option("--project", metavar="DIR", help="Only those of a project.")
-@click.option("--state", metavar="S", help="Only those in a state.")
-@paging
+@click.command(
+    "ps",
+    cls=Command,
+    examples=["corral ps", "corral ps -a --project .", "corral ps --state failed --limit 10"],
+)
+@click.option("-a", "--all", "all_", is_flag=True, help="Include runs that have ended.")
+@click.option("--project", metavar="DIR", help="Only list runs of this project.")
+@click.option("--state", metavar="S", help="Only list runs in this state.")
+@paging_options
 @pass_app
 def command(
     app: App,
-    all_of_them: bool,
+    all_: bool,
     project: str | None,
     state: str | None,
     after: str | None,
     limit: int,
 ) -> None:
-    """List runs, newest first; each was looked at now."""
+    """List runs, newest first. Process state is checked before printing."""
     app.store.try_upkeep("recover", app.store.runs.recover, seconds=RECOVERY_SECONDS)
     page = app.store.runs.list(
         project=app.project_id(project),
         state=state,
-        live=not all_of_them and state is None,
+        live=not all_ and state is None,
         after=after,
         limit=limit,
     )
@@ -144,5 +149,5 @@ def command(
     app.show_page(
         page,
         _columns(app, live=live),
-        empty="Nothing runs; start something with `corral run`.",
+        empty="No runs are active. Start one with `corral run`.",
     )

@@ -1,16 +1,18 @@
+"""`corral question`: list and answer questions."""
+
 import click
 
-from corral.cli.app import DURATION, App, Noun, paging, pass_app, read_body
+from corral.cli.app import DURATION, App, CommandGroup, paging_options, pass_app, read_body
 from corral.cli.commands.ps import subject
-from corral.cli.render import ago
+from corral.cli.render import format_age
 from corral.domain.chat import model
 
 COLUMNS = [
     ("ID", lambda question: question.id),
     ("STATE", lambda question: question.state),
-    ("ASKER", lambda question: model.asker(question.asker)),
-    ("ASKED", lambda question: ago(question.created_at)),
-    ("DEADLINE", lambda question: ago(question.deadline_at)),
+    ("ASKER", lambda question: model.asker_label(question.asker)),
+    ("ASKED", lambda question: format_age(question.created_at)),
+    ("DEADLINE", lambda question: format_age(question.deadline_at)),
     ("OPTIONS", lambda question: ", ".join(question.options) or "any text"),
     ("CONTENT", lambda question: question.text),
 ]
@@ -18,84 +20,91 @@ COLUMNS = [
 
 DIALOGS = [
     ("RUN", lambda run: run.name or run.id),
-    ("SINCE", lambda run: ago(run.attention_at)),
-    ("OPTIONS", lambda run: ", ".join(run.dialog.options) or "at its terminal"),
+    ("SINCE", lambda run: format_age(run.attention_at)),
+    ("OPTIONS", lambda run: ", ".join(run.dialog.options) or "in its terminal"),
     ("CONTENT", lambda run: " | ".join([run.dialog.question, *subject(run)])),
 ]
 """Columns for runs with an open dialog, which `corral send RUN OPTION` answers."""
 
 
-@click.group("question", cls=Noun, help="Questions that wait for an answer; `corral ask` asks.")
+@click.group(
+    "question", cls=CommandGroup, help="List and answer questions; ask one with `corral ask`."
+)
 def command() -> None:
     pass
 
 
 @command.command("list")
-@click.option("--all", "all_", is_flag=True, help="Also those that are over.")
-@click.option("--asker", metavar="MAILBOX", help="Only of this one, as agent:ada.")
-@paging
+@click.option("--all", "all_", is_flag=True, help="Include questions that are closed.")
+@click.option(
+    "--asker", metavar="MAILBOX", help="Only list questions of this mailbox, such as agent:ada."
+)
+@paging_options
 @pass_app
 def list_(app: App, all_: bool, asker: str | None, after: str | None, limit: int) -> None:
     """List open questions, newest first; then runs with an open dialog."""
     page = app.store.questions.list(all=all_, asker=asker, after=after, limit=limit)
-    asking = [] if asker or after else app.store.runs.asking()
+    runs = [] if asker or after else app.store.runs.asking()
     if app.json:
-        app.show([*page.items, *asking])
-    elif page.items or not asking:
+        app.show([*page.items, *runs])
+    elif page.items or not runs:
         app.show_page(page, COLUMNS, empty="No open questions.")
-    if asking and not app.json:
-        app.show_all(asking, DIALOGS, empty="")
-        app.say("Answer with `corral send RUN OPTION`; without options: `corral attach RUN`.")
+    if runs and not app.json:
+        app.show_list(runs, DIALOGS, empty="")
+        app.report("Answer with `corral send RUN OPTION`; without options: `corral attach RUN`.")
 
 
 @command.command()
 @click.argument("question")
 @pass_app
 def show(app: App, question: str) -> None:
-    """One question, whole."""
+    """Show a question."""
     app.show(app.store.questions.get(question))
 
 
-@command.command()
+@command.command(examples=["corral question answer qst_3 yes", "corral question answer qst_3 2"])
 @click.argument("question")
 @click.argument("answer")
 @pass_app
 def answer(app: App, question: str, answer: str) -> None:
-    """Answer QUESTION with an option, its number, or a text (or @FILE)."""
+    """Answer QUESTION with an option, the number of an option, a text or `@FILE`."""
     from corral import config
 
-    said = app.store.questions.answer(question, read_body(answer, False), by=config.actor())
-    if said.state == "open":
-        agree = sum(vote.answer == said.votes[-1].answer for vote in said.votes)
-        app.say(f"Your answer counts: {agree} of {said.needed} say {said.votes[-1].answer}.", said)
-    elif said.state == "expired":
-        app.say(f"Those who were asked do not agree; {model.asker(said.asker)} is told.", said)
+    record = app.store.questions.answer(question, read_body(answer, False), by=config.actor())
+    asker = model.asker_label(record.asker)
+    if record.state == "open":
+        vote = record.votes[-1].answer
+        count = sum(each.answer == vote for each in record.votes)
+        app.report(f"Vote counted: {count} of {record.needed} for {vote}.", record)
+    elif record.state == "expired":
+        app.report(f"The votes do not agree; notified {asker}.", record)
     else:
-        told = f"{said.id} is answered: {said.answer}; {model.asker(said.asker)} is told."
-        app.say(told, said)
+        app.report(f"Answered {record.id}: {record.answer}. Notified {asker}.", record)
 
 
 @command.command()
 @click.argument("question")
-@click.option("--reason", help="Why; it stands in the record.")
+@click.option("--reason", help="Reason, for the event log.")
 @pass_app
 def withdraw(app: App, question: str, reason: str | None) -> None:
-    """Take a question back."""
+    """Withdraw a question."""
     from corral import config
 
-    gone = app.store.questions.withdraw(question, reason=reason, by=config.mailbox())
-    app.say(f"{gone.id} is withdrawn.", gone)
+    withdrawn = app.store.questions.withdraw(question, reason=reason, by=config.mailbox())
+    app.report(f"Withdrew {withdrawn.id}.", withdrawn)
 
 
 @command.command()
 @click.argument("question")
-@click.option("--timeout", type=DURATION, metavar="10m", help="How long to wait at the most.")
+@click.option(
+    "--timeout", type=DURATION, metavar="10m", help="Maximum time to wait (default: no limit)."
+)
 @pass_app
 def wait(app: App, question: str, timeout: int | None) -> int:
-    """Wait for an answer, and print it; exit code 1 when there is none."""
+    """Wait for an answer and print it; exit with 1 if there is none."""
     ended = app.store.questions.wait(question, timeout_ms=timeout)
     if ended.answer is None:
-        app.say(f"{ended.id} is {ended.state}; there is no answer.", ended)
+        app.report(f"{ended.id} is {ended.state} without an answer.", ended)
         return 1
-    app.say(ended.answer, ended)
+    app.report(ended.answer, ended)
     return 0

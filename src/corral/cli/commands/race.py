@@ -1,96 +1,191 @@
+"""`corral race`: run several attempts in parallel, compare them, and select a winner."""
+
 import os
 from typing import Any
 
 import click
 
-from corral.cli.app import DURATION, App, Noun, paging, pairs, pass_app, read_body
-from corral.cli.commands.race_selection import CHOOSING
+from corral.cli.app import (
+    DURATION,
+    App,
+    CommandGroup,
+    option,
+    paging_options,
+    parse_pairs,
+    pass_app,
+    read_body,
+)
 from corral.cli.race_view import (
     COLUMNS,
-    id_of,
-    on_race,
-    on_race_or_latest,
-    stay_or_leave,
-    waiting,
-    watch,
-    way,
+    race_argument,
+    race_or_latest_argument,
+    resolve_race,
+    show_race,
+    variation_name,
+    wait_options,
+    wait_or_detach,
+    wait_with_progress,
 )
-from corral.cli.race_view import show as show_race
+from corral.cli.render import write_line
+from corral.cli.worktree_view import show_leftovers
+from corral.kernel.errors import Conflict, Invalid
+
+CHANGES = [
+    ("FILE", lambda change: change.name),
+    ("STATE", lambda change: change.state),
+    ("ADDED", lambda change: change.added),
+    ("REMOVED", lambda change: change.removed),
+]
+BRANCH = ("BRANCH", lambda leftover: leftover.branch)
 
 
-@click.group("race", cls=Noun, help="Several attempts at once; the winner goes on.")
+@click.group("race", cls=CommandGroup, help="Run several attempts in parallel and select a winner.")
 def command() -> None:
     pass
 
 
-for _choosing in CHOOSING:
-    command.add_command(_choosing)
+# -- start and drive ---------------------------------------------------------------------------
 
 
-def who_and_how(function: Any) -> Any:
-    """The options that say who tries, and in which ways."""
-    for option in (
-        click.option("--agents", metavar="A:N,B:N", help="Who tries, and how often each."),
-        click.option("--vary", metavar="FILE", help="Variations: one a line, or parted by ---."),
-        click.option("--variation", "given", multiple=True, metavar="TEXT", help="One variation."),
-        click.option("--vary-auto", is_flag=True, help="Careful, minimal, test-first, bold."),
-        click.option("--budget", metavar="USD", help="What it may cost in all."),
+def attempt_options(function: Any) -> Any:
+    """Add the options that choose the agents, the variations and the budget of a round."""
+    for add_option in (
+        click.option(
+            "--agents", metavar="A:N,B:N", help="Agents, with the number of attempts of each."
+        ),
+        click.option(
+            "--vary",
+            metavar="FILE",
+            help="File of prompt variations: one per line, or separated by ---.",
+        ),
+        click.option(
+            "--variation", "given", multiple=True, metavar="TEXT", help="Prompt variation."
+        ),
+        click.option(
+            "--vary-auto",
+            is_flag=True,
+            help="Use the built-in variations: careful, minimal, test-first, bold.",
+        ),
+        click.option("--budget", metavar="USD", help="Maximum total cost."),
     ):
-        function = option(function)
+        function = add_option(function)
     return function
 
 
-def _variations(vary: str | None, given: tuple[str, ...]) -> list[str]:
-    from corral.domain.races.variations import read_text
+def _variations(file: str | None, texts: tuple[str, ...]) -> list[str]:
+    from corral.domain.races.variations import parse_variations
 
-    return [*(read_text(read_body(f"@{vary}", False)) if vary else []), *given]
+    return [*(parse_variations(read_body(f"@{file}", False)) if file else []), *texts]
 
 
-def _micros(budget: str | None) -> int | None:
+def _parse_budget(budget: str | None) -> int | None:
     from corral.kernel.money import parse_usd
 
     return parse_usd(budget) if budget is not None else None
 
 
-def _place(project: str | None) -> str:
-    """Where a race is run, in words that mean the same to a store that is served."""
-    where = "." if project is None else project
-    return os.path.abspath(where) if os.path.isdir(where) else where
+def _resolve_directory(project: str | None) -> str:
+    """Return an absolute directory, or a project id or name; a daemon has another directory."""
+    directory = "." if project is None else project
+    return os.path.abspath(directory) if os.path.isdir(directory) else directory
 
 
-@command.command()
+@command.command(
+    examples=[
+        'corral race start "fix the test" --agents claude:2,codex:1 --check "make test" --wait',
+        "corral race start @task.md --agents claude:4 --vary-auto --budget 5 --judge reviewer",
+    ]
+)
 @click.argument("prompt")
-@who_and_how
-@click.option("--check", "checks", multiple=True, metavar="CMD", help="A gate, run in order.")
-@click.option("--report", "reports", multiple=True, metavar="PATH", help="A check's JUnit report.")
-@click.option("--setup", metavar="CMD", help="Run in each worktree before its agent starts.")
-@click.option("--rounds", type=int, default=1, show_default=True, help="Rounds that are planned.")
-@click.option("--judge", metavar="AGENT", help="Who ranks what passed, blind.")
-@click.option("--samples", type=int, default=2, show_default=True, help="Times the judge is asked.")
-@click.option("--rubric", metavar="TEXT|@FILE", help="What the judge looks at.")
-@click.option("--auto", is_flag=True, help="Choose the best and go on with the better half.")
-@click.option("--enough", type=int, metavar="N", help="End the others when so many have passed.")
-@click.option("--project", metavar="ID|DIR", help="Where; this directory by default.")
-@click.option("--base", metavar="COMMIT", help="What all begin with; HEAD by default.")
+@attempt_options
+@click.option(
+    "--check",
+    "checks",
+    multiple=True,
+    metavar="CMD",
+    help="Command that an attempt must pass. Checks run in order.",
+)
+@click.option(
+    "--report", "reports", multiple=True, metavar="PATH", help="JUnit report that a check writes."
+)
+@click.option(
+    "--setup", metavar="CMD", help="Command to run in each worktree before its agent starts."
+)
+@click.option("--rounds", type=int, default=1, show_default=True, help="Number of planned rounds.")
+@click.option("--judge", metavar="AGENT", help="Agent that ranks the passing attempts, blind.")
+@click.option(
+    "--samples", type=int, default=2, show_default=True, help="Number of times to ask the judge."
+)
+@click.option("--rubric", metavar="TEXT|@FILE", help="Criteria for the judge.")
+@click.option(
+    "--auto",
+    is_flag=True,
+    help="Select the best attempt and continue with the better half of the agents.",
+)
+@option(
+    "--stop-after",
+    "enough",
+    aliases=["--enough"],
+    type=int,
+    metavar="N",
+    help="Cancel the remaining attempts when N have passed.",
+)
+@click.option(
+    "--project", metavar="ID|DIR", help="Project (default: that of the current directory)."
+)
+@click.option("--base", metavar="COMMIT", help="Base commit for all attempts (default: HEAD).")
 @click.option(
     "--dirty",
     type=click.Choice(["refuse", "include", "ignore"]),
     default="refuse",
     show_default=True,
-    help="Changes in no commit.",
+    help="How to treat uncommitted changes.",
 )
-@click.option("--name", help="What it is called.")
-@click.option("--agent-timeout", "timeout_ms", type=DURATION, help="An agent's time.")
-@click.option("--check-timeout", "check_timeout_ms", type=DURATION, help="A check's time.")
-@click.option("--env", multiple=True, metavar="K=V", help="A variable; values are stored.")
-@click.option("--secret", multiple=True, metavar="K=REF", help="A variable, by reference.")
-@click.option("--yes", "approvals", multiple=True, metavar="CLASS", help="edit, run, trust or all.")
-@click.option("--sandbox", default="none", show_default=True, help="auto, bubblewrap, landlock.")
+@click.option("--name", help="Name of the race (default: from the prompt).")
+@click.option("--agent-timeout", "timeout_ms", type=DURATION, help="Maximum time for an agent.")
 @click.option(
-    "--commands-outside", is_flag=True, help="Set-up and checks run outside of the sandbox."
+    "--check-timeout", "check_timeout_ms", type=DURATION, help="Maximum time for a check."
 )
-@click.option("--fork", "goes_on", is_flag=True, help="Later rounds go on with the winner's talk.")
-@waiting
+@click.option(
+    "--env",
+    multiple=True,
+    metavar="K=V",
+    help="Set an environment variable. The value is stored; use --secret for secrets.",
+)
+@click.option(
+    "--secret",
+    multiple=True,
+    metavar="K=REF",
+    help="Set an environment variable to a secret, by name or reference.",
+)
+@click.option(
+    "--yes",
+    "approvals",
+    multiple=True,
+    metavar="CLASS",
+    help="Approve permission prompts of this class: edit, run, trust or all (default: edit).",
+)
+@click.option(
+    "--sandbox",
+    default="none",
+    show_default=True,
+    help="Sandbox for attempts: none, auto, bubblewrap or landlock.",
+)
+@option(
+    "--unsandboxed-commands",
+    "commands_outside",
+    aliases=["--commands-outside"],
+    is_flag=True,
+    help="Run setup and checks outside the sandbox.",
+)
+@option(
+    "--continue-session",
+    "goes_on",
+    aliases=["--fork"],
+    is_flag=True,
+    help="Continue the session of the winner in later rounds.",
+)
+@wait_options
 @pass_app
 def start(
     app: App,
@@ -108,27 +203,37 @@ def start(
     wait_ms: int | None,
     **options: Any,
 ) -> int:
-    """Ask several agents for PROMPT (-, @FILE), each in a git worktree of its own."""
+    """Start a race: several agents work on PROMPT, each in its own git worktree.
+
+    PROMPT `-` reads the prompt from standard input, `@FILE` from a file. Without --wait the race
+    continues in the background.
+    """
     race = app.store.races.start(
         read_body(prompt, False),
         variations=_variations(vary, given),
-        budget_micros=_micros(budget),
-        env=pairs(env, "--env"),
-        secrets=pairs(secret, "--secret"),
+        budget_micros=_parse_budget(budget),
+        env=parse_pairs(env, "--env"),
+        secrets=parse_pairs(secret, "--secret"),
         approvals=approvals or ("edit",),
         rubric=read_body(rubric, False) if rubric else None,
-        project=_place(project),
+        project=_resolve_directory(project),
         **options,
     )
-    return _end(app, stay_or_leave(app, race, wait, wait_ms))
+    return _show_result(app, wait_or_detach(app, race, wait, wait_ms))
 
 
 @command.command("next")
-@on_race
+@race_argument
 @click.argument("prompt", required=False)
-@who_and_how
-@click.option("--from", "from_round", type=int, metavar="N", help="Go on from that round's winner.")
-@waiting
+@attempt_options
+@click.option(
+    "--from",
+    "from_round",
+    type=int,
+    metavar="N",
+    help="Continue from the winner of round N (default: the latest round).",
+)
+@wait_options
 @pass_app
 def next_(
     app: App,
@@ -142,87 +247,321 @@ def next_(
     wait_ms: int | None,
     **options: Any,
 ) -> int:
-    """Begin the next round from the winner; PROMPT as before when it is left out."""
-    begun = app.store.races.next(
-        id_of(app, race),
+    """Start the next round from the winner; without PROMPT, use the previous prompt."""
+    started = app.store.races.next(
+        resolve_race(app, race),
         prompt=read_body(prompt, False) if prompt is not None else None,
         variations=_variations(vary, given),
-        budget_micros=_micros(budget),
+        budget_micros=_parse_budget(budget),
         **options,
     )
-    return _end(app, stay_or_leave(app, begun, wait, wait_ms))
+    return _show_result(app, wait_or_detach(app, started, wait, wait_ms))
 
 
-def _end(app: App, race: Any) -> int:
-    """Show a race; the exit code says whether its latest round came to nothing."""
+def _show_result(app: App, race: Any) -> int:
+    """Show a race; the exit code is 1 if its latest round failed."""
     show_race(app, race)
     return 1 if race.latest.state == "failed" else 0
 
 
-@command.command("list")
-@click.option("--project", metavar="ID|DIR", help="Only those of a project.")
-@click.option("--state", help="Only those in a state.")
-@paging
-@pass_app
-def list_(app: App, /, project: str | None, **options: Any) -> None:
-    """Races, newest first."""
-    page = app.store.races.list(project=app.project_id(project), **options)
-    app.show_page(page, COLUMNS, empty="No race yet; `corral race start` begins one.")
-
-
 @command.command()
-@on_race_or_latest
-@pass_app
-def show(app: App, race: str) -> None:
-    """One race, this directory's latest by default: rounds, attempts, checks, verdicts, winners."""
-    show_race(app, app.store.races.get(id_of(app, race)))
-
-
-@command.command()
-@on_race_or_latest
-@click.option("--timeout", "wait_ms", type=DURATION, help="How long to stay at most.")
+@race_or_latest_argument
+@click.option(
+    "--timeout", "wait_ms", type=DURATION, help="Maximum time to wait (default: no limit)."
+)
 @pass_app
 def wait(app: App, race: str, wait_ms: int | None) -> int:
-    """Drive a race until somebody has to choose, or it is over."""
+    """Drive a race until a winner can be selected or the race is over."""
     if os.environ.get("CORRAL_RUN") is None:
         from corral.adapters import run_marks
 
-        run_marks.leave_run()  # a process of a run may have started it (`drivers.start`)
-    return _end(app, watch(app, id_of(app, race), wait_ms))
+        # The driver may have been started by a process of a run; it must outlive that run.
+        run_marks.leave_run()
+    return _show_result(app, wait_with_progress(app, resolve_race(app, race), wait_ms))
 
 
 @command.command()
-@on_race
+@race_argument
 @pass_app
 def advance(app: App, race: str) -> None:
-    """Do what can be done for a race now, and come back."""
-    show_race(app, app.store.races.advance(id_of(app, race)))
+    """Do the work of a race that is due now, without waiting."""
+    show_race(app, app.store.races.advance(resolve_race(app, race)))
 
 
 @command.command()
+@race_argument
+@click.argument("attempt")
+@wait_options
+@pass_app
+def retry(app: App, race: str, attempt: str, wait: bool, wait_ms: int | None) -> None:
+    """Retry an attempt that did not pass, in a new worktree."""
+    retried = app.store.races.retry(resolve_race(app, race), attempt)
+    show_race(app, wait_or_detach(app, retried, wait, wait_ms))
+
+
+@command.command()
+@race_argument
+@click.argument("attempt")
+@click.option("--reason", metavar="TEXT", help="Reason, for the event log.")
+@pass_app
+def cancel(app: App, race: str, attempt: str, reason: str | None) -> None:
+    """Cancel an active attempt."""
+    show_race(app, app.store.races.cancel(resolve_race(app, race), attempt, reason=reason))
+
+
+# -- list and compare --------------------------------------------------------------------------
+
+
+@command.command("list")
+@click.option("--project", metavar="ID|DIR", help="Only list races of this project.")
+@click.option("--state", help="Only list races in this state.")
+@paging_options
+@pass_app
+def list_(app: App, /, project: str | None, **options: Any) -> None:
+    """List races, newest first."""
+    page = app.store.races.list(project=app.project_id(project), **options)
+    app.show_page(page, COLUMNS, empty="No races. Start one with `corral race start`.")
+
+
+@command.command()
+@race_or_latest_argument
+@pass_app
+def show(app: App, race: str) -> None:
+    """Show a race: its rounds, attempts, checks, verdicts and winners.
+
+    RACE defaults to the latest race of the current directory's project.
+    """
+    show_race(app, app.store.races.get(resolve_race(app, race)))
+
+
+@command.command()
+@race_argument
+@click.argument("one")
+@click.argument("other", required=False)
+@click.option("--file", "files", multiple=True, metavar="PATH", help="Only show this file.")
+@click.option("--stat", is_flag=True, help="Only show the changed files and line counts.")
+@pass_app
+def diff(
+    app: App, race: str, one: str, other: str | None, files: tuple[str, ...], stat: bool
+) -> None:
+    """Show what attempt ONE changed, or the difference between ONE and OTHER."""
+    id = resolve_race(app, race)
+    changes = app.store.races.changes(id, one, other)
+    selected = [change for change in changes if not files or change.name in files]
+    if stat:
+        app.show_list(selected, CHANGES, empty="No differences.")
+        return
+    diffs = [app.store.races.diff(id, one, change.name, other=other) for change in selected]
+    if app.json:
+        app.show_list(diffs, CHANGES, empty="")
+        return
+    for file in diffs:
+        write_line(f"{file.change.state} {file.change.name}")
+        for hunk in file.hunks:
+            write_line(hunk.header)
+            for line in hunk.lines:
+                write_line(f"{line.sign}{line.text}")
+        if file.truncated:
+            write_line("(truncated)")
+    if not diffs:
+        write_line("No differences.")
+
+
+@command.command("stats", aliases=["winning"])
 @click.option(
     "--by",
     type=click.Choice(["agent", "model", "provider", "variation"]),
     default="agent",
     show_default=True,
+    help="Group attempts by this field.",
 )
-@click.option("--since", "since_ms", type=DURATION, help="Only what was decided since, as in 30d.")
+@click.option(
+    "--since",
+    "since_ms",
+    type=DURATION,
+    help="Only count rounds decided within this time, such as 30d (default: all).",
+)
 @pass_app
-def winning(app: App, by: str, since_ms: int | None) -> None:
-    """Who wins, how often, at what cost; the bounds hold with 95 % confidence."""
+def stats(app: App, by: str, since_ms: int | None) -> None:
+    """Show win rates and cost per win, with 95% confidence intervals."""
     from corral.kernel.money import format_usd
 
-    app.show_all(
+    app.show_list(
         app.store.races.winning(by=by, since_ms=since_ms),
         [
-            (by.upper(), lambda row: way(row.key) if by == "variation" else row.key),
+            (by.upper(), lambda row: variation_name(row.key) if by == "variation" else row.key),
             ("ATTEMPTS", lambda row: row.attempts),
             ("PASSED", lambda row: row.passed),
             ("WINS", lambda row: row.wins),
             ("RATE", lambda row: f"{row.win_rate:.0%}"),
-            ("BETWEEN", lambda row: f"{row.low:.0%} and {row.high:.0%}"),
+            ("INTERVAL", lambda row: f"{row.low:.0%} to {row.high:.0%}"),
             ("COST", lambda row: format_usd(row.cost_micros)),
-            ("A WIN", lambda row: format_usd(row.micros_per_win)),
+            ("PER WIN", lambda row: format_usd(row.micros_per_win)),
         ],
-        empty="No round was decided yet.",
+        empty="No round has been decided yet.",
     )
+
+
+# -- select ------------------------------------------------------------------------------------
+
+
+@command.command(
+    examples=[
+        "corral race select latest",
+        'corral race select rac_3 2 --reason "smaller change"',
+    ]
+)
+@race_argument
+@click.argument("attempt", required=False)
+@click.option("--reason", metavar="TEXT", help="Reason, for the event log.")
+@option(
+    "--force",
+    "overrule",
+    aliases=["--overrule"],
+    is_flag=True,
+    help="Select an attempt that failed its checks, or replace an earlier selection.",
+)
+@pass_app
+def select(app: App, race: str, attempt: str | None, reason: str | None, overrule: bool) -> None:
+    """Select the winner: ATTEMPT (2, ROUND.NUMBER or an id), or the first in the ranking."""
+    selected = app.store.races.select(
+        resolve_race(app, race), attempt, reason=reason, overrule=overrule
+    )
+    show_race(app, selected)
+
+
+@command.command()
+@race_argument
+@click.option(
+    "--agent", "judge", metavar="NAME", help="Agent that judges (default: that of the race)."
+)
+@click.option("--samples", type=int, help="Number of times to ask the judge.")
+@click.option("--rubric", metavar="TEXT", help="Criteria for the judge.")
+@wait_options
+@pass_app
+def judge(app: App, /, race: str, wait: bool, wait_ms: int | None, **options: Any) -> None:
+    """Have a judge rank the passing attempts, blind and in shuffled order."""
+    judged = app.store.races.judge(resolve_race(app, race), **options)
+    show_race(app, wait_or_detach(app, judged, wait, wait_ms))
+
+
+@command.command()
+@race_argument
+@click.argument("attempt")
+@click.option("--file", "files", multiple=True, metavar="PATH", help="Whole file to copy.")
+@click.option(
+    "--hunk", "hunks", multiple=True, metavar="PATH#N", help="Nth hunk of a file to apply."
+)
+@pass_app
+def graft(app: App, race: str, attempt: str, files: tuple[str, ...], hunks: tuple[str, ...]) -> int:
+    """Apply files or hunks of ATTEMPT to the winner, and keep them if its checks still pass.
+
+    Exits with 1 if the changes were not kept.
+    """
+    result = app.store.races.graft(
+        resolve_race(app, race), attempt, files=files, hunks=_parse_hunks(hunks)
+    )
+    verb = "Kept" if result.kept else "Did not keep"
+    app.report(f"{verb} the graft: {result.reason}.", result)
+    return 0 if result.kept else 1
+
+
+def _parse_hunks(values: tuple[str, ...]) -> dict[str, list[int]]:
+    hunks: dict[str, list[int]] = {}
+    for text in values:
+        name, mark, number = text.rpartition("#")
+        if not mark or not number.isdecimal():
+            raise Invalid(f"Invalid hunk {text!r}: expected PATH#N, such as --hunk src/a.py#2.")
+        hunks.setdefault(name, []).append(int(number))
+    return hunks
+
+
+# -- finish ------------------------------------------------------------------------------------
+
+
+@command.command()
+@race_argument
+@click.option(
+    "--into", metavar="BRANCH", help="Target branch (default: the branch the race started on)."
+)
+@click.option(
+    "--round", type=int, metavar="N", help="Round whose winner to merge (default: the latest)."
+)
+@pass_app
+def merge(app: App, race: str, into: str | None, round: int | None) -> None:
+    """Merge the winner into a branch; refused if there are conflicts."""
+    id = resolve_race(app, race)
+    result = app.store.races.merge(id, into=into, round=round)
+    if result.outcome == "conflicts":
+        conflicts = ", ".join(f"{conflict.name} ({conflict.why})" for conflict in result.conflicts)
+        raise Conflict(
+            f"Cannot merge: conflicts in {conflicts}. Merge by hand, or start another round from "
+            "the new base.",
+            conflicts=[
+                {"name": conflict.name, "why": conflict.why} for conflict in result.conflicts
+            ],
+        )
+    branch = into or app.store.races.get(id).branch
+    if result.outcome == "already":
+        app.report(f"{branch} already contains the winner.", result)
+    else:
+        app.report(f"Merged the winner into {branch} ({(result.commit or '')[:12]}).", result)
+
+
+@command.command()
+@race_argument
+@click.argument("folder", required=False)
+@click.option("--round", type=int, metavar="N", help="Only export round N (default: all rounds).")
+@click.option("--replace", is_flag=True, help="Replace an earlier, unmodified export.")
+@pass_app
+def export(app: App, race: str, folder: str | None, round: int | None, replace: bool) -> None:
+    """Export the winners (round-N-winner/), logs/ and a manifest to FOLDER.
+
+    FOLDER defaults to race- and the end of the race's id.
+    """
+    id = app.local_store.races.get(resolve_race(app, race)).id
+    target = folder or f"race-{id[-6:]}"
+    manifest = app.local_store.races.export(id, target, round=round, replace=replace)
+    app.report(f"Exported {len(manifest.entries)} files to {target}.", manifest)
+
+
+@command.command()
+@race_argument
+@click.option("--reason", metavar="TEXT", help="Reason, for the event log.")
+@pass_app
+def finish(app: App, race: str, reason: str | None) -> None:
+    """Mark a race as finished."""
+    finished = app.store.races.finish(resolve_race(app, race), reason=reason)
+    app.report(f"{finished.id} is {finished.state}.", finished)
+
+
+@command.command()
+@race_argument
+@click.option("--round", type=int, metavar="N", help="Only abandon round N.")
+@click.option("--reason", metavar="TEXT", help="Reason, for the event log.")
+@pass_app
+def abandon(app: App, race: str, round: int | None, reason: str | None) -> None:
+    """Abandon a race; its branches and worktrees are kept."""
+    abandoned = app.store.races.abandon(resolve_race(app, race), round=round, reason=reason)
+    app.report(f"{abandoned.id} is {abandoned.state}.", abandoned)
+
+
+@command.command()
+@click.argument("race", required=False)
+@click.option("--yes", "confirm", is_flag=True, help="Remove them; without this, only list them.")
+@click.option(
+    "--unmerged",
+    is_flag=True,
+    help="Include worktrees with commits that are on no other branch. Their branches are kept.",
+)
+@click.option("--orphans", is_flag=True, help="Include worktrees that belong to no attempt.")
+@click.option("--pool", "pooled", is_flag=True, help="Include worktrees that are pooled for reuse.")
+@pass_app
+def clean(app: App, /, race: str | None, confirm: bool, **options: bool) -> None:
+    """Remove worktrees that contain nothing of their own; list the others with the reason."""
+    leftovers = app.store.races.clean(
+        resolve_race(app, race) if race is not None else None,
+        confirm=confirm,
+        **options,
+    )
+    show_leftovers(app, leftovers, BRANCH, confirmed=confirm)

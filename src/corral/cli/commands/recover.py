@@ -1,18 +1,23 @@
+"""`corral recover`: detect dead runs."""
+
 import click
 
-from corral.cli.app import App, Columns, Verb, pass_app
+from corral.cli.app import App, Columns, Command, pass_app
 
 COLUMNS: Columns = (
-    ("RUN", lambda found: found.run_id),
-    ("WAS", lambda found: found.was),
-    ("IS", lambda found: found.state),
-    ("REASON", lambda found: found.reason),
+    ("RUN", lambda recovery: recovery.run_id),
+    ("WAS", lambda recovery: recovery.was),
+    ("IS", lambda recovery: recovery.state),
+    ("REASON", lambda recovery: recovery.reason),
 )
 
 
-@click.command("recover", cls=Verb)
+@click.command("recover", cls=Command)
 @pass_app
 def command(app: App) -> None:
-    """Look at every run that is said to be going, and say what became of it."""
-    found = app.store.runs.recover()
-    app.show_all(found, COLUMNS, empty="Every run is as the store says.")
+    """Check every active run, record those that have died, and list the changes.
+
+    Every start of Corral does this too.
+    """
+    recovered = app.store.runs.recover()
+    app.show_list(recovered, COLUMNS, empty="All runs are in the recorded state.")

@@ -1,76 +1,127 @@
-"""`corral run`: an agent or any command, tracked."""
+"""`corral run`: run an agent or any command under supervision."""
 
 from collections.abc import Callable
 from typing import Any
 
 import click
 
-from corral.cli.app import DURATION, App, Verb, pass_app
+from corral.cli.app import DURATION, App, Command, option, pass_app
 
 IS_COMMAND = "corral.is_command"
 
 
-class RunVerb(Verb):
-    """Knows whether its words stand behind `--`: a command then, and no prompt."""
+class RunCommand(Command):
+    """Records whether the arguments follow `--`: they are a command then, not a prompt."""
 
-    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
-        context.meta[IS_COMMAND] = "--" in args
-        return super().parse_args(context, args)
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[IS_COMMAND] = "--" in args
+        return super().parse_args(ctx, args)
 
 
 def run_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What may be said of any run, a new one or one that goes on."""
-    for option in reversed(OPTIONS):
-        function = option(function)
+    """Add the options shared by `run` and `resume`."""
+    for add_option in reversed(OPTIONS):
+        function = add_option(function)
     return function
 
 
 OPTIONS = (
-    click.option("-d", "--detach", is_flag=True, help="Come back at once; it goes on by itself."),
-    click.option("--agent", metavar="NAME", help="An agent of `corral agent list`, or a provider."),
-    click.option("--project", metavar="DIR", help="Where it works; otherwise here."),
-    click.option("--name", metavar="NAME", help="A name for people."),
-    click.option("--timeout", type=DURATION, metavar="10m", help="Stop it after this time."),
-    click.option("--idle-exit", type=DURATION, metavar="60s", help="End it when nothing happens."),
+    click.option("-d", "--detach", is_flag=True, help="Run in the background."),
     click.option(
-        "--restart", metavar="on-failure[:N]", help="Start it anew when it fails; or `no`."
+        "--agent",
+        metavar="NAME",
+        help="Agent to run: a name of `corral agent list`, or a provider.",
     ),
-    click.option("--grace", type=DURATION, metavar="10s", help="From asking it to end to killing."),
-    click.option("--env", "-e", multiple=True, metavar="K=V", help="A variable for it."),
-    click.option("--secret", multiple=True, metavar="K=REF", help="A variable, by reference."),
-    click.option("--budget", metavar="USD", help="Stop it when it has spent so much."),
-    click.option("--keep", metavar="100MB", help="Most output to keep: both ends of it (1GB)."),
+    click.option(
+        "--project", metavar="DIR", help="Directory to run in (default: the current directory)."
+    ),
+    click.option("--name", metavar="NAME", help="Name of the run."),
+    click.option("--timeout", type=DURATION, metavar="10m", help="Stop the run after this time."),
+    click.option(
+        "--idle-exit",
+        type=DURATION,
+        metavar="60s",
+        help="Stop the run when it has been idle for this time.",
+    ),
+    click.option(
+        "--restart",
+        metavar="on-failure[:N]",
+        help="Restart policy: `no`, `on-failure` (up to 3 restarts) or `on-failure:N`.",
+    ),
+    option(
+        "--grace-period",
+        aliases=["--grace"],
+        type=DURATION,
+        metavar="10s",
+        help="Time between SIGTERM and SIGKILL (default: 10s).",
+    ),
+    click.option("--env", "-e", multiple=True, metavar="K=V", help="Set an environment variable."),
+    click.option(
+        "--secret",
+        multiple=True,
+        metavar="K=REF",
+        help="Set an environment variable to a secret, by name or reference.",
+    ),
+    click.option("--budget", metavar="USD", help="Stop the run when it has spent this amount."),
+    option(
+        "--max-output",
+        aliases=["--keep"],
+        metavar="100MB",
+        help="Maximum output to keep; the middle is dropped (default: 1GB).",
+    ),
     click.option(
         "--yes",
         "approvals",
         multiple=True,
         metavar="CLASS",
-        help="Answer such questions with yes: edit, run, trust, all.",
+        help="Approve permission prompts of this class: edit, run, trust or all.",
     ),
-    click.option("--acp", is_flag=True, help="Talk with it by the Agent Client Protocol."),
-    click.option("--pty/--no-pty", default=None, help="A terminal for it; else: if you have one."),
-    click.option("--host", metavar="NAME", help="The machine to run on, or any; else this one."),
+    click.option("--acp", is_flag=True, help="Use the Agent Client Protocol."),
     click.option(
-        "--label", "labels", multiple=True, metavar="L", help="What its machine must offer."
+        "--pty/--no-pty",
+        default=None,
+        help="Allocate a pseudo-terminal (default: when stdin is a terminal).",
+    ),
+    click.option(
+        "--host", metavar="NAME", help="Node to run on, or `any` (default: this machine)."
+    ),
+    click.option(
+        "--label",
+        "labels",
+        multiple=True,
+        metavar="L",
+        help="Only run on nodes with this label.",
     ),
 )
 
 
-@click.command("run", cls=RunVerb)
+@click.command(
+    "run",
+    cls=RunCommand,
+    examples=[
+        "corral run -- make test",
+        'corral run --agent claude "fix the failing test"',
+        "corral run -d --agent codex --yes edit --timeout 30m @prompt.md",
+        "corral run -d --name server --restart on-failure -- npm start",
+    ],
+)
 @run_options
-@click.option("--session", metavar="ID", help="Go on with a conversation.")
-@click.argument("words", nargs=-1, metavar="PROMPT | -- COMMAND…")
+@click.option("--session", metavar="ID", help="Continue this session.")
+@click.argument("arguments", nargs=-1, metavar="PROMPT | -- COMMAND…")
 @pass_app
-def command(app: App, /, words: tuple[str, ...], detach: bool, **given: Any) -> int:
-    """Run an agent, or any command after `--`, and never lose track of it.
+def command(app: App, /, arguments: tuple[str, ...], detach: bool, **options: Any) -> int:
+    """Run an agent, or any command after `--`, under supervision.
 
-    In the foreground its terminal, input, output, signals and exit code are passed through; closing
-    the terminal leaves it running. In a terminal an agent is interactive; in a pipe, or with
-    --no-pty, it answers the prompt and ends. `-` reads the prompt from standard input, `@FILE` from
-    a file. With --json its output goes to standard error, and its record at the end to standard
-    output.
+    In the foreground the terminal, input, output, signals and exit code are passed through. The
+    run continues when the terminal is closed. In a terminal an agent is interactive; in a pipe, or
+    with --no-pty, it answers the prompt and exits.
+
+    PROMPT `-` reads the prompt from standard input, `@FILE` from a file. With --json the output
+    goes to standard error, and the record of the run to standard output when it ends.
     """
     from corral.cli import run_command
 
     is_command = click.get_current_context().meta[IS_COMMAND]
-    return run_command.run(app, words, is_command=is_command, detach=detach, given=given)
+    return run_command.start_run(
+        app, arguments, is_command=is_command, detach=detach, options=options
+    )

@@ -1,16 +1,28 @@
+"""`corral schedule`: send letters on a recurring schedule."""
+
 import os
 from collections.abc import Callable
 from typing import Any
 
 import click
 
-from corral.cli.app import DURATION, MOMENT, App, Noun, paging, pass_app, read_body
-from corral.cli.render import ago, moment
-from corral.domain.mail.model import gist
+from corral.cli.app import (
+    DURATION,
+    TIMESTAMP,
+    App,
+    CommandGroup,
+    option,
+    paging_options,
+    pass_app,
+    read_body,
+)
+from corral.cli.render import format_age, format_time
+from corral.domain.mail.model import summarize_body
 from corral.kernel.clock import format_duration
 
 
-def rule_of(schedule: Any) -> str:
+def format_rule(schedule: Any) -> str:
+    """Format the recurrence rule of a schedule."""
     if schedule.kind == "every":
         return f"every {format_duration(int(schedule.rule))}"
     return f"{schedule.rule} {schedule.time_zone}" if schedule.kind == "cron" else "once"
@@ -21,77 +33,97 @@ COLUMNS = [
     ("NAME", lambda schedule: schedule.name),
     ("MAILBOX", lambda schedule: schedule.mailbox),
     ("STATE", lambda schedule: schedule.state),
-    ("RULE", rule_of),
-    ("NEXT", lambda schedule: ago(schedule.next_at) if schedule.next_at else "-"),
-    ("LAST", lambda schedule: ago(schedule.last_at) if schedule.last_at else "never"),
-    ("BODY", lambda schedule: gist(schedule.body)),
+    ("RULE", format_rule),
+    ("NEXT", lambda schedule: format_age(schedule.next_at) if schedule.next_at else "-"),
+    ("LAST", lambda schedule: format_age(schedule.last_at) if schedule.last_at else "never"),
+    ("BODY", lambda schedule: summarize_body(schedule.body)),
 ]
 
 HISTORY = [
-    ("ID", lambda past: past.id),
-    ("MOMENT", lambda past: moment(past.moment) if past.moment else "by hand"),
-    ("STATE", lambda past: past.state),
-    ("TRIES", lambda past: past.tries or "-"),
-    ("EXIT", lambda past: past.exit_code),
-    ("LETTER", lambda past: past.letter_state),
-    ("RUN", lambda past: past.run_id),
-    ("REASON", lambda past: past.reason),
+    ("ID", lambda occurrence: occurrence.id),
+    (
+        "DUE",
+        lambda occurrence: format_time(occurrence.moment) if occurrence.moment else "manual",
+    ),
+    ("STATE", lambda occurrence: occurrence.state),
+    ("ATTEMPTS", lambda occurrence: occurrence.tries or "-"),
+    ("EXIT", lambda occurrence: occurrence.exit_code),
+    ("LETTER", lambda occurrence: occurrence.letter_state),
+    ("RUN", lambda occurrence: occurrence.run_id),
+    ("REASON", lambda occurrence: occurrence.reason),
 ]
 
 
-def _options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What a new schedule and a changed one have in common."""
-    for option in (
-        click.option("--name", help="For people."),
+def schedule_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options shared by new and edited schedules."""
+    for add_option in (
+        click.option("--name", help="Name of the schedule."),
         click.option(
             "--misfire",
             type=click.Choice(["all", "latest", "skip"]),
-            help="Moments missed while nobody looked (latest).",
+            help="Which missed occurrences to make up for (default: latest).",
         ),
         click.option(
             "--overlap",
             type=click.Choice(["allow", "skip", "replace"]),
-            help="While the last letter is still open.",
+            help="What to do while the previous letter is still open (default: allow; for `task`: "
+            "skip).",
         ),
         click.option(
             "--script",
             metavar="COMMAND",
-            help="Run it first, by the shell: exit 0 puts the letter with what was printed, 77 "
-            'does not; so does a last line {"wake": false}.',
+            help="Shell command to run first. Exit status 0 puts the letter with the command's "
+            'output; 77, or a last line {"wake": false}, skips it.',
         ),
-        click.option("--script-timeout", "script_ms", type=DURATION, help="30s; up to 10m."),
+        click.option(
+            "--script-timeout",
+            "script_ms",
+            type=DURATION,
+            help="Maximum time for the script, up to 10m (default: 30s).",
+        ),
     ):
-        function = option(function)
+        function = add_option(function)
     return function
 
 
-def _rule(function: Callable[..., Any]) -> Callable[..., Any]:
-    for option in (
-        click.option("--every", type=DURATION, help="5s to 365d."),
-        click.option("--cron", help="Five fields: '30 9 * * mon-fri'."),
-        click.option("--zone", "time_zone", help="For --cron; UTC."),
+def rule_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of the recurrence rule."""
+    for add_option in (
+        click.option("--every", type=DURATION, help="Interval, 5s to 365d."),
+        click.option("--cron", help="Cron rule with five fields, such as '30 9 * * mon-fri'."),
+        option(
+            "--timezone",
+            "time_zone",
+            aliases=["--zone"],
+            help="Time zone for --cron, such as Europe/Berlin (default: UTC).",
+        ),
     ):
-        function = option(function)
+        function = add_option(function)
     return function
 
 
-def _given(options: dict[str, Any]) -> dict[str, Any]:
+def _without_none(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-@click.group("schedule", cls=Noun, help="Send a letter again and again.")
+@click.group("schedule", cls=CommandGroup, help="Send letters on a recurring schedule.")
 def command() -> None:
     pass
 
 
-@command.command()
+@command.command(
+    examples=[
+        'corral schedule create queue:builds nightly --cron "0 3 * * *" --timezone Europe/Berlin',
+        'corral schedule create agent:ada "check the inbox" --every 1h',
+    ]
+)
 @click.argument("mailbox")
 @click.argument("body")
-@_rule
-@_options
-@click.option("--project", metavar="ID", help="The project that it belongs to.")
-@click.option("--priority", type=int, default=0, help="Of the letters.")
-@click.option("--as-json", is_flag=True, help="The body is JSON, not plain text.")
+@rule_options
+@schedule_options
+@click.option("--project", metavar="ID", help="Project of the schedule.")
+@click.option("--priority", type=int, default=0, show_default=True, help="Priority of the letters.")
+@click.option("--as-json", is_flag=True, help="Parse BODY as JSON.")
 @pass_app
 def create(
     app: App,
@@ -103,31 +135,36 @@ def create(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Put BODY into MAILBOX by a rule: --every or --cron."""
+    """Put letters with BODY into MAILBOX by a rule: --every or --cron."""
     schedule = app.store.schedules.create(
         mailbox,
         read_body(body, as_json),
         every_ms=every,
         project=app.project_id(project),
-        **_given(options),
+        **_without_none(options),
     )
     assert schedule.next_at is not None
-    app.say_later(f"{schedule.id} fires next at {moment(schedule.next_at)}.", schedule)
+    app.report_deferred(f"{schedule.id} fires next at {format_time(schedule.next_at)}.", schedule)
 
 
-@command.command()
+@command.command(
+    examples=[
+        'corral schedule task ada "write the stand-up notes" --cron "0 9 * * mon-fri"',
+        'corral schedule task ada "summarise new mail" --every 15m --script ./new-mail.sh',
+    ]
+)
 @click.argument("agent")
 @click.argument("text")
-@_rule
-@click.option("--in", "delay", type=DURATION, help="Run once, after this time.")
-@click.option("--at", type=MOMENT, help="Or once, at a moment like 2027-01-15T09:00.")
-@click.option("--place", metavar="PLACE", help="Where it is answered: an id, or CHANNEL/ID.")
-@click.option("--session", metavar="ID", help="Or the session that it goes on in.")
-@_options
+@rule_options
+@click.option("--in", "delay", type=DURATION, help="Run once, after this delay.")
+@click.option("--at", type=TIMESTAMP, help="Run once, at a time such as 2027-01-15T09:00.")
+@click.option("--place", metavar="PLACE", help="Place that gets the answer: an id, or CHANNEL/ID.")
+@click.option("--session", metavar="ID", help="Session to continue.")
+@schedule_options
 @click.option(
-    "--project", metavar="ID|DIR", help="Where the agent works (default: its own folder)."
+    "--project", metavar="ID|DIR", help="Project to run in (default: the agent's own folder)."
 )
-@click.option("--priority", type=int, default=0, help="Of its letters.")
+@click.option("--priority", type=int, default=0, show_default=True, help="Priority of the letters.")
 @pass_app
 def task(
     app: App,
@@ -139,33 +176,35 @@ def task(
     project: str | None,
     **options: Any,
 ) -> None:
-    """Give AGENT something to do by the clock: a run is started with TEXT.
+    """Run AGENT with the prompt TEXT at the scheduled times.
 
-    A --script can spare it that: it is run first, and says whether there is something to do.
+    With --script the agent is only started when the script finds something to do.
     """
     if delay is not None:
         options["delay_ms"] = delay
-    made = app.store.schedules.task(
-        agent, text, every_ms=every, project=app.project_id(project), **_given(options)
+    schedule = app.store.schedules.task(
+        agent, text, every_ms=every, project=app.project_id(project), **_without_none(options)
     )
-    assert made.next_at is not None
-    app.say_later(
-        f"{made.id} wakes {agent} next at {moment(made.next_at)}, in {made.mailbox}.", made
+    assert schedule.next_at is not None
+    app.report_deferred(
+        f"{schedule.id} starts {agent} next at {format_time(schedule.next_at)}, in "
+        f"{schedule.mailbox}.",
+        schedule,
     )
 
 
 @command.command()
 @click.argument("schedule")
-@click.option("--text", help="What its letters say.")
-@_rule
-@_options
-@click.option("--no-script", is_flag=True, help="Put its letters without asking a script.")
+@click.option("--text", help="New text of the letters.")
+@rule_options
+@schedule_options
+@click.option("--no-script", is_flag=True, help="Remove the script.")
 @pass_app
 def edit(
     app: App, /, schedule: str, text: str | None, every: int | None, no_script: bool, **options: Any
 ) -> None:
-    """Change a schedule that repeats; another rule counts from now on."""
-    changes = _given({"every_ms": every, **options})
+    """Change a recurring schedule; a new rule applies from now on."""
+    changes = _without_none({"every_ms": every, **options})
     if no_script:
         changes["script"] = None
     if text is not None:
@@ -173,35 +212,36 @@ def edit(
         is_task = isinstance(before, dict) and "text" in before
         changes["body"] = {**before, "text": text} if is_task else text
     edited = app.store.schedules.edit(schedule, **changes)
-    when = f"fires next at {moment(edited.next_at)}" if edited.next_at else f"is {edited.state}"
-    app.say(f"{edited.id} {when}.", edited)
+    next_at = edited.next_at
+    when = f"fires next at {format_time(next_at)}" if next_at else f"is {edited.state}"
+    app.report(f"{edited.id} {when}.", edited)
 
 
 @command.command()
 @click.argument("schedule")
-@paging
+@paging_options
 @pass_app
 def history(app: App, schedule: str, after: str | None, limit: int) -> None:
-    """What became of its moments, newest first: put, skipped by its script, or failed."""
+    """List the occurrences of a schedule, newest first: put, skipped or failed."""
     page = app.store.schedules.history(schedule, after=after, limit=limit)
-    app.show_page(page, HISTORY, empty="None of its moments has come yet.")
+    app.show_page(page, HISTORY, empty="The schedule has not fired yet.")
 
 
 @command.command("list")
-@click.option("--all", "all_", is_flag=True, help="Also those that have ended.")
-@paging
+@click.option("--all", "all_", is_flag=True, help="Include schedules that have ended.")
+@paging_options
 @pass_app
 def list_(app: App, all_: bool, after: str | None, limit: int) -> None:
-    """Schedules, newest first."""
+    """List schedules, newest first."""
     page = app.store.schedules.list(all=all_, after=after, limit=limit)
-    app.show_page(page, COLUMNS, empty="No schedule yet.")
+    app.show_page(page, COLUMNS, empty="No schedules. Create one with `corral schedule create`.")
 
 
 @command.command()
 @click.argument("schedule")
 @pass_app
 def show(app: App, schedule: str) -> None:
-    """One schedule, whole."""
+    """Show a schedule."""
     app.show(app.store.schedules.get(schedule))
 
 
@@ -209,44 +249,47 @@ def show(app: App, schedule: str) -> None:
 @click.argument("schedule")
 @pass_app
 def pause(app: App, schedule: str) -> None:
-    """Put nothing until it is resumed."""
+    """Pause a schedule until it is resumed."""
     paused = app.store.schedules.pause(schedule)
-    app.say(f"{paused.id} is paused.", paused)
+    app.report(f"Paused {paused.id}.", paused)
 
 
 @command.command()
 @click.argument("schedule")
 @pass_app
 def resume(app: App, schedule: str) -> None:
-    """Go on with the next moment from now."""
+    """Resume a paused schedule with its next occurrence from now."""
     resumed = app.store.schedules.resume(schedule)
     assert resumed.next_at is not None
-    app.say_later(f"{resumed.id} fires next at {moment(resumed.next_at)}.", resumed)
+    app.report_deferred(f"{resumed.id} fires next at {format_time(resumed.next_at)}.", resumed)
 
 
 @command.command()
 @click.argument("schedule")
 @pass_app
 def run(app: App, schedule: str) -> None:
-    """Put one letter now; the rule goes on as it was."""
+    """Put one letter now; the rule is not affected."""
     letter = app.store.schedules.run(schedule)
-    app.say(f"{letter.id} is in {letter.mailbox}.", letter)
+    app.report(f"Put {letter.id} into {letter.mailbox}.", letter)
 
 
 @command.command()
 @click.argument("schedule")
 @pass_app
 def delete(app: App, schedule: str) -> None:
-    """Take a schedule back; the letters that it has put stay."""
-    gone = app.store.schedules.delete(schedule)
-    app.say(f"{gone.id} is cancelled.", gone)
+    """Delete a schedule; letters that were already put are kept."""
+    deleted = app.store.schedules.delete(schedule)
+    app.report(f"Cancelled {deleted.id}.", deleted)
 
 
 @command.command()
-@click.option("--watch", is_flag=True, help="Go on until stopped.")
+@click.option("--watch", is_flag=True, help="Continue until interrupted.")
 @pass_app
 def fire(app: App, watch: bool) -> None:
-    """Put the letters of all moments that have come, and run the scripts that are asked first."""
+    """Put the letters of all due occurrences, and run their scripts.
+
+    A daemon does this by itself.
+    """
     from corral.cli.commands.mail import COLUMNS as LETTERS
 
     if not watch:
@@ -255,9 +298,9 @@ def fire(app: App, watch: bool) -> None:
         while (due := app.store.schedules.next_script()) and due <= app.store.now():
             if app.store.schedules.run_script(owner=owner) is None:
                 break
-        app.show_all(letters, LETTERS, empty="Nothing is due.")
+        app.show_list(letters, LETTERS, empty="Nothing is due.")
         return
     from corral.daemon.scheduler import run_scheduler
 
     for letter in run_scheduler(app.store):
-        app.say(f"{letter.id} went to {letter.mailbox}.", letter)
+        app.report(f"Put {letter.id} into {letter.mailbox}.", letter)

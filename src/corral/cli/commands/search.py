@@ -1,22 +1,32 @@
+"""`corral search`: search sessions, output and notes."""
+
 import click
 
-from corral.cli.app import App, Verb, paging, pass_app
-from corral.cli.render import ago
+from corral.cli.app import App, Command, paging_options, pass_app
+from corral.cli.render import format_age
 
 COLUMNS = [
     ("KIND", lambda hit: hit.kind),
     ("IN", lambda hit: hit.subject),
     ("PLACE", lambda hit: hit.place),
-    ("AT", lambda hit: ago(hit.at)),
+    ("AT", lambda hit: format_age(hit.at)),
     ("CONTENT", lambda hit: hit.snippet),
 ]
 
 
-@click.command("search", cls=Verb)
+@click.command(
+    "search",
+    cls=Command,
+    examples=["corral search flaky test", "corral search --kind note redis"],
+)
 @click.argument("text", nargs=-1, required=True)
-@click.option("--kind", type=click.Choice(["turn", "output", "note"]), help="Only in these.")
-@click.option("--project", metavar="ID|DIR", help="Only in this project.")
-@paging
+@click.option(
+    "--kind",
+    type=click.Choice(["turn", "output", "note"]),
+    help="Only search turns, output or notes (default: all).",
+)
+@click.option("--project", metavar="ID|DIR", help="Only search this project.")
+@paging_options
 @pass_app
 def command(
     app: App,
@@ -26,11 +36,11 @@ def command(
     after: str | None,
     limit: int,
 ) -> None:
-    """Find what was said, printed or noted, by its words; newest first."""
+    """Search sessions, output and notes for all words of TEXT, newest first."""
     page = app.store.search.find(
         " ".join(text), kind=kind, project=app.project_id(project), after=after, limit=limit
     )
-    app.show_page(page, COLUMNS, empty="Nothing holds all of these words.")
-    behind = app.store.search.behind()
-    if behind:
-        click.echo(f"About {behind:,} turns cannot be found yet; search again.", err=True)
+    app.show_page(page, COLUMNS, empty="No results.")
+    unindexed = app.store.search.behind()
+    if unindexed:
+        click.echo(f"About {unindexed:,} turns are not indexed yet. Search again later.", err=True)

@@ -1,77 +1,91 @@
+"""`corral secret`: manage references to secrets."""
+
 import sys
 
 import click
 
-from corral.cli.app import App, Noun, paging, pass_app
-from corral.cli.render import ago
+from corral.cli.app import App, CommandGroup, paging_options, pass_app
+from corral.cli.render import format_age, format_count
 from corral.kernel.errors import Invalid
 
 COLUMNS = [
     ("NAME", lambda secret: secret.name),
     ("REFERENCE", lambda secret: secret.reference),
-    ("SET", lambda secret: ago(secret.updated_at)),
+    ("SET", lambda secret: format_age(secret.updated_at)),
     ("BY", lambda secret: secret.updated_by),
 ]
 
 
-@click.group("secret", cls=Noun, help="Where secrets are to be found.")
+@click.group("secret", cls=CommandGroup, help="Manage references to secrets.")
 def command() -> None:
     pass
 
 
-@command.command("set")
+@command.command(
+    "set",
+    examples=[
+        "corral secret set openai env:OPENAI_API_KEY",
+        "corral secret set telegram-token --keep keyring",
+    ],
+)
 @click.argument("name")
 @click.argument("reference", required=False)
 @click.option(
     "--keep",
     type=click.Choice(["file", "keyring"]),
-    help="Ask for the value (or read it from standard input) and keep it there.",
+    help="Prompt for the value (or read standard input) and save it in a private file or the "
+    "keyring.",
 )
 @pass_app
 def set_(app: App, name: str, reference: str | None, keep: str | None) -> None:
-    """Say where secret NAME is: env:NAME, file:PATH, cmd:COMMAND or keyring:SERVICE/NAME."""
+    """Set the REFERENCE of secret NAME.
+
+    REFERENCE is env:NAME, file:PATH, cmd:COMMAND or keyring:SERVICE/NAME. The store contains only
+    the reference, never the value.
+    """
     if (reference is None) == (keep is None):
         raise Invalid("Give a reference, or --keep file or --keep keyring.")
     if keep is None:
         assert reference is not None
         secret = app.store.secrets.set(name, reference)
     else:
-        value = click.prompt("Value", hide_input=True) if sys.stdin.isatty() else _piped()
+        value = click.prompt("Value", hide_input=True) if sys.stdin.isatty() else _read_stdin()
         secret = app.store.secrets.keep(name, value, where="file" if keep == "file" else "keyring")
-    waited = app.store.requests.secrets_given()
-    told = f" {len(waited)} who asked for it are told that it is there." if waited else ""
-    app.say(f"{secret.name} is at {secret.reference}.{told}", secret)
+    requests = app.store.requests.secrets_given()
+    agents = format_count(len(requests), "agents")
+    notified = f" Notified {agents} that requested it." if requests else ""
+    app.report(f"Secret {secret.name} refers to {secret.reference}.{notified}", secret)
 
 
-def _piped() -> str:
+def _read_stdin() -> str:
     value = sys.stdin.readline().rstrip("\r\n")
     if not value:
-        raise Invalid("No value came on standard input.")
+        raise Invalid("No value on standard input.")
     return value
 
 
 @command.command("list")
-@paging
+@paging_options
 @pass_app
 def list_(app: App, after: str | None, limit: int) -> None:
-    """Names and references; never values."""
+    """List secrets and their references, never their values."""
     page = app.store.secrets.list(after=after, limit=limit)
-    app.show_page(page, COLUMNS, empty="No secret is known; `corral secret set` names one.")
+    app.show_page(page, COLUMNS, empty="No secrets. Add one with `corral secret set`.")
 
 
 @command.command()
 @click.argument("name")
 @pass_app
 def check(app: App, name: str) -> None:
-    """Try whether a secret can be read; its value is not shown."""
+    """Check whether a secret can be read, without showing its value."""
     app.store.secrets.resolve(name)
-    app.say(f"{name} can be read.", app.store.secrets.get(name))
+    app.report(f"Secret {name} can be read.", app.store.secrets.get(name))
 
 
 @command.command()
 @click.argument("name")
 @pass_app
 def delete(app: App, name: str) -> None:
-    """Forget where a secret is; the secret itself stays where it was."""
-    gone = app.store.secrets.delete(name)
-    app.say(f"{gone.name} is forgotten.", gone)
+    """Delete the reference to a secret; the secret itself is kept."""
+    deleted = app.store.secrets.delete(name)
+    app.report(f"Deleted the reference to {deleted.name}.", deleted)

@@ -1,9 +1,15 @@
+"""`corral send`: send input or a message to a run."""
+
 import click
 
-from corral.cli.app import App, Verb, pass_app, read_body
+from corral.cli.app import App, Command, pass_app, read_body
 
 
-@click.command("send", cls=Verb)
+@click.command(
+    "send",
+    cls=Command,
+    examples=['corral send login "use the existing helper"', "corral send login yes"],
+)
 @click.argument("run")
 @click.argument("text")
 @click.option("--no-enter", is_flag=True, help="Type the text without submitting it.")
@@ -12,14 +18,14 @@ from corral.cli.app import App, Verb, pass_app, read_body
 def command(app: App, run: str, text: str, no_enter: bool, dialog: str | None) -> None:
     """Send TEXT to a run: the answer to its question, or its next prompt.
 
-    While the run asks something, TEXT must be one of the options (its number, its label, yes or
-    no). A run without a terminal gets a letter in its session's mailbox.
+    While the run shows a dialog, TEXT must be one of its options (a number, a label, yes or no).
+    A run without a terminal gets a letter in the mailbox of its session.
     """
     sent = app.store.runs.send(run, read_body(text, False), enter=not no_enter, dialog=dialog)
     messages = {
         "typed": f"Typed into {sent.run_id}.",
         "answered": f"Answered {sent.run_id}: {sent.option}.",
-        "mailed": f"{sent.run_id} accepts no input now. {sent.letter_id} waits in its session's "
-        "mailbox.",
+        "mailed": f"{sent.run_id} does not accept input now. Put {sent.letter_id} into the mailbox "
+        "of its session.",
     }
-    app.say(messages[sent.how], sent)
+    app.report(messages[sent.how], sent)

@@ -1,49 +1,53 @@
+"""`corral sender`: approve or block accounts on channels."""
+
 import click
 
-from corral.cli.app import App, Columns, Noun, paging, pass_app
+from corral.cli.app import App, Columns, CommandGroup, paging_options, pass_app
 
 
 def columns(app: App) -> Columns:
-    """An account as people read it."""
+    """Return the columns of a sender, with names instead of ids."""
     return [
         ("ID", lambda sender: sender.id),
         ("STATE", lambda sender: sender.state),
         ("PERSON", lambda sender: sender.person),
-        ("SHOWS AS", lambda sender: sender.name),
+        ("DISPLAY NAME", lambda sender: sender.name),
         ("CHANNEL", lambda sender: app.channel_name(sender.channel_id)),
-        ("PLATFORM'S ID", lambda sender: sender.platform_id),
+        ("PLATFORM ID", lambda sender: sender.platform_id),
     ]
 
 
-@click.group("sender", cls=Noun, help="Accounts that speak on channels, and who is behind them.")
+@click.group("sender", cls=CommandGroup, help="Approve or block accounts on channels.")
 def command() -> None:
     pass
 
 
 @command.command("list")
-@paging
+@paging_options
 @pass_app
 def list_(app: App, after: str | None, limit: int) -> None:
-    """Accounts that have spoken, oldest first."""
+    """List accounts that have sent a message, oldest first."""
     page = app.store.senders.list(after=after, limit=limit)
-    app.show_page(page, columns(app), empty="Nobody has spoken yet.")
+    app.show_page(page, columns(app), empty="No senders yet.")
 
 
 @command.command()
 @click.argument("sender")
-@click.option("--person", metavar="NAME", help="Who it is; several accounts may be one person.")
-@click.option("--role", help="What they may do: owner, admin or member.")
+@click.option(
+    "--person", metavar="NAME", help="Person behind the account; one person may have several."
+)
+@click.option("--role", help="Role of the person: owner, admin or member.")
 @pass_app
 def approve(app: App, sender: str, person: str | None, role: str | None) -> None:
-    """Let SENDER talk (its id, or CHANNEL/ID); what it said while it waited is heard now."""
-    known = app.store.senders.approve(sender, person=person, role=role)
-    app.say(f"{known.id} is {known.person}, and may talk.", known)
+    """Approve SENDER (its id, or CHANNEL/PLATFORM-ID) and deliver its held messages."""
+    approved = app.store.senders.approve(sender, person=person, role=role)
+    app.report(f"Approved {approved.id} as {approved.person}.", approved)
 
 
 @command.command()
 @click.argument("sender")
 @pass_app
 def block(app: App, sender: str) -> None:
-    """Turn away whatever SENDER says."""
-    gone = app.store.senders.block(sender)
-    app.say(f"{gone.called} is blocked.", gone)
+    """Block SENDER: its messages are refused."""
+    blocked = app.store.senders.block(sender)
+    app.report(f"Blocked {blocked.display_name}.", blocked)

@@ -1,11 +1,13 @@
+"""`corral session`: manage sessions, the conversations with agents."""
+
 from collections.abc import Iterable
 from typing import Any
 
 import click
 
 from corral.cli import render
-from corral.cli.app import App, Columns, Noun, paging, pass_app, read_body
-from corral.cli.render import ago
+from corral.cli.app import App, Columns, CommandGroup, option, paging_options, pass_app, read_body
+from corral.cli.render import format_age
 from corral.kernel.clock import format_duration
 from corral.kernel.money import format_usd
 
@@ -15,7 +17,7 @@ def _columns(app: App) -> Columns:
         ("ID", lambda session: session.id),
         ("STATE", lambda session: session.state),
         ("TURNS", lambda session: session.turns),
-        ("CHANGED", lambda session: ago(session.updated_at)),
+        ("CHANGED", lambda session: format_age(session.updated_at)),
         ("AGENT", lambda session: app.agent_name(session.agent_id)),
         ("PROVIDER", lambda session: session.provider),
         ("TITLE", lambda session: session.title),
@@ -25,7 +27,7 @@ def _columns(app: App) -> Columns:
 TURNS = [
     ("TURN", lambda turn: turn.number),
     ("ROLE", lambda turn: turn.role),
-    ("AT", lambda turn: ago(turn.at)),
+    ("AT", lambda turn: format_age(turn.at)),
     ("TOOL", lambda turn: turn.tool_name),
     ("CONTENT", lambda turn: turn.content or turn.arguments or turn.result),
 ]
@@ -41,157 +43,167 @@ HANDOFFS = [
 
 RETROS = [
     ("NUMBER", lambda retro: retro.number),
-    ("MADE", lambda retro: ago(retro.created_at)),
+    ("CREATED", lambda retro: format_age(retro.created_at)),
     ("BODY", lambda retro: retro.body),
 ]
 
 
-def _listed(parts: Iterable[str]) -> str | None:
+def _join(parts: Iterable[str]) -> str | None:
     return ", ".join(parts) or None
 
 
-LOOK_BACK = [
-    ("turns", lambda found: ", ".join(f"{count} {role}" for role, count in found.turns.items())),
-    ("tools", lambda found: _listed(f"{count} {tool}" for tool, count in found.tools.items())),
-    ("files", lambda found: _listed(found.files)),
-    ("failures", lambda found: _listed(found.failures)),
-    ("runs", lambda found: found.runs),
-    ("running", lambda found: format_duration(found.running_ms)),
-    ("began", lambda found: ago(found.began_at) if found.began_at else None),
-    ("tokens", lambda found: found.tokens),
-    ("cost", lambda found: format_usd(found.cost_micros)),
-    ("last words", lambda found: (found.last_words or "").strip() or None),
+RETRO_FIELDS = [
+    ("turns", lambda retro: ", ".join(f"{count} {role}" for role, count in retro.turns.items())),
+    ("tools", lambda retro: _join(f"{count} {tool}" for tool, count in retro.tools.items())),
+    ("files", lambda retro: _join(retro.files)),
+    ("failures", lambda retro: _join(retro.failures)),
+    ("runs", lambda retro: retro.runs),
+    ("run time", lambda retro: format_duration(retro.running_ms)),
+    ("started", lambda retro: format_age(retro.began_at) if retro.began_at else None),
+    ("tokens", lambda retro: retro.tokens),
+    ("cost", lambda retro: format_usd(retro.cost_micros)),
+    ("last message", lambda retro: (retro.last_words or "").strip() or None),
 ]
 
 
-@click.group("session", cls=Noun, help="Conversations of agents, turn by turn.")
+@click.group("session", cls=CommandGroup, help="Manage sessions: conversations with agents.")
 def command() -> None:
     pass
 
 
 @command.command("open")
-@click.option("--agent", help="Whose it is.")
-@click.option("--project", metavar="ID|DIR", help="The project that it belongs to.")
-@click.option("--title", help="For people.")
-@click.option("--provider", help="The kind of program that has it; the agent's by default.")
-@click.option("--reply-to", metavar="MAILBOX", help="Where answers go.")
+@click.option("--agent", help="Agent of the session.")
+@click.option("--project", metavar="ID|DIR", help="Project of the session.")
+@click.option("--title", help="Title.")
+@click.option("--provider", help="Agent CLI (default: that of the agent).")
+@click.option("--reply-to", metavar="MAILBOX", help="Mailbox that gets the answers.")
 @pass_app
 def open_(app: App, /, agent: str | None, project: str | None, **options: Any) -> None:
-    """Begin a conversation."""
+    """Open a session."""
     session = app.store.sessions.open(agent, project=app.project_id(project), **options)
-    app.say(f"{session.id} is open.", session)
+    app.report(f"Opened {session.id}.", session)
 
 
 @command.command("list")
-@click.option("--project", metavar="ID|DIR", help="Only those of a project.")
-@click.option("--agent", help="Only those of an agent.")
-@click.option("--all", "all_", is_flag=True, help="Also those that are closed.")
-@paging
+@click.option("--project", metavar="ID|DIR", help="Only list sessions of this project.")
+@click.option("--agent", help="Only list sessions of this agent.")
+@click.option("--all", "all_", is_flag=True, help="Include closed sessions.")
+@paging_options
 @pass_app
 def list_(app: App, /, project: str | None, all_: bool, **options: Any) -> None:
-    """Sessions that are open, newest first."""
+    """List open sessions, newest first."""
     page = app.store.sessions.list(project=app.project_id(project), all=all_, **options)
-    app.show_page(page, _columns(app), empty="No session is open.")
+    app.show_page(page, _columns(app), empty="No open sessions.")
 
 
 @command.command()
 @click.argument("session")
 @pass_app
 def show(app: App, session: str) -> None:
-    """One session, whole but for its turns."""
+    """Show a session without its turns."""
     app.show(app.store.sessions.get(session))
 
 
 @command.command()
 @click.argument("session")
-@click.option("--newest", is_flag=True, help="The newest first.")
-@click.option("--after", metavar="TURN", help="Go on behind this turn.")
-@click.option("--limit", type=int, default=100, show_default=True, help="Turns a page.")
+@click.option("--newest", is_flag=True, help="Show the newest turns first.")
+@click.option("--after", metavar="TURN", help="Start after this turn.")
+@click.option("--limit", type=int, default=100, show_default=True, help="Maximum number of turns.")
 @pass_app
 def turns(app: App, session: str, newest: bool, after: str | None, limit: int) -> None:
-    """What was said, in order."""
+    """List the turns of a session in order."""
     page = app.store.sessions.turns(session, after=after, limit=limit, newest=newest)
-    app.show_page(page, TURNS, empty="Nothing was said yet.")
+    app.show_page(page, TURNS, empty="The session has no turns.")
 
 
 @command.command()
 @click.argument("session")
 @pass_app
 def context(app: App, session: str) -> None:
-    """What the agent that has a session is given of it."""
-    given = app.store.sessions.context(session)
+    """Show the context that the current agent of a session gets."""
+    context = app.store.sessions.context(session)
     if not app.json:
-        for told in (given.note, given.summary):
-            if told:
-                render.write_line(told)
-        app.show_all(given.turns, TURNS, empty="It is given no turn.")
+        for text in (context.note, context.summary):
+            if text:
+                render.write_line(text)
+        app.show_list(context.turns, TURNS, empty="The context has no turns.")
     else:
-        app.show(given)
+        app.show(context)
 
 
 @command.command()
 @click.argument("session")
 @click.argument("role", type=click.Choice(["user", "assistant", "system", "tool"]))
 @click.argument("content")
-@click.option("--key", help="The same key in the same session is the same turn.")
-@click.option("--tool", "tool_name", help="The tool that is called, or that answers.")
-@click.option("--call", "tool_call_id", metavar="ID", help="The provider's id of the call.")
-@click.option("--agent", help="Whose words these are.")
-@click.option("--run", metavar="ID", help="The run that made it.")
-@click.option("--error", "is_error", is_flag=True, help="The tool failed.")
+@click.option("--key", help="Idempotency key: a repeated key in the session adds one turn.")
+@click.option("--tool", "tool_name", help="Tool that is called, or that returns a result.")
+@option(
+    "--call-id",
+    "tool_call_id",
+    aliases=["--call"],
+    metavar="ID",
+    help="Id of the tool call, from the provider.",
+)
+@click.option("--agent", help="Author of the turn.")
+@click.option("--run", metavar="ID", help="Run that made the turn.")
+@click.option("--error", "is_error", is_flag=True, help="The tool call failed.")
 @pass_app
 def append(app: App, /, session: str, role: str, content: str, **options: Any) -> None:
-    """Add a turn to an open session; CONTENT `-` reads it, @FILE takes a file."""
+    """Append a turn to an open session; CONTENT `-` reads standard input, `@FILE` a file."""
     turn = app.store.sessions.append(session, role, read_body(content, False), **options)
-    app.say(f"It is turn {turn.number} of {turn.session_id}.", turn)
+    app.report(f"Appended turn {turn.number} to {turn.session_id}.", turn)
 
 
-@command.command("take-back")
+@command.command(aliases=["take-back"])
 @click.argument("session")
 @pass_app
-def take_back(app: App, session: str) -> None:
-    """Take back the latest turn that stands; it stays readable."""
+def undo(app: App, session: str) -> None:
+    """Undo the latest turn; it remains readable."""
     turn = app.store.sessions.take_back(session)
-    said = f"Turn {turn.number} of {turn.session_id} is taken back." if turn else "No turn stands."
-    app.say(said, turn)
+    sentence = (
+        f"Undid turn {turn.number} of {turn.session_id}." if turn else "There is no turn to undo."
+    )
+    app.report(sentence, turn)
 
 
 @command.command()
 @click.argument("session")
 @click.argument("name", required=False)
 @click.argument("value", required=False)
-@click.option("--as-json", is_flag=True, help="The value is JSON, not plain text; null forgets it.")
+@click.option("--as-json", is_flag=True, help="Parse VALUE as JSON; null deletes it.")
 @pass_app
 def state(app: App, session: str, name: str | None, value: str | None, as_json: bool) -> None:
-    """What a session remembers; with NAME and VALUE, let it remember that."""
+    """Show the state of a session; with NAME and VALUE, set a value."""
     if name is not None and value is not None:
-        kept = app.store.sessions.set_state(session, name, read_body(value, as_json))
-        app.say(f"{name} is {'remembered' if kept else 'forgotten'}.", kept)
+        entry = app.store.sessions.set_state(session, name, read_body(value, as_json))
+        app.report(f"{'Set' if entry else 'Deleted'} {name}.", entry)
         return
     values = app.store.sessions.state(session)
     if name is not None:
         values = {name: values[name]} if name in values else {}
-    app.show_pairs(values, "NAME", "DATA", empty="It remembers nothing.")
+    app.show_mapping(values, "NAME", "DATA", empty="No state.")
 
 
 @command.command()
 @click.argument("session")
 @pass_app
 def clear(app: App, session: str) -> None:
-    """Let the agent start afresh; what was said stays readable."""
+    """Clear the context of a session; earlier turns remain readable."""
     cleared = app.store.sessions.clear(session)
-    app.say(f"{cleared.id} starts afresh behind turn {cleared.cleared_turn}.", cleared)
+    app.report(
+        f"Cleared {cleared.id}; its context starts after turn {cleared.cleared_turn}.", cleared
+    )
 
 
 @command.command()
 @click.argument("session")
-@click.option("--at", type=int, metavar="TURN", help="The last turn that it shares; the latest.")
-@click.option("--title", help="For people; that of the session by default.")
+@click.option("--at", type=int, metavar="TURN", help="Last turn to share (default: the latest).")
+@click.option("--title", help="Title (default: that of the session).")
 @pass_app
 def fork(app: App, session: str, at: int | None, title: str | None) -> None:
-    """A new session that goes on from a turn of this one."""
+    """Create a session that continues from a turn of this one."""
     forked = app.store.sessions.fork(session, at, title=title)
-    app.say(f"{forked.id} goes on behind turn {forked.parent_turn}.", forked)
+    app.report(f"Created {forked.id}, which continues after turn {forked.parent_turn}.", forked)
 
 
 @command.command()
@@ -202,28 +214,28 @@ def fork(app: App, session: str, at: int | None, title: str | None) -> None:
     type=click.Choice(["all", "last", "summary"]),
     default="all",
     show_default=True,
-    help="What the agent is given of what was said.",
+    help="Context for the new agent: all turns, the last ones, or a summary.",
 )
-@click.option("--last", type=int, metavar="N", help="How many turns, with the policy last.")
-@click.option("--note", help="What the agent is told besides.")
-@click.option("--summary", metavar="TEXT|@FILE", help="What happened so far.")
-@click.option("--run", metavar="ID", help="The run that hands it over.")
+@click.option("--last", type=int, metavar="N", help="Number of turns, with --policy last.")
+@click.option("--note", help="Note for the new agent.")
+@click.option("--summary", metavar="TEXT|@FILE", help="Summary of the session.")
+@click.option("--run", metavar="ID", help="Run that hands the session off.")
 @pass_app
 def handoff(app: App, /, session: str, to: str, summary: str | None, **options: Any) -> None:
-    """Give a session to another agent."""
-    told = read_body(summary, False) if summary else None
-    made = app.store.sessions.handoff(session, to, summary=told, **options)
-    app.say(f"{made.session_id} is with {to} since turn {made.at_turn}.", made)
+    """Hand a session off to another agent."""
+    text = read_body(summary, False) if summary else None
+    handoff = app.store.sessions.handoff(session, to, summary=text, **options)
+    app.report(f"Handed {handoff.session_id} off to {to} at turn {handoff.at_turn}.", handoff)
 
 
 @command.command()
 @click.argument("session")
-@paging
+@paging_options
 @pass_app
 def handoffs(app: App, session: str, after: str | None, limit: int) -> None:
-    """How a session went from hand to hand."""
+    """List the hand-offs of a session."""
     page = app.store.sessions.handoffs(session, after=after, limit=limit)
-    app.show_page(page, HANDOFFS, empty="It was never handed over.")
+    app.show_page(page, HANDOFFS, empty="No hand-offs.")
 
 
 @command.command()
@@ -231,40 +243,44 @@ def handoffs(app: App, session: str, after: str | None, limit: int) -> None:
 @click.argument("title")
 @pass_app
 def rename(app: App, session: str, title: str) -> None:
-    """Give a session another title; '' takes it away."""
+    """Change the title of a session; an empty text removes it."""
     renamed = app.store.sessions.rename(session, title or None)
-    app.say(f"{renamed.id} is called {renamed.title or 'nothing'} now.", renamed)
+    if renamed.title:
+        sentence = f"Renamed {renamed.id} to {renamed.title}."
+    else:
+        sentence = f"Removed the title of {renamed.id}."
+    app.report(sentence, renamed)
 
 
 @command.command()
 @click.argument("session")
 @pass_app
 def close(app: App, session: str) -> None:
-    """End a session: it takes no more turns."""
+    """Close a session: it accepts no more turns."""
     closed = app.store.sessions.close(session)
-    app.say(f"{closed.id} is closed.", closed)
+    app.report(f"Closed {closed.id}.", closed)
 
 
 @command.command()
 @click.argument("session")
 @pass_app
 def reopen(app: App, session: str) -> None:
-    """Go on with a session that was closed."""
-    again = app.store.sessions.reopen(session)
-    app.say(f"{again.id} is open again.", again)
+    """Reopen a closed session."""
+    reopened = app.store.sessions.reopen(session)
+    app.report(f"Reopened {reopened.id}.", reopened)
 
 
 @command.command("retro")
 @click.argument("session")
-@click.option("--list", "kept", is_flag=True, help="Those that were kept before instead.")
-@paging
+@click.option("--list", "kept", is_flag=True, help="List earlier retrospectives instead.")
+@paging_options
 @pass_app
 def retro(app: App, session: str, kept: bool, after: str | None, limit: int) -> None:
-    """Look back at a session (what happened, time, cost, files, failures) and keep that."""
+    """Create a retrospective of a session: turns, tools, files, failures, time and cost."""
     if kept:
         page = app.store.sessions.retros(session, after=after, limit=limit)
-        app.show_page(page, RETROS, empty="Nobody has looked back at it yet.")
+        app.show_page(page, RETROS, empty="No retrospectives.")
         return
-    found = app.store.insights.look_back(session)
-    app.store.sessions.record_retro(session, found)
-    app.show(found, LOOK_BACK)
+    retro = app.store.insights.look_back(session)
+    app.store.sessions.record_retro(session, retro)
+    app.show(retro, RETRO_FIELDS)

@@ -1,35 +1,40 @@
+"""`corral setting`: show and change settings."""
+
 from typing import Any
 
 import click
 import msgspec
 
-from corral.cli.app import App, Noun, pass_app
-from corral.cli.render import as_text, readable
+from corral.cli.app import App, CommandGroup, pass_app
+from corral.cli.render import format_field, to_text
 from corral.kernel.clock import format_duration, parse_duration
 from corral.kernel.errors import Invalid
 
 
-def shown_value(setting: Any) -> str:
+def format_value(setting: Any) -> str:
+    """Format the value of a setting, with durations such as 10m."""
     if setting.name.endswith("_ms") and isinstance(setting.value, list):
         return " ".join(map(format_duration, setting.value))
-    return as_text(readable(setting.name, setting.value))
+    return to_text(format_field(setting.name, setting.value))
 
 
 COLUMNS = [
     ("NAME", lambda setting: setting.name),
-    ("VALUE", shown_value),
+    ("VALUE", format_value),
     ("FROM", lambda setting: setting.scope),
-    ("MEANING", lambda setting: setting.help),
+    ("DESCRIPTION", lambda setting: setting.help),
 ]
 
 
 def scope_options(function: Any) -> Any:
-    project = click.option("--project", metavar="ID|DIR", help="For one project.")
-    agent = click.option("--agent", metavar="NAME", help="For one agent.")
+    """Add `--project` and `--agent`, the scope of a setting."""
+    project = click.option("--project", metavar="ID|DIR", help="Setting of this project.")
+    agent = click.option("--agent", metavar="NAME", help="Setting of this agent.")
     return project(agent(function))
 
 
-def scope_of(app: App, project: str | None, agent: str | None) -> str:
+def resolve_scope(app: App, project: str | None, agent: str | None) -> str:
+    """Return the scope given by the options; `global` without them."""
     if project and agent:
         raise Invalid("Give --project or --agent, not both.")
     if project:
@@ -38,7 +43,7 @@ def scope_of(app: App, project: str | None, agent: str | None) -> str:
 
 
 def parse_value(name: str, text: str) -> Any:
-    """A value as people write it: 3, 10m, or a list such as '5s 10s 20s'."""
+    """Parse a value: JSON, a duration such as 10m, or a list such as '5s 10s 20s'."""
     if name.endswith("_ms") and text and text[-1].isalpha():
         parts = [parse_duration(part) for part in text.replace(",", " ").split()]
         return parts if " " in text.strip() or "," in text else parts[0]
@@ -48,22 +53,28 @@ def parse_value(name: str, text: str) -> Any:
         return text
 
 
-@click.group("setting", cls=Noun, help="Values you choose instead of the defaults.")
+@click.group("setting", cls=CommandGroup, help="Show and change settings.")
 def command() -> None:
     pass
 
 
-@command.command("set")
+@command.command(
+    "set",
+    examples=[
+        "corral setting set mail.max_attempts 10",
+        "corral setting set runs.keep_ms 7d --project .",
+    ],
+)
 @click.argument("name")
 @click.argument("value")
 @scope_options
 @pass_app
 def set_(app: App, name: str, value: str, project: str | None, agent: str | None) -> None:
-    """Choose a value: for everything, for one project or for one agent."""
-    chosen = app.store.settings.set(
-        name, parse_value(name, value), scope=scope_of(app, project, agent)
+    """Set a setting: globally, for one project, or for one agent."""
+    setting = app.store.settings.set(
+        name, parse_value(name, value), scope=resolve_scope(app, project, agent)
     )
-    app.say(f"{chosen.name} is {shown_value(chosen)} ({chosen.scope}).", chosen)
+    app.report(f"{setting.name} is {format_value(setting)} ({setting.scope}).", setting)
 
 
 @command.command()
@@ -71,9 +82,9 @@ def set_(app: App, name: str, value: str, project: str | None, agent: str | None
 @scope_options
 @pass_app
 def unset(app: App, name: str, project: str | None, agent: str | None) -> None:
-    """Take a choice back."""
-    now = app.store.settings.unset(name, scope=scope_of(app, project, agent))
-    app.say(f"{now.name} is {shown_value(now)} again ({now.scope}).", now)
+    """Reset a setting to its default, or to the value of the wider scope."""
+    setting = app.store.settings.unset(name, scope=resolve_scope(app, project, agent))
+    app.report(f"{setting.name} is {format_value(setting)} ({setting.scope}).", setting)
 
 
 @command.command()
@@ -81,7 +92,7 @@ def unset(app: App, name: str, project: str | None, agent: str | None) -> None:
 @scope_options
 @pass_app
 def get(app: App, name: str, project: str | None, agent: str | None) -> None:
-    """The value that counts, and where it comes from."""
+    """Show the effective value of a setting and its scope."""
     setting = app.store.settings.get(name, agent=agent, project=app.project_id(project))
     app.show(setting, COLUMNS)
 
@@ -90,6 +101,6 @@ def get(app: App, name: str, project: str | None, agent: str | None) -> None:
 @scope_options
 @pass_app
 def list_(app: App, project: str | None, agent: str | None) -> None:
-    """Every setting there is, with the value that counts."""
-    page = app.store.settings.list(scope=scope_of(app, project, agent))
+    """List all settings with their effective values."""
+    page = app.store.settings.list(scope=resolve_scope(app, project, agent))
     app.show_page(page, COLUMNS, empty="")

@@ -1,19 +1,21 @@
+"""`corral show`: show any record by its id."""
+
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from corral.cli.app import App, Verb, pass_app, run_as_it_is
+from corral.cli.app import App, Command, pass_app, refresh_run
 from corral.kernel.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
     from corral.api import Corral
     from corral.domain.runs.model import Run
 
-# The beginning of an id tells what it is the id of.
+# Prefix of an id -> how to get the record.
 KINDS: dict[str, Callable[["Corral", str], Any]] = {
-    "run": lambda store, id: run_as_it_is(store, id),
+    "run": lambda store, id: refresh_run(store, id),
     "ses": lambda store, id: store.sessions.get(id),
     "agt": lambda store, id: store.agents.get(id),
     "prj": lambda store, id: store.projects.get(id),
@@ -40,32 +42,35 @@ KINDS: dict[str, Callable[["Corral", str], Any]] = {
 }
 
 
-@click.command("show", cls=Verb)
+@click.command(
+    "show",
+    cls=Command,
+    examples=["corral show run_01abc", "corral show login", "corral show let_12"],
+)
 @click.argument("id")
 @pass_app
 def command(app: App, id: str) -> None:
-    """Show anything by its id, which may be shortened: run_…, ses_…, let_12 …; a run also by name.
+    """Show any record by its id, or an active run by its name.
 
-    --json shows everything that is kept of it.
+    The id can be shortened to a unique prefix. --json shows all fields.
     """
-    kind, underscore, _ = id.partition("_")
-    find = KINDS.get(kind) if underscore else KINDS["run"]  # a live run by its name
-    if find is None:
-        raise Invalid(
-            f"{id!r} does not say what it is; ids begin with {', '.join(f'{k}_' for k in KINDS)}."
-        )
+    prefix, underscore, _ = id.partition("_")
+    get = KINDS.get(prefix) if underscore else KINDS["run"]  # without a prefix: a run's name
+    if get is None:
+        prefixes = ", ".join(f"{kind}_" for kind in KINDS)
+        raise Invalid(f"Invalid id {id!r}: expected an id that begins with {prefixes}.")
     from corral.cli.commands.ps import run_fields
     from corral.cli.task_view import task_fields
 
-    fields = {KINDS["run"]: run_fields, KINDS["tsk"]: task_fields}.get(find)
-    record = find(app.store, id)
-    if app.json and find is KINDS["run"]:
-        record = _whole_run(app.store, record)
+    fields = {KINDS["run"]: run_fields, KINDS["tsk"]: task_fields}.get(get)
+    record = get(app.store, id)
+    if app.json and get is KINDS["run"]:
+        record = _run_with_launch(app.store, record)
     app.show(record, fields(app) if fields else None)
 
 
-def _whole_run(store: "Corral", run: "Run") -> dict[str, Any]:
-    """A run with what it was started with, the environment it found, and its resource samples.
+def _run_with_launch(store: "Corral", run: "Run") -> dict[str, Any]:
+    """Return a run with its launch parameters, its environment and its resource samples.
 
     `launch` is null for a recorded or imported run: Corral did not start it.
     """

@@ -1,47 +1,54 @@
+"""`corral stats`: success rates, durations, tokens and cost of runs."""
+
 import sys
 from typing import Any
 
 import click
 
-from corral.cli.app import DURATION, App, Verb, pass_app
+from corral.cli.app import DURATION, App, Command, pass_app
 from corral.cli.render import write_line
 from corral.kernel.clock import format_duration
 from corral.kernel.money import format_usd
-from corral.kernel.pagination import every
+from corral.kernel.pagination import iter_all
 
-WIDTH = 20
-LEGEND = "OK: completed of all not cancelled. P95: 95 of 100 took no longer. +: at least."
+BAR_WIDTH = 20
+LEGEND = "OK: completed runs, without cancelled ones. P95: 95th percentile. +: at least."
 EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
-@click.command("stats", cls=Verb)
+@click.command(
+    "stats", cls=Command, examples=["corral stats --since 7d", "corral stats --by model --csv"]
+)
 @click.option(
     "--by",
     type=click.Choice(["project", "agent", "model", "day", "provider"]),
     default="project",
     show_default=True,
-    help="What runs are grouped by.",
+    help="Group runs by this field.",
 )
-@click.option("--since", type=DURATION, help="How far to look back, as 7d; without it, at all.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
+@click.option(
+    "--since", type=DURATION, help="Only count runs within this time, such as 7d (default: all)."
+)
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @pass_app
 def command(app: App, by: str, since: int | None, as_csv: bool) -> None:
-    """How runs went: success, failure and crash rates, durations, tokens and cost.
+    """Show success, failure and crash rates, durations, tokens and cost of runs.
 
-    OK is the share of completed runs among all that were not cancelled. P95: 95 of 100 runs took no
-    longer. A + behind a cost: that of some runs is not known, so it was more.
+    OK is the share of completed runs among all runs that were not cancelled. P95 is the 95th
+    percentile of the duration. A + after a cost means that the cost of some runs is unknown, so
+    the total is higher.
     """
-    rows = [*every(app.store.insights.stats, by=by, since_ms=since, limit=1_000)]
+    rows = [*iter_all(app.store.insights.stats, by=by, since_ms=since, limit=1_000)]
     if by != "day":
         rows.sort(key=lambda row: -row.runs)
     if as_csv:
         _write_csv(rows)
         return
-    most = max((row.runs for row in rows), default=0)
-    columns = _columns(by, most)
+    highest = max((row.runs for row in rows), default=0)
+    columns = _columns(by, highest)
     if not any(row.interrupted for row in rows):
         columns = [column for column in columns if column[0] != "INTERRUPTED"]
-    app.show_all(rows, columns, empty="No run has ended yet.")
+    app.show_list(rows, columns, empty="No runs have ended yet.")
     if rows and not app.json:
         write_line("")
         write_line(LEGEND)
@@ -55,21 +62,21 @@ def _write_csv(rows: list[Any]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(Stats.__struct_fields__)
     for row in rows:
-        writer.writerow(_plain(getattr(row, name)) for name in row.__struct_fields__)
+        writer.writerow(_escape_formula(getattr(row, name)) for name in row.__struct_fields__)
 
 
-def _plain(value: Any) -> Any:
-    """A cell that no spreadsheet takes for a formula: names may come from an agent."""
+def _escape_formula(value: Any) -> Any:
+    """Quote text that a spreadsheet would evaluate as a formula: names may come from an agent."""
     if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
         return f"'{value}"
     return "" if value is None else value
 
 
-def _columns(by: str, most: int) -> list[Any]:
+def _columns(by: str, highest: int) -> list[Any]:
     return [
         (by.upper(), lambda row: row.label or row.key or "-"),
         ("RUNS", lambda row: row.runs),
-        ("SHARE", lambda row: bar(row.runs, most)),
+        ("SHARE", lambda row: render_bar(row.runs, highest)),
         ("OK", lambda row: _percent(row.success_rate)),
         ("FAILED", lambda row: row.failed),
         ("CRASHED", lambda row: row.crashed),
@@ -83,11 +90,11 @@ def _columns(by: str, most: int) -> list[Any]:
     ]
 
 
-def bar(count: int, most: int) -> str:
-    """A bar of eighths of a block, as long as the count is among the most; never quite nothing."""
+def render_bar(count: int, most: int) -> str:
+    """Render `count` relative to `most` as a bar of block characters; at least one eighth."""
     if most <= 0 or count <= 0:
         return ""
-    eighths = max(round(count * WIDTH * 8 / most), 1)
+    eighths = max(round(count * BAR_WIDTH * 8 / most), 1)
     full, rest = divmod(eighths, 8)
     return "█" * full + EIGHTHS[rest].strip()
 
@@ -103,5 +110,5 @@ def _duration(ms: int | None) -> str:
 
 
 def _cost(row: Any) -> str:
-    """What is known; with a sign behind it when that is not all."""
+    """Format the known cost, with + if the cost of some runs is unknown."""
     return format_usd(row.cost_micros) + ("+" if row.unknown and row.cost_micros else "")

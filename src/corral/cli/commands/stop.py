@@ -1,28 +1,51 @@
+"""`corral stop`: stop a run and all its processes."""
+
 import click
 
-from corral.cli.app import DURATION, App, Verb, pass_app
+from corral.cli.app import DURATION, App, Command, option, pass_app
 from corral.kernel.errors import Refused
 
 MARGIN_MS = 15_000
+"""Time to wait beyond the grace period, for SIGKILL and for recording the end."""
 
 
-@click.command("stop", cls=Verb)
+@click.command(
+    "stop", cls=Command, examples=["corral stop server", "corral stop run_01abc --grace-period 1m"]
+)
 @click.argument("run")
-@click.option("--grace", type=DURATION, metavar="10s", help="Between asking it to end and killing.")
-@click.option("--reason", metavar="TEXT", default="stopped", help="For the record.")
-@click.option("--timeout", type=DURATION, metavar="30s", help="How long to wait for its end.")
+@option(
+    "--grace-period",
+    "grace",
+    aliases=["--grace"],
+    type=DURATION,
+    metavar="10s",
+    help="Time between SIGTERM and SIGKILL (default: that of the run).",
+)
+@click.option(
+    "--reason",
+    metavar="TEXT",
+    default="stopped",
+    show_default=True,
+    help="Reason, for the event log.",
+)
+@click.option(
+    "--timeout",
+    type=DURATION,
+    metavar="30s",
+    help="Maximum time to wait for the end of the run (default: grace period + 15s).",
+)
 @pass_app
 def command(app: App, run: str, grace: int | None, reason: str, timeout: int | None) -> None:
-    """Stop a run and all its processes, and wait until they are gone."""
+    """Stop a run and all its processes, and wait until they have exited."""
     runs = app.store.runs
-    asked = runs.stop(run, reason=reason, grace_ms=grace)
+    stopping = runs.stop(run, reason=reason, grace_ms=grace)
     if timeout is None:
-        timeout = (runs.launch_of(asked.id).grace_ms if grace is None else grace) + MARGIN_MS
+        timeout = (runs.launch_of(stopping.id).grace_ms if grace is None else grace) + MARGIN_MS
     try:
-        ended = runs.wait(asked.id, timeout_ms=timeout)
+        ended = runs.wait(stopping.id, timeout_ms=timeout)
     except Refused as error:
         raise Refused(
-            f"{error.message[:-1]}; it was asked to end, and `corral ps` will say when it has.",
+            f"{error.message} The stop was requested; check its state with `corral ps`.",
             **error.details,
         ) from None
-    app.say(f"{ended.id} is {ended.state}.", ended)
+    app.report(f"{ended.id} is {ended.state}.", ended)

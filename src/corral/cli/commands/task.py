@@ -1,24 +1,38 @@
+"""`corral task`: manage the tasks of a project and their dependencies."""
+
 from typing import Any
 
 import click
 
 from corral.cli import identity
-from corral.cli.app import DURATION, MOMENT, App, Columns, Noun, paging, pass_app, read_body
-from corral.cli.commands.task_management import LEADING
-from corral.cli.render import ago, write_line, write_table
-from corral.cli.task_view import (
-    as_agent,
-    id_of,
-    in_project,
-    on_task,
-    project_of,
-    read_list,
-    task_fields,
-    with_fence,
-    with_reason,
+from corral.cli.app import (
+    DURATION,
+    TIMESTAMP,
+    App,
+    Columns,
+    CommandGroup,
+    option,
+    paging_options,
+    pass_app,
+    read_body,
 )
-from corral.kernel.errors import Invalid
+from corral.cli.render import format_age, write_line, write_table
+from corral.cli.task_view import (
+    agent_option,
+    fence_option,
+    project_option,
+    read_data_file,
+    reason_option,
+    resolve_project,
+    resolve_task,
+    task_argument,
+    task_fields,
+)
+from corral.cli.worktree_view import show_leftovers
+from corral.kernel.errors import Invalid, NotFound
 from corral.kernel.pagination import Page
+
+MAX_SHOWN_DEPENDENCIES = 5
 
 
 def _columns(app: App) -> Columns:
@@ -27,84 +41,107 @@ def _columns(app: App) -> Columns:
         ("STATE", lambda task: task.state),
         ("ROLE", lambda task: task.role),
         ("PRIORITY", lambda task: task.priority or None),
-        ("NEEDS", _needs),
-        ("DOER", lambda task: app.agent_name(task.agent_id or task.assignee_id)),
+        ("DEPENDS ON", _dependencies),
+        ("ASSIGNEE", lambda task: app.agent_name(task.agent_id or task.assignee_id)),
         ("TITLE", lambda task: task.title),
-        ("REASON", lambda task: task.reason or _held(app, task)),
+        ("REASON", lambda task: task.reason or _conflict(app, task)),
         ("TASK ID", lambda task: task.id),
     ]
 
 
-def _needs(task: Any) -> str | None:
-    return ", ".join(task.depends_on[:5]) + (" …" * (len(task.depends_on) > 5)) or None
+def _dependencies(task: Any) -> str | None:
+    keys = task.depends_on
+    more = " …" * (len(keys) > MAX_SHOWN_DEPENDENCIES)
+    return ", ".join(keys[:MAX_SHOWN_DEPENDENCIES]) + more or None
 
 
-def _held(app: App, task: Any) -> str | None:
+def _conflict(app: App, task: Any) -> str | None:
     return f"shares files with {app.task_key(task.held_by)}" if task.held_by else None
 
 
-THEN = [
+SNAPSHOT = [
     ("KEY", lambda task: task.key),
     ("STATE", lambda task: task.state or "unknown"),
     ("AGENT", lambda task: task.agent),
     ("LAST", lambda task: task.verb),
     ("BY", lambda task: task.actor),
-    ("SINCE", lambda task: ago(task.since) if task.since else None),
+    ("SINCE", lambda task: format_age(task.since) if task.since else None),
     ("ID", lambda task: task.id),
     ("TITLE", lambda task: task.title),
 ]
-HELD = [
+SNAPSHOT_LOCKS = [
     ("LOCKED", lambda lock: lock.path),
     ("MODE", lambda lock: lock.mode),
     ("OWNER", lambda lock: lock.owner),
-    ("SINCE", lambda lock: ago(lock.held_at)),
+    ("SINCE", lambda lock: format_age(lock.held_at)),
     ("ID", lambda lock: lock.id),
 ]
-
 TEMPLATES = [
     ("NAME", lambda template: template.name),
     ("TASKS", lambda template: ", ".join(part.key for part in template.parts)),
-    ("MEANING", lambda template: template.help),
+    ("DESCRIPTION", lambda template: template.help),
 ]
+TASK = ("TASK", lambda leftover: leftover.key or leftover.task_id)
 
 
-@click.group("task", cls=Noun, help="A project's graph of work: who does what, and what waits.")
+@click.group("task", cls=CommandGroup, help="Manage tasks and their dependencies.")
 def command() -> None:
     pass
 
 
-for _leading in LEADING:
-    command.add_command(_leading)
+# -- create ------------------------------------------------------------------------------------
 
 
-@command.command()
+@command.command(examples=["corral task declare tasks.yaml"])
 @click.argument("file")
-@in_project
-@click.option("--lead", metavar="MAILBOX", help="Who is told how they go; you by default.")
-@as_agent
+@project_option
+@click.option("--lead", metavar="MAILBOX", help="Mailbox to notify of progress (default: yours).")
+@agent_option
 @pass_app
 def declare(app: App, file: str, project: str | None, lead: str | None, agent: str | None) -> None:
-    """Add the tasks in FILE (JSON or YAML; - reads standard input), all or none."""
-    made = app.store.tasks.declare(
-        project_of(app, project), read_list(file), lead=lead, agent=identity.agent(agent)
+    """Add the tasks in FILE, all or none.
+
+    FILE is JSON or YAML: a list of tasks with key, title, description, role, files, depends_on,
+    priority and check. `-` reads standard input.
+    """
+    tasks = app.store.tasks.declare(
+        resolve_project(app, project),
+        read_data_file(file),
+        lead=lead,
+        agent=identity.agent(agent),
     )
-    ready = sum(task.state == "ready" for task in made)
-    app.say(f"{len(made)} tasks are declared, {ready} of them ready.", made)
+    ready = sum(task.state == "ready" for task in tasks)
+    app.report(f"Declared {len(tasks)} tasks, {ready} ready.", tasks)
 
 
-@command.command()
+@command.command(
+    examples=[
+        'corral task add schema "Design the schema" --role builder',
+        'corral task add api "Write the API" --depends-on schema --check "make test"',
+    ]
+)
 @click.argument("key")
 @click.argument("title", required=False)
-@click.option("--role", help="The role of the agents that may take it.")
-@click.option("--description", metavar="TEXT|@FILE", help="What is to be done.")
-@click.option("--file", "files", multiple=True, metavar="PATH", help="A path that it changes.")
-@click.option("--needs", "depends_on", multiple=True, metavar="KEY", help="A task before it.")
-@click.option("--priority", type=int, default=0, help="Higher is taken first.")
-@click.option("--check", metavar="CMD", help="What Corral runs to accept it.")
-@click.option("--assignee", metavar="AGENT", help="The only agent that may take it.")
-@click.option("--lead", metavar="MAILBOX", help="Who is told how it goes; you by default.")
-@in_project
-@as_agent
+@click.option("--role", help="Role of the agents that may claim the task (default: any).")
+@click.option("--description", metavar="TEXT|@FILE", help="Description of the work.")
+@click.option(
+    "--file", "files", multiple=True, metavar="PATH", help="Path that the task will change."
+)
+@option(
+    "--depends-on",
+    aliases=["--needs"],
+    multiple=True,
+    metavar="KEY",
+    help="Task that must be done first.",
+)
+@click.option(
+    "--priority", type=int, default=0, show_default=True, help="Priority; higher is claimed first."
+)
+@click.option("--check", metavar="CMD", help="Command that must succeed to accept the task.")
+@click.option("--assignee", metavar="AGENT", help="Only agent that may claim the task.")
+@click.option("--lead", metavar="MAILBOX", help="Mailbox to notify of progress (default: yours).")
+@project_option
+@agent_option
 @pass_app
 def add(
     app: App,
@@ -116,66 +153,87 @@ def add(
     description: str | None,
     **options: Any,
 ) -> None:
-    """Add one task."""
+    """Add a task."""
     task = app.store.tasks.add(
-        project_of(app, project),
+        resolve_project(app, project),
         key,
         title,
         description=read_body(description, False) if description else None,
         agent=identity.agent(agent),
         **options,
     )
-    app.say(f"{task.key} is {task.state} ({task.id}).", task)
+    app.report(f"Added task {task.key} ({task.id}); it is {task.state}.", task)
 
 
 @command.command()
 @pass_app
 def templates(app: App) -> None:
-    """The templates that come with Corral."""
-    app.show_all(app.store.tasks.templates(), TEMPLATES, empty="There is none.")
+    """List the built-in task templates."""
+    app.show_list(app.store.tasks.templates(), TEMPLATES, empty="No templates.")
 
 
 @command.command()
 @click.argument("template")
 @click.argument("title")
-@click.option("--key", required=True, help="Its tasks are KEY/build, KEY/review and so on.")
-@click.option("--needs", "depends_on", multiple=True, metavar="KEY", help="A task before them.")
-@click.option("--check", metavar="CMD", help="What Corral runs to accept what is built.")
-@in_project
-@as_agent
+@click.option(
+    "--key", required=True, help="Prefix of the task keys: KEY/build, KEY/review and so on."
+)
+@option(
+    "--depends-on",
+    aliases=["--needs"],
+    multiple=True,
+    metavar="KEY",
+    help="Task that must be done first.",
+)
+@click.option("--check", metavar="CMD", help="Command that must succeed to accept the result.")
+@project_option
+@agent_option
 @pass_app
 def apply(
     app: App, /, template: str, title: str, project: str | None, agent: str | None, **options: Any
 ) -> None:
-    """Declare the tasks of TEMPLATE for one piece of work."""
-    made = app.store.tasks.apply(
-        project_of(app, project), template, title, agent=identity.agent(agent), **options
+    """Add the tasks of TEMPLATE for one piece of work."""
+    tasks = app.store.tasks.apply(
+        resolve_project(app, project), template, title, agent=identity.agent(agent), **options
     )
-    app.show_all(made, _columns(app), empty="It has no tasks.")
+    app.show_list(tasks, _columns(app), empty="The template has no tasks.")
+
+
+# -- list and show -----------------------------------------------------------------------------
 
 
 @command.command("list")
-@in_project
-@click.option("--state", help="Only those in a state.")
-@click.option("--by", metavar="AGENT", help="Those that an agent has or had, of all projects.")
-@click.option("--archived", is_flag=True, help="Those that are archived instead.")
-@click.option("--at", type=MOMENT, metavar="TIME", help="The whole board as it was at a moment.")
-@paging
+@project_option
+@click.option("--state", help="Only list tasks in this state.")
+@option(
+    "--agent",
+    "by",
+    aliases=["--by"],
+    metavar="NAME",
+    help="Only list tasks that this agent has or had, in all projects.",
+)
+@click.option("--archived", is_flag=True, help="List archived tasks instead.")
+@click.option(
+    "--at", type=TIMESTAMP, metavar="TIME", help="Show the tasks and locks as of this time."
+)
+@paging_options
 @pass_app
 def list_(app: App, /, project: str | None, by: str | None, at: int | None, **options: Any) -> None:
-    """Tasks, in the order in which they were declared."""
+    """List tasks, in the order in which they were declared."""
     if at is not None:
-        _list_then(app, project_of(app, project), at, by, **options)
+        _list_snapshot(app, resolve_project(app, project), at, by, **options)
         return
     app.store.try_upkeep("task.release_due", app.store.tasks.release_due)
-    of = project_of(app, project) if by is None or project is not None else None
-    page = app.store.tasks.list(project=of, agent=by, **options)
+    project_id = resolve_project(app, project) if by is None or project is not None else None
+    page = app.store.tasks.list(project=project_id, agent=by, **options)
     app.show_page(
-        page, _columns(app), empty="No task yet; `corral task add` or `declare` makes some."
+        page,
+        _columns(app),
+        empty="No tasks. Add some with `corral task add` or `corral task declare`.",
     )
 
 
-def _list_then(
+def _list_snapshot(
     app: App,
     project: str,
     at: int,
@@ -185,102 +243,116 @@ def _list_then(
     **paging: Any,
 ) -> None:
     if by or state or archived:
-        raise Invalid("The board of a moment is shown whole; leave --by, --state and --archived.")
-    found = app.store.insights.moment(project, at, **paging)
-    page = Page(found.tasks, found.next)
-    app.show_page(page, THEN, empty="No task was on the board then.")
-    if found.locks and not app.json:
+        raise Invalid("--at cannot be combined with --agent, --state or --archived.")
+    snapshot = app.store.insights.moment(project, at, **paging)
+    page = Page(snapshot.tasks, snapshot.next)
+    app.show_page(page, SNAPSHOT, empty="There were no tasks at that time.")
+    if snapshot.locks and not app.json:
         write_line("")
-        write_table(found.locks, HELD)
+        write_table(snapshot.locks, SNAPSHOT_LOCKS)
 
 
 @command.command()
-@on_task
+@task_argument
 @pass_app
 def show(app: App, task: str, project: str | None, agent: str | None) -> None:
-    """One task; --json has all that is kept of it."""
-    app.show(app.store.tasks.get(id_of(app, task, project)), task_fields(app))
+    """Show a task. --json shows all fields."""
+    app.show(app.store.tasks.get(resolve_task(app, task, project)), task_fields(app))
 
 
 @command.command()
-@in_project
+@project_option
 @pass_app
 def graph(app: App, project: str | None) -> None:
-    """The whole graph: what waits for what, and the critical path."""
-    found = app.store.tasks.graph(project_of(app, project))
+    """Show the dependency graph and its critical path."""
+    graph = app.store.tasks.graph(resolve_project(app, project))
     if app.json:
-        app.show(found)
+        app.show(graph)
         return
-    critical = {*found.critical_path}
-    for task in found.tasks:
+    critical = {*graph.critical_path}
+    for task in graph.tasks:
         mark = "*" if task.id in critical else " "
-        needs = f" ← {', '.join(task.depends_on)}" if task.depends_on else ""
-        write_line(f"{mark} {task.state:<9} {task.key}{needs}")
-    counted = ", ".join(f"{count} {state}" for state, count in sorted(found.counts.items()))
-    write_line(f"{counted or 'No task yet.'}  (* critical path)" if counted else "No task yet.")
+        dependencies = f" ← {', '.join(task.depends_on)}" if task.depends_on else ""
+        write_line(f"{mark} {task.state:<9} {task.key}{dependencies}")
+    counts = ", ".join(f"{count} {state}" for state, count in sorted(graph.counts.items()))
+    write_line(f"{counts}  (* critical path)" if counts else "No tasks.")
 
 
 @command.command()
-@in_project
+@project_option
 @pass_app
 def counts(app: App, project: str | None) -> None:
-    """How many tasks are in which state."""
-    found = app.store.tasks.counts(project_of(app, project))
-    app.show_pairs(dict(sorted(found.items())), "STATE", "TASKS", empty="No task yet.")
+    """Show the number of tasks in each state."""
+    counts = app.store.tasks.counts(resolve_project(app, project))
+    app.show_mapping(dict(sorted(counts.items())), "STATE", "TASKS", empty="No tasks.")
 
 
-# -- doing -------------------------------------------------------------------------------------
+# -- work --------------------------------------------------------------------------------------
 
 
-@command.command()
-@in_project
-@click.option("--key", help="This one, and no other.")
-@click.option("--role", help="Only of this role; that of the agent by default.")
-@click.option("--run", metavar="ID", help="The run that does it; $CORRAL_RUN by default.")
-@click.option("--lease", "lease_ms", type=DURATION, help="How long you may be silent.")
-@as_agent
+@command.command(
+    examples=[
+        "corral task claim --agent ada",
+        "corral task claim --agent ada --key schema --json",
+    ]
+)
+@project_option
+@click.option("--key", help="Only claim the task with this key.")
+@click.option("--role", help="Only claim a task of this role (default: that of the agent).")
+@click.option("--run", metavar="ID", help="Run that does the work (default: $CORRAL_RUN).")
+@click.option(
+    "--lease", "lease_ms", type=DURATION, help="Time until the claim expires unless renewed."
+)
+@agent_option
 @pass_app
 def claim(
     app: App, /, project: str | None, agent: str | None, run: str | None, **options: Any
 ) -> None:
-    """Take the next task that is ready; exit code 3 when there is none."""
-    from corral.kernel.errors import NotFound
+    """Claim the next ready task.
 
-    who = identity.required_agent(agent)
-    of = project_of(app, project)
-    task = app.store.tasks.claim(of, who, run=identity.run(run), **options)
+    Exits with 3 if no task is ready.
+    """
+    claimant = identity.required_agent(agent)
+    project_id = resolve_project(app, project)
+    task = app.store.tasks.claim(project_id, claimant, run=identity.run(run), **options)
     if task is None:
-        raise NotFound("No task is ready for you; wait, or look at `corral task list`.")
-    app.say(f"{task.key} is yours ({task.id}, fence {task.fence}): {task.title}", task)
+        raise NotFound("No task is ready for this agent. See `corral task list`.")
+    app.report(f"Claimed {task.key} ({task.id}, fence {task.fence}): {task.title}", task)
 
 
 @command.command()
-@on_task
-@with_fence
-@click.option("--lease", "lease_ms", type=DURATION, help="How long you may be silent.")
+@task_argument
+@fence_option
+@click.option(
+    "--lease", "lease_ms", type=DURATION, help="Time until the claim expires unless renewed."
+)
 @pass_app
 def renew(app: App, /, task: str, project: str | None, agent: str | None, **options: Any) -> None:
-    """Keep a task for another term."""
-    id = id_of(app, task, project)
-    kept = app.store.tasks.renew(id, agent=identity.agent(agent), **options)
-    app.say(f"{kept.key} stays yours.", kept)
+    """Renew the lease of a claimed task."""
+    id = resolve_task(app, task, project)
+    renewed = app.store.tasks.renew(id, agent=identity.agent(agent), **options)
+    app.report(f"Renewed the lease of task {renewed.key}.", renewed)
 
 
-@command.command()
-@on_task
-@with_fence
-@click.option("--text", metavar="TEXT|@FILE", help="What was done, in words.")
-@click.option("--commit", "commits", multiple=True, help="A commit that it is in.")
-@click.option("--file", "files", multiple=True, metavar="PATH", help="A file that shows it.")
+@command.command(
+    examples=[
+        'corral task submit schema --text "Added 3 tables" --commit HEAD --ran "make test" 0',
+    ]
+)
+@task_argument
+@fence_option
+@click.option("--text", metavar="TEXT|@FILE", help="Description of what was done.")
+@click.option("--commit", "commits", multiple=True, help="Commit that contains the work.")
+@click.option("--file", "files", multiple=True, metavar="PATH", help="File that shows the result.")
 @click.option(
     "--ran",
     "commands",
     multiple=True,
     nargs=2,
     metavar="CMD CODE",
-    help="A command that was run, and its exit code.",
+    help="Command that was run, and its exit code.",
 )
-@click.option("--evidence", metavar="JSON|@FILE", help="All of it as one JSON object.")
+@click.option("--evidence", metavar="JSON|@FILE", help="All evidence as one JSON object.")
 @pass_app
 def submit(
     app: App,
@@ -295,82 +367,264 @@ def submit(
     files: tuple[str, ...],
     commands: tuple[tuple[str, str], ...],
 ) -> None:
-    """Say that a task is done, with what shows it."""
-    shown: dict[str, Any] = read_body(evidence, True) if evidence else {}
+    """Submit a claimed task as done, with evidence."""
+    fields: dict[str, Any] = read_body(evidence, True) if evidence else {}
     if text:
-        shown["text"] = read_body(text, False)
-    for name, given in (("commits", commits), ("files", files)):
-        if given:
-            shown[name] = list(given)
+        fields["text"] = read_body(text, False)
+    for name, values in (("commits", commits), ("files", files)):
+        if values:
+            fields[name] = list(values)
     if commands:
-        shown["commands"] = [
-            {"command": ran, "exit_code": int(code) if code.removeprefix("-").isdecimal() else code}
-            for ran, code in commands
+        fields["commands"] = [
+            {
+                "command": line,
+                "exit_code": int(code) if code.removeprefix("-").isdecimal() else code,
+            }
+            for line, code in commands
         ]
-    id = id_of(app, task, project)
+    id = resolve_task(app, task, project)
     before = app.store.tasks.get(id).submitted_at
-    submitted = app.store.tasks.submit(id, shown, agent=identity.agent(agent), fence=fence)
-    again = " already; what it was submitted with first counts" * (before == submitted.submitted_at)
-    app.say(f"{submitted.key} is {submitted.state}{again}.", submitted)
+    submitted = app.store.tasks.submit(id, fields, agent=identity.agent(agent), fence=fence)
+    if before == submitted.submitted_at:
+        sentence = (
+            f"Task {submitted.key} was submitted before; it is {submitted.state}. The first "
+            "evidence is kept."
+        )
+    else:
+        sentence = f"Task {submitted.key} is {submitted.state}."
+    app.report(sentence, submitted)
 
 
 @command.command()
-@on_task
-@with_fence
-@with_reason
+@task_argument
+@fence_option
+@reason_option
 @pass_app
 def release(app: App, /, task: str, project: str | None, agent: str | None, **options: Any) -> None:
-    """Give a task back undone, so that another may take it."""
-    id = id_of(app, task, project)
-    back = app.store.tasks.release(id, agent=identity.agent(agent), **options)
-    app.say(f"{back.key} is {back.state} again.", back)
+    """Release a claimed task so that another agent can claim it."""
+    id = resolve_task(app, task, project)
+    released = app.store.tasks.release(id, agent=identity.agent(agent), **options)
+    app.report(f"Released task {released.key}; it is {released.state}.", released)
 
 
 @command.command()
-@on_task
-@with_fence
+@task_argument
+@fence_option
 @click.argument("reason")
 @pass_app
 def fail(
     app: App, /, task: str, reason: str, project: str | None, agent: str | None, **options: Any
 ) -> None:
-    """Give a task up, with the reason; what needs it is blocked."""
-    id = id_of(app, task, project)
+    """Mark a claimed task as failed; tasks that depend on it are blocked."""
+    id = resolve_task(app, task, project)
     failed = app.store.tasks.fail(id, reason, agent=identity.agent(agent), **options)
-    app.say(f"{failed.key} has failed.", failed)
+    app.report(f"Task {failed.key} failed.", failed)
 
 
-@command.command()
-@on_task
-@click.option("--note", metavar="TEXT", help="For the record.")
+# -- review ------------------------------------------------------------------------------------
+
+
+@command.command(
+    examples=["corral task accept schema", 'corral task accept tsk_4 --note "nice tests"']
+)
+@task_argument
+@click.option("--note", metavar="TEXT", help="Note, for the event log.")
 @pass_app
 def accept(app: App, task: str, project: str | None, agent: str | None, note: str | None) -> None:
-    """Say that what was submitted is good; not for its doer."""
-    id = id_of(app, task, project)
-    done = app.store.tasks.accept(id, note=note, agent=identity.agent(agent))
-    app.say(f"{done.key} is done.", done)
+    """Approve a submitted task. The agent that did the work cannot approve it."""
+    id = resolve_task(app, task, project)
+    accepted = app.store.tasks.accept(id, note=note, agent=identity.agent(agent))
+    app.report(f"Task {accepted.key} accepted.", accepted)
 
 
 @command.command()
-@on_task
+@task_argument
 @click.argument("reason")
 @pass_app
 def reject(app: App, task: str, reason: str, project: str | None, agent: str | None) -> None:
-    """Send what was submitted back, with the reason; not for its doer."""
-    id = id_of(app, task, project)
-    back = app.store.tasks.reject(id, reason, agent=identity.agent(agent))
-    app.say(f"{back.key} is {back.state} again.", back)
+    """Reject a submitted task with a reason. The agent that did the work cannot reject it."""
+    id = resolve_task(app, task, project)
+    rejected = app.store.tasks.reject(id, reason, agent=identity.agent(agent))
+    app.report(f"Task {rejected.key} rejected; it is {rejected.state} again.", rejected)
 
 
 @command.command()
 @click.argument("task", required=False)
-@in_project
+@project_option
 @pass_app
 def check(app: App, task: str | None, project: str | None) -> None:
-    """Run the check of a submitted TASK, or every check that waits, and judge by that."""
+    """Run the check of a submitted TASK, or all pending checks; accept or reject by the result."""
     if task is not None:
-        judged = app.store.tasks.check(id_of(app, task, project))
-        app.say(f"{judged.key} is {judged.state}.", judged)
+        checked = app.store.tasks.check(resolve_task(app, task, project))
+        app.report(f"Task {checked.key} is {checked.state}.", checked)
         return
-    found = list(iter(app.store.tasks.check_next, None))
-    app.show_all(found, _columns(app), empty="No check waits to be run.")
+    tasks = list(iter(app.store.tasks.check_next, None))
+    app.show_list(tasks, _columns(app), empty="No checks are pending.")
+
+
+# -- manage ------------------------------------------------------------------------------------
+
+
+def _add_transition(verb: str, help: str, *, reason: bool) -> None:
+    """Add a command that changes the state of a task by the transition `verb`."""
+
+    @task_argument
+    @pass_app
+    def change(
+        app: App, /, task: str, project: str | None, agent: str | None, **options: Any
+    ) -> None:
+        changed = getattr(app.store.tasks, verb)(
+            resolve_task(app, task, project), agent=identity.agent(agent), **options
+        )
+        app.report(f"Task {changed.key} is {changed.state}.", changed)
+
+    command.command(verb, help=help)(reason_option(change) if reason else change)
+
+
+_add_transition("retry", "Make a failed task ready again.", reason=False)
+_add_transition("reopen", "Reopen a done, skipped or cancelled task.", reason=True)
+_add_transition("pause", "Prevent a task from being claimed until it is resumed.", reason=True)
+_add_transition("resume", "Allow a paused task to be claimed again.", reason=False)
+_add_transition("skip", "Skip a task; tasks that depend on it continue without it.", reason=True)
+_add_transition("cancel", "Cancel a task; tasks that depend on it are blocked.", reason=True)
+
+
+@command.command()
+@task_argument
+@click.argument("to", required=False)
+@pass_app
+def reassign(app: App, task: str, to: str | None, project: str | None, agent: str | None) -> None:
+    """Assign a task to the agent TO; without TO, any agent of its role may claim it."""
+    id = resolve_task(app, task, project)
+    assigned = app.store.tasks.reassign(id, to, agent=identity.agent(agent))
+    app.report(
+        f"Assigned task {assigned.key} to {to or 'any agent of its role'}; it is {assigned.state}.",
+        assigned,
+    )
+
+
+@command.command()
+@task_argument
+@click.argument("on", nargs=-1, required=True)
+@pass_app
+def depend(
+    app: App, task: str, on: tuple[str, ...], project: str | None, agent: str | None
+) -> None:
+    """Add dependencies: TASK waits for the tasks ON."""
+    id = resolve_task(app, task, project)
+    changed = app.store.tasks.depend(id, on, agent=identity.agent(agent))
+    app.report(
+        f"Task {changed.key} depends on {', '.join(changed.depends_on)}; it is {changed.state}.",
+        changed,
+    )
+
+
+@command.command()
+@task_argument
+@click.argument("on", nargs=-1, required=True)
+@pass_app
+def undepend(
+    app: App, task: str, on: tuple[str, ...], project: str | None, agent: str | None
+) -> None:
+    """Remove dependencies of TASK on the tasks ON."""
+    id = resolve_task(app, task, project)
+    changed = app.store.tasks.undepend(id, on, agent=identity.agent(agent))
+    app.report(f"Task {changed.key} is {changed.state}.", changed)
+
+
+@command.command()
+@task_argument
+@click.option("--title", help="New title.")
+@click.option(
+    "--description", metavar="TEXT|@FILE", help="New description; an empty text removes it."
+)
+@click.option("--role", help="New role; an empty text allows any role.")
+@click.option("--priority", type=int, help="New priority; higher is claimed first.")
+@click.option(
+    "--file", "files", multiple=True, metavar="PATH", help="Path that the task will change."
+)
+@pass_app
+def edit(app: App, /, task: str, project: str | None, agent: str | None, **options: Any) -> None:
+    """Change the title, description, role, priority or files of a task."""
+    changes = {name: value for name, value in options.items() if value not in (None, ())}
+    if changes.get("description"):
+        changes["description"] = read_body(changes["description"], False)
+    id = resolve_task(app, task, project)
+    edited = app.store.tasks.edit(id, agent=identity.agent(agent), **changes)
+    app.report(f"Changed task {edited.key}.", edited)
+
+
+@command.command()
+@click.argument("task", required=False)
+@project_option
+@click.option(
+    "--ended",
+    is_flag=True,
+    help="Archive all tasks that have ended and that no open task depends on.",
+)
+@agent_option
+@pass_app
+def archive(
+    app: App, task: str | None, project: str | None, ended: bool, agent: str | None
+) -> None:
+    """Archive a task that has ended: it leaves the lists, and its key can be reused.
+
+    Without TASK, archive all ended tasks, as with --ended.
+    """
+    if ended or task is None:
+        count = app.store.tasks.archive_ended(resolve_project(app, project))
+        app.report(f"Archived {count} tasks.", {"archived": count})
+        return
+    id = resolve_task(app, task, project)
+    archived = app.store.tasks.archive(id, agent=identity.agent(agent))
+    app.report(f"Archived task {archived.key}.", archived)
+
+
+@command.command()
+@project_option
+@click.option("--yes", "confirm", is_flag=True, help="Remove them; without this, only list them.")
+@pass_app
+def clean(app: App, project: str | None, confirm: bool) -> None:
+    """Remove the worktrees of ended tasks that contain nothing of their own."""
+    leftovers = app.store.tasks.clean(resolve_project(app, project), confirm=confirm)
+    show_leftovers(app, leftovers, TASK, confirmed=confirm)
+
+
+@command.command()
+@task_argument
+@click.argument("to")
+@click.option("--context", metavar="TEXT|@FILE", help="Additional context for the agent.")
+@option(
+    "--deadline",
+    "within",
+    aliases=["--within"],
+    type=DURATION,
+    help="Time until the delegation expires.",
+)
+@option(
+    "--parent",
+    aliases=["--part-of"],
+    metavar="ID",
+    help="Delegation that this one belongs to.",
+)
+@pass_app
+def delegate(
+    app: App,
+    task: str,
+    to: str,
+    project: str | None,
+    agent: str | None,
+    context: str | None,
+    within: int | None,
+    parent: str | None,
+) -> None:
+    """Delegate TASK to the agent TO; the result is sent back as a letter."""
+    delegation = app.store.tasks.delegate(
+        resolve_task(app, task, project),
+        to,
+        context=read_body(context, False) if context else None,
+        deadline_at=None if within is None else app.store.now() + within,
+        parent=parent,
+        agent=identity.agent(agent),
+    )
+    app.report(f"Delegated to {delegation.to_mailbox} ({delegation.id}).", delegation)

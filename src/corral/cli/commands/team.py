@@ -1,39 +1,41 @@
+"""`corral team`: start a team of agents from a file."""
+
 import os
 
 import click
 
-from corral.cli.app import App, Noun, pass_app
-from corral.cli.task_view import read_list
+from corral.cli.app import App, CommandGroup, pass_app
+from corral.cli.task_view import read_data_file
 from corral.kernel.errors import Invalid
 
 COLUMNS = [
     ("AGENT", lambda member: member.agent),
     ("ROLE", lambda member: member.role),
     ("RUN", lambda member: member.run_id),
-    ("DID", lambda member: member.did),
+    ("RESULT", lambda member: member.did),
 ]
 
 
-@click.group("team", cls=Noun, help="Agents that work together.")
+@click.group("team", cls=CommandGroup, help="Start a team of agents from a file.")
 def command() -> None:
     pass
 
 
-@command.command()
+@command.command(examples=["corral team start team.yaml"])
 @click.argument("file")
-@click.option("--project", metavar="DIR", help="Where they work; otherwise as the file says.")
+@click.option("--project", metavar="DIR", help="Project directory (default: that of the file).")
 @pass_app
 def start(app: App, file: str, project: str | None) -> None:
-    """Start a lead and workers from a YAML or JSON FILE, each with its identity and its tools.
+    """Start the lead and the workers defined in FILE (YAML or JSON).
 
-    The file has `lead` and `workers` (name, role, provider or command, model, instructions,
-    limits, prompt, approve, env), and perhaps `goal`, `project` (a directory beside the file) and
-    `tasks`. Starting it again starts those who do not run.
+    FILE has `lead` and `workers` (name, role, provider or command, model, instructions, limits,
+    prompt, approve, env), and optionally `goal`, `project` (a directory relative to FILE) and
+    `tasks`. Members that are already running are not started again.
     """
-    team = read_list(file)
+    team = read_data_file(file)
     if not isinstance(team, dict):
-        raise Invalid(f"{file} describes no team; it has a lead and workers.")
-    beside = "." if file == "-" else os.path.dirname(file) or "."
-    dir = project or os.path.join(beside, str(team.get("project") or "."))
-    did = app.store_here.teams.start(team, dir=dir)
-    app.show_all(did, COLUMNS, empty="There is nobody in it.")
+        raise Invalid(f"{file} is not a team: expected an object with `lead` and `workers`.")
+    base = "." if file == "-" else os.path.dirname(file) or "."
+    directory = project or os.path.join(base, str(team.get("project") or "."))
+    members = app.local_store.teams.start(team, dir=directory)
+    app.show_list(members, COLUMNS, empty="The team has no members.")

@@ -1,31 +1,47 @@
+"""`corral timer`: send a letter once, later."""
+
 import click
 
-from corral.cli.app import DURATION, MOMENT, App, Noun, paging, pass_app, read_body
-from corral.cli.render import ago, moment
-from corral.domain.mail.model import gist
+from corral.cli.app import (
+    DURATION,
+    TIMESTAMP,
+    App,
+    CommandGroup,
+    paging_options,
+    pass_app,
+    read_body,
+)
+from corral.cli.render import format_age, format_time
+from corral.domain.mail.model import summarize_body
 
 COLUMNS = [
     ("ID", lambda timer: timer.id),
     ("MAILBOX", lambda timer: timer.mailbox),
     ("STATE", lambda timer: timer.state),
-    ("AT", lambda timer: moment(timer.anchor_at)),
-    ("DUE", lambda timer: ago(timer.anchor_at)),
-    ("BODY", lambda timer: gist(timer.body)),
+    ("AT", lambda timer: format_time(timer.anchor_at)),
+    ("DUE", lambda timer: format_age(timer.anchor_at)),
+    ("BODY", lambda timer: summarize_body(timer.body)),
 ]
 
 
-@click.group("timer", cls=Noun, help="Send a letter later, once.")
+@click.group("timer", cls=CommandGroup, help="Send a letter once, later.")
 def command() -> None:
     pass
 
 
-@command.command("set")
+@command.command(
+    "set",
+    examples=[
+        'corral timer set agent:ada "check the build" --in 10m',
+        'corral timer set user:mia "stand-up" --at 2027-01-15T09:00',
+    ],
+)
 @click.argument("mailbox")
 @click.argument("body")
-@click.option("--in", "delay", type=DURATION, help="5s to 365d from now.")
-@click.option("--at", type=MOMENT, help="Or a moment, like 2027-01-15T09:00.")
-@click.option("--project", metavar="ID", help="The project that it belongs to.")
-@click.option("--as-json", is_flag=True, help="The body is JSON, not plain text.")
+@click.option("--in", "delay", type=DURATION, help="Delay from now, 5s to 365d.")
+@click.option("--at", type=TIMESTAMP, help="Time, such as 2027-01-15T09:00.")
+@click.option("--project", metavar="ID", help="Project of the timer.")
+@click.option("--as-json", is_flag=True, help="Parse BODY as JSON.")
 @pass_app
 def set_(
     app: App,
@@ -36,28 +52,31 @@ def set_(
     project: str | None,
     as_json: bool,
 ) -> None:
-    """Put BODY into MAILBOX when the time has come."""
+    """Put a letter with BODY into MAILBOX at a later time: --in or --at."""
     timer = app.store.timers.set(
         mailbox, read_body(body, as_json), delay_ms=delay, at=at, project=app.project_id(project)
     )
-    app.say_later(f"{timer.id} fires at {moment(timer.anchor_at)} ({ago(timer.anchor_at)}).", timer)
+    due = timer.anchor_at
+    app.report_deferred(f"{timer.id} fires at {format_time(due)} ({format_age(due)}).", timer)
 
 
 @command.command("list")
-@click.option("--all", "all_", is_flag=True, help="Also those that have fired or were cancelled.")
-@paging
+@click.option(
+    "--all", "all_", is_flag=True, help="Include timers that have fired or were cancelled."
+)
+@paging_options
 @pass_app
 def list_(app: App, all_: bool, after: str | None, limit: int) -> None:
-    """Timers that are set, newest first."""
+    """List active timers, newest first."""
     page = app.store.timers.list(all=all_, after=after, limit=limit)
-    app.show_page(page, COLUMNS, empty="No timer is set.")
+    app.show_page(page, COLUMNS, empty="No active timers.")
 
 
 @command.command()
 @click.argument("timer")
 @pass_app
 def show(app: App, timer: str) -> None:
-    """One timer, whole."""
+    """Show a timer."""
     app.show(app.store.timers.get(timer))
 
 
@@ -65,6 +84,6 @@ def show(app: App, timer: str) -> None:
 @click.argument("timer")
 @pass_app
 def cancel(app: App, timer: str) -> None:
-    """Take a timer back."""
+    """Cancel a timer."""
     cancelled = app.store.timers.cancel(timer)
-    app.say(f"{cancelled.id} is cancelled.", cancelled)
+    app.report(f"Cancelled {cancelled.id}.", cancelled)

@@ -1,31 +1,45 @@
+"""`corral token`: manage access tokens of the HTTP API."""
+
 import click
 
-from corral.cli.app import DURATION, App, Noun, paging, pass_app
-from corral.cli.render import ago
+from corral.cli.app import DURATION, App, CommandGroup, option, paging_options, pass_app
+from corral.cli.render import format_age
 
 COLUMNS = [
     ("NAME", lambda token: token.name),
     ("ID", lambda token: token.id),
     ("STATE", lambda token: token.state),
     ("SCOPE", lambda token: token.scope),
-    ("MADE", lambda token: ago(token.created_at)),
+    ("CREATED", lambda token: format_age(token.created_at)),
     ("BY", lambda token: token.created_by),
-    ("USED", lambda token: ago(token.used_at) if token.used_at else None),
-    ("EXPIRES", lambda token: ago(token.expires_at) if token.expires_at else None),
+    ("USED", lambda token: format_age(token.used_at) if token.used_at else None),
+    ("EXPIRES", lambda token: format_age(token.expires_at) if token.expires_at else None),
 ]
 
 
-@click.group("token", cls=Noun, help="Who may call the HTTP API, and what each may do.")
+@click.group("token", cls=CommandGroup, help="Manage access tokens of the HTTP API.")
 def command() -> None:
     pass
 
 
-@command.command()
+@command.command(
+    examples=[
+        "corral token create ci --read",
+        "corral token create ada --agent ada --expires-in 30d",
+    ]
+)
 @click.argument("name")
-@click.option("--read", "scope", flag_value="read", help="It may read everything, change nothing.")
-@click.option("--agent", metavar="NAME", help="It may do what this agent may, in its name.")
-@click.option("--project", metavar="ID|DIR", help="An agent's: for this project alone.")
-@click.option("--for", "ttl_ms", type=DURATION, metavar="TIME", help="How long it is good, as 30d.")
+@click.option("--read", "scope", flag_value="read", help="Allow reading only.")
+@click.option("--agent", metavar="NAME", help="Allow what this agent may do, in its name.")
+@click.option("--project", metavar="ID|DIR", help="Restrict the agent's token to this project.")
+@option(
+    "--expires-in",
+    "ttl_ms",
+    aliases=["--for"],
+    type=DURATION,
+    metavar="TIME",
+    help="Time until the token expires, such as 30d (default: never).",
+)
 @pass_app
 def create(
     app: App,
@@ -35,32 +49,32 @@ def create(
     project: str | None,
     ttl_ms: int | None,
 ) -> None:
-    """Make a token and show its secret, once."""
+    """Create a token and print its secret. The secret is shown only once."""
     if scope and agent:
         raise click.UsageError("Give --read or --agent, not both.")
-    wanted = f"agent:{agent}" if agent else scope or "full"
-    made = app.store.tokens.create(
-        name, scope=wanted, ttl_ms=ttl_ms, project=app.project_id(project)
+    token_scope = f"agent:{agent}" if agent else scope or "full"
+    token = app.store.tokens.create(
+        name, scope=token_scope, ttl_ms=ttl_ms, project=app.project_id(project)
     )
-    app.say(made.value, made)
+    app.report(token.value, token)
     if not app.json:
-        click.echo(f"That is the secret of {name}; it is not shown again.", err=True)
+        click.echo(f"Created token {name}. The secret is not shown again.", err=True)
 
 
 @command.command("list")
-@click.option("--all", "all_", is_flag=True, help="Also those that were revoked.")
-@paging
+@click.option("--all", "all_", is_flag=True, help="Include revoked tokens.")
+@paging_options
 @pass_app
 def list_(app: App, all_: bool, after: str | None, limit: int) -> None:
-    """Tokens, without their secrets."""
+    """List tokens, without their secrets."""
     page = app.store.tokens.list(all=all_, after=after, limit=limit)
-    app.show_page(page, COLUMNS, empty="There is no token; `corral token create` makes one.")
+    app.show_page(page, COLUMNS, empty="No tokens. Create one with `corral token create`.")
 
 
 @command.command()
 @click.argument("token")
 @pass_app
 def revoke(app: App, token: str) -> None:
-    """Let a token, by its name or id, open nothing any more."""
+    """Revoke a token, by name or id."""
     revoked = app.store.tokens.revoke(token)
-    app.say(f"{revoked.name} is revoked.", revoked)
+    app.report(f"Revoked token {revoked.name}.", revoked)

@@ -1,4 +1,4 @@
-"""`corral up`: the daemon, in the background, in front of you, or as a service of the system."""
+"""`corral up`: start the daemon in the background, in the foreground, or as a system service."""
 
 import os
 from typing import Any
@@ -6,112 +6,134 @@ from typing import Any
 import click
 
 from corral.adapters import daemon_process
-from corral.cli.app import App, Verb, pass_app
-from corral.kernel.errors import CorralError, Refused, raised_elsewhere
+from corral.cli.app import App, Command, pass_app
+from corral.kernel.errors import CorralError, Refused, error_from_code
 
 
-@click.command("up", cls=Verb)
-@click.option(
-    "--port", type=int, default=daemon_process.PORT, show_default=True, help="0: any free one."
+@click.command(
+    "up",
+    cls=Command,
+    examples=[
+        "corral up",
+        "corral up --foreground --port 8000",
+        "corral up --slots 4 --label gpu",
+        "corral up --install",
+    ],
 )
-@click.option("--bind", metavar="ADDRESS", help="Where to listen; this machine alone otherwise.")
 @click.option(
-    "--allow-host", multiple=True, metavar="NAME", help="A name by which browsers may call it."
+    "--port",
+    type=int,
+    default=daemon_process.DEFAULT_PORT,
+    show_default=True,
+    help="Port to listen on; 0 chooses a free one.",
 )
-@click.option("--slots", type=int, metavar="N", help="Runs that this machine takes at once.")
-@click.option("--label", multiple=True, metavar="L", help="What this machine offers, as gpu.")
-@click.option("--foreground", is_flag=True, help="Stay in front, until stopped.")
-@click.option("--install", is_flag=True, help="As a service that starts with your log-in.")
-@click.option("--uninstall", is_flag=True, help="Take that service away.")
+@click.option("--bind", metavar="ADDRESS", help="Address to listen on (default: loopback only).")
+@click.option(
+    "--allow-host",
+    multiple=True,
+    metavar="NAME",
+    help="Host name that browsers may use to reach the daemon.",
+)
+@click.option(
+    "--slots", type=int, metavar="N", help="Maximum number of concurrent runs on this machine."
+)
+@click.option("--label", multiple=True, metavar="L", help="Label of this node, such as gpu.")
+@click.option("--foreground", is_flag=True, help="Run in the foreground.")
+@click.option("--install", is_flag=True, help="Install a service that starts when you log in.")
+@click.option("--uninstall", is_flag=True, help="Remove that service.")
 @pass_app
-def command(app: App, /, foreground: bool, install: bool, uninstall: bool, **given: Any) -> int:
-    """Start the daemon: its loops, the HTTP API and the dashboard; prints the link to open.
+def command(app: App, /, foreground: bool, install: bool, uninstall: bool, **options: Any) -> int:
+    """Start the daemon with the HTTP API and the dashboard, and print the dashboard's URL.
 
-    What it finds of runs that were left behind is told. Agents never depend on it.
+    Reports the dead runs that it found. Agents do not depend on the daemon.
     """
-    options = _options(given)
-    if (whole := app.store_here.db.part_of) is not None and not uninstall:
+    arguments = _daemon_arguments(options)
+    if (origin := app.local_store.db.part_of) is not None and not uninstall:
         raise Refused(
-            f"{app.store_here.db.url} is an export of a project, to be looked at; bring up "
-            f"{whole}, or bring it into a new store with `corral db restore`.",
+            f"{app.local_store.db.url} is an export of a project, for inspection only. Start the "
+            f"daemon for {origin}, or restore the export into a new store with `corral db "
+            "restore`.",
             reason="project_export",
         )
     if install or uninstall:
-        return _service(app, options, install=install)
-    store, address = app.store_here.db.url, app.store_here.address
-    daemon = daemon_process.find(store)
+        return _change_service(app, arguments, install=install)
+    store, address = app.local_store.db.url, app.local_store.address
+    daemon = daemon_process.find_daemon(store)
     if daemon is not None:
-        app.say(f"Corral is up already (pid {daemon.pid}): {daemon.link}", _record(daemon))
-        if asked := _asked(given):
+        app.report(
+            f"The daemon is already running (pid {daemon.pid}): {daemon.link}", _record(daemon)
+        )
+        if ignored := _explicit_options(options):
             click.echo(
-                f"corral: it goes on as it was started; for {asked} end it with `corral down` "
-                "first.",
+                f"corral: {ignored} ignored. Stop the daemon first with `corral down`.",
                 err=True,
             )
         return 0
     app.close()
     if foreground:
-        words = daemon_process.command(options)
-        os.execve(words[0], words, daemon_process.environment(address))
-    log = daemon_process.file_of(store, ".log")
-    said = daemon_process.start(address, options, log)
-    if "daemon" not in said:
-        raise _why_not(said, str(log))
-    _tell(app, said)
+        program = daemon_process.command(arguments)
+        os.execve(program[0], program, daemon_process.environment(address))
+    log = daemon_process.info_path(store, ".log")
+    answer = daemon_process.start(address, arguments, log)
+    if "daemon" not in answer:
+        raise _start_error(answer, str(log))
+    _report_started(app, answer)
     return 0
 
 
-def _asked(given: dict[str, Any]) -> str:
-    """The options that somebody gave, and that a daemon which is up has no ear for."""
+def _explicit_options(options: dict[str, Any]) -> str:
+    """Return the options given on the command line, which a running daemon does not apply."""
     source = click.get_current_context().get_parameter_source
-    written = click.core.ParameterSource.COMMANDLINE
-    return ", ".join(f"--{name.replace('_', '-')}" for name in given if source(name) is written)
+    explicit = click.core.ParameterSource.COMMANDLINE
+    return ", ".join(f"--{name.replace('_', '-')}" for name in options if source(name) is explicit)
 
 
-def _options(given: dict[str, Any]) -> list[str]:
-    options = ["--port", str(given["port"])]
+def _daemon_arguments(options: dict[str, Any]) -> list[str]:
+    arguments = ["--port", str(options["port"])]
     for name in ("bind", "slots"):
-        if given[name] is not None:
-            options += [f"--{name}", str(given[name])]
+        if options[name] is not None:
+            arguments += [f"--{name}", str(options[name])]
     for name in ("allow_host", "label"):
-        for value in given[name]:
-            options += [f"--{name.replace('_', '-')}", value]
-    return options
+        for value in options[name]:
+            arguments += [f"--{name.replace('_', '-')}", value]
+    return arguments
 
 
-def _tell(app: App, said: dict[str, Any]) -> None:
+def _report_started(app: App, answer: dict[str, Any]) -> None:
     from corral.cli.commands.recover import COLUMNS
     from corral.cli.render import write_line, write_table
-    from corral.domain.runs.model import Found
+    from corral.domain.runs.model import RecoveryResult
 
-    if said["found"] and not app.json:
+    if answer["found"] and not app.json:
         import msgspec
 
-        write_line("It found these runs left behind:")
-        write_table([msgspec.convert(one, Found) for one in said["found"]], COLUMNS)
-    app.say(f"Corral is up (pid {said['daemon']['pid']}): {said['link']}", said)
+        write_line("Recovered runs:")
+        write_table([msgspec.convert(run, RecoveryResult) for run in answer["found"]], COLUMNS)
+    app.report(f"Started the daemon (pid {answer['daemon']['pid']}): {answer['link']}", answer)
 
 
 def _record(daemon: daemon_process.Daemon) -> dict[str, Any]:
     return {"daemon": daemon, "link": daemon.link, "found": []}
 
 
-def _why_not(said: dict[str, Any], log: str) -> CorralError:
-    error = said.get("error")
+def _start_error(answer: dict[str, Any], log: str) -> CorralError:
+    error = answer.get("error")
     if error is None:
-        return Refused(f"The daemon ended before it began; {log} tells why.", log=log)
-    return raised_elsewhere(**error)
+        return Refused(f"The daemon exited during start-up. See {log}.", log=log)
+    return error_from_code(**error)
 
 
-def _service(app: App, options: list[str], *, install: bool) -> int:
-    from corral.adapters import units
+def _change_service(app: App, arguments: list[str], *, install: bool) -> int:
+    from corral.adapters import service_units
 
-    store, address = app.store_here.db.url, app.store_here.address
+    store, address = app.local_store.db.url, app.local_store.address
     app.close()
-    unit = units.of(store)
+    unit = service_units.service_for(store)
     if install:
-        told = unit.install(daemon_process.command(options), units.kept_environment(address))
+        result = unit.install(
+            daemon_process.command(arguments), service_units.service_environment(address)
+        )
     else:
-        told = unit.uninstall()
-    app.say(told.sentence, told)
+        result = unit.uninstall()
+    app.report(result.sentence, result)
     return 0

@@ -1,19 +1,30 @@
+"""`corral wait`: wait for a run to exit."""
+
 import click
 
-from corral.cli.app import DURATION, App, Verb, pass_app
+from corral.cli.app import DURATION, App, Command, pass_app
 
 
-@click.command("wait", cls=Verb)
+@click.command(
+    "wait",
+    cls=Command,
+    examples=["corral wait build && corral run -- make deploy", "corral wait build --timeout 10m"],
+)
 @click.argument("run")
-@click.option("--timeout", type=DURATION, metavar="10m", help="How long to wait at the most.")
+@click.option(
+    "--timeout",
+    type=DURATION,
+    metavar="10m",
+    help="Maximum time to wait (default: no limit).",
+)
 @pass_app
 def command(app: App, run: str, timeout: int | None) -> int:
-    """Wait for a run to end; exits as the run did."""
-    from corral.cli.foreground import exit_code_of
+    """Wait for a run to exit, and exit with its exit code."""
+    from corral.cli.foreground import exit_status
 
     ended = app.store.runs.wait(run, timeout_ms=timeout)
     reason = f" ({ended.reason})" if ended.reason else ""
     denied = f", {ended.denied_text}" if ended.denied_text else ""
-    retry = f" Try again with: {ended.retry_command}" if ended.retry_command else ""
-    app.say(f"{ended.id} is {ended.state}{denied}{reason}.{retry}", ended)
-    return exit_code_of(ended)
+    retry = f" Retry with: {ended.retry_command}" if ended.retry_command else ""
+    app.report(f"{ended.id} is {ended.state}{denied}{reason}.{retry}", ended)
+    return exit_status(ended)

@@ -1,137 +1,170 @@
+"""`corral wiring`: choose which agents receive messages from which chats."""
+
 from collections.abc import Callable
 from typing import Any
 
 import click
 
-from corral.cli.app import App, Columns, Noun, paging, pass_app
+from corral.cli.app import App, Columns, CommandGroup, option, paging_options, pass_app
 
 
 def columns(app: App) -> Columns:
-    """A wiring as people read it: by names."""
+    """Return the columns of a wiring, with names instead of ids."""
     return [
         ("ID", lambda wiring: wiring.id),
         ("STATE", lambda wiring: wiring.state),
         ("WHO", lambda wiring: app.agent_name(wiring.agent_id)),
-        ("HEARS", lambda wiring: where(app, wiring)),
-        ("ON", lambda wiring: " ".join(filter(None, [wiring.trigger, wiring.pattern]))),
-        ("FROM", lambda wiring: wiring.scope),
-        ("UNHEARD", lambda wiring: wiring.unheard),
+        ("PLACE", lambda wiring: covered(app, wiring)),
+        ("TRIGGER", lambda wiring: " ".join(filter(None, [wiring.trigger, wiring.pattern]))),
+        ("SENDERS", lambda wiring: wiring.scope),
+        ("UNMATCHED", lambda wiring: wiring.unheard),
         ("SESSION", lambda wiring: wiring.mode),
         ("PRIORITY", lambda wiring: wiring.priority),
     ]
 
 
-def where(app: App, wiring: Any) -> str:
-    """What a wiring covers, in words."""
+def covered(app: App, wiring: Any) -> str:
+    """Describe what a wiring covers: one place, or all places of a channel."""
     if wiring.place_id is not None:
         return str(app.place_name(wiring.place_id))
     return f"all of {app.channel_name(wiring.channel_id)}"
 
 
 def routes(app: App) -> Columns:
-    """What each wiring makes of a text."""
+    """Return the columns of the routing decision of each wiring."""
     return [
         ("WHO", lambda route: app.agent_name(route.agent_id)),
-        ("HEARS IT", lambda route: "yes" if route.heard else "no"),
+        ("RECEIVES", lambda route: "yes" if route.heard else "no"),
         ("BECAUSE", lambda route: route.reason),
         ("WIRING", lambda route: route.wiring_id),
     ]
 
 
-MANNER = [
-    click.option(
-        "--on",
-        "trigger",
+ROUTING_OPTIONS = [
+    option(
+        "--trigger",
+        aliases=["--on"],
         default="always",
         show_default=True,
-        help="What wakes it: always, mention, sticky (then all that follows), pattern, command.",
+        help="Messages that start the agent: always, mention, sticky (a mention and everything "
+        "after it), pattern or command.",
     ),
-    click.option("--pattern", help="The pattern, or the command's word."),
-    click.option("--from", "scope", default="all", show_default=True, help="all, or known people."),
-    click.option(
-        "--unheard",
+    click.option("--pattern", help="Regular expression of the trigger, or name of the command."),
+    option(
+        "--senders",
+        "scope",
+        aliases=["--from"],
+        default="all",
+        show_default=True,
+        help="Whose messages count: all, or known (approved people only).",
+    ),
+    option(
+        "--unmatched",
+        "unheard",
+        aliases=["--unheard"],
         default="drop",
         show_default=True,
-        help="What does not wake it: drop, or keep it for the next message that does.",
+        help="Messages that do not match the trigger: drop, or keep as context for the next match.",
+    ),
+    option(
+        "--session-mode",
+        "mode",
+        aliases=["--session"],
+        default="shared",
+        show_default=True,
+        help="Sessions: shared (one per place), thread (one per thread) or agent (one for all "
+        "places).",
     ),
     click.option(
-        "--session", "mode", default="shared", show_default=True, help="shared, thread or agent."
-    ),
-    click.option(
-        "--priority", type=int, default=0, show_default=True, help="Higher is asked first."
+        "--priority",
+        type=int,
+        default=0,
+        show_default=True,
+        help="Priority; higher is matched first.",
     ),
 ]
 
 
-def manner(command: Callable[..., None]) -> Callable[..., None]:
-    """How an agent hears, as options."""
-    for option in reversed(MANNER):
-        command = option(command)
+def routing_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that decide which messages start an agent, and in which session."""
+    for add_option in reversed(ROUTING_OPTIONS):
+        command = add_option(command)
     return command
 
 
-@click.group("wiring", cls=Noun, help="Which agent hears which chats, and when it answers.")
+@click.group(
+    "wiring",
+    cls=CommandGroup,
+    help="Choose which agents receive messages from which chats.",
+)
 def command() -> None:
     pass
 
 
-@command.command()
+@command.command(
+    examples=[
+        "corral wiring add ada --channel team --trigger mention",
+        "corral wiring add ada --place team/-1001234 --trigger pattern --pattern '^deploy'",
+    ]
+)
 @click.argument("agent")
-@click.option("--place", metavar="PLACE", help="One place: its id, or CHANNEL/ID.")
-@click.option("--channel", metavar="NAME", help="All places of a channel.")
-@manner
-@click.option("--project", metavar="ID|DIR", help="Where the agent works.")
+@click.option("--place", metavar="PLACE", help="One place: its id, or CHANNEL/PLATFORM-ID.")
+@click.option("--channel", metavar="NAME", help="All places of this channel.")
+@routing_options
+@click.option("--project", metavar="ID|DIR", help="Project that the agent works in.")
 @pass_app
 def add(app: App, /, agent: str, project: str | None, **options: Any) -> None:
-    """Let AGENT hear a place, or a whole channel, and answer there."""
-    made = app.store.wirings.add(agent, project=app.project_id(project), **options)
-    app.say(f"{agent} hears {where(app, made)} now, on {made.trigger} ({made.id}).", made)
-
-
-@command.command("list")
-@click.option("--all", "all_", is_flag=True, help="Also removed ones.")
-@paging
-@pass_app
-def list_(app: App, all_: bool, after: str | None, limit: int) -> None:
-    """Which agents hear which places."""
-    page = app.store.wirings.list(all=all_, after=after, limit=limit)
-    app.show_page(
-        page, columns(app), empty="No agent hears anything; `corral wiring add` lets one."
+    """Connect AGENT to a place or a channel: it receives messages and answers there."""
+    wiring = app.store.wirings.add(agent, project=app.project_id(project), **options)
+    app.report(
+        f"Connected {agent} to {covered(app, wiring)}, trigger {wiring.trigger} ({wiring.id}).",
+        wiring,
     )
 
 
-@command.command()
-@click.argument("wiring")
-@manner
+@command.command("list")
+@click.option("--all", "all_", is_flag=True, help="Include removed wirings.")
+@paging_options
 @pass_app
-def change(app: App, /, wiring: str, **options: Any) -> None:
-    """Let an agent hear in another manner from now on; what is left out is as in `add`."""
-    changed = app.store.wirings.change(wiring, **options)
-    app.say(f"{changed.id} is changed: it hears on {changed.trigger}.", changed)
+def list_(app: App, all_: bool, after: str | None, limit: int) -> None:
+    """List wirings."""
+    page = app.store.wirings.list(all=all_, after=after, limit=limit)
+    app.show_page(page, columns(app), empty="No wirings. Add one with `corral wiring add`.")
+
+
+@command.command(aliases=["change"])
+@click.argument("wiring")
+@routing_options
+@pass_app
+def edit(app: App, /, wiring: str, **options: Any) -> None:
+    """Replace the options of a wiring; options that are not given get their defaults."""
+    edited = app.store.wirings.change(wiring, **options)
+    app.report(f"Changed {edited.id}: trigger {edited.trigger}.", edited)
 
 
 @command.command()
 @click.argument("wiring")
 @pass_app
 def remove(app: App, wiring: str) -> None:
-    """Let an agent hear a place no more."""
-    gone = app.store.wirings.remove(wiring)
-    app.say(f"{gone.id} is removed.", gone)
+    """Remove a wiring."""
+    removed = app.store.wirings.remove(wiring)
+    app.report(f"Removed {removed.id}.", removed)
 
 
-@command.command("try")
+@command.command(aliases=["try"])
 @click.argument("place")
 @click.argument("text")
-@click.option("--stranger", is_flag=True, help="As somebody whom nobody knows.")
-@click.option("--mentioned", is_flag=True, help="As if the platform said that we are meant.")
+@click.option("--stranger", is_flag=True, help="Assume an unknown sender.")
+@click.option("--mentioned", is_flag=True, help="Assume that the message mentions the bot.")
 @pass_app
-def try_out(app: App, place: str, text: str, stranger: bool, mentioned: bool) -> None:
-    """Who would hear TEXT in PLACE, and why; nothing is stored.
+def test(app: App, place: str, text: str, stranger: bool, mentioned: bool) -> None:
+    """Show which agents would receive TEXT in PLACE, and why; nothing is stored.
 
-    PLACE is a place's id, or CHANNEL/ID; one that nobody has spoken in yet is judged by the wirings
-    of its whole channel.
+    PLACE is an id or CHANNEL/PLATFORM-ID. For an unknown place, the wirings of its channel apply.
     """
-    found = app.store.wirings.try_out(place, text, known=not stranger, mentioned=mentioned)
-    app.show_all(
-        found, routes(app), empty="No agent hears that place; `corral wiring add` lets one."
+    decisions = app.store.wirings.try_out(place, text, known=not stranger, mentioned=mentioned)
+    app.show_list(
+        decisions,
+        routes(app),
+        empty="No wirings for this place. Add one with `corral wiring add`.",
     )

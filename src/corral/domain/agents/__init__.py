@@ -1,1 +1,1 @@
-"""Lasting identities of agents, their versions, and the tools that they may use."""
+"""Agents: named identities, their versions, and the tools that they may use."""

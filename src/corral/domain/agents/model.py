@@ -1,4 +1,4 @@
-"""An agent is a lasting identity: a name, and versions of what it is and what it is told."""
+"""An agent is a named identity with numbered, immutable versions of its definition."""
 
 from enum import StrEnum
 from typing import Any
@@ -6,41 +6,41 @@ from typing import Any
 import msgspec
 
 from corral.kernel.errors import Invalid
-from corral.kernel.states import Moves, move
+from corral.kernel.states import TransitionTable, transition
 from corral.kernel.text import convert
 
 
 class AgentState(StrEnum):
-    ACTIVE = "active"  # may be given work
-    RETIRED = "retired"  # kept for its history; gets nothing new
+    ACTIVE = "active"  # can be given work
+    RETIRED = "retired"  # kept for its history; gets no new work
 
 
-MOVES = Moves(
+MOVES = TransitionTable(
     "agent",
     AgentState,
-    begin="create",
+    create_verb="create",
     initial=AgentState.ACTIVE,
-    imports=(AgentState.ACTIVE, AgentState.RETIRED),
+    import_states=(AgentState.ACTIVE, AgentState.RETIRED),
     verbs={
-        "edit": move(AgentState.ACTIVE, to=AgentState.ACTIVE),
-        "retire": move(AgentState.ACTIVE, to=AgentState.RETIRED),
-        "restore": move(AgentState.RETIRED, to=AgentState.ACTIVE),
+        "edit": transition(AgentState.ACTIVE, to=AgentState.ACTIVE),
+        "retire": transition(AgentState.ACTIVE, to=AgentState.RETIRED),
+        "restore": transition(AgentState.RETIRED, to=AgentState.ACTIVE),
     },
 )
 
 
-class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an agent's runs may spend, and how long they may take; None: no limit of its own."""
+class AgentLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The limits of an agent's runs; None: no limit of its own."""
 
     budget_micros: int | None = None
     timeout_ms: int | None = None
     idle_ms: int | None = None
     max_runs: int | None = None
-    """How many of them at the same time."""
+    """The number of concurrent runs."""
 
 
-class Content(msgspec.Struct, frozen=True):
-    """What a version holds; two of the same content are one version."""
+class AgentContent(msgspec.Struct, frozen=True):
+    """The content of a version. Equal content does not create a new version."""
 
     role: str | None = None
     provider: str | None = None
@@ -48,11 +48,11 @@ class Content(msgspec.Struct, frozen=True):
     command: str | None = None
     instructions: str | None = None
     workspace: str | None = None
-    limits: Limits = Limits()
+    limits: AgentLimits = AgentLimits()
 
 
 class AgentRow(msgspec.Struct, frozen=True):
-    """An agent without its version's content: what a change of its row gives back."""
+    """The row of an agent, without the content of its version."""
 
     id: str
     name: str
@@ -64,7 +64,7 @@ class AgentRow(msgspec.Struct, frozen=True):
 
 
 class Agent(msgspec.Struct, frozen=True):
-    """An agent as it is now: its row, and the content of its current version."""
+    """An agent with the content of its current version."""
 
     id: str
     name: str
@@ -77,17 +77,19 @@ class Agent(msgspec.Struct, frozen=True):
     command: str | None
     instructions: str | None
     workspace: str | None
-    limits: Limits
+    limits: AgentLimits
     hash: str
     created_at: int
     updated_at: int
 
     @property
-    def content(self) -> Content:
-        return Content(*(getattr(self, name) for name in Content.__struct_fields__))
+    def content(self) -> AgentContent:
+        return AgentContent(*(getattr(self, name) for name in AgentContent.__struct_fields__))
 
 
 class AgentVersion(msgspec.Struct, frozen=True):
+    """One immutable version of an agent."""
+
     agent_id: str
     number: int
     role: str | None
@@ -96,14 +98,14 @@ class AgentVersion(msgspec.Struct, frozen=True):
     command: str | None
     instructions: str | None
     workspace: str | None
-    limits: Limits
+    limits: AgentLimits
     hash: str
     created_at: int
     created_by: str
 
 
-class Grant(msgspec.Struct, frozen=True):
-    """What was said of one tool, or of all that a pattern fits."""
+class ToolGrant(msgspec.Struct, frozen=True):
+    """A rule that allows or denies a tool, or all tools that match a pattern."""
 
     agent_id: str
     tool: str
@@ -112,22 +114,21 @@ class Grant(msgspec.Struct, frozen=True):
     updated_by: str
 
 
-_MOST = 1 << 53  # what every reader of JSON keeps exactly
+_MAX_LIMIT = 1 << 53  # the largest integer that every JSON reader represents exactly
 
 
-def check_limits(given: Limits | dict[str, Any] | None) -> Limits:
+def check_limits(given: AgentLimits | dict[str, Any] | None) -> AgentLimits:
+    """Return valid limits; raises Invalid."""
     try:
-        limits = convert(given or {}, Limits, from_attributes=True)
+        limits = convert(given or {}, AgentLimits, from_attributes=True)
     except msgspec.ValidationError as error:
-        names = ", ".join(Limits.__struct_fields__)
-        raise Invalid(
-            f"These limits cannot be: {error}. There are {names}, whole numbers all."
-        ) from None
-    for name in Limits.__struct_fields__:
+        names = ", ".join(AgentLimits.__struct_fields__)
+        raise Invalid(f"Invalid limits: {error}. Use integers for {names}.") from None
+    for name in AgentLimits.__struct_fields__:
         value = getattr(limits, name)
-        if value is not None and not 1 <= value <= _MOST:
+        if value is not None and not 1 <= value <= _MAX_LIMIT:
             raise Invalid(
-                f"{name} cannot be {value}; give a number above 0, or none for no limit.",
+                f"Invalid {name} {value}: use a positive number, or none for no limit.",
                 field=name,
             )
     return limits

@@ -1,4 +1,4 @@
-"""Making agents, changing what they are, and saying which tools they may use."""
+"""Create, edit and retire agents; grant and deny tools."""
 
 import re
 from typing import Any
@@ -7,33 +7,33 @@ import msgspec
 
 from corral.adapters.providers import registry
 from corral.db.transitions import create as make
-from corral.db.transitions import move
+from corral.db.transitions import transition
 from corral.db.tx import Tx
 from corral.domain.agents import sql
 from corral.domain.agents.model import (
     Agent,
+    AgentContent,
+    AgentLimits,
     AgentState,
     AgentVersion,
-    Content,
-    Grant,
-    Limits,
+    ToolGrant,
     check_limits,
 )
-from corral.domain.agents.roles import instructions_of
-from corral.domain.agents.tools import allows as allows_by_rules
+from corral.domain.agents.roles import get_instructions
+from corral.domain.agents.tools import is_allowed
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
-from corral.kernel.pagination import LAST_NUMBER, Page, check_limit, decode_cursor, page_of
+from corral.kernel.pagination import LAST_NUMBER, Page, check_limit, decode_cursor, make_page
 from corral.kernel.text import (
     MAX_BODY,
     MAX_NAME,
     check_int,
-    clean_text,
-    command_words,
+    check_text,
     encode_json,
+    split_command,
 )
-from corral.kernel.unset import KEEP
+from corral.kernel.unset import UNSET
 
-# As it stands in mailboxes and scopes (agent:NAME), and never to be taken for an id.
+# Names occur in mailboxes and scopes (agent:NAME) and must not look like ids.
 _NAME = re.compile(r"(?!agt_)[^\s:/\x00-\x1f\x7f]{1,100}")
 MAX_GRANTS = 1_000
 
@@ -49,19 +49,19 @@ def create(
     instructions: str | None = None,
     workspace: str | None = None,
     admin: bool = False,
-    limits: Limits | dict[str, Any] | None = None,
+    limits: AgentLimits | dict[str, Any] | None = None,
 ) -> Agent:
-    """Make an agent with its first version; Conflict when the name is taken.
+    """Create an agent with its first version; raises Conflict when the name is taken.
 
-    A role is any text. A built-in role brings its instructions when none are given.
+    A role is any text. A built-in role provides the instructions when none are given.
     """
     check_name(name)
-    content = _content(
+    content = _build_content(
         role=role,
         provider=provider,
         model=model,
         command=command,
-        instructions=instructions or instructions_of(role),
+        instructions=instructions or get_instructions(role),
         workspace=workspace,
         limits=check_limits(limits),
     )
@@ -76,20 +76,20 @@ def create(
             "created_at": tx.now,
             "updated_at": tx.now,
         },
-        unless="(name)",
-        note={"name": name, "version": 1},
+        on_conflict="(name)",
+        event_data={"name": name, "version": 1},
     )
     if row is None:
-        found = get(tx, name)
-        how = "restore or edit it" if found.state is AgentState.RETIRED else "edit it"
+        existing = get(tx, name)
+        advice = "Restore or edit it" if existing.state is AgentState.RETIRED else "Edit it"
         raise Conflict(
-            f"There is an agent {name} already ({found.id}, {found.state}); {how}, or take "
-            "another name.",
-            id=found.id,
+            f"The agent {name} already exists ({existing.id}, {existing.state}). {advice}, or "
+            "choose another name.",
+            id=existing.id,
             name=name,
         )
     _add_version(tx, row.id, 1, content)
-    return _whole(tx, row.id)
+    return _load(tx, row.id)
 
 
 def find_id(tx: Tx, given: str) -> str:
@@ -98,13 +98,13 @@ def find_id(tx: Tx, given: str) -> str:
 
 
 def get(tx: Tx, agent: str) -> Agent:
-    """An agent by its name, or by its id, which may be shortened."""
+    """Return an agent by its name, or by its id, which may be shortened."""
     if agent.startswith("agt_"):
-        return _whole(tx, sql.IDS.resolve(tx, agent))
-    found = tx.one(sql.BY_NAME, name=clean_text(agent, "The agent", most=MAX_NAME))
+        return _load(tx, sql.IDS.resolve(tx, agent))
+    found = tx.one(sql.BY_NAME, name=check_text(agent, "The agent", max_bytes=MAX_NAME))
     if found is None:
         raise NotFound(
-            f"There is no agent {agent!r}; `corral agent list` shows all there are.",
+            f"No agent named {agent!r}. List agents with `corral agent list`.",
             name=agent,
             reason="unknown_agent",
         )
@@ -114,34 +114,34 @@ def get(tx: Tx, agent: str) -> Agent:
 def list_agents(
     tx: Tx, *, retired: bool = False, after: str | None = None, limit: int = 50
 ) -> Page[Agent]:
-    """Agents by name; retired ones only when asked for."""
+    """List agents by name; with `retired` also retired ones."""
     (name,) = decode_cursor(after, "")
     query = sql.LIST_ALL if retired else sql.LIST_ACTIVE
     rows = tx.all(query, after=name, limit=check_limit(limit) + 1)
-    return page_of(rows, limit, lambda agent: (agent.name,))
+    return make_page(rows, limit, lambda agent: (agent.name,))
 
 
 def edit(
     tx: Tx,
     agent: str,
     *,
-    provider: str | None = KEEP,
-    command: str | None = KEEP,
-    role: str | None = KEEP,
-    model: str | None = KEEP,
-    instructions: str | None = KEEP,
-    workspace: str | None = KEEP,
-    admin: bool = KEEP,
-    limits: Limits | dict[str, Any] | None = KEEP,
+    provider: str | None = UNSET,
+    command: str | None = UNSET,
+    role: str | None = UNSET,
+    model: str | None = UNSET,
+    instructions: str | None = UNSET,
+    workspace: str | None = UNSET,
+    admin: bool = UNSET,
+    limits: AgentLimits | dict[str, Any] | None = UNSET,
 ) -> Agent:
-    """Change what an agent is: what is left out is kept, None clears it.
+    """Edit an agent. Arguments that are left out keep their values, None clears them.
 
-    Another content is a new version; runs go on showing the one that they used. The same content
-    changes nothing. A new role brings its instructions where those of the old one were used.
+    New content creates a new version; runs keep the version that they used. Equal content changes
+    nothing. A new built-in role replaces instructions that came from the old role.
     """
     id = get(tx, agent).id
     tx.serialize(f"agent:{id}")
-    before = _whole(tx, id)
+    before = _load(tx, id)
     given = {
         "provider": provider,
         "command": command,
@@ -149,168 +149,168 @@ def edit(
         "model": model,
         "instructions": instructions,
         "workspace": workspace,
-        "limits": limits if limits is KEEP else check_limits(limits),
+        "limits": limits if limits is UNSET else check_limits(limits),
     }
-    given = {name: value for name, value in given.items() if value is not KEEP}
+    given = {name: value for name, value in given.items() if value is not UNSET}
     if "role" in given and "instructions" not in given:
-        own = before.instructions not in (None, instructions_of(before.role))
-        given["instructions"] = before.instructions if own else instructions_of(role)
-    content = _content(**{**_fields(before.content), **given})
+        is_custom = before.instructions not in (None, get_instructions(before.role))
+        given["instructions"] = before.instructions if is_custom else get_instructions(role)
+    content = _build_content(**{**_fields(before.content), **given})
     changed = [name for name, value in _fields(content).items() if value != getattr(before, name)]
-    rights = before.admin if admin is KEEP else bool(admin)
-    if not changed and rights == before.admin:
+    is_admin = before.admin if admin is UNSET else bool(admin)
+    if not changed and is_admin == before.admin:
         return before
     number = before.version + bool(changed)
-    move(
+    transition(
         tx,
         sql.AGENTS,
         "edit",
         id,
-        note={"version": number, "changed": changed + ["admin"] * (rights != before.admin)},
+        event_data={"version": number, "changed": changed + ["admin"] * (is_admin != before.admin)},
         version=number,
-        admin=int(rights),
+        admin=int(is_admin),
         updated_at=tx.now,
     )
     if changed:
         _add_version(tx, id, number, content)
-    return _whole(tx, id)
+    return _load(tx, id)
 
 
-def versions(
+def list_versions(
     tx: Tx, agent: str, *, after: str | None = None, limit: int = 50
 ) -> Page[AgentVersion]:
-    """What an agent was before, newest first."""
+    """List the versions of an agent, newest first."""
     (before,) = decode_cursor(after, LAST_NUMBER)
     id = get(tx, agent).id
     rows = tx.all(sql.VERSIONS, agent_id=id, before=before, limit=check_limit(limit) + 1)
-    return page_of(rows, limit, lambda version: (version.number,))
+    return make_page(rows, limit, lambda version: (version.number,))
 
 
-def version(tx: Tx, agent: str, number: int) -> AgentVersion:
-    """One version of an agent, as it was and stays."""
-    found = get(tx, agent)
-    asked = tx.one(sql.VERSION, agent_id=found.id, number=check_int(number, "The version"))
-    if asked is None:
+def get_version(tx: Tx, agent: str, number: int) -> AgentVersion:
+    """Return one version of an agent."""
+    current = get(tx, agent)
+    version = tx.one(sql.VERSION, agent_id=current.id, number=check_int(number, "The version"))
+    if version is None:
         raise NotFound(
-            f"{found.name} has no version {number}; its versions go from 1 to {found.version}.",
-            id=found.id,
+            f"{current.name} has no version {number}: its versions are 1 to {current.version}.",
+            id=current.id,
             number=number,
         )
-    return asked
+    return version
 
 
 def retire(tx: Tx, agent: str) -> Agent:
-    """Give an agent no more work; everything about it is kept, and its name stays taken."""
+    """Retire an agent: it gets no new work. Its history is kept and its name stays taken."""
     id = get(tx, agent).id
-    move(tx, sql.AGENTS, "retire", id, updated_at=tx.now)
-    return _whole(tx, id)
+    transition(tx, sql.AGENTS, "retire", id, updated_at=tx.now)
+    return _load(tx, id)
 
 
 def restore(tx: Tx, agent: str) -> Agent:
-    """Take a retired agent back, as it was."""
+    """Restore a retired agent."""
     id = get(tx, agent).id
-    move(tx, sql.AGENTS, "restore", id, updated_at=tx.now)
-    return _whole(tx, id)
+    transition(tx, sql.AGENTS, "restore", id, updated_at=tx.now)
+    return _load(tx, id)
 
 
-def grant(tx: Tx, agent: str, tool: str, *, allow: bool = True) -> Grant:
-    """Allow a tool, or all that a pattern fits (`Bash(git *)`, `mcp__*`); or deny it.
+def grant(tx: Tx, agent: str, tool: str, *, allow: bool = True) -> ToolGrant:
+    """Allow or deny a tool, or all that match a pattern such as `Bash(git *)` or `mcp__*`.
 
-    Saying it again changes nothing. A denial beats whatever allows; once anything is allowed, only
-    that is.
+    Idempotent. A denial overrides every permission. As soon as one tool is allowed, all others are
+    denied.
     """
-    clean_text(tool, "The tool", most=2 * MAX_NAME)
+    check_text(tool, "The tool", max_bytes=2 * MAX_NAME)
     id = get(tx, agent).id
     tx.serialize(f"grants:{id}")
-    known = tx.one(sql.GRANT, agent_id=id, tool=tool)
-    if known is not None and known.allowed == allow:
-        return known
-    if known is None and tx.value(sql.COUNT_GRANTS, agent_id=id) >= MAX_GRANTS:
+    existing = tx.one(sql.GRANT, agent_id=id, tool=tool)
+    if existing is not None and existing.allowed == allow:
+        return existing
+    if existing is None and tx.value(sql.COUNT_GRANTS, agent_id=id) >= MAX_GRANTS:
         raise Refused(
-            f"{agent} has {MAX_GRANTS:,} rules for its tools, which is all it can have; "
-            "use patterns.",
+            f"{agent} has reached the limit of {MAX_GRANTS:,} tool rules. Use patterns instead.",
             agent_id=id,
         )
-    said = tx.one(
+    stored = tx.one(
         sql.SET_GRANT, agent_id=id, tool=tool, allowed=int(bool(allow)), now=tx.now, actor=tx.actor
     )
-    assert said is not None
-    tx.note("agent", "grant" if allow else "deny", id, data={"tool": tool})
-    return said
+    assert stored is not None
+    tx.emit("agent", "grant" if allow else "deny", id, data={"tool": tool})
+    return stored
 
 
-def revoke(tx: Tx, agent: str, tool: str) -> Grant:
-    """Take back what was said of a tool, a leave or a denial; then what is left decides."""
+def revoke(tx: Tx, agent: str, tool: str) -> ToolGrant:
+    """Remove the rule for a tool, whether it allows or denies."""
     id = get(tx, agent).id
-    gone = tx.one(sql.DELETE_GRANT, agent_id=id, tool=clean_text(tool, "The tool"))
-    if gone is None:
+    removed = tx.one(sql.DELETE_GRANT, agent_id=id, tool=check_text(tool, "The tool"))
+    if removed is None:
         raise NotFound(
-            f"{agent} has no rule for {tool!r}; `corral agent show {agent}` lists its rules.",
+            f"{agent} has no rule for {tool!r}. List its rules with `corral agent show {agent}`.",
             agent_id=id,
             tool=tool,
             reason="unknown_rule",
         )
-    tx.note("agent", "revoke", id, data={"tool": tool})
-    return gone
+    tx.emit("agent", "revoke", id, data={"tool": tool})
+    return removed
 
 
-def grants(tx: Tx, agent: str) -> Page[Grant]:
-    """What was said of an agent's tools, by their names."""
+def list_grants(tx: Tx, agent: str) -> Page[ToolGrant]:
+    """List the tool rules of an agent by tool."""
     return Page(tx.all(sql.GRANTS, agent_id=get(tx, agent).id, limit=MAX_GRANTS))
 
 
-def allows(tx: Tx, agent: str, tool: str) -> bool:
-    """Whether an agent may use a tool, or call it as in `Bash(git push)`."""
-    clean_text(tool, "The tool", most=MAX_BODY)
-    rules = grants(tx, agent).items
-    return allows_by_rules(
+def is_tool_allowed(tx: Tx, agent: str, tool: str) -> bool:
+    """Whether an agent may use a tool, or make a call such as `Bash(git push)`."""
+    check_text(tool, "The tool", max_bytes=MAX_BODY)
+    rules = list_grants(tx, agent).items
+    return is_allowed(
         tool,
-        # What the host may do for it is another matter, and narrows its own tools no further.
+        # Permissions for host requests do not restrict the agent's own tools.
         [rule.tool for rule in rules if rule.allowed and not rule.tool.startswith("host:")],
         [rule.tool for rule in rules if not rule.allowed],
     )
 
 
 def check_name(name: str) -> str:
-    if not _NAME.fullmatch(clean_text(name, "The name", most=MAX_NAME)):
+    """Return a valid agent name; raises Invalid."""
+    if not _NAME.fullmatch(check_text(name, "The name", max_bytes=MAX_NAME)):
         raise Invalid(
-            f"{name!r} is no name for an agent; take up to 100 characters without spaces, colons "
-            "and slashes that do not begin with agt_.",
+            f"Invalid agent name {name!r}: use up to 100 characters without spaces, colons and "
+            "slashes, not beginning with agt_.",
             name=name,
         )
     return name
 
 
-def _content(*, limits: Limits, **texts: str | None) -> Content:
+def _build_content(*, limits: AgentLimits, **texts: str | None) -> AgentContent:
     checked = {
-        name: clean_text(
-            value, f"The {name}", most=MAX_NAME if name in ("role", "provider") else MAX_BODY
+        name: check_text(
+            value, f"The {name}", max_bytes=MAX_NAME if name in ("role", "provider") else MAX_BODY
         )
         for name, value in texts.items()
         if value
     }
-    content = Content(**checked, limits=limits)
+    content = AgentContent(**checked, limits=limits)
     if content.command is not None:
-        command_words(content.command)
+        split_command(content.command)
     _check_provider(content)
     return content
 
 
-def _check_provider(content: Content) -> None:
+def _check_provider(content: AgentContent) -> None:
     if content.provider is not None and content.provider not in registry.names():
         raise Invalid(
-            f"There is no provider {content.provider!r}; take one of "
-            f"{', '.join(registry.names())}, or give any program as the command.",
+            f"Unknown provider {content.provider!r}: use one of {', '.join(registry.names())}, or "
+            "give any program as the command.",
             provider=content.provider,
             reason="unknown_provider",
         )
 
 
-def _fields(content: Content) -> dict[str, Any]:
-    return {name: getattr(content, name) for name in Content.__struct_fields__}
+def _fields(content: AgentContent) -> dict[str, Any]:
+    return {name: getattr(content, name) for name in AgentContent.__struct_fields__}
 
 
-def _add_version(tx: Tx, id: str, number: int, content: Content) -> None:
+def _add_version(tx: Tx, id: str, number: int, content: AgentContent) -> None:
     from hashlib import sha256
 
     fields = _fields(content)
@@ -326,8 +326,8 @@ def _add_version(tx: Tx, id: str, number: int, content: Content) -> None:
     )
 
 
-def _whole(tx: Tx, id: str) -> Agent:
-    found = tx.one(sql.GET, id=id)
-    if found is None:
-        raise sql.IDS.missing(id)
-    return found
+def _load(tx: Tx, id: str) -> Agent:
+    agent = tx.one(sql.GET, id=id)
+    if agent is None:
+        raise sql.IDS.not_found(id)
+    return agent

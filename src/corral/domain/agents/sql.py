@@ -1,10 +1,12 @@
+"""SQL of agents, their versions and tool grants."""
+
 from corral.db.lookup import IdColumn
 from corral.db.statement import Query, Statement
-from corral.db.transitions import StateTable
-from corral.domain.agents.model import MOVES, Agent, AgentRow, AgentVersion, Grant
+from corral.db.transitions import StatefulTable
+from corral.domain.agents.model import MOVES, Agent, AgentRow, AgentVersion, ToolGrant
 
 IDS = IdColumn("agent", "agt", "agents")
-AGENTS = StateTable(
+AGENTS = StatefulTable(
     AgentRow,
     MOVES,
     table="agents",
@@ -60,7 +62,7 @@ VERSIONS = Query(
 _GRANT = "agent_id, tool, allowed, updated_at, updated_by"
 
 SET_GRANT = Query(
-    Grant,
+    ToolGrant,
     f"""
     INSERT INTO grants ({_GRANT}) VALUES (:agent_id, :tool, :allowed, :now, :actor)
     ON CONFLICT (agent_id, tool) DO UPDATE SET allowed = excluded.allowed,
@@ -70,14 +72,14 @@ SET_GRANT = Query(
 """,
 )
 
-GRANT = Query(Grant, f"SELECT {_GRANT} FROM grants WHERE agent_id = :agent_id AND tool = :tool")
+GRANT = Query(ToolGrant, f"SELECT {_GRANT} FROM grants WHERE agent_id = :agent_id AND tool = :tool")
 
 DELETE_GRANT = Query(
-    Grant, f"DELETE FROM grants WHERE agent_id = :agent_id AND tool = :tool RETURNING {_GRANT}"
+    ToolGrant, f"DELETE FROM grants WHERE agent_id = :agent_id AND tool = :tool RETURNING {_GRANT}"
 )
 
 GRANTS = Query(
-    Grant, f"SELECT {_GRANT} FROM grants WHERE agent_id = :agent_id ORDER BY tool LIMIT :limit"
+    ToolGrant, f"SELECT {_GRANT} FROM grants WHERE agent_id = :agent_id ORDER BY tool LIMIT :limit"
 )
 
 COUNT_GRANTS = Statement("SELECT count(*) FROM grants WHERE agent_id = :agent_id")

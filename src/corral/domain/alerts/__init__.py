@@ -1,1 +1,1 @@
-"""Telling people and programs of what happens to runs, once for each edge."""
+"""Alerts: notify people and programs of events, once for each occurrence."""

@@ -1,6 +1,6 @@
-"""An alert says what is to be told, and how: by webhook, command, desktop or mailbox.
+"""An alert subscribes a webhook, a command, the desktop or a mailbox to kinds of events.
 
-What is told is a letter in the alert's own mailbox, so it is retried, kept and visible.
+Each notification is a letter in the alert's own mailbox, so it is durable, retried and visible.
 """
 
 from enum import StrEnum
@@ -8,39 +8,41 @@ from enum import StrEnum
 import msgspec
 
 from corral.kernel.errors import Invalid
-from corral.kernel.states import Moves, move
-from corral.kernel.text import clean_text, command_words
+from corral.kernel.states import TransitionTable, transition
+from corral.kernel.text import check_text, split_command
 
 
 class AlertState(StrEnum):
-    ACTIVE = "active"  # it tells what it was asked to
-    REMOVED = "removed"  # nothing is told any more
+    ACTIVE = "active"  # notifies
+    REMOVED = "removed"  # no longer notifies
 
 
 S = AlertState
-MOVES = Moves(
+MOVES = TransitionTable(
     "alert",
     AlertState,
-    begin="add",
+    create_verb="add",
     initial=S.ACTIVE,
-    verbs={"remove": move(S.ACTIVE, to=S.REMOVED)},
+    verbs={"remove": transition(S.ACTIVE, to=S.REMOVED)},
 )
 
 
-class Kind(StrEnum):
-    CRASHED = "crashed"  # a run vanished, or was ended by a signal that nobody here sent
-    FAILED = "failed"  # a run ended badly, or its time was over; so did a schedule's script
-    STUCK = "stuck"  # a run says that it works, and nothing comes
-    NEEDS_INPUT = "needs_input"  # a run asks, and nobody has answered
-    BUDGET = "budget"  # a budget is spent
-    FINISHED = "finished"  # a run ended well
-    UNDELIVERED = "undelivered"  # a message of a channel was not answered, or did not arrive
+class AlertKind(StrEnum):
+    """The events that can be subscribed to."""
+
+    CRASHED = "crashed"  # a run vanished, or was killed by a signal from outside Corral
+    FAILED = "failed"  # a run or a schedule's script failed or timed out
+    STUCK = "stuck"  # a run reports work but shows no progress
+    NEEDS_INPUT = "needs_input"  # a run waits for an answer
+    BUDGET = "budget"  # a budget is exhausted
+    FINISHED = "finished"  # a run succeeded
+    UNDELIVERED = "undelivered"  # a chat message was not answered or not delivered
 
 
-class Target(StrEnum):
+class TargetKind(StrEnum):
     WEBHOOK = "webhook"  # a POST to a URL
-    COMMAND = "command"  # a program that gets it on its standard input
-    DESKTOP = "desktop"  # a notification on this machine's screen
+    COMMAND = "command"  # a program that reads the notification from stdin
+    DESKTOP = "desktop"  # a desktop notification on this machine
     MAILBOX = "mailbox"  # a letter to an agent, a person or a queue
 
 
@@ -50,38 +52,39 @@ class Alert(msgspec.Struct, frozen=True):
     kinds: list[str]
     project_id: str | None
     agent_id: str | None
-    target_kind: Target
+    target_kind: TargetKind
     target: str
     secret: str | None
-    """The name of the secret that a webhook is signed with."""
+    """The name of the secret that signs webhook requests."""
     created_at: int
     created_by: str
     ended_at: int | None
 
     @property
     def mailbox(self) -> str:
-        """Where its letters go: its own, from which the courier takes them, or the target's."""
-        return self.target if self.target_kind is Target.MAILBOX else f"hook:{self.id}"
+        """Where its letters go: the target mailbox, or its own, which the alert sender reads."""
+        return self.target if self.target_kind is TargetKind.MAILBOX else f"hook:{self.id}"
 
     @property
     def test_mailbox(self) -> str:
-        """Where a test goes: beside the line, so that nothing that waits is in its way."""
-        return self.target if self.target_kind is Target.MAILBOX else f"hook:{self.id}:test"
+        """Where a test goes: a separate mailbox, so that it does not wait behind other letters."""
+        return self.target if self.target_kind is TargetKind.MAILBOX else f"hook:{self.id}:test"
 
 
 MAX_TARGET = 4_096
-SHELL_WORDS = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "<", "<<", "2>", "2>>", "2>&1"})
+SHELL_OPERATORS = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "<", "<<", "2>", "2>>", "2>&1"})
 
 
-def check_target(kind: Target, target: str) -> str:
-    if kind is Target.DESKTOP:
+def check_target(kind: TargetKind, target: str) -> str:
+    """Return a valid target for its kind; raises Invalid."""
+    if kind is TargetKind.DESKTOP:
         if target:
-            raise Invalid("The desktop needs no target; leave it out.", target=target)
+            raise Invalid("The desktop takes no target. Omit it.", target=target)
         return target
-    clean_text(target, f"The {kind}", most=MAX_TARGET)
-    if kind is Target.WEBHOOK:
+    check_text(target, f"The {kind}", max_bytes=MAX_TARGET)
+    if kind is TargetKind.WEBHOOK:
         _check_url(target)
-    elif kind is Target.COMMAND:
+    elif kind is TargetKind.COMMAND:
         _check_command(target)
     return target
 
@@ -99,23 +102,22 @@ def _check_url(target: str) -> None:
         good, secret = False, False
     if not good or not target.isprintable() or " " in target:
         raise Invalid(
-            "A webhook is a URL that begins with http:// or https://, or secret:NAME when the URL "
-            "itself is secret (`corral secret set NAME …`).",
+            "A webhook must be an http:// or https:// URL, or secret:NAME when the URL itself is "
+            "secret (`corral secret set NAME …`).",
         )
     if secret:
-        # Not repeated: it holds a password.
+        # The message does not repeat the URL, which contains a password.
         raise Invalid(
-            "The URL holds a password, and none is stored; keep the URL as a secret "
-            "(`corral secret set NAME …`) and give secret:NAME."
+            "The URL contains a password. Store the URL as a secret (`corral secret set NAME …`) "
+            "and give secret:NAME."
         )
 
 
 def _check_command(target: str) -> None:
-    for word in command_words(target):
-        if word in SHELL_WORDS:
+    for word in split_command(target):
+        if word in SHELL_OPERATORS:
             raise Invalid(
-                f"No shell reads the command, so {word} would be a word like any other; "
-                "write sh -c '…' around it.",
+                f"The command is not run by a shell, so {word} has no effect. Use sh -c '…'.",
                 target=target,
                 reason="shell_syntax",
             )

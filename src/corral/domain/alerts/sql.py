@@ -1,14 +1,16 @@
+"""SQL of alerts."""
+
 from corral.db.lookup import IdColumn
 from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
-from corral.db.transitions import StateTable
+from corral.db.transitions import StatefulTable
 from corral.domain.alerts.model import MOVES, Alert
 
 _COLUMNS = """id, state, kinds, project_id, agent_id, target_kind, target, secret, created_at,
     created_by, ended_at"""
 
 IDS = IdColumn("alert", "alr", "alerts")
-ALERTS = StateTable(Alert, MOVES, table="alerts", columns=_COLUMNS, project="project_id")
+ALERTS = StatefulTable(Alert, MOVES, table="alerts", columns=_COLUMNS, project="project_id")
 
 ACTIVE = Query(
     Alert,
@@ -24,10 +26,10 @@ ALL = Query(
 
 COUNT_ACTIVE = Statement("SELECT count(*) FROM alerts WHERE state = 'active'")
 
-KEPT = Retention(
+RETENTION = Retention(
     "alerts",
     setting="alerts.keep_ms",
-    born="created_at",
-    over="ended_at < :before",
+    created="created_at",
+    ended="ended_at < :before",
     project="project_id",
 )

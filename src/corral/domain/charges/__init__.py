@@ -1,1 +1,1 @@
-"""What agents use: tokens and money, what it adds up to, and how much may be spent."""
+"""Charges: tokens and money that agents use, their totals, and budgets."""

@@ -1,14 +1,13 @@
-"""From totals to differences: what a cumulative report adds to the one before.
+"""Deltas of cumulative usage reports.
 
-A counter that went down began anew (a new process, a cleared thread): then the figures themselves
-are what is new.
+A counter that decreased was reset (a new process, a cleared thread): the whole report is new then.
 """
 
 import msgspec
 
 
-class Figures(msgspec.Struct, frozen=True):
-    """What a report tells, in the order of its columns."""
+class UsageFigures(msgspec.Struct, frozen=True):
+    """The figures of a usage report, in the order of the columns."""
 
     input: int
     output: int
@@ -23,44 +22,44 @@ class Figures(msgspec.Struct, frozen=True):
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was used: no token, and no money that is known of."""
+        """Whether it contains no tokens and no known cost."""
         return not any(self.tokens) and not self.cost_micros
 
 
-def difference(last: Figures | None, now: Figures) -> Figures:
-    """What is new since the last report of all figures.
+def compute_delta(last: UsageFigures | None, now: UsageFigures) -> UsageFigures:
+    """Return what was added since the last cumulative report.
 
-    A cost that was not told the last time leaves the new one unknown: how much of it belongs to
-    the reports before cannot be said, and those may have been priced otherwise.
+    If the last report had no cost, the cost of the delta is unknown: an unknown part of the total
+    belongs to the earlier reports, which may have been priced from a table.
     """
-    if last is None or _began_anew(last, now):
+    if last is None or _was_reset(last, now):
         return now
-    return Figures(
+    return UsageFigures(
         now.input - last.input,
         now.output - last.output,
         now.cache_read - last.cache_read,
         now.cache_write - last.cache_write,
         now.reasoning - last.reasoning,
-        _added(last.cost_micros, now.cost_micros),
+        _subtract(last.cost_micros, now.cost_micros),
     )
 
 
-def difference_of_cost(last: Figures | None, now: Figures) -> Figures:
-    """The same where only the money is cumulative, and the tokens are the report's own."""
-    if last is None or _fell(last.cost_micros, now.cost_micros):
+def compute_cost_delta(last: UsageFigures | None, now: UsageFigures) -> UsageFigures:
+    """Return the delta of a report whose cost is cumulative and whose tokens are not."""
+    if last is None or _decreased(last.cost_micros, now.cost_micros):
         return now
-    return msgspec.structs.replace(now, cost_micros=_added(last.cost_micros, now.cost_micros))
+    return msgspec.structs.replace(now, cost_micros=_subtract(last.cost_micros, now.cost_micros))
 
 
-def _began_anew(last: Figures, now: Figures) -> bool:
-    return _fell(last.cost_micros, now.cost_micros) or any(
+def _was_reset(last: UsageFigures, now: UsageFigures) -> bool:
+    return _decreased(last.cost_micros, now.cost_micros) or any(
         new < old for old, new in zip(last.tokens, now.tokens, strict=True)
     )
 
 
-def _fell(old: int | None, new: int | None) -> bool:
+def _decreased(old: int | None, new: int | None) -> bool:
     return old is not None and new is not None and new < old
 
 
-def _added(old: int | None, new: int | None) -> int | None:
+def _subtract(old: int | None, new: int | None) -> int | None:
     return None if old is None or new is None else new - old

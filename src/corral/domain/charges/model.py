@@ -1,7 +1,7 @@
-"""A charge is tokens and money used by a run; totals are what charges add up to.
+"""A charge is the tokens and money of one usage report; totals are sums of charges.
 
-Money is whole micro-dollars. What is not known is None, never 0: a total whose charges all lack a
-cost has none either, and one that has some says how many are missing (`unknown`).
+Money is in whole micro-dollars. An unknown cost is None, never 0. A total has no cost when none of
+its charges has one; otherwise `unknown` counts the charges without a cost.
 """
 
 import re
@@ -11,20 +11,24 @@ import msgspec
 
 from corral.kernel.errors import Invalid
 from corral.kernel.money import format_usd
-from corral.kernel.text import MAX_NAME, clean_text
+from corral.kernel.text import MAX_NAME, check_text
 
 
-class Source(StrEnum):
-    PROVIDER = "provider"  # the agent's own program told the cost
-    PRICES = "prices"  # it was worked out from a table of prices
+class CostSource(StrEnum):
+    """Where the cost of a charge comes from."""
+
+    PROVIDER = "provider"  # reported by the agent's program
+    PRICES = "prices"  # computed from a price table
 
 
-class Period(StrEnum):
-    TOTAL = "total"  # once and for all
-    DAY = "day"  # anew each day, in UTC
+class BudgetPeriod(StrEnum):
+    TOTAL = "total"  # over all time
+    DAY = "day"  # each day, in UTC
 
 
 class Charge(msgspec.Struct, frozen=True):
+    """The usage of one report."""
+
     id: str
     run_id: str | None
     session_id: str | None
@@ -38,24 +42,26 @@ class Charge(msgspec.Struct, frozen=True):
     cache_write: int
     reasoning: int
     cost_micros: int | None
-    source: Source | None
+    source: CostSource | None
     prices_version: str | None
     key: str | None
     at: int
 
     @property
     def tokens(self) -> int:
-        """Reasoning is a part of the output."""
+        """All tokens. Reasoning is part of the output."""
         return self.input + self.output + self.cache_read + self.cache_write
 
 
-class Total(msgspec.Struct, frozen=True):
+class UsageTotal(msgspec.Struct, frozen=True):
+    """The sum of the charges of a scope, over all time or on one day."""
+
     scope: str
     day: str
-    """Empty: since ever."""
+    """Empty: over all time."""
     charges: int
     unknown: int
-    """How many of the charges have no cost, so that `cost_micros` tells too little."""
+    """The number of charges without a cost; `cost_micros` is a lower bound if it is not 0."""
     input: int
     output: int
     cache_read: int
@@ -68,8 +74,8 @@ class Total(msgspec.Struct, frozen=True):
         return self.input + self.output + self.cache_read + self.cache_write
 
 
-class Price(msgspec.Struct, frozen=True):
-    """What a table of prices says of one charge; None: it does not know the model."""
+class ChargePrice(msgspec.Struct, frozen=True):
+    """The cost of a charge by a price table; None: the table does not know the model."""
 
     id: str
     cost_micros: int | None
@@ -77,75 +83,81 @@ class Price(msgspec.Struct, frozen=True):
 
 
 class Budget(msgspec.Struct, frozen=True):
+    """A spending limit of a scope, with what is spent and reserved."""
+
     scope: str
-    period: Period
+    period: BudgetPeriod
     limit_micros: int
     updated_at: int
     updated_by: str
     spent_micros: int = 0
-    """Of the costs that are known."""
+    """The sum of the known costs."""
     reserved_micros: int = 0
-    """Promised to runs that go on, and not spent yet."""
+    """Reserved by live runs and not spent yet."""
 
     @property
     def left_micros(self) -> int:
         return self.limit_micros - self.spent_micros - self.reserved_micros
 
 
-class Reservation(msgspec.Struct, frozen=True):
+class BudgetReservation(msgspec.Struct, frozen=True):
+    """The part of a budget that a run has reserved."""
+
     run_id: str
     scope: str
-    period: Period
+    period: BudgetPeriod
     day: str
     micros: int
 
 
-class Over(msgspec.Struct, frozen=True):
+class ExceededBudget(msgspec.Struct, frozen=True):
     """A budget that is spent."""
 
     scope: str
-    period: Period
+    period: BudgetPeriod
     limit_micros: int
     spent_micros: int
 
     @property
     def reason(self) -> str:
-        """For the record of a run that is stopped by it."""
-        own = self.scope.startswith("run:")
-        whose = "its budget" if own else f"the budget of {named(self.scope, self.period)}"
+        """The reason for stopping a run."""
+        scope = describe_scope(self.scope, self.period)
+        budget = "its budget" if self.scope.startswith("run:") else f"the budget of {scope}"
         spent, limit = format_usd(self.spent_micros), format_usd(self.limit_micros)
-        return f"{whose} is spent: {spent} of {limit}"
+        return f"{budget} is spent: {spent} of {limit}"
 
 
-def named(scope: str, period: Period) -> str:
-    """A budget as a sentence names it."""
+def describe_scope(scope: str, period: BudgetPeriod) -> str:
+    """Describe the scope of a budget for use in a sentence."""
     kind, _, id = scope.partition(":")
-    of = f"{kind} {id}" if id else "everything"
-    return f"{of} for today (UTC)" if period is Period.DAY else of
+    text = f"{kind} {id}" if id else "everything"
+    return f"{text} for today (UTC)" if period is BudgetPeriod.DAY else text
 
 
-TOTALLED = ("run", "session", "project", "agent", "model")
+TOTAL_SCOPES = ("run", "session", "project", "agent", "model")
 _BUDGETED = re.compile(r"all|(?:run|project|agent):[^\s\x00-\x1f]{1,100}")
 
 
 def check_scope(scope: str) -> str:
-    kind, colon, name = clean_text(scope, "The scope", most=2 * MAX_NAME).partition(":")
-    if scope != "all" and not (kind in TOTALLED and colon and name):
+    """Return a scope that has totals; raises Invalid for any other text."""
+    kind, colon, name = check_text(scope, "The scope", max_bytes=2 * MAX_NAME).partition(":")
+    if scope != "all" and not (kind in TOTAL_SCOPES and colon and name):
         raise Invalid(
-            f"{scope!r} is nothing that is totalled; write all, or one of "
-            f"{', '.join(TOTALLED)}, a colon and an id or name.",
+            f"Invalid scope {scope!r}: use all, or KIND:ID with one of the kinds "
+            f"{', '.join(TOTAL_SCOPES)}.",
             scope=scope,
         )
     return scope
 
 
-def check_budget(scope: str, period: str) -> Period:
-    if not _BUDGETED.fullmatch(clean_text(scope, "The scope", most=MAX_NAME)):
+def check_budget(scope: str, period: str) -> BudgetPeriod:
+    """Return the period of a valid budget; raises Invalid for a wrong scope or period."""
+    if not _BUDGETED.fullmatch(check_text(scope, "The scope", max_bytes=MAX_NAME)):
         raise Invalid(
-            f"{scope!r} can have no budget; write all, run:ID, project:ID or agent:ID.", scope=scope
+            f"Invalid budget scope {scope!r}: use all, run:ID, project:ID or agent:ID.", scope=scope
         )
-    if period not in Period._value2member_map_:
-        raise Invalid(f"{period!r} is no period; write total or day.", period=period)
-    if period == Period.DAY and scope.startswith("run:"):
-        raise Invalid("A run has one budget for all its days; leave the period out.", scope=scope)
-    return Period(period)
+    if period not in BudgetPeriod._value2member_map_:
+        raise Invalid(f"Invalid period {period!r}: use total or day.", period=period)
+    if period == BudgetPeriod.DAY and scope.startswith("run:"):
+        raise Invalid("A run has no budget per day. Leave the period out.", scope=scope)
+    return BudgetPeriod(period)

@@ -1,39 +1,39 @@
-"""Adding charges, what they add up to, and keeping to budgets."""
+"""Add charges, maintain their totals, and enforce budgets."""
 
 from collections.abc import Sequence
 
 from corral.adapters.providers.facts import Used
-from corral.db.bulk_transitions import encode_rows
-from corral.db.lookup import no_such
+from corral.db.lookup import not_found
+from corral.db.transitions import encode_rows
 from corral.db.tx import Tx
 from corral.domain.charges import sql
-from corral.domain.charges.counters import Figures, difference, difference_of_cost
+from corral.domain.charges.counters import UsageFigures, compute_cost_delta, compute_delta
 from corral.domain.charges.model import (
     Budget,
+    BudgetPeriod,
+    BudgetReservation,
     Charge,
-    Over,
-    Period,
-    Price,
-    Reservation,
-    Source,
-    Total,
+    ChargePrice,
+    CostSource,
+    ExceededBudget,
+    UsageTotal,
     check_budget,
     check_scope,
-    named,
+    describe_scope,
 )
-from corral.kernel.clock import DAY, day_of
+from corral.kernel.clock import DAY, utc_date
 from corral.kernel.errors import Invalid, NotFound, Refused
-from corral.kernel.ids import number_of
-from corral.kernel.money import MOST, check_micros, format_usd
-from corral.kernel.pagination import LAST_NUMBER, Page, check_limit, decode_cursor, page_of
-from corral.kernel.text import MAX_NAME, check_int, clean_text
+from corral.kernel.ids import parse_number
+from corral.kernel.money import MAX_MICROS, check_micros, format_usd
+from corral.kernel.pagination import LAST_NUMBER, Page, check_limit, decode_cursor, make_page
+from corral.kernel.text import MAX_NAME, check_int, check_text
 
-KEPT = sql.KEPT
-TOTALS_KEPT = sql.TOTALS_KEPT
-COUNTERS_KEPT = sql.COUNTERS_KEPT
-# Far more than any report means, and sums of millions of such reports still fit.
-MOST_TOKENS = MOST
-COST_ALONE = "cost:"
+RETENTION = sql.RETENTION
+TOTALS_RETENTION = sql.TOTALS_RETENTION
+COUNTERS_RETENTION = sql.COUNTERS_RETENTION
+# Far above any real report, and small enough that sums of millions of reports fit into 64 bits.
+MAX_TOKENS = MAX_MICROS
+COST_COUNTER_PREFIX = "cost:"
 _LAST_DAY = "~"
 
 
@@ -48,18 +48,18 @@ def add(
     provider: str | None = None,
     at: int | None = None,
 ) -> Charge | None:
-    """Charge what a provider reported; None when there is nothing new in it.
+    """Charge a provider's usage report; None when it contains nothing new.
 
-    A report with a key that its run (or else its session) has seen is charged once. With a counter
-    its figures are totals, and only what was added since the last report is charged; a counter
-    named `cost:…` counts the money alone. The totals are kept in the same transaction.
+    Idempotent by the report's key within its run, or else its session. With a counter the figures
+    are cumulative, and only the delta to the last report is charged; for a counter named `cost:…`
+    only the cost is cumulative. The totals are updated in the same transaction.
     """
-    figures = _check(used)
-    moment = tx.now if at is None else check_int(at, "The moment")
-    if not 0 <= moment <= tx.now + DAY:
-        raise Invalid("A charge is of the past; give the moment of its use.", at=at)
+    figures = _check_report(used)
+    time = tx.now if at is None else check_int(at, "The time")
+    if not 0 <= time <= tx.now + DAY:
+        raise Invalid("Invalid time of a charge: it must not be in the future.", at=at)
     values = {
-        name: clean_text(value, f"The {name}", most=MAX_NAME) if value else None
+        name: check_text(value, f"The {name}", max_bytes=MAX_NAME) if value else None
         for name, value in (
             ("run_id", run_id),
             ("session_id", session_id),
@@ -71,26 +71,28 @@ def add(
         )
     }
     if used.counter is not None:
-        # Two readers of one counter would both find the same last figures.
-        tx.serialize(f"counter:{clean_text(used.counter, 'The counter', most=MAX_NAME)}")
+        # Serialized: two concurrent readers would compute their delta from the same last report.
+        tx.serialize(f"counter:{check_text(used.counter, 'The counter', max_bytes=MAX_NAME)}")
         if values["key"] and tx.value(
-            sql.SEEN, owner=run_id or session_id or "", key=values["key"]
+            sql.KEY_EXISTS, owner=run_id or session_id or "", key=values["key"]
         ):
             return None
-        figures = _count(tx, used.counter, figures)
+        figures = _advance_counter(tx, used.counter, figures)
     if figures.empty:
         return None
     charge = tx.one(
         sql.ADD,
         **values,
         **_columns(figures),
-        source=None if figures.cost_micros is None else Source.PROVIDER,
-        at=moment,
+        source=None if figures.cost_micros is None else CostSource.PROVIDER,
+        at=time,
     )
     if charge is None:
         return None
-    _add_up(tx, charge, charge.cost_micros, charges=1, unknown=int(charge.cost_micros is None))
-    tx.note(
+    _add_to_totals(
+        tx, charge, charge.cost_micros, charges=1, unknown=int(charge.cost_micros is None)
+    )
+    tx.emit(
         "charge",
         "add",
         charge.id,
@@ -102,13 +104,13 @@ def add(
 
 def mark_imported(tx: Tx, ids: Sequence[str]) -> None:
     """Exempt charges from retention, because they were imported."""
-    keys = encode_rows([number_of("chg", id) for id in ids])
+    keys = encode_rows([parse_number("chg", id) for id in ids])
     tx.run(sql.MARK_IMPORTED, now=tx.now, keys_=keys)
 
 
-def _check(used: Used) -> Figures:
-    """The figures of a report; an agent may have made them up."""
-    figures = Figures(
+def _check_report(used: Used) -> UsageFigures:
+    """Return the figures of a report; raises Invalid, because an agent can report anything."""
+    figures = UsageFigures(
         used.input,
         used.output,
         used.cache_read,
@@ -117,31 +119,31 @@ def _check(used: Used) -> Figures:
         used.cost_micros,
     )
     for tokens in figures.tokens:
-        if not 0 <= check_int(tokens, "A number of tokens") <= MOST_TOKENS:
-            raise Invalid(f"{tokens} is no number of tokens that can be charged.", value=tokens)
+        if not 0 <= check_int(tokens, "A number of tokens") <= MAX_TOKENS:
+            raise Invalid(f"Invalid token count {tokens}.", value=tokens)
     if figures.cost_micros is not None:
         check_micros(figures.cost_micros, "The cost")
     return figures
 
 
-def _count(tx: Tx, counter: str, figures: Figures) -> Figures:
-    """What is new since the counter's last report, which this one takes the place of."""
+def _advance_counter(tx: Tx, counter: str, figures: UsageFigures) -> UsageFigures:
+    """Store a counter's report and return the delta to the previous one."""
     last = tx.one(sql.COUNTER, name=counter)
     tx.run(sql.SET_COUNTER, name=counter, now=tx.now, **_columns(figures))
-    compare = difference_of_cost if counter.startswith(COST_ALONE) else difference
+    compare = compute_cost_delta if counter.startswith(COST_COUNTER_PREFIX) else compute_delta
     return compare(last, figures)
 
 
-def _columns(figures: Figures) -> dict[str, int | None]:
+def _columns(figures: UsageFigures) -> dict[str, int | None]:
     return {name: getattr(figures, name) for name in figures.__struct_fields__}
 
 
-def _add_up(tx: Tx, charge: Charge, cost: int | None, *, charges: int, unknown: int) -> None:
-    """Add a charge to everything that it belongs to; or, with no charge, its cost alone."""
+def _add_to_totals(tx: Tx, charge: Charge, cost: int | None, *, charges: int, unknown: int) -> None:
+    """Add a charge to the totals of all its scopes; with `charges=0` add only its cost."""
     tx.run(
-        sql.ADD_UP,
+        sql.ADD_TO_TOTALS,
         now=tx.now,
-        day=day_of(charge.at),
+        day=utc_date(charge.at),
         run=_scope("run", charge.run_id),
         session=_scope("session", charge.session_id),
         project=_scope("project", charge.project_id),
@@ -162,39 +164,39 @@ def _scope(kind: str, id: str | None) -> str | None:
     return f"{kind}:{id}" if id else None
 
 
-def unpriced(
+def list_unpriced(
     tx: Tx, *, version: str | None = None, after: str | None = None, limit: int = 100
 ) -> Page[Charge]:
-    """Charges of known models without a cost, oldest first, that no table of prices was asked for.
+    """List the charges of known models without a cost that no price table was tried on.
 
-    With a version: those that a table of another version did not know.
+    Oldest first. With `version`: those that a price table of another version did not know.
     """
     (seq,) = decode_cursor(after, 0)
     query = sql.UNPRICED if version is None else sql.UNPRICED_BEFORE
     rows = tx.all(query, version=version, after=seq, limit=check_limit(limit) + 1)
-    return page_of(rows, limit, lambda charge: (number_of("chg", charge.id),))
+    return make_page(rows, limit, lambda charge: (parse_number("chg", charge.id),))
 
 
-def set_prices(tx: Tx, prices: Sequence[Price]) -> list[Charge]:
-    """Give charges the cost that a table of prices tells, once each; says which were changed.
+def set_prices(tx: Tx, prices: Sequence[ChargePrice]) -> list[Charge]:
+    """Set the cost of charges from a price table; returns the changed charges.
 
-    A charge that has a cost by now is left as it is.
+    A charge that already has a cost is left unchanged.
     """
     check_limit(len(prices) or 1)
     tx.serialize("prices")
     changed = []
     for price in prices:
-        seq = number_of("chg", price.id)
-        version = clean_text(price.version, "The version", most=MAX_NAME)
+        seq = parse_number("chg", price.id)
+        version = check_text(price.version, "The version", max_bytes=MAX_NAME)
         if price.cost_micros is None:
-            tx.run(sql.TRIED, seq=seq, version=version)
+            tx.run(sql.SET_PRICES_VERSION, seq=seq, version=version)
             continue
         cost = check_micros(price.cost_micros, "The cost")
-        charge = tx.one(sql.PRICE, seq=seq, cost_micros=cost, version=version)
+        charge = tx.one(sql.SET_COST, seq=seq, cost_micros=cost, version=version)
         if charge is None:
             continue
-        _add_up(tx, charge, cost, charges=0, unknown=-1)
-        tx.note(
+        _add_to_totals(tx, charge, cost, charges=0, unknown=-1)
+        tx.emit(
             "charge",
             "price",
             charge.id,
@@ -206,11 +208,11 @@ def set_prices(tx: Tx, prices: Sequence[Price]) -> list[Charge]:
 
 
 def get(tx: Tx, id: str) -> Charge:
-    """A charge by its id."""
-    found = tx.one(sql.GET, seq=number_of("chg", id))
-    if found is None:
-        raise no_such("charge", id)
-    return found
+    """Return a charge by its id."""
+    charge = tx.one(sql.GET, seq=parse_number("chg", id))
+    if charge is None:
+        raise not_found("charge", id)
+    return charge
 
 
 def list_charges(
@@ -222,58 +224,62 @@ def list_charges(
     after: str | None = None,
     limit: int = 50,
 ) -> Page[Charge]:
-    """Charges, newest first: all, or those of one run, session or project."""
+    """List charges, newest first: all, or those of one run, session or project."""
     given = {"run": run, "session": session, "project": project}
-    asked = [(kind, id) for kind, id in given.items() if id]
-    if len(asked) > 1:
-        raise Invalid("Give a run, a session or a project, not several.")
+    filters = [(kind, id) for kind, id in given.items() if id]
+    if len(filters) > 1:
+        raise Invalid("run, session and project cannot be combined. Give one of them.")
     (before,) = decode_cursor(after, LAST_NUMBER)
-    if asked:
-        kind, id = asked[0]
-        found = _find_id(tx, kind, id)
-        rows = tx.all(sql.OF[kind], id=found, before=before, limit=check_limit(limit) + 1)
+    if filters:
+        kind, id = filters[0]
+        full_id = _find_id(tx, kind, id)
+        rows = tx.all(sql.LISTS[kind], id=full_id, before=before, limit=check_limit(limit) + 1)
     else:
         rows = tx.all(sql.ALL, before=before, limit=check_limit(limit) + 1)
-    return page_of(rows, limit, lambda charge: (number_of("chg", charge.id),))
+    return make_page(rows, limit, lambda charge: (parse_number("chg", charge.id),))
 
 
 def _find_id(tx: Tx, kind: str, given: str) -> str:
     if kind == "project":
-        from corral.domain.projects import ops as projects  # not for a keeper, which only charges
+        from corral.domain.projects import ops as projects  # keeps the supervisor's imports small
 
         return projects.find_id(tx, given)
     return (sql.RUN_IDS if kind == "run" else sql.SESSION_IDS).find(tx, given)
 
 
-def total(tx: Tx, scope: str = "all", *, day: str | None = None) -> Total:
-    """What the charges of a scope add up to, since ever or on one day (2027-01-31, in UTC)."""
-    scope = _by_id(tx, check_scope(scope))
-    key = clean_text(day, "The day", most=MAX_NAME) if day else ""
-    return tx.one(sql.TOTAL, scope=scope, day=key) or Total(scope, key, 0, 0, 0, 0, 0, 0, 0, None)
+def get_total(tx: Tx, scope: str = "all", *, day: str | None = None) -> UsageTotal:
+    """Return the total of a scope, over all time or on one day (2027-01-31, in UTC)."""
+    scope = _resolve_scope(tx, check_scope(scope))
+    key = check_text(day, "The day", max_bytes=MAX_NAME) if day else ""
+    return tx.one(sql.TOTAL, scope=scope, day=key) or UsageTotal(
+        scope, key, 0, 0, 0, 0, 0, 0, 0, None
+    )
 
 
-def days(tx: Tx, scope: str = "all", *, after: str | None = None, limit: int = 50) -> Page[Total]:
-    """What the charges of everything, a project, an agent or a model add up to, day by day,
-    newest first."""
-    scope = _by_id(tx, check_scope(scope))
+def list_daily_totals(
+    tx: Tx, scope: str = "all", *, after: str | None = None, limit: int = 50
+) -> Page[UsageTotal]:
+    """List the totals of a scope by day, newest first; runs and sessions have none by day."""
+    scope = _resolve_scope(tx, check_scope(scope))
     (before,) = decode_cursor(after, _LAST_DAY)
     rows = tx.all(sql.DAYS, scope=scope, before=before, limit=check_limit(limit) + 1)
-    return page_of(rows, limit, lambda found: (found.day,))
+    return make_page(rows, limit, lambda total: (total.day,))
 
 
 # -- budgets --------------------------------------------------------------------------------------
 
 
 def set_budget(tx: Tx, scope: str, limit_micros: int, *, period: str = "total") -> Budget:
-    """Say what may be spent: by everything (`all`), a project, an agent or a run; in all, or a day.
+    """Set a spending limit for `all`, a project, an agent or a run; in total or per day.
 
-    Runs that go on are stopped when it is spent; those that start must fit into what is left.
+    Live runs are stopped when it is spent. A run with a budget only starts if that fits into what
+    is left.
     """
     kind = check_budget(scope, period)
-    scope = _by_id(tx, scope)
+    scope = _resolve_scope(tx, scope)
     limit = check_micros(limit_micros, "The limit")
     tx.run(sql.SET_BUDGET, scope=scope, period=kind, limit_micros=limit, now=tx.now, actor=tx.actor)
-    tx.note(
+    tx.emit(
         "budget",
         "set",
         f"{scope}/{kind}",
@@ -284,73 +290,73 @@ def set_budget(tx: Tx, scope: str, limit_micros: int, *, period: str = "total") 
 
 
 def get_budget(tx: Tx, scope: str, *, period: str = "total") -> Budget:
-    """A budget, with what is spent of it and what is reserved."""
+    """Return a budget, with what is spent and what is reserved."""
     kind = check_budget(scope, period)
-    scope = _by_id(tx, scope)
-    found = tx.one(sql.GET_BUDGET, scope=scope, period=kind, today=day_of(tx.now), run_id="")
-    if found is None:
-        raise _no_budget(scope, kind)
-    return found
+    scope = _resolve_scope(tx, scope)
+    budget = tx.one(sql.GET_BUDGET, scope=scope, period=kind, today=utc_date(tx.now), run_id="")
+    if budget is None:
+        raise _not_found_error(scope, kind)
+    return budget
 
 
 def list_budgets(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Budget]:
-    """Budgets by scope, with what is spent of each and what is reserved."""
+    """List the budgets by scope, with what is spent and what is reserved."""
     scope, period = decode_cursor(after, "", "")
     rows = tx.all(
         sql.LIST_BUDGETS,
         scope=scope,
         period=period,
         limit=check_limit(limit) + 1,
-        today=day_of(tx.now),
+        today=utc_date(tx.now),
         run_id="",
     )
-    return page_of(rows, limit, lambda budget: (budget.scope, budget.period))
+    return make_page(rows, limit, lambda budget: (budget.scope, budget.period))
 
 
 def remove_budget(tx: Tx, scope: str, *, period: str = "total") -> None:
-    """Take a budget back: what it covered is not limited by it any more."""
+    """Remove a budget."""
     kind = check_budget(scope, period)
-    scope = _by_id(tx, scope)
+    scope = _resolve_scope(tx, scope)
     if not tx.run(sql.REMOVE_BUDGET, scope=scope, period=kind):
-        raise _no_budget(scope, kind)
-    tx.note("budget", "remove", f"{scope}/{kind}", project_id=_project_of(scope))
+        raise _not_found_error(scope, kind)
+    tx.emit("budget", "remove", f"{scope}/{kind}", project_id=_project_of(scope))
 
 
-def forget_scope(tx: Tx, scope: str) -> None:
-    """Drop the budgets of a project, agent or run that is being deleted."""
+def delete_budgets_of_scope(tx: Tx, scope: str) -> None:
+    """Delete the budgets of a project, agent or run that is being deleted."""
     for (period,) in tx.run(sql.REMOVE_SCOPE, scope=scope):
-        tx.note("budget", "remove", f"{scope}/{period}", project_id=_project_of(scope))
+        tx.emit("budget", "remove", f"{scope}/{period}", project_id=_project_of(scope))
 
 
-def reserve(
+def reserve_budget(
     tx: Tx,
     run_id: str,
     *,
     project_id: str | None = None,
     agent_id: str | None = None,
     budget_micros: int | None = None,
-) -> list[Reservation]:
-    """Promise a run that starts what it may spend, out of every budget that covers it.
+) -> list[BudgetReservation]:
+    """Reserve the budget of a starting run in every budget that covers it, and set it.
 
-    Refused when one of these is spent, or the run's own budget does not fit into what is left of
-    it. The run's own budget is set as well. Asking again, after a restart, promises what is left.
+    Raises Refused when a covering budget is spent, or when the run's own budget exceeds what is
+    left of it. Idempotent: after a restart it reserves what is left.
     """
-    clean_text(run_id, "The run", most=MAX_NAME)
+    check_text(run_id, "The run", max_bytes=MAX_NAME)
     own = None if budget_micros is None else check_micros(budget_micros, "The budget")
-    # Two that ask for the last dollar would both find it.
+    # Serialized: two runs must not both reserve the last dollar.
     tx.serialize("budgets")
-    today = day_of(tx.now)
+    today = utc_date(tx.now)
     covering = tx.all(
-        sql.COVERING,
+        sql.COVERING_BUDGETS,
         project=_scope("project", project_id),
         agent=_scope("agent", agent_id),
         today=today,
         run_id=run_id,
     )
-    wanted = 0 if own is None else max(own - (total(tx, f"run:{run_id}").cost_micros or 0), 0)
+    wanted = 0 if own is None else max(own - (get_total(tx, f"run:{run_id}").cost_micros or 0), 0)
     for budget in covering:
         if budget.left_micros <= 0 or wanted > budget.left_micros:
-            raise _refusal(tx, budget, wanted)
+            raise _exceeded_error(tx, budget, wanted)
     if own is None:
         return []
     set_budget(tx, f"run:{run_id}", own)
@@ -360,7 +366,7 @@ def reserve(
             run_id=run_id,
             scope=budget.scope,
             period=budget.period,
-            day=today if budget.period is Period.DAY else "",
+            day=today if budget.period is BudgetPeriod.DAY else "",
             micros=own,
         )
         for budget in covering
@@ -368,58 +374,57 @@ def reserve(
     return [reservation for reservation in reserved if reservation is not None]
 
 
-def release(tx: Tx, run_id: str) -> bool:
-    """Give back what a run that has ended was promised and did not spend; False: nothing was."""
-    freed = tx.run(sql.RELEASE, run_id=clean_text(run_id, "The run", most=MAX_NAME))
+def release_budget(tx: Tx, run_id: str) -> bool:
+    """Release the reservations and the budget of an ended run; False: it had none."""
+    freed = tx.run(sql.RELEASE, run_id=check_text(run_id, "The run", max_bytes=MAX_NAME))
     if freed:
-        tx.note("budget", "release", run_id, data={"scopes": [scope for (scope,) in freed]})
-    own = tx.run(sql.REMOVE_BUDGET, scope=f"run:{run_id}", period=Period.TOTAL)
+        tx.emit("budget", "release", run_id, data={"scopes": [scope for (scope,) in freed]})
+    own = tx.run(sql.REMOVE_BUDGET, scope=f"run:{run_id}", period=BudgetPeriod.TOTAL)
     if own:
-        tx.note("budget", "remove", f"run:{run_id}/{Period.TOTAL}")
+        tx.emit("budget", "remove", f"run:{run_id}/{BudgetPeriod.TOTAL}")
     return bool(freed or own)
 
 
-def over_budget(
+def find_exceeded_budget(
     tx: Tx,
     run_id: str,
     project_id: str | None = None,
     agent_id: str | None = None,
     *,
     pending_micros: int | None = 0,
-) -> Over | None:
-    """The budget that stops a run: the nearest of those that cover it and are spent.
+) -> ExceededBudget | None:
+    """Return the most specific budget that covers a run and is spent; None: it may continue.
 
-    `pending_micros` is the cost of usage that is not charged yet. None: unknown; every budget that
-    covers the run then counts as spent.
+    `pending_micros` is the cost of usage that is not charged yet. None: unknown; every covering
+    budget then counts as spent.
     """
     scopes = [
-        f"run:{clean_text(run_id, 'The run', most=MAX_NAME)}",
+        f"run:{check_text(run_id, 'The run', max_bytes=MAX_NAME)}",
         _scope("project", project_id),
         _scope("agent", agent_id),
         "all",
     ]
     spent = tx.all(
-        sql.OVER,
+        sql.EXCEEDED_BUDGETS,
         run=scopes[0],
         project=scopes[1],
         agent=scopes[2],
-        today=day_of(tx.now),
+        today=utc_date(tx.now),
         pending=pending_micros,
     )
-    return min(spent, key=lambda over: (scopes.index(over.scope), over.period), default=None)
+    return min(spent, key=lambda budget: (scopes.index(budget.scope), budget.period), default=None)
 
 
-def _refusal(tx: Tx, budget: Budget, wanted: int) -> Refused:
-    scope = _for_people(tx, budget.scope)
-    of = named(scope, budget.period)
+def _exceeded_error(tx: Tx, budget: Budget, wanted: int) -> Refused:
+    scope = _readable_scope(tx, budget.scope)
     left = max(budget.left_micros, 0)
-    asks = f" and the run asks for {format_usd(wanted)}" if wanted > left else ""
-    later = " or wait until tomorrow" if budget.period is Period.DAY else ""
+    request = f", the run requests {format_usd(wanted)}" if wanted > left else ""
+    later = ", or wait until tomorrow" if budget.period is BudgetPeriod.DAY else ""
     return Refused(
-        f"The budget of {of} has {format_usd(left)} left{asks} "
-        f"({format_usd(budget.spent_micros)} of {format_usd(budget.limit_micros)} is spent, "
-        f"{format_usd(budget.reserved_micros)} reserved by other runs); give the run a smaller "
-        f"budget{later}, or raise this one: `corral budget set {scope} USD --period "
+        f"The budget of {describe_scope(scope, budget.period)} has {format_usd(left)} left"
+        f"{request} ({format_usd(budget.spent_micros)} of {format_usd(budget.limit_micros)} is "
+        f"spent, {format_usd(budget.reserved_micros)} reserved by other runs). Give the run a "
+        f"smaller budget{later}, or raise this one: `corral budget set {scope} USD --period "
         f"{budget.period}`.",
         scope=budget.scope,
         period=budget.period,
@@ -432,33 +437,34 @@ def _refusal(tx: Tx, budget: Budget, wanted: int) -> Refused:
     )
 
 
-def _no_budget(scope: str, period: Period) -> NotFound:
+def _not_found_error(scope: str, period: BudgetPeriod) -> NotFound:
     return NotFound(
-        f"There is no budget of {named(scope, period)}; `corral budget list` shows all there are.",
+        f"No budget is set for {describe_scope(scope, period)}. List budgets with "
+        "`corral budget list`.",
         scope=scope,
         period=period,
     )
 
 
-def _by_id(tx: Tx, scope: str) -> str:
-    """A scope as it is charged and counted: an agent that was named by its name, by its id.
+def _resolve_scope(tx: Tx, scope: str) -> str:
+    """Replace the name of an agent in a scope by its id, which charges are counted by.
 
-    What nobody is called is refused: a budget for it would hold nobody back.
+    Raises NotFound for an unknown agent: a budget for it would never apply.
     """
     kind, _, name = scope.partition(":")
     if kind != "agent" or name.startswith("agt_"):
         return scope
-    from corral.domain.agents import ops as agents  # not for a keeper, which only charges
+    from corral.domain.agents import ops as agents  # keeps the supervisor's imports small
 
     return f"agent:{agents.get(tx, name).id}"
 
 
-def _for_people(tx: Tx, scope: str) -> str:
-    """A scope with the name of its agent, which may be typed in again."""
+def _readable_scope(tx: Tx, scope: str) -> str:
+    """Replace the id of an agent in a scope by its name."""
     kind, _, id = scope.partition(":")
     if kind != "agent":
         return scope
-    from corral.domain.agents import ops as agents  # not for a keeper, which only charges
+    from corral.domain.agents import ops as agents  # keeps the supervisor's imports small
 
     try:
         return f"agent:{agents.get(tx, id).name}"

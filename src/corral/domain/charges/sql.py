@@ -1,8 +1,16 @@
+"""SQL of charges, totals, counters and budgets."""
+
 from corral.db.lookup import IdColumn
 from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
-from corral.domain.charges.counters import Figures
-from corral.domain.charges.model import Budget, Charge, Over, Reservation, Total
+from corral.domain.charges.counters import UsageFigures
+from corral.domain.charges.model import (
+    Budget,
+    BudgetReservation,
+    Charge,
+    ExceededBudget,
+    UsageTotal,
+)
 from corral.kernel.redaction_policy import Policy
 
 _CHARGE = """'chg_' || seq AS id, run_id, session_id, project_id, agent_id, provider, model,
@@ -25,14 +33,14 @@ MARK_IMPORTED = Statement("""
     UPDATE charges SET imported_at = :now WHERE seq {is_numbered}
 """)
 
-SEEN = Statement("""
+KEY_EXISTS = Statement("""
     SELECT 1 FROM charges
     WHERE coalesce(run_id, session_id, '') = :owner AND key = :key AND key IS NOT NULL
 """)
 
-# One statement for all rows. `all` comes first: whoever has that row may take the others, so two
-# who add at the same time cannot wait for each other.
-ADD_UP = Statement(
+# Updates the totals of all scopes of a charge. The row `all` comes first, so that concurrent
+# statements queue on it instead of deadlocking on the others.
+ADD_TO_TOTALS = Statement(
     """
     INSERT INTO totals (scope, day, charges, unknown, input, output, cache_read, cache_write,
         reasoning, cost_micros, updated_at)
@@ -59,19 +67,19 @@ ADD_UP = Statement(
 
 _SUMS = """charges, unknown, input, output, cache_read, cache_write, reasoning, cost_micros,
     updated_at"""
-TAKE_TOTAL = Statement(f"""
+INSERT_TOTAL = Statement(f"""
     INSERT INTO totals (scope, day, {_SUMS})
     VALUES (:scope, :day, :charges, :unknown, :input, :output, :cache_read, :cache_write,
         :reasoning, :cost_micros, :now)
 """)
-TOTALS_AS_ALL = Statement(f"""
+COPY_TOTALS_TO_ALL = Statement(f"""
     INSERT INTO totals (scope, day, {_SUMS})
     SELECT 'all', day, {_SUMS} FROM totals WHERE scope = :scope RETURNING day
 """)
 
 _FIGURES = "input, output, cache_read, cache_write, reasoning, cost_micros"
 
-COUNTER = Query(Figures, f"SELECT {_FIGURES} FROM counters WHERE name = :name")
+COUNTER = Query(UsageFigures, f"SELECT {_FIGURES} FROM counters WHERE name = :name")
 
 SET_COUNTER = Statement(f"""
     INSERT INTO counters (name, {_FIGURES}, updated_at)
@@ -82,7 +90,7 @@ SET_COUNTER = Statement(f"""
         updated_at = excluded.updated_at
 """)
 
-# A row of the run '' is no charge: it holds a number that was given out before a restore.
+# A row with run_id '' is a placeholder that keeps `seq` from being reused after a restore.
 _IS_CHARGE = "run_id IS DISTINCT FROM ''"
 
 GET = Query(Charge, f"SELECT {_CHARGE} FROM charges WHERE seq = :seq AND {_IS_CHARGE}")
@@ -96,7 +104,7 @@ ALL = Query(
 )
 
 
-def _of(column: str) -> Query[Charge]:
+def _list_by(column: str) -> Query[Charge]:
     return Query(
         Charge,
         f"""
@@ -106,18 +114,22 @@ def _of(column: str) -> Query[Charge]:
     )
 
 
-OF = {"run": _of("run_id"), "session": _of("session_id"), "project": _of("project_id")}
+LISTS = {
+    "run": _list_by("run_id"),
+    "session": _list_by("session_id"),
+    "project": _list_by("project_id"),
+}
 RUN_IDS = IdColumn("run", "run", "runs")
 SESSION_IDS = IdColumn("session", "ses", "sessions")
 
-# A scope with only unknown costs has an unknown cost.
+# The cost is unknown (NULL) when no charge of the scope has one.
 _TOTAL = """scope, day, charges, unknown, input, output, cache_read, cache_write, reasoning,
     CASE WHEN charges > unknown THEN cost_micros END AS cost_micros"""
 
-TOTAL = Query(Total, f"SELECT {_TOTAL} FROM totals WHERE scope = :scope AND day = :day")
+TOTAL = Query(UsageTotal, f"SELECT {_TOTAL} FROM totals WHERE scope = :scope AND day = :day")
 
 DAYS = Query(
-    Total,
+    UsageTotal,
     f"""
     SELECT {_TOTAL} FROM totals WHERE scope = :scope AND day > '' AND day < :before
     ORDER BY day DESC LIMIT :limit
@@ -133,7 +145,7 @@ UNPRICED = Query(
 """,
 )
 
-# What an older table of prices did not know.
+# Charges that a price table of another version did not know.
 UNPRICED_BEFORE = Query(
     Charge,
     f"""
@@ -143,7 +155,7 @@ UNPRICED_BEFORE = Query(
 """,
 )
 
-PRICE = Query(
+SET_COST = Query(
     Charge,
     f"""
     UPDATE charges SET cost_micros = :cost_micros, source = 'prices', prices_version = :version
@@ -151,36 +163,36 @@ PRICE = Query(
 """,
 )
 
-TRIED = Statement("""
+SET_PRICES_VERSION = Statement("""
     UPDATE charges SET prices_version = :version WHERE seq = :seq AND cost_micros IS NULL
 """)
 
-KEPT = Retention(
+RETENTION = Retention(
     "charges",
     setting="charges.keep_ms",
-    born="at",
-    over="at < :before",
+    created="at",
+    ended="at < :before",
     key="seq",
     project="project_id",
     imported="imported_at",
 )
 
-# What everything, a project, an agent or a model has cost since ever is never forgotten.
-TOTALS_KEPT = Retention(
+# The all-time totals of `all`, projects, agents and models are kept for ever.
+TOTALS_RETENTION = Retention(
     "totals",
     setting="totals.keep_ms",
-    born=None,
-    over="""updated_at < :before AND (day > ''
+    created=None,
+    ended="""updated_at < :before AND (day > ''
         OR scope > 'run:' AND scope < 'run;' OR scope > 'session:' AND scope < 'session;')""",
     key="scope",
 )
 
-# For as long as the totals: of a thread that goes on after that, all would be charged again.
-COUNTERS_KEPT = Retention(
+# Kept as long as the totals: without its counter, a continued thread would be charged again from 0.
+COUNTERS_RETENTION = Retention(
     "counters",
     setting="totals.keep_ms",
-    born=None,
-    over="updated_at < :before",
+    created=None,
+    ended="updated_at < :before",
     key="name",
 )
 
@@ -188,7 +200,7 @@ COUNTERS_KEPT = Retention(
 
 _DAY = "CASE b.period WHEN 'day' THEN :today ELSE '' END"
 
-# Of what a run was promised, that which it has spent stands in the totals already.
+# What a run has spent of its reservation is already part of the totals, so it is subtracted.
 _RESERVED = f"""
     SELECT sum(CASE WHEN r.micros > coalesce(own.cost_micros, 0)
                     THEN r.micros - coalesce(own.cost_micros, 0) ELSE 0 END)
@@ -202,7 +214,7 @@ _BUDGET = f"""b.scope, b.period, b.limit_micros, b.updated_at, b.updated_by,
               WHERE t.scope = b.scope AND t.day = {_DAY}), 0) AS spent_micros,
     CAST(coalesce(({_RESERVED}), 0) AS BIGINT) AS reserved_micros"""
 
-COVERING = Query(
+COVERING_BUDGETS = Query(
     Budget,
     f"SELECT {_BUDGET} FROM budgets AS b WHERE b.scope IN ('all', :project, :agent)",
 )
@@ -220,8 +232,8 @@ GET_BUDGET = Query(
     f"SELECT {_BUDGET} FROM budgets AS b WHERE b.scope = :scope AND b.period = :period",
 )
 
-OVER = Query(
-    Over,
+EXCEEDED_BUDGETS = Query(
+    ExceededBudget,
     f"""
     SELECT b.scope, b.period, b.limit_micros,
         coalesce(t.cost_micros, 0) + coalesce(CAST(:pending AS BIGINT), 0) AS spent_micros
@@ -248,7 +260,7 @@ REMOVE_SCOPE = Statement("DELETE FROM budgets WHERE scope = :scope RETURNING per
 _RESERVATION = "run_id, scope, period, day, micros"
 
 RESERVE = Query(
-    Reservation,
+    BudgetReservation,
     f"""
     INSERT INTO reservations ({_RESERVATION}) VALUES (:run_id, :scope, :period, :day, :micros)
     ON CONFLICT (run_id, scope, period) DO UPDATE SET day = excluded.day, micros = excluded.micros

@@ -1,25 +1,37 @@
-"""People and agents over chat channels: who hears what, and what goes where.
+"""Chat: people and agents talk over connected chat platforms.
 
-In the order of a message's way:
+    model               the records: channels, places, people, wirings, messages, conversations
+    sql                 the statements, one section for each concept
+    queries             lists of messages and conversations, for people and programs
 
-    ops          channels, the places on them, and the people who speak there
-    wiring       which agents hear which places, and where they may send to
-    receiving    an event of a platform is stored, once
-    hearing      what has to be known to judge it, read together for a batch
-    judging      what becomes of it: heard, held, turned away, an answer, a command
-    routing      who hears it, and why; with patterns, a pure idea
-    commands     what people tell Corral itself: /clear, /stop …
-    admitting    what was held goes on, or is turned away
-    talking      the sessions that hear: their letters become the turns of runs
-    letters      what such a letter says, and when that is believed
-    staying      runs that stay get what comes next without being started anew
-    tasking      what the clock gives a session to do
-    corresponding    letters of agents to agents, in exchanges
-    sending      what goes out: a letter of its place, and what became of it
-    attaching    files that agents send
-    cards        questions that are shown on a channel, and answered there
-    looking      lists of messages and talks, for people and programs
-    taking       what another program's database brings in
+    channels/           who talks where
+        ops             connect and disconnect a channel
+        places          the chats on a channel
+        people          people, and their accounts on channels
+        wirings         which agents listen in which places
+        destinations    which places an agent may send to
 
-What agents ask of the host is the room `requests`; agents in sandboxes are the room `boxes`.
+    inbound/            from the platform to agents: start reading at `receive`
+        receive         store each event of a platform once, then moderate and route it
+        moderation      route, hold or reject a message; answers and commands
+        router          which wirings wake their agents, and why (pure functions)
+        context         the data that routing needs, cached for a batch
+        held            release or reject messages that waited for an owner's decision
+        commands        commands to Corral itself: /clear, /stop …
+        regex           linear-time patterns of wirings
+
+    conversations/      sessions that are woken by letters
+        turns           conversations, their batches of letters and the turns of runs
+        payloads        the bodies of these letters, and when they are trusted
+        prompts         the prompt of a turn
+        long_running    runs that take their next letters themselves
+        scheduled_prompts   tasks that a schedule gives to an agent
+        agent_mail      letters between agents, with a hop limit
+
+    outbound/           from agents to the platform
+        queue           outbound messages and their delivery state
+        attachments     files that agents send
+        cards           questions that are shown in a chat and answered there
+
+Requests of agents to the host are in `host_requests`; agents in sandboxes in `sandbox_bridge`.
 """

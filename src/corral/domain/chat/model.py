@@ -1,9 +1,13 @@
-"""A channel is a connected chat platform, a place one chat on it, a wiring says which agent hears
-which places and when, a destination where an agent may send to.
+"""The records of chat.
 
-A message that came in is stored once under the platform's event id, with who heard it and why. One
-that goes out has a letter in its place's mailbox (`place:plc_…`), which keeps order, attempts and
-errors. What an agent hears is a letter in its session's mailbox.
+A channel is a connected chat platform. A place is one chat on it. A sender is an account on it, and
+a person is the human behind one or more accounts. A wiring makes an agent listen in places; a
+destination allows it to send to a place.
+
+An inbound message is stored once, under the platform's event id, together with the routes that it
+took. Each route that wakes an agent puts a letter into the mailbox of that agent's session. An
+outbound message has a letter in the mailbox of its place (`place:plc_…`), which keeps the order,
+the attempts and the last error.
 """
 
 import re
@@ -15,72 +19,86 @@ import msgspec
 
 from corral.adapters.channels.contract import Kind
 from corral.kernel.errors import Invalid
-from corral.kernel.states import Moves, move
-from corral.kernel.text import MAX_NAME, clean_text
+from corral.kernel.states import TransitionTable, transition
+from corral.kernel.text import MAX_NAME, check_text
+
+MAX_PLATFORM_ID = 500
+
+GATEWAY_MAILBOX = "queue:gateway"
+"""Receives the answers to questions that Corral itself asks people."""
+
+
+# -- channels -------------------------------------------------------------------------------------
 
 
 class ChannelState(StrEnum):
-    ACTIVE = "active"  # messages go both ways
-    REMOVED = "removed"  # nothing comes or goes any more
+    ACTIVE = "active"  # messages are received and sent
+    REMOVED = "removed"  # disconnected
 
 
-CHANNEL_MOVES = Moves(
+CHANNEL_MOVES = TransitionTable(
     "channel",
     ChannelState,
-    begin="add",
+    create_verb="add",
     initial=ChannelState.ACTIVE,
-    imports=(ChannelState.REMOVED,),
-    verbs={"remove": move(ChannelState.ACTIVE, to=ChannelState.REMOVED)},
+    import_states=(ChannelState.REMOVED,),
+    verbs={"remove": transition(ChannelState.ACTIVE, to=ChannelState.REMOVED)},
 )
 
 
-class Policy(StrEnum):
-    """What becomes of what a stranger says."""
+class StrangerPolicy(StrEnum):
+    """What happens to messages of unknown senders."""
 
-    STRICT = "strict"  # turned away
-    ASK = "ask"  # held, until an owner has said whether it may speak
-    PUBLIC = "public"  # heard like anybody's
+    STRICT = "strict"  # rejected
+    ASK = "ask"  # held until an owner approves the sender
+    PUBLIC = "public"  # routed as those of known senders
 
 
-class InDoubt(StrEnum):
-    """What becomes of a message of which neither we nor the platform know whether it arrived."""
+class UnconfirmedPolicy(StrEnum):
+    """What happens to a message when neither Corral nor the platform knows whether it arrived."""
 
-    GIVE_UP = "give_up"  # it is not sent again, and sender and operator are told
-    RETRY = "retry"  # it is sent again, and may be seen twice
+    GIVE_UP = "give_up"  # not sent again; its sender and the operator are notified
+    RETRY = "retry"  # sent again; people may see it twice
 
 
 class Channel(msgspec.Struct, frozen=True):
     id: str
     name: str
     kind: str
-    policy: Policy
-    in_doubt: InDoubt
+    policy: StrangerPolicy
+    in_doubt: UnconfirmedPolicy
     config: dict[str, Any]
     secrets: dict[str, str]
-    """References to its secrets, by their names."""
+    """The adapter's secret names, each with the name of a stored secret."""
     state: ChannelState
     cursor: str | None
+    """The platform's position up to which all events are stored."""
     trouble: str | None
+    """The error of the last connection check; None when it succeeded."""
     looked_at: int | None
+    """When the connection was last checked."""
     created_at: int
     created_by: str
     ended_at: int | None
 
 
+# -- places ---------------------------------------------------------------------------------------
+
+
 class PlaceState(StrEnum):
-    OPEN = "open"  # what is said there is heard, and agents may answer
-    BLOCKED = "blocked"  # nothing is heard and nothing is sent
+    OPEN = "open"  # messages are received and sent
+    BLOCKED = "blocked"  # inbound messages are rejected, outbound ones refused
 
 
-PLACE_MOVES = Moves(
+PLACE_MOVES = TransitionTable(
     "place",
     PlaceState,
-    begin="meet",
+    create_verb="meet",
     initial=PlaceState.OPEN,
-    imports=(PlaceState.OPEN, PlaceState.BLOCKED),
+    import_states=(PlaceState.OPEN, PlaceState.BLOCKED),
     verbs={
-        "block": move(PlaceState.OPEN, to=PlaceState.BLOCKED),
-        "unblock": move(PlaceState.BLOCKED, to=PlaceState.OPEN),
+        "block": transition(PlaceState.OPEN, to=PlaceState.BLOCKED),
+        "unblock": transition(PlaceState.BLOCKED, to=PlaceState.OPEN),
     },
 )
 
@@ -91,31 +109,37 @@ class Place(msgspec.Struct, frozen=True):
     platform_id: str
     name: str | None
     direct: bool
-    policy: Policy | None
+    """Whether one person talks with the agents there."""
+    policy: StrangerPolicy | None
+    """Overrides the channel's policy."""
     guarded: bool
+    """Whether a secret is being asked for there: text that may be one is not stored."""
     state: PlaceState
     created_at: int
     updated_at: int
 
     @property
     def mailbox(self) -> str:
-        """Where the letters are that go there."""
+        """The mailbox of its outbound messages."""
         return f"place:{self.id}"
 
     @property
-    def called(self) -> str:
+    def display_name(self) -> str:
         return self.name or self.platform_id
 
 
-class Role(StrEnum):
+# -- people and their accounts --------------------------------------------------------------------
+
+
+class PersonRole(StrEnum):
     OWNER = "owner"  # may do everything
-    ADMIN = "admin"  # may let others in, and steer agents in any chat
-    MEMBER = "member"  # may talk
+    ADMIN = "admin"  # approves strangers, and controls agents in any chat
+    MEMBER = "member"  # may talk to agents
 
 
 class Person(msgspec.Struct, frozen=True):
     name: str
-    role: Role
+    role: PersonRole
     created_at: int
     updated_at: int
 
@@ -125,21 +149,21 @@ class Person(msgspec.Struct, frozen=True):
 
 
 class SenderState(StrEnum):
-    UNKNOWN = "unknown"  # nobody has said who it is
-    KNOWN = "known"  # a person is behind it
-    BLOCKED = "blocked"  # whatever it says is turned away
+    UNKNOWN = "unknown"  # not assigned to a person
+    KNOWN = "known"  # approved and assigned to a person
+    BLOCKED = "blocked"  # all its messages are rejected
 
 
-SENDER_MOVES = Moves(
+SENDER_MOVES = TransitionTable(
     "sender",
     SenderState,
-    begin="meet",
+    create_verb="meet",
     initial=SenderState.UNKNOWN,
     verbs={
-        "approve": move(
+        "approve": transition(
             SenderState.UNKNOWN, SenderState.KNOWN, SenderState.BLOCKED, to=SenderState.KNOWN
         ),
-        "block": move(SenderState.UNKNOWN, SenderState.KNOWN, to=SenderState.BLOCKED),
+        "block": transition(SenderState.UNKNOWN, SenderState.KNOWN, to=SenderState.BLOCKED),
     },
 )
 
@@ -155,67 +179,81 @@ class Sender(msgspec.Struct, frozen=True):
     updated_at: int
 
     @property
-    def called(self) -> str:
-        """The person that somebody said it is; else what it calls itself, and the platform's own id
-        behind that, so that nobody is taken for somebody else."""
+    def display_name(self) -> str:
+        """The person's name, else the account's name with its platform id.
+
+        The platform id is included because any account can use any name.
+        """
         if self.person is not None and self.person != self.id:
             return self.person
         own = self.platform_id
         return own if self.name in (None, own) else f"{self.name} ({own})"
 
 
+# -- wirings --------------------------------------------------------------------------------------
+
+
 class WiringState(StrEnum):
-    ACTIVE = "active"  # the agent hears the chat
-    REMOVED = "removed"  # it hears it no more
+    ACTIVE = "active"  # the agent receives messages by it
+    REMOVED = "removed"
 
 
-WIRING_MOVES = Moves(
+WIRING_MOVES = TransitionTable(
     "wiring",
     WiringState,
-    begin="add",
+    create_verb="add",
     initial=WiringState.ACTIVE,
-    imports=(WiringState.REMOVED,),
+    import_states=(WiringState.REMOVED,),
     verbs={
-        "change": move(WiringState.ACTIVE, to=WiringState.ACTIVE),
-        "remove": move(WiringState.ACTIVE, to=WiringState.REMOVED),
+        "change": transition(WiringState.ACTIVE, to=WiringState.ACTIVE),
+        "remove": transition(WiringState.ACTIVE, to=WiringState.REMOVED),
     },
 )
 
 
 class Trigger(StrEnum):
+    """Which messages wake the agent."""
+
     ALWAYS = "always"  # every message
-    MENTION = "mention"  # it is addressed: by its name, or nobody else could be meant
-    STICKY = "sticky"  # as mention, and from then on everything in that thread or chat
-    PATTERN = "pattern"  # the words fit a pattern
+    MENTION = "mention"  # the agent is addressed: by name, or as the only possible recipient
+    STICKY = "sticky"  # as mention, and then everything in that thread or chat
+    PATTERN = "pattern"  # the text matches a pattern
     COMMAND = "command"  # the first word is a command
 
 
-class Scope(StrEnum):
-    ALL = "all"  # everybody who may talk
-    KNOWN = "known"  # people that we know
+class WiringScope(StrEnum):
+    """Whose messages wake the agent."""
+
+    ALL = "all"  # those of all senders that the policy admits
+    KNOWN = "known"  # only those of known people
 
 
-class Unheard(StrEnum):
-    DROP = "drop"  # what did not wake the agent is never told it
-    KEEP = "keep"  # it is told with the next message that does
+class UnheardPolicy(StrEnum):
+    """What happens to messages that do not wake the agent."""
+
+    DROP = "drop"  # the agent never sees them
+    KEEP = "keep"  # the agent gets them as context of the next message that wakes it
 
 
-class Mode(StrEnum):
-    SHARED = "shared"  # one session for the chat
-    THREAD = "thread"  # one for each thread of it
-    AGENT = "agent"  # one for all chats of the agent
+class SessionMode(StrEnum):
+    """Which messages share a session."""
+
+    SHARED = "shared"  # those of one chat
+    THREAD = "thread"  # those of one thread of a chat
+    AGENT = "agent"  # those of all chats of the agent
 
 
 class Wiring(msgspec.Struct, frozen=True):
     id: str
     channel_id: str
     place_id: str | None
+    """None: all places of the channel."""
     agent_id: str
     trigger: Trigger
     pattern: str | None
-    scope: Scope
-    unheard: Unheard
-    mode: Mode
+    scope: WiringScope
+    unheard: UnheardPolicy
+    mode: SessionMode
     priority: int
     project_id: str | None
     state: WiringState
@@ -224,20 +262,23 @@ class Wiring(msgspec.Struct, frozen=True):
     ended_at: int | None
 
 
+# -- destinations ---------------------------------------------------------------------------------
+
+
 class DestinationState(StrEnum):
     GRANTED = "granted"  # the agent may send there
-    REVOKED = "revoked"  # it may not any more
+    REVOKED = "revoked"  # it may not
 
 
-DESTINATION_MOVES = Moves(
+DESTINATION_MOVES = TransitionTable(
     "destination",
     DestinationState,
-    begin="grant",
+    create_verb="grant",
     initial=DestinationState.GRANTED,
-    imports=(DestinationState.REVOKED,),
+    import_states=(DestinationState.REVOKED,),
     verbs={
-        "revoke": move(DestinationState.GRANTED, to=DestinationState.REVOKED),
-        "regrant": move(*DestinationState, to=DestinationState.GRANTED),
+        "revoke": transition(DestinationState.GRANTED, to=DestinationState.REVOKED),
+        "regrant": transition(*DestinationState, to=DestinationState.GRANTED),
     },
 )
 
@@ -253,52 +294,56 @@ class Destination(msgspec.Struct, frozen=True):
     ended_at: int | None
 
 
+# -- messages -------------------------------------------------------------------------------------
+
+
 class MessageState(StrEnum):
-    HELD = "held"  # came in; waits until somebody says whether it may be heard
-    HEARD = "heard"  # came in; at least one agent has it, or it was a command or an answer
-    UNHEARD = "unheard"  # came in; no agent was to hear it
-    REFUSED = "refused"  # came in; whoever said it may not talk here
-    QUEUED = "queued"  # goes out; its letter tells how far it is
-    SENT = "sent"  # went out; the platform has it
-    UNDELIVERED = "undelivered"  # will not go out any more; the reason says why
+    HELD = "held"  # inbound; waits for an owner's decision
+    HEARD = "heard"  # inbound; routed to an agent, or handled as a command or an answer
+    UNHEARD = "unheard"  # inbound; no agent was to receive it
+    REFUSED = "refused"  # inbound; its sender may not talk here
+    QUEUED = "queued"  # outbound; its letter has the delivery state
+    SENT = "sent"  # outbound; the platform has it
+    UNDELIVERED = "undelivered"  # outbound; given up for the stated reason
 
 
 M = MessageState
-MESSAGE_MOVES = Moves(
+MESSAGE_MOVES = TransitionTable(
     "message",
     MessageState,
-    begin="hold",
+    create_verb="hold",
     initial=M.HELD,
-    also={
+    other_create_verbs={
         "turn_away": M.REFUSED,
-        # What is clear at once is never held.
+        # Messages that need no moderation are never held.
         "hear": M.HEARD,
         "ignore": M.UNHEARD,
         "queue": M.QUEUED,
     },
     verbs={
-        # It still waits, for another reason.
-        "keep": move(M.HELD, to=M.HELD),
-        "admit": move(M.HELD, to=M.HEARD),
-        "pass_over": move(M.HELD, to=M.UNHEARD),
-        "refuse": move(M.HELD, to=M.REFUSED),
-        # Also one that was given up: its letter may be sent again by hand.
-        "deliver": move(M.QUEUED, M.UNDELIVERED, to=M.SENT),
-        "give_up": move(M.QUEUED, to=M.UNDELIVERED),
+        # Still held, for another reason.
+        "keep": transition(M.HELD, to=M.HELD),
+        "admit": transition(M.HELD, to=M.HEARD),
+        "pass_over": transition(M.HELD, to=M.UNHEARD),
+        "refuse": transition(M.HELD, to=M.REFUSED),
+        # Also from undelivered: an operator can send the letter again.
+        "deliver": transition(M.QUEUED, M.UNDELIVERED, to=M.SENT),
+        "give_up": transition(M.QUEUED, to=M.UNDELIVERED),
     },
 )
 
 
 class Route(msgspec.Struct, frozen=True):
-    """What one wiring made of a message."""
+    """What one wiring did with a message."""
 
     wiring_id: str
     agent_id: str
     heard: bool
+    """Whether the message wakes the agent."""
     reason: str
     session_id: str | None = None
     letter_id: str | None = None
-    """The letter in that session's mailbox whose key is the message; found, not stored."""
+    """The letter in that session's mailbox. Not stored: it is looked up by the message's id."""
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -307,8 +352,10 @@ class Message(msgspec.Struct, frozen=True):
     place_id: str
     thread: str | None
     direction: str
+    """in or out."""
     kind: Kind
     event_id: str
+    """The platform's id of an inbound event, or the key of an outbound message."""
     platform_ids: list[str]
     reply_to: str | None
     sender_id: str | None
@@ -325,37 +372,37 @@ class Message(msgspec.Struct, frozen=True):
     ended_at: int | None
 
 
-def files_of(message: Message) -> list[dict[str, Any]]:
-    """What was attached to a message, or is sent by it: names, and why one was not taken."""
+def list_files(message: Message) -> list[dict[str, Any]]:
+    """Return the files of a message, each with its name and, if it was rejected, the reason."""
     data = message.data or {}
     return [*data.get("files", []), *([data["file"]] if "file" in data else [])]
 
 
-def fresh_message(number: int, values: Mapping[str, Any], state: MessageState) -> Message:
-    """As it is read right after it was stored."""
-    known = values.get
+def build_message(number: int, values: Mapping[str, Any], state: MessageState) -> Message:
+    """Build the record of a row that was just inserted, without reading it back."""
+    get = values.get
     return Message(
         f"msg_{number}",
         values["channel_id"],
         values["place_id"],
-        known("thread"),
+        get("thread"),
         values["direction"],
         values["kind"],
         values["event_id"],
         _IDS.decode(values["platform_ids"]),
-        known("reply_to"),
-        known("sender_id"),
-        known("agent_id"),
-        known("run_id"),
+        get("reply_to"),
+        get("sender_id"),
+        get("agent_id"),
+        get("run_id"),
         values["text"],
-        _DATA.decode(data) if (data := known("data")) is not None else None,
+        _DATA.decode(data) if (data := get("data")) is not None else None,
         state,
-        known("reason"),
+        get("reason"),
         _ROUTES.decode(values["routes"]),
         None,
         values["at"],
         values["created_at"],
-        known("ended_at"),
+        get("ended_at"),
     )
 
 
@@ -363,32 +410,40 @@ _IDS, _DATA = msgspec.json.Decoder(list[str]), msgspec.json.Decoder()
 _ROUTES = msgspec.json.Decoder(list[Route])
 
 
-class Fenced(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A letter that a run works on."""
+# -- conversations --------------------------------------------------------------------------------
+
+
+class ClaimedLetter(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A letter that a run works on, with the fence of its claim."""
 
     id: str
     fence: int
     late: bool = False
-    """Whether it came when the run was going already, and the run asked for it (`next_letters`)."""
+    """Whether the run was going already and asked for it (`long_running.take_next`)."""
 
 
-class Next(msgspec.Struct, frozen=True):
-    """What came for a session while its run goes on."""
+class NextLetters(msgspec.Struct, frozen=True):
+    """The letters that arrived for a session while its run goes on."""
 
     text: str
     letters: list[str]
-    """Whoever asks again names the last of them: all up to it are dealt with then."""
+    """The ids. The run names the last one in its next call to acknowledge all of them."""
 
 
-class Talk(msgspec.Struct, frozen=True):
+class Conversation(msgspec.Struct, frozen=True):
+    """A session that is woken by its letters, and the run that works on it now."""
+
     session_id: str
     agent_id: str
     place_id: str
+    """Empty for a session that belongs to no single chat."""
     thread: str
     run_id: str | None
-    letters: list[Fenced]
+    letters: list[ClaimedLetter]
     seen: int
+    """The number of the last message that the agent was given."""
     taken: int
+    """The number of the last message of a sandboxed agent that was ingested."""
     created_at: int
 
     @property
@@ -396,43 +451,55 @@ class Talk(msgspec.Struct, frozen=True):
         return f"session:{self.session_id}"
 
 
+# -- cards ----------------------------------------------------------------------------------------
+
+
 class Card(msgspec.Struct, frozen=True):
+    """A question that is shown in a place."""
+
     question_id: str
     place_id: str
     session_id: str | None
     message_id: str
     secret: bool
     settled: bool
+    """Whether the card shows how the question ended."""
     created_at: int
 
 
-HOST = "queue:gateway"
-"""Where answers go to what Corral itself asks of people."""
+def asker_label(mailbox: str) -> str:
+    """Return the name of an asker for people: Corral for the gateway's own mailbox."""
+    return "Corral" if mailbox == GATEWAY_MAILBOX else mailbox
 
 
-def asker(mailbox: str) -> str:
-    """Who asks, for people: the gateway's own mailbox is Corral itself."""
-    return "Corral" if mailbox == HOST else mailbox
+# -- validation -----------------------------------------------------------------------------------
 
 
 _NAME = re.compile(r"[^\s:/\x00-\x1f\x7f]{1,100}")
 
 
-def check_word(given: str, what: str) -> str:
-    """A name as it stands in mailboxes and on command lines."""
-    if not _NAME.fullmatch(clean_text(given, what, most=MAX_NAME)):
+def check_name(name: str, what: str) -> str:
+    """Return a name that is valid in mailboxes and on command lines; raises Invalid."""
+    if not _NAME.fullmatch(check_text(name, what, max_bytes=MAX_NAME)):
         raise Invalid(
-            f"{given!r} is no name; take up to 100 characters without spaces, colons and slashes.",
-            name=given,
+            f"Invalid name {name!r}: use up to 100 characters without spaces, colons and slashes.",
+            name=name,
         )
-    return given
+    return name
+
+
+def clean_display_name(name: str | None) -> str | None:
+    """Shorten a platform's name of a chat or an account, and remove NUL characters."""
+    if not name:
+        return None
+    return check_text(name[:MAX_NAME].replace("\0", ""), "The name", max_bytes=8 * MAX_NAME)
 
 
 E = TypeVar("E", bound=StrEnum)
 
 
-def one_of(choice: type[E], given: str) -> E:
-    """The choice that was named; Invalid lists those that there are."""
-    if given not in choice._value2member_map_:
-        raise Invalid(f"{given!r} is none of {', '.join(choice)}.", value=given)
-    return choice(given)
+def parse_choice(choices: type[E], value: str) -> E:
+    """Return the enum member of this value; raises Invalid with the possible values."""
+    if value not in choices._value2member_map_:
+        raise Invalid(f"Invalid value {value!r}: choose {', '.join(choices)}.", value=value)
+    return choices(value)

@@ -1,5 +1,4 @@
-"""Messages for people and programs that look at what was said and what became of it, with the
-letters in which agents heard it."""
+"""Read messages and conversations, for people and programs."""
 
 from collections.abc import Sequence
 
@@ -7,29 +6,29 @@ from msgspec.structs import replace
 
 from corral.db.tx import Tx
 from corral.domain.chat import sql
-from corral.domain.chat.channels import ops
-from corral.domain.chat.model import Message, Route, Talk
+from corral.domain.chat.channels import places
+from corral.domain.chat.model import Conversation, Message, Route
 from corral.domain.mail import queries as letters
 from corral.domain.sessions import ops as sessions
 from corral.kernel.errors import Invalid
-from corral.kernel.ids import number_of
+from corral.kernel.ids import parse_number
 from corral.kernel.pagination import (
     LAST_NUMBER,
     Page,
     check_limit,
     decode_cursor,
     encode_cursor,
-    page_of,
+    make_page,
 )
 
-MOST_TALKS = 200
-LOOKED_AT = 500
-"""Messages among which those of a session are looked for at a time; there is no index of them."""
+MAX_CONVERSATIONS = 200
+SCAN_SIZE = 500
+"""Messages that one call scans for those of a session, which have no index."""
 
 
-def get(tx: Tx, message: str) -> Message:
-    """A message by its id."""
-    return _with_letters(tx, [sql.MESSAGES.get(tx, number_of("msg", message))])[0]
+def get_message(tx: Tx, message: str) -> Message:
+    """Return a message by its id, with the letters of its routes."""
+    return _with_letters(tx, [sql.MESSAGES.get(tx, parse_number("msg", message))])[0]
 
 
 def list_messages(
@@ -40,78 +39,84 @@ def list_messages(
     after: str | None = None,
     limit: int = 50,
 ) -> Page[Message]:
-    """What was said both ways, newest first: everywhere, in one place, or in one session.
+    """List messages of both directions, newest first: all, those of a place, or of a session.
 
-    Of a session some messages are looked through at a time; a page may have few, and a next one.
+    A page of a session may have fewer messages than `limit` and still a next page: each call scans
+    a limited number of messages.
     """
     if place is not None and session is not None:
-        raise Invalid("Look at a place or at a session, not at both.")
+        raise Invalid("Give a place or a session, not both.")
     (before,) = decode_cursor(after, LAST_NUMBER)
     if session is not None:
-        page = _of_session(tx, sessions.get(tx, session).id, before, check_limit(limit))
+        page = _scan_session(tx, sessions.get(tx, session).id, before, check_limit(limit))
     else:
-        rows = _rows(tx, ops.get_place(tx, place).id if place else None, before, limit)
-        page = page_of(rows, limit, _cursor)
+        rows = _load_rows(tx, places.get_place(tx, place).id if place else None, before, limit)
+        page = make_page(rows, limit, _cursor)
     return Page(_with_letters(tx, page.items), page.next)
 
 
-def _rows(tx: Tx, place_id: str | None, before: int, limit: int) -> list[Message]:
-    most = check_limit(limit) + 1
+def _load_rows(tx: Tx, place_id: str | None, before: int, limit: int) -> list[Message]:
+    size = check_limit(limit) + 1
     if place_id is None:
-        return tx.all(sql.ALL_MESSAGES, before=before, limit=most)
-    return tx.all(sql.MESSAGES_OF_PLACE, place_id=place_id, before=before, limit=most)
+        return tx.all(sql.ALL_MESSAGES, before=before, limit=size)
+    return tx.all(sql.MESSAGES_OF_PLACE, place_id=place_id, before=before, limit=size)
 
 
-def _of_session(tx: Tx, id: str, before: int, limit: int) -> Page[Message]:
-    """What was heard in a session, and what was said in it: its letters tell who wrote them."""
-    talk = tx.one(sql.TALK, session_id=id)
-    rows = _rows(tx, talk.place_id or None if talk is not None else None, before, LOOKED_AT)
-    looked = rows[:LOOKED_AT]
-    told = [each.letter_id for each in looked if each.letter_id is not None]
-    own = {each.id for each in letters.get_all(tx, told) if each.sender == f"session:{id}"}
-    found = [
-        each
-        for each in looked
-        if each.letter_id in own or any(route.session_id == id for route in each.routes)
+def _scan_session(tx: Tx, id: str, before: int, limit: int) -> Page[Message]:
+    """Return the messages that were routed to a session, and those that it sent."""
+    conversation = tx.one(sql.CONVERSATION, session_id=id)
+    place_id = conversation.place_id or None if conversation is not None else None
+    rows = _load_rows(tx, place_id, before, SCAN_SIZE)
+    scanned = rows[:SCAN_SIZE]
+    letter_ids = [message.letter_id for message in scanned if message.letter_id is not None]
+    # The sender of an outbound message's letter is the session that sent it.
+    sent = {
+        letter.id for letter in letters.get_many(tx, letter_ids) if letter.sender == f"session:{id}"
+    }
+    matching = [
+        message
+        for message in scanned
+        if message.letter_id in sent or any(route.session_id == id for route in message.routes)
     ]
-    if len(found) > limit:
-        return page_of(found, limit, _cursor)
-    return Page(found, encode_cursor(*_cursor(looked[-1])) if len(rows) > LOOKED_AT else None)
+    if len(matching) > limit:
+        return make_page(matching, limit, _cursor)
+    has_more = len(rows) > SCAN_SIZE
+    return Page(matching, encode_cursor(*_cursor(scanned[-1])) if has_more else None)
 
 
 def _cursor(message: Message) -> tuple[int]:
-    return (number_of("msg", message.id),)
+    return (parse_number("msg", message.id),)
 
 
 def list_held(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Message]:
-    """What waits until somebody says whether it may be heard: by account, in the order in which
-    each spoke."""
+    """List the messages that wait for an owner's decision, by account, oldest first."""
     sender, seq = decode_cursor(after, "", 0)
-    rows = tx.all(sql.HELD, sender=sender, seq=seq, limit=check_limit(limit) + 1)
-    return page_of(rows, limit, lambda each: (str(each.sender_id), *_cursor(each)))
+    rows = tx.all(sql.HELD_MESSAGES, sender=sender, seq=seq, limit=check_limit(limit) + 1)
+    return make_page(rows, limit, lambda message: (str(message.sender_id), *_cursor(message)))
 
 
-def talks(tx: Tx, place: str) -> list[Talk]:
-    """The sessions that agents have in a place, and the runs that work in them now."""
-    return tx.all(sql.TALKS_OF_PLACE, place_id=ops.get_place(tx, place).id, limit=MOST_TALKS)
+def list_conversations(tx: Tx, place: str) -> list[Conversation]:
+    """Return the sessions that agents have in a place, each with its current run."""
+    place_id = places.get_place(tx, place).id
+    return tx.all(sql.CONVERSATIONS_OF_PLACE, place_id=place_id, limit=MAX_CONVERSATIONS)
 
 
 def _with_letters(tx: Tx, messages: Sequence[Message]) -> list[Message]:
-    """Each message with the letters by which it was told, of those that are still kept."""
-    heard = {
+    """Add to each route the id of its letter, if the letter is still kept."""
+    keys = {
         (f"session:{route.session_id}", message.id)
         for message in messages
         for route in message.routes
         if route.session_id is not None
     }
-    found = letters.find_all(tx, sorted(heard)) if heard else {}
+    letter_ids = letters.find_ids_by_key(tx, sorted(keys)) if keys else {}
 
-    def told(route: Route, message: Message) -> Route:
-        letter = found.get((f"session:{route.session_id}", message.id))
-        return replace(route, letter_id=letter) if letter is not None else route
+    def add_letter(route: Route, message: Message) -> Route:
+        letter_id = letter_ids.get((f"session:{route.session_id}", message.id))
+        return replace(route, letter_id=letter_id) if letter_id is not None else route
 
     return [
-        replace(message, routes=[told(route, message) for route in message.routes])
+        replace(message, routes=[add_letter(route, message) for route in message.routes])
         if message.routes
         else message
         for message in messages

@@ -1,7 +1,9 @@
+"""SQL of chat, one section for each concept. See `model` for the records."""
+
 from corral.db.lookup import IdColumn
 from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
-from corral.db.transitions import StateTable
+from corral.db.transitions import StatefulTable
 from corral.domain.chat.model import (
     CHANNEL_MOVES,
     DESTINATION_MOVES,
@@ -9,20 +11,22 @@ from corral.domain.chat.model import (
     PLACE_MOVES,
     SENDER_MOVES,
     WIRING_MOVES,
+    Card,
     Channel,
+    Conversation,
     Destination,
     Message,
     Person,
     Place,
     Sender,
-    Talk,
     Wiring,
-    fresh_message,
+    build_message,
 )
+from corral.domain.mail.model import Exchange
 
 
-def prefixed(table: str, columns: str) -> str:
-    """Columns of a table in a statement that reads several."""
+def qualify(table: str, columns: str) -> str:
+    """Prefix each column with its table, for statements that join several."""
     return ", ".join(f"{table}.{name.strip()}" for name in columns.split(","))
 
 
@@ -32,7 +36,7 @@ _CHANNEL = """id, name, kind, policy, in_doubt, config, secrets, state, cursor, 
     created_at, created_by, ended_at"""
 
 CHANNEL_IDS = IdColumn("channel", "chn", "channels")
-CHANNELS = StateTable(Channel, CHANNEL_MOVES, table="channels", columns=_CHANNEL)
+CHANNELS = StatefulTable(Channel, CHANNEL_MOVES, table="channels", columns=_CHANNEL)
 
 CHANNEL_BY_NAME = Query(
     Channel, f"SELECT {_CHANNEL} FROM channels WHERE state = 'active' AND name = :name"
@@ -61,7 +65,7 @@ _PLACE = (
 )
 
 PLACE_IDS = IdColumn("place", "plc", "places")
-PLACES = StateTable(Place, PLACE_MOVES, table="places", columns=_PLACE)
+PLACES = StatefulTable(Place, PLACE_MOVES, table="places", columns=_PLACE)
 
 PLACE_BY_PLATFORM = Query(
     Place,
@@ -78,12 +82,12 @@ PLACES_OF_CHANNEL = Query(
 """,
 )
 
-NAME_PLACE = Statement("UPDATE places SET name = :name, updated_at = :now WHERE id = :id")
+RENAME_PLACE = Statement("UPDATE places SET name = :name, updated_at = :now WHERE id = :id")
 SET_DIRECT = Statement("UPDATE places SET direct = :direct, updated_at = :now WHERE id = :id")
-GUARD_PLACE = Statement("UPDATE places SET guarded = :guarded WHERE id = :id")
+SET_PLACE_GUARDED = Statement("UPDATE places SET guarded = :guarded WHERE id = :id")
 SET_PLACE_POLICY = Statement("UPDATE places SET policy = :policy, updated_at = :now WHERE id = :id")
 
-# -- people ---------------------------------------------------------------------------------------
+# -- people and their accounts ---------------------------------------------------------------------
 
 _PERSON = "name, role, created_at, updated_at"
 
@@ -105,7 +109,7 @@ PEOPLE = Query(
 _SENDER = "id, channel_id, platform_id, name, person, state, created_at, updated_at"
 
 SENDER_IDS = IdColumn("sender", "snd", "senders")
-SENDERS = StateTable(Sender, SENDER_MOVES, table="senders", columns=_SENDER)
+SENDERS = StatefulTable(Sender, SENDER_MOVES, table="senders", columns=_SENDER)
 
 SENDER_BY_PLATFORM = Query(
     Sender,
@@ -116,7 +120,7 @@ ALL_SENDERS = Query(
     Sender, f"SELECT {_SENDER} FROM senders WHERE id > :after ORDER BY id LIMIT :limit"
 )
 
-NAME_SENDER = Statement("UPDATE senders SET name = :name, updated_at = :now WHERE id = :id")
+RENAME_SENDER = Statement("UPDATE senders SET name = :name, updated_at = :now WHERE id = :id")
 
 # -- wirings --------------------------------------------------------------------------------------
 
@@ -124,8 +128,9 @@ _WIRING = """id, channel_id, place_id, agent_id, trigger, pattern, scope, unhear
     project_id, state, created_at, created_by, ended_at"""
 
 WIRING_IDS = IdColumn("wiring", "wir", "wirings")
-WIRINGS = StateTable(Wiring, WIRING_MOVES, table="wirings", columns=_WIRING)
+WIRINGS = StatefulTable(Wiring, WIRING_MOVES, table="wirings", columns=_WIRING)
 
+# A wiring without a place covers all places of its channel.
 WIRINGS_OF_PLACE = Query(
     Wiring,
     f"""
@@ -151,7 +156,7 @@ ALL_WIRINGS = Query(
 _DESTINATION = "id, agent_id, name, place_id, state, created_at, created_by, ended_at"
 
 DESTINATION_IDS = IdColumn("destination", "dst", "destinations")
-DESTINATIONS = StateTable(
+DESTINATIONS = StatefulTable(
     Destination, DESTINATION_MOVES, table="destinations", columns=_DESTINATION
 )
 
@@ -187,14 +192,14 @@ _MESSAGE = """'msg_' || seq AS id, channel_id, place_id, thread, direction, kind
     platform_ids, reply_to, sender_id, agent_id, run_id, text, data, state, reason, routes,
     'let_' || letter AS letter_id, at, created_at, ended_at"""
 
-MESSAGES = StateTable(
+MESSAGES = StatefulTable(
     Message,
     MESSAGE_MOVES,
     table="messages",
     columns=_MESSAGE,
     key="seq",
-    number_of="msg",
-    fresh=fresh_message,
+    id_prefix="msg",
+    make_record=build_message,
 )
 
 MESSAGE_BY_EVENT = Query(
@@ -239,7 +244,8 @@ HELD_OF_CHANNEL = Query(
 """,
 )
 
-HELD = Query(
+# Ordered by account, then by arrival.
+HELD_MESSAGES = Query(
     Message,
     f"""
     SELECT {_MESSAGE} FROM messages WHERE state = 'held' AND (sender_id, seq) > (:sender, :seq)
@@ -247,7 +253,7 @@ HELD = Query(
 """,
 )
 
-QUEUED = Query(
+QUEUED_MESSAGES = Query(
     Message,
     f"""
     SELECT {_MESSAGE} FROM messages WHERE state = 'queued' AND seq > :after
@@ -263,7 +269,7 @@ QUEUED_OF_PLACE = Query(
 """,
 )
 
-SENT_IN_RUN = Query(
+MESSAGES_OF_RUN = Query(
     Message,
     f"""
     SELECT {_MESSAGE} FROM messages WHERE run_id = :run_id AND seq > :after
@@ -275,102 +281,185 @@ SET_LETTER = Query(
     Message, f"UPDATE messages SET letter = :letter WHERE seq = :seq RETURNING {_MESSAGE}"
 )
 
-KEPT = Retention(
-    "messages", setting="messages.keep_ms", key="seq", born="created_at", over="ended_at < :before"
+MESSAGES_RETENTION = Retention(
+    "messages",
+    setting="messages.keep_ms",
+    key="seq",
+    created="created_at",
+    ended="ended_at < :before",
 )
 
-# -- talks ----------------------------------------------------------------------------------------
+# -- conversations (table talks) -------------------------------------------------------------------
 
-_TALK = "session_id, agent_id, place_id, thread, run_id, letters, seen, taken, created_at"
+_CONVERSATION = "session_id, agent_id, place_id, thread, run_id, letters, seen, taken, created_at"
 
-TALK = Query(Talk, f"SELECT {_TALK} FROM talks WHERE session_id = :session_id")
+CONVERSATION = Query(
+    Conversation, f"SELECT {_CONVERSATION} FROM talks WHERE session_id = :session_id"
+)
 
-TALK_OF = Query(
-    Talk,
+CONVERSATION_BY_ADDRESS = Query(
+    Conversation,
     f"""
-    SELECT {_TALK} FROM talks
+    SELECT {_CONVERSATION} FROM talks
     WHERE agent_id = :agent_id AND place_id = :place_id AND thread = :thread
 """,
 )
 
-TALKS_OF_PLACE = Query(
-    Talk,
+# Conversations without a single place have the empty one.
+CONVERSATIONS_OF_PLACE = Query(
+    Conversation,
     f"""
-    SELECT {_TALK} FROM talks WHERE place_id = :place_id AND place_id <> '' LIMIT :limit
+    SELECT {_CONVERSATION} FROM talks WHERE place_id = :place_id AND place_id <> '' LIMIT :limit
 """,
 )
 
-ADD_TALK = Query(
-    Talk,
+ADD_CONVERSATION = Query(
+    Conversation,
     f"""
     INSERT INTO talks (session_id, agent_id, place_id, thread, letters, seen, created_at)
     VALUES (:session_id, :agent_id, :place_id, :thread, '[]', 0, :now)
-    RETURNING {_TALK}
+    RETURNING {_CONVERSATION}
 """,
 )
 
-BUSY_TALKS = Query(
-    Talk,
-    f"SELECT {_TALK} FROM talks WHERE run_id IS NOT NULL AND run_id > :after"
+BUSY_CONVERSATIONS = Query(
+    Conversation,
+    f"SELECT {_CONVERSATION} FROM talks WHERE run_id IS NOT NULL AND run_id > :after"
     " ORDER BY run_id LIMIT :limit",
 )
 
+# Whether the gateway has any work: a channel, or a session that letters wake.
 IS_USED = Statement("""
     SELECT CASE WHEN EXISTS (SELECT 1 FROM channels) OR EXISTS (SELECT 1 FROM talks)
         THEN 1 ELSE 0 END
 """)
 
-COUNT_BUSY = Statement("SELECT count(*) FROM talks WHERE run_id IS NOT NULL")
+COUNT_BUSY_CONVERSATIONS = Statement("SELECT count(*) FROM talks WHERE run_id IS NOT NULL")
 
+# Compare-and-set: returns no row while another run has the session. `seen` only grows.
 BEGIN_TURN = Query(
-    Talk,
+    Conversation,
     f"""
     UPDATE talks SET run_id = :run_id, letters = :letters,
         seen = CASE WHEN seen > :seen THEN seen ELSE :seen END
     WHERE session_id = :session_id AND run_id IS NULL
-    RETURNING {_TALK}
+    RETURNING {_CONVERSATION}
 """,
 )
 
-TALK_OF_RUN = Query(Talk, f"SELECT {_TALK} FROM talks WHERE run_id = :run_id")
+CONVERSATION_OF_RUN = Query(
+    Conversation, f"SELECT {_CONVERSATION} FROM talks WHERE run_id = :run_id"
+)
 
+# Only for the current run; `seen` only grows.
 SET_LETTERS = Query(
-    Talk,
+    Conversation,
     f"""
     UPDATE talks SET letters = :letters, seen = CASE WHEN seen > :seen THEN seen ELSE :seen END
     WHERE session_id = :session_id AND run_id = :run_id
-    RETURNING {_TALK}
+    RETURNING {_CONVERSATION}
 """,
 )
 
+# Returns no row when another process has ended the turn.
 END_TURN = Query(
-    Talk,
+    Conversation,
     f"""
     UPDATE talks SET run_id = NULL, letters = '[]'
     WHERE session_id = :session_id AND run_id = :run_id
-    RETURNING {_TALK}
+    RETURNING {_CONVERSATION}
 """,
 )
 
-DROP_TALK = Statement("""
+# A conversation with a run is kept: the run still has to end its turn.
+DELETE_IDLE_CONVERSATION = Statement("""
     DELETE FROM talks WHERE session_id = :session_id AND run_id IS NULL RETURNING session_id
 """)
 
-# -- boxed agents --------------------------------------------------------------------------------
-
-TAKE = Query(
-    Talk,
-    f"UPDATE talks SET taken = :seq"
-    f" WHERE session_id = :session_id AND run_id = :run_id AND taken < :seq RETURNING {_TALK}",
+# Only forward, and only for the current run: a message of a sandboxed agent is ingested once.
+ADVANCE_INGESTED = Query(
+    Conversation,
+    f"""
+    UPDATE talks SET taken = :seq
+    WHERE session_id = :session_id AND run_id = :run_id AND taken < :seq
+    RETURNING {_CONVERSATION}
+""",
 )
 
-# -- what arrives ---------------------------------------------------------------------------------
+# -- exchanges of letters between agents ----------------------------------------------------------
 
-# What is known where an event arrives: its channel, place and sender, whether it came before, and
-# whether a question is shown in the place. One look, since every message costs it.
-ARRIVAL = Statement(f"""
-    SELECT {prefixed("channels", _CHANNEL)}, {prefixed("places", _PLACE)},
-        {prefixed("senders", _SENDER)}, messages.seq,
+_EXCHANGE = "letter_id, correlation_id, hops, answers, agent_id, reply_to, read_by, created_at"
+
+EXCHANGE = Query(Exchange, f"SELECT {_EXCHANGE} FROM exchanges WHERE letter_id = :letter_id")
+
+EXCHANGES_RETENTION = Retention(
+    "exchanges",
+    setting="mail.keep_ms",
+    key="letter_id",
+    created=None,
+    # An exchange is kept as long as its letter, which may wait longer than the retention period.
+    ended="""created_at < :before AND NOT EXISTS (
+        SELECT 1 FROM letters WHERE seq = CAST(substr(letter_id, 5) AS {integer})
+        AND (ended_at IS NULL OR ended_at >= :before))""",
+)
+
+# -- cards ----------------------------------------------------------------------------------------
+
+_CARD = """question_id, place_id, session_id, 'msg_' || message AS message_id, secret, settled,
+    created_at"""
+
+CARD = Query(Card, f"SELECT {_CARD} FROM cards WHERE question_id = :question_id")
+
+OPEN_CARDS_OF_PLACE = Query(
+    Card,
+    f"SELECT {_CARD} FROM cards WHERE settled = 0 AND place_id = :place_id LIMIT :limit",
+)
+
+# Unsettled cards whose question has ended. A question that retention deleted counts as ended. The
+# filter is in SQL, so that any number of open questions cannot fill the limit.
+ENDED_CARDS = Query(
+    Card,
+    f"""
+    SELECT {_CARD} FROM cards WHERE settled = 0 AND NOT EXISTS (
+        SELECT 1 FROM questions WHERE questions.id = cards.question_id AND questions.state = 'open'
+    )
+    ORDER BY place_id LIMIT :limit
+""",
+)
+
+ADD_CARD = Query(
+    Card,
+    f"""
+    INSERT INTO cards (question_id, place_id, session_id, message, secret, settled, created_at)
+    VALUES (:question_id, :place_id, :session_id, :message, :secret, 0, :now)
+    ON CONFLICT (question_id) DO NOTHING
+    RETURNING {_CARD}
+""",
+)
+
+# Returns no row when another transaction has settled the card.
+SETTLE_CARD = Query(
+    Card,
+    "UPDATE cards SET settled = 1 WHERE question_id = :question_id AND settled = 0"
+    f" RETURNING {_CARD}",
+)
+
+CARDS_RETENTION = Retention(
+    "cards",
+    setting="messages.keep_ms",
+    key="question_id",
+    created="created_at",
+    ended="settled = 1 AND created_at < :before",
+)
+
+# -- routing: everything about an inbound event in two statements ---------------------------------
+
+# The channel, place and sender of an event, each NULL until it is recorded; the number of the
+# message if the event was stored before; and whether the place shows an open question. One
+# statement, because every inbound message needs it.
+EVENT_CONTEXT = Statement(f"""
+    SELECT {qualify("channels", _CHANNEL)}, {qualify("places", _PLACE)},
+        {qualify("senders", _SENDER)}, messages.seq,
         (SELECT min(1) FROM cards WHERE cards.settled = 0 AND cards.place_id = places.id)
     FROM channels
     LEFT JOIN places ON places.channel_id = channels.id AND places.platform_id = :place
@@ -379,10 +468,14 @@ ARRIVAL = Statement(f"""
     WHERE channels.id = :channel_id
 """)
 
-# Each wiring that covers a place, with what else decides who hears there: the agent's name while it
-# can be given work, whether it may have a destination, and its session there, unless that is over.
-LISTENERS = Statement(f"""
-    SELECT {prefixed("wirings", _WIRING)},
+# The wirings that cover a place, and for each:
+# - the agent's name, NULL when it is retired and cannot be given work;
+# - its destination in any state, because a revoked one is not granted again;
+# - its session, NULL when one must be opened. A closed session counts while a run uses it. The join
+#   with `talks` uses the key of `router.conversation_key`.
+# A wiring without a place covers all places of its channel.
+LISTENERS_OF_PLACE = Statement(f"""
+    SELECT {qualify("wirings", _WIRING)},
         CASE WHEN agents.state = 'active' THEN agents.name END,
         destinations.id,
         CASE WHEN talks.run_id IS NOT NULL OR sessions.state = 'open' THEN talks.session_id END
@@ -399,8 +492,10 @@ LISTENERS = Statement(f"""
     LIMIT :limit
 """)
 
-CHANNELS_OF = Statement("SELECT id, channel_id FROM places WHERE id {is_listed}")
+# -- imports --------------------------------------------------------------------------------------
 
-DESTINATION_TO = Statement("""
+CHANNEL_IDS_OF_PLACES = Statement("SELECT id, channel_id FROM places WHERE id {is_listed}")
+
+DESTINATION_ID = Statement("""
     SELECT id FROM destinations WHERE agent_id = :agent AND place_id = :place
 """)

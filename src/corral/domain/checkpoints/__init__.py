@@ -1,1 +1,1 @@
-"""States of programs that a framework runs step by step, so that they go on where they stopped."""
+"""Checkpoints: saved states of agent frameworks, so that a program can resume."""

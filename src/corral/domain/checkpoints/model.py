@@ -1,7 +1,7 @@
-"""A checkpoint is the state of a thread after a step; its writes are what parts of the next step
-have done already.
+"""A checkpoint is the state of a framework's thread after a step.
 
-What is in them is the framework's: Corral keeps the bytes, and knows what belongs together.
+Its writes are the results of the tasks of the next step that have finished. The contents belong to
+the framework: Corral stores bytes and knows which rows belong together.
 """
 
 from typing import Any
@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 
-class Write(msgspec.Struct, frozen=True):
-    """Something that a part of a step wrote to a channel."""
+class CheckpointWrite(msgspec.Struct, frozen=True):
+    """A value that a task of a step wrote to a channel."""
 
     ns: str
     checkpoint: str
@@ -22,8 +22,8 @@ class Write(msgspec.Struct, frozen=True):
     value: bytes
 
 
-class NewWrite(msgspec.Struct, frozen=True):
-    """A write to be kept."""
+class NewCheckpointWrite(msgspec.Struct, frozen=True):
+    """A write to store."""
 
     place: int
     channel: str
@@ -32,6 +32,8 @@ class NewWrite(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
+    """The saved state of a thread, with its pending writes."""
+
     seq: int
     thread: str
     ns: str
@@ -41,12 +43,12 @@ class Checkpoint(msgspec.Struct, frozen=True):
     body: bytes
     metadata: dict[str, Any]
     at: int
-    writes: list[Write] = []
+    writes: list[CheckpointWrite] = []
     """In the order in which the framework applies them."""
 
 
-class Kept(msgspec.Struct, frozen=True):
-    """A checkpoint, without its state."""
+class CheckpointInfo(msgspec.Struct, frozen=True):
+    """A checkpoint without its state, for lists."""
 
     seq: int
     thread: str
@@ -57,8 +59,8 @@ class Kept(msgspec.Struct, frozen=True):
     at: int
 
 
-class Head(msgspec.Struct, frozen=True):
-    """The latest checkpoint of a part of a thread."""
+class CheckpointHead(msgspec.Struct, frozen=True):
+    """The latest checkpoint of a namespace of a thread."""
 
     ns: str
     id: str

@@ -1,4 +1,4 @@
-"""Keeping the states of threads, step by step, and giving them back."""
+"""Store, read, copy and delete checkpoints. `ns` is a namespace within a thread."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,15 +7,21 @@ import msgspec
 
 from corral.db.tx import Tx
 from corral.domain.checkpoints import sql
-from corral.domain.checkpoints.model import Checkpoint, Head, Kept, NewWrite, Write
+from corral.domain.checkpoints.model import (
+    Checkpoint,
+    CheckpointHead,
+    CheckpointInfo,
+    CheckpointWrite,
+    NewCheckpointWrite,
+)
 from corral.kernel.errors import Invalid
-from corral.kernel.pagination import LAST_NUMBER, Page, check_limit, decode_cursor, page_of
-from corral.kernel.text import MAX_NAME, clean_text, encode_json
+from corral.kernel.pagination import LAST_NUMBER, Page, check_limit, decode_cursor, make_page
+from corral.kernel.text import MAX_NAME, check_text, encode_json
 
-KEPT = (sql.WRITES_KEPT, sql.CHECKPOINTS_KEPT)
+RETENTION = (sql.WRITES_RETENTION, sql.CHECKPOINTS_RETENTION)
 MAX_BYTES = 64 * 1024 * 1024
 MAX_ID = 2 * MAX_NAME
-_LAST = chr(0x10FFFF)  # behind every id
+_LAST = chr(0x10FFFF)  # sorts after every id
 
 
 def put(
@@ -30,14 +36,14 @@ def put(
     metadata: Any = None,
     caller: str | None = None,
 ) -> None:
-    """Keep the state of a thread after a step; the same id again replaces it.
+    """Store the state of a thread after a step; an existing checkpoint with this id is replaced.
 
-    A checkpoint is its own record: it writes no event.
+    It writes no event.
     """
     tx.run(
         sql.PUT,
         thread=_check(thread, "The thread"),
-        ns=_check_part(ns),
+        ns=_check_namespace(ns),
         id=_check(id, "The checkpoint"),
         parent=_check(parent, "The parent") if parent else None,
         format=_check(format, "The format"),
@@ -53,62 +59,62 @@ def put_writes(
     thread: str,
     checkpoint: str,
     task: str,
-    writes: Sequence[NewWrite],
+    writes: Sequence[NewCheckpointWrite],
     *,
     ns: str = "",
     path: str = "",
     replace: bool = False,
 ) -> None:
-    """Keep what a part of a step wrote; what stands in its place already stays, or is replaced.
+    """Store the writes of a task. An existing write is kept, or with `replace` replaced.
 
-    The checkpoint may come later: a framework keeps both at the same time.
+    The checkpoint may not exist yet: a framework stores both concurrently.
     """
-    named = {
+    common = {
         "thread": _check(thread, "The thread"),
-        "ns": _check_part(ns),
+        "ns": _check_namespace(ns),
         "checkpoint": _check(checkpoint, "The checkpoint"),
         "task": _check(task, "The task"),
-        "path": clean_text(path, "The path") if path else "",
+        "path": check_text(path, "The path") if path else "",
         "now": tx.now,
     }
     statement = sql.SET_WRITE if replace else sql.ADD_WRITE
-    given = [
+    rows = [
         {
             "place": write.place,
             "channel": _check(write.channel, "The channel"),
             "format": _check(write.format, "The format"),
             "value": _check_bytes(write.value, "The value"),
-            **named,
+            **common,
         }
         for write in writes
     ]
-    if len(given) == 1:
-        tx.execute(statement, given[0])
-    elif given:
-        tx.execute_each(statement, given)
+    if len(rows) == 1:
+        tx.execute(statement, rows[0])
+    elif rows:
+        tx.execute_each(statement, rows)
 
 
 def get(tx: Tx, thread: str, *, ns: str = "", id: str | None = None) -> Checkpoint | None:
-    """A checkpoint with its writes, the latest when no id is given; None when there is none."""
+    """Return a checkpoint with its writes, by default the latest; None when there is none."""
     rows = tx.run(
         sql.GET,
         thread=_check(thread, "The thread"),
-        ns=_check_part(ns),
+        ns=_check_namespace(ns),
         id=None if id is None else _check(id, "The checkpoint"),
     )
-    found: Checkpoint | None = None
+    checkpoint: Checkpoint | None = None
     writes = []
     for row in rows:
-        _, _, part, of, _, format, body, _, _, task, place, path, channel = row
+        _, _, row_ns, row_id, _, format, body, _, _, task, place, path, channel = row
         if task is None:
-            found = sql.OF_PART.make(row[:9])
+            checkpoint = sql.OF_PART.make(row[:9])
         else:
-            writes.append(Write(part, of, task, place, path, channel, format, body))
-    # Without the checkpoint: a framework may keep the writes first.
-    return None if found is None else _with(found, writes)
+            writes.append(CheckpointWrite(row_ns, row_id, task, place, path, channel, format, body))
+    # Writes may exist without the checkpoint: a framework may store them first.
+    return None if checkpoint is None else _add_writes(checkpoint, writes)
 
 
-def history(
+def list_history(
     tx: Tx,
     thread: str | None = None,
     *,
@@ -117,12 +123,12 @@ def history(
     after: str | None = None,
     limit: int = 100,
 ) -> Page[Checkpoint]:
-    """Checkpoints with their writes, newest first; of a thread, of a part of it, or of all.
+    """List checkpoints with their writes, newest first; of a thread, a namespace of it, or all.
 
-    `before` is the id of a checkpoint: only those that came earlier.
+    `before` is the id of a checkpoint: only earlier ones are listed.
     """
     if ns is not None and thread is None:
-        raise Invalid("A part is that of a thread; name the thread too.")
+        raise Invalid("ns requires a thread.")
     last = _check(before, "The checkpoint") if before else _LAST
     query: dict[str, Any] = {"limit": check_limit(limit) + 1}
     if thread is not None:
@@ -131,115 +137,118 @@ def history(
         (query["behind"],) = decode_cursor(after, LAST_NUMBER)
         statement = sql.OF_ALL if thread is None else sql.OF_THREAD
         rows = tx.all(statement, before=last, **query)
-        page = page_of(rows, limit, lambda each: (each.seq,))
+        page = make_page(rows, limit, lambda row: (row.seq,))
     else:
-        (place,) = decode_cursor(after, _LAST)
-        rows = tx.all(sql.OF_PART, ns=_check_part(ns), before=min(place, last), **query)
-        page = page_of(rows, limit, lambda each: (each.id,))
-    return Page(_with_writes(tx, page.items), page.next)
+        (position,) = decode_cursor(after, _LAST)
+        rows = tx.all(sql.OF_PART, ns=_check_namespace(ns), before=min(position, last), **query)
+        page = make_page(rows, limit, lambda row: (row.id,))
+    return Page(_load_writes(tx, page.items), page.next)
 
 
 def list_checkpoints(
     tx: Tx, *, thread: str | None = None, after: str | None = None, limit: int = 50
-) -> Page[Kept]:
-    """Checkpoints without their states, newest first; of a thread or of all."""
+) -> Page[CheckpointInfo]:
+    """List checkpoints without their states, newest first; of a thread or of all."""
     (behind,) = decode_cursor(after, LAST_NUMBER)
     query = {"behind": behind, "limit": check_limit(limit) + 1}
     if thread is None:
         rows = tx.all(sql.LIST, **query)
     else:
         rows = tx.all(sql.LIST_OF_THREAD, thread=_check(thread, "The thread"), **query)
-    return page_of(rows, limit, lambda each: (each.seq,))
+    return make_page(rows, limit, lambda row: (row.seq,))
 
 
-def heads(tx: Tx, thread: str) -> list[Head]:
-    """The latest checkpoint of every part of a thread."""
+def list_heads(tx: Tx, thread: str) -> list[CheckpointHead]:
+    """List the latest checkpoint of every namespace of a thread."""
     return tx.all(sql.HEADS, thread=_check(thread, "The thread"))
 
 
 def copy(tx: Tx, source: str, target: str) -> None:
-    """Give another thread all that a thread has; what it has already stays as it is."""
-    named = {"source": _check(source, "The thread"), "target": _check(target, "The thread")}
-    tx.run(sql.COPY, now=tx.now, **named)
-    tx.run(sql.COPY_WRITES, now=tx.now, **named)
+    """Copy all checkpoints of a thread to another; existing ones are kept."""
+    threads = {"source": _check(source, "The thread"), "target": _check(target, "The thread")}
+    tx.run(sql.COPY, now=tx.now, **threads)
+    tx.run(sql.COPY_WRITES, now=tx.now, **threads)
 
 
 def delete(tx: Tx, thread: str) -> int:
-    """Forget a thread; gives back how many checkpoints it had."""
+    """Delete a thread; returns the number of deleted checkpoints."""
     _check(thread, "The thread")
-    gone = len(tx.run(sql.FORGET, thread=thread))
-    tx.run(sql.FORGET_WRITES, thread=thread)
-    if gone:
-        tx.note("checkpoint", "delete", thread, data={"checkpoints": gone})
-    return gone
+    deleted = len(tx.run(sql.DELETE, thread=thread))
+    tx.run(sql.DELETE_WRITES, thread=thread)
+    if deleted:
+        tx.emit("checkpoint", "delete", thread, data={"checkpoints": deleted})
+    return deleted
 
 
-def delete_of_callers(tx: Tx, callers: Sequence[str]) -> int:
-    """Forget the checkpoints that some calls of the framework made; gives back how many."""
-    gone = 0
+def delete_by_callers(tx: Tx, callers: Sequence[str]) -> int:
+    """Delete the checkpoints of some framework calls; returns how many."""
+    deleted = 0
     for caller in dict.fromkeys(callers):
         for thread, ns, id in tx.run(sql.OF_CALLER, caller=_check(caller, "The caller")):
-            tx.run(sql.FORGET_ONE, thread=thread, ns=ns, id=id)
-            tx.run(sql.FORGET_WRITES_OF_ONE, thread=thread, ns=ns, id=id)
-            gone += 1
-    if gone:
-        tx.note("checkpoint", "delete", "", data={"checkpoints": gone})
-    return gone
+            tx.run(sql.DELETE_ONE, thread=thread, ns=ns, id=id)
+            tx.run(sql.DELETE_WRITES_OF_ONE, thread=thread, ns=ns, id=id)
+            deleted += 1
+    if deleted:
+        tx.emit("checkpoint", "delete", "", data={"checkpoints": deleted})
+    return deleted
 
 
 def trim(tx: Tx, thread: str, ns: str, kept: Sequence[str]) -> int:
-    """Forget what a part of a thread had before its newest checkpoint in `kept`, but for those.
+    """Delete the checkpoints of a namespace older than the newest in `kept`, except those.
 
-    What is added meanwhile is younger, and stays. Gives back how many are gone.
+    Checkpoints that are added concurrently are newer and stay. Returns how many were deleted.
     """
     if not kept:
-        raise Invalid("Name the checkpoints that are to stay; `delete` forgets all of a thread.")
-    named = {
+        raise Invalid("Give at least one checkpoint to keep. `delete` removes a whole thread.")
+    params = {
         "thread": _check(thread, "The thread"),
-        "ns": _check_part(ns),
+        "ns": _check_namespace(ns),
         "newest": max(_check(id, "The checkpoint") for id in kept),
         "keys_": msgspec.json.encode(list(kept)).decode(),
     }
-    gone = len(tx.run(sql.FORGET_OLDER, **named))
-    tx.run(sql.FORGET_OLDER_WRITES, **named)
-    if gone:
-        tx.note("checkpoint", "trim", thread, data={"ns": ns, "checkpoints": gone})
-    return gone
+    deleted = len(tx.run(sql.DELETE_OLDER, **params))
+    tx.run(sql.DELETE_OLDER_WRITES, **params)
+    if deleted:
+        tx.emit("checkpoint", "trim", thread, data={"ns": ns, "checkpoints": deleted})
+    return deleted
 
 
-def _with_writes(tx: Tx, found: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """Checkpoints with their writes, which are read by one statement for each part of a thread."""
-    parts: dict[tuple[str, str], list[str]] = {}
-    for each in found:
-        parts.setdefault((each.thread, each.ns), []).append(each.id)
-    writes: dict[tuple[str, str, str], list[Write]] = {}
-    for (thread, ns), ids in parts.items():
+def _load_writes(tx: Tx, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """Add the writes of checkpoints, read by one statement for each namespace of a thread."""
+    ids_by_namespace: dict[tuple[str, str], list[str]] = {}
+    for checkpoint in checkpoints:
+        ids_by_namespace.setdefault((checkpoint.thread, checkpoint.ns), []).append(checkpoint.id)
+    writes: dict[tuple[str, str, str], list[CheckpointWrite]] = {}
+    for (thread, ns), ids in ids_by_namespace.items():
         keys = msgspec.json.encode(ids).decode()
         for write in tx.all(sql.WRITES, thread=thread, ns=ns, keys_=keys):
             writes.setdefault((thread, ns, write.checkpoint), []).append(write)
-    return [_with(each, writes.get((each.thread, each.ns, each.id), [])) for each in found]
+    return [
+        _add_writes(checkpoint, writes.get((checkpoint.thread, checkpoint.ns, checkpoint.id), []))
+        for checkpoint in checkpoints
+    ]
 
 
-def _with(found: Checkpoint, writes: list[Write]) -> Checkpoint:
+def _add_writes(checkpoint: Checkpoint, writes: list[CheckpointWrite]) -> Checkpoint:
     if not writes:
-        return found
+        return checkpoint
     ordered = sorted(writes, key=lambda write: (write.path, write.task, write.place))
-    return msgspec.structs.replace(found, writes=ordered)
+    return msgspec.structs.replace(checkpoint, writes=ordered)
 
 
 def _check(text: str, what: str) -> str:
-    return clean_text(text, what, most=MAX_ID)
+    return check_text(text, what, max_bytes=MAX_ID)
 
 
-def _check_part(ns: str) -> str:
-    return clean_text(ns, "The part of the thread", most=4 * MAX_NAME) if ns else ""
+def _check_namespace(ns: str) -> str:
+    return check_text(ns, "The namespace", max_bytes=4 * MAX_NAME) if ns else ""
 
 
 def _check_bytes(value: bytes, what: str) -> bytes:
     if len(value) > MAX_BYTES:
         raise Invalid(
-            f"{what} has {len(value):,} bytes and {MAX_BYTES:,} are allowed; keep what is large in "
-            "a file and the path in the state.",
+            f"{what} has {len(value):,} bytes; at most {MAX_BYTES:,} are allowed. Store large data "
+            "in a file, and its path in the state.",
             size=len(value),
             limit=MAX_BYTES,
         )

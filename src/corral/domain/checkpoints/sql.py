@@ -1,9 +1,16 @@
+"""SQL of checkpoints and their writes."""
+
 from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
-from corral.domain.checkpoints.model import Checkpoint, Head, Kept, Write
+from corral.domain.checkpoints.model import (
+    Checkpoint,
+    CheckpointHead,
+    CheckpointInfo,
+    CheckpointWrite,
+)
 
 _COLUMNS = "seq, thread, ns, id, parent, format, body, metadata, at"
-_ONE = f"SELECT {_COLUMNS} FROM checkpoints"
+_SELECT = f"SELECT {_COLUMNS} FROM checkpoints"
 
 PUT = Statement("""
     INSERT INTO checkpoints (thread, ns, id, parent, format, body, metadata, caller, at)
@@ -13,8 +20,8 @@ PUT = Statement("""
         metadata = excluded.metadata, caller = excluded.caller
 """)
 
-# A checkpoint and its writes: one way to the server, and the state crosses it once. A row without a
-# task is the checkpoint; in the others the columns hold what a write has in their place.
+# A checkpoint and its writes in one round trip. A row without a task is the checkpoint. In the
+# other rows the columns hold the corresponding values of a write.
 GET = Statement(f"""
     WITH named AS (
         SELECT coalesce(:id, (
@@ -30,32 +37,35 @@ GET = Statement(f"""
     WHERE thread = :thread AND ns = :ns AND checkpoint = (SELECT id FROM named)
 """)
 
-# Newest first: by the framework's ids within a part, by arrival where several parts are asked for.
+# Newest first: by the framework's ids within a namespace, by insertion across namespaces.
 OF_PART = Query(
     Checkpoint,
-    f"{_ONE} WHERE thread = :thread AND ns = :ns AND id < :before ORDER BY id DESC LIMIT :limit",
+    f"{_SELECT} WHERE thread = :thread AND ns = :ns AND id < :before ORDER BY id DESC LIMIT :limit",
 )
 
 _BEFORE = "seq < :behind AND id < :before ORDER BY seq DESC LIMIT :limit"
 
-OF_THREAD = Query(Checkpoint, f"{_ONE} WHERE thread = :thread AND {_BEFORE}")
-OF_ALL = Query(Checkpoint, f"{_ONE} WHERE {_BEFORE}")
+OF_THREAD = Query(Checkpoint, f"{_SELECT} WHERE thread = :thread AND {_BEFORE}")
+OF_ALL = Query(Checkpoint, f"{_SELECT} WHERE {_BEFORE}")
 
 _KEPT = "SELECT seq, thread, ns, id, parent, length(body) AS bytes, at FROM checkpoints"
 
-LIST = Query(Kept, f"{_KEPT} WHERE seq < :behind ORDER BY seq DESC LIMIT :limit")
+LIST = Query(CheckpointInfo, f"{_KEPT} WHERE seq < :behind ORDER BY seq DESC LIMIT :limit")
 LIST_OF_THREAD = Query(
-    Kept, f"{_KEPT} WHERE thread = :thread AND seq < :behind ORDER BY seq DESC LIMIT :limit"
+    CheckpointInfo,
+    f"{_KEPT} WHERE thread = :thread AND seq < :behind ORDER BY seq DESC LIMIT :limit",
 )
 
-HEADS = Query(Head, "SELECT ns, max(id) AS id FROM checkpoints WHERE thread = :thread GROUP BY ns")
+HEADS = Query(
+    CheckpointHead, "SELECT ns, max(id) AS id FROM checkpoints WHERE thread = :thread GROUP BY ns"
+)
 
 # -- writes ----------------------------------------------------------------------------------------
 
 _WRITE = "ns, checkpoint, task, place, path, channel, format, value"
 
 WRITES = Query(
-    Write,
+    CheckpointWrite,
     f"""
     SELECT {_WRITE} FROM checkpoint_writes
     WHERE thread = :thread AND ns = :ns AND checkpoint {{is_listed}}
@@ -76,7 +86,7 @@ SET_WRITE = Statement(
     " format = excluded.format, value = excluded.value"
 )
 
-# -- copying and forgetting -----------------------------------------------------------------------
+# -- copy and delete ------------------------------------------------------------------------------
 
 COPY = Statement("""
     INSERT INTO checkpoints (thread, ns, id, parent, format, body, metadata, caller, at)
@@ -93,31 +103,32 @@ COPY_WRITES = Statement("""
     ON CONFLICT (thread, ns, checkpoint, task, place) DO NOTHING
 """)
 
-FORGET = Statement("DELETE FROM checkpoints WHERE thread = :thread RETURNING seq")
-FORGET_WRITES = Statement("DELETE FROM checkpoint_writes WHERE thread = :thread")
+DELETE = Statement("DELETE FROM checkpoints WHERE thread = :thread RETURNING seq")
+DELETE_WRITES = Statement("DELETE FROM checkpoint_writes WHERE thread = :thread")
 
 _OLDER = "thread = :thread AND ns = :ns AND {id} < :newest AND NOT {id} {{is_listed}}"
 
-FORGET_OLDER = Statement(f"DELETE FROM checkpoints WHERE {_OLDER.format(id='id')} RETURNING seq")
-FORGET_OLDER_WRITES = Statement(
+DELETE_OLDER = Statement(f"DELETE FROM checkpoints WHERE {_OLDER.format(id='id')} RETURNING seq")
+DELETE_OLDER_WRITES = Statement(
     f"DELETE FROM checkpoint_writes WHERE {_OLDER.format(id='checkpoint')}"
 )
 
 OF_CALLER = Statement("SELECT thread, ns, id FROM checkpoints WHERE caller = :caller")
-FORGET_ONE = Statement("DELETE FROM checkpoints WHERE thread = :thread AND ns = :ns AND id = :id")
-FORGET_WRITES_OF_ONE = Statement("""
+DELETE_ONE = Statement("DELETE FROM checkpoints WHERE thread = :thread AND ns = :ns AND id = :id")
+DELETE_WRITES_OF_ONE = Statement("""
     DELETE FROM checkpoint_writes WHERE thread = :thread AND ns = :ns AND checkpoint = :id
 """)
 
-# A thread goes as a whole, and only when nothing was added for long: a state may need older ones.
-_QUIET = """at < :before AND coalesce((
+# A thread is deleted as a whole, when nothing was added for the retention time: a checkpoint may
+# need older ones.
+_INACTIVE = """at < :before AND coalesce((
     SELECT newest.at FROM checkpoints AS newest WHERE newest.thread = {table}.thread
     ORDER BY newest.seq DESC LIMIT 1), 0) < :before"""
 
 
-def _kept(table: str) -> Retention:
-    over = _QUIET.format(table=table)
-    return Retention(table, setting="checkpoints.keep_ms", born="at", over=over, key="seq")
+def _retention(table: str) -> Retention:
+    over = _INACTIVE.format(table=table)
+    return Retention(table, setting="checkpoints.keep_ms", created="at", ended=over, key="seq")
 
 
-WRITES_KEPT, CHECKPOINTS_KEPT = _kept("checkpoint_writes"), _kept("checkpoints")
+WRITES_RETENTION, CHECKPOINTS_RETENTION = _retention("checkpoint_writes"), _retention("checkpoints")

@@ -1,1 +1,1 @@
-"""Choices that agents record, and that somebody may have to confirm."""
+"""Decisions that agents record, and that people may have to confirm."""

@@ -1,37 +1,37 @@
-"""A decision is a choice that somebody recorded; a proposed one waits to be confirmed.
+"""A decision is a recorded choice. A proposed decision waits for confirmation.
 
-Silence confirms nothing: at its deadline a proposed decision is rejected, or dismissed if that was
-chosen, and whoever proposed it is told.
+A proposed decision is never confirmed by default: at its deadline it is rejected, or dismissed if
+the author chose that, and the author is notified.
 """
 
 from enum import StrEnum
 
 import msgspec
 
-from corral.kernel.states import Moves, move
+from corral.kernel.states import TransitionTable, transition
 
 
 class DecisionState(StrEnum):
-    RECORDED = "recorded"  # it stands, and may still be judged
-    PROPOSED = "proposed"  # nothing may be done on it until it is confirmed
-    CONFIRMED = "confirmed"  # somebody said yes
-    REJECTED = "rejected"  # somebody said no, or nobody said yes in time
-    DISMISSED = "dismissed"  # nobody will judge it
+    RECORDED = "recorded"  # in force; may still be confirmed, rejected or dismissed
+    PROPOSED = "proposed"  # must not be acted on until it is confirmed
+    CONFIRMED = "confirmed"  # approved
+    REJECTED = "rejected"  # rejected, or not confirmed in time
+    DISMISSED = "dismissed"  # closed without a verdict
 
 
 S = DecisionState
-_JUDGED = (S.RECORDED, S.PROPOSED)
-MOVES = Moves(
+_PENDING = (S.RECORDED, S.PROPOSED)
+MOVES = TransitionTable(
     "decision",
     DecisionState,
-    begin="record",
+    create_verb="record",
     initial=S.RECORDED,
-    imports=(S.RECORDED, S.CONFIRMED, S.REJECTED, S.DISMISSED),
+    import_states=(S.RECORDED, S.CONFIRMED, S.REJECTED, S.DISMISSED),
     verbs={
-        "propose": move(S.RECORDED, to=S.PROPOSED),
-        "confirm": move(*_JUDGED, to=S.CONFIRMED),
-        "reject": move(*_JUDGED, to=S.REJECTED),
-        "dismiss": move(*_JUDGED, to=S.DISMISSED),
+        "propose": transition(S.RECORDED, to=S.PROPOSED),
+        "confirm": transition(*_PENDING, to=S.CONFIRMED),
+        "reject": transition(*_PENDING, to=S.REJECTED),
+        "dismiss": transition(*_PENDING, to=S.DISMISSED),
     },
 )
 

@@ -1,29 +1,29 @@
-"""Recording decisions, and confirming, rejecting or dismissing them."""
+"""Record decisions; confirm, reject or dismiss them."""
 
 from collections.abc import Sequence
 from typing import NoReturn
 
-from corral.db.transitions import create, move
+from corral.db.transitions import create, transition
 from corral.db.tx import Tx
 from corral.domain.decisions import sql
 from corral.domain.decisions.model import MOVES, VERDICTS, Decision, DecisionState
-from corral.domain.mail.model import agent_of, check_mailbox
+from corral.domain.mail.model import agent_name_of, check_mailbox
 from corral.domain.projects import ops as projects
 from corral.domain.questions import ops as questions
-from corral.domain.questions.model import check_answerers, check_may_answer, deadline_of
+from corral.domain.questions.model import check_answerers, check_may_answer, compute_deadline
 from corral.domain.settings import ops as settings
-from corral.kernel.deadline import is_late
+from corral.kernel.deadline import is_overdue
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, Refused
-from corral.kernel.pagination import LAST_ID, Page, check_limit, decode_cursor, page_of
-from corral.kernel.text import MAX_NAME, check_category, clean_text, encode_json
+from corral.kernel.pagination import LAST_ID, Page, check_limit, decode_cursor, make_page
+from corral.kernel.text import MAX_NAME, check_category, check_text, encode_json
 
-KEPT = sql.KEPT
+RETENTION = sql.RETENTION
 S = DecisionState
 MAX_TITLE = 2_000
 MAX_ALTERNATIVES = 20
 MAX_BATCH = 1_000
 CATEGORIES = "architecture, dependency, style or testing"
-NOBODY = "nobody confirmed it in time"
+NOT_CONFIRMED_IN_TIME = "it was not confirmed in time"
 
 
 def record(
@@ -42,54 +42,54 @@ def record(
     run: str | None = None,
     key: str | None = None,
 ) -> Decision:
-    """Record what was decided, why, and what else there was; secrets are taken out.
+    """Record a decision with its rationale and alternatives. Secrets are redacted.
 
-    With `confirm` it is only proposed: nothing may be done on it until one of `answerers` (else a
-    person) confirms it. Without that in time it is rejected, or dismissed if `at_deadline` says so.
-    The author is told how it ended, also after it died. The same `key` gives back the first one.
+    With `confirm` it is only proposed: it must not be acted on until one of `answerers` (default:
+    any person) confirms it. Without confirmation in time it is rejected, or dismissed by
+    `at_deadline`. The author gets the outcome as a letter. Idempotent by `key`.
     """
-    whose = check_mailbox(author or tx.actor)
+    author_mailbox = check_mailbox(author or tx.actor)
     if at_deadline not in ("reject", "dismiss"):
-        raise Invalid(
-            f"{at_deadline!r} cannot happen at a deadline: silence confirms nothing; write reject "
-            "or dismiss."
-        )
+        raise Invalid(f"Invalid outcome {at_deadline!r} at the deadline: choose reject or dismiss.")
     values = {
         "id": tx.new_id("dec"),
-        "project_id": clean_text(project, "The project", most=MAX_NAME) if project else None,
-        "author": whose,
-        "run_id": clean_text(run, "The run", most=MAX_NAME) if run else None,
-        "key": clean_text(key, "The key", most=MAX_NAME) if key else None,
+        "project_id": check_text(project, "The project", max_bytes=MAX_NAME) if project else None,
+        "author": author_mailbox,
+        "run_id": check_text(run, "The run", max_bytes=MAX_NAME) if run else None,
+        "key": check_text(key, "The key", max_bytes=MAX_NAME) if key else None,
         "category": check_category(category, CATEGORIES),
-        "title": clean_text(title, "The title", most=MAX_TITLE),
-        "rationale": clean_text(rationale, "The rationale") if rationale else "",
-        "alternatives": encode_json(_alternatives(alternatives), "The alternatives"),
+        "title": check_text(title, "The title", max_bytes=MAX_TITLE),
+        "rationale": check_text(rationale, "The rationale") if rationale else "",
+        "alternatives": encode_json(_clean_alternatives(alternatives), "The alternatives"),
         "answerers": encode_json(check_answerers(answerers), "Who may confirm"),
         "at_deadline": at_deadline,
         "created_at": tx.now,
     }
-    # Two that count at the same moment would both find room for one more.
-    tx.serialize(f"decisions:{whose}")
-    if key is not None and (before := tx.one(sql.BY_KEY, author=whose, key=key)) is not None:
-        return before
-    note = {"author": whose, "category": category}
-    made = create(tx, sql.DECISIONS, values, note=note)
-    assert made is not None
-    return _propose(tx, made, deadline_ms) if confirm else made
+    # Serialized: concurrent calls would all pass the limit.
+    tx.serialize(f"decisions:{author_mailbox}")
+    if (
+        key is not None
+        and (existing := tx.one(sql.BY_KEY, author=author_mailbox, key=key)) is not None
+    ):
+        return existing
+    note = {"author": author_mailbox, "category": category}
+    created = create(tx, sql.DECISIONS, values, event_data=note)
+    assert created is not None
+    return _propose(tx, created, deadline_ms) if confirm else created
 
 
 def confirm(tx: Tx, decision: str, *, reason: str | None = None, by: str | None = None) -> Decision:
-    """Say yes to a decision: somebody who may, in time, and never whoever proposed it."""
+    """Confirm a decision. Raises Refused for its author, Conflict after its deadline."""
     return _judge(tx, "confirm", decision, reason, by)
 
 
 def reject(tx: Tx, decision: str, *, reason: str | None = None, by: str | None = None) -> Decision:
-    """Say no to a decision; its author is told, and why."""
+    """Reject a decision; its author is notified with the reason."""
     return _judge(tx, "reject", decision, reason, by)
 
 
 def dismiss(tx: Tx, decision: str, *, reason: str | None = None, by: str | None = None) -> Decision:
-    """Judge a decision neither way; whoever waits for it is told that it is not confirmed."""
+    """Close a decision without a verdict; a waiting author is notified."""
     return _judge(tx, "dismiss", decision, reason, by)
 
 
@@ -101,32 +101,34 @@ def judge(
     reason: str | None = None,
     by: str | None = None,
 ) -> list[Decision]:
-    """Confirm, reject or dismiss several decisions: all of them, or none."""
+    """Confirm, reject or dismiss several decisions in one transaction."""
     if verdict not in VERDICTS:
-        raise Invalid(f"{verdict!r} is none of {', '.join(VERDICTS)}.", verdict=verdict)
+        raise Invalid(
+            f"Invalid verdict {verdict!r}: choose {', '.join(VERDICTS)}.", verdict=verdict
+        )
     if not 1 <= len(decisions) <= MAX_BATCH:
-        raise Invalid(f"Name 1 to {MAX_BATCH:,} decisions, not {len(decisions):,}.")
-    return [_judge(tx, verdict, each, reason, by) for each in dict.fromkeys(decisions)]
+        raise Invalid(f"Give between 1 and {MAX_BATCH:,} decisions, not {len(decisions):,}.")
+    return [_judge(tx, verdict, id, reason, by) for id in dict.fromkeys(decisions)]
 
 
 def expire_due(tx: Tx, *, limit: int = 100) -> list[Decision]:
-    """End the proposed decisions that nobody confirmed in time, and tell their authors."""
+    """End proposed decisions whose deadline has passed, and notify their authors."""
     return [
-        _end(tx, late.at_deadline, late, None, NOBODY)
-        for late in tx.all(sql.WAITING.due, now=tx.now, limit=check_limit(limit))
+        _end(tx, decision.at_deadline, decision, None, NOT_CONFIRMED_IN_TIME)
+        for decision in tx.all(sql.WAITING.due, now=tx.now, limit=check_limit(limit))
     ]
 
 
-def hear(tx: Tx, decision: str) -> Decision:
-    """Say that the author has learned how its decision ended: the letter that tells it is done."""
-    found = get(tx, decision)
-    if found.ended_at is not None:
-        questions.close_report(tx, found.id, found.author)
-    return found
+def acknowledge(tx: Tx, decision: str) -> Decision:
+    """Record that the author knows the outcome: its letter is closed. Idempotent."""
+    current = get(tx, decision)
+    if current.ended_at is not None:
+        questions.close_outcome_letter(tx, current.id, current.author)
+    return current
 
 
 def get(tx: Tx, decision: str) -> Decision:
-    """A decision by its id, which may be shortened."""
+    """Return a decision by its id or a unique prefix of it."""
     return sql.DECISIONS.get(tx, sql.IDS.resolve(tx, decision))
 
 
@@ -138,102 +140,101 @@ def list_decisions(
     after: str | None = None,
     limit: int = 50,
 ) -> Page[Decision]:
-    """Decisions, newest first: all, those of a project, or those that wait to be confirmed."""
+    """List decisions, newest first: all, those of a project, or the proposed ones."""
     if proposed and project:
-        raise Invalid("Ask for a project's decisions, or for those that wait, not both.")
+        raise Invalid("Give a project or --proposed, not both.")
     (before,) = decode_cursor(after, LAST_ID)
     query = sql.LIST_PROPOSED if proposed else sql.LIST
-    narrow = {}
+    filters = {}
     if project:
         query = sql.LIST_OF_PROJECT
-        narrow["project_id"] = projects.find_id(tx, project)
-    rows = tx.all(query, before=before, limit=check_limit(limit) + 1, **narrow)
-    return page_of(rows, limit, lambda decision: (decision.id,))
+        filters["project_id"] = projects.find_id(tx, project)
+    rows = tx.all(query, before=before, limit=check_limit(limit) + 1, **filters)
+    return make_page(rows, limit, lambda decision: (decision.id,))
 
 
 def next_due(tx: Tx) -> int | None:
-    """The moment at which `expire_due` will next have something to do."""
-    moment: int | None = tx.value(sql.WAITING.next)
-    return moment
+    """Return when the next proposed decision expires, or None."""
+    time: int | None = tx.value(sql.WAITING.next)
+    return time
 
 
 def dismiss_all(tx: Tx, project_id: str) -> None:
-    """Let nobody wait for a project that is being deleted."""
+    """Dismiss the proposed decisions of a project that is being deleted."""
     for (id,) in tx.run(sql.WAITING.of_project, project_id=project_id):
         _end(tx, "dismiss", get(tx, id), tx.actor, "its project was deleted")
 
 
-def _propose(tx: Tx, made: Decision, deadline_ms: int | None) -> Decision:
-    scope = {"agent": agent_of(made.author), "project": made.project_id}
-    most = settings.value(tx, "decisions.max_proposed", **scope)
-    if tx.value(sql.WAITING.count_of, whose=made.author) >= most:
+def _propose(tx: Tx, created: Decision, deadline_ms: int | None) -> Decision:
+    scope = {"agent": agent_name_of(created.author), "project": created.project_id}
+    limit = settings.get_value(tx, "decisions.max_proposed", **scope)
+    if tx.value(sql.WAITING.count_of, whose=created.author) >= limit:
         raise Refused(
-            f"{made.author} has {most} decisions waiting, and more are not allowed; wait for the "
-            "first ones (`corral decision list --proposed`).",
-            author=made.author,
-            limit=most,
+            f"{created.author} has {limit} proposed decisions, which is the limit. Wait for their "
+            "confirmation (`corral decision list --proposed`).",
+            author=created.author,
+            limit=limit,
         )
-    waited_ms = deadline_ms or settings.value(tx, "decisions.deadline_ms", **scope)
-    until = deadline_of(tx.now, waited_ms)
-    proposed = move(tx, sql.DECISIONS, "propose", made.id, deadline_at=until)
-    questions.call_on(tx, made.id, made.answerers, _told(proposed), until=until)
+    timeout_ms = deadline_ms or settings.get_value(tx, "decisions.deadline_ms", **scope)
+    until = compute_deadline(tx.now, timeout_ms)
+    proposed = transition(tx, sql.DECISIONS, "propose", created.id, deadline_at=until)
+    questions.notify_answerers(tx, created.id, created.answerers, _to_body(proposed), until=until)
     return proposed
 
 
 def _judge(tx: Tx, verb: str, decision: str, reason: str | None, by: str | None) -> Decision:
-    found = get(tx, decision)
-    who = clean_text(by or tx.actor, "Who decides", most=MAX_NAME)
-    check_may_answer(found.id, who, asker=found.author, answerers=found.answerers)
-    why = clean_text(reason, "The reason") if reason else None
-    if found.state == MOVES[verb].to and found.decided_by == who:
-        return found
-    if found.ended_at is not None or is_late(found, tx.now):
-        _refuse_late(found)
+    current = get(tx, decision)
+    decider = check_text(by or tx.actor, "The decider", max_bytes=MAX_NAME)
+    check_may_answer(current.id, decider, asker=current.author, answerers=current.answerers)
+    reason = check_text(reason, "The reason") if reason else None
+    if current.state == MOVES[verb].to and current.decided_by == decider:
+        return current
+    if current.ended_at is not None or is_overdue(current, tx.now):
+        _raise_late(current)
     try:
-        return _end(tx, verb, found, who, why)
+        return _end(tx, verb, current, decider, reason)
     except IllegalMove:
-        _refuse_late(get(tx, found.id))
+        _raise_late(get(tx, current.id))
 
 
-def _end(tx: Tx, verb: str, found: Decision, who: str | None, why: str | None) -> Decision:
-    ended = move(
+def _end(tx: Tx, verb: str, current: Decision, decider: str | None, reason: str | None) -> Decision:
+    ended = transition(
         tx,
         sql.DECISIONS,
         verb,
-        found.id,
-        note={"by": who, "reason": why},
-        decided_by=who,
-        reason=why,
+        current.id,
+        event_data={"by": decider, "reason": reason},
+        decided_by=decider,
+        reason=reason,
         ended_at=tx.now,
     )
-    if found.state is S.PROPOSED or verb == "reject":
-        questions.report(
+    if current.state is S.PROPOSED or verb == "reject":
+        questions.send_outcome(
             tx,
             ended.id,
             ended.author,
             ended.answerers,
-            _told(ended),
+            _to_body(ended),
             project=ended.project_id,
         )
     return ended
 
 
-def _refuse_late(found: Decision) -> NoReturn:
-    how = f"it is {found.state}"
-    if found.decided_by is not None:
-        how += f" by {found.decided_by}"
-    elif found.ended_at is not None or found.state is S.PROPOSED:
-        how = f"its time was over; it counts as {MOVES[found.at_deadline].to}"
+def _raise_late(current: Decision) -> NoReturn:
+    outcome = f"it is {current.state}"
+    if current.decided_by is not None:
+        outcome += f" by {current.decided_by}"
+    elif current.ended_at is not None or current.state is S.PROPOSED:
+        outcome = f"its deadline has passed, so it is {MOVES[current.at_deadline].to}"
     raise Conflict(
-        f"You are too late for {found.id}: {how}.",
-        id=found.id,
-        found=found.state,
-        decided_by=found.decided_by,
-        reason="too_late",
+        f"Too late to decide {current.id}: {outcome}.",
+        id=current.id,
+        found=current.state,
+        decided_by=current.decided_by,
     )
 
 
-def _told(decision: Decision) -> dict[str, object]:
+def _to_body(decision: Decision) -> dict[str, object]:
     return {
         "kind": "decision",
         "decision": decision.id,
@@ -247,7 +248,7 @@ def _told(decision: Decision) -> dict[str, object]:
     }
 
 
-def _alternatives(given: Sequence[str]) -> list[str]:
-    if isinstance(given, str) or len(given) > MAX_ALTERNATIVES:
-        raise Invalid(f"Alternatives are a list of at most {MAX_ALTERNATIVES} texts.")
-    return [clean_text(each, "An alternative", most=MAX_TITLE) for each in given]
+def _clean_alternatives(values: Sequence[str]) -> list[str]:
+    if isinstance(values, str) or len(values) > MAX_ALTERNATIVES:
+        raise Invalid(f"Alternatives must be a list of at most {MAX_ALTERNATIVES} texts.")
+    return [check_text(text, "An alternative", max_bytes=MAX_TITLE) for text in values]

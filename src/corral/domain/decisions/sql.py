@@ -1,29 +1,33 @@
+"""SQL of decisions."""
+
 from corral.db.deadlines import Deadlines
 from corral.db.lookup import IdColumn
 from corral.db.retention import Retention
 from corral.db.statement import Query
-from corral.db.transitions import StateTable
+from corral.db.transitions import StatefulTable
 from corral.domain.decisions.model import MOVES, Decision
 
 _COLUMNS = """id, project_id, author, run_id, key, category, title, rationale, alternatives,
     answerers, at_deadline, state, decided_by, reason, deadline_at, created_at, ended_at"""
 
 IDS = IdColumn("decision", "dec", "decisions")
-DECISIONS = StateTable(Decision, MOVES, table="decisions", columns=_COLUMNS, project="project_id")
+DECISIONS = StatefulTable(
+    Decision, MOVES, table="decisions", columns=_COLUMNS, project="project_id"
+)
 
 BY_KEY = Query(Decision, f"SELECT {_COLUMNS} FROM decisions WHERE author = :author AND key = :key")
 
-WAITING = Deadlines(DECISIONS, state="proposed", whose="author")
+WAITING = Deadlines(DECISIONS, state="proposed", owner="author")
 
 LIST = DECISIONS.newest()
 LIST_PROPOSED = DECISIONS.newest("state = 'proposed'")
 LIST_OF_PROJECT = DECISIONS.newest("project_id = :project_id")
 
-KEPT = Retention(
+RETENTION = Retention(
     "decisions",
     setting="decisions.keep_ms",
-    born="created_at",
-    over="(ended_at < :before OR state = 'recorded' AND created_at < :before)",
+    created="created_at",
+    ended="(ended_at < :before OR state = 'recorded' AND created_at < :before)",
     project="project_id",
     imported="imported_at",
 )

@@ -1,1 +1,1 @@
-"""Delegations: work handed from one to another, and the result that comes back."""
+"""Delegations: work handed to an agent, with a result that is sent back."""

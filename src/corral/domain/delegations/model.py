@@ -1,7 +1,7 @@
-"""A delegation is a task or a text that one handed to an agent, with its result.
+"""Delegations: a task or a text that an agent or a person hands to an agent, and its result.
 
-Both sides are told by letters: the agent when it is handed over or taken back, whoever handed it
-over when it has come to its end, in whatever way.
+Both sides receive messages: the agent when work is delegated or taken away, the sender when the
+delegation ends, whatever the outcome.
 """
 
 from enum import StrEnum
@@ -9,29 +9,29 @@ from typing import Any
 
 import msgspec
 
-from corral.kernel.states import Moves, move
+from corral.kernel.states import TransitionTable, transition
 
 
 class DelegationState(StrEnum):
-    ACTIVE = "active"  # handed over; no result yet
-    DONE = "done"  # the result was handed back
-    FAILED = "failed"  # it could not be done, with a reason
-    CANCELLED = "cancelled"  # taken back
-    EXPIRED = "expired"  # no result came in time
+    ACTIVE = "active"  # sent; no result yet
+    DONE = "done"  # the result was sent back
+    FAILED = "failed"  # the agent could not do it, with a reason
+    CANCELLED = "cancelled"  # taken away by the sender
+    EXPIRED = "expired"  # no result before the deadline
 
 
 S = DelegationState
-MOVES = Moves(
+MOVES = TransitionTable(
     "delegation",
     DelegationState,
-    begin="delegate",
+    create_verb="delegate",
     initial=S.ACTIVE,
-    imports=(S.DONE, S.FAILED, S.CANCELLED, S.EXPIRED),
+    import_states=(S.DONE, S.FAILED, S.CANCELLED, S.EXPIRED),
     verbs={
-        "finish": move(S.ACTIVE, to=S.DONE),
-        "fail": move(S.ACTIVE, to=S.FAILED),
-        "cancel": move(S.ACTIVE, to=S.CANCELLED),
-        "expire": move(S.ACTIVE, to=S.EXPIRED),
+        "finish": transition(S.ACTIVE, to=S.DONE),
+        "fail": transition(S.ACTIVE, to=S.FAILED),
+        "cancel": transition(S.ACTIVE, to=S.CANCELLED),
+        "expire": transition(S.ACTIVE, to=S.EXPIRED),
     },
 )
 

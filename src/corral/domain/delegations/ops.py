@@ -1,8 +1,8 @@
-"""Handing work over, and handing its result back."""
+"""Delegating work to an agent, and returning its result."""
 
 from typing import Any
 
-from corral.db.transitions import create, move
+from corral.db.transitions import create, transition
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.agents.model import AgentState
@@ -13,14 +13,17 @@ from corral.domain.mail import ops as mail
 from corral.domain.mail.model import LetterState, check_mailbox
 from corral.kernel.clock import DAY, YEAR
 from corral.kernel.errors import Conflict, Invalid, Refused
-from corral.kernel.ids import number_of
-from corral.kernel.pagination import LAST_ID, Page, check_limit, decode_cursor, page_of
-from corral.kernel.text import check_int, clean_text, encode_json
+from corral.kernel.ids import parse_number
+from corral.kernel.pagination import LAST_ID, Page, check_limit, decode_cursor, make_page
+from corral.kernel.text import check_int, check_text, encode_json
 
 KEPT = sql.KEPT
 S = DelegationState
 LETTER_MS = 30 * DAY
-"""How long somebody who is away can still read how it went."""
+"""Expiry of a notification, so that a recipient who is away for weeks still receives it."""
+
+
+# -- creation ------------------------------------------------------------------------------------
 
 
 def delegate(
@@ -35,13 +38,13 @@ def delegate(
     sender: str | None = None,
     agent: str | None = None,
 ) -> Delegation:
-    """Hand work to an agent, by a letter; its result comes back as a letter, to `sender` or to
-    whoever hands it over.
+    """Delegate work to an agent with a message.
 
-    Without a result at `deadline_at` it expires. `parent` is the delegation that this is a part
-    of: it is cancelled with it.
+    The result is sent as a message to `sender`, or else to the caller. The delegation expires when
+    there is no result at `deadline_at`. `parent` is the delegation of which this one is a part:
+    cancelling the parent cancels its parts.
     """
-    return hand_over(
+    return create_delegation(
         tx,
         to,
         text,
@@ -54,7 +57,7 @@ def delegate(
     )
 
 
-def hand_over(
+def create_delegation(
     tx: Tx,
     to: str,
     text: str,
@@ -67,217 +70,151 @@ def hand_over(
     sender: str | None = None,
     task_id: str | None = None,
 ) -> Delegation:
-    """Hand work over, or a task, by whoever was found to be allowed to steer that: the end of a
-    task's delegation takes the task away from its doer."""
-    doer = agents.get(tx, to)
-    if doer.state is not AgentState.ACTIVE:
-        raise Refused(f"{doer.name} is retired; restore it, or take another.", id=doer.id)
-    back = check_mailbox(sender or _speaker(tx, agent))
-    if back == f"agent:{doer.name}":
-        raise Invalid(f"{doer.name} cannot hand work to itself; just do it.")
+    """Create a delegation of a text, or with `task_id` of a task.
+
+    The caller must have checked that it may manage the task, because the end of a delegation takes
+    the task away from its agent.
+    """
+    recipient = agents.get(tx, to)
+    if recipient.state is not AgentState.ACTIVE:
+        raise Refused(
+            f"{recipient.name} is retired. Restore it, or choose another.", id=recipient.id
+        )
+    reply_to = check_mailbox(sender or _resolve_actor(tx, agent))
+    if reply_to == f"agent:{recipient.name}":
+        raise Invalid(f"{recipient.name} cannot delegate work to itself.")
     if deadline_at is not None and not (
         tx.now < check_int(deadline_at, "The deadline") <= tx.now + YEAR
     ):
-        raise Invalid("A deadline lies ahead, and within a year.", deadline_at=deadline_at)
-    above = _hold(tx, parent) if parent else None
+        raise Invalid(
+            "Invalid deadline. It must be in the future and within a year.",
+            deadline_at=deadline_at,
+        )
+    above = _lock(tx, parent) if parent else None
     if above is not None and above.state is not S.ACTIVE:
-        raise Conflict(f"{above.id} is {above.state}; there is no part of it left to do.")
-    made = create(
+        raise Conflict(f"{above.id} is {above.state}. A part needs an active delegation.")
+    created = create(
         tx,
         sql.DELEGATIONS,
         {
             "id": tx.new_id("dlg"),
             "project_id": project_id,
-            "from_mailbox": back,
-            "to_agent_id": doer.id,
-            "to_mailbox": f"agent:{doer.name}",
+            "from_mailbox": reply_to,
+            "to_agent_id": recipient.id,
+            "to_mailbox": f"agent:{recipient.name}",
             "parent_id": above.id if above else None,
             "task_id": task_id,
-            "text": clean_text(text, "The text"),
-            "context": clean_text(context, "The context") if context else None,
+            "text": check_text(text, "The text"),
+            "context": check_text(context, "The context") if context else None,
             "deadline_at": deadline_at,
             "created_at": tx.now,
         },
-        note={"to": doer.name, "task": task_id},
+        event_data={"to": recipient.name, "task": task_id},
     )
-    assert made is not None
-    chains.save(tx, "delegations", made.id, chains.of_caller(tx, back))
+    assert created is not None
+    chains.save(tx, "delegations", created.id, chains.get_for_caller(tx, reply_to))
     letter = mail.put(
         tx,
-        made.to_mailbox,
+        created.to_mailbox,
         {
             "kind": "delegation",
-            "delegation": made.id,
-            "from": back,
+            "delegation": created.id,
+            "from": reply_to,
             "task": task_id,
-            "text": made.text,
-            "context": made.context,
+            "text": created.text,
+            "context": created.context,
             "deadline_at": deadline_at,
         },
-        key=made.id,
-        sender=back,
+        key=created.id,
+        sender=reply_to,
         project=project_id,
     )
-    sent = tx.one(sql.SET_LETTER, id=made.id, letter_id=letter.id)
+    sent = tx.one(sql.SET_LETTER, id=created.id, letter_id=letter.id)
     assert sent is not None
     return sent
 
 
+# -- end -----------------------------------------------------------------------------------------
+
+
 def finish(tx: Tx, delegation: str, result: Any, *, agent: str | None = None) -> Delegation:
-    """Hand a result back. Saying it twice is fine; only whoever it was handed to can."""
-    found = _mine(tx, delegation, agent)
-    if found.state is S.DONE:
-        return found
+    """Send the result of a delegation back. Idempotent; only the recipient can."""
+    own = _lock_as_recipient(tx, delegation, agent)
+    if own.state is S.DONE:
+        return own
     if result is None or result == "":
-        raise Invalid("Hand back a result: text, or JSON that says what was done.")
-    return _end(tx, found, "finish", result=result)
+        raise Invalid("The result is empty. Send text, or JSON that says what was done.")
+    return _end(tx, own, "finish", result=result)
 
 
 def fail(tx: Tx, delegation: str, reason: str, *, agent: str | None = None) -> Delegation:
-    """Say that it cannot be done, and why; only whoever it was handed to can."""
-    found = _mine(tx, delegation, agent)
-    return _end(tx, found, "fail", reason=clean_text(reason, "The reason"))
+    """Give a delegation up with a reason; only the recipient can."""
+    own = _lock_as_recipient(tx, delegation, agent)
+    return _end(tx, own, "fail", reason=check_text(reason, "The reason"))
 
 
 def cancel(
     tx: Tx, delegation: str, *, reason: str | None = None, agent: str | None = None
 ) -> list[Delegation]:
-    """Take a delegation back, and all that are parts of it; the agents are told.
+    """Cancel a delegation and all its parts.
 
-    A letter that nobody has read yet is taken out of its mailbox.
+    An unread message is removed from its mailbox; otherwise the agent is notified.
     """
-    found = get(tx, delegation)
-    speaker = _speaker(tx, agent)
-    if speaker.startswith("agent:") and speaker != found.from_mailbox:
+    target = get(tx, delegation)
+    actor = _resolve_actor(tx, agent)
+    if actor.startswith("agent:") and actor != target.from_mailbox:
         raise Refused(
-            f"{found.id} was handed over by {found.from_mailbox}, who can take it back.",
-            id=found.id,
+            f"Only {target.from_mailbox}, which sent {target.id}, can cancel it.",
+            id=target.id,
         )
-    return take_back(tx, found.id, clean_text(reason, "The reason") if reason else None)
+    return cancel_tree(tx, target.id, check_text(reason, "The reason") if reason else None)
 
 
-def take_back(tx: Tx, id: str, why: str | None) -> list[Delegation]:
-    """Cancel a delegation with its parts, for whoever was found to be allowed to."""
+def cancel_tree(tx: Tx, id: str, reason: str | None) -> list[Delegation]:
+    """Cancel a delegation and all its parts without checking who calls."""
     cancelled = []
-    open_ = [id]
-    for id in open_:  # it grows while we go
-        each = move(tx, sql.DELEGATIONS, "cancel", id, ended_at=tx.now, reason=why)
-        _call_back(tx, each)
-        cancelled.append(each)
-        open_ += [row[0] for row in tx.run(sql.PARTS, id=id)]
+    queue = [id]
+    for next_id in queue:  # `queue` grows during the loop
+        ended = transition(tx, sql.DELEGATIONS, "cancel", next_id, ended_at=tx.now, reason=reason)
+        _withdraw(tx, ended)
+        cancelled.append(ended)
+        queue += [row[0] for row in tx.run(sql.ACTIVE_PARTS, id=next_id)]
     return cancelled
 
 
-def end_of_task(tx: Tx, task_id: str, *, done: bool, result: Any) -> None:
-    """The task that was handed over has come to its end: so have its delegations."""
-    for each in tx.all(sql.OF_TASK, task_id=task_id):
+def end_for_task(tx: Tx, task_id: str, *, done: bool, result: Any) -> None:
+    """End the delegations of a task that has ended."""
+    for delegation in tx.all(sql.ACTIVE_OF_TASK, task_id=task_id):
         if done:
-            _end(tx, each, "finish", result=result)
+            _end(tx, delegation, "finish", result=result)
         else:
-            _end(tx, each, "fail", result=result, reason=result.get("reason"))
-
-
-def active_of_task(tx: Tx, task_id: str) -> list[Delegation]:
-    """The delegations with which a task is handed over now."""
-    return tx.all(sql.OF_TASK, task_id=task_id)
+            _end(tx, delegation, "fail", result=result, reason=result.get("reason"))
 
 
 def expire_due(tx: Tx, *, limit: int = 100) -> list[Delegation]:
-    """End what had to be done by now; both sides are told."""
+    """End the delegations whose deadline has passed, and notify both sides."""
     expired = []
-    for each in tx.all(sql.DUE, now=tx.now, limit=check_limit(limit)):
-        expired.append(_end(tx, each, "expire", reason="no result came in time"))
-        _call_back(tx, expired[-1])
+    for delegation in tx.all(sql.EXPIRED, now=tx.now, limit=check_limit(limit)):
+        ended = _end(tx, delegation, "expire", reason="no result before the deadline")
+        _withdraw(tx, ended)
+        expired.append(ended)
     return expired
 
 
-def next_deadline(tx: Tx) -> int | None:
-    """When the next delegation expires."""
-    at: int | None = tx.value(sql.NEXT_DEADLINE)
-    return at
-
-
-def get(tx: Tx, delegation: str) -> Delegation:
-    """A delegation by its id, which may be shortened."""
-    return sql.DELEGATIONS.get(tx, sql.IDS.resolve(tx, delegation))
-
-
-def list_delegations(
-    tx: Tx,
-    *,
-    to: str | None = None,
-    sender: str | None = None,
-    parent: str | None = None,
-    all: bool = False,
-    after: str | None = None,
-    limit: int = 50,
-) -> Page[Delegation]:
-    """Delegations, newest first: those without a result yet, all, all to an agent, all from a
-    mailbox, or all parts of one."""
-    wanted: dict[str, Any] = {}
-    if to is not None:
-        wanted["to"] = agents.get(tx, to).id
-    if sender is not None:
-        wanted["sender"] = check_mailbox(sender)
-    if parent is not None:
-        wanted["parent"] = sql.IDS.resolve(tx, parent)
-    if len(wanted) > 1:
-        raise Invalid("Delegations are listed by `to`, by `sender` or by `parent`, one at a time.")
-    (before,) = decode_cursor(after, LAST_ID)
-    statement = sql.LISTS[tuple(wanted) or (("all",) if all else ())]
-    rows = tx.all(statement, before=before, limit=check_limit(limit) + 1, **wanted)
-    return page_of(rows, limit, lambda each: (each.id,))
-
-
-def forget_project(tx: Tx, project_id: str) -> None:
-    """Forget the delegations of a project that is being deleted; both sides of those that have no
-    result yet are told that none comes."""
-    for each in tx.all(sql.ACTIVE_OF_PROJECT, project=project_id):
-        _call_back(tx, _end(tx, each, "cancel", reason="the project was deleted"))
-    tx.run(sql.OF_PROJECT, project=project_id)
-
-
-def _hold(tx: Tx, delegation: str) -> Delegation:
-    """A delegation that comes to no end beside this transaction."""
-    return sql.DELEGATIONS.hold(tx, sql.IDS.resolve(tx, delegation))
-
-
-def _mine(tx: Tx, delegation: str, agent: str | None) -> Delegation:
-    found = _hold(tx, delegation)
-    speaker = _speaker(tx, agent)
-    if speaker.startswith("agent:") and speaker != found.to_mailbox:
-        raise Refused(
-            f"{found.id} was handed to {found.to_mailbox}, not to {speaker}.",
-            id=found.id,
-            reason="other_delegate",
-        )
-    if found.task_id is not None and found.state is S.ACTIVE:
-        raise Refused(
-            f"{found.id} hands over the task {found.task_id}; submit or fail that, and the "
-            "result goes back by itself.",
-            id=found.id,
-            task=found.task_id,
-        )
-    return found
-
-
-def _speaker(tx: Tx, agent: str | None) -> str:
-    return f"agent:{agents.get(tx, agent).name}" if agent else tx.actor
-
-
 def _end(
-    tx: Tx, found: Delegation, verb: str, *, result: Any = None, reason: str | None = None
+    tx: Tx, delegation: Delegation, verb: str, *, result: Any = None, reason: str | None = None
 ) -> Delegation:
-    ended = move(
+    """End a delegation and send its outcome to the sender."""
+    ended = transition(
         tx,
         sql.DELEGATIONS,
         verb,
-        found.id,
+        delegation.id,
         ended_at=tx.now,
         result=None if result is None else encode_json(result, "The result"),
         reason=reason,
     )
-    mail.put_after(
+    mail.put_caused_by(
         tx,
         chains.load(tx, "delegations", ended.id),
         ended.from_mailbox,
@@ -297,10 +234,10 @@ def _end(
     return ended
 
 
-def _call_back(tx: Tx, ended: Delegation) -> None:
-    """Take the letter back when nobody has read it, else tell whoever did."""
+def _withdraw(tx: Tx, ended: Delegation) -> None:
+    """Remove the recipient's message when it was never claimed, or else notify the recipient."""
     if ended.letter_id is not None:
-        letter = mail.hold(tx, number_of("let", ended.letter_id))
+        letter = mail.find_for_update(tx, parse_number("let", ended.letter_id))
         if (
             letter is not None
             and letter.state is LetterState.WAITING
@@ -317,3 +254,98 @@ def _call_back(tx: Tx, ended: Delegation) -> None:
         project=ended.project_id,
         expires_at=tx.now + LETTER_MS,
     )
+
+
+# -- queries -------------------------------------------------------------------------------------
+
+
+def get(tx: Tx, delegation: str) -> Delegation:
+    """Return a delegation by its id or a prefix of it."""
+    return sql.DELEGATIONS.get(tx, sql.IDS.resolve(tx, delegation))
+
+
+def list_delegations(
+    tx: Tx,
+    *,
+    to: str | None = None,
+    sender: str | None = None,
+    parent: str | None = None,
+    all: bool = False,
+    after: str | None = None,
+    limit: int = 50,
+) -> Page[Delegation]:
+    """List delegations, newest first: the active ones, or with `all` every one.
+
+    `to`, `sender` and `parent` filter by recipient, by the sender's mailbox and by parent; they
+    include ended delegations and cannot be combined.
+    """
+    filters: dict[str, Any] = {}
+    if to is not None:
+        filters["to"] = agents.get(tx, to).id
+    if sender is not None:
+        filters["sender"] = check_mailbox(sender)
+    if parent is not None:
+        filters["parent"] = sql.IDS.resolve(tx, parent)
+    if len(filters) > 1:
+        raise Invalid("Filter delegations by one of `to`, `sender` and `parent`.")
+    (before,) = decode_cursor(after, LAST_ID)
+    statement = sql.LISTS[tuple(filters) or (("all",) if all else ())]
+    rows = tx.all(statement, before=before, limit=check_limit(limit) + 1, **filters)
+    return make_page(rows, limit, lambda row: (row.id,))
+
+
+def list_active_for_task(tx: Tx, task_id: str) -> list[Delegation]:
+    """List the active delegations of a task."""
+    return tx.all(sql.ACTIVE_OF_TASK, task_id=task_id)
+
+
+def next_deadline(tx: Tx) -> int | None:
+    """Return the earliest deadline of an active delegation."""
+    at: int | None = tx.value(sql.NEXT_DEADLINE)
+    return at
+
+
+# -- retention -----------------------------------------------------------------------------------
+
+
+def forget_project(tx: Tx, project_id: str) -> None:
+    """Delete the delegations of a project that is being deleted.
+
+    Active ones are cancelled first, which notifies both sides.
+    """
+    for delegation in tx.all(sql.ACTIVE_OF_PROJECT, project=project_id):
+        _withdraw(tx, _end(tx, delegation, "cancel", reason="the project was deleted"))
+    tx.run(sql.DELETE_OF_PROJECT, project=project_id)
+
+
+# -- access --------------------------------------------------------------------------------------
+
+
+def _lock(tx: Tx, delegation: str) -> Delegation:
+    """Return a delegation that no other transaction can end concurrently."""
+    return sql.DELEGATIONS.get_for_update(tx, sql.IDS.resolve(tx, delegation))
+
+
+def _lock_as_recipient(tx: Tx, delegation: str, agent: str | None) -> Delegation:
+    """Lock and return a delegation for its recipient, or for a person.
+
+    Raises Refused for an active delegation of a task: the task's own outcome ends it.
+    """
+    locked = _lock(tx, delegation)
+    actor = _resolve_actor(tx, agent)
+    if actor.startswith("agent:") and actor != locked.to_mailbox:
+        raise Refused(
+            f"{locked.id} was delegated to {locked.to_mailbox}, not to {actor}.", id=locked.id
+        )
+    if locked.task_id is not None and locked.state is S.ACTIVE:
+        raise Refused(
+            f"{locked.id} delegates the task {locked.task_id}. Submit or fail the task; that sends "
+            "the result back.",
+            id=locked.id,
+            task=locked.task_id,
+        )
+    return locked
+
+
+def _resolve_actor(tx: Tx, agent: str | None) -> str:
+    return f"agent:{agents.get(tx, agent).name}" if agent else tx.actor

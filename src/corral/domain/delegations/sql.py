@@ -1,21 +1,23 @@
+"""SQL of delegations."""
+
 from corral.db.lookup import IdColumn
 from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
-from corral.db.transitions import StateTable
+from corral.db.transitions import StatefulTable
 from corral.domain.delegations.model import MOVES, Delegation
 
 _COLUMNS = """id, project_id, state, from_mailbox, to_agent_id, to_mailbox, parent_id, task_id,
     text, context, result, reason, letter_id, deadline_at, created_at, ended_at"""
 
 IDS = IdColumn("delegation", "dlg", "delegations")
-DELEGATIONS = StateTable(
+DELEGATIONS = StatefulTable(
     Delegation, MOVES, table="delegations", columns=_COLUMNS, project="project_id"
 )
 
 _DELEGATIONS = f"SELECT {_COLUMNS} FROM delegations WHERE"
 _NEWEST = "id < :before ORDER BY id DESC LIMIT :limit"
 
-# What a list of delegations may be asked for, and the statement that has an index for it.
+# The supported filters. Each statement has an index.
 LISTS = {
     (): Query(Delegation, f"{_DELEGATIONS} state = 'active' AND {_NEWEST}"),
     ("all",): Query(Delegation, f"{_DELEGATIONS} {_NEWEST}"),
@@ -31,17 +33,19 @@ SET_LETTER = Query(
     f"UPDATE delegations SET letter_id = :letter_id WHERE id = :id RETURNING {_COLUMNS}",
 )
 
-OF_TASK = Query(
+# "IS NOT NULL" lets the planner use the partial index on task_id.
+ACTIVE_OF_TASK = Query(
     Delegation, f"{_DELEGATIONS} task_id = :task_id AND task_id IS NOT NULL AND state = 'active'"
 )
 
-# Those that come to their end at this moment are none of these.
-PARTS = Statement("""
+# {locked} re-checks the state after the row lock, so parts that end concurrently are excluded.
+ACTIVE_PARTS = Statement("""
     SELECT id FROM delegations
     WHERE parent_id = :id AND parent_id IS NOT NULL AND state = 'active' ORDER BY id {locked}
 """)
 
-DUE = Query(
+# skip_locked: a locked row is being ended by another transaction.
+EXPIRED = Query(
     Delegation,
     f"""{_DELEGATIONS} state = 'active' AND deadline_at IS NOT NULL AND deadline_at <= :now
     ORDER BY deadline_at LIMIT :limit {{skip_locked}}""",
@@ -53,15 +57,15 @@ NEXT_DEADLINE = Statement("""
 ACTIVE_OF_PROJECT = Query(
     Delegation, f"{_DELEGATIONS} project_id = :project AND state = 'active' ORDER BY id {{locked}}"
 )
-OF_PROJECT = Statement("""
+DELETE_OF_PROJECT = Statement("""
     DELETE FROM delegations WHERE project_id = :project AND project_id IS NOT NULL RETURNING id
 """)
 
 KEPT = Retention(
     "delegations",
     setting="delegations.keep_ms",
-    born="created_at",
-    over="ended_at < :before",
+    created="created_at",
+    ended="ended_at < :before",
     project="project_id",
     imported="imported_at",
 )

@@ -1,1 +1,1 @@
-"""The append-only record of all changes, and the feed that never skips one."""
+"""Events: the append-only log of all changes, and a feed that never skips one."""

@@ -1,4 +1,4 @@
-"""An event is one line of the record: who did what to which thing, and when."""
+"""An event records one change: actor, verb, subject and time."""
 
 from typing import Any
 
@@ -6,9 +6,11 @@ import msgspec
 
 
 class Event(msgspec.Struct, frozen=True):
+    """One entry of the event log."""
+
     id: str
     cursor: str
-    """Its place in the feed: hand it back as `after` to go on behind it."""
+    """The position in the feed: pass it as `after` to continue behind it."""
     at: int
     actor: str
     kind: str
@@ -17,4 +19,4 @@ class Event(msgspec.Struct, frozen=True):
     project_id: str | None
     data: Any
     run: str | None = None
-    """The run whose process made the change, if one did."""
+    """The run whose process made the change, if any."""

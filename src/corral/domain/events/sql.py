@@ -1,3 +1,5 @@
+"""SQL of the event log."""
+
 from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
 from corral.domain.events.model import Event
@@ -15,7 +17,8 @@ def _events(where: str, order: str) -> Query[Event]:
 
 
 def _of_subject(where: str, order: str) -> Query[Event]:
-    # SQLite merges the two parts of its view only if what they are ordered by is selected as it is.
+    # SQLite merges the two parts of its view without sorting only if the ORDER BY column is
+    # selected unchanged.
     return Query(
         Event,
         f"""SELECT {_COLUMNS} FROM (
@@ -41,12 +44,12 @@ BEFORE_BY_PROJECT = _events(f"{_OF_PROJECT} {{feed_before}}", "{feed_key_desc}")
 
 HELD_BACK = Statement("SELECT 1 FROM events WHERE {feed_held_back} LIMIT 1")
 
-KEPT = Retention(
+RETENTION = Retention(
     "events",
     setting="events.keep_ms",
     key="seq",
-    born="at",
-    over="at < :before",
+    created="at",
+    ended="at < :before",
     project="project_id",
     imported="imported_at",
 )

@@ -1,1 +1,1 @@
-"""Chats of agents and people: groups, direct messages, broadcasts."""
+"""Group chats of agents and people, direct messages and broadcasts."""

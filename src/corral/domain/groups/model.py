@@ -1,7 +1,7 @@
 """A group is a named chat of agents and people; a post is a message in it.
 
-A post goes to every other member as a letter, so that whoever is away gets all of them in order;
-the cursor of each member says how far it has read.
+Every other member gets each post as a letter, so a member that is away finds them in order. Each
+member has a cursor: the number of the last post that it has read.
 """
 
 import re
@@ -11,28 +11,28 @@ import msgspec
 
 from corral.domain.mail.model import check_mailbox
 from corral.kernel.errors import Invalid, Refused
-from corral.kernel.states import Moves, move
-from corral.kernel.text import MAX_NAME, clean_text
+from corral.kernel.states import TransitionTable, transition
+from corral.kernel.text import MAX_NAME, check_text
 
 
 class GroupState(StrEnum):
-    OPEN = "open"  # its members may post
-    ARCHIVED = "archived"  # can be read, until it is forgotten; its name is free again
+    OPEN = "open"  # members may post
+    ARCHIVED = "archived"  # read-only until retention deletes it; its name is free again
 
 
-MOVES = Moves(
+MOVES = TransitionTable(
     "group",
     GroupState,
-    begin="create",
+    create_verb="create",
     initial=GroupState.OPEN,
-    imports=(GroupState.OPEN, GroupState.ARCHIVED),
-    verbs={"archive": move(GroupState.OPEN, to=GroupState.ARCHIVED)},
+    import_states=(GroupState.OPEN, GroupState.ARCHIVED),
+    verbs={"archive": transition(GroupState.OPEN, to=GroupState.ARCHIVED)},
 )
 
 
-class Kind(StrEnum):
-    GROUP = "group"  # whoever joins
-    DIRECT = "direct"  # two, who stay
+class GroupKind(StrEnum):
+    GROUP = "group"  # members join and leave
+    DIRECT = "direct"  # two fixed members
     EVERYONE = "everyone"  # all agents, for broadcasts
 
 
@@ -40,7 +40,7 @@ class Group(msgspec.Struct, frozen=True):
     id: str
     name: str
     project_id: str | None
-    kind: Kind
+    kind: GroupKind
     roles: list[str]
     state: GroupState
     posts: int
@@ -58,19 +58,19 @@ class Member(msgspec.Struct, frozen=True):
     joined_at: int
 
 
-class Unread(msgspec.Struct, frozen=True):
-    """A group as one of its members sees it."""
+class UnreadGroup(msgspec.Struct, frozen=True):
+    """A group with the number of posts that a member has not read."""
 
     group_id: str
     name: str
     project_id: str | None
-    kind: Kind
+    kind: GroupKind
     posts: int
     unread: int
 
 
-class Said(msgspec.Struct, frozen=True):
-    """A post as it is stored."""
+class StoredPost(msgspec.Struct, frozen=True):
+    """A post without its reactions."""
 
     id: str
     group_id: str
@@ -90,7 +90,7 @@ class Reaction(msgspec.Struct, frozen=True):
 
 
 class Post(msgspec.Struct, frozen=True):
-    """A post, and what members think of it."""
+    """A post with its reactions."""
 
     id: str
     group_id: str
@@ -101,42 +101,46 @@ class Post(msgspec.Struct, frozen=True):
     key: str | None
     at: int
     reactions: dict[str, list[str]]
-    """By sign: who gave it."""
+    """The members by sign."""
 
 
 EVERYONE = "everyone"
+"""The name of the groups for broadcasts."""
 ANY_ROLE = "*"
 _NAME = re.compile(r"(?!grp_)[^\s:/\x00-\x1f\x7f]{1,100}")
 
 
 def check_name(name: str) -> str:
-    if not _NAME.fullmatch(clean_text(name, "The name", most=MAX_NAME)):
+    """Return a valid name for a group; raises Invalid."""
+    if not _NAME.fullmatch(check_text(name, "The name", max_bytes=MAX_NAME)):
         raise Invalid(
-            f"{name!r} is no name for a group; take up to 100 characters without spaces, colons "
-            "and slashes that do not begin with grp_.",
+            f"Invalid group name {name!r}: use up to 100 characters without spaces, colons and "
+            "slashes that do not begin with grp_.",
             name=name,
         )
     if name == EVERYONE:
-        raise Invalid("That name is for broadcasts; take another one.", name=name)
+        raise Invalid("That name is reserved for broadcasts. Choose another name.", name=name)
     return name
 
 
 def check_member(member: str) -> str:
+    """Return a mailbox that can be a member; raises Invalid."""
     if check_mailbox(member).partition(":")[0] not in ("agent", "user"):
-        raise Invalid(f"{member} cannot be in a group; name agent:NAME or user:NAME.")
+        raise Invalid(f"Invalid member {member}: use agent:NAME or user:NAME.")
     return member
 
 
-def name_of_direct(one: str, other: str) -> str:
-    """The name that only the direct group of these two has."""
+def direct_name(one: str, other: str) -> str:
+    """Return the name of the direct group of two members; it does not depend on their order."""
     return "+".join(sorted((one, other)))
 
 
 def check_open(group: Group) -> None:
+    """Raise Refused for an archived group."""
     if group.state is not GroupState.OPEN:
-        raise Refused(f"{group.name} ({group.id}) is archived; it can only be read.", id=group.id)
+        raise Refused(f"{group.name} ({group.id}) is archived and read-only.", id=group.id)
 
 
 def letter_key(group_id: str, number: int) -> str:
-    """The key under which a post is put into each mailbox, once."""
+    """Return the key of a post's letters, which makes them idempotent."""
     return f"{group_id}:{number}"

@@ -1,19 +1,21 @@
+"""SQL of groups, members, posts and reactions."""
+
+from corral.db.gapless_insert import GaplessInsert
 from corral.db.lookup import IdColumn
-from corral.db.numbered import Numbered
-from corral.db.retention import Retention, Scoped
+from corral.db.retention import Retention, ScopedStatement
 from corral.db.statement import Query, Statement
-from corral.db.transitions import StateTable
-from corral.domain.groups.model import MOVES, Group, Member, Reaction, Said, Unread
+from corral.db.transitions import StatefulTable
+from corral.domain.groups.model import MOVES, Group, Member, Reaction, StoredPost, UnreadGroup
 
 _COLUMNS = """id, name, project_id, kind, roles, state, posts, created_by, created_at, updated_at,
     ended_at"""
 
 IDS = IdColumn("group", "grp", "groups")
-GROUPS = StateTable(Group, MOVES, table="groups", columns=_COLUMNS, project="project_id")
+GROUPS = StatefulTable(Group, MOVES, table="groups", columns=_COLUMNS, project="project_id")
 
 # -- groups ---------------------------------------------------------------------------------------
 
-# At most one of a project, or of none; without a project, some of them, to say which there are.
+# Open names are unique within a project, and among groups without a project.
 BY_NAME = Query(
     Group,
     f"""
@@ -22,7 +24,8 @@ BY_NAME = Query(
 """,
 )
 
-BY_NAME_ALONE = Query(
+# Groups without a project come first. The limit is for the candidates of an error message.
+BY_NAME_IN_ANY_PROJECT = Query(
     Group,
     f"""
     SELECT {_COLUMNS} FROM groups WHERE state = 'open' AND name = :name
@@ -47,13 +50,13 @@ OPEN_OF_PROJECT = Statement(
     "SELECT id FROM groups WHERE project_id = :project_id AND state = 'open' ORDER BY id"
 )
 
-# Never back: a transaction that began earlier may come later.
+# Never moves back: a transaction that began earlier may commit later.
 _NOW = "CASE WHEN updated_at > :now THEN updated_at ELSE :now END"
 TOUCH = Statement(f"UPDATE groups SET updated_at = {_NOW} WHERE id = :id")
 
 ADD_ROLE = Statement("INSERT INTO group_roles (role, group_id) VALUES (:role, :group_id)")
 
-OF_ROLE = Query(
+GROUPS_OF_ROLE = Query(
     Group,
     f"""
     SELECT {_COLUMNS} FROM groups WHERE state = 'open' AND id IN (
@@ -63,7 +66,7 @@ OF_ROLE = Query(
 """,
 )
 
-FORGET_ROLES = Statement("DELETE FROM group_roles WHERE group_id = :group_id")
+DELETE_ROLES = Statement("DELETE FROM group_roles WHERE group_id = :group_id")
 
 # -- members --------------------------------------------------------------------------------------
 
@@ -92,17 +95,16 @@ MEMBERS = Query(
 
 COUNT_MEMBERS = Statement("SELECT count(*) FROM members WHERE group_id = :group_id")
 
-# All that one is in; only those that it joined by a role which it does not have any more.
-OF_MEMBER = Query(Member, f"SELECT {_MEMBER} FROM members WHERE member = :member")
+MEMBERSHIPS = Query(Member, f"SELECT {_MEMBER} FROM members WHERE member = :member")
 
 REMOVE_MEMBER = Query(
     Member,
     f"DELETE FROM members WHERE group_id = :group_id AND member = :member RETURNING {_MEMBER}",
 )
 
-FORGET_MEMBERS = Statement("DELETE FROM members WHERE group_id = :group_id")
+DELETE_MEMBERS = Statement("DELETE FROM members WHERE group_id = :group_id")
 
-MARK = Query(
+MARK_READ = Query(
     Member,
     f"""
     UPDATE members SET read_number = :number
@@ -111,14 +113,14 @@ MARK = Query(
 """,
 )
 
-# Whoever had read all before has read what it says itself.
-MARK_OWN = Statement("""
+# The author has read its own post, if it had read all earlier ones.
+MARK_OWN_READ = Statement("""
     UPDATE members SET read_number = :number
     WHERE group_id = :group_id AND member = :member AND read_number = :number - 1
 """)
 
 UNREAD = Query(
-    Unread,
+    UnreadGroup,
     """
     SELECT groups.id AS group_id, name, project_id, kind, posts, posts - read_number AS unread
     FROM members JOIN groups ON groups.id = members.group_id
@@ -131,8 +133,8 @@ UNREAD = Query(
 
 _POST = "id, group_id, number, author, text, reply_to, key, at"
 
-POST = Numbered(
-    first=f"UPDATE groups SET posts = posts + 1, updated_at = {_NOW}"
+POST = GaplessInsert(
+    parent=f"UPDATE groups SET posts = posts + 1, updated_at = {_NOW}"
     " WHERE id = :group_id AND state = 'open'",
     table="posts",
     values={
@@ -149,31 +151,31 @@ POST = Numbered(
 )
 
 BY_KEY = Query(
-    Said,
+    StoredPost,
     f"SELECT {_POST} FROM posts WHERE group_id = :group_id AND author = :author AND key = :key",
 )
 
 BY_NUMBER = Query(
-    Said, f"SELECT {_POST} FROM posts WHERE group_id = :group_id AND number = :number"
+    StoredPost, f"SELECT {_POST} FROM posts WHERE group_id = :group_id AND number = :number"
 )
 
-READ = Query(
-    Said,
+POSTS_AFTER = Query(
+    StoredPost,
     f"""
     SELECT {_POST} FROM posts WHERE group_id = :group_id AND number > :after
     ORDER BY number LIMIT :limit
 """,
 )
 
-READ_NEWEST = Query(
-    Said,
+POSTS_BEFORE = Query(
+    StoredPost,
     f"""
     SELECT {_POST} FROM posts WHERE group_id = :group_id AND number < :before
     ORDER BY number DESC LIMIT :limit
 """,
 )
 
-FORGET_POSTS = Statement("""
+DELETE_POSTS = Statement("""
     DELETE FROM posts WHERE id IN (
         SELECT id FROM posts WHERE group_id = :group_id ORDER BY number LIMIT :limit)
     RETURNING id
@@ -205,37 +207,40 @@ COUNT_SIGNS = Statement("""
 # -- retention ------------------------------------------------------------------------------------
 
 _ENDED = "FROM groups WHERE ended_at IS NOT NULL AND ended_at < :before AND {whose}"
-ENDED = Scoped(f"SELECT id {_ENDED} ORDER BY ended_at, id LIMIT :limit {{skip_locked}}")
-COUNT_ENDED = Scoped(f"SELECT count(*) {_ENDED}")
+ENDED = ScopedStatement(f"SELECT id {_ENDED} ORDER BY ended_at, id LIMIT :limit {{skip_locked}}")
+COUNT_ENDED = ScopedStatement(f"SELECT count(*) {_ENDED}")
 
-FORGET_REACTIONS = Statement("""
+DELETE_REACTIONS = Statement("""
     DELETE FROM reactions WHERE post_id IN (
         SELECT id FROM posts WHERE group_id = :group_id ORDER BY number LIMIT :limit)
 """)
 
-FORGET = Statement("DELETE FROM groups WHERE id = :group_id")
+DELETE_GROUP = Statement("DELETE FROM groups WHERE id = :group_id")
 
-POSTS_KEPT = Retention(
+POSTS_RETENTION = Retention(
     "posts",
     setting="groups.keep_ms",
-    born="at",
-    over="at < :before",
+    created="at",
+    ended="at < :before",
     project="(SELECT groups.project_id FROM groups WHERE groups.id = posts.group_id)",
     imported="imported_at",
 )
 
-# They go with their post, before it does.
-_SAID_AT = "coalesce((SELECT posts.at FROM posts WHERE posts.id = reactions.post_id), at)"
-REACTIONS_KEPT = Retention(
+# Reactions expire with their post, whose time decides; a reaction without a post by its own.
+_POSTED_AT = "coalesce((SELECT posts.at FROM posts WHERE posts.id = reactions.post_id), at)"
+REACTIONS_RETENTION = Retention(
     "reactions",
     setting="groups.keep_ms",
     key="post_id",
-    born=_SAID_AT,
-    over=f"{_SAID_AT} < :before",
+    created=_POSTED_AT,
+    ended=f"{_POSTED_AT} < :before",
     project="""(
         SELECT groups.project_id FROM posts JOIN groups ON groups.id = posts.group_id
         WHERE posts.id = reactions.post_id)""",
     imported="imported_at",
 )
 
-MAKE_ROOM = Statement("UPDATE groups SET posts = posts + :count WHERE id = :id RETURNING posts")
+# For imports: reserves post numbers.
+RESERVE_NUMBERS = Statement(
+    "UPDATE groups SET posts = posts + :count WHERE id = :id RETURNING posts"
+)

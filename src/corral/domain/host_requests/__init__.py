@@ -1,1 +1,1 @@
-"""What agents ask of the host, and who says whether it is done."""
+"""Requests of agents to the host: actions and secrets that need an approval."""

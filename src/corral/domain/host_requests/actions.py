@@ -1,6 +1,7 @@
-"""What the host can do for agents: each action says in words what it would do, and does it.
+"""The actions of the host that agents can request.
 
-The words are all that is shown to those who decide, so they leave nothing out that is done.
+Each action has a function that validates the arguments and describes the effect, and one that
+carries it out. Approvers see only the description, so it must be complete.
 """
 
 from collections.abc import Callable
@@ -9,195 +10,198 @@ from typing import Any, NamedTuple
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.agents.model import Agent
+from corral.domain.chat.channels import destinations, places
 from corral.domain.chat.channels import ops as gateway
-from corral.domain.chat.channels import wirings
 from corral.domain.chat.conversations import scheduled_prompts, turns
-from corral.domain.chat.model import check_word
+from corral.domain.chat.model import check_name
 from corral.domain.host_requests.model import (
-    Arguments,
     ChangeTask,
     CreateAgent,
     GiveSecret,
     GrantDestination,
+    RequestArguments,
     ScheduleTask,
 )
 from corral.domain.schedules import ops as schedules
 from corral.domain.schedules.occurrences import check_script
-from corral.domain.schedules.recurrence import check_cron, check_every, zone
+from corral.domain.schedules.recurrence import check_cron, check_every, load_zone
 from corral.domain.sessions import ops as sessions
 from corral.domain.settings import ops as settings
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
-from corral.kernel.text import MAX_TEXT, clean_text
+from corral.kernel.text import MAX_TEXT, check_text
 
 MAX_REASON = 2_000
 
 
-class Asking(NamedTuple):
-    """Who asks, and where."""
+class Requester(NamedTuple):
+    """The agent that makes a request, and its session."""
 
     agent: Agent
     session_id: str | None
 
 
-# -- the actions: what each would do, in words, and doing it --------------------------------------
+# -- the actions ----------------------------------------------------------------------------------
 
 
-def _about_agent(tx: Tx, who: Asking, given: CreateAgent) -> str:
-    agents.check_name(given.name)
+def _describe_agent(tx: Tx, requester: Requester, args: CreateAgent) -> str:
+    agents.check_name(args.name)
     try:
-        found = agents.get(tx, given.name)
+        found = agents.get(tx, args.name)
     except NotFound:
         pass
     else:
-        raise Conflict(
-            f"There is an agent {given.name} already ({found.id}).",
-            id=found.id,
-            reason="name_taken",
-        )
-    clean_text(given.instructions, "The instructions", most=MAX_TEXT)
-    like = who.agent
+        raise Conflict(f"An agent {args.name} exists already ({found.id}).", id=found.id)
+    check_text(args.instructions, "The instructions", max_bytes=MAX_TEXT)
+    template = requester.agent
     return (
-        f"An agent {given.name} is created, which runs as {like.name} does "
-        f"({like.command or like.provider or 'the default command'}, model "
-        f"{given.model or like.model or 'as it comes'}, role {given.role or 'none'}"
-        f"{_boxed_too(tx, who)}), with these instructions:\n{given.instructions}"
+        f"Create the agent {args.name}, which runs like {template.name} "
+        f"({template.command or template.provider or 'the default command'}, model "
+        f"{args.model or template.model or 'default'}, role {args.role or 'none'}"
+        f"{_describe_sandbox(tx, requester)}), with these instructions:\n{args.instructions}"
     )
 
 
-def _box_of(tx: Tx, who: Asking) -> str:
-    """What keeps the agent in a box where it asks; off: nothing does."""
-    session = sessions.get(tx, who.session_id) if who.session_id else None
+def _sandbox_of(tx: Tx, requester: Requester) -> str:
+    """Return the sandbox setting of the requester; off: no sandbox."""
+    session = sessions.get(tx, requester.session_id) if requester.session_id else None
     project = session.project_id if session is not None else None
-    return str(settings.value(tx, "gateway.sandbox", agent=who.agent.name, project=project))
-
-
-def _boxed_too(tx: Tx, who: Asking) -> str:
-    by = _box_of(tx, who)
-    return "" if by == "off" else f", boxed as that is: {by}"
-
-
-def _create_agent(tx: Tx, who: Asking, given: CreateAgent) -> dict[str, Any]:
-    like = who.agent
-    made = agents.create(
-        tx,
-        given.name,
-        provider=like.provider,
-        command=like.command,
-        role=given.role,
-        model=given.model or like.model,
-        instructions=given.instructions,
-        limits=like.limits,
+    return str(
+        settings.get_value(tx, "gateway.sandbox", agent=requester.agent.name, project=project)
     )
-    if (by := _box_of(tx, who)) != "off":  # else it would be a way out of the box
-        settings.set_value(tx, "gateway.sandbox", by, scope=f"agent:{made.name}")
-    return {"agent": made.name, "agent_id": made.id}
 
 
-def _about_task(tx: Tx, who: Asking, given: ScheduleTask) -> str:
-    clean_text(given.text, "The text", most=MAX_TEXT)
-    zone(given.time_zone)
-    check_script(given.script, None)
-    if given.script and _box_of(tx, who) != "off":
+def _describe_sandbox(tx: Tx, requester: Requester) -> str:
+    tool = _sandbox_of(tx, requester)
+    return "" if tool == "off" else f", in the same sandbox: {tool}"
+
+
+def _create_agent(tx: Tx, requester: Requester, args: CreateAgent) -> dict[str, Any]:
+    template = requester.agent
+    created = agents.create(
+        tx,
+        args.name,
+        provider=template.provider,
+        command=template.command,
+        role=args.role,
+        model=args.model or template.model,
+        instructions=args.instructions,
+        limits=template.limits,
+    )
+    if (tool := _sandbox_of(tx, requester)) != "off":  # a new agent must not escape the sandbox
+        settings.set_value(tx, "gateway.sandbox", tool, scope=f"agent:{created.name}")
+    return {"agent": created.name, "agent_id": created.id}
+
+
+def _describe_task(tx: Tx, requester: Requester, args: ScheduleTask) -> str:
+    check_text(args.text, "The text", max_bytes=MAX_TEXT)
+    load_zone(args.time_zone)
+    check_script(args.script, None)
+    if args.script and _sandbox_of(tx, requester) != "off":
         raise Refused(
-            f"{who.agent.name} is boxed, and a script would run outside of its box; leave it out.",
-            reason="sandboxed",
+            f"{requester.agent.name} is sandboxed, and a script would run outside. Omit it."
         )
-    if (given.cron is None) == (given.every_seconds is None):
-        raise Invalid("Say when: cron, or every_seconds.")
-    if given.cron is not None:
-        when = f"by the rule {check_cron(given.cron, given.time_zone, tx.now)} ({given.time_zone})"
+    if (args.cron is None) == (args.every_seconds is None):
+        raise Invalid("Give either cron or every_seconds.")
+    if args.cron is not None:
+        when = (
+            f"by the cron rule {check_cron(args.cron, args.time_zone, tx.now)} ({args.time_zone})"
+        )
     else:
-        check_every((given.every_seconds or 0) * 1_000)
-        when = f"every {given.every_seconds} s"
-    first = f"\nBefore that, this is run on the host:\n{given.script}" if given.script else ""
-    return f"{who.agent.name} is woken {when}, with this text:\n{given.text}{first}"
+        check_every((args.every_seconds or 0) * 1_000)
+        when = f"every {args.every_seconds} s"
+    first = f"\nEach time, run this script on the host first:\n{args.script}" if args.script else ""
+    return f"Wake {requester.agent.name} {when} with this text:\n{args.text}{first}"
 
 
-def _schedule_task(tx: Tx, who: Asking, given: ScheduleTask) -> dict[str, Any]:
-    where = turns.address(tx, who.session_id) if who.session_id else None
-    seat = {"place": where.place.id} if where else {"session": who.session_id}
-    every = given.every_seconds * 1_000 if given.every_seconds is not None else None
-    made = scheduled_prompts.add_task(
+def _schedule_task(tx: Tx, requester: Requester, args: ScheduleTask) -> dict[str, Any]:
+    address = turns.find_reply_address(tx, requester.session_id) if requester.session_id else None
+    target = {"place": address.place.id} if address else {"session": requester.session_id}
+    every = args.every_seconds * 1_000 if args.every_seconds is not None else None
+    created = scheduled_prompts.add_task(
         tx,
-        who.agent.id,
-        given.text,
-        cron=given.cron,
+        requester.agent.id,
+        args.text,
+        cron=args.cron,
         every_ms=every,
-        time_zone=given.time_zone,
-        script=given.script,
-        name=given.name,
-        **seat,
+        time_zone=args.time_zone,
+        script=args.script,
+        name=args.name,
+        **target,
     )
-    return {"task": made.id, "next_at": made.next_at}
+    return {"task": created.id, "next_at": created.next_at}
 
 
-def _about_change(tx: Tx, who: Asking, given: ChangeTask) -> str:
-    found = schedules.get(tx, given.task)
+def _describe_change(tx: Tx, requester: Requester, args: ChangeTask) -> str:
+    found = schedules.get(tx, args.task)
     session = found.mailbox.removeprefix("session:")
-    if session == found.mailbox or sessions.get(tx, session).agent_id != who.agent.id:
-        raise Refused(f"{found.id} is no task of {who.agent.name}.", id=found.id)
-    return f"The task {found.id} of {who.agent.name} is changed: {given.verb}."
+    if session == found.mailbox or sessions.get(tx, session).agent_id != requester.agent.id:
+        raise Refused(f"{found.id} is not a task of {requester.agent.name}.", id=found.id)
+    return f"Change the task {found.id} of {requester.agent.name}: {args.verb}."
 
 
-def _change_task(tx: Tx, who: Asking, given: ChangeTask) -> dict[str, Any]:
-    id = schedules.get(tx, given.task).id
-    if given.verb == "run":
+def _change_task(tx: Tx, requester: Requester, args: ChangeTask) -> dict[str, Any]:
+    id = schedules.get(tx, args.task).id
+    if args.verb == "run":
         return {"task": id, "letter": schedules.run(tx, id).id}
     verbs = {"pause": schedules.pause, "resume": schedules.resume, "cancel": schedules.cancel}
-    changed = verbs[given.verb](tx, id)
+    changed = verbs[args.verb](tx, id)
     return {"task": id, "state": changed.state, "next_at": changed.next_at}
 
 
-def _about_destination(tx: Tx, who: Asking, given: GrantDestination) -> str:
-    where = gateway.get_place(tx, given.place)
-    if given.name:
-        check_word(given.name, "The name")
-    channel = gateway.get_channel(tx, where.channel_id)
+def _describe_destination(tx: Tx, requester: Requester, args: GrantDestination) -> str:
+    place = places.get_place(tx, args.place)
+    if args.name:
+        check_name(args.name, "The name")
+    channel = gateway.get_channel(tx, place.channel_id)
     return (
-        f"{who.agent.name} may send to {where.called} ({where.id}) on the channel {channel.name}, "
-        "at any time."
+        f"Allow {requester.agent.name} to send to {place.display_name} ({place.id}) on "
+        f"the channel {channel.name} at any time."
     )
 
 
-def _grant_destination(tx: Tx, who: Asking, given: GrantDestination) -> dict[str, Any]:
-    made = wirings.grant(tx, who.agent.id, given.place, name=given.name)
-    return {"destination": made.name, "place": made.place_id}
+def _grant_destination(tx: Tx, requester: Requester, args: GrantDestination) -> dict[str, Any]:
+    created = destinations.grant(tx, requester.agent.id, args.place, name=args.name)
+    return {"destination": created.name, "place": created.place_id}
 
 
-def _about_secret(tx: Tx, who: Asking, given: GiveSecret) -> str:
-    settings.check_secret_name(given.name)
-    clean_text(given.reason, "The reason", most=MAX_REASON)
+def _describe_secret(tx: Tx, requester: Requester, args: GiveSecret) -> str:
+    settings.check_secret_name(args.name)
+    check_text(args.reason, "The reason", max_bytes=MAX_REASON)
     return (
-        "Never type it into a chat. Give it in the form that the dashboard has for it, or where "
-        f"the store is: `corral secret set {given.name} --keep file` asks for it, `corral secret "
-        f"set {given.name} REFERENCE` says where it is. "
-        f"{who.agent.name} learns that it is there, and not what it is."
+        "Never type a secret into a chat. Enter it in the dashboard, or on the machine of the "
+        f"store: `corral secret set {args.name} --keep file` prompts for it, `corral secret set "
+        f"{args.name} REFERENCE` stores a reference. "
+        f"{requester.agent.name} is notified that the secret exists, and does not get its value."
     )
 
 
 class Action(NamedTuple):
-    takes: type[Arguments]
+    """An action that agents can request."""
+
+    arguments: type[RequestArguments]
     subject: str
     """The argument that a grant may name: `host:create_agent(helper-*)`."""
     asks: str
-    about: Callable[[Tx, Asking, Any], str]
-    do: Callable[[Tx, Asking, Any], dict[str, Any]] | None
+    """The question to the approvers, after "May AGENT"."""
+    describe: Callable[[Tx, Requester, Any], str]
+    run: Callable[[Tx, Requester, Any], dict[str, Any]] | None
+    """None for a secret, which only a person can provide."""
     is_own: bool = False
-    """Whether it concerns the agent's own things alone, so that nobody has to allow it."""
+    """Whether it only affects the agent's own objects and needs no approval."""
 
 
 ACTIONS = {
     "create_agent": Action(
-        CreateAgent, "name", "create the agent {name}", _about_agent, _create_agent
+        CreateAgent, "name", "create the agent {name}", _describe_agent, _create_agent
     ),
     "schedule_task": Action(
-        ScheduleTask, "name", "be woken by the clock", _about_task, _schedule_task
+        ScheduleTask, "name", "run a scheduled task", _describe_task, _schedule_task
     ),
     "change_task": Action(
-        ChangeTask, "task", "{verb} its task {task}", _about_change, _change_task, is_own=True
+        ChangeTask, "task", "{verb} its task {task}", _describe_change, _change_task, is_own=True
     ),
     "destination": Action(
-        GrantDestination, "place", "send to {place}", _about_destination, _grant_destination
+        GrantDestination, "place", "send to {place}", _describe_destination, _grant_destination
     ),
-    "secret": Action(GiveSecret, "name", "have the secret {name}", _about_secret, None),
+    "secret": Action(GiveSecret, "name", "have the secret {name}", _describe_secret, None),
 }

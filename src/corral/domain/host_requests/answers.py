@@ -1,8 +1,8 @@
-"""What people answered to what Corral itself asks is done: about an account, a place, a request."""
+"""Apply the answers to questions that Corral itself asks: about senders, places and requests."""
 
 from corral.db.tx import Tx
 from corral.domain.chat.inbound import held
-from corral.domain.chat.model import HOST
+from corral.domain.chat.model import GATEWAY_MAILBOX
 from corral.domain.host_requests import ops
 from corral.domain.mail import ops as mail
 from corral.domain.mail.model import Letter
@@ -11,37 +11,39 @@ from corral.domain.questions.model import Question
 from corral.kernel.errors import NotFound
 
 
-def hear(tx: Tx, letter: Letter) -> None:
-    """Do what an answer says."""
+def apply_answer(tx: Tx, letter: Letter) -> None:
+    """Carry out the decision of an answered question, and acknowledge its letter."""
     id = letter.body.get("question") if isinstance(letter.body, dict) else None
     question = questions.get(tx, id) if isinstance(id, str) else None
-    if question is None or question.asker != HOST or question.ended_at is None:
-        # Whoever put it here: what Corral asked is not answered by it.
-        mail.refuse(tx, letter, "it is no answer to a question of the gateway")
+    if question is None or question.asker != GATEWAY_MAILBOX or question.ended_at is None:
+        # Any process can put a letter here; only a stored answer counts.
+        mail.refuse(tx, letter, "it is not an answer to a question of the gateway")
         return
-    about, id = _about(question)
+    about, id = _parse_subject(question)
     if about == "request":
-        ops.hear(tx, question, id)
+        ops.apply_answer(tx, question, id)
     else:
-        held.hear(tx, question, about, id)
+        held.apply_answer(tx, question, about, id)
     mail.ack(tx, letter)
 
 
-def could_not_do(tx: Tx, letter: Letter, why: str) -> None:
-    """What an answer says could not be done: a request has failed, and its agent is told; all else
-    is tried again."""
+def record_failure(tx: Tx, letter: Letter, reason: str) -> None:
+    """Record that a decision could not be carried out.
+
+    A request fails and its agent is notified. Any other decision is retried.
+    """
     try:
-        about, id = _about(questions.get(tx, str(letter.body.get("question"))))
-    except NotFound:  # the question was pruned; the letter dies at its limit
+        about, id = _parse_subject(questions.get(tx, str(letter.body.get("question"))))
+    except NotFound:  # deleted by retention; the letter becomes dead at its limit of attempts
         about, id = "", ""
     if about != "request":
-        mail.fail(tx, letter, why)
+        mail.fail(tx, letter, reason)
         return
-    ops.fail(tx, id, why)
+    ops.mark_failed(tx, id, reason)
     mail.ack(tx, letter)
 
 
-def _about(question: Question) -> tuple[str, str]:
-    """What Corral asked about: a sender, a place or a request, with its id."""
+def _parse_subject(question: Question) -> tuple[str, str]:
+    """Return the subject of a question, from its key: sender, place or request, and its id."""
     about, id, _ = (question.key or "::").split(":", 2)
     return about, id

@@ -1,39 +1,39 @@
-"""A request is something that an agent asks the host to do, or a secret that it asks for."""
+"""A request of an agent: an action of the host, or a secret."""
 
 from enum import StrEnum
 from typing import Any, Literal
 
 import msgspec
 
-from corral.kernel.states import Moves, move
+from corral.kernel.states import TransitionTable, transition
 from corral.kernel.text import encode_json
 
 
 class RequestState(StrEnum):
-    WAITING = "waiting"  # somebody must say whether it may be done, or give what is asked for
-    DONE = "done"  # it was done
-    REFUSED = "refused"  # somebody said no
-    EXPIRED = "expired"  # nobody said yes in time
-    FAILED = "failed"  # it was allowed, and could not be done
+    WAITING = "waiting"  # needs an approval, or the secret that is asked for
+    DONE = "done"  # approved and carried out
+    REFUSED = "refused"  # rejected by a person or a rule
+    EXPIRED = "expired"  # not approved in time
+    FAILED = "failed"  # approved, but the action failed
 
 
 R = RequestState
-MOVES = Moves(
+MOVES = TransitionTable(
     "request",
     RequestState,
-    begin="ask",
+    create_verb="ask",
     initial=R.WAITING,
     verbs={
-        "do": move(R.WAITING, to=R.DONE),
-        "refuse": move(R.WAITING, to=R.REFUSED),
-        "expire": move(R.WAITING, to=R.EXPIRED),
-        "fail": move(R.WAITING, to=R.FAILED),
+        "do": transition(R.WAITING, to=R.DONE),
+        "refuse": transition(R.WAITING, to=R.REFUSED),
+        "expire": transition(R.WAITING, to=R.EXPIRED),
+        "fail": transition(R.WAITING, to=R.FAILED),
     },
 )
 
 
-class Request(msgspec.Struct, frozen=True):
-    """What an agent asks of the host."""
+class HostRequest(msgspec.Struct, frozen=True):
+    """A request of an agent to the host."""
 
     id: str
     agent_id: str
@@ -43,6 +43,7 @@ class Request(msgspec.Struct, frozen=True):
     action: str
     arguments: dict[str, Any]
     effect: str
+    """Everything that the action does, in words. The approvers see exactly this."""
     question_id: str | None
     state: RequestState
     decided_by: str | None
@@ -52,18 +53,18 @@ class Request(msgspec.Struct, frozen=True):
     ended_at: int | None
 
 
-class Arguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an action takes."""
+class RequestArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The arguments of an action."""
 
 
-class CreateAgent(Arguments, frozen=True):
+class CreateAgent(RequestArguments, frozen=True):
     name: str
     instructions: str
     role: str | None = None
     model: str | None = None
 
 
-class ScheduleTask(Arguments, frozen=True):
+class ScheduleTask(RequestArguments, frozen=True):
     text: str
     cron: str | None = None
     every_seconds: int | None = None
@@ -72,28 +73,28 @@ class ScheduleTask(Arguments, frozen=True):
     name: str | None = None
 
 
-class ChangeTask(Arguments, frozen=True):
+class ChangeTask(RequestArguments, frozen=True):
     task: str
     verb: Literal["pause", "resume", "run", "cancel"]
 
 
-class GrantDestination(Arguments, frozen=True):
+class GrantDestination(RequestArguments, frozen=True):
     place: str
     name: str | None = None
 
 
-class GiveSecret(Arguments, frozen=True):
+class GiveSecret(RequestArguments, frozen=True):
     name: str
     reason: str
 
 
-def words_of(request: Request) -> str:
-    """How a request stands, in a sentence for its agent."""
-    what = f"Your request {request.id} ({request.action})"
+def describe(request: HostRequest) -> str:
+    """Describe the state of a request to its agent."""
+    subject = f"Your request {request.id} ({request.action})"
     if request.state is RequestState.DONE and request.action == "secret":
-        return f"The secret {request.arguments['name']} is there now, for what is started with it."
+        return f"The secret {request.arguments['name']} is available to new runs."
     if request.state is RequestState.DONE:
-        return f"{what} was done: {encode_json(request.result, 'The result')}"
+        return f"{subject} was carried out: {encode_json(request.result, 'The result')}"
     if request.state is RequestState.WAITING:
-        return f"{what} waits for somebody to decide; you are told."
-    return f"{what} is {request.state}: {request.reason}."
+        return f"{subject} waits for approval. You will be notified."
+    return f"{subject} is {request.state}: {request.reason}."

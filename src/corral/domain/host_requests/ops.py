@@ -1,10 +1,10 @@
-"""What agents ask of the host, and who says whether it is done.
+"""Requests of agents to the host, and their approval.
 
-An agent may be hostile, and so may be whatever talked it into something: nothing is done because it
-asks. A grant of the agent for that very action allows it (`host:create_agent`,
-`host:create_agent(helper-*)`), a denial forbids it, and else people are asked, who are shown all of
-it. Whoever said yes: what holds then is looked at again when it is done. A secret is never part of
-a request: it is asked for by its name, given elsewhere, and the agent learns only that it is there.
+An agent may be hostile or manipulated, so a request alone has no effect. A tool grant of the agent
+for the action allows it (`host:create_agent`, `host:create_agent(helper-*)`), and a denial forbids
+it. Otherwise people decide, who see the complete effect. All conditions are checked again when the
+action is carried out. A secret is never part of a request: the agent asks for it by name, a person
+stores it elsewhere, and the agent is only notified that it exists.
 """
 
 from typing import Any
@@ -12,17 +12,17 @@ from typing import Any
 import msgspec
 
 from corral.adapters.redaction import clean_of_secrets
-from corral.db.transitions import create, move
+from corral.db.transitions import create, transition
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.agents.model import Agent, AgentState
-from corral.domain.agents.tools import allows
-from corral.domain.chat.channels import ops as gateway
+from corral.domain.agents.tools import is_allowed
+from corral.domain.chat.channels import people
 from corral.domain.chat.conversations import turns
-from corral.domain.chat.model import HOST
+from corral.domain.chat.model import GATEWAY_MAILBOX
 from corral.domain.host_requests import sql
-from corral.domain.host_requests.actions import ACTIONS, Action, Asking
-from corral.domain.host_requests.model import Arguments, Request, RequestState, words_of
+from corral.domain.host_requests.actions import ACTIONS, Action, Requester
+from corral.domain.host_requests.model import HostRequest, RequestArguments, RequestState, describe
 from corral.domain.mail import chains
 from corral.domain.mail import ops as mail
 from corral.domain.questions import ops as questions
@@ -30,17 +30,19 @@ from corral.domain.questions.model import Question, QuestionState, is_person
 from corral.domain.sessions import ops as sessions
 from corral.domain.settings import ops as settings
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
-from corral.kernel.pagination import LAST_ID, Page, check_limit, decode_cursor, page_of
-from corral.kernel.text import MAX_NAME, clean_text, convert, encode_json
+from corral.kernel.pagination import LAST_ID, Page, check_limit, decode_cursor, make_page
+from corral.kernel.text import MAX_NAME, check_text, convert, encode_json
 
-KEPT = sql.KEPT
-MAX_OPEN = 20
+RETENTION = sql.RETENTION
+MAX_WAITING = 20
 YES, NO = "yes", "no"
 RULE = "rule"
-PREFIX = "host:"
+"""Recorded as the decider when a grant or a denial decided."""
+GRANT_PREFIX = "host:"
+"""The prefix of host actions in tool grants."""
 
 
-# -- asking ---------------------------------------------------------------------------------------
+# -- requests -------------------------------------------------------------------------------------
 
 
 def ask(
@@ -52,88 +54,84 @@ def ask(
     run: str | None = None,
     session: str | None = None,
     key: str | None = None,
-) -> Request:
-    """An agent asks the host for something: create_agent, schedule_task, change_task, destination
-    or secret.
+) -> HostRequest:
+    """Request an action of the host for an agent; see `actions.ACTIONS`.
 
-    It is done at once when a grant of the agent says so, refused when a denial does; else owners
-    and admins are asked, and the agent is told how it ended. The same key is the same request.
+    A grant of the agent carries it out at once, a denial raises Refused. Otherwise the owners and
+    admins are asked, and the agent gets the result as a letter. Idempotent by `key`.
     """
-    whose = agents.get(tx, agent)
-    if whose.state is not AgentState.ACTIVE:
-        raise Refused(f"{whose.name} is retired, and may ask for nothing.", agent_id=whose.id)
-    # Two that count at the same moment would both find room for one more.
-    tx.serialize(f"requests:{whose.id}")
+    sender = agents.get(tx, agent)
+    if sender.state is not AgentState.ACTIVE:
+        raise Refused(f"{sender.name} is retired and cannot make requests.", agent_id=sender.id)
+    # Serialized: concurrent requests would all pass the limit.
+    tx.serialize(f"requests:{sender.id}")
     if key is not None:
-        clean_text(key, "The key", most=MAX_NAME)
-        before = tx.one(sql.BY_KEY, agent_id=whose.id, key=key)
-        if before is not None:
-            return before
-    who = Asking(whose, _own_session(tx, whose, session))
-    what, given = _parsed(action, arguments or {})
-    effect = what.about(tx, who, given)
-    _check_open(f"{effect}\n{getattr(given, 'reason', '')}")
-    standing = _standing(tx, whose, action, given)
-    if standing is False:
+        check_text(key, "The key", max_bytes=MAX_NAME)
+        existing = tx.one(sql.BY_KEY, agent_id=sender.id, key=key)
+        if existing is not None:
+            return existing
+    requester = Requester(sender, _own_session(tx, sender, session))
+    spec, args = _parse(action, arguments or {})
+    effect = spec.describe(tx, requester, args)
+    _check_no_secret(f"{effect}\n{getattr(args, 'reason', '')}")
+    rule = _find_rule(tx, sender, action, args)
+    if rule is False:
         raise Refused(
-            f"A rule forbids {whose.name} to {what.asks.format(**_named(given))}.",
+            f"A denied tool forbids {sender.name} to {spec.asks.format(**_to_dict(args))}.",
             reason="denied_by_rule",
         )
-    if tx.value(sql.COUNT_WAITING, agent_id=whose.id) >= MAX_OPEN:
+    if tx.value(sql.COUNT_WAITING, agent_id=sender.id) >= MAX_WAITING:
         raise Refused(
-            f"{whose.name} has {MAX_OPEN} requests waiting; wait for them (`corral request list`).",
-            limit=MAX_OPEN,
+            f"{sender.name} has {MAX_WAITING} waiting requests. See `corral request list`.",
+            limit=MAX_WAITING,
         )
-    made = create(
+    request = create(
         tx,
         sql.REQUESTS,
         {
             "id": tx.new_id("req"),
-            "agent_id": whose.id,
-            "run_id": clean_text(run, "The run", most=MAX_NAME) if run else None,
-            "session_id": who.session_id,
+            "agent_id": sender.id,
+            "run_id": check_text(run, "The run", max_bytes=MAX_NAME) if run else None,
+            "session_id": requester.session_id,
             "key": key,
             "action": action,
-            "arguments": encode_json(given, "The arguments"),
+            "arguments": encode_json(args, "The arguments"),
             "effect": effect,
             "created_at": tx.now,
         },
-        note={"agent": whose.name, "action": action},
+        event_data={"agent": sender.name, "action": action},
     )
-    assert made is not None
-    if what.do is None:
-        return _there(tx, made) or _ask_people(tx, made, whose, what, given)
-    if standing or what.is_own:
-        return _do(tx, made, who, RULE)
-    return _ask_people(tx, made, whose, what, given)
+    assert request is not None
+    if spec.run is None:
+        return _end_if_stored(tx, request) or _ask_approvers(tx, request, sender, spec, args)
+    if rule or spec.is_own:
+        return _carry_out(tx, request, requester, RULE)
+    return _ask_approvers(tx, request, sender, spec, args)
 
 
-def _parsed(action: str, arguments: dict[str, Any]) -> tuple[Action, Any]:
-    what = ACTIONS.get(action)
-    if what is None:
-        raise Invalid(f"{action!r} is none of {', '.join(ACTIONS)}.", action=action)
+def _parse(action: str, arguments: dict[str, Any]) -> tuple[Action, Any]:
+    spec = ACTIONS.get(action)
+    if spec is None:
+        raise Invalid(f"Unknown action {action!r}: choose {', '.join(ACTIONS)}.", action=action)
     try:
-        return what, convert(arguments, what.takes, strict=False)
+        return spec, convert(arguments, spec.arguments, strict=False)
     except msgspec.ValidationError as error:
-        names = ", ".join(what.takes.__struct_fields__)
-        raise Invalid(
-            f"{action} cannot be asked for like that: {error}; it takes {names}.",
-            reason="bad_arguments",
-        ) from None
+        names = ", ".join(spec.arguments.__struct_fields__)
+        raise Invalid(f"Invalid arguments of {action}: {error}. It takes {names}.") from None
 
 
-def _check_open(words: str) -> None:
-    """Whoever decides must see all of it, and what looks like a secret is shown to nobody."""
-    if clean_of_secrets(words) != words:
+def _check_no_secret(text: str) -> None:
+    """Reject text that looks like a secret: it would be redacted, but approvers must see it all."""
+    if clean_of_secrets(text) != text:
         raise Invalid(
-            "There is something in it that looks like a secret, which nobody could be shown; ask "
-            "for the secret by its name (the action secret) and leave it out."
+            "The request contains text that looks like a secret, which cannot be shown to people. "
+            "Omit it and request the secret by name (action secret)."
         )
 
 
-def _named(given: Arguments) -> dict[str, Any]:
-    named: dict[str, Any] = msgspec.to_builtins(given)
-    return named
+def _to_dict(args: RequestArguments) -> dict[str, Any]:
+    values: dict[str, Any] = msgspec.to_builtins(args)
+    return values
 
 
 def _own_session(tx: Tx, agent: Agent, session: str | None) -> str | None:
@@ -145,109 +143,112 @@ def _own_session(tx: Tx, agent: Agent, session: str | None) -> str | None:
     return found.id
 
 
-def _standing(tx: Tx, agent: Agent, action: str, given: Arguments) -> bool | None:
-    """Whether the agent's rules allow an action (True), or forbid it (False), or say nothing."""
-    call = f"{PREFIX}{action}({getattr(given, ACTIONS[action].subject) or ''})"
-    rules = agents.grants(tx, agent.id).items
-    if not allows(call, [], [rule.tool for rule in rules if not rule.allowed]):
+def _find_rule(tx: Tx, agent: Agent, action: str, args: RequestArguments) -> bool | None:
+    """Return True if a grant allows the action, False if a denial forbids it, else None."""
+    call = f"{GRANT_PREFIX}{action}({getattr(args, ACTIONS[action].subject) or ''})"
+    rules = agents.list_grants(tx, agent.id).items
+    if not is_allowed(call, [], [rule.tool for rule in rules if not rule.allowed]):
         return False
-    own = [rule.tool for rule in rules if rule.allowed and rule.tool.startswith(PREFIX)]
-    return True if own and allows(call, own, []) else None
+    own = [rule.tool for rule in rules if rule.allowed and rule.tool.startswith(GRANT_PREFIX)]
+    return True if own and is_allowed(call, own, []) else None
 
 
-def _ask_people(tx: Tx, made: Request, agent: Agent, what: Action, given: Arguments) -> Request:
-    deciders = gateway.owners(tx)
-    project = sessions.get(tx, made.session_id).project_id if made.session_id else None
-    wanted = int(settings.value(tx, "gateway.approvals", agent=agent.name, project=project))
-    is_secret = what.do is None
-    why = f" It says why: {getattr(given, 'reason', '')}" if is_secret else ""
+def _ask_approvers(
+    tx: Tx, request: HostRequest, agent: Agent, spec: Action, args: RequestArguments
+) -> HostRequest:
+    approvers = people.list_approvers(tx)
+    project = sessions.get(tx, request.session_id).project_id if request.session_id else None
+    quorum = int(settings.get_value(tx, "gateway.approvals", agent=agent.name, project=project))
+    is_secret = spec.run is None
+    reason = f" Its reason: {getattr(args, 'reason', '')}" if is_secret else ""
     question = questions.ask(
         tx,
-        f"May {agent.name} {what.asks.format(**_named(given))}?{why}",
+        f"May {agent.name} {spec.asks.format(**_to_dict(args))}?{reason}",
         options=[NO] if is_secret else [YES, NO],
-        asker=HOST,
-        answerers=deciders,
+        asker=GATEWAY_MAILBOX,
+        answerers=approvers,
         fallback=NO,
-        effect=made.effect,
-        needed=1 if is_secret else min(wanted, len(deciders) or wanted),
-        run=made.run_id,
-        key=f"request:{made.id}:{made.action}",
+        effect=request.effect,
+        needed=1 if is_secret else min(quorum, len(approvers) or quorum),
+        run=request.run_id,
+        key=f"request:{request.id}:{request.action}",
     )
-    told = tx.one(sql.SET_QUESTION, id=made.id, question_id=question.id)
-    assert told is not None
-    return told
+    updated = tx.one(sql.SET_QUESTION, id=request.id, question_id=question.id)
+    assert updated is not None
+    return updated
 
 
-# -- deciding -------------------------------------------------------------------------------------
+# -- decisions ------------------------------------------------------------------------------------
 
 
-def hear(tx: Tx, question: Question, id: str) -> None:
-    """Do what people decided about a request. What else holds is looked at again, now: the agent
-    and its rules may have changed since it asked."""
-    found = sql.REQUESTS.get(tx, id)
-    if found.state is not RequestState.WAITING:
+def apply_answer(tx: Tx, question: Question, id: str) -> None:
+    """Apply the answer of people to a request.
+
+    The agent's state and grants are checked again, because they may have changed since.
+    """
+    request = sql.REQUESTS.get(tx, id)
+    if request.state is not RequestState.WAITING:
         return
     if question.answer != YES or question.state is not QuestionState.ANSWERED:
         if question.state is QuestionState.ANSWERED:
-            end(tx, found, "refuse", question.answered_by, reason="it was not allowed")
+            end_request(tx, request, "refuse", question.answered_by, reason="it was not approved")
         else:
-            end(tx, found, "expire", None, reason="nobody allowed it in time")
+            end_request(tx, request, "expire", None, reason="it was not approved in time")
         return
-    agent = agents.get(tx, found.agent_id)
-    what, given = _parsed(found.action, found.arguments)
+    agent = agents.get(tx, request.agent_id)
+    spec, args = _parse(request.action, request.arguments)
     if agent.state is not AgentState.ACTIVE:
-        end(tx, found, "refuse", RULE, reason=f"{agent.name} is retired")
-    elif what.do is None or _standing(tx, agent, found.action, given) is False:
-        end(tx, found, "refuse", RULE, reason="a rule forbids it")
+        end_request(tx, request, "refuse", RULE, reason=f"{agent.name} is retired")
+    elif spec.run is None or _find_rule(tx, agent, request.action, args) is False:
+        end_request(tx, request, "refuse", RULE, reason="a denied tool forbids it")
     else:
-        done = _do(tx, found, Asking(agent, found.session_id), question.answered_by)
-        tell(tx, done)
+        done = _carry_out(tx, request, Requester(agent, request.session_id), question.answered_by)
+        notify_agent(tx, done)
 
 
-def _do(tx: Tx, found: Request, who: Asking, by: str | None) -> Request:
-    what, given = _parsed(found.action, found.arguments)
-    assert what.do is not None
-    # The same as was shown, or not at all: what it is about may have changed meanwhile.
-    if what.about(tx, who, given) != found.effect:
-        raise Conflict(
-            "what it would do is not any more what was shown; ask anew",
-            reason="changed_since_shown",
-        )
-    result = what.do(tx, who, given)
-    return _end(tx, found, "do", by, result=encode_json(result, "The result"))
+def _carry_out(tx: Tx, request: HostRequest, requester: Requester, by: str | None) -> HostRequest:
+    spec, args = _parse(request.action, request.arguments)
+    assert spec.run is not None
+    # Only the effect that was approved: the objects may have changed since.
+    if spec.describe(tx, requester, args) != request.effect:
+        raise Conflict("the effect differs from the approved one; request it again")
+    result = spec.run(tx, requester, args)
+    return _end(tx, request, "do", by, result=encode_json(result, "The result"))
 
 
-def fail(tx: Tx, id: str, reason: str) -> None:
-    """Say of a request that was allowed that it could not be done."""
-    found = sql.REQUESTS.get(tx, id)
-    if found.state is RequestState.WAITING:
-        end(tx, found, "fail", None, reason=reason)
+def mark_failed(tx: Tx, id: str, reason: str) -> None:
+    """Record that an approved request could not be carried out. Idempotent."""
+    request = sql.REQUESTS.get(tx, id)
+    if request.state is RequestState.WAITING:
+        end_request(tx, request, "fail", None, reason=reason)
 
 
-def end(tx: Tx, found: Request, verb: str, by: str | None, **columns: Any) -> Request:
-    """End a request, and tell the agent."""
-    return tell(tx, _end(tx, found, verb, by, **columns))
+def end_request(
+    tx: Tx, request: HostRequest, verb: str, by: str | None, **columns: Any
+) -> HostRequest:
+    """End a request and notify the agent."""
+    return notify_agent(tx, _end(tx, request, verb, by, **columns))
 
 
-def _end(tx: Tx, found: Request, verb: str, by: str | None, **columns: Any) -> Request:
+def _end(tx: Tx, request: HostRequest, verb: str, by: str | None, **columns: Any) -> HostRequest:
     reason = columns.get("reason")
-    return move(
+    return transition(
         tx,
         sql.REQUESTS,
         verb,
-        found.id,
-        note={"action": found.action, "by": by, "reason": reason},
+        request.id,
+        event_data={"action": request.action, "by": by, "reason": reason},
         decided_by=by,
         ended_at=tx.now,
         **columns,
     )
 
 
-def tell(tx: Tx, ended: Request) -> Request:
-    """The agent learns how it ended: in the conversation in which it asked, where that is woken by
-    letters, else in its mailbox."""
+def notify_agent(tx: Tx, ended: HostRequest) -> HostRequest:
+    """Put the result of a request into the requesting session if letters wake it, else into the
+    agent's mailbox."""
     name = agents.get(tx, ended.agent_id).name
-    woken = ended.session_id and turns.talk_of(tx, ended.session_id)
+    woken = ended.session_id and turns.find_conversation(tx, ended.session_id)
     mailbox = f"session:{ended.session_id}" if woken else f"agent:{name}"
     body = {
         "kind": "request",
@@ -255,72 +256,72 @@ def tell(tx: Tx, ended: Request) -> Request:
         "action": ended.action,
         "state": ended.state,
         "result": ended.result,
-        "text": words_of(ended),
+        "text": describe(ended),
     }
     by_person = ended.decided_by is not None and is_person(ended.decided_by)
-    cause = chains.of_run(tx, ended.run_id) if ended.run_id and not by_person else None
-    mail.put_after(tx, cause, mailbox, body, key=f"{ended.id}:ended")
+    cause = chains.get_for_run(tx, ended.run_id) if ended.run_id and not by_person else None
+    mail.put_caused_by(tx, cause, mailbox, body, key=f"{ended.id}:ended")
     return ended
 
 
 # -- secrets --------------------------------------------------------------------------------------
 
 
-def _there(tx: Tx, found: Request) -> Request | None:
-    """The request for a secret, ended when the secret is there; None: it is not."""
+def _end_if_stored(tx: Tx, request: HostRequest) -> HostRequest | None:
+    """End the request for a secret that exists; None when it does not."""
     try:
-        settings.get_secret(tx, found.arguments["name"])
+        settings.get_secret(tx, request.arguments["name"])
     except NotFound:
         return None
-    return _end(tx, found, "do", None, result=None)
+    return _end(tx, request, "do", None, result=None)
 
 
-def wanted_secrets(tx: Tx) -> list[Request]:
-    """Requests for secrets that wait."""
+def list_waiting_secrets(tx: Tx) -> list[HostRequest]:
+    """Return the waiting requests for secrets."""
     return tx.all(sql.WAITING, action="secret", after="", limit=200)
 
 
-def secrets_given(tx: Tx) -> list[Request]:
-    """End the requests for secrets that are there by now, and tell the agents so."""
-    given = []
-    for found in wanted_secrets(tx):
-        done = _there(tx, found)
+def complete_given_secrets(tx: Tx) -> list[HostRequest]:
+    """End the requests for secrets that exist by now, and notify the agents. Idempotent."""
+    ended = []
+    for request in list_waiting_secrets(tx):
+        done = _end_if_stored(tx, request)
         if done is not None:
-            given.append(tell(tx, done))
+            ended.append(notify_agent(tx, done))
             if done.question_id is not None:
-                _close_question(tx, done.question_id)
-    return given
+                _close_question(tx, done.question_id, "the secret was stored")
+    return ended
 
 
-def _close_question(tx: Tx, id: str) -> None:
+def _close_question(tx: Tx, id: str, reason: str) -> None:
     if questions.get(tx, id).state is QuestionState.OPEN:
-        questions.withdraw(tx, id, reason="it was given", by=HOST)
+        questions.withdraw(tx, id, reason=reason, by=GATEWAY_MAILBOX)
 
 
-# -- looking --------------------------------------------------------------------------------------
+# -- withdrawal and lists -------------------------------------------------------------------------
 
 
-def withdraw(tx: Tx, request: str) -> Request:
-    """Take a request back that nobody has decided; its agent is told."""
+def withdraw(tx: Tx, request: str) -> HostRequest:
+    """Withdraw a waiting request; its agent is notified."""
     found = get(tx, request)
     if found.question_id is not None and found.state is RequestState.WAITING:
-        _close_question(tx, found.question_id)
-    return end(tx, found, "refuse", tx.actor, reason="it was taken back")
+        _close_question(tx, found.question_id, "the request was withdrawn")
+    return end_request(tx, found, "refuse", tx.actor, reason="it was withdrawn")
 
 
-def get(tx: Tx, request: str) -> Request:
-    """A request by its id, which may be shortened."""
+def get(tx: Tx, request: str) -> HostRequest:
+    """Return a request by its id or a unique prefix of it."""
     return sql.REQUESTS.get(tx, sql.IDS.resolve(tx, request))
 
 
 def list_requests(
     tx: Tx, *, agent: str | None = None, after: str | None = None, limit: int = 50
-) -> Page[Request]:
-    """What agents asked of the host, newest first; of one agent."""
+) -> Page[HostRequest]:
+    """List requests, newest first: all, or those of one agent."""
     (before,) = decode_cursor(after, LAST_ID)
-    given: dict[str, Any] = {"before": before, "limit": check_limit(limit) + 1}
+    page_args: dict[str, Any] = {"before": before, "limit": check_limit(limit) + 1}
     if agent is None:
-        rows = tx.all(sql.ALL, **given)
+        rows = tx.all(sql.ALL, **page_args)
     else:
-        rows = tx.all(sql.OF_AGENT, agent_id=agents.get(tx, agent).id, **given)
-    return page_of(rows, limit, lambda each: (each.id,))
+        rows = tx.all(sql.OF_AGENT, agent_id=agents.get(tx, agent).id, **page_args)
+    return make_page(rows, limit, lambda request: (request.id,))

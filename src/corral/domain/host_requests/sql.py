@@ -1,23 +1,25 @@
+"""SQL of requests to the host."""
+
 from corral.db.lookup import IdColumn
 from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
-from corral.db.transitions import StateTable
-from corral.domain.host_requests.model import MOVES, Request
+from corral.db.transitions import StatefulTable
+from corral.domain.host_requests.model import MOVES, HostRequest
 
 _REQUEST = """id, agent_id, run_id, session_id, key, action, arguments, effect, question_id, state,
     decided_by, result, reason, created_at, ended_at"""
 
 IDS = IdColumn("request", "req", "requests")
-REQUESTS = StateTable(Request, MOVES, table="requests", columns=_REQUEST)
+REQUESTS = StatefulTable(HostRequest, MOVES, table="requests", columns=_REQUEST)
 
 _OWN_KEY = "WHERE agent_id = :agent_id AND key = :key"
-BY_KEY = Query(Request, f"SELECT {_REQUEST} FROM requests {_OWN_KEY}")
+BY_KEY = Query(HostRequest, f"SELECT {_REQUEST} FROM requests {_OWN_KEY}")
 
 ALL = REQUESTS.newest()
 OF_AGENT = REQUESTS.newest("agent_id = :agent_id")
 
 WAITING = Query(
-    Request,
+    HostRequest,
     f"SELECT {_REQUEST} FROM requests WHERE state = 'waiting' AND action = :action AND id > :after"
     " ORDER BY id LIMIT :limit",
 )
@@ -26,9 +28,10 @@ _WAITS = "agent_id = :agent_id AND state = 'waiting'"
 COUNT_WAITING = Statement(f"SELECT count(*) FROM requests WHERE {_WAITS}")
 
 SET_QUESTION = Query(
-    Request, f"UPDATE requests SET question_id = :question_id WHERE id = :id RETURNING {_REQUEST}"
+    HostRequest,
+    f"UPDATE requests SET question_id = :question_id WHERE id = :id RETURNING {_REQUEST}",
 )
 
-KEPT = Retention(
-    "requests", setting="messages.keep_ms", born="created_at", over="ended_at < :before"
+RETENTION = Retention(
+    "requests", setting="messages.keep_ms", created="created_at", ended="ended_at < :before"
 )

@@ -1,1 +1,1 @@
-"""Answers that were given to calls with a key, so that a repeated call does nothing twice."""
+"""Idempotency keys: stored responses, so that a repeated call has no second effect."""

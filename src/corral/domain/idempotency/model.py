@@ -1,12 +1,14 @@
-"""An answer is what a write call from outside was told, kept under the key that its caller gave."""
+"""A stored response is the result of a write call, under the idempotency key of its caller."""
 
 import msgspec
 
 
-class Answer(msgspec.Struct, frozen=True):
+class StoredResponse(msgspec.Struct, frozen=True):
+    """The response to a call with an idempotency key."""
+
     id: str
     fingerprint: str
-    """Of what was asked for: the same key with something else is a mistake of the caller's."""
+    """A hash of the request: reusing the key for another request is an error of the caller."""
     body: msgspec.Raw | None
-    """JSON as it was given. None: it was begun, and whether it was done is not known."""
+    """The JSON of the response. None: the call was begun, and its outcome is unknown."""
     created_at: int

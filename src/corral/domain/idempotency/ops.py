@@ -1,22 +1,22 @@
-"""Beginning a call once, and keeping what it was answered."""
+"""Begin a call once per idempotency key, and store its response."""
 
 from corral.db.tx import Tx
 from corral.domain.idempotency import sql
-from corral.domain.idempotency.model import Answer
+from corral.domain.idempotency.model import StoredResponse
 from corral.kernel.errors import Conflict
-from corral.kernel.text import MAX_NAME, clean_text
+from corral.kernel.text import MAX_NAME, check_text
 
-KEPT = sql.KEPT
+RETENTION = sql.RETENTION
 
 
-def begin(tx: Tx, token_id: str, key: str, fingerprint: str) -> Answer | None:
-    """Begin a call under its caller's key; the earlier answer when it was made before.
+def begin(tx: Tx, token_id: str, key: str, fingerprint: str) -> StoredResponse | None:
+    """Begin a call under its idempotency key; returns the stored response of an earlier call.
 
-    Conflict when the key stood for another call, or when that call was begun and has no answer yet:
-    it is still being worked on, or whoever did died, and whether it was done is not known.
+    None: this is the first call. Raises Conflict when the key was used for another request, or when
+    the earlier call has no response: it is in progress, or it crashed with an unknown outcome.
     """
-    clean_text(key, "The Idempotency-Key", most=MAX_NAME)
-    begun = tx.run(
+    check_text(key, "The Idempotency-Key", max_bytes=MAX_NAME)
+    inserted = tx.run(
         sql.BEGIN,
         id=tx.new_id("ans"),
         token_id=token_id,
@@ -24,31 +24,31 @@ def begin(tx: Tx, token_id: str, key: str, fingerprint: str) -> Answer | None:
         fingerprint=fingerprint,
         now=tx.now,
     )
-    if begun:
+    if inserted:
         return None
-    found = tx.one(sql.GET, token_id=token_id, key=key)
-    if found is None or found.fingerprint != fingerprint:
+    stored = tx.one(sql.GET, token_id=token_id, key=key)
+    if stored is None or stored.fingerprint != fingerprint:
         raise Conflict(
-            f"The Idempotency-Key {key!r} stood for another call; take a new one for this.",
+            f"The Idempotency-Key {key!r} was used for another request. Use a new key.",
             key=key,
             reason="key_reused",
         )
-    if found.body is None:
+    if stored.body is None:
         raise Conflict(
-            f"The call {key!r} was begun and has no answer yet; ask again in a moment, and if it "
-            "still has none, look at what it should have done before you make it under a new key.",
+            f"The call {key!r} was begun and has no response yet. Retry in a moment; if that does "
+            "not help, check its effects before you repeat it under a new key.",
             key=key,
-            begun_at=found.created_at,
+            begun_at=stored.created_at,
             reason="still_running",
         )
-    return found
+    return stored
 
 
-def keep(tx: Tx, token_id: str, key: str, body: str) -> None:
-    """Keep the answer (JSON text) of a call that was begun."""
-    tx.run(sql.KEEP, token_id=token_id, key=key, body=body)
+def store_response(tx: Tx, token_id: str, key: str, body: str) -> None:
+    """Store the response (JSON text) of a call that was begun."""
+    tx.run(sql.SET_RESPONSE, token_id=token_id, key=key, body=body)
 
 
-def drop(tx: Tx, token_id: str, key: str) -> None:
-    """Forget a call that was refused before it did anything: it may be made again."""
-    tx.run(sql.DROP, token_id=token_id, key=key)
+def discard(tx: Tx, token_id: str, key: str) -> None:
+    """Discard a call that was rejected without effect, so that it can be repeated."""
+    tx.run(sql.DELETE_PENDING, token_id=token_id, key=key)

@@ -1,6 +1,8 @@
+"""SQL of idempotency keys."""
+
 from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
-from corral.domain.idempotency.model import Answer
+from corral.domain.idempotency.model import StoredResponse
 
 BEGIN = Statement("""
     INSERT INTO answers (id, token_id, key, fingerprint, created_at)
@@ -9,16 +11,20 @@ BEGIN = Statement("""
 """)
 
 GET = Query(
-    Answer,
+    StoredResponse,
     """
     SELECT id, fingerprint, body, created_at FROM answers WHERE token_id = :token_id AND key = :key
 """,
 )
 
-KEEP = Statement("UPDATE answers SET body = :body WHERE token_id = :token_id AND key = :key")
+SET_RESPONSE = Statement(
+    "UPDATE answers SET body = :body WHERE token_id = :token_id AND key = :key"
+)
 
-DROP = Statement("DELETE FROM answers WHERE token_id = :token_id AND key = :key AND body IS NULL")
+DELETE_PENDING = Statement(
+    "DELETE FROM answers WHERE token_id = :token_id AND key = :key AND body IS NULL"
+)
 
-KEPT = Retention(
-    "answers", setting="answers.keep_ms", born="created_at", over="created_at < :before"
+RETENTION = Retention(
+    "answers", setting="answers.keep_ms", created="created_at", ended="created_at < :before"
 )

@@ -1,1 +1,1 @@
-"""Conversations that Corral did not start, from the records of the agents themselves."""
+"""Imports of conversations and data that other programs recorded."""

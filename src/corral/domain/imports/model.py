@@ -1,4 +1,4 @@
-"""An import is one file of another program's, and how far it was read."""
+"""An import is one file of another program, and how far it was read."""
 
 from typing import Any
 
@@ -6,6 +6,8 @@ import msgspec
 
 
 class Import(msgspec.Struct, frozen=True):
+    """A transcript file that is imported into a session."""
+
     source: str
     path: str
     session_id: str
@@ -18,7 +20,7 @@ class Import(msgspec.Struct, frozen=True):
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """A row of another program's database, and what it became."""
+    """A row of another program's database, and the object that was created from it."""
 
     tool: str
     source: str

@@ -1,4 +1,4 @@
-"""Taking in what other programs recorded, a piece at a time, each piece once."""
+"""Import what other programs recorded, in pieces, each piece exactly once."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,8 +9,8 @@ import msgspec
 from corral.adapters.providers.facts import Said, Used
 from corral.adapters.redaction import without_secrets
 from corral.adapters.transcripts.transcript import Head, Item
-from corral.db.bulk_insert import put_many
-from corral.db.bulk_transitions import encode_rows
+from corral.db.bulk_insert import insert_many
+from corral.db.transitions import encode_rows
 from corral.db.tx import Tx
 from corral.domain.charges import ops as charges
 from corral.domain.imports import sql
@@ -19,30 +19,30 @@ from corral.domain.projects import ops as projects
 from corral.domain.sessions import ops as sessions
 from corral.domain.sessions.model import NewTurn, Session
 from corral.kernel.errors import Conflict, NotFound
-from corral.kernel.pagination import Page, check_limit, decode_cursor, page_of
-from corral.kernel.text import MAX_NAME, clean_text
+from corral.kernel.pagination import Page, check_limit, decode_cursor, make_page
+from corral.kernel.text import MAX_NAME, check_text
 
-KEPT = sql.KEPT
+RETENTION = sql.RETENTION
 MAX_PATH = 4_096
 
 
 def begin(tx: Tx, source: str, path: str, head: Head) -> Import | None:
-    """How far a file was read; at first a session is opened for it.
+    """Begin or continue the import of a file; the first time a session is opened for it.
 
-    None when the conversation is one that Corral ran itself: it has its turns already.
+    None: Corral itself ran the conversation, so its turns are already stored.
     """
-    clean_text(source, "The source", most=MAX_NAME)
-    clean_text(path, "The path", most=MAX_PATH)
-    # Two that begin with one conversation would both open a session for it.
+    check_text(source, "The source", max_bytes=MAX_NAME)
+    check_text(path, "The path", max_bytes=MAX_PATH)
+    # Serialized: concurrent imports would each open a session for the conversation.
     tx.serialize(f"provider:{source}:{head.session}")
-    found = tx.one(sql.BY_PATH, source=source, path=path)
-    if found is not None and not _exists(tx, found.session_id):
-        return _begin_again(tx, found, head)
-    if found is not None:
-        # Once Corral itself goes on with it, its turns come from the run, and not a second time.
-        latest = sessions.last(tx, found.session_id).items
-        return None if any(turn.run_id for turn in latest) else found
-    if sessions.by_provider(tx, source, head.session) is not None:
+    known = tx.one(sql.BY_PATH, source=source, path=path)
+    if known is not None and not _exists(tx, known.session_id):
+        return _begin_again(tx, known, head)
+    if known is not None:
+        # Once Corral continues the conversation, its turns come from the run.
+        latest = sessions.list_latest_turns(tx, known.session_id).items
+        return None if any(turn.run_id for turn in latest) else known
+    if sessions.find_by_provider(tx, source, head.session) is not None:
         return None
     session = _open_session(tx, source, head, tx.new_id("ses"))
     return tx.one(sql.ADD, source=source, path=path, session_id=session.id, now=tx.now)
@@ -57,9 +57,11 @@ def _exists(tx: Tx, session_id: str) -> bool:
 
 
 def _begin_again(tx: Tx, known: Import, head: Head) -> Import | None:
-    """Restore a session that was deleted, under its own id. Its usage is not charged twice: the
-    totals still count it."""
-    tx.run(sql.FORGET_FILE, source=known.source, path=known.path)
+    """Restore a deleted session under its own id.
+
+    Its usage is not charged again: the totals still contain it.
+    """
+    tx.run(sql.DELETE_FILE, source=known.source, path=known.path)
     session = _open_session(tx, known.source, head, known.session_id)
     added = tx.one(sql.ADD, source=known.source, path=known.path, session_id=session.id, now=tx.now)
     if added is None:
@@ -68,9 +70,9 @@ def _begin_again(tx: Tx, known: Import, head: Head) -> Import | None:
 
 
 def _open_session(tx: Tx, source: str, head: Head, id: str) -> Session:
-    there = head.cwd is not None and os.path.isdir(head.cwd)
-    project = projects.register(tx, head.cwd) if head.cwd and there else None
-    return sessions.begin(
+    exists = head.cwd is not None and os.path.isdir(head.cwd)
+    project = projects.register(tx, head.cwd) if head.cwd and exists else None
+    return sessions.insert_session(
         tx,
         id=id,
         agent_id=None,
@@ -83,9 +85,9 @@ def _open_session(tx: Tx, source: str, head: Head, id: str) -> Session:
     )
 
 
-def take(tx: Tx, imported: Import, items: Sequence[Item], *, read_bytes: int) -> Import:
-    """Keep what was said and used in a further piece of a file; Conflict when another did."""
-    turns = [_turn(item) for item in items if isinstance(item.fact, Said)]
+def import_items(tx: Tx, imported: Import, items: Sequence[Item], *, read_bytes: int) -> Import:
+    """Store the turns and usage of the next piece of a file; raises Conflict on a race."""
+    turns = [_to_turn(item) for item in items if isinstance(item.fact, Said)]
     if turns:
         sessions.append_many(tx, imported.session_id, turns)
     session = sessions.get(tx, imported.session_id)
@@ -116,8 +118,10 @@ def take(tx: Tx, imported: Import, items: Sequence[Item], *, read_bytes: int) ->
         now=tx.now,
     )
     if advanced is None:
-        raise Conflict(f"{imported.path} is being imported by another; nothing was taken twice.")
-    tx.note(
+        raise Conflict(
+            f"{imported.path} is being imported by another process. Nothing was imported twice."
+        )
+    tx.emit(
         "import",
         "take",
         session.id,
@@ -128,96 +132,98 @@ def take(tx: Tx, imported: Import, items: Sequence[Item], *, read_bytes: int) ->
 
 
 def list_imports(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Import]:
-    """The files that were brought in."""
+    """List the imported files."""
     source, path = decode_cursor(after, "", "")
     rows = tx.all(sql.LIST, source=source, path=path, limit=check_limit(limit) + 1)
-    return page_of(rows, limit, lambda row: (row.source, row.path))
+    return make_page(rows, limit, lambda row: (row.source, row.path))
 
 
-class Known(NamedTuple):
-    """A row that was brought in before."""
+class ImportedRow(NamedTuple):
+    """A row that was imported before."""
 
     id: str | None
     digest: str
     became: str | None
-    """The table of the object that the row became; None: the row is only kept."""
+    """The table of the object that was created; None: only the row itself is stored."""
 
 
-class Part(NamedTuple):
-    """A table of one database of another tool."""
+class SourceTable(NamedTuple):
+    """A table of another tool's database."""
 
     tool: str
     source: str
     part: str
 
 
-def known(tx: Tx, part: Part, keys: Sequence[str]) -> dict[str, Known]:
-    """Which of these rows were brought in before, by their keys."""
-    found = tx.run(sql.KNOWN, **part._asdict(), keys_=encode_rows(keys))
-    return {key: Known(id, digest, became) for key, id, digest, became in found}
+def find_imported(tx: Tx, part: SourceTable, keys: Sequence[str]) -> dict[str, ImportedRow]:
+    """Return the rows among these that were imported before, by key."""
+    rows = tx.run(sql.IMPORTED_ROWS, **part._asdict(), keys_=encode_rows(keys))
+    return {key: ImportedRow(id, digest, became) for key, id, digest, became in rows}
 
 
-class Source(NamedTuple):
-    """One database of another tool."""
+class SourceDatabase(NamedTuple):
+    """A database of another tool."""
 
     tool: str
     source: str
 
 
-def next_source(tx: Tx, after: Source) -> Source | None:
+def next_source(tx: Tx, after: SourceDatabase) -> SourceDatabase | None:
     """Return the next database that rows were imported from, in the order of names."""
     rows = tx.run(sql.NEXT_SOURCE, **after._asdict())
-    return Source(*rows[0]) if rows else None
+    return SourceDatabase(*rows[0]) if rows else None
 
 
-def last_news(tx: Tx, source: Source) -> int:
+def last_change_at(tx: Tx, source: SourceDatabase) -> int:
     """Return the time at which a row of a database was last imported or found changed."""
-    return int(tx.value(sql.LAST_NEWS, **source._asdict()) or 0)
+    return int(tx.value(sql.LAST_CHANGE_AT, **source._asdict()) or 0)
 
 
-def known_of(tx: Tx, source: Source, *, limit: int = 1_000) -> Iterator[dict[str, Known]]:
+def iter_imported(
+    tx: Tx, source: SourceDatabase, *, limit: int = 1_000
+) -> Iterator[dict[str, ImportedRow]]:
     """Yield all rows that were imported from a database, a piece at a time."""
     part = row_id = ""
     given = {**source._asdict(), "limit": limit}
     while rows := tx.run(sql.OF_SOURCE, part=part, row_id=row_id, **given):
         part, row_id = rows[-1][:2]
-        yield {f"{row[0]}:{row[1]}": Known(*row[2:]) for row in rows}
+        yield {f"{row[0]}:{row[1]}": ImportedRow(*row[2:]) for row in rows}
 
 
-def count_source(tx: Tx, source: Source) -> int:
+def count_source(tx: Tx, source: SourceDatabase) -> int:
     """Return the number of rows that were imported from a database."""
     return int(tx.value(sql.COUNT_OF_SOURCE, **source._asdict()))
 
 
-def forget_source(tx: Tx, source: Source, *, limit: int) -> int:
+def delete_source(tx: Tx, source: SourceDatabase, *, limit: int) -> int:
     """Delete up to `limit` origins of a database; returns how many there were."""
-    return len(tx.run(sql.FORGET_SOURCE, **source._asdict(), limit=limit))
+    return len(tx.run(sql.DELETE_SOURCE, **source._asdict(), limit=limit))
 
 
-def forget_origins(tx: Tx, part: Part, keys: Sequence[str]) -> None:
+def delete_origins(tx: Tx, part: SourceTable, keys: Sequence[str]) -> None:
     """Delete the origins of rows that are imported again."""
-    tx.run(sql.FORGET_ORIGINS, **part._asdict(), keys_=encode_rows(keys))
+    tx.run(sql.DELETE_ORIGINS, **part._asdict(), keys_=encode_rows(keys))
 
 
-def existing(tx: Tx, table: str, column: str, keys: Sequence[str | int]) -> set[Any]:
+def find_existing(tx: Tx, table: str, column: str, keys: Sequence[str | int]) -> set[Any]:
     """Return the keys of the rows that exist in one of Corral's tables."""
     numbered = bool(keys) and isinstance(keys[0], int)
-    found = tx.run(sql.existing(table, column, numbered), keys_=encode_rows(keys))
-    return {key for (key,) in found}
+    rows = tx.run(sql.existing(table, column, numbered), keys_=encode_rows(keys))
+    return {key for (key,) in rows}
 
 
-def add_origins(tx: Tx, part: Part, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Remember what rows became."""
-    whole = [{**part._asdict(), **row, "imported_at": tx.now} for row in rows]
-    put_many(tx, "origins", whole)
+def add_origins(tx: Tx, part: SourceTable, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Store the origins of imported rows."""
+    origins = [{**part._asdict(), **row, "imported_at": tx.now} for row in rows]
+    insert_many(tx, "origins", origins)
 
 
-def change_origin(tx: Tx, part: Part, key: str, *, rest: str, digest: str) -> None:
-    """A row was found changed since it was brought in: it is kept as it is there now."""
-    tx.run(sql.CHANGED, **part._asdict(), row_id=key, rest=rest, digest=digest, now=tx.now)
+def update_origin(tx: Tx, part: SourceTable, key: str, *, rest: str, digest: str) -> None:
+    """Store the current content of a row that changed after it was imported."""
+    tx.run(sql.UPDATE_ORIGIN, **part._asdict(), row_id=key, rest=rest, digest=digest, now=tx.now)
 
 
-def origins(
+def list_origins(
     tx: Tx,
     *,
     id: str | None = None,
@@ -225,10 +231,12 @@ def origins(
     after: str | None = None,
     limit: int = 50,
 ) -> Page[Origin]:
-    """Rows of other programs' databases: all, those that became nothing (`kept`), or those that
-    became the thing with this id."""
+    """List the origins of imported rows: all, or those of the object with an id.
+
+    `kept`: only rows from which no object was created.
+    """
     if id is not None:
-        return Page(tx.all(sql.ORIGINS_OF, id=clean_text(id, "The id", most=MAX_NAME)))
+        return Page(tx.all(sql.ORIGINS_OF, id=check_text(id, "The id", max_bytes=MAX_NAME)))
     tool, source, part, row_id = decode_cursor(after, "", "", "", "")
     rows = tx.all(
         sql.ORIGINS[kept],
@@ -238,10 +246,10 @@ def origins(
         row_id=row_id,
         limit=check_limit(limit) + 1,
     )
-    return page_of(rows, limit, lambda row: (row.tool, row.source, row.part, row.row_id))
+    return make_page(rows, limit, lambda row: (row.tool, row.source, row.part, row.row_id))
 
 
-def _turn(item: Item) -> NewTurn:
+def _to_turn(item: Item) -> NewTurn:
     assert isinstance(item.fact, Said)
-    said = without_secrets(item.fact)
-    return NewTurn(**msgspec.structs.asdict(said), at=item.at)
+    redacted = without_secrets(item.fact)
+    return NewTurn(**msgspec.structs.asdict(redacted), at=item.at)

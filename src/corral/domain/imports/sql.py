@@ -1,3 +1,5 @@
+"""SQL of imported files and of the origins of imported rows."""
+
 from functools import cache
 
 from corral.db.retention import Retention
@@ -18,13 +20,13 @@ ADD = Query(
 """,
 )
 
-# Only who read from where the last one stopped may say that it was read further.
 ADVANCE = Query(
     Import,
     f"""
     UPDATE imports
     SET read_bytes = :read_bytes, turns = turns + :turns, charges = charges + :charges,
         updated_at = :now
+    -- The last condition detects a concurrent import of the same file.
     WHERE source = :source AND path = :path AND read_bytes = :from_bytes
     RETURNING {_COLUMNS}
 """,
@@ -40,12 +42,12 @@ LIST = Query(
 """,
 )
 
-# As long as its session: a file that is not known would be imported a second time.
-KEPT = Retention(
+# Kept as long as the session: an unknown file would be imported a second time.
+RETENTION = Retention(
     "imports",
     setting="imports.keep_ms",
-    born=None,
-    over="""updated_at < :before
+    created=None,
+    ended="""updated_at < :before
         AND NOT EXISTS (SELECT 1 FROM sessions WHERE sessions.id = imports.session_id)""",
     key="path",
     imported="updated_at",
@@ -56,7 +58,7 @@ NEXT_SOURCE = Statement("""
     ORDER BY tool, source LIMIT 1
 """)
 
-LAST_NEWS = Statement("""
+LAST_CHANGE_AT = Statement("""
     SELECT max(coalesce(changed_at, imported_at)) FROM origins
     WHERE tool = :tool AND source = :source
 """)
@@ -69,7 +71,7 @@ OF_SOURCE = Statement("""
 
 COUNT_OF_SOURCE = Statement("SELECT count(*) FROM origins WHERE tool = :tool AND source = :source")
 
-FORGET_SOURCE = Statement("""
+DELETE_SOURCE = Statement("""
     DELETE FROM origins WHERE (tool, source, part, row_id) IN (
         SELECT tool, source, part, row_id FROM origins
         WHERE tool = :tool AND source = :source ORDER BY part, row_id LIMIT :limit
@@ -81,24 +83,24 @@ FORGET_SOURCE = Statement("""
 _ORIGIN = "tool, source, part, row_id, became, id, rest, trouble, imported_at, changed_at"
 _OF_PART = "tool = :tool AND source = :source AND part = :part"
 
-KNOWN = Statement(f"""
+IMPORTED_ROWS = Statement(f"""
     SELECT row_id, id, digest, became FROM origins WHERE {_OF_PART} AND row_id {{is_listed}}
 """)
 
-FORGET_ORIGINS = Statement(f"DELETE FROM origins WHERE {_OF_PART} AND row_id {{is_listed}}")
+DELETE_ORIGINS = Statement(f"DELETE FROM origins WHERE {_OF_PART} AND row_id {{is_listed}}")
 
-# Before the transcript of a session that retention or a user has deleted is read again.
-FORGET_FILE = Statement("DELETE FROM imports WHERE source = :source AND path = :path")
+# For a session that was deleted: its transcript is imported again from the start.
+DELETE_FILE = Statement("DELETE FROM imports WHERE source = :source AND path = :path")
 
 
 @cache
 def existing(table: str, column: str, numbered: bool) -> Statement:
-    """Which of some rows exist, by the column that names them."""
+    """Build the statement that finds existing rows of a table by a key column."""
     listed = "is_numbered" if numbered else "is_listed"
     return Statement(f"SELECT {column} FROM {table} WHERE {column} {{{listed}}}")
 
 
-CHANGED = Statement(
+UPDATE_ORIGIN = Statement(
     f"""
     UPDATE origins SET rest = :rest, digest = :digest, changed_at = :now
     WHERE {_OF_PART} AND row_id = :row_id

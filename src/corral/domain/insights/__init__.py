@@ -1,1 +1,1 @@
-"""Read-only questions across rooms; each is a function of an open transaction."""
+"""Read-only reports over several concepts, and integrity checks."""

@@ -1,6 +1,6 @@
-"""A project's board as it was at a moment, told by the record: its tasks, and who held which files.
+"""The board of a project as it was at a time, reconstructed from events and locks.
 
-Nothing is guessed from how things are now. What the record does not reach back to is not known.
+Nothing is inferred from the current state. What the events do not reach back to is unknown.
 """
 
 from collections.abc import Sequence
@@ -8,25 +8,25 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from corral.db.bulk_transitions import encode_rows
+from corral.db.transitions import encode_rows
 from corral.db.tx import Tx
 from corral.domain.insights import sql
-from corral.domain.insights.model import Deed, Moment, Then
+from corral.domain.insights.model import PastBoard, PastTask, TaskEvent
 from corral.domain.projects import ops as projects
 from corral.domain.tasks.model import MOVES
 from corral.domain.tasks.model import TaskState as S
 from corral.kernel.errors import Invalid
-from corral.kernel.pagination import LAST_ID, check_limit, decode_cursor, page_of
+from corral.kernel.pagination import LAST_ID, check_limit, decode_cursor, make_page
 from corral.kernel.text import check_int
 
-# Of the locks that were granted before a moment, so many are looked at, from the last one on.
-GRANTS = 5_000
-MOST_HELD = 500
-_DONE_BY = (S.RUNNING, S.SUBMITTED, S.DONE, S.FAILED)
+# How many of the locks that were granted before the time are examined, newest first.
+MAX_GRANTS_SCANNED = 5_000
+MAX_LOCKS = 500
+_STATES_WITH_AGENT = (S.RUNNING, S.SUBMITTED, S.DONE, S.FAILED)
 
 
-class _Known(NamedTuple):
-    """What a task is called, and the numbers of the events that tell what it was."""
+class _BoardTask(NamedTuple):
+    """A task on the board, with the numbers of the events that determine its state."""
 
     id: str
     key: str
@@ -37,61 +37,61 @@ class _Known(NamedTuple):
     claimed: int | None
 
 
-def moment(tx: Tx, project: str, at: int, *, after: str | None = None, limit: int = 100) -> Moment:
-    """A project's board as it was at a moment, told by the record: the tasks that were on it, each
-    with its state, its doer and who had moved it; and the locks that were held.
+def get_board_at(
+    tx: Tx, project: str, at: int, *, after: str | None = None, limit: int = 100
+) -> PastBoard:
+    """Return the board of a project at a time: its tasks with state and agent, and the held locks.
 
-    Keys and titles are those of today; a state is None where the record does not go back so far.
-    What it costs is the past of the tasks on the page, however long the record is.
+    Keys and titles are the current ones. A state is None where the events do not reach back that
+    far. The cost grows with the history of the tasks on the page, not with the event log.
     """
-    if not 0 < check_int(at, "The moment") <= tx.now:
-        raise Invalid(
-            "Nobody knows what comes; ask for a moment that has been.",
-            at=at,
-            reason="in_the_future",
-        )
+    if not 0 < check_int(at, "The time") <= tx.now:
+        raise Invalid("Invalid time: it must be in the past.", at=at, reason="in_the_future")
     project_id = projects.get(tx, project).id
-    page = page_of(
-        _on_board(tx, project_id, at, decode_cursor(after, 0, ""), check_limit(limit) + 1),
+    page = make_page(
+        _list_board_tasks(tx, project_id, at, decode_cursor(after, 0, ""), check_limit(limit) + 1),
         limit,
         lambda task: (task.archived_at, task.id),
     )
-    deeds = _deeds(tx, page.items)
-    held = tx.all(sql.LOCKS_AT, project=project_id, at=at, looked_at=GRANTS, limit=MOST_HELD)
-    return Moment(at, [_then(task, deeds) for task in page.items], page.next, held)
+    events = _load_events(tx, page.items)
+    held = tx.all(
+        sql.LOCKS_AT, project=project_id, at=at, looked_at=MAX_GRANTS_SCANNED, limit=MAX_LOCKS
+    )
+    return PastBoard(at, [_to_past_task(task, events) for task in page.items], page.next, held)
 
 
-def _on_board(tx: Tx, project_id: str, at: int, behind: Sequence[Any], limit: int) -> list[_Known]:
-    """Those that are still on it first, in the order in which they were declared; then those that
-    were archived since."""
+def _list_board_tasks(
+    tx: Tx, project_id: str, at: int, behind: Sequence[Any], limit: int
+) -> list[_BoardTask]:
+    """List the tasks that are still on the board in order of declaration, then archived ones."""
     archived_at, id = behind
-    asked = {"project": project_id, "at": at}
-    found = []
+    params = {"project": project_id, "at": at}
+    rows = []
     if not archived_at:
-        found = tx.run(sql.TASKS_AT, **asked, id=id, limit=limit)
+        rows = tx.run(sql.TASKS_AT, **params, id=id, limit=limit)
         archived_at, id = at, LAST_ID
-    if len(found) < limit:
-        found += tx.run(
-            sql.ARCHIVED_SINCE, **asked, archived_at=archived_at, id=id, limit=limit - len(found)
+    if len(rows) < limit:
+        rows += tx.run(
+            sql.ARCHIVED_SINCE, **params, archived_at=archived_at, id=id, limit=limit - len(rows)
         )
-    return [_Known(*row) for row in found]
+    return [_BoardTask(*row) for row in rows]
 
 
-def _deeds(tx: Tx, tasks: Sequence[_Known]) -> dict[int, Deed]:
+def _load_events(tx: Tx, tasks: Sequence[_BoardTask]) -> dict[int, TaskEvent]:
     wanted = {seq for task in tasks for seq in (task.moved, task.claimed) if seq}
-    found = tx.all(sql.DEEDS, keys_=encode_rows(sorted(wanted)))
-    return {deed.seq: deed for deed in found}
+    rows = tx.all(sql.TASK_EVENTS, keys_=encode_rows(sorted(wanted)))
+    return {event.seq: event for event in rows}
 
 
-def _then(task: _Known, deeds: dict[int, Deed]) -> Then:
-    then = Then(task.id, task.key, task.title, task.role, None, None, None, None, None)
-    moved = deeds.get(task.moved or 0)
+def _to_past_task(task: _BoardTask, events: dict[int, TaskEvent]) -> PastTask:
+    unknown = PastTask(task.id, task.key, task.title, task.role, None, None, None, None, None)
+    moved = events.get(task.moved or 0)
     if moved is None:
-        return then
+        return unknown
     state = MOVES.entries.get(moved.verb) or MOVES[moved.verb].to
-    claimed = deeds.get(task.claimed or 0) if state in _DONE_BY else None
+    claimed = events.get(task.claimed or 0) if state in _STATES_WITH_AGENT else None
     return replace(
-        then,
+        unknown,
         state=state,
         agent=claimed.data.get("agent") if claimed is not None else None,
         verb=moved.verb,

@@ -1,7 +1,7 @@
-"""Whether the rows of a store fit together: what each belongs to, what is counted, what moved how.
+"""Integrity checks: references, counters, totals and states of the rows.
 
-Each look is one snapshot, in which whatever one transaction changes is changed all or not at all.
-So nothing is found because somebody writes meanwhile.
+Each check reads one snapshot, in which every transaction is visible completely or not at all. So
+concurrent writes cannot cause false reports.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -10,148 +10,158 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from corral.db.bulk_transitions import encode_rows
 from corral.db.statement import Statement
-from corral.db.transitions import StateTable
+from corral.db.transitions import StatefulTable, encode_rows
 from corral.db.tx import Tx
 from corral.domain.charges import ops as charges
 from corral.domain.insights import integrity_sql as sql
 from corral.domain.settings import ops as settings
-from corral.kernel.clock import DAY, day_of
+from corral.kernel.clock import DAY, utc_date
 
-PIECE = 50_000
+BATCH_SIZE = 50_000
 
 
-class Wrong(NamedTuple):
-    """How many rows are wrong in one way, and what to say of them."""
+class IntegrityProblem(NamedTuple):
+    """A kind of inconsistency, with a message that counts the rows and names one."""
 
     check: str
     state: str
     message: str
 
 
-class Look(NamedTuple):
-    """A check of the rows of one table; it finds nothing while that table is empty."""
+class IntegrityCheck(NamedTuple):
+    """A check of one table; it can be skipped while the table is empty."""
 
     table: str
-    run: Callable[[Tx], list[Wrong]]
+    run: Callable[[Tx], list[IntegrityProblem]]
 
 
-def _shown(count: int, one: str, many: str) -> str:
+def _format_count(count: int, one: str, many: str) -> str:
     return f"1 {one}" if count == 1 else f"{count:,} {many}"
 
 
-def _see(table: str, column: str, value: str) -> str:
-    return f"`corral db sql \"SELECT * FROM {table} WHERE {column} = '{value}'\"` shows it"
+def _inspect_hint(table: str, column: str, value: str) -> str:
+    return f"Inspect it with `corral db sql \"SELECT * FROM {table} WHERE {column} = '{value}'\"`"
 
 
-def _look(table: str, statement: Statement, say: Callable[[int, Any], Wrong]) -> Look:
-    def run(tx: Tx) -> list[Wrong]:
+def _build_check(
+    table: str, statement: Statement, report: Callable[[int, Any], IntegrityProblem]
+) -> IntegrityCheck:
+    def run(tx: Tx) -> list[IntegrityProblem]:
         count, example = tx.run(statement)[0]
-        return [say(int(count), example)] if count else []
+        return [report(int(count), example)] if count else []
 
-    return Look(table, run)
-
-
-def looks() -> list[Look]:
-    """Every check of rows, except that of their states."""
-    return [*orphans(), *map(_counted, sql.COUNTS), Look("charges", totals)]
+    return IntegrityCheck(table, run)
 
 
-def orphans() -> Iterator[Look]:
-    """Rows whose parent is gone: they take room, nobody is shown them, and nothing else is hurt."""
+def list_checks() -> list[IntegrityCheck]:
+    """List all checks, except `check_states`."""
+    return [
+        *list_orphan_checks(),
+        *map(_build_counter_check, sql.COUNTS),
+        IntegrityCheck("charges", check_totals),
+    ]
 
-    def gone(table: str, column: str, parent: str) -> Callable[[int, Any], Wrong]:
-        return lambda count, example: Wrong(
+
+def list_orphan_checks() -> Iterator[IntegrityCheck]:
+    """Yield the checks for rows whose parent is missing; they waste space but do no other harm."""
+
+    def missing_parent(
+        table: str, column: str, parent: str
+    ) -> Callable[[int, Any], IntegrityProblem]:
+        return lambda count, example: IntegrityProblem(
             "orphans",
             "warning",
-            f"{_shown(count, 'row', 'rows')} of {table} with a {column} that is not in {parent}, "
-            f"as {example}; {_see(table, column, example)}.",
+            f"{_format_count(count, 'row', 'rows')} of {table} with a {column} that is not in "
+            f"{parent}, such as {example}. {_inspect_hint(table, column, example)}.",
         )
 
-    for each in sql.BELONGS:
-        statement = sql.ORPHANS[f"{each.table}.{each.column}"]
-        yield _look(each.table, statement, gone(each.table, each.column, each.parent))
+    for ref in sql.PARENT_REFERENCES:
+        statement = sql.ORPHANS[f"{ref.table}.{ref.column}"]
+        yield _build_check(ref.table, statement, missing_parent(ref.table, ref.column, ref.parent))
     parents = {"turn": "sessions", "output": "runs", "note": "notes"}
     for kind, statement in sql.PASSAGES.items():
-        yield _look("passages", statement, gone("passages", "subject", parents[kind]))
+        yield _build_check(
+            "passages", statement, missing_parent("passages", "subject", parents[kind])
+        )
     for table, statement in sql.SCOPES.items():
-        yield _look(table, statement, gone(table, "scope", "projects"))
+        yield _build_check(table, statement, missing_parent(table, "scope", "projects"))
     for kind, statement in sql.LETTERS.items():
-        yield _look("letters", statement, _unread(kind))
+        yield _build_check("letters", statement, _missing_recipient(kind))
 
 
-def _unread(kind: str) -> Callable[[int, Any], Wrong]:
-    return lambda count, seq: Wrong(
+def _missing_recipient(kind: str) -> Callable[[int, Any], IntegrityProblem]:
+    return lambda count, seq: IntegrityProblem(
         "orphans",
         "warning",
-        f"{_shown(count, 'letter waits', 'letters wait')} for a {kind} that is not there, as "
-        f"let_{seq}; `corral mail drop let_{seq}` gives it up.",
+        f"{_format_count(count, 'letter waits', 'letters wait')} for a {kind} that does not exist, "
+        f"such as let_{seq}. Drop it with `corral mail drop let_{seq}`.",
     )
 
 
-_COUNTED = {
-    "sessions": ("session", "sessions", "other turns than it counts", "corral session turns {}"),
-    "forks": ("fork", "forks", "no such turn to have come from", "corral session show {}"),
-    "groups": ("group", "groups", "posts beyond its count", "corral group read {}"),
-    "agents": ("agent", "agents", "no version of the number it is at", "corral agent versions {}"),
-    "tasks": ("open task", "open tasks", "a state or counts that its needs contradict",
+_COUNTER_MESSAGES = {
+    "sessions": ("session", "sessions", "a wrong number of turns", "corral session turns {}"),
+    "forks": ("fork", "forks", "a missing turn of origin", "corral session show {}"),
+    "groups": ("group", "groups", "more posts than it counts", "corral group read {}"),
+    "agents": ("agent", "agents", "no row for the current version", "corral agent versions {}"),
+    "tasks": ("open task", "open tasks", "a state or counts that contradict its dependencies",
               "corral task show {}"),
-    "outputs": ("output", "outputs", "other bytes in the store than were sealed", "corral show {}"),
+    "outputs": ("output", "outputs", "a wrong number of bytes in the store", "corral show {}"),
 }  # fmt: skip
 
 
-def _counted(name: str) -> Look:
-    """What is counted beside what it counts."""
+def _build_counter_check(name: str) -> IntegrityCheck:
+    """Build the check that a counter equals the number of rows that it counts."""
 
-    def run(tx: Tx) -> list[Wrong]:
-        given = {}
+    def run(tx: Tx) -> list[IntegrityProblem]:
+        params = {}
         if name == "sessions":
-            given = {"forgotten": tx.now - min(settings.values(tx, "sessions.keep_ms"))}
-        count, example = tx.run(sql.COUNTS[name], **given)[0]
+            params = {"forgotten": tx.now - min(settings.list_values(tx, "sessions.keep_ms"))}
+        count, example = tx.run(sql.COUNTS[name], **params)[0]
         if not count:
             return []
-        one, many, what, command = _COUNTED[name]
+        one, many, what, command = _COUNTER_MESSAGES[name]
         verb = "has" if count == 1 else "have"
         return [
-            Wrong(
+            IntegrityProblem(
                 "counts",
                 "broken",
-                f"{_shown(count, one, many)} {verb} {what}, as {example}; look at it with "
-                f"`{command.format(example)}`, and restore a back-up if it matters.",
+                f"{_format_count(count, one, many)} {verb} {what}, such as {example}. Inspect it "
+                f"with `{command.format(example)}`; restore a backup if it matters.",
             )
         ]
 
-    return Look("sessions" if name == "forks" else name, run)
+    return IntegrityCheck("sessions" if name == "forks" else name, run)
 
 
-# -- money -----------------------------------------------------------------------------------------
+# -- totals ----------------------------------------------------------------------------------------
 
 
-def totals(tx: Tx) -> list[Wrong]:
-    """What charges add up to: exactly while all of them are there, never less when some went."""
-    kept = {
-        "kept_since": tx.now - min(settings.values(tx, charges.TOTALS_KEPT.setting)),
-        # A total that was forgotten before its charges begins anew at the next one.
+def check_totals(tx: Tx) -> list[IntegrityProblem]:
+    """Check the totals: equal to the sum of their charges, or not less if charges were pruned."""
+    params = {
+        "kept_since": tx.now - min(settings.list_values(tx, charges.TOTALS_RETENTION.setting)),
+        # A total that was pruned before its charges starts again from 0 at the next charge.
         "outlast": int(
-            max(settings.values(tx, "charges.keep_ms"))
-            <= min(settings.values(tx, charges.TOTALS_KEPT.setting))
+            max(settings.list_values(tx, "charges.keep_ms"))
+            <= min(settings.list_values(tx, charges.TOTALS_RETENTION.setting))
         ),
     }
-    found: list[tuple[int, str]] = []
+    problems: list[tuple[int, str]] = []
     for statement in sql.TOTALS_OF.values():
-        count, example = tx.run(statement, **kept)[0]
-        found += [(int(count), example)] if count else []
-    wrong = sorted(_wrong_totals(tx, **kept))
-    found += [(len(wrong), wrong[0][0])] if wrong else []
+        count, example = tx.run(statement, **params)[0]
+        problems += [(int(count), example)] if count else []
+    wrong = sorted(_find_wrong_totals(tx, **params))
+    problems += [(len(wrong), wrong[0][0])] if wrong else []
     return [
-        Wrong(
+        IntegrityProblem(
             "totals",
             "broken",
-            f"{_shown(count, 'total is', 'totals are')} not what the charges add up to, as that of "
-            f"{scope}; {_see('totals', 'scope', scope)}, and a back-up from before has it right.",
+            f"{_format_count(count, 'total is', 'totals are')} not the sum of the charges, "
+            f"such as {scope}. {_inspect_hint('totals', 'scope', scope)}; an older backup has the "
+            "right value.",
         )
-        for count, scope in found
+        for count, scope in problems
     ]
 
 
@@ -160,25 +170,25 @@ class _Sum(NamedTuple):
     newest: int
 
 
-def _wrong_totals(tx: Tx, *, kept_since: int, outlast: int) -> Iterator[tuple[str, str]]:
-    summed = _summed(tx)
+def _find_wrong_totals(tx: Tx, *, kept_since: int, outlast: int) -> Iterator[tuple[str, str]]:
+    sums = _sum_charges(tx)
     for scope, day, *figures in tx.run(sql.TOTALS):
-        own = summed.pop((scope, day), None)
+        own = sums.pop((scope, day), None)
         if own is None or own.figures == figures:
             continue
         less = any(a < b for a, b in zip(figures, own.figures, strict=True))
         if figures[0] == own.figures[0] or (less and (outlast or not day)):
             yield scope, day
-    for (scope, day), own in summed.items():
+    for (scope, day), own in sums.items():
         if not day or own.newest >= kept_since:
             yield scope, day
 
 
-def _summed(tx: Tx) -> dict[tuple[str, str], _Sum]:
-    """The charges added up anew, by project, agent, model and day."""
-    found: dict[tuple[str, str], _Sum] = {}
+def _sum_charges(tx: Tx) -> dict[tuple[str, str], _Sum]:
+    """Sum the charges by scope and day, in batches."""
+    sums: dict[tuple[str, str], _Sum] = {}
     after = 0
-    while (upto := tx.value(sql.NEXT_CHARGES, after=after, limit=PIECE)) is not None:
+    while (upto := tx.value(sql.NEXT_CHARGES, after=after, limit=BATCH_SIZE)) is not None:
         for project, agent, model, day, *figures, newest in tx.run(
             sql.SUMMED, after=after, upto=upto
         ):
@@ -187,77 +197,81 @@ def _summed(tx: Tx) -> dict[tuple[str, str], _Sum]:
                 for kind, id in (("project", project), ("agent", agent), ("model", model))
                 if id
             ]
-            for key in ((scope, of) for scope in scopes for of in ("", day_of(day * DAY))):
-                before = found.get(key, _Sum([0] * len(figures), 0))
+            for key in ((scope, of) for scope in scopes for of in ("", utc_date(day * DAY))):
+                before = sums.get(key, _Sum([0] * len(figures), 0))
                 added = [a + b for a, b in zip(before.figures, figures, strict=True)]
-                found[key] = _Sum(added, max(before.newest, newest))
+                sums[key] = _Sum(added, max(before.newest, newest))
         after = upto
-    return found
+    return sums
 
 
-def charged(tx: Tx) -> dict[tuple[str, str], dict[str, int]]:
-    """What the charges that are there add up to, by scope and day, as the totals have it."""
+def sum_charges(tx: Tx) -> dict[tuple[str, str], dict[str, int]]:
+    """Return the sums of the stored charges by scope and day, in the form of the totals."""
     names = ("charges", *sql.FIGURES)
-    return {key: dict(zip(names, each.figures, strict=True)) for key, each in _summed(tx).items()}
+    return {
+        key: dict(zip(names, total.figures, strict=True)) for key, total in _sum_charges(tx).items()
+    }
 
 
 # -- states ----------------------------------------------------------------------------------------
 
 
-class Seen(NamedTuple):
-    """One step along a table with states."""
+class StateCheckResult(NamedTuple):
+    """The result of checking one batch of a table with states."""
 
     wrong: list[str]
-    """What is said of each row whose state is not the one that its record leads to."""
+    """A message for each row whose state differs from its last event."""
     rows: int
     last: str | int | None
-    """Go on behind this key; None at the end."""
+    """The key to continue after; None at the end."""
 
 
-def states(tx: Tx, table: StateTable[Any], after: str | int, limit: int = 500) -> Seen:
-    """Whether the next rows are in a state that exists, and that their last event led to.
+def check_states(
+    tx: Tx, table: StatefulTable[Any], after: str | int, limit: int = 500
+) -> StateCheckResult:
+    """Check that the next rows are in a valid state, the one that their last event led to.
 
-    A row without events is as somebody brought it, or its events were forgotten.
+    A row without events was imported, or its events were pruned.
     """
-    rows, told = _statements(table)
-    found = tx.run(rows, after=after, limit=limit)
-    events = {seq: (verb, data) for seq, verb, data in _told(tx, told, found)}
+    select_rows, select_events = _statements(table)
+    rows = tx.run(select_rows, after=after, limit=limit)
+    events = {seq: (verb, data) for seq, verb, data in _read_events(tx, select_events, rows)}
     wrong = []
-    for _, id, state, seq in found:
-        wanted = _led_to(table, *events[seq]) if seq in events else None
-        if state not in [*table.moves.states]:
-            wrong.append(f"{id} is {state}, which no {table.moves.kind} can be")
-        elif wanted is not None and wanted != state:
-            wrong.append(f"{id} is {state}, and its last event made it {wanted}")
-    return Seen(wrong, len(found), found[-1][0] if len(found) == limit else None)
+    for _, id, state, seq in rows:
+        expected = _state_after(table, *events[seq]) if seq in events else None
+        if state not in [*table.transitions.states]:
+            wrong.append(f"{id} is {state}, which is not a state of a {table.transitions.kind}")
+        elif expected is not None and expected != state:
+            wrong.append(f"{id} is {state}, but its last event led to {expected}")
+    return StateCheckResult(wrong, len(rows), rows[-1][0] if len(rows) == limit else None)
 
 
-def _told(tx: Tx, statement: Statement, found: Sequence[Any]) -> list[Any]:
-    seqs = [row[3] for row in found if row[3] is not None]
+def _read_events(tx: Tx, statement: Statement, rows: Sequence[Any]) -> list[Any]:
+    seqs = [row[3] for row in rows if row[3] is not None]
     return tx.run(statement, keys_=encode_rows(seqs)) if seqs else []
 
 
-def _led_to(table: StateTable[Any], verb: str, data: Any) -> str | None:
-    moves = table.moves
+def _state_after(table: StatefulTable[Any], verb: str, data: Any) -> str | None:
+    moves = table.transitions
     if verb == "import":
-        said: Any = msgspec.json.decode(data) if data else None
-        return said.get("state") if isinstance(said, dict) else None
+        values: Any = msgspec.json.decode(data) if data else None
+        return values.get("state") if isinstance(values, dict) else None
     return moves.entries[verb] if verb in moves.entries else moves[verb].to
 
 
-# As a maximum, SQLite would read the whole view for each row; and PostgreSQL is not to look for the
-# newest along the numbers of all events.
+# ORDER BY … LIMIT 1 instead of max(): for max() SQLite reads the whole view for each row. `seq + 0`
+# keeps PostgreSQL from scanning the primary key of all events.
 @cache
-def _statements(table: StateTable[Any]) -> tuple[Statement, Statement]:
-    moves = table.moves
+def _statements(table: StatefulTable[Any]) -> tuple[Statement, Statement]:
+    moves = table.transitions
     verbs = ", ".join(f"'{verb}'" for verb in ("import", *moves.entries, *moves.verbs))
     public = table.public_id.replace(table.key, f"{table.table}.{table.key}")
     return (
         Statement(f"""
             SELECT {table.key}, {public}, state, (
-                SELECT told.seq + 0 AS place FROM {{events_of_subject}} AS told
-                WHERE told.subject = {public} AND told.kind = '{moves.kind}'
-                  AND told.verb IN ({verbs})
+                SELECT event.seq + 0 AS place FROM {{events_of_subject}} AS event
+                WHERE event.subject = {public} AND event.kind = '{moves.kind}'
+                  AND event.verb IN ({verbs})
                 ORDER BY place DESC LIMIT 1)
             FROM {table.table} WHERE {table.key} > :after ORDER BY {table.key} LIMIT :limit
         """),
@@ -265,33 +279,33 @@ def _statements(table: StateTable[Any]) -> tuple[Statement, Statement]:
     )
 
 
-# -- what there are files of -----------------------------------------------------------------------
+# -- files -----------------------------------------------------------------------------------------
 
 
-class Filed(NamedTuple):
-    """A message that has, or had, files."""
+class MessageWithFiles(NamedTuple):
+    """A message with data that may name files."""
 
     seq: int
     created_at: int
     data: dict[str, Any]
 
 
-def known_runs(tx: Tx, ids: Sequence[str]) -> set[str]:
-    """Those of these ids that are of a run, or of an output whose run is gone."""
+def find_known_runs(tx: Tx, ids: Sequence[str]) -> set[str]:
+    """Return the ids among these that belong to a run or an output."""
     return {id for (id,) in tx.run(sql.KNOWN_RUNS, keys_=encode_rows(ids))}
 
 
-def known_folders(tx: Tx, ids: Sequence[str]) -> set[str]:
-    """Those of these ids that are of a channel or an agent of this store."""
+def find_known_folders(tx: Tx, ids: Sequence[str]) -> set[str]:
+    """Return the ids among these that belong to a channel or an agent."""
     return {id for (id,) in tx.run(sql.KNOWN_FOLDERS, keys_=encode_rows(ids))}
 
 
-def messages(tx: Tx, after: int, limit: int = 500) -> list[Filed]:
-    """The next messages that have something beside their words."""
+def list_messages_with_files(tx: Tx, after: int, limit: int = 500) -> list[MessageWithFiles]:
+    """List the next messages that have data besides their text."""
     rows = tx.run(sql.MESSAGES, after=after, limit=limit)
-    return [Filed(seq, at, msgspec.json.decode(data)) for seq, at, data in rows]
+    return [MessageWithFiles(seq, at, msgspec.json.decode(data)) for seq, at, data in rows]
 
 
-def boxed(tx: Tx, after: str, limit: int = 500) -> list[str]:
-    """The next sessions of boxed agents that said something."""
+def list_boxed_sessions(tx: Tx, after: str, limit: int = 500) -> list[str]:
+    """List the next open sessions of boxed agents that have written messages."""
     return [id for (id,) in tx.run(sql.BOXED, after=after, limit=limit)]

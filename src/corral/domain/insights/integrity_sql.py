@@ -1,71 +1,71 @@
-"""Rows that contradict one another: most statements count them and name one."""
+"""SQL of the integrity checks. Most statements return a count and one example."""
 
 from typing import NamedTuple
 
 from corral.db.statement import Statement
 
 
-class Belongs(NamedTuple):
-    """A column that names a row of another table, though no foreign key says so."""
+class ParentReference(NamedTuple):
+    """A column that refers to another table without a foreign key."""
 
     table: str
     column: str
     parent: str
     key: str = "id"
     when: str = "TRUE"
-    """Which rows: a row that is over may outlive what it belonged to."""
+    """The rows to check: an ended row may outlive its parent."""
 
 
-BELONGS = (
-    Belongs("launches", "run_id", "runs"),
-    Belongs("samples", "run_id", "runs"),
-    Belongs("outputs", "run_id", "runs", when="state <> 'deleted'"),
-    Belongs("log_lines", "run_id", "runs", when="run_id <> ''"),
-    Belongs("output_chunks", "run_id", "outputs", "run_id"),
-    Belongs("reservations", "run_id", "runs"),
-    Belongs("turns", "session_id", "sessions", when="session_id <> ''"),
-    Belongs("session_state", "session_id", "sessions"),
-    Belongs("handoffs", "session_id", "sessions"),
-    Belongs("retros", "session_id", "sessions"),
-    Belongs("sessions", "parent_id", "sessions"),
-    Belongs("sessions", "agent_id", "agents"),
-    Belongs("agent_versions", "agent_id", "agents"),
-    Belongs("grants", "agent_id", "agents"),
-    Belongs("tasks", "project_id", "projects"),
-    Belongs("tasks", "held_by", "tasks", when="ended_at IS NULL"),
-    Belongs("tasks", "cause_id", "tasks", when="ended_at IS NULL"),
-    Belongs("edges", "task_id", "tasks"),
-    Belongs("edges", "needs_id", "tasks"),
-    Belongs("races", "project_id", "projects"),
-    Belongs("rounds", "race_id", "races"),
-    Belongs("rounds", "winner_id", "attempts"),
-    Belongs("attempts", "round_id", "rounds"),
-    Belongs("verdicts", "round_id", "rounds"),
-    Belongs("choices", "round_id", "rounds"),
-    Belongs("grafts", "round_id", "rounds"),
-    Belongs("locks", "project_id", "projects", when="ended_at IS NULL"),
-    Belongs("touches", "project_id", "projects"),
-    Belongs("notes", "project_id", "projects"),
-    Belongs("schedules", "project_id", "projects", when="ended_at IS NULL"),
-    Belongs("occurrences", "schedule_id", "schedules", when="state = 'checking'"),
-    Belongs("group_roles", "group_id", "groups"),
-    Belongs("members", "group_id", "groups"),
-    Belongs("posts", "group_id", "groups"),
-    Belongs("reactions", "post_id", "posts"),
-    Belongs("cards", "question_id", "questions", when="settled = 0"),
-    Belongs("places", "channel_id", "channels"),
-    Belongs("senders", "channel_id", "channels"),
-    Belongs("wirings", "channel_id", "channels"),
-    Belongs("wirings", "agent_id", "agents"),
-    Belongs("wirings", "place_id", "places"),
-    Belongs("destinations", "agent_id", "agents"),
-    Belongs("destinations", "place_id", "places"),
-    Belongs("messages", "place_id", "places"),
+PARENT_REFERENCES = (
+    ParentReference("launches", "run_id", "runs"),
+    ParentReference("samples", "run_id", "runs"),
+    ParentReference("outputs", "run_id", "runs", when="state <> 'deleted'"),
+    ParentReference("log_lines", "run_id", "runs", when="run_id <> ''"),
+    ParentReference("output_chunks", "run_id", "outputs", "run_id"),
+    ParentReference("reservations", "run_id", "runs"),
+    ParentReference("turns", "session_id", "sessions", when="session_id <> ''"),
+    ParentReference("session_state", "session_id", "sessions"),
+    ParentReference("handoffs", "session_id", "sessions"),
+    ParentReference("retros", "session_id", "sessions"),
+    ParentReference("sessions", "parent_id", "sessions"),
+    ParentReference("sessions", "agent_id", "agents"),
+    ParentReference("agent_versions", "agent_id", "agents"),
+    ParentReference("grants", "agent_id", "agents"),
+    ParentReference("tasks", "project_id", "projects"),
+    ParentReference("tasks", "held_by", "tasks", when="ended_at IS NULL"),
+    ParentReference("tasks", "cause_id", "tasks", when="ended_at IS NULL"),
+    ParentReference("edges", "task_id", "tasks"),
+    ParentReference("edges", "needs_id", "tasks"),
+    ParentReference("races", "project_id", "projects"),
+    ParentReference("rounds", "race_id", "races"),
+    ParentReference("rounds", "winner_id", "attempts"),
+    ParentReference("attempts", "round_id", "rounds"),
+    ParentReference("verdicts", "round_id", "rounds"),
+    ParentReference("choices", "round_id", "rounds"),
+    ParentReference("grafts", "round_id", "rounds"),
+    ParentReference("locks", "project_id", "projects", when="ended_at IS NULL"),
+    ParentReference("touches", "project_id", "projects"),
+    ParentReference("notes", "project_id", "projects"),
+    ParentReference("schedules", "project_id", "projects", when="ended_at IS NULL"),
+    ParentReference("occurrences", "schedule_id", "schedules", when="state = 'checking'"),
+    ParentReference("group_roles", "group_id", "groups"),
+    ParentReference("members", "group_id", "groups"),
+    ParentReference("posts", "group_id", "groups"),
+    ParentReference("reactions", "post_id", "posts"),
+    ParentReference("cards", "question_id", "questions", when="settled = 0"),
+    ParentReference("places", "channel_id", "channels"),
+    ParentReference("senders", "channel_id", "channels"),
+    ParentReference("wirings", "channel_id", "channels"),
+    ParentReference("wirings", "agent_id", "agents"),
+    ParentReference("wirings", "place_id", "places"),
+    ParentReference("destinations", "agent_id", "agents"),
+    ParentReference("destinations", "place_id", "places"),
+    ParentReference("messages", "place_id", "places"),
 )
 
 
-def _orphans(each: Belongs) -> Statement:
-    table, column, parent, key, when = each
+def _orphans(ref: ParentReference) -> Statement:
+    table, column, parent, key, when = ref
     return Statement(f"""
         SELECT count(*), min({table}.{column}) FROM {table}
         WHERE {table}.{column} IS NOT NULL AND ({when}) AND NOT EXISTS (
@@ -73,7 +73,7 @@ def _orphans(each: Belongs) -> Statement:
     """)
 
 
-ORPHANS = {f"{each.table}.{each.column}": _orphans(each) for each in BELONGS}
+ORPHANS = {f"{ref.table}.{ref.column}": _orphans(ref) for ref in PARENT_REFERENCES}
 
 
 def _passages(kind: str, parent: str) -> Statement:
@@ -91,8 +91,8 @@ PASSAGES = {
 }
 
 
-def _unread(kind: str, parent: str) -> Statement:
-    """Letters that nobody can ever take. Agents and people need no row to have a mailbox."""
+def _missing_recipient(kind: str, parent: str) -> Statement:
+    """Build the check for letters to a missing session or place, which cannot be claimed."""
     return Statement(f"""
         SELECT count(*), min(seq) FROM letters
         WHERE state IN ('waiting', 'unknown') AND substr(mailbox, 1, {len(kind) + 1}) = '{kind}:'
@@ -101,10 +101,13 @@ def _unread(kind: str, parent: str) -> Statement:
     """)
 
 
-LETTERS = {"session": _unread("session", "sessions"), "place": _unread("place", "places")}
+LETTERS = {
+    "session": _missing_recipient("session", "sessions"),
+    "place": _missing_recipient("place", "places"),
+}
 
 
-def _chosen(table: str) -> Statement:
+def _missing_project(table: str) -> Statement:
     return Statement(f"""
         SELECT count(*), min(scope) FROM {table}
         WHERE substr(scope, 1, 8) = 'project:' AND NOT EXISTS (
@@ -112,15 +115,15 @@ def _chosen(table: str) -> Statement:
     """)
 
 
-SCOPES = {"settings": _chosen("settings"), "budgets": _chosen("budgets")}
+SCOPES = {"settings": _missing_project("settings"), "budgets": _missing_project("budgets")}
 
-# -- what is counted beside what it counts ---------------------------------------------------------
+# -- counters --------------------------------------------------------------------------------------
 
 _BROKEN_NEED = """(need.state IN ('failed', 'cancelled') OR (need.broken_needs > 0
     AND need.state IN ('pending', 'ready', 'blocked', 'paused')))"""
 
 COUNTS = {
-    # A session that is being forgotten goes over several transactions, its turns first.
+    # Excludes sessions that retention deletes in several transactions, turns first.
     "sessions": Statement("""
         SELECT count(*), min(sessions.id) FROM sessions LEFT JOIN (
             SELECT session_id, count(*) AS turns, min(number) AS first, max(number) AS last
@@ -144,7 +147,7 @@ COUNTS = {
             SELECT 1 FROM agent_versions
             WHERE agent_versions.agent_id = agents.id AND agent_versions.number = agents.version)
     """),
-    # What has ended keeps the counts that it ended with, whatever is forgotten since.
+    # Only open tasks: ended ones keep their counts when their dependencies are pruned.
     "tasks": Statement(f"""
         SELECT count(*), min(tasks.id) FROM tasks
         WHERE ended_at IS NULL AND (
@@ -184,7 +187,7 @@ NEXT_CHARGES = Statement("""
         SELECT seq FROM charges WHERE seq > :after ORDER BY seq LIMIT :limit) AS piece
 """)
 
-# A piece at a time: what is sorted for it stays small, and there are few of these groups.
+# In batches, so that the sort stays small.
 SUMMED = Statement(f"""
     SELECT project_id, agent_id, model, at / 86400000 AS day, {_SUMS}
     FROM charges WHERE seq > :after AND seq <= :upto AND run_id IS DISTINCT FROM ''
@@ -198,8 +201,11 @@ TOTALS = Statement(f"""
 
 
 def _totals(kind: str, column: str) -> Statement:
-    """Totals outlive their charges, so they may be more, and never less. Those of a run or a
-    session are forgotten in the end: then they are missing, or have begun anew."""
+    """Build the check of totals of runs or sessions.
+
+    Totals outlive their charges, so they may be larger, but never smaller. They are pruned
+    eventually: then they are missing, or start again from 0.
+    """
     differs = " OR ".join(f"totals.{name} <> summed.{name}" for name in FIGURES)
     is_less = " OR ".join(f"totals.{name} < summed.{name}" for name in FIGURES)
     return Statement(f"""
@@ -216,7 +222,7 @@ def _totals(kind: str, column: str) -> Statement:
 
 TOTALS_OF = {"run": _totals("run", "run_id"), "session": _totals("session", "session_id")}
 
-# -- what there are files of -----------------------------------------------------------------------
+# -- files -----------------------------------------------------------------------------------------
 
 KNOWN_RUNS = Statement("""
     SELECT id FROM runs WHERE id {is_listed}
@@ -232,7 +238,7 @@ MESSAGES = Statement("""
     ORDER BY seq LIMIT :limit
 """)
 
-# Sessions of boxed agents, of which something was taken over from their files.
+# Open sessions of boxed agents from whose files messages were ingested.
 BOXED = Statement("""
     SELECT talks.session_id FROM talks JOIN sessions ON sessions.id = talks.session_id
     WHERE talks.session_id > :after AND taken > 0 AND sessions.state = 'open'

@@ -1,18 +1,18 @@
-"""What the questions are answered with."""
+"""The results of the reports."""
 
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 
-from corral.domain.charges.model import Total
+from corral.domain.charges.model import UsageTotal
 from corral.domain.projects.model import Project
 from corral.domain.races.model import RaceState, RoundState
 from corral.domain.runs.model import Denial, Dialog, Run, describe_denied
 
 
-class By(StrEnum):
-    """What runs are grouped by."""
+class StatsGroup(StrEnum):
+    """The attributes by which run statistics are grouped."""
 
     PROJECT = "project"
     AGENT = "agent"
@@ -21,8 +21,8 @@ class By(StrEnum):
     DAY = "day"
 
 
-class Glance(msgspec.Struct, frozen=True):
-    """A run, as short as an overview shows it."""
+class RunSummary(msgspec.Struct, frozen=True):
+    """A run as an overview shows it."""
 
     id: str
     name: str | None
@@ -42,24 +42,24 @@ class Glance(msgspec.Struct, frozen=True):
     signal: int | None
     cost_micros: int | None
     seen_at: int | None
-    """When its keeper last said how it is."""
+    """When its supervisor last reported."""
     started_at: int | None
     ended_at: int | None
     denials: list[Denial] | None
 
     @property
     def denied_text(self) -> str | None:
-        """How many calls were denied, and of which tools; None when none were."""
+        """A description of the denied calls; None when none were denied."""
         return describe_denied(self.denials)
 
     @property
     def what(self) -> str:
-        """What it does, in a line: its title, or its command line."""
+        """A one-line description: the title, or the command line."""
         return self.title or " ".join([self.command, *self.args])
 
 
-class Submitted(msgspec.Struct, frozen=True):
-    """A task that is said to be done, and that somebody has to judge."""
+class SubmittedTask(msgspec.Struct, frozen=True):
+    """A submitted task that waits for a review."""
 
     id: str
     key: str
@@ -72,44 +72,48 @@ class Submitted(msgspec.Struct, frozen=True):
 
 
 class Overview(msgspec.Struct, frozen=True):
-    """What runs, what waits for you, what failed lately, what it cost today."""
+    """Active runs, what needs attention, recent failures, and the cost of today."""
 
     at: int
-    active: list[Glance]
-    attention: list[Glance]
+    active: list[RunSummary]
+    attention: list[RunSummary]
     queued: int
-    failed: list[Glance]
-    """Runs that ended badly in the last 24 hours, newest first."""
-    recent: list[Glance]
-    """Runs that ended last, however they did."""
+    failed: list[RunSummary]
+    """Runs that failed in the last 24 hours, newest first."""
+    recent: list[RunSummary]
+    """The runs that ended last, with any outcome."""
     dead_letters: int
     doubtful_letters: int
-    """Letters of which nobody knows whether they arrived."""
+    """Letters whose delivery is unconfirmed."""
     open_questions: int
     proposed_decisions: int
-    """That wait for somebody to answer or confirm, and are not too late yet."""
-    submitted: list[Submitted]
-    """Tasks that no check judges, and that wait to be accepted or rejected; oldest first."""
+    """Open questions and proposed decisions before their deadline."""
+    submitted: list[SubmittedTask]
+    """Tasks without a check command that wait for a review, oldest first."""
     submitted_tasks: int
-    """How many there are of these."""
-    today: Total
+    """The number of tasks that wait for a review."""
+    today: UsageTotal
     more: bool
-    """Whether there is more of something than is shown, or counted."""
+    """Whether a list or a count was cut off at its limit."""
 
 
 class ProjectView(msgspec.Struct, frozen=True):
+    """A project with its latest run, run counts and cost."""
+
     project: Project
     latest_run: Run | None
     total_runs: int
     states: dict[str, int]
-    """How many runs are in each state that there is any in."""
+    """The number of runs by state; states without runs are left out."""
     exact: bool
-    """False: there are so many that counting stopped, and the numbers are at least these."""
-    total: Total
-    """What the project has cost so far."""
+    """False: a count reached its limit, so the numbers are lower bounds."""
+    total: UsageTotal
+    """The total cost of the project."""
 
 
 class CrashedRun(msgspec.Struct, frozen=True):
+    """A crashed run with the directory of its project."""
+
     id: str
     name: str | None
     pid: int | None
@@ -127,12 +131,12 @@ class CrashedRun(msgspec.Struct, frozen=True):
 
 
 class Stats(msgspec.Struct, frozen=True):
-    """How the runs of one group went."""
+    """The statistics of the runs of one group."""
 
     key: str | None
-    """A project's or agent's id, a model, a provider or a day; None: it has none."""
+    """A project or agent id, a model, a provider or a day; None: runs without one."""
     label: str | None
-    """A name for people, where there is one."""
+    """The name of the project or agent."""
     runs: int
     completed: int
     failed: int
@@ -145,47 +149,50 @@ class Stats(msgspec.Struct, frozen=True):
     tokens: int | None
     cost_micros: int | None
     unknown: int
-    """How many of the runs have no known cost, so that `cost_micros` tells too little."""
+    """The number of runs without a known cost; `cost_micros` is a lower bound if it is not 0."""
 
     success_rate: float | None = None
-    """Completed runs among all that were not cancelled; None when there were none."""
+    """Completed runs divided by all runs that were not cancelled; None: no such runs."""
 
 
-class Named(msgspec.Struct, frozen=True):
-    """A thing, and what people call it."""
+class NamedItem(msgspec.Struct, frozen=True):
+    """An id with its readable name."""
 
     id: str
     label: str
 
 
-class CostBy(StrEnum):
-    """What costs are shown by, day by day."""
+class CostGroup(StrEnum):
+    """The attributes by which daily costs are grouped."""
 
     PROJECT = "project"
     AGENT = "agent"
     MODEL = "model"
 
 
-class Cost(msgspec.Struct, frozen=True):
-    """What a project, an agent or a model cost on one day."""
+class DailyCost(msgspec.Struct, frozen=True):
+    """The cost of a project, an agent or a model on one day."""
 
     scope: str
     day: str
     charges: int
     unknown: int
-    """How many of the charges have no cost, so that `cost_micros` tells too little."""
+    """The number of charges without a cost; `cost_micros` is a lower bound if it is not 0."""
     tokens: int
     cost_micros: int | None
 
     @property
     def key(self) -> str:
-        """The project's or agent's id, or the model."""
+        """The project id, agent id or model."""
         return self.scope.partition(":")[2]
 
 
 class TaskCost(msgspec.Struct, frozen=True):
-    """What a task cost in the run that did it last: the charges of that run from the task's start
-    until the run took its next task. What was charged in runs before that is not in it."""
+    """The cost of a task in its last run.
+
+    These are the charges of that run from the start of the task until the run claimed its next
+    task. Charges of earlier runs are not included.
+    """
 
     id: str
     key: str
@@ -195,13 +202,13 @@ class TaskCost(msgspec.Struct, frozen=True):
     run_id: str
     charges: int
     unknown: int
-    """How many of the charges have no cost, so that `cost_micros` tells too little."""
+    """The number of charges without a cost; `cost_micros` is a lower bound if it is not 0."""
     tokens: int
     cost_micros: int | None
 
 
-class Deed(msgspec.Struct, frozen=True):
-    """One line of the record, as far as a board of the past needs it."""
+class TaskEvent(msgspec.Struct, frozen=True):
+    """An event of a task, as far as the board history needs it."""
 
     seq: int
     at: int
@@ -210,25 +217,25 @@ class Deed(msgspec.Struct, frozen=True):
     data: Any
 
 
-class Then(msgspec.Struct, frozen=True):
-    """A task as it was at a moment; its key, title and role are those of today."""
+class PastTask(msgspec.Struct, frozen=True):
+    """A task as it was at a time. Key, title and role are the current ones."""
 
     id: str
     key: str
     title: str
     role: str | None
     state: str | None
-    """None: the record does not go back so far."""
+    """None: unknown, because the events do not reach back that far."""
     agent: str | None
-    """Who did it, or had done it."""
+    """The agent that worked on it, or had finished it."""
     verb: str | None
-    """The move that had brought it there, who made it, and when."""
+    """The transition that led to the state; `actor` made it at `since`."""
     actor: str | None
     since: int | None
 
 
-class Held(msgspec.Struct, frozen=True):
-    """A lock that was held at a moment."""
+class PastLock(msgspec.Struct, frozen=True):
+    """A lock that was held at a time."""
 
     id: str
     path: str
@@ -240,19 +247,19 @@ class Held(msgspec.Struct, frozen=True):
     ended_at: int | None
 
 
-class Moment(msgspec.Struct, frozen=True):
-    """A project's board as it was at a moment."""
+class PastBoard(msgspec.Struct, frozen=True):
+    """The board of a project as it was at a time."""
 
     at: int
-    tasks: list[Then]
+    tasks: list[PastTask]
     next: str | None
-    """Hand it back as `after` for the tasks that follow; None when there were no more."""
-    locks: list[Held]
+    """The cursor for `after` of the next page of tasks; None: this is the last page."""
+    locks: list[PastLock]
     """Newest first."""
 
 
-class RaceGlance(msgspec.Struct, frozen=True):
-    """A race, as short as a list shows it: how its latest round stands, and who won last."""
+class RaceSummary(msgspec.Struct, frozen=True):
+    """A race as a list shows it, with its latest round and its last winner."""
 
     id: str
     project_id: str
@@ -263,21 +270,21 @@ class RaceGlance(msgspec.Struct, frozen=True):
     ended_at: int | None
     budget_micros: int | None
     spent_micros: int | None
-    """What attempts and judges cost, as far as that is known."""
+    """The known cost of attempts and judges."""
     rounds: int
     round_state: RoundState
     goes_on: bool
-    """Whether something of the latest round happens by itself."""
+    """Whether the latest round continues without a person."""
     attempts: int
-    """Of the latest round: all, those under way, and those that can be chosen."""
+    """The attempts of the latest round; of these `under_way` are live and `can_win` selectable."""
     under_way: int
     can_win: int
     winner_round: int | None
-    """Who won last: in which round, as which attempt, by which agent."""
+    """The last winner: its round, attempt number and agent."""
     winner_number: int | None
     winner_agent: str | None
 
     @property
     def waits(self) -> bool:
-        """Whether somebody has to choose, to try again or to give up."""
+        """Whether a person has to select a winner, retry or end the race."""
         return self.round_state in (RoundState.SELECTING, RoundState.FAILED) and not self.goes_on

@@ -1,4 +1,4 @@
-"""Which rows are one project's: for each table the condition, or why it has none of them.
+"""The rows of one project in each table: a condition, or the reason why the table is excluded.
 
 `{project}` stands for the project's id.
 """
@@ -20,7 +20,7 @@ _AGENTS = f"""(
     UNION SELECT agent_id FROM progress WHERE {_OWN}
     UNION SELECT agent_id FROM charges WHERE {_OWN} AND agent_id IS NOT NULL)"""
 
-OF_PROJECT = {
+PROJECT_CONDITIONS = {
     "projects": "id = '{project}'",
     "settings": "scope = 'project:{project}'",
     "events": f"{_OWN} OR kind = 'output' AND subject IN (SELECT id FROM runs WHERE {_OWN})",
@@ -73,23 +73,23 @@ OF_PROJECT = {
     "grafts": _OF_ROUND,
 }
 
-_CHATS = "chats are of channels and not of projects; what was said in them is in the sessions"
-_WAYS_IN = "it lets somebody in, or says where a secret is"
-LEFT_OUT = {
-    "secrets": _WAYS_IN,
-    "tokens": _WAYS_IN,
-    "alerts": "its target may hold a key",
-    "answers": "it is of a call, and not of a project",
-    "nodes": "machines are of the store",
-    "leaders": "machines are of the store",
-    "counters": "only whoever goes on counting needs it",
-    "imports": "which files were read matters where they are read again",
-    "origins": "which rows were read matters where they are read again",
-    "checkpoints": "threads of frameworks are of no project",
-    "checkpoint_writes": "threads of frameworks are of no project",
+_CHAT_REASON = "chats belong to channels, not to projects; their content is in the sessions"
+_ACCESS_REASON = "it grants access, or says where a secret is"
+EXCLUDED_TABLES = {
+    "secrets": _ACCESS_REASON,
+    "tokens": _ACCESS_REASON,
+    "alerts": "its target may contain a secret",
+    "answers": "it belongs to a call, not to a project",
+    "nodes": "machines belong to the store",
+    "leaders": "machines belong to the store",
+    "counters": "it is only needed where the usage continues to be counted",
+    "imports": "it is only needed where the files are imported again",
+    "origins": "it is only needed where the rows are imported again",
+    "checkpoints": "threads of frameworks belong to no project",
+    "checkpoint_writes": "threads of frameworks belong to no project",
     **dict.fromkeys(
         ("channels", "places", "people", "senders", "wirings", "destinations", "messages", "talks",
          "boxed_outcomes", "cards", "requests", "exchanges"),
-        _CHATS,
+        _CHAT_REASON,
     ),
 }  # fmt: skip

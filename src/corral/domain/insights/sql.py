@@ -1,52 +1,54 @@
+"""SQL of the reports."""
+
 from collections.abc import Iterable
 
 from corral.db.statement import Query, Statement
 from corral.domain.insights.model import (
-    Cost,
     CrashedRun,
-    Deed,
-    Glance,
-    Held,
-    Named,
-    RaceGlance,
+    DailyCost,
+    NamedItem,
+    PastLock,
+    RaceSummary,
+    RunSummary,
     Stats,
-    Submitted,
+    SubmittedTask,
     TaskCost,
+    TaskEvent,
 )
 from corral.domain.runs.model import Run
 from corral.domain.tasks.model import MOVES
 
-_GLANCE = """r.id, r.name, r.title, r.state, r.command, r.args, r.provider, r.project_id,
+_SUMMARY = """r.id, r.name, r.title, r.state, r.command, r.args, r.provider, r.project_id,
     p.name AS project, r.attention, r.attention_at, r.dialog, r.reason, r.exit_code, r.signal,
     r.cost_micros, r.seen_at, r.started_at, r.ended_at, r.denials"""
 
-# Along the index by state: for one state, ordered by id alone, PostgreSQL would walk along the ids
-# of all runs that ever were until it has met enough of that state.
+# Range conditions and ORDER BY state make PostgreSQL use the index by state. Ordered by id alone,
+# it scans the primary key over the whole history until it has found enough runs of that state.
 _OF_STATE = "r.state >= :state AND r.state <= :state"
 _NEWEST = "ORDER BY r.state DESC, r.id DESC LIMIT :limit"
 
 IN_STATE = Query(
-    Glance,
+    RunSummary,
     f"""
-    SELECT {_GLANCE} FROM runs AS r LEFT JOIN projects AS p ON p.id = r.project_id
+    SELECT {_SUMMARY} FROM runs AS r LEFT JOIN projects AS p ON p.id = r.project_id
     WHERE {_OF_STATE} {_NEWEST}
 """,
 )
 
-# Among the active runs only, and of those there are no more than machines can carry.
+# Scans the active runs, whose number is bounded by the slots of the machines.
 ATTENTION = Query(
-    Glance,
+    RunSummary,
     f"""
-    SELECT {_GLANCE} FROM runs AS r LEFT JOIN projects AS p ON p.id = r.project_id
+    SELECT {_SUMMARY} FROM runs AS r LEFT JOIN projects AS p ON p.id = r.project_id
     WHERE {_OF_STATE} AND r.attention IS NOT NULL {_NEWEST}
 """,
 )
 
-# In the words of the index that holds these alone: by `state IN (…)` SQLite would sort them.
+# Repeats the condition of the partial index; with `state IN (…)` SQLite would sort.
 FAILED = Query(
-    Glance,
+    RunSummary,
     f"""
-    SELECT {_GLANCE} FROM runs AS r LEFT JOIN projects AS p ON p.id = r.project_id
+    SELECT {_SUMMARY} FROM runs AS r LEFT JOIN projects AS p ON p.id = r.project_id
     WHERE r.ended_at >= :since
       AND r.state NOT IN ('queued', 'starting', 'running', 'stopping', 'completed', 'cancelled')
     ORDER BY r.ended_at DESC LIMIT :limit
@@ -54,14 +56,14 @@ FAILED = Query(
 )
 
 RECENT = Query(
-    Glance,
+    RunSummary,
     f"""
-    SELECT {_GLANCE} FROM runs AS r LEFT JOIN projects AS p ON p.id = r.project_id
+    SELECT {_SUMMARY} FROM runs AS r LEFT JOIN projects AS p ON p.id = r.project_id
     WHERE r.ended_at IS NOT NULL ORDER BY r.ended_at DESC LIMIT :limit
 """,
 )
 
-# Counts look at so many entries of an index and no more.
+# Counts read at most `limit` entries of an index.
 COUNT_RUNS = Statement("""
     SELECT count(*) FROM (SELECT 1 FROM runs WHERE state = :state LIMIT :limit) AS counted
 """)
@@ -86,7 +88,7 @@ COUNT_DECISIONS = Statement("""
 """)
 
 SUBMITTED = Query(
-    Submitted,
+    SubmittedTask,
     """
     SELECT t.id, t.key, t.title, t.project_id, p.name AS project, t.agent_id, t.submitted_at
     FROM tasks AS t LEFT JOIN projects AS p ON p.id = t.project_id
@@ -129,10 +131,11 @@ CRASHED = Query(
 
 
 def _stats(key: str, label: str = "CAST(NULL AS TEXT)", join: str = "") -> Query[Stats]:
-    """Runs that ended since a moment, in groups; one pass, with each run's place by duration.
+    """Build the statistics of runs that ended since a time, grouped by `key`, in one pass.
 
-    The median is the middle one, or the mean of the middle two; p95 is the smallest duration that
-    95 of 100 runs do not exceed. A run that never began has no duration.
+    `place` is the rank of a run by duration. The median is the middle duration, or the mean of the
+    middle two; p95 is the smallest duration that 95 percent of the runs do not exceed. A run that
+    never started has no duration.
     """
     return Query(
         Stats,
@@ -177,10 +180,10 @@ BY_PROJECT = _stats("project_id", "p.name", "LEFT JOIN projects AS p ON p.id = g
 BY_AGENT = _stats("agent_id", "a.name", "LEFT JOIN agents AS a ON a.id = g.key")
 BY_MODEL = _stats("model")
 BY_PROVIDER = _stats("provider")
-# Days since 1970 as text of equal length; the operation makes dates of them.
+# Days since 1970 as text of fixed length; `list_stats` converts them to dates.
 BY_DAY = _stats("substr(CAST(100000 + ended_at / 86400000 AS TEXT), 2)")
 
-# Each id is looked up in the one table that its kind is kept in.
+# An id exists in only one of these tables.
 _NAMED = " UNION ALL ".join(
     f"SELECT t.id, {label} AS label FROM {{each_of_rows}} JOIN {table} AS t"
     " ON t.id = each.value ->> 'id'"
@@ -198,27 +201,27 @@ _NAMED = " UNION ALL ".join(
         ),
     )
 )
-NAMES = Query(Named, _NAMED)
+NAMES = Query(NamedItem, _NAMED)
 
-# Whatever begins with a text; `high` is behind all that does.
+# A prefix search; `high` sorts after all names with the prefix.
 RUNS_NAMED = Query(
-    Named,
+    NamedItem,
     """
     SELECT id, name AS label FROM runs
     WHERE name >= :low AND name < :high AND name IS NOT NULL ORDER BY name, id LIMIT :limit
 """,
 )
 AGENTS_NAMED = Query(
-    Named,
+    NamedItem,
     """
     SELECT id, name AS label FROM agents
     WHERE name >= :low AND name < :high ORDER BY name LIMIT :limit
 """,
 )
 
-# Along the days: by their scopes all days that ever were would be read.
+# `scope || ''` keeps the engines from using the index by scope, which would read all days.
 COSTS = Query(
-    Cost,
+    DailyCost,
     """
     SELECT scope, day, charges, unknown, input + output + cache_read + cache_write AS tokens,
         CASE WHEN charges > unknown THEN cost_micros END AS cost_micros
@@ -229,7 +232,7 @@ COSTS = Query(
 
 
 def _task_costs(which: str) -> Query[TaskCost]:
-    """A run may do several tasks, one after the other: a charge is of the one that it was at."""
+    """Build the costs of tasks. A run works on one task at a time; its charges belong to that."""
     return Query(
         TaskCost,
         f"""
@@ -259,9 +262,9 @@ def _task_costs(which: str) -> Query[TaskCost]:
 TASK_COSTS = _task_costs("project_id = :project AND id > :after")
 COST_OF_TASK = _task_costs("id = :id")
 
-# What a running attempt costs is what its run says, on top of what earlier tries of it cost.
+# A running attempt costs what its run reports, plus the cost of its earlier runs.
 RACES = Query(
-    RaceGlance,
+    RaceSummary,
     """
     SELECT r.id, r.project_id, r.name, r.state, r.created_at, r.created_by, r.ended_at,
         r.budget_micros,
@@ -291,11 +294,11 @@ RACES = Query(
 """,
 )
 
-# -- the board of the past -------------------------------------------------------------------------
+# -- board history ---------------------------------------------------------------------------------
 
 
 def _last_event(verbs: Iterable[str]) -> str:
-    """The number of a task's last event of these verbs up to a moment."""
+    """Return the subquery for a task's last event with one of these verbs, up to a time."""
     listed = ", ".join(f"'{verb}'" for verb in verbs)
     return f"""(
         SELECT seq FROM {{events_of_subject}}
@@ -304,27 +307,27 @@ def _last_event(verbs: Iterable[str]) -> str:
     )"""
 
 
-_THEN = f"""SELECT id, key, title, role, coalesce(archived_at, 0) AS left_at,
+_TASK_AT = f"""SELECT id, key, title, role, coalesce(archived_at, 0) AS left_at,
     {_last_event([*MOVES.entries, *MOVES.verbs])} AS moved, {_last_event(["claim"])} AS claimed
     FROM tasks WHERE project_id = :project AND created_at <= :at"""
 
-# Those that are on the board today, and those that have been archived since.
-TASKS_AT = Statement(f"{_THEN} AND archived_at IS NULL AND id > :id ORDER BY id LIMIT :limit")
+# The tasks that are still on the board, and those that were archived after the time.
+TASKS_AT = Statement(f"{_TASK_AT} AND archived_at IS NULL AND id > :id ORDER BY id LIMIT :limit")
 ARCHIVED_SINCE = Statement(
-    f"{_THEN} AND archived_at IS NOT NULL AND (archived_at, id) > (:archived_at, :id)"
+    f"{_TASK_AT} AND archived_at IS NOT NULL AND (archived_at, id) > (:archived_at, :id)"
     " ORDER BY archived_at, id LIMIT :limit"
 )
 
-DEEDS = Query(
-    Deed,
+TASK_EVENTS = Query(
+    TaskEvent,
     """
     SELECT seq, at, actor, verb, data FROM events WHERE seq {is_numbered}
 """,
 )
 
-# Along the grants, from the last one before the moment; most were given back long ago.
+# Scans the grants backwards from the time, up to `looked_at`; most were released long before.
 LOCKS_AT = Query(
-    Held,
+    PastLock,
     """
     SELECT id, path, mode, owner, run_id, reason, held_at, ended_at FROM (
         SELECT 'lck_' || seq AS id, path, mode, owner, run_id, reason, held_at, ended_at,

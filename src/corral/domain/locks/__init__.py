@@ -1,1 +1,1 @@
-"""Leases on paths of a project, the line of those who wait for them, and who touched which file."""
+"""Locks: leases on paths of a project, and the record of changed files."""

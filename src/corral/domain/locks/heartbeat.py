@@ -1,14 +1,14 @@
-"""What keepers ask of locks: they renew with every heartbeat, and hardly any run has locks."""
+"""Renew the locks of a run with its heartbeat. Apart from `ops`, to keep supervisors small."""
 
 from corral.db.tx import Tx
 from corral.domain.locks import sql
 
 
-def renew_all(tx: Tx, run: str) -> int:
-    """Keep everything that a run has locked, or waits for, for another term; how many those are."""
+def renew_locks_of_run(tx: Tx, run: str) -> int:
+    """Renew the leases of all locks that a run holds or waits for; returns how many."""
     return len(tx.run(sql.RENEW_OF_RUN, run_id=run, now=tx.now))
 
 
-def has_any(tx: Tx, run: str) -> bool:
-    """Whether a run has locked anything, or waits for it."""
+def has_locks(tx: Tx, run: str) -> bool:
+    """Whether a run holds a lock or waits for one."""
     return bool(tx.run(sql.LIVE_OF_RUN, run_id=run))

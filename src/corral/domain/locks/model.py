@@ -1,79 +1,81 @@
 """A lock is a lease on a path of a project.
 
-Whoever asks for a lock gets a row of its own, whose number is its place in line and its fence at
-once: what is granted later on the same files has a higher number. A lock that has run out is held
-by nobody from that moment on, whatever its row still says; the row follows when somebody looks.
+Each request creates a row. Its number is both the position in the wait queue and the fence: a lock
+that is granted later on the same files has a higher number. A lock whose lease has expired is not
+held, even while its row still says so; the row is updated when it is next looked at.
 """
 
 from enum import StrEnum
 
 import msgspec
 
-from corral.kernel.states import Moves, move
+from corral.kernel.states import TransitionTable, transition
 
 
 class LockState(StrEnum):
-    HELD = "held"  # its owner's, until the lease runs out
-    WAITING = "waiting"  # in line, behind whoever holds the path or asked for it before
-    RELEASED = "released"  # given back by its owner, or at the end of its run
-    EXPIRED = "expired"  # its lease ran out, and nobody renewed it
-    WITHDRAWN = "withdrawn"  # its owner waited no longer
-    REVOKED = "revoked"  # a person took it away
+    HELD = "held"  # held by its owner until the lease expires
+    WAITING = "waiting"  # in the wait queue, behind conflicting holders and earlier requests
+    RELEASED = "released"  # released by its owner, or at the end of its run
+    EXPIRED = "expired"  # the lease expired without a renewal
+    WITHDRAWN = "withdrawn"  # its owner stopped waiting
+    REVOKED = "revoked"  # taken away by a person
 
 
 S = LockState
 LIVE = (S.HELD, S.WAITING)
-MOVES = Moves(
+MOVES = TransitionTable(
     "lock",
     LockState,
-    begin="acquire",
+    create_verb="acquire",
     initial=S.HELD,
-    imports=(S.RELEASED, S.EXPIRED),
-    also={"ask": S.WAITING},
+    import_states=(S.RELEASED, S.EXPIRED),
+    other_create_verbs={"ask": S.WAITING},
     verbs={
-        "grant": move(S.WAITING, to=S.HELD),
-        "release": move(S.HELD, to=S.RELEASED),
-        "expire": move(S.HELD, S.WAITING, to=S.EXPIRED),
-        "withdraw": move(S.WAITING, to=S.WITHDRAWN),
-        "revoke": move(S.HELD, S.WAITING, to=S.REVOKED),
+        "grant": transition(S.WAITING, to=S.HELD),
+        "release": transition(S.HELD, to=S.RELEASED),
+        "expire": transition(S.HELD, S.WAITING, to=S.EXPIRED),
+        "withdraw": transition(S.WAITING, to=S.WITHDRAWN),
+        "revoke": transition(S.HELD, S.WAITING, to=S.REVOKED),
     },
 )
 
 
-class Mode(StrEnum):
-    EXCLUSIVE = "exclusive"  # nobody else
-    SHARED = "shared"  # with others who hold it shared
+class LockMode(StrEnum):
+    EXCLUSIVE = "exclusive"  # one owner
+    SHARED = "shared"  # several owners, all of them shared
 
 
 class Lock(msgspec.Struct, frozen=True):
+    """A lock that is held, waited for, or has ended."""
+
     id: str
     fence: int
-    """The lock's own number; of two locks on the same files, the later one has the higher."""
+    """The fencing token: of two locks on the same files, the later one has the higher number."""
     state: LockState
     project_id: str
     path: str
-    mode: Mode
+    mode: LockMode
     owner: str
     """agent:NAME, user:NAME, session:ID or run:ID."""
     run_id: str | None
     reason: str | None
     ttl_ms: int
     lease_until: int
-    """Held or in line until then, unless it is renewed."""
+    """The end of the lease, or of the place in the wait queue, unless renewed."""
     tells: bool
-    """Whether its owner gets a letter when it is granted."""
+    """Whether the owner gets a letter when the lock is granted."""
     created_at: int
     held_at: int | None
     ended_at: int | None
     ended_by: str | None
 
     def is_live(self, now: int) -> bool:
-        """Whether it still counts at a moment: leases end by comparison, not by a sweep."""
+        """Whether it is held or waits at this time. Leases expire by comparison, not by a sweep."""
         return self.state in LIVE and self.lease_until > now
 
 
 class Touch(msgspec.Struct, frozen=True):
-    """Who changed a file, since when and how often."""
+    """How often, and when, an owner changed a file."""
 
     project_id: str
     path: str
@@ -83,8 +85,8 @@ class Touch(msgspec.Struct, frozen=True):
     last_at: int
 
 
-class InTheWay(msgspec.Struct, frozen=True):
-    """A path that somebody else holds, and what whoever wants to change it is told."""
+class LockConflict(msgspec.Struct, frozen=True):
+    """A path that another owner has locked, with the error message for the caller."""
 
     path: str
     lock: Lock

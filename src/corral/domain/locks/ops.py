@@ -1,32 +1,35 @@
-"""Taking locks, standing in line for them, and giving them back."""
+"""Acquire, request, renew, release and revoke locks.
+
+All changes to the locks of one project are serialized by `Tx.serialize("locks:PROJECT")`.
+"""
 
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from corral.db.transitions import create, move
+from corral.db.transitions import create, transition
 from corral.db.tx import Tx
 from corral.domain.locks import resolve, sql, wait_queue
 from corral.domain.locks.model import Lock, LockState
 from corral.domain.mail import ops as mail
 from corral.kernel.clock import MINUTE
 from corral.kernel.errors import Conflict, IllegalMove, Refused
-from corral.kernel.ids import number_of
-from corral.kernel.lease import lease_end
+from corral.kernel.ids import parse_number
+from corral.kernel.lease import lease_expiry
 from corral.kernel.pagination import LAST_NUMBER, check_limit
-from corral.kernel.path_patterns import head_of
-from corral.kernel.text import MAX_NAME, clean_text
+from corral.kernel.path_patterns import literal_head
+from corral.kernel.text import MAX_NAME, check_text
 
-KEPT, TOUCHES_KEPT = sql.KEPT, sql.TOUCHES_KEPT
+RETENTION, TOUCHES_RETENTION = sql.RETENTION, sql.TOUCHES_RETENTION
 TTL_MS = 5 * MINUTE
 WAIT_MS = 30 * MINUTE
-"""How long a place in line is kept for an owner who does not come back to it."""
+"""How long a place in the wait queue is kept without a renewal."""
 MAX_LOCKS = 1_000
 MAX_REASON = 1_000
 _MAILBOXES = ("agent:", "user:", "session:")
 
 
-# -- taking and giving back --------------------------------------------------------------------
+# -- acquire and release ------------------------------------------------------------------------
 
 
 def acquire(
@@ -40,11 +43,12 @@ def acquire(
     run: str | None = None,
     reason: str | None = None,
 ) -> Lock:
-    """Lock a path, a folder or a pattern of a project; Held when somebody else stands in the way.
+    """Lock a path, a directory or a pattern of a project; raises Held on a conflict.
 
-    Asking for the same again renews it. The heartbeats of `run` renew it too, and it ends with it.
+    Idempotent: acquiring the same lock again renews it. The heartbeats of `run` renew it as well,
+    and it is released when the run ends.
     """
-    return _take(tx, project, path, agent, mode, ttl_ms, run, reason, wait_ms=None, tells=False)
+    return _acquire(tx, project, path, agent, mode, ttl_ms, run, reason, wait_ms=None, tells=False)
 
 
 def request(
@@ -60,15 +64,17 @@ def request(
     wait_ms: int = WAIT_MS,
     tells: bool = True,
 ) -> Lock:
-    """Lock a path, or stand in line for it: the answer is `held` or `waiting`.
+    """Lock a path, or enter the wait queue for it: the lock is `held` or `waiting`.
 
-    Its owner gets a letter when it is granted. The place in line is kept for `wait_ms`, and longer
-    when it is renewed. Conflict when those in the way wait for what the asker holds.
+    With `tells` the owner gets a letter when the lock is granted. The place in the queue is kept
+    for `wait_ms`, and longer when renewed. Raises Conflict when waiting would be a deadlock.
     """
-    return _take(tx, project, path, agent, mode, ttl_ms, run, reason, wait_ms=wait_ms, tells=tells)
+    return _acquire(
+        tx, project, path, agent, mode, ttl_ms, run, reason, wait_ms=wait_ms, tells=tells
+    )
 
 
-def _take(
+def _acquire(
     tx: Tx,
     project: str,
     path: str,
@@ -81,19 +87,19 @@ def _take(
     wait_ms: int | None,
     tells: bool,
 ) -> Lock:
-    until = lease_end(tx.now, ttl_ms)
-    place_until = None if wait_ms is None else lease_end(tx.now, wait_ms)
-    where = resolve.project_of(tx, project)
+    until = lease_expiry(tx.now, ttl_ms)
+    wait_until = None if wait_ms is None else lease_expiry(tx.now, wait_ms)
+    target = resolve.get_project(tx, project)
     wanted = Lock(
         id="",
         fence=LAST_NUMBER,
         state=LockState.HELD,
-        project_id=where.id,
-        path=resolve.pattern_of(where, path),
-        mode=resolve.check_mode(mode),
-        owner=resolve.owner_of(tx, agent),
-        run_id=clean_text(run, "The run", most=MAX_NAME) if run else None,
-        reason=clean_text(reason, "The reason", most=MAX_REASON) if reason else None,
+        project_id=target.id,
+        path=resolve.resolve_pattern(target, path),
+        mode=resolve.parse_mode(mode),
+        owner=resolve.resolve_owner(tx, agent),
+        run_id=check_text(run, "The run", max_bytes=MAX_NAME) if run else None,
+        reason=check_text(reason, "The reason", max_bytes=MAX_REASON) if reason else None,
         ttl_ms=ttl_ms,
         lease_until=until,
         tells=tells,
@@ -102,59 +108,62 @@ def _take(
         ended_at=None,
         ended_by=None,
     )
-    tx.serialize(f"locks:{where.id}")
-    near = _near(tx, wanted)
-    own = _own(wanted, near)
+    tx.serialize(f"locks:{target.id}")
+    candidates = _list_candidates(tx, wanted)
+    own = _find_own(wanted, candidates)
     if own is not None and own.state is LockState.HELD:
         return _extend(tx, own, ttl_ms, until)
-    in_the_way = wait_queue.in_the_way(own or wanted, near)
-    if not in_the_way and own is None:
+    blockers = wait_queue.list_blockers(own or wanted, candidates)
+    if not blockers and own is None:
         return _create(tx, wanted, "acquire")
-    if place_until is None:
-        raise resolve.held(tx.now, wanted.path, in_the_way[0])
+    if wait_until is None:
+        raise resolve.held_error(tx.now, wanted.path, blockers[0])
     if own is not None:
-        return _extend(tx, own, ttl_ms, place_until)
-    if (circle := wait_queue.closes_circle(wanted, _live(tx, where.id))) is not None:
+        return _extend(tx, own, ttl_ms, wait_until)
+    if (deadlock := wait_queue.find_deadlock(wanted, _list_live(tx, target.id))) is not None:
         raise Conflict(
-            f"{circle.owner} waits for what you hold ({circle.path}), so you would wait for each "
-            "other for ever; release that first.",
+            f"Deadlock: {deadlock.owner} waits for {deadlock.path}, which you hold. Release that "
+            "lock first.",
             path=wanted.path,
-            waits=circle.id,
-            owner=circle.owner,
-            reason="deadlock",
+            waits=deadlock.id,
+            owner=deadlock.owner,
         )
-    return _create(tx, wanted, "ask", lease_until=place_until, held_at=None)
+    return _create(tx, wanted, "ask", lease_until=wait_until, held_at=None)
 
 
-def _near(tx: Tx, wanted: Lock) -> list[Lock]:
-    """The live locks that can meet a pattern. Where one has run out, its row is ended first, and
-    whoever waited for it goes before us."""
-    near = resolve.read_near(tx, wanted.project_id, wanted.path)
-    if any(lock.lease_until <= tx.now for lock in near):
-        _settle(tx, wanted.project_id)
-        near = resolve.read_near(tx, wanted.project_id, wanted.path)
-    return near
+def _list_candidates(tx: Tx, wanted: Lock) -> list[Lock]:
+    """List the live locks that can conflict with a pattern.
+
+    Expired ones are ended first, so that the requests that waited for them are granted before this
+    one.
+    """
+    candidates = resolve.list_candidates(tx, wanted.project_id, wanted.path)
+    if any(lock.lease_until <= tx.now for lock in candidates):
+        _update_queue(tx, wanted.project_id)
+        candidates = resolve.list_candidates(tx, wanted.project_id, wanted.path)
+    return candidates
 
 
-def _own(wanted: Lock, near: Sequence[Lock]) -> Lock | None:
-    """The lock that its owner has, or waits for, already."""
+def _find_own(wanted: Lock, candidates: Sequence[Lock]) -> Lock | None:
+    """Return the same lock of the same owner, held or waiting."""
     same = (wanted.path, wanted.mode, wanted.owner, wanted.run_id)
     return next(
-        (lock for lock in near if (lock.path, lock.mode, lock.owner, lock.run_id) == same), None
+        (lock for lock in candidates if (lock.path, lock.mode, lock.owner, lock.run_id) == same),
+        None,
     )
 
 
 def _create(tx: Tx, wanted: Lock, verb: str, **other: Any) -> Lock:
     if tx.value(sql.COUNT_OF_OWNER, owner=wanted.owner, most=MAX_LOCKS) >= MAX_LOCKS:
         raise Refused(
-            f"{wanted.owner} has {MAX_LOCKS:,} locks, which is all it can have; release some, or "
-            "lock a folder.",
+            f"{wanted.owner} has reached the limit of {MAX_LOCKS:,} locks. Release some, or lock a "
+            "directory instead.",
             owner=wanted.owner,
         )
     values = {
         "project_id": wanted.project_id,
         "path": wanted.path,
-        "head": head_of(wanted.path),
+        "head": literal_head(wanted.path),
         "mode": wanted.mode,
         "owner": wanted.owner,
         "run_id": wanted.run_id,
@@ -166,23 +175,23 @@ def _create(tx: Tx, wanted: Lock, verb: str, **other: Any) -> Lock:
         "held_at": wanted.held_at,
     } | other
     note = {"path": wanted.path, "mode": wanted.mode, "owner": wanted.owner}
-    made = create(tx, sql.LOCKS, values, begin=verb, note=note)
-    assert made is not None
-    return made
+    lock = create(tx, sql.LOCKS, values, verb=verb, event_data=note)
+    assert lock is not None
+    return lock
 
 
 def renew(tx: Tx, lock: Lock | str, *, agent: str | None = None, ttl_ms: int | None = None) -> Lock:
-    """Keep a lock, or a place in line, for another term; Held when it has run out."""
-    found = resolve.of_owner(tx, lock, agent)
-    term = found.ttl_ms if ttl_ms is None else ttl_ms
-    if not found.is_live(tx.now):
-        raise resolve.lost(tx, found)
-    return _extend(tx, found, term, lease_end(tx.now, term))
+    """Renew a lock, or a place in the wait queue; raises Held when it has expired."""
+    current = resolve.get_owned(tx, lock, agent)
+    duration = current.ttl_ms if ttl_ms is None else ttl_ms
+    if not current.is_live(tx.now):
+        raise resolve.lost_error(tx, current)
+    return _extend(tx, current, duration, lease_expiry(tx.now, duration))
 
 
-def keep_place(tx: Tx, lock: Lock, *, wait_ms: int) -> Lock:
-    """Keep a place in line for longer."""
-    return _extend(tx, lock, lock.ttl_ms, lease_end(tx.now, wait_ms))
+def extend_wait(tx: Tx, lock: Lock, *, wait_ms: int) -> Lock:
+    """Extend a place in the wait queue."""
+    return _extend(tx, lock, lock.ttl_ms, lease_expiry(tx.now, wait_ms))
 
 
 def _extend(tx: Tx, lock: Lock, ttl_ms: int, until: int) -> Lock:
@@ -194,152 +203,157 @@ def _extend(tx: Tx, lock: Lock, ttl_ms: int, until: int) -> Lock:
         until=max(until, lock.lease_until),
     )
     if renewed is None:
-        raise resolve.lost(tx, sql.LOCKS.get(tx, lock.fence))
+        raise resolve.lost_error(tx, sql.LOCKS.get(tx, lock.fence))
     return renewed
 
 
 def release(tx: Tx, lock: Lock | str, *, agent: str | None = None) -> Lock:
-    """Give a lock back, or leave the line. Doing it twice is fine; Held when it was lost before.
+    """Release a lock, or leave the wait queue. Idempotent; raises Held when it was lost before.
 
-    With an id, say who you are by `agent`: nobody gives back what is another's.
+    With an id, `agent` is required: only the owner can release a lock.
     """
     if isinstance(lock, Lock) and lock.state is LockState.HELD and lock.lease_until > tx.now:
-        with suppress(IllegalMove):  # as it was when its owner got it, mostly
-            return _give_back(tx, lock)
-    found = resolve.of_owner(tx, lock, agent)
-    if found.state in (LockState.RELEASED, LockState.WITHDRAWN):
-        return found
-    if not found.is_live(tx.now):
-        raise resolve.lost(tx, found)
-    return _give_back(tx, found)
+        # Fast path: the row is usually unchanged since the owner acquired the lock.
+        with suppress(IllegalMove):
+            return _release(tx, lock)
+    current = resolve.get_owned(tx, lock, agent)
+    if current.state in (LockState.RELEASED, LockState.WITHDRAWN):
+        return current
+    if not current.is_live(tx.now):
+        raise resolve.lost_error(tx, current)
+    return _release(tx, current)
 
 
-def _give_back(tx: Tx, lock: Lock) -> Lock:
+def _release(tx: Tx, lock: Lock) -> Lock:
     tx.serialize(f"locks:{lock.project_id}")
     released = _end(tx, lock)
-    _go_on(tx, lock.project_id)
+    _grant_waiting(tx, lock.project_id)
     return released
 
 
 def _end(tx: Tx, lock: Lock, verb: str | None = None, **note: Any) -> Lock:
-    how = verb or ("release" if lock.state is LockState.HELD else "withdraw")
-    return move(
+    default = "release" if lock.state is LockState.HELD else "withdraw"
+    return transition(
         tx,
         sql.LOCKS,
-        how,
+        verb or default,
         lock.fence,
-        note={"path": lock.path, "owner": lock.owner} | note,
+        event_data={"path": lock.path, "owner": lock.owner} | note,
         ended_at=tx.now,
         ended_by=tx.actor,
     )
 
 
 def revoke(tx: Tx, lock: str, *, reason: str) -> Lock:
-    """Take a lock away from its owner, who is told why. For people: an agent is refused."""
+    """Revoke a lock; its owner gets a letter with the reason. Only people may do this."""
     if not tx.actor.startswith(("user:", "token:")):  # an agent's token acts as agent:NAME
         raise Refused(
-            f"{tx.actor} cannot take a lock away; ask its owner to release it, or a person.",
+            f"{tx.actor} cannot revoke a lock. Ask its owner to release it, or ask a person.",
             actor=tx.actor,
         )
-    why = clean_text(reason, "The reason", most=MAX_REASON)
-    found = get(tx, lock)
-    tx.serialize(f"locks:{found.project_id}")
-    revoked = _end(tx, found, "revoke", reason=why)
-    _tell(tx, revoked, f"{tx.actor} took it away: {why}")
-    _go_on(tx, found.project_id)
+    text = check_text(reason, "The reason", max_bytes=MAX_REASON)
+    current = get(tx, lock)
+    tx.serialize(f"locks:{current.project_id}")
+    revoked = _end(tx, current, "revoke", reason=text)
+    _notify_owner(tx, revoked, f"revoked by {tx.actor}: {text}")
+    _grant_waiting(tx, current.project_id)
     return revoked
 
 
-def release_of_run(tx: Tx, run: str) -> list[Lock]:
-    """Give back everything that a run has locked, or waits for. For the end of a run."""
+def release_all_of_run(tx: Tx, run: str) -> list[Lock]:
+    """Release all locks that a run holds or waits for, when the run ends."""
     return _end_all(tx, tx.all(sql.LIVE_OF_RUN, run_id=run))
 
 
-def forget_project(tx: Tx, project_id: str) -> None:
-    """End the locks of a project that is deleted, and forget who touched its files."""
+def delete_of_project(tx: Tx, project_id: str) -> None:
+    """End the locks of a project that is being deleted, and delete its touches."""
     tx.serialize(f"locks:{project_id}")
-    for lock in _live(tx, project_id, lapsed_too=True):
+    for lock in _list_live(tx, project_id, include_expired=True):
         _end(tx, lock, "revoke", reason="the project was deleted")
-    tx.run(sql.FORGET_TOUCHES, project_id=project_id)
+    tx.run(sql.DELETE_TOUCHES, project_id=project_id)
 
 
-def _end_all(tx: Tx, found: Sequence[Lock]) -> list[Lock]:
-    places = sorted({lock.project_id for lock in found})
-    for project_id in places:
+def _end_all(tx: Tx, locks: Sequence[Lock]) -> list[Lock]:
+    project_ids = sorted({lock.project_id for lock in locks})  # sorted, to avoid deadlocks
+    for project_id in project_ids:
         tx.serialize(f"locks:{project_id}")
-    live = [lock for lock in (get(tx, lock.id) for lock in found) if lock.ended_at is None]
+    live = [lock for lock in (get(tx, lock.id) for lock in locks) if lock.ended_at is None]
     ended = [_end(tx, lock) for lock in live]
-    for project_id in places:
-        _go_on(tx, project_id)
+    for project_id in project_ids:
+        _grant_waiting(tx, project_id)
     return ended
 
 
-# -- the line ----------------------------------------------------------------------------------
+# -- the wait queue -----------------------------------------------------------------------------
 
 
 def expire_due(tx: Tx, *, limit: int = 100) -> list[Lock]:
-    """End the locks that have run out, grant what waited for them, and tell both owners, once.
+    """End the expired locks, grant the requests that waited for them, and notify the owners once.
 
-    Nothing depends on it but who is told, and when.
+    Correctness does not depend on this: expired locks do not count anyway. It only makes sure that
+    owners are notified soon.
     """
-    due = {project_id for (project_id,) in tx.run(sql.DUE, now=tx.now, limit=check_limit(limit))}
+    rows = tx.run(sql.PROJECTS_WITH_EXPIRED, now=tx.now, limit=check_limit(limit))
     ended = []
-    for project_id in sorted(due):
+    for project_id in sorted({project_id for (project_id,) in rows}):
         tx.serialize(f"locks:{project_id}")
-        ended += _settle(tx, project_id)
+        ended += _update_queue(tx, project_id)
     return ended
 
 
-def are_due(tx: Tx) -> bool:
-    """Whether a lock has run out whose row still says otherwise."""
-    return tx.value(sql.DUE, now=tx.now, limit=1) is not None
+def has_expired(tx: Tx) -> bool:
+    """Whether a lock has expired whose row still says `held` or `waiting`."""
+    return tx.value(sql.PROJECTS_WITH_EXPIRED, now=tx.now, limit=1) is not None
 
 
-def _go_on(tx: Tx, project_id: str) -> None:
-    if tx.value(sql.IS_WAITED_FOR, project_id=project_id) is not None:
-        _settle(tx, project_id)
+def _grant_waiting(tx: Tx, project_id: str) -> None:
+    if tx.value(sql.HAS_WAITERS, project_id=project_id) is not None:
+        _update_queue(tx, project_id)
 
 
-def _settle(tx: Tx, project_id: str) -> list[Lock]:
-    """End what has run out in a project, and grant what nobody stands in the way of any more."""
-    rows = _live(tx, project_id, lapsed_too=True)
-    over = _lapsed(tx, project_id, rows)
-    ended = [_end(tx, lock, "expire") for lock in rows if lock.fence in over]
+def _update_queue(tx: Tx, project_id: str) -> list[Lock]:
+    """End the expired locks of a project and grant the unblocked requests; returns the ended."""
+    locks = _list_live(tx, project_id, include_expired=True)
+    expired = _expired_numbers(tx, project_id, locks)
+    ended = [_end(tx, lock, "expire") for lock in locks if lock.fence in expired]
     for lock in ended:
         if lock.held_at is not None or lock.tells:
-            _tell(tx, lock, "it ran out; ask for it again if you still need it")
-    for lock in wait_queue.next_to_hold([lock for lock in rows if lock.fence not in over]):
-        granted = move(
+            _notify_owner(tx, lock, "the lease ran out. Acquire it again if you still need it")
+    for lock in wait_queue.list_grantable([lock for lock in locks if lock.fence not in expired]):
+        granted = transition(
             tx,
             sql.LOCKS,
             "grant",
             lock.fence,
-            note={"path": lock.path, "owner": lock.owner},
+            event_data={"path": lock.path, "owner": lock.owner},
             held_at=tx.now,
             lease_until=tx.now + lock.ttl_ms,
         )
         if lock.tells:
-            _tell(tx, granted, "it is yours now; release it when you are done")
+            _notify_owner(tx, granted, "it was granted to you. Release it when you are done")
     return ended
 
 
-def _lapsed(tx: Tx, project_id: str, rows: Sequence[Lock]) -> set[int]:
-    """The numbers of the locks that have run out, looked at once more where any seem to have."""
-    if all(lock.lease_until > tx.now for lock in rows):
+def _expired_numbers(tx: Tx, project_id: str, locks: Sequence[Lock]) -> set[int]:
+    """Return the numbers of the expired locks.
+
+    They are read again with row locks, so that a lock that is renewed concurrently is not expired.
+    """
+    if all(lock.lease_until > tx.now for lock in locks):
         return set()
-    return {seq for (seq,) in tx.run(sql.LAPSED, project_id=project_id, now=tx.now)}
+    return {seq for (seq,) in tx.run(sql.EXPIRED, project_id=project_id, now=tx.now)}
 
 
-def _live(tx: Tx, project_id: str, *, lapsed_too: bool = False) -> list[Lock]:
-    rows = tx.all(sql.LIVE_OF_PROJECT, project_id=project_id)
-    rows.sort(key=lambda lock: lock.fence)
-    return rows if lapsed_too else [lock for lock in rows if lock.lease_until > tx.now]
+def _list_live(tx: Tx, project_id: str, *, include_expired: bool = False) -> list[Lock]:
+    locks = tx.all(sql.LIVE_OF_PROJECT, project_id=project_id)
+    locks.sort(key=lambda lock: lock.fence)
+    return locks if include_expired else [lock for lock in locks if lock.lease_until > tx.now]
 
 
-def _tell(tx: Tx, lock: Lock, what: str) -> None:
-    """A letter to a lock's owner, once for each state that the lock reaches."""
+def _notify_owner(tx: Tx, lock: Lock, text: str) -> None:
+    """Put a letter to the lock's owner, once for each state of the lock."""
     if lock.owner.startswith(_MAILBOXES):
-        mail.put_after(
+        mail.put_caused_by(
             tx,
             None,
             lock.owner,
@@ -349,7 +363,7 @@ def _tell(tx: Tx, lock: Lock, what: str) -> None:
                 "path": lock.path,
                 "mode": lock.mode,
                 "until": lock.lease_until if lock.state is LockState.HELD else None,
-                "text": f"Your lock {lock.id} on {lock.path} is {lock.state}: {what}.",
+                "text": f"Your lock {lock.id} on {lock.path} is {lock.state}: {text}.",
             },
             key=f"lock:{lock.id}:{lock.state}",
             project=lock.project_id,
@@ -357,5 +371,5 @@ def _tell(tx: Tx, lock: Lock, what: str) -> None:
 
 
 def get(tx: Tx, id: str) -> Lock:
-    """A lock by its id."""
-    return sql.LOCKS.get(tx, number_of("lck", id))
+    """Return a lock by its id."""
+    return sql.LOCKS.get(tx, parse_number("lck", id))

@@ -1,66 +1,65 @@
-"""The one pattern that a path has in a project: written in any way, resolved, and never outside."""
+"""Normalize paths to patterns: one spelling for each path, always inside the project."""
 
 import os
 from functools import lru_cache
 from stat import S_IFDIR, S_ISDIR, S_ISLNK
 
 from corral.kernel.errors import Invalid
-from corral.kernel.path_patterns import WHOLE, is_wild, without_stars_at_end
-from corral.kernel.text import clean_text
+from corral.kernel.path_patterns import WHOLE_PROJECT, has_wildcard, strip_trailing_wildcards
+from corral.kernel.text import check_text
 
 MAX_PATTERN = 500
-MAX_WILD = 250  # two patterns with wildcards are compared character by character
+MAX_WILDCARD_PATTERN = 250  # comparing two such patterns costs the product of their lengths
 
 
-def normalise(given: str, root: str, *, folded: bool = False, lockable: bool = True) -> str:
-    """The one pattern that a path has in a project, however it was written.
+def normalize_path(given: str, root: str, *, folded: bool = False, lockable: bool = True) -> str:
+    """Return the one pattern of a path in a project, however the path was written.
 
-    `root` is the project's real directory. What leads out of it, by `..` or by a symlink, is
-    refused. `folded` is for file systems that take `A` and `a` for the same name. What is only
-    looked for may have a name that is not `lockable`: the folder that it is in may be locked.
+    `root` is the project's real directory. Raises Invalid when `..` or a symlink leads out of it.
+    `folded`: the file system is case-insensitive. `lockable=False` accepts names that cannot be
+    locked themselves, for lookups: their directory may be locked.
     """
-    clean_text(given, "The path", most=4_096)
+    check_text(given, "The path", max_bytes=4_096)
     if lockable and not given.isprintable():
         raise Invalid(
-            f"The path {given!r} holds a line break or another character that cannot be shown; "
-            "leave it out.",
+            f"Invalid path {given!r}: line breaks and other control characters are not allowed.",
             path=given,
         )
-    plain, parts = _divided(given)
-    wild, has_stars = without_stars_at_end(parts)
-    folder = has_stars or given.endswith("/")
+    plain, parts = _split_wildcards(given)
+    wild, has_stars = strip_trailing_wildcards(parts)
+    names_directory = has_stars or given.endswith("/")
     inside = root if root.endswith("/") else root + "/"
-    real, is_folder = _resolved(inside, plain)
+    real, is_directory = _resolve(inside, plain)
     if real != root and not real.startswith(inside):
         raise Invalid(
-            f"{given} is outside of the project {root}; lock paths inside of it.",
+            f"{given} is outside the project {root}. Lock paths inside it.",
             path=given,
             root=root,
         )
     pattern = "/".join([part for part in (real[len(inside) :], *wild) if part])
     if not pattern:
-        return WHOLE
-    if folder or (is_folder and not wild):
+        return WHOLE_PROJECT
+    if names_directory or (is_directory and not wild):
         pattern += "/"
-    if lockable and len(pattern) > MAX_WILD and is_wild(pattern):
+    if lockable and len(pattern) > MAX_WILDCARD_PATTERN and has_wildcard(pattern):
         raise Invalid(
-            f"A pattern with wildcards has {MAX_WILD} characters at the most, not {len(pattern)}; "
-            "lock the folder instead.",
-            path=pattern[:MAX_WILD],
+            f"The pattern has wildcards and {len(pattern)} characters; at most "
+            f"{MAX_WILDCARD_PATTERN} are allowed. Lock the directory instead.",
+            path=pattern[:MAX_WILDCARD_PATTERN],
         )
     if lockable and len(pattern) > MAX_PATTERN:
         raise Invalid(
-            f"The path has {len(pattern):,} characters and {MAX_PATTERN} are allowed; lock the "
-            "folder that it is in.",
+            f"The path has {len(pattern):,} characters; at most {MAX_PATTERN} are allowed. Lock "
+            "its directory instead.",
             path=pattern[:MAX_PATTERN],
         )
-    return fold(pattern) if folded else composed(pattern)
+    return fold_case(pattern) if folded else compose_unicode(pattern)
 
 
-def _resolved(inside: str, plain: str) -> tuple[str, bool]:
-    """The real path of what is below a folder that is real itself, and whether it is a folder.
+def _resolve(inside: str, plain: str) -> tuple[str, bool]:
+    """Return the real path below a resolved directory, and whether it is a directory.
 
-    The same as `realpath`, which would look at everything above it once more.
+    Like `realpath`, but without the system calls for the components above `inside`.
     """
     parts = [part for part in plain.split("/") if part not in ("", ".")]
     if not plain.startswith("/") and ".." not in parts:
@@ -68,7 +67,7 @@ def _resolved(inside: str, plain: str) -> tuple[str, bool]:
         for number, part in enumerate(parts):
             try:
                 mode = os.lstat(f"{path}/{part}").st_mode
-            except (OSError, ValueError):  # not there yet, nor what is below it
+            except (OSError, ValueError):  # does not exist yet, so nothing below it does
                 return "/".join([path, *parts[number:]]), False
             if S_ISLNK(mode):
                 break
@@ -80,21 +79,21 @@ def _resolved(inside: str, plain: str) -> tuple[str, bool]:
 
 
 @lru_cache(256)
-def ignores_case(root: str) -> bool:
-    """Whether the file system under a directory takes `A` and `a` for the same name."""
+def is_case_insensitive(root: str) -> bool:
+    """Whether the file system of a directory is case-insensitive."""
     try:
         return os.path.samefile(root, root.swapcase()) and root != root.swapcase()
     except OSError:
         return False
 
 
-def fold(pattern: str) -> str:
-    """The pattern as a file system knows it that does not tell small letters from large ones."""
-    return composed(composed(pattern).casefold())
+def fold_case(pattern: str) -> str:
+    """Return the pattern as a case-insensitive file system compares it."""
+    return compose_unicode(compose_unicode(pattern).casefold())
 
 
-def composed(pattern: str) -> str:
-    """One spelling for letters with marks, which some file systems take apart."""
+def compose_unicode(pattern: str) -> str:
+    """Return the NFC form: some file systems decompose accented letters."""
     if pattern.isascii():
         return pattern
     from unicodedata import normalize
@@ -102,17 +101,16 @@ def composed(pattern: str) -> str:
     return normalize("NFC", pattern)
 
 
-@lru_cache(1_024)  # every lock and every hook asks, mostly for the same few
-def _divided(given: str) -> tuple[str, tuple[str, ...]]:
-    """The plain beginning of a path, and its parts from the first one with a wildcard on."""
+@lru_cache(1_024)  # called for every lock and every hook, mostly with the same few paths
+def _split_wildcards(given: str) -> tuple[str, tuple[str, ...]]:
+    """Split a path into its plain prefix and the parts from the first wildcard on."""
     parts = given.split("/")
-    first = next((n for n, part in enumerate(parts) if is_wild(part)), len(parts))
+    first = next((n for n, part in enumerate(parts) if has_wildcard(part)), len(parts))
     wild: list[str] = []
     for part in parts[first:]:
         if part == "..":
             raise Invalid(
-                f"{given} goes up behind a wildcard, and nobody can tell where that leads; "
-                "write the path without it.",
+                f"Invalid path {given}: `..` is not allowed after a wildcard.",
                 path=given,
             )
         if part in ("", "."):

@@ -1,31 +1,31 @@
-"""Looking at locks: who holds a path, who is in the way, and who knows a file."""
+"""Read-only queries of locks, and the record of who changed which file."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from corral.db.tx import Tx
 from corral.domain.locks import resolve, sql, wait_queue
-from corral.domain.locks.model import InTheWay, Lock, LockState, Touch
+from corral.domain.locks.model import Lock, LockConflict, LockState, Touch
 from corral.domain.settings import ops as settings
 from corral.kernel.clock import SECOND
 from corral.kernel.errors import Invalid
-from corral.kernel.pagination import LAST_NUMBER, Page, check_limit, decode_cursor, page_of
-from corral.kernel.path_patterns import WHOLE, head_of, meet
+from corral.kernel.pagination import LAST_NUMBER, Page, check_limit, decode_cursor, make_page
+from corral.kernel.path_patterns import WHOLE_PROJECT, literal_head, patterns_overlap
 
 MAX_PATHS = 100_000
-FEW = 4  # paths that are looked for one by one, and not among all locks of the project
+MAX_SEPARATE_LOOKUPS = 4
+"""Up to this many paths are looked up one by one; for more, all live locks are read once."""
 
 
-def holders(tx: Tx, project: str, path: str) -> list[Lock]:
-    """The locks that are held on a path at this moment, or on anything that it covers."""
-    where = resolve.project_of(tx, project)
-    pattern = resolve.pattern_of(where, path)
-    return [
-        lock for lock in resolve.read_near(tx, where.id, pattern) if _holds(lock, pattern, tx.now)
-    ]
+def list_holders(tx: Tx, project: str, path: str) -> list[Lock]:
+    """List the locks that are held now on a path or on anything that it covers."""
+    target = resolve.get_project(tx, project)
+    pattern = resolve.resolve_pattern(target, path)
+    candidates = resolve.list_candidates(tx, target.id, pattern)
+    return [lock for lock in candidates if _is_held(lock, pattern, tx.now)]
 
 
-def in_the_way(
+def find_conflicts(
     tx: Tx,
     project: str,
     paths: Sequence[str],
@@ -33,49 +33,52 @@ def in_the_way(
     *,
     run: str | None = None,
     as_spelled: bool = False,
-) -> list[InTheWay]:
-    """Those of the paths that others hold, so that this owner must not change them; each with who
-    that is, and until when.
+) -> list[LockConflict]:
+    """List the paths that this owner must not change because others hold them, with the lock.
 
-    `as_spelled` is for whole paths of a commit: no link in them is followed, and what is outside of
-    the project is passed over.
+    `as_spelled` is for absolute paths of a commit: symlinks are not followed, and paths outside the
+    project are ignored.
     """
-    where = resolve.project_of(tx, project)
+    target = resolve.get_project(tx, project)
     if len(paths) > MAX_PATHS:
-        raise Invalid(f"Ask for {MAX_PATHS:,} paths at the most, not {len(paths):,}.")
-    owner = resolve.owner_of(tx, agent)
-    wanted: dict[str, str] = {}
+        raise Invalid(f"Too many paths: {len(paths):,} given, {MAX_PATHS:,} allowed.")
+    owner = resolve.resolve_owner(tx, agent)
+    patterns: dict[str, str] = {}
     for path in paths:
         if not as_spelled:
-            wanted[path] = resolve.pattern_of(where, path, lockable=False)
-        elif spelled := resolve.pattern_as_spelled(where, path):
-            wanted[path] = spelled
-    few = len(wanted) <= FEW
-    others = [] if few else _of_others(tx.all(sql.LIVE_OF_PROJECT, project_id=where.id), owner, run)
-    found = []
-    for path, pattern in wanted.items():
-        if few:
-            others = _of_others(resolve.read_near(tx, where.id, pattern), owner, run)
-        lock = next((lock for lock in others if _holds(lock, pattern, tx.now)), None)
+            patterns[path] = resolve.resolve_pattern(target, path, lockable=False)
+        elif literal := resolve.literal_pattern(target, path):
+            patterns[path] = literal
+    separate = len(patterns) <= MAX_SEPARATE_LOOKUPS
+    others: list[Lock] = []
+    if not separate:
+        others = _exclude_own(tx.all(sql.LIVE_OF_PROJECT, project_id=target.id), owner, run)
+    conflicts = []
+    for path, pattern in patterns.items():
+        if separate:
+            candidates = resolve.list_candidates(tx, target.id, pattern)
+            others = _exclude_own(candidates, owner, run)
+        lock = next((lock for lock in others if _is_held(lock, pattern, tx.now)), None)
         if lock is not None:
-            found.append(InTheWay(path, lock, resolve.held(tx.now, pattern, lock).message))
-    return found
+            message = resolve.held_error(tx.now, pattern, lock).message
+            conflicts.append(LockConflict(path, lock, message))
+    return conflicts
 
 
-def ahead_of(tx: Tx, lock: Lock) -> list[Lock]:
-    """Whom a lock in line waits for: those who hold what it meets, and those who asked before."""
-    near = resolve.read_near(tx, lock.project_id, lock.path)
-    return wait_queue.in_the_way(lock, [other for other in near if other.is_live(tx.now)])
+def list_blocking(tx: Tx, lock: Lock) -> list[Lock]:
+    """List what a waiting lock waits for: conflicting held locks, and earlier requests."""
+    candidates = resolve.list_candidates(tx, lock.project_id, lock.path)
+    return wait_queue.list_blockers(lock, [other for other in candidates if other.is_live(tx.now)])
 
 
-def edit_term(tx: Tx, project: str, agent: str) -> int:
-    """For how long an edit locks its file; 0 when it does not."""
+def get_edit_lock_ms(tx: Tx, project: str, agent: str) -> int:
+    """Return how long an edit locks its file (`locks.edit_ms`); 0: edits do not lock."""
     name = agent.removeprefix("agent:")
-    term = int(settings.value(tx, "locks.edit_ms", agent=name, project=project))
-    return max(term, SECOND) if term else 0
+    duration = int(settings.get_value(tx, "locks.edit_ms", agent=name, project=project))
+    return max(duration, SECOND) if duration else 0
 
 
-def _of_others(locks: Sequence[Lock], owner: str, run: str | None) -> list[Lock]:
+def _exclude_own(locks: Sequence[Lock], owner: str, run: str | None) -> list[Lock]:
     return [
         lock
         for lock in locks
@@ -83,87 +86,89 @@ def _of_others(locks: Sequence[Lock], owner: str, run: str | None) -> list[Lock]
     ]
 
 
-def _holds(lock: Lock, pattern: str, now: int) -> bool:
+def _is_held(lock: Lock, pattern: str, now: int) -> bool:
     held = lock.state is LockState.HELD and lock.lease_until > now
-    return held and meet(lock.path, pattern)
+    return held and patterns_overlap(lock.path, pattern)
 
 
 def list_live(
     tx: Tx, *, project: str | None = None, after: str | None = None, limit: int = 50
 ) -> Page[Lock]:
-    """Locks that are held or waited for, by path, of all projects or of one."""
+    """List the held and waiting locks by path, of all projects or of one."""
     last_project, head, seq = decode_cursor(after, "", "", 0)
-    place: dict[str, Any] = {"head": head, "seq": seq, "now": tx.now}
+    position: dict[str, Any] = {"head": head, "seq": seq, "now": tx.now}
     if project is None:
-        statement, of = sql.LIVE, last_project
+        statement, project_id = sql.LIVE, last_project
     else:
-        statement, of = sql.LIST_OF_PROJECT, resolve.project_of(tx, project).id
-    rows = tx.all(statement, project_id=of, limit=check_limit(limit) + 1, **place)
-    return page_of(rows, limit, lambda lock: (lock.project_id, head_of(lock.path), lock.fence))
+        statement, project_id = sql.LIST_OF_PROJECT, resolve.get_project(tx, project).id
+    rows = tx.all(statement, project_id=project_id, limit=check_limit(limit) + 1, **position)
+    return make_page(
+        rows, limit, lambda lock: (lock.project_id, literal_head(lock.path), lock.fence)
+    )
 
 
 def list_all(
     tx: Tx, *, project: str | None = None, after: str | None = None, limit: int = 50
 ) -> Page[Lock]:
-    """All locks that are kept, also those that have ended: newest first."""
+    """List all locks, also ended ones, newest first."""
     (before,) = decode_cursor(after, LAST_NUMBER)
-    of = {} if project is None else {"project_id": resolve.project_of(tx, project).id}
-    statement = sql.ALL_OF_PROJECT if of else sql.ALL
-    rows = tx.all(statement, before=before, limit=check_limit(limit) + 1, **of)
-    return page_of(rows, limit, lambda lock: (lock.fence,))
+    filters = {} if project is None else {"project_id": resolve.get_project(tx, project).id}
+    statement = sql.ALL_OF_PROJECT if filters else sql.ALL
+    rows = tx.all(statement, before=before, limit=check_limit(limit) + 1, **filters)
+    return make_page(rows, limit, lambda lock: (lock.fence,))
 
 
-def list_of(tx: Tx, agent: str, *, after: str | None = None, limit: int = 50) -> Page[Lock]:
-    """The locks that an owner holds or waits for, oldest first."""
+def list_of_owner(tx: Tx, agent: str, *, after: str | None = None, limit: int = 50) -> Page[Lock]:
+    """List the locks that an owner holds or waits for, oldest first."""
     (last,) = decode_cursor(after, 0)
     rows = tx.all(
         sql.LIVE_OF_OWNER,
-        owner=resolve.owner_of(tx, agent),
+        owner=resolve.resolve_owner(tx, agent),
         after=last,
         now=tx.now,
         limit=check_limit(limit) + 1,
     )
-    return page_of(rows, limit, lambda lock: (lock.fence,))
+    return make_page(rows, limit, lambda lock: (lock.fence,))
 
 
-def touch(tx: Tx, project: str, path: str, agent: str) -> Touch:
-    """Note that somebody changed a file."""
-    where = resolve.project_of(tx, project)
+def record_touch(tx: Tx, project: str, path: str, agent: str) -> Touch:
+    """Record that an owner changed a file."""
+    target = resolve.get_project(tx, project)
     touched = tx.one(
-        sql.TOUCH,
-        project_id=where.id,
-        path=resolve.pattern_of(where, path, lockable=False),
-        owner=resolve.owner_of(tx, agent),
+        sql.ADD_TOUCH,
+        project_id=target.id,
+        path=resolve.resolve_pattern(target, path, lockable=False),
+        owner=resolve.resolve_owner(tx, agent),
         now=tx.now,
     )
     assert touched is not None
     return touched
 
 
-def touches(
+def list_touches(
     tx: Tx,
     project: str,
-    path: str = WHOLE,
+    path: str = WHOLE_PROJECT,
     *,
     agent: str | None = None,
     after: str | None = None,
     limit: int = 50,
 ) -> Page[Touch]:
-    """Who changed a file, or the files below a folder: by path, of everybody or of one owner."""
-    where = resolve.project_of(tx, project)
-    pattern = resolve.pattern_of(where, path).rstrip("/")
-    whole = pattern == WHOLE
+    """List who changed a file or the files below a directory, by path; optionally of one owner."""
+    target = resolve.get_project(tx, project)
+    pattern = resolve.resolve_pattern(target, path).rstrip("/")
+    is_root = pattern == WHOLE_PROJECT
     last_path, last_owner = decode_cursor(after, "", "")
-    span: dict[str, Any] = {
-        "project_id": where.id,
-        "path": "" if whole else pattern,
-        "below": "" if whole else f"{pattern}/",
-        "high": resolve.ABOVE_ALL if whole else f"{pattern}0",
+    bounds: dict[str, Any] = {
+        "project_id": target.id,
+        "path": "" if is_root else pattern,
+        "below": "" if is_root else f"{pattern}/",
+        "high": resolve.HIGHEST_KEY if is_root else f"{pattern}0",  # "0" follows "/" in ASCII
         "last_path": last_path,
         "limit": check_limit(limit) + 1,
     }
     if agent is None:
-        rows = tx.all(sql.TOUCHES, last_owner=last_owner, **span)
+        rows = tx.all(sql.TOUCHES, last_owner=last_owner, **bounds)
     else:
-        rows = tx.all(sql.TOUCHES_OF_OWNER, owner=resolve.owner_of(tx, agent), **span)
-    return page_of(rows, limit, lambda touch: (touch.path, touch.owner))
+        rows = tx.all(sql.TOUCHES_OF_OWNER, owner=resolve.resolve_owner(tx, agent), **bounds)
+    return make_page(rows, limit, lambda touch: (touch.path, touch.owner))

@@ -1,4 +1,4 @@
-"""What callers name, as the room knows it: projects, paths, owners; and its refusals, in words."""
+"""Resolve the projects, paths and owners that callers give; build the errors of a conflict."""
 
 import re
 import time
@@ -7,124 +7,136 @@ from typing import Any
 
 from corral.db.tx import Tx
 from corral.domain.locks import patterns, sql, wait_queue
-from corral.domain.locks.model import Lock, LockState, Mode
+from corral.domain.locks.model import Lock, LockMode, LockState
 from corral.domain.projects import ops as projects
 from corral.domain.projects.model import Project
 from corral.kernel.clock import SECOND, format_duration
 from corral.kernel.errors import Held, Invalid
-from corral.kernel.ids import number_of
-from corral.kernel.path_patterns import head_of, heads_above
-from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json, quoted
+from corral.kernel.ids import parse_number
+from corral.kernel.path_patterns import ancestor_heads, literal_head
+from corral.kernel.text import MAX_NAME, check_int, check_text, encode_json, quote_inline
 
-_MODES = {mode.value: mode for mode in Mode}
-ABOVE_ALL = "\U0010ffff"
+_MODES = {mode.value: mode for mode in LockMode}
+HIGHEST_KEY = "\U0010ffff"
+"""Sorts after every path."""
 _OWNER = re.compile(r"(agent|user|session|run):[^\s\x00-\x1f\x7f]{1,200}")
 
 
-def project_of(tx: Tx, project: str) -> Project:
-    """A project by its id or its directory."""
+def get_project(tx: Tx, project: str) -> Project:
+    """Return a project by its id or directory."""
     if project.startswith(("/", "~", ".")):
-        return projects.by_dir(tx, project)
+        return projects.get_by_dir(tx, project)
     return projects.get(tx, project)
 
 
-def pattern_of(project: Project, path: str, *, lockable: bool = True) -> str:
-    folded = patterns.ignores_case(project.dir)
-    return patterns.normalise(path, project.dir, folded=folded, lockable=lockable)
+def resolve_pattern(project: Project, path: str, *, lockable: bool = True) -> str:
+    """Return the normalized pattern of a path in a project; see `patterns.normalize_path`."""
+    folded = patterns.is_case_insensitive(project.dir)
+    return patterns.normalize_path(path, project.dir, folded=folded, lockable=lockable)
 
 
-def pattern_as_spelled(project: Project, path: str) -> str | None:
-    """The pattern of a whole path as git knows it: a link is a file of its own, wherever it leads.
-    None for one outside of the project."""
-    inside = f"{project.dir.rstrip('/')}/"
-    if not path.startswith(inside):
+def literal_pattern(project: Project, path: str) -> str | None:
+    """Return the pattern of an absolute path as git names it, without following symlinks.
+
+    None: the path is outside the project.
+    """
+    root = f"{project.dir.rstrip('/')}/"
+    if not path.startswith(root):
         return None
-    name = path[len(inside) :]
-    return patterns.fold(name) if patterns.ignores_case(project.dir) else patterns.composed(name)
+    name = path[len(root) :]
+    return (
+        patterns.fold_case(name)
+        if patterns.is_case_insensitive(project.dir)
+        else patterns.compose_unicode(name)
+    )
 
 
-def owner_of(tx: Tx, agent: str) -> str:
-    """Who holds a lock: an agent by its name or id, or anybody as user:NAME, run:ID and so on."""
+def resolve_owner(tx: Tx, agent: str) -> str:
+    """Return the owner of a lock, as agent:NAME, user:NAME, session:ID or run:ID.
+
+    An agent may be given by its bare name or its id.
+    """
     if not agent.startswith("agt_"):
-        return _named(agent)
-    from corral.domain.agents import ops as agents  # hooks name themselves, and are called often
+        return _parse_owner(agent)
+    from corral.domain.agents import ops as agents  # not imported by hooks, which pass a name
 
     return f"agent:{agents.get(tx, agent).name}"
 
 
 @lru_cache(1_024)
-def _named(agent: str) -> str:
+def _parse_owner(agent: str) -> str:
     if _OWNER.fullmatch(agent):
-        return clean_text(agent, "The owner", most=MAX_NAME)
+        return check_text(agent, "The owner", max_bytes=MAX_NAME)
     from corral.domain.agents import ops as agents
 
     return f"agent:{agents.check_name(agent)}"
 
 
-def check_mode(mode: str) -> Mode:
-    found = _MODES.get(mode)
-    if found is None:
-        raise Invalid(f"A lock is exclusive or shared, not {mode!r}.", mode=mode)
-    return found
+def parse_mode(mode: str) -> LockMode:
+    """Return a lock mode by its name; raises Invalid for any other text."""
+    parsed = _MODES.get(mode)
+    if parsed is None:
+        raise Invalid(f"Invalid lock mode {mode!r}: use exclusive or shared.", mode=mode)
+    return parsed
 
 
-def of_owner(tx: Tx, lock: Lock | str, agent: str | None) -> Lock:
-    """A lock as it is now, for whoever has it."""
+def get_owned(tx: Tx, lock: Lock | str, agent: str | None) -> Lock:
+    """Return the current state of a lock; raises Held when `agent` does not own it."""
     if isinstance(lock, Lock):
         return sql.LOCKS.get(tx, check_int(lock.fence, "The fence"))
-    found = sql.LOCKS.get(tx, number_of("lck", lock))
+    current = sql.LOCKS.get(tx, parse_number("lck", lock))
     if agent is None:
         raise Invalid(
-            f"Say whose lock {found.id} is: hand in the lock as you got it, or give the agent.",
-            id=found.id,
+            f"The owner of {current.id} is required: pass the lock itself, or its agent.",
+            id=current.id,
         )
-    if found.owner != owner_of(tx, agent):
+    if current.owner != resolve_owner(tx, agent):
         raise Held(
-            f"{found.id} is the lock of {found.owner}, not of {owner_of(tx, agent)}.",
-            id=found.id,
-            owner=found.owner,
+            f"{current.id} is a lock of {current.owner}, not of {resolve_owner(tx, agent)}.",
+            id=current.id,
+            owner=current.owner,
             reason="other_owner",
         )
-    return found
+    return current
 
 
-def lost(tx: Tx, lock: Lock) -> Held:
-    """The refusal that an owner gets whose lock is not its own any more."""
+def lost_error(tx: Tx, lock: Lock) -> Held:
+    """Build the error for an owner that has lost its lock."""
     if lock.state in (LockState.HELD, LockState.WAITING, LockState.EXPIRED):
-        how = f"ran out at {moment(lock.lease_until)}"
+        how = f"expired at {format_time(lock.lease_until)}"
     else:
         how = f"is {lock.state}"
-    now_held = [
+    holders = [
         other
-        for other in read_near(tx, lock.project_id, lock.path)
+        for other in list_candidates(tx, lock.project_id, lock.path)
         if other.is_live(tx.now)
         and other.state is LockState.HELD
-        and wait_queue.exclude(lock, other)
+        and wait_queue.is_conflict(lock, other)
     ]
-    by = f", and {now_held[0].owner} holds {now_held[0].path} now" if now_held else ""
+    by = f", and {holders[0].owner} holds {holders[0].path} now" if holders else ""
     return Held(
-        f"{lock.id} on {lock.path} {how}{by}; look at what changed, and acquire it again.",
+        f"{lock.id} on {lock.path} {how}{by}. Check what changed, then acquire it again.",
         id=lock.id,
         state=lock.state,
         path=lock.path,
         fence=lock.fence,
-        owner=now_held[0].owner if now_held else None,
+        owner=holders[0].owner if holders else None,
         reason="expired",
     )
 
 
-def held(now: int, path: str, lock: Lock) -> Held:
-    """The refusal that names who is in the way, and until when."""
+def held_error(now: int, path: str, lock: Lock) -> Held:
+    """Build the error that names the conflicting owner and the end of its lease."""
     covering = f" by its lock on {lock.path}" if lock.path != path else ""
     shown = path if path.isprintable() else repr(path)
-    what = "holds" if lock.state is LockState.HELD else "is in line before you for"
-    # The owner's own text, which the agent that is refused reads: in one line, in quotation marks.
-    why = f", for: {quoted(lock.reason)}" if lock.reason else ""
+    verb = "holds" if lock.state is LockState.HELD else "is queued before you for"
+    # The reason is text of another owner that an agent reads, so it is one quoted line.
+    why = f", for: {quote_inline(lock.reason)}" if lock.reason else ""
     left = format_duration(max(lock.lease_until - now, SECOND) // SECOND * SECOND)
     return Held(
-        f"{lock.owner} {what} {shown}{covering} ({lock.id}, {lock.mode}{why}) until "
-        f"{moment(lock.lease_until)}, {left} from now unless renewed; wait in line for it, or work "
-        "on something else.",
+        f"{lock.owner} {verb} {shown}{covering} ({lock.id}, {lock.mode}{why}) until "
+        f"{format_time(lock.lease_until)}, {left} from now unless renewed. "
+        "Queue for it, or work on something else.",
         path=path,
         lock=lock.id,
         owner=lock.owner,
@@ -135,20 +147,21 @@ def held(now: int, path: str, lock: Lock) -> Held:
     )
 
 
-def moment(ms: int) -> str:
+def format_time(ms: int) -> str:
+    """Format a time in milliseconds as UTC."""
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(ms // 1_000))
 
 
-def read_near(tx: Tx, project_id: str, path: str) -> list[Lock]:
-    """The locks that can meet a pattern, also those that have run out."""
-    return tx.all(sql.NEAR, project_id=project_id, **_around(path))
+def list_candidates(tx: Tx, project_id: str, path: str) -> list[Lock]:
+    """List the locks that can overlap a pattern, also expired ones."""
+    return tx.all(sql.CANDIDATES, project_id=project_id, **_index_bounds(path))
 
 
 @lru_cache(1_024)
-def _around(path: str) -> dict[str, Any]:
-    head = head_of(path)
+def _index_bounds(path: str) -> dict[str, Any]:
+    head = literal_head(path)
     return {
-        "heads": encode_json(heads_above(head), "The path"),
+        "heads": encode_json(ancestor_heads(head), "The path"),
         "low": head,
-        "high": f"{head[:-1]}0" if head else ABOVE_ALL,  # "0" is what follows "/"
+        "high": f"{head[:-1]}0" if head else HIGHEST_KEY,  # "0" follows "/" in ASCII
     }

@@ -1,34 +1,38 @@
+"""SQL of locks and touches. `head` is the fixed part of a path before its first wildcard."""
+
 from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
-from corral.db.transitions import StateTable
+from corral.db.transitions import StatefulTable
 from corral.domain.locks.model import MOVES, Lock, Touch
 
 _COLUMNS = """'lck_' || seq AS id, seq AS fence, state, project_id, path, mode, owner, run_id,
     reason, ttl_ms, lease_until, tells, created_at, held_at, ended_at, ended_by"""
 
-LOCKS = StateTable(
+LOCKS = StatefulTable(
     Lock,
     MOVES,
     table="locks",
     columns=_COLUMNS,
     key="seq",
-    number_of="lck",
+    id_prefix="lck",
     project="project_id",
 )
 
-# What can meet a pattern: the locks on it and on what is above it, and those on what is below it.
-NEAR = Query(
+# The live locks that can overlap a pattern. The exact comparison follows in Python.
+CANDIDATES = Query(
     Lock,
     f"""
+    -- On the path itself and on the directories above it.
     SELECT {_COLUMNS} FROM locks
     WHERE project_id = :project_id AND ended_at IS NULL AND head {{is_one_of_heads}}
     UNION ALL
+    -- Below the path.
     SELECT {_COLUMNS} FROM locks
     WHERE project_id = :project_id AND ended_at IS NULL AND head > :low AND head < :high
 """,
 )
 
-# In the order of the index of live locks: in any other, the past of the project might be read.
+# In the order of the partial index of live locks, so that ended locks are never read.
 LIVE_OF_PROJECT = Query(
     Lock,
     f"""
@@ -37,14 +41,14 @@ LIVE_OF_PROJECT = Query(
 """,
 )
 
-# Not those that somebody renews at this moment.
-LAPSED = Statement("""
+# Skips rows that are locked: their owner is renewing them concurrently.
+EXPIRED = Statement("""
     SELECT seq FROM locks
     WHERE project_id = :project_id AND ended_at IS NULL AND lease_until <= :now
     ORDER BY head, seq {skip_locked}
 """)
 
-IS_WAITED_FOR = Statement("""
+HAS_WAITERS = Statement("""
     SELECT 1 FROM locks WHERE project_id = :project_id AND state = 'waiting' LIMIT 1
 """)
 
@@ -83,8 +87,7 @@ LIVE_OF_OWNER = Query(
 """,
 )
 
-# Projects with locks that have run out.
-DUE = Statement("""
+PROJECTS_WITH_EXPIRED = Statement("""
     SELECT project_id FROM locks
     WHERE ended_at IS NULL AND lease_until <= :now ORDER BY lease_until LIMIT :limit
 """)
@@ -123,7 +126,7 @@ ALL_OF_PROJECT = Query(
 
 _TOUCH = "project_id, path, owner, count, first_at, last_at"
 
-TOUCH = Query(
+ADD_TOUCH = Query(
     Touch,
     f"""
     INSERT INTO touches ({_TOUCH}) VALUES (:project_id, :path, :owner, 1, :now, :now)
@@ -133,7 +136,8 @@ TOUCH = Query(
 """,
 )
 
-# A path and what is below it lie together, but for names such as `src-old` beside `src/`.
+# A path and everything below it, as one index range. The second predicate excludes names between
+# them in sort order, such as `src-old` between `src` and `src/`.
 _BELOW = "path < :high AND (path = :path OR path >= :below)"
 
 TOUCHES = Query(
@@ -155,23 +159,23 @@ TOUCHES_OF_OWNER = Query(
 """,
 )
 
-FORGET_TOUCHES = Statement("DELETE FROM touches WHERE project_id = :project_id RETURNING seq")
+DELETE_TOUCHES = Statement("DELETE FROM touches WHERE project_id = :project_id RETURNING seq")
 
-KEPT = Retention(
+RETENTION = Retention(
     "locks",
     setting="locks.keep_ms",
     key="seq",
-    born="created_at",
-    over="ended_at < :before",
+    created="created_at",
+    ended="ended_at < :before",
     project="project_id",
     imported="imported_at",
 )
-TOUCHES_KEPT = Retention(
+TOUCHES_RETENTION = Retention(
     "touches",
     setting="touches.keep_ms",
     key="seq",
-    born="first_at",
-    over="last_at < :before",
+    created="first_at",
+    ended="last_at < :before",
     project="project_id",
     imported="imported_at",
 )

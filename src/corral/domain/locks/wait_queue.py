@@ -1,58 +1,64 @@
-"""The waiting line: who stands in whose way, who is next, and who would wait for ever.
+"""The wait queue: which locks conflict, which can be granted, and deadlock detection.
 
-Locks are granted in the order in which they were asked for. Only what cannot be held together has
-an order: a lock is not passed by a later one that meets it, and is passed by all others.
+Locks are granted in the order of their requests. The order only applies between conflicting locks:
+a later request overtakes an earlier one that it does not conflict with.
 """
 
 from collections.abc import Sequence
 
-from corral.domain.locks.model import Lock, LockState, Mode
-from corral.kernel.path_patterns import meet
+from corral.domain.locks.model import Lock, LockMode, LockState
+from corral.kernel.path_patterns import patterns_overlap
 
 
-def same_owner(one: Lock, other: Lock) -> bool:
-    """Whether two locks are one owner's. Two runs of one agent are two owners."""
+def is_same_owner(one: Lock, other: Lock) -> bool:
+    """Whether two locks have one owner. Two runs of one agent are two owners."""
     if one.owner != other.owner:
         return False
     return one.run_id == other.run_id or None in (one.run_id, other.run_id)
 
 
-def exclude(one: Lock, other: Lock) -> bool:
+def is_conflict(one: Lock, other: Lock) -> bool:
     """Whether two locks cannot be held at the same time."""
-    if one.mode is Mode.SHARED and other.mode is Mode.SHARED:
+    if one.mode is LockMode.SHARED and other.mode is LockMode.SHARED:
         return False
-    return not same_owner(one, other) and meet(one.path, other.path)
+    return not is_same_owner(one, other) and patterns_overlap(one.path, other.path)
 
 
-def in_the_way(wanted: Lock, others: Sequence[Lock]) -> list[Lock]:
-    """The locks that a wanted one must wait for: those held, and those asked for before it."""
+def list_blockers(request: Lock, others: Sequence[Lock]) -> list[Lock]:
+    """List the locks that a request must wait for: conflicting held ones, and earlier requests."""
     return [
         other
         for other in others
-        if (other.state is LockState.HELD or other.fence < wanted.fence) and exclude(wanted, other)
+        if (other.state is LockState.HELD or other.fence < request.fence)
+        and is_conflict(request, other)
     ]
 
 
-def next_to_hold(live: Sequence[Lock]) -> list[Lock]:
-    """Of all live locks of a project, the waiting ones that nobody stands in the way of."""
-    return [lock for lock in live if lock.state is LockState.WAITING and not in_the_way(lock, live)]
+def list_grantable(live: Sequence[Lock]) -> list[Lock]:
+    """List the waiting locks that nothing blocks, given all live locks of a project."""
+    return [
+        lock for lock in live if lock.state is LockState.WAITING and not list_blockers(lock, live)
+    ]
 
 
-def closes_circle(wanted: Lock, live: Sequence[Lock]) -> Lock | None:
-    """A lock whose owner waits, perhaps by way of others, for what the owner of the wanted one
-    holds: if both waited, both would wait for ever."""
-    asked = [lock for lock in live if lock.state is LockState.WAITING]
-    seen: set[tuple[str, str | None]] = set()
-    front = in_the_way(wanted, live)
-    while front:
-        lock = front.pop()
-        if (who := (lock.owner, lock.run_id)) in seen:
+def find_deadlock(request: Lock, live: Sequence[Lock]) -> Lock | None:
+    """Return a waiting lock that would form a deadlock with the request; None: it is safe to wait.
+
+    Follows the wait-for graph from the request's blockers. A deadlock exists when an owner on the
+    path waits for a lock that the requesting owner holds.
+    """
+    waiting = [lock for lock in live if lock.state is LockState.WAITING]
+    visited: set[tuple[str, str | None]] = set()
+    pending = list_blockers(request, live)
+    while pending:
+        lock = pending.pop()
+        if (owner := (lock.owner, lock.run_id)) in visited:
             continue
-        seen.add(who)
-        for other in asked:
-            if same_owner(other, lock):
-                blocked_by = in_the_way(other, live)
-                if any(same_owner(blocker, wanted) for blocker in blocked_by):
+        visited.add(owner)
+        for other in waiting:
+            if is_same_owner(other, lock):
+                blockers = list_blockers(other, live)
+                if any(is_same_owner(blocker, request) for blocker in blockers):
                     return other
-                front += blocked_by
+                pending += blockers
     return None

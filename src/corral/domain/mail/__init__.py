@@ -1,1 +1,1 @@
-"""The one queue of the system: letters, each on its way to one mailbox."""
+"""The message queue: letters, each addressed to one mailbox."""

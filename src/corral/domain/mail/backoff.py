@@ -1,14 +1,15 @@
-"""When to try again: a ladder of pauses, each a little off so that failures do not come in step."""
+"""Retry back-off: a list of delays, with jitter so that failures do not retry in lockstep."""
 
 import random
 from collections.abc import Callable, Sequence
 
-SPREAD = 0.1
+JITTER = 0.1
+"""The largest fraction that is added to a delay."""
 
 
-def pause_ms(
-    ladder: Sequence[int], failures: int, chance: Callable[[], float] = random.random
+def backoff_ms(
+    delays: Sequence[int], failures: int, rand: Callable[[], float] = random.random
 ) -> int:
-    """The pause after the n-th failure (from 1); the ladder's last rung repeats."""
-    rung = ladder[min(failures, len(ladder)) - 1]
-    return int(rung * (1 + SPREAD * chance()))
+    """Return the delay after the n-th failure (from 1). The last delay repeats."""
+    delay = delays[min(failures, len(delays)) - 1]
+    return int(delay * (1 + JITTER * rand()))

@@ -1,7 +1,7 @@
-"""A letter is a message on its way to one mailbox, until it is acknowledged.
+"""A letter is a queued message for one mailbox, until it is acknowledged.
 
-A letter that somebody has out is still `waiting`: its lease (owner, fence, and `due_at` as its end)
-says who works on it, and when the lease runs out it is due again without anybody's doing.
+A claimed letter is still `waiting`: `owner`, `fence` and `due_at` are its lease. When the lease
+expires at `due_at`, the letter can be claimed again; no sweep is needed.
 """
 
 import re
@@ -13,44 +13,46 @@ from typing import Any, NamedTuple
 import msgspec
 
 from corral.kernel.errors import Invalid
-from corral.kernel.states import Moves, move
+from corral.kernel.states import TransitionTable, transition
 from corral.kernel.text import check_int, encode_text
 
 
 class LetterState(StrEnum):
-    WAITING = "waiting"  # to be claimed, or out with an owner, or between two attempts
-    UNKNOWN = "unknown"  # its owner was about to act and has not said how it went
+    WAITING = "waiting"  # can be claimed, is claimed (see the lease), or waits for its retry
+    UNKNOWN = "unknown"  # delivery unconfirmed: the owner began to deliver and did not report back
     DONE = "done"  # acknowledged
-    DEAD = "dead"  # failed too often; somebody must look at it
-    REFUSED = "refused"  # turned away: a rule or a person said no
-    EXPIRED = "expired"  # nobody took it in time
+    DEAD = "dead"  # dead letter: failed `mail.max_attempts` times
+    REFUSED = "refused"  # rejected by a rule, or dropped by a person
+    EXPIRED = "expired"  # not claimed before `expires_at`
 
 
 L = LetterState
-MOVES = Moves(
+MOVES = TransitionTable(
     "letter",
     LetterState,
-    begin="put",
+    create_verb="put",
     initial=L.WAITING,
-    imports=(L.DONE, L.DEAD, L.REFUSED, L.EXPIRED),
+    import_states=(L.DONE, L.DEAD, L.REFUSED, L.EXPIRED),
     verbs={
-        # Said before an act that must not be done twice: a crash from here on leaves `unknown`.
-        "doubt": move(L.WAITING, to=L.UNKNOWN),
-        "ack": move(L.WAITING, L.UNKNOWN, to=L.DONE),
-        "fail": move(L.WAITING, L.UNKNOWN, to=L.WAITING),
-        "bury": move(L.WAITING, L.UNKNOWN, to=L.DEAD),
-        "refuse": move(L.WAITING, L.UNKNOWN, to=L.REFUSED),
-        "expire": move(L.WAITING, to=L.EXPIRED),
-        # The two ways in which doubt ends without the owner: it was done after all, or it was not.
-        "confirm": move(L.UNKNOWN, to=L.DONE),
-        "retry": move(L.UNKNOWN, to=L.WAITING),
-        "resend": move(L.DEAD, L.REFUSED, L.EXPIRED, to=L.WAITING),
-        "drop": move(L.WAITING, L.UNKNOWN, L.DEAD, L.EXPIRED, to=L.REFUSED),
+        # Before a side effect that must happen at most once: a crash after this leaves `unknown`.
+        "doubt": transition(L.WAITING, to=L.UNKNOWN),
+        "ack": transition(L.WAITING, L.UNKNOWN, to=L.DONE),
+        "fail": transition(L.WAITING, L.UNKNOWN, to=L.WAITING),
+        "bury": transition(L.WAITING, L.UNKNOWN, to=L.DEAD),
+        "refuse": transition(L.WAITING, L.UNKNOWN, to=L.REFUSED),
+        "expire": transition(L.WAITING, to=L.EXPIRED),
+        # Resolve an unconfirmed delivery without its owner: it arrived, or it must be retried.
+        "confirm": transition(L.UNKNOWN, to=L.DONE),
+        "retry": transition(L.UNKNOWN, to=L.WAITING),
+        "resend": transition(L.DEAD, L.REFUSED, L.EXPIRED, to=L.WAITING),
+        "drop": transition(L.WAITING, L.UNKNOWN, L.DEAD, L.EXPIRED, to=L.REFUSED),
     },
 )
 
 
 class Letter(msgspec.Struct, frozen=True):
+    """A queued message."""
+
     id: str
     mailbox: str
     sender: str | None
@@ -60,26 +62,29 @@ class Letter(msgspec.Struct, frozen=True):
     priority: int
     state: LetterState
     due_at: int
+    """Not claimable before this time. While the letter is claimed, the end of the lease."""
     line_at: int
+    """The queue position within a priority."""
     expires_at: int | None
     owner: str | None
     fence: int
+    """The fencing token: increases with every claim, so that a late owner's write is rejected."""
     attempts: int
     last_error: str | None
     created_at: int
     ended_at: int | None
 
     def is_out(self, now: int) -> bool:
-        """Whether somebody (`owner`) has it out, until `due_at`."""
+        """Whether `owner` holds an unexpired lease on it."""
         return self.state is LetterState.WAITING and self.owner is not None and self.due_at > now
 
     def derived(self, now: int) -> dict[str, Any]:
-        """What a reader cannot see in the fields without the store's time."""
+        """Return the fields that depend on the current time."""
         return {"out": self.is_out(now)}
 
 
-class Draft(NamedTuple):
-    """A letter that is to be put at once."""
+class LetterDraft(NamedTuple):
+    """A letter for `put_many`, due immediately."""
 
     mailbox: str
     body: Any
@@ -87,26 +92,26 @@ class Draft(NamedTuple):
     sender: str | None = None
 
 
-class Stalled(msgspec.Struct, frozen=True):
-    """A mailbox whose oldest due letter has not been claimed for long."""
+class StalledMailbox(msgspec.Struct, frozen=True):
+    """A mailbox whose oldest due letter has been unclaimed for too long."""
 
     mailbox: str
     due_at: int
 
 
 class Chain(msgspec.Struct, frozen=True):
-    """The letters between agents that led to a run, or to what it made."""
+    """The sequence of letters between agents that caused a run or a letter."""
 
     correlation_id: str
     hops: int
-    """The length of the longest way; 0: no letter of an agent led to it."""
+    """The length of the longest path; 0: no letter of an agent caused it."""
     agent_id: str | None = None
     agent: str | None = None
-    """The name of the agent whose letter continues it, if known."""
+    """The name of the agent that continues the chain, if known."""
 
 
 class Exchange(msgspec.Struct, frozen=True):
-    """What a letter that an agent wrote to an agent belongs to."""
+    """The chain and reply address of a letter from one agent to another."""
 
     letter_id: str
     correlation_id: str
@@ -118,15 +123,15 @@ class Exchange(msgspec.Struct, frozen=True):
     created_at: int
 
 
-def fresh_letter(number: int, values: Mapping[str, Any], state: LetterState) -> Letter:
-    """As it is read right after it was put."""
+def letter_from_values(number: int, values: Mapping[str, Any], state: LetterState) -> Letter:
+    """Build the letter from the values of its INSERT, without reading it back."""
     return Letter(
         f"let_{number}",
         values["mailbox"],
         values.get("sender"),
         values.get("project_id"),
         values.get("key"),
-        _BODY.decode(values["body"]),
+        _BODY_DECODER.decode(values["body"]),
         -values["rank"],
         state,
         values["due_at"],
@@ -141,18 +146,19 @@ def fresh_letter(number: int, values: Mapping[str, Any], state: LetterState) -> 
     )
 
 
-_BODY = msgspec.json.Decoder()
+_BODY_DECODER = msgspec.json.Decoder()
 
-KINDS = ("agent", "hook", "place", "queue", "session", "user")
-_MAILBOX = re.compile(rf"(?:{'|'.join(KINDS)}):[^\s\x00-\x1f]{{1,200}}")
+MAILBOX_KINDS = ("agent", "hook", "place", "queue", "session", "user")
+_MAILBOX = re.compile(rf"(?:{'|'.join(MAILBOX_KINDS)}):[^\s\x00-\x1f]{{1,200}}")
 
 
-@lru_cache(1_024)  # every put and claim asks, mostly for the same few
+@lru_cache(1_024)  # called by every put and claim, mostly for the same few mailboxes
 def check_mailbox(mailbox: str) -> str:
+    """Return a valid mailbox address; raises Invalid for any other text."""
     if not _MAILBOX.fullmatch(mailbox) or not encode_text(mailbox, "The mailbox"):
         raise Invalid(
-            f"{mailbox!r} is no mailbox; write one of {', '.join(KINDS)}, a colon and a "
-            "name without spaces, as in agent:ada or queue:builds.",
+            f"Invalid mailbox {mailbox!r}: expected KIND:NAME without spaces, such as agent:ada or "
+            f"queue:builds. Kinds are {', '.join(MAILBOX_KINDS)}.",
             mailbox=mailbox,
         )
     return mailbox
@@ -162,36 +168,40 @@ MAX_PRIORITY = 100
 
 
 def check_priority(priority: int) -> int:
+    """Return a valid priority; raises Invalid when it is out of range."""
     if not -MAX_PRIORITY <= check_int(priority, "The priority") <= MAX_PRIORITY:
         raise Invalid(
-            f"A priority goes from -{MAX_PRIORITY} to {MAX_PRIORITY}, not {priority}.",
+            f"Invalid priority {priority}: expected -{MAX_PRIORITY} to {MAX_PRIORITY}.",
             priority=priority,
         )
     return priority
 
 
-def agent_of(mailbox: str) -> str | None:
-    """The agent whose mailbox it is, for what was chosen for that agent."""
+def agent_name_of(mailbox: str) -> str | None:
+    """Return the name of the mailbox's agent, for settings of that agent; None: not an agent's."""
     return mailbox.removeprefix("agent:") if mailbox.startswith("agent:") else None
 
 
-def keeps_order(mailbox: str) -> bool:
-    """Whether letters go to one owner at a time, in line; `queue:…` are plain work queues."""
+def is_ordered(mailbox: str) -> bool:
+    """Whether the mailbox delivers in order, to one owner at a time.
+
+    Only `queue:…` mailboxes do not: several workers claim from them concurrently.
+    """
     return not mailbox.startswith("queue:")
 
 
-# Where the letters that Corral itself puts have words for people, the best first.
-_WORDS = ("text", "title", "result", "reason", "name", "subject")
+# Fields of the bodies that Corral itself writes which contain text for people, best first.
+_TEXT_FIELDS = ("text", "title", "result", "reason", "name", "subject")
 
 
-def gist(body: Any) -> Any:
-    """What a letter is about, in a line for a list; a body of another make is given back whole."""
+def summarize_body(body: Any) -> Any:
+    """Return a one-line summary of a body for lists; a body of unknown shape is returned as is."""
     if not isinstance(body, dict):
         return body
     kind = body.get("kind")
-    words = next((body[name] for name in _WORDS if body.get(name)), None)
-    if not isinstance(words, str) or not isinstance(kind, str):
+    text = next((body[name] for name in _TEXT_FIELDS if body.get(name)), None)
+    if not isinstance(text, str) or not isinstance(kind, str):
         return body["text"] if isinstance(body.get("text"), str) else body
-    became = body.get("what") or body.get("state")
-    head = f"{kind} {became}" if isinstance(became, str) else kind
-    return f"{head.replace('_', ' ')}: {words}"
+    outcome = body.get("what") or body.get("state")
+    prefix = f"{kind} {outcome}" if isinstance(outcome, str) else kind
+    return f"{prefix.replace('_', ' ')}: {text}"

@@ -1,17 +1,18 @@
-"""Lists of letters, for people and programs that look at mail without taking part in it."""
+"""Read-only lists of letters and mailboxes."""
 
 from collections.abc import Sequence
 
-from corral.db.bulk_transitions import encode_rows
+from corral.db.transitions import encode_rows
 from corral.db.tx import Tx
 from corral.domain.mail import sql
-from corral.domain.mail.model import Letter, LetterState, Stalled, check_mailbox
+from corral.domain.mail.model import Letter, LetterState, StalledMailbox, check_mailbox
 from corral.kernel.errors import Invalid
-from corral.kernel.ids import number_of
-from corral.kernel.pagination import LAST_NUMBER, Page, check_limit, decode_cursor, page_of
+from corral.kernel.ids import parse_number
+from corral.kernel.pagination import LAST_NUMBER, Page, check_limit, decode_cursor, make_page
 from corral.kernel.text import encode_json
 
-LINES_AT_ONCE = 1_000
+MAILBOX_PAGE_SIZE = 1_000
+# The states with an index of their own: letters that may need attention.
 LISTED_STATES = (
     LetterState.UNKNOWN,
     LetterState.DEAD,
@@ -23,10 +24,10 @@ LISTED_STATES = (
 def list_waiting(
     tx: Tx, *, mailbox: str | None = None, after: str | None = None, limit: int = 50
 ) -> Page[Letter]:
-    """Letters that are still on their way: by mailbox, each in the order of its line."""
+    """List the waiting letters by mailbox, each in queue order."""
     box, rank, line_at, seq = decode_cursor(after, mailbox or "", -LAST_NUMBER, 0, 0)
     if mailbox not in (None, box):
-        raise Invalid("The cursor belongs to the list of another mailbox.", mailbox=mailbox)
+        raise Invalid("The cursor belongs to another mailbox's list.", mailbox=mailbox)
     if mailbox is not None:
         check_mailbox(mailbox)
     rows = tx.all(
@@ -37,94 +38,96 @@ def list_waiting(
         seq=seq,
         limit=check_limit(limit) + 1,
     )
-    return page_of(rows, limit, _place_in_line)
+    return make_page(rows, limit, _queue_position)
 
 
-def _place_in_line(letter: Letter) -> tuple[str, int, int, int]:
-    return letter.mailbox, -letter.priority, letter.line_at, number_of("let", letter.id)
+def _queue_position(letter: Letter) -> tuple[str, int, int, int]:
+    return letter.mailbox, -letter.priority, letter.line_at, parse_number("let", letter.id)
 
 
 def list_all(
     tx: Tx, *, mailbox: str | None = None, after: str | None = None, limit: int = 50
 ) -> Page[Letter]:
-    """All letters, also those that have ended: newest first."""
+    """List all letters, also ended ones, newest first."""
     (before,) = decode_cursor(after, LAST_NUMBER)
     query = {"before": before, "limit": check_limit(limit) + 1}
     if mailbox is None:
         rows = tx.all(sql.ALL, **query)
     else:
         rows = tx.all(sql.ALL_OF_MAILBOX, mailbox=check_mailbox(mailbox), **query)
-    return page_of(rows, limit, lambda letter: (number_of("let", letter.id),))
+    return make_page(rows, limit, lambda letter: (parse_number("let", letter.id),))
 
 
 def list_by_state(tx: Tx, *, state: str, after: str | None = None, limit: int = 50) -> Page[Letter]:
-    """Letters that somebody may have to look at (unknown, dead, refused, expired), newest first."""
+    """List the letters in a state (unknown, dead, refused or expired), newest first."""
     if state not in LISTED_STATES:
-        raise Invalid(f"{state!r} is none of {', '.join(LISTED_STATES)}.", state=state)
+        raise Invalid(
+            f"Invalid state {state!r}: use one of {', '.join(LISTED_STATES)}.", state=state
+        )
     (before,) = decode_cursor(after, LAST_NUMBER)
     rows = tx.all(sql.BY_STATE, state=state, before=before, limit=check_limit(limit) + 1)
-    return page_of(rows, limit, lambda letter: (number_of("let", letter.id),))
+    return make_page(rows, limit, lambda letter: (parse_number("let", letter.id),))
 
 
-def get_all(tx: Tx, ids: Sequence[str]) -> list[Letter]:
-    """Letters by their ids, oldest first; those that are kept no more are left out."""
-    numbers = [number_of("let", id) for id in ids]
+def get_many(tx: Tx, ids: Sequence[str]) -> list[Letter]:
+    """Return letters by their ids, oldest first; pruned ones are left out."""
+    numbers = [parse_number("let", id) for id in ids]
     check_limit(len(numbers) or 1)
-    return tx.all(sql.WITH_NUMBERS, keys_=encode_json(numbers, "The ids")) if numbers else []
+    return tx.all(sql.BY_NUMBERS, keys_=encode_json(numbers, "The ids")) if numbers else []
 
 
-def find_all(tx: Tx, keyed: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """The ids of letters that were put with a key, by mailbox and key, of those still kept."""
-    found = tx.run(sql.KEYED, rows=encode_rows(keyed))
-    return {(mailbox, key): id for mailbox, key, id in found}
+def find_ids_by_key(tx: Tx, keyed: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """Return the ids of letters by mailbox and key; pruned ones are left out."""
+    rows = tx.run(sql.IDS_BY_KEY, rows=encode_rows(keyed))
+    return {(mailbox, key): id for mailbox, key, id in rows}
 
 
-def lines(tx: Tx, kind: str) -> list[str]:
-    """All mailboxes of a kind in which letters wait, by name."""
-    found: list[str] = []
+def list_mailboxes(tx: Tx, kind: str) -> list[str]:
+    """List all mailboxes of a kind that hold waiting letters, by name."""
+    mailboxes: list[str] = []
     while True:
-        low = found[-1] if found else f"{kind}:"
-        piece = tx.run(sql.LINES, low=low, high=f"{kind};", limit=LINES_AT_ONCE)
-        found += [mailbox for (mailbox,) in piece]
-        if len(piece) < LINES_AT_ONCE:
-            return found
+        low = mailboxes[-1] if mailboxes else f"{kind}:"
+        # ";" follows ":" in ASCII, so this range is every mailbox of the kind.
+        rows = tx.run(sql.MAILBOXES, low=low, high=f"{kind};", limit=MAILBOX_PAGE_SIZE)
+        mailboxes += [mailbox for (mailbox,) in rows]
+        if len(rows) < MAILBOX_PAGE_SIZE:
+            return mailboxes
 
 
-def dead(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Letter]:
-    """Letters that failed too often, newest first."""
+def list_dead(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Letter]:
+    """List the dead letters, newest first."""
     return list_by_state(tx, state="dead", after=after, limit=limit)
 
 
 def list_claimable(tx: Tx, mailbox: str, *, owner: str, limit: int) -> list[Letter]:
     """List the letters that `ops.claim` would return to this owner now, without claiming them.
 
-    For mailboxes that keep order. The result is exact within one transaction that also claims.
+    For ordered mailboxes. The result is exact only within the transaction that also claims.
     """
-    found = tx.all(
+    letters = tx.all(
         sql.CLAIMABLE_IN_ORDER,
         mailbox=check_mailbox(mailbox),
         owner=owner,
         limit=check_limit(limit),
         now=tx.now,
     )
-    return sorted(found, key=_place_in_line)
+    return sorted(letters, key=_queue_position)
 
 
-def list_stalled(tx: Tx, *, before: int) -> list[Stalled]:
-    """List up to 1,000 mailboxes whose first letter has been due since `before` and is not claimed,
-    longest first.
+def list_stalled(tx: Tx, *, before: int) -> list[StalledMailbox]:
+    """List up to 1,000 mailboxes whose first letter is due since `before` and unclaimed.
 
-    A mailbox in which an owner has a letter out is not stalled. The cost grows with the number of
-    mailboxes that hold waiting letters, and does not depend on how many letters each one holds.
+    Longest first. A mailbox in which an owner holds a lease is not stalled. The cost grows with the
+    number of mailboxes that hold waiting letters, not with the number of letters.
     """
     oldest: dict[str, int] = {}
-    for found in tx.all(sql.STALLED, before=before, now=tx.now, limit=LINES_AT_ONCE):
-        oldest[found.mailbox] = min(found.due_at, oldest.get(found.mailbox, found.due_at))
-    stalled = [Stalled(mailbox, due_at) for mailbox, due_at in oldest.items()]
-    return sorted(stalled, key=lambda each: (each.due_at, each.mailbox))
+    for row in tx.all(sql.STALLED, before=before, now=tx.now, limit=MAILBOX_PAGE_SIZE):
+        oldest[row.mailbox] = min(row.due_at, oldest.get(row.mailbox, row.due_at))
+    stalled = [StalledMailbox(mailbox, due_at) for mailbox, due_at in oldest.items()]
+    return sorted(stalled, key=lambda entry: (entry.due_at, entry.mailbox))
 
 
 def next_due(tx: Tx, mailbox: str) -> int | None:
-    """When the mailbox's next letter can be claimed at the earliest; None when it is empty."""
+    """Return the earliest time at which a letter can be claimed; None for an empty mailbox."""
     due: int | None = tx.value(sql.NEXT_DUE, mailbox=check_mailbox(mailbox))
     return due

@@ -1,57 +1,83 @@
+"""SQL of the message queue.
+
+The columns that order a mailbox:
+
+- `rank` is the negated priority, so that ascending order means highest priority first.
+- `line_at` is the queue position within a priority: (line_at, seq).
+- `due_at` is the earliest time of the next claim. While a letter is claimed, it is the end of the
+  lease. While a failed letter backs off, it is the time of the retry.
+
+Ordered mailboxes (all but `queue:…`) keep `line_at` when a letter is claimed or fails. Work queues
+move `line_at` along with `due_at`, so that the index starts with what can be claimed now.
+"""
+
+from functools import cache
+
 from corral.db.lookup import IdColumn
 from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
-from corral.db.transitions import StateTable
-from corral.domain.mail.model import MOVES, Letter, Stalled, fresh_letter
+from corral.db.transitions import StatefulTable
+from corral.domain.mail.model import (
+    MOVES,
+    Exchange,
+    Letter,
+    StalledMailbox,
+    letter_from_values,
+)
 
 _COLUMNS = """'let_' || seq AS id, mailbox, sender, project_id, key, body, -rank AS priority, state,
     due_at, line_at, expires_at, owner, fence, attempts, last_error, created_at, ended_at"""
 
-# A letter that is due when it is put stands behind those that were put before it, also where each
-# who writes has an own idea of the time. Those that are to wait are not waited for.
+# The queue position of a new letter. Writers on several machines have slightly different clocks, so
+# a letter that is due immediately is placed behind the letters that were put before it.
 _LINE_AT = """
+    -- A letter that is due later keeps the position of its due time.
     CASE WHEN CAST(:line_at AS {integer}) <> :created_at THEN :line_at ELSE (
         SELECT greatest(max(ahead.line_at), :line_at) FROM letters AS ahead
         WHERE ahead.mailbox = :mailbox AND ahead.state = 'waiting' AND ahead.rank = :rank
+          -- Only positions in the near future: the clock of their writer was ahead.
           AND ahead.line_at > :line_at AND ahead.line_at <= :line_at + {clocks_differ_ms}
+          -- Excludes letters that were put for later: they must not delay this one.
           AND (ahead.due_at = ahead.created_at OR ahead.attempts > 0)
     ) END
 """
 
-LETTERS = StateTable(
+LETTERS = StatefulTable(
     Letter,
     MOVES,
     table="letters",
     columns=_COLUMNS,
     key="seq",
-    number_of="let",
+    id_prefix="let",
     project="project_id",
-    fresh=fresh_letter,
-    placed={"line_at": _LINE_AT},
+    make_record=letter_from_values,
+    insert_expressions={"line_at": _LINE_AT},
 )
 
-WITH_NUMBERS = Query(
-    Letter, f"SELECT {_COLUMNS} FROM letters WHERE seq {{is_numbered}} ORDER BY seq"
-)
+BY_NUMBERS = Query(Letter, f"SELECT {_COLUMNS} FROM letters WHERE seq {{is_numbered}} ORDER BY seq")
 
 BY_KEY = Query(Letter, f"SELECT {_COLUMNS} FROM letters WHERE mailbox = :mailbox AND key = :key")
 
-KEYED = Statement("""
+IDS_BY_KEY = Statement("""
     SELECT letters.mailbox, letters.key, 'let_' || letters.seq
     FROM {each_of_rows}
     JOIN letters ON letters.mailbox = each.value ->> 0 AND letters.key = each.value ->> 1
 """)
 
-# Whoever takes one out this moment keeps it.
-UNREAD = Statement("""
+UNCLAIMED_BY_KEY = Statement("""
     SELECT seq FROM letters
     WHERE mailbox = :mailbox AND key IS NOT NULL AND key {is_listed} AND state = 'waiting'
+      -- Not claimed, or the lease has expired.
       AND (owner IS NULL OR due_at <= :now)
+    -- A letter that is being claimed concurrently stays with its new owner.
     {skip_locked}
 """)
 
-# The highest priority (the lowest rank) at which a letter is due, found by one look-up for each
-# one in use: a backlog of letters for tomorrow, at whatever priority, costs nothing today.
+# -- claim ----------------------------------------------------------------------------------------
+
+# The ranks of a mailbox, ascending, up to the first one with a due letter; max(rank) of it is the
+# rank to claim from. This is a loose index scan: one index seek for each rank in use, so a backlog
+# of letters for later costs nothing, whatever their priority.
 _LEVEL = """
     level (rank) AS (
         SELECT min(rank) FROM letters WHERE mailbox = :mailbox AND state = 'waiting'
@@ -61,6 +87,7 @@ _LEVEL = """
             WHERE later.mailbox = :mailbox AND later.state = 'waiting' AND later.rank > level.rank
         )
         FROM level
+        -- Stop at the first rank that has a due letter.
         WHERE level.rank IS NOT NULL AND NOT EXISTS (
             SELECT 1 FROM letters AS due
             WHERE due.mailbox = :mailbox AND due.state = 'waiting'
@@ -69,35 +96,47 @@ _LEVEL = """
     )
 """
 
-# Where order does not matter, a letter that is taken moves back in the line with its lease, so that
-# the line begins with what can be taken now.
+# Work queues (`queue:…`): several owners claim concurrently. A claim moves `line_at` to the end of
+# the lease, so that claimed letters do not stand at the head of the index.
 CLAIM_ONE = Query(
     Letter,
     f"""
     WITH RECURSIVE {_LEVEL}
     UPDATE letters
+    -- The incremented fence rejects late writes of the previous owner.
     SET owner = :owner, fence = fence + 1, attempts = attempts + 1,
         due_at = :until, line_at = :until
     WHERE seq = (
         SELECT seq FROM letters
         WHERE mailbox = :mailbox AND state = 'waiting'
+          -- One claim returns letters of one priority: the highest that is due.
           AND rank = (SELECT max(rank) FROM level)
-          AND line_at <= :now AND due_at <= :now
+          -- The position has been reached; limits the index scan.
+          AND line_at <= :now
+          -- Not for later, not in back-off, and not under an unexpired lease.
+          AND due_at <= :now
+        -- Rows that a concurrent claim has locked are skipped instead of waited for.
         ORDER BY line_at, seq LIMIT 1 {{skip_locked}}
     )
     RETURNING {_COLUMNS}
 """,
 )
 
+# CLAIM_ONE for up to `limit` letters. The predicates are the same.
 CLAIM = Query(
     Letter,
     f"""
     WITH RECURSIVE {_LEVEL},
+    -- MATERIALIZED: PostgreSQL must evaluate LIMIT and SKIP LOCKED once, not for each row.
     picked AS MATERIALIZED (
         SELECT seq FROM letters
         WHERE mailbox = :mailbox AND state = 'waiting'
+          -- One claim returns letters of one priority: the highest that is due.
           AND rank = (SELECT max(rank) FROM level)
-          AND line_at <= :now AND due_at <= :now
+          -- The position has been reached; limits the index scan.
+          AND line_at <= :now
+          -- Not for later, not in back-off, and not under an unexpired lease.
+          AND due_at <= :now
         ORDER BY line_at, seq LIMIT :limit {{skip_locked}}
     )
     UPDATE letters
@@ -108,13 +147,23 @@ CLAIM = Query(
 """,
 )
 
-# Said of the letter itself, once it is ours to change: PostgreSQL picks it before it waits for
-# whoever is changing it (a late owner acknowledges it, a person drops it), and then looks at this.
+# Re-check in the WHERE clause of the UPDATE itself. PostgreSQL evaluates the subquery before it
+# waits for the row lock, and re-evaluates only this clause once it has the lock. Without it, a
+# letter that a late owner acknowledges or a person drops concurrently would be claimed as well.
 _STILL_DUE = "state = 'waiting' AND due_at <= :now"
 
-# Where it does, a letter keeps its place. Nothing is given out while another owner has a letter
-# out, nor past a letter that waits for its next attempt. If the first letter that is due cannot be
-# taken, none behind it can, so this is asked of the first alone.
+# The letters that can block a claim in an ordered mailbox: attempted before, and not due yet. They
+# are under a lease, or in back-off and without an owner. `unknown` counts while its lease lasts:
+# its owner may still be delivering.
+_STARTED_NOT_DUE = """
+    started.mailbox = :mailbox AND started.state IN ('waiting', 'unknown')
+    -- Repeats the condition of the partial index letters_started.
+    AND started.attempts > 0 AND substr(started.mailbox, 1, 6) <> 'queue:'
+    AND started.due_at > :now
+"""
+
+# Ordered mailboxes: one owner at a time, strictly in order, and a claim keeps the queue position.
+# Only the first due letter is examined: if it cannot be claimed, none behind it can.
 CLAIM_ONE_IN_ORDER = Query(
     Letter,
     f"""
@@ -125,16 +174,21 @@ CLAIM_ONE_IN_ORDER = Query(
         SELECT seq FROM (
             SELECT seq, rank, line_at FROM letters
             WHERE mailbox = :mailbox AND state = 'waiting'
+              -- One claim returns letters of one priority: the highest that is due.
               AND rank = (SELECT max(rank) FROM level)
-              AND line_at <= :now AND due_at <= :now
+              -- The position has been reached; limits the index scan.
+              AND line_at <= :now
+              -- Not for later, not in back-off, and not under an unexpired lease.
+              AND due_at <= :now
             ORDER BY line_at, seq LIMIT 1
         ) AS next
         WHERE NOT EXISTS (
             SELECT 1 FROM letters AS started
-            WHERE started.mailbox = :mailbox AND started.state IN ('waiting', 'unknown')
-              AND started.attempts > 0 AND substr(started.mailbox, 1, 6) <> 'queue:'
-              AND started.due_at > :now
-              AND (started.owner <> :owner
+            WHERE {_STARTED_NOT_DUE}
+              AND (
+                   -- Another owner holds a lease in this mailbox. The same owner may claim on.
+                   started.owner <> :owner
+                   -- An earlier letter of the same or a higher priority backs off: do not overtake.
                    OR started.owner IS NULL AND started.rank <= next.rank
                       AND (started.line_at, started.seq) < (next.line_at, next.seq))
         )
@@ -143,39 +197,51 @@ CLAIM_ONE_IN_ORDER = Query(
 """,
 )
 
-# The same for many: `ahead` are those that would be taken if none were stuck, `stuck` is the first
-# of each priority that waits for its next attempt, and nothing is taken from the barrier on.
-# Letters that somebody had out before and that are due again: the only ones of which a late owner
-# can say something while they are given to another.
-HOLD_LATE = Statement("""
+# Lock the letters whose lease has expired before CLAIM_IN_ORDER picks. Only for these can a late
+# owner commit an acknowledgement or a failure concurrently, which changes what may be claimed
+# behind them. After this lock the picked set is stable.
+LOCK_EXPIRED_LEASES = Statement("""
     SELECT seq FROM letters
+    -- The first two lines repeat the condition of the partial index letters_started.
     WHERE mailbox = :mailbox AND substr(mailbox, 1, 6) <> 'queue:'
-      AND state IN ('waiting', 'unknown') AND attempts > 0 AND due_at <= :now
+      AND state IN ('waiting', 'unknown') AND attempts > 0
+      -- The lease has expired, or the back-off is over.
+      AND due_at <= :now
+    -- One order for all callers, to avoid deadlocks.
     ORDER BY due_at {locked}
 """)
 
+# CLAIM_ONE_IN_ORDER for up to `limit` letters: pick what is due (`ahead`), find the first letter of
+# each priority that backs off (`stuck`), and cut the pick off there (`barrier`).
 _PICKED_IN_ORDER = f"""
     WITH RECURSIVE {_LEVEL},
+    -- The letters to claim if none of the letters before them backed off.
     ahead AS MATERIALIZED (
         SELECT seq, line_at FROM letters
         WHERE mailbox = :mailbox AND state = 'waiting'
+          -- One claim returns letters of one priority: the highest that is due.
           AND rank = (SELECT max(rank) FROM level)
-          AND line_at <= :now AND due_at <= :now
+          -- The position has been reached; limits the index scan.
+          AND line_at <= :now
+          -- Not for later, not in back-off, and not under an unexpired lease.
+          AND due_at <= :now
+          -- No other owner holds a lease in this mailbox.
           AND NOT EXISTS (
             SELECT 1 FROM letters AS started
-            WHERE started.mailbox = :mailbox AND started.state IN ('waiting', 'unknown')
-              AND started.attempts > 0 AND substr(started.mailbox, 1, 6) <> 'queue:'
-              AND started.due_at > :now AND started.owner <> :owner
+            WHERE {_STARTED_NOT_DUE} AND started.owner <> :owner
           )
         ORDER BY line_at, seq LIMIT :limit
     ),
+    -- For each rank up to the claimed one, the first letter that waits for its retry.
     stuck AS MATERIALIZED (
         SELECT line_at, seq FROM letters WHERE seq IN (
             SELECT (
                 SELECT waits.seq FROM letters AS waits
                 WHERE waits.mailbox = :mailbox AND waits.state = 'waiting'
                   AND waits.rank = level.rank
+                  -- Behind the last candidate it blocks nothing; limits the index scan.
                   AND waits.line_at <= (SELECT max(ahead.line_at) FROM ahead)
+                  -- In back-off: attempted before, released by its owner, retry not yet due.
                   AND waits.due_at > :now AND waits.owner IS NULL AND waits.attempts > 0
                 ORDER BY waits.line_at, waits.seq LIMIT 1
             )
@@ -185,8 +251,11 @@ _PICKED_IN_ORDER = f"""
     barrier (line_at) AS MATERIALIZED (SELECT min(line_at) FROM stuck),
     picked AS MATERIALIZED (
         SELECT seq FROM ahead
+        -- No letter backs off,
         WHERE (SELECT line_at FROM barrier) IS NULL
+           -- or the candidate stands before the first that does,
            OR line_at < (SELECT line_at FROM barrier)
+           -- by its number when both have the same position.
            OR line_at = (SELECT line_at FROM barrier) AND seq < (
                 SELECT min(CASE WHEN line_at = (SELECT line_at FROM barrier) THEN seq END)
                 FROM stuck)
@@ -204,7 +273,7 @@ CLAIM_IN_ORDER = Query(
 """,
 )
 
-# The letters that CLAIM_IN_ORDER would take, without taking them.
+# The letters that CLAIM_IN_ORDER would claim, without claiming them.
 CLAIMABLE_IN_ORDER = Query(
     Letter,
     f"""
@@ -213,19 +282,22 @@ CLAIMABLE_IN_ORDER = Query(
 """,
 )
 
-# Where order matters, a lease that has run out is not renewed: others may have gone on since.
 RENEW = Query(
     Letter,
     f"""
     UPDATE letters SET due_at = :until,
+        -- Work queues order by the end of the lease, ordered mailboxes keep the position.
         line_at = CASE WHEN substr(mailbox, 1, 6) = 'queue:' THEN :until ELSE line_at END
-    WHERE seq = :seq AND fence = :fence AND owner IS NOT NULL AND state IN ('waiting', 'unknown')
+    WHERE seq = :seq
+      -- A claim since then would have incremented the fence.
+      AND fence = :fence AND owner IS NOT NULL AND state IN ('waiting', 'unknown')
+      -- In an ordered mailbox an expired lease is lost: later letters may have been claimed since.
       AND (due_at > :now OR substr(mailbox, 1, 6) = 'queue:')
     RETURNING {_COLUMNS}
 """,
 )
 
-# When the next letter of a mailbox may become due, priority by priority.
+# The earliest `due_at` among the heads of all priorities of a mailbox (a loose index scan).
 NEXT_DUE = Statement("""
     WITH RECURSIVE level (rank) AS (
         SELECT min(rank) FROM letters WHERE mailbox = :mailbox AND state = 'waiting'
@@ -243,12 +315,15 @@ NEXT_DUE = Statement("""
     )) FROM level
 """)
 
-LAST_IN_LINE = Statement("""
+LAST_POSITION = Statement("""
     SELECT max(line_at) FROM letters WHERE mailbox = :mailbox AND state = 'waiting' AND rank = 0
 """)
 
-# The mailboxes in which letters wait, found by one look-up for each, however full they are.
-LINES = Statement("""
+# -- lists ----------------------------------------------------------------------------------------
+
+# The mailboxes of a kind that hold waiting letters: a loose index scan, one seek for each mailbox,
+# however many letters it holds.
+MAILBOXES = Statement("""
     WITH RECURSIVE line (mailbox) AS (
         SELECT min(mailbox) FROM letters
         WHERE state = 'waiting' AND mailbox > :low AND mailbox < :high
@@ -263,11 +338,10 @@ LINES = Statement("""
     SELECT mailbox FROM line WHERE mailbox IS NOT NULL LIMIT :limit
 """)
 
-# The first letter of each priority of each mailbox, found by one index seek for each (a loose index
-# scan of letters_line), however many letters wait behind it. A mailbox in which an owner has a
-# letter out is being worked on, so the letters behind it are not stalled.
+# The first letter of each priority of each mailbox, by a loose index scan of letters_line: one seek
+# for each, however many letters wait behind it.
 STALLED = Query(
-    Stalled,
+    StalledMailbox,
     """
     WITH RECURSIVE head (seq) AS (
         SELECT (
@@ -276,12 +350,14 @@ STALLED = Query(
         )
         UNION ALL
         SELECT coalesce(
+            -- The head of the next priority of the same mailbox,
             (
                 SELECT later.seq FROM letters AS later
                 WHERE later.state = 'waiting' AND later.mailbox = letters.mailbox
                   AND later.rank > letters.rank
                 ORDER BY later.rank, later.line_at, later.seq LIMIT 1
             ),
+            -- else the head of the next mailbox.
             (
                 SELECT later.seq FROM letters AS later
                 WHERE later.state = 'waiting' AND later.mailbox > letters.mailbox
@@ -292,7 +368,9 @@ STALLED = Query(
     )
     SELECT letters.mailbox, letters.due_at
     FROM head JOIN letters ON letters.seq = head.seq
-    WHERE letters.due_at <= :before AND NOT EXISTS (
+    WHERE letters.due_at <= :before
+      -- Not stalled while an owner holds a lease in the mailbox: it is being worked on.
+      AND NOT EXISTS (
         SELECT 1 FROM letters AS started
         WHERE started.mailbox = letters.mailbox AND started.state IN ('waiting', 'unknown')
           AND started.attempts > 0 AND substr(started.mailbox, 1, 6) <> 'queue:'
@@ -347,29 +425,120 @@ BY_STATE = Query(
     Letter,
     f"""
     SELECT {_COLUMNS} FROM letters
+    -- The list of states repeats the condition of the partial index.
     WHERE state = :state AND state IN ('unknown', 'dead', 'refused', 'expired') AND seq < :before
     ORDER BY seq DESC LIMIT :limit
 """,
 )
 
+# -- expiry and retention -------------------------------------------------------------------------
+
 EXPIRED = Statement("""
     SELECT seq FROM letters
     WHERE state = 'waiting' AND expires_at IS NOT NULL AND expires_at <= :now
+      -- A claimed letter may still be delivered; it expires when its lease does.
       AND (owner IS NULL OR due_at <= :now)
     ORDER BY expires_at LIMIT :limit {skip_locked}
 """)
 
 SESSION_IDS = IdColumn("session", "ses", "sessions")
 
-# Locked, so that no letter is put while the session is closed or replaced.
+# Locks the row, so that no letter is put while the session is closed or replaced.
 SESSION = Statement("SELECT state, replaced_by FROM sessions WHERE id = :id {locked}")
 
-KEPT = Retention(
+RETENTION = Retention(
     "letters",
     setting="mail.keep_ms",
     key="seq",
-    born="created_at",
-    over="ended_at < :before",
+    created="created_at",
+    ended="ended_at < :before",
     project="project_id",
     imported="imported_at",
 )
+
+# -- chains ---------------------------------------------------------------------------------------
+
+_EXCHANGE = "letter_id, correlation_id, hops, answers, agent_id, reply_to, read_by, created_at"
+_AGENT = "SELECT id, name FROM agents WHERE"
+_MAX_RUNS = 50
+_MAX_PARENTS = 50
+
+_PARENTS = f"""
+        UNION ALL
+        SELECT runs.parent_id, line.distance + 1 FROM runs JOIN line ON runs.id = line.id
+        -- Bounded: rows that form a cycle must not loop.
+        WHERE runs.parent_id IS NOT NULL AND line.distance < {_MAX_PARENTS}
+    )"""
+
+# The letters that a run and its parents read. The run itself is matched separately, because
+# `exchanges` outlives a deleted run.
+_OF_RUN = f"""
+    WITH RECURSIVE line (id, distance) AS (
+        SELECT parent_id, 1 FROM runs WHERE id = :run_id AND parent_id IS NOT NULL {_PARENTS},
+    given AS (
+        SELECT correlation_id, hops FROM exchanges WHERE read_by = :run_id
+        UNION ALL
+        SELECT correlation_id, hops FROM exchanges WHERE read_by IN (SELECT id FROM line)
+    )
+"""
+
+# The letters that the live runs of an agent and their parents read.
+_OF_AGENT = f"""
+    WITH RECURSIVE line (id, distance) AS (
+        SELECT id, 0 FROM (
+            SELECT id FROM runs
+            WHERE agent_id = :agent_id AND ended_at IS NULL AND state <> 'queued' LIMIT {_MAX_RUNS}
+        ) AS live {_PARENTS},
+    given AS (
+        SELECT correlation_id, hops FROM exchanges WHERE read_by IN (SELECT id FROM line)
+    )
+"""
+# Aggregates instead of ORDER BY: a run may have read many letters, and sorting them costs more.
+_MAX_HOPS = "SELECT max(hops) FROM given"
+_WITH_HOPS = "SELECT min(correlation_id) FROM given WHERE hops = :hops"
+
+HOPS_OF_RUN = Statement(f"{_OF_RUN} {_MAX_HOPS}")
+CORRELATION_OF_RUN = Statement(f"{_OF_RUN} {_WITH_HOPS}")
+HOPS_OF_AGENT = Statement(f"{_OF_AGENT} {_MAX_HOPS}")
+CORRELATION_OF_AGENT = Statement(f"{_OF_AGENT} {_WITH_HOPS}")
+
+AGENT_OF_RUN = Statement(f"{_AGENT} id = (SELECT agent_id FROM runs WHERE runs.id = :run_id)")
+AGENT_BY_NAME = Statement(f"{_AGENT} name = :name")
+
+EXCHANGE = Query(Exchange, f"SELECT {_EXCHANGE} FROM exchanges WHERE letter_id = :letter_id")
+
+ADD_EXCHANGE = Statement("""
+    INSERT INTO exchanges
+        (letter_id, correlation_id, hops, answers, agent_id, reply_to, created_at)
+    VALUES (:letter_id, :correlation_id, :hops, :answers, :agent_id, :reply_to, :now)
+    ON CONFLICT (letter_id) DO NOTHING
+""")
+
+ADD_EXCHANGES = Statement("""
+    INSERT INTO exchanges (letter_id, correlation_id, hops, agent_id, reply_to, created_at)
+    SELECT 'let_' || seq, CAST(:correlation_id AS TEXT), CAST(:hops AS {integer}),
+        CAST(:agent_id AS TEXT), '', CAST(:now AS {integer})
+    FROM letters WHERE key = :key AND mailbox {is_listed}
+    ON CONFLICT (letter_id) DO NOTHING
+""")
+
+SET_READ_BY = Query(
+    Exchange,
+    f"UPDATE exchanges SET read_by = :run_id WHERE letter_id = :letter_id RETURNING {_EXCHANGE}",
+)
+
+SET_ALL_READ_BY = Statement("UPDATE exchanges SET read_by = :run_id WHERE letter_id {is_listed}")
+
+
+@cache
+def get_chain(table: str) -> Statement:
+    """Build the statement that reads the chain of a row in another concept's table."""
+    return Statement(f"SELECT correlation_id, hops FROM {table} WHERE id = :id")
+
+
+@cache
+def set_chain(table: str) -> Statement:
+    """Build the statement that stores the chain of a row in another concept's table."""
+    return Statement(
+        f"UPDATE {table} SET correlation_id = :correlation_id, hops = :hops WHERE id = :id"
+    )

@@ -1,1 +1,1 @@
-"""Machines that serve a store, and who leads each loop."""
+"""Nodes: the machines that serve a store, and the leader election of daemon loops."""

@@ -1,34 +1,36 @@
-"""A node is one machine, one boot of one host, that runs agents on a store."""
+"""A node is one boot of one host that runs agents for a store."""
 
 from enum import StrEnum
 
 import msgspec
 
-from corral.kernel.states import Moves, move
+from corral.kernel.states import TransitionTable, transition
 
 
 class NodeState(StrEnum):
-    UP = "up"  # its daemon heartbeats
-    LEFT = "left"  # its daemon said good-bye
-    LOST = "lost"  # silent past its lease; what it ran is fenced off
+    UP = "up"  # its daemon sends heartbeats
+    LEFT = "left"  # its daemon has shut down
+    LOST = "lost"  # its lease expired; its runs are fenced off
 
 
 N = NodeState
-MOVES = Moves(
+MOVES = TransitionTable(
     "node",
     NodeState,
-    begin="join",
+    create_verb="join",
     initial=N.UP,
     verbs={
-        "rejoin": move(N.UP, N.LEFT, N.LOST, to=N.UP),
-        "leave": move(N.UP, to=N.LEFT),
-        # Said only once the lease has run out.
-        "lose": move(N.UP, to=N.LOST),
+        "rejoin": transition(N.UP, N.LEFT, N.LOST, to=N.UP),
+        "leave": transition(N.UP, to=N.LEFT),
+        # Only after the lease has expired.
+        "lose": transition(N.UP, to=N.LOST),
     },
 )
 
 
 class Node(msgspec.Struct, frozen=True):
+    """A machine that serves the store, with its slots and labels."""
+
     id: str
     name: str
     boot_id: str
@@ -42,16 +44,16 @@ class Node(msgspec.Struct, frozen=True):
     seen_at: int
 
 
-class Beat(msgspec.Struct, frozen=True):
-    """What a daemon is told when it says that it is there."""
+class NodeHeartbeat(msgspec.Struct, frozen=True):
+    """The result of a daemon's heartbeat."""
 
     node: Node
-    leads: "list[Lead]"
-    """Who leads each of the loops that it would lead."""
+    leads: "list[Leadership]"
+    """The leader of each loop that the daemon is a candidate for."""
 
 
-class Lead(msgspec.Struct, frozen=True):
-    """The right to run one loop, until a moment."""
+class Leadership(msgspec.Struct, frozen=True):
+    """The leadership of one daemon loop: a lease with a fence."""
 
     name: str
     owner: str

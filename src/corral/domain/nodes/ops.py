@@ -1,22 +1,22 @@
-"""Machines joining and leaving a store, and the lead of each loop."""
+"""Membership of machines, heartbeats, and leader election of the daemon loops."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from corral.db.transitions import create, move
+from corral.db.transitions import create, transition
 from corral.db.tx import Tx
 from corral.domain.nodes import sql
-from corral.domain.nodes.model import Beat, Lead, Node
+from corral.domain.nodes.model import Leadership, Node, NodeHeartbeat
 from corral.kernel.clock import SECOND
 from corral.kernel.errors import Held, Invalid
-from corral.kernel.lease import lease_end, taken_over
-from corral.kernel.pagination import LAST_ID, Page, check_limit, decode_cursor, page_of
-from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
+from corral.kernel.lease import lease_expiry, stale_fence_error
+from corral.kernel.pagination import LAST_ID, Page, check_limit, decode_cursor, make_page
+from corral.kernel.text import MAX_NAME, check_int, check_text, encode_json
 
-KEPT = sql.KEPT
+RETENTION = sql.RETENTION
 LEASE_MS = 15 * SECOND
 MAX_SLOTS = 10_000
-MAX_LABELS = 8_192  # bytes, all together
+MAX_LABELS = 8_192  # bytes of all labels together
 
 
 def join(
@@ -29,26 +29,26 @@ def join(
     labels: Sequence[str] = (),
     lease_ms: int = LEASE_MS,
 ) -> Node:
-    """Enter this boot of this host, or take over from the daemon that heartbeat for it before.
+    """Join with this boot of this host, or take over from an earlier daemon of it.
 
-    The fence in the answer is what heartbeats must show; it ends the earlier daemon's.
+    Heartbeats must carry the returned fence. Heartbeats of the earlier daemon are rejected.
     """
     if not 0 <= check_int(slots, "The number of slots") <= MAX_SLOTS:
-        raise Invalid(f"A node has 0 to {MAX_SLOTS} slots, not {slots}.", slots=slots)
-    clean_text(name, "The node's name", most=MAX_NAME)
-    clean_text(boot_id, "The boot id", most=MAX_NAME)
-    fresh: dict[str, Any] = {
-        "owner": clean_text(owner, "The owner", most=MAX_NAME),
+        raise Invalid(f"Invalid slots {slots}: expected 0 to {MAX_SLOTS}.", slots=slots)
+    check_text(name, "The node's name", max_bytes=MAX_NAME)
+    check_text(boot_id, "The boot id", max_bytes=MAX_NAME)
+    columns: dict[str, Any] = {
+        "owner": check_text(owner, "The owner", max_bytes=MAX_NAME),
         "slots": slots,
         "labels": encode_json(
-            sorted({clean_text(label, "A label", most=MAX_NAME) for label in labels}),
+            sorted({check_text(label, "A label", max_bytes=MAX_NAME) for label in labels}),
             "The labels",
-            most=MAX_LABELS,
+            max_bytes=MAX_LABELS,
         ),
-        "lease_until": lease_end(tx.now, lease_ms),
+        "lease_until": lease_expiry(tx.now, lease_ms),
         "seen_at": tx.now,
     }
-    made = create(
+    created = create(
         tx,
         sql.NODES,
         {
@@ -57,114 +57,124 @@ def join(
             "boot_id": boot_id,
             "fence": 1,
             "joined_at": tx.now,
-            **fresh,
+            **columns,
         },
-        unless="(name, boot_id)",
+        on_conflict="(name, boot_id)",
     )
-    if made is not None:
-        return made
+    if created is not None:
+        return created
     tx.serialize(f"node:{name}")
-    found = tx.one(sql.BY_BOOT, name=name, boot_id=boot_id)
-    assert found is not None
-    return move(
-        tx, sql.NODES, "rejoin", found.id, fence=found.fence + 1, guard=found.fence, **fresh
+    node = tx.one(sql.BY_BOOT, name=name, boot_id=boot_id)
+    assert node is not None
+    return transition(
+        tx, sql.NODES, "rejoin", node.id, fence=node.fence + 1, expected_fence=node.fence, **columns
     )
 
 
 def heartbeat(tx: Tx, node: Node, *, lease_ms: int = LEASE_MS) -> Node:
-    """Renew a node's lease; Held when another daemon joined as this node, or it was given up."""
+    """Renew a node's lease; raises Held when another daemon joined as this node, or it is lost."""
     renewed = tx.one(
-        sql.HEARTBEAT, id=node.id, fence=node.fence, now=tx.now, until=lease_end(tx.now, lease_ms)
+        sql.HEARTBEAT,
+        id=node.id,
+        fence=node.fence,
+        now=tx.now,
+        until=lease_expiry(tx.now, lease_ms),
     )
     if renewed is None:
-        found = sql.NODES.get(tx, node.id)
-        if found.fence != node.fence:
-            raise taken_over(
-                f"Node {node.name}", yours=node.fence, found=found.fence, owner=found.owner
+        current = sql.NODES.get(tx, node.id)
+        if current.fence != node.fence:
+            raise stale_fence_error(
+                f"Node {node.name}", yours=node.fence, current=current.fence, owner=current.owner
             )
-        raise Held(f"Node {node.name} is {found.state}; join again.", state=found.state)
+        raise Held(f"Node {node.name} is {current.state}. Join again.", state=current.state)
     return renewed
 
 
-def beat(tx: Tx, node: Node, *, leads: Sequence[str] = (), lease_ms: int = LEASE_MS) -> Beat:
-    """Renew a node's lease, and take or keep the lead of every loop that nobody else leads.
+def heartbeat_and_lead(
+    tx: Tx, node: Node, *, leads: Sequence[str] = (), lease_ms: int = LEASE_MS
+) -> NodeHeartbeat:
+    """Renew a node's lease, and acquire or renew the leadership of every loop that is free.
 
-    Held as with `heartbeat`; no lead is taken then.
+    Raises Held as `heartbeat` does; no leadership is acquired then.
     """
     renewed = heartbeat(tx, node, lease_ms=lease_ms)
     owner = renewed.owner or renewed.id
-    # In one order for all daemons: none waits for another that waits for it.
-    return Beat(renewed, [_lead(tx, name, owner, lease_ms) for name in sorted(leads)])
+    # Sorted, to avoid deadlocks between daemons.
+    return NodeHeartbeat(renewed, [_try_lead(tx, name, owner, lease_ms) for name in sorted(leads)])
 
 
-def _lead(tx: Tx, name: str, owner: str, lease_ms: int) -> Lead:
-    """Who leads a loop, after this owner tried to."""
+def _try_lead(tx: Tx, name: str, owner: str, lease_ms: int) -> Leadership:
+    """Try to lead a loop; returns its current leadership."""
     try:
-        return take_lead(tx, name, owner=owner, lease_ms=lease_ms)
+        return acquire_leadership(tx, name, owner=owner, lease_ms=lease_ms)
     except Held as error:
-        return Lead(name, str(error.details["owner"]), 0, error.details["lease_until"] or 0)
+        return Leadership(name, str(error.details["owner"]), 0, error.details["lease_until"] or 0)
 
 
 def leave(tx: Tx, node: Node) -> Node:
-    """Say good-bye, so that nobody waits for the lease to run out."""
-    return move(tx, sql.NODES, "leave", node.id, guard=node.fence)
+    """Leave the store, so that others need not wait for the lease to expire."""
+    return transition(tx, sql.NODES, "leave", node.id, expected_fence=node.fence)
 
 
-def lose_silent(tx: Tx, *, limit: int = 100) -> list[Node]:
-    """Mark the nodes lost whose lease has run out; their late heartbeats are refused from then."""
+def mark_silent_lost(tx: Tx, *, limit: int = 100) -> list[Node]:
+    """Mark nodes with an expired lease as lost; their late heartbeats are rejected."""
     return [
-        move(tx, sql.NODES, "lose", id)
+        transition(tx, sql.NODES, "lose", id)
         for (id,) in tx.run(sql.SILENT, now=tx.now, limit=check_limit(limit))
     ]
 
 
 def get(tx: Tx, id: str) -> Node:
-    """A node by its id, which may be shortened."""
+    """Return a node by its id, which may be shortened."""
     return sql.NODES.get(tx, sql.IDS.resolve(tx, id))
 
 
-def serving(tx: Tx, name: str) -> Node | None:
-    """The node of a host whose daemon is there now; None: nobody serves this store there."""
-    return tx.one(sql.SERVING, name=clean_text(name, "The node's name", most=MAX_NAME), now=tx.now)
+def find_serving(tx: Tx, name: str) -> Node | None:
+    """Return the node of a host with a live daemon; None: no daemon serves the store there."""
+    return tx.one(
+        sql.SERVING, name=check_text(name, "The node's name", max_bytes=MAX_NAME), now=tx.now
+    )
 
 
 def is_silent(tx: Tx, name: str, *, since: int) -> bool:
-    """Whether no daemon of a host was heard since a moment."""
+    """Whether no daemon of a host has sent a heartbeat since a time."""
     return int(tx.value(sql.LAST_SEEN, name=name) or 0) < since
 
 
 def list_nodes(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Node]:
-    """All nodes that joined and were not forgotten yet, newest first."""
+    """List all nodes, newest first."""
     (id,) = decode_cursor(after, LAST_ID)
     rows = tx.all(sql.LIST, id=id, limit=check_limit(limit) + 1)
-    return page_of(rows, limit, lambda node: (node.id,))
+    return make_page(rows, limit, lambda node: (node.id,))
 
 
-def take_lead(tx: Tx, name: str, *, owner: str, lease_ms: int = LEASE_MS) -> Lead:
-    """Become, or stay, the one who runs a loop; Held while another one leads."""
-    taken = tx.one(
-        sql.TAKE_LEAD,
-        name=clean_text(name, "The loop's name", most=MAX_NAME),
-        owner=clean_text(owner, "The owner", most=MAX_NAME),
+def acquire_leadership(tx: Tx, name: str, *, owner: str, lease_ms: int = LEASE_MS) -> Leadership:
+    """Acquire or renew the leadership of a loop; raises Held while another owner leads it."""
+    leadership = tx.one(
+        sql.ACQUIRE_LEADERSHIP,
+        name=check_text(name, "The loop's name", max_bytes=MAX_NAME),
+        owner=check_text(owner, "The owner", max_bytes=MAX_NAME),
         now=tx.now,
-        until=lease_end(tx.now, lease_ms),
+        until=lease_expiry(tx.now, lease_ms),
     )
-    if taken is None:
+    if leadership is None:
         leader = tx.one(sql.LEADER, name=name)
-        by = leader.owner if leader else "another"
+        holder = leader.owner if leader else "another daemon"
         raise Held(
-            f"{by} leads {name}.", owner=by, lease_until=leader.lease_until if leader else None
+            f"{holder} leads {name}.",
+            owner=holder,
+            lease_until=leader.lease_until if leader else None,
         )
-    return taken
+    return leadership
 
 
-def leaders(tx: Tx) -> list[Lead]:
-    """Who leads each loop, or led it last; whose lease has run out leads no more."""
+def list_leaders(tx: Tx) -> list[Leadership]:
+    """List the current or last leader of each loop; compare `lease_until` with the time."""
     return tx.all(sql.LEADERS)
 
 
-def yield_lead(tx: Tx, name: str, *, owner: str) -> bool:
-    """Let another one lead at once; False when it was not ours any more."""
-    clean_text(name, "The loop's name", most=MAX_NAME)
-    clean_text(owner, "The owner", most=MAX_NAME)
-    return bool(tx.run(sql.YIELD_LEAD, name=name, owner=owner))
+def release_leadership(tx: Tx, name: str, *, owner: str) -> bool:
+    """Release the leadership of a loop immediately; False when this owner did not lead it."""
+    check_text(name, "The loop's name", max_bytes=MAX_NAME)
+    check_text(owner, "The owner", max_bytes=MAX_NAME)
+    return bool(tx.run(sql.RELEASE_LEADERSHIP, name=name, owner=owner))

@@ -1,13 +1,15 @@
+"""SQL of nodes and of loop leadership."""
+
 from corral.db.lookup import IdColumn
 from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
-from corral.db.transitions import StateTable
-from corral.domain.nodes.model import MOVES, Lead, Node
+from corral.db.transitions import StatefulTable
+from corral.domain.nodes.model import MOVES, Leadership, Node
 
 _COLUMNS = "id, name, boot_id, state, owner, fence, lease_until, slots, labels, joined_at, seen_at"
 
 IDS = IdColumn("node", "nod", "nodes")
-NODES = StateTable(Node, MOVES, table="nodes", columns=_COLUMNS)
+NODES = StatefulTable(Node, MOVES, table="nodes", columns=_COLUMNS)
 
 BY_BOOT = Query(
     Node,
@@ -42,33 +44,34 @@ SILENT = Statement("""
 
 LIST = Query(Node, f"SELECT {_COLUMNS} FROM nodes WHERE id < :id ORDER BY id DESC LIMIT :limit")
 
-# The one who leads may take it again; others only once the lease has run out.
-TAKE_LEAD = Query(
-    Lead,
+ACQUIRE_LEADERSHIP = Query(
+    Leadership,
     """
     INSERT INTO leaders (name, owner, fence, lease_until)
     VALUES (:name, :owner, 1, :until)
     ON CONFLICT (name) DO UPDATE SET
+        -- A renewal keeps the fence, a new leader increments it.
         fence = leaders.fence + CASE WHEN leaders.owner = :owner THEN 0 ELSE 1 END,
         owner = excluded.owner, lease_until = excluded.lease_until
+    -- The leader may renew at any time; others only after the lease has expired.
     WHERE leaders.owner = :owner OR leaders.lease_until <= :now
     RETURNING name, owner, fence, lease_until
 """,
 )
 
 LEADERS = Query(
-    Lead, "SELECT name, owner, fence, lease_until FROM leaders WHERE name > '' ORDER BY name"
+    Leadership, "SELECT name, owner, fence, lease_until FROM leaders WHERE name > '' ORDER BY name"
 )
-LEADER = Query(Lead, "SELECT name, owner, fence, lease_until FROM leaders WHERE name = :name")
+LEADER = Query(Leadership, "SELECT name, owner, fence, lease_until FROM leaders WHERE name = :name")
 
-YIELD_LEAD = Statement("""
+RELEASE_LEADERSHIP = Statement("""
     UPDATE leaders SET lease_until = 0 WHERE name = :name AND owner = :owner RETURNING name
 """)
 
-# The rows of leaders stay: there is one for each loop, and a fence must not be given out again.
-KEPT = Retention(
+# `leaders` has no retention: it has one row per loop, and a fence must never be reused.
+RETENTION = Retention(
     "nodes",
     setting="nodes.keep_ms",
-    born="joined_at",
-    over="state IN ('left', 'lost') AND seen_at < :before",
+    created="joined_at",
+    ended="state IN ('left', 'lost') AND seen_at < :before",
 )

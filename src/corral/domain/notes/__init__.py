@@ -1,1 +1,1 @@
-"""What is remembered, for an agent, a project or everyone."""
+"""Notes: the memory of an agent, of a project or of everyone."""

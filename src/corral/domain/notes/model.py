@@ -1,30 +1,30 @@
-"""A note is something remembered. It may have been written by anybody, and may be read by many: it
-is data, and is marked as data wherever an agent gets it."""
+"""A note is a remembered text. Any agent may have written it, so it is untrusted data: every prompt
+that includes a note marks it as data, not as instructions."""
 
 from enum import StrEnum
 
 import msgspec
 
-from corral.kernel.states import Moves, move
+from corral.kernel.states import TransitionTable, transition
 
 
 class NoteState(StrEnum):
-    CURRENT = "current"  # it counts, until it expires
-    SUPERSEDED = "superseded"  # another one came in its place
+    CURRENT = "current"  # valid until it expires
+    SUPERSEDED = "superseded"  # replaced by another note
 
 
-MOVES = Moves(
+MOVES = TransitionTable(
     "note",
     NoteState,
-    begin="add",
+    create_verb="add",
     initial=NoteState.CURRENT,
-    imports=(NoteState.CURRENT, NoteState.SUPERSEDED),
-    verbs={"supersede": move(NoteState.CURRENT, to=NoteState.SUPERSEDED)},
+    import_states=(NoteState.CURRENT, NoteState.SUPERSEDED),
+    verbs={"supersede": transition(NoteState.CURRENT, to=NoteState.SUPERSEDED)},
 )
 
 EVERYONE = "everyone"
-CORE = "core"
-"""The category whose notes are always given, whatever it is about."""
+CORE_CATEGORY = "core"
+"""The category whose notes are part of every prompt."""
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -47,22 +47,22 @@ class Note(msgspec.Struct, frozen=True):
     ended_at: int | None
 
 
-class Found(msgspec.Struct, frozen=True):
-    """A note, and how well it fits what was looked for."""
+class RankedNote(msgspec.Struct, frozen=True):
+    """A note with its score for a query."""
 
     score: float
     """From 0 to 1."""
     note: Note
 
 
-class Section(msgspec.Struct, frozen=True):
-    """Notes as a part of a prompt."""
+class PromptSection(msgspec.Struct, frozen=True):
+    """Notes rendered as a section of a prompt."""
 
     text: str
-    """Empty where there is nothing to tell."""
+    """Empty when there is no note."""
     tokens: int
-    """About how many it has."""
+    """The estimated number of tokens."""
     notes: list[str]
-    """The ids of the notes that are in it."""
+    """The ids of the included notes."""
     left_out: int
-    """Notes that would have fitted what it is about, and for which there was no room."""
+    """The number of relevant notes that exceeded the token limit."""

@@ -1,27 +1,27 @@
-"""Noting things, finding them again, and giving an agent what it needs of them."""
+"""Add, replace, search and delete notes, and build the notes section of a prompt."""
 
 from collections.abc import Sequence
 
-from corral.db.retention import EVERYBODY, Whose
-from corral.db.transitions import create, move
+from corral.db.retention import ALL_ROWS, RetentionScope
+from corral.db.transitions import create, transition
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.notes import sql
-from corral.domain.notes.model import EVERYONE, Found, Note, NoteState, Section
-from corral.domain.notes.rank import ranked, section_of
+from corral.domain.notes.model import EVERYONE, Note, NoteState, PromptSection, RankedNote
+from corral.domain.notes.ranking import rank_notes, render_section
 from corral.domain.projects import ops as projects
 from corral.domain.settings import ops as settings
 from corral.kernel.clock import YEAR
 from corral.kernel.errors import Conflict, Invalid, Refused
-from corral.kernel.pagination import LAST_ID, Page, check_limit, decode_cursor, page_of
-from corral.kernel.text import MAX_NAME, check_category, check_int, clean_text, encode_json
+from corral.kernel.pagination import LAST_ID, Page, check_limit, decode_cursor, make_page
+from corral.kernel.text import MAX_NAME, check_category, check_int, check_text, encode_json
 
 CATEGORIES = "core, gotcha, pattern or decision"
 MAX_NOTE = 4 * 1024
 MAX_QUERY = 64 * 1024
 MAX_TOKENS = 100_000
-LONGEST = 10 * YEAR
-MOST = 10_000
+MAX_TTL_MS = 10 * YEAR
+MAX_VISIBLE = 10_000
 
 
 def add(
@@ -36,38 +36,38 @@ def add(
     ttl_ms: int | None = None,
     source: str | None = None,
 ) -> Note:
-    """Remember something, for an agent, for a project, or for everyone; secrets are taken out.
+    """Add a note for an agent, for a project or for everyone. Secrets are redacted.
 
-    With a `key` it comes in the place of the note that has this key; the same words again change
-    nothing. Refused when as many are remembered as may be.
+    A note with a `key` supersedes the current note with this key; the same text again changes
+    nothing. Raises Refused when the scope has `notes.max` notes.
     """
-    scope, project_id = _scope(tx, agent, project)
-    values = _values(text, category, key, confidence, source or tx.actor)
-    if ttl_ms is not None and not 1 <= check_int(ttl_ms, "The time") <= LONGEST:
-        raise Invalid("A note counts for 1 ms to 10 years.", ttl_ms=ttl_ms)
+    scope, project_id = _resolve_scope(tx, agent, project)
+    values = _build_values(text, category, key, confidence, source or tx.actor)
+    if ttl_ms is not None and not 1 <= check_int(ttl_ms, "The time to live") <= MAX_TTL_MS:
+        raise Invalid("The time to live must be between 1 ms and 10 years.", ttl_ms=ttl_ms)
     _check_source(values["source"], scope)
-    # One that comes in another's place, and the count, are rules over several notes.
+    # Serialized: unique keys and the limit are rules over several notes.
     tx.serialize(f"notes:{scope}")
     before = tx.one(sql.BY_KEY, scope=scope, key=key) if key else None
-    if before is not None and _same(before, values, tx.now) and ttl_ms is None:
+    if before is not None and _is_same(before, values, tx.now) and ttl_ms is None:
         return before
     values |= {
         "scope": scope,
         "project_id": project_id,
         "expires_at": None if ttl_ms is None else tx.now + ttl_ms,
     }
-    return _put(tx, values, before)
+    return _insert(tx, values, before)
 
 
 def supersede(
     tx: Tx, note: str, text: str, *, confidence: int | None = None, source: str | None = None
 ) -> Note:
-    """Put another note in the place of one that is not true any more, or not well said."""
+    """Replace a note by a new text; the old note stays readable as superseded."""
     before = get(tx, note)
     if before.state is not NoteState.CURRENT:
-        raise Conflict(f"{before.id} was superseded already; take the current one.", id=before.id)
-    sure = before.confidence if confidence is None else confidence
-    values = _values(text, before.category, before.key, sure, source or tx.actor)
+        raise Conflict(f"{before.id} was superseded already. Use the current note.", id=before.id)
+    certainty = before.confidence if confidence is None else confidence
+    values = _build_values(text, before.category, before.key, certainty, source or tx.actor)
     _check_source(values["source"], before.scope)
     tx.serialize(f"notes:{before.scope}")
     values |= {
@@ -75,20 +75,20 @@ def supersede(
         "project_id": before.project_id,
         "expires_at": before.expires_at,
     }
-    return _put(tx, values, before)
+    return _insert(tx, values, before)
 
 
 def forget(tx: Tx, note: str) -> Note:
-    """Remember it no more: its words are gone from the store."""
-    gone = tx.one(sql.FORGET, id=sql.IDS.resolve(tx, note))
+    """Delete a note and its text from the store."""
+    gone = tx.one(sql.DELETE_NOTE, id=sql.IDS.resolve(tx, note))
     if gone is None:
-        raise sql.IDS.missing(note)
-    tx.note("note", "forget", gone.id, project_id=gone.project_id, data={"scope": gone.scope})
+        raise sql.IDS.not_found(note)
+    tx.emit("note", "forget", gone.id, project_id=gone.project_id, data={"scope": gone.scope})
     return gone
 
 
 def get(tx: Tx, note: str) -> Note:
-    """A note by its id, which may be shortened."""
+    """Return a note by its id or a unique prefix of it."""
     return sql.NOTES.get(tx, sql.IDS.resolve(tx, note))
 
 
@@ -103,23 +103,25 @@ def list_notes(
     after: str | None = None,
     limit: int = 50,
 ) -> Page[Note]:
-    """Notes that count, newest first: all, or of an agent, of a project, for everyone; also those
-    that were superseded or have expired."""
+    """List valid notes, newest first: all, or those of an agent, of a project or for everyone.
+
+    With `all`, also list superseded and expired notes.
+    """
     (before,) = decode_cursor(after, LAST_ID)
     query = sql.LIST_ALL if all else sql.LIST
-    narrow = {}
+    filters = {}
     if agent or project or everyone:
         query = sql.LIST_ALL_OF_SCOPE if all else sql.LIST_OF_SCOPE
-        narrow["scope"] = _scope(tx, agent, project)[0]
+        filters["scope"] = _resolve_scope(tx, agent, project)[0]
     rows = tx.all(
         query,
         before=before,
         category=check_category(category, CATEGORIES) if category else None,
         now=tx.now,
         limit=check_limit(limit) + 1,
-        **narrow,
+        **filters,
     )
-    return page_of(rows, limit, lambda note: (note.id,))
+    return make_page(rows, limit, lambda note: (note.id,))
 
 
 def search(
@@ -129,66 +131,68 @@ def search(
     agent: str | None = None,
     project: str | None = None,
     limit: int = 10,
-) -> list[Found]:
-    """The notes that fit a text best, of those for everyone, for the agent and for the project.
+) -> list[RankedNote]:
+    """Return the best matching notes among those for everyone, the agent and the project.
 
-    One word in common is enough; more, and rarer ones, make a better fit.
+    A note matches if it shares a word with the text; more and rarer words score higher.
     """
-    clean_text(text, "What to look for", most=MAX_QUERY)
-    return ranked(_visible(tx, agent, project), text, tx.now)[: check_limit(limit)]
+    check_text(text, "The query", max_bytes=MAX_QUERY)
+    return rank_notes(_list_visible(tx, agent, project), text, tx.now)[: check_limit(limit)]
 
 
-def section(
+def build_section(
     tx: Tx,
     *,
     about: str | None = None,
     agent: str | None = None,
     project: str | None = None,
     tokens: int = 1_200,
-) -> Section:
-    """What an agent should know, as a part of its prompt that has at most so many tokens.
+) -> PromptSection:
+    """Build the notes section of an agent's prompt, with at most `tokens` tokens.
 
-    Notes of the category `core` come first, then what fits the text best. They stand there as data
-    which no text of theirs can leave.
+    Notes of the category `core` come first, then the best matches for `about`. The notes are quoted
+    as data; no text of a note can break out of the quote.
     """
     if not 1 <= check_int(tokens, "The tokens") <= MAX_TOKENS:
-        raise Invalid(f"A part of a prompt has 1 to {MAX_TOKENS:,} tokens.", tokens=tokens)
+        raise Invalid(f"The section must have between 1 and {MAX_TOKENS:,} tokens.", tokens=tokens)
     if about is not None:
-        clean_text(about, "What it is about", most=MAX_QUERY)
-    return section_of(_visible(tx, agent, project), about, tx.now, tokens)
+        check_text(about, "The topic", max_bytes=MAX_QUERY)
+    return render_section(_list_visible(tx, agent, project), about, tx.now, tokens)
 
 
-def use(tx: Tx, notes: Sequence[str]) -> None:
-    """Count that these notes were given to an agent; whatever is forgotten is passed over."""
-    tx.run(sql.USE, keys_=encode_json(list(notes), "The notes"), now=tx.now)
+def count_uses(tx: Tx, notes: Sequence[str]) -> None:
+    """Count that an agent was given these notes; deleted notes are ignored."""
+    tx.run(sql.COUNT_USES, keys_=encode_json(list(notes), "The notes"), now=tx.now)
 
 
-def prunable(tx: Tx, *, before: int, limit: int = 100, whose: Whose = EVERYBODY) -> list[str]:
-    """Notes that have been superseded, or have expired, before a moment."""
+def list_prunable(
+    tx: Tx, *, before: int, limit: int = 100, scope: RetentionScope = ALL_ROWS
+) -> list[str]:
+    """Return the ids of notes that were superseded or expired before a time."""
     return [
         id
         for statement in (sql.SUPERSEDED, sql.EXPIRED)
-        for (id,) in statement.run(tx, whose, before=before, limit=limit)
+        for (id,) in statement.run(tx, scope, before=before, limit=limit)
     ]
 
 
-def count_prunable(tx: Tx, *, before: int, whose: Whose = EVERYBODY) -> int:
-    """How many notes `prunable` would give in the end."""
+def count_prunable(tx: Tx, *, before: int, scope: RetentionScope = ALL_ROWS) -> int:
+    """Count the notes that `list_prunable` returns in all."""
     counts = (sql.COUNT_SUPERSEDED, sql.COUNT_EXPIRED)
-    return sum(int(count.value(tx, whose, before=before)) for count in counts)
+    return sum(int(count.value(tx, scope, before=before)) for count in counts)
 
 
-def of_project(tx: Tx, project_id: str, *, limit: int = 100) -> list[str]:
-    """Notes of a project, to be forgotten with it."""
-    return [id for (id,) in tx.run(sql.OF_SCOPE, scope=f"project:{project_id}", limit=limit)]
+def list_of_project(tx: Tx, project_id: str, *, limit: int = 100) -> list[str]:
+    """Return the ids of a project's notes, for deletion with the project."""
+    return [id for (id,) in tx.run(sql.IDS_OF_SCOPE, scope=f"project:{project_id}", limit=limit)]
 
 
-def _put(tx: Tx, values: dict[str, object], before: Note | None) -> Note:
+def _insert(tx: Tx, values: dict[str, object], before: Note | None) -> Note:
     id = tx.new_id("nte")
     if before is None:
-        _check_room(tx, str(values["scope"]), values["project_id"])
+        _check_limit(tx, str(values["scope"]), values["project_id"])
     else:
-        move(tx, sql.NOTES, "supersede", before.id, ended_at=tx.now, note={"by": id})
+        transition(tx, sql.NOTES, "supersede", before.id, ended_at=tx.now, event_data={"by": id})
     made = create(
         tx,
         sql.NOTES,
@@ -199,28 +203,28 @@ def _put(tx: Tx, values: dict[str, object], before: Note | None) -> Note:
             "supersedes": before.id if before else None,
             "created_at": tx.now,
         },
-        note={"scope": values["scope"], "category": values["category"]},
+        event_data={"scope": values["scope"], "category": values["category"]},
     )
     assert made is not None
     return made
 
 
-def _visible(tx: Tx, agent: str | None, project: str | None) -> list[Note]:
+def _list_visible(tx: Tx, agent: str | None, project: str | None) -> list[Note]:
     scopes = [EVERYONE]
     if project:
-        scopes.append(_scope(tx, None, project)[0])
+        scopes.append(_resolve_scope(tx, None, project)[0])
     if agent:
-        scopes.append(_scope(tx, agent, None)[0])
+        scopes.append(_resolve_scope(tx, agent, None)[0])
     return [
         note
         for scope in scopes
-        for note in tx.all(sql.VISIBLE, scope=scope, now=tx.now, limit=MOST)
+        for note in tx.all(sql.VISIBLE, scope=scope, now=tx.now, limit=MAX_VISIBLE)
     ]
 
 
-def _scope(tx: Tx, agent: str | None, project: str | None) -> tuple[str, str | None]:
+def _resolve_scope(tx: Tx, agent: str | None, project: str | None) -> tuple[str, str | None]:
     if agent and project:
-        raise Invalid("A note is for an agent, for a project, or for everyone; give one of them.")
+        raise Invalid("A note is for an agent or for a project. Give only one of them.")
     if agent:
         return f"agent:{agents.get(tx, agent).name}", None
     if project:
@@ -230,45 +234,46 @@ def _scope(tx: Tx, agent: str | None, project: str | None) -> tuple[str, str | N
 
 
 def _check_source(source: object, scope: str) -> None:
-    """An agent may note for itself, for a project and for everyone; not into another's head."""
+    """An agent may add notes for itself, a project or everyone, but not for another agent."""
     if str(source).startswith("agent:") and scope.startswith("agent:") and source != scope:
-        raise Refused(f"{source} cannot note anything for {scope}; tell it, or note it for all.")
+        raise Refused(
+            f"{source} cannot add notes for {scope}. Send it a message, or add a note for everyone."
+        )
 
 
-def _check_room(tx: Tx, scope: str, project_id: object) -> None:
-    most = settings.value(
+def _check_limit(tx: Tx, scope: str, project_id: object) -> None:
+    limit = settings.get_value(
         tx,
         "notes.max",
         agent=scope.removeprefix("agent:") if scope.startswith("agent:") else None,
         project=str(project_id) if project_id else None,
     )
-    if tx.value(sql.COUNT, scope=scope, now=tx.now) >= most:
+    if tx.value(sql.COUNT_CURRENT, scope=scope, now=tx.now) >= limit:
         raise Refused(
-            f"{most:,} notes are remembered for {scope}, and more are not allowed; forget one "
-            "(`corral note forget`), supersede one, or raise notes.max.",
+            f"{scope} has {limit:,} notes, which is the limit. Delete one (`corral note forget`), "
+            "supersede one, or raise notes.max.",
             scope=scope,
-            limit=most,
-            reason="too_many_notes",
+            limit=limit,
         )
 
 
-def _values(
+def _build_values(
     text: str, category: str, key: str | None, confidence: int, source: str
 ) -> dict[str, object]:
     if not 0 <= check_int(confidence, "The confidence") <= 100:
-        raise Invalid("A confidence goes from 0 to 100 percent.", confidence=confidence)
+        raise Invalid("The confidence must be between 0 and 100 percent.", confidence=confidence)
     return {
-        "text": clean_text(text, "The note", most=MAX_NOTE),
+        "text": check_text(text, "The note", max_bytes=MAX_NOTE),
         "category": check_category(category, CATEGORIES),
-        "key": clean_text(key, "The key", most=MAX_NAME) if key else None,
+        "key": check_text(key, "The key", max_bytes=MAX_NAME) if key else None,
         "confidence": confidence,
-        "source": clean_text(source, "The source", most=MAX_NAME),
+        "source": check_text(source, "The source", max_bytes=MAX_NAME),
     }
 
 
-def _same(note: Note, values: dict[str, object], now: int) -> bool:
-    """Whether a note says just that, and still counts."""
-    counts = note.expires_at is None or note.expires_at > now
-    return counts and all(
+def _is_same(note: Note, values: dict[str, object], now: int) -> bool:
+    """Whether a valid note has the same text, category and confidence."""
+    is_valid = note.expires_at is None or note.expires_at > now
+    return is_valid and all(
         getattr(note, name) == values[name] for name in ("text", "category", "confidence")
     )

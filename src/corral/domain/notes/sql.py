@@ -1,26 +1,28 @@
+"""SQL of notes."""
+
 from corral.db.lookup import IdColumn
-from corral.db.retention import Scoped
+from corral.db.retention import ScopedStatement
 from corral.db.statement import Query, Statement
-from corral.db.transitions import StateTable
+from corral.db.transitions import StatefulTable
 from corral.domain.notes.model import MOVES, Note
 
 _COLUMNS = """id, scope, project_id, category, key, text, source, confidence, uses, used_at,
     supersedes, state, expires_at, created_at, ended_at"""
 
 IDS = IdColumn("note", "nte", "notes")
-NOTES = StateTable(Note, MOVES, table="notes", columns=_COLUMNS, project="project_id")
+NOTES = StatefulTable(Note, MOVES, table="notes", columns=_COLUMNS, project="project_id")
 
 BY_KEY = Query(
     Note,
     f"SELECT {_COLUMNS} FROM notes WHERE scope = :scope AND key = :key AND state = 'current'",
 )
 
-COUNT = Statement("""
+COUNT_CURRENT = Statement("""
     SELECT count(*) FROM notes WHERE scope = :scope AND state = 'current'
       AND (expires_at IS NULL OR expires_at > :now)
 """)
 
-# All that counts for somebody; the limits of each scope say how many that can be.
+# All valid notes of a scope; `notes.max` limits their number.
 VISIBLE = Query(
     Note,
     f"""
@@ -48,16 +50,18 @@ LIST_OF_SCOPE = _list(f"AND scope = :scope {_CURRENT}")
 LIST_ALL = _list("")
 LIST_ALL_OF_SCOPE = _list("AND scope = :scope")
 
-USE = Statement("UPDATE notes SET uses = uses + 1, used_at = :now WHERE id {is_listed}")
+COUNT_USES = Statement("UPDATE notes SET uses = uses + 1, used_at = :now WHERE id {is_listed}")
 
-FORGET = Query(Note, f"DELETE FROM notes WHERE id = :id RETURNING {_COLUMNS}")
+DELETE_NOTE = Query(Note, f"DELETE FROM notes WHERE id = :id RETURNING {_COLUMNS}")
 
-OF_SCOPE = Statement("SELECT id FROM notes WHERE scope = :scope LIMIT :limit")
+IDS_OF_SCOPE = Statement("SELECT id FROM notes WHERE scope = :scope LIMIT :limit")
 
 _SUPERSEDED = "FROM notes WHERE ended_at IS NOT NULL AND ended_at < :before AND {whose}"
 _EXPIRED = """FROM notes
     WHERE state = 'current' AND expires_at IS NOT NULL AND expires_at < :before AND {whose}"""
-SUPERSEDED = Scoped(f"SELECT id {_SUPERSEDED} ORDER BY ended_at LIMIT :limit {{skip_locked}}")
-EXPIRED = Scoped(f"SELECT id {_EXPIRED} ORDER BY expires_at LIMIT :limit {{skip_locked}}")
-COUNT_SUPERSEDED = Scoped(f"SELECT count(*) {_SUPERSEDED}")
-COUNT_EXPIRED = Scoped(f"SELECT count(*) {_EXPIRED}")
+SUPERSEDED = ScopedStatement(
+    f"SELECT id {_SUPERSEDED} ORDER BY ended_at LIMIT :limit {{skip_locked}}"
+)
+EXPIRED = ScopedStatement(f"SELECT id {_EXPIRED} ORDER BY expires_at LIMIT :limit {{skip_locked}}")
+COUNT_SUPERSEDED = ScopedStatement(f"SELECT count(*) {_SUPERSEDED}")
+COUNT_EXPIRED = ScopedStatement(f"SELECT count(*) {_EXPIRED}")

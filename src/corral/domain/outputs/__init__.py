@@ -1,1 +1,1 @@
-"""What runs wrote: where it is, how much there is of it, and the lines of their logs."""
+"""Outputs and logs of runs: where they are stored, and how large they are."""

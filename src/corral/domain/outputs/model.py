@@ -1,7 +1,7 @@
-"""An output is all that a run wrote; a log line is something said about it, with a level.
+"""An output is everything a run wrote; a log line is a message about the run, with a level.
 
-The bytes are in files of the machine on which the run ran, and, in stores that several machines
-share, in the store too once they are sealed. The row says which, and holds the head and the tail.
+The bytes are in files on the machine of the run. In a store that several machines share, sealed
+outputs are in the store as well. The row says which, and contains the head and the tail.
 """
 
 from enum import StrEnum
@@ -9,39 +9,39 @@ from typing import Any
 
 import msgspec
 
-from corral.kernel.states import Moves, move
+from corral.kernel.states import TransitionTable, transition
 
 
 class OutputState(StrEnum):
     OPEN = "open"  # its file may still grow
-    SEALED = "sealed"  # whole, packed, and known by its hash
-    LOST = "lost"  # its files are gone, or were never found
-    DELETED = "deleted"  # somebody, or its retention, had it removed
+    SEALED = "sealed"  # complete, compressed, with a hash
+    LOST = "lost"  # its files are missing
+    DELETED = "deleted"  # deleted on request or by retention
 
 
 S = OutputState
-MOVES = Moves(
+MOVES = TransitionTable(
     "output",
     OutputState,
-    begin="begin",
+    create_verb="begin",
     initial=S.OPEN,
     verbs={
-        # What was lost with a machine may come back with it.
-        "seal": move(S.OPEN, S.LOST, to=S.SEALED),
-        "lose": move(S.OPEN, S.SEALED, to=S.LOST),
-        # The run goes on elsewhere; what it wrote before is lost.
-        "reopen": move(S.LOST, to=S.OPEN),
-        "delete": move(S.OPEN, S.SEALED, S.LOST, to=S.DELETED),
+        # A lost output can be sealed when its machine comes back.
+        "seal": transition(S.OPEN, S.LOST, to=S.SEALED),
+        "lose": transition(S.OPEN, S.SEALED, to=S.LOST),
+        # The run continues on another machine; its earlier output is lost.
+        "reopen": transition(S.LOST, to=S.OPEN),
+        "delete": transition(S.OPEN, S.SEALED, S.LOST, to=S.DELETED),
     },
 )
 
-CHUNK = 1024 * 1024
-"""Bytes of a sealed file in one row, where the store keeps them."""
+CHUNK_BYTES = 1024 * 1024
+"""The maximum size of one row of a sealed file, where the store contains it."""
 
 STREAMS = ("output", "errors")
 
 
-class Level(StrEnum):
+class LogLevel(StrEnum):
     DEBUG = "debug"
     INFO = "info"
     WARN = "warn"
@@ -49,8 +49,10 @@ class Level(StrEnum):
 
 
 class Output(msgspec.Struct, frozen=True):
+    """The output of a run."""
+
     id: str
-    """The run's."""
+    """The id of the run."""
     state: OutputState
     host: str
     folder: str | None
@@ -72,16 +74,18 @@ class Output(msgspec.Struct, frozen=True):
 
     @property
     def ends_kept(self) -> str:
-        """Where its ends are to be seen without its files."""
-        asked = f"SELECT head, tail FROM outputs WHERE run_id = '{self.id}'"
-        return f'How it begins and ends is kept: `corral db sql "{asked}"`.'
+        """A hint how to read the stored head and tail without the files."""
+        query = f"SELECT head, tail FROM outputs WHERE run_id = '{self.id}'"
+        return f'Its head and tail are stored: `corral db sql "{query}"`.'
 
 
 class LogLine(msgspec.Struct, frozen=True):
+    """One line of a run's log."""
+
     id: str
     run_id: str
     at: int
-    level: Level
+    level: LogLevel
     message: str
     metadata: Any
     source: str | None

@@ -1,95 +1,99 @@
-"""Keeping the books of what runs wrote. The bytes themselves are moved outside of transactions."""
+"""Bookkeeping of outputs and logs. The bytes are moved outside of transactions."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from corral.db.retention import EVERYBODY, Whose
-from corral.db.transitions import create, move
+from corral.db.retention import ALL_ROWS, RetentionScope
+from corral.db.transitions import create, transition
 from corral.db.tx import Tx
 from corral.domain.outputs import sql
-from corral.domain.outputs.model import CHUNK, STREAMS, Level, LogLine, Output, OutputState
+from corral.domain.outputs.model import CHUNK_BYTES, STREAMS, LogLevel, LogLine, Output, OutputState
 from corral.kernel.errors import Conflict, Invalid, NotFound
-from corral.kernel.ids import number_of
-from corral.kernel.pagination import Page, check_limit, decode_cursor, page_of
-from corral.kernel.text import MAX_NAME, MAX_TEXT, check_int, clean_text, encode_json
+from corral.kernel.ids import parse_number
+from corral.kernel.pagination import Page, check_limit, decode_cursor, make_page
+from corral.kernel.text import MAX_NAME, MAX_TEXT, check_int, check_text, encode_json
 
 if TYPE_CHECKING:
-    from corral.adapters.output.frames import Index
+    from corral.adapters.output.sealed_format import SealIndex
 
-DELETED_KEPT = sql.DELETED_KEPT
+DELETED_RETENTION = sql.DELETED_RETENTION
 MAX_PATH = 4_096
 MAX_METADATA = 64 * 1024
 
 
 def begin(tx: Tx, run_id: str, *, host: str, folder: str, mode: str = "pipe") -> Output:
-    """Say where a run's output will be; the second time it finds what the first time said.
+    """Record where a run's output is written. Idempotent for the same host and folder.
 
-    A run that goes on elsewhere begins again once its earlier output was sealed or lost.
+    A lost output is reopened for the new place. Raises Conflict when the output is elsewhere and
+    not lost.
     """
     values = {
-        "run_id": clean_text(run_id, "The run", most=MAX_NAME),
-        "host": clean_text(host, "The host", most=MAX_NAME),
-        "folder": clean_text(folder, "The folder", most=MAX_PATH),
-        "mode": clean_text(mode, "The mode", most=MAX_NAME),
+        "run_id": check_text(run_id, "The run", max_bytes=MAX_NAME),
+        "host": check_text(host, "The host", max_bytes=MAX_NAME),
+        "folder": check_text(folder, "The folder", max_bytes=MAX_PATH),
+        "mode": check_text(mode, "The mode", max_bytes=MAX_NAME),
         "bytes": 0,
         "cut_bytes": 0,
         "created_at": tx.now,
     }
     place: dict[str, Any] = {"host": host, "folder": folder, "mode": mode}
-    made = create(tx, sql.OUTPUTS, values, unless="(run_id)")
-    if made is not None:
-        return made
-    found = get(tx, run_id)
-    if found.state is OutputState.LOST:
-        return move(tx, sql.OUTPUTS, "reopen", run_id, bytes=0, reason=None, **place)
-    if (found.host, found.folder) != (host, folder):
+    created = create(tx, sql.OUTPUTS, values, on_conflict="(run_id)")
+    if created is not None:
+        return created
+    current = get(tx, run_id)
+    if current.state is OutputState.LOST:
+        return transition(tx, sql.OUTPUTS, "reopen", run_id, bytes=0, reason=None, **place)
+    if (current.host, current.folder) != (host, folder):
         raise Conflict(
-            f"The output of {run_id} is on {found.host} in {found.folder}; it has to be lost "
-            "before the run can go on elsewhere.",
+            f"The output of {run_id} is on {current.host} in {current.folder}. It must be marked "
+            "lost before the run can continue elsewhere.",
             id=run_id,
-            host=found.host,
-            folder=found.folder,
+            host=current.host,
+            folder=current.folder,
             reason="on_other_host",
         )
-    return found
+    return current
 
 
-def progress(tx: Tx, run_id: str, bytes: int) -> bool:
-    """Say how much was written so far. It is no event. False when the output is open no more."""
+def record_progress(tx: Tx, run_id: str, bytes: int) -> bool:
+    """Record how much was written so far, without an event; False when it is not open."""
     if check_int(bytes, "The number of bytes") < 0:
-        raise Invalid("Bytes are counted from 0.", bytes=bytes)
+        raise Invalid(f"Invalid number of bytes {bytes}: it must not be negative.", bytes=bytes)
     return bool(tx.run(sql.PROGRESS, run_id=run_id, bytes=bytes))
 
 
 def add_chunk(tx: Tx, run_id: str, number: int, data: bytes, *, stream: str = "output") -> None:
-    """Keep a piece of the sealed file, before the output is sealed. It is no event."""
+    """Store a chunk of the file before the output is sealed. It writes no event."""
     _check_stream(stream)
-    if check_int(number, "The number") < 0 or not 0 < len(data) <= CHUNK:
-        raise Invalid(f"A chunk has a number from 0 on and 1 to {CHUNK:,} bytes.", number=number)
+    if check_int(number, "The number") < 0 or not 0 < len(data) <= CHUNK_BYTES:
+        raise Invalid(
+            f"Invalid chunk {number}: expected a number from 0 and 1 to {CHUNK_BYTES:,} bytes.",
+            number=number,
+        )
     if not tx.run(sql.ADD_CHUNK, run_id=run_id, stream=stream, number=number, data=data):
-        found = get(tx, run_id)
-        raise Conflict(f"The output of {run_id} is {found.state} already.", id=run_id)
+        current = get(tx, run_id)
+        raise Conflict(f"The output of {run_id} is already {current.state}.", id=run_id)
 
 
-def seal(tx: Tx, run_id: str, index: "Index", *, errors_bytes: int | None = None) -> Output:
-    """Record that the output is sealed, and its index; chunks beyond its end are dropped.
+def seal(tx: Tx, run_id: str, index: "SealIndex", *, errors_bytes: int | None = None) -> Output:
+    """Record that the output is sealed, with its index; chunks beyond its end are deleted.
 
-    The second time, with the same text, it changes nothing.
+    Idempotent for the same content.
     """
-    found = _hold(tx, run_id)
-    if found.state is OutputState.SEALED and found.sha256 == index.sha256:
-        return found
+    current = _get_for_update(tx, run_id)
+    if current.state is OutputState.SEALED and current.sha256 == index.sha256:
+        return current
     sizes = {"output": index.sealed_bytes, "errors": errors_bytes or 0}
     for stream, size in sizes.items():
-        tx.run(sql.DROP_CHUNKS, run_id=run_id, stream=stream, number=-(-size // CHUNK))
-    return move(
+        tx.run(sql.DELETE_CHUNKS, run_id=run_id, stream=stream, number=-(-size // CHUNK_BYTES))
+    return transition(
         tx,
         sql.OUTPUTS,
         "seal",
         run_id,
-        note={"bytes": index.bytes, "cut_bytes": index.cut_bytes, "sha256": index.sha256},
+        event_data={"bytes": index.bytes, "cut_bytes": index.cut_bytes, "sha256": index.sha256},
         bytes=index.bytes,
         lines=index.lines,
         sha256=index.sha256,
@@ -107,65 +111,66 @@ def seal(tx: Tx, run_id: str, index: "Index", *, errors_bytes: int | None = None
 
 
 def get(tx: Tx, run_id: str) -> Output:
-    """What is known of a run's output."""
-    return sql.OUTPUTS.get(tx, clean_text(run_id, "The run", most=MAX_NAME))
+    """Return the output of a run."""
+    return sql.OUTPUTS.get(tx, check_text(run_id, "The run", max_bytes=MAX_NAME))
 
 
-def _hold(tx: Tx, run_id: str) -> Output:
-    """An output to which no piece is added beside this transaction."""
-    return sql.OUTPUTS.hold(tx, clean_text(run_id, "The run", most=MAX_NAME))
+def _get_for_update(tx: Tx, run_id: str) -> Output:
+    """Return an output and lock its row, so that no chunk is added concurrently."""
+    return sql.OUTPUTS.get_for_update(tx, check_text(run_id, "The run", max_bytes=MAX_NAME))
 
 
-def index(tx: Tx, run_id: str) -> "Index":
-    """The index of a sealed output."""
-    rows = tx.run(sql.FRAMES, run_id=clean_text(run_id, "The run", most=MAX_NAME))
+def get_index(tx: Tx, run_id: str) -> "SealIndex":
+    """Return the index of a sealed output."""
+    rows = tx.run(sql.FRAMES, run_id=check_text(run_id, "The run", max_bytes=MAX_NAME))
     if not rows or rows[0][0] is None:
         raise NotFound(f"The output of {run_id} is not sealed.", id=run_id)
-    from corral.adapters.output.frames import decode_index
+    from corral.adapters.output.sealed_format import decode_index
 
     return decode_index(*rows[0])
 
 
-def chunk(tx: Tx, run_id: str, number: int, *, stream: str = "output") -> bytes:
-    """A piece of the sealed file, where the store keeps it."""
+def get_chunk(tx: Tx, run_id: str, number: int, *, stream: str = "output") -> bytes:
+    """Return a chunk of a sealed file that the store contains."""
     _check_stream(stream)
     data: bytes | None = tx.value(sql.CHUNK, run_id=run_id, stream=stream, number=number)
     if data is None:
-        raise NotFound(f"The store has no chunk {number} of the output of {run_id}.", id=run_id)
+        raise NotFound(f"Chunk {number} of the output of {run_id} is not in the store.", id=run_id)
     return data
 
 
-def is_kept(tx: Tx, run_id: str, size: int, *, stream: str = "output") -> bool:
-    """Whether the store has the sealed file, of so many bytes, to its end."""
+def has_chunks(tx: Tx, run_id: str, size: int, *, stream: str = "output") -> bool:
+    """Whether the store contains a sealed file of this size up to its last chunk."""
     _check_stream(stream)
-    last = max(size - 1, 0) // CHUNK
+    last = max(size - 1, 0) // CHUNK_BYTES
     return tx.value(sql.HAS_CHUNK, run_id=run_id, stream=stream, number=last) is not None
 
 
-def lose(tx: Tx, run_id: str, reason: str) -> Output:
-    """Record that the files are gone, and why."""
-    text = clean_text(reason, "The reason")
-    return move(tx, sql.OUTPUTS, "lose", run_id, note={"reason": text}, reason=text)
+def mark_lost(tx: Tx, run_id: str, reason: str) -> Output:
+    """Record that the files are missing, and why."""
+    text = check_text(reason, "The reason")
+    return transition(tx, sql.OUTPUTS, "lose", run_id, event_data={"reason": text}, reason=text)
 
 
-def delete(tx: Tx, run_id: str, reason: str = "somebody asked for it") -> Output:
-    """Delete an output and its log. The second time it changes nothing.
+def delete(tx: Tx, run_id: str, reason: str = "deleted on request") -> Output:
+    """Delete an output and its log. Idempotent.
 
-    The store forgets its content now; files go when their host is asked for `uncleared` ones.
+    The content is deleted from the store now. The host of the files removes them later, by
+    `list_uncleared`.
     """
-    found = _hold(tx, run_id)
-    if found.state is OutputState.DELETED:
-        return found
+    current = _get_for_update(tx, run_id)
+    if current.state is OutputState.DELETED:
+        return current
     for stream in STREAMS:
-        tx.run(sql.DROP_CHUNKS, run_id=run_id, stream=stream, number=0)
-    _drop_lines(tx, run_id)
-    return move(
+        tx.run(sql.DELETE_CHUNKS, run_id=run_id, stream=stream, number=0)
+    _delete_log(tx, run_id)
+    return transition(
         tx,
         sql.OUTPUTS,
         "delete",
         run_id,
-        note={"reason": reason},
-        reason=clean_text(reason, "The reason"),
+        event_data={"reason": reason},
+        reason=check_text(reason, "The reason"),
         frames=None,
         head=None,
         tail=None,
@@ -173,98 +178,98 @@ def delete(tx: Tx, run_id: str, reason: str = "somebody asked for it") -> Output
     )
 
 
-def erase(tx: Tx, run_id: str, reason: str) -> Output | None:
-    """Delete all that a run wrote and that was logged of it, whether there is an output or not."""
-    _drop_lines(tx, clean_text(run_id, "The run", most=MAX_NAME))
-    there = tx.one(sql.OUTPUTS.by_key, key_=run_id)
-    return delete(tx, run_id, reason) if there is not None else None
+def delete_of_run(tx: Tx, run_id: str, reason: str) -> Output | None:
+    """Delete the output, if any, and the log of a run."""
+    _delete_log(tx, check_text(run_id, "The run", max_bytes=MAX_NAME))
+    exists = tx.one(sql.OUTPUTS.by_key, key_=run_id) is not None
+    return delete(tx, run_id, reason) if exists else None
 
 
-def _drop_lines(tx: Tx, run_id: str) -> None:
-    tx.run(sql.KEEP_LINE, run_id=run_id)
-    tx.run(sql.DROP_LINES, run_id=run_id)
+def _delete_log(tx: Tx, run_id: str) -> None:
+    tx.run(sql.BLANK_HIGHEST_LOG_LINE, run_id=run_id)
+    tx.run(sql.DELETE_LOG_LINES, run_id=run_id)
 
 
-def unsealed(tx: Tx, *, host: str, after: str | None = None, limit: int = 50) -> Page[Output]:
-    """Outputs on a host that are open still; whether their runs go on is not known here."""
+def list_unsealed(tx: Tx, *, host: str, after: str | None = None, limit: int = 50) -> Page[Output]:
+    """List the open outputs on a host; their runs may have ended."""
     (last,) = decode_cursor(after, "")
     rows = tx.all(
-        sql.OPEN_ON,
-        host=clean_text(host, "The host", most=MAX_NAME),
+        sql.OPEN_ON_HOST,
+        host=check_text(host, "The host", max_bytes=MAX_NAME),
         after=last,
         limit=check_limit(limit) + 1,
     )
-    return page_of(rows, limit, lambda output: (output.id,))
+    return make_page(rows, limit, lambda output: (output.id,))
 
 
-def held_on(tx: Tx, *, host: str, after: str = "", limit: int = 200) -> list[Output]:
-    """Outputs whose files a host should have, by the ids of their runs."""
-    return tx.all(sql.HELD_ON, host=host, after=after, limit=check_limit(limit))
+def list_on_host(tx: Tx, *, host: str, after: str = "", limit: int = 200) -> list[Output]:
+    """List the outputs whose files should be on a host, by run id."""
+    return tx.all(sql.FILES_ON_HOST, host=host, after=after, limit=check_limit(limit))
 
 
-def walk(tx: Tx, *, after: str = "", limit: int = 200) -> list[Output]:
-    """All outputs, by the ids of their runs."""
-    return tx.all(sql.WALK, after=after, limit=check_limit(limit))
+def list_outputs(tx: Tx, *, after: str = "", limit: int = 200) -> list[Output]:
+    """List all outputs by run id."""
+    return tx.all(sql.LIST, after=after, limit=check_limit(limit))
 
 
-def kept_bytes(tx: Tx, run_id: str) -> int:
-    """How much of an output's sealed files the store itself has."""
-    return int(tx.value(sql.KEPT_BYTES, run_id=run_id))
+def count_stored_bytes(tx: Tx, run_id: str) -> int:
+    """Return how many bytes of an output's sealed files the store contains."""
+    return int(tx.value(sql.STORED_BYTES, run_id=run_id))
 
 
 def count_chunks(tx: Tx) -> int:
-    """How many pieces of sealed files the store has."""
+    """Count the chunks of sealed files in the store."""
     return int(tx.value(sql.COUNT_CHUNKS))
 
 
-def bring_chunks(tx: Tx, run_id: str, stream: str, pieces: Iterable[bytes]) -> None:
-    """Bring a sealed file into a store that is made to be taken elsewhere. It is no event."""
+def import_chunks(tx: Tx, run_id: str, stream: str, pieces: Iterable[bytes]) -> None:
+    """Copy a sealed file into a store that is being exported. It writes no event."""
     for number, data in enumerate(pieces):
-        tx.run(sql.BRING_CHUNK, run_id=run_id, stream=stream, number=number, data=data)
+        tx.run(sql.IMPORT_CHUNK, run_id=run_id, stream=stream, number=number, data=data)
 
 
-def leave_folders(tx: Tx) -> None:
-    """Let go of all files: they are another store's, which alone may remove them."""
-    tx.run(sql.LEAVE_FOLDERS)
+def detach_folders(tx: Tx) -> None:
+    """Detach all outputs from their files, in a copy of a store: only the original removes them."""
+    tx.run(sql.DETACH_FOLDERS)
 
 
-def uncleared(tx: Tx, *, host: str, limit: int = 50) -> list[Output]:
-    """Deleted outputs whose files may still be on a host."""
-    clean_text(host, "The host", most=MAX_NAME)
+def list_uncleared(tx: Tx, *, host: str, limit: int = 50) -> list[Output]:
+    """List the deleted outputs whose files may still be on a host."""
+    check_text(host, "The host", max_bytes=MAX_NAME)
     return tx.all(sql.UNCLEARED, host=host, limit=check_limit(limit))
 
 
-def clear(tx: Tx, run_id: str) -> bool:
-    """Record that the files of a deleted output are gone. False when that was known."""
+def mark_cleared(tx: Tx, run_id: str) -> bool:
+    """Record that the files of a deleted output are removed; False when that was known."""
     cleared = bool(tx.run(sql.CLEAR, run_id=run_id))
     if cleared:
-        tx.note("output", "clear", run_id)
+        tx.emit("output", "clear", run_id)
     return cleared
 
 
-def forget(tx: Tx, run_id: str) -> bool:
-    """Forget a deleted output altogether, once its files are gone. False when it must stay."""
-    forgotten = bool(tx.run(sql.FORGET, run_id=run_id))
-    if forgotten:
-        tx.note("output", "forget", run_id)
-    return forgotten
+def delete_row(tx: Tx, run_id: str) -> bool:
+    """Delete the row of a deleted output once its files are removed; False when it must stay."""
+    deleted = bool(tx.run(sql.DELETE, run_id=run_id))
+    if deleted:
+        tx.emit("output", "forget", run_id)
+    return deleted
 
 
-def prune(tx: Tx, *, before: int, limit: int = 100, whose: Whose = EVERYBODY) -> int:
-    """Delete outputs that were sealed before a moment; says how many, 0 at the end."""
-    rows = sql.PRUNABLE.run(tx, whose, before=before, limit=limit)
+def prune(tx: Tx, *, before: int, limit: int = 100, scope: RetentionScope = ALL_ROWS) -> int:
+    """Delete a batch of outputs that were sealed before a time; returns how many, 0 at the end."""
+    rows = sql.PRUNABLE.run(tx, scope, before=before, limit=limit)
     for (run_id,) in rows:
-        delete(tx, run_id, "it was kept for as long as outputs.keep_ms says")
+        delete(tx, run_id, "deleted by retention (outputs.keep_ms)")
     return len(rows)
 
 
-def count_prunable(tx: Tx, *, before: int, whose: Whose = EVERYBODY) -> int:
-    """How many outputs `prune` would delete."""
-    count: int = sql.COUNT_PRUNABLE.value(tx, whose, before=before)
+def count_prunable(tx: Tx, *, before: int, scope: RetentionScope = ALL_ROWS) -> int:
+    """Count the outputs that `prune` would delete."""
+    count: int = sql.COUNT_PRUNABLE.value(tx, scope, before=before)
     return count
 
 
-def log(
+def add_log_line(
     tx: Tx,
     run_id: str,
     level: str,
@@ -273,77 +278,81 @@ def log(
     metadata: Any = None,
     source: str | None = None,
 ) -> LogLine:
-    """Add a line to a run's log. It is no event, but wakes those who wait.
+    """Add a line to a run's log. It writes no event, but wakes up followers.
 
-    It may come from anywhere: what looks like a key is taken out, what cannot be stored of the
-    message is replaced, and what is too long is cut, with a word on how much.
+    The text is untrusted: secrets are redacted, characters that cannot be stored are replaced, and
+    a long message is truncated with a note.
     """
     line = tx.one(
-        sql.LOG,
-        run_id=clean_text(run_id, "The run", most=MAX_NAME),
+        sql.ADD_LOG_LINE,
+        run_id=check_text(run_id, "The run", max_bytes=MAX_NAME),
         at=tx.now,
         level=check_level(level),
-        message=_storable(message),
-        metadata=None if metadata is None else _redacted_json(metadata),
-        source=clean_text(source, "The source", most=MAX_NAME) if source else None,
+        message=_sanitize(message),
+        metadata=None if metadata is None else _redact_json(metadata),
+        source=check_text(source, "The source", max_bytes=MAX_NAME) if source else None,
     )
     assert line is not None
-    tx.noted = True
+    tx.has_events = True
     return line
 
 
-def log_many(tx: Tx, run_id: str, lines: Iterable[tuple[str, str, Any]]) -> int:
-    """Add several lines at once: level, message and metadata of each; says how many."""
-    return len([log(tx, run_id, level, text, metadata=data) for level, text, data in lines])
+def add_log_lines(tx: Tx, run_id: str, lines: Iterable[tuple[str, str, Any]]) -> int:
+    """Add several lines, given as (level, message, metadata); returns how many."""
+    return len(
+        [add_log_line(tx, run_id, level, text, metadata=data) for level, text, data in lines]
+    )
 
 
-def log_lines(
+def list_log_lines(
     tx: Tx, run_id: str, *, after: str | None = None, limit: int = 100, level: str = "debug"
 ) -> Page[LogLine]:
-    """A run's log behind a line, oldest first, from a level on upwards.
+    """List a run's log after a line, oldest first, of this level or higher.
 
-    `next` is the last line's id, or the given one when nothing is new, so it can be followed.
+    `next` is the id of the last line, or the given one when there is nothing new, so the log can be
+    followed.
     """
     query = {
-        Level.DEBUG: sql.LINES,
-        Level.INFO: sql.INFORMING,
-        Level.WARN: sql.ALARMING,
-        Level.ERROR: sql.ERRORS,
+        LogLevel.DEBUG: sql.LOG_LINES,
+        LogLevel.INFO: sql.LOG_LINES_INFO,
+        LogLevel.WARN: sql.LOG_LINES_WARN,
+        LogLevel.ERROR: sql.LOG_LINES_ERROR,
     }[check_level(level)]
     items = tx.all(
         query,
-        run_id=clean_text(run_id, "The run", most=MAX_NAME),
-        after=number_of("log", after) if after else 0,
+        run_id=check_text(run_id, "The run", max_bytes=MAX_NAME),
+        after=parse_number("log", after) if after else 0,
         limit=check_limit(limit),
     )
     return Page(items, items[-1].id if items else after)
 
 
-def check_level(level: str) -> Level:
+def check_level(level: str) -> LogLevel:
+    """Return a log level by its name; raises Invalid for any other text."""
     try:
-        return Level(level)
+        return LogLevel(level)
     except ValueError:
         raise Invalid(
-            f"{level!r} is no level; take one of {', '.join(Level)}.", level=level
+            f"Invalid log level {level!r}: use one of {', '.join(LogLevel)}.", level=level
         ) from None
 
 
 def _check_stream(stream: str) -> None:
     if stream not in STREAMS:
-        raise Invalid(f"{stream!r} is neither {' nor '.join(STREAMS)}.", stream=stream)
+        raise Invalid(f"Invalid stream {stream!r}: use one of {', '.join(STREAMS)}.", stream=stream)
 
 
-def _redacted(data: bytes) -> bytes:
+def _redact(data: bytes) -> bytes:
     from corral.adapters.output.redact import redact
 
     return redact(data)
 
 
-def _redacted_json(value: Any) -> str:
-    text = encode_json(value, "The metadata", most=MAX_METADATA)
-    clean = _redacted(text.encode()).decode()
+def _redact_json(value: Any) -> str:
+    text = encode_json(value, "The metadata", max_bytes=MAX_METADATA)
+    clean = _redact(text.encode()).decode()
     if clean != text and not _is_json(clean):
-        # Something that began in one text and ended in another.
+        # The redacted text spanned several JSON strings, so the result is not valid JSON.
         return encode_json({"redacted": True}, "The metadata")
     return clean
 
@@ -356,9 +365,9 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def _storable(message: str) -> str:
+def _sanitize(message: str) -> str:
     data = message.encode("utf-8", "replace").replace(b"\0", b"\xef\xbf\xbd")
-    data = _redacted(data)
+    data = _redact(data)
     if len(data) <= MAX_TEXT:
         return data.decode()
     kept = MAX_TEXT - 100

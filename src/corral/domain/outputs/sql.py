@@ -1,12 +1,14 @@
-from corral.db.retention import Retention, Scoped
+"""SQL of outputs, their chunks and log lines."""
+
+from corral.db.retention import Retention, ScopedStatement
 from corral.db.statement import Query, Statement
-from corral.db.transitions import StateTable
+from corral.db.transitions import StatefulTable
 from corral.domain.outputs.model import MOVES, LogLine, Output
 
 _COLUMNS = """run_id AS id, state, host, folder, mode, bytes, lines, sha256, cut_bytes, text_bytes,
     sealed_bytes, errors_bytes, utf8, head, tail, reason, created_at, sealed_at, deleted_at"""
 
-OUTPUTS = StateTable(Output, MOVES, table="outputs", columns=_COLUMNS, key="run_id")
+OUTPUTS = StatefulTable(Output, MOVES, table="outputs", columns=_COLUMNS, key="run_id")
 
 PROGRESS = Statement("""
     UPDATE outputs SET bytes = :bytes WHERE run_id = :run_id AND state = 'open' RETURNING run_id
@@ -14,7 +16,7 @@ PROGRESS = Statement("""
 
 FRAMES = Statement("SELECT frames, sealed_bytes FROM outputs WHERE run_id = :run_id")
 
-OPEN_ON = Query(
+OPEN_ON_HOST = Query(
     Output,
     f"""
     SELECT {_COLUMNS} FROM outputs
@@ -23,7 +25,7 @@ OPEN_ON = Query(
 """,
 )
 
-HELD_ON = Query(
+FILES_ON_HOST = Query(
     Output,
     f"""
     SELECT {_COLUMNS} FROM outputs
@@ -32,11 +34,11 @@ HELD_ON = Query(
 """,
 )
 
-WALK = Query(
+LIST = Query(
     Output, f"SELECT {_COLUMNS} FROM outputs WHERE run_id > :after ORDER BY run_id LIMIT :limit"
 )
 
-LEAVE_FOLDERS = Statement("UPDATE outputs SET folder = NULL WHERE folder IS NOT NULL")
+DETACH_FOLDERS = Statement("UPDATE outputs SET folder = NULL WHERE folder IS NOT NULL")
 
 UNCLEARED = Query(
     Output,
@@ -51,33 +53,33 @@ CLEAR = Statement("""
     UPDATE outputs SET folder = NULL WHERE run_id = :run_id AND state = 'deleted' RETURNING run_id
 """)
 
-FORGET = Statement("""
+DELETE = Statement("""
     DELETE FROM outputs
     WHERE run_id = :run_id AND state = 'deleted' AND folder IS NULL RETURNING run_id
 """)
 
 _OLD = "FROM outputs WHERE state = 'sealed' AND sealed_at < :before AND {whose}"
 _PROJECT = "(SELECT runs.project_id FROM runs WHERE runs.id = outputs.run_id)"
-PRUNABLE = Scoped(
+PRUNABLE = ScopedStatement(
     f"SELECT run_id {_OLD} ORDER BY sealed_at LIMIT :limit {{skip_locked}}",
     project=_PROJECT,
     imported=None,
 )
-COUNT_PRUNABLE = Scoped(f"SELECT count(*) {_OLD}", project=_PROJECT, imported=None)
+COUNT_PRUNABLE = ScopedStatement(f"SELECT count(*) {_OLD}", project=_PROJECT, imported=None)
 
-# A machine that was silent for so long does not come back to remove its files.
-DELETED_KEPT = Retention(
+# After this time, the machine is not expected to come back and remove its files.
+DELETED_RETENTION = Retention(
     "outputs",
     setting="nodes.keep_ms",
-    born="created_at",
-    over="state = 'deleted' AND deleted_at < :before",
+    created="created_at",
+    ended="state = 'deleted' AND deleted_at < :before",
     key="run_id",
 )
 
-# Only while it is open: what was sealed is never changed, and what is deleted leaves nothing.
 ADD_CHUNK = Statement("""
     INSERT INTO output_chunks (run_id, stream, number, data)
     SELECT run_id, :stream, :number, :data FROM outputs
+    -- A sealed output is immutable, and a deleted one must not get new chunks.
     WHERE run_id = :run_id AND state IN ('open', 'lost') {locked}
     ON CONFLICT (run_id, stream, number) DO UPDATE SET data = excluded.data
     RETURNING number
@@ -88,13 +90,13 @@ CHUNK = Statement("""
     WHERE run_id = :run_id AND stream = :stream AND number = :number
 """)
 
-BRING_CHUNK = Statement("""
+IMPORT_CHUNK = Statement("""
     INSERT INTO output_chunks (run_id, stream, number, data)
     VALUES (:run_id, :stream, :number, :data)
     ON CONFLICT (run_id, stream, number) DO UPDATE SET data = excluded.data
 """)
 
-KEPT_BYTES = Statement("""
+STORED_BYTES = Statement("""
     SELECT CAST(coalesce(sum(length(data)), 0) AS {integer}) FROM output_chunks
     WHERE run_id = :run_id
 """)
@@ -106,13 +108,13 @@ HAS_CHUNK = Statement("""
     WHERE run_id = :run_id AND stream = :stream AND number = :number
 """)
 
-DROP_CHUNKS = Statement("""
+DELETE_CHUNKS = Statement("""
     DELETE FROM output_chunks WHERE run_id = :run_id AND stream = :stream AND number >= :number
 """)
 
 _LINE = "'log_' || seq AS id, run_id, at, level, message, metadata, source"
 
-LOG = Query(
+ADD_LOG_LINE = Query(
     LogLine,
     f"""
     INSERT INTO log_lines (run_id, at, level, message, metadata, source)
@@ -121,7 +123,7 @@ LOG = Query(
 """,
 )
 
-LINES = Query(
+LOG_LINES = Query(
     LogLine,
     f"""
     SELECT {_LINE} FROM log_lines WHERE run_id = :run_id AND seq > :after
@@ -129,7 +131,7 @@ LINES = Query(
 """,
 )
 
-INFORMING = Query(
+LOG_LINES_INFO = Query(
     LogLine,
     f"""
     SELECT {_LINE} FROM log_lines WHERE run_id = :run_id AND seq > :after AND level <> 'debug'
@@ -137,7 +139,7 @@ INFORMING = Query(
 """,
 )
 
-ALARMING = Query(
+LOG_LINES_WARN = Query(
     LogLine,
     f"""
     SELECT {_LINE} FROM log_lines
@@ -146,8 +148,8 @@ ALARMING = Query(
 """,
 )
 
-# Said twice, so that both engines see that the index of what is alarming has them all.
-ERRORS = Query(
+# The IN condition is redundant: with it, both engines recognize the partial index of warnings.
+LOG_LINES_ERROR = Query(
     LogLine,
     f"""
     SELECT {_LINE} FROM log_lines
@@ -156,13 +158,13 @@ ERRORS = Query(
 """,
 )
 
-# The newest line of the store stays, empty: its number must not be given out again.
-KEEP_LINE = Statement("""
+# The line with the highest seq stays as an empty row, so that its seq is not reused.
+BLANK_HIGHEST_LOG_LINE = Statement("""
     UPDATE log_lines SET run_id = '', level = 'debug', message = '', metadata = NULL, source = NULL
     WHERE seq = (SELECT max(seq) FROM log_lines) AND run_id = :run_id
 """)
 
-DROP_LINES = Statement("""
+DELETE_LOG_LINES = Statement("""
     DELETE FROM log_lines
     WHERE run_id IN (:run_id, '') AND seq < (SELECT max(seq) FROM log_lines)
 """)

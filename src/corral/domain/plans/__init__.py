@@ -1,1 +1,1 @@
-"""Plans and progress: what agents say they will do, and how far they have come."""
+"""Plans and progress: what agents report about their own work."""

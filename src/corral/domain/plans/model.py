@@ -1,6 +1,7 @@
-"""A plan is the list of steps that an agent published last; progress is how far it says it is.
+"""Plans and progress reports of agents.
 
-Both are what the agent says of itself, and no proof of anything.
+A plan is the list of steps that an agent published last. Both are self-reported by the agent; they
+prove nothing and never change the state of a task.
 """
 
 import msgspec
@@ -8,10 +9,10 @@ import msgspec
 from corral.kernel.errors import Invalid
 
 
-class Step(msgspec.Struct, frozen=True):
+class PlanStep(msgspec.Struct, frozen=True):
     content: str
     status: str = "pending"
-    """pending, in_progress or completed, as the protocols of agents have it."""
+    """pending, in_progress or completed, as in the Agent Client Protocol."""
     priority: str = "medium"
 
 
@@ -19,7 +20,7 @@ class Plan(msgspec.Struct, frozen=True):
     subject: str
     run_id: str | None
     project_id: str | None
-    entries: list[Step]
+    entries: list[PlanStep]
     updated_at: int
 
 
@@ -37,14 +38,14 @@ class Progress(msgspec.Struct, frozen=True):
 MAX_STEPS = 1_000
 
 
-def read_steps(given: object) -> list[Step]:
-    """Steps as records, objects or plain texts; Invalid names what is wrong."""
-    if not isinstance(given, list | tuple):
+def parse_steps(data: object) -> list[PlanStep]:
+    """Convert records, objects or plain texts to steps. Raises Invalid."""
+    if not isinstance(data, list | tuple):
         raise Invalid("A plan is a list of steps, each with content and status.")
-    if len(given) > MAX_STEPS:
-        raise Invalid(f"A plan has at most {MAX_STEPS:,} steps, not {len(given):,}.")
-    plain = [{"content": step} if isinstance(step, str) else step for step in given]
+    if len(data) > MAX_STEPS:
+        raise Invalid(f"A plan can have at most {MAX_STEPS:,} steps, not {len(data):,}.")
+    steps = [{"content": step} if isinstance(step, str) else step for step in data]
     try:
-        return msgspec.convert(plain, list[Step], from_attributes=True)
+        return msgspec.convert(steps, list[PlanStep], from_attributes=True)
     except msgspec.ValidationError as error:
-        raise Invalid(f"This plan cannot be: {error}.") from None
+        raise Invalid(f"Invalid plan: {error}.") from None

@@ -1,4 +1,4 @@
-"""Keeping what agents say they will do, and how far they have come."""
+"""Storing and reading the plans and progress reports of agents."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,10 +6,10 @@ from typing import Any
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.plans import sql
-from corral.domain.plans.model import Plan, Progress, Step, read_steps
+from corral.domain.plans.model import Plan, PlanStep, Progress, parse_steps
 from corral.kernel.errors import Invalid, NotFound
-from corral.kernel.pagination import Page, check_limit, decode_cursor, page_of
-from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
+from corral.kernel.pagination import Page, check_limit, decode_cursor, make_page
+from corral.kernel.text import MAX_NAME, check_int, check_text, encode_json
 
 KEPT = (sql.PLANS_KEPT, sql.PROGRESS_KEPT)
 MAX_PLAN = 256 * 1024
@@ -18,51 +18,53 @@ MAX_SUMMARY = 4_000
 
 def set_plan(
     tx: Tx,
-    steps: Sequence[Step | dict[str, Any] | str],
+    steps: Sequence[PlanStep | dict[str, Any] | str],
     *,
     agent: str | None = None,
     run: str | None = None,
     project_id: str | None = None,
 ) -> Plan:
-    """Keep the plan that an agent published, in place of its last one; each step has content,
-    status and priority. A run without an agent has a plan of its own."""
-    entries = encode_json(read_steps(steps), "The plan", most=MAX_PLAN)
-    of = agents.get(tx, agent).id if agent else run
-    if not of:
-        raise Invalid("Say whose plan it is: name the agent.")
-    said = tx.one(
+    """Store the plan of an agent, or of a run without an agent, and replace its previous plan.
+
+    Each step has content, status and priority.
+    """
+    entries = encode_json(parse_steps(steps), "The plan", max_bytes=MAX_PLAN)
+    subject = agents.get(tx, agent).id if agent else run
+    if not subject:
+        raise Invalid("A plan needs an agent or a run. Name the agent.")
+    plan = tx.one(
         sql.SET_PLAN,
-        subject=clean_text(of, "The run", most=MAX_NAME),
+        subject=check_text(subject, "The run", max_bytes=MAX_NAME),
         run_id=run,
         project_id=project_id,
         entries=entries,
         now=tx.now,
     )
-    assert said is not None
-    tx.note("plan", "set", said.subject, project_id=project_id)
-    return said
+    assert plan is not None
+    tx.emit("plan", "set", plan.subject, project_id=project_id)
+    return plan
 
 
 def get_plan(tx: Tx, of: str) -> Plan:
-    """The latest plan of an agent, or of a run without one."""
+    """Return the latest plan of an agent, or of a run without an agent."""
     subject = of if of.startswith("run_") else agents.get(tx, of).id
-    found = tx.one(sql.PLAN, subject=clean_text(subject, "The run", most=MAX_NAME))
-    if found is None:
+    plan = tx.one(sql.PLAN, subject=check_text(subject, "The run", max_bytes=MAX_NAME))
+    if plan is None:
         raise NotFound(
-            f"{of} has published no plan; `corral plan list` shows those that there are.",
+            f"{of} has not published a plan. List the plans with `corral plan list`.",
             subject=subject,
         )
-    return found
+    return plan
 
 
 def list_plans(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Plan]:
-    """The latest plan of everybody who has one."""
+    """List the latest plan of every agent and run."""
     (subject,) = decode_cursor(after, "")
     rows = tx.all(sql.PLANS, after=subject, limit=check_limit(limit) + 1)
-    return page_of(rows, limit, lambda plan: (plan.subject,))
+    return make_page(rows, limit, lambda plan: (plan.subject,))
 
 
-def report(
+def report_progress(
     tx: Tx,
     summary: str,
     *,
@@ -72,31 +74,33 @@ def report(
     run: str | None = None,
     project_id: str | None = None,
 ) -> Progress:
-    """Say how far an agent is, with a task or in general; it takes the place of what it said of
-    that before."""
+    """Record the progress of an agent, with a task or in general.
+
+    Replaces the agent's previous report for the same task.
+    """
     if percent is not None and not 0 <= check_int(percent, "The percentage") <= 100:
-        raise Invalid(f"A percentage goes from 0 to 100, not {percent}.", percent=percent)
-    who = agents.get(tx, agent)
-    said = tx.one(
+        raise Invalid(f"Invalid percentage {percent}. Use 0 to 100.", percent=percent)
+    reporter = agents.get(tx, agent)
+    progress = tx.one(
         sql.REPORT,
-        id=f"{who.id}/{task_id or ''}",
-        agent_id=who.id,
+        id=f"{reporter.id}/{task_id or ''}",
+        agent_id=reporter.id,
         task_id=task_id,
-        run_id=clean_text(run, "The run", most=MAX_NAME) if run else None,
+        run_id=check_text(run, "The run", max_bytes=MAX_NAME) if run else None,
         project_id=project_id,
-        summary=clean_text(summary, "The summary", most=MAX_SUMMARY),
+        summary=check_text(summary, "The summary", max_bytes=MAX_SUMMARY),
         percent=percent,
         now=tx.now,
     )
-    assert said is not None
-    tx.note(
+    assert progress is not None
+    tx.emit(
         "progress",
         "report",
-        task_id or who.id,
+        task_id or reporter.id,
         project_id=project_id,
-        data={"agent": who.name, "summary": said.summary, "percent": percent},
+        data={"agent": reporter.name, "summary": progress.summary, "percent": percent},
     )
-    return said
+    return progress
 
 
 def list_progress(
@@ -107,22 +111,22 @@ def list_progress(
     after: str | None = None,
     limit: int = 50,
 ) -> Page[Progress]:
-    """How far everybody, one agent, or those who do a task, say they are."""
+    """List progress reports: all, of one agent, or about one task."""
     if agent is not None and task_id is not None:
-        raise Invalid("Progress is listed by agent or by task, not by both.")
-    first, named = "", {}
+        raise Invalid("Filter progress by agent or by task, not by both.")
+    first, filters = "", {}
     if agent is not None:
         first = agents.get(tx, agent).id
-        named = {"agent_end": f"{first}/~"}
+        filters = {"agent_end": f"{first}/~"}
     elif task_id is not None:
-        named = {"task": sql.TASK_IDS.find(tx, task_id)}
+        filters = {"task": sql.TASK_IDS.find(tx, task_id)}
     (id,) = decode_cursor(after, first)
     kind = ("agent",) if agent is not None else ("task",) if task_id is not None else ()
-    rows = tx.all(sql.LISTS[kind], after=max(id, first), limit=check_limit(limit) + 1, **named)
-    return page_of(rows, limit, lambda each: (each.id,))
+    rows = tx.all(sql.LISTS[kind], after=max(id, first), limit=check_limit(limit) + 1, **filters)
+    return make_page(rows, limit, lambda row: (row.id,))
 
 
 def forget_project(tx: Tx, project_id: str) -> None:
-    """Forget the plans and the progress of a project that is being deleted."""
-    tx.run(sql.FORGET_PLANS, project=project_id)
-    tx.run(sql.FORGET_PROGRESS, project=project_id)
+    """Delete the plans and progress reports of a project that is being deleted."""
+    tx.run(sql.DELETE_PLANS, project=project_id)
+    tx.run(sql.DELETE_PROGRESS, project=project_id)

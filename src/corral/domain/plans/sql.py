@@ -1,3 +1,5 @@
+"""SQL of plans and progress reports."""
+
 from corral.db.lookup import IdColumn
 from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
@@ -34,7 +36,8 @@ REPORT = Query(
 _REPORTS = f"SELECT {_PROGRESS} FROM progress WHERE"
 _NEXT = "ORDER BY id LIMIT :limit"
 
-# What a list of progress may be asked for, and the statement that has an index for it.
+# The supported filters. Each statement has an index. An id is AGENT/TASK, so the reports of an
+# agent are the range between its own id and :agent_end.
 LISTS = {
     (): Query(Progress, f"{_REPORTS} id > :after {_NEXT}"),
     ("agent",): Query(Progress, f"{_REPORTS} id > :after AND id < :agent_end {_NEXT}"),
@@ -43,10 +46,10 @@ LISTS = {
     ),
 }
 
-FORGET_PLANS = Statement(
+DELETE_PLANS = Statement(
     "DELETE FROM plans WHERE project_id = :project AND project_id IS NOT NULL RETURNING subject"
 )
-FORGET_PROGRESS = Statement(
+DELETE_PROGRESS = Statement(
     "DELETE FROM progress WHERE project_id = :project AND project_id IS NOT NULL RETURNING id"
 )
 
@@ -55,8 +58,8 @@ TASK_IDS = IdColumn("task", "tsk", "tasks")
 PLANS_KEPT = Retention(
     "plans",
     setting="plans.keep_ms",
-    born=None,
-    over="updated_at < :before",
+    created=None,
+    ended="updated_at < :before",
     key="subject",
     project="project_id",
     imported="imported_at",
@@ -64,7 +67,7 @@ PLANS_KEPT = Retention(
 PROGRESS_KEPT = Retention(
     "progress",
     setting="plans.keep_ms",
-    born=None,
-    over="updated_at < :before",
+    created=None,
+    ended="updated_at < :before",
     project="project_id",
 )

@@ -1,1 +1,1 @@
-"""Directories that agents work in."""
+"""Projects: the directories that agents work in."""

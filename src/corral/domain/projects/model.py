@@ -4,30 +4,32 @@ from enum import StrEnum
 
 import msgspec
 
-from corral.kernel.states import Moves, move
+from corral.kernel.states import TransitionTable, transition
 
 
 class ProjectState(StrEnum):
-    ACTIVE = "active"  # listed, and agents may be started in it
-    ARCHIVED = "archived"  # kept for its history; out of the way
+    ACTIVE = "active"  # listed, and agents can be started in it
+    ARCHIVED = "archived"  # kept for its history; not listed
 
 
-MOVES = Moves(
+MOVES = TransitionTable(
     "project",
     ProjectState,
-    begin="register",
+    create_verb="register",
     initial=ProjectState.ACTIVE,
-    imports=(ProjectState.ACTIVE, ProjectState.ARCHIVED),
+    import_states=(ProjectState.ACTIVE, ProjectState.ARCHIVED),
     verbs={
-        "change": move(ProjectState.ACTIVE, to=ProjectState.ACTIVE),
-        "archive": move(ProjectState.ACTIVE, to=ProjectState.ARCHIVED),
-        # Said by `register` on an archived directory: whoever works there again wants it back.
-        "restore": move(ProjectState.ARCHIVED, to=ProjectState.ACTIVE),
+        "change": transition(ProjectState.ACTIVE, to=ProjectState.ACTIVE),
+        "archive": transition(ProjectState.ACTIVE, to=ProjectState.ARCHIVED),
+        # By `register` of an archived project: the directory is used again.
+        "restore": transition(ProjectState.ARCHIVED, to=ProjectState.ACTIVE),
     },
 )
 
 
 class Project(msgspec.Struct, frozen=True):
+    """A registered directory."""
+
     id: str
     dir: str
     name: str

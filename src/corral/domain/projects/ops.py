@@ -1,45 +1,52 @@
-"""Registering directories and keeping what is known of them."""
+"""Register, find, list, archive and delete projects."""
 
 import os
 from pathlib import Path
 from typing import Any
 
-from corral.db.transitions import create, move
+from corral.db.transitions import create, transition
 from corral.db.tx import Tx
 from corral.domain.projects import sql
 from corral.domain.projects.model import Project, ProjectState
 from corral.kernel.errors import Ambiguous, Invalid, NotFound
-from corral.kernel.ids import LENGTH
-from corral.kernel.pagination import LAST_ID, LAST_NUMBER, Page, check_limit, decode_cursor, page_of
-from corral.kernel.text import MAX_NAME, clean_text, command_words, encode_json
-from corral.kernel.unset import KEEP
+from corral.kernel.ids import ID_LENGTH
+from corral.kernel.pagination import (
+    LAST_ID,
+    LAST_NUMBER,
+    Page,
+    check_limit,
+    decode_cursor,
+    make_page,
+)
+from corral.kernel.text import MAX_NAME, check_text, encode_json, split_command
+from corral.kernel.unset import UNSET
 
 MAX_DIR = 4_096
-_WHOLE_ID = len("prj_") + LENGTH
+_FULL_ID_LENGTH = len("prj_") + ID_LENGTH
 
 
 def register(
     tx: Tx,
     dir: str | Path,
     *,
-    command: str | None = KEEP,
-    prompt: str | None = KEEP,
+    command: str | None = UNSET,
+    prompt: str | None = UNSET,
     must_exist: bool = True,
 ) -> Project:
-    """Make a directory a project, or change what is known of it; its id stays the same.
+    """Register a directory as a project, or update the existing project of that directory.
 
-    What is left out is kept and None clears it. Symlinks and trailing slashes lead to the same
-    project. An archived project is taken up again. `must_exist` is left out for a directory of
-    another machine.
+    Arguments that are left out keep their values, None clears them. Symlinks and trailing slashes
+    resolve to the same project. An archived project is restored. `must_exist=False` is for a
+    directory on another machine.
     """
-    real = real_dir(dir, must_exist=must_exist)
+    real = resolve_dir(dir, must_exist=must_exist)
     given = {
-        name: clean_text(value, f"The {name}") if value else None
+        name: check_text(value, f"The {name}") if value else None
         for name, value in (("command", command), ("prompt", prompt))
-        if value is not KEEP
+        if value is not UNSET
     }
     if new_command := given.get("command"):
-        command_words(new_command)
+        split_command(new_command)
     new = {
         "id": tx.new_id("prj"),
         "dir": real,
@@ -49,45 +56,45 @@ def register(
         "created_at": tx.now,
         "updated_at": tx.now,
     } | given
-    made = create(tx, sql.PROJECTS, new, unless="(dir)", note={"dir": real} | given)
-    if made is not None:
-        return made
-    found = by_dir(tx, real)
-    if found.state is ProjectState.ARCHIVED:
-        found = move(tx, sql.PROJECTS, "restore", found.id, updated_at=tx.now)
-    changed = {name: value for name, value in given.items() if getattr(found, name) != value}
-    return _change(tx, found.id, changed) if changed else found
+    created = create(tx, sql.PROJECTS, new, on_conflict="(dir)", event_data={"dir": real} | given)
+    if created is not None:
+        return created
+    project = get_by_dir(tx, real)
+    if project.state is ProjectState.ARCHIVED:
+        project = transition(tx, sql.PROJECTS, "restore", project.id, updated_at=tx.now)
+    changed = {name: value for name, value in given.items() if getattr(project, name) != value}
+    return _change(tx, project.id, changed) if changed else project
 
 
-def by_dir(tx: Tx, dir: str | Path) -> Project:
-    """The project of a directory."""
-    real = real_dir(dir)
-    found = tx.one(sql.BY_DIR, dir=real)
-    if found is None:
+def get_by_dir(tx: Tx, dir: str | Path) -> Project:
+    """Return the project of a directory."""
+    real = resolve_dir(dir)
+    project = tx.one(sql.BY_DIR, dir=real)
+    if project is None:
         raise NotFound(
-            f"{real} is no project yet; run `corral project register {real}`.",
+            f"{real} is not a project. Register it with `corral project register {real}`.",
             dir=real,
             reason="not_registered",
         )
-    return found
+    return project
 
 
-def around(tx: Tx, path: str | Path) -> Project | None:
-    """The project that a path is in: of its own directory, or of the nearest one above it."""
-    return tx.one(sql.AROUND, heads=_heads(real_dir(path)))
+def find_containing(tx: Tx, path: str | Path) -> Project | None:
+    """Return the innermost project that contains a path; None when there is none."""
+    return tx.one(sql.CONTAINING, heads=_encode_parents(resolve_dir(path)))
 
 
-def near(tx: Tx, path: str | Path) -> list[Project]:
-    """Every project that a path is in, and those that are in it: one may lie in another."""
-    real = real_dir(path)
+def list_overlapping(tx: Tx, path: str | Path) -> list[Project]:
+    """List the projects that contain a path and those below it; projects may be nested."""
+    real = resolve_dir(path)
     below = real.rstrip("/")
-    # "0" is what follows "/".
-    return tx.all(sql.NEAR, heads=_heads(real), low=f"{below}/", high=f"{below}0")
+    # "0" follows "/" in ASCII, so this range is everything below the directory.
+    return tx.all(sql.OVERLAPPING, heads=_encode_parents(real), low=f"{below}/", high=f"{below}0")
 
 
-def _heads(real: str) -> str:
-    above = [real[:end] or "/" for end, character in enumerate(real) if character == "/"]
-    return encode_json([*above, real], "The path")
+def _encode_parents(real: str) -> str:
+    parents = [real[:end] or "/" for end, character in enumerate(real) if character == "/"]
+    return encode_json([*parents, real], "The path")
 
 
 def find_id(tx: Tx, given: str) -> str:
@@ -96,19 +103,19 @@ def find_id(tx: Tx, given: str) -> str:
 
 
 def get(tx: Tx, id: str) -> Project:
-    """A project by its id, which may be shortened, a name that no other has, or its directory."""
+    """Return a project by its id, which may be shortened, its unique name, or its directory."""
     if os.path.isabs(id) or id.startswith(("~", "./", "../")) or id in (".", ".."):
-        return by_dir(tx, id)
+        return get_by_dir(tx, id)
     if id.startswith("prj_"):
-        whole = tx.one(sql.PROJECTS.by_key, key_=id) if len(id) == _WHOLE_ID else None
-        return whole or sql.PROJECTS.get(tx, sql.IDS.resolve(tx, id))
-    named = tx.all(sql.BY_NAME, name=clean_text(id, "The project", most=MAX_NAME))
+        project = tx.one(sql.PROJECTS.by_key, key_=id) if len(id) == _FULL_ID_LENGTH else None
+        return project or sql.PROJECTS.get(tx, sql.IDS.resolve(tx, id))
+    named = tx.all(sql.BY_NAME, name=check_text(id, "The project", max_bytes=MAX_NAME))
     if len(named) > 1:
         raise Ambiguous(
-            f"Several projects are called {id}: {', '.join(each.id for each in named)}; give an id "
-            "or a directory.",
+            f"Several projects are named {id}: {', '.join(project.id for project in named)}. Give "
+            "an id or a directory.",
             kind="project",
-            candidates=[each.id for each in named],
+            candidates=[project.id for project in named],
         )
     return named[0] if named else _by_bare_id(tx, id)
 
@@ -119,13 +126,13 @@ def _by_bare_id(tx: Tx, id: str) -> Project:
     except Invalid:
         if id[3:4] == "_":
             raise  # an id of another kind
-        raise sql.IDS.missing(id) from None
+        raise sql.IDS.not_found(id) from None
 
 
 def list_projects(
     tx: Tx, *, archived: bool = False, after: str | None = None, limit: int = 50
 ) -> Page[Project]:
-    """Projects, last run first, never-run last; archived ones only when asked for."""
+    """List projects, last run first, never-run last; with `archived` also archived ones."""
     run_at, id = decode_cursor(after, LAST_NUMBER, LAST_ID)
     rows = tx.all(
         sql.LIST,
@@ -134,50 +141,52 @@ def list_projects(
         limit=check_limit(limit) + 1,
         also=ProjectState.ARCHIVED if archived else ProjectState.ACTIVE,
     )
-    return page_of(rows, limit, lambda project: (project.last_run_at or 0, project.id))
+    return make_page(rows, limit, lambda project: (project.last_run_at or 0, project.id))
 
 
 def rename(tx: Tx, id: str, name: str) -> Project:
-    """Give a project another name; its directory and id stay."""
+    """Rename a project; its directory and id do not change."""
     return _change(
-        tx, sql.IDS.resolve(tx, id), {"name": clean_text(name, "The name", most=MAX_NAME)}
+        tx, sql.IDS.resolve(tx, id), {"name": check_text(name, "The name", max_bytes=MAX_NAME)}
     )
 
 
 def touch(tx: Tx, id: str) -> Project:
-    """Note that something runs in the project now."""
+    """Record that a run starts in the project now."""
     touched = tx.one(sql.TOUCH, id=sql.IDS.resolve(tx, id), now=tx.now)
     if touched is None:
-        raise sql.IDS.missing(id)
-    tx.note("project", "touch", touched.id, project_id=touched.id)
+        raise sql.IDS.not_found(id)
+    tx.emit("project", "touch", touched.id, project_id=touched.id)
     return touched
 
 
 def archive(tx: Tx, id: str) -> Project:
-    """Take a project out of the lists; everything about it is kept."""
-    return move(tx, sql.PROJECTS, "archive", sql.IDS.resolve(tx, id), updated_at=tx.now)
+    """Archive a project: it is hidden from lists, and its data is kept."""
+    return transition(tx, sql.PROJECTS, "archive", sql.IDS.resolve(tx, id), updated_at=tx.now)
 
 
 def delete(tx: Tx, id: str) -> Project:
-    """Forget a project and what was chosen for it. Letters, events and the directory stay."""
-    from corral.domain.settings import ops as settings  # not for those who only look
+    """Delete a project and its settings. Letters, events and the directory are kept."""
+    from corral.domain.settings import ops as settings  # readers do not need it
 
     project = get(tx, id)
-    settings.forget_scope(tx, f"project:{project.id}")
+    settings.delete_scope(tx, f"project:{project.id}")
     if not tx.run(sql.DELETE, id=project.id):
-        raise sql.IDS.missing(id)
-    tx.note("project", "delete", project.id, project_id=project.id, data={"dir": project.dir})
+        raise sql.IDS.not_found(id)
+    tx.emit("project", "delete", project.id, project_id=project.id, data={"dir": project.dir})
     return project
 
 
 def _change(tx: Tx, id: str, changed: dict[str, Any]) -> Project:
-    return move(tx, sql.PROJECTS, "change", id, updated_at=tx.now, note=changed, **changed)
+    return transition(
+        tx, sql.PROJECTS, "change", id, updated_at=tx.now, event_data=changed, **changed
+    )
 
 
-def real_dir(dir: str | Path, *, must_exist: bool = False) -> str:
-    """The one path that a directory has, however it was written."""
-    text = clean_text(os.fspath(dir), "The directory", most=MAX_DIR)
+def resolve_dir(dir: str | Path, *, must_exist: bool = False) -> str:
+    """Return the real path of a directory; raises Invalid when it must exist and does not."""
+    text = check_text(os.fspath(dir), "The directory", max_bytes=MAX_DIR)
     real = os.path.realpath(os.path.expanduser(text))
     if must_exist and not os.path.isdir(real):
-        raise Invalid(f"{real} is no directory; create it first, or correct the path.", dir=real)
+        raise Invalid(f"{real} is not a directory. Create it first, or correct the path.", dir=real)
     return real

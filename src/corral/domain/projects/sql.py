@@ -1,27 +1,29 @@
+"""SQL of projects."""
+
 from corral.db.lookup import CANDIDATES, IdColumn
 from corral.db.statement import Query, Statement
-from corral.db.transitions import StateTable
+from corral.db.transitions import StatefulTable
 from corral.domain.projects.model import MOVES, Project
 
 _COLUMNS = "id, dir, name, command, prompt, state, created_at, updated_at, last_run_at"
 
 IDS = IdColumn("project", "prj", "projects")
-PROJECTS = StateTable(Project, MOVES, table="projects", columns=_COLUMNS, project="id")
+PROJECTS = StatefulTable(Project, MOVES, table="projects", columns=_COLUMNS, project="id")
 
 BY_NAME = Query(Project, f"SELECT {_COLUMNS} FROM projects WHERE name = :name LIMIT {CANDIDATES}")
 
 BY_DIR = Query(Project, f"SELECT {_COLUMNS} FROM projects WHERE dir = :dir")
 
-# Of several directories above each other, the innermost that is a project.
-AROUND = Query(
+# The longest matching directory is the innermost project.
+CONTAINING = Query(
     Project,
     f"""
     SELECT {_COLUMNS} FROM projects WHERE dir {{is_one_of_heads}} ORDER BY dir DESC LIMIT 1
 """,
 )
 
-# Those around a path, and those below it.
-NEAR = Query(
+# The projects that contain a path, and those below it.
+OVERLAPPING = Query(
     Project,
     f"""
     SELECT {_COLUMNS} FROM projects WHERE dir {{is_one_of_heads}}
@@ -30,7 +32,7 @@ NEAR = Query(
 """,
 )
 
-# Last run first; a project that never ran counts as run in 1970.
+# Last run first; a project without runs sorts last.
 LIST = Query(
     Project,
     f"""

@@ -1,1 +1,1 @@
-"""What agents ask of people, and of one another."""
+"""Questions of agents and of Corral to people or other agents."""

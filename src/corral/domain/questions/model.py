@@ -1,7 +1,6 @@
-"""A question is something that somebody must answer, with options and a deadline.
+"""A question waits for an answer, with options and a deadline.
 
-Who may answer, and until when, is the same for a question and for a decision that waits to be
-confirmed; the rules stand here.
+The rules about who may answer, and until when, also apply to proposed decisions.
 """
 
 from collections.abc import Sequence
@@ -12,36 +11,36 @@ import msgspec
 from corral.domain.mail.model import check_mailbox
 from corral.kernel.clock import SECOND, YEAR
 from corral.kernel.errors import Invalid, Refused
-from corral.kernel.states import Moves, move
+from corral.kernel.states import TransitionTable, transition
 from corral.kernel.text import check_int
 
 
 class QuestionState(StrEnum):
-    OPEN = "open"  # an answer is waited for, until its deadline
-    ANSWERED = "answered"  # somebody answered, in time
-    EXPIRED = "expired"  # nobody did, or they do not agree; the fallback counts, if there is one
-    WITHDRAWN = "withdrawn"  # nobody needs to know any more
+    OPEN = "open"  # waits for an answer until its deadline
+    ANSWERED = "answered"  # answered in time
+    EXPIRED = "expired"  # no answer in time, or no agreement; the fallback applies, if any
+    WITHDRAWN = "withdrawn"  # taken back by the asker or a person
 
 
 S = QuestionState
-MOVES = Moves(
+MOVES = TransitionTable(
     "question",
     QuestionState,
-    begin="ask",
+    create_verb="ask",
     initial=S.OPEN,
-    imports=(S.ANSWERED, S.EXPIRED, S.WITHDRAWN),
+    import_states=(S.ANSWERED, S.EXPIRED, S.WITHDRAWN),
     verbs={
-        # One of several has answered, and others must yet.
-        "vote": move(S.OPEN, to=S.OPEN),
-        "answer": move(S.OPEN, to=S.ANSWERED),
-        "expire": move(S.OPEN, to=S.EXPIRED),
-        "withdraw": move(S.OPEN, to=S.WITHDRAWN),
+        # One of several required answers; the question stays open.
+        "vote": transition(S.OPEN, to=S.OPEN),
+        "answer": transition(S.OPEN, to=S.ANSWERED),
+        "expire": transition(S.OPEN, to=S.EXPIRED),
+        "withdraw": transition(S.OPEN, to=S.WITHDRAWN),
     },
 )
 
 
 class Vote(msgspec.Struct, frozen=True):
-    """What one of several answered."""
+    """One answer to a question that needs several."""
 
     by: str
     answer: str
@@ -57,10 +56,13 @@ class Question(msgspec.Struct, frozen=True):
     text: str
     options: list[str]
     free: bool
+    """Whether any text is accepted."""
     answerers: list[str]
     fallback: str | None
     effect: str | None
+    """Everything that is done on the answer, in words."""
     needed: int
+    """How many people must give the same answer."""
     votes: list[Vote]
     state: QuestionState
     answer: str | None
@@ -73,70 +75,73 @@ class Question(msgspec.Struct, frozen=True):
 MAX_ANSWERERS = 20
 
 
-def check_answerers(given: Sequence[str]) -> list[str]:
-    """Who may answer, each once: user:NAME or agent:NAME."""
-    if len(given) > MAX_ANSWERERS:
+def check_answerers(value: Sequence[str]) -> list[str]:
+    """Validate who may answer (user:NAME or agent:NAME), without duplicates; raises Invalid."""
+    if len(value) > MAX_ANSWERERS:
         raise Invalid(
-            f"{MAX_ANSWERERS} may be named to answer, not {len(given)}; name a few, or nobody "
-            "for any person."
+            f"Too many answerers: {len(value)}, the limit is {MAX_ANSWERERS}. Without any, every "
+            "person may answer."
         )
-    for name in given:
+    for name in value:
         if check_mailbox(name).partition(":")[0] not in ("user", "agent"):
-            raise Invalid(f"{name} cannot answer; name user:NAME or agent:NAME.", name=name)
-    return list(dict.fromkeys(given))
+            raise Invalid(f"Invalid answerer {name}: use user:NAME or agent:NAME.", name=name)
+    return list(dict.fromkeys(value))
 
 
-def is_person(who: str) -> bool:
-    """Whether it is no agent, nor a conversation or run of one."""
-    return who.partition(":")[0] in ("user", "token")
+def is_person(actor: str) -> bool:
+    """Whether an actor is a person: a user, or a token of one."""
+    return actor.partition(":")[0] in ("user", "token")
 
 
 def check_may_answer(id: str, by: str, *, asker: str, answerers: Sequence[str]) -> None:
-    """Refused unless `by` may answer: whoever is named, else any person; an agent never itself."""
+    """Check that `by` may answer: a named answerer, else any person, but never the asking agent."""
     if by == asker and not is_person(by):
-        raise Refused(f"{by} asks {id} itself; somebody else must answer.", id=id, by=by)
+        raise Refused(f"{by} cannot answer its own question {id}.", id=id, by=by)
     if by in answerers or (not answerers and is_person(by)):
         return
-    who = " or ".join(answerers) if answerers else "a person"
+    allowed = " or ".join(answerers) if answerers else "a person"
     raise Refused(
-        f"{id} is to be answered by {who}, not by {by}.", id=id, by=by, reason="not_an_answerer"
+        f"{by} may not answer {id}: only {allowed} may.", id=id, by=by, reason="not_an_answerer"
     )
 
 
-def check_needed(given: int, answerers: Sequence[str]) -> int:
-    """How many must give the same answer: no more than may answer."""
-    most = len(answerers) or MAX_ANSWERERS
-    if not 1 <= check_int(given, "How many must agree") <= most:
+def check_needed(value: int, answerers: Sequence[str]) -> int:
+    """Validate how many must give the same answer: at most the number of answerers."""
+    limit = len(answerers) or MAX_ANSWERERS
+    if not 1 <= check_int(value, "How many must agree") <= limit:
         raise Invalid(
-            f"1 to {most} can agree, not {given}; name more who may answer.", needed=given
+            f"Between 1 and {limit} answers can be required, not {value}. Name more answerers.",
+            needed=value,
         )
-    return given
+    return value
 
 
-class Tally(msgspec.Struct, frozen=True):
-    """What the votes come to."""
+class VoteCount(msgspec.Struct, frozen=True):
+    """The result of counting votes."""
 
     winners: list[str]
-    """Who gave the answer that counts; empty: none counts yet."""
+    """Who gave the winning answer; empty while there is none."""
     is_hopeless: bool
-    """Whether none can count any more, whatever the others answer."""
+    """Whether no answer can win any more."""
 
 
-def tally(question: Question, votes: Sequence[Vote]) -> Tally:
-    """Whether enough gave the last answer, or cannot any more give any."""
+def count_votes(question: Question, votes: Sequence[Vote]) -> VoteCount:
+    """Count votes: only the last vote can have completed the required number."""
     groups: dict[str, list[str]] = {}
     for vote in votes:
         groups.setdefault(vote.answer, []).append(vote.by)
     same = groups[votes[-1].answer]
     if len(same) >= question.needed:
-        return Tally(same, False)
+        return VoteCount(same, False)
     left = len(question.answerers) - len(votes)
-    best = max(len(each) for each in groups.values())
-    return Tally([], bool(question.answerers) and best + left < question.needed)
+    best = max(len(voters) for voters in groups.values())
+    return VoteCount([], bool(question.answerers) and best + left < question.needed)
 
 
-def deadline_of(now: int, deadline_ms: int) -> int:
-    """The moment until which an answer is waited for."""
+def compute_deadline(now: int, deadline_ms: int) -> int:
+    """Return the deadline as a time; raises Invalid unless it is 1 second to 1 year away."""
     if not SECOND <= check_int(deadline_ms, "The deadline") <= YEAR:
-        raise Invalid("An answer is waited for from 1 s up to a year.", deadline_ms=deadline_ms)
+        raise Invalid(
+            "The deadline must be between 1 second and 1 year away.", deadline_ms=deadline_ms
+        )
     return now + deadline_ms

@@ -1,13 +1,13 @@
-"""Asking, answering once, and telling whoever asked."""
+"""Ask questions, answer each once, and send the outcome to the asker."""
 
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from corral.db.transitions import create, move
+from corral.db.transitions import create, transition
 from corral.db.tx import Tx
 from corral.domain.mail import chains
 from corral.domain.mail import ops as mail
-from corral.domain.mail.model import Chain, agent_of, check_mailbox
+from corral.domain.mail.model import Chain, agent_name_of, check_mailbox
 from corral.domain.questions import sql
 from corral.domain.questions.model import (
     Question,
@@ -16,23 +16,23 @@ from corral.domain.questions.model import (
     check_answerers,
     check_may_answer,
     check_needed,
-    deadline_of,
+    compute_deadline,
+    count_votes,
     is_person,
-    tally,
 )
 from corral.domain.settings import ops as settings
 from corral.kernel.clock import DAY
-from corral.kernel.deadline import is_late
+from corral.kernel.deadline import is_overdue
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, Refused
-from corral.kernel.pagination import LAST_ID, Page, check_limit, decode_cursor, page_of
-from corral.kernel.text import MAX_NAME, clean_text, encode_json
+from corral.kernel.pagination import LAST_ID, Page, check_limit, decode_cursor, make_page
+from corral.kernel.text import MAX_NAME, check_text, encode_json
 
-KEPT = sql.KEPT
+RETENTION = sql.RETENTION
 S = QuestionState
 MAX_OPTIONS = 20
 MAX_OPTION = 500
-LETTER_MS = 30 * DAY
-"""How long somebody who is away can still read how it went."""
+OUTCOME_LETTER_MS = 30 * DAY
+"""How long the letter with the outcome waits to be read."""
 
 
 def ask(
@@ -51,171 +51,179 @@ def ask(
     run: str | None = None,
     key: str | None = None,
 ) -> Question:
-    """Ask something: with options to choose from, or for any text; secrets are taken out.
+    """Ask a question with options, or for any text. Secrets are redacted.
 
-    The answer goes to the mailbox `asker` (else whoever calls) as a letter, also when the asker has
-    died meanwhile. `answerers` may answer and are told; without any, every person may. Where
-    several are `needed`, so many must give the same answer. Without that in time, or when they
-    cannot agree any more, the `fallback` counts. `effect` is all that will be done on the answer:
-    it is shown whole, wherever the question is. The same `key` gives back the first question.
+    The answer is put into the mailbox `asker` (default: the caller's), so it is not lost when the
+    asker crashes. `answerers` are notified and may answer; without any, every person may. `needed`
+    is how many must give the same answer. Without an answer in time, or when agreement becomes
+    impossible, the `fallback` applies. `effect` describes everything that is done on the answer and
+    is always shown complete. Idempotent by `key`. Raises Refused at `questions.max_open`.
     """
-    whose = check_mailbox(asker or tx.actor)
-    choices = _options(options)
-    waited_ms = deadline_ms or settings.value(
-        tx, "questions.deadline_ms", agent=agent_of(whose), project=project
+    asker_mailbox = check_mailbox(asker or tx.actor)
+    choices = _clean_options(options)
+    timeout_ms = deadline_ms or settings.get_value(
+        tx, "questions.deadline_ms", agent=agent_name_of(asker_mailbox), project=project
     )
     values = {
         "id": tx.new_id("qst"),
-        "project_id": _name(project, "The project"),
-        "asker": whose,
-        "run_id": _name(run, "The run"),
-        "key": _name(key, "The key"),
-        "text": clean_text(text, "The question"),
+        "project_id": _clean_name(project, "The project"),
+        "asker": asker_mailbox,
+        "run_id": _clean_name(run, "The run"),
+        "key": _clean_name(key, "The key"),
+        "text": check_text(text, "The question"),
         "options": encode_json(choices, "The options"),
         "free": int(bool(free) or not choices),
         "answerers": encode_json(check_answerers(answerers), "Who may answer"),
-        "fallback": None if fallback is None else _chosen(tx, fallback, choices, free),
-        "effect": clean_text(effect, "The effect") if effect else None,
+        "fallback": None if fallback is None else _resolve_answer(tx, fallback, choices, free),
+        "effect": check_text(effect, "The effect") if effect else None,
         "needed": check_needed(needed, check_answerers(answerers)),
-        "deadline_at": deadline_of(tx.now, waited_ms),
+        "deadline_at": compute_deadline(tx.now, timeout_ms),
         "created_at": tx.now,
     }
-    # Two that count at the same moment would both find room for one more.
-    tx.serialize(f"questions:{whose}")
-    if key is not None and (before := tx.one(sql.BY_KEY, asker=whose, key=key)) is not None:
-        return before
-    _check_room(tx, whose, project)
-    made = create(tx, sql.QUESTIONS, values, note={"asker": whose})
-    assert made is not None
-    cause = chains.of_run(tx, run) if run else chains.of_caller(tx, whose)
-    chains.save(tx, "questions", made.id, cause)
-    call_on(tx, made.id, made.answerers, _told(made), until=made.deadline_at)
-    return made
+    # Serialized: concurrent calls would all pass the limit.
+    tx.serialize(f"questions:{asker_mailbox}")
+    if (
+        key is not None
+        and (existing := tx.one(sql.BY_KEY, asker=asker_mailbox, key=key)) is not None
+    ):
+        return existing
+    _check_limit(tx, asker_mailbox, project)
+    created = create(tx, sql.QUESTIONS, values, event_data={"asker": asker_mailbox})
+    assert created is not None
+    cause = chains.get_for_run(tx, run) if run else chains.get_for_caller(tx, asker_mailbox)
+    chains.save(tx, "questions", created.id, cause)
+    notify_answerers(
+        tx, created.id, created.answerers, _to_body(created), until=created.deadline_at
+    )
+    return created
 
 
 def answer(tx: Tx, question: str, answer: str, *, by: str | None = None) -> Question:
-    """Answer a question: with an option, its number, or any text where that is asked for.
+    """Answer a question with an option, the number of an option, or text where it is accepted.
 
-    It is answered once; whoever comes later, or after the deadline, is told so (Conflict). Saying
-    the same again is fine. Where several must agree, each of them answers once, and the question
-    stays open until enough did. `by` is whoever calls, if nobody else is named.
+    The first answer counts. A later one, or one after the deadline, raises Conflict; repeating
+    one's own answer is idempotent. When several answers are needed, each person answers once and
+    the question stays open until enough agree. `by` defaults to the caller.
     """
-    found = get(tx, question)
-    if found.needed > 1:
-        # Two that count at the same moment would each miss the other's vote.
-        tx.serialize(f"question:{found.id}")
-        found = get(tx, found.id)
-    who = clean_text(by or tx.actor, "Who answers", most=MAX_NAME)
-    check_may_answer(found.id, who, asker=found.asker, answerers=found.answerers)
-    said = _chosen(tx, answer, found.options, found.free)
-    kept = tx.without_secrets(said)
-    if found.state is S.ANSWERED and (found.answered_by, found.answer) == (who, kept):
-        return found
-    if found.ended_at is not None or is_late(found, tx.now):
-        _refuse_late(found)
+    current = get(tx, question)
+    if current.needed > 1:
+        # Serialized: concurrent answers would miss each other's vote.
+        tx.serialize(f"question:{current.id}")
+        current = get(tx, current.id)
+    answerer = check_text(by or tx.actor, "The answerer", max_bytes=MAX_NAME)
+    check_may_answer(current.id, answerer, asker=current.asker, answerers=current.answerers)
+    text = _resolve_answer(tx, answer, current.options, current.free)
+    kept = tx.without_secrets(text)
+    if current.state is S.ANSWERED and (current.answered_by, current.answer) == (answerer, kept):
+        return current
+    if current.ended_at is not None or is_overdue(current, tx.now):
+        _raise_late(current)
     try:
-        if found.needed > 1:
-            return _vote(tx, found, said, who)
-        return _answered(tx, found, said, who, {"by": who})
+        if current.needed > 1:
+            return _vote(tx, current, text, answerer)
+        return _end_answered(tx, current, text, answerer, {"by": answerer})
     except IllegalMove:
-        _refuse_late(get(tx, found.id))
+        _raise_late(get(tx, current.id))
 
 
-def _vote(tx: Tx, found: Question, said: str, who: str) -> Question:
-    """One of several answers; the last one needed ends it, as does one that makes it hopeless."""
-    before = next((vote for vote in found.votes if vote.by == who), None)
-    counts = tx.without_secrets(said)  # as those of others were kept
-    if before is not None:
-        if before.answer == counts:
-            return found
+def _vote(tx: Tx, current: Question, text: str, answerer: str) -> Question:
+    """Record one of several answers; end the question when it is decided or cannot be."""
+    previous = next((vote for vote in current.votes if vote.by == answerer), None)
+    redacted = tx.without_secrets(text)  # compare with stored votes, which are redacted
+    if previous is not None:
+        if previous.answer == redacted:
+            return current
         raise Conflict(
-            f"You have answered {found.id} before: {before.answer}. That stands; withdraw the "
-            "question, and ask anew.",
-            id=found.id,
-            answer=before.answer,
+            f"You answered {current.id} already: {previous.answer}. An answer cannot be changed; "
+            "withdraw the question and ask again.",
+            id=current.id,
+            answer=previous.answer,
             reason="already_answered",
         )
-    votes = [*found.votes, Vote(who, said, tx.now)]
+    votes = [*current.votes, Vote(answerer, text, tx.now)]
     kept: dict[str, Any] = {"votes": encode_json(votes, "The votes")}
-    note = {"by": who, "of": found.needed}
-    counted = tally(found, [*found.votes, Vote(who, counts, tx.now)])
+    note = {"by": answerer, "of": current.needed}
+    counted = count_votes(current, [*current.votes, Vote(answerer, redacted, tx.now)])
     if counted.winners:
-        return _answered(tx, found, said, ", ".join(counted.winners), note, **kept)
+        return _end_answered(tx, current, text, ", ".join(counted.winners), note, **kept)
     if counted.is_hopeless:
-        return _expire(tx, found, {**note, "reason": "they do not agree"}, **kept)
-    return move(tx, sql.QUESTIONS, "vote", found.id, note=note, **kept)
+        return _expire(tx, current, {**note, "reason": "no agreement"}, **kept)
+    return transition(tx, sql.QUESTIONS, "vote", current.id, event_data=note, **kept)
 
 
-def _answered(
-    tx: Tx, found: Question, said: str, who: str, note: dict[str, object], **columns: Any
+def _end_answered(
+    tx: Tx, current: Question, text: str, answerer: str, note: dict[str, object], **columns: Any
 ) -> Question:
-    ended = move(
+    ended = transition(
         tx,
         sql.QUESTIONS,
         "answer",
-        found.id,
-        note=note,
-        answer=said,
-        answered_by=who,
+        current.id,
+        event_data=note,
+        answer=text,
+        answered_by=answerer,
         ended_at=tx.now,
         **columns,
     )
-    return _tell(tx, ended)
+    return _send_outcome(tx, ended)
 
 
-def _expire(tx: Tx, found: Question, note: dict[str, object], **columns: Any) -> Question:
-    ended = move(
+def _expire(tx: Tx, current: Question, note: dict[str, object], **columns: Any) -> Question:
+    ended = transition(
         tx,
         sql.QUESTIONS,
         "expire",
-        found.id,
-        note={**note, "fallback": found.fallback},
-        answer=found.fallback,
+        current.id,
+        event_data={**note, "fallback": current.fallback},
+        answer=current.fallback,
         ended_at=tx.now,
         **columns,
     )
-    return _tell(tx, ended)
+    return _send_outcome(tx, ended)
 
 
 def withdraw(
     tx: Tx, question: str, *, reason: str | None = None, by: str | None = None
 ) -> Question:
-    """Take a question back: whoever asked it, or a person. The asker is told, if it was another."""
-    found = get(tx, question)
-    who = by or tx.actor
-    if who != found.asker and not is_person(who):
-        raise Refused(f"{found.id} was asked by {found.asker}, who can take it back.", id=found.id)
-    return _take_back(tx, found.id, who, reason)
+    """Withdraw a question. Only its asker and people may; the asker is notified."""
+    current = get(tx, question)
+    actor = by or tx.actor
+    if actor != current.asker and not is_person(actor):
+        raise Refused(
+            f"Only {current.asker}, who asked {current.id}, or a person can withdraw it.",
+            id=current.id,
+        )
+    return _withdraw(tx, current.id, actor, reason)
 
 
 def expire_due(tx: Tx, *, limit: int = 100) -> list[Question]:
-    """End the questions that nobody answered in time, and tell their askers what counts now."""
+    """Expire questions whose deadline has passed, and send the outcome to their askers."""
     return [
-        _expire(tx, late, {})
-        for late in tx.all(sql.WAITING.due, now=tx.now, limit=check_limit(limit))
+        _expire(tx, question, {})
+        for question in tx.all(sql.WAITING.due, now=tx.now, limit=check_limit(limit))
     ]
 
 
-def hear(tx: Tx, question: str) -> Question:
-    """Say that the asker has learned how its question ended: the letter that tells it is done."""
-    found = get(tx, question)
-    if found.state is not S.OPEN:
-        close_report(tx, found.id, found.asker)
-    return found
+def acknowledge(tx: Tx, question: str) -> Question:
+    """Record that the asker knows the outcome: its letter is closed. Idempotent."""
+    current = get(tx, question)
+    if current.state is not S.OPEN:
+        close_outcome_letter(tx, current.id, current.asker)
+    return current
 
 
 def get(tx: Tx, question: str) -> Question:
-    """A question by its id, which may be shortened."""
+    """Return a question by its id or a unique prefix of it."""
     return sql.QUESTIONS.get(tx, sql.IDS.resolve(tx, question))
 
 
 def find(tx: Tx, id: str) -> Question | None:
-    """A question by its whole id, if it is still kept."""
+    """Return a question by its complete id; None when it was deleted."""
     return tx.one(sql.QUESTIONS.by_key, key_=id)
 
 
-def under(tx: Tx, asker: str, key: str) -> Question | None:
-    """The question that somebody asked under a key; None: there is none."""
+def find_by_key(tx: Tx, asker: str, key: str) -> Question | None:
+    """Return the question of an asker by its key, or None."""
     return tx.one(sql.BY_KEY, asker=asker, key=key)
 
 
@@ -227,7 +235,7 @@ def list_questions(
     after: str | None = None,
     limit: int = 50,
 ) -> Page[Question]:
-    """Questions that wait for an answer, or all of them, newest first; of one asker."""
+    """List open questions, or all, newest first; of all askers or of one."""
     (before,) = decode_cursor(after, LAST_ID)
     if asker is None:
         rows = tx.all(
@@ -240,38 +248,40 @@ def list_questions(
             before=before,
             limit=check_limit(limit) + 1,
         )
-    return page_of(rows, limit, lambda question: (question.id,))
+    return make_page(rows, limit, lambda question: (question.id,))
 
 
 def next_due(tx: Tx) -> int | None:
-    """The moment at which `expire_due` will next have something to do."""
-    moment: int | None = tx.value(sql.WAITING.next)
-    return moment
+    """Return when the next question expires, or None."""
+    time: int | None = tx.value(sql.WAITING.next)
+    return time
 
 
 def withdraw_all(tx: Tx, project_id: str) -> None:
-    """Take back what is still asked in a project that is being deleted."""
+    """Withdraw the open questions of a project that is being deleted."""
     for (id,) in tx.run(sql.WAITING.of_project, project_id=project_id):
-        _take_back(tx, id, tx.actor, "its project was deleted")
+        _withdraw(tx, id, tx.actor, "its project was deleted")
 
 
-def _take_back(tx: Tx, id: str, who: str, reason: str | None) -> Question:
-    said = clean_text(reason, "The reason") if reason else None
-    note = {"by": who, "reason": said}
-    gone = _tell(tx, move(tx, sql.QUESTIONS, "withdraw", id, note=note, ended_at=tx.now))
-    if who == gone.asker:
-        close_report(tx, gone.id, who)
-    return gone
+def _withdraw(tx: Tx, id: str, actor: str, reason: str | None) -> Question:
+    text = check_text(reason, "The reason") if reason else None
+    note = {"by": actor, "reason": text}
+    withdrawn = _send_outcome(
+        tx, transition(tx, sql.QUESTIONS, "withdraw", id, event_data=note, ended_at=tx.now)
+    )
+    if actor == withdrawn.asker:
+        close_outcome_letter(tx, withdrawn.id, actor)
+    return withdrawn
 
 
-def call_on(
+def notify_answerers(
     tx: Tx, id: str, answerers: Sequence[str], body: dict[str, object], *, until: int
 ) -> None:
-    """Put a letter to each of those who may answer; it is of no use after the deadline."""
-    mail.put_all(tx, answerers, body, key=id, expires_at=until)
+    """Put a letter to each answerer, which expires at the deadline."""
+    mail.broadcast(tx, answerers, body, key=id, expires_at=until)
 
 
-def report(
+def send_outcome(
     tx: Tx,
     id: str,
     to: str,
@@ -281,40 +291,44 @@ def report(
     project: str | None,
     cause: Chain | None = None,
 ) -> None:
-    """Send the outcome to the caller, once, and close the unread letters of the answerers. The
-    letter continues the chain `cause`."""
+    """Put the outcome into the mailbox `to`, once, and close the unread letters of the answerers.
+
+    The letter continues the chain `cause`.
+    """
     for answerer in answerers:
-        mail.close_unread(tx, answerer, [id])
-    until = tx.now + LETTER_MS
-    mail.put_after(tx, cause, to, body, key=_letter_key(id), expires_at=until, project=project)
+        mail.ack_unclaimed(tx, answerer, [id])
+    until = tx.now + OUTCOME_LETTER_MS
+    mail.put_caused_by(tx, cause, to, body, key=_letter_key(id), expires_at=until, project=project)
 
 
-def close_report(tx: Tx, id: str, to: str) -> None:
-    """Take the letter of `report` out of the mailbox: it was learned in another way."""
-    mail.close_unread(tx, to, [_letter_key(id)])
+def close_outcome_letter(tx: Tx, id: str, to: str) -> None:
+    """Close the letter of `send_outcome` in a mailbox whose owner knows the outcome already."""
+    mail.ack_unclaimed(tx, to, [_letter_key(id)])
 
 
-def _tell(tx: Tx, ended: Question) -> Question:
-    report(
+def _send_outcome(tx: Tx, ended: Question) -> Question:
+    send_outcome(
         tx,
         ended.id,
         ended.asker,
         ended.answerers,
-        _told(ended),
+        _to_body(ended),
         project=ended.project_id,
-        cause=chain_of(tx, ended),
+        cause=outcome_chain(tx, ended),
     )
     return ended
 
 
-def chain_of(tx: Tx, ended: Question) -> Chain | None:
-    """Return the chain that the letter with an answer continues: that of the question, unless
-    people answered it."""
+def outcome_chain(tx: Tx, ended: Question) -> Chain | None:
+    """Return the chain that the letter with an answer continues; None when people answered.
+
+    A person's answer starts a new chain, so that it does not count towards the hop limit.
+    """
     by_people = ended.answered_by and all(map(is_person, ended.answered_by.split(", ")))
     return None if by_people else chains.load(tx, "questions", ended.id)
 
 
-def _told(question: Question) -> dict[str, object]:
+def _to_body(question: Question) -> dict[str, object]:
     return {
         "kind": "question",
         "question": question.id,
@@ -334,51 +348,56 @@ def _letter_key(id: str) -> str:
     return f"{id}:ended"
 
 
-def _refuse_late(found: Question) -> NoReturn:
-    if found.state is S.ANSWERED:
-        how = f"{found.answered_by} answered it before: {found.answer}"
-    elif found.state is S.WITHDRAWN:
-        how = "it was withdrawn"
-    elif found.votes and found.ended_at is not None and found.ended_at < found.deadline_at:
-        how = "those who were asked did not agree"
+def _raise_late(current: Question) -> NoReturn:
+    if current.state is S.ANSWERED:
+        outcome = f"{current.answered_by} answered it: {current.answer}"
+    elif current.state is S.WITHDRAWN:
+        outcome = "it was withdrawn"
+    elif current.votes and current.ended_at is not None and current.ended_at < current.deadline_at:
+        outcome = "the answerers did not agree"
     else:
-        counts = f"; {found.fallback} counts" if found.fallback is not None else ""
-        how = f"its time was over{counts}"
+        fallback = (
+            f"; the fallback applies: {current.fallback}" if current.fallback is not None else ""
+        )
+        outcome = f"its deadline has passed{fallback}"
     raise Conflict(
-        f"Your answer to {found.id} comes too late: {how}.",
-        id=found.id,
-        found=found.state,
-        answer=found.answer,
-        answered_by=found.answered_by,
-        reason="too_late",
+        f"Too late to answer {current.id}: {outcome}.",
+        id=current.id,
+        found=current.state,
+        answer=current.answer,
+        answered_by=current.answered_by,
     )
 
 
-def _check_room(tx: Tx, asker: str, project: str | None) -> None:
-    most = settings.value(tx, "questions.max_open", agent=agent_of(asker), project=project)
-    if tx.value(sql.WAITING.count_of, whose=asker) >= most:
+def _check_limit(tx: Tx, asker: str, project: str | None) -> None:
+    limit = settings.get_value(
+        tx, "questions.max_open", agent=agent_name_of(asker), project=project
+    )
+    if tx.value(sql.WAITING.count_of, whose=asker) >= limit:
         raise Refused(
-            f"{asker} has {most} questions open, and more are not allowed; wait for answers, or "
+            f"{asker} has {limit} open questions, which is the limit. Wait for answers, or "
             "withdraw one (`corral question list`).",
             asker=asker,
-            limit=most,
+            limit=limit,
         )
 
 
-def _options(given: Sequence[str]) -> list[str]:
-    if isinstance(given, str) or len(given) > MAX_OPTIONS:
-        raise Invalid(f"Options are a list of at most {MAX_OPTIONS} texts.")
-    options = [clean_text(option, "An option", most=MAX_OPTION) for option in given]
+def _clean_options(value: Sequence[str]) -> list[str]:
+    if isinstance(value, str) or len(value) > MAX_OPTIONS:
+        raise Invalid(f"Options must be a list of at most {MAX_OPTIONS} texts.")
+    options = [check_text(option, "An option", max_bytes=MAX_OPTION) for option in value]
     if len({*options}) < len(options):
-        raise Invalid("Two options are the same; leave one out.", options=options)
+        raise Invalid("Two options are the same. Remove one.", options=options)
     return options
 
 
-def _chosen(tx: Tx, given: str, options: Sequence[str], free: bool) -> str:
-    """The option that was meant, by its words or its number; else the text, where it is free. What
-    it holds of secrets is taken out where it is kept, which whoever wrote it is told."""
-    text = clean_text(given, "The answer")
-    kept = tx.without_secrets(text)  # as the options were
+def _resolve_answer(tx: Tx, value: str, options: Sequence[str], free: bool) -> str:
+    """Return the option that a text names, by its text or number, else the text if it is accepted.
+
+    The text is returned unredacted: the write redacts it and reports that to the caller.
+    """
+    text = check_text(value, "The answer")
+    kept = tx.without_secrets(text)  # stored options are redacted
     if kept in options:
         return kept
     if text in options or not options:
@@ -388,10 +407,10 @@ def _chosen(tx: Tx, given: str, options: Sequence[str], free: bool) -> str:
     if free:
         return text
     raise Invalid(
-        f"{kept[:100]!r} is none of the options; answer with one of {', '.join(options)}.",
+        f"Invalid answer {kept[:100]!r}: choose {', '.join(options)}.",
         options=list(options),
     )
 
 
-def _name(given: str | None, what: str) -> str | None:
-    return clean_text(given, what, most=MAX_NAME) if given else None
+def _clean_name(value: str | None, what: str) -> str | None:
+    return check_text(value, what, max_bytes=MAX_NAME) if value else None

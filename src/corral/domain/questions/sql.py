@@ -1,36 +1,40 @@
+"""SQL of questions."""
+
 from corral.db.deadlines import Deadlines
 from corral.db.lookup import IdColumn
 from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
-from corral.db.transitions import StateTable
+from corral.db.transitions import StatefulTable
 from corral.domain.questions.model import MOVES, Question
 
 _COLUMNS = """id, project_id, asker, run_id, key, text, options, free, answerers, fallback, effect,
     needed, votes, state, answer, answered_by, deadline_at, created_at, ended_at"""
 
 IDS = IdColumn("question", "qst", "questions")
-QUESTIONS = StateTable(Question, MOVES, table="questions", columns=_COLUMNS, project="project_id")
+QUESTIONS = StatefulTable(
+    Question, MOVES, table="questions", columns=_COLUMNS, project="project_id"
+)
 
 BY_KEY = Query(Question, f"SELECT {_COLUMNS} FROM questions WHERE asker = :asker AND key = :key")
 
-WAITING = Deadlines(QUESTIONS, state="open", whose="asker")
+WAITING = Deadlines(QUESTIONS, state="open", owner="asker")
 
 LIST_OPEN = QUESTIONS.newest("state = 'open'")
 LIST_ALL = QUESTIONS.newest()
 LIST_OPEN_OF_ASKER = QUESTIONS.newest("state = 'open' AND asker = :asker")
 LIST_ALL_OF_ASKER = QUESTIONS.newest("asker = :asker")
 
-# Only for imported questions: other texts are what the agent asked.
+# Only for imported questions: the text of other questions never changes.
 SET_TEXT = Statement("""
     UPDATE questions SET text = :text, options = CAST(:options AS {json})
     WHERE id = :id AND imported_at IS NOT NULL
 """)
 
-KEPT = Retention(
+RETENTION = Retention(
     "questions",
     setting="questions.keep_ms",
-    born="created_at",
-    over="ended_at < :before",
+    created="created_at",
+    ended="ended_at < :before",
     project="project_id",
     imported="imported_at",
 )

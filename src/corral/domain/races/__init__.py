@@ -1,1 +1,1 @@
-"""Races: several attempts at one piece of work at once, round by round, and the winner goes on."""
+"""Races: several attempts at the same work, round by round; each round continues from a winner."""

@@ -1,118 +1,119 @@
-"""A race asks several agents, or one several ways, for the same thing, and the winner goes on.
+"""Races: several attempts at the same work, by several agents or with several prompts.
 
-A race has rounds, a round has attempts, and one attempt of a round wins. Each attempt works in a
-git worktree of its own, from the round's base commit. Checks are gates: what fails one never ranks
-above what passes all. The winner's commit is the base of the next round. Whoever drives a round
-holds it by a lease with a fence; everything that it does can be done again by another.
+A race has rounds, a round has attempts, and one attempt of a round wins. Each attempt works in its
+own git worktree, from the base commit of the round. Checks are gates: an attempt that fails a check
+never ranks above one that passes all checks. The winner's commit is the base of the next round. The
+driver of a round holds a lease with a fencing token, and every step of a driver is repeatable, so
+another driver can continue after a crash.
 """
 
 from enum import StrEnum
 
 import msgspec
 
-from corral.kernel.states import Moves, move
+from corral.kernel.states import TransitionTable, transition
 
 
 class RaceState(StrEnum):
-    ACTIVE = "active"  # a round is under way, or another one may begin
-    COMPLETED = "completed"  # somebody, or its plan, says that it is over
-    ABANDONED = "abandoned"  # given up; what was made is kept
+    ACTIVE = "active"  # a round is open, or another one may start
+    COMPLETED = "completed"  # finished by a person or by its plan
+    ABANDONED = "abandoned"  # given up; all commits and worktrees are kept
 
 
-RACE_MOVES = Moves(
+RACE_MOVES = TransitionTable(
     "race",
     RaceState,
-    begin="start",
+    create_verb="start",
     initial=RaceState.ACTIVE,
-    imports=(RaceState.COMPLETED, RaceState.ABANDONED),
+    import_states=(RaceState.COMPLETED, RaceState.ABANDONED),
     verbs={
-        "finish": move(RaceState.ACTIVE, to=RaceState.COMPLETED),
-        "abandon": move(RaceState.ACTIVE, to=RaceState.ABANDONED),
-        # Another round begins, from any earlier one.
-        "reopen": move(RaceState.COMPLETED, RaceState.ABANDONED, to=RaceState.ACTIVE),
+        "finish": transition(RaceState.ACTIVE, to=RaceState.COMPLETED),
+        "abandon": transition(RaceState.ACTIVE, to=RaceState.ABANDONED),
+        # Another round starts, from any earlier one.
+        "reopen": transition(RaceState.COMPLETED, RaceState.ABANDONED, to=RaceState.ACTIVE),
     },
 )
 
 
 class RoundState(StrEnum):
-    RUNNING = "running"  # attempts are prepared, work, or are checked
-    SELECTING = "selecting"  # all are over, and one that passed can be chosen
-    FAILED = "failed"  # all are over, and none passed: retry one, or abandon the round
-    COMPLETED = "completed"  # its winner is chosen, and that commit is kept
+    RUNNING = "running"  # at least one attempt is open
+    SELECTING = "selecting"  # all attempts ended; a winner can be selected
+    FAILED = "failed"  # all attempts ended, none passed: retry one or abandon the round
+    COMPLETED = "completed"  # a winner is selected and its commit is kept
     ABANDONED = "abandoned"  # given up without a winner
 
 
 R = RoundState
-ROUND_MOVES = Moves(
+ROUND_MOVES = TransitionTable(
     "round",
     RoundState,
-    begin="begin",
+    create_verb="begin",
     initial=R.RUNNING,
-    imports=(R.COMPLETED, R.ABANDONED),
+    import_states=(R.COMPLETED, R.ABANDONED),
     verbs={
-        "settle": move(R.RUNNING, to=R.SELECTING),
-        "fail": move(R.RUNNING, to=R.FAILED),
-        "retry": move(R.SELECTING, R.FAILED, to=R.RUNNING),
-        "select": move(R.SELECTING, to=R.COMPLETED),
-        # A person chooses otherwise than the ranking, or than what was chosen before.
-        "overrule": move(R.SELECTING, R.FAILED, R.COMPLETED, to=R.COMPLETED),
-        # Files of another attempt were put onto the winner's.
-        "graft": move(R.COMPLETED, to=R.COMPLETED),
-        "abandon": move(R.RUNNING, R.SELECTING, R.FAILED, to=R.ABANDONED),
+        "settle": transition(R.RUNNING, to=R.SELECTING),
+        "fail": transition(R.RUNNING, to=R.FAILED),
+        "retry": transition(R.SELECTING, R.FAILED, to=R.RUNNING),
+        "select": transition(R.SELECTING, to=R.COMPLETED),
+        # A person overrides the checks, the ranking, or an earlier selection.
+        "overrule": transition(R.SELECTING, R.FAILED, R.COMPLETED, to=R.COMPLETED),
+        # Files of another attempt were added to the winner's commit.
+        "graft": transition(R.COMPLETED, to=R.COMPLETED),
+        "abandon": transition(R.RUNNING, R.SELECTING, R.FAILED, to=R.ABANDONED),
     },
 )
 
 
 class AttemptState(StrEnum):
-    PREPARING = "preparing"  # its worktree is made and set up
-    RUNNING = "running"  # its agent works
-    CHECKING = "checking"  # its agent ended well; what it left is committed and checked
-    COMPLETED = "completed"  # committed and checked; `passed` says with what outcome
-    FAILED = "failed"  # it could not be prepared, or its agent failed
-    TIMED_OUT = "timed_out"  # its agent's time was over
-    CANCELLED = "cancelled"  # ended by somebody, by its budget, or because it had lost already
+    PREPARING = "preparing"  # its worktree is being created and set up
+    RUNNING = "running"  # its agent is running
+    CHECKING = "checking"  # its agent exited with 0; its work is being committed and checked
+    COMPLETED = "completed"  # committed and checked; `passed` has the outcome
+    FAILED = "failed"  # could not be prepared, or its agent failed
+    TIMED_OUT = "timed_out"  # its agent exceeded the timeout
+    CANCELLED = "cancelled"  # by a caller, by the budget, or because it could no longer win
 
 
 A = AttemptState
 OPEN = (A.PREPARING, A.RUNNING, A.CHECKING)
-ATTEMPT_MOVES = Moves(
+ATTEMPT_MOVES = TransitionTable(
     "attempt",
     AttemptState,
-    begin="plan",
+    create_verb="plan",
     initial=A.PREPARING,
-    imports=(A.COMPLETED, A.FAILED, A.TIMED_OUT, A.CANCELLED),
+    import_states=(A.COMPLETED, A.FAILED, A.TIMED_OUT, A.CANCELLED),
     verbs={
-        "start": move(A.PREPARING, to=A.RUNNING),
-        "finish": move(A.RUNNING, to=A.CHECKING),
-        "complete": move(A.CHECKING, to=A.COMPLETED),
-        "fail": move(*OPEN, to=A.FAILED),
-        "time_out": move(A.RUNNING, to=A.TIMED_OUT),
-        "cancel": move(*OPEN, to=A.CANCELLED),
-        "retry": move(A.FAILED, A.TIMED_OUT, A.CANCELLED, A.COMPLETED, to=A.PREPARING),
+        "start": transition(A.PREPARING, to=A.RUNNING),
+        "finish": transition(A.RUNNING, to=A.CHECKING),
+        "complete": transition(A.CHECKING, to=A.COMPLETED),
+        "fail": transition(*OPEN, to=A.FAILED),
+        "time_out": transition(A.RUNNING, to=A.TIMED_OUT),
+        "cancel": transition(*OPEN, to=A.CANCELLED),
+        "retry": transition(A.FAILED, A.TIMED_OUT, A.CANCELLED, A.COMPLETED, to=A.PREPARING),
     },
 )
 
 
 class VerdictState(StrEnum):
-    ASKED = "asked"  # the judge is at work
-    GIVEN = "given"  # it has ranked the candidates
-    FAILED = "failed"  # it gave no ranking that can be read; it does not count
+    ASKED = "asked"  # the judge is running
+    GIVEN = "given"  # the judge ranked the candidates
+    FAILED = "failed"  # the answer has no valid ranking and does not count
 
 
-VERDICT_MOVES = Moves(
+VERDICT_MOVES = TransitionTable(
     "verdict",
     VerdictState,
-    begin="ask",
+    create_verb="ask",
     initial=VerdictState.ASKED,
     verbs={
-        "give": move(VerdictState.ASKED, to=VerdictState.GIVEN),
-        "fail": move(VerdictState.ASKED, to=VerdictState.FAILED),
+        "give": transition(VerdictState.ASKED, to=VerdictState.GIVEN),
+        "fail": transition(VerdictState.ASKED, to=VerdictState.FAILED),
     },
 )
 
 
-class Tally(msgspec.Struct, frozen=True):
-    """What a check's report, or what it printed, says of its tests."""
+class CheckTally(msgspec.Struct, frozen=True):
+    """Numbers of tests, from the JUnit report or the output of a check."""
 
     total: int
     passed: int
@@ -121,54 +122,54 @@ class Tally(msgspec.Struct, frozen=True):
     skipped: int = 0
 
 
-class Check(msgspec.Struct, frozen=True):
-    """One gate, and how it ended."""
+class CheckResult(msgspec.Struct, frozen=True):
+    """One check of an attempt and its outcome."""
 
     command: str
     exit_code: int
-    """As a shell tells it; 124: its time was over."""
+    """As in a shell; 124 means that the check timed out."""
     duration_ms: int
-    tests: Tally | None = None
+    tests: CheckTally | None = None
     output: str | None = None
-    """The last of what it printed."""
+    """The end of its output."""
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """How a race is run: what every round of it has alike."""
+class RacePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings that all rounds of a race share."""
 
     checks: list[str] = []
     setup: str | None = None
-    """A command that is run in each worktree before its agent starts."""
+    """Command to run in each worktree before its agent starts."""
     rounds: int = 1
     auto: bool = False
-    """Whether the best is chosen, and the next round begun, without anybody."""
+    """Whether the best attempt is selected and the next round started automatically."""
     enough: int | None = None
-    """When so many have passed, the others have lost; None: each is given its time."""
+    """Cancel the other attempts once this many have passed; None: let all attempts end."""
     judge: str | None = None
     samples: int = 2
-    """How often the judge is asked; each second time in the opposite order."""
+    """How often the judge is asked. Every second time the candidates are in reverse order."""
     rubric: str | None = None
-    """What the judge is to look at."""
+    """Criteria for the judge."""
     timeout_ms: int | None = None
     check_timeout_ms: int | None = None
     env: dict[str, str] = {}
     secrets: dict[str, str] = {}
-    """References, never values."""
+    """Names of environment variables, with references to secrets; never the values."""
     approvals: list[str] = []
     sandbox: str = "none"
     commands_outside: bool = False
-    """Whether set-up and checks run outside of the sandbox."""
+    """Whether set-up and checks run outside the sandbox."""
     goes_on: bool = False
-    """Whether later attempts go on with the winner's conversation."""
+    """Whether later rounds continue the winner's conversation."""
     reports: list[str] = []
-    """Where checks leave JUnit reports, from the worktree's top."""
+    """Paths of the JUnit reports that checks write, relative to the project's directory."""
 
 
-class Entry(msgspec.Struct, frozen=True):
-    """One attempt that is wanted: who, and in which way."""
+class AttemptSpec(msgspec.Struct, frozen=True):
+    """One requested attempt: its agent and its variation of the prompt."""
 
     agent: str | None
-    """None: whoever answers prompts in the project."""
+    """None: the default agent of the project."""
     variation: str | None = None
 
 
@@ -195,7 +196,7 @@ class Attempt(msgspec.Struct, frozen=True):
     commit: str | None
     checked_tree: str | None
     passed: bool | None
-    checks: list[Check]
+    checks: list[CheckResult]
     files: int | None
     insertions: int | None
     deletions: int | None
@@ -207,9 +208,9 @@ class Attempt(msgspec.Struct, frozen=True):
     ended_at: int | None
     cleaned_at: int | None
     score: float | None = None
-    """From 0 to 1, among the attempts of its round; see `ranking`."""
+    """From 0 to 1; see `ranking`."""
     rank: int | None = None
-    """1 is the best; None: it cannot be chosen."""
+    """1 is the best; None: the attempt cannot be selected."""
     is_winner: bool = False
 
     @property
@@ -218,7 +219,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
     @property
     def can_win(self) -> bool:
-        """Whether it ended well and no gate stands against it."""
+        """Whether the attempt completed and failed no check."""
         return self.state is A.COMPLETED and self.passed is not False
 
     @property
@@ -228,8 +229,8 @@ class Attempt(msgspec.Struct, frozen=True):
         return self.ended_at - self.started_at
 
 
-class Verdict(msgspec.Struct, frozen=True):
-    """What a judge said, once."""
+class JudgeVerdict(msgspec.Struct, frozen=True):
+    """One answer of a judge."""
 
     id: str
     race_id: str
@@ -241,12 +242,12 @@ class Verdict(msgspec.Struct, frozen=True):
     model: str | None
     run_id: str | None
     labels: dict[str, str]
-    """Which attempt stood under which letter, in the order in which they were shown."""
+    """Attempt ids by the label shown to the judge, in the order in which they were shown."""
     prompt_hash: str
     truncated: bool
-    """Whether some of a diff was too long to be shown."""
+    """Whether a diff was too long to be shown completely."""
     ranking: list[list[str]] | None
-    """Ids of attempts, the best first; those in one group are equal."""
+    """Groups of attempt ids, the best first. The attempts of a group are tied."""
     reason: str | None
     cost_micros: int | None
     created_at: int
@@ -254,7 +255,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """A winner that was chosen: when, by whom, why, and what the ranking had said."""
+    """The record of a selection: the winner, who selected it and why."""
 
     round_id: str
     number: int
@@ -262,14 +263,14 @@ class Choice(msgspec.Struct, frozen=True):
     attempt_id: str
     commit: str
     ranked_first_id: str | None
-    """The attempt that ranked first at that time."""
+    """The attempt that ranked first at that time, for comparison."""
     by: str
     reason: str | None
     at: int
 
 
 class Graft(msgspec.Struct, frozen=True):
-    """Files of another attempt that were put onto the winner's, to see whether that is better."""
+    """A trial to add files of another attempt to the winner's commit."""
 
     id: str
     round_id: str
@@ -277,7 +278,7 @@ class Graft(msgspec.Struct, frozen=True):
     files: list[str]
     commit: str | None
     kept: bool
-    checks: list[Check]
+    checks: list[CheckResult]
     reason: str
     by: str
     at: int
@@ -299,7 +300,7 @@ class Round(msgspec.Struct, frozen=True):
     reason: str | None
     decided_by: str | None
     goes_on: bool
-    """Whether something of it happens by itself: attempts, a judge, a choice."""
+    """Whether a driver still has work to do: attempts, a judge, or an automatic selection."""
     host: str
     owner: str | None
     fence: int
@@ -307,17 +308,22 @@ class Round(msgspec.Struct, frozen=True):
     created_at: int
     ended_at: int | None
     attempts: list[Attempt] = []
-    verdicts: list[Verdict] = []
+    verdicts: list[JudgeVerdict] = []
     choices: list[Choice] = []
     grafts: list[Graft] = []
 
     @property
     def ranked(self) -> list[Attempt]:
-        """The attempts that can be chosen, the best first."""
+        """The attempts that can be selected, the best first."""
         return sorted(
             (attempt for attempt in self.attempts if attempt.rank is not None),
             key=lambda attempt: attempt.rank or 0,
         )
+
+    @property
+    def has_pending_verdict(self) -> bool:
+        """Whether a judge is still running."""
+        return any(verdict.state is VerdictState.ASKED for verdict in self.verdicts)
 
 
 class Race(msgspec.Struct, frozen=True):
@@ -329,11 +335,11 @@ class Race(msgspec.Struct, frozen=True):
     repository: str
     inside: str
     private: bool
-    """Whether the repository is Corral's own, because the directory has none."""
+    """Whether Corral made the repository, because the directory is in none."""
     branch: str | None
     base_commit: str
     host: str
-    plan: Plan
+    plan: RacePlan
     budget_micros: int | None
     merged_commit: str | None
     reason: str | None
@@ -342,16 +348,16 @@ class Race(msgspec.Struct, frozen=True):
     ended_at: int | None
     rounds: list[Round] = []
     spent_micros: int | None = None
-    """What attempts and judges cost, as far as that is known."""
+    """Known cost of attempts and judges."""
 
     @property
     def latest(self) -> Round:
-        """The round that was begun last."""
+        """The round that was started last."""
         return self.rounds[-1]
 
 
-class Winning(msgspec.Struct, frozen=True):
-    """How attempts of one kind fare in all races that were decided."""
+class WinRate(msgspec.Struct, frozen=True):
+    """How often attempts of one agent, model, provider or variation win decided rounds."""
 
     key: str | None
     attempts: int
@@ -359,9 +365,9 @@ class Winning(msgspec.Struct, frozen=True):
     wins: int
     cost_micros: int | None
     unknown: int
-    """Attempts whose cost is not known, so that `cost_micros` tells too little."""
+    """Number of attempts without a known cost; `cost_micros` does not include them."""
     win_rate: float = 0.0
     low: float = 0.0
     high: float = 0.0
-    """Between these two the rate lies with 95 % confidence (Wilson)."""
+    """Bounds of the 95 % confidence interval (Wilson)."""
     micros_per_win: int | None = None

@@ -1,50 +1,35 @@
-"""Starting races, looking at them, choosing winners, and going on from these."""
+"""Starting races and rounds, and ending them."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec.structs import replace
 
-from corral.db.bulk_transitions import encode_rows
-from corral.db.transitions import create, move
+from corral.db.transitions import create, transition
 from corral.db.tx import Tx
 from corral.domain.projects import ops as projects
 from corral.domain.races import sql
-from corral.domain.races.limits import check_plan, share_of, summed
-from corral.domain.races.model import (
-    Attempt,
-    AttemptState,
-    Choice,
-    Entry,
-    Graft,
-    Plan,
-    Race,
-    RaceState,
-    Round,
-    RoundState,
-    Verdict,
-)
-from corral.domain.races.ranking import ranked
-from corral.domain.races.refs import branch_name, folder_name, to_be_decided
-from corral.domain.races.variations import prompt_of
-from corral.domain.runs import ops as runs
+from corral.domain.races.attempts import end_attempt
+from corral.domain.races.limits import round_budget, validate_plan
+from corral.domain.races.model import AttemptSpec, Race, RacePlan, RaceState, Round, RoundState
+from corral.domain.races.queries import get, load_race, lock_race
+from corral.domain.races.refs import branch_name, find_round, next_step, worktree_path
+from corral.domain.races.variations import vary_prompt
 from corral.domain.settings import ops as settings
-from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
+from corral.kernel.errors import Conflict, Invalid, Refused
 from corral.kernel.money import check_micros
-from corral.kernel.pagination import LAST_ID, Page, check_limit, decode_cursor, page_of
-from corral.kernel.text import MAX_NAME, clean_text, encode_json
+from corral.kernel.text import MAX_NAME, check_text, encode_json
 
 MAX_PROMPT = 1 << 20
 
 
-# -- starting ----------------------------------------------------------------------------------
+# -- start ---------------------------------------------------------------------------------------
 
 
 def start(
     tx: Tx,
     prompt: str,
-    entries: Sequence[Entry],
-    plan: Plan,
+    entries: Sequence[AttemptSpec],
+    plan: RacePlan,
     *,
     project: str,
     repository: str,
@@ -57,9 +42,9 @@ def start(
     name: str | None = None,
     budget_micros: int | None = None,
 ) -> Race:
-    """Put down a race and its first round; nothing of it is prepared yet."""
-    text = clean_text(prompt, "The prompt", most=MAX_PROMPT)
-    check_plan(plan)
+    """Create a race and its first round. A driver prepares the attempts later."""
+    text = check_text(prompt, "The prompt", max_bytes=MAX_PROMPT)
+    validate_plan(plan)
     if budget_micros is not None:
         check_micros(budget_micros, "The budget")
     project_id = projects.get(tx, project).id
@@ -69,7 +54,7 @@ def start(
         {
             "id": tx.new_id("rac"),
             "project_id": project_id,
-            "name": _title(name or tx.without_secrets(text)),
+            "name": _first_line(name or tx.without_secrets(text)),
             "prompt": text,
             "repository": repository,
             "inside": inside,
@@ -82,41 +67,42 @@ def start(
             "created_at": tx.now,
             "created_by": tx.actor,
         },
-        note={"attempts": len(entries), "base": base_commit},
+        event_data={"attempts": len(entries), "base": base_commit},
     )
     assert race is not None
-    _begin_round(tx, race, 1, entries, text, base_commit=base_commit, folder=folder)
-    return whole(tx, race)
+    _create_round(tx, race, 1, entries, text, base_commit=base_commit, folder=folder)
+    return load_race(tx, race)
 
 
 def next_round(
     tx: Tx,
     race: str,
-    entries: Sequence[Entry],
+    entries: Sequence[AttemptSpec],
     *,
     folder: str,
     prompt: str | None = None,
     from_round: int | None = None,
     by_fence: Round | None = None,
 ) -> Race:
-    """Begin another round from the winner of the last one, or of an earlier one.
+    """Start another round from the winner of the last round, or of `from_round`.
 
-    Refused while a round is not decided, and when the money is spent.
+    Reopens a race that has ended. Raises Conflict while a round is undecided, and Refused when
+    there is no winner or the budget is spent.
     """
-    found = locked(tx, race)
-    check_repository(found)
-    parent = _parent(found, from_round)
-    if by_fence is not None and parent.number != found.latest.number:
-        return found  # somebody has begun the next one already
-    if found.state is not RaceState.ACTIVE:
-        move(tx, sql.RACES, "reopen", found.id, ended_at=None, reason=None)
-    text = found.latest.prompt if prompt is None else prompt
-    text = clean_text(text, "The prompt", most=MAX_PROMPT)
+    locked = lock_race(tx, race)
+    require_repository(locked)
+    parent = _find_parent(locked, from_round)
+    if by_fence is not None and parent.number != locked.latest.number:
+        return locked  # another caller has started the next round already
+    if locked.state is not RaceState.ACTIVE:
+        transition(tx, sql.RACES, "reopen", locked.id, ended_at=None, reason=None)
+    text = locked.latest.prompt if prompt is None else prompt
+    text = check_text(text, "The prompt", max_bytes=MAX_PROMPT)
     assert parent.winner_commit is not None
-    number = len(found.rounds) + 1
-    _begin_round(
+    number = len(locked.rounds) + 1
+    _create_round(
         tx,
-        found,
+        locked,
         number,
         entries,
         text,
@@ -124,10 +110,10 @@ def next_round(
         parent=parent,
         folder=folder,
     )
-    return get(tx, found.id)
+    return get(tx, locked.id)
 
 
-def check_repository(race: Race) -> None:
+def require_repository(race: Race) -> None:
     """Raise Refused for an imported race: it has no commits to continue from."""
     if not race.repository:
         raise Refused(
@@ -138,35 +124,37 @@ def check_repository(race: Race) -> None:
         )
 
 
-def _parent(race: Race, from_round: int | None) -> Round:
-    for each in race.rounds:
-        if each.state in (RoundState.RUNNING, RoundState.SELECTING, RoundState.FAILED):
+def _find_parent(race: Race, from_round: int | None) -> Round:
+    """Return the round with a winner from which the next round starts."""
+    for round in race.rounds:
+        if round.state in (RoundState.RUNNING, RoundState.SELECTING, RoundState.FAILED):
             raise Conflict(
-                f"Round {each.number} of {race.id} is {each.state}; {to_be_decided(race, each)}.",
+                f"Round {round.number} of {race.id} is {round.state}. {next_step(race, round)}.",
                 id=race.id,
-                round=each.number,
-                state=each.state,
-                reason="round_open",
+                round=round.number,
+                state=round.state,
             )
-    decided = [each for each in race.rounds if each.state is RoundState.COMPLETED]
+    decided = [round for round in race.rounds if round.state is RoundState.COMPLETED]
     if from_round is not None:
-        decided = [each for each in decided if each.number == from_round]
+        decided = [round for round in decided if round.number == from_round]
     if not decided:
-        which = "a winner" if from_round is None else f"a round {from_round} with a winner"
+        why = "no round has a winner"
+        if from_round is not None:
+            why = f"it has no round {from_round} with a winner"
         raise Refused(
-            f"{race.id} has not {which} to go on from; `corral race show {race.id}` shows its "
-            "rounds.",
+            f"Cannot start another round of {race.id}: {why}. Show its rounds with `corral race "
+            f"show {race.id}`.",
             id=race.id,
             reason="no_winner",
         )
     return decided[-1]
 
 
-def _begin_round(
+def _create_round(
     tx: Tx,
     race: Race,
     number: int,
-    entries: Sequence[Entry],
+    entries: Sequence[AttemptSpec],
     prompt: str,
     *,
     base_commit: str,
@@ -186,13 +174,18 @@ def _begin_round(
             "base_attempt_id": parent.winner_id if parent else None,
             "base_commit": base_commit,
             "prompt": prompt,
-            "budget_micros": share_of(race, number),
+            "budget_micros": round_budget(race, number),
             "goes_on": 1,
             "host": race.host,
             "fence": 0,
             "created_at": tx.now,
         },
-        note={"race": race.id, "number": number, "attempts": len(entries), "base": base_commit},
+        event_data={
+            "race": race.id,
+            "number": number,
+            "attempts": len(entries),
+            "base": base_commit,
+        },
     )
     assert round is not None
     for place, entry in enumerate(entries, 1):
@@ -205,167 +198,135 @@ def _begin_round(
                 "round_id": round.id,
                 "project_id": race.project_id,
                 "number": place,
-                "agent": clean_text(entry.agent, "The agent", most=MAX_NAME)
+                "agent": check_text(entry.agent, "The agent", max_bytes=MAX_NAME)
                 if entry.agent
                 else None,
                 "variation": entry.variation,
-                "prompt": prompt_of(prompt, entry.variation),
+                "prompt": vary_prompt(prompt, entry.variation),
                 "branch": branch_name(race, number, place, 1),
-                "worktree": folder_name(folder, race, number, place, 1),
+                "worktree": worktree_path(folder, race, number, place, 1),
                 "tries": 1,
                 "checks": "[]",
                 "created_at": tx.now,
             },
-            note={"race": race.id, "round": number, "number": place, "agent": entry.agent},
+            event_data={"race": race.id, "round": number, "number": place, "agent": entry.agent},
         )
 
 
 def _check_count(tx: Tx, race: Race, count: int) -> None:
     if not count:
-        raise Invalid("A round needs an attempt; name agents, as in --agents claude:2,codex:2.")
-    most = int(settings.value(tx, "races.max_attempts", project=race.project_id))
-    if count > most:
+        raise Invalid("A round needs at least one attempt. Name agents: --agents claude:2,codex:2.")
+    limit = int(settings.get_value(tx, "races.max_attempts", project=race.project_id))
+    if count > limit:
         raise Refused(
-            f"{count} attempts are more than the {most} that a round may have; take fewer, or "
-            f"raise it with `corral setting set races.max_attempts {count}`.",
+            f"A round may have at most {limit} attempts, not {count}. Request fewer, or raise the "
+            f"limit with `corral setting set races.max_attempts {count}`.",
             attempts=count,
-            limit=most,
+            limit=limit,
             reason="too_many_attempts",
         )
 
 
-def _title(text: str) -> str:
+def _first_line(text: str) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), "race")[:60]
 
 
-# -- looking -----------------------------------------------------------------------------------
+# -- end -----------------------------------------------------------------------------------------
 
 
-def get(tx: Tx, id: str) -> Race:
-    """A race with its rounds, attempts, verdicts and choices; the id may be shortened."""
-    return whole(tx, sql.RACES.get(tx, sql.IDS.resolve(tx, id)))
+def abandon(tx: Tx, race: str, *, round: int | None = None, reason: str | None = None) -> Race:
+    """Give up a race, or one round of it; commits and worktrees are kept.
 
-
-def list_races(
-    tx: Tx,
-    *,
-    project: str | None = None,
-    state: str | None = None,
-    after: str | None = None,
-    limit: int = 50,
-) -> Page[Race]:
-    """Races, newest first: all, those of a project, or those in a state; without their rounds."""
-    if project is not None and state is not None:
-        raise Invalid(
-            "Ask for the races of a project, or for those in a state, not for both.",
-            reason="project_or_state",
-        )
-    if state is not None and state not in RaceState._value2member_map_:
-        raise Invalid(
-            f"{state!r} is none of {', '.join(RaceState)}.", state=state, reason="unknown_state"
-        )
-    (before,) = decode_cursor(after, LAST_ID)
-    given: dict[str, Any] = {}
-    if project is not None:
-        given["project"] = projects.get(tx, project).id
-    if state is not None:
-        given["state"] = state
-    rows = tx.all(sql.LISTS[tuple(given)], before=before, limit=check_limit(limit) + 1, **given)
-    return page_of(rows, limit, lambda race: (race.id,))
-
-
-def latest_of(tx: Tx, project: str) -> Race | None:
-    """The race of a project that was started last."""
-    id = tx.value(sql.LATEST_OF_PROJECT, project=projects.get(tx, project).id)
-    return None if id is None else get(tx, id)
-
-
-def whole(tx: Tx, race: Race) -> Race:
-    """A race with all that belongs to it."""
-    rounds = tx.all(sql.ROUNDS_OF_RACE, race_id=race.id)
-    attempts = [_now(tx, each) for each in tx.all(sql.ATTEMPTS_OF_RACE, race_id=race.id)]
-    verdicts = tx.all(sql.VERDICTS_OF_RACE, race_id=race.id)
-    keys = encode_rows([each.id for each in rounds])
-    choices = tx.all(sql.CHOICES, keys_=keys)
-    grafts = tx.all(sql.GRAFTS, keys_=keys)
-    made = [_fill(each, attempts, verdicts, choices, grafts) for each in rounds]
-    costs = [each.cost_micros for each in attempts] + [each.cost_micros for each in verdicts]
-    known = [cost for cost in costs if cost is not None]
-    return replace(race, rounds=made, spent_micros=sum(known) if known else None)
-
-
-def whole_round(tx: Tx, round: Round) -> Round:
-    """A round with its attempts, ranked, and its verdicts."""
-    attempts = [_now(tx, each) for each in tx.all(sql.ATTEMPTS_OF_ROUND, round_id=round.id)]
-    verdicts = tx.all(sql.VERDICTS_OF_ROUND, round_id=round.id)
-    return _fill(round, attempts, verdicts, [], [])
-
-
-def _fill(
-    round: Round,
-    attempts: Sequence[Attempt],
-    verdicts: Sequence[Verdict],
-    choices: Sequence[Choice],
-    grafts: Sequence[Graft],
-) -> Round:
-    own = sorted(
-        (each for each in attempts if each.round_id == round.id), key=lambda each: each.number
+    Open attempts are cancelled. The driver stops their runs.
+    """
+    locked = lock_race(tx, race)
+    why = check_text(reason, "The reason") if reason else None
+    if round is not None:
+        _abandon_round(tx, find_round(locked, round), why)
+        return get(tx, locked.id)
+    for open_round in locked.rounds:
+        if open_round.ended_at is None:
+            _abandon_round(tx, open_round, why)
+    transition(
+        tx, sql.RACES, "abandon", locked.id, event_data={"reason": why}, ended_at=tx.now, reason=why
     )
-    said = [each for each in verdicts if each.round_id == round.id]
-    return replace(
-        round,
-        attempts=[
-            replace(each, is_winner=each.id == round.winner_id) for each in ranked(own, said)
-        ],
-        verdicts=said,
-        choices=[each for each in choices if each.round_id == round.id],
-        grafts=[each for each in grafts if each.round_id == round.id],
-    )
+    return get(tx, locked.id)
 
 
-def _now(tx: Tx, attempt: Attempt) -> Attempt:
-    """An attempt that is under way, with what its run has cost so far."""
-    if attempt.state is not AttemptState.RUNNING or attempt.run_id is None:
-        return attempt
-    try:
-        run = runs.get(tx, attempt.run_id)
-    except NotFound:
-        return attempt
-    return replace(
-        attempt,
-        cost_micros=summed(attempt.earlier_micros, run.cost_micros),
-        model=run.model or attempt.model,
-    )
-
-
-def attempt_of(tx: Tx, id: str) -> Attempt:
-    """An attempt by its id, which may be shortened."""
-    return _now(tx, sql.ATTEMPTS.get(tx, sql.ATTEMPT_IDS.resolve(tx, id)))
-
-
-# -- what the verbs share ------------------------------------------------------------------------
-
-
-def locked(tx: Tx, race: str) -> Race:
-    """A race, whole, for a change that looks at several of its rows."""
-    id = sql.IDS.resolve(tx, race)
-    tx.serialize(f"race:{id}")
-    return get(tx, id)
-
-
-def end_attempt(tx: Tx, attempt: Attempt, verb: str, reason: str | None, **columns: Any) -> Attempt:
-    """Take an attempt to its end, with what its run cost."""
-    now = _now(tx, attempt)
-    return move(
+def _abandon_round(tx: Tx, round: Round, reason: str | None) -> None:
+    # goes_on stays set while runs have to be stopped or a judge is running, so that a driver does
+    # that.
+    has_open = False
+    for attempt in round.attempts:
+        if attempt.is_open:
+            has_open = True
+            end_attempt(tx, attempt, "cancel", reason or "the round was abandoned")
+    transition(
         tx,
-        sql.ATTEMPTS,
-        verb,
-        attempt.id,
-        note={"race": attempt.race_id, "number": attempt.number}
-        | ({"reason": reason} if reason else {}),
+        sql.ROUNDS,
+        "abandon",
+        round.id,
+        event_data={"reason": reason},
         reason=reason,
-        cost_micros=now.cost_micros,
-        model=now.model,
+        goes_on=int(has_open or round.has_pending_verdict),
         ended_at=tx.now,
-        **columns,
     )
+
+
+def finish(tx: Tx, race: str, *, reason: str | None = None) -> Race:
+    """Complete a race. Raises Conflict while a round is undecided."""
+    locked = lock_race(tx, race)
+    if any(round.ended_at is None for round in locked.rounds):
+        raise Conflict(
+            f"Round {locked.latest.number} of {locked.id} is {locked.latest.state}. Select its "
+            "winner or abandon it first.",
+            id=locked.id,
+        )
+    why = check_text(reason, "The reason") if reason else None
+    transition(
+        tx, sql.RACES, "finish", locked.id, event_data={"reason": why}, ended_at=tx.now, reason=why
+    )
+    return get(tx, locked.id)
+
+
+# -- updates -------------------------------------------------------------------------------------
+
+
+def set_budget(tx: Tx, race: str, budget_micros: int | None, rounds: int) -> Race:
+    """Change the budget and the planned number of rounds of a race."""
+    locked = lock_race(tx, race)
+    if budget_micros is not None:
+        check_micros(budget_micros, "The budget")
+    plan = replace(locked.plan, rounds=rounds)
+    validate_plan(plan)
+    tx.one(
+        sql.SET_PLAN,
+        id=locked.id,
+        plan=encode_json(plan, "The plan"),
+        budget_micros=budget_micros,
+    )
+    tx.emit("race", "change", locked.id, project_id=locked.project_id)
+    return get(tx, locked.id)
+
+
+def mark_merged(tx: Tx, race: str, commit: str, into: str) -> Race:
+    """Record that the winner's commit was merged into a branch."""
+    merged = tx.one(sql.SET_MERGED, id=sql.IDS.resolve(tx, race), merged_commit=commit)
+    if merged is None:
+        raise sql.IDS.not_found(race)
+    tx.emit(
+        "race",
+        "merge",
+        merged.id,
+        project_id=merged.project_id,
+        data={"commit": commit, "into": into},
+    )
+    return load_race(tx, merged)
+
+
+def mark_cleaned(tx: Tx, attempt_ids: Sequence[str]) -> int:
+    """Record that the worktrees of attempts were removed."""
+    for id in attempt_ids:
+        tx.run(sql.SET_CLEANED, id=id, now=tx.now)
+        tx.emit("attempt", "clean", id)
+    return len(attempt_ids)

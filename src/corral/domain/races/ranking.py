@@ -1,8 +1,8 @@
-"""Which attempt is the best of its round: gates first, then judges, then figures.
+"""Ranking the attempts of a round: checks first, then judges, then measurements.
 
-A score lies between 0 and 1. What fails a gate stays below 0.4, however it is praised; what passes
-all begins at 0.5, so no judge can lift a failing attempt above a passing one. Of the rest, 0.4 is
-the judges' and 0.1 goes to small diffs, low costs and short times.
+A score is between 0 and 1. An attempt that fails a check scores below 0.4; one that passes all
+checks scores at least 0.5. No judge can therefore rank a failing attempt above a passing one. Of
+the remaining 0.5, judges decide 0.4, and small diffs, low costs and short durations 0.1.
 """
 
 import math
@@ -10,58 +10,68 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from corral.domain.races.model import Attempt, AttemptState, Check, Verdict, VerdictState
+from corral.domain.races.model import Attempt, AttemptState, CheckResult, JudgeVerdict, VerdictState
 
-FAILING = 0.4
-PASSING, JUDGED, MEASURED = 0.5, 0.4, 0.1
-Z = 1.959964  # 95 % of a normal distribution
+MAX_FAILING = 0.4
+MIN_PASSING, JUDGE_WEIGHT, MEASUREMENT_WEIGHT = 0.5, 0.4, 0.1
+Z = 1.959964  # quantile of the normal distribution for 95 % confidence
 
 
-def ranked(attempts: Sequence[Attempt], verdicts: Sequence[Verdict]) -> list[Attempt]:
-    """The attempts, in their own order, each with its score and its rank.
+def rank_attempts(attempts: Sequence[Attempt], verdicts: Sequence[JudgeVerdict]) -> list[Attempt]:
+    """Return the attempts in their own order, each with its score and rank.
 
-    Only what can win has a rank. Equal scores stand in the order of their numbers.
+    Only attempts that can win have a rank. Ties are broken by the number of the attempt.
     """
-    judged = opinions(attempts, verdicts)
-    scores = {each.id: _score(each, attempts, judged) for each in attempts}
+    judged = judge_scores(attempts, verdicts)
+    scores = {attempt.id: _score(attempt, attempts, judged) for attempt in attempts}
     order = sorted(
-        (each for each in attempts if each.can_win),
-        key=lambda each: (-(scores[each.id] or 0.0), each.number),
+        (attempt for attempt in attempts if attempt.can_win),
+        key=lambda attempt: (-(scores[attempt.id] or 0.0), attempt.number),
     )
-    places = {each.id: place for place, each in enumerate(order, 1)}
-    return [replace(each, score=scores[each.id], rank=places.get(each.id)) for each in attempts]
+    ranks = {attempt.id: rank for rank, attempt in enumerate(order, 1)}
+    return [
+        replace(attempt, score=scores[attempt.id], rank=ranks.get(attempt.id))
+        for attempt in attempts
+    ]
 
 
-def opinions(attempts: Sequence[Attempt], verdicts: Sequence[Verdict]) -> dict[str, float]:
-    """What judges think of attempts, from 0 to 1: for each, the share of the others that it beats,
-    a tie being half a win, on average over all verdicts that were given."""
-    sums: dict[str, list[float]] = {}
+def judge_scores(attempts: Sequence[Attempt], verdicts: Sequence[JudgeVerdict]) -> dict[str, float]:
+    """Return the judges' score of each attempt, from 0 to 1.
+
+    For one verdict it is the share of the other candidates that the attempt beats, where a tie
+    counts half; the result is the mean over all given verdicts.
+    """
+    shares_of: dict[str, list[float]] = {}
     for verdict in verdicts:
         if verdict.state is not VerdictState.GIVEN or verdict.ranking is None:
             continue
         count = sum(len(group) for group in verdict.ranking)
-        behind = count
+        beaten = count
         for group in verdict.ranking:
-            behind -= len(group)
-            share = (behind + (len(group) - 1) / 2) / (count - 1) if count > 1 else 0.5
+            beaten -= len(group)
+            share = (beaten + (len(group) - 1) / 2) / (count - 1) if count > 1 else 0.5
             for id in group:
-                sums.setdefault(id, []).append(share)
+                shares_of.setdefault(id, []).append(share)
     known = {attempt.id for attempt in attempts}
-    return {id: sum(shares) / len(shares) for id, shares in sums.items() if id in known}
+    return {id: sum(shares) / len(shares) for id, shares in shares_of.items() if id in known}
 
 
 def _score(attempt: Attempt, attempts: Sequence[Attempt], judged: dict[str, float]) -> float | None:
     if attempt.state is not AttemptState.COMPLETED:
         return None
     if attempt.passed is False:
-        return round(FAILING * _share_passed(attempt.checks), 4)
-    rivals = [each for each in attempts if each.can_win]
-    opinion = judged.get(attempt.id, 0.5)
-    return round(PASSING + JUDGED * opinion + MEASURED * _measured(attempt, rivals), 4)
+        return round(MAX_FAILING * _share_passed(attempt.checks), 4)
+    rivals = [rival for rival in attempts if rival.can_win]
+    judge_score = judged.get(attempt.id, 0.5)
+    measurement = _measure(attempt, rivals)
+    return round(MIN_PASSING + JUDGE_WEIGHT * judge_score + MEASUREMENT_WEIGHT * measurement, 4)
 
 
-def _share_passed(checks: Sequence[Check]) -> float:
-    """How much of its gates an attempt that failed has passed, a little less than all of it."""
+def _share_passed(checks: Sequence[CheckResult]) -> float:
+    """Return the share of checks that a failing attempt passed, at most 0.99.
+
+    A failed check counts with its share of passed tests.
+    """
     if not checks:
         return 0.0
     shares = [
@@ -73,40 +83,44 @@ def _share_passed(checks: Sequence[Check]) -> float:
     return min(sum(shares) / len(shares), 0.99)
 
 
-def _measured(attempt: Attempt, rivals: Sequence[Attempt]) -> float:
-    """How small, cheap and quick it is beside its rivals; what is not known does not count."""
+def _measure(attempt: Attempt, rivals: Sequence[Attempt]) -> float:
+    """Return how small, cheap and fast an attempt is compared with the best of its rivals.
+
+    Unknown values do not count.
+    """
     shares = []
-    for figures in (
-        [_size(each) for each in (attempt, *rivals)],
-        [each.cost_micros for each in (attempt, *rivals)],
-        [each.duration_ms for each in (attempt, *rivals)],
+    for values in (
+        [_changed_lines(candidate) for candidate in (attempt, *rivals)],
+        [candidate.cost_micros for candidate in (attempt, *rivals)],
+        [candidate.duration_ms for candidate in (attempt, *rivals)],
     ):
-        own, known = figures[0], [figure for figure in figures if figure is not None]
+        own, known = values[0], [value for value in values if value is not None]
         if own is not None:
             shares.append((min(known) + 1) / (own + 1))
     return sum(shares) / len(shares) if shares else 0.0
 
 
-def _size(attempt: Attempt) -> int | None:
+def _changed_lines(attempt: Attempt) -> int | None:
     if attempt.insertions is None or attempt.deletions is None:
         return None
     return attempt.insertions + attempt.deletions
 
 
-def survivors(attempts: Sequence[Attempt]) -> list[Attempt]:
-    """The better half of a round, rounded up: who goes on when rounds are halved."""
+def better_half(attempts: Sequence[Attempt]) -> list[Attempt]:
+    """Return the better half of a round, rounded up, for the next automatic round."""
     order = sorted(
-        (each for each in attempts if each.rank is not None), key=lambda each: each.rank or 0
+        (attempt for attempt in attempts if attempt.rank is not None),
+        key=lambda attempt: attempt.rank or 0,
     )
     return order[: max(1, (len(attempts) + 1) // 2)]
 
 
-def confidence(wins: int, of: int) -> tuple[float, float]:
-    """Where a rate lies with 95 % confidence, by Wilson: it is sound for few cases too."""
-    if not of:
+def wilson_interval(wins: int, total: int) -> tuple[float, float]:
+    """Return the 95 % confidence interval of a rate (Wilson), which is sound for few cases too."""
+    if not total:
         return 0.0, 1.0
-    rate, square = wins / of, Z * Z
-    middle = rate + square / (2 * of)
-    reach = Z * math.sqrt(rate * (1 - rate) / of + square / (4 * of * of))
-    whole = 1 + square / of
-    return max(0.0, (middle - reach) / whole), min(1.0, (middle + reach) / whole)
+    rate, square = wins / total, Z * Z
+    centre = rate + square / (2 * total)
+    margin = Z * math.sqrt(rate * (1 - rate) / total + square / (4 * total * total))
+    scale = 1 + square / total
+    return max(0.0, (centre - margin) / scale), min(1.0, (centre + margin) / scale)

@@ -1,4 +1,4 @@
-"""How attempts and rounds are named: by people, as branches, as folders."""
+"""Names of attempts and rounds: what people type, branches and worktree paths."""
 
 import re
 
@@ -6,29 +6,32 @@ from corral.domain.races.model import Attempt, Race, Round, RoundState
 from corral.kernel.errors import NotFound
 from corral.kernel.text import MAX_NAME
 
-_LATEST = re.compile(r"(?:(?P<round>\d{1,6})[.:/])?(?P<number>\d{1,6})")
+_REFERENCE = re.compile(r"(?:(?P<round>\d{1,6})[.:/])?(?P<number>\d{1,6})")
 
 
 def branch_name(race: Race, round: int, number: int, tries: int) -> str:
-    """A branch for an attempt: git takes the name, and no other attempt has it."""
-    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", race.name).strip("-")[:40] or "race"
-    again = f"-{tries}" if tries > 1 else ""
-    return f"corral/{plain}-{race.id[-6:]}/round-{round}-{number}{again}"
+    """Return the branch of an attempt: a valid git name that no other attempt has."""
+    slug = re.sub(r"[^A-Za-z0-9_-]+", "-", race.name).strip("-")[:40] or "race"
+    suffix = f"-{tries}" if tries > 1 else ""
+    return f"corral/{slug}-{race.id[-6:]}/round-{round}-{number}{suffix}"
 
 
-def folder_name(folder: str, race: Race, round: int, number: int, tries: int) -> str:
-    again = f"-{tries}" if tries > 1 else ""
-    return f"{folder}/{race.id}/round-{round}-{number}{again}"
+def worktree_path(folder: str, race: Race, round: int, number: int, tries: int) -> str:
+    """Return the path of an attempt's worktree below `folder`."""
+    suffix = f"-{tries}" if tries > 1 else ""
+    return f"{folder}/{race.id}/round-{round}-{number}{suffix}"
 
 
-def find_attempt(race: Race, typed: str | int) -> Attempt:
-    """An attempt of a race: by its id, the beginning of that, its number in the latest round, or
-    as ROUND.NUMBER."""
-    text = str(typed)
-    match = _LATEST.fullmatch(text)
+def find_attempt(race: Race, reference: str | int) -> Attempt:
+    """Return an attempt by NUMBER in the latest round, ROUND.NUMBER, its id or a prefix of it.
+
+    Raises NotFound unless exactly one attempt matches.
+    """
+    text = str(reference)
+    match = _REFERENCE.fullmatch(text)
     if match:
         number = int(match["round"]) if match["round"] else race.latest.number
-        found = [
+        matches = [
             attempt
             for round in race.rounds
             if round.number == number
@@ -36,35 +39,40 @@ def find_attempt(race: Race, typed: str | int) -> Attempt:
             if attempt.number == int(match["number"])
         ]
     else:
-        all_of_it = [attempt for round in race.rounds for attempt in round.attempts]
-        found = [attempt for attempt in all_of_it if attempt.id.startswith(text)]
-    if len(found) != 1 or len(text) > MAX_NAME:
-        many = "several attempts" if len(found) > 1 else "no attempt"
+        attempts = [attempt for round in race.rounds for attempt in round.attempts]
+        matches = [attempt for attempt in attempts if attempt.id.startswith(text)]
+    if len(matches) != 1 or len(text) > MAX_NAME:
+        what = "Several attempts match" if len(matches) > 1 else "No attempt matches"
         raise NotFound(
-            f"{text[:MAX_NAME]!r} names {many} of {race.id}; name one by its number in round "
-            f"{race.latest.number}, its latest, or as ROUND.NUMBER, or by its id.",
+            f"{what} {text[:MAX_NAME]!r} in {race.id}. Use its number in round "
+            f"{race.latest.number} (the latest), ROUND.NUMBER, or its id.",
             id=race.id,
             attempt=text[:MAX_NAME],
             reason="unknown_attempt",
         )
-    return found[0]
+    return matches[0]
 
 
-def round_of(race: Race, number: int | None) -> Round:
-    """A round of a race by its number; the latest when none is named."""
-    found = [each for each in race.rounds if number is None or each.number == number]
-    if not found:
+def find_round(race: Race, number: int | None) -> Round:
+    """Return a round by its number, by default the latest. Raises NotFound."""
+    matches = [round for round in race.rounds if number is None or round.number == number]
+    if not matches:
         raise NotFound(
-            f"{race.id} has no round {number}; it has {len(race.rounds)}.", id=race.id, round=number
+            f"{race.id} has no round {number}. Its last round is {len(race.rounds)}.",
+            id=race.id,
+            round=number,
         )
-    return found[-1]
+    return matches[-1]
 
 
-def to_be_decided(race: Race, round: Round) -> str:
-    """What decides a round that has no winner yet."""
-    return {
-        RoundState.RUNNING: f"wait for it (`corral race wait {race.id}`), or abandon it",
-        RoundState.SELECTING: f"choose its winner (`corral race select {race.id}`), or abandon it",
-        RoundState.FAILED: f"none passed: do one again (`corral race retry {race.id} ATTEMPT`), or "
-        f"abandon it (`corral race abandon {race.id}`)",
-    }.get(round.state, f"go on from one that has (`corral race next {race.id} --from N`)")
+def next_step(race: Race, round: Round) -> str:
+    """Return the advice for a round without a winner: how to decide it."""
+    advice = {
+        RoundState.RUNNING: f"Wait for it (`corral race wait {race.id}`), or abandon it",
+        RoundState.SELECTING: f"Select its winner (`corral race select {race.id}`), or abandon it",
+        RoundState.FAILED: f"No attempt passed: retry one (`corral race retry {race.id} ATTEMPT`), "
+        f"or abandon the round (`corral race abandon {race.id}`)",
+    }
+    return advice.get(
+        round.state, f"Continue from a round with a winner (`corral race next {race.id} --from N`)"
+    )

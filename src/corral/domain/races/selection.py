@@ -1,33 +1,26 @@
-"""Choosing winners, grafting onto them, ending what is under way, and trying again."""
+"""Selecting the winner of a round, grafting files onto it, and asking for a judge."""
 
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from corral.db.transitions import move
+from corral.db.transitions import transition
 from corral.db.tx import Tx
 from corral.domain.races import sql
-from corral.domain.races.limits import check_plan, share_of
+from corral.domain.races.limits import validate_plan
 from corral.domain.races.model import (
     Attempt,
     AttemptState,
-    Check,
+    CheckResult,
     Graft,
     Race,
     Round,
     RoundState,
-    VerdictState,
-    Winning,
 )
-from corral.domain.races.ops import end_attempt, get, locked, whole
-from corral.domain.races.ranking import confidence
-from corral.domain.races.refs import branch_name, find_attempt, folder_name, round_of
-from corral.kernel.errors import Conflict, IllegalMove, Invalid, Refused
-from corral.kernel.money import check_micros
-from corral.kernel.pagination import check_limit
-from corral.kernel.text import check_int, clean_text, encode_json
-
-# -- choosing ----------------------------------------------------------------------------------
+from corral.domain.races.queries import get, lock_race
+from corral.domain.races.refs import find_attempt
+from corral.kernel.errors import Conflict, IllegalMove, Refused
+from corral.kernel.text import check_text, encode_json
 
 
 def select(
@@ -40,93 +33,94 @@ def select(
     overrule: bool = False,
     by: str | None = None,
 ) -> Race:
-    """Choose the winner of a round, once: the attempt that is named, else the one that ranks first.
+    """Select the winner of a round: the given attempt, or else the one that ranks first.
 
-    Only what ended well and passed its gates can be chosen. A person may overrule that, and an
-    earlier choice too, with `overrule`; what the ranking had said is kept beside it.
+    Only a completed attempt that failed no check can be selected, and only once for each round.
+    With `overrule`, a person can ignore failed checks and replace an earlier selection; the choice
+    records which attempt ranked first.
     """
-    found = locked(tx, race)
-    why = clean_text(reason, "The reason") if reason else None
-    chosen = _best(found) if attempt is None else find_attempt(found, attempt)
-    round = next(each for each in found.rounds if each.id == chosen.round_id)
+    locked = lock_race(tx, race)
+    why = check_text(reason, "The reason") if reason else None
+    winner = _first_ranked(locked) if attempt is None else find_attempt(locked, attempt)
+    round = next(each for each in locked.rounds if each.id == winner.round_id)
     if overrule and tx.actor.startswith("agent:"):
         raise Refused(
-            "Only a person overrules gates, judges and choices.",
-            id=found.id,
+            "Only a person can overrule checks, judges and selections.",
+            id=locked.id,
             reason="person_required",
         )
-    if chosen.state is not AttemptState.COMPLETED:
+    if winner.state is not AttemptState.COMPLETED:
         raise Refused(
-            f"Attempt {chosen.number} is {chosen.state} and left nothing that can win; retry it "
-            f"(`corral race retry {found.id} {chosen.number}`), or choose another.",
-            id=found.id,
-            attempt=chosen.id,
-            state=chosen.state,
+            f"Attempt {winner.number} is {winner.state} and cannot win. Retry it (`corral race "
+            f"retry {locked.id} {winner.number}`), or select another.",
+            id=locked.id,
+            attempt=winner.id,
+            state=winner.state,
             reason="attempt_failed",
         )
-    if not chosen.can_win and not overrule:
+    if not winner.can_win and not overrule:
         raise Refused(
-            f"Attempt {chosen.number} did not pass its checks; choose another, or overrule them "
-            "with --overrule.",
-            id=found.id,
-            attempt=chosen.id,
+            f"Attempt {winner.number} did not pass its checks. Select another, or overrule the "
+            "checks with --overrule.",
+            id=locked.id,
+            attempt=winner.id,
             reason="checks_failed",
         )
     if round.state is RoundState.COMPLETED and not overrule:
         raise IllegalMove(
-            f"Round {round.number} of {found.id} has its winner; go on with `corral race next "
-            f"{found.id}`, or choose another one with `corral race select {found.id} "
-            "ROUND.NUMBER --overrule`.",
+            f"Round {round.number} of {locked.id} already has a winner. Start the next round with "
+            f"`corral race next {locked.id}`, or replace the winner with `corral race select "
+            f"{locked.id} ROUND.NUMBER --overrule`.",
             id=round.id,
             verb="select",
             state=round.state,
-            allowed=sql.ROUNDS.moves.allowed_from(round.state),
+            allowed=sql.ROUNDS.transitions.allowed_from(round.state),
             reason="already_decided",
         )
-    kept = commit or chosen.commit
-    if kept is None:
-        raise Refused(f"Attempt {chosen.number} has no commit; retry it.", attempt=chosen.id)
+    winner_commit = commit or winner.commit
+    if winner_commit is None:
+        raise Refused(
+            f"Attempt {winner.number} has no commit. Retry it, or select another.",
+            attempt=winner.id,
+        )
     verb = "overrule" if overrule else "select"
-    who = by or tx.actor
-    move(
+    selected_by = by or tx.actor
+    transition(
         tx,
         sql.ROUNDS,
         verb,
         round.id,
-        note={"winner": chosen.id, "commit": kept, "by": who, "reason": why},
-        winner_id=chosen.id,
-        winner_commit=kept,
+        event_data={"winner": winner.id, "commit": winner_commit, "by": selected_by, "reason": why},
+        winner_id=winner.id,
+        winner_commit=winner_commit,
         reason=why,
-        decided_by=who,
-        goes_on=_still_judged(round),
+        decided_by=selected_by,
+        # A judge that is still running is recorded all the same.
+        goes_on=int(round.has_pending_verdict),
         ended_at=tx.now,
     )
-    _note_choice(tx, round, verb, chosen.id, kept, who, why)
-    return get(tx, found.id)
+    _record_choice(tx, round, verb, winner.id, winner_commit, selected_by, why)
+    return get(tx, locked.id)
 
 
-def _still_judged(round: Round) -> int:
-    """Whether a judge is at work on a round: its answer is taken in all the same."""
-    return int(any(verdict.state is VerdictState.ASKED for verdict in round.verdicts))
-
-
-def _best(race: Race) -> Attempt:
-    best = race.latest.ranked
-    if not best:
+def _first_ranked(race: Race) -> Attempt:
+    ranked = race.latest.ranked
+    if not ranked:
         raise Refused(
-            f"No attempt of round {race.latest.number} can be chosen: it is {race.latest.state}. "
-            f"Look at `corral race show {race.id}`, retry an attempt, or abandon it.",
+            f"No attempt of round {race.latest.number} can be selected; the round is "
+            f"{race.latest.state}. Show it with `corral race show {race.id}`, retry an attempt, or "
+            "abandon the round.",
             id=race.id,
             state=race.latest.state,
             reason="nothing_to_choose",
         )
-    return best[0]
+    return ranked[0]
 
 
-def _note_choice(
+def _record_choice(
     tx: Tx, round: Round, verb: str, attempt_id: str, commit: str, by: str, reason: str | None
 ) -> None:
-    first = round.ranked
+    ranked = round.ranked
     tx.run(
         sql.ADD_CHOICE,
         round_id=round.id,
@@ -134,14 +128,14 @@ def _note_choice(
         verb=verb,
         attempt_id=attempt_id,
         commit_id=commit,
-        ranked_first_id=first[0].id if first else None,
+        ranked_first_id=ranked[0].id if ranked else None,
         by=by,
         reason=reason,
         at=tx.now,
     )
 
 
-def add_graft(
+def record_graft(
     tx: Tx,
     race: str,
     round: Round,
@@ -149,42 +143,45 @@ def add_graft(
     files: Sequence[str],
     *,
     commit: str | None,
-    checks: Sequence[Check],
+    checks: Sequence[CheckResult],
     kept: bool,
     reason: str,
 ) -> Graft:
-    """Put down a graft that was tried; one that is kept is the winner's commit from now on.
+    """Record a graft that was tried. The commit of a kept graft becomes the winner's commit.
 
-    Conflict when another commit became the winner's meanwhile.
+    Raises Conflict when the winner has changed since the graft was started.
     """
-    found = locked(tx, race)
-    now = next(each for each in found.rounds if each.id == round.id)
-    if kept and (now.winner_commit != round.winner_commit or now.winner_id != round.winner_id):
+    locked = lock_race(tx, race)
+    current = next(each for each in locked.rounds if each.id == round.id)
+    if kept and (
+        current.winner_commit != round.winner_commit or current.winner_id != round.winner_id
+    ):
         raise Conflict(
-            f"Round {round.number} of {found.id} has another winner now; graft onto that.",
-            id=found.id,
+            f"The winner of round {round.number} of {locked.id} has changed. Graft onto the new "
+            "winner.",
+            id=locked.id,
         )
     if kept:
         assert commit is not None
-        assert now.winner_id is not None
-        move(
+        assert current.winner_id is not None
+        transition(
             tx,
             sql.ROUNDS,
             "graft",
             round.id,
-            note={"from": attempt.id, "files": list(files)[:20], "commit": commit},
+            event_data={"from": attempt.id, "files": list(files)[:20], "commit": commit},
             winner_commit=commit,
         )
-        _note_choice(tx, now, "graft", now.winner_id, commit, tx.actor, reason)
+        _record_choice(tx, current, "graft", current.winner_id, commit, tx.actor, reason)
     else:
-        tx.note(
+        tx.emit(
             "round",
             "refuse_graft",
             round.id,
-            project_id=found.project_id,
+            project_id=locked.project_id,
             data={"from": attempt.id, "files": list(files)[:20], "reason": reason},
         )
-    made = tx.one(
+    graft = tx.one(
         sql.ADD_GRAFT,
         id=tx.new_id("grf"),
         round_id=round.id,
@@ -197,214 +194,40 @@ def add_graft(
         by=tx.actor,
         at=tx.now,
     )
-    assert made is not None
-    return made
+    assert graft is not None
+    return graft
 
 
-# -- ending, and trying again --------------------------------------------------------------------
-
-
-def abandon(tx: Tx, race: str, *, round: int | None = None, reason: str | None = None) -> Race:
-    """Give up a round, or the whole race; what was made stays where it is.
-
-    What is still under way of it is cancelled; whoever calls this stops the runs.
-    """
-    found = locked(tx, race)
-    why = clean_text(reason, "The reason") if reason else None
-    if round is not None:
-        _abandon_round(tx, round_of(found, round), why)
-        return get(tx, found.id)
-    for each in found.rounds:
-        if each.ended_at is None:
-            _abandon_round(tx, each, why)
-    move(tx, sql.RACES, "abandon", found.id, note={"reason": why}, ended_at=tx.now, reason=why)
-    return get(tx, found.id)
-
-
-def _abandon_round(tx: Tx, round: Round, reason: str | None) -> None:
-    # Whoever drives it sees to it that the runs of what is cancelled end.
-    under = False
-    for attempt in round.attempts:
-        if attempt.is_open:
-            under = True
-            end_attempt(tx, attempt, "cancel", reason or "the round was abandoned")
-    move(
-        tx,
-        sql.ROUNDS,
-        "abandon",
-        round.id,
-        note={"reason": reason},
-        reason=reason,
-        goes_on=int(under or _still_judged(round)),
-        ended_at=tx.now,
-    )
-
-
-def finish(tx: Tx, race: str, *, reason: str | None = None) -> Race:
-    """Say that a race is over; its rounds must be decided."""
-    found = locked(tx, race)
-    if any(each.ended_at is None for each in found.rounds):
-        raise Conflict(
-            f"Round {found.latest.number} of {found.id} is {found.latest.state}; choose its "
-            "winner or abandon it first.",
-            id=found.id,
-        )
-    why = clean_text(reason, "The reason") if reason else None
-    move(tx, sql.RACES, "finish", found.id, note={"reason": why}, ended_at=tx.now, reason=why)
-    return get(tx, found.id)
-
-
-def retry(tx: Tx, race: str, attempt: str | int, *, folder: str) -> Race:
-    """Try an attempt again that did not pass, in a new worktree from the same base.
-
-    What it left before stays on its old branch and in its old worktree.
-    """
-    found = locked(tx, race)
-    again = find_attempt(found, attempt)
-    round = next(each for each in found.rounds if each.id == again.round_id)
-    if again.is_open or again.can_win:
-        what = "has passed" if again.can_win else f"is {again.state}"
-        raise Conflict(
-            f"Attempt {again.number} {what}; only what failed is tried again.", attempt=again.id
-        )
-    if found.budget_micros is not None:
-        share_of(found, found.plan.rounds)
-    if round.state is not RoundState.RUNNING:
-        move(tx, sql.ROUNDS, "retry", round.id, goes_on=1, reason=None)
-    tries = again.tries + 1
-    move(
-        tx,
-        sql.ATTEMPTS,
-        "retry",
-        again.id,
-        note={"tries": tries},
-        tries=tries,
-        branch=branch_name(found, round.number, again.number, tries),
-        worktree=folder_name(folder, found, round.number, again.number, tries),
-        earlier_micros=again.cost_micros,
-        run_id=None,
-        session_id=None,
-        commit_id=None,
-        checked_tree=None,
-        passed=None,
-        checks="[]",
-        files=None,
-        insertions=None,
-        deletions=None,
-        reason=None,
-        started_at=None,
-        ended_at=None,
-        cleaned_at=None,
-    )
-    return get(tx, found.id)
-
-
-def cancel(tx: Tx, race: str, attempt: str | int, *, reason: str | None = None) -> Attempt:
-    """End an attempt that is under way; whoever calls this stops its run."""
-    why = clean_text(reason, "The reason") if reason else "cancelled"
-    return end_attempt(tx, find_attempt(locked(tx, race), attempt), "cancel", why)
-
-
-def set_merged(tx: Tx, race: str, commit: str, into: str) -> Race:
-    """Note that the winner's commit was merged into a branch."""
-    merged = tx.one(sql.SET_MERGED, id=sql.IDS.resolve(tx, race), merged_commit=commit)
-    if merged is None:
-        raise sql.IDS.missing(race)
-    tx.note(
-        "race",
-        "merge",
-        merged.id,
-        project_id=merged.project_id,
-        data={"commit": commit, "into": into},
-    )
-    return whole(tx, merged)
-
-
-def ask_judge(
+def request_judge(
     tx: Tx, race: str, judge: str, *, samples: int | None = None, rubric: str | None = None
 ) -> Race:
-    """Have the latest round judged, or judged again, by whoever is named."""
-    found = locked(tx, race)
-    latest = found.latest
+    """Ask a judge to rank the latest round, or to rank it again.
+
+    A driver starts the judge. Raises Refused unless the round is undecided and at least two
+    attempts passed.
+    """
+    locked = lock_race(tx, race)
+    latest = locked.latest
     if latest.state is not RoundState.SELECTING or len(latest.ranked) < 2:
         raise Refused(
-            f"Round {latest.number} of {found.id} is {latest.state}, with {len(latest.ranked)} "
-            "attempts that passed; a judge chooses between two or more, before somebody has.",
-            id=found.id,
+            f"Round {latest.number} of {locked.id} cannot be judged: it is {latest.state} and "
+            f"{len(latest.ranked)} attempts passed. A judge needs an undecided round with at least "
+            "two attempts that passed.",
+            id=locked.id,
             state=latest.state,
         )
-    plan = found.plan
+    plan = locked.plan
     more = plan.samples if samples is None else samples
     ids = {attempt.id for attempt in latest.ranked}
-    before = sum({*verdict.labels.values()} == ids for verdict in latest.verdicts)
-    plan = replace(plan, judge=judge, samples=more + before, rubric=rubric or plan.rubric)
-    check_plan(plan)
+    earlier = sum({*verdict.labels.values()} == ids for verdict in latest.verdicts)
+    plan = replace(plan, judge=judge, samples=more + earlier, rubric=rubric or plan.rubric)
+    validate_plan(plan)
     tx.one(
         sql.SET_PLAN,
-        id=found.id,
+        id=locked.id,
         plan=encode_json(plan, "The plan"),
-        budget_micros=found.budget_micros,
+        budget_micros=locked.budget_micros,
     )
     tx.run(sql.SET_GOES_ON, id=latest.id, goes_on=1)
-    tx.note("race", "judge", found.id, project_id=found.project_id, data={"judge": judge})
-    return get(tx, found.id)
-
-
-def set_budget(tx: Tx, race: str, budget_micros: int | None, rounds: int) -> Race:
-    """Give a race another budget, or other rounds."""
-    found = locked(tx, race)
-    if budget_micros is not None:
-        check_micros(budget_micros, "The budget")
-    plan = replace(found.plan, rounds=rounds)
-    check_plan(plan)
-    tx.one(
-        sql.SET_PLAN,
-        id=found.id,
-        plan=encode_json(plan, "The plan"),
-        budget_micros=budget_micros,
-    )
-    tx.note("race", "change", found.id, project_id=found.project_id)
-    return get(tx, found.id)
-
-
-def set_cleaned(tx: Tx, attempt_ids: Sequence[str]) -> int:
-    """Note that the worktrees of attempts are gone."""
-    for id in attempt_ids:
-        tx.run(sql.SET_CLEANED, id=id, now=tx.now)
-        tx.note("attempt", "clean", id)
-    return len(attempt_ids)
-
-
-def in_place(tx: Tx, *, after: str = "", limit: int = 500) -> list[Attempt]:
-    """Attempts whose worktrees have not been taken away, by their worktrees."""
-    return tx.all(sql.IN_PLACE, after=after, limit=check_limit(limit))
-
-
-# -- how attempts fare -------------------------------------------------------------------------
-
-
-def winning(tx: Tx, *, by: str = "agent", since_ms: int | None = None) -> list[Winning]:
-    """Which agents, models, providers or variations win in decided rounds, and at what cost.
-
-    Rates come with the bounds between which they lie with 95 % confidence.
-    """
-    if by not in sql.WINNING:
-        raise Invalid(f"{by!r} is none of {', '.join(sql.WINNING)}.", by=by)
-    if since_ms is not None and check_int(since_ms, "The time to look back") < 0:
-        raise Invalid("Look back into the past: give a duration such as 7d.", since_ms=since_ms)
-    since = 0 if since_ms is None else tx.now - since_ms
-    return [_rated(row) for row in tx.all(sql.WINNING[by], since=since, limit=200)]
-
-
-def _rated(row: Winning) -> Winning:
-    low, high = confidence(row.wins, row.attempts)
-    per_win = None
-    if row.wins and row.cost_micros is not None:
-        per_win = row.cost_micros // row.wins
-    return replace(
-        row,
-        win_rate=round(row.wins / row.attempts, 4),
-        low=round(low, 4),
-        high=round(high, 4),
-        micros_per_win=per_win,
-    )
+    tx.emit("race", "judge", locked.id, project_id=locked.project_id, data={"judge": judge})
+    return get(tx, locked.id)

@@ -1,7 +1,9 @@
+"""SQL of races, rounds, attempts, verdicts, selections and grafts."""
+
 from corral.db.lookup import IdColumn
-from corral.db.retention import Scoped
+from corral.db.retention import ScopedStatement
 from corral.db.statement import Query, Statement
-from corral.db.transitions import StateTable
+from corral.db.transitions import StatefulTable
 from corral.domain.races.model import (
     ATTEMPT_MOVES,
     RACE_MOVES,
@@ -10,10 +12,10 @@ from corral.domain.races.model import (
     Attempt,
     Choice,
     Graft,
+    JudgeVerdict,
     Race,
     Round,
-    Verdict,
-    Winning,
+    WinRate,
 )
 
 _RACE = """id, project_id, name, prompt, state, repository, inside, private, branch, base_commit,
@@ -35,16 +37,16 @@ IDS = IdColumn("race", "rac", "races")
 ROUND_IDS = IdColumn("round", "rnd", "rounds")
 ATTEMPT_IDS = IdColumn("attempt", "att", "attempts")
 
-RACES = StateTable(Race, RACE_MOVES, table="races", columns=_RACE, project="project_id")
-ROUNDS = StateTable(Round, ROUND_MOVES, table="rounds", columns=_ROUND, project="project_id")
-ATTEMPTS = StateTable(
+RACES = StatefulTable(Race, RACE_MOVES, table="races", columns=_RACE, project="project_id")
+ROUNDS = StatefulTable(Round, ROUND_MOVES, table="rounds", columns=_ROUND, project="project_id")
+ATTEMPTS = StatefulTable(
     Attempt, ATTEMPT_MOVES, table="attempts", columns=_ATTEMPT, project="project_id"
 )
-VERDICTS = StateTable(
-    Verdict, VERDICT_MOVES, table="verdicts", columns=_VERDICT, project="project_id"
+VERDICTS = StatefulTable(
+    JudgeVerdict, VERDICT_MOVES, table="verdicts", columns=_VERDICT, project="project_id"
 )
 
-# -- looking -----------------------------------------------------------------------------------
+# -- queries -----------------------------------------------------------------------------------
 
 _RACES = f"SELECT {_RACE} FROM races WHERE"
 _BEFORE = "id < :before ORDER BY id DESC LIMIT :limit"
@@ -52,7 +54,7 @@ _BEFORE = "id < :before ORDER BY id DESC LIMIT :limit"
 LISTS = {
     (): Query(Race, f"{_RACES} {_BEFORE}"),
     ("project",): Query(Race, f"{_RACES} project_id = :project AND {_BEFORE}"),
-    # In the words of its index: ordered by id alone, PostgreSQL would walk along all ids.
+    # Repeats the columns of the index: with ORDER BY id alone, PostgreSQL scans the primary key.
     ("state",): Query(
         Race,
         f"""{_RACES} state >= :state AND state <= :state AND id < :before
@@ -74,10 +76,10 @@ ATTEMPTS_OF_ROUND = Query(
     Attempt, f"SELECT {_ATTEMPT} FROM attempts WHERE round_id = :round_id ORDER BY number"
 )
 VERDICTS_OF_RACE = Query(
-    Verdict, f"SELECT {_VERDICT} FROM verdicts WHERE race_id = :race_id ORDER BY id"
+    JudgeVerdict, f"SELECT {_VERDICT} FROM verdicts WHERE race_id = :race_id ORDER BY id"
 )
 VERDICTS_OF_ROUND = Query(
-    Verdict, f"SELECT {_VERDICT} FROM verdicts WHERE round_id = :round_id ORDER BY number"
+    JudgeVerdict, f"SELECT {_VERDICT} FROM verdicts WHERE round_id = :round_id ORDER BY number"
 )
 CHOICES = Query(
     Choice, f"SELECT {_CHOICE} FROM choices WHERE round_id {{is_listed}} ORDER BY round_id, number"
@@ -86,27 +88,30 @@ GRAFTS = Query(
     Graft, f"SELECT {_GRAFT} FROM grafts WHERE round_id {{is_listed}} ORDER BY round_id, id"
 )
 
-OF_RUN = Query(
+RUNNING_IN_RUN = Query(
     Attempt, f"SELECT {_ATTEMPT} FROM attempts WHERE run_id = :run_id AND state = 'running'"
 )
 HAS_ATTEMPT = Statement("SELECT id FROM attempts WHERE run_id = :run_id AND state = 'running'")
 
-IN_PLACE = Query(
+WITH_WORKTREE = Query(
     Attempt,
     f"""SELECT {_ATTEMPT} FROM attempts
     WHERE cleaned_at IS NULL AND worktree > :after ORDER BY worktree LIMIT :limit""",
 )
 
-# -- driving -----------------------------------------------------------------------------------
+# -- the lease of a round ----------------------------------------------------------------------
 
-OPEN_ROUNDS = Query(
+# goes_on: only rounds in which a driver still has work to do.
+ACTIVE_ROUNDS = Query(
     Round,
     f"""SELECT {_ROUND} FROM rounds
     WHERE goes_on = 1 AND host = :host AND id > :after ORDER BY id LIMIT :limit""",
 )
 
-# A lease taken or renewed is no event.
-TAKE = Query(
+# Leases emit no events. A round can be acquired when it is free, when its lease has expired, when
+# this driver held it before, or when its driver (:gone) is known to be dead. The new fence rejects
+# the writes of an earlier driver.
+ACQUIRE_ROUND = Query(
     Round,
     f"""
     UPDATE rounds SET owner = :owner, fence = fence + 1, lease_until = :until
@@ -116,20 +121,20 @@ TAKE = Query(
     RETURNING {_ROUND}
 """,
 )
-RENEW = Query(
+RENEW_LEASE = Query(
     Round,
     f"""
     UPDATE rounds SET lease_until = :until WHERE id = :id AND fence = :fence RETURNING {_ROUND}
 """,
 )
-GIVE_BACK = Statement("""
+RELEASE_ROUND = Statement("""
     UPDATE rounds SET owner = NULL, lease_until = NULL WHERE id = :id AND fence = :fence
 """)
 SET_GOES_ON = Statement("UPDATE rounds SET goes_on = :goes_on WHERE id = :id")
 
-# -- what is no state --------------------------------------------------------------------------
+# -- updates that change no state --------------------------------------------------------------
 
-SET_TREE = Statement("""
+SET_COMMIT = Statement("""
     UPDATE attempts
     SET commit_id = :commit_id, files = :files, insertions = :insertions, deletions = :deletions
     WHERE id = :id
@@ -158,13 +163,13 @@ ADD_GRAFT = Query(
 )
 
 
-# -- how attempts fare -------------------------------------------------------------------------
+# -- statistics ----------------------------------------------------------------------------------
 
 
-def _winning(key: str) -> Query[Winning]:
-    """Attempts of decided rounds, by who made them."""
+def _win_rates(key: str) -> Query[WinRate]:
+    """Count attempts and wins of decided rounds by a column. `passed` is NULL without checks."""
     return Query(
-        Winning,
+        WinRate,
         f"""
         SELECT {key} AS key, count(*) AS attempts,
             count(CASE WHEN attempts.state = 'completed' AND coalesce(passed, 1) = 1 THEN 1 END)
@@ -179,28 +184,29 @@ def _winning(key: str) -> Query[Winning]:
     )
 
 
-WINNING = {
-    "agent": _winning("attempts.agent"),
-    "model": _winning("attempts.model"),
-    "provider": _winning("attempts.provider"),
-    "variation": _winning("attempts.variation"),
+WIN_RATES = {
+    "agent": _win_rates("attempts.agent"),
+    "model": _win_rates("attempts.model"),
+    "provider": _win_rates("attempts.provider"),
+    "variation": _win_rates("attempts.variation"),
 }
 
-# -- forgetting --------------------------------------------------------------------------------
+# -- retention ---------------------------------------------------------------------------------
 
-# What is over and has no worktree left: a worktree must stay known as long as it is there.
-_FORGETTABLE = """
+# Ended races without a worktree on disk. A worktree that exists must keep its row, or nothing would
+# ever remove it.
+_PRUNABLE = """
     ended_at IS NOT NULL AND ended_at < :before AND {whose} AND NOT EXISTS (
         SELECT 1 FROM attempts WHERE attempts.race_id = races.id AND attempts.cleaned_at IS NULL
     )
 """
-PRUNABLE = Scoped(f"""
-    SELECT id FROM races WHERE {_FORGETTABLE} ORDER BY ended_at, id LIMIT :limit {{skip_locked}}
+PRUNABLE = ScopedStatement(f"""
+    SELECT id FROM races WHERE {_PRUNABLE} ORDER BY ended_at, id LIMIT :limit {{skip_locked}}
 """)
-COUNT_PRUNABLE = Scoped(f"SELECT count(*) FROM races WHERE {_FORGETTABLE}")
-OF_PROJECT = Statement("SELECT id FROM races WHERE project_id = :project LIMIT :limit")
+COUNT_PRUNABLE = ScopedStatement(f"SELECT count(*) FROM races WHERE {_PRUNABLE}")
+IDS_OF_PROJECT = Statement("SELECT id FROM races WHERE project_id = :project LIMIT :limit")
 _OF_RACES = "round_id IN (SELECT id FROM rounds WHERE race_id {is_listed})"
-FORGET = {
+DELETE = {
     "choices": Statement(f"DELETE FROM choices WHERE {_OF_RACES} RETURNING round_id"),
     "grafts": Statement(f"DELETE FROM grafts WHERE {_OF_RACES} RETURNING id"),
     "verdicts": Statement("DELETE FROM verdicts WHERE race_id {is_listed} RETURNING id"),
@@ -209,9 +215,9 @@ FORGET = {
     "races": Statement("DELETE FROM races WHERE id {is_listed} RETURNING id"),
 }
 
-# Of a round that was taken in, the winner that it had.
-NAME_WINNER = Statement("""
+# For imports: the winner of an imported round.
+SET_IMPORTED_WINNER = Statement("""
     UPDATE rounds SET winner_id = :attempt, decided_by = :by WHERE id = :id
 """)
 
-RACES_OF = Statement("SELECT id, race_id, project_id FROM rounds WHERE id {is_listed}")
+ROUND_OWNERS = Statement("SELECT id, race_id, project_id FROM rounds WHERE id {is_listed}")

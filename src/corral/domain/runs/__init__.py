@@ -1,1 +1,1 @@
-"""Processes of agents, supervised from queued to their end."""
+"""Runs: one process of an agent CLI or of any command, from queued to its end."""

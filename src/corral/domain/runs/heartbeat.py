@@ -1,6 +1,6 @@
-"""What a keeper says of its run: that it takes it, that it goes on, that it begins anew or waits.
+"""The supervisor's operations on its run: start, heartbeat, restart, park, requeue.
 
-Whatever a keeper says carries the fence it was given; a keeper whose run was taken over is refused.
+Each one carries the fence of the lease. A supervisor whose run was taken over is rejected.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from corral.db.transitions import move
+from corral.db.transitions import transition
 from corral.db.tx import Tx
 from corral.domain.charges import ops as charges
 from corral.domain.nodes import ops as nodes
@@ -17,58 +17,59 @@ from corral.domain.outputs import ops as outputs
 from corral.domain.projects import ops as projects
 from corral.domain.runs import dispatch, sql
 from corral.domain.runs import ops as runs
-from corral.domain.runs.model import Attention, Denial, Dialog, Run, Sample
-from corral.domain.runs.outcome import pause_ms, storable
-from corral.domain.runs.spec import Holding
+from corral.domain.runs.model import Attention, Denial, Dialog, ResourceSample, Run
+from corral.domain.runs.outcome import backoff_ms, sanitize
+from corral.domain.runs.spec import SupervisedProcess
 from corral.domain.settings import ops as settings
 from corral.kernel.clock import SECOND
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, NoRoom, NotFound
-from corral.kernel.exit_status import End
-from corral.kernel.lease import lease_end, taken_over
+from corral.kernel.exit_status import ExitStatus
+from corral.kernel.lease import lease_expiry, stale_fence_error
 from corral.kernel.money import check_micros
-from corral.kernel.text import MAX_NAME, check_int, clean_text, encode_json
+from corral.kernel.text import MAX_NAME, check_int, check_text, encode_json
 
 LEASE_MS = 60 * SECOND
 
 
-def start(tx: Tx, id: str, held: Holding, *, lease_ms: int | None = None) -> Run:
-    """A keeper takes a queued run, with the identity of the process that will become the agent.
+def start(tx: Tx, id: str, process: SupervisedProcess, *, lease_ms: int | None = None) -> Run:
+    """Take a queued run for a supervisor, with the identity of the process that becomes the agent.
 
-    Of several keepers exactly one succeeds; the others get IllegalMove and must not begin. The
-    lease is as long as `runs.lease_ms` says, unless it is given.
+    Of several supervisors exactly one succeeds; the others get IllegalMove and must exit. Raises
+    NoRoom when no slot is free. `lease_ms` defaults to the setting `runs.lease_ms`.
     """
-    found = sql.RUNS.get(tx, id)
+    run = sql.RUNS.get(tx, id)
     tx.serialize("runs")
-    if not dispatch.room_for(tx, host=held.host):
+    if not dispatch.count_free_slots(tx, host=process.host):
         raise NoRoom(
-            "As many runs are going as runs.max_at_once, or this machine's slots, allow.", id=id
+            "No slot is free: the limit runs.max_at_once or the slots of this machine are used up.",
+            id=id,
         )
-    if found.agent_id is not None and not dispatch.agent_has_room(tx, found.agent_id):
-        raise NoRoom("Its agent has as many runs going as it may.", id=id)
-    started = move(
+    if run.agent_id is not None and not dispatch.has_agent_capacity(tx, run.agent_id):
+        raise NoRoom("The agent's limit of concurrent runs (max_runs) is reached.", id=id)
+    started = transition(
         tx,
         sql.RUNS,
         "start",
         id,
-        guard=found.fence,
-        fence=found.fence + 1,
-        attempts=found.attempts + 1,
+        expected_fence=run.fence,
+        fence=run.fence + 1,
+        attempts=run.attempts + 1,
         lease_until=_lease_end(tx, lease_ms),
         seen_at=tx.now,
-        started_at=found.started_at if found.started_at is not None else tx.now,
+        started_at=run.started_at if run.started_at is not None else tx.now,
         attention=None,
         dialog=None,
         reason=None,
-        note={"pid": held.pid, "host": held.host, "attempt": found.attempts + 1},
-        **_columns(tx, held),
+        event_data={"pid": process.pid, "host": process.host, "attempt": run.attempts + 1},
+        **_process_columns(tx, process),
     )
-    outputs.begin(tx, id, host=held.host, folder=held.folder, mode=started.mode)
+    outputs.begin(tx, id, host=process.host, folder=process.folder, mode=started.mode)
     if started.project_id is not None:
         projects.touch(tx, started.project_id)
-    budget = runs.launch_of(tx, id).budget_micros
-    # Shared budgets cover agents: what a plain command spends cannot be measured.
+    budget = runs.get_launch(tx, id).budget_micros
+    # Shared budgets cover agents only: the spending of a plain command cannot be measured.
     if started.provider != "plain" or started.agent_id is not None or budget is not None:
-        charges.reserve(
+        charges.reserve_budget(
             tx,
             id,
             project_id=started.project_id,
@@ -79,45 +80,47 @@ def start(tx: Tx, id: str, held: Holding, *, lease_ms: int | None = None) -> Run
 
 
 def _lease_end(tx: Tx, lease_ms: int | None) -> int:
-    lasts = settings.value(tx, "runs.lease_ms") if lease_ms is None else lease_ms
-    return lease_end(tx.now, lasts)
+    duration = settings.get_value(tx, "runs.lease_ms") if lease_ms is None else lease_ms
+    return lease_expiry(tx.now, duration)
 
 
-def _columns(tx: Tx, held: Holding) -> dict[str, Any]:
-    """What the row keeps of it; where the output is, its own row tells."""
-    columns: dict[str, Any] = msgspec.to_builtins(held)
+def _process_columns(tx: Tx, process: SupervisedProcess) -> dict[str, Any]:
+    """Return the columns of the run; the folder belongs to the row of the output."""
+    columns: dict[str, Any] = msgspec.to_builtins(process)
     del columns["folder"]
-    node = nodes.serving(tx, held.host)
+    node = nodes.find_serving(tx, process.host)
     return columns | {"node_id": node.id if node is not None else None}
 
 
 def launch(tx: Tx, run: Run) -> Run:
-    """The agent's program was executed."""
-    return move(tx, sql.RUNS, "launch", run.id, guard=run.fence, seen_at=tx.now)
+    """Record that the agent's program was executed."""
+    return transition(tx, sql.RUNS, "launch", run.id, expected_fence=run.fence, seen_at=tx.now)
 
 
-def restart(tx: Tx, run: Run, held: Holding, end: End, *, quick_failures: int) -> Run:
-    """Another attempt of the same run, after the last one ended as `end` says.
+def restart(
+    tx: Tx, run: Run, process: SupervisedProcess, end: ExitStatus, *, quick_failures: int
+) -> Run:
+    """Begin another attempt of the same run, after the last one ended with `end`.
 
-    Its fence is a new one: whoever still thinks of the last attempt can say nothing of this one.
+    The fence is incremented, so that late writes about the last attempt are rejected.
     """
-    return move(
+    return transition(
         tx,
         sql.RUNS,
         "restart",
         run.id,
-        guard=run.fence,
+        expected_fence=run.fence,
         fence=run.fence + 1,
         attempts=run.attempts + 1,
         quick_failures=quick_failures,
-        pid=held.pid,
-        start_token=held.start_token,
+        pid=process.pid,
+        start_token=process.start_token,
         seen_at=tx.now,
         attention=None,
         dialog=None,
-        note={
+        event_data={
             "attempt": run.attempts + 1,
-            "pid": held.pid,
+            "pid": process.pid,
             "after": {"exit_code": end.exit_code, "signal": end.signal},
         },
     )
@@ -132,52 +135,55 @@ def heartbeat(
     peak_bytes: int | None = None,
     lease_ms: int = LEASE_MS,
 ) -> Run:
-    """Renew a keeper's lease; the answer tells whether the run is to be stopped.
+    """Renew the supervisor's lease. The returned state says whether the run is to be stopped.
 
-    Held when another keeper took it over, or a recovery gave it up.
+    Raises Held when another supervisor took the run over or a recovery ended it. It writes no
+    event.
     """
     renewed = tx.one(
         sql.HEARTBEAT,
         id=run.id,
         fence=run.fence,
         now=tx.now,
-        until=lease_end(tx.now, lease_ms),
+        until=lease_expiry(tx.now, lease_ms),
         output_bytes=check_int(output_bytes, "The output's size"),
         cpu_ms=cpu_ms,
         peak_bytes=peak_bytes,
     )
-    return renewed if renewed is not None else _refuse_late(tx, run)
+    return renewed if renewed is not None else _reject_stale(tx, run)
 
 
 def take_over(tx: Tx, run: Run, *, owner: str, keeper_pid: int, keeper_token: str) -> Run:
-    """A new keeper for a run whose process lives on without one."""
+    """Take over a run whose process outlived its supervisor, for a new supervisor."""
     taken = tx.one(
         sql.TAKE_OVER,
         id=run.id,
         fence=run.fence,
-        owner=clean_text(owner, "The owner", most=MAX_NAME),
+        owner=check_text(owner, "The owner", max_bytes=MAX_NAME),
         keeper_pid=keeper_pid,
         keeper_token=keeper_token,
         now=tx.now,
         until=_lease_end(tx, None),
     )
     if taken is None:
-        return _refuse_late(tx, run)
-    tx.note("run", "take_over", run.id, project_id=run.project_id, data={"keeper": keeper_pid})
+        return _reject_stale(tx, run)
+    tx.emit("run", "take_over", run.id, project_id=run.project_id, data={"keeper": keeper_pid})
     return taken
 
 
-def _refuse_late(tx: Tx, run: Run) -> Run:
-    found = sql.RUNS.get(tx, run.id)
-    if found.fence == run.fence:
-        raise Conflict(f"{run.id} is {found.state}.", id=run.id, state=found.state)
-    raise taken_over(run.id, yours=run.fence, found=found.fence, owner=found.owner)
+def _reject_stale(tx: Tx, run: Run) -> Run:
+    current = sql.RUNS.get(tx, run.id)
+    if current.fence == run.fence:
+        raise Conflict(f"{run.id} is {current.state}.", id=run.id, state=current.state)
+    raise stale_fence_error(run.id, yours=run.fence, current=current.fence, owner=current.owner)
 
 
-def call_for(tx: Tx, run: Run, attention: Attention | None, *, dialog: Dialog | None = None) -> Run:
-    """Record that a run needs a person, with the question that it asks, or that it no longer does.
+def set_attention(
+    tx: Tx, run: Run, attention: Attention | None, *, dialog: Dialog | None = None
+) -> Run:
+    """Set or clear the reason why a run needs a person, with the question that it asks.
 
-    Idempotent: the same attention and dialog again change nothing and cause no second alert.
+    Idempotent: setting the same attention and dialog again changes nothing and sends no alert.
     """
     changed = tx.one(
         sql.SET_ATTENTION,
@@ -188,9 +194,9 @@ def call_for(tx: Tx, run: Run, attention: Attention | None, *, dialog: Dialog | 
         now=tx.now,
     )
     if changed is None:
-        found = sql.RUNS.get(tx, run.id)
-        return found if found.fence == run.fence else _refuse_late(tx, run)
-    tx.note(
+        current = sql.RUNS.get(tx, run.id)
+        return current if current.fence == run.fence else _reject_stale(tx, run)
+    tx.emit(
         "run",
         "call" if attention else "calm",
         run.id,
@@ -198,7 +204,7 @@ def call_for(tx: Tx, run: Run, attention: Attention | None, *, dialog: Dialog | 
         data=_attention_data(attention, dialog),
     )
     if attention in (Attention.NEEDS_INPUT, Attention.STUCK):
-        runs.alert(tx, changed, attention, tx.now)
+        runs.raise_alert(tx, changed, attention, tx.now)
     return changed
 
 
@@ -209,7 +215,7 @@ def _attention_data(attention: Attention | None, dialog: Dialog | None) -> dict[
     return data if dialog is None else data | {"question": dialog.question}
 
 
-def tell(
+def update_details(
     tx: Tx,
     run: Run,
     *,
@@ -220,81 +226,81 @@ def tell(
     screen_rows: int | None = None,
     screen_columns: int | None = None,
 ) -> Run:
-    """Record values of the agent's stream and its terminal's size; None leaves a value as it is."""
-    told = tx.one(
-        sql.SET_TOLD,
+    """Update what the agent reports and the size of its terminal; None leaves a value unchanged."""
+    updated = tx.one(
+        sql.SET_DETAILS,
         id=run.id,
-        model=storable(model),
-        provider_version=storable(provider_version),
-        tokens=None if tokens is None else _count(tokens),
+        model=sanitize(model),
+        provider_version=sanitize(provider_version),
+        tokens=None if tokens is None else _check_tokens(tokens),
         cost_micros=None if cost_micros is None else check_micros(cost_micros, "The cost"),
         screen_rows=None if screen_rows is None else check_int(screen_rows, "The rows"),
         screen_columns=None if screen_columns is None else check_int(screen_columns, "The columns"),
     )
-    if told is None:
-        raise sql.RUNS.missing(run.id)
-    return told
+    if updated is None:
+        raise sql.RUNS.not_found(run.id)
+    return updated
 
 
-def count_denials(tx: Tx, run: Run, counts: Mapping[str, int]) -> Run:
-    """Record how often each tool was denied in the run's current attempt.
+def record_denials(tx: Tx, run: Run, counts: Mapping[str, int]) -> Run:
+    """Record how often each tool was denied in the current attempt.
 
     Idempotent: the counts replace those of the same attempt.
     """
-    found = sql.RUNS.hold(tx, run.id)
-    kept = [denial for denial in found.denials or [] if denial.attempt != run.attempts]
+    current = sql.RUNS.get_for_update(tx, run.id)
+    denials = [denial for denial in current.denials or [] if denial.attempt != run.attempts]
     for tool, count in counts.items():
-        name = storable(tool) or "?"
-        kept.append(Denial(run.attempts, name, check_int(count, "The number of denials")))
+        name = sanitize(tool) or "?"
+        denials.append(Denial(run.attempts, name, check_int(count, "The number of denials")))
     changed = tx.one(
-        sql.SET_DENIALS, id=run.id, denials=encode_json(msgspec.to_builtins(kept), "The denials")
+        sql.SET_DENIALS, id=run.id, denials=encode_json(msgspec.to_builtins(denials), "The denials")
     )
     assert changed is not None
-    tx.note("run", "deny", run.id, project_id=run.project_id, data={"denied": changed.denied})
+    tx.emit("run", "deny", run.id, project_id=run.project_id, data={"denied": changed.denied})
     return changed
 
 
 def link_session(tx: Tx, run: Run, session_id: str) -> Run:
-    """Link a run with its session, once its CLI has recorded it. Idempotent."""
-    found = sql.RUNS.hold(tx, run.id)
-    if found.session_id == session_id:
-        return found
+    """Link a run to the session that its CLI has recorded. Idempotent."""
+    current = sql.RUNS.get_for_update(tx, run.id)
+    if current.session_id == session_id:
+        return current
     linked = tx.one(
         sql.LINK_SESSION,
         id=run.id,
-        session_id=clean_text(session_id, "The session", most=MAX_NAME),
+        session_id=check_text(session_id, "The session", max_bytes=MAX_NAME),
     )
     assert linked is not None
-    tx.note("run", "link", run.id, project_id=run.project_id, data={"session": session_id})
+    tx.emit("run", "link", run.id, project_id=run.project_id, data={"session": session_id})
     return linked
 
 
-def _count(tokens: int) -> int:
+def _check_tokens(tokens: int) -> int:
     if check_int(tokens, "The number of tokens") < 0:
-        raise Invalid(f"Nothing uses {tokens} tokens; leave it out when it is not known.")
+        raise Invalid(f"Invalid token count {tokens}: it must not be negative.")
     return tokens
 
 
-def describe(tx: Tx, run: Run, environment: Mapping[str, Any]) -> None:
-    """Write down what the run found where it runs: commit, branch, versions, variables."""
+def record_environment(tx: Tx, run: Run, environment: Mapping[str, Any]) -> None:
+    """Record the environment of a run: commit, branch, versions, variables."""
     tx.run(
-        sql.DESCRIBE,
+        sql.SET_ENVIRONMENT,
         run_id=run.id,
         environment=encode_json(environment, "The environment's record"),
     )
 
 
-def add_sample(tx: Tx, run: Run, sample: Sample) -> None:
-    """Keep what the run's process tree uses at a moment."""
-    tx.run(sql.SAMPLE, run_id=run.id, **msgspec.structs.asdict(sample))
+def add_sample(tx: Tx, run: Run, sample: ResourceSample) -> None:
+    """Add a sample of the resource usage of a run's process tree. Idempotent by time."""
+    tx.run(sql.ADD_SAMPLE, run_id=run.id, **msgspec.structs.asdict(sample))
 
 
 def park(tx: Tx, run: Run, *, until: int, reason: str) -> Run:
-    """Let it wait for its provider's quota, and go on with the same conversation then."""
-    return _back_in_line(
+    """Requeue a run until its provider's quota resets; it resumes the same conversation then."""
+    return _requeue(
         tx,
         run,
-        storable(reason),
+        sanitize(reason),
         {"until": until},
         due_at=max(until, tx.now),
         attention=Attention.PARKED,
@@ -303,15 +309,17 @@ def park(tx: Tx, run: Run, *, until: int, reason: str) -> Run:
     )
 
 
-def try_again(tx: Tx, run: Run, end: End, *, reason: str | None, quick_failures: int) -> Run:
-    """Put a run back in line whose keeper died with its agent, for its next attempt: on the same
-    machine, where its output is."""
-    return _back_in_line(
+def retry(tx: Tx, run: Run, end: ExitStatus, *, reason: str | None, quick_failures: int) -> Run:
+    """Requeue a run whose supervisor died with its agent, for the next attempt after a back-off.
+
+    The host is kept, because the output is there.
+    """
+    return _requeue(
         tx,
         run,
         reason,
         {"after": {"exit_code": end.exit_code, "signal": end.signal}, "reason": reason},
-        due_at=tx.now + pause_ms(quick_failures),
+        due_at=tx.now + backoff_ms(quick_failures),
         quick_failures=quick_failures,
         attention=None,
         dialog=None,
@@ -319,37 +327,34 @@ def try_again(tx: Tx, run: Run, end: End, *, reason: str | None, quick_failures:
 
 
 def requeue(tx: Tx, run: Run, *, reason: str) -> Run:
-    """Give a run back whose machine went silent, so that it is started again: by any other machine,
-    or, where it must run on that one, by that one when it comes back.
+    """Requeue a run whose machine went silent, so that another machine can start it.
 
-    What it wrote there is lost to the others until then.
+    A run that is pinned to that machine waits until it comes back. Its output is lost until then.
     """
-    with suppress(NotFound, IllegalMove):  # there is none, or it is lost already
-        outputs.lose(tx, run.id, reason)
-    return _back_in_line(
+    with suppress(NotFound, IllegalMove):  # it has no output, or that is lost already
+        outputs.mark_lost(tx, run.id, reason)
+    return _requeue(
         tx,
         run,
         reason,
         {"reason": reason},
         due_at=tx.now,
-        host=runs.launch_of(tx, run.id).host,
+        host=runs.get_launch(tx, run.id).host,
         node_id=None,
     )
 
 
-def _back_in_line(
-    tx: Tx, run: Run, reason: str | None, note: dict[str, Any], **columns: Any
-) -> Run:
-    """Nobody holds it any more, and whoever did has no say in it."""
-    return move(
+def _requeue(tx: Tx, run: Run, reason: str | None, note: dict[str, Any], **columns: Any) -> Run:
+    """Return a run to the queue without a lease; the new fence rejects the old supervisor."""
+    return transition(
         tx,
         sql.RUNS,
         "requeue",
         run.id,
-        guard=run.fence,
+        expected_fence=run.fence,
         fence=run.fence + 1,
         lease_until=None,
         reason=reason,
-        note=note,
+        event_data=note,
         **columns,
     )

@@ -1,8 +1,8 @@
 """A run is one process of an agent CLI, from queued to exit.
 
-A keeper, a small process of its own, holds the run by a lease with a fence. Whatever is shown of a
-run was said by its keeper (`seen_at` tells when), by the process that waited for the agent, or by a
-recovery that proved it.
+A supervisor, a separate process, holds the run by a lease with a fence. Everything a row says was
+reported by the supervisor (at `seen_at`), by the process that waited for the agent, or was proven
+by a recovery.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,95 +11,99 @@ from typing import Any
 
 import msgspec
 
-from corral.kernel.states import Moves, move
-from corral.kernel.text import abridged
+from corral.kernel.states import TransitionTable, transition
+from corral.kernel.text import shorten
 
 
 class RunState(StrEnum):
-    QUEUED = "queued"  # asked for; starts when it is due and there is room
-    STARTING = "starting"  # its process exists and is identified, and has not begun yet
-    RUNNING = "running"  # its process was seen, or its keeper's lease has not run out
-    STOPPING = "stopping"  # it was asked to end, and is given its time
-    COMPLETED = "completed"  # ended by itself, and well
-    FAILED = "failed"  # ended by itself with an exit code that is not 0, or could not be started
-    CRASHED = "crashed"  # ended by a signal that nobody here sent, or vanished
-    CANCELLED = "cancelled"  # ended because somebody stopped it, or its budget was spent
-    TIMED_OUT = "timed_out"  # ended because its time was over
-    INTERRUPTED = "interrupted"  # the machine went away under it
+    QUEUED = "queued"  # waits until it is due and a slot is free
+    STARTING = "starting"  # its process exists and is identified, the agent is not executed yet
+    RUNNING = "running"  # its process was identified, or the supervisor's lease has not expired
+    STOPPING = "stopping"  # was asked to exit; its grace period runs
+    COMPLETED = "completed"  # exited successfully
+    FAILED = "failed"  # exited with a non-zero exit code, or could not be started
+    CRASHED = "crashed"  # ended by a signal that Corral did not send, or vanished
+    CANCELLED = "cancelled"  # stopped on request, or its budget was spent
+    TIMED_OUT = "timed_out"  # stopped because its time limit was reached
+    INTERRUPTED = "interrupted"  # its machine or supervisor went down
 
 
 S = RunState
 LIVE = (S.QUEUED, S.STARTING, S.RUNNING, S.STOPPING)
 ACTIVE = (S.STARTING, S.RUNNING, S.STOPPING)
-MOVES = Moves(
+MOVES = TransitionTable(
     "run",
     RunState,
-    begin="queue",
+    create_verb="queue",
     initial=S.QUEUED,
-    imports=(S.COMPLETED, S.FAILED, S.CRASHED, S.CANCELLED, S.TIMED_OUT, S.INTERRUPTED),
+    import_states=(S.COMPLETED, S.FAILED, S.CRASHED, S.CANCELLED, S.TIMED_OUT, S.INTERRUPTED),
     verbs={
-        # A keeper takes it, with the identity of the process that will become the agent.
-        "start": move(S.QUEUED, to=S.STARTING),
-        "launch": move(S.STARTING, to=S.RUNNING),
-        # A process that Corral did not start is taken into the record.
-        "adopt": move(S.QUEUED, to=S.RUNNING),
+        # A supervisor takes it, with the identity of the process that will execute the agent.
+        "start": transition(S.QUEUED, to=S.STARTING),
+        "launch": transition(S.STARTING, to=S.RUNNING),
+        # A process that Corral did not start is recorded.
+        "adopt": transition(S.QUEUED, to=S.RUNNING),
         # Another attempt of the same run, by its restart policy.
-        "restart": move(S.STARTING, S.RUNNING, to=S.STARTING),
-        # It waits for its provider's quota, or for another keeper, and goes on later.
-        "requeue": move(S.STARTING, S.RUNNING, to=S.QUEUED),
-        "stop": move(S.STARTING, S.RUNNING, to=S.STOPPING),
-        "complete": move(S.STARTING, S.RUNNING, to=S.COMPLETED),
-        "fail": move(S.QUEUED, S.STARTING, S.RUNNING, to=S.FAILED),
-        "crash": move(*ACTIVE, to=S.CRASHED),
-        "cancel": move(*LIVE, to=S.CANCELLED),
-        "time_out": move(*ACTIVE, to=S.TIMED_OUT),
-        "interrupt": move(*ACTIVE, to=S.INTERRUPTED),
+        "restart": transition(S.STARTING, S.RUNNING, to=S.STARTING),
+        # It waits for its provider's quota, or for another supervisor, and continues later.
+        "requeue": transition(S.STARTING, S.RUNNING, to=S.QUEUED),
+        "stop": transition(S.STARTING, S.RUNNING, to=S.STOPPING),
+        "complete": transition(S.STARTING, S.RUNNING, to=S.COMPLETED),
+        "fail": transition(S.QUEUED, S.STARTING, S.RUNNING, to=S.FAILED),
+        "crash": transition(*ACTIVE, to=S.CRASHED),
+        "cancel": transition(*LIVE, to=S.CANCELLED),
+        "time_out": transition(*ACTIVE, to=S.TIMED_OUT),
+        "interrupt": transition(*ACTIVE, to=S.INTERRUPTED),
     },
 )
 
 
-class Mode(StrEnum):
+class RunMode(StrEnum):
+    """How Corral communicates with the process."""
+
     PIPE = "pipe"  # input and output are files or pipes
-    PTY = "pty"  # it has a terminal of its own
-    ACP = "acp"  # it speaks the Agent Client Protocol
-    RECORDED = "recorded"  # Corral did not start it
+    PTY = "pty"  # a pseudo-terminal
+    ACP = "acp"  # the Agent Client Protocol
+    RECORDED = "recorded"  # not at all: Corral did not start it
 
 
-class Stop(StrEnum):
-    """Why a run is being stopped, as far as that decides how its end is called."""
+class StopKind(StrEnum):
+    """Why a run is being stopped, as far as that decides its final state."""
 
-    ASKED = "asked"  # somebody wants it, for whatever reason they give
-    TIMED_OUT = "timed_out"  # its time was over
-    INTERRUPTED = "interrupted"  # its keeper was told to end
+    ASKED = "asked"  # on request
+    TIMED_OUT = "timed_out"  # its time limit was reached
+    INTERRUPTED = "interrupted"  # its supervisor was asked to exit
     OVER_BUDGET = "over_budget"  # its budget was spent
 
 
 class Attention(StrEnum):
-    NEEDS_INPUT = "needs_input"  # it asks, and nobody has answered
-    STUCK = "stuck"  # it says that it works, and nothing comes
+    """Why a run needs a person."""
+
+    NEEDS_INPUT = "needs_input"  # it asks a question that is not answered
+    STUCK = "stuck"  # it claims to work but makes no progress
     PARKED = "parked"  # it waits for its provider's quota
 
 
 class Dialog(msgspec.Struct, frozen=True):
-    """A question that a run asks at its terminal or by its protocol."""
+    """A question that a run asks at its terminal or through its protocol."""
 
     id: str
-    """A hash of the question and its subject, so that an answer reaches no other dialog."""
+    """A hash of the question and its subject, so that an answer cannot reach another dialog."""
     question: str
     options: list[str]
-    """The possible answers; empty: it can only be answered at the terminal."""
+    """The possible answers; empty: only the terminal can answer."""
     kind: str | None = None
-    """The class or tool of the request: `edit`, `run`, `trust` …"""
+    """The class or tool of the request, such as `edit`, `run` or `trust`."""
     about: list[str] = []
     """The subject, line by line."""
 
 
-MOST_OPTIONS = 12
-MOST_ABOUT = 20  # lines
-LONGEST_LINE = 200
+MAX_DIALOG_OPTIONS = 12
+MAX_DIALOG_LINES = 20
+MAX_DIALOG_LINE = 200
 
 
-def dialog_of(
+def build_dialog(
     question: str,
     options: Sequence[str],
     *,
@@ -107,19 +111,19 @@ def dialog_of(
     about: Sequence[str] = (),
     key: str = "",
 ) -> Dialog:
-    """Create a dialog, shortened: an agent may have written any amount of text into it.
+    """Build a dialog with bounded texts: they come from an agent and may have any length.
 
     `key` distinguishes two dialogs that look the same.
     """
-    from hashlib import sha256  # loads OpenSSL: only the supervisor needs it
+    from hashlib import sha256  # imports OpenSSL, which only the supervisor needs
 
     digest = sha256("\0".join((key, question, *options, "", *about)).encode())
     return Dialog(
         digest.hexdigest()[:12],
-        abridged(question, LONGEST_LINE),
-        [abridged(option, LONGEST_LINE) for option in options[:MOST_OPTIONS]],
-        None if kind is None else abridged(kind, LONGEST_LINE),
-        [abridged(line, LONGEST_LINE) for line in about[:MOST_ABOUT]],
+        shorten(question, MAX_DIALOG_LINE),
+        [shorten(option, MAX_DIALOG_LINE) for option in options[:MAX_DIALOG_OPTIONS]],
+        None if kind is None else shorten(kind, MAX_DIALOG_LINE),
+        [shorten(line, MAX_DIALOG_LINE) for line in about[:MAX_DIALOG_LINES]],
     )
 
 
@@ -143,7 +147,7 @@ def count_denied(denials: "list[Denial] | None") -> dict[str, int]:
 
 
 def describe_denied(denials: "list[Denial] | None") -> str | None:
-    """How many calls were denied, and of which tools; None when none were."""
+    """Describe how many calls of which tools were denied; None when none were."""
     counts = count_denied(denials)
     if not counts:
         return None
@@ -151,32 +155,34 @@ def describe_denied(denials: "list[Denial] | None") -> str | None:
     return f"{sum(counts.values())} denied ({tools})"
 
 
-# Parts of tool names, by the approval that allows these tools.
+# Substrings of tool names, by the approval class that allows these tools.
 _APPROVED_BY = {
     "edit": ("edit", "write", "create", "patch", "replace"),
     "run": ("bash", "shell", "exec", "command", "terminal"),
 }
 
 
-def approvals_for(tools: Iterable[str]) -> list[str]:
-    """Return the classes to approve so that these tools are allowed."""
-    wanted = set()
+def required_approvals(tools: Iterable[str]) -> list[str]:
+    """Return the approval classes that allow these tools."""
+    classes = set()
     for tool in tools:
-        found = [
+        matching = [
             name
             for name, parts in _APPROVED_BY.items()
             if any(part in tool.lower() for part in parts)
         ]
-        wanted.add(found[0] if found else "all")
-    return ["all"] if "all" in wanted else sorted(wanted)
+        classes.add(matching[0] if matching else "all")
+    return ["all"] if "all" in classes else sorted(classes)
 
 
-def approval_options(tools: Iterable[str]) -> str:
-    """Return the options of a command that approve these tools."""
-    return " ".join(f"--yes {name}" for name in approvals_for(tools))
+def format_approval_options(tools: Iterable[str]) -> str:
+    """Format the command-line options that approve these tools."""
+    return " ".join(f"--yes {name}" for name in required_approvals(tools))
 
 
 class Run(msgspec.Struct, frozen=True):
+    """A run as the store knows it."""
+
     id: str
     name: str | None
     title: str | None
@@ -189,7 +195,7 @@ class Run(msgspec.Struct, frozen=True):
     provider: str
     provider_version: str | None
     model: str | None
-    mode: Mode
+    mode: RunMode
     command: str
     args: list[str]
     cwd: str
@@ -197,6 +203,7 @@ class Run(msgspec.Struct, frozen=True):
     fence: int
     lease_until: int | None
     seen_at: int | None
+    """When the supervisor last reported."""
     node_id: str | None
     host: str | None
     boot_id: str | None
@@ -207,7 +214,7 @@ class Run(msgspec.Struct, frozen=True):
     attempts: int
     quick_failures: int
     due_at: int
-    stop_kind: Stop | None
+    stop_kind: StopKind | None
     stop_reason: str | None
     exit_code: int | None
     signal: int | None
@@ -229,12 +236,12 @@ class Run(msgspec.Struct, frozen=True):
 
     @property
     def denied(self) -> dict[str, int]:
-        """How often each tool was denied, over all attempts."""
+        """The number of denials of each tool, over all attempts."""
         return count_denied(self.denials)
 
     @property
     def denied_text(self) -> str | None:
-        """How many calls were denied, and of which tools; None when none were."""
+        """A description of the denied calls; None when none were denied."""
         return describe_denied(self.denials)
 
     @property
@@ -242,12 +249,12 @@ class Run(msgspec.Struct, frozen=True):
         """The command that retries with the missing approvals."""
         if not self.denials or self.session_id is None or self.is_live:
             return None
-        approvals = approval_options(self.denied)
+        approvals = format_approval_options(self.denied)
         return f'corral resume {self.id} {approvals} "It is approved now; try again."'
 
     @property
     def what(self) -> str:
-        """What it does, in a line: its title, or its command line."""
+        """A one-line description: the title, or the command line."""
         return self.title or " ".join(filter(None, [self.command, *self.args]))
 
     @property
@@ -256,7 +263,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """What a run was started with."""
+    """The parameters with which a run is started."""
 
     run_id: str
     host: str | None
@@ -279,12 +286,12 @@ class Launch(msgspec.Struct, frozen=True):
 
     @property
     def is_boxed(self) -> bool:
-        """Whether its agent is without network, and spoken to by the two files of its session."""
+        """Whether the agent is sandboxed without network and reached by two files."""
         return (self.sandbox or "").startswith("boxed:")
 
 
-class Sample(msgspec.Struct, frozen=True):
-    """What a run's whole process tree used at one moment."""
+class ResourceSample(msgspec.Struct, frozen=True):
+    """The resource usage of a run's process tree at one time."""
 
     at: int
     cpu_ms: int
@@ -292,8 +299,8 @@ class Sample(msgspec.Struct, frozen=True):
     processes: int
 
 
-class Found(msgspec.Struct, frozen=True):
-    """What a recovery found out about one run."""
+class RecoveryResult(msgspec.Struct, frozen=True):
+    """The result of a recovery for one run."""
 
     run_id: str
     was: RunState

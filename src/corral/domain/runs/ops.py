@@ -1,9 +1,9 @@
-"""Asking for runs, keeping them, and saying how they ended."""
+"""Enqueue runs, record how they end, find and delete them."""
 
 from collections.abc import Sequence
 
-from corral.db.retention import EVERYBODY, Whose
-from corral.db.transitions import create, move
+from corral.db.retention import ALL_ROWS, RetentionScope
+from corral.db.transitions import create, transition
 from corral.db.tx import Tx
 from corral.domain.charges import ops as charges
 from corral.domain.outputs import ops as outputs
@@ -11,80 +11,81 @@ from corral.domain.outputs.model import Output
 from corral.domain.projects import ops as projects
 from corral.domain.runs import outcome, sql
 from corral.domain.runs.dispatch import CLAIM_MS
-from corral.domain.runs.model import LIVE, Launch, Mode, Run, RunState, Sample, Stop
-from corral.domain.runs.spec import MAX_ARGS, Order, check_order
+from corral.domain.runs.model import LIVE, Launch, ResourceSample, Run, RunMode, RunState, StopKind
+from corral.domain.runs.spec import MAX_ARGS, RunSpec, check_spec
 from corral.kernel.errors import Conflict, Invalid, NotFound
-from corral.kernel.exit_status import End
-from corral.kernel.lease import taken_over
-from corral.kernel.pagination import LAST_ID, Page, check_limit, decode_cursor, page_of
-from corral.kernel.text import MAX_NAME, abridged, check_int, clean_text, encode_json
+from corral.kernel.exit_status import ExitStatus
+from corral.kernel.lease import stale_fence_error
+from corral.kernel.pagination import LAST_ID, Page, check_limit, decode_cursor, make_page
+from corral.kernel.text import MAX_NAME, check_int, check_text, encode_json, shorten
 
 MAX_REASON_BYTES = 4 * outcome.MAX_REASON
 
 
-def request(tx: Tx, order: Order) -> Run:
-    """Ask for a run. It is queued, and starts when a keeper takes it."""
-    check_order(order)
-    if order.name is not None and (same := _live_named(tx, order.name)) is not None:
+def enqueue(tx: Tx, spec: RunSpec) -> Run:
+    """Create a queued run. It starts when a supervisor takes it."""
+    check_spec(spec)
+    if spec.name is not None and (other := _find_live_named(tx, spec.name)) is not None:
         raise Conflict(
-            f"{same.id} is named {order.name!r} and is {same.state}; give another name.",
-            id=same.id,
-            name=order.name,
+            f"The name {spec.name!r} is used by {other.id}, which is {other.state}. Choose another "
+            "name.",
+            id=other.id,
+            name=spec.name,
         )
     run = create(
         tx,
         sql.RUNS,
         {
             "id": tx.new_id("run"),
-            "name": order.name,
-            "title": order.title,
-            "project_id": order.project_id,
-            "session_id": order.session_id,
-            "agent_id": order.agent_id,
-            "agent_version": order.agent_version,
-            "parent_id": order.parent_id,
-            "provider": order.provider,
-            "mode": order.mode,
-            "command": order.command,
-            "args": encode_json(list(order.args), "The arguments", most=MAX_ARGS),
-            "cwd": order.cwd,
-            "host": order.host,
+            "name": spec.name,
+            "title": spec.title,
+            "project_id": spec.project_id,
+            "session_id": spec.session_id,
+            "agent_id": spec.agent_id,
+            "agent_version": spec.agent_version,
+            "parent_id": spec.parent_id,
+            "provider": spec.provider,
+            "mode": spec.mode,
+            "command": spec.command,
+            "args": encode_json(list(spec.args), "The arguments", max_bytes=MAX_ARGS),
+            "cwd": spec.cwd,
+            "host": spec.host,
             "fence": 0,
             "attempts": 0,
             "quick_failures": 0,
-            "due_at": tx.now if order.due_at is None else order.due_at,
+            "due_at": tx.now if spec.due_at is None else spec.due_at,
             "output_bytes": 0,
-            "lease_until": tx.now + CLAIM_MS if order.claimed else None,
+            "lease_until": tx.now + CLAIM_MS if spec.claimed else None,
             "created_at": tx.now,
         },
-        note={"command": order.command, "cwd": order.cwd},
+        event_data={"command": spec.command, "cwd": spec.cwd},
     )
     assert run is not None
     tx.run(
         sql.ADD_LAUNCH,
         run_id=run.id,
-        host=order.host,
-        labels=encode_json(sorted({*order.labels}), "The labels"),
-        prompt=order.prompt,
-        resume_session=order.resume_session,
-        env=encode_json(order.env, "The environment"),
-        secrets=encode_json(order.secrets, "The secrets"),
-        approvals=encode_json(list(order.approvals), "The approvals"),
-        raw=int(order.raw),
-        interactive=int(order.interactive),
-        timeout_ms=order.timeout_ms,
-        idle_ms=order.idle_ms,
-        grace_ms=order.grace_ms,
-        restarts=order.restarts,
-        budget_micros=order.budget_micros,
-        output_cap=order.output_cap,
-        sandbox=order.sandbox,
+        host=spec.host,
+        labels=encode_json(sorted({*spec.labels}), "The labels"),
+        prompt=spec.prompt,
+        resume_session=spec.resume_session,
+        env=encode_json(spec.env, "The environment"),
+        secrets=encode_json(spec.secrets, "The secrets"),
+        approvals=encode_json(list(spec.approvals), "The approvals"),
+        raw=int(spec.raw),
+        interactive=int(spec.interactive),
+        timeout_ms=spec.timeout_ms,
+        idle_ms=spec.idle_ms,
+        grace_ms=spec.grace_ms,
+        restarts=spec.restarts,
+        budget_micros=spec.budget_micros,
+        output_cap=spec.output_cap,
+        sandbox=spec.sandbox,
         environment="{}",
     )
     return run
 
 
-def _live_named(tx: Tx, name: str) -> Run | None:
+def _find_live_named(tx: Tx, name: str) -> Run | None:
     tx.serialize(f"run:{name}")
     return next((run for run in tx.all(sql.BY_NAME, name=name) if run.is_live), None)
 
@@ -101,12 +102,12 @@ def record(
     cwd: str,
     project_id: str | None,
 ) -> Run:
-    """Take a process into the record that Corral did not start."""
-    run = request(
+    """Record a process that Corral did not start."""
+    run = enqueue(
         tx,
-        Order(command=command, args=args, cwd=cwd, project_id=project_id, mode=Mode.RECORDED),
+        RunSpec(command=command, args=args, cwd=cwd, project_id=project_id, mode=RunMode.RECORDED),
     )
-    adopted = move(
+    adopted = transition(
         tx,
         sql.RUNS,
         "adopt",
@@ -125,87 +126,85 @@ def record(
     return adopted
 
 
-# -- ends --------------------------------------------------------------------------------------
-# What an end is called depends on whether somebody stopped the run; so each of these holds its row.
+# -- outcomes -----------------------------------------------------------------------------------
+# The final state depends on whether a stop was requested, so each of these locks the row first.
 
 
-def stop(tx: Tx, id: str, *, reason: str | None = None, kind: Stop = Stop.ASKED) -> Run:
-    """Ask a run to end: a queued one is cancelled at once, another one's keeper sees to it.
+def stop(tx: Tx, id: str, *, reason: str | None = None, kind: StopKind = StopKind.ASKED) -> Run:
+    """Request that a run ends: a queued run is cancelled, a live one is ended by its supervisor.
 
-    Of several who want it to end, the first one's reason stands.
+    Idempotent: the first reason is kept.
     """
-    found = sql.RUNS.hold(tx, resolve(tx, id))
-    given = outcome.REASONS[kind] if reason is None else reason
-    why = clean_text(given, "The reason", most=MAX_REASON_BYTES)
-    if found.state is RunState.QUEUED:
-        return _close(tx, found, "cancel", End(reason=why))
-    if found.state is RunState.STOPPING:
-        return found
-    return move(
-        tx, sql.RUNS, "stop", found.id, stop_kind=kind, stop_reason=why, note={"reason": why}
+    run = sql.RUNS.get_for_update(tx, resolve_id(tx, id))
+    given = outcome.DEFAULT_STOP_REASONS[kind] if reason is None else reason
+    text = check_text(given, "The reason", max_bytes=MAX_REASON_BYTES)
+    if run.state is RunState.QUEUED:
+        return _close(tx, run, "cancel", ExitStatus(reason=text))
+    if run.state is RunState.STOPPING:
+        return run
+    return transition(
+        tx, sql.RUNS, "stop", run.id, stop_kind=kind, stop_reason=text, event_data={"reason": text}
     )
 
 
-def end(tx: Tx, run: Run, how: End, *, output_bytes: int | None = None) -> Run:
-    """A run is over. The first end stands: a second one changes nothing.
+def record_end(tx: Tx, run: Run, how: ExitStatus, *, output_bytes: int | None = None) -> Run:
+    """Record how a run ended. Idempotent: the first end is kept.
 
-    Held when the run was taken over since: what a late keeper says of it counts no more.
+    Raises Held when the fence is stale: another supervisor or a recovery took the run over.
     """
-    found = sql.RUNS.hold(tx, run.id)
-    if not found.is_live:
-        return found
-    if found.fence != run.fence:
-        raise taken_over(run.id, yours=run.fence, found=found.fence, owner=found.owner)
-    verb = outcome.verb_of(how, found.stop_kind)
-    return _close(tx, found, verb, how, output_bytes=output_bytes)
+    current = sql.RUNS.get_for_update(tx, run.id)
+    if not current.is_live:
+        return current
+    if current.fence != run.fence:
+        raise stale_fence_error(run.id, yours=run.fence, current=current.fence, owner=current.owner)
+    verb = outcome.end_verb(how, current.stop_kind)
+    return _close(tx, current, verb, how, output_bytes=output_bytes)
 
 
 def finish(tx: Tx, id: str, *, exit_code: int) -> Run:
-    """Say how a recorded process ended: 0 completed, else failed. The first end stands."""
-    found = sql.RUNS.hold(tx, resolve(tx, id))
-    if not found.is_live:
-        return found
-    how = End(exit_code=check_int(exit_code, "The exit code"))
-    return _close(tx, found, outcome.verb_of(how, found.stop_kind), how)
+    """Record the exit code of a recorded process: 0 completed, else failed. The first is kept."""
+    run = sql.RUNS.get_for_update(tx, resolve_id(tx, id))
+    if not run.is_live:
+        return run
+    how = ExitStatus(exit_code=check_int(exit_code, "The exit code"))
+    return _close(tx, run, outcome.end_verb(how, run.stop_kind), how)
 
 
 def fail(tx: Tx, id: str, *, reason: str) -> Run:
-    """Record that a run failed: one that is queued and can never be started, or a process that
-    Corral only records. The first end stands: a run that is over is returned as it is. A reason
-    that is too long is cut: the sentence of an error must not leave the run queued for ever.
+    """Record that a queued run cannot be started, or that a recorded process failed.
 
-    Raises Conflict when a supervisor has the run: its process may still run and must be stopped.
+    Idempotent: a run that has ended is returned unchanged. A long reason is shortened. Raises
+    Conflict when a supervisor has the run: its process may still run and must be stopped.
     """
-    found = sql.RUNS.hold(tx, resolve(tx, id))
-    if not found.is_live:
-        return found
-    if found.state is not RunState.QUEUED and found.mode is not Mode.RECORDED:
+    run = sql.RUNS.get_for_update(tx, resolve_id(tx, id))
+    if not run.is_live:
+        return run
+    if run.state is not RunState.QUEUED and run.mode is not RunMode.RECORDED:
         raise Conflict(
-            f"{found.id} is {found.state} and has a supervisor. Stop it with "
-            f"`corral stop {found.id}`.",
-            id=found.id,
-            state=found.state,
+            f"{run.id} is {run.state} and has a supervisor. Stop it with `corral stop {run.id}`.",
+            id=run.id,
+            state=run.state,
             reason="run_active",
         )
-    return _close(tx, found, "fail", End(reason=_whole_reason(reason)))
+    return _close(tx, run, "fail", ExitStatus(reason=_shorten_reason(reason)))
 
 
-def _whole_reason(reason: str) -> str:
-    """The sentence of an error has no limit; a run must not stay queued for that."""
-    return clean_text(abridged(reason, outcome.MAX_REASON), "The reason", most=MAX_REASON_BYTES)
+def _shorten_reason(reason: str) -> str:
+    """Shorten a reason: a long error message must not leave the run queued for ever."""
+    return check_text(shorten(reason, outcome.MAX_REASON), "The reason", max_bytes=MAX_REASON_BYTES)
 
 
-def lose(tx: Tx, id: str, *, reason: str = "gone") -> Run:
-    """Say that a run's process vanished. The first end stands, and its exit code with it."""
-    found = sql.RUNS.hold(tx, resolve(tx, id))
-    if not found.is_live:
-        return found
-    how = End(reason=_whole_reason(reason))
-    verb = "cancel" if found.state is RunState.QUEUED else outcome.verb_of(how, found.stop_kind)
-    return _close(tx, found, verb, how)
+def mark_lost(tx: Tx, id: str, *, reason: str = "gone") -> Run:
+    """Record that a run's process vanished. Idempotent: the first end is kept."""
+    run = sql.RUNS.get_for_update(tx, resolve_id(tx, id))
+    if not run.is_live:
+        return run
+    how = ExitStatus(reason=_shorten_reason(reason))
+    verb = "cancel" if run.state is RunState.QUEUED else outcome.end_verb(how, run.stop_kind)
+    return _close(tx, run, verb, how)
 
 
-def give_up(
+def abandon(
     tx: Tx,
     run: Run,
     *,
@@ -214,52 +213,54 @@ def give_up(
     survivors: tuple[int, ...] = (),
     unsure: bool = False,
 ) -> Run:
-    """End a run whose supervisor is gone, as a recovery has proven; raises Held when it is not.
-    `survivors` are its processes that could not be ended; `unsure`: there may be some."""
-    found = sql.RUNS.hold(tx, run.id)
-    if not found.is_live:
-        return found
-    if found.fence != run.fence:
-        raise taken_over(run.id, yours=run.fence, found=found.fence, owner=found.owner)
-    how = End(reason=reason, survivors=survivors, unsure=unsure)
-    if found.stop_kind is not None or survivors:
-        verb = outcome.verb_of(how, found.stop_kind)
-    return _close(tx, found, verb, how)
+    """End a run whose supervisor is gone, as a recovery has proven; raises Held otherwise.
+
+    `survivors` are processes that could not be killed. `unsure`: there may be some.
+    """
+    current = sql.RUNS.get_for_update(tx, run.id)
+    if not current.is_live:
+        return current
+    if current.fence != run.fence:
+        raise stale_fence_error(run.id, yours=run.fence, current=current.fence, owner=current.owner)
+    how = ExitStatus(reason=reason, survivors=survivors, unsure=unsure)
+    if current.stop_kind is not None or survivors:
+        verb = outcome.end_verb(how, current.stop_kind)
+    return _close(tx, current, verb, how)
 
 
-def _close(tx: Tx, run: Run, verb: str, how: End, *, output_bytes: int | None = None) -> Run:
-    reason = outcome.reason_of(how, run.stop_reason)
-    ended = move(
+def _close(tx: Tx, run: Run, verb: str, how: ExitStatus, *, output_bytes: int | None = None) -> Run:
+    reason = outcome.end_reason(how, run.stop_reason)
+    ended = transition(
         tx,
         sql.RUNS,
         verb,
         run.id,
-        guard=run.fence,
-        fence=run.fence + 1,  # whoever kept it is told by its next word
+        expected_fence=run.fence,
+        fence=run.fence + 1,  # rejects the next write of the old supervisor
         exit_code=how.exit_code,
         signal=how.signal,
         reason=reason,
-        ended_at=max(tx.now, run.started_at or run.created_at),  # a clock may have been set back
+        ended_at=max(tx.now, run.started_at or run.created_at),  # the clock may have jumped back
         lease_until=None,
         attention=None,
         dialog=None,
         output_bytes=run.output_bytes if output_bytes is None else output_bytes,
-        cpu_ms=_larger(run.cpu_ms, how.cpu_ms),
-        peak_bytes=_larger(run.peak_bytes, how.peak_bytes),
-        note={"exit_code": how.exit_code, "signal": how.signal, "reason": reason},
+        cpu_ms=_max_known(run.cpu_ms, how.cpu_ms),
+        peak_bytes=_max_known(run.peak_bytes, how.peak_bytes),
+        event_data={"exit_code": how.exit_code, "signal": how.signal, "reason": reason},
     )
-    charges.release(tx, run.id)
-    alert(tx, ended, outcome.alert_of(ended.state, run.stop_kind), "end")
+    charges.release_budget(tx, run.id)
+    raise_alert(tx, ended, outcome.alert_kind(ended.state, run.stop_kind), "end")
     return ended
 
 
-def _larger(one: int | None, other: int | None) -> int | None:
+def _max_known(one: int | None, other: int | None) -> int | None:
     known = [value for value in (one, other) if value is not None]
     return max(known) if known else None
 
 
-def alert(tx: Tx, run: Run, kind: str | None, edge: str | int) -> None:
-    """Tell whoever wants to know; once per edge."""
+def raise_alert(tx: Tx, run: Run, kind: str | None, edge: str | int) -> None:
+    """Send an alert to its subscribers, at most once per `edge`; None: no alert."""
     if kind is not None:
         from corral.domain.alerts import ops as alerts
 
@@ -280,42 +281,44 @@ def alert(tx: Tx, run: Run, kind: str | None, edge: str | int) -> None:
         )
 
 
-# -- looking -----------------------------------------------------------------------------------
+# -- queries ------------------------------------------------------------------------------------
 
 
-def resolve(tx: Tx, typed: str) -> str:
-    """The whole id of a run that was named by its id, shortened or not, or by its name: the live
-    run of that name, else the latest."""
+def resolve_id(tx: Tx, typed: str) -> str:
+    """Return the full id of a run given by id, shortened or not, or by name.
+
+    Of several runs with that name: the live one, else the latest.
+    """
     if typed.startswith("run_"):
         return sql.IDS.resolve(tx, typed)
-    named = tx.all(sql.BY_NAME, name=clean_text(typed, "The run", most=MAX_NAME))
+    named = tx.all(sql.BY_NAME, name=check_text(typed, "The run", max_bytes=MAX_NAME))
     if named:
         return next((run for run in named if run.is_live), named[0]).id
     try:
         return sql.IDS.resolve(tx, typed)
     except Invalid:
         raise NotFound(
-            f"There is no run named {typed!r}; `corral ps -a` lists what there is.",
+            f"No run named {typed!r}. List all runs with `corral ps -a`.",
             kind="run",
             id=typed,
         ) from None
 
 
 def get(tx: Tx, id: str) -> Run:
-    """A run by its id, which may be shortened, or by its name."""
-    return sql.RUNS.get(tx, resolve(tx, id))
+    """Return a run by its id, which may be shortened, or by its name."""
+    return sql.RUNS.get(tx, resolve_id(tx, id))
 
 
-def launch_of(tx: Tx, id: str) -> Launch:
-    """What a run was started with."""
-    found = tx.one(sql.LAUNCH, run_id=resolve(tx, id))
-    if found is None:
-        raise sql.RUNS.missing(id)
-    return found
+def get_launch(tx: Tx, id: str) -> Launch:
+    """Return the parameters with which a run is started."""
+    launch = tx.one(sql.LAUNCH, run_id=resolve_id(tx, id))
+    if launch is None:
+        raise sql.RUNS.not_found(id)
+    return launch
 
 
-def by_pid(tx: Tx, pid: int) -> Run | None:
-    """The newest run that has, or had, this pid."""
+def find_by_pid(tx: Tx, pid: int) -> Run | None:
+    """Return the newest run that has, or had, this pid."""
     return tx.one(sql.BY_PID, pid=check_int(pid, "The pid"))
 
 
@@ -330,89 +333,91 @@ def list_runs(
     after: str | None = None,
     limit: int = 50,
 ) -> Page[Run]:
-    """Runs, newest first: all, of a project, a session or an agent, in a state, or not over.
+    """List runs, newest first, filtered by project, session, agent or state; `live`: not ended.
 
     A project is given by its id, name or directory, an agent by its id or name, a session by its
-    id; an id may be shortened.
+    id. Ids may be shortened.
     """
     if state is not None and state not in [*RunState]:
-        raise Invalid(f"{state!r} is no state of a run; those are {', '.join(RunState)}.")
-    wanted: dict[str, str] = {}
+        raise Invalid(f"Invalid state {state!r}: use one of {', '.join(RunState)}.")
+    filters: dict[str, str] = {}
     if project is not None:
-        wanted["project"] = projects.find_id(tx, project)
+        filters["project"] = projects.find_id(tx, project)
     if session is not None:
-        from corral.domain.sessions import ops as sessions  # a supervisor lists no runs
+        from corral.domain.sessions import ops as sessions  # keeps the supervisor's imports small
 
-        wanted["session"] = sessions.find_id(tx, session)
+        filters["session"] = sessions.find_id(tx, session)
     if agent is not None:
         from corral.domain.agents import ops as agents
 
-        wanted["agent"] = agents.find_id(tx, agent)
+        filters["agent"] = agents.find_id(tx, agent)
     if state is not None:
-        wanted["state"] = state
-    statement = sql.LISTS.get((*wanted, "live") if live else (*wanted,))
+        filters["state"] = state
+    statement = sql.LISTS.get((*filters, "live") if live else (*filters,))
     if statement is None:
         raise Invalid(
-            "Runs are listed by project and state, by session or by agent; leave the rest out."
+            "Unsupported combination of filters: use project and state, session, or agent."
         )
     (before,) = decode_cursor(after, LAST_ID)
-    rows = tx.all(statement, before=before, limit=check_limit(limit) + 1, **wanted)
-    return page_of(rows, limit, lambda run: (run.id,))
+    rows = tx.all(statement, before=before, limit=check_limit(limit) + 1, **filters)
+    return make_page(rows, limit, lambda run: (run.id,))
 
 
-def asking(tx: Tx, *, limit: int = 50) -> list[Run]:
+def list_asking(tx: Tx, *, limit: int = 50) -> list[Run]:
     """List the runs with an open dialog, newest first."""
-    return tx.all(sql.ASKING, limit=check_limit(limit))
+    return tx.all(sql.WITH_DIALOG, limit=check_limit(limit))
 
 
-def active(tx: Tx, *, after: str = "", limit: int = 200) -> list[Run]:
-    """Runs that are said to have a process, oldest first."""
+def list_active(tx: Tx, *, after: str = "", limit: int = 200) -> list[Run]:
+    """List the runs that have a process according to their state, oldest first."""
     return tx.all(sql.ACTIVE, after=after, limit=check_limit(limit))
 
 
-def samples(tx: Tx, id: str) -> list[Sample]:
-    """What a run's process tree used over its time."""
-    return tx.all(sql.SAMPLES, run_id=resolve(tx, id))
+def list_samples(tx: Tx, id: str) -> list[ResourceSample]:
+    """List the resource usage of a run's process tree over time."""
+    return tx.all(sql.SAMPLES, run_id=resolve_id(tx, id))
 
 
-# -- forgetting --------------------------------------------------------------------------------
+# -- deletion -----------------------------------------------------------------------------------
 
 
 def delete(tx: Tx, id: str) -> Run:
-    """Forget a run that is over. Its files are removed by the caller."""
-    run = sql.RUNS.get(tx, resolve(tx, id))
-    _check_over(run)
-    outputs.erase(tx, run.id, "its run was deleted")
+    """Delete a run that has ended. The caller removes its files."""
+    run = sql.RUNS.get(tx, resolve_id(tx, id))
+    _check_ended(run)
+    outputs.delete_of_run(tx, run.id, "its run was deleted")
     for statement in (sql.DELETE_LAUNCH, sql.DELETE_SAMPLES, sql.DELETE):
         tx.run(statement, id=run.id)
-    tx.note("run", "delete", run.id, project_id=run.project_id)
+    tx.emit("run", "delete", run.id, project_id=run.project_id)
     return run
 
 
 def delete_output(tx: Tx, id: str, reason: str) -> Output:
-    """Delete what a run wrote, and its log, once it is over: its keeper needs the folder."""
-    run = tx.one(sql.RUNS.held_by_key, key_=clean_text(id, "The run", most=MAX_NAME))
+    """Delete the output and log of a run that has ended: a supervisor needs the directory."""
+    run = tx.one(sql.RUNS.by_key_for_update, key_=check_text(id, "The run", max_bytes=MAX_NAME))
     if run is not None:
-        _check_over(run)
+        _check_ended(run)
     return outputs.delete(tx, id, reason)
 
 
-def _check_over(run: Run) -> None:
+def _check_ended(run: Run) -> None:
     if run.state in LIVE:
         raise Conflict(
-            f"{run.id} is {run.state}; stop it first (`corral stop {run.id}`).",
+            f"{run.id} is {run.state}. Stop it first with `corral stop {run.id}`.",
             id=run.id,
             state=run.state,
             reason="run_active",
         )
 
 
-def ended_before(tx: Tx, *, before: int, limit: int = 200, whose: Whose = EVERYBODY) -> list[str]:
-    """Runs whose end is longer ago than they are kept, by their ids."""
-    found = sql.ENDED_BEFORE.run(tx, whose, before=before, limit=check_limit(limit))
-    return [id for (id,) in found]
+def list_ended_before(
+    tx: Tx, *, before: int, limit: int = 200, scope: RetentionScope = ALL_ROWS
+) -> list[str]:
+    """List the ids of runs that ended before a time, for retention."""
+    rows = sql.ENDED_BEFORE.run(tx, scope, before=before, limit=check_limit(limit))
+    return [id for (id,) in rows]
 
 
-def count_ended_before(tx: Tx, *, before: int, whose: Whose = EVERYBODY) -> int:
-    """How many those are."""
-    return int(sql.COUNT_ENDED_BEFORE.value(tx, whose, before=before))
+def count_ended_before(tx: Tx, *, before: int, scope: RetentionScope = ALL_ROWS) -> int:
+    """Count the runs that ended before a time."""
+    return int(sql.COUNT_ENDED_BEFORE.value(tx, scope, before=before))

@@ -1,4 +1,4 @@
-"""The statements of `processes.py`."""
+"""SQL of `processes`, apart from `sql` so that hooks import little."""
 
 from corral.db.statement import Statement
 
@@ -7,14 +7,17 @@ _IDENTITY = """
     FROM runs LEFT JOIN agents ON agents.id = runs.agent_id
 """
 
-# By the agent's process, in any state of the run: pid, start and boot identify it.
-# By the supervisor's process while the run is live: the agent may have ended and left other
-# processes. Recorded runs are excluded: any user can record any process.
 OF_PROCESSES = Statement(f"""
+    -- By the agent's process, in any state of the run: pid, start token and boot id identify it.
     SELECT runs.pid, runs.start_token, {_IDENTITY}
-    WHERE runs.pid {{is_numbered}} AND runs.boot_id = :boot_id AND runs.mode <> 'recorded'
+    WHERE runs.pid {{is_numbered}} AND runs.boot_id = :boot_id
+      -- Any user can record any process, so recorded runs prove nothing.
+      AND runs.mode <> 'recorded'
     UNION ALL
+    -- By the supervisor's process while the run is live: the agent may have exited and left
+    -- other processes behind.
     SELECT runs.keeper_pid, runs.keeper_token, {_IDENTITY}
+    -- The first two predicates repeat the condition of the partial index of live runs.
     WHERE runs.id > '' AND runs.ended_at IS NULL AND runs.keeper_pid {{is_numbered}}
       AND runs.boot_id = :boot_id AND runs.mode <> 'recorded'
 """)
@@ -24,7 +27,7 @@ OF_ID = Statement(f"""
     WHERE runs.id = :id AND runs.ended_at IS NULL
 """)
 
-AT_WORK = Statement("""
+ACTIVE_RUN_EXISTS = Statement("""
     SELECT 1 FROM runs
     WHERE id > '' AND ended_at IS NULL AND state <> 'queued' AND mode <> 'recorded' LIMIT 1
 """)

@@ -1,4 +1,7 @@
-"""The runs that processes belong to. Every command and hook loads this, so it imports little."""
+"""Find the runs that processes belong to.
+
+Every command and every hook imports this module and `process_sql`, so both import little.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -10,23 +13,25 @@ if TYPE_CHECKING:
 
     from corral.db.tx import Tx
 
-Process = tuple[int, str]
-"""A pid and its start, on this boot."""
+ProcessKey = tuple[int, str]
+"""A pid and its start token, on this boot."""
 
 
-def find_runs(tx: "Tx", processes: "Sequence[Process]", boot_id: str) -> dict[Process, RunIdentity]:
-    """Return the runs whose agent or supervisor is one of these processes, by process."""
+def find_runs(
+    tx: "Tx", processes: "Sequence[ProcessKey]", boot_id: str
+) -> dict[ProcessKey, RunIdentity]:
+    """Map these processes to the runs whose agent or supervisor they are."""
     keys = f"[{','.join(str(pid) for pid, _ in processes)}]"
     rows = tx.run(sql.OF_PROCESSES, keys_=keys, boot_id=boot_id)
     return {(row[0], row[1]): RunIdentity(*row[2:]) for row in reversed(rows)}
 
 
 def find_live_run(tx: "Tx", id: str) -> RunIdentity | None:
-    """Return a live run by its full id."""
+    """Return a live run by its full id; None when it has ended or does not exist."""
     rows = tx.run(sql.OF_ID, id=id)
     return RunIdentity(*rows[0][2:]) if rows else None
 
 
-def any_at_work(tx: "Tx") -> bool:
-    """Whether any run that Corral started is live."""
-    return bool(tx.run(sql.AT_WORK))
+def has_active_run(tx: "Tx") -> bool:
+    """Whether any run that Corral started has a process."""
+    return bool(tx.run(sql.ACTIVE_RUN_EXISTS))

@@ -1,14 +1,14 @@
-"""What is asked for when a run is wanted, and what a keeper says of the process it starts."""
+"""The specification of a run, and the identity of the process that a supervisor starts for it."""
 
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from corral.domain.runs.model import Mode
+from corral.domain.runs.model import RunMode
 from corral.kernel.clock import DAY, SECOND
 from corral.kernel.errors import Invalid
-from corral.kernel.money import MOST
-from corral.kernel.text import MAX_BODY, MAX_NAME, check_int, clean_text
+from corral.kernel.money import MAX_MICROS
+from corral.kernel.text import MAX_BODY, MAX_NAME, check_int, check_text
 
 GRACE_MS = 10 * SECOND
 OUTPUT_CAP = 1 << 30
@@ -17,17 +17,18 @@ MAX_DIR = 4_096
 MAX_PROMPT = 8 * MAX_BODY
 MAX_RESTARTS = 1_000
 MAX_LABELS = 20
-LONGEST = 365 * DAY
-# Classes of questions that may be answered with yes beforehand, as providers sort them.
+MAX_DURATION_MS = 365 * DAY
+# Classes of permission prompts that can be approved in advance, as providers classify them.
 APPROVALS = ("edit", "run", "trust", "all")
 SANDBOXES = ("bubblewrap", "landlock", "none")
-# Without network and with nothing in sight but its work, spoken to by two files; by which sandbox.
-BOXED = "boxed:"
-BOXED_BY = ("auto", *SANDBOXES)
+# A boxed agent has no network, sees only its working directory, and is reached by two files. The
+# suffix names the sandbox that isolates it.
+BOXED_PREFIX = "boxed:"
+BOXED_SANDBOXES = ("auto", *SANDBOXES)
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked for: a program, where, for whom, and within which limits."""
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A request to run a program: where, on whose behalf, and within which limits."""
 
     command: str
     args: Sequence[str] = ()
@@ -40,7 +41,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     agent_version: int | None = None
     parent_id: str | None = None
     provider: str = "plain"
-    mode: Mode = Mode.PIPE
+    mode: RunMode = RunMode.PIPE
     prompt: str | None = None
     resume_session: str | None = None
     env: Mapping[str, str] = {}
@@ -59,11 +60,11 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     labels: Sequence[str] = ()
     due_at: int | None = None
     claimed: bool = False
-    """Whether whoever asks brings a keeper along: for a while nobody else starts it then."""
+    """Whether the caller starts the supervisor itself, so that dispatch leaves the run alone."""
 
 
-class Holding(msgspec.Struct, frozen=True, kw_only=True):
-    """The process that a keeper is about to start, and the keeper's own."""
+class SupervisedProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """The identities of the agent's process and of its supervisor."""
 
     owner: str
     host: str
@@ -75,48 +76,48 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
 
 
-def check_order(order: Order) -> None:
-    """Refuse what can never be run."""
-    for given in order.approvals:
-        if given not in APPROVALS:
+def check_spec(spec: RunSpec) -> None:
+    """Raise Invalid for a specification that can never be run."""
+    for approval in spec.approvals:
+        if approval not in APPROVALS:
             raise Invalid(
-                f"{given!r} is no class of questions; --yes takes {', '.join(APPROVALS)}.",
-                approval=given,
+                f"Invalid approval {approval!r}: --yes takes {', '.join(APPROVALS)}.",
+                approval=approval,
             )
-    _check_sandbox(order.sandbox)
-    clean_text(order.command, "The command")
-    clean_text(order.cwd, "The directory", most=MAX_DIR)
-    for argument in order.args:
+    _check_sandbox(spec.sandbox)
+    check_text(spec.command, "The command")
+    check_text(spec.cwd, "The directory", max_bytes=MAX_DIR)
+    for argument in spec.args:
         if argument:
-            clean_text(argument, "An argument", most=MAX_ARGS)
-    for name, most in _TEXTS.items():
-        text = getattr(order, name)
+            check_text(argument, "An argument", max_bytes=MAX_ARGS)
+    for field, limit in _TEXTS.items():
+        text = getattr(spec, field)
         if text is not None:
-            clean_text(text, f"The {name.removesuffix('_id')}", most=most)
-    for name, (low, high) in _NUMBERS.items():
-        value = getattr(order, name)
-        if value is not None and not low <= check_int(value, name) <= high:
-            raise Invalid(f"{name} goes from {low:,} to {high:,}, not {value:,}.", value=value)
-    _check_labels(order.labels)
-    name = order.name or ""
+            check_text(text, f"The {field.removesuffix('_id')}", max_bytes=limit)
+    for field, (low, high) in _NUMBERS.items():
+        value = getattr(spec, field)
+        if value is not None and not low <= check_int(value, field) <= high:
+            raise Invalid(f"Invalid {field} {value:,}: expected {low:,} to {high:,}.", value=value)
+    _check_labels(spec.labels)
+    name = spec.name or ""
     if name.startswith("run_") or name.strip() != name:
-        raise Invalid("A run's name does not begin with run_ or with a blank; give another.")
+        raise Invalid("Invalid run name: it must not begin with run_ or have spaces at its ends.")
 
 
 def _check_sandbox(kind: str | None) -> None:
-    kinds = (*SANDBOXES, *(BOXED + by for by in BOXED_BY))
+    kinds = (*SANDBOXES, *(BOXED_PREFIX + name for name in BOXED_SANDBOXES))
     if kind is not None and kind not in kinds:
-        known = ", ".join(kinds)
-        raise Invalid(f"{kind!r} is no sandbox; take one of {known}.", sandbox=kind)
+        raise Invalid(f"Invalid sandbox {kind!r}: use one of {', '.join(kinds)}.", sandbox=kind)
 
 
 def _check_labels(labels: Sequence[str]) -> None:
     if len(labels) > MAX_LABELS:
-        raise Invalid(f"A run wants {MAX_LABELS} labels at the most, not {len(labels)}.")
+        raise Invalid(f"Too many labels: {len(labels)} given, {MAX_LABELS} allowed.")
     for label in labels:
-        clean_text(label, "A label", most=MAX_NAME)
+        check_text(label, "A label", max_bytes=MAX_NAME)
 
 
+# Maximum lengths of the optional texts, and ranges of the optional numbers.
 _TEXTS = {
     "name": MAX_NAME,
     "title": MAX_NAME,
@@ -130,11 +131,11 @@ _TEXTS = {
     "prompt": MAX_PROMPT,
 }
 _NUMBERS = {
-    "timeout_ms": (1, LONGEST),
-    "idle_ms": (1, LONGEST),
+    "timeout_ms": (1, MAX_DURATION_MS),
+    "idle_ms": (1, MAX_DURATION_MS),
     "grace_ms": (1, DAY),
     "output_cap": (1, 1 << 40),
     "restarts": (0, MAX_RESTARTS),
-    "budget_micros": (0, MOST),
+    "budget_micros": (0, MAX_MICROS),
     "due_at": (0, 1 << 50),
 }

@@ -1,8 +1,10 @@
+"""SQL of runs."""
+
 from corral.db.lookup import IdColumn
-from corral.db.retention import Scoped
+from corral.db.retention import ScopedStatement
 from corral.db.statement import Query, Statement
-from corral.db.transitions import StateTable
-from corral.domain.runs.model import MOVES, Launch, Run, Sample
+from corral.db.transitions import StatefulTable
+from corral.domain.runs.model import MOVES, Launch, ResourceSample, Run
 
 _COLUMNS = """id, name, title, state, project_id, session_id, agent_id, agent_version, parent_id,
     provider, provider_version, model, mode, command, args, cwd, owner, fence, lease_until,
@@ -11,12 +13,12 @@ _COLUMNS = """id, name, title, state, project_id, session_id, agent_id, agent_ve
     attention_at, dialog, screen_rows, screen_columns, tokens, cost_micros, output_bytes, cpu_ms,
     peak_bytes, created_at, started_at, ended_at, denials"""
 
-# In words that the partial indexes have: a run that is not over has no end.
+# Written as in the conditions of the partial indexes: a run that is not over has no end.
 _LIVE = "ended_at IS NULL"
 _ACTIVE = "ended_at IS NULL AND state <> 'queued'"
 
 IDS = IdColumn("run", "run", "runs")
-RUNS = StateTable(Run, MOVES, table="runs", columns=_COLUMNS, project="project_id")
+RUNS = StatefulTable(Run, MOVES, table="runs", columns=_COLUMNS, project="project_id")
 
 ADD_LAUNCH = Statement("""
     INSERT INTO launches (run_id, host, labels, prompt, resume_session, env, secrets, approvals,
@@ -37,23 +39,23 @@ LAUNCH = Query(
 """,
 )
 
-DESCRIBE = Statement("""
+SET_ENVIRONMENT = Statement("""
     UPDATE launches SET environment = :environment WHERE run_id = :run_id RETURNING run_id
 """)
 
-# What a keeper says of its run; a lease renewed is no event.
 HEARTBEAT = Query(
     Run,
     f"""
     UPDATE runs
     SET lease_until = :until, seen_at = :now, output_bytes = :output_bytes,
         cpu_ms = coalesce(:cpu_ms, cpu_ms), peak_bytes = coalesce(:peak_bytes, peak_bytes)
+    -- A stale fence changes nothing: another supervisor took the run over, or it has ended.
     WHERE id = :id AND fence = :fence AND {_ACTIVE}
     RETURNING {_COLUMNS}
 """,
 )
 
-# A keeper takes a run whose process lives on without one.
+# A new supervisor for a run whose process outlived the old one, which the new fence rejects.
 TAKE_OVER = Query(
     Run,
     f"""
@@ -65,7 +67,6 @@ TAKE_OVER = Query(
 """,
 )
 
-# The dialog as text: values of type JSON cannot be compared on both engines.
 SET_ATTENTION = Query(
     Run,
     f"""
@@ -73,13 +74,15 @@ SET_ATTENTION = Query(
     SET attention = :attention, attention_at = :now, seen_at = :now,
         dialog = CAST(:dialog AS {{json}})
     WHERE id = :id AND fence = :fence AND {_LIVE}
+      -- Only a change is written, so that it is reported once. The dialog is compared as text,
+      -- because PostgreSQL cannot compare values of type JSON.
       AND (attention IS DISTINCT FROM :attention
         OR CAST(dialog AS TEXT) IS DISTINCT FROM CAST(:dialog AS TEXT))
     RETURNING {_COLUMNS}
 """,
 )
 
-SET_TOLD = Query(
+SET_DETAILS = Query(
     Run,
     f"""
     UPDATE runs
@@ -102,12 +105,12 @@ LINK_SESSION = Query(
 _NEWEST = "id < :before ORDER BY id DESC LIMIT :limit"
 _RUNS = f"SELECT {_COLUMNS} FROM runs WHERE"
 
-# Ordered by the state too, though it is one: by the id alone PostgreSQL would walk along all runs
-# that ever were until it has met enough of that state.
+# Ordered by the state as well, although it is constant: ordered by id alone, PostgreSQL scans the
+# primary key over the whole history until it has found enough runs of that state.
 _NEWEST_IN_STATE = """(state, id) < (:state, :before) AND state >= :state
     ORDER BY state DESC, id DESC LIMIT :limit"""
 
-# What a list of runs may be asked for, and the statement that has an index for it.
+# The supported combinations of filters, each with a statement that is served by an index.
 LISTS = {
     (): Query(Run, f"{_RUNS} {_NEWEST}"),
     ("live",): Query(Run, f"{_RUNS} {_LIVE} AND {_NEWEST}"),
@@ -128,7 +131,7 @@ BY_NAME = Query(
 """,
 )
 
-# Everything that a recovery must judge: what is said to have a process.
+# The runs that a recovery examines: those that have a process according to their state.
 ACTIVE = Query(
     Run,
     f"""
@@ -137,8 +140,8 @@ ACTIVE = Query(
 """,
 )
 
-# Scans the active runs, whose number is limited by the machines.
-ASKING = Query(
+# Scans the active runs, whose number is bounded by the slots of the machines.
+WITH_DIALOG = Query(
     Run,
     f"""
     SELECT {_COLUMNS} FROM runs
@@ -155,7 +158,7 @@ COUNT_ACTIVE_OF_HOST = Statement(f"""
     WHERE id > '' AND {_ACTIVE} AND mode <> 'recorded' AND host = :host
 """)
 
-# Those that somebody is about to start: anywhere, and on one machine.
+# Queued runs under an unexpired claim: a dispatcher is about to start them.
 _CLAIMED = "id > '' AND ended_at IS NULL AND state = 'queued' AND lease_until > :now"
 COUNT_CLAIMED = Statement(f"SELECT count(*) FROM runs WHERE {_CLAIMED}")
 COUNT_CLAIMED_OF_HOST = Statement(f"""
@@ -166,8 +169,8 @@ COUNT_ACTIVE_OF_AGENT = Statement(f"""
     SELECT count(*) FROM runs WHERE agent_id = :agent_id AND {_ACTIVE}
 """)
 
-# The next run to start: of the project that has the fewest going, then of the one whose last start
-# is longest ago. Only the head of each project's line is looked at.
+# Fair between projects: the project with the fewest active runs goes first, then the one whose last
+# start is longest ago. Only the oldest startable run of each project is a candidate.
 NEXT_QUEUED = Query(
     Run,
     f"""
@@ -177,13 +180,18 @@ NEXT_QUEUED = Query(
             SELECT coalesce(project_id, '') AS project, min(id) AS id
             FROM runs
             WHERE ended_at IS NULL AND state = 'queued'
+              -- Not claimed by another dispatcher, or the claim has expired.
               AND (lease_until IS NULL OR lease_until <= :now)
+              -- Due, and may run on this host.
               AND due_at <= :now AND (host IS NULL OR host = :host)
+              -- Not skipped by the caller: this run, its agent, or its project. A skipped project
+              -- still gets the runs that are pinned to this host.
               AND (:passed = '[]' OR NOT EXISTS (
                   SELECT 1 FROM {{each_passed}}
                   WHERE passed.value IN (runs.id, agent_id)
                      OR (host IS NULL AND passed.value = project_id)
               ))
+              -- Every label that the run requires is offered here.
               AND NOT EXISTS (
                   SELECT 1 FROM launches, {{each_wanted_label}}
                   WHERE launches.run_id = runs.id
@@ -206,12 +214,12 @@ CLAIM = Statement("""
     WHERE id = :id AND state = 'queued' AND (lease_until IS NULL OR lease_until <= :now)
     RETURNING id
 """)
-UNCLAIM = Statement("""
+RELEASE_CLAIM = Statement("""
     UPDATE runs SET lease_until = NULL, node_id = NULL
     WHERE id = :id AND state = 'queued' RETURNING id
 """)
 
-PUT_OFF = Query(
+DEFER = Query(
     Run,
     f"""
     UPDATE runs SET lease_until = NULL, node_id = NULL, due_at = :due, reason = :reason
@@ -220,19 +228,19 @@ PUT_OFF = Query(
 """,
 )
 
-# What is claimed may be started by others when the claim is over.
+# The next due time of a queued run, or the end of its claim: then it can be started.
 NEXT_DUE = Statement("""
     SELECT min(CASE WHEN due_at > :now THEN due_at ELSE lease_until END) FROM runs
     WHERE ended_at IS NULL AND state = 'queued' AND (due_at > :now OR lease_until > :now)
 """)
 
-SAMPLE = Statement("""
+ADD_SAMPLE = Statement("""
     INSERT INTO samples (run_id, at, cpu_ms, memory_bytes, processes)
     VALUES (:run_id, :at, :cpu_ms, :memory_bytes, :processes)
     ON CONFLICT (run_id, at) DO NOTHING
 """)
 SAMPLES = Query(
-    Sample,
+    ResourceSample,
     """
     SELECT at, cpu_ms, memory_bytes, processes FROM samples WHERE run_id = :run_id ORDER BY at
 """,
@@ -243,5 +251,5 @@ DELETE_LAUNCH = Statement("DELETE FROM launches WHERE run_id = :id RETURNING run
 DELETE_SAMPLES = Statement("DELETE FROM samples WHERE run_id = :id RETURNING at")
 
 _OLD = "FROM runs WHERE ended_at IS NOT NULL AND ended_at < :before AND {whose}"
-ENDED_BEFORE = Scoped(f"SELECT id {_OLD} ORDER BY ended_at LIMIT :limit {{skip_locked}}")
-COUNT_ENDED_BEFORE = Scoped(f"SELECT count(*) {_OLD}")
+ENDED_BEFORE = ScopedStatement(f"SELECT id {_OLD} ORDER BY ended_at LIMIT :limit {{skip_locked}}")
+COUNT_ENDED_BEFORE = ScopedStatement(f"SELECT count(*) {_OLD}")

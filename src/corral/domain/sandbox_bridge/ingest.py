@@ -1,8 +1,8 @@
-"""What boxed agents say in their file is taken over, and nothing of it believed.
+"""Ingest the messages that a sandboxed agent wrote to its file, without trusting them.
 
-In the order of its numbers, each message in a transaction with the number up to which that was
-done; so it may be looked at as often as one likes. Who the agent is, where it may send to, what it
-may ask for and which letters it has are asked of the store.
+Messages are ingested by number. One transaction carries out a message and records its number, so
+each takes effect at most once, however often the file is read. The agent's identity, destinations,
+grants and letters come from the store, never from the file.
 """
 
 from collections.abc import Sequence
@@ -11,14 +11,15 @@ from typing import Any, NamedTuple
 import msgspec
 
 from corral.adapters.channels.contract import File
-from corral.adapters.sandbox_bridge.rows import Out
+from corral.adapters.sandbox_bridge.rows import OutboundRow
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.alerts import ops as alerts
 from corral.domain.chat.channels import ops as gateway
+from corral.domain.chat.channels import places
 from corral.domain.chat.conversations import agent_mail, turns
-from corral.domain.chat.conversations.payloads import chat_of
-from corral.domain.chat.model import Talk
+from corral.domain.chat.conversations.payloads import parse_chat
+from corral.domain.chat.model import Conversation
 from corral.domain.chat.outbound import attachments, queue
 from corral.domain.host_requests import ops as requests
 from corral.domain.host_requests.actions import ACTIONS
@@ -33,12 +34,12 @@ from corral.domain.schedules import ops as schedules
 from corral.domain.sessions import ops as sessions
 from corral.kernel.clock import SECOND
 from corral.kernel.errors import CorralError, Invalid, Refused
-from corral.kernel.ids import number_of
-from corral.kernel.text import MAX_NAME, abridged
+from corral.kernel.ids import parse_number
+from corral.kernel.text import MAX_NAME, shorten
 
 
-class Content(msgspec.Struct):
-    """What a message of the inside may say; whatever else is in it is not looked at."""
+class OutboundContent(msgspec.Struct):
+    """The content of a message from the sandbox; unknown fields are ignored."""
 
     text: str | None = None
     final: bool = False
@@ -53,246 +54,272 @@ class Content(msgspec.Struct):
     files: list[str] = []
 
 
-def files_of(row: Out) -> list[str]:
-    """The names of the files that a message brings; Invalid when they are none."""
-    names = _content(row).files
-    if len(names) > attachments.MOST_FILES:
-        raise Invalid(f"it has more than {attachments.MOST_FILES} files")
+def list_files(row: OutboundRow) -> list[str]:
+    """Return the names of a message's files; raises Invalid for too many or unsafe names."""
+    names = _decode_content(row).files
+    if len(names) > attachments.MAX_FILES:
+        raise Invalid(f"it has more than {attachments.MAX_FILES} files")
     if any(not name or "/" in name or name in (".", "..") for name in names):
         raise Invalid("it names a file that is not in the folder of its message")
     return names
 
 
-def take(tx: Tx, session: str, run: Run, row: Out, files: Sequence[File] = ()) -> bool:
-    """Take over one message of the inside, once: do what it says, as the agent's own tools would.
-    `files` are the private copies of those that it brings. False when that was done before.
-    CorralError says why it is refused; nothing was done then."""
-    talk = turns.take_over(tx, session, run.id, row.seq)
-    if talk is None:
+def ingest_message(
+    tx: Tx, session: str, run: Run, row: OutboundRow, files: Sequence[File] = ()
+) -> bool:
+    """Carry out one message from the sandbox, as the agent's own tools would.
+
+    `files` are private copies of the message's files. Returns False when the message was ingested
+    before. Raises CorralError when it is rejected; the caller rolls back and records that.
+    """
+    conversation = turns.advance_ingested(tx, session, run.id, row.seq)
+    if conversation is None:
         return False
-    said = _content(row)
+    content = _decode_content(row)
     if row.later:
-        raise Refused("a message cannot be sent later, or again and again; set a timer")
-    made: dict[str, Any] = {}
+        raise Refused("delayed and repeated messages are not supported; set a timer")
+    outcome: dict[str, Any] = {}
     if row.kind == "system":
-        _act(tx, talk, run, row, said)
+        _run_action(tx, conversation, run, row, content)
     elif row.kind not in ("chat", "chat-sdk"):
-        raise Invalid(f"there is no kind {row.kind!r} of messages")
-    elif said.type == "ask_question":
-        made["question_id"] = _ask(tx, talk, run, row, said).id
+        raise Invalid(f"unknown kind of message {row.kind!r}")
+    elif content.type == "ask_question":
+        outcome["question_id"] = _ask(tx, conversation, run, row, content).id
     elif row.channel_type == "agent":
-        _write(tx, talk, run, row, said)
+        _write(tx, conversation, run, row, content)
     elif files:
-        made["message"] = _send_files(tx, talk, run, row, said, files)
+        outcome["message"] = _send_files(tx, conversation, run, row, content, files)
     else:
-        made["message"] = _say(tx, talk, run, row, said)
-    _remember(tx, session, row.id, **made)
+        outcome["message"] = _send(tx, conversation, run, row, content)
+    _add_outcome(tx, session, row.id, **outcome)
     return True
 
 
-def _content(row: Out) -> Content:
+def _decode_content(row: OutboundRow) -> OutboundContent:
     try:
-        said = msgspec.json.decode(row.content, type=Content)
+        content = msgspec.json.decode(row.content, type=OutboundContent)
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError):
-        raise Invalid("its content is not what a message has") from None
-    named = said.message or ""
+        raise Invalid("its content is not valid") from None
+    named = content.message or ""
     if not (named.isascii() and named.isprintable() and len(named) <= MAX_NAME):
-        raise Invalid("it names no message")
-    return said
+        raise Invalid("it names an invalid message")
+    return content
 
 
-def _words(said: Content) -> str:
-    if not said.text:
-        raise Invalid("it says nothing")
-    return said.text
+def _require_text(content: OutboundContent) -> str:
+    if not content.text:
+        raise Invalid("its text is missing")
+    return content.text
 
 
-def _say(tx: Tx, talk: Talk, run: Run, row: Out, said: Content) -> int | None:
-    text = _words(said)
-    session = talk.session_id
-    where = _address(tx, talk, row)
-    target = _target(tx, talk, row, said, where.place) if said.operation else None
-    if said.final and run.provider == "plain":
+def _send(
+    tx: Tx, conversation: Conversation, run: Run, row: OutboundRow, content: OutboundContent
+) -> int | None:
+    text = _require_text(content)
+    session = conversation.session_id
+    where = _address(tx, conversation, row)
+    target = _target(tx, conversation, row, content, where.place) if content.operation else None
+    if content.final and run.provider == "plain":
         sessions.append(tx, session, "assistant", text, key=f"{session}:{row.id}", run=run.id)
-    if said.final:
-        agent_mail.answer(tx, talk, run.id, text)
-        if where.place is None and _answered(tx, talk) is None:
-            return None  # another agent wrote to this session, and has its answer
+    if content.final:
+        agent_mail.reply(tx, conversation, run.id, text)
+        if where.place is None and _reply_place(tx, conversation) is None:
+            return None  # a letter of another agent, which has got its answer
     sent = queue.send_in_thread(
         tx,
         text,
-        agent=talk.agent_id,
+        agent=conversation.agent_id,
         to=where.place,
         thread=where.thread,
         session=session,
         run=run.id,
-        edit=target if said.operation == "edit" else None,
-        react=target if said.operation == "react" else None,
-        reply_to=where.message if target is None and not said.final else None,
+        edit=target if content.operation == "edit" else None,
+        react=target if content.operation == "react" else None,
+        reply_to=where.message if target is None and not content.final else None,
         key=f"{session}:{row.id}",
     )
-    return number_of("msg", sent[-1].id) if sent else None
+    return parse_number("msg", sent[-1].id) if sent else None
 
 
 def _send_files(
-    tx: Tx, talk: Talk, run: Run, row: Out, said: Content, files: Sequence[File]
+    tx: Tx,
+    conversation: Conversation,
+    run: Run,
+    row: OutboundRow,
+    content: OutboundContent,
+    files: Sequence[File],
 ) -> int:
-    where = _address(tx, talk, row)
+    where = _address(tx, conversation, row)
     sent = attachments.send_in_thread(
         tx,
         list(files),
-        agent=talk.agent_id,
-        text=said.text or "",
+        agent=conversation.agent_id,
+        text=content.text or "",
         to=where.place,
         thread=where.thread,
-        session=talk.session_id,
+        session=conversation.session_id,
         run=run.id,
-        key=f"{talk.session_id}:{row.id}",
+        key=f"{conversation.session_id}:{row.id}",
     )
-    return number_of("msg", sent[-1].id)
+    return parse_number("msg", sent[-1].id)
 
 
-class BoxAddress(NamedTuple):
-    """The target of a message from a boxed agent."""
+class SandboxTarget(NamedTuple):
+    """The target of a message from the sandbox."""
 
     place: str | None
-    """None: the place where the session is answered."""
+    """None: the session's reply address."""
     thread: str | None
     message: str | None
     """The message in that place that it answers, if any."""
 
 
-def _address(tx: Tx, talk: Talk, row: Out) -> BoxAddress:
+def _address(tx: Tx, conversation: Conversation, row: OutboundRow) -> SandboxTarget:
     """Return the target of a message: the chat and thread that it names, else those of the message
     that it answers (`in_reply_to`). Raises Refused when the agent was not given that message."""
     place = _place(tx, row)
-    told = _told_letter(tx, talk, row.in_reply_to) if row.in_reply_to else None
-    chat = chat_of(told) if told is not None else None
+    letter = _find_letter(tx, conversation, row.in_reply_to) if row.in_reply_to else None
+    chat = parse_chat(letter) if letter is not None else None
     if chat is None or place not in (None, chat.place):
-        return BoxAddress(place, row.thread_id, None)
-    return BoxAddress(chat.place, row.thread_id or chat.thread, chat.message)
+        return SandboxTarget(place, row.thread_id, None)
+    return SandboxTarget(chat.place, row.thread_id or chat.thread, chat.message)
 
 
-def _told_letter(tx: Tx, talk: Talk, named: str) -> Letter:
+def _find_letter(tx: Tx, conversation: Conversation, named: str) -> Letter:
     """Return a letter of this session by its name in the file."""
     id = named.partition(".")[0]
-    letter = mail.find(tx, number_of("let", id)) if id.startswith("let_") else None
-    if letter is None or letter.mailbox != talk.mailbox:
+    letter = mail.find_by_number(tx, parse_number("let", id)) if id.startswith("let_") else None
+    if letter is None or letter.mailbox != conversation.mailbox:
         raise Refused("it answers a message that the agent was not given")
     return letter
 
 
-def _place(tx: Tx, row: Out) -> str | None:
-    """The place that a message is addressed to; None: none is named."""
+def _place(tx: Tx, row: OutboundRow) -> str | None:
+    """Return the place that a message names, or None."""
     if row.platform_id is None:
         return None
     try:
         channel = gateway.get_channel(tx, row.channel_type or "")
     except CorralError:
-        raise Refused(f"there is no channel {row.channel_type!r}") from None
-    found = gateway.place_on(tx, channel, row.platform_id)
+        raise Refused(f"unknown channel {row.channel_type!r}") from None
+    found = places.find_by_platform_id(tx, channel, row.platform_id)
     if found is None:
-        raise Refused(f"there is no such chat on {channel.name}")
+        raise Refused(f"unknown chat on {channel.name}")
     return str(found.id)
 
 
-def _target(tx: Tx, talk: Talk, row: Out, said: Content, to: str | None) -> str:
-    """The message that an edit or a sign is about: one of the agent's own, or one it was told."""
-    if said.operation not in ("edit", "react"):
-        raise Invalid(f"there is no operation {said.operation!r}")
-    named = said.message or ""
+def _target(
+    tx: Tx, conversation: Conversation, row: OutboundRow, content: OutboundContent, to: str | None
+) -> str:
+    """Return the message to edit or react to: one that the agent sent or was given."""
+    if content.operation not in ("edit", "react"):
+        raise Invalid(f"unknown operation {content.operation!r}")
+    named = content.message or ""
     if named.startswith("let_"):
-        letter = mail.find(tx, number_of("let", named.partition(".")[0]))
-        chat = chat_of(letter) if letter is not None else None
-        if chat is not None and letter is not None and letter.mailbox == talk.mailbox:
+        letter = mail.find_by_number(tx, parse_number("let", named.partition(".")[0]))
+        chat = parse_chat(letter) if letter is not None else None
+        if chat is not None and letter is not None and letter.mailbox == conversation.mailbox:
             return chat.message
-    place = to or _answered(tx, talk)
+    place = to or _reply_place(tx, conversation)
     if place is not None:
-        key = f"{talk.session_id}:{named}"
-        found = queue.sent_under(tx, gateway.place_of(tx, place), talk.agent_id, key)
+        key = f"{conversation.session_id}:{named}"
+        found = queue.find_sent(tx, places.load_place(tx, place), conversation.agent_id, key)
         if found is not None:
             return found.id
-    raise Refused("it is about a message that the agent neither said nor was told")
+    raise Refused("it refers to a message that the agent neither sent nor was given")
 
 
-def _answered(tx: Tx, talk: Talk) -> str | None:
-    found = queue.address_of(tx, talk)
+def _reply_place(tx: Tx, conversation: Conversation) -> str | None:
+    found = queue.reply_address(tx, conversation)
     return found[0].id if found is not None else None
 
 
-def _write(tx: Tx, talk: Talk, run: Run, row: Out, said: Content) -> None:
+def _write(
+    tx: Tx, conversation: Conversation, run: Run, row: OutboundRow, content: OutboundContent
+) -> None:
     """Write to another agent, as the tool `send` does, or answer its letter. Beyond the hop limit
     the letter is dropped and both agents are notified."""
     if row.thread_id:
         raise Refused("a letter to an agent has no thread; omit thread_id")
     name = agents.get(tx, row.platform_id or "").name
-    told = _told_letter(tx, talk, row.in_reply_to) if row.in_reply_to else None
-    answered = told.id if told is not None and told.sender == f"agent:{name}" else None
-    agent_mail.write(
+    letter = _find_letter(tx, conversation, row.in_reply_to) if row.in_reply_to else None
+    answered = letter.id if letter is not None and letter.sender == f"agent:{name}" else None
+    agent_mail.send(
         tx,
-        talk.agent_id,
-        _words(said),
+        conversation.agent_id,
+        _require_text(content),
         to=None if answered else f"agent:{name}",
         reply_to=answered,
         run=run.id,
-        session=talk.session_id,
-        key=f"{talk.session_id}:{row.id}",
+        session=conversation.session_id,
+        key=f"{conversation.session_id}:{row.id}",
     )
 
 
-def _ask(tx: Tx, talk: Talk, run: Run, row: Out, said: Content) -> Question:
-    me = agents.get(tx, talk.agent_id).name
+def _ask(
+    tx: Tx, conversation: Conversation, run: Run, row: OutboundRow, content: OutboundContent
+) -> Question:
+    me = agents.get(tx, conversation.agent_id).name
     return questions.ask(
         tx,
-        said.question or "",
-        options=said.options,
+        content.question or "",
+        options=content.options,
         asker=f"agent:{me}",
         project=run.project_id,
         run=run.id,
-        key=f"{talk.session_id}:{row.id}",
+        key=f"{conversation.session_id}:{row.id}",
     )
 
 
-def _act(tx: Tx, talk: Talk, run: Run, row: Out, said: Content) -> None:
-    """What an agent wants of the host itself; it has no other rights than its tools give it."""
-    if said.action in ACTIONS:
+def _run_action(
+    tx: Tx, conversation: Conversation, run: Run, row: OutboundRow, content: OutboundContent
+) -> None:
+    """Carry out an action of the host. The agent has the same rights as by its tools."""
+    if content.action in ACTIONS:
         asked = requests.ask(
             tx,
-            talk.agent_id,
-            said.action,
-            said.arguments,
+            conversation.agent_id,
+            content.action,
+            content.arguments,
             run=run.id,
-            session=talk.session_id,
-            key=f"{talk.session_id}:{row.id}",
+            session=conversation.session_id,
+            key=f"{conversation.session_id}:{row.id}",
         )
-        if asked.ended_at is not None:  # at once: it learns by letter what others are told
-            requests.tell(tx, asked)
+        if asked.ended_at is not None:  # decided at once; the agent gets the result as a letter
+            requests.notify_agent(tx, asked)
         return
-    if said.action != "timer_set":
-        raise Refused(f"the host does nothing called {abridged(said.action or '', 60)!r} for it")
-    delay_ms = (said.in_seconds or 0) * SECOND
-    cause = chains.of_run(tx, run.id)
-    chains.check(tx, cause)
-    made = schedules.set_timer(tx, talk.mailbox, {"timer": _words(said)}, delay_ms=delay_ms)
+    if content.action != "timer_set":
+        raise Refused(f"unknown action {shorten(content.action or '', 60)!r}")
+    delay_ms = (content.in_seconds or 0) * SECOND
+    cause = chains.get_for_run(tx, run.id)
+    chains.check_hop_limit(tx, cause)
+    made = schedules.set_timer(
+        tx, conversation.mailbox, {"timer": _require_text(content)}, delay_ms=delay_ms
+    )
     chains.save(tx, "schedules", made.id, cause)
 
 
-def refuse(tx: Tx, session: str, run_id: str, row: Out | str, reason: str, *, tell: bool) -> bool:
-    """Put on record that a message of the inside is refused; its agent is told by its file, and
-    with `tell` also in words. False when it was dealt with before."""
+def reject_message(
+    tx: Tx, session: str, run_id: str, row: OutboundRow | str, reason: str, *, tell: bool
+) -> bool:
+    """Record that a message from the sandbox is rejected. The sandbox's file shows it as failed.
+
+    With `tell` the agent also gets a letter with the reason. Returns False when the message was
+    ingested or rejected before.
+    """
     id = row if isinstance(row, str) else row.id
-    if not isinstance(row, str) and turns.take_over(tx, session, run_id, row.seq) is None:
+    if not isinstance(row, str) and turns.advance_ingested(tx, session, run_id, row.seq) is None:
         return False
-    if not _remember(tx, session, id, reason=reason):
+    if not _add_outcome(tx, session, id, reason=reason):
         return False
-    tx.note("session", "refuse", session, data={"message": id, "reason": abridged(reason, 500)})
+    tx.emit("session", "refuse", session, data={"message": id, "reason": shorten(reason, 500)})
     if tell:
         body = {"undelivered": id, "reason": reason}
-        mail.put_after(tx, None, f"session:{session}", body, key=f"refused:{id}")
+        mail.put_caused_by(tx, None, f"session:{session}", body, key=f"refused:{id}")
     return True
 
 
-def _remember(
+def _add_outcome(
     tx: Tx,
     session: str,
     out_id: str,
@@ -302,7 +329,7 @@ def _remember(
     reason: str | None = None,
 ) -> bool:
     made = tx.run(
-        sql.ADD,
+        sql.ADD_OUTCOME,
         id=tx.new_id("out"),
         session_id=session,
         out_id=out_id,
@@ -314,8 +341,8 @@ def _remember(
     return bool(made)
 
 
-def condemn(tx: Tx, session: str, reason: str) -> None:
-    """Put on record that the whole file of the inside is not believed, and tell the operator."""
-    tx.note("session", "refuse", session, data={"file": "outbound.db", "reason": reason})
-    data = {"reason": abridged(f"outbound.db: {reason}", MAX_NAME)}
+def reject_file(tx: Tx, session: str, reason: str) -> None:
+    """Record that the whole file is invalid, and alert the operator."""
+    tx.emit("session", "refuse", session, data={"file": "outbound.db", "reason": reason})
+    data = {"reason": shorten(f"outbound.db: {reason}", MAX_NAME)}
     alerts.raise_alert(tx, "undelivered", session, edge=f"file:{tx.now}", data=data)

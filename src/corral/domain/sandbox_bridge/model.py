@@ -1,15 +1,16 @@
-"""What a boxed agent says in its file becomes a message, a question or a refusal; until the file
-tells what became of it, that is kept here."""
+"""Outcomes of messages from a sandbox, kept until the sandbox's file shows them."""
 
 import msgspec
 
 
-class BoxedOutcome(msgspec.Struct, frozen=True):
-    """What became of something that a boxed agent said, which its file does not tell yet."""
+class SandboxOutcome(msgspec.Struct, frozen=True):
+    """What a message from a sandbox became: a chat message, a question or a rejection."""
 
     session_id: str
     out_id: str
+    """The message's id in the file."""
     message_id: str | None
     question_id: str | None
     reason: str | None
+    """Why it was rejected."""
     created_at: int

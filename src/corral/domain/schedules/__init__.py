@@ -1,1 +1,1 @@
-"""Letters to be put later: timers once, schedules again and again."""
+"""Schedules and timers: letters that are put at times given by a rule."""

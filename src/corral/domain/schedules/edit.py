@@ -1,89 +1,91 @@
-"""Changing a schedule that repeats."""
+"""Edit a repeating schedule."""
 
 from typing import Any
 
 from corral.db.tx import Tx
 from corral.domain.schedules import occurrences, ops, sql
-from corral.domain.schedules.model import Kind, Misfire, Overlap, Schedule, ScheduleState
-from corral.domain.schedules.recurrence import Rule, check_cron, check_every, zone
+from corral.domain.schedules.model import Misfire, Overlap, Schedule, ScheduleKind, ScheduleState
+from corral.domain.schedules.recurrence import RecurrenceRule, check_cron, check_every, load_zone
 from corral.kernel.errors import Invalid, Refused
-from corral.kernel.text import MAX_NAME, clean_text, encode_json
-from corral.kernel.unset import KEEP
+from corral.kernel.text import MAX_NAME, check_text, encode_json
+from corral.kernel.unset import UNSET
 
 
 def edit(
     tx: Tx,
     id: str,
     *,
-    body: Any = KEEP,
+    body: Any = UNSET,
     every_ms: int | None = None,
     cron: str | None = None,
     time_zone: str | None = None,
     misfire: str | None = None,
     overlap: str | None = None,
-    name: str | None = KEEP,
-    script: str | None = KEEP,
-    script_ms: int | None = KEEP,
+    name: str | None = UNSET,
+    script: str | None = UNSET,
+    script_ms: int | None = UNSET,
 ) -> Schedule:
-    """Change a schedule that repeats; what is left out stays. Another rule or zone counts from now:
-    the next moment is the next one of that rule. A schedule keeps its script, or its lack of one,
-    only when that is left out, too: None takes it away."""
-    found = sql.SCHEDULES.hold(tx, sql.IDS.resolve(tx, id))  # it may fire this moment
-    if found.kind is Kind.ONCE or found.ended_at is not None:
+    """Edit a repeating schedule. Arguments that are left out keep their values.
+
+    `script=None` removes the script. After a change of the rule or the time zone, the next time is
+    computed from now.
+    """
+    current = sql.SCHEDULES.get_for_update(tx, sql.IDS.resolve(tx, id))  # it may fire concurrently
+    if current.kind is ScheduleKind.ONCE or current.ended_at is not None:
+        problem = "has ended" if current.ended_at else "fires only once"
         raise Refused(
-            f"{found.id} {'is over' if found.ended_at else 'fires once'}, and is not changed; make "
-            "a new one.",
-            id=found.id,
+            f"{current.id} {problem} and cannot be edited. Create a new schedule.",
+            id=current.id,
             reason="fires_once",
         )
     columns = {
-        "name": _or(found.name, name),
-        "body": encode_json(_or(found.body, body), "The body"),
-        "misfire": ops.check_choice(Misfire, misfire or found.misfire),
-        "overlap": ops.check_choice(Overlap, overlap or found.overlap),
-        **_script(found, script, script_ms),
-        **_when(tx, found, every_ms, cron, time_zone),
+        "name": _or_keep(current.name, name),
+        "body": encode_json(_or_keep(current.body, body), "The body"),
+        "misfire": ops.check_choice(Misfire, misfire or current.misfire),
+        "overlap": ops.check_choice(Overlap, overlap or current.overlap),
+        **_script_columns(current, script, script_ms),
+        **_rule_columns(tx, current, every_ms, cron, time_zone),
     }
     if columns["name"]:
-        clean_text(columns["name"], "The name", most=MAX_NAME)
-    edited = tx.one(sql.EDIT, id=found.id, **columns)
+        check_text(columns["name"], "The name", max_bytes=MAX_NAME)
+    edited = tx.one(sql.EDIT, id=current.id, **columns)
     assert edited is not None
-    ops.continue_chain(tx, edited)
-    tx.note("schedule", "edit", edited.id, project_id=edited.project_id, data={"rule": edited.rule})
+    ops.save_chain(tx, edited)
+    tx.emit("schedule", "edit", edited.id, project_id=edited.project_id, data={"rule": edited.rule})
     return edited
 
 
-def _script(found: Schedule, script: str | None, script_ms: int | None) -> dict[str, Any]:
-    command = _or(found.script, script)
-    limit = _or(found.script_ms if command else None, script_ms)
+def _script_columns(current: Schedule, script: str | None, script_ms: int | None) -> dict[str, Any]:
+    command = _or_keep(current.script, script)
+    limit = _or_keep(current.script_ms if command else None, script_ms)
     return occurrences.check_script(command, limit)
 
 
-def _when(
-    tx: Tx, found: Schedule, every_ms: int | None, cron: str | None, time_zone: str | None
+def _rule_columns(
+    tx: Tx, current: Schedule, every_ms: int | None, cron: str | None, time_zone: str | None
 ) -> dict[str, Any]:
-    """The columns of its rule, and the moment that comes next by it."""
+    """Return the columns of the rule, and its next time."""
     if every_ms is not None and cron is not None:
-        raise Invalid("Give one rule: every or cron.")
-    where = time_zone or found.time_zone
-    zone(where)
-    kind, rule, anchor_at = found.kind, found.rule, found.anchor_at
+        raise Invalid("every and cron cannot be combined. Give one rule.")
+    zone_name = time_zone or current.time_zone
+    load_zone(zone_name)
+    kind, rule, anchor_at = current.kind, current.rule, current.anchor_at
     if every_ms is not None:
-        kind, rule, anchor_at = Kind.EVERY, check_every(every_ms), tx.now + every_ms
-    elif cron is not None or (time_zone is not None and kind is Kind.CRON):
-        kind, rule = Kind.CRON, check_cron(cron or rule, where, tx.now)
-    upcoming = found.next_at
-    changed = (kind, rule, where) != (found.kind, found.rule, found.time_zone)
-    if changed and found.state is ScheduleState.ACTIVE:
-        upcoming = Rule(kind, rule, where, anchor_at).next(tx.now)
+        kind, rule, anchor_at = ScheduleKind.EVERY, check_every(every_ms), tx.now + every_ms
+    elif cron is not None or (time_zone is not None and kind is ScheduleKind.CRON):
+        kind, rule = ScheduleKind.CRON, check_cron(cron or rule, zone_name, tx.now)
+    upcoming = current.next_at
+    changed = (kind, rule, zone_name) != (current.kind, current.rule, current.time_zone)
+    if changed and current.state is ScheduleState.ACTIVE:
+        upcoming = RecurrenceRule(kind, rule, zone_name, anchor_at).next(tx.now)
     return {
         "kind": kind,
         "rule": rule,
-        "time_zone": where,
+        "time_zone": zone_name,
         "anchor_at": anchor_at,
         "next_at": upcoming,
     }
 
 
-def _or(kept: Any, given: Any) -> Any:
-    return kept if given is KEEP else given
+def _or_keep(current: Any, given: Any) -> Any:
+    return current if given is UNSET else given

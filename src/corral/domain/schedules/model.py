@@ -1,63 +1,69 @@
-"""A schedule puts letters at moments that follow from its rule; a timer is one that fires once."""
+"""A schedule puts letters at times given by its rule; a timer is a schedule that fires once."""
 
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 
-from corral.kernel.states import Moves, move
+from corral.kernel.states import TransitionTable, transition
 
 
 class ScheduleState(StrEnum):
-    ACTIVE = "active"  # its next moment is known
-    PAUSED = "paused"  # nothing is put until it is resumed
-    FINISHED = "finished"  # its last moment has passed
-    CANCELLED = "cancelled"  # taken back
+    ACTIVE = "active"  # its next time is known
+    PAUSED = "paused"  # does not fire until it is resumed
+    FINISHED = "finished"  # has fired for the last time
+    CANCELLED = "cancelled"  # was cancelled
 
 
 S = ScheduleState
-MOVES = Moves(
+MOVES = TransitionTable(
     "schedule",
     ScheduleState,
-    begin="create",
+    create_verb="create",
     initial=S.ACTIVE,
-    imports=(S.PAUSED, S.FINISHED, S.CANCELLED),
+    import_states=(S.PAUSED, S.FINISHED, S.CANCELLED),
     verbs={
-        "fire": move(S.ACTIVE, to=S.ACTIVE),
-        "finish": move(S.ACTIVE, to=S.FINISHED),
-        "pause": move(S.ACTIVE, to=S.PAUSED),
-        "resume": move(S.PAUSED, to=S.ACTIVE),
-        "cancel": move(S.ACTIVE, S.PAUSED, to=S.CANCELLED),
+        "fire": transition(S.ACTIVE, to=S.ACTIVE),
+        "finish": transition(S.ACTIVE, to=S.FINISHED),
+        "pause": transition(S.ACTIVE, to=S.PAUSED),
+        "resume": transition(S.PAUSED, to=S.ACTIVE),
+        "cancel": transition(S.ACTIVE, S.PAUSED, to=S.CANCELLED),
     },
 )
 
 
-class Kind(StrEnum):
+class ScheduleKind(StrEnum):
     ONCE = "once"
     EVERY = "every"
     CRON = "cron"
 
 
 class Misfire(StrEnum):
-    ALL = "all"  # put every moment that was missed
-    LATEST = "latest"  # put the last of them
-    SKIP = "skip"  # put none of them
+    """What happens to times that were missed, because no process fired the schedule."""
+
+    ALL = "all"  # fire for every missed time
+    LATEST = "latest"  # fire once, for the last missed time
+    SKIP = "skip"  # do not fire for missed times
 
 
 class Overlap(StrEnum):
-    ALLOW = "allow"  # put another letter beside the open one
-    SKIP = "skip"  # leave this moment out
-    REPLACE = "replace"  # drop the open one
+    """What happens while the previous letter is not done."""
+
+    ALLOW = "allow"  # put another letter
+    SKIP = "skip"  # skip this time
+    REPLACE = "replace"  # drop the previous letter
 
 
 class Schedule(msgspec.Struct, frozen=True):
+    """A schedule or a timer."""
+
     id: str
     name: str | None
     project_id: str | None
     mailbox: str
     body: Any
     priority: int
-    kind: Kind
+    kind: ScheduleKind
     rule: str
     time_zone: str
     anchor_at: int
@@ -77,37 +83,36 @@ class Schedule(msgspec.Struct, frozen=True):
 
     @property
     def keeps_history(self) -> bool:
-        """Whether it is kept what became of each of its moments: those of a plain letter are told
-        by the letters."""
+        """Whether each occurrence is recorded. Otherwise the letters themselves are the record."""
         return self.script is not None or self.mailbox.startswith("session:")
 
 
 class OccurrenceState(StrEnum):
-    CHECKING = "checking"  # its script is to be run, or runs
+    CHECKING = "checking"  # its script is queued or running
     PUT = "put"  # its letter is in the mailbox
-    SKIPPED = "skipped"  # its script said that there is nothing to do
-    FAILED = "failed"  # its script failed, as often as it was tried
+    SKIPPED = "skipped"  # its script decided that there is nothing to do
+    FAILED = "failed"  # its script failed in every attempt
 
 
-Became = OccurrenceState
-OCCURRENCE_MOVES = Moves(
+OS = OccurrenceState
+OCCURRENCE_MOVES = TransitionTable(
     "occurrence",
     OccurrenceState,
-    begin="check",
-    initial=Became.CHECKING,
-    also={"put": Became.PUT},
+    create_verb="check",
+    initial=OS.CHECKING,
+    other_create_verbs={"put": OS.PUT},
     verbs={
-        # Its script failed, and is run again after a pause.
-        "fail": move(Became.CHECKING, to=Became.CHECKING),
-        "let_through": move(Became.CHECKING, to=Became.PUT),
-        "skip": move(Became.CHECKING, to=Became.SKIPPED),
-        "give_up": move(Became.CHECKING, to=Became.FAILED),
+        # Its script failed and is retried after a back-off.
+        "fail": transition(OS.CHECKING, to=OS.CHECKING),
+        "let_through": transition(OS.CHECKING, to=OS.PUT),
+        "skip": transition(OS.CHECKING, to=OS.SKIPPED),
+        "give_up": transition(OS.CHECKING, to=OS.FAILED),
     },
 )
 
 
 class Occurrence(msgspec.Struct, frozen=True):
-    """One moment of a schedule, and what became of it."""
+    """One time at which a schedule fired, and its outcome."""
 
     id: str
     schedule_id: str
@@ -124,67 +129,69 @@ class Occurrence(msgspec.Struct, frozen=True):
     ended_at: int | None
 
 
-class Past(Occurrence, frozen=True):
-    """An occurrence with what has become of its letter since."""
+class OccurrenceWithLetter(Occurrence, frozen=True):
+    """An occurrence with the current state of its letter."""
 
     letter_state: str | None
 
 
-NOTHING_TO_DO = 77
-"""The exit code with which a script says so, as test programs do."""
+EXIT_NOTHING_TO_DO = 77
+"""The exit code for "nothing to do", as automake tests use it for "skipped"."""
 
 
-class Verdict(msgspec.Struct, frozen=True):
-    """What a script says: whether a letter is put, or why that cannot be told."""
+class ScriptResult(msgspec.Struct, frozen=True):
+    """The decision of a script: put the letter, skip it, or a failure."""
 
     wakes: bool
     reason: str | None = None
     found: str = ""
+    """The text that is added to the letter."""
     failed: bool = False
 
 
-def verdict(exit_code: int, output: str) -> Verdict:
-    """What a script says by its exit code and its last line.
+def parse_script_result(exit_code: int, output: str) -> ScriptResult:
+    """Interpret the exit code and the last line of a script's output.
 
-    0 lets the letter be put, with what was printed; 77 does not; anything else is a failure. A last
-    line that is a JSON object may say `{"wake": false, "reason": "…"}`; `data` in it is what the
-    letter is given instead of the output.
+    Exit code 0 puts the letter, with the output; 77 skips it; any other code is a failure. If the
+    last line is a JSON object, `{"wake": false, "reason": "…"}` skips the letter, and `data`
+    replaces the output.
     """
     text = output.strip()
-    if exit_code == NOTHING_TO_DO:
-        return Verdict(False, _last_line(text) or "its script found nothing to do")
+    if exit_code == EXIT_NOTHING_TO_DO:
+        return ScriptResult(False, _last_line(text) or "its script found nothing to do")
     if exit_code != 0:
-        return Verdict(False, f"its script ended with {exit_code}: {_last_line(text)}", failed=True)
+        reason = f"its script exited with {exit_code}: {_last_line(text)}"
+        return ScriptResult(False, reason, failed=True)
     head, _, last = text.rpartition("\n")
-    said = _object(last)
-    if said is None:
-        return Verdict(True, found=text)
-    wakes = said.get("wake", said.get("wakeAgent", True))
+    decision = _parse_decision(last)
+    if decision is None:
+        return ScriptResult(True, found=text)
+    wakes = decision.get("wake", decision.get("wakeAgent", True))
     if not isinstance(wakes, bool):
-        return Verdict(
-            False, "the `wake` of its script's last line is neither true nor false", failed=True
+        return ScriptResult(
+            False, "`wake` in the last line of its script is not true or false", failed=True
         )
     if not wakes:
-        reason = said.get("reason")
-        told = reason if isinstance(reason, str) and reason else "its script found nothing to do"
-        return Verdict(False, told[:1_000])
-    if "data" in said:
-        data = said["data"]
+        given = decision.get("reason")
+        reason = given if isinstance(given, str) and given else "its script found nothing to do"
+        return ScriptResult(False, reason[:1_000])
+    if "data" in decision:
+        data = decision["data"]
         found = data if isinstance(data, str) else msgspec.json.encode(data).decode()
-        return Verdict(True, found=found)
-    return Verdict(True, found=head.strip())
+        return ScriptResult(True, found=found)
+    return ScriptResult(True, found=head.strip())
 
 
-def _object(line: str) -> dict[str, Any] | None:
-    """A line that speaks to us; None: it is output like any other."""
+def _parse_decision(line: str) -> dict[str, Any] | None:
+    """Return the decision in a line of JSON; None: it is ordinary output."""
     if not line.startswith("{"):
         return None
     try:
-        said = msgspec.json.decode(line)
+        value = msgspec.json.decode(line)
     except (msgspec.DecodeError, RecursionError):
         return None
-    known = isinstance(said, dict) and {"wake", "wakeAgent", "data"} & {*said}
-    return said if known else None
+    is_decision = isinstance(value, dict) and {"wake", "wakeAgent", "data"} & {*value}
+    return value if is_decision else None
 
 
 def _last_line(text: str) -> str:

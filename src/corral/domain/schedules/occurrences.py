@@ -1,48 +1,48 @@
-"""What became of each moment of a task: put, skipped by its script, or failed.
+"""Occurrences: the record of each time a schedule fired, and the run of its script.
 
-A moment with a script is an occurrence and a letter in Corral's own queue, in one transaction with
-the schedule's next moment. Whoever takes that letter runs the script and says how it went, in one
-transaction with what follows from it; so a script may be run again after a crash, but its moment is
-put once, or skipped once.
+Firing a schedule with a script creates an occurrence and a letter in the script queue, in one
+transaction with the schedule's next time. The process that claims the letter runs the script and
+records the result in one transaction with its effect. After a crash the script may run again (at
+least once), but its letter is put or skipped exactly once.
 """
 
 from typing import Any
 
 import msgspec
 
-from corral.db.transitions import create, move
+from corral.db.transitions import create, transition
 from corral.db.tx import Tx
 from corral.domain.mail import chains, queries
 from corral.domain.mail import ops as mail
-from corral.domain.mail.model import Letter, LetterState, agent_of
+from corral.domain.mail.model import Letter, LetterState, agent_name_of
 from corral.domain.schedules import sql
 from corral.domain.schedules.model import (
     Occurrence,
     OccurrenceState,
-    Past,
+    OccurrenceWithLetter,
     Schedule,
     ScheduleState,
-    Verdict,
+    ScriptResult,
 )
 from corral.domain.settings import ops as settings
 from corral.kernel.clock import MINUTE, SECOND
 from corral.kernel.errors import Invalid
-from corral.kernel.ids import number_of
-from corral.kernel.pagination import Page, check_limit, decode_cursor, page_of
-from corral.kernel.text import MAX_NAME, check_int, clean_text
+from corral.kernel.ids import parse_number
+from corral.kernel.pagination import Page, check_limit, decode_cursor, make_page
+from corral.kernel.text import MAX_NAME, check_int, check_text
 
-KEPT = sql.OCCURRENCES_KEPT
-QUEUE = "queue:scripts"
+RETENTION = sql.OCCURRENCES_RETENTION
+SCRIPT_QUEUE = "queue:scripts"
 MAX_REASON = 2_000
 MAX_SCRIPT = 16 * 1024
-LONGEST_MS = 10 * MINUTE
-"""That a script may take, whatever is chosen."""
-SPARE_MS = 30_000
-"""For what comes before and after a script, beside its own time."""
+MAX_SCRIPT_MS = 10 * MINUTE
+"""The upper bound of a script's timeout, whatever is configured."""
+LEASE_MARGIN_MS = 30_000
+"""Added to the timeout for the lease: time for the work before and after the script."""
 
 
-class Begun(msgspec.Struct, frozen=True):
-    """A script that its taker has to run."""
+class ClaimedScript(msgspec.Struct, frozen=True):
+    """A script that the claimant has to run."""
 
     letter: Letter
     occurrence: Occurrence
@@ -50,17 +50,17 @@ class Begun(msgspec.Struct, frozen=True):
     timeout_ms: int
 
 
-def put(tx: Tx, schedule: Schedule, moment: int | None) -> Letter:
-    """Put the letter of a moment, or let its script be run first."""
+def put_letter(tx: Tx, schedule: Schedule, moment: int | None) -> Letter:
+    """Put the letter of an occurrence, or queue its script first. `moment` None: fired by hand."""
     if schedule.script is None:
         letter = _put(tx, schedule, schedule.body, _key(schedule, moment))
         if schedule.keeps_history:
             _create(tx, schedule, moment, "put", letter=_number(letter), ended_at=tx.now)
         return letter
-    made = _create(tx, schedule, moment, "check")
-    assert made is not None, "a moment is fired once"
-    body = {"occurrence": made.id, "schedule": schedule.id}
-    return mail.put(tx, QUEUE, body, key=made.id, project=schedule.project_id)
+    occurrence = _create(tx, schedule, moment, "check")
+    assert occurrence is not None, "a schedule fires once for each time"
+    body = {"occurrence": occurrence.id, "schedule": schedule.id}
+    return mail.put(tx, SCRIPT_QUEUE, body, key=occurrence.id, project=schedule.project_id)
 
 
 def _create(
@@ -78,14 +78,14 @@ def _create(
             "created_at": tx.now,
             **columns,
         },
-        unless="(schedule_id, moment)",
-        begin=verb,
-        note={"schedule": schedule.id, "moment": moment},
+        on_conflict="(schedule_id, moment)",
+        verb=verb,
+        event_data={"schedule": schedule.id, "moment": moment},
     )
 
 
 def _put(tx: Tx, schedule: Schedule, body: Any, key: str | None) -> Letter:
-    return mail.put_after(
+    return mail.put_caused_by(
         tx,
         chains.load(tx, "schedules", schedule.id),
         schedule.mailbox,
@@ -102,148 +102,157 @@ def _key(schedule: Schedule, moment: int | None) -> str | None:
 
 
 def check_script(script: str | None, script_ms: int | None) -> dict[str, Any]:
-    """The columns of a script that can be run."""
+    """Return the columns of a valid script; raises Invalid."""
     if script is None and script_ms is not None:
-        raise Invalid("There is no script whose time could be limited; give one.")
-    if script_ms is not None and not SECOND <= check_int(script_ms, "The time") <= LONGEST_MS:
-        raise Invalid("A script may run from 1 s to 10 minutes.", script_ms=script_ms)
-    text = clean_text(script, "The script", most=MAX_SCRIPT) if script is not None else None
+        raise Invalid("script_ms requires a script.")
+    if script_ms is not None and not SECOND <= check_int(script_ms, "The time") <= MAX_SCRIPT_MS:
+        raise Invalid("Invalid script timeout: expected 1 s to 10 minutes.", script_ms=script_ms)
+    text = check_text(script, "The script", max_bytes=MAX_SCRIPT) if script is not None else None
     return {"script": text, "script_ms": script_ms}
 
 
 # -- scripts --------------------------------------------------------------------------------------
 
 
-def begin_script(tx: Tx, *, owner: str) -> tuple[Begun | None, list[Occurrence]]:
-    """Take the script that waits for longest, None when there is none to run; and the moments whose
-    script was given up.
+def claim_script(tx: Tx, *, owner: str) -> tuple[ClaimedScript | None, list[Occurrence]]:
+    """Claim the oldest queued script, if any; also returns the occurrences that were given up.
 
-    It is taken for as long as it may run: whoever dies leaves it to the next one. One that killed
-    all who ran it is given up.
+    The lease covers the longest possible run, so a crash leaves the script to the next claimant. A
+    script that was claimed too often without a result is given up.
     """
     given_up: list[Occurrence] = []
-    while taken := mail.claim(tx, QUEUE, owner=owner, lease_ms=LONGEST_MS + SPARE_MS):
-        (letter,) = taken
-        found = _of_letter(tx, letter)
-        if found is None:
-            mail.refuse(tx, letter, "it names no moment whose script is to be run")
-        elif not mail.retire(tx, taken):
-            why = mail.get(tx, letter.id).last_error
-            given_up.append(_give_up(tx, found, why or "whoever ran its script went silent"))
+    lease_ms = MAX_SCRIPT_MS + LEASE_MARGIN_MS
+    while claimed := mail.claim(tx, SCRIPT_QUEUE, owner=owner, lease_ms=lease_ms):
+        (letter,) = claimed
+        occurrence = _find_occurrence(tx, letter)
+        if occurrence is None:
+            mail.refuse(tx, letter, "it does not belong to an occurrence with a pending script")
+        elif not mail.end_undeliverable(tx, claimed):
+            reason = mail.get(tx, letter.id).last_error or "its script was interrupted every time"
+            given_up.append(_give_up(tx, occurrence, reason))
         else:
-            schedule = sql.SCHEDULES.get(tx, found.schedule_id)
-            return Begun(letter, found, schedule, _allowed(tx, schedule)), given_up
+            schedule = sql.SCHEDULES.get(tx, occurrence.schedule_id)
+            timeout_ms = _get_timeout_ms(tx, schedule)
+            return ClaimedScript(letter, occurrence, schedule, timeout_ms), given_up
     return None, given_up
 
 
-def next_script(tx: Tx) -> int | None:
-    """When there will next be a script to run."""
-    return queries.next_due(tx, QUEUE)
+def next_script_at(tx: Tx) -> int | None:
+    """Return the earliest time at which a script can be claimed; None: none is queued."""
+    return queries.next_due(tx, SCRIPT_QUEUE)
 
 
-def conclude(
-    tx: Tx, begun: Begun, said: Verdict, *, exit_code: int | None, output: str
+def record_script_result(
+    tx: Tx, claimed: ClaimedScript, result: ScriptResult, *, exit_code: int | None, output: str
 ) -> Occurrence:
-    """Say what a script said: its moment is put, or skipped, or tried again after a pause, or given
-    up at the limit, and counted. Held when another has taken it over meanwhile."""
-    found, letter = begun.occurrence, begun.letter
-    ran: dict[str, Any] = {"tries": letter.attempts, "exit_code": exit_code, "output": output}
-    reason = (said.reason or "")[:MAX_REASON] or None
-    if said.failed:
+    """Record the result of a script and apply it.
+
+    The letter is put or skipped. A failed script is retried after a back-off, or given up at the
+    limit and counted. Raises Held when the lease was lost.
+    """
+    occurrence, letter = claimed.occurrence, claimed.letter
+    columns: dict[str, Any] = {"tries": letter.attempts, "exit_code": exit_code, "output": output}
+    reason = (result.reason or "")[:MAX_REASON] or None
+    if result.failed:
         reason = reason or "its script failed"
         failed = mail.fail(tx, letter, reason)
         if failed.state is LetterState.DEAD:
-            return _give_up(tx, found, reason, **ran)
-        return move(
-            tx, sql.OCCURRENCES, "fail", found.id, note={"reason": reason}, reason=reason, **ran
+            return _give_up(tx, occurrence, reason, **columns)
+        note = {"reason": reason}
+        return transition(
+            tx, sql.OCCURRENCES, "fail", occurrence.id, event_data=note, reason=reason, **columns
         )
     mail.ack(tx, letter)
-    tx.run(sql.CLEAR_FAILURES, id=found.schedule_id)
-    schedule = sql.SCHEDULES.get(tx, found.schedule_id)
-    if said.wakes and schedule.state is ScheduleState.CANCELLED:
-        said, reason = Verdict(False), "its schedule was cancelled"
-    if not said.wakes:
-        note = {"reason": reason}
-        return _end(tx, "skip", found, reason, note, **ran)
-    key = _key(schedule, found.moment) or f"{schedule.id}@{found.id}"
-    put = _put(tx, schedule, _with_found(schedule.body, said.found), key)
-    before = number_of("let", letter.id)
+    tx.run(sql.CLEAR_FAILURES, id=occurrence.schedule_id)
+    schedule = sql.SCHEDULES.get(tx, occurrence.schedule_id)
+    if result.wakes and schedule.state is ScheduleState.CANCELLED:
+        result, reason = ScriptResult(False), "its schedule was cancelled"
+    if not result.wakes:
+        return _end(tx, "skip", occurrence, reason, {"reason": reason}, **columns)
+    key = _key(schedule, occurrence.moment) or f"{schedule.id}@{occurrence.id}"
+    put = _put(tx, schedule, _add_found(schedule.body, result.found), key)
+    before = parse_number("let", letter.id)
     tx.run(sql.SET_LAST_LETTER, id=schedule.id, letter=_number(put), before=before)
-    return _end(tx, "let_through", found, None, {"letter": put.id}, letter=_number(put), **ran)
+    note = {"letter": put.id}
+    return _end(tx, "let_through", occurrence, None, note, letter=_number(put), **columns)
 
 
-def _with_found(body: Any, found: str) -> dict[str, Any]:
-    """What a letter says, and what the script found beside it."""
+def _add_found(body: Any, found: str) -> dict[str, Any]:
+    """Add the output of the script to the body of the letter."""
     if isinstance(body, dict):
         return {**body, "found": found}
     return {"text" if isinstance(body, str) else "body": body, "found": found}
 
 
-def _give_up(tx: Tx, found: Occurrence, reason: str, **columns: Any) -> Occurrence:
-    tx.run(sql.COUNT_FAILURE, id=found.schedule_id, reason=reason)
-    return _end(tx, "give_up", found, reason, {"reason": reason}, **columns)
+def _give_up(tx: Tx, occurrence: Occurrence, reason: str, **columns: Any) -> Occurrence:
+    tx.run(sql.COUNT_FAILURE, id=occurrence.schedule_id, reason=reason)
+    return _end(tx, "give_up", occurrence, reason, {"reason": reason}, **columns)
 
 
 def _end(
     tx: Tx,
     verb: str,
-    found: Occurrence,
+    occurrence: Occurrence,
     reason: str | None,
     note: dict[str, Any],
     **columns: Any,
 ) -> Occurrence:
-    return move(
+    return transition(
         tx,
         sql.OCCURRENCES,
         verb,
-        found.id,
-        note=note,
+        occurrence.id,
+        event_data=note,
         reason=reason,
         ended_at=tx.now,
         **columns,
     )
 
 
-def _of_letter(tx: Tx, letter: Letter) -> Occurrence | None:
-    """The occurrence that a letter of the queue is about: whoever may put letters there names one
-    whose key is its own, or none."""
+def _find_occurrence(tx: Tx, letter: Letter) -> Occurrence | None:
+    """Return the pending occurrence of a letter in the script queue; None when there is none.
+
+    Anyone may put letters into that queue, so only the key is trusted: `put_letter` chose it.
+    """
     if letter.key is None or not letter.key.startswith("occ_"):
         return None
-    found = tx.one(sql.OCCURRENCES.by_key, key_=letter.key)
-    return found if found is not None and found.state is OccurrenceState.CHECKING else None
+    occurrence = tx.one(sql.OCCURRENCES.by_key, key_=letter.key)
+    if occurrence is None or occurrence.state is not OccurrenceState.CHECKING:
+        return None
+    return occurrence
 
 
-def _allowed(tx: Tx, schedule: Schedule) -> int:
-    scope = {"agent": agent_of(schedule.mailbox), "project": schedule.project_id}
-    return schedule.script_ms or int(settings.value(tx, "schedules.script_ms", **scope))
+def _get_timeout_ms(tx: Tx, schedule: Schedule) -> int:
+    scope = {"agent": agent_name_of(schedule.mailbox), "project": schedule.project_id}
+    return schedule.script_ms or int(settings.get_value(tx, "schedules.script_ms", **scope))
 
 
-# -- looking --------------------------------------------------------------------------------------
+# -- history --------------------------------------------------------------------------------------
 
 
-def note_run(tx: Tx, letter: Letter, run_id: str) -> None:
-    """A run is given the letter of a moment."""
+def link_run(tx: Tx, letter: Letter, run_id: str) -> None:
+    """Record the run that got the letter of an occurrence."""
     if letter.key is not None and letter.key.startswith("sch_"):
         tx.run(sql.SET_RUN, letter=_number(letter), run_id=run_id)
 
 
 def list_occurrences(
     tx: Tx, schedule: str, *, after: str | None = None, limit: int = 50
-) -> Page[Past]:
-    """What became of the moments of a schedule, newest first."""
-    found = sql.SCHEDULES.get(tx, sql.IDS.resolve(tx, schedule))
-    if not found.keeps_history:
+) -> Page[OccurrenceWithLetter]:
+    """List the occurrences of a schedule, newest first."""
+    target = sql.SCHEDULES.get(tx, sql.IDS.resolve(tx, schedule))
+    if not target.keeps_history:
         raise Invalid(
-            f"{found.id} only puts letters, and they tell what became of them: `corral mail list "
-            f"--all --mailbox {found.mailbox}`.",
-            id=found.id,
+            f"{target.id} has no history of occurrences, because it only puts letters. List them "
+            f"with `corral mail list --all --mailbox {target.mailbox}`.",
+            id=target.id,
             reason="no_history",
         )
     (before,) = decode_cursor(after, "occ_~")
-    given = {"before": clean_text(before, "The cursor", most=MAX_NAME)}
-    rows = tx.all(sql.HISTORY, schedule_id=found.id, limit=check_limit(limit) + 1, **given)
-    return page_of(rows, limit, lambda each: (each.id,))
+    given = {"before": check_text(before, "The cursor", max_bytes=MAX_NAME)}
+    rows = tx.all(sql.HISTORY, schedule_id=target.id, limit=check_limit(limit) + 1, **given)
+    return make_page(rows, limit, lambda occurrence: (occurrence.id,))
 
 
 def _number(letter: Letter) -> int:
-    return number_of("let", letter.id)
+    return parse_number("let", letter.id)

@@ -1,8 +1,8 @@
-"""When a rule fires: pure functions of the rule and a moment.
+"""Recurrence rules: pure functions of a rule and a time.
 
-Moments follow from the rule alone (from its anchor, or from the calendar), never from when somebody
-happened to look, so nothing drifts. Cron rules follow the wall clock of their zone: a time that a
-change to summer time leaves out fires right after the gap, one that comes twice fires once.
+Times follow from the rule alone (its anchor or the calendar), never from when a process ran, so
+they do not drift. Cron rules follow the wall clock of their time zone: a time that a change to
+daylight saving time skips fires right after the gap, and a time that occurs twice fires once.
 """
 
 from collections.abc import Iterator
@@ -11,86 +11,88 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
-from corral.domain.schedules.model import Kind
+from corral.domain.schedules.model import ScheduleKind
 from corral.kernel.clock import HOUR, SECOND, YEAR, format_duration
 from corral.kernel.errors import Invalid
 from corral.kernel.text import check_int
 
-SHORTEST = 5 * SECOND
-LONGEST = YEAR
-MARGIN = 26 * HOUR // SECOND  # seconds; a zone has skipped a whole day
-HORIZON = 40 * YEAR  # a rule for the 29th of February rests eight years around a century
+MIN_INTERVAL_MS = 5 * SECOND
+MAX_INTERVAL_MS = YEAR
+OFFSET_MARGIN_S = 26 * HOUR // SECOND  # time zones have skipped a whole day
+SEARCH_HORIZON_MS = 40 * YEAR  # around 2100, February 29 is eight years apart
 
 
-class Rule:
-    def __init__(self, kind: Kind, rule: str, time_zone: str, anchor_at: int) -> None:
+class RecurrenceRule:
+    """A rule with its time zone and anchor."""
+
+    def __init__(self, kind: ScheduleKind, rule: str, time_zone: str, anchor_at: int) -> None:
         self.kind = kind
         self.rule = rule
-        self.zone = zone(time_zone)
+        self.zone = load_zone(time_zone)
         self.anchor_at = anchor_at
 
     def next(self, after: int) -> int | None:
-        """The first moment later than `after`; None when there is none."""
-        if self.kind is Kind.ONCE:
+        """Return the first time after `after`; None when there is none."""
+        if self.kind is ScheduleKind.ONCE:
             return self.anchor_at if self.anchor_at > after else None
-        if self.kind is Kind.EVERY:
+        if self.kind is ScheduleKind.EVERY:
             step = int(self.rule)
             return self.anchor_at + max(0, (after - self.anchor_at) // step + 1) * step
         return self._next_cron(after)
 
     def latest(self, at: int) -> int | None:
-        """The last moment not later than `at`; None when there is none."""
-        if self.kind is Kind.ONCE:
+        """Return the last time not after `at`; None when there is none."""
+        if self.kind is ScheduleKind.ONCE:
             return self.anchor_at if self.anchor_at <= at else None
-        if self.kind is Kind.EVERY:
+        if self.kind is ScheduleKind.EVERY:
             step = int(self.rule)
             return (
                 self.anchor_at + (at - self.anchor_at) // step * step
                 if at >= self.anchor_at
                 else None
             )
-        # Forward from further and further back: the same search, so the same moments.
-        back = HOUR
-        while back <= HORIZON:
-            found = 0
-            for moments in self._search(at - back):
-                if moments and moments[0] > at:
+        # Search forward from further and further back: the same search finds the same times.
+        distance = HOUR
+        while distance <= SEARCH_HORIZON_MS:
+            latest = 0
+            for times in self._search(at - distance):
+                if times and times[0] > at:
                     break
-                found = max(found, *(moment for moment in moments if moment <= at), 0)
-            if found:
-                return found
-            back *= 4
+                latest = max(latest, *(time for time in times if time <= at), 0)
+            if latest:
+                return latest
+            distance *= 4
         return None
 
     def _next_cron(self, after: int) -> int | None:
         best: int | None = None
-        for moments in self._search(after):
-            if best is not None and (not moments or moments[0] >= best):
+        for times in self._search(after):
+            if best is not None and (not times or times[0] >= best):
                 return best
-            later = [moment for moment in moments if moment > after]
+            later = [time for time in times if time > after]
             best = min(later if best is None else [*later, best], default=None)
         return best
 
     def _search(self, start: int) -> Iterator[list[int]]:
-        """The moments of each wall-clock time that the rule names, from about `start` on.
+        """Yield the times of each wall-clock time that the rule names, from about `start` on.
 
-        The search itself knows no zone. Near a change of the clocks it begins well before it, so
-        that its answers do not depend on where it began.
+        The search itself has no time zone. Near a change of the UTC offset it starts well before
+        it, so that the result does not depend on the start.
         """
         seconds = start // SECOND
-        near = (seconds - MARGIN, seconds + MARGIN)
+        near = (seconds - OFFSET_MARGIN_S, seconds + OFFSET_MARGIN_S)
         before, after = (datetime.fromtimestamp(at, self.zone).utcoffset() for at in near)
-        begin = seconds if before == after else seconds - MARGIN
+        begin = seconds if before == after else seconds - OFFSET_MARGIN_S
         for wall_time in CronSim(
             self.rule, datetime.fromtimestamp(begin, self.zone).replace(tzinfo=None)
         ):
-            yield self._moments_of(wall_time)
+            yield self._times_of(wall_time)
 
-    def _moments_of(self, wall_time: datetime) -> list[int]:
-        """When a clock in the zone shows a time: once as a rule, twice, or never.
+    def _times_of(self, wall_time: datetime) -> list[int]:
+        """Return the times at which a clock in the zone shows a wall-clock time: one, two or none.
 
-        A rule for every hour or minute goes by the time that passes: it leaves out what never
-        comes, and fires in both of two equal hours. A rule for a time of day fires once a day.
+        A rule for every hour or minute follows elapsed time: it skips the gap and fires in both of
+        two equal hours. A rule for a time of day fires once a day.
         """
         first = wall_time.replace(tzinfo=self.zone, fold=0)
         second = wall_time.replace(tzinfo=self.zone, fold=1)
@@ -98,16 +100,16 @@ class Rule:
         if earlier == later:
             return [earlier]
         if earlier < later:  # shown twice
-            return [earlier, later] if self._by_passing_time else [earlier]
-        return [] if self._by_passing_time else [self._end_of_gap(later, earlier)]
+            return [earlier, later] if self._is_elapsed_time else [earlier]
+        return [] if self._is_elapsed_time else [self._end_of_gap(later, earlier)]
 
     @property
-    def _by_passing_time(self) -> bool:
+    def _is_elapsed_time(self) -> bool:
         minute, hour = self.rule.split()[:2]
         return minute.startswith("*") or hour.startswith("*")
 
     def _end_of_gap(self, before: int, after: int) -> int:
-        """The moment between the two at which the clocks are changed."""
+        """Return the time between the two at which the UTC offset changes (binary search)."""
         old = datetime.fromtimestamp(before // SECOND, self.zone).utcoffset()
         low, high = before // SECOND, after // SECOND
         while high - low > 1:
@@ -119,42 +121,44 @@ class Rule:
         return high * SECOND
 
 
-def _milliseconds(moment: datetime) -> int:
-    return int(moment.timestamp()) * SECOND
+def _milliseconds(time: datetime) -> int:
+    return int(time.timestamp()) * SECOND
 
 
 def check_every(ms: int) -> str:
-    if not SHORTEST <= check_int(ms, "The interval") <= LONGEST:
+    """Return a valid interval as the text of a rule; raises Invalid when it is out of range."""
+    if not MIN_INTERVAL_MS <= check_int(ms, "The interval") <= MAX_INTERVAL_MS:
         raise Invalid(
-            f"{format_duration(max(ms, 0))} is out of bounds; a schedule repeats every "
-            "5 s at the most often and every 365 days at the least.",
+            f"Invalid interval {format_duration(max(ms, 0))}: expected 5 s to 365 days.",
             every_ms=ms,
         )
     return str(ms)
 
 
 def check_cron(text: str, time_zone: str, now: int) -> str:
-    """The text itself, or Invalid when it is no cron rule or names a day that never comes."""
+    """Return a valid cron rule; raises Invalid, also for a rule that never fires."""
     try:
         if len(text.split()) != 5:
             raise CronSimError("Wrong number of fields")  # a sixth would be seconds
-        first = Rule(Kind.CRON, text, time_zone, 0).next(now)
+        first = RecurrenceRule(ScheduleKind.CRON, text, time_zone, 0).next(now)
     except CronSimError as error:
         raise Invalid(
-            f"{text!r} is no cron rule ({error}); write five fields: minute, hour, day, "
+            f"Invalid cron rule {text!r} ({error}): expected the five fields minute, hour, day, "
             "month, weekday, as in '30 9 * * mon-fri'.",
             rule=text,
             reason="bad_cron_rule",
         ) from None
     if first is None:
-        raise Invalid(f"{text!r} would never fire; no such day comes.", rule=text)
+        raise Invalid(f"The cron rule {text!r} never fires: no such date exists.", rule=text)
     return text
 
 
-def zone(name: str) -> ZoneInfo:
+def load_zone(name: str) -> ZoneInfo:
+    """Load a time zone by its IANA name; raises Invalid for an unknown one."""
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise Invalid(
-            f"{name!r} is no time zone; write one like Europe/Berlin or UTC.", time_zone=name
+            f"Unknown time zone {name!r}: use an IANA name such as Europe/Berlin, or UTC.",
+            time_zone=name,
         ) from None

@@ -1,21 +1,32 @@
+"""SQL of schedules and their occurrences."""
+
 from corral.db.lookup import IdColumn
 from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
-from corral.db.transitions import StateTable
-from corral.domain.schedules.model import MOVES, OCCURRENCE_MOVES, Occurrence, Past, Schedule
+from corral.db.transitions import StatefulTable
+from corral.domain.schedules.model import (
+    MOVES,
+    OCCURRENCE_MOVES,
+    Occurrence,
+    OccurrenceWithLetter,
+    Schedule,
+)
 
 _COLUMNS = """id, name, project_id, mailbox, body, priority, kind, rule, time_zone, anchor_at,
     misfire, overlap, state, next_at, last_at, last_letter, last_error, script, script_ms,
     failures, sender, created_at, ended_at"""
 
 IDS = IdColumn("schedule", "sch", "schedules")
-SCHEDULES = StateTable(Schedule, MOVES, table="schedules", columns=_COLUMNS, project="project_id")
+SCHEDULES = StatefulTable(
+    Schedule, MOVES, table="schedules", columns=_COLUMNS, project="project_id"
+)
 
 DUE = Query(
     Schedule,
     f"""
     SELECT {_COLUMNS} FROM schedules
     WHERE state = 'active' AND next_at <= :now
+    -- Skips schedules that another process is firing.
     ORDER BY next_at, id LIMIT :limit {{skip_locked}}
 """,
 )
@@ -49,11 +60,11 @@ OF_PROJECT = Statement("""
     SELECT id FROM schedules WHERE project_id = :project_id AND state IN ('active', 'paused')
 """)
 
-KEPT = Retention(
+RETENTION = Retention(
     "schedules",
     setting="schedules.keep_ms",
-    born="created_at",
-    over="ended_at < :before",
+    created="created_at",
+    ended="ended_at < :before",
     project="project_id",
     imported="imported_at",
 )
@@ -73,7 +84,7 @@ EDIT = Query(
 _OCCURRENCE = """id, schedule_id, project_id, moment, state, tries, exit_code, output, reason,
     'let_' || letter AS letter_id, run_id, created_at, ended_at"""
 
-OCCURRENCES = StateTable(
+OCCURRENCES = StatefulTable(
     Occurrence,
     OCCURRENCE_MOVES,
     table="occurrences",
@@ -82,7 +93,7 @@ OCCURRENCES = StateTable(
 )
 
 HISTORY = Query(
-    Past,
+    OccurrenceWithLetter,
     f"""
     SELECT {_OCCURRENCE},
         (SELECT letters.state FROM letters WHERE letters.seq = occurrences.letter) AS letter_state
@@ -99,16 +110,18 @@ CLEAR_FAILURES = Statement("""
     UPDATE schedules SET failures = 0, last_error = NULL WHERE id = :id AND failures > 0
 """)
 
+# Replaces the letter in the script queue by the letter that the script let through, unless the
+# schedule has fired again since.
 SET_LAST_LETTER = Statement("""
     UPDATE schedules SET last_letter = :letter WHERE id = :id AND last_letter = :before
 """)
 
 SET_RUN = Statement("UPDATE occurrences SET run_id = :run_id WHERE letter = :letter")
 
-OCCURRENCES_KEPT = Retention(
+OCCURRENCES_RETENTION = Retention(
     "occurrences",
     setting="schedules.keep_ms",
-    born="created_at",
-    over="ended_at < :before",
+    created="created_at",
+    ended="ended_at < :before",
     project="project_id",
 )

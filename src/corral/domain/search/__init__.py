@@ -1,1 +1,1 @@
-"""Finding words in what was said, printed and noted."""
+"""Full-text search over turns, outputs and notes."""

@@ -1,31 +1,33 @@
-"""A passage is a piece of text that can be found by its words; a hit is one that was found."""
+"""A passage is an indexed piece of text; a hit is a passage that matches a query."""
 
 from enum import StrEnum
 
 import msgspec
 
 
-class Kind(StrEnum):
-    TURN = "turn"  # said in a session
-    OUTPUT = "output"  # printed by a run
-    NOTE = "note"  # remembered by somebody
+class PassageKind(StrEnum):
+    TURN = "turn"  # a turn of a session
+    OUTPUT = "output"  # output of a run
+    NOTE = "note"  # a note
 
 
 class Hit(msgspec.Struct, frozen=True):
+    """A passage that matches a query."""
+
     seq: int
-    kind: Kind
+    kind: PassageKind
     subject: str
-    """The id of the session, run or note that it is from."""
+    """The id of the session, run or note."""
     place: int
-    """Where in there: the turn's number, or the line."""
+    """The position in it: the number of the turn, or the line."""
     project_id: str | None
     at: int
     snippet: str
-    """Some of the text around the first word that was looked for."""
+    """The text around the first match."""
 
 
-class Cursor(msgspec.Struct, frozen=True):
-    """How far the copying of a source has come."""
+class IndexCursor(msgspec.Struct, frozen=True):
+    """How far a source is indexed, and up to where it can be."""
 
     source: str
     seq: int

@@ -1,9 +1,11 @@
+"""SQL of the search index."""
+
 from corral.db.statement import Query, Statement
-from corral.domain.search.model import Cursor, Hit
+from corral.domain.search.model import Hit, IndexCursor
 
 _HIT = "seq, kind, subject, place, project_id, at, text AS snippet"
 
-# The numbers first, and the texts of those alone that are shown.
+# Finds the numbers first, and reads the texts only of the hits on the page.
 _FIND = f"""
     WITH {{hits}} (
         SELECT {{hit_seq}} AS found FROM {{from_where}}
@@ -20,7 +22,7 @@ FIND_RECENT = Query(Hit, _FIND.replace("{from_where}", "{recent_passages}"))
 
 NEWEST = Statement("SELECT max(seq) FROM passages")
 
-# Many in one statement, because each would be a round trip.
+# Inserts many rows at once, to save round trips.
 ADD = Statement("""
     INSERT INTO passages (kind, subject, place, project_id, at, text, folded)
     SELECT each.value ->> 'kind', each.value ->> 'subject',
@@ -30,7 +32,7 @@ ADD = Statement("""
     FROM {each_of_rows}
 """)
 
-FORGET = Statement("""
+DELETE = Statement("""
     DELETE FROM passages WHERE seq IN (
         SELECT seq FROM passages WHERE subject = :subject AND kind = :kind LIMIT :limit
     )
@@ -39,11 +41,12 @@ FORGET = Statement("""
 
 _CURSOR = "source, seq, ahead, ahead_xid"
 
-CURSOR = Query(Cursor, f"SELECT {_CURSOR} FROM search_cursors WHERE source = :source")
+CURSOR = Query(IndexCursor, f"SELECT {_CURSOR} FROM search_cursors WHERE source = :source")
 
-# How far there is something now, and what was begun before it.
-LOOK_AHEAD = Query(
-    Cursor,
+# Stores the highest seq that exists now, and the id of the next transaction. Every transaction that
+# can still insert a lower seq is older than that.
+SET_TARGET = Query(
+    IndexCursor,
     f"""
     INSERT INTO search_cursors (source, seq, ahead, ahead_xid)
     VALUES (:source, 0, :ahead, {{next_xid}})
@@ -52,13 +55,14 @@ LOOK_AHEAD = Query(
 """,
 )
 
-# Whether everything that was begun before has ended; a number from another server is none of ours.
+# Whether all transactions before `xid` have ended; and whether `xid` comes from another server,
+# because the store was moved.
 SETTLED = Statement("SELECT {oldest_xid} >= :xid, {next_xid} < :xid")
 
-GO_ON = Statement("UPDATE search_cursors SET seq = :seq WHERE source = :source")
+ADVANCE = Statement("UPDATE search_cursors SET seq = :seq WHERE source = :source")
 
-# No further than there are turns: what comes next is numbered behind these.
-GO_BACK = Statement("""
+# Not beyond the highest existing turn: new turns are numbered after it.
+REWIND = Statement("""
     UPDATE search_cursors SET seq = turns.newest, ahead = turns.newest
     FROM (SELECT coalesce(max(seq), 0) AS newest FROM turns) AS turns
     WHERE search_cursors.source = :source AND search_cursors.seq > turns.newest

@@ -1,1 +1,1 @@
-"""Conversations of agents: turns in order, hand-offs, forks, and what is remembered."""
+"""Sessions: conversations of agents, their turns, hand-offs, forks and state."""

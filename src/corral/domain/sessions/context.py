@@ -1,31 +1,38 @@
-"""What the agent that has a session is given of it: hand-offs, fresh starts, forks."""
+"""The context of a session: clear, hand-off, fork, and what its agent gets."""
 
-from corral.db.transitions import move
+from corral.db.transitions import transition
 from corral.db.tx import Tx
 from corral.domain.sessions import sql
-from corral.domain.sessions.model import Context, Handoff, Policy, Session
-from corral.domain.sessions.ops import active_agent, begin, current, require_whole, turns, whole_id
+from corral.domain.sessions.model import Context, Handoff, HandoffPolicy, Session
+from corral.domain.sessions.ops import (
+    check_not_pruned,
+    get_active_agent,
+    get_current,
+    insert_session,
+    list_turns,
+    resolve_id,
+)
 from corral.domain.sessions.turn import MAX_TITLE, check_optional, parse_number
 from corral.kernel.errors import Invalid
-from corral.kernel.pagination import Page, check_limit, decode_cursor, page_of
+from corral.kernel.pagination import Page, check_limit, decode_cursor, make_page
 from corral.kernel.text import MAX_BODY, check_int
 
-MAX_GIVEN = 1_000
+MAX_CONTEXT_TURNS = 1_000
 
 
 def clear(tx: Tx, session: Session | str, *, keep_provider_session: bool = False) -> Session:
-    """Let the agent start afresh: the values and the provider's pointer are forgotten.
+    """Clear the context: delete the state values and the provider's session id.
 
-    The turns stay readable, and the context begins behind them. A provider that keeps all it knows
-    here may go on under its own id.
+    The turns stay readable; the context starts after them. `keep_provider_session` is for providers
+    that keep all their state in Corral.
     """
-    id = whole_id(tx, session)
+    id = resolve_id(tx, session)
     tx.serialize(f"session:{id}")
-    # The move holds the row: no turn comes between it and the count below.
-    forgotten = {} if keep_provider_session else {"provider_session": None}
-    move(tx, sql.SESSIONS, "clear", id, handoff=None, **forgotten)
-    tx.run(sql.FORGET_STATE, session_id=id)
-    cleared = tx.one(sql.CLEARED, id=id, now=tx.now)
+    # The move locks the row, so no turn is appended between it and SET_CLEARED_TURN.
+    cleared_columns = {} if keep_provider_session else {"provider_session": None}
+    transition(tx, sql.SESSIONS, "clear", id, handoff=None, **cleared_columns)
+    tx.run(sql.DELETE_STATE, session_id=id)
+    cleared = tx.one(sql.SET_CLEARED_TURN, id=id, now=tx.now)
     assert cleared is not None
     return cleared
 
@@ -41,80 +48,92 @@ def handoff(
     summary: str | None = None,
     run: str | None = None,
 ) -> Handoff:
-    """Give an open session to another agent, which is given what the policy says, and the note.
+    """Hand an open session off to another agent, with a note.
 
-    `all` turns since it was cleared, the `last` so many, or a `summary` and none of them. The
-    provider's pointer belonged to the agent before, so it is forgotten.
+    The policy selects its context: `all` turns since the last clear, the `last` n turns, or a
+    `summary` without turns. The provider's session id belonged to the previous agent and is
+    deleted.
     """
     _check_policy(policy, last, summary, note)
-    told = check_optional(note, "The note", most=MAX_BODY)
-    short = check_optional(summary, "The summary", most=MAX_BODY)
-    by = check_optional(run, "The run")
-    taker = active_agent(tx, to)
-    id = whole_id(tx, session)
+    note_text = check_optional(note, "The note", most=MAX_BODY)
+    summary_text = check_optional(summary, "The summary", most=MAX_BODY)
+    run_id = check_optional(run, "The run")
+    recipient = get_active_agent(tx, to)
+    id = resolve_id(tx, session)
     tx.serialize(f"session:{id}")
     number = int(tx.value(sql.LAST_HANDOFF, session_id=id) or 0) + 1
     before = sql.SESSIONS.get(tx, id)
-    # The move holds the row: no turn comes between it and the record of what was handed over.
-    after = move(
+    # The move locks the row, so no turn is appended between it and the record of the hand-off.
+    after = transition(
         tx,
         sql.SESSIONS,
         "handoff",
         id,
-        note={"from": before.agent_id, "to": taker.id, "policy": policy, "number": number},
-        agent_id=taker.id,
-        provider=taker.provider,
+        event_data={
+            "from": before.agent_id,
+            "to": recipient.id,
+            "policy": policy,
+            "number": number,
+        },
+        agent_id=recipient.id,
+        provider=recipient.provider,
         provider_session=None,
         handoff=number,
         updated_at=tx.now,
     )
-    behind = {"all": 0, "last": after.turns - (last or 0), "summary": after.turns}[policy]
-    made = tx.one(
+    from_turn = {"all": 0, "last": after.turns - (last or 0), "summary": after.turns}[policy]
+    recorded = tx.one(
         sql.ADD_HANDOFF,
         session_id=id,
         number=number,
         from_agent_id=before.agent_id,
-        to_agent_id=taker.id,
+        to_agent_id=recipient.id,
         policy=policy,
         last_n=last,
-        note=told,
-        summary=short,
+        note=note_text,
+        summary=summary_text,
         at_turn=after.turns,
-        from_turn=max(behind, after.cleared_turn),
-        run_id=by,
+        from_turn=max(from_turn, after.cleared_turn),
+        run_id=run_id,
         created_at=tx.now,
     )
-    assert made is not None
-    return made
+    assert recorded is not None
+    return recorded
 
 
-def handoffs(
+def list_handoffs(
     tx: Tx, session: Session | str, *, after: str | None = None, limit: int = 50
 ) -> Page[Handoff]:
-    """How a session went from hand to hand, in order."""
+    """List the hand-offs of a session in order."""
     (number,) = decode_cursor(after, 0)
     rows = tx.all(
-        sql.HANDOFFS, session_id=whole_id(tx, session), after=number, limit=check_limit(limit) + 1
+        sql.HANDOFFS, session_id=resolve_id(tx, session), after=number, limit=check_limit(limit) + 1
     )
-    return page_of(rows, limit, lambda each: (each.number,))
+    return make_page(rows, limit, lambda entry: (entry.number,))
 
 
-def context(
-    tx: Tx, session: Session | str, *, after: str | int | None = None, limit: int = MAX_GIVEN
+def get_context(
+    tx: Tx,
+    session: Session | str,
+    *,
+    after: str | int | None = None,
+    limit: int = MAX_CONTEXT_TURNS,
 ) -> Context:
-    """What the agent that has a session is given: note, summary, and the turns it may see."""
-    found = current(tx, session)
-    given = (
-        tx.one(sql.HANDOFF, session_id=found.id, number=found.handoff) if found.handoff else None
+    """Return what the agent of a session gets: note, summary, and the turns it may see."""
+    current = get_current(tx, session)
+    active = (
+        tx.one(sql.HANDOFF, session_id=current.id, number=current.handoff)
+        if current.handoff
+        else None
     )
-    behind = given.from_turn if given else found.cleared_turn
-    page = turns(tx, found, after=max(parse_number(after, 0), behind), limit=limit)
+    from_turn = active.from_turn if active else current.cleared_turn
+    page = list_turns(tx, current, after=max(parse_number(after, 0), from_turn), limit=limit)
     return Context(
-        found.id,
-        found.agent_id,
-        given.note if given else None,
-        given.summary if given else None,
-        behind,
+        current.id,
+        current.agent_id,
+        active.note if active else None,
+        active.summary if active else None,
+        from_turn,
         page.items,
         page.next,
     )
@@ -123,55 +142,58 @@ def context(
 def fork(
     tx: Tx, session: Session | str, at: int | None = None, *, title: str | None = None
 ) -> Session:
-    """A new session that goes on from a turn of another one; from the latest when none is named.
+    """Open a session that continues another one from a turn, by default from the latest.
 
-    It shows the turns up to there as its own, without a copy. It belongs to the agent that had
-    the session at that turn, begins without values and without a provider's pointer, and a clear
-    or hand-off that is in force there is in force here too.
+    The fork shows the turns up to there as its own; they are not copied. It belongs to the agent
+    that had the session at that turn. It starts without state values and provider session id. A
+    clear or hand-off that was in effect at the turn applies to the fork as well.
     """
-    whole = whole_id(tx, session)
-    tx.serialize(f"session:{whole}")
-    source = sql.SESSIONS.get(tx, whole)
+    parent_id = resolve_id(tx, session)
+    tx.serialize(f"session:{parent_id}")
+    source = sql.SESSIONS.get(tx, parent_id)
     turn = source.turns if at is None else check_int(at, "The turn")
     if not 0 <= turn <= source.turns:
         raise Invalid(
-            f"{source.id} has no turn {turn}; its turns go from 1 to {source.turns}.",
+            f"{source.id} has no turn {turn}: its turns are 1 to {source.turns}.",
             id=source.id,
             turns=source.turns,
         )
-    require_whole(tx, source)
-    away = tx.run(sql.GIVEN_AWAY, session_id=whole, turn=turn)
-    force = tx.one(sql.HANDOFF, session_id=whole, number=source.handoff) if source.handoff else None
-    if force is not None and force.at_turn > turn:
-        force = None
-    made = begin(
+    check_not_pruned(tx, source)
+    # Non-empty if the session was handed off after this turn: then by the agent that had it here.
+    handed_off = tx.run(sql.AGENT_AT_TURN, session_id=parent_id, turn=turn)
+    active = (
+        tx.one(sql.HANDOFF, session_id=parent_id, number=source.handoff) if source.handoff else None
+    )
+    if active is not None and active.at_turn > turn:
+        active = None
+    forked = insert_session(
         tx,
         title=check_optional(title, "The title", most=MAX_TITLE) or source.title,
         project_id=source.project_id,
-        agent_id=away[0][0] if away else source.agent_id,
-        provider=None if away else source.provider,
+        agent_id=handed_off[0][0] if handed_off else source.agent_id,
+        provider=None if handed_off else source.provider,
         reply_to=source.reply_to,
         turns=turn,
         cleared_turn=source.cleared_turn if source.cleared_turn <= turn else 0,
-        handoff=1 if force else None,
+        handoff=1 if active else None,
         parent_id=source.id,
         parent_turn=turn,
     )
-    if force is not None:
-        fields = {name: getattr(force, name) for name in Handoff.__struct_fields__}
-        tx.one(sql.ADD_HANDOFF, **fields | {"session_id": made.id, "number": 1})
-    return made
+    if active is not None:
+        fields = {name: getattr(active, name) for name in Handoff.__struct_fields__}
+        tx.one(sql.ADD_HANDOFF, **fields | {"session_id": forked.id, "number": 1})
+    return forked
 
 
 def _check_policy(policy: str, last: int | None, summary: str | None, note: str | None) -> None:
-    if policy not in tuple(Policy):
+    if policy not in tuple(HandoffPolicy):
         raise Invalid(
-            f"{policy!r} is no way to hand a session over; it is one of {', '.join(Policy)}.",
+            f"Invalid hand-off policy {policy!r}: use one of {', '.join(HandoffPolicy)}.",
             policy=policy,
         )
-    if (policy == Policy.LAST) != (last is not None):
-        raise Invalid("Say how many turns with the policy `last`, and with no other.", last=last)
+    if (policy == HandoffPolicy.LAST) != (last is not None):
+        raise Invalid("`last` is required with the policy `last`, and only there.", last=last)
     if last is not None and check_int(last, "The number of turns") < 1:
-        raise Invalid(f"Hand over at least one turn, not {last}.", last=last)
-    if policy == Policy.SUMMARY and not (summary or note):
-        raise Invalid("With the policy `summary`, give a summary or a note; nothing else is given.")
+        raise Invalid(f"Invalid number of turns {last}: it must be at least 1.", last=last)
+    if policy == HandoffPolicy.SUMMARY and not (summary or note):
+        raise Invalid("The policy `summary` requires a summary or a note.")

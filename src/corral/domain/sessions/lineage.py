@@ -1,8 +1,7 @@
-"""Reading a session's turns through the sessions that it was forked from.
+"""Read a session's turns through the sessions that it was forked from.
 
-A fork keeps only what was said since: a stretch of numbers behind the turn where it began. What
-lies before is a stretch of its parent's, and so on. A page is read stretch by stretch, each by its
-index, so it costs the same however long the history is.
+A fork stores only the turns after the fork point; the earlier ones are a range of its parent, and
+so on. A page is read range by range, each by its index, so its cost does not grow with the history.
 """
 
 from typing import NamedTuple
@@ -12,50 +11,50 @@ from corral.domain.sessions import sql
 from corral.domain.sessions.model import Session, Turn
 
 
-class Stretch(NamedTuple):
-    """The turns behind `after`, up to and with `upto`, of the session that keeps them."""
+class TurnRange(NamedTuple):
+    """The turns within (after, upto] of the session that stores them."""
 
     session_id: str
     after: int
     upto: int
 
 
-def oldest(tx: Tx, session: Session, after: int, limit: int) -> list[Turn]:
-    """Turns behind a number, in order."""
-    found: list[Turn] = []
-    for stretch in reversed(_stretches(tx, session, after)):
-        if len(found) == limit:
+def list_oldest(tx: Tx, session: Session, after: int, limit: int) -> list[Turn]:
+    """List turns after a number, oldest first."""
+    turns: list[Turn] = []
+    for segment in reversed(_list_ranges(tx, session, after)):
+        if len(turns) == limit:
             break
-        found += tx.all(
+        turns += tx.all(
             sql.OLDEST_TURNS,
-            session_id=stretch.session_id,
-            after=max(stretch.after, after),
-            upto=stretch.upto,
-            limit=limit - len(found),
+            session_id=segment.session_id,
+            after=max(segment.after, after),
+            upto=segment.upto,
+            limit=limit - len(turns),
         )
-    return found
+    return turns
 
 
-def newest(tx: Tx, session: Session, before: int, limit: int) -> list[Turn]:
-    """Turns before a number, newest first."""
-    found: list[Turn] = []
-    # No more than `limit` numbers below `before`: they have no gaps.
+def list_newest(tx: Tx, session: Session, before: int, limit: int) -> list[Turn]:
+    """List turns before a number, newest first."""
+    turns: list[Turn] = []
+    # Numbers have no gaps, so the page lies within `limit` numbers below `before`.
     lowest = max(min(before - 1, session.turns) - limit, 0)
-    for stretch in _stretches(tx, session, lowest):
-        if len(found) == limit:
+    for segment in _list_ranges(tx, session, lowest):
+        if len(turns) == limit:
             break
-        found += tx.all(
+        turns += tx.all(
             sql.NEWEST_TURNS,
-            session_id=stretch.session_id,
-            after=max(stretch.after, lowest),
-            upto=min(stretch.upto, before - 1),
-            limit=limit - len(found),
+            session_id=segment.session_id,
+            after=max(segment.after, lowest),
+            upto=min(segment.upto, before - 1),
+            limit=limit - len(turns),
         )
-    return found
+    return turns
 
 
-def _stretches(tx: Tx, session: Session, after: int) -> list[Stretch]:
-    """Where the turns behind a number are kept, the newest first."""
+def _list_ranges(tx: Tx, session: Session, after: int) -> list[TurnRange]:
+    """List the ranges that contain the turns after a number, newest first."""
     if session.parent_turn <= after:
-        return [Stretch(session.id, session.parent_turn, session.turns)]
-    return [Stretch(*row) for row in tx.run(sql.LINE, id=session.id, after=after)]
+        return [TurnRange(session.id, session.parent_turn, session.turns)]
+    return [TurnRange(*row) for row in tx.run(sql.LINEAGE, id=session.id, after=after)]

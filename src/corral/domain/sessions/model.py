@@ -1,7 +1,7 @@
 """A session is one agent's conversation; a turn is one message in it.
 
-Turns have numbers from 1 without gaps. A fork shows the turns of the session that it came from, up
-to the one where it began, as its own first ones; they are not copied.
+Turns are numbered from 1 without gaps. A fork shows the turns of its parent, up to the turn where
+it was forked, as its own first turns; they are not copied.
 """
 
 from enum import StrEnum
@@ -9,46 +9,50 @@ from typing import Any
 
 import msgspec
 
-from corral.kernel.states import Moves, move
+from corral.kernel.states import TransitionTable, transition
 
 
 class SessionState(StrEnum):
-    OPEN = "open"  # takes turns
-    CLOSED = "closed"  # kept for reading, and forgotten in time
+    OPEN = "open"  # accepts turns
+    CLOSED = "closed"  # read-only, and deleted by retention
 
 
 S = SessionState
-MOVES = Moves(
+MOVES = TransitionTable(
     "session",
     SessionState,
-    begin="open",
+    create_verb="open",
     initial=S.OPEN,
-    imports=(S.OPEN, S.CLOSED),
+    import_states=(S.OPEN, S.CLOSED),
     verbs={
-        # From here on another agent has it, and is given what the policy says.
-        "handoff": move(S.OPEN, to=S.OPEN),
-        # Whoever has it starts afresh; what was said stays readable.
-        "clear": move(S.OPEN, to=S.OPEN),
-        "close": move(S.OPEN, to=S.CLOSED),
-        "reopen": move(S.CLOSED, to=S.OPEN),
+        # Another agent continues the session, with the context that the policy selects.
+        "handoff": transition(S.OPEN, to=S.OPEN),
+        # The context starts again from empty; earlier turns stay readable.
+        "clear": transition(S.OPEN, to=S.OPEN),
+        "close": transition(S.OPEN, to=S.CLOSED),
+        "reopen": transition(S.CLOSED, to=S.OPEN),
     },
 )
 
 
-class Role(StrEnum):
-    USER = "user"  # a person, or a program that speaks for one
-    ASSISTANT = "assistant"  # the agent; also when it calls a tool
-    SYSTEM = "system"  # what it is told about its work
-    TOOL = "tool"  # what a tool answered
+class TurnRole(StrEnum):
+    USER = "user"  # a person, or a program on behalf of one
+    ASSISTANT = "assistant"  # the agent, also when it calls a tool
+    SYSTEM = "system"  # instructions and events of the session itself
+    TOOL = "tool"  # the result of a tool call
 
 
-class Policy(StrEnum):
+class HandoffPolicy(StrEnum):
+    """Which earlier turns the new agent gets."""
+
     ALL = "all"  # every turn since the session was last cleared
-    LAST = "last"  # the last so many turns before the hand-off
-    SUMMARY = "summary"  # no turn from before, but a summary
+    LAST = "last"  # the last n turns before the hand-off
+    SUMMARY = "summary"  # no earlier turns, only a summary
 
 
 class Session(msgspec.Struct, frozen=True):
+    """A conversation."""
+
     id: str
     title: str | None
     project_id: str | None
@@ -57,10 +61,14 @@ class Session(msgspec.Struct, frozen=True):
     provider_session: str | None
     state: SessionState
     turns: int
+    """The number of the latest turn."""
     cleared_turn: int
+    """The context starts after this turn; 0: never cleared."""
     handoff: int | None
+    """The number of the hand-off in effect."""
     parent_id: str | None
     parent_turn: int
+    """The turn of the parent at which the session was forked."""
     reply_to: str | None
     created_at: int
     updated_at: int
@@ -68,10 +76,12 @@ class Session(msgspec.Struct, frozen=True):
 
 
 class Turn(msgspec.Struct, frozen=True):
+    """One message of a session."""
+
     id: str
     session_id: str
     number: int
-    role: Role
+    role: TurnRole
     content: str
     tool_call_id: str | None
     tool_name: str | None
@@ -87,14 +97,14 @@ class Turn(msgspec.Struct, frozen=True):
     at: int
 
 
-def taken_back_by(turn: Turn) -> int | None:
-    """The number of the turn that this one takes back; None when it is one like any other."""
-    named = turn.meta.get("takes_back") if isinstance(turn.meta, dict) else None
-    return named if turn.role is Role.SYSTEM and type(named) is int else None
+def undone_number(turn: Turn) -> int | None:
+    """Return the number of the turn that this one undoes; None for an ordinary turn."""
+    number = turn.meta.get("takes_back") if isinstance(turn.meta, dict) else None
+    return number if turn.role is TurnRole.SYSTEM and type(number) is int else None
 
 
 class NewTurn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A turn to be appended; `append` takes the same as its arguments."""
+    """A turn to append. `append` takes the same fields as arguments."""
 
     role: str
     content: str
@@ -110,11 +120,11 @@ class NewTurn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     run: str | None = None
     meta: Any = None
     at: int | None = None
-    """When it was said, for what is brought in from elsewhere; now otherwise."""
+    """The original time of an imported turn; None: now."""
 
 
 class StateValue(msgspec.Struct, frozen=True):
-    """Something that a session remembers between its runs."""
+    """A named value that a session keeps between runs."""
 
     name: str
     value: Any
@@ -122,11 +132,13 @@ class StateValue(msgspec.Struct, frozen=True):
 
 
 class Handoff(msgspec.Struct, frozen=True):
+    """The transfer of a session from one agent to another."""
+
     session_id: str
     number: int
     from_agent_id: str | None
     to_agent_id: str
-    policy: Policy
+    policy: HandoffPolicy
     last_n: int | None
     note: str | None
     summary: str | None
@@ -137,21 +149,21 @@ class Handoff(msgspec.Struct, frozen=True):
 
 
 class Context(msgspec.Struct, frozen=True):
-    """What the agent that has a session is given of it."""
+    """The part of a session that its agent gets."""
 
     session_id: str
     agent_id: str | None
     note: str | None
     summary: str | None
     from_turn: int
-    """It is given the turns behind this one."""
+    """The context contains the turns after this one."""
     turns: list[Turn]
     next: str | None
-    """Hand it back as `after` for the turns that follow; None when these are all."""
+    """The cursor for `after` of the next page; None: this is the last page."""
 
 
 class Retro(msgspec.Struct, frozen=True):
-    """A look back at a session."""
+    """A stored retrospective of a session."""
 
     session_id: str
     number: int
@@ -159,10 +171,10 @@ class Retro(msgspec.Struct, frozen=True):
     created_at: int
 
 
-class Passage(msgspec.Struct, frozen=True):
-    """A turn as whoever copies turns elsewhere gets it: for the index of words.
+class TurnText(msgspec.Struct, frozen=True):
+    """A turn as the search index reads it.
 
-    Of what is very long, only the beginning; arguments and result are JSON text.
+    Long texts are truncated. Arguments and result are JSON text.
     """
 
     seq: int

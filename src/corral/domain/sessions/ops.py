@@ -1,9 +1,9 @@
-"""Opening sessions, appending what is said, and giving them from hand to hand."""
+"""Open, close and list sessions; append and read turns; keep state values."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from corral.db.transitions import create, move
+from corral.db.transitions import create, transition
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.agents.model import Agent, AgentState
@@ -12,31 +12,38 @@ from corral.domain.projects import ops as projects
 from corral.domain.sessions import lineage, sql
 from corral.domain.sessions.model import (
     NewTurn,
-    Passage,
-    Role,
     Session,
     SessionState,
     StateValue,
     Turn,
+    TurnRole,
+    TurnText,
 )
 from corral.domain.sessions.turn import (
     MAX_TITLE,
     check_optional,
-    is_plain,
-    moment_of,
+    is_plain_text,
     parse_number,
-    read_turns,
-    row_of,
-    turn_of,
+    parse_turns,
+    turn_from_row,
+    turn_time,
+    turn_to_row,
 )
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, Refused
-from corral.kernel.ids import LENGTH
-from corral.kernel.pagination import LAST_ID, LAST_NUMBER, Page, check_limit, decode_cursor, page_of
-from corral.kernel.text import MAX_NAME, clean_text, encode_json
+from corral.kernel.ids import ID_LENGTH
+from corral.kernel.pagination import (
+    LAST_ID,
+    LAST_NUMBER,
+    Page,
+    check_limit,
+    decode_cursor,
+    make_page,
+)
+from corral.kernel.text import MAX_NAME, check_text, encode_json
 
 MAX_TURNS = 1_000
 MAX_VALUES = 1_000
-_WHOLE_ID = len("ses_") + LENGTH
+_FULL_ID_LENGTH = len("ses_") + ID_LENGTH
 
 
 def open_session(
@@ -49,72 +56,72 @@ def open_session(
     provider_session: str | None = None,
     reply_to: str | None = None,
 ) -> Session:
-    """Begin a conversation, of an agent or of nobody yet. Answers go to the mailbox `reply_to`.
+    """Open a session, optionally of an agent. Answers go to the mailbox `reply_to`.
 
-    With the provider's own id of it, the session that has it already comes back.
+    Idempotent by `provider` and `provider_session`: returns the session that has this id already.
     """
     if provider and provider_session:
         tx.serialize(f"provider:{provider}:{provider_session}")
-        known = by_provider(tx, provider, provider_session)
-        if known is not None:
-            return known
-    whose = active_agent(tx, agent) if agent else None
-    return begin(
+        existing = find_by_provider(tx, provider, provider_session)
+        if existing is not None:
+            return existing
+    owner = get_active_agent(tx, agent) if agent else None
+    return insert_session(
         tx,
         title=check_optional(title, "The title", most=MAX_TITLE),
         project_id=projects.get(tx, project).id if project else None,
-        agent_id=whose.id if whose else None,
-        provider=check_optional(provider, "The provider") or (whose.provider if whose else None),
+        agent_id=owner.id if owner else None,
+        provider=check_optional(provider, "The provider") or (owner.provider if owner else None),
         provider_session=check_optional(provider_session, "The id", most=2 * MAX_NAME),
         reply_to=check_mailbox(reply_to) if reply_to else None,
     )
 
 
 def get(tx: Tx, session: str) -> Session:
-    """A session by its id, which may be shortened."""
-    return sql.SESSIONS.get(tx, whole_id(tx, session))
+    """Return a session by its id, which may be shortened."""
+    return sql.SESSIONS.get(tx, resolve_id(tx, session))
 
 
 def rename(tx: Tx, session: Session | str, title: str | None) -> Session:
-    """Give a session another title, or none."""
+    """Change or clear the title of a session."""
     renamed = tx.one(
         sql.RENAME,
-        id=whole_id(tx, session),
+        id=resolve_id(tx, session),
         title=check_optional(title, "The title", most=MAX_TITLE),
         now=tx.now,
     )
     if renamed is None:
-        raise sql.IDS.missing(session if isinstance(session, str) else session.id)
-    tx.note("session", "rename", renamed.id, project_id=renamed.project_id, data={"title": title})
+        raise sql.IDS.not_found(session if isinstance(session, str) else session.id)
+    tx.emit("session", "rename", renamed.id, project_id=renamed.project_id, data={"title": title})
     return renamed
 
 
 def close(tx: Tx, session: Session | str) -> Session:
-    """End a session: it takes no more turns, and is forgotten in time."""
-    return move(
-        tx, sql.SESSIONS, "close", whole_id(tx, session), closed_at=tx.now, updated_at=tx.now
+    """Close a session: it accepts no more turns, and retention deletes it later."""
+    return transition(
+        tx, sql.SESSIONS, "close", resolve_id(tx, session), closed_at=tx.now, updated_at=tx.now
     )
 
 
 def reopen(tx: Tx, session: Session | str) -> Session:
-    """Go on with a session that was closed."""
-    id = whole_id(tx, session)
-    again = move(tx, sql.SESSIONS, "reopen", id, closed_at=None, updated_at=tx.now)
-    require_whole(tx, again)
-    return again
+    """Reopen a closed session."""
+    id = resolve_id(tx, session)
+    reopened = transition(tx, sql.SESSIONS, "reopen", id, closed_at=None, updated_at=tx.now)
+    check_not_pruned(tx, reopened)
+    return reopened
 
 
 def set_successor(tx: Tx, closed: str, successor: str) -> None:
-    """Let letters to a closed session go to the one that took its place."""
+    """Redirect letters for a closed session to its successor."""
     tx.run(sql.SET_SUCCESSOR, id=closed, successor=successor)
 
 
-def by_provider(tx: Tx, provider: str, id: str) -> Session | None:
-    """The latest session that a provider knows by this id of its own, if there is one."""
+def find_by_provider(tx: Tx, provider: str, id: str) -> Session | None:
+    """Return the latest session with a provider's own id; None when there is none."""
     return tx.one(
         sql.BY_PROVIDER,
-        provider=clean_text(provider, "The provider", most=MAX_NAME),
-        provider_session=clean_text(id, "The id", most=2 * MAX_NAME),
+        provider=check_text(provider, "The provider", max_bytes=MAX_NAME),
+        provider_session=check_text(id, "The id", max_bytes=2 * MAX_NAME),
     )
 
 
@@ -132,20 +139,20 @@ def list_sessions(
     after: str | None = None,
     limit: int = 50,
 ) -> Page[Session]:
-    """Sessions that are open, or all of them, newest first; of a project or of an agent."""
+    """List the open sessions, or all, newest first; optionally of a project or an agent."""
     if project and agent:
-        raise Invalid("Give a project or an agent, not both.")
+        raise Invalid("project and agent cannot be combined. Give one of them.")
     (before,) = decode_cursor(after, LAST_ID)
     query = sql.LIST_ALL if all else sql.LIST_OPEN
-    narrow = {}
+    filters = {}
     if project:
         query = sql.LIST_ALL_OF_PROJECT if all else sql.LIST_OPEN_OF_PROJECT
-        narrow["project_id"] = projects.find_id(tx, project)
+        filters["project_id"] = projects.find_id(tx, project)
     elif agent:
         query = sql.LIST_ALL_OF_AGENT if all else sql.LIST_OPEN_OF_AGENT
-        narrow["agent_id"] = agents.find_id(tx, agent)
-    rows = tx.all(query, before=before, limit=check_limit(limit) + 1, **narrow)
-    return page_of(rows, limit, lambda session: (session.id,))
+        filters["agent_id"] = agents.find_id(tx, agent)
+    rows = tx.all(query, before=before, limit=check_limit(limit) + 1, **filters)
+    return make_page(rows, limit, lambda session: (session.id,))
 
 
 # -- turns ----------------------------------------------------------------------------------------
@@ -169,11 +176,10 @@ def append(
     run: str | None = None,
     meta: Any = None,
 ) -> Turn:
-    """Add a turn to an open session. A key that the session has seen gives back that first turn.
+    """Append a turn to an open session. Idempotent by `key`: returns the first turn with that key.
 
-    Its number is the next one, without gaps, whoever else appends. The assistant's words are those
-    of the agent that has the session unless `agent` names another. A turn is its own record: it
-    writes no event.
+    Numbers have no gaps, also under concurrent appends. The author of an assistant turn is the
+    agent of the session, unless `agent` names another. A turn writes no event.
     """
     new = NewTurn(
         role,
@@ -190,57 +196,57 @@ def append(
         run,
         meta,
     )
-    row = row_of(new)
-    id = whole_id(tx, session)
+    row = turn_to_row(new)
+    id = resolve_id(tx, session)
     if key:
-        tx.several()
+        tx.begin()
         tx.serialize(f"turns:{id}")
-        known = tx.one(sql.BY_KEY, session_id=id, key=key)
-        if known is not None:
-            return known
+        existing = tx.one(sql.BY_KEY, session_id=id, key=key)
+        if existing is not None:
+            return existing
     row["session_id"] = id
     row["author"] = agents.get(tx, agent).id if agent else None
     row["now"] = tx.now
-    added = (sql.APPEND_WORDS if is_plain(new) else sql.APPEND).append(tx, row)
+    added = (sql.APPEND_TEXT if is_plain_text(new) else sql.APPEND).append(tx, row)
     if added is None:
-        raise _closed(sql.SESSIONS.get(tx, id))
-    tx.noted = True
-    return turn_of(row, *added)
+        raise _closed_error(sql.SESSIONS.get(tx, id))
+    tx.has_events = True
+    return turn_from_row(row, *added)
 
 
 def append_many(
     tx: Tx, session: Session | str, turns: Sequence[NewTurn | dict[str, Any]]
 ) -> list[Turn]:
-    """Add several turns, all or none, in their order; those whose key was seen come back as is."""
-    given = read_turns(turns)
-    if not 1 <= len(given) <= MAX_TURNS:
-        raise Invalid(f"Give from 1 to {MAX_TURNS:,} turns at a time, not {len(given):,}.")
-    id = whole_id(tx, session)
+    """Append several turns in order, all or none. Turns whose key exists are returned as stored."""
+    new_turns = parse_turns(turns)
+    if not 1 <= len(new_turns) <= MAX_TURNS:
+        raise Invalid(f"Invalid number of turns {len(new_turns):,}: expected 1 to {MAX_TURNS:,}.")
+    id = resolve_id(tx, session)
     tx.serialize(f"turns:{id}")
-    seen: dict[str, Turn | None] = {}
-    for new in given:
-        if new.key and new.key not in seen:
-            seen[new.key] = tx.one(sql.BY_KEY, session_id=id, key=new.key)
-    fresh = {new.key for new in given if new.key and seen[new.key] is None}
-    count = len(fresh) + sum(not new.key for new in given)
-    found = tx.one(sql.MAKE_ROOM, session_id=id, count=count, now=tx.now)
-    if found is None:
-        raise _closed(sql.SESSIONS.get(tx, id))
-    number = found.turns - count
+    by_key: dict[str, Turn | None] = {}
+    for new in new_turns:
+        if new.key and new.key not in by_key:
+            by_key[new.key] = tx.one(sql.BY_KEY, session_id=id, key=new.key)
+    unseen_keys = {new.key for new in new_turns if new.key and by_key[new.key] is None}
+    count = len(unseen_keys) + sum(not new.key for new in new_turns)
+    updated = tx.one(sql.RESERVE_NUMBERS, session_id=id, count=count, now=tx.now)
+    if updated is None:
+        raise _closed_error(sql.SESSIONS.get(tx, id))
+    number = updated.turns - count
     appended: list[Turn] = []
-    for new in given:
-        known = seen.get(new.key) if new.key else None
-        if known is None:
+    for new in new_turns:
+        turn = by_key.get(new.key) if new.key else None
+        if turn is None:
             number += 1
-            known = _add(tx, found, number, new)
+            turn = _insert_turn(tx, updated, number, new)
             if new.key:
-                seen[new.key] = known
-        appended.append(known)
-    tx.noted = True
+                by_key[new.key] = turn
+        appended.append(turn)
+    tx.has_events = True
     return appended
 
 
-def turns(
+def list_turns(
     tx: Tx,
     session: Session | str,
     *,
@@ -248,153 +254,157 @@ def turns(
     limit: int = 100,
     newest: bool = False,
 ) -> Page[Turn]:
-    """What was said, in order, behind the turn with the number `after`; or newest first.
+    """List the turns after the number `after`, oldest first, or with `newest` newest first.
 
-    A fork shows the turns that it inherited as its own.
+    A fork shows the turns of its parent as its own.
     """
-    found = current(tx, session)
-    place = parse_number(after, LAST_NUMBER if newest else 0)
+    current = get_current(tx, session)
+    position = parse_number(after, LAST_NUMBER if newest else 0)
     if newest:
-        rows = lineage.newest(tx, found, place, check_limit(limit) + 1)
+        rows = lineage.list_newest(tx, current, position, check_limit(limit) + 1)
     else:
-        rows = lineage.oldest(tx, found, place, check_limit(limit) + 1)
+        rows = lineage.list_oldest(tx, current, position, check_limit(limit) + 1)
     items = rows[:limit]
     return Page(items, str(items[-1].number) if len(rows) > limit else None)
 
 
-def last(tx: Tx, session: Session | str, limit: int = 50) -> Page[Turn]:
-    """The latest turns, oldest of them first; `next` is the place to go on from later."""
-    found = current(tx, session)
-    items = lineage.newest(tx, found, LAST_NUMBER, check_limit(limit))[::-1]
+def list_latest_turns(tx: Tx, session: Session | str, limit: int = 50) -> Page[Turn]:
+    """List the latest turns, oldest first. `next` is the cursor of turns to come."""
+    current = get_current(tx, session)
+    items = lineage.list_newest(tx, current, LAST_NUMBER, check_limit(limit))[::-1]
     return Page(items, str(items[-1].number) if items else None)
 
 
-def newest_number(tx: Tx) -> int:
-    """The highest number that any turn of the store has; for whoever copies turns elsewhere."""
-    return int(tx.value(sql.NEWEST_NUMBER) or 0)
+def highest_turn_seq(tx: Tx) -> int:
+    """Return the highest `seq` of any turn in the store, for the search index."""
+    return int(tx.value(sql.HIGHEST_SEQ) or 0)
 
 
-def turns_behind(tx: Tx, seq: int, *, upto: int, limit: int = 1_000) -> list[Passage]:
-    """Turns of all sessions by the number under which the store has them, within (seq, upto]."""
-    return tx.all(sql.BEHIND, after=seq, upto=upto, limit=limit)
+def list_turns_after(tx: Tx, seq: int, *, upto: int, limit: int = 1_000) -> list[TurnText]:
+    """List turns of all sessions by `seq`, within (seq, upto], for the search index."""
+    return tx.all(sql.TURNS_AFTER, after=seq, upto=upto, limit=limit)
 
 
-# -- what a session remembers ---------------------------------------------------------------------
+# -- state ----------------------------------------------------------------------------------------
 
 
-def state(tx: Tx, session: Session | str) -> dict[str, Any]:
-    """The values that a session remembers, by their names."""
-    found = current(tx, session)
-    values = tx.all(sql.STATE, session_id=found.id, limit=MAX_VALUES)
-    return {each.name: each.value for each in values}
+def get_state(tx: Tx, session: Session | str) -> dict[str, Any]:
+    """Return the state values of a session by name."""
+    current = get_current(tx, session)
+    entries = tx.all(sql.STATE, session_id=current.id, limit=MAX_VALUES)
+    return {entry.name: entry.value for entry in entries}
 
 
 def set_state(tx: Tx, session: Session | str, name: str, value: Any) -> StateValue | None:
-    """Let a session remember a value, under a name; None forgets it."""
-    clean_text(name, "The name", most=MAX_NAME)
+    """Set a state value of an open session; None deletes it."""
+    check_text(name, "The name", max_bytes=MAX_NAME)
     text = encode_json(value, "The value")
-    found = open_one(tx, session)
-    tx.serialize(f"state:{found.id}")
+    current = get_open(tx, session)
+    tx.serialize(f"state:{current.id}")
+    event: dict[str, Any] = {"project_id": current.project_id, "data": {"name": name}}
     if value is None:
-        if tx.run(sql.FORGET_STATE_VALUE, session_id=found.id, name=name):
-            tx.note("session", "unset", found.id, project_id=found.project_id, data={"name": name})
+        if tx.run(sql.DELETE_STATE_VALUE, session_id=current.id, name=name):
+            tx.emit("session", "unset", current.id, **event)
         return None
     if (
-        tx.one(sql.STATE_VALUE, session_id=found.id, name=name) is None
-        and tx.value(sql.COUNT_STATE, session_id=found.id) >= MAX_VALUES
+        tx.one(sql.STATE_VALUE, session_id=current.id, name=name) is None
+        and tx.value(sql.COUNT_STATE, session_id=current.id) >= MAX_VALUES
     ):
         raise Refused(
-            f"{found.id} remembers {MAX_VALUES:,} values, which is all it can; forget some first."
+            f"{current.id} has reached the limit of {MAX_VALUES:,} state values. Delete some first."
         )
-    kept = tx.one(sql.SET_STATE, session_id=found.id, name=name, value=text, now=tx.now)
-    tx.note("session", "set", found.id, project_id=found.project_id, data={"name": name})
-    return kept
+    stored = tx.one(sql.SET_STATE, session_id=current.id, name=name, value=text, now=tx.now)
+    tx.emit("session", "set", current.id, **event)
+    return stored
 
 
 def set_provider_session(
     tx: Tx, session: Session | str, provider: str, id: str | None, *, agent: str | None = None
 ) -> Session:
-    """Remember under which id of its own a provider can resume the conversation.
+    """Store the provider's own id, under which it can resume the conversation.
 
-    `agent` is who speaks: when the session was handed to another since, it is refused.
+    Raises Conflict when `agent`, the reporting agent, no longer has the session. Idempotent.
     """
-    clean_text(provider, "The provider", most=MAX_NAME)
+    check_text(provider, "The provider", max_bytes=MAX_NAME)
     pointer = check_optional(id, "The provider's id", most=2 * MAX_NAME)
-    speaker = agents.get(tx, agent).id if agent else None
-    whole = whole_id(tx, session)
-    tx.serialize(f"session:{whole}")
-    found = sql.SESSIONS.get(tx, whole)
-    if speaker and found.agent_id != speaker:
+    reporter = agents.get(tx, agent).id if agent else None
+    full_id = resolve_id(tx, session)
+    tx.serialize(f"session:{full_id}")
+    current = sql.SESSIONS.get(tx, full_id)
+    if reporter and current.agent_id != reporter:
         raise Conflict(
-            f"{found.id} was handed to another agent since; what {agent} knows of it is not kept.",
-            id=found.id,
-            agent_id=found.agent_id,
+            f"{current.id} was handed off to another agent. The provider id of {agent} is ignored.",
+            id=current.id,
+            agent_id=current.agent_id,
         )
-    if (found.provider, found.provider_session) == (provider, pointer):
-        return found
+    if (current.provider, current.provider_session) == (provider, pointer):
+        return current
     changed = tx.one(
-        sql.POINT_TO_PROVIDER, id=whole, provider=provider, provider_session=pointer, now=tx.now
+        sql.SET_PROVIDER_SESSION,
+        id=full_id,
+        provider=provider,
+        provider_session=pointer,
+        now=tx.now,
     )
     assert changed is not None
-    tx.note(
+    tx.emit(
         "session",
         "point",
-        whole,
+        full_id,
         project_id=changed.project_id,
         data={"provider": provider, "provider_session": pointer},
     )
     return changed
 
 
-# -- what the verbs share -------------------------------------------------------------------------
+# -- shared by the other modules ------------------------------------------------------------------
 
 
-def whole_id(tx: Tx, session: Session | str) -> str:
-    """The whole id of a session that was given as a record, or by an id, shortened or not."""
+def resolve_id(tx: Tx, session: Session | str) -> str:
+    """Return the full id of a session given as a record or by an id, shortened or not."""
     if not isinstance(session, str):
         return session.id
-    if len(session) == _WHOLE_ID and session.startswith("ses_"):
-        return session  # whether it exists, the statement that wants it will tell
+    if len(session) == _FULL_ID_LENGTH and session.startswith("ses_"):
+        return session  # the statement that uses it checks that it exists
     return sql.IDS.resolve(tx, session)
 
 
-def current(tx: Tx, session: Session | str) -> Session:
-    """The session as it is now, whatever an older record of it says."""
-    return sql.SESSIONS.get(tx, whole_id(tx, session))
+def get_current(tx: Tx, session: Session | str) -> Session:
+    """Read the session again: the given record may be stale."""
+    return sql.SESSIONS.get(tx, resolve_id(tx, session))
 
 
-def open_one(tx: Tx, session: Session | str) -> Session:
-    """The session, which must be open."""
-    found = current(tx, session)
-    if found.state is not SessionState.OPEN:
-        raise _closed(found)
-    return found
+def get_open(tx: Tx, session: Session | str) -> Session:
+    """Return an open session; raises IllegalMove for a closed one."""
+    current = get_current(tx, session)
+    if current.state is not SessionState.OPEN:
+        raise _closed_error(current)
+    return current
 
 
-def require_whole(tx: Tx, session: Session) -> None:
-    """Refuse a session whose turns are being forgotten at this time."""
+def check_not_pruned(tx: Tx, session: Session) -> None:
+    """Raise Refused for a session whose turns retention has begun to delete."""
     first = session.parent_turn + 1
     if session.turns >= first and not tx.run(
         sql.FIRST_OWN_TURN, session_id=session.id, number=first
     ):
-        raise Refused(f"{session.id} is too old and is being forgotten; open a new one.")
+        raise Refused(f"{session.id} is being deleted by retention. Open a new session.")
 
 
-def active_agent(tx: Tx, agent: str) -> Agent:
-    """An agent that may be given work."""
+def get_active_agent(tx: Tx, agent: str) -> Agent:
+    """Return an active agent; raises Refused for a retired one."""
     found = agents.get(tx, agent)
     if found.state is not AgentState.ACTIVE:
         raise Refused(
-            f"{found.name} is retired and gets no more work; `corral agent restore {found.name}` "
-            "takes it back.",
+            f"Agent {found.name} is retired. Restore it with `corral agent restore {found.name}`.",
             agent_id=found.id,
         )
     return found
 
 
-def begin(tx: Tx, **columns: Any) -> Session:
-    """A new session with these columns; what is left out is as in one that was never used."""
-    made = create(
+def insert_session(tx: Tx, **columns: Any) -> Session:
+    """Insert a session with these columns; the others have the defaults of an empty session."""
+    session = create(
         tx,
         sql.SESSIONS,
         {
@@ -408,37 +418,37 @@ def begin(tx: Tx, **columns: Any) -> Session:
             "updated_at": tx.now,
         }
         | columns,
-        note={
+        event_data={
             name: value
             for name, value in columns.items()
             if value and name not in ("id", "imported_at")
         },
     )
-    assert made is not None
-    return made
+    assert session is not None
+    return session
 
 
-def _closed(found: Session) -> IllegalMove:
+def _closed_error(session: Session) -> IllegalMove:
     return IllegalMove(
-        f"{found.id} is {found.state} and takes nothing new; reopen it first.",
-        id=found.id,
-        found=found.state,
+        f"{session.id} is {session.state} and cannot be changed. Reopen it first.",
+        id=session.id,
+        found=session.state,
         allowed=["reopen"],
         reason="session_closed",
     )
 
 
-def _add(tx: Tx, session: Session, number: int, new: NewTurn) -> Turn:
+def _insert_turn(tx: Tx, session: Session, number: int, new: NewTurn) -> Turn:
     author = agents.get(tx, new.agent).id if new.agent else None
-    if author is None and new.role == Role.ASSISTANT:
+    if author is None and new.role == TurnRole.ASSISTANT:
         author = session.agent_id
-    added = tx.one(
+    turn = tx.one(
         sql.ADD,
         session_id=session.id,
         number=number,
         author=author,
-        now=moment_of(new, tx.now),
-        **row_of(new),
+        now=turn_time(new, tx.now),
+        **turn_to_row(new),
     )
-    assert added is not None
-    return added
+    assert turn is not None
+    return turn

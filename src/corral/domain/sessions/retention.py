@@ -1,46 +1,48 @@
-"""Forgetting sessions, a piece at a time, so that nobody waits long for the store."""
+"""Retention of sessions: delete in batches, so that other writers are not blocked for long."""
 
-from corral.db.retention import EVERYBODY, Whose
+from corral.db.retention import ALL_ROWS, RetentionScope
 from corral.db.tx import Tx
 from corral.domain.sessions import sql
 
-PIECE = 1_000
+BATCH_SIZE = 1_000
 
 
-def prunable(tx: Tx, *, before: int, limit: int = 20, whose: Whose = EVERYBODY) -> list[str]:
-    """Sessions that were closed before a moment, longest ago first.
+def list_prunable(
+    tx: Tx, *, before: int, limit: int = 20, scope: RetentionScope = ALL_ROWS
+) -> list[str]:
+    """List the sessions that were closed before a time, longest ago first.
 
-    One that a fork still shows the turns of is none of them.
+    Sessions whose turns a fork still shows are excluded.
     """
-    return [id for (id,) in sql.PRUNABLE.run(tx, whose, before=before, limit=limit)]
+    return [id for (id,) in sql.PRUNABLE.run(tx, scope, before=before, limit=limit)]
 
 
-def count_prunable(tx: Tx, *, before: int, whose: Whose = EVERYBODY) -> int:
-    """How many sessions would go, counting what goes only after its forks did."""
-    return int(sql.COUNT_PRUNABLE.value(tx, whose, before=before))
+def count_prunable(tx: Tx, *, before: int, scope: RetentionScope = ALL_ROWS) -> int:
+    """Count the sessions that retention would delete, including those that wait for their forks."""
+    return int(sql.COUNT_PRUNABLE.value(tx, scope, before=before))
 
 
-def of_project(tx: Tx, project_id: str, *, limit: int = 20) -> list[str]:
-    """Sessions of a project, forks before what they came from."""
+def list_of_project(tx: Tx, project_id: str, *, limit: int = 20) -> list[str]:
+    """List the sessions of a project that have no forks; deleting them frees their parents."""
     return [id for (id,) in tx.run(sql.OF_PROJECT, project_id=project_id, limit=limit)]
 
 
-def forget(tx: Tx, session_id: str, *, limit: int = PIECE) -> bool:
-    """Forget a session with all that belongs to it, at most so many turns of it at a time.
+def delete_batch(tx: Tx, session_id: str, *, limit: int = BATCH_SIZE) -> bool:
+    """Delete up to `limit` turns of a session, then the session itself.
 
-    False when there is more to do: call it again. The newest turn of the store leaves its number
-    behind, which must not be given out twice. What was forked meanwhile stays.
+    Returns False while turns remain: call it again. A session that was forked in the meantime is
+    kept. The highest `seq` of the store is preserved, because it must not be reused.
     """
     tx.serialize(f"session:{session_id}")
     if tx.run(sql.FORKS, id=session_id):
         return True
-    tx.run(sql.KEEP_PLACE, session_id=session_id)
-    if len(tx.run(sql.FORGET_TURNS, session_id=session_id, limit=limit)) == limit:
+    tx.run(sql.BLANK_HIGHEST_TURN, session_id=session_id)
+    if len(tx.run(sql.DELETE_TURNS, session_id=session_id, limit=limit)) == limit:
         return False
-    for statement in (sql.FORGET_STATE, sql.FORGET_HANDOFFS, sql.FORGET_RETROS):
+    for statement in (sql.DELETE_STATE, sql.DELETE_HANDOFFS, sql.DELETE_RETROS):
         tx.run(statement, session_id=session_id)
-    gone = tx.one(sql.FORGET, id=session_id)
-    tx.run(sql.GIVE_UP_PLACES)
-    if gone is not None:
-        tx.note("session", "delete", session_id, project_id=gone.project_id)
+    deleted = tx.one(sql.DELETE, id=session_id)
+    tx.run(sql.DELETE_BLANK_TURNS)
+    if deleted is not None:
+        tx.emit("session", "delete", session_id, project_id=deleted.project_id)
     return True

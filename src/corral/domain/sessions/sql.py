@@ -1,9 +1,11 @@
+"""SQL of sessions, turns, state values, hand-offs and retrospectives."""
+
+from corral.db.gapless_insert import GaplessInsert
 from corral.db.lookup import IdColumn
-from corral.db.numbered import Numbered
-from corral.db.retention import Scoped
+from corral.db.retention import ScopedStatement
 from corral.db.statement import Query, Statement
-from corral.db.transitions import StateTable
-from corral.domain.sessions.model import MOVES, Handoff, Passage, Retro, Session, StateValue, Turn
+from corral.db.transitions import StatefulTable
+from corral.domain.sessions.model import MOVES, Handoff, Retro, Session, StateValue, Turn, TurnText
 
 _COLUMNS = (
     "id, title, project_id, agent_id, provider, provider_session, state, turns, cleared_turn,"
@@ -11,7 +13,7 @@ _COLUMNS = (
 )
 
 IDS = IdColumn("session", "ses", "sessions")
-SESSIONS = StateTable(Session, MOVES, table="sessions", columns=_COLUMNS, project="project_id")
+SESSIONS = StatefulTable(Session, MOVES, table="sessions", columns=_COLUMNS, project="project_id")
 
 # -- turns -----------------------------------------------------------------------------------------
 
@@ -20,7 +22,7 @@ _TURN = (
     " result, is_error, input_tokens, output_tokens, agent_id, run_id, key, meta, at"
 )
 
-# Words of the assistant are those of the agent that has the session, unless another is named.
+# `first` is the updated row of the session. The author of an assistant turn defaults to its agent.
 _VALUES = {
     "session_id": ":session_id",
     "number": "first.turns",
@@ -41,26 +43,26 @@ _VALUES = {
     "at": ":now",
 }
 
-_COUNT_UP = (
+_NEXT_NUMBER = (
     "UPDATE sessions SET turns = turns + 1, updated_at = :now"
     " WHERE id = :session_id AND state = 'open'"
 )
-_ADDED = "seq, number, agent_id"
+_RETURNED = "seq, number, agent_id"
 
-APPEND = Numbered(first=_COUNT_UP, table="turns", values=_VALUES, columns=_ADDED)
+APPEND = GaplessInsert(parent=_NEXT_NUMBER, table="turns", values=_VALUES, columns=_RETURNED)
 
-# Most turns are words and nothing else; what is not given need not be handed over.
-_WORDS = ("session_id", "number", "role", "content", "agent_id", "at")
+# Most turns have only a role and a content; binding fewer parameters is faster.
+_TEXT_COLUMNS = ("session_id", "number", "role", "content", "agent_id", "at")
 
-APPEND_WORDS = Numbered(
-    first=_COUNT_UP,
+APPEND_TEXT = GaplessInsert(
+    parent=_NEXT_NUMBER,
     table="turns",
-    values={**{name: _VALUES[name] for name in _WORDS}, "is_error": "0"},
-    columns=_ADDED,
+    values={**{name: _VALUES[name] for name in _TEXT_COLUMNS}, "is_error": "0"},
+    columns=_RETURNED,
 )
 
-# Room for several turns at once; then each is added with its number.
-MAKE_ROOM = Query(
+# Reserves the numbers of several turns at once; each turn is then inserted with its number.
+RESERVE_NUMBERS = Query(
     Session,
     f"""
     UPDATE sessions SET turns = turns + :count, updated_at = :now
@@ -68,41 +70,42 @@ MAKE_ROOM = Query(
 """,
 )
 
-_GIVEN = {**_VALUES, "number": ":number", "agent_id": ":author"}
+_WITH_NUMBER = {**_VALUES, "number": ":number", "agent_id": ":author"}
 
 ADD = Query(
     Turn,
-    f"INSERT INTO turns ({', '.join(_GIVEN)}) VALUES ({', '.join(_GIVEN.values())})"
+    f"INSERT INTO turns ({', '.join(_WITH_NUMBER)}) VALUES ({', '.join(_WITH_NUMBER.values())})"
     f" RETURNING {_TURN}",
 )
 
 BY_KEY = Query(Turn, f"SELECT {_TURN} FROM turns WHERE session_id = :session_id AND key = :key")
 
-# A session's own turns within (after, upto]: a fork's begin behind those that it inherited.
-_STRETCH = (
+# The turns within (after, upto] that a session stores itself.
+_RANGE = (
     f"SELECT {_TURN} FROM turns"
     " WHERE session_id = :session_id AND number > :after AND number <= :upto"
 )
 
-OLDEST_TURNS = Query(Turn, f"{_STRETCH} ORDER BY number LIMIT :limit")
-NEWEST_TURNS = Query(Turn, f"{_STRETCH} ORDER BY number DESC LIMIT :limit")
+OLDEST_TURNS = Query(Turn, f"{_RANGE} ORDER BY number LIMIT :limit")
+NEWEST_TURNS = Query(Turn, f"{_RANGE} ORDER BY number DESC LIMIT :limit")
 
-# From a session up to those it was forked from, as far as turns behind `after` come from there.
-LINE = Statement("""
+# A session and the sessions it was forked from, as far as they contain turns after `after`.
+LINEAGE = Statement("""
     WITH RECURSIVE line (id, parent_id, parent_turn, upto) AS (
         SELECT id, parent_id, parent_turn, turns FROM sessions WHERE id = :id
         UNION ALL
         SELECT above.id, above.parent_id, above.parent_turn,
                CASE WHEN line.parent_turn < line.upto THEN line.parent_turn ELSE line.upto END
         FROM line JOIN sessions AS above ON above.id = line.parent_id
+        -- The second condition ends a loop in damaged data.
         WHERE line.parent_turn > :after AND above.id <> line.id
     )
     SELECT id, parent_turn, upto FROM line
 """)
 
-# For the index of words, in the order in which they arrived.
-BEHIND = Query(
-    Passage,
+# For the search index, in the order of insertion.
+TURNS_AFTER = Query(
+    TurnText,
     """
     SELECT turns.seq, turns.session_id, turns.number, sessions.project_id, turns.at,
            substr(turns.content, 1, 262144) AS content, turns.tool_name,
@@ -114,7 +117,7 @@ BEHIND = Query(
 """,
 )
 
-NEWEST_NUMBER = Statement("SELECT max(seq) FROM turns")
+HIGHEST_SEQ = Statement("SELECT max(seq) FROM turns")
 
 # -- lists -----------------------------------------------------------------------------------------
 
@@ -140,14 +143,14 @@ BY_PROVIDER = Query(
 """,
 )
 
-# -- what changes besides the state ---------------------------------------------------------------
+# -- updates --------------------------------------------------------------------------------------
 
 RENAME = Query(
     Session,
     f"UPDATE sessions SET title = :title, updated_at = :now WHERE id = :id RETURNING {_COLUMNS}",
 )
 
-POINT_TO_PROVIDER = Query(
+SET_PROVIDER_SESSION = Query(
     Session,
     f"""
     UPDATE sessions SET provider = :provider, provider_session = :provider_session,
@@ -156,13 +159,15 @@ POINT_TO_PROVIDER = Query(
 """,
 )
 
-# A session that names another provider is not changed.
-NAME_PROVIDER_SESSION = Statement("""
+# Does not change a session of another provider.
+FILL_PROVIDER_SESSION = Statement("""
     UPDATE sessions SET provider = :provider, provider_session = :name
     WHERE id = :id AND provider_session IS NULL AND (provider IS NULL OR provider = :provider)
 """)
 
-UNNUMBER = Statement("""
+# Renumber turns by time in two steps: negative numbers first, because (session_id, number) is
+# unique.
+NEGATE_NUMBERS = Statement("""
     UPDATE turns SET number = -number WHERE session_id = :session_id AND number > :after
 """)
 NUMBER_BY_TIME = Statement("""
@@ -174,7 +179,7 @@ NUMBER_BY_TIME = Statement("""
     WHERE turns.seq = ordered.seq
 """)
 
-CLEARED = Query(
+SET_CLEARED_TURN = Query(
     Session,
     f"""
     UPDATE sessions SET cleared_turn = turns, updated_at = :now
@@ -207,11 +212,11 @@ SET_STATE = Query(
 """,
 )
 
-FORGET_STATE_VALUE = Statement(
+DELETE_STATE_VALUE = Statement(
     "DELETE FROM session_state WHERE session_id = :session_id AND name = :name RETURNING name"
 )
 
-FORGET_STATE = Statement("DELETE FROM session_state WHERE session_id = :session_id")
+DELETE_STATE = Statement("DELETE FROM session_state WHERE session_id = :session_id")
 
 # -- hand-offs and retrospectives -----------------------------------------------------------------
 
@@ -245,8 +250,8 @@ HANDOFFS = Query(
 """,
 )
 
-# Who had the session at a turn is who gave it away next.
-GIVEN_AWAY = Statement("""
+# The agent that had the session at a turn: the sender of the next hand-off.
+AGENT_AT_TURN = Statement("""
     SELECT from_agent_id FROM handoffs WHERE session_id = :session_id AND at_turn > :turn
     ORDER BY number LIMIT 1
 """)
@@ -270,30 +275,31 @@ RETROS = Query(
 """,
 )
 
-# -- forgetting ------------------------------------------------------------------------------------
+# -- retention -------------------------------------------------------------------------------------
 
 
-# A session with mail that nobody has read is not over, whenever it was closed.
-def _unread(session: str) -> str:
+def _has_mail(session: str) -> str:
+    """Return the condition that a session has undelivered letters; it is not deleted then."""
     return f"""(EXISTS (
         SELECT 1 FROM letters WHERE mailbox = 'session:' || {session}.id AND state = 'waiting'
     ) OR EXISTS (
         SELECT 1 FROM letters WHERE mailbox = 'session:' || {session}.id AND state = 'unknown'))"""
 
 
-# Not one that a fork still shows the turns of, nor one that somebody reopens at this moment.
-PRUNABLE = Scoped(f"""
+PRUNABLE = ScopedStatement(f"""
     SELECT id FROM sessions
     WHERE closed_at < :before AND {{whose}}
+      -- A fork still shows the turns of this session.
       AND NOT EXISTS (SELECT 1 FROM sessions AS fork WHERE fork.parent_id = sessions.id)
-      AND NOT {_unread("sessions")}
+      AND NOT {_has_mail("sessions")}
+    -- Skips a session that is being reopened concurrently.
     ORDER BY closed_at, id LIMIT :limit {{skip_locked}}
 """)
 
-# As many as go in the end, when forks that are old too have gone before what they came from.
-COUNT_PRUNABLE = Scoped(f"""
+# Includes sessions whose forks are prunable too: the forks are deleted first.
+COUNT_PRUNABLE = ScopedStatement(f"""
     SELECT count(*) FROM sessions
-    WHERE closed_at < :before AND {{whose}} AND NOT {_unread("sessions")} AND NOT EXISTS (
+    WHERE closed_at < :before AND {{whose}} AND NOT {_has_mail("sessions")} AND NOT EXISTS (
         WITH RECURSIVE below (id, closed_at) AS (
             SELECT fork.id, fork.closed_at FROM sessions AS fork
             WHERE fork.parent_id = sessions.id
@@ -302,7 +308,7 @@ COUNT_PRUNABLE = Scoped(f"""
             FROM below JOIN sessions AS fork ON fork.parent_id = below.id
         )
         SELECT 1 FROM below
-        WHERE below.closed_at IS NULL OR below.closed_at >= :before OR {_unread("below")}
+        WHERE below.closed_at IS NULL OR below.closed_at >= :before OR {_has_mail("below")}
     )
 """)
 
@@ -315,8 +321,8 @@ OF_PROJECT = Statement("""
 
 FORKS = Statement("SELECT id FROM sessions WHERE parent_id = :id LIMIT 1")
 
-# The newest turn of the store stays, empty: its number must not be given out again.
-KEEP_PLACE = Statement("""
+# The turn with the highest seq stays as an empty row, so that its seq is not reused.
+BLANK_HIGHEST_TURN = Statement("""
     UPDATE turns SET session_id = '', number = seq, role = 'system', content = '',
         tool_call_id = NULL, tool_name = NULL, arguments = NULL, result = NULL, is_error = 0,
         input_tokens = NULL, output_tokens = NULL, agent_id = NULL, run_id = NULL, key = NULL,
@@ -324,11 +330,11 @@ KEEP_PLACE = Statement("""
     WHERE seq = (SELECT max(seq) FROM turns) AND session_id = :session_id
 """)
 
-GIVE_UP_PLACES = Statement("""
+DELETE_BLANK_TURNS = Statement("""
     DELETE FROM turns WHERE session_id = '' AND seq < (SELECT max(seq) FROM turns)
 """)
 
-FORGET_TURNS = Statement("""
+DELETE_TURNS = Statement("""
     DELETE FROM turns
     WHERE session_id = :session_id AND number <= (
         SELECT max(number) FROM (
@@ -338,16 +344,16 @@ FORGET_TURNS = Statement("""
     RETURNING seq
 """)
 
-FORGET_HANDOFFS = Statement("DELETE FROM handoffs WHERE session_id = :session_id")
-FORGET_RETROS = Statement("DELETE FROM retros WHERE session_id = :session_id")
-FORGET = Query(Session, f"DELETE FROM sessions WHERE id = :id RETURNING {_COLUMNS}")
+DELETE_HANDOFFS = Statement("DELETE FROM handoffs WHERE session_id = :session_id")
+DELETE_RETROS = Statement("DELETE FROM retros WHERE session_id = :session_id")
+DELETE = Query(Session, f"DELETE FROM sessions WHERE id = :id RETURNING {_COLUMNS}")
 
 FIRST_OWN_TURN = Statement("""
     SELECT 1 FROM turns WHERE session_id = :session_id AND number = :number
 """)
 
-# Room for turns of another program, which were said at other times than now.
-MAKE_ROOM_IN_PAST = Statement("""
+# Reserves numbers for imported turns, which have times of their own.
+RESERVE_IMPORTED_NUMBERS = Statement("""
     UPDATE sessions
     SET turns = turns + :count,
         updated_at = CASE WHEN updated_at < :at THEN :at ELSE updated_at END

@@ -1,18 +1,18 @@
-"""What a turn may be: checked, and as the store keeps it."""
+"""Validation of turns, and their conversion to and from rows."""
 
 from typing import Any
 
 import msgspec
 
-from corral.domain.sessions.model import NewTurn, Role, Turn
+from corral.domain.sessions.model import NewTurn, Turn, TurnRole
 from corral.kernel.errors import Invalid
-from corral.kernel.text import MAX_NAME, check_int, clean_text, convert, encode_json
+from corral.kernel.text import MAX_NAME, check_int, check_text, convert, encode_json
 
 MAX_CONTENT = 4 * 1024 * 1024
 MAX_TITLE = 1_000
-_ROLES: dict[str, Role] = {role.value: role for role in Role}
+_ROLES: dict[str, TurnRole] = {role.value: role for role in TurnRole}
 
-_PLAIN: dict[str, Any] = {
+_DEFAULTS: dict[str, Any] = {
     "key": None,
     "tool_call_id": None,
     "tool_name": None,
@@ -26,24 +26,24 @@ _PLAIN: dict[str, Any] = {
 }
 
 
-def row_of(new: NewTurn) -> dict[str, Any]:
-    """The columns of a new turn, but for its session, number, author and time."""
+def turn_to_row(new: NewTurn) -> dict[str, Any]:
+    """Return the columns of a new turn, except session, number, author and time."""
     if new.role not in _ROLES:
         raise Invalid(
-            f"{new.role!r} speaks in no session; a turn's role is one of {', '.join(Role)}.",
+            f"Invalid role {new.role!r}: use one of {', '.join(TurnRole)}.",
             role=new.role,
             reason="unknown_role",
         )
     if new.content:
-        clean_text(new.content, "The content", most=MAX_CONTENT)
-    row = {**_PLAIN, "role": new.role, "content": new.content}
+        check_text(new.content, "The content", max_bytes=MAX_CONTENT)
+    row = {**_DEFAULTS, "role": new.role, "content": new.content}
     if new.key:
-        row["key"] = clean_text(new.key, "The key", most=MAX_NAME)
+        row["key"] = check_text(new.key, "The key", max_bytes=MAX_NAME)
     if new.run:
-        row["run_id"] = clean_text(new.run, "The run", most=MAX_NAME)
+        row["run_id"] = check_text(new.run, "The run", max_bytes=MAX_NAME)
     if new.input_tokens is not None or new.output_tokens is not None:
-        row["input_tokens"] = _count(new.input_tokens)
-        row["output_tokens"] = _count(new.output_tokens)
+        row["input_tokens"] = _check_tokens(new.input_tokens)
+        row["output_tokens"] = _check_tokens(new.output_tokens)
     if new.meta is not None:
         row["meta"] = _json(new.meta, "The metadata")
     if new.tool_name or new.tool_call_id or new.arguments is not None or new.result is not None:
@@ -56,13 +56,13 @@ def row_of(new: NewTurn) -> dict[str, Any]:
     return row
 
 
-def is_plain(new: NewTurn) -> bool:
-    """Whether it is words and nothing else."""
+def is_plain_text(new: NewTurn) -> bool:
+    """Whether a turn has only a role, a content and an agent."""
     return new == NewTurn(new.role, new.content, agent=new.agent)
 
 
-def turn_of(row: dict[str, Any], seq: int, number: int, agent_id: str | None) -> Turn:
-    """The turn that a row has become, as it would be read."""
+def turn_from_row(row: dict[str, Any], seq: int, number: int, agent_id: str | None) -> Turn:
+    """Build the turn that was inserted, without reading it back."""
     arguments, result, meta = row["arguments"], row["result"], row["meta"]
     return Turn(
         f"trn_{seq}",
@@ -85,51 +85,53 @@ def turn_of(row: dict[str, Any], seq: int, number: int, agent_id: str | None) ->
     )
 
 
-def moment_of(new: NewTurn, now: int) -> int:
-    """When a turn was said; nothing was said in the future."""
-    return now if new.at is None else min(check_int(new.at, "The moment"), now)
+def turn_time(new: NewTurn, now: int) -> int:
+    """Return the time of a turn; a time in the future is replaced by now."""
+    return now if new.at is None else min(check_int(new.at, "The time"), now)
 
 
 def check_optional(text: str | None, what: str, *, most: int = MAX_NAME) -> str | None:
-    return clean_text(text, what, most=most) if text else None
+    """Return a valid text; None for None or an empty text."""
+    return check_text(text, what, max_bytes=most) if text else None
 
 
 def _json(value: Any, what: str) -> str | None:
-    return None if value is None else encode_json(value, what, most=MAX_CONTENT)
+    return None if value is None else encode_json(value, what, max_bytes=MAX_CONTENT)
 
 
-def _count(tokens: int | None) -> int | None:
+def _check_tokens(tokens: int | None) -> int | None:
     if tokens is not None and check_int(tokens, "The number of tokens") < 0:
-        raise Invalid(f"Nothing uses {tokens} tokens; leave it out when it is not known.")
+        raise Invalid(f"Invalid token count {tokens}: it must not be negative.")
     return tokens
 
 
 def parse_number(after: str | int | None, default: int) -> int:
-    """The number of a turn, as it was given to go on behind it."""
+    """Return the turn number of a cursor; raises Invalid for any other text."""
     if after is None:
         return default
     text = str(after)
     if isinstance(after, bool) or not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise Invalid(
-            f"{text!r} is no place in a session; take the number of a turn, or `next` of a page.",
+            f"Invalid cursor {text!r}: use the number of a turn, or `next` of a page.",
             value=text,
         )
     return int(text)
 
 
-def read_turns(given: Any) -> list[NewTurn]:
-    """Turns that were given as structs or dicts."""
+def parse_turns(given: Any) -> list[NewTurn]:
+    """Convert structs or dicts to new turns; raises Invalid for anything else."""
     try:
         return [
-            each if isinstance(each, NewTurn) else convert(_plain(each), NewTurn) for each in given
+            turn if isinstance(turn, NewTurn) else convert(_to_dict(turn), NewTurn)
+            for turn in given
         ]
     except (TypeError, msgspec.ValidationError) as error:
         raise Invalid(
-            f"These are no turns: {error}. Each has a role and a content, and may have "
+            f"Invalid turns: {error}. Each needs role and content; optional fields are "
             f"{', '.join(NewTurn.__struct_fields__[2:])}."
         ) from None
 
 
-def _plain(turn: Any) -> Any:
-    # A provider's own record of what was said has the same names.
+def _to_dict(turn: Any) -> Any:
+    # A provider's record of a turn has the same field names.
     return msgspec.structs.asdict(turn) if isinstance(turn, msgspec.Struct) else turn

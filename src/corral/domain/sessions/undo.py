@@ -1,41 +1,41 @@
-"""What still stands of a session: turns since it was last cleared, less those that were taken back.
+"""Undo of turns.
 
-Turns are only ever added, so taking one back is a turn too: of the system, and it says which one.
-Numbers and cursors stay true, and whoever reads on sees what happened.
+Turns are append-only, so undoing one appends a system turn that names it. Numbers and cursors stay
+valid, and readers that follow the session see the undo.
 """
 
 from corral.db.tx import Tx
 from corral.domain.sessions import lineage
-from corral.domain.sessions.model import NewTurn, Session, Turn, taken_back_by
-from corral.domain.sessions.ops import append_many, open_one
+from corral.domain.sessions.model import NewTurn, Session, Turn, undone_number
+from corral.domain.sessions.ops import append_many, get_open
 
-_PIECE = 20
+_BATCH_SIZE = 20
 
 
-def take_back(tx: Tx, session: Session | str) -> Turn | None:
-    """Take back the latest turn that stands; gives it back, or None when none does.
+def undo_last_turn(tx: Tx, session: Session | str) -> Turn | None:
+    """Undo the latest turn that is not undone, since the last clear; None when there is none.
 
-    It stays readable. Another one that is said at the same moment comes before or behind both.
+    Returns the undone turn, which stays readable. Serialized with other appends.
     """
-    found = open_one(tx, session)
-    tx.serialize(f"turns:{found.id}")
-    latest = _latest(tx, open_one(tx, found))
-    if latest is not None:
-        words = f"Turn {latest.number} was taken back."
-        append_many(tx, found, [NewTurn("system", words, meta={"takes_back": latest.number})])
-    return latest
+    current = get_open(tx, session)
+    tx.serialize(f"turns:{current.id}")
+    turn = _find_latest(tx, get_open(tx, current))
+    if turn is not None:
+        text = f"Turn {turn.number} was undone."
+        append_many(tx, current, [NewTurn("system", text, meta={"takes_back": turn.number})])
+    return turn
 
 
-def _latest(tx: Tx, session: Session) -> Turn | None:
-    gone: set[int] = set()
+def _find_latest(tx: Tx, session: Session) -> Turn | None:
+    undone: set[int] = set()
     before = session.turns + 1
     while before > session.cleared_turn + 1:
-        for turn in lineage.newest(tx, session, before, _PIECE):
+        for turn in lineage.list_newest(tx, session, before, _BATCH_SIZE):
             before = turn.number
             if turn.number <= session.cleared_turn:
                 return None
-            if (number := taken_back_by(turn)) is not None:
-                gone.add(number)
-            elif turn.number not in gone:
+            if (number := undone_number(turn)) is not None:
+                undone.add(number)
+            elif turn.number not in undone:
                 return turn
     return None

@@ -1,1 +1,1 @@
-"""What people chose: typed settings by scope, and references to secrets."""
+"""Settings with typed values and scopes, and references to secrets."""

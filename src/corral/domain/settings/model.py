@@ -1,7 +1,7 @@
-"""A setting is a value with a name and a type; a secret is a reference to where its value is.
+"""A setting is a named, typed value; a secret is a reference to where its value is stored.
 
-Every setting that exists stands in `KNOWN`, with the part of Corral that obeys it. A value may be
-chosen for everything, for one project or for one agent; the nearest choice counts.
+`DEFINITIONS` lists every setting. A value can be set globally, for a project or for an agent; the
+most specific one applies.
 """
 
 from typing import Any, Literal
@@ -11,43 +11,47 @@ import msgspec
 from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND
 
 
-class Known(msgspec.Struct, frozen=True):
-    """A setting that exists."""
+class SettingDefinition(msgspec.Struct, frozen=True):
+    """The type, default, range and scopes of a setting."""
 
     type: Any
     default: Any
     low: int
     high: int
-    """What a number in it may be: enough for every use, and nothing that stops what it steers."""
+    """The range of numbers: wide enough for every use, and never harmful."""
     help: str
     scopes: tuple[str, ...] = ("global", "project", "agent")
-    """Where it can be chosen: nowhere that nobody would look."""
+    """The scopes in which it is read."""
 
 
 TEN_YEARS = 3650 * DAY
 MEGABYTE = 1 << 20
-_LADDER = [5 * SECOND, 10 * SECOND, 20 * SECOND, 40 * SECOND, 80 * SECOND]
+_BACKOFF_MS = [5 * SECOND, 10 * SECOND, 20 * SECOND, 40 * SECOND, 80 * SECOND]
 
-KNOWN: dict[str, Known] = {
-    "mail.max_attempts": Known(
-        int, 6, 1, 1_000, "Failed or silent attempts after which a letter is dead."
+DEFINITIONS: dict[str, SettingDefinition] = {
+    "mail.max_attempts": SettingDefinition(
+        int,
+        6,
+        1,
+        1_000,
+        "Attempts without an acknowledgement after which a letter becomes a dead letter.",
     ),
-    "mail.max_hops": Known(
+    "mail.max_hops": SettingDefinition(
         int,
         20,
         1,
         1_000,
-        "Letters between agents that may lead to one another.",
+        "Maximum number of letters between agents in one chain (hop limit).",
         ("global", "agent"),
     ),
-    "mail.backoff_ms": Known(
+    "mail.backoff_ms": SettingDefinition(
         list[int],
-        _LADDER,
+        _BACKOFF_MS,
         0,
         TEN_YEARS,
-        "Pause after the first failure, the second, and so on; the last one repeats.",
+        "Retry back-off after the first failure, the second, and so on; the last delay repeats.",
     ),
-    "mail.stalled_ms": Known(
+    "mail.stalled_ms": SettingDefinition(
         int,
         HOUR,
         MINUTE,
@@ -55,106 +59,116 @@ KNOWN: dict[str, Known] = {
         "How long a due letter may stay unclaimed before `corral doctor` reports its mailbox.",
         ("global",),
     ),
-    "mail.keep_ms": Known(
-        int, 30 * DAY, MINUTE, TEN_YEARS, "How long an ended letter is kept.", ("global", "project")
+    "mail.keep_ms": SettingDefinition(
+        int, 30 * DAY, MINUTE, TEN_YEARS, "How long ended letters are kept.", ("global", "project")
     ),
-    "events.keep_ms": Known(
-        int, 365 * DAY, MINUTE, TEN_YEARS, "How long the record is kept.", ("global", "project")
+    "events.keep_ms": SettingDefinition(
+        int, 365 * DAY, MINUTE, TEN_YEARS, "How long events are kept.", ("global", "project")
     ),
-    "outputs.keep_ms": Known(
-        int, 90 * DAY, MINUTE, TEN_YEARS, "How long a sealed output is kept.", ("global", "project")
+    "outputs.keep_ms": SettingDefinition(
+        int, 90 * DAY, MINUTE, TEN_YEARS, "How long sealed outputs are kept.", ("global", "project")
     ),
-    "schedules.keep_ms": Known(
+    "schedules.keep_ms": SettingDefinition(
         int,
         90 * DAY,
         MINUTE,
         TEN_YEARS,
-        "How long an ended schedule is kept, and what became of each moment.",
+        "How long ended schedules and their occurrences are kept.",
         ("global", "project"),
     ),
-    "schedules.script_ms": Known(
-        int, 30 * SECOND, SECOND, 10 * MINUTE, "How long a schedule's script may run."
+    "schedules.script_ms": SettingDefinition(
+        int, 30 * SECOND, SECOND, 10 * MINUTE, "Timeout of a schedule's script."
     ),
-    "sessions.keep_ms": Known(
+    "sessions.keep_ms": SettingDefinition(
         int,
         365 * DAY,
         MINUTE,
         TEN_YEARS,
-        "How long a closed session is kept.",
+        "How long closed sessions are kept.",
         ("global", "project"),
     ),
-    "checkpoints.keep_ms": Known(
+    "checkpoints.keep_ms": SettingDefinition(
         int,
         90 * DAY,
         MINUTE,
         TEN_YEARS,
-        "How long the checkpoints of a thread are kept that nobody goes on with.",
+        "How long the checkpoints of an inactive thread are kept.",
         ("global",),
     ),
-    "nodes.keep_ms": Known(
-        int, 90 * DAY, DAY, TEN_YEARS, "How long a node that is gone is kept.", ("global",)
+    "nodes.keep_ms": SettingDefinition(
+        int,
+        90 * DAY,
+        DAY,
+        TEN_YEARS,
+        "How long nodes that left or were lost are kept.",
+        ("global",),
     ),
-    "nodes.lease_ms": Known(
+    "nodes.lease_ms": SettingDefinition(
         int,
         15 * SECOND,
         SECOND,
         HOUR,
-        "How long a machine may be silent before it is lost, and others lead its loops.",
+        "Lease of a machine; when it expires, the machine is lost and others lead its loops.",
         ("global",),
     ),
-    "schedules.misfire_grace_ms": Known(
+    "schedules.misfire_grace_ms": SettingDefinition(
         int,
         MINUTE,
         SECOND,
         DAY,
-        "How late a moment may be put before the misfire policy treats it as missed.",
+        "How late a schedule may fire before the misfire policy treats the time as missed.",
     ),
-    "runs.max_at_once": Known(
-        int, 200, 1, 10_000, "Runs that may go at once; others wait in line.", ("global",)
+    "runs.max_at_once": SettingDefinition(
+        int,
+        200,
+        1,
+        10_000,
+        "Maximum number of concurrent runs; further runs are queued.",
+        ("global",),
     ),
-    "runs.lease_ms": Known(
+    "runs.lease_ms": SettingDefinition(
         int,
         MINUTE,
         3 * SECOND,
         HOUR,
-        "How long a run's keeper may be silent before other machines give the run up.",
+        "Lease of a supervisor; when it expires, other machines may recover its run.",
         ("global",),
     ),
-    "runs.keep_ms": Known(
-        int, 90 * DAY, MINUTE, TEN_YEARS, "How long an ended run is kept.", ("global", "project")
+    "runs.keep_ms": SettingDefinition(
+        int, 90 * DAY, MINUTE, TEN_YEARS, "How long ended runs are kept.", ("global", "project")
     ),
-    "charges.keep_ms": Known(
+    "charges.keep_ms": SettingDefinition(
         int,
         365 * DAY,
         DAY,
         TEN_YEARS,
-        "How long single charges are kept; what they add up to stays.",
+        "How long charges are kept; their totals stay.",
         ("global", "project"),
     ),
-    "budgets.unknown_prices": Known(
+    "budgets.unknown_prices": SettingDefinition(
         Literal["stop", "allow"],
         "stop",
         0,
         1,
         "Whether to stop or allow a run with a budget whose model has no known price.",
     ),
-    "totals.keep_ms": Known(
+    "totals.keep_ms": SettingDefinition(
         int,
         3 * 365 * DAY,
         DAY,
         TEN_YEARS,
-        "How long the totals of a day, a run or a session are kept; those since ever stay.",
+        "How long totals per day, run and session are kept; all-time totals stay.",
         ("global",),
     ),
-    "imports.keep_ms": Known(
+    "imports.keep_ms": SettingDefinition(
         int,
         3 * 365 * DAY,
         DAY,
         TEN_YEARS,
-        "How long it is known which files were imported, from the last news in them on.",
+        "How long the record of an imported file is kept after its last change.",
         ("global",),
     ),
-    "imports.retention": Known(
+    "imports.retention": SettingDefinition(
         bool,
         False,
         0,
@@ -162,82 +176,87 @@ KNOWN: dict[str, Known] = {
         "Delete imported data by the same keep_ms settings as Corral's own data.",
         ("global",),
     ),
-    "alerts.keep_ms": Known(
-        int, 90 * DAY, MINUTE, TEN_YEARS, "How long a removed alert is kept.", ("global", "project")
+    "alerts.keep_ms": SettingDefinition(
+        int, 90 * DAY, MINUTE, TEN_YEARS, "How long removed alerts are kept.", ("global", "project")
     ),
-    "runs.may": Known(
+    "runs.may": SettingDefinition(
         list[str],
         [],
         0,
         0,
         "Operations for people that processes inside runs may call, such as tokens.create.",
     ),
-    "runs.tools": Known(
+    "runs.tools": SettingDefinition(
         bool, False, 0, 1, "Give agents Corral's own tools (MCP) when they are started."
     ),
-    "tasks.max_attempts": Known(
-        int, 3, 1, 1_000, "Silent attempts after which a task has failed.", ("global", "project")
+    "tasks.max_attempts": SettingDefinition(
+        int,
+        3,
+        1,
+        1_000,
+        "Attempts without a result after which a task fails.",
+        ("global", "project"),
     ),
-    "tasks.lease_ms": Known(
+    "tasks.lease_ms": SettingDefinition(
         int,
         5 * MINUTE,
         SECOND,
         DAY,
-        "How long whoever does a task may be silent; its run's heartbeat speaks for it.",
+        "Lease of a claimed task; the heartbeats of its run renew it.",
         ("global", "project"),
     ),
-    "tasks.check_timeout_ms": Known(
+    "tasks.check_timeout_ms": SettingDefinition(
         int,
         10 * MINUTE,
         SECOND,
         DAY // 2,
-        "How long a task's check command may take.",
+        "Timeout of a task's check command.",
         ("global", "project"),
     ),
-    "tasks.auto_accept": Known(
+    "tasks.auto_accept": SettingDefinition(
         bool,
         False,
         0,
         1,
-        "Accept a task at once whose evidence has commands that all ended with 0.",
+        "Accept a submitted task automatically if all commands in its evidence exited with 0.",
         ("global", "project"),
     ),
-    "tasks.agent_checks": Known(
+    "tasks.agent_checks": SettingDefinition(
         bool,
         False,
         0,
         1,
-        "Whether agents may declare check commands, which Corral itself runs.",
+        "Whether agents may declare check commands, which Corral runs.",
         ("global", "project"),
     ),
-    "tasks.auto_start": Known(
+    "tasks.auto_start": SettingDefinition(
         bool,
         False,
         0,
         1,
-        "Start the agent of a ready task's role by itself, in a worktree of its own.",
+        "Start the agent of a ready task's role automatically, in its own worktree.",
         ("global", "project"),
     ),
-    "tasks.max_started": Known(
+    "tasks.max_started": SettingDefinition(
         int,
         4,
         1,
         1_000,
-        "Tasks of a project that run by themselves at once.",
+        "Maximum number of tasks of a project that are started automatically at once.",
         ("global", "project"),
     ),
-    "tasks.keep_ms": Known(
-        int, 365 * DAY, MINUTE, TEN_YEARS, "How long an ended task is kept.", ("global", "project")
+    "tasks.keep_ms": SettingDefinition(
+        int, 365 * DAY, MINUTE, TEN_YEARS, "How long ended tasks are kept.", ("global", "project")
     ),
-    "delegations.keep_ms": Known(
+    "delegations.keep_ms": SettingDefinition(
         int,
         90 * DAY,
         MINUTE,
         TEN_YEARS,
-        "How long an ended delegation is kept.",
+        "How long ended delegations are kept.",
         ("global", "project"),
     ),
-    "plans.keep_ms": Known(
+    "plans.keep_ms": SettingDefinition(
         int,
         90 * DAY,
         MINUTE,
@@ -245,180 +264,194 @@ KNOWN: dict[str, Known] = {
         "How long plans and progress are kept.",
         ("global", "project"),
     ),
-    "races.max_attempts": Known(
-        int, 4, 1, 1_000, "Attempts that a round of a race may have.", ("global", "project")
+    "races.max_attempts": SettingDefinition(
+        int, 4, 1, 1_000, "Maximum number of attempts in a round of a race.", ("global", "project")
     ),
-    "races.checks_at_once": Known(
+    "races.checks_at_once": SettingDefinition(
         int,
         2,
         1,
         100,
-        "Checks and set-up commands of a race that are run at once.",
+        "Maximum number of concurrent checks and set-up commands of a race.",
         ("global", "project"),
     ),
-    "races.check_timeout_ms": Known(
+    "races.check_timeout_ms": SettingDefinition(
         int,
         10 * MINUTE,
         SECOND,
         DAY // 2,
-        "How long a check or a set-up command of a race may take.",
+        "Timeout of a check or set-up command of a race.",
         ("global", "project"),
     ),
-    "races.keep_ms": Known(
+    "races.keep_ms": SettingDefinition(
         int,
         365 * DAY,
         MINUTE,
         TEN_YEARS,
-        "How long a race that is over is kept; one whose worktrees are there stays.",
+        "How long ended races are kept; races whose worktrees still exist stay.",
         ("global", "project"),
     ),
-    "races.pool": Known(
+    "races.pool": SettingDefinition(
         int,
         4,
         0,
         100,
-        "How many cleared worktrees of a repository are kept for the next attempts, without what "
-        "no commit has.",
+        "Maximum number of clean worktrees of a repository that are pooled for later attempts.",
         ("global", "project"),
     ),
-    "races.unused_ms": Known(
+    "races.unused_ms": SettingDefinition(
         int,
         30 * DAY,
         HOUR,
         TEN_YEARS,
-        "How long a worktree in which no attempt works, or one in the pool, stays untouched before "
-        "it is removed; never one with work that is nowhere else.",
+        "How long an unused or pooled worktree is kept. A worktree with uncommitted work is never "
+        "removed.",
         ("global",),
     ),
-    "locks.edit_ms": Known(
+    "locks.edit_ms": SettingDefinition(
         int,
         0,
         0,
         DAY,
-        "An edit locks its file for so long, where hooks are installed; 0: only locks are obeyed.",
+        "How long an edit locks its file, where hooks are installed; 0: edits do not lock.",
     ),
-    "locks.keep_ms": Known(
+    "locks.keep_ms": SettingDefinition(
         int,
         90 * DAY,
         MINUTE,
         TEN_YEARS,
-        "How long a lock that has ended is kept.",
+        "How long ended locks are kept.",
         ("global", "project"),
     ),
-    "touches.keep_ms": Known(
+    "touches.keep_ms": SettingDefinition(
         int,
         365 * DAY,
         DAY,
         TEN_YEARS,
-        "How long it is known who changed a file, from the last change on.",
+        "How long the record of who changed a file is kept after the last change.",
         ("global", "project"),
     ),
-    "tokens.keep_ms": Known(
-        int, 90 * DAY, MINUTE, TEN_YEARS, "How long a token that is over is kept.", ("global",)
-    ),
-    "answers.keep_ms": Known(
-        int, DAY, MINUTE, TEN_YEARS, "How long a call can be repeated by its key.", ("global",)
-    ),
-    "questions.deadline_ms": Known(
-        int, 7 * DAY, SECOND, 365 * DAY, "How long an answer is waited for, if nothing is said."
-    ),
-    "questions.max_open": Known(
-        int, 100, 1, 10_000, "Questions of one asker that may wait for an answer."
-    ),
-    "questions.keep_ms": Known(
+    "tokens.keep_ms": SettingDefinition(
         int,
         90 * DAY,
         MINUTE,
         TEN_YEARS,
-        "How long an ended question is kept.",
+        "How long revoked and expired tokens are kept.",
+        ("global",),
+    ),
+    "answers.keep_ms": SettingDefinition(
+        int,
+        DAY,
+        MINUTE,
+        TEN_YEARS,
+        "How long the response to a call with an idempotency key is kept.",
+        ("global",),
+    ),
+    "questions.deadline_ms": SettingDefinition(
+        int, 7 * DAY, SECOND, 365 * DAY, "Default deadline of a question."
+    ),
+    "questions.max_open": SettingDefinition(
+        int, 100, 1, 10_000, "Maximum number of open questions of one asker."
+    ),
+    "questions.keep_ms": SettingDefinition(
+        int,
+        90 * DAY,
+        MINUTE,
+        TEN_YEARS,
+        "How long ended questions are kept.",
         ("global", "project"),
     ),
-    "decisions.deadline_ms": Known(
+    "decisions.deadline_ms": SettingDefinition(
         int,
         DAY,
         SECOND,
         365 * DAY,
-        "How long a decision waits to be confirmed, if nothing is said.",
+        "Default deadline for confirming a decision.",
     ),
-    "decisions.max_proposed": Known(
-        int, 100, 1, 10_000, "Decisions of one author that may wait to be confirmed."
+    "decisions.max_proposed": SettingDefinition(
+        int, 100, 1, 10_000, "Maximum number of unconfirmed decisions of one author."
     ),
-    "decisions.keep_ms": Known(
+    "decisions.keep_ms": SettingDefinition(
         int,
         2 * 365 * DAY,
         MINUTE,
         TEN_YEARS,
-        "How long a decision is kept that nobody waits for.",
+        "How long decided decisions are kept.",
         ("global", "project"),
     ),
-    "groups.max_members": Known(
+    "groups.max_members": SettingDefinition(
         int,
         200,
         2,
         1_000,
-        "Members of a group; each post is a letter to each.",
+        "Maximum number of members of a group; each post is a letter to each member.",
         ("global", "project"),
     ),
-    "groups.keep_ms": Known(
+    "groups.keep_ms": SettingDefinition(
         int,
         365 * DAY,
         MINUTE,
         TEN_YEARS,
-        "How long a post is kept, and a group that was archived.",
+        "How long posts and archived groups are kept.",
         ("global", "project"),
     ),
-    "notes.max": Known(
-        int, 500, 1, 5_000, "Notes that are remembered for an agent, a project, or everyone."
+    "notes.max": SettingDefinition(
+        int, 500, 1, 5_000, "Maximum number of notes of an agent, a project, or everyone."
     ),
-    "notes.tokens": Known(
+    "notes.tokens": SettingDefinition(
         int,
         1_200,
         0,
         10_000,
-        "Tokens of notes that an agent is given when it is started; 0: none.",
+        "Maximum tokens of notes in the prompt of a started agent; 0: none.",
     ),
-    "notes.keep_ms": Known(
+    "notes.keep_ms": SettingDefinition(
         int,
         90 * DAY,
         MINUTE,
         TEN_YEARS,
-        "How long a note is kept that was superseded or has expired.",
+        "How long superseded and expired notes are kept.",
         ("global", "project"),
     ),
-    "gateway.max_at_once": Known(
-        int, 5, 1, 1_000, "Sessions with places that agents work on at once.", ("global",)
+    "gateway.max_at_once": SettingDefinition(
+        int,
+        5,
+        1,
+        1_000,
+        "Maximum number of chat sessions that agents work on at once.",
+        ("global",),
     ),
-    "gateway.approvals": Known(
+    "gateway.approvals": SettingDefinition(
         int,
         1,
         1,
         20,
-        "How many owners and admins must allow what an agent asks of the host; all of them, when "
-        "there are fewer.",
+        "Number of owners and admins that must approve a host request; all of them if there are "
+        "fewer.",
     ),
-    "gateway.max_file_bytes": Known(
-        int, 20 * MEGABYTE, 0, 1_000 * MEGABYTE, "How large an attached file may be.", ("global",)
+    "gateway.max_file_bytes": SettingDefinition(
+        int, 20 * MEGABYTE, 0, 1_000 * MEGABYTE, "Maximum size of an attached file.", ("global",)
     ),
-    "gateway.sandbox": Known(
+    "gateway.sandbox": SettingDefinition(
         Literal["off", "auto", "bubblewrap", "landlock", "none"],
         "off",
         0,
         0,
-        "Box agents that are talked to: a sandbox without network, reached by two files. auto "
-        "takes the best that works here, none has the files and no sandbox.",
+        "Sandbox of chat agents, without network and reached by two files. auto: the strongest "
+        "one available here; none: the files without a sandbox; off: neither.",
     ),
-    "gateway.sandbox_reads": Known(
-        list[str], [], 0, 0, "Folders and files that a boxed agent may read besides."
+    "gateway.sandbox_reads": SettingDefinition(
+        list[str], [], 0, 0, "Additional directories and files that a boxed agent may read."
     ),
-    "sandbox.reads": Known(
+    "sandbox.reads": SettingDefinition(
         list[str],
         [],
         0,
         0,
-        "Folders and files outside its worktree that a sandboxed run may read.",
+        "Directories and files outside its worktree that a sandboxed run may read.",
         ("global", "project"),
     ),
-    "sandbox.network": Known(
+    "sandbox.network": SettingDefinition(
         bool,
         True,
         0,
@@ -426,7 +459,7 @@ KNOWN: dict[str, Known] = {
         "Whether a sandboxed run has network access, including loopback; models usually need it.",
         ("global", "project"),
     ),
-    "sandbox.processes": Known(
+    "sandbox.processes": SettingDefinition(
         int,
         512,
         1,
@@ -434,7 +467,7 @@ KNOWN: dict[str, Known] = {
         "Maximum processes of a sandboxed run.",
         ("global", "project"),
     ),
-    "sandbox.memory_bytes": Known(
+    "sandbox.memory_bytes": SettingDefinition(
         int,
         8_192 * MEGABYTE,
         MEGABYTE,
@@ -442,7 +475,7 @@ KNOWN: dict[str, Known] = {
         "Maximum memory of all processes of a sandboxed run together.",
         ("global", "project"),
     ),
-    "sandbox.disk_bytes": Known(
+    "sandbox.disk_bytes": SettingDefinition(
         int,
         10_240 * MEGABYTE,
         MEGABYTE,
@@ -450,27 +483,33 @@ KNOWN: dict[str, Known] = {
         "Maximum disk space of a sandboxed run in addition to its worktree.",
         ("global", "project"),
     ),
-    "messages.keep_ms": Known(
-        int, 90 * DAY, MINUTE, TEN_YEARS, "How long a message of a channel is kept.", ("global",)
+    "messages.keep_ms": SettingDefinition(
+        int, 90 * DAY, MINUTE, TEN_YEARS, "How long channel messages are kept.", ("global",)
     ),
-    "otel.enabled": Known(
-        bool, False, 0, 1, "Whether runs are told to an OpenTelemetry collector.", ("global",)
+    "otel.enabled": SettingDefinition(
+        bool, False, 0, 1, "Whether runs are exported to an OpenTelemetry collector.", ("global",)
     ),
-    "schedules.max_timers": Known(int, 20, 1, 20, "Timers that one mailbox may have pending."),
+    "schedules.max_timers": SettingDefinition(
+        int, 20, 1, 20, "Maximum number of pending timers of one mailbox."
+    ),
 }
 
 
 class Setting(msgspec.Struct, frozen=True):
+    """A setting with the value that applies."""
+
     name: str
     value: Any
     scope: str
-    """Where the value comes from: agent:…, project:…, global, or default."""
+    """The scope of the value: agent:…, project:…, global, or default."""
     updated_at: int | None
     updated_by: str | None
     help: str = ""
 
 
 class Secret(msgspec.Struct, frozen=True):
+    """A named reference to a secret value."""
+
     name: str
     reference: str
     updated_at: int

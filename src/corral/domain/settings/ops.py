@@ -1,4 +1,4 @@
-"""Choosing values, and pointing to secrets."""
+"""Get and set settings and secret references."""
 
 import re
 from typing import Any
@@ -7,11 +7,11 @@ import msgspec
 
 from corral.db.tx import Tx
 from corral.domain.settings import sql
-from corral.domain.settings.model import KNOWN, Known, Secret, Setting
+from corral.domain.settings.model import DEFINITIONS, Secret, Setting, SettingDefinition
 from corral.kernel.clock import format_duration
 from corral.kernel.errors import Invalid, NotFound
-from corral.kernel.pagination import Page, check_limit, decode_cursor, page_of
-from corral.kernel.text import MAX_NAME, clean_text, convert, encode_json
+from corral.kernel.pagination import Page, check_limit, decode_cursor, make_page
+from corral.kernel.text import MAX_NAME, check_text, convert, encode_json
 
 _SCOPE = re.compile(r"global|(?:project|agent):\S{1,200}")
 _SECRET_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
@@ -19,17 +19,17 @@ REFERENCE_KINDS = ("env", "file", "cmd", "keyring")
 
 
 def set_value(tx: Tx, name: str, value: Any, *, scope: str = "global") -> Setting:
-    """Choose a value for everything, one project (`project:prj_…`) or one agent (`agent:NAME`)."""
+    """Set a value globally, for a project (`project:prj_…`) or an agent (`agent:NAME`)."""
     _check_scope(scope)
     checked = _check_value(name, value)
-    if scope.partition(":")[0] not in (where := _known(name).scopes):
+    if scope.partition(":")[0] not in (scopes := _get_definition(name).scopes):
         raise Invalid(
-            f"{name} is chosen for {' or '.join(where)} only; leave the scope out.",
+            f"{name} cannot be set for {scope}: its scopes are {', '.join(scopes)}.",
             name=name,
             scope=scope,
             reason="global_only",
         )
-    before = value_in(tx, name, scope)
+    before = get_value_in_scope(tx, name, scope)
     tx.run(
         sql.SET,
         scope=scope,
@@ -38,116 +38,120 @@ def set_value(tx: Tx, name: str, value: Any, *, scope: str = "global") -> Settin
         now=tx.now,
         actor=tx.actor,
     )
-    tx.note(
+    tx.emit(
         "setting",
         "set",
         f"{scope}/{name}",
-        project_id=_project_of(scope),
+        project_id=_project_in(scope),
         data={"value": checked, "before": before},
     )
-    return Setting(name, checked, scope, tx.now, tx.actor, _known(name).help)
+    return Setting(name, checked, scope, tx.now, tx.actor, _get_definition(name).help)
 
 
 def unset_value(tx: Tx, name: str, *, scope: str = "global") -> Setting:
-    """Take a choice back, so that the next wider one counts again; says what counts now."""
+    """Remove a value, so that the next wider scope applies; returns the setting that applies."""
     _check_scope(scope)
-    _known(name)
+    _get_definition(name)
     if tx.run(sql.UNSET, scope=scope, name=name):
-        tx.note("setting", "unset", f"{scope}/{name}", project_id=_project_of(scope))
-    return get_setting(tx, name, agent=_agent_of(scope), project=_project_of(scope))
+        tx.emit("setting", "unset", f"{scope}/{name}", project_id=_project_in(scope))
+    return get_setting(tx, name, agent=_agent_in(scope), project=_project_in(scope))
 
 
 def get_setting(
     tx: Tx, name: str, *, agent: str | None = None, project: str | None = None
 ) -> Setting:
-    """The value that counts for an agent in a project, and where it comes from."""
-    known = _known(name)
+    """Return the value that applies to an agent in a project, with its scope."""
+    definition = _get_definition(name)
     scopes = [
-        f"{kind}:{clean_text(id, f'The {kind}', most=MAX_NAME)}"
+        f"{kind}:{check_text(id, f'The {kind}', max_bytes=MAX_NAME)}"
         for kind, id in (("agent", agent), ("project", project))
         if id
     ] + ["global"]
-    nearest = {"agent": scopes[0], "project": scopes[-2] if len(scopes) > 1 else "global"}
-    chosen = {found.scope: found for found in tx.all(sql.GET, name=name, **nearest)}
+    bounds = {"agent": scopes[0], "project": scopes[-2] if len(scopes) > 1 else "global"}
+    by_scope = {setting.scope: setting for setting in tx.all(sql.GET, name=name, **bounds)}
     for scope in scopes:
-        if scope in chosen:
-            return msgspec.structs.replace(chosen[scope], help=known.help)
-    return Setting(name, known.default, "default", None, None, known.help)
+        if scope in by_scope:
+            return msgspec.structs.replace(by_scope[scope], help=definition.help)
+    return Setting(name, definition.default, "default", None, None, definition.help)
 
 
-def value(tx: Tx, name: str, *, agent: str | None = None, project: str | None = None) -> Any:
-    """The value alone, for the operations that obey it."""
+def get_value(tx: Tx, name: str, *, agent: str | None = None, project: str | None = None) -> Any:
+    """Return the value that applies to an agent in a project."""
     return get_setting(tx, name, agent=agent, project=project).value
 
 
-def value_in(tx: Tx, name: str, scope: str) -> Any:
-    return value(tx, name, agent=_agent_of(scope), project=_project_of(scope))
+def get_value_in_scope(tx: Tx, name: str, scope: str) -> Any:
+    """Return the value that applies in a scope."""
+    return get_value(tx, name, agent=_agent_in(scope), project=_project_in(scope))
 
 
-def of_projects(tx: Tx, name: str) -> dict[str, Any]:
-    """The values that projects have chosen for themselves, by their ids."""
+def list_project_values(tx: Tx, name: str) -> dict[str, Any]:
+    """Return the values that are set for projects, by project id."""
     return {
-        found.scope.removeprefix("project:"): found.value
-        for found in tx.all(sql.OF_PROJECTS, name=name)
+        setting.scope.removeprefix("project:"): setting.value
+        for setting in tx.all(sql.OF_PROJECTS, name=name)
     }
 
 
-def values(tx: Tx, name: str) -> list[Any]:
-    """Every value that counts for some project, or for whatever belongs to none."""
-    return [value(tx, name), *of_projects(tx, name).values()]
+def list_values(tx: Tx, name: str) -> list[Any]:
+    """List every value in effect: the global one, and those of projects."""
+    return [get_value(tx, name), *list_project_values(tx, name).values()]
 
 
 def list_settings(tx: Tx, *, scope: str = "global") -> Page[Setting]:
-    """Every known setting with the value that a scope gives it, in the order of their names."""
+    """List every setting by name, with the value that applies in a scope."""
     _check_scope(scope)
-    own = {found.name: found for found in tx.all(sql.LIST, scope=scope)}
-    wide = (
-        own
+    in_scope = {setting.name: setting for setting in tx.all(sql.LIST, scope=scope)}
+    in_global = (
+        in_scope
         if scope == "global"
-        else {found.name: found for found in tx.all(sql.LIST, scope="global")}
+        else {setting.name: setting for setting in tx.all(sql.LIST, scope="global")}
     )
     return Page(
         [
-            msgspec.structs.replace(found, help=known.help)
-            if (found := own.get(name) or wide.get(name))
-            else Setting(name, known.default, "default", None, None, known.help)
-            for name, known in sorted(KNOWN.items())
+            msgspec.structs.replace(setting, help=definition.help)
+            if (setting := in_scope.get(name) or in_global.get(name))
+            else Setting(name, definition.default, "default", None, None, definition.help)
+            for name, definition in sorted(DEFINITIONS.items())
         ]
     )
 
 
-def forget_scope(tx: Tx, scope: str) -> None:
-    """Drop every choice made for a project or agent that is being deleted."""
+def delete_scope(tx: Tx, scope: str) -> None:
+    """Delete all values of a project or agent that is being deleted."""
     tx.run(sql.UNSET_ALL, scope=scope)
 
 
-def _known(name: str) -> Known:
-    if name in KNOWN:
-        return KNOWN[name]
+def _get_definition(name: str) -> SettingDefinition:
+    if name in DEFINITIONS:
+        return DEFINITIONS[name]
     from difflib import get_close_matches
 
-    near = get_close_matches(name, KNOWN, 1)
-    hint = f"did you mean {near[0]}?" if near else "`corral setting list` shows all there are."
-    raise Invalid(f"There is no setting {name!r}; {hint}", name=name, reason="unknown_setting")
+    similar = get_close_matches(name, DEFINITIONS, 1)
+    hint = f"Did you mean {similar[0]}?" if similar else "List them with `corral setting list`."
+    raise Invalid(f"Unknown setting {name!r}. {hint}", name=name)
 
 
 def _check_value(name: str, value: Any) -> Any:
-    known = _known(name)
+    definition = _get_definition(name)
     try:
-        checked = convert(value, known.type)
+        checked = convert(value, definition.type)
     except msgspec.ValidationError as error:
         raise Invalid(
-            f"{name} cannot be {value!r}: {error}.", name=name, value=value, reason="bad_value"
+            f"Invalid value {value!r} of {name}: {error}.",
+            name=name,
+            value=value,
+            reason="bad_value",
         ) from None
-    low, high = known.low, known.high
-    numbers = checked if isinstance(checked, list) else [checked]
-    words = all(isinstance(each, str) for each in numbers) and (numbers or not known.default)
-    if words and len(numbers) <= 100:
+    low, high = definition.low, definition.high
+    items = checked if isinstance(checked, list) else [checked]
+    are_texts = all(isinstance(item, str) for item in items) and (items or not definition.default)
+    if are_texts and len(items) <= 100:
         return checked
-    if not numbers or len(numbers) > 100 or any(not low <= number <= high for number in numbers):
+    if not items or len(items) > 100 or any(not low <= number <= high for number in items):
         raise Invalid(
-            f"{name} cannot be {_shown(name, value)}: it goes from {_shown(name, low)} to "
-            f"{_shown(name, high)}.",
+            f"Invalid value {_format(name, value)} of {name}: expected {_format(name, low)} to "
+            f"{_format(name, high)}.",
             name=name,
             value=value,
             reason="out_of_range",
@@ -155,82 +159,81 @@ def _check_value(name: str, value: Any) -> Any:
     return checked
 
 
-def _shown(name: str, value: Any) -> str:
-    """A value as people write it: durations as 1h30m."""
-    is_time = name.endswith("_ms") and isinstance(value, int) and value >= 0
-    return format_duration(value) if is_time else repr(value)
+def _format(name: str, value: Any) -> str:
+    """Format a value as users write it: durations as 1h30m."""
+    is_duration = name.endswith("_ms") and isinstance(value, int) and value >= 0
+    return format_duration(value) if is_duration else repr(value)
 
 
 def _check_scope(scope: str) -> None:
-    if not _SCOPE.fullmatch(clean_text(scope, "The scope", most=MAX_NAME)):
+    if not _SCOPE.fullmatch(check_text(scope, "The scope", max_bytes=MAX_NAME)):
         raise Invalid(
-            f"{scope!r} is no scope; write global, project:ID or agent:NAME.", scope=scope
+            f"Invalid scope {scope!r}: use global, project:ID or agent:NAME.", scope=scope
         )
 
 
-def _project_of(scope: str) -> str | None:
+def _project_in(scope: str) -> str | None:
     return scope.removeprefix("project:") if scope.startswith("project:") else None
 
 
-def _agent_of(scope: str) -> str | None:
+def _agent_in(scope: str) -> str | None:
     return scope.removeprefix("agent:") if scope.startswith("agent:") else None
 
 
 def set_secret(tx: Tx, name: str, reference: str) -> Secret:
-    """Say where a secret is: env:NAME, file:PATH, cmd:COMMAND or keyring:SERVICE/NAME."""
+    """Store a reference: env:NAME, file:PATH, cmd:COMMAND or keyring:SERVICE/NAME."""
     check_secret_name(name)
-    kind, colon, where = clean_text(reference, "The reference", most=4_096).partition(":")
+    kind, colon, where = check_text(reference, "The reference", max_bytes=4_096).partition(":")
     if kind not in REFERENCE_KINDS or not colon or not where.strip():
-        # The text is not repeated: it may be the secret itself.
+        # The given text is not repeated: it may be the secret itself.
         raise Invalid(
-            "Corral keeps references to secrets, never the secrets; write env:NAME, "
+            "Invalid reference: Corral stores references, never secret values. Use env:NAME, "
             "file:PATH, cmd:COMMAND or keyring:SERVICE/NAME.",
             name=name,
         )
     if kind == "keyring" and not all(where.partition("/")):
-        raise Invalid("A keyring reference has two parts: keyring:SERVICE/NAME.", name=name)
+        raise Invalid("Invalid keyring reference: expected keyring:SERVICE/NAME.", name=name)
     stored = tx.one(sql.SET_SECRET, name=name, reference=reference, now=tx.now, actor=tx.actor)
     assert stored is not None
-    tx.note("secret", "set", name, data={"kind": kind})
+    tx.emit("secret", "set", name, data={"kind": kind})
     return stored
 
 
 def check_secret_name(name: str) -> None:
+    """Raise Invalid for an invalid name of a secret."""
     if not _SECRET_NAME.fullmatch(name):
-        # The text is not repeated: it may be the secret itself.
+        # The given text is not repeated: it may be the secret itself.
         raise Invalid(
-            "That is no name for a secret; use letters, digits, dots, dashes and underscores, and "
-            "begin with a letter. `corral secret set NAME env:VARIABLE` gives one its name."
+            "Invalid secret name: use letters, digits, dots, dashes and underscores, beginning "
+            "with a letter, as in `corral secret set NAME env:VARIABLE`."
         )
 
 
 def get_secret(tx: Tx, name: str) -> Secret:
-    """Where a secret is to be found."""
+    """Return the reference of a secret."""
     check_secret_name(name)
-    found = tx.one(sql.GET_SECRET, name=name)
-    if found is None:
-        raise _no_secret(name)
-    return found
+    secret = tx.one(sql.GET_SECRET, name=name)
+    if secret is None:
+        raise _secret_not_found_error(name)
+    return secret
 
 
 def list_secrets(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Secret]:
-    """The names of secrets and where each is to be found."""
+    """List the secrets and their references by name."""
     (name,) = decode_cursor(after, "")
     rows = tx.all(sql.LIST_SECRETS, after=name, limit=check_limit(limit) + 1)
-    return page_of(rows, limit, lambda secret: (secret.name,))
+    return make_page(rows, limit, lambda secret: (secret.name,))
 
 
 def delete_secret(tx: Tx, name: str) -> Secret:
-    """Forget where a secret is; the secret itself stays where it was."""
+    """Delete the reference of a secret; its value is not touched."""
     check_secret_name(name)
-    gone = tx.one(sql.DELETE_SECRET, name=name)
-    if gone is None:
-        raise _no_secret(name)
-    tx.note("secret", "delete", name)
-    return gone
+    deleted = tx.one(sql.DELETE_SECRET, name=name)
+    if deleted is None:
+        raise _secret_not_found_error(name)
+    tx.emit("secret", "delete", name)
+    return deleted
 
 
-def _no_secret(name: str) -> NotFound:
-    return NotFound(
-        f"There is no secret {name!r}; `corral secret list` shows all there are.", name=name
-    )
+def _secret_not_found_error(name: str) -> NotFound:
+    return NotFound(f"No secret named {name!r}. List secrets with `corral secret list`.", name=name)

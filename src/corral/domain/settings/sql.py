@@ -1,9 +1,11 @@
+"""SQL of settings and secret references."""
+
 from corral.db.statement import Query, Statement
 from corral.domain.settings.model import Secret, Setting
 
 _SETTING = "name, value, scope, updated_at, updated_by"
 
-# A handful of rows at most: one for each scope that was asked for.
+# At most one row for each scope.
 GET = Query(
     Setting,
     f"""

@@ -1,1 +1,1 @@
-"""Tasks: a project's graph of work, and who does what of it."""
+"""Tasks: a project's dependency graph, and the lifecycle, review and delegation of its tasks."""

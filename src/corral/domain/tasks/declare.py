@@ -1,4 +1,4 @@
-"""Adding tasks to a project's graph: all of a call or none, whatever their order."""
+"""Adding tasks to a project's graph: all tasks of a call or none, in any order."""
 
 import re
 from collections.abc import Sequence
@@ -6,58 +6,68 @@ from typing import Any
 
 import msgspec
 
-from corral.db.bulk_transitions import create_many, encode_rows, move_many
+from corral.db.transitions import create_many, encode_rows, transition_many
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.mail.model import check_mailbox, check_priority
 from corral.domain.projects import ops as projects
 from corral.domain.settings import ops as settings
 from corral.domain.tasks import sql
-from corral.domain.tasks.graph import check_path, in_order
-from corral.domain.tasks.model import SATISFIED, Standing, Task, Wanted, read_wanted
-from corral.domain.tasks.ops import MAX_FILES, MAX_PATH, MAX_TITLE, lock, speaker_of
+from corral.domain.tasks.access import lock_graph, resolve_actor
+from corral.domain.tasks.graph import check_path, topological_order
+from corral.domain.tasks.model import (
+    MAX_FILES,
+    MAX_PATH,
+    MAX_TITLE,
+    SATISFIED,
+    Task,
+    TaskSpec,
+    TaskStatus,
+    parse_tasks,
+)
 from corral.domain.tasks.propagation import Cause, cause_in
-from corral.domain.tasks.templates import TEMPLATES, Template
+from corral.domain.tasks.templates import TEMPLATES, TaskTemplate
 from corral.kernel.errors import Conflict, Invalid, Refused
-from corral.kernel.text import MAX_NAME, clean_text
+from corral.kernel.text import MAX_NAME, check_text
 
-# As it stands in lists and on command lines, and never to be taken for an id.
+# Keys appear in comma-separated lists and on command lines, and must not look like an id.
 _KEY = re.compile(r"(?!tsk_)[^\s,\x00-\x1f\x7f]{1,100}")
 MAX_TASKS = 20_000
 MAX_EDGES = 200_000
 
 Needs = dict[str, list[str]]
-"""What each new task needs, by keys."""
+"""Keys of the dependencies of each new task, by the task's key."""
 
 
 def declare(
     tx: Tx,
     project: str,
-    tasks: Sequence[Wanted | dict[str, Any]] | dict[str, Any],
+    tasks: Sequence[TaskSpec | dict[str, Any]] | dict[str, Any],
     *,
     lead: str | None = None,
     agent: str | None = None,
 ) -> list[Task]:
-    """Add tasks to a project's graph, all or none; their order does not matter.
+    """Add tasks to a project's graph: all or none, in any order.
 
-    Each has a `key` and perhaps `title`, `role`, `description`, `files`, `depends_on` (keys of
-    this call or of the project), `priority`, `check` and `agent`. A cycle, a key that is taken and
-    a dependency that nobody knows are refused. `lead` is the mailbox that is told how they go.
+    Each task has a `key` and optionally `title`, `role`, `description`, `files`, `depends_on` (keys
+    of this call or of the project), `priority`, `check` and `agent`. `lead` is the mailbox that is
+    notified about the tasks; by default the caller's. Raises Invalid for a cycle or an unknown
+    dependency, and Conflict for a key that is in use.
     """
-    wanted = read_wanted(tasks if isinstance(tasks, dict) else [*tasks])
+    specs = parse_tasks(tasks if isinstance(tasks, dict) else [*tasks])
     project_id = projects.get(tx, project).id
-    speaker = speaker_of(tx, agent)
-    needs = _checked(wanted)
-    _check_right(tx, wanted, project_id, speaker)
-    told = check_mailbox(lead) if lead else _mailbox(speaker)
-    lock(tx, project_id)
-    known = _known(tx, project_id, needs)
-    order = in_order(needs)
+    actor = resolve_actor(tx, agent)
+    needs = _validate(specs)
+    _require_check_permission(tx, specs, project_id, actor)
+    lead_mailbox = check_mailbox(lead) if lead else _mailbox_of(actor)
+    lock_graph(tx, project_id)
+    known = _find_known(tx, project_id, needs)
+    order = topological_order(needs)
     if not order:
         return []
-    causes = _causes(order, needs, known)
-    ids = {task.key: tx.new_id("tsk") for task in wanted}
-    opened = {
+    causes = _find_causes(order, needs, known)
+    ids = {task.key: tx.new_id("tsk") for task in specs}
+    open_needs = {
         key: sum(need not in known or known[need].state not in SATISFIED for need in needed)
         for key, needed in needs.items()
     }
@@ -75,31 +85,31 @@ def declare(
                 "priority": task.priority,
                 "check_command": task.check,
                 "assignee_id": agents.get(tx, task.agent).id if task.agent else None,
-                "open_needs": opened[task.key],
+                "open_needs": open_needs[task.key],
                 "broken_needs": sum(need in causes for need in needs[task.key]),
             }
-            for task in wanted
+            for task in specs
         ],
-        sql.KINDS,
+        sql.COLUMN_TYPES,
         project_id=project_id,
-        lead=told,
+        lead=lead_mailbox,
         fence=0,
         attempts=0,
         created_at=tx.now,
-        created_by=speaker,
+        created_by=actor,
     )
     ids_of = ids | {key: task.id for key, task in known.items()}
     pairs = [(ids[key], ids_of[need]) for key, needed in needs.items() for need in needed]
     if pairs:
         tx.run(sql.ADD_EDGES, rows=encode_rows(pairs))
-    ready = [ids[key] for key, count in opened.items() if not count]
-    move_many(tx, sql.TASKS, "promote", ready, ready_at=tx.now)
+    ready = [ids[key] for key, count in open_needs.items() if not count]
+    transition_many(tx, sql.TASKS, "promote", ready, ready_at=tx.now)
     _block(tx, ids, causes)
-    made = tx.all(sql.WITH_IDS, keys_=encode_rows([*ids.values()]))
-    return [msgspec.structs.replace(task, depends_on=needs[task.key]) for task in made]
+    declared = tx.all(sql.BY_IDS, keys_=encode_rows([*ids.values()]))
+    return [msgspec.structs.replace(task, depends_on=needs[task.key]) for task in declared]
 
 
-def add(
+def add_task(
     tx: Tx,
     project: str,
     key: str,
@@ -116,18 +126,18 @@ def add(
     agent: str | None = None,
 ) -> Task:
     """Add one task to a project's graph."""
-    wanted = Wanted(
+    spec = TaskSpec(
         key, title, role, description, [*files], [*depends_on], priority, check, assignee
     )
-    return declare(tx, project, [wanted], lead=lead, agent=agent)[0]
+    return declare(tx, project, [spec], lead=lead, agent=agent)[0]
 
 
-def templates(tx: Tx) -> list[Template]:
-    """The templates that come with Corral."""
+def list_templates(tx: Tx) -> list[TaskTemplate]:
+    """List the built-in task templates."""
     return list(TEMPLATES.values())
 
 
-def apply(
+def apply_template(
     tx: Tx,
     project: str,
     template: str,
@@ -139,111 +149,126 @@ def apply(
     lead: str | None = None,
     agent: str | None = None,
 ) -> list[Task]:
-    """Declare the tasks of a template for one piece of work, as KEY/build, KEY/review and so on.
+    """Declare the tasks of a template with keys such as KEY/build and KEY/review.
 
-    `check` is the command that accepts those of its tasks that build something.
+    `check` becomes the check command of the tasks that build something.
     """
     if template not in TEMPLATES:
         raise Invalid(
-            f"There is no template {template!r}; there are {', '.join(TEMPLATES)}.", name=template
+            f"Unknown template {template!r}. Use one of {', '.join(TEMPLATES)}.", name=template
         )
-    wanted = TEMPLATES[template].filled(key=key, title=title, depends_on=depends_on, check=check)
-    return declare(tx, project, wanted, lead=lead, agent=agent)
+    specs = TEMPLATES[template].expand(key=key, title=title, depends_on=depends_on, check=check)
+    return declare(tx, project, specs, lead=lead, agent=agent)
 
 
-def _checked(wanted: Sequence[Wanted]) -> Needs:
-    """What every task needs, after all that can be said without the store has been looked at."""
-    if len(wanted) > MAX_TASKS:
+def _validate(specs: Sequence[TaskSpec]) -> Needs:
+    """Validate everything that needs no database access, and return the dependencies by key."""
+    if len(specs) > MAX_TASKS:
         raise Invalid(
-            f"{len(wanted):,} tasks are too many for one call; declare {MAX_TASKS:,} at a time."
+            f"{len(specs):,} tasks are too many for one call. Declare at most {MAX_TASKS:,} at a "
+            "time."
         )
     needs: Needs = {}
-    for task in wanted:
+    for task in specs:
         if not _KEY.fullmatch(task.key):
             raise Invalid(
-                f"{task.key!r} is no key for a task; take up to 100 characters without spaces and "
-                "commas that do not begin with tsk_.",
+                f"Invalid task key {task.key!r}. Use up to 100 characters without spaces and "
+                "commas; a key cannot start with tsk_.",
                 key=task.key,
                 reason="bad_key",
             )
         if task.key in needs:
-            raise Invalid(
-                f"{task.key} is declared twice; give each its own key.",
-                key=task.key,
-                reason="duplicate_key",
-            )
+            raise Invalid(f"The key {task.key} is declared twice. Keys are unique.", key=task.key)
         needs[task.key] = list(dict.fromkeys(task.depends_on))
-        _check_texts(task)
+        _validate_fields(task)
     if sum(map(len, needs.values())) > MAX_EDGES:
-        raise Invalid(f"A call may have {MAX_EDGES:,} dependencies; declare fewer at a time.")
+        raise Invalid(
+            f"A call can declare at most {MAX_EDGES:,} dependencies. Declare fewer tasks at a time."
+        )
     return needs
 
 
-def _check_texts(task: Wanted) -> None:
-    for value, what, most in (
+def _validate_fields(task: TaskSpec) -> None:
+    for value, what, max_length in (
         (task.title, "The title", MAX_TITLE),
         (task.role, "The role", MAX_NAME),
         (task.description, "The description", None),
         (task.check, "The check", None),
     ):
         if value is not None:
-            clean_text(value, f"{what} of {task.key}", **({"most": most} if most else {}))
+            limit = {"most": max_length} if max_length else {}
+            check_text(value, f"{what} of {task.key}", **limit)
     check_priority(task.priority)
     if len(task.files) > MAX_FILES:
-        raise Invalid(f"{task.key} names {len(task.files):,} files; name their folders instead.")
+        raise Invalid(
+            f"{task.key} names {len(task.files):,} files, which are too many. Name their folders "
+            "instead."
+        )
     for path in task.files:
-        check_path(clean_text(path, f"A file of {task.key}", most=MAX_PATH))
+        check_path(check_text(path, f"A file of {task.key}", max_bytes=MAX_PATH))
 
 
-def _check_right(tx: Tx, wanted: Sequence[Wanted], project_id: str, speaker: str) -> None:
-    """A check is run by Corral itself, with the rights of whoever runs Corral."""
-    if not speaker.startswith("agent:") or not any(task.check for task in wanted):
+def _require_check_permission(
+    tx: Tx, specs: Sequence[TaskSpec], project_id: str, actor: str
+) -> None:
+    """Refuse checks declared by an agent without permission.
+
+    Corral runs a check with the permissions of the user that runs Corral, which can exceed those of
+    the agent.
+    """
+    if not actor.startswith("agent:") or not any(task.check for task in specs):
         return
-    if not settings.value(tx, "tasks.agent_checks", project=project_id) and not (
-        agents.get(tx, speaker.removeprefix("agent:")).admin
+    if not settings.get_value(tx, "tasks.agent_checks", project=project_id) and not (
+        agents.get(tx, actor.removeprefix("agent:")).admin
     ):
         raise Refused(
-            "A check is a command that Corral itself runs, and agents may not declare any here; "
-            "leave it out, or let a person set tasks.agent_checks for this project.",
+            "Agents may not declare checks in this project, because Corral itself runs them. Leave "
+            "the check out, or ask a person to set tasks.agent_checks.",
             setting="tasks.agent_checks",
         )
 
 
-def _mailbox(speaker: str) -> str | None:
+def _mailbox_of(actor: str) -> str | None:
     try:
-        return check_mailbox(speaker)
+        return check_mailbox(actor)
     except Invalid:
-        return None  # it has no mailbox, so it cannot be told
+        return None  # this kind of actor has no mailbox
 
 
-def _known(tx: Tx, project_id: str, needs: Needs) -> dict[str, Standing]:
-    """What the project has of the tasks that are named."""
+def _find_known(tx: Tx, project_id: str, needs: Needs) -> dict[str, TaskStatus]:
+    """Return the project's existing tasks among the dependencies, by key.
+
+    Raises Conflict when a new key exists already, and Invalid for an unknown dependency.
+    """
     named = {*needs, *(need for needed in needs.values() for need in needed)}
-    found = {
+    known = {
         task.key: task
-        for task in tx.all(sql.WITH_KEYS, project=project_id, keys_=encode_rows([*named]))
+        for task in tx.all(sql.STATUS_BY_KEYS, project=project_id, keys_=encode_rows([*named]))
     }
-    taken = [key for key in needs if key in found]
+    taken = [key for key in needs if key in known]
     if taken:
+        existing = known[taken[0]]
         raise Conflict(
-            f"The project has a task {taken[0]} already ({found[taken[0]].id}, "
-            f"{found[taken[0]].state}); take another key, or archive that one.",
+            f"The project already has a task {taken[0]} ({existing.id}, {existing.state}). Use "
+            "another key, or archive the existing task.",
             keys=taken[:10],
         )
-    missing = sorted(named - {*found, *needs})
+    missing = sorted(named - {*known, *needs})
     if missing:
-        who = next(key for key, needed in needs.items() if missing[0] in needed)
+        dependent = next(key for key, needed in needs.items() if missing[0] in needed)
         raise Invalid(
-            f"{who} depends on {missing[0]!r}, which is no task of this call or of the project; "
-            "declare it too, or leave it out.",
-            key=who,
+            f"{dependent} depends on {missing[0]!r}, which is neither declared in this call nor a "
+            "task of the project. Declare it too, or remove the dependency.",
+            key=dependent,
             missing=missing[:10],
         )
-    return found
+    return known
 
 
-def _causes(order: Sequence[str], needs: Needs, known: dict[str, Standing]) -> dict[str, Cause]:
-    """Which tasks, new ones and known ones, are broken, and for what."""
+def _find_causes(
+    order: Sequence[str], needs: Needs, known: dict[str, TaskStatus]
+) -> dict[str, Cause]:
+    """Return the cause of every broken task, new or existing, by key."""
     causes = {key: cause_in(task) for key, task in known.items() if task.is_broken}
     for key in order:
         first = next((causes[need] for need in needs[key] if need in causes), None)
@@ -253,9 +278,9 @@ def _causes(order: Sequence[str], needs: Needs, known: dict[str, Standing]) -> d
 
 
 def _block(tx: Tx, ids: dict[str, str], causes: dict[str, Cause]) -> None:
-    stuck: dict[Cause, list[str]] = {}
+    blocked_by: dict[Cause, list[str]] = {}
     for key, cause in causes.items():
         if key in ids:
-            stuck.setdefault(cause, []).append(ids[key])
-    for cause, blocked in stuck.items():
-        move_many(tx, sql.TASKS, "block", blocked, cause_id=cause.id, reason=cause.words)
+            blocked_by.setdefault(cause, []).append(ids[key])
+    for cause, blocked in blocked_by.items():
+        transition_many(tx, sql.TASKS, "block", blocked, cause_id=cause.id, reason=cause.reason)

@@ -1,12 +1,13 @@
-"""Delegating tasks: a task that is handed to one agent, and taken back from it."""
+"""Delegating tasks to one agent, and releasing them when the delegation ends."""
 
-from corral.db.transitions import move
+from corral.db.transitions import transition
 from corral.db.tx import Tx
 from corral.domain.delegations import ops as delegations
 from corral.domain.delegations.model import Delegation
 from corral.domain.tasks import sql
+from corral.domain.tasks.access import lock_as_lead, lock_task
+from corral.domain.tasks.management import reassign
 from corral.domain.tasks.model import WAITING, Task, TaskState
-from corral.domain.tasks.ops import locked, reassign, steered
 from corral.domain.tasks.propagation import follow_up
 
 S = TaskState
@@ -22,20 +23,24 @@ def delegate(
     deadline_at: int | None = None,
     agent: str | None = None,
 ) -> Delegation:
-    """Hand a task to one agent, who alone may take it from now on; the end of the task goes back
-    as a letter. Earlier delegations of it are taken back."""
-    found = steered(tx, task, agent)
-    for earlier in delegations.active_of_task(tx, found.id):
-        delegations.take_back(tx, earlier.id, f"{found.key} was given to another")
-    reassign(tx, found, to, agent=agent)
-    text = f"{found.title}\n\n{found.description}" if found.description else found.title
-    return delegations.hand_over(
+    """Delegate a task to one agent; only that agent can claim it from now on.
+
+    The result of the task is sent back as a message. Earlier delegations of the task are cancelled.
+    """
+    delegated = lock_as_lead(tx, task, agent)
+    for earlier in delegations.list_active_for_task(tx, delegated.id):
+        delegations.cancel_tree(tx, earlier.id, f"{delegated.key} was delegated to another agent")
+    reassign(tx, delegated, to, agent=agent)
+    text = delegated.title
+    if delegated.description:
+        text = f"{text}\n\n{delegated.description}"
+    return delegations.create_delegation(
         tx,
         to,
         text,
         context=context,
-        project_id=found.project_id,
-        task_id=found.id,
+        project_id=delegated.project_id,
+        task_id=delegated.id,
         parent=parent,
         deadline_at=deadline_at,
         agent=agent,
@@ -45,30 +50,33 @@ def delegate(
 def cancel_delegation(
     tx: Tx, delegation: str, *, reason: str | None = None, agent: str | None = None
 ) -> list[Delegation]:
-    """Take a delegation back, with all that are parts of it: a letter that nobody has read is
-    taken out of its mailbox, a task that was handed over is free again."""
+    """Cancel a delegation and all its parts.
+
+    An unread message is removed from its mailbox. A delegated task can be claimed by any agent of
+    its role again.
+    """
     cancelled = delegations.cancel(tx, delegation, reason=reason, agent=agent)
-    for each in cancelled:
-        _free(tx, each)
+    for ended in cancelled:
+        _release_task(tx, ended)
     return cancelled
 
 
 def expire_delegations(tx: Tx) -> list[Delegation]:
-    """End the delegations that had to be done by now; their tasks are free again."""
+    """End the delegations whose deadline has passed, and release their tasks."""
     expired = delegations.expire_due(tx)
-    for each in expired:
-        _free(tx, each)
+    for ended in expired:
+        _release_task(tx, ended)
     return expired
 
 
-def _free(tx: Tx, ended: Delegation) -> None:
+def _release_task(tx: Tx, ended: Delegation) -> None:
     if ended.task_id is None:
         return
-    task = locked(tx, ended.task_id)
+    task = lock_task(tx, ended.task_id)
     if task.state in WAITING and task.assignee_id == ended.to_agent_id:
         tx.run(sql.SET_ASSIGNEE, id=task.id, assignee_id=None)
     elif task.state in (S.RUNNING, S.SUBMITTED) and task.agent_id == ended.to_agent_id:
-        after = move(
+        after = transition(
             tx,
             sql.TASKS,
             "reassign",

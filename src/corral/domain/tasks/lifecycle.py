@@ -1,33 +1,39 @@
-"""Taking a task, keeping it, and saying how it went: what whoever does the work says.
+"""The life of a task while an agent works on it: claim, renew, submit, fail and release.
 
-A task is held by a lease with a fence. When its doer goes silent, or its run ends without a submit,
-it goes back to those that may be taken, or fails at the limit; whoever leads it is told once.
+A claim holds a lease with a fencing token. When the lease expires, or the run of the task ends
+without a submission, the task can be claimed again; at `tasks.max_attempts` it fails. Its lead is
+notified once for each such event.
 """
 
 from collections.abc import Sequence
 from heapq import merge
 from typing import Any
 
-from corral.db.bulk_transitions import encode_rows
-from corral.db.transitions import move
+from corral.db.transitions import encode_rows, transition
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.agents.model import Agent
 from corral.domain.projects import ops as projects
 from corral.domain.settings import ops as settings
 from corral.domain.tasks import sql
+from corral.domain.tasks.access import get_active_agent, lock_graph, lock_task, resolve_actor
 from corral.domain.tasks.graph import share_files
-from corral.domain.tasks.model import Busy, Evidence, Task, TaskState, read_evidence
-from corral.domain.tasks.ops import find, lock, locked, speaker_of, tell, whole, working
+from corral.domain.tasks.model import Evidence, RunningTask, Task, TaskState, parse_evidence
+from corral.domain.tasks.notifications import notify
 from corral.domain.tasks.propagation import follow_up
+from corral.domain.tasks.queries import find, with_needs
 from corral.kernel.errors import Held, Refused
-from corral.kernel.lease import lease_end, taken_over
-from corral.kernel.text import MAX_NAME, clean_text, encode_json
+from corral.kernel.lease import lease_expiry, stale_fence_error
+from corral.kernel.text import MAX_NAME, check_text, encode_json
 
 S = TaskState
-LOOKED_AT = 20
-"""Of the tasks that may be taken, so many at a time."""
+CLAIM_BATCH = 20
+"""How many claimable tasks a claim reads at a time."""
 MAX_EVIDENCE = 256 * 1024
+LEASE_EXPIRED = "the lease of its agent expired"
+
+
+# -- claims --------------------------------------------------------------------------------------
 
 
 def claim(
@@ -40,46 +46,48 @@ def claim(
     run: str | None = None,
     lease_ms: int | None = None,
 ) -> Task | None:
-    """Take the next task that is ready, or the one with this key; None when there is none.
+    """Claim the next ready task, or the task with this key; None when there is none.
 
-    Highest priority first, then what has been ready for longest: of the role that is named, else
-    of the agent's own role and of no role. What shares files with a running task is held back. The
-    lease is renewed by `renew`, or by the heartbeats of the run that is named.
+    Highest priority first, then ready for the longest time. Considers tasks of `role`, or else of
+    the agent's own role and without a role. A task that shares files with a running task is held
+    back. Renew the lease with `renew`; with `run`, the heartbeats of the run renew it.
     """
-    doer = working(tx, agent)
-    project_id = lock(tx, projects.get(tx, project).id)
-    until = _lease(tx, project_id, lease_ms)
-    for silent in tx.all(sql.DUE, project=project_id, now=tx.now, limit=100):
-        _give_back(tx, silent, "its doer went silent")
+    claimant = get_active_agent(tx, agent)
+    project_id = lock_graph(tx, projects.get(tx, project).id)
+    until = _lease_until(tx, project_id, lease_ms)
+    for expired in tx.all(sql.EXPIRED, project=project_id, now=tx.now, limit=100):
+        _return_task(tx, expired, LEASE_EXPIRED)
     if key is not None:
-        task: Task | None = _named(tx, find(tx, key, project_id), doer)
+        task: Task | None = _require_claimable(tx, find(tx, key, project_id), claimant)
     else:
-        wanted = clean_text(role, "The role", most=MAX_NAME) if role else None
-        task = _next(tx, project_id, doer, wanted)
-    return None if task is None else whole(tx, _take(tx, task, doer, until, run))
+        wanted_role = check_text(role, "The role", max_bytes=MAX_NAME) if role else None
+        task = _next_claimable(tx, project_id, claimant, wanted_role)
+    return None if task is None else with_needs(tx, _claim(tx, task, claimant, until, run))
 
 
 def claim_started(tx: Tx, task: Task, agent: str, *, run: str, dir: str) -> Task:
-    """Take a task for the agent that Corral starts for it, in a place that Corral made.
+    """Claim a task for an agent that Corral starts, in a directory that Corral made.
 
-    Where a task is done, its check is run; so nobody else has a say in that.
+    The check of the task runs in `dir`, so only this internal path can set it.
     """
-    doer = working(tx, agent)
-    until = _lease(tx, lock(tx, task.project_id), None)
-    return _take(tx, _named(tx, sql.TASKS.get(tx, task.id), doer), doer, until, run, dir)
+    claimant = get_active_agent(tx, agent)
+    until = _lease_until(tx, lock_graph(tx, task.project_id), None)
+    claimable = _require_claimable(tx, sql.TASKS.get(tx, task.id), claimant)
+    return _claim(tx, claimable, claimant, until, run, dir)
 
 
-def _take(
-    tx: Tx, task: Task, doer: Agent, until: int, run: str | None, dir: str | None = None
+def _claim(
+    tx: Tx, task: Task, claimant: Agent, until: int, run: str | None, dir: str | None = None
 ) -> Task:
-    return move(
+    return transition(
         tx,
         sql.TASKS,
         "claim",
         task.id,
-        note={"agent": doer.name, "fence": task.fence + 1} | ({"run": run} if run else {}),
-        agent_id=doer.id,
-        run_id=clean_text(run, "The run", most=MAX_NAME) if run else None,
+        event_data={"agent": claimant.name, "fence": task.fence + 1}
+        | ({"run": run} if run else {}),
+        agent_id=claimant.id,
+        run_id=check_text(run, "The run", max_bytes=MAX_NAME) if run else None,
         dir=dir,
         fence=task.fence + 1,
         lease_until=until,
@@ -88,75 +96,82 @@ def _take(
     )
 
 
-def _lease(tx: Tx, project_id: str, lease_ms: int | None) -> int:
+def _lease_until(tx: Tx, project_id: str, lease_ms: int | None) -> int:
     if lease_ms is None:
-        lease_ms = int(settings.value(tx, "tasks.lease_ms", project=project_id))
-    return lease_end(tx.now, lease_ms)
+        lease_ms = int(settings.get_value(tx, "tasks.lease_ms", project=project_id))
+    return lease_expiry(tx.now, lease_ms)
 
 
-def _named(tx: Tx, task: Task, doer: Agent) -> Task:
-    """A task that was asked for by name: what stands in the way is said."""
-    if task.assignee_id not in (None, doer.id):
+def _require_claimable(tx: Tx, task: Task, claimant: Agent) -> Task:
+    """Check a task that was requested by key, and raise an error that says what prevents the claim.
+
+    A state other than ready is rejected by the transition itself.
+    """
+    if task.assignee_id not in (None, claimant.id):
         name = agents.get(tx, task.assignee_id or "").name
-        raise Refused(f"{task.key} is for {name} alone; take another.", id=task.id)
+        raise Refused(f"{task.key} is assigned to {name}. Claim another task.", id=task.id)
     if task.state is S.READY:
-        busy = _in_the_way(task, tx.all(sql.BUSY, project=task.project_id))
-        if busy is not None:
+        conflicting = _find_conflicting(task, tx.all(sql.RUNNING_TASKS, project=task.project_id))
+        if conflicting is not None:
             raise Held(
-                f"{task.key} shares files with {busy.id}, which is running; take another, or wait "
-                "until that is submitted.",
+                f"{task.key} shares files with {conflicting.id}, which is running. Claim another "
+                "task, or wait until that one is submitted.",
                 id=task.id,
-                held_by=busy.id,
+                held_by=conflicting.id,
             )
     return task
 
 
-def _next(tx: Tx, project_id: str, doer: Agent, role: str | None) -> Task | None:
-    """The first task in line that shares no file with a running one.
+def _next_claimable(tx: Tx, project_id: str, claimant: Agent, role: str | None) -> Task | None:
+    """Return the first claimable task that shares no file with a running one.
 
-    Those that do are put aside, until the running one ends; so each is looked at once.
+    Tasks that do share a file are marked as held back until the running task ends, so no later
+    claim reads them again.
     """
-    busy: list[Busy] | None = None
+    running: list[RunningTask] | None = None
     while True:
-        line = _line(tx, project_id, doer, role)
-        aside: dict[str, list[str]] = {}
-        for task in line:
-            if not task.files:
-                found = None
-            else:
-                busy = tx.all(sql.BUSY, project=project_id) if busy is None else busy
-                found = _in_the_way(task, busy)
-            if found is None:
-                _put_aside(tx, aside)
+        candidates = _list_claimable(tx, project_id, claimant, role)
+        held_back: dict[str, list[str]] = {}
+        for task in candidates:
+            conflicting = None
+            if task.files:
+                if running is None:
+                    running = tx.all(sql.RUNNING_TASKS, project=project_id)
+                conflicting = _find_conflicting(task, running)
+            if conflicting is None:
+                _hold_back(tx, held_back)
                 return task
-            aside.setdefault(found.id, []).append(task.id)
-        if not line:
+            held_back.setdefault(conflicting.id, []).append(task.id)
+        if not candidates:
             return None
-        _put_aside(tx, aside)
+        _hold_back(tx, held_back)
 
 
-def _line(tx: Tx, project_id: str, doer: Agent, role: str | None) -> list[Task]:
-    """The head of the line of those that an agent may take."""
-    asked: dict[str, Any] = {"project": project_id, "limit": LOOKED_AT}
-    lanes = [tx.all(sql.TO_TAKE_ASSIGNED, agent=doer.id, **asked)]
-    own = role or doer.role
-    if own is None:
-        lanes.append(tx.all(sql.TO_TAKE, **asked))
+def _list_claimable(tx: Tx, project_id: str, claimant: Agent, role: str | None) -> list[Task]:
+    """Return the first tasks that an agent may claim, in the order of claims."""
+    params: dict[str, Any] = {"project": project_id, "limit": CLAIM_BATCH}
+    queues = [tx.all(sql.CLAIMABLE_BY_ASSIGNEE, agent=claimant.id, **params)]
+    wanted = role or claimant.role
+    if wanted is None:
+        queues.append(tx.all(sql.CLAIMABLE, **params))
     else:
-        lanes.append(tx.all(sql.TO_TAKE_OF_ROLE, role=own, **asked))
+        queues.append(tx.all(sql.CLAIMABLE_FOR_ROLE, role=wanted, **params))
         if role is None:
-            lanes.append(tx.all(sql.TO_TAKE_OF_NO_ROLE, **asked))
-    ordered = merge(*lanes, key=lambda task: (-task.priority, task.ready_at, task.id))
-    return list(ordered)[:LOOKED_AT]
+            queues.append(tx.all(sql.CLAIMABLE_WITHOUT_ROLE, **params))
+    ordered = merge(*queues, key=lambda task: (-task.priority, task.ready_at, task.id))
+    return list(ordered)[:CLAIM_BATCH]
 
 
-def _in_the_way(task: Task, busy: Sequence[Busy]) -> Busy | None:
-    return next((each for each in busy if share_files(task.files, each.files)), None)
+def _find_conflicting(task: Task, running: Sequence[RunningTask]) -> RunningTask | None:
+    return next((other for other in running if share_files(task.files, other.files)), None)
 
 
-def _put_aside(tx: Tx, aside: dict[str, list[str]]) -> None:
-    for running, held in aside.items():
-        tx.run(sql.HOLD_BACK, held_by=running, keys_=encode_rows(held))
+def _hold_back(tx: Tx, held_back: dict[str, list[str]]) -> None:
+    for running_id, ids in held_back.items():
+        tx.run(sql.HOLD_BACK, held_by=running_id, keys_=encode_rows(ids))
+
+
+# -- the claimant --------------------------------------------------------------------------------
 
 
 def renew(
@@ -167,21 +182,21 @@ def renew(
     fence: int | None = None,
     lease_ms: int | None = None,
 ) -> Task:
-    """Keep a task for another term; Held when it was taken over."""
-    found = _mine(tx, task, agent, fence)
+    """Renew the lease of a claimed task. Raises Held when the claim was lost."""
+    claimed = _lock_claimed(tx, task, agent, fence)
     renewed = tx.one(
         sql.RENEW,
-        id=found.id,
-        fence=found.fence,
-        until=_lease(tx, found.project_id, lease_ms),
+        id=claimed.id,
+        fence=claimed.fence,
+        until=_lease_until(tx, claimed.project_id, lease_ms),
     )
     if renewed is None:
         raise Held(
-            f"{found.id} is not out with you any more; it is {found.state}. Claim again.",
-            id=found.id,
-            state=found.state,
+            f"You no longer hold {claimed.id}; it is {claimed.state}. Claim it again.",
+            id=claimed.id,
+            state=claimed.state,
         )
-    return whole(tx, renewed)
+    return with_needs(tx, renewed)
 
 
 def submit(
@@ -192,38 +207,38 @@ def submit(
     agent: str | None = None,
     fence: int | None = None,
 ) -> Task:
-    """Say that a task is done, with what shows it: commits, commands with exit codes, files, text.
+    """Submit a task with evidence: commits, commands with exit codes, files or text. Idempotent.
 
-    It is done when that is accepted: by somebody else, by its check, or by the project's policy.
-    Saying it twice is fine; only whoever has the task can.
+    Only the claimant can submit. The task is done when the evidence is accepted: by another agent
+    or a person, by the task's check, or by `tasks.auto_accept` when all commands exited with 0.
     """
-    shown = read_evidence(evidence)
-    found = _mine(tx, task, agent, fence)
-    if found.state in (S.SUBMITTED, S.DONE):
-        return whole(tx, found)
-    submitted = move(
+    shown = parse_evidence(evidence)
+    claimed = _lock_claimed(tx, task, agent, fence)
+    if claimed.state in (S.SUBMITTED, S.DONE):
+        return with_needs(tx, claimed)
+    submitted = transition(
         tx,
         sql.TASKS,
         "submit",
-        found.id,
-        guard=found.fence,
-        note={"evidence": shown},
-        evidence=encode_json(shown, "The evidence", most=MAX_EVIDENCE),
+        claimed.id,
+        expected_fence=claimed.fence,
+        event_data={"evidence": shown},
+        evidence=encode_json(shown, "The evidence", max_bytes=MAX_EVIDENCE),
         submitted_at=tx.now,
         check_until=None,
         lease_until=None,
         attempts=0,
         reason=None,
     )
-    submitted = follow_up(tx, found, submitted)
+    submitted = follow_up(tx, claimed, submitted)
     if submitted.check_command is not None:
-        return whole(tx, submitted)
-    if shown.all_passed and settings.value(tx, "tasks.auto_accept", project=found.project_id):
+        return with_needs(tx, submitted)
+    if shown.all_passed and settings.get_value(tx, "tasks.auto_accept", project=claimed.project_id):
         note = {"by": "policy"}
-        after = move(tx, sql.TASKS, "accept", found.id, note=note, ended_at=tx.now)
-        return whole(tx, follow_up(tx, submitted, after))
-    tell(tx, submitted.lead, submitted, "submitted")
-    return whole(tx, submitted)
+        after = transition(tx, sql.TASKS, "accept", claimed.id, event_data=note, ended_at=tx.now)
+        return with_needs(tx, follow_up(tx, submitted, after))
+    notify(tx, submitted.lead, submitted, "submitted")
+    return with_needs(tx, submitted)
 
 
 def fail(
@@ -234,10 +249,10 @@ def fail(
     agent: str | None = None,
     fence: int | None = None,
 ) -> Task:
-    """Give a task up, with the reason: everything that needs it is blocked for that."""
-    why = clean_text(reason, "The reason")
-    found = _mine(tx, task, agent, fence, or_lead=True)
-    return whole(tx, _fail(tx, found, why))
+    """Give a task up with a reason, and block its dependents."""
+    why = check_text(reason, "The reason")
+    claimed = _lock_claimed(tx, task, agent, fence, or_lead=True)
+    return with_needs(tx, _fail(tx, claimed, why))
 
 
 def release(
@@ -248,84 +263,98 @@ def release(
     agent: str | None = None,
     fence: int | None = None,
 ) -> Task:
-    """Give a task back undone, so that another may take it; that does not count as an attempt."""
-    why = clean_text(reason, "The reason") if reason else None
-    found = _mine(tx, task, agent, fence, or_lead=True)
-    return whole(tx, _release(tx, found, why, attempts=max(0, found.attempts - 1)))
+    """Give a task back so that another agent can claim it. This does not count as an attempt."""
+    why = check_text(reason, "The reason") if reason else None
+    claimed = _lock_claimed(tx, task, agent, fence, or_lead=True)
+    return with_needs(tx, _release(tx, claimed, why, attempts=max(0, claimed.attempts - 1)))
 
 
-# -- starting by themselves ----------------------------------------------------------------------
+def _lock_claimed(
+    tx: Tx, task: Task | str, agent: str | None, fence: int | None, *, or_lead: bool = False
+) -> Task:
+    """Lock and return a task for its claimant, for a person, or with `or_lead` for its lead.
+
+    Raises Held when the fence is stale, and Refused when the caller is another agent: a valid fence
+    does not let one agent act for another.
+    """
+    locked = lock_task(tx, task)
+    shown = fence if fence is not None or isinstance(task, str) else task.fence
+    if shown is not None and shown != locked.fence:
+        raise stale_fence_error(locked.id, yours=shown, current=locked.fence, owner=locked.agent_id)
+    actor = resolve_actor(tx, agent)
+    if or_lead and actor == locked.lead:
+        return locked
+    if actor.startswith("agent:"):
+        name = actor.removeprefix("agent:")
+        if locked.agent_id != agents.get(tx, name).id:
+            status = str(locked.state)
+            if locked.agent_id:
+                status = f"claimed by {agents.get(tx, locked.agent_id).name}"
+            raise Refused(
+                f"{name} has not claimed {locked.id}, which is {status}. Claim it first.",
+                id=locked.id,
+                state=locked.state,
+            )
+    elif locked.agent_id is None and not or_lead:
+        raise Refused(
+            f"{locked.id} is {locked.state} and not claimed. Claim it first.",
+            id=locked.id,
+            state=locked.state,
+        )
+    return locked
 
 
-def ready_projects(tx: Tx) -> list[str]:
-    """The projects that have a task which may be taken."""
-    found: list[str] = []
-    while (id := tx.value(sql.NEXT_READY_PROJECT, after=found[-1] if found else "")) is not None:
-        found.append(id)
-    return found
-
-
-def startable(tx: Tx, project_id: str) -> list[Task]:
-    """The head of the line of a project, for whomever."""
-    line = [
-        *tx.all(sql.TO_TAKE, project=project_id, limit=LOOKED_AT),
-        *tx.all(sql.TO_TAKE_BY_ASSIGNEES, project=project_id, limit=LOOKED_AT),
-    ]
-    return sorted(line, key=lambda task: (-task.priority, task.ready_at, task.id))
-
-
-def count_in_runs(tx: Tx, project_id: str) -> int:
-    """How many tasks of a project are being done in runs."""
-    return int(tx.value(sql.COUNT_IN_RUNS, project=project_id))
-
-
-# -- silence -----------------------------------------------------------------------------------
+# -- expiry and the end of runs ------------------------------------------------------------------
 
 
 def release_due(tx: Tx, *, limit: int = 100) -> list[Task]:
-    """Take back, in one project, the tasks whose doers went silent; empty when there is none left.
+    """Take back tasks of one project whose leases have expired; empty when none is left.
 
-    Whoever claims does so too, so nothing waits for this but those who want to be told.
+    `claim` does the same for its project, so claims do not depend on this call; the notifications
+    to the leads do.
     """
-    project_id = tx.value(sql.DUE_PROJECT, now=tx.now)
+    project_id = tx.value(sql.EXPIRED_PROJECT, now=tx.now)
     if project_id is None:
         return []
-    lock(tx, project_id)
-    due = tx.all(sql.DUE, project=project_id, now=tx.now, limit=limit)
-    return [_give_back(tx, task, "its doer went silent") for task in due]
+    lock_graph(tx, project_id)
+    expired = tx.all(sql.EXPIRED, project=project_id, now=tx.now, limit=limit)
+    return [_return_task(tx, task, LEASE_EXPIRED) for task in expired]
 
 
-def release_of_run(tx: Tx, run_id: str, reason: str) -> list[Task]:
-    """A run is over: take back the tasks that were done in it and were not submitted."""
-    for project_id in sorted({task.project_id for task in tx.all(sql.OF_RUN, run_id=run_id)}):
-        lock(tx, project_id)
-    return [_give_back(tx, task, reason) for task in tx.all(sql.OF_RUN, run_id=run_id)]
+def release_for_run(tx: Tx, run_id: str, reason: str) -> list[Task]:
+    """Take back the tasks of a run that has ended without submitting them."""
+    # Sorted, to avoid deadlocks. The tasks are read again under the locks.
+    for project_id in sorted(
+        {task.project_id for task in tx.all(sql.RUNNING_IN_RUN, run_id=run_id)}
+    ):
+        lock_graph(tx, project_id)
+    return [_return_task(tx, task, reason) for task in tx.all(sql.RUNNING_IN_RUN, run_id=run_id)]
 
 
 def next_lease_end(tx: Tx) -> int | None:
-    """When the next lease runs out."""
+    """Return when the next lease expires."""
     at: int | None = tx.value(sql.NEXT_LEASE_END)
     return at
 
 
-def _give_back(tx: Tx, task: Task, reason: str) -> Task:
-    """Silence is no success: it may be taken again, or has failed at the limit."""
-    most = int(settings.value(tx, "tasks.max_attempts", project=task.project_id))
-    if task.attempts >= most:
+def _return_task(tx: Tx, task: Task, reason: str) -> Task:
+    """Make an unsubmitted task claimable again, or fail it at `tasks.max_attempts`."""
+    max_attempts = int(settings.get_value(tx, "tasks.max_attempts", project=task.project_id))
+    if task.attempts >= max_attempts:
         return _fail(tx, task, f"{reason}, {task.attempts} times")
-    back = _release(tx, task, reason, attempts=task.attempts)
-    tell(tx, back.lead, back, "returned", reason)
-    return back
+    returned = _release(tx, task, reason, attempts=task.attempts)
+    notify(tx, returned.lead, returned, "returned", reason)
+    return returned
 
 
 def _release(tx: Tx, task: Task, reason: str | None, *, attempts: int) -> Task:
-    after = move(
+    after = transition(
         tx,
         sql.TASKS,
         "release",
         task.id,
-        guard=task.fence,
-        note={"reason": reason} if reason else None,
+        expected_fence=task.fence,
+        event_data={"reason": reason} if reason else None,
         agent_id=None,
         run_id=None,
         lease_until=None,
@@ -336,49 +365,41 @@ def _release(tx: Tx, task: Task, reason: str | None, *, attempts: int) -> Task:
 
 
 def _fail(tx: Tx, task: Task, reason: str) -> Task:
-    after = move(
+    after = transition(
         tx,
         sql.TASKS,
         "fail",
         task.id,
-        guard=task.fence,
-        note={"reason": reason},
+        expected_fence=task.fence,
+        event_data={"reason": reason},
         lease_until=None,
         ended_at=tx.now,
         reason=reason,
     )
-    tell(tx, after.lead, after, "failed", reason)
+    notify(tx, after.lead, after, "failed", reason)
     return follow_up(tx, task, after)
 
 
-def _mine(
-    tx: Tx, task: Task | str, agent: str | None, fence: int | None, *, or_lead: bool = False
-) -> Task:
-    """A task, for whoever has it: by the fence that the claim gave, as its agent, or as a person.
+# -- automatic start -----------------------------------------------------------------------------
 
-    An agent cannot speak for another one, whatever fence it shows.
-    """
-    found = locked(tx, task)
-    shown = fence if fence is not None or isinstance(task, str) else task.fence
-    if shown is not None and shown != found.fence:
-        raise taken_over(found.id, yours=shown, found=found.fence, owner=found.agent_id)
-    speaker = speaker_of(tx, agent)
-    if or_lead and speaker == found.lead:
-        return found
-    if speaker.startswith("agent:"):
-        name = speaker.removeprefix("agent:")
-        if found.agent_id != agents.get(tx, name).id:
-            has = f"with {agents.get(tx, found.agent_id).name}" if found.agent_id else found.state
-            raise Refused(
-                f"{found.id} is {has}, not with {name}; claim it first.",
-                id=found.id,
-                state=found.state,
-            )
-    elif found.agent_id is None and not or_lead:
-        raise Refused(
-            f"{found.id} is {found.state}, and nobody has taken it; claim it first.",
-            id=found.id,
-            state=found.state,
-            reason="not_claimed",
-        )
-    return found
+
+def list_ready_projects(tx: Tx) -> list[str]:
+    """Return the ids of the projects that have a claimable task."""
+    ids: list[str] = []
+    while (id := tx.value(sql.NEXT_READY_PROJECT, after=ids[-1] if ids else "")) is not None:
+        ids.append(id)
+    return ids
+
+
+def list_startable(tx: Tx, project_id: str) -> list[Task]:
+    """Return the first claimable tasks of a project, for any agent, in the order of claims."""
+    tasks = [
+        *tx.all(sql.CLAIMABLE, project=project_id, limit=CLAIM_BATCH),
+        *tx.all(sql.CLAIMABLE_ASSIGNED, project=project_id, limit=CLAIM_BATCH),
+    ]
+    return sorted(tasks, key=lambda task: (-task.priority, task.ready_at, task.id))
+
+
+def count_in_runs(tx: Tx, project_id: str) -> int:
+    """Count the running tasks of a project that a run works on."""
+    return int(tx.value(sql.COUNT_IN_RUNS, project=project_id))

@@ -1,8 +1,9 @@
-"""A task is a node of a project's graph of work.
+"""Tasks: the nodes of a project's dependency graph.
 
-It is ready when everything that it needs is done or skipped. Whoever takes it holds it by a lease
-with a fence; it is done when its doer has submitted evidence and somebody else, a check or the
-project's policy has accepted that. Silence is never success.
+A task is ready when every task it depends on is done or skipped. An agent claims it with a lease
+and a fencing token. It is done when the agent has submitted evidence and another agent, a person,
+the task's check or the project's policy has accepted that evidence. A run that ends, or a lease
+that expires, without a submission never completes a task.
 """
 
 from enum import StrEnum
@@ -11,61 +12,65 @@ from typing import Any
 import msgspec
 
 from corral.kernel.errors import Invalid
-from corral.kernel.states import Moves, move
+from corral.kernel.states import TransitionTable, transition
 from corral.kernel.text import convert
+
+MAX_FILES = 1_000
+MAX_PATH = 1_000
+MAX_TITLE = 500
 
 
 class TaskState(StrEnum):
-    PENDING = "pending"  # waits for other tasks
-    READY = "ready"  # all that it needs is there; may be taken
-    RUNNING = "running"  # somebody does it, by a lease
-    SUBMITTED = "submitted"  # its doer says that it is done, with evidence; not accepted yet
-    DONE = "done"  # accepted
-    FAILED = "failed"  # given up, with a reason; what needs it is blocked
-    BLOCKED = "blocked"  # something that it needs, however far away, failed or was cancelled
-    PAUSED = "paused"  # somebody does not want it to be taken
-    SKIPPED = "skipped"  # not to be done; what needs it goes on without
-    CANCELLED = "cancelled"  # not to be done; what needs it is blocked
+    PENDING = "pending"  # waits for its dependencies
+    READY = "ready"  # all dependencies are satisfied; can be claimed
+    RUNNING = "running"  # claimed by an agent that holds the lease
+    SUBMITTED = "submitted"  # submitted with evidence; waits for review
+    DONE = "done"  # the evidence was accepted
+    FAILED = "failed"  # given up with a reason; dependents are blocked
+    BLOCKED = "blocked"  # a direct or indirect dependency failed or was cancelled
+    PAUSED = "paused"  # cannot be claimed until it is resumed
+    SKIPPED = "skipped"  # left out; dependents continue without it
+    CANCELLED = "cancelled"  # given up; dependents are blocked
 
 
 S = TaskState
 ENDED = (S.DONE, S.FAILED, S.SKIPPED, S.CANCELLED)
 SATISFIED = (S.DONE, S.SKIPPED)
 WAITING = (S.PENDING, S.READY, S.BLOCKED, S.PAUSED)
-# What goes back to be done again is pending; in the same transaction it is promoted to ready, or
-# blocked, as the tasks that it needs have it.
-MOVES = Moves(
+# A task that has to be done again becomes pending. The same transaction then promotes it to ready
+# or blocks it, depending on its dependencies (see `propagation.follow_up`).
+MOVES = TransitionTable(
     "task",
     TaskState,
-    begin="declare",
+    create_verb="declare",
     initial=S.PENDING,
-    imports=(S.PAUSED, S.DONE, S.FAILED, S.SKIPPED, S.CANCELLED),
+    import_states=(S.PAUSED, S.DONE, S.FAILED, S.SKIPPED, S.CANCELLED),
     verbs={
-        "promote": move(S.PENDING, to=S.READY),
-        # One that it needs was reopened, or added.
-        "wait": move(S.READY, to=S.PENDING),
-        "block": move(S.PENDING, S.READY, to=S.BLOCKED),
-        "unblock": move(S.BLOCKED, to=S.PENDING),
-        "claim": move(S.READY, to=S.RUNNING),
-        "submit": move(S.RUNNING, to=S.SUBMITTED),
-        "accept": move(S.SUBMITTED, to=S.DONE),
-        "reject": move(S.SUBMITTED, to=S.PENDING),
-        # Its doer gives it back, or went silent, or its run ended without a submit.
-        "release": move(S.RUNNING, to=S.PENDING),
-        "fail": move(S.RUNNING, S.SUBMITTED, to=S.FAILED),
-        "retry": move(S.FAILED, to=S.PENDING),
-        "reopen": move(S.DONE, S.SKIPPED, S.CANCELLED, to=S.PENDING),
-        "pause": move(S.PENDING, S.READY, to=S.PAUSED),
-        "resume": move(S.PAUSED, to=S.PENDING),
-        "reassign": move(S.RUNNING, S.SUBMITTED, to=S.PENDING),
-        "skip": move(*WAITING, S.RUNNING, S.SUBMITTED, S.FAILED, S.CANCELLED, to=S.SKIPPED),
-        "cancel": move(*WAITING, S.RUNNING, S.SUBMITTED, S.FAILED, to=S.CANCELLED),
+        "promote": transition(S.PENDING, to=S.READY),
+        # A dependency was added or reopened.
+        "wait": transition(S.READY, to=S.PENDING),
+        "block": transition(S.PENDING, S.READY, to=S.BLOCKED),
+        "unblock": transition(S.BLOCKED, to=S.PENDING),
+        "claim": transition(S.READY, to=S.RUNNING),
+        "submit": transition(S.RUNNING, to=S.SUBMITTED),
+        "accept": transition(S.SUBMITTED, to=S.DONE),
+        "reject": transition(S.SUBMITTED, to=S.PENDING),
+        # The agent gave the task back, its lease expired, or its run ended without a submission.
+        "release": transition(S.RUNNING, to=S.PENDING),
+        "fail": transition(S.RUNNING, S.SUBMITTED, to=S.FAILED),
+        "retry": transition(S.FAILED, to=S.PENDING),
+        "reopen": transition(S.DONE, S.SKIPPED, S.CANCELLED, to=S.PENDING),
+        "pause": transition(S.PENDING, S.READY, to=S.PAUSED),
+        "resume": transition(S.PAUSED, to=S.PENDING),
+        "reassign": transition(S.RUNNING, S.SUBMITTED, to=S.PENDING),
+        "skip": transition(*WAITING, S.RUNNING, S.SUBMITTED, S.FAILED, S.CANCELLED, to=S.SKIPPED),
+        "cancel": transition(*WAITING, S.RUNNING, S.SUBMITTED, S.FAILED, to=S.CANCELLED),
     },
 )
 
 
-class Ran(msgspec.Struct, frozen=True):
-    """A command that was run, and how it ended."""
+class CommandResult(msgspec.Struct, frozen=True):
+    """A command and its exit code."""
 
     command: str
     exit_code: int
@@ -73,14 +78,14 @@ class Ran(msgspec.Struct, frozen=True):
 
 
 class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What shows that a task is done."""
+    """Proof that a task is done."""
 
     commits: list[str] = []
-    commands: list[Ran] = []
+    commands: list[CommandResult] = []
     files: list[str] = []
     text: str | None = None
-    checks: list[Ran] = []
-    """What Corral itself ran."""
+    checks: list[CommandResult] = []
+    """Checks that Corral ran. Ignored in what an agent submits."""
 
     @property
     def is_empty(self) -> bool:
@@ -88,7 +93,7 @@ class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def all_passed(self) -> bool:
-        """Whether it names commands, and all of them ended well."""
+        """Whether there are commands and all of them exited with 0."""
         return bool(self.commands) and all(ran.exit_code == 0 for ran in self.commands)
 
 
@@ -126,26 +131,26 @@ class Task(msgspec.Struct, frozen=True):
     ended_at: int | None
     archived_at: int | None
     depends_on: list[str] = []
-    """The keys of the tasks that it needs."""
+    """Keys of the tasks it depends on."""
 
     @property
     def owner(self) -> str | None:
-        """Whoever has it."""
+        """Id of the agent that claimed the task."""
         return self.agent_id
 
     @property
     def is_satisfied(self) -> bool:
-        """Whether what needs it need not wait for it any more."""
+        """Whether dependents no longer have to wait for this task."""
         return self.state in SATISFIED
 
     @property
     def is_broken(self) -> bool:
-        """Whether what needs it can never go on, as things are."""
+        """Whether dependents cannot proceed unless a person or agent intervenes."""
         return _is_broken(self)
 
 
-class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A task as it is declared."""
+class TaskSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The declaration of a task."""
 
     key: str
     title: str | None = None
@@ -156,25 +161,25 @@ class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     priority: int = 0
     check: str | None = None
     agent: str | None = None
-    """The only agent that may take it."""
+    """The only agent that may claim the task."""
 
 
-class Need(msgspec.Struct, frozen=True):
-    """One edge: a task and the key of one that it needs."""
+class Dependency(msgspec.Struct, frozen=True):
+    """An edge of the graph: a task, and the key of a task it depends on."""
 
     task_id: str
     key: str
 
 
-class Busy(msgspec.Struct, frozen=True):
-    """A running task, and the files that nobody else should touch meanwhile."""
+class RunningTask(msgspec.Struct, frozen=True):
+    """A running task and the files it reserves."""
 
     id: str
     files: list[str]
 
 
-class Standing(msgspec.Struct, frozen=True):
-    """What of a task decides whether it may go on."""
+class TaskStatus(msgspec.Struct, frozen=True):
+    """The columns of a task that decide whether its dependents may proceed."""
 
     id: str
     key: str
@@ -186,54 +191,60 @@ class Standing(msgspec.Struct, frozen=True):
 
     @property
     def is_broken(self) -> bool:
-        """Whether what needs it can never go on, as things are."""
+        """Whether dependents cannot proceed unless a person or agent intervenes."""
         return _is_broken(self)
 
 
-def _is_broken(task: "Task | Standing") -> bool:
+def _is_broken(task: "Task | TaskStatus") -> bool:
     return task.state in (S.FAILED, S.CANCELLED) or (
         task.state in WAITING and task.broken_needs > 0
     )
 
 
-class Graph(msgspec.Struct, frozen=True):
-    """A project's graph: tasks, edges by id, and the longest way through what is still open."""
+class TaskGraph(msgspec.Struct, frozen=True):
+    """A project's tasks, the edges between them, and the critical path of the open tasks."""
 
     tasks: list[Task]
     edges: list[tuple[str, str]]
-    """(task, what it needs)."""
+    """Pairs of ids: the task, and the task it depends on."""
     critical_path: list[str]
     counts: dict[str, int]
 
 
-def read_wanted(given: Any) -> list[Wanted]:
-    """A list of tasks as people, files and programs write it; Invalid names what is wrong."""
-    if isinstance(given, dict) and list(given) == ["tasks"]:
-        given = given["tasks"]
-    if not isinstance(given, list):
-        raise Invalid("Tasks are declared as a list of objects, each with a key and a title.")
+def parse_tasks(data: Any) -> list[TaskSpec]:
+    """Convert a list of objects, or `{"tasks": [...]}`, to task declarations.
+
+    Raises Invalid and names the offending field.
+    """
+    if isinstance(data, dict) and list(data) == ["tasks"]:
+        data = data["tasks"]
+    if not isinstance(data, list):
+        raise Invalid("Declare tasks as a list of objects, each with a key and a title.")
     try:
-        return convert(given, list[Wanted], from_attributes=True)
+        return convert(data, list[TaskSpec], from_attributes=True)
     except msgspec.ValidationError as error:
-        names = ", ".join(Wanted.__struct_fields__)
-        raise Invalid(f"These tasks cannot be: {error}. A task has {names}.") from None
+        fields = ", ".join(TaskSpec.__struct_fields__)
+        raise Invalid(f"Invalid tasks: {error}. A task has the fields {fields}.") from None
 
 
-def read_evidence(given: "Evidence | dict[str, Any] | str | None") -> Evidence:
-    """Evidence as a record, an object or plain text; Invalid when it shows nothing."""
-    if isinstance(given, str):
-        given = {"text": given}
+def parse_evidence(data: "Evidence | dict[str, Any] | str | None") -> Evidence:
+    """Convert a record, an object or plain text to evidence.
+
+    Raises Invalid when the evidence is empty. `checks` is dropped: only Corral fills it.
+    """
+    if isinstance(data, str):
+        data = {"text": data}
     try:
-        evidence = convert(given or {}, Evidence, from_attributes=True)
+        evidence = convert(data or {}, Evidence, from_attributes=True)
     except msgspec.ValidationError as error:
         raise Invalid(
-            f"This evidence cannot be: {error}. It has commits, commands (each with command and "
+            f"Invalid evidence: {error}. Evidence has commits, commands (each with command and "
             "exit_code), files and text."
         ) from None
     if evidence.is_empty:
         raise Invalid(
-            "Submit what shows that it is done: commits, commands with their exit codes, files or "
-            "a text.",
+            "The evidence is empty. Submit commits, commands with their exit codes, files or a "
+            "text.",
             reason="evidence_missing",
         )
     return msgspec.structs.replace(evidence, checks=[])

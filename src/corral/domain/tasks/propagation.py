@@ -1,60 +1,64 @@
-"""What a change of one task does to those that need it, and to those that need them.
+"""Propagating a state change of one task through the tasks that depend on it.
 
-Each task keeps two counts of what it needs: how much is still open, and how much of that is broken
-(failed, cancelled, or blocked itself). A change adds to the counts of those next to it alone; it
-goes on from where a count came to 0, or left it. So the work is that of the tasks that are touched,
-however large the graph is.
+Each task stores two counts: how many of its dependencies are still open, and how many are broken
+(failed, cancelled or blocked themselves). A change updates the counts of the direct dependents
+only, and continues from those whose broken count became zero or stopped being zero. The cost is
+therefore proportional to the affected tasks, not to the size of the graph.
 """
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from corral.db.bulk_transitions import encode_rows, move_many
-from corral.db.transitions import move
+from corral.db.transitions import encode_rows, transition, transition_many
 from corral.db.tx import Tx
 from corral.domain.delegations import ops as delegations
 from corral.domain.tasks import sql
-from corral.domain.tasks.model import WAITING, Standing, Task, TaskState
+from corral.domain.tasks.model import WAITING, Task, TaskState, TaskStatus
 
 S = TaskState
-ROOTS = (S.FAILED, S.CANCELLED)  # what others can be blocked for
+ROOTS = (S.FAILED, S.CANCELLED)  # states that block dependents
 MAX_REASON = 1_000
 
 
 class Cause(NamedTuple):
-    """The task at the root of it, and what is said of that where it blocks others."""
+    """The failed or cancelled task at the root of a block, and the reason given to dependents."""
 
     id: str | None
-    words: str | None
+    reason: str | None
 
 
-NONE = Cause(None, None)
+NO_CAUSE = Cause(None, None)
 
 
-class Changed(NamedTuple):
-    """A task whose counts have changed."""
+class UpdatedCounts(NamedTuple):
+    """A dependent task and its new counts."""
 
     id: str
     state: TaskState
     open_needs: int
     broken_needs: int
     was_broken: bool
-    """Whether something that it needs was broken before."""
+    """Whether it had a broken dependency before."""
 
 
 def follow_up(tx: Tx, before: Task, after: Task) -> Task:
-    """See to all that a move brings with it: for the task itself, for those whose files it kept
-    busy, for those that need it, and for whoever delegated it."""
+    """Apply all consequences of a transition, and return the task as it is then.
+
+    Settles the task itself, frees the tasks that were held back for its files, updates its
+    dependents, and ends its delegations when the task has ended.
+    """
     if before.state is S.RUNNING:
-        tx.run(sql.LET_GO, held_by=before.id)
-    now = settle(tx, after)
-    spread(tx, before, now)
-    if now.ended_at is not None and before.ended_at is None:
-        delegations.end_of_task(tx, now.id, done=now.is_satisfied, result=_result(now))
-    return now
+        tx.run(sql.RELEASE_HELD_BACK, held_by=before.id)
+    settled = settle(tx, after)
+    update_dependents(tx, before, settled)
+    if settled.ended_at is not None and before.ended_at is None:
+        delegations.end_for_task(
+            tx, settled.id, done=settled.is_satisfied, result=_delegation_result(settled)
+        )
+    return settled
 
 
-def _result(task: Task) -> dict[str, Any]:
+def _delegation_result(task: Task) -> dict[str, Any]:
     return {
         "task": task.id,
         "key": task.key,
@@ -65,146 +69,152 @@ def _result(task: Task) -> dict[str, Any]:
 
 
 def settle(tx: Tx, task: Task) -> Task:
-    """Bring a task that waits into the state that its own counts ask for."""
+    """Move a waiting task to the state that its own counts require."""
     if task.state is S.BLOCKED and not task.broken_needs:
-        task = move(tx, sql.TASKS, "unblock", task.id, cause_id=None, reason=None)
+        task = transition(tx, sql.TASKS, "unblock", task.id, cause_id=None, reason=None)
     if task.state in (S.PENDING, S.READY) and task.broken_needs:
-        cause = _cause_of(tx, task.id)
-        return move(
+        cause = _find_cause(tx, task.id)
+        return transition(
             tx,
             sql.TASKS,
             "block",
             task.id,
             held_by=None,
             cause_id=cause.id,
-            reason=cause.words,
-            note={"cause": cause.id},
+            reason=cause.reason,
+            event_data={"cause": cause.id},
         )
     if task.state is S.READY and task.open_needs:
-        return move(tx, sql.TASKS, "wait", task.id, held_by=None)
+        return transition(tx, sql.TASKS, "wait", task.id, held_by=None)
     if task.state is S.PENDING and not task.open_needs:
-        return move(tx, sql.TASKS, "promote", task.id, ready_at=task.ready_at or tx.now)
+        return transition(tx, sql.TASKS, "promote", task.id, ready_at=task.ready_at or tx.now)
     if task.state is S.PAUSED:
-        _set_cause(tx, [task.id], _cause_of(tx, task.id) if task.broken_needs else NONE)
-        return sql.TASKS.get(tx, task.id)  # those that need it are told its cause
+        _set_cause(tx, [task.id], _find_cause(tx, task.id) if task.broken_needs else NO_CAUSE)
+        return sql.TASKS.get(tx, task.id)  # dependents copy the new cause
     return task
 
 
-def spread(tx: Tx, before: Task, now: Task) -> None:
-    """Tell those that need a task what became of it, and so on."""
-    opened = before.is_satisfied - now.is_satisfied
-    broke = now.is_broken - before.is_broken
-    cause = cause_in(now) if broke > 0 else NONE
-    level = [now.id] if opened or broke else []
+def update_dependents(tx: Tx, before: Task, after: Task) -> None:
+    """Update the counts and states of all direct and indirect dependents, level by level."""
+    open_delta = before.is_satisfied - after.is_satisfied
+    broken_delta = after.is_broken - before.is_broken
+    cause = cause_in(after) if broken_delta > 0 else NO_CAUSE
+    level = [after.id] if open_delta or broken_delta else []
     while level:
-        shifted = _shift(tx, level, opened, broke)
-        changed = [each for each in shifted if each.state in WAITING]
-        react(tx, changed, cause)
-        level = [each.id for each in changed if (each.broken_needs > 0) != each.was_broken]
-        opened = 0
-    # Some may be blocked for more than one: below a task that was cancelled meanwhile, say.
-    if before.state in ROOTS and now.state not in ROOTS:
-        _find_other_causes(tx, before.id)
-    elif broke < 0 and before.cause_id is not None:
-        _find_other_causes(tx, before.cause_id)
+        updated = _update_counts(tx, level, open_delta, broken_delta)
+        waiting = [task for task in updated if task.state in WAITING]
+        _move_waiting(tx, waiting, cause)
+        level = [task.id for task in waiting if (task.broken_needs > 0) != task.was_broken]
+        open_delta = 0  # only direct dependents count the task itself
+    # A dependent can have several causes, for example another task that was cancelled meanwhile.
+    if before.state in ROOTS and after.state not in ROOTS:
+        _replace_cause(tx, before.id)
+    elif broken_delta < 0 and before.cause_id is not None:
+        _replace_cause(tx, before.cause_id)
 
 
-def _shift(tx: Tx, ids: Sequence[str], opened: int, broke: int) -> list[Changed]:
-    """Bring the counts of all that need these tasks up to date."""
-    hits: dict[str, list[Standing]] = {}
-    for each in tx.all(sql.DEPENDENTS, keys_=encode_rows(ids)):
-        hits.setdefault(each.id, []).append(each)
-    shifted = [
-        Changed(
+def _update_counts(
+    tx: Tx, ids: Sequence[str], open_delta: int, broken_delta: int
+) -> list[UpdatedCounts]:
+    """Add the deltas to the counts of all dependents of these tasks, once for each edge."""
+    edges: dict[str, list[TaskStatus]] = {}
+    for dependent in tx.all(sql.DEPENDENTS, keys_=encode_rows(ids)):
+        edges.setdefault(dependent.id, []).append(dependent)
+    updated = [
+        UpdatedCounts(
             id,
-            found[0].state,
-            found[0].open_needs + opened * len(found),
-            found[0].broken_needs + broke * len(found),
-            found[0].broken_needs > 0,
+            rows[0].state,
+            rows[0].open_needs + open_delta * len(rows),
+            rows[0].broken_needs + broken_delta * len(rows),
+            rows[0].broken_needs > 0,
         )
-        for id, found in hits.items()
+        for id, rows in edges.items()
     ]
-    if shifted:
-        counts = [(each.id, each.open_needs, each.broken_needs) for each in shifted]
-        tx.run(sql.SHIFT, rows=encode_rows(counts))
-    return shifted
+    if updated:
+        counts = [(task.id, task.open_needs, task.broken_needs) for task in updated]
+        tx.run(sql.SET_NEED_COUNTS, rows=encode_rows(counts))
+    return updated
 
 
-def react(tx: Tx, changed: Sequence[Changed], cause: Cause) -> None:
-    """Bring tasks into the states that their new counts ask for."""
-    broken = [each for each in changed if each.broken_needs]
-    whole = [each for each in changed if not each.broken_needs]
+def _move_waiting(tx: Tx, tasks: Sequence[UpdatedCounts], cause: Cause) -> None:
+    """Move waiting tasks to the states that their new counts require."""
+    broken = [task for task in tasks if task.broken_needs]
+    intact = [task for task in tasks if not task.broken_needs]
     block = _ids(broken, S.PENDING, S.READY)
-    unblock = _ids(whole, S.BLOCKED)
-    promote = _ids([each for each in whole if not each.open_needs], S.PENDING, S.BLOCKED)
-    wait = _ids([each for each in whole if each.open_needs], S.READY)
-    move_many(tx, sql.TASKS, "block", block, held_by=None, cause_id=cause.id, reason=cause.words)
-    move_many(tx, sql.TASKS, "unblock", unblock, cause_id=None, reason=None)
-    move_many(tx, sql.TASKS, "promote", promote, ready_at=tx.now)
-    move_many(tx, sql.TASKS, "wait", wait, held_by=None)
-    # What is paused stays so; its cause is known when it is resumed.
-    _set_cause(tx, _ids([each for each in broken if not each.was_broken], S.PAUSED), cause)
-    _set_cause(tx, _ids([each for each in whole if each.was_broken], S.PAUSED), NONE)
+    unblock = _ids(intact, S.BLOCKED)
+    promote = _ids([task for task in intact if not task.open_needs], S.PENDING, S.BLOCKED)
+    wait = _ids([task for task in intact if task.open_needs], S.READY)
+    transition_many(
+        tx, sql.TASKS, "block", block, held_by=None, cause_id=cause.id, reason=cause.reason
+    )
+    transition_many(tx, sql.TASKS, "unblock", unblock, cause_id=None, reason=None)
+    transition_many(tx, sql.TASKS, "promote", promote, ready_at=tx.now)
+    transition_many(tx, sql.TASKS, "wait", wait, held_by=None)
+    # A paused task stays paused. Its cause is stored for the time when it is resumed.
+    _set_cause(tx, _ids([task for task in broken if not task.was_broken], S.PAUSED), cause)
+    _set_cause(tx, _ids([task for task in intact if task.was_broken], S.PAUSED), NO_CAUSE)
 
 
-def _ids(changed: Sequence[Changed], *states: TaskState) -> list[str]:
-    return [each.id for each in changed if each.state in states]
+def _ids(tasks: Sequence[UpdatedCounts], *states: TaskState) -> list[str]:
+    return [task.id for task in tasks if task.state in states]
 
 
 def _set_cause(tx: Tx, ids: Sequence[str], cause: Cause) -> None:
     if ids:
-        tx.run(sql.SET_CAUSE, keys_=encode_rows(ids), cause_id=cause.id, reason=cause.words)
+        tx.run(sql.SET_CAUSE, keys_=encode_rows(ids), cause_id=cause.id, reason=cause.reason)
 
 
-def recount(tx: Tx, before: Task) -> Task:
-    """Count anew what a task needs, after its edges have changed."""
-    ((opened, broken),) = tx.run(sql.COUNT_NEEDS, id=before.id)
-    counted = tx.one(sql.SET_NEEDS, id=before.id, open=opened, broken=broken)
+def recount_needs(tx: Tx, before: Task) -> Task:
+    """Recompute the counts of a task whose edges have changed, and apply the consequences."""
+    ((open_count, broken_count),) = tx.run(sql.COUNT_NEEDS, id=before.id)
+    counted = tx.one(sql.SET_NEED_COUNTS_OF, id=before.id, open=open_count, broken=broken_count)
     assert counted is not None
     return follow_up(tx, before, counted)
 
 
-def cause_in(task: Task | Standing) -> Cause:
-    """What a broken task is to those that need it: the cause itself, or blocked for one."""
-    if task.state is S.PAUSED:  # its reason is another one
+# -- causes --------------------------------------------------------------------------------------
+
+
+def cause_in(task: Task | TaskStatus) -> Cause:
+    """Return why the dependents of a broken task are blocked: the task itself, or its own cause."""
+    if task.state is S.PAUSED:  # the reason of a paused task says why it was paused
         return Cause(task.cause_id, f"{task.key} is paused, and blocked")
     if task.state not in (S.FAILED, S.CANCELLED):
         return Cause(task.cause_id, task.reason)
-    words = f"{task.key} {'failed' if task.state is S.FAILED else 'was cancelled'}"
-    return Cause(task.id, f"{words}: {task.reason}"[:MAX_REASON] if task.reason else words)
+    text = f"{task.key} {'failed' if task.state is S.FAILED else 'was cancelled'}"
+    return Cause(task.id, f"{text}: {task.reason}"[:MAX_REASON] if task.reason else text)
 
 
-def _cause_of(tx: Tx, id: str) -> Cause:
-    """For what a task is blocked: the first of the broken tasks that it needs tells."""
+def _find_cause(tx: Tx, id: str) -> Cause:
+    """Return the cause of the first broken dependency of a task."""
     first = tx.one(sql.BROKEN_NEEDS, id=id, limit=1)
     if first is None:
-        return NONE
+        return NO_CAUSE
     if first.state is S.PAUSED and first.cause_id is not None:
         return cause_in(sql.TASKS.get(tx, first.cause_id))
     return cause_in(first)
 
 
-def _find_other_causes(tx: Tx, root: str) -> None:
-    """Name another cause where a task was blocked for this one, which holds no longer, and still
-    is for another."""
-    known: dict[str, str] = {}
-    inside: dict[str, list[str]] = {}
-    for id, need, state, cause in tx.run(sql.CAUSED, cause=root):
+def _replace_cause(tx: Tx, root: str) -> None:
+    """Give a new cause to the tasks that `root` no longer blocks but another task still does."""
+    causes: dict[str, str] = {}
+    dependents: dict[str, list[str]] = {}
+    for id, need, state, cause in tx.run(sql.BLOCKED_BY_CAUSE, cause=root):
         if state in (S.FAILED, S.CANCELLED):
-            known.setdefault(id, need)
+            causes.setdefault(id, need)
         elif cause is not None and cause != root:
-            known.setdefault(id, cause)
-        else:
-            inside.setdefault(need, []).append(id)
-    found = list(known)
-    for need in found:  # it grows while we go
-        for id in inside.get(need, ()):
-            if id not in known:
-                known[id] = known[need]
-                found.append(id)
-    others: dict[str, list[str]] = {}
-    for id, cause in known.items():
+            causes.setdefault(id, cause)
+        else:  # the dependency itself has `root` as its cause
+            dependents.setdefault(need, []).append(id)
+    queue = list(causes)
+    for need in queue:  # the queue grows during the loop
+        for id in dependents.get(need, ()):
+            if id not in causes:
+                causes[id] = causes[need]
+                queue.append(id)
+    ids_by_cause: dict[str, list[str]] = {}
+    for id, cause in causes.items():
         if cause != root:
-            others.setdefault(cause, []).append(id)
-    for cause, ids in others.items():
+            ids_by_cause.setdefault(cause, []).append(id)
+    for cause, ids in ids_by_cause.items():
         _set_cause(tx, ids, cause_in(sql.TASKS.get(tx, cause)))

@@ -1,139 +1,157 @@
-"""Accepting what was submitted, or not: by somebody other than its doer, or by a check."""
+"""Reviewing submitted tasks: who may accept or reject one, and checks that do it automatically.
+
+The agent that did the work can neither accept nor reject it (`lock_as_reviewer`). Any other agent
+and any person can. A task with a check is reviewed by the exit code of that check, and
+`lifecycle.submit` accepts by policy where `tasks.auto_accept` is set.
+"""
 
 import msgspec
 
-from corral.db.transitions import move
+from corral.db.transitions import transition
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.settings import ops as settings
 from corral.domain.tasks import sql
-from corral.domain.tasks.model import Evidence, Ran, Task, TaskState
-from corral.domain.tasks.ops import locked, speaker_of, tell, whole
+from corral.domain.tasks.access import lock_task, resolve_actor
+from corral.domain.tasks.model import CommandResult, Evidence, Task, TaskState
+from corral.domain.tasks.notifications import notify
 from corral.domain.tasks.propagation import follow_up
+from corral.domain.tasks.queries import with_needs
 from corral.kernel.clock import MINUTE
 from corral.kernel.errors import Conflict, Invalid, Refused
-from corral.kernel.text import clean_text, encode_json
+from corral.kernel.text import check_text, encode_json
 
 S = TaskState
 MAX_CHECKS = 20
-"""Of the checks that Corral ran for a task, the last ones are kept."""
+"""How many results of checks the evidence of a task keeps; older ones are dropped."""
 
 
 def accept(tx: Tx, task: Task | str, *, note: str | None = None, agent: str | None = None) -> Task:
-    """Say that what was submitted is good; never its doer. Saying it twice is fine."""
-    found = _others(tx, task, agent)
-    if found.state is S.DONE:
-        return whole(tx, found)
-    said = clean_text(note, "The note") if note else None
-    after = move(
+    """Approve a submitted task. Idempotent.
+
+    Raises Refused when the caller is the agent that did the work.
+    """
+    reviewed = lock_as_reviewer(tx, task, agent)
+    if reviewed.state is S.DONE:
+        return with_needs(tx, reviewed)
+    comment = check_text(note, "The note") if note else None
+    after = transition(
         tx,
         sql.TASKS,
         "accept",
-        found.id,
-        note={"by": speaker_of(tx, agent)} | ({"note": said} if said else {}),
+        reviewed.id,
+        event_data={"by": resolve_actor(tx, agent)} | ({"note": comment} if comment else {}),
         ended_at=tx.now,
-        reason=said,
+        reason=comment,
     )
-    return whole(tx, follow_up(tx, found, after))
+    return with_needs(tx, follow_up(tx, reviewed, after))
 
 
 def reject(tx: Tx, task: Task | str, reason: str, *, agent: str | None = None) -> Task:
-    """Send what was submitted back to be done again, with the reason; never its doer."""
-    why = clean_text(reason, "The reason")
-    return whole(tx, _reject(tx, _others(tx, task, agent), why, by=speaker_of(tx, agent)))
+    """Send a submitted task back to be done again, with a reason.
+
+    Raises Refused when the caller is the agent that did the work.
+    """
+    why = check_text(reason, "The reason")
+    reviewed = lock_as_reviewer(tx, task, agent)
+    return with_needs(tx, _reject(tx, reviewed, why, by=resolve_actor(tx, agent)))
 
 
-def _others(tx: Tx, task: Task | str, agent: str | None) -> Task:
-    """A task, for whoever did not do it."""
-    found = locked(tx, task)
-    speaker = speaker_of(tx, agent)
-    if found.agent_id is not None and speaker == f"agent:{agents.get(tx, found.agent_id).name}":
+def lock_as_reviewer(tx: Tx, task: Task | str, agent: str | None) -> Task:
+    """Lock and return a task for a caller that may review it: anyone but the agent that did it."""
+    locked = lock_task(tx, task)
+    actor = resolve_actor(tx, agent)
+    if locked.agent_id is not None and actor == f"agent:{agents.get(tx, locked.agent_id).name}":
         raise Refused(
-            f"{found.id} was done by {speaker}, who cannot judge it; let another agent or a person "
-            "look at it.",
-            id=found.id,
-            reason="own_work",
+            f"{actor} did the work of {locked.id} and cannot review it. Ask another agent or a "
+            "person.",
+            id=locked.id,
         )
-    return found
+    return locked
 
 
-def _reject(tx: Tx, found: Task, reason: str, *, by: str, evidence: Evidence | None = None) -> Task:
-    shown = evidence or found.evidence
-    after = move(
+def _reject(
+    tx: Tx, submitted: Task, reason: str, *, by: str, evidence: Evidence | None = None
+) -> Task:
+    shown = evidence or submitted.evidence
+    after = transition(
         tx,
         sql.TASKS,
         "reject",
-        found.id,
-        guard=found.fence,
-        note={"by": by, "reason": reason},
+        submitted.id,
+        expected_fence=submitted.fence,
+        event_data={"by": by, "reason": reason},
         reason=reason,
         check_until=None,
         evidence=encode_json(shown, "The evidence") if shown else None,
     )
-    if found.agent_id is not None:
-        name = agents.get(tx, found.agent_id).name
-        tell(tx, f"agent:{name}", after, "rejected", reason)
-    return follow_up(tx, found, after)
+    if submitted.agent_id is not None:
+        name = agents.get(tx, submitted.agent_id).name
+        notify(tx, f"agent:{name}", after, "rejected", reason)
+    return follow_up(tx, submitted, after)
 
 
 # -- checks ------------------------------------------------------------------------------------
 
 
 def begin_check(tx: Tx, task: str | None = None) -> Task | None:
-    """Take a submitted task whose check is to be run, or this one; nobody else gets it meanwhile.
+    """Claim the check of a submitted task: of this one, or of the one that waits the longest.
 
-    None when there is none to be run.
+    The claim is a lease, so no other process runs the check meanwhile. Without `task`, returns None
+    when no check waits. With `task`, raises Invalid when it has no check, and Conflict when the
+    check cannot be run now.
     """
     if task is None:
-        found = tx.one(sql.TO_CHECK, now=tx.now)
+        found = tx.one(sql.NEXT_TO_CHECK, now=tx.now)
         if found is None:
             return None
     else:
-        found = locked(tx, task)
+        found = lock_task(tx, task)
         if found.check_command is None:
-            raise Invalid(f"{found.id} has no check; accept or reject it yourself.", id=found.id)
-    most = int(settings.value(tx, "tasks.check_timeout_ms", project=found.project_id))
-    taken = tx.one(
-        sql.SET_CHECKING,
+            raise Invalid(f"{found.id} has no check. Accept or reject it instead.", id=found.id)
+    timeout_ms = int(settings.get_value(tx, "tasks.check_timeout_ms", project=found.project_id))
+    claimed = tx.one(
+        sql.CLAIM_CHECK,
         id=found.id,
         fence=found.fence,
         now=tx.now,
-        until=tx.now + most + MINUTE,
+        until=tx.now + timeout_ms + MINUTE,
     )
-    if taken is None and task is not None:
-        now = sql.TASKS.get(tx, found.id)
-        what = "its check is being run" if now.state is S.SUBMITTED else f"it is {now.state}"
-        raise Conflict(f"{now.id} cannot be checked: {what}.", id=now.id, state=now.state)
-    return taken
+    if claimed is None and task is not None:
+        current = sql.TASKS.get(tx, found.id)
+        why = f"it is {current.state}"
+        if current.state is S.SUBMITTED:
+            why = "its check is already running"
+        raise Conflict(f"Cannot check {current.id}: {why}.", id=current.id, state=current.state)
+    return claimed
 
 
-def conclude_check(tx: Tx, task: Task, ran: Ran) -> Task:
-    """Accept or reject a task by how its check ended; what it printed becomes evidence.
+def conclude_check(tx: Tx, task: Task, ran: CommandResult) -> Task:
+    """Accept the task when its check exited with 0, or else reject it; the output is evidence.
 
-    A check that ends with 0 accepts. When the task was judged otherwise, or taken anew, meanwhile,
-    that stands.
+    Does nothing when the task was reviewed or claimed again meanwhile.
     """
-    found = locked(tx, task)
-    if found.state is not S.SUBMITTED or found.fence != task.fence:
-        return whole(tx, found)
-    shown = found.evidence or Evidence()
-    shown = msgspec.structs.replace(shown, checks=[*shown.checks, ran][-MAX_CHECKS:])
+    locked = lock_task(tx, task)
+    if locked.state is not S.SUBMITTED or locked.fence != task.fence:
+        return with_needs(tx, locked)
+    evidence = locked.evidence or Evidence()
+    evidence = msgspec.structs.replace(evidence, checks=[*evidence.checks, ran][-MAX_CHECKS:])
     if ran.exit_code == 0:
-        after = move(
+        after = transition(
             tx,
             sql.TASKS,
             "accept",
-            found.id,
-            guard=found.fence,
-            note={"by": "check"},
+            locked.id,
+            expected_fence=locked.fence,
+            event_data={"by": "check"},
             ended_at=tx.now,
             check_until=None,
-            evidence=encode_json(shown, "The evidence"),
+            evidence=encode_json(evidence, "The evidence"),
         )
-        return whole(tx, follow_up(tx, found, after))
-    why = f"its check ended with {ran.exit_code}"
-    last = (ran.output or "").strip().rpartition("\n")[2][:200]
-    reason = f"{why}: {last}" if last else why
-    back = _reject(tx, found, reason, by="check", evidence=shown)
-    tell(tx, back.lead, back, "rejected", reason)
-    return whole(tx, back)
+        return with_needs(tx, follow_up(tx, locked, after))
+    why = f"its check exited with {ran.exit_code}"
+    last_line = (ran.output or "").strip().rpartition("\n")[2][:200]
+    reason = f"{why}: {last_line}" if last_line else why
+    rejected = _reject(tx, locked, reason, by="check", evidence=evidence)
+    notify(tx, rejected.lead, rejected, "rejected", reason)
+    return with_needs(tx, rejected)

@@ -1,13 +1,13 @@
-"""Templates: the tasks that a usual piece of work has, as data."""
+"""Built-in templates: the tasks of a common kind of work, as data."""
 
 from collections.abc import Sequence
 
 import msgspec
 
-from corral.domain.tasks.model import Wanted
+from corral.domain.tasks.model import TaskSpec
 
 
-class Part(msgspec.Struct, frozen=True):
+class TemplateTask(msgspec.Struct, frozen=True):
     """One task of a template."""
 
     key: str
@@ -16,20 +16,20 @@ class Part(msgspec.Struct, frozen=True):
     description: str
     depends_on: list[str] = []
     is_checked: bool = False
-    """Whether it builds something that a check can accept."""
+    """Whether the task builds something that a check can verify."""
 
 
-class Template(msgspec.Struct, frozen=True):
+class TaskTemplate(msgspec.Struct, frozen=True):
     name: str
     help: str
-    parts: list[Part]
+    parts: list[TemplateTask]
 
-    def filled(
+    def expand(
         self, *, key: str, title: str, depends_on: Sequence[str], check: str | None
-    ) -> list[Wanted]:
-        """Its tasks for one piece of work; those that need nothing else need `depends_on`."""
+    ) -> list[TaskSpec]:
+        """Return the tasks for one piece of work; its first tasks depend on `depends_on`."""
         return [
-            Wanted(
+            TaskSpec(
                 key=f"{key}/{part.key}",
                 title=f"{part.title}: {title}",
                 role=part.role,
@@ -41,82 +41,91 @@ class Template(msgspec.Struct, frozen=True):
         ]
 
 
-_REVIEW = "Try it, look for the input that breaks it, and say what must change. Change nothing."
+_REVIEW = (
+    "Try the change, look for inputs that break it, and report what must be fixed. Do not change "
+    "any files."
+)
 
 _ALL = (
-    Template(
+    TaskTemplate(
         "feature",
-        "Something new: plan, build, test, review, write down.",
+        "A new feature: plan, build, test, review, document.",
         [
-            Part(
+            TemplateTask(
                 "plan",
                 "planner",
                 "Plan",
-                "Say what is to be built, which files it touches, and how one sees that it works.",
+                "Describe what to build, which files it touches, and how to verify that it works.",
             ),
-            Part("build", "builder", "Build", "Build what the plan says.", ["plan"], True),
-            Part(
+            TemplateTask("build", "builder", "Build", "Implement the plan.", ["plan"], True),
+            TemplateTask(
                 "test",
                 "tester",
                 "Test",
-                "Write the tests that the plan's promises ask for, at their edges too.",
+                "Write tests for everything that the plan promises, including edge cases.",
                 ["plan"],
             ),
-            Part("review", "reviewer", "Review", _REVIEW, ["build", "test"]),
-            Part("docs", "writer", "Write down", "Tell users how to use it.", ["review"]),
+            TemplateTask("review", "reviewer", "Review", _REVIEW, ["build", "test"]),
+            TemplateTask(
+                "docs", "writer", "Document", "Explain to users how to use it.", ["review"]
+            ),
         ],
     ),
-    Template(
+    TaskTemplate(
         "bugfix",
-        "A fault: see it fail, fix it, review.",
+        "A bug: reproduce, fix, review.",
         [
-            Part(
+            TemplateTask(
                 "reproduce",
                 "debugger",
-                "See it fail",
-                "Find the shortest way to see the fault, as a test that fails.",
+                "Reproduce",
+                "Find the shortest way to reproduce the bug, and write it as a failing test.",
             ),
-            Part(
+            TemplateTask(
                 "fix",
                 "builder",
-                "Mend",
-                "Mend the cause, so that the test passes and nothing else changes.",
+                "Fix",
+                "Fix the cause so that the test passes and no other behaviour changes.",
                 ["reproduce"],
                 True,
             ),
-            Part("review", "reviewer", "Review", _REVIEW, ["fix"]),
+            TemplateTask("review", "reviewer", "Review", _REVIEW, ["fix"]),
         ],
     ),
-    Template(
+    TaskTemplate(
         "refactor",
-        "The same behaviour in a better shape: pin down, change, review.",
+        "A refactoring: cover with tests, change, review.",
         [
-            Part(
+            TemplateTask(
                 "pin",
                 "tester",
-                "Pin down",
-                "Make sure that tests tell when the behaviour changes, before anything is moved.",
+                "Cover with tests",
+                "Make sure that tests detect a change of behaviour before any code is moved.",
             ),
-            Part("change", "builder", "Change", "Change the shape in small steps.", ["pin"], True),
-            Part("review", "reviewer", "Review", _REVIEW, ["change"]),
+            TemplateTask(
+                "change", "builder", "Change", "Refactor the code in small steps.", ["pin"], True
+            ),
+            TemplateTask("review", "reviewer", "Review", _REVIEW, ["change"]),
         ],
     ),
-    Template(
+    TaskTemplate(
         "docs",
-        "Words for users: find out, write, try.",
+        "User documentation: research, write, try.",
         [
-            Part(
+            TemplateTask(
                 "research",
                 "researcher",
-                "Find out",
-                "Find what readers need to know, and where each fact is from.",
+                "Research",
+                "Find out what readers need to know, and note the source of each fact.",
             ),
-            Part("write", "writer", "Write", "Write it, as short as it can be.", ["research"]),
-            Part(
+            TemplateTask(
+                "write", "writer", "Write", "Write the text as briefly as possible.", ["research"]
+            ),
+            TemplateTask(
                 "try",
                 "reviewer",
                 "Try",
-                "Do what the text says, word by word, and report where it leads nowhere.",
+                "Follow the text step by step, and report every step that does not work.",
                 ["write"],
             ),
         ],

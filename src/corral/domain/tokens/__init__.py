@@ -1,1 +1,1 @@
-"""Who may call from outside, and what each may do."""
+"""API tokens: who may call from outside, and with which permissions."""

@@ -1,56 +1,58 @@
-"""A token lets a program or a browser call from outside: a secret, and what it may be used for.
+"""An API token is a secret with a scope, for programs and browsers that call from outside.
 
-Only the hash of the secret is stored. A secret has 256 random bits, so a plain hash is as good as a
-slow one: nothing can be tried out.
+Only the hash of the secret is stored. A secret has 256 random bits, so a fast hash is sufficient:
+guessing is infeasible.
 """
 
 from enum import StrEnum
 
 import msgspec
 
-from corral.kernel.states import Moves, move
+from corral.kernel.states import TransitionTable, transition
 
 
 class TokenState(StrEnum):
-    ACTIVE = "active"  # it opens what its scope says, until it expires
-    REVOKED = "revoked"  # it opens nothing any more
+    ACTIVE = "active"  # accepted until it expires
+    REVOKED = "revoked"  # rejected
 
 
-MOVES = Moves(
+MOVES = TransitionTable(
     "token",
     TokenState,
-    begin="create",
+    create_verb="create",
     initial=TokenState.ACTIVE,
-    verbs={"revoke": move(TokenState.ACTIVE, to=TokenState.REVOKED)},
+    verbs={"revoke": transition(TokenState.ACTIVE, to=TokenState.REVOKED)},
 )
 
 FULL, READ = "full", "read"
-PREFIX = "crl_"  # so that a secret is known by its shape wherever it is printed
+PREFIX = "crl_"  # so that redaction recognizes a token wherever it is printed
 
 
 class Token(msgspec.Struct, frozen=True):
+    """A token without its secret."""
+
     id: str
     name: str
     state: TokenState
     scope: str
     """full, read, or agent:ID."""
     project_id: str | None
-    """The one project that an agent's token is for; None: any."""
+    """The project that an agent's token is limited to; None: any."""
     created_at: int
     created_by: str
     expires_at: int | None
     used_at: int | None
-    """About when it was last used, to the minute."""
+    """The time of the last use, with a resolution of a minute."""
     ended_at: int | None
 
     @property
     def agent_id(self) -> str | None:
-        """The one agent that it is for."""
+        """The agent that the token is limited to."""
         return self.scope.removeprefix("agent:") if self.scope.startswith("agent:") else None
 
 
 class NewToken(msgspec.Struct, frozen=True):
-    """A token that was just made, with its secret: it is shown now and never again."""
+    """A new token with its secret, which is shown only once."""
 
     token: Token
     value: str

@@ -1,7 +1,9 @@
+"""SQL of tokens."""
+
 from corral.db.lookup import IdColumn
 from corral.db.retention import Retention
 from corral.db.statement import Query, Statement
-from corral.db.transitions import StateTable
+from corral.db.transitions import StatefulTable
 from corral.domain.tokens.model import MOVES, Token
 
 _COLUMNS = (
@@ -9,7 +11,7 @@ _COLUMNS = (
 )
 
 IDS = IdColumn("token", "tok", "tokens")
-TOKENS = StateTable(Token, MOVES, table="tokens", columns=_COLUMNS)
+TOKENS = StatefulTable(Token, MOVES, table="tokens", columns=_COLUMNS)
 
 BY_HASH = Query(Token, f"SELECT {_COLUMNS} FROM tokens WHERE hash = :hash")
 
@@ -25,13 +27,13 @@ ACTIVE = Query(
 
 ALL = Query(Token, f"SELECT {_COLUMNS} FROM tokens WHERE id > :after ORDER BY id LIMIT :limit")
 
-USED = Statement("""
+SET_USED = Statement("""
     UPDATE tokens SET used_at = :now WHERE id = :id AND coalesce(used_at, 0) < :before RETURNING id
 """)
 
-KEPT = Retention(
+RETENTION = Retention(
     "tokens",
     setting="tokens.keep_ms",
-    born="created_at",
-    over="coalesce(ended_at, expires_at) < :before",
+    created="created_at",
+    ended="coalesce(ended_at, expires_at) < :before",
 )

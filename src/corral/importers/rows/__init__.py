@@ -1,0 +1,1 @@
+"""Insertion of imported rows into tables that need more than a plain INSERT."""

@@ -1,4 +1,4 @@
-"""Agents of another program, under names that are free here."""
+"""Imported agents, under names that are not taken."""
 
 from collections.abc import Sequence
 from hashlib import sha256
@@ -6,40 +6,40 @@ from typing import Any
 
 import msgspec
 
-from corral.db.bulk_insert import Placed, put_many
-from corral.db.bulk_transitions import encode_rows, import_many
+from corral.db.bulk_insert import ImportedRow, insert_many
+from corral.db.transitions import encode_rows, import_many
 from corral.db.tx import Tx
 from corral.domain.agents import sql
-from corral.domain.agents.model import Content, Limits
+from corral.domain.agents.model import AgentContent, AgentLimits
 
 _CONTENT = ("role", "provider", "model", "command", "instructions", "workspace")
 
 
-def take_in(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[Placed]:
-    """Keep agents; one whose name is taken gets a number behind it."""
+def insert_agents(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[ImportedRow]:
+    """Insert agents. A number is appended to a name that is taken."""
     given = [row["name"] for row in rows]
     wanted = encode_rows([row["name"] for row in rows])
     taken = {name for (name,) in tx.run(sql.NAMES_TAKEN, keys_=wanted)}
     for row in rows:
-        row["name"] = _free(tx, row["name"], taken)
+        row["name"] = _unused_name(tx, row["name"], taken)
         taken.add(row["name"])
     return [
-        Placed(id, "" if row["name"] == name else "its name is taken here; a number was added")
+        ImportedRow(id, "" if row["name"] == name else "its name is taken; a number was added")
         for id, row, name in zip(import_many(tx, sql.AGENTS, rows), rows, given, strict=True)
     ]
 
 
-def _free(tx: Tx, name: str, taken: set[str]) -> str:
-    free, number = name, 1
-    while free in taken or (number > 1 and tx.run(sql.NAMES_TAKEN, keys_=encode_rows([free]))):
+def _unused_name(tx: Tx, name: str, taken: set[str]) -> str:
+    unused, number = name, 1
+    while unused in taken or (number > 1 and tx.run(sql.NAMES_TAKEN, keys_=encode_rows([unused]))):
         number += 1
-        free = f"{name}-{number}"
-    return free
+        unused = f"{name}-{number}"
+    return unused
 
 
-def take_in_versions(tx: Tx, rows: Sequence[dict[str, Any]]) -> None:
-    """Keep what agents are, each as its first version."""
+def insert_versions(tx: Tx, rows: Sequence[dict[str, Any]]) -> None:
+    """Insert the content of agents as their first version."""
     for row in rows:
-        content = Content(**{name: row[name] for name in _CONTENT}, limits=Limits())
+        content = AgentContent(**{name: row[name] for name in _CONTENT}, limits=AgentLimits())
         row["hash"] = sha256(msgspec.json.encode(content)).hexdigest()
-    put_many(tx, "agent_versions", rows)
+    insert_many(tx, "agent_versions", rows)

@@ -7,7 +7,7 @@ from corral.db.tx import Tx
 from corral.domain.questions import sql
 
 
-def take_in_texts(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[str]:
+def set_question_texts(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[str]:
     """Set the text and the options of imported questions."""
     for row in rows:
         tx.run(sql.SET_TEXT, **row)

@@ -1,25 +1,25 @@
-"""Attempts of another program's races, and which of them won."""
+"""Imported attempts of races, and the winners."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from corral.db.bulk_insert import put_many
-from corral.db.bulk_transitions import encode_rows, import_many
+from corral.db.bulk_insert import insert_many
+from corral.db.transitions import encode_rows, import_many
 from corral.db.tx import Tx
 from corral.domain.races import sql
 
 
-def take_in_attempts(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[str | None]:
-    """Keep attempts in the races that their rounds belong to."""
-    found = tx.run(sql.RACES_OF, keys_=encode_rows(sorted({row["round_id"] for row in rows})))
+def insert_attempts(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[str | None]:
+    """Insert attempts with the races of their rounds."""
+    found = tx.run(sql.ROUND_OWNERS, keys_=encode_rows(sorted({row["round_id"] for row in rows})))
     races = {round_id: (race_id, project_id) for round_id, race_id, project_id in found}
     for row in rows:
         row["race_id"], row["project_id"] = races[row["round_id"]]
     return import_many(tx, sql.ATTEMPTS, rows)
 
 
-def take_in_winners(tx: Tx, rows: Sequence[dict[str, Any]]) -> None:
-    """Keep the choices, and name the chosen ones in their rounds."""
+def insert_winners(tx: Tx, rows: Sequence[dict[str, Any]]) -> None:
+    """Insert the choices, and set the winners of their rounds."""
     for row in rows:
-        tx.run(sql.NAME_WINNER, id=row["round_id"], attempt=row["attempt_id"], by=row["by"])
-    put_many(tx, "choices", rows, unless="(round_id, number)")
+        tx.run(sql.SET_IMPORTED_WINNER, id=row["round_id"], attempt=row["attempt_id"], by=row["by"])
+    insert_many(tx, "choices", rows, on_conflict="(round_id, number)")

@@ -1,1 +1,1 @@
-"""Databases of other programs: read, and never touched."""
+"""Read-only access to databases of other programs, which are untrusted."""

@@ -1,13 +1,13 @@
-"""A private copy of another program's SQLite file, as it was at one moment.
+"""A consistent private copy of another program's SQLite file.
 
-Nothing is ever made, changed or locked for long beside the source: to open a file in WAL mode, even
-only to read it, SQLite makes `-shm` and `-wal` there, and a reader of one in rollback mode stops
-its writer. So a source is copied first, and all reading is of the copy.
+The source is never changed or locked for long. Opening a file in WAL mode creates `-shm` and `-wal`
+files even for a reader, and a reader of a file in rollback mode blocks its writer. So the source is
+copied first, and only the copy is opened.
 
-A file with a rollback journal is copied under SQLite's own shared lock. One in WAL mode is copied
-with its log byte by byte: commits that are added to the log meanwhile do no harm (a torn one at its
-end has no valid checksum and is no commit), and a checkpoint, which does, is seen by the file's
-time and by the log's header; then it is copied again.
+A file in rollback mode is copied under SQLite's shared lock. A file in WAL mode is copied byte by
+byte with its log. Commits that are appended to the log meanwhile do no harm: an incomplete one has
+no valid checksum. A checkpoint overwrites pages; it is detected by the file's modification time and
+the log's header, and then the copy is repeated.
 """
 
 import os
@@ -29,25 +29,28 @@ class Unreadable(Invalid):
 MAGIC = b"SQLite format 3\0"
 _HEADER = 100
 _LOG_HEADER = 32
-TRIES = 60
-PAUSE = 0.025
-# The clock of a file system ticks this seldom: a younger time may hide a second write.
+MAX_ATTEMPTS = 60
+PAUSE_SECONDS = 0.025
+# The resolution of file times: a second write within it does not change the modification time.
 _TICK_NS = 20_000_000
 BUSY_MS = 5_000
-_SPARE = 64 * 1024 * 1024
+_SPARE_BYTES = 64 * 1024 * 1024
 
 
-def copy_of(path: Path, folder: Path) -> Path:
-    """A consistent copy of a database in an empty folder of our own."""
-    header = _header(path)
-    for end in ("-wal", "-journal"):
-        _refuse_endless(_beside(path, end))
+def copy_database(path: Path, folder: Path) -> Path:
+    """Copy a database into an empty private folder; returns the path of the copy.
+
+    Raises NotFound, Unreadable, or Refused when the file is locked or keeps changing.
+    """
+    header = _read_header(path)
+    for suffix in ("-wal", "-journal"):
+        _require_regular_file(_sibling(path, suffix))
     _require_space(path, folder)
     target = folder / "copy.db"
-    if header[18:20] == b"\x02\x02" or _beside(path, "-wal").exists():
+    if header[18:20] == b"\x02\x02" or _sibling(path, "-wal").exists():
         _copy_files(path, target, "-wal")
     else:
-        _copy_whole(path, target)
+        _copy_with_lock(path, target)
     return target
 
 
@@ -55,11 +58,11 @@ def _require_space(path: Path, folder: Path) -> None:
     """Refuse a source whose copy would fill the disk. A sparse file counts with its full size."""
     size = sum(
         each.stat().st_size
-        for each in (path, _beside(path, "-wal"), _beside(path, "-journal"))
+        for each in (path, _sibling(path, "-wal"), _sibling(path, "-journal"))
         if each.exists()
     )
     free = shutil.disk_usage(folder).free
-    if size + _SPARE > free:
+    if size + _SPARE_BYTES > free:
         raise Refused(
             f"Cannot copy {path} to {folder}: it needs {size:,} bytes, and {free:,} are free. Free "
             "disk space, or set TMPDIR to a folder on a larger disk.",
@@ -68,22 +71,18 @@ def _require_space(path: Path, folder: Path) -> None:
         )
 
 
-def _header(path: Path) -> bytes:
-    """The first bytes of a file that is a SQLite database; one clear sentence where it is none."""
+def _read_header(path: Path) -> bytes:
+    """Return the header of a SQLite file; raises for any other file."""
     try:
         if path.is_dir():
-            raise Invalid(
-                f"{path} is a folder; give the database in it.",
-                path=str(path),
-                reason="is_a_folder",
-            )
-        _refuse_endless(path)
-        for end in ("", "-wal", "-journal"):
-            require_unused(_beside(path, end))
+            raise Invalid(f"{path} is a folder. Give the database file in it.", path=str(path))
+        _require_regular_file(path)
+        for suffix in ("", "-wal", "-journal"):
+            require_unused(_sibling(path, suffix))
         with path.open("rb") as file:
             header = file.read(_HEADER)
     except FileNotFoundError:
-        raise NotFound(f"There is no file {path}; check the path.", path=str(path)) from None
+        raise NotFound(f"There is no file {path}. Check the path.", path=str(path)) from None
     except OSError as error:
         raise _unreadable(path, error) from None
     if not header:
@@ -103,27 +102,25 @@ def _not_a_database(path: Path) -> Unreadable:
     )
 
 
-def _refuse_endless(path: Path) -> None:
+def _require_regular_file(path: Path) -> None:
     """Refuse pipes, sockets and devices: reading them may block or never end."""
     if path.exists() and not path.is_file():
         raise _not_a_database(path)
 
 
 def _unreadable(path: Path, error: OSError) -> Refused:
-    why = error.strerror or str(error)
+    reason = error.strerror or str(error)
     return Refused(
-        f"{path} cannot be read ({why}); make it readable for you.",
-        path=str(path),
-        reason="unreadable",
+        f"Cannot read {path}: {reason}. Check its permissions.", path=str(path), reason="unreadable"
     )
 
 
-def _beside(path: Path, end: str) -> Path:
-    return path.with_name(path.name + end)
+def _sibling(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
 
 
-def _copy_whole(path: Path, target: Path) -> None:
-    """A copy under SQLite's own lock, which its writer waits for only so long."""
+def _copy_with_lock(path: Path, target: Path) -> None:
+    """Copy under SQLite's shared lock, which blocks the writer only for the time of the copy."""
     try:
         source = apsw.Connection(_uri(path), flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
         try:
@@ -139,22 +136,22 @@ def _copy_whole(path: Path, target: Path) -> None:
     except apsw.BusyError:
         raise _locked(path) from None
     except (apsw.ReadOnlyError, apsw.CantOpenError):
-        # Its writer died in the middle of a transaction: the copy is rolled back, not the source.
+        # Its writer died during a transaction: roll back the copy, not the source.
         target.unlink(missing_ok=True)
         _copy_files(path, target, "-journal")
     except apsw.Error as error:
-        raise damaged(path, error) from None
+        raise damaged_error(path, error) from None
 
 
 def _locked(path: Path) -> Refused:
     return Refused(
-        f"{path} is locked by another program; end it, or give a copy of the file.",
+        f"{path} is locked by another program. Stop that program, or give a copy of the file.",
         path=str(path),
         reason="locked",
     )
 
 
-def damaged(path: Path, error: Exception) -> Unreadable:
+def damaged_error(path: Path, error: Exception) -> Unreadable:
     return Unreadable(
         f"{path} is damaged ({error}). Give an intact copy.", path=str(path), reason="damaged"
     )
@@ -164,8 +161,8 @@ def _uri(path: Path) -> str:
     return f"{path.absolute().as_uri()}?mode=ro"
 
 
-class _Look(NamedTuple):
-    """What changes when a file is written over, and not when its log only grows."""
+class _Fingerprint(NamedTuple):
+    """Values that change when pages are overwritten, but not when the log grows."""
 
     size: int
     time: int
@@ -173,8 +170,8 @@ class _Look(NamedTuple):
     log_header: bytes
 
 
-def _look(path: Path, log: Path) -> _Look:
-    found = path.stat()
+def _fingerprint(path: Path, log: Path) -> _Fingerprint:
+    status = path.stat()
     with path.open("rb") as file:
         header = file.read(_HEADER)
     try:
@@ -182,40 +179,40 @@ def _look(path: Path, log: Path) -> _Look:
             log_header = file.read(_LOG_HEADER)
     except FileNotFoundError:
         log_header = b""
-    return _Look(found.st_size, found.st_mtime_ns, header, log_header)
+    return _Fingerprint(status.st_size, status.st_mtime_ns, header, log_header)
 
 
-def _copy_files(path: Path, target: Path, end: str) -> None:
-    """The file and what belongs to it, copied again until nothing was written over meanwhile."""
-    log = _beside(path, end)
-    for _ in range(TRIES):
+def _copy_files(path: Path, target: Path, suffix: str) -> None:
+    """Copy the file and its log; repeat until no page was overwritten meanwhile."""
+    log = _sibling(path, suffix)
+    for _ in range(MAX_ATTEMPTS):
         try:
-            if _copied(path, target, log, _beside(target, end)):
+            if _try_copy(path, target, log, _sibling(target, suffix)):
                 return
         except OSError as error:
             raise _unreadable(path, error) from None
-        time.sleep(PAUSE)
+        time.sleep(PAUSE_SECONDS)
     raise Refused(
-        f"{path} is written all the time; end the program that does, or give a copy of the file.",
+        f"{path} keeps changing. Stop the program that writes it, or give a copy of the file.",
         path=str(path),
         reason="busy",
     )
 
 
-def _copied(path: Path, target: Path, log: Path, target_log: Path) -> bool:
-    before = _look(path, log)
-    if abs(_now_by(target) - before.time) <= _TICK_NS:
-        return False  # what is written next might bear the same time
+def _try_copy(path: Path, target: Path, log: Path, target_log: Path) -> bool:
+    before = _fingerprint(path, log)
+    if abs(_file_time_now(target) - before.time) <= _TICK_NS:
+        return False  # the next write might not change the modification time
     shutil.copyfile(path, target)
     try:
         shutil.copyfile(log, target_log)
     except FileNotFoundError:
         target_log.unlink(missing_ok=True)
-    return _look(path, log) == before
+    return _fingerprint(path, log) == before
 
 
-def _now_by(file: Path) -> int:
-    """The present by the clock that the times of files are made of."""
+def _file_time_now(file: Path) -> int:
+    """Return the current time by the clock of the file system."""
     file.touch()
     os.utime(file)
     return file.stat().st_mtime_ns

@@ -1,7 +1,7 @@
-"""Another program's database, opened: which tables and columns it has, and their rows in pieces.
+"""The database of another program: its tables and columns, and its rows in batches.
 
-Its rows may be anything: text that is no UTF-8, ids that occur twice or not at all, columns that
-are missing or new. All of it is given on as it is; judging it is left to whoever knows the tool.
+Rows may contain anything: invalid UTF-8, missing or duplicate ids, missing or new columns. They are
+returned as they are; the mapping of the tool validates them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,39 +13,39 @@ from typing import Any, NamedTuple
 import apsw
 import msgspec
 
-from corral.importers.source.copy import Unreadable, copy_of, damaged
+from corral.importers.source.copy import Unreadable, copy_database, damaged_error
 from corral.scratch_folders import scratch_folder
 from corral.untrusted_sqlite import MAX_SECONDS, harden
 
 Value = int | float | bytes | None
-# A piece of rows is over when it has so many, or so many bytes: memory does not grow with a source.
-PIECE_ROWS = 500
-PIECE_BYTES = 1 << 20
-# A key goes into an index, which takes no more than some.
-LONGEST_KEY = 400
+# Limits of a batch, so that memory use does not grow with the source.
+BATCH_ROWS = 500
+BATCH_BYTES = 1 << 20
+# Characters; a key is indexed, and index entries are limited in size.
+MAX_KEY = 400
 _WIDE = {"UTF-16le": "utf-16-le", "UTF-16be": "utf-16-be"}
 
 
-class Found(NamedTuple):
-    """A row: its key, unique in its table, and its values by column; text is still bytes."""
+class RawRow(NamedTuple):
+    """A row: its key, which is unique in its table, and its values by column. Text is bytes."""
 
     key: str
-    twin: bool
-    """Whether a row before it has the same key, or it has none."""
+    is_duplicate: bool
+    """Whether an earlier row has the same key, or the row has no key."""
     values: dict[str, Value]
 
 
 @contextmanager
-def opened(path: Path) -> Iterator["Foreign"]:
-    """A private copy of a database; it is gone afterwards."""
+def open_source(path: Path) -> Iterator["SourceDatabase"]:
+    """Open a private copy of a database, which is removed afterwards; raises Unreadable."""
     with scratch_folder("import") as folder:
-        copy = copy_of(path, folder)
+        copy = copy_database(path, folder)
         try:
             connection = apsw.Connection(str(copy))
         except apsw.Error as error:
-            raise damaged(path, error) from None
+            raise damaged_error(path, error) from None
         try:
-            yield Foreign(path, connection)
+            yield SourceDatabase(path, connection)
         except apsw.InterruptError as error:
             raise Unreadable(
                 f"Cannot read {path}: a single row takes longer than {MAX_SECONDS:.0f} s. Copy the "
@@ -53,13 +53,13 @@ def opened(path: Path) -> Iterator["Foreign"]:
                 path=str(path),
             ) from error
         except apsw.Error as error:
-            raise damaged(path, error) from error
+            raise damaged_error(path, error) from error
         finally:
             connection.close()
 
 
-class Foreign:
-    """The tables of an open source."""
+class SourceDatabase:
+    """An open copy of a source database."""
 
     def __init__(self, path: Path, connection: apsw.Connection) -> None:
         self.path = path
@@ -67,7 +67,7 @@ class Foreign:
         self._limit = harden(connection)
         self._encoding = _WIDE.get(str(connection.pragma("encoding")))
         self.tables: dict[str, tuple[str, ...]] = {}
-        """The columns of each table, under its name in small letters."""
+        """The columns of each table by its lower-case name."""
         self.derived: list[str] = []
         """Views, virtual tables with their shadow tables, and generated columns. They are computed
         from other data by code in the schema, and are not read."""
@@ -77,9 +77,9 @@ class Foreign:
             "SELECT name, type, rootpage FROM sqlite_schema"
             " WHERE type IN ('table', 'view') ORDER BY name"
         )
-        found = [(str(a), str(b), c) for a, b, c in connection.execute(listed).fetchall()]
-        virtual = [name for name, kind, page in found if kind == "table" and not page]
-        for name, kind, page in found:
+        entries = [(str(a), str(b), c) for a, b, c in connection.execute(listed).fetchall()]
+        virtual = [name for name, kind, page in entries if kind == "table" and not page]
+        for name, kind, page in entries:
             if name.startswith("sqlite_"):
                 continue
             if kind == "view" or not page or _is_shadow(name, virtual):
@@ -90,66 +90,67 @@ class Foreign:
     def _add_table(self, name: str) -> None:
         """Check the pages of a table and list its columns, except generated ones."""
         self._limit.restart()
-        found = self._connection.execute(f"PRAGMA quick_check({_quoted(name)})").fetchall()
-        if found != [("ok",)]:
-            raise apsw.CorruptError(str(found[0][0]) if found else "unknown damage")
+        result = self._connection.execute(f"PRAGMA quick_check({_quoted(name)})").fetchall()
+        if result != [("ok",)]:
+            raise apsw.CorruptError(str(result[0][0]) if result else "unknown damage")
         self._names[name.lower()] = name
         columns = self._connection.execute(f"PRAGMA table_xinfo({_quoted(name)})").fetchall()
         self.tables[name.lower()] = tuple(str(row[1]) for row in columns if not row[6])
         self.derived += [f"{name}.{row[1]}" for row in columns if row[6]]
 
-    def name_of(self, table: str) -> str:
-        """The table's name as the source spells it."""
+    def original_name(self, table: str) -> str:
+        """Return the name of a table as the source spells it."""
         return self._names[table]
 
     def count(self, table: str) -> int:
+        """Return the number of rows of a table."""
         self._limit.restart()
         sql = f"SELECT count(*) FROM {_quoted(self._names[table])}"
-        found: Any = self._connection.execute(sql).fetchall()
-        return int(found[0][0])
+        rows: Any = self._connection.execute(sql).fetchall()
+        return int(rows[0][0])
 
-    def pieces(self, table: str, key: Sequence[str]) -> Iterator[list[Found]]:
-        """All rows, in the order in which they were written, a piece at a time.
+    def batches(self, table: str, key: Sequence[str]) -> Iterator[list[RawRow]]:
+        """Yield all rows in batches, in the order in which they were inserted.
 
-        `key` are the columns that name a row; where they do not, its place in the file does.
+        `key` are the columns that identify a row. The rowid identifies rows without a unique key.
         """
         columns = self.tables[table]
         by = {column.lower(): column for column in columns}
         named = [by[column] for column in key if column in by]
-        whole = len(named) == len(key) and bool(key)
-        place = self._place(table)
-        twins = self._twins(table, named, place) if whole and place else {}
-        keys = [_as_key(column) for column in named] if whole else []
+        is_complete = len(named) == len(key) and bool(key)
+        rowid = self._rowid(table)
+        duplicates = self._duplicates(table, named, rowid) if is_complete and rowid else {}
+        keys = [_as_key(column) for column in named] if is_complete else []
         chosen = ", ".join([*keys, *(_as_bytes(column) for column in columns)])
-        first = place or "NULL"
-        ordered = place or ", ".join(map(_quoted, named)) or "1"
+        first = rowid or "NULL"
+        ordered = rowid or ", ".join(map(_quoted, named)) or "1"
         sql = f"SELECT {first}, {chosen} FROM {_quoted(self._names[table])} ORDER BY {ordered}"
         lowered = [column.lower() for column in columns]
-        piece: dict[str, Found] = {}
+        batch: dict[str, RawRow] = {}
         size = 0
         self._limit.restart()
         for row in self._connection.execute(sql):
             self._limit.restart()
-            told = [*map(self._in_utf8, row[1:])]
-            values = dict(zip(lowered, told[len(keys) :], strict=True))
-            found = _found(values, told[: len(keys)], row[0], twins)
-            if found.key in piece:  # two keys that are spelled alike, as bytes that are no text
-                found = _twin(found.key, row[0], values)
-            piece[found.key] = found
+            cells = [*map(self._in_utf8, row[1:])]
+            values = dict(zip(lowered, cells[len(keys) :], strict=True))
+            raw = _raw_row(values, cells[: len(keys)], row[0], duplicates)
+            if raw.key in batch:  # different bytes that become the same text
+                raw = _duplicate_row(raw.key, row[0], values)
+            batch[raw.key] = raw
             size += sum(len(value) for value in row if isinstance(value, bytes))
-            if len(piece) >= PIECE_ROWS or size >= PIECE_BYTES:
-                yield [*piece.values()]
-                piece, size = {}, 0
-        if piece:
-            yield [*piece.values()]
+            if len(batch) >= BATCH_ROWS or size >= BATCH_BYTES:
+                yield [*batch.values()]
+                batch, size = {}, 0
+        if batch:
+            yield [*batch.values()]
 
     def _in_utf8(self, value: Any) -> Any:
         if self._encoding is None or not isinstance(value, bytes):
             return value
         return value.decode(self._encoding, "replace").encode()
 
-    def _place(self, table: str) -> str | None:
-        """The column that tells a row's place in the file, where the table has one."""
+    def _rowid(self, table: str) -> str | None:
+        """Return a name of the rowid column; None for a table without rowid."""
         taken = {column.lower() for column in self.tables[table]}
         for name in ("rowid", "_rowid_", "oid"):
             if name in taken:
@@ -162,16 +163,16 @@ class Foreign:
             return name
         return None
 
-    def _twins(self, table: str, key: Sequence[str], place: str) -> dict[str, int]:
-        """Keys that several rows have, each with the place of the first one."""
+    def _duplicates(self, table: str, key: Sequence[str], rowid: str) -> dict[str, int]:
+        """Return the keys that several rows have, with the rowid of the first row."""
         listed = ", ".join(map(_as_key, key))
         sql = (
-            f"SELECT min({place}), {listed} FROM {_quoted(self._names[table])}"
+            f"SELECT min({rowid}), {listed} FROM {_quoted(self._names[table])}"
             f" GROUP BY {listed} HAVING count(*) > 1"
         )
         self._limit.restart()
-        found: Any = self._connection.execute(sql)
-        return {_key_of([*map(self._in_utf8, row[1:])]): int(row[0]) for row in found}
+        rows: Any = self._connection.execute(sql)
+        return {_key_of([*map(self._in_utf8, row[1:])]): int(row[0]) for row in rows}
 
 
 # Suffixes of the shadow tables that FTS and R-Tree create for a virtual table.
@@ -184,37 +185,37 @@ def _is_shadow(name: str, virtual: Sequence[str]) -> bool:
     return end in _SHADOWS and owner in virtual
 
 
-def _found(
-    values: dict[str, Value], parts: Sequence[Value], place: int | None, twins: dict[str, int]
-) -> Found:
+def _raw_row(
+    values: dict[str, Value], parts: Sequence[Value], rowid: int | None, duplicates: dict[str, int]
+) -> RawRow:
     if not parts:
-        return Found(f"#{place}" if place is not None else _whole(values), False, values)
-    name = _key_of(parts)
-    if any(part is None for part in parts) or (name in twins and twins[name] != place):
-        return _twin(name, place, values)
-    return Found(name, False, values)
+        return RawRow(f"#{rowid}" if rowid is not None else _content_hash(values), False, values)
+    key = _key_of(parts)
+    if any(part is None for part in parts) or (key in duplicates and duplicates[key] != rowid):
+        return _duplicate_row(key, rowid, values)
+    return RawRow(key, False, values)
 
 
-def _twin(name: str, place: int | None, values: dict[str, Value]) -> Found:
-    return Found(f"{name}#{_whole(values) if place is None else place}", True, values)
+def _duplicate_row(key: str, rowid: int | None, values: dict[str, Value]) -> RawRow:
+    return RawRow(f"{key}#{_content_hash(values) if rowid is None else rowid}", True, values)
 
 
-def _whole(values: dict[str, Value]) -> str:
-    """A row that nothing else names is known by all that it says."""
+def _content_hash(values: dict[str, Value]) -> str:
+    """Return a hash that identifies a row without key and rowid by its content."""
     return sha256(repr(sorted(values.items())).encode()).hexdigest()
 
 
 def _key_of(parts: Sequence[Any]) -> str:
-    """The key of a row as text; several columns are a list."""
-    return key_of([_text_of(part) for part in parts])
+    """Return the key of a row as text; several columns become a JSON list."""
+    return encode_key([_text_of(part) for part in parts])
 
 
-def key_of(parts: Sequence[str]) -> str:
-    """The key of the row whose key columns are these, in their order."""
-    whole = parts[0] if len(parts) == 1 else msgspec.json.encode(parts).decode()
-    if len(whole) <= LONGEST_KEY:
-        return whole
-    return f"{whole[:300]}…{sha256(whole.encode()).hexdigest()}"
+def encode_key(parts: Sequence[str]) -> str:
+    """Return the key of a row with these values in its key columns."""
+    key = parts[0] if len(parts) == 1 else msgspec.json.encode(parts).decode()
+    if len(key) <= MAX_KEY:
+        return key
+    return f"{key[:300]}…{sha256(key.encode()).hexdigest()}"
 
 
 def _text_of(part: Any) -> str:
@@ -230,11 +231,11 @@ def _quoted(name: str) -> str:
 
 
 def _as_key(column: str) -> str:
-    # As SQLite spells it, wherever it is asked for: Python writes large numbers in another way.
+    # SQLite formats the number, because Python formats large numbers differently.
     return f"CAST({_quoted(column)} AS BLOB)"
 
 
 def _as_bytes(column: str) -> str:
-    # Text may be no UTF-8, and would stop the reading: it is judged value by value instead.
+    # As bytes, because invalid UTF-8 would raise an error; each value is decoded separately.
     quoted = _quoted(column)
     return f"CASE typeof({quoted}) WHEN 'text' THEN CAST({quoted} AS BLOB) ELSE {quoted} END"

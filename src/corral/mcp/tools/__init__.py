@@ -1,0 +1,1 @@
+"""The tools, one module per concept. `registry.py` lists them."""

@@ -1,27 +1,27 @@
-"""The tool by which agents ask the host for what they may not do themselves."""
+"""Tool: request, for actions that an agent may not perform itself."""
 
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from corral.mcp.call import Call, Told, Wait, Writing
+from corral.mcp.call import ToolCall, ToolResult, WaitSeconds, WriteArguments
 
 ACTIONS = (
     "create_agent {name, instructions, role?, model?}; schedule_task {text, cron | every_seconds, "
-    "time_zone?, script?, name?}: you are woken with the text, a script is run first and can spare "
-    "you that; change_task {task, verb: pause, resume, run, cancel}: of your own; destination "
-    "{place, name?}: a chat that you want to send to; secret {name, reason}: somebody gives it "
-    "elsewhere, and you learn that it is there, never what it is."
+    "time_zone?, script?, name?}: wakes you with the text; a script runs first and can skip the "
+    "wake-up; change_task {task, verb: pause, resume, run, cancel}: changes one of your schedules; "
+    "destination {place, name?}: lets you send to a chat; secret {name, reason}: a person stores "
+    "the secret, and you are told that it exists, never its value."
 )
 
 
-class RequestAsked(Writing, kw_only=True):
+class RequestArguments(WriteArguments, kw_only=True):
     action: Literal["create_agent", "schedule_task", "change_task", "destination", "secret"]
     arguments: Annotated[dict[str, Any], Meta(description=ACTIONS)]
-    wait_seconds: Wait = 0
+    wait_seconds: WaitSeconds = 0
 
 
-class Requested(Told, kw_only=True):
+class RequestResult(ToolResult, kw_only=True):
     id: str
     state: str
     effect: str
@@ -29,33 +29,40 @@ class Requested(Told, kw_only=True):
     reason: str | None
 
 
-def request(call: Call, asked: RequestAsked) -> Requested:
-    """Ask the host to do something for you that you may not do yourself. It is done at once where
-    you were granted it; else people are shown all of it and decide, and you get a letter. Never ask
-    anybody to type a secret to you: ask for it here, by its name."""
-    me = call.caller
-    key = f"mcp:{asked.idempotency_key}" if asked.idempotency_key else None
-    room = call.store.requests
-    found = room.ask(
-        me.agent.id, asked.action, asked.arguments, run=me.run, session=me.session, key=key
+def request(call: ToolCall, arguments: RequestArguments) -> RequestResult:
+    """Ask the host to perform an action that you may not perform yourself. It is performed at once
+    if you have the grant; otherwise people see the full request and decide, and you get a message.
+    Never ask anyone to send you a secret: request it here by name."""
+    caller, requests = call.caller, call.store.requests
+    key = f"mcp:{arguments.idempotency_key}" if arguments.idempotency_key else None
+    record = requests.ask(
+        caller.agent.id,
+        arguments.action,
+        arguments.arguments,
+        run=caller.run,
+        session=caller.session,
+        key=key,
     )
-    for wait_ms in call.slices(asked.wait_seconds) if asked.wait_seconds else ():
-        if found.state != "waiting":
+    for wait_ms in call.wait_slices(arguments.wait_seconds) if arguments.wait_seconds else ():
+        if record.state != "waiting":
             break
         with call.store.listening() as listener:
             listener.wait(wait_ms / 1_000)
-        found = room.get(found.id)
-    return Requested(
-        next_step=_STEPS.get(found.state, "It was not allowed: take another way, or leave it."),
-        id=found.id,
-        state=found.state,
-        effect=found.effect,
-        result=found.result,
-        reason=found.reason,
+        record = requests.get(record.id)
+    return RequestResult(
+        next_step=_NEXT_STEPS.get(
+            record.state, "The request was refused. Find another way, or leave it."
+        ),
+        id=record.id,
+        state=record.state,
+        effect=record.effect,
+        result=record.result,
+        reason=record.reason,
     )
 
 
-_STEPS = {
-    "done": "It is done; go on with it.",
-    "waiting": "Somebody must decide. Go on with something else; a letter tells you how it ended.",
+_NEXT_STEPS = {
+    "done": "The request was performed. Continue.",
+    "waiting": "A person must decide. Continue with other work; you get a message with the "
+    "decision.",
 }

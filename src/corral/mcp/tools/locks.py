@@ -1,4 +1,4 @@
-"""Tools by which agents keep out of each other's way, and hand work to each other."""
+"""Tools: lock, lock_release, lock_list."""
 
 from typing import Annotated, Any, Literal
 
@@ -6,108 +6,31 @@ import msgspec
 from msgspec import Meta
 
 from corral.domain.locks.model import Lock, LockState
-from corral.kernel.errors import Invalid, Refused
-from corral.mcp.call import Arguments, Call, Told, Wait, Writing
-from corral.mcp.tools.tasks import named_task
+from corral.kernel.errors import Refused
+from corral.mcp.call import ToolArguments, ToolCall, ToolResult, WaitSeconds, WriteArguments
 
-PLACE_MS = 60_000  # a place in line is kept for so long after the last word of whoever waits
-MOST_LISTED = 50
-
-
-# -- delegations -------------------------------------------------------------------------------
+QUEUE_TIMEOUT_MS = 60_000  # a waiter that does not renew its request leaves the queue
+MAX_LISTED = 50
 
 
-class Delegate(Writing, kw_only=True):
-    to: Annotated[str, Meta(description="The agent's name.")]
-    text: Annotated[str | None, Meta(description="What it is to do; or name a task.")] = None
-    task: Annotated[
-        str | None, Meta(description="The key of a task that it alone is to do; then no text.")
-    ] = None
-    context: Annotated[str | None, Meta(description="What it should know besides.")] = None
-    within_minutes: Annotated[int, Meta(ge=1, le=525_600)] | None = None
-
-
-class Delegated(Told, kw_only=True):
-    delegation: str
-    state: str
-
-
-def delegate(call: Call, asked: Delegate) -> Delegated | msgspec.Raw:
-    """Hand a piece of work, or a task, to one agent. The result, or that none came in time, comes
-    back to your inbox as a letter."""
-    if (asked.text is None) == (asked.task is None):
-        raise Invalid(
-            "Give either a text or a task, so that it is clear what is to be done.",
-            reason="text_or_task",
-        )
-    given: dict[str, Any] = {
-        "to": asked.to,
-        "context": asked.context,
-        "deadline_at": call.store.now() + asked.within_minutes * 60_000
-        if asked.within_minutes
-        else None,
-        "agent": call.caller.name,
-    }
-
-    def told(made: Any) -> Delegated:
-        step = "It was told by letter. Go on; the result comes to your inbox."
-        return Delegated(next_step=step, delegation=made.id, state=made.state)
-
-    if asked.task is not None:
-        task = named_task(call, asked.task).id
-        return call.do("tasks.delegate", asked, told, task=task, **given)
-    project = call.caller.project_id
-    return call.do(
-        "delegations.delegate", asked, told, text=asked.text, project_id=project, **given
-    )
-
-
-class ResultGiven(Writing, kw_only=True):
-    delegation: Annotated[str, Meta(description="Its id, as the letter told it.")]
-    result: Annotated[Any, Meta(description="Text or JSON; or give failed.")] = None
-    failed: Annotated[str | None, Meta(description="Why it cannot be done.")] = None
-
-
-def result(call: Call, asked: ResultGiven) -> Delegated | msgspec.Raw:
-    """Hand back the result of work that was delegated to you, or say why it cannot be done. Whoever
-    gave it to you gets it as a letter. A delegated task is ended by task_submit instead."""
-    who = {"delegation": asked.delegation, "agent": call.caller.name}
-
-    def told(ended: Any) -> Delegated:
-        return Delegated(
-            next_step="It was handed back. Read inbox, or take the next task.",
-            delegation=ended.id,
-            state=ended.state,
-        )
-
-    if asked.failed:
-        return call.do("delegations.fail", asked, told, reason=asked.failed, **who)
-    return call.do("delegations.finish", asked, told, result=asked.result, **who)
-
-
-# -- locks -------------------------------------------------------------------------------------
-
-
-class LockAsked(Writing, kw_only=True):
+class LockArguments(WriteArguments, kw_only=True):
     path: Annotated[
         str,
-        Meta(
-            description="A file, a folder (ends with /) or a pattern as src/*.py, in the project."
-        ),
+        Meta(description="A file, a folder (ending with /) or a pattern like src/*.py."),
     ]
     mode: Annotated[
-        Literal["exclusive", "shared"], Meta(description="shared: others may read along.")
+        Literal["exclusive", "shared"], Meta(description="shared: other agents may read too.")
     ] = "exclusive"
-    minutes: Annotated[int, Meta(ge=1, le=240, description="Until it ends by itself.")] = 10
-    reason: Annotated[str | None, Meta(description="What for; others can read it.")] = None
-    wait_seconds: Wait = 0
+    minutes: Annotated[int, Meta(ge=1, le=240, description="Minutes until the lock expires.")] = 10
+    reason: Annotated[str | None, Meta(description="Purpose; visible to others.")] = None
+    wait_seconds: WaitSeconds = 0
     queue: Annotated[
         bool,
-        Meta(description="If it is held: stand in line, and get a letter when it is yours."),
+        Meta(description="If the path is locked: join the queue and get a message when acquired."),
     ] = False
 
 
-class Holding(msgspec.Struct, kw_only=True):
+class LockInfo(msgspec.Struct, kw_only=True):
     id: str
     path: str
     state: str
@@ -117,12 +40,12 @@ class Holding(msgspec.Struct, kw_only=True):
     reason: str | None
 
 
-class Locked(Told, kw_only=True):
-    lock: Holding
+class LockResult(ToolResult, kw_only=True):
+    lock: LockInfo
 
 
-def _shown(lock: Lock) -> Holding:
-    return Holding(
+def _lock_info(lock: Lock) -> LockInfo:
+    return LockInfo(
         id=lock.id,
         path=lock.path,
         state=lock.state,
@@ -133,84 +56,87 @@ def _shown(lock: Lock) -> Holding:
     )
 
 
-def lock(call: Call, asked: LockAsked) -> Locked | msgspec.Raw:
-    """Lock files before you change them, so that no other agent changes them meanwhile. Asking
-    again renews it. If another holds it you are told who and until when: work on something else,
-    wait some seconds, or stand in line."""
+def lock(call: ToolCall, arguments: LockArguments) -> LockResult | msgspec.Raw:
+    """Lock files before you change them, so that no other agent changes them meanwhile. Call again
+    to renew the lock. If another agent holds it, the error names the owner and the expiry: do other
+    work, wait some seconds (wait_seconds), or join the queue (queue)."""
     caller = call.caller
-    given: dict[str, Any] = {
+    parameters: dict[str, Any] = {
         "project": caller.project,
-        "path": asked.path,
+        "path": arguments.path,
         "agent": caller.mailbox,
-        "mode": asked.mode,
-        "ttl_ms": asked.minutes * 60_000,
+        "mode": arguments.mode,
+        "ttl_ms": arguments.minutes * 60_000,
         "run": caller.run,
-        "reason": asked.reason,
+        "reason": arguments.reason,
     }
 
-    def told(found: Lock) -> Locked:
-        step = "It is yours: change the files, then lock_release."
-        if found.state is LockState.WAITING:
-            step = "You stand in line; a letter comes when it is yours. Do something else first."
-        return Locked(next_step=step, lock=_shown(found))
+    def to_result(lock: Lock) -> LockResult:
+        step = "Acquired. Change the files, then call lock_release."
+        if lock.state is LockState.WAITING:
+            step = "Queued. You get a message when you acquire the lock. Do other work first."
+        return LockResult(next_step=step, lock=_lock_info(lock))
 
-    if asked.wait_seconds:
-        return told(_wait(call, given, asked.wait_seconds))
-    if asked.queue:
-        return call.do("locks.request", asked, told, **given)
-    return call.do("locks.acquire", asked, told, **given)
+    if arguments.wait_seconds:
+        return to_result(_wait_for_lock(call, parameters, arguments.wait_seconds))
+    operation = "locks.request" if arguments.queue else "locks.acquire"
+    return call.perform(operation, arguments, to_result, **parameters)
 
 
-def _wait(call: Call, given: dict[str, Any], seconds: int) -> Lock:
-    """Stand in line for a while; whoever has gone, or waited for long enough, leaves it."""
+def _wait_for_lock(call: ToolCall, parameters: dict[str, Any], seconds: int) -> Lock:
+    """Wait in the queue; leave it after `seconds`, or when the call is cancelled."""
     locks = call.store.locks
-    found = locks.request(**given, wait_ms=PLACE_MS, tells=False)
-    if found.state is LockState.HELD:
-        return found
+    request = locks.request(**parameters, wait_ms=QUEUE_TIMEOUT_MS, tells=False)
+    if request.state is LockState.HELD:
+        return request
     refused: Refused | None = None
-    for wait_ms in call.slices(seconds):
+    for wait_ms in call.wait_slices(seconds):
         try:
-            return locks.wait(found.id, timeout_ms=wait_ms)
-        except Refused as error:  # not yet; Held would mean that the place is lost
+            return locks.wait(request.id, timeout_ms=wait_ms)
+        except Refused as error:  # still waiting; Held means that the queue position was lost
             refused = error
-    locks.release(found.id, agent=call.caller.mailbox)
+    locks.release(request.id, agent=call.caller.mailbox)
     assert refused is not None
     raise refused
 
 
-class LockReleased(Writing, kw_only=True):
-    lock: Annotated[str, Meta(description="Its id, as lock told it.")]
+class LockReleaseArguments(WriteArguments, kw_only=True):
+    lock: Annotated[str, Meta(description="Id of the lock, from the result of lock.")]
 
 
-def lock_release(call: Call, asked: LockReleased) -> Locked | msgspec.Raw:
-    """Give a lock back, or leave the line, as soon as you need the files no longer. Doing it twice
-    does no harm."""
-    return call.do(
+def lock_release(call: ToolCall, arguments: LockReleaseArguments) -> LockResult | msgspec.Raw:
+    """Release a lock, or leave its queue, as soon as you no longer need the files. Idempotent."""
+    return call.perform(
         "locks.release",
-        asked,
-        lambda found: Locked(next_step="Go on.", lock=_shown(found)),
-        lock=asked.lock,
+        arguments,
+        lambda lock: LockResult(next_step="Released. Continue.", lock=_lock_info(lock)),
+        lock=arguments.lock,
         agent=call.caller.mailbox,
     )
 
 
-class LockListAsked(Arguments, kw_only=True):
+class LockListArguments(ToolArguments, kw_only=True):
     path: Annotated[str | None, Meta(description="Only locks that cover this path.")] = None
-    after: Annotated[str | None, Meta(description="Go on: the `more` of the last answer.")] = None
+    after: Annotated[
+        str | None, Meta(description="Next page: the `more` of the previous result.")
+    ] = None
 
 
-class Locks(Told, kw_only=True):
-    locks: list[Holding]
+class LockListResult(ToolResult, kw_only=True):
+    locks: list[LockInfo]
     more: str | None
 
 
-def lock_list(call: Call, asked: LockListAsked) -> Locks:
-    """Who holds which files of your project, who waits for them, and until when."""
+def lock_list(call: ToolCall, arguments: LockListArguments) -> LockListResult:
+    """List the locks of your project: paths, owners, waiters and expiry times."""
     project = call.caller.project
-    if asked.path is not None:
-        items, more = call.store.locks.holders(project, asked.path), None
+    if arguments.path is not None:
+        items, more = call.store.locks.holders(project, arguments.path), None
     else:
-        page = call.store.locks.list(project=project, after=asked.after, limit=MOST_LISTED)
+        page = call.store.locks.list(project=project, after=arguments.after, limit=MAX_LISTED)
         items, more = page.items, page.next
-    step = "Lock what you will change; what another holds, leave alone or wait for."
-    return Locks(next_step=step, locks=[_shown(each) for each in items], more=more)
+    return LockListResult(
+        next_step="Lock the files you will change. Do not change files that another agent locked.",
+        locks=[_lock_info(item) for item in items],
+        more=more,
+    )

@@ -1,4 +1,4 @@
-"""Tools by which agents ask, answer, and put on record what they decided."""
+"""Tools: ask, answer_wait, answer, decide."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -7,178 +7,182 @@ import msgspec
 from msgspec import Meta
 
 from corral.kernel.errors import Invalid, Refused
-from corral.mcp.call import Arguments, Call, Told, Wait, Writing
+from corral.mcp.call import ToolArguments, ToolCall, ToolResult, WaitSeconds, WriteArguments
 
-Names = Annotated[
+Answerers = Annotated[
     list[str],
     Meta(
         max_length=50,
-        description="Who may answer: user:NAME or agent:NAME; nobody named: any person.",
+        description="Who may answer: user:NAME or agent:NAME. Empty: any person.",
     ),
 ]
-Minutes = Annotated[int, Meta(ge=1, le=43_200, description="How long an answer is waited for.")]
+DeadlineMinutes = Annotated[int, Meta(ge=1, le=43_200, description="Minutes until the deadline.")]
 
 
-class Ask(Writing, kw_only=True):
+class AskArguments(WriteArguments, kw_only=True):
     text: Annotated[str, Meta(min_length=1)]
     options: Annotated[
-        list[str], Meta(max_length=20, description="To choose from; none: any text.")
+        list[str], Meta(max_length=20, description="Possible answers. Empty: free text.")
     ] = msgspec.field(default_factory=list)
-    to: Names = msgspec.field(default_factory=list)
+    to: Answerers = msgspec.field(default_factory=list)
     fallback: Annotated[
-        str | None, Meta(description="What counts when nobody answers in time; the safe one.")
+        str | None, Meta(description="The answer if nobody answers in time; choose the safe one.")
     ] = None
-    within_minutes: Minutes | None = None
-    wait_seconds: Wait = 0
+    within_minutes: DeadlineMinutes | None = None
+    wait_seconds: WaitSeconds = 0
 
 
-class Answered(Told, kw_only=True):
+class AnswerResult(ToolResult, kw_only=True):
     id: str
     state: str
     answer: str | None
     by: str | None
 
 
-def ask(call: Call, asked: Ask) -> Answered:
-    """Ask a person, or named agents, something that you must not guess. With wait_seconds the
-    answer comes in this call if it comes soon; else to your inbox, also after a restart."""
-    me = call.caller
-    made = call.store.questions.ask(
-        asked.text,
-        options=asked.options,
-        asker=me.mailbox,
-        answerers=asked.to,
-        deadline_ms=asked.within_minutes * 60_000 if asked.within_minutes else None,
-        fallback=asked.fallback,
-        project=me.project_id,
-        run=me.run,
-        key=_own_key(call, asked),
+def ask(call: ToolCall, arguments: AskArguments) -> AnswerResult:
+    """Ask a person, or named agents, something that you must not guess. With wait_seconds this call
+    returns the answer if it comes soon. Otherwise it comes to your inbox, also after a restart."""
+    caller = call.caller
+    question = call.store.questions.ask(
+        arguments.text,
+        options=arguments.options,
+        asker=caller.mailbox,
+        answerers=arguments.to,
+        deadline_ms=arguments.within_minutes * 60_000 if arguments.within_minutes else None,
+        fallback=arguments.fallback,
+        project=caller.project_id,
+        run=caller.run,
+        key=_scoped_key(call, arguments),
     )
-    return _wait_for(call, made.id, asked.wait_seconds)
+    return _wait_for_answer(call, question.id, arguments.wait_seconds)
 
 
-def _own_key(call: Call, asked: Writing) -> str | None:
-    """A key that was seen gives back the first one, which must not be another's."""
-    return f"{call.caller.mailbox}:{asked.idempotency_key}" if asked.idempotency_key else None
+def _scoped_key(call: ToolCall, arguments: WriteArguments) -> str | None:
+    """Prefix the key with the caller: a repeated key returns the first record, which must not
+    belong to another agent."""
+    key = arguments.idempotency_key
+    return f"{call.caller.mailbox}:{key}" if key else None
 
 
-class AnswerWait(Arguments, kw_only=True):
-    id: Annotated[str, Meta(description="Of your question, or of a decision to be confirmed.")]
-    wait_seconds: Wait = 30
+class AnswerWaitArguments(ToolArguments, kw_only=True):
+    id: Annotated[str, Meta(description="Id of your question or proposed decision.")]
+    wait_seconds: WaitSeconds = 30
 
 
-def answer_wait(call: Call, asked: AnswerWait) -> Answered:
+def answer_wait(call: ToolCall, arguments: AnswerWaitArguments) -> AnswerResult:
     """Wait for the answer to a question that you asked, or for the confirmation of a decision that
-    you proposed. Ask again as often as you need to."""
-    return _wait_for(call, asked.id, asked.wait_seconds)
+    you proposed. Call it as often as needed."""
+    return _wait_for_answer(call, arguments.id, arguments.wait_seconds)
 
 
-def _wait_for(call: Call, id: str, seconds: int) -> Answered:
+def _wait_for_answer(call: ToolCall, id: str, seconds: int) -> AnswerResult:
     is_decision = id.startswith("dec_")
-    room: Any = call.store.decisions if is_decision else call.store.questions
-    found = room.get(id)
-    owner = found.author if is_decision else found.asker
+    facade: Any = call.store.decisions if is_decision else call.store.questions
+    record = facade.get(id)
+    owner = record.author if is_decision else record.asker
     if owner != call.caller.mailbox:
         raise Refused(
-            f"{found.id} is not yours; only {owner} waits for it.", id=found.id, reason="not_yours"
+            f"{record.id} belongs to {owner}; only {owner} can wait for it.", id=record.id
         )
-    for wait_ms in call.slices(seconds) if seconds else ():
-        if found.state not in ("open", "proposed"):
+    for wait_ms in call.wait_slices(seconds) if seconds else ():
+        if record.state not in ("open", "proposed"):
             break
-        found = _after(room.wait, found, wait_ms)
-    if found.ended_at is not None:
-        room.hear(found.id)  # told here, so no letter has to tell it once more
-    return _told(found, is_decision)
+        record = _wait_slice(facade.wait, record, wait_ms)
+    if record.ended_at is not None:
+        facade.hear(record.id)  # delivered by this call, so no message follows
+    return _answer_result(record, is_decision)
 
 
-def _after(wait: Callable[..., Any], found: Any, wait_ms: int) -> Any:
+def _wait_slice(wait: Callable[..., Any], record: Any, wait_ms: int) -> Any:
     try:
-        return wait(found.id, timeout_ms=wait_ms)
+        return wait(record.id, timeout_ms=wait_ms)
     except Refused:
-        return found  # not yet
+        return record  # not answered yet
 
 
-def _told(found: Any, is_decision: bool) -> Answered:
-    open_ = found.state in ("open", "proposed")
-    step = "Go on with that."
-    if open_:
-        step = (
-            "No answer yet: do something else, and call answer_wait or inbox later. Do not guess."
-        )
-    elif found.state in ("expired", "rejected", "dismissed", "withdrawn"):
-        step = "You have no yes: take the safe way, or leave it."
+def _answer_result(record: Any, is_decision: bool) -> AnswerResult:
+    is_open = record.state in ("open", "proposed")
+    step = "Continue with this answer."
+    if is_open:
+        step = "No answer yet. Do other work, and call answer_wait or inbox later. Do not guess."
+    elif record.state in ("expired", "rejected", "dismissed", "withdrawn"):
+        step = "Not approved. Choose the safe alternative, or leave it."
     if is_decision:
-        said, by = (None if open_ else found.reason), found.decided_by
+        text, by = (None if is_open else record.reason), record.decided_by
     else:
-        said, by = found.answer, found.answered_by
-    return Answered(next_step=step, id=found.id, state=found.state, answer=said, by=by)
+        text, by = record.answer, record.answered_by
+    return AnswerResult(next_step=step, id=record.id, state=record.state, answer=text, by=by)
 
 
-class Answer(Writing, kw_only=True):
-    id: Annotated[str, Meta(description="Of the question or decision, as the letter told it.")]
+class AnswerArguments(WriteArguments, kw_only=True):
+    id: Annotated[str, Meta(description="Id of the question or decision, from the message.")]
     answer: Annotated[
         str,
-        Meta(min_length=1, description="One of its options, or a text; of a decision yes or no."),
+        Meta(
+            min_length=1,
+            description="One of the options, or a text; for a decision yes or no.",
+        ),
     ]
-    reason: Annotated[str | None, Meta(description="Why, for a decision.")] = None
+    reason: Annotated[str | None, Meta(description="Reason, for a decision.")] = None
 
 
-def answer(call: Call, asked: Answer) -> Answered | msgspec.Raw:
-    """Answer a question, or confirm or reject a decision, that another agent put to you. It counts
-    once; who comes too late is told so."""
+def answer(call: ToolCall, arguments: AnswerArguments) -> AnswerResult | msgspec.Raw:
+    """Answer a question, or confirm or reject a decision, that another agent sent you. The first
+    answer counts; later ones get an error."""
     by = call.caller.mailbox
-    if not asked.id.startswith("dec_"):
-        return call.do(
+    if not arguments.id.startswith("dec_"):
+        return call.perform(
             "questions.answer",
-            asked,
-            lambda found: _told(found, False),
-            question=asked.id,
-            answer=asked.answer,
+            arguments,
+            lambda question: _answer_result(question, False),
+            question=arguments.id,
+            answer=arguments.answer,
             by=by,
         )
     verbs = {"yes": "decisions.confirm", "no": "decisions.reject"}
-    verb = verbs.get(asked.answer.strip().lower())
+    verb = verbs.get(arguments.answer.strip().lower())
     if verb is None:
-        raise Invalid("A decision is answered with yes or no; say why in `reason`.")
-    return call.do(
+        raise Invalid("Answer a decision with yes or no, and explain in `reason`.")
+    return call.perform(
         verb,
-        asked,
-        lambda found: _told(found, True),
-        decision=asked.id,
-        reason=asked.reason,
+        arguments,
+        lambda decision: _answer_result(decision, True),
+        decision=arguments.id,
+        reason=arguments.reason,
         by=by,
     )
 
 
-class Decide(Writing, kw_only=True):
-    title: Annotated[str, Meta(min_length=1, description="What was decided, in one sentence.")]
+class DecideArguments(WriteArguments, kw_only=True):
+    title: Annotated[str, Meta(min_length=1, description="The decision in one sentence.")]
     rationale: Annotated[str, Meta(description="Why.")] = ""
     alternatives: Annotated[list[str], Meta(max_length=50)] = msgspec.field(default_factory=list)
     category: str = "general"
     confirm: Annotated[
-        bool, Meta(description="True: nothing may be done on it until somebody says yes.")
+        bool, Meta(description="true: the decision is a proposal until somebody confirms it.")
     ] = False
-    to: Names = msgspec.field(default_factory=list)
-    within_minutes: Minutes | None = None
-    wait_seconds: Wait = 0
+    to: Answerers = msgspec.field(default_factory=list)
+    within_minutes: DeadlineMinutes | None = None
+    wait_seconds: WaitSeconds = 0
 
 
-def decide(call: Call, asked: Decide) -> Answered:
-    """Put a choice on record, with its reasons and what else there was, so that others need not
-    wonder. With confirm it is only proposed: wait for the yes before you act on it. No answer in
-    time is a no."""
-    me = call.caller
-    made = call.store.decisions.record(
-        asked.title,
-        rationale=asked.rationale,
-        alternatives=asked.alternatives,
-        category=asked.category,
-        confirm=asked.confirm,
-        answerers=asked.to,
-        deadline_ms=asked.within_minutes * 60_000 if asked.within_minutes else None,
-        author=me.mailbox,
-        project=me.project_id,
-        run=me.run,
-        key=_own_key(call, asked),
+def decide(call: ToolCall, arguments: DecideArguments) -> AnswerResult:
+    """Record a decision with its reasons and alternatives, so that others can understand it. With
+    confirm it is only proposed: wait for the confirmation before you act on it. No answer by the
+    deadline means no."""
+    caller = call.caller
+    decision = call.store.decisions.record(
+        arguments.title,
+        rationale=arguments.rationale,
+        alternatives=arguments.alternatives,
+        category=arguments.category,
+        confirm=arguments.confirm,
+        answerers=arguments.to,
+        deadline_ms=arguments.within_minutes * 60_000 if arguments.within_minutes else None,
+        author=caller.mailbox,
+        project=caller.project_id,
+        run=caller.run,
+        key=_scoped_key(call, arguments),
     )
-    return _wait_for(call, made.id, asked.wait_seconds if asked.confirm else 0)
+    wait_seconds = arguments.wait_seconds if arguments.confirm else 0
+    return _wait_for_answer(call, decision.id, wait_seconds)

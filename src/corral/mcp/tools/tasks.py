@@ -1,22 +1,22 @@
-"""Tools by which agents share work: tasks, delegations, plans, and locks on files."""
+"""Tools: task_list, task_show, task_add, task_claim, task_submit, task_fail, task_judge."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from corral.domain.tasks.model import Evidence, Ran, Task, Wanted
+from corral.domain.tasks.model import CommandResult, Evidence, Task, TaskSpec
 from corral.kernel.errors import Invalid, NotFound
-from corral.mcp.call import Arguments, Call, Told, Writing
+from corral.mcp.call import ToolArguments, ToolCall, ToolResult, WriteArguments
 
-# Without a run nobody's heartbeat speaks for an agent that thinks for long.
-UNATTENDED_MS = 30 * 60_000
-MOST_LISTED = 50
+# Without a run there is no heartbeat that renews the lease while the agent thinks.
+LEASE_WITHOUT_RUN_MS = 30 * 60_000
+MAX_LISTED = 50
 
-TaskName = Annotated[str, Meta(description="A task's key or id.")]
+TaskName = Annotated[str, Meta(description="Key or id of a task.")]
 
 
-class Line(msgspec.Struct, kw_only=True):
+class TaskSummary(msgspec.Struct, kw_only=True):
     """A task in a list."""
 
     key: str
@@ -27,8 +27,8 @@ class Line(msgspec.Struct, kw_only=True):
     reason: str | None
 
 
-class Whole(Line, kw_only=True):
-    """A task with all that its doer needs to know."""
+class TaskDetail(TaskSummary, kw_only=True):
+    """A task with everything that the agent doing it needs."""
 
     id: str
     description: str | None
@@ -39,8 +39,8 @@ class Whole(Line, kw_only=True):
     lease_until: int | None
 
 
-def _line(task: Task) -> Line:
-    return Line(
+def _summary(task: Task) -> TaskSummary:
+    return TaskSummary(
         key=task.key,
         state=task.state,
         title=task.title,
@@ -50,9 +50,9 @@ def _line(task: Task) -> Line:
     )
 
 
-def _whole(task: Task) -> Whole:
-    return Whole(
-        **msgspec.structs.asdict(_line(task)),
+def _detail(task: Task) -> TaskDetail:
+    return TaskDetail(
+        **msgspec.structs.asdict(_summary(task)),
         id=task.id,
         description=task.description,
         files=task.files,
@@ -63,311 +63,267 @@ def _whole(task: Task) -> Whole:
     )
 
 
-def named_task(call: Call, task: str) -> Task:
-    """A task of the caller's own project; of others it hears nothing."""
+def find_task(call: ToolCall, name: str) -> Task:
+    """Return a task of the caller's project; raises NotFound also for tasks of other projects."""
     project = call.caller.project
-    found = call.store.tasks.get(task, project=project)
-    if found.project_id != project:
+    task = call.store.tasks.get(name, project=project)
+    if task.project_id != project:
         raise NotFound(
-            f"There is no task {task!r} in your project; task_list shows all of them.",
+            f"No task {name!r} in your project. List its tasks with task_list.",
             reason="unknown_task",
         )
-    return found
+    return task
 
 
-# -- looking -----------------------------------------------------------------------------------
+# -- read --------------------------------------------------------------------------------------
 
 
-class TaskListAsked(Arguments, kw_only=True):
+class TaskListArguments(ToolArguments, kw_only=True):
     state: Annotated[
         str | None,
         Meta(
-            description="Only those that are pending, ready, running, submitted, done, failed, "
-            "blocked, paused, skipped or cancelled."
+            description="Only tasks in this state: pending, ready, running, submitted, done, "
+            "failed, blocked, paused, skipped or cancelled."
         ),
     ] = None
-    mine: Annotated[bool, Meta(description="Only those that you have or had.")] = False
-    after: Annotated[str | None, Meta(description="Go on: the `more` of the last answer.")] = None
-    limit: Annotated[int, Meta(ge=1, le=MOST_LISTED)] = 20
+    mine: Annotated[bool, Meta(description="Only tasks that you have or had.")] = False
+    after: Annotated[
+        str | None, Meta(description="Next page: the `more` of the previous result.")
+    ] = None
+    limit: Annotated[int, Meta(ge=1, le=MAX_LISTED)] = 20
 
 
-class Tasks(Told, kw_only=True):
-    tasks: list[Line]
+class TaskListResult(ToolResult, kw_only=True):
+    tasks: list[TaskSummary]
     more: str | None
 
 
-def task_list(call: Call, asked: TaskListAsked) -> Tasks:
-    """The tasks of your project, in the order in which they were declared, with their states and
-    what they wait for."""
+def task_list(call: ToolCall, arguments: TaskListArguments) -> TaskListResult:
+    """List the tasks of your project in the order of their declaration, with states and
+    dependencies."""
     page = call.store.tasks.list(
         project=call.caller.project,
-        state=asked.state,
-        agent=call.caller.name if asked.mine else None,
-        after=asked.after,
-        limit=asked.limit,
+        state=arguments.state,
+        agent=call.caller.name if arguments.mine else None,
+        after=arguments.after,
+        limit=arguments.limit,
     )
-    step = "Take one that is ready with task_claim; task_show tells all about one."
+    step = "Claim a ready task with task_claim; read the details with task_show."
     if not page.items:
-        step = "There is none like that; task_add declares new ones."
-    return Tasks(next_step=step, tasks=[_line(task) for task in page.items], more=page.next)
+        step = "No matching tasks. Declare new ones with task_add."
+    return TaskListResult(
+        next_step=step, tasks=[_summary(task) for task in page.items], more=page.next
+    )
 
 
-class TaskNamed(Arguments, kw_only=True):
+class TaskShowArguments(ToolArguments, kw_only=True):
     task: TaskName
 
 
-class TaskShown(Told, kw_only=True):
-    task: Whole
+class TaskShowResult(ToolResult, kw_only=True):
+    task: TaskDetail
 
 
-def task_show(call: Call, asked: TaskNamed) -> TaskShown:
-    """All about one task: what is to be done, which files, what was submitted, why it waits or was
-    sent back."""
-    task = named_task(call, asked.task)
-    return TaskShown(next_step=_STEPS.get(task.state, "Nothing is to be done."), task=_whole(task))
+def task_show(call: ToolCall, arguments: TaskShowArguments) -> TaskShowResult:
+    """Show one task: description, files, submitted evidence, and why it waits or was rejected."""
+    task = find_task(call, arguments.task)
+    step = _NEXT_STEPS.get(task.state, "Nothing to do for this task.")
+    return TaskShowResult(next_step=step, task=_detail(task))
 
 
-_STEPS = {
-    "pending": "It waits for what it depends on.",
-    "ready": "task_claim takes it.",
-    "running": "Whoever has it ends it with task_submit or task_fail.",
-    "submitted": "Somebody other than its doer looks at the evidence, then calls task_judge.",
-    "blocked": "Something that it depends on failed; see its reason.",
-    "failed": "A lead or a person decides whether it is tried again.",
+_NEXT_STEPS = {
+    "pending": "Waiting for its dependencies.",
+    "ready": "Claim it with task_claim.",
+    "running": "Its agent finishes it with task_submit or task_fail.",
+    "submitted": "Another agent or a person reviews the evidence, then calls task_judge.",
+    "blocked": "A dependency failed; see reason.",
+    "failed": "Its lead or a person decides whether to retry it.",
 }
 
 
-# -- declaring ---------------------------------------------------------------------------------
+# -- declare -----------------------------------------------------------------------------------
 
 
-class TaskAdd(Writing, kw_only=True):
+class TaskAddArguments(WriteArguments, kw_only=True):
     tasks: Annotated[
-        list[Wanted],
+        list[TaskSpec],
         Meta(
             min_length=1,
             max_length=500,
-            description="Each with a short unique key, a title and a description that another "
-            "agent can work from; perhaps role, files, depends_on (keys), priority, agent.",
+            description="Each with a short unique key, a title, and a description that another "
+            "agent can work from; optional: role, files, depends_on (keys), priority, agent.",
         ),
     ]
 
 
-class TasksAdded(Told, kw_only=True):
-    tasks: list[Line]
+class TaskAddResult(ToolResult, kw_only=True):
+    tasks: list[TaskSummary]
 
 
-def task_add(call: Call, asked: TaskAdd) -> TasksAdded | msgspec.Raw:
-    """Declare tasks for your project, all or none, in any order. Split work so that each task can
-    be done and judged by itself; say by depends_on what must come first. You are told by letter
-    how they go."""
+def task_add(call: ToolCall, arguments: TaskAddArguments) -> TaskAddResult | msgspec.Raw:
+    """Declare tasks of your project, all or none, in any order. Split work so that each task can be
+    done and reviewed by itself; name prerequisites in depends_on. You get messages about their
+    progress."""
 
-    def told(made: list[Task]) -> TasksAdded:
-        return TasksAdded(
-            next_step="Others take them with task_claim; so can you.",
-            tasks=[_line(task) for task in made],
+    def to_result(tasks: list[Task]) -> TaskAddResult:
+        return TaskAddResult(
+            next_step="Declared. Any agent can claim them with task_claim, including you.",
+            tasks=[_summary(task) for task in tasks],
         )
 
-    return call.do(
+    return call.perform(
         "tasks.declare",
-        asked,
-        told,
+        arguments,
+        to_result,
         project=call.caller.project,
-        tasks=asked.tasks,
+        tasks=arguments.tasks,
         agent=call.caller.name,
     )
 
 
-# -- doing -------------------------------------------------------------------------------------
+# -- do ----------------------------------------------------------------------------------------
 
 
-class TaskClaim(Writing, kw_only=True):
+class TaskClaimArguments(WriteArguments, kw_only=True):
     task: Annotated[
-        str | None, Meta(description="The key of the one you want; without it, the next for you.")
+        str | None, Meta(description="Key of the task. Omit it to get the next one for you.")
     ] = None
     role: Annotated[str | None, Meta(description="Only a task for this role.")] = None
 
 
-class TaskTaken(Told, kw_only=True):
-    task: Whole | None
+class TaskClaimResult(ToolResult, kw_only=True):
+    task: TaskDetail | None
 
 
-def task_claim(call: Call, asked: TaskClaim) -> TaskTaken | msgspec.Raw:
-    """Take a task that is ready: nobody else can have it while you do it. Without a key you get the
-    most important one that fits your role. Claim before you begin to work."""
+def task_claim(call: ToolCall, arguments: TaskClaimArguments) -> TaskClaimResult | msgspec.Raw:
+    """Claim a ready task before you work on it: no other agent can claim it meanwhile. Without a
+    key you get the task with the highest priority for your role."""
     caller = call.caller
 
-    def told(task: Task | None) -> TaskTaken:
+    def to_result(task: Task | None) -> TaskClaimResult:
         if task is None:
-            step = "Nothing is ready for you; read inbox, or look again later (timer_set)."
-            return TaskTaken(next_step=step, task=None)
-        step = "Lock the files you will change, do it, then task_submit with evidence."
+            step = "No task is ready for you. Read inbox, or check again later (timer_set)."
+            return TaskClaimResult(next_step=step, task=None)
+        step = "Lock the files you will change, do the work, then task_submit with evidence."
         if caller.run is None:
-            step += " Call progress now and then: after half an hour of silence others get it."
-        return TaskTaken(next_step=step, task=_whole(task))
+            step += " Call progress at least every 30 minutes, or the claim expires."
+        return TaskClaimResult(next_step=step, task=_detail(task))
 
-    return call.do(
+    return call.perform(
         "tasks.claim",
-        asked,
-        told,
+        arguments,
+        to_result,
         project=caller.project,
         agent=caller.name,
-        key=named_task(call, asked.task).id if asked.task else None,
-        role=asked.role,
+        key=find_task(call, arguments.task).id if arguments.task else None,
+        role=arguments.role,
         run=caller.run,
-        lease_ms=None if caller.run else UNATTENDED_MS,
+        lease_ms=None if caller.run else LEASE_WITHOUT_RUN_MS,
     )
 
 
-class TaskSubmit(Writing, kw_only=True):
+class TaskSubmitArguments(WriteArguments, kw_only=True):
     task: TaskName
-    text: Annotated[str | None, Meta(description="What you did, for whoever judges it.")] = None
+    text: Annotated[str | None, Meta(description="What you did, for the reviewer.")] = None
     commits: Annotated[list[str], Meta(description="Hashes of your commits.")] = msgspec.field(
         default_factory=list
     )
     commands: Annotated[
-        list[Ran],
-        Meta(description="Commands that show it, with their exit codes; tests above all."),
+        list[CommandResult],
+        Meta(description="Commands that prove it, with exit codes; above all tests."),
     ] = msgspec.field(default_factory=list)
     files: list[str] = msgspec.field(default_factory=list)
 
 
-class TaskMoved(Told, kw_only=True):
+class TaskStateResult(ToolResult, kw_only=True):
     key: str
     state: str
     reason: str | None
 
 
-def task_submit(call: Call, asked: TaskSubmit) -> TaskMoved | msgspec.Raw:
-    """Say that your task is done, with evidence: commits, commands with exit codes, files, a text.
-    It counts as done when somebody else, a check or the project's rules have accepted it."""
-    evidence = Evidence(asked.commits, asked.commands, asked.files, asked.text)
+def task_submit(call: ToolCall, arguments: TaskSubmitArguments) -> TaskStateResult | msgspec.Raw:
+    """Submit your finished task with evidence: commits, commands with exit codes, files, a text.
+    The task is done once a reviewer, a check or the project's rules accept it."""
+    evidence = Evidence(arguments.commits, arguments.commands, arguments.files, arguments.text)
 
-    def told(task: Task) -> TaskMoved:
-        step = "It is accepted. Release your locks, then take the next with task_claim."
+    def to_result(task: Task) -> TaskStateResult:
+        step = "Accepted. Release your locks, then claim the next task with task_claim."
         if task.state != "done":
             step = (
-                "It waits to be judged; you get a letter if it is sent back. Release your locks "
-                "and take the next with task_claim."
+                "Waiting for review; you get a message if it is rejected. Release your locks and "
+                "claim the next task with task_claim."
             )
-        return _moved(task, step)
+        return _state_result(task, step)
 
-    return call.do(
+    return call.perform(
         "tasks.submit",
-        asked,
-        told,
-        task=named_task(call, asked.task).id,
+        arguments,
+        to_result,
+        task=find_task(call, arguments.task).id,
         evidence=evidence,
         agent=call.caller.name,
     )
 
 
-def _moved(task: Task, step: str) -> TaskMoved:
-    return TaskMoved(next_step=step, key=task.key, state=task.state, reason=task.reason)
+def _state_result(task: Task, step: str) -> TaskStateResult:
+    return TaskStateResult(next_step=step, key=task.key, state=task.state, reason=task.reason)
 
 
-class TaskFail(Writing, kw_only=True):
+class TaskFailArguments(WriteArguments, kw_only=True):
     task: TaskName
     reason: Annotated[str, Meta(min_length=1)]
     give_back: Annotated[
-        bool, Meta(description="True: others may try it. False: it cannot be done at all.")
+        bool, Meta(description="true: another agent may try it. false: it cannot be done at all.")
     ] = False
 
 
-def task_fail(call: Call, asked: TaskFail) -> TaskMoved | msgspec.Raw:
-    """Say that you cannot do your task, and why. What depends on it is blocked, and its lead is
-    told; with give_back it is free for another agent instead."""
-    step = "Release your locks; take another with task_claim."
-    return call.do(
-        "tasks.release" if asked.give_back else "tasks.fail",
-        asked,
-        lambda task: _moved(task, step),
-        task=named_task(call, asked.task).id,
-        reason=asked.reason,
+def task_fail(call: ToolCall, arguments: TaskFailArguments) -> TaskStateResult | msgspec.Raw:
+    """Report that you cannot do your task, and why. Tasks that depend on it are blocked, and its
+    lead is notified. With give_back it becomes ready for another agent instead."""
+    step = "Release your locks, then claim another task with task_claim."
+    return call.perform(
+        "tasks.release" if arguments.give_back else "tasks.fail",
+        arguments,
+        lambda task: _state_result(task, step),
+        task=find_task(call, arguments.task).id,
+        reason=arguments.reason,
         agent=call.caller.name,
     )
 
 
-class TaskJudge(Writing, kw_only=True):
+# -- review ------------------------------------------------------------------------------------
+
+
+class TaskJudgeArguments(WriteArguments, kw_only=True):
     task: TaskName
     accept: bool
     words: Annotated[
-        str | None, Meta(description="A note; when you send it back, what is to be done better.")
+        str | None, Meta(description="A comment. When rejecting: what must be improved.")
     ] = None
 
 
-def task_judge(call: Call, asked: TaskJudge) -> TaskMoved | msgspec.Raw:
-    """Accept what another agent submitted, or send it back with a reason. Look at the evidence
-    first (task_show), and at the work itself. You cannot judge your own."""
-    who = {"task": named_task(call, asked.task).id, "agent": call.caller.name}
-    if asked.accept:
-        step = "It is done; what waited for it may go on."
-        return call.do("tasks.accept", asked, lambda t: _moved(t, step), note=asked.words, **who)
-    if not asked.words:
-        raise Invalid(
-            "Say in `words` what is to be done better, so that its doer can.",
-            reason="feedback_missing",
+def task_judge(call: ToolCall, arguments: TaskJudgeArguments) -> TaskStateResult | msgspec.Raw:
+    """Accept a task that another agent submitted, or reject it with a reason. Review the evidence
+    (task_show) and the work itself first. You cannot review your own task."""
+    parameters = {"task": find_task(call, arguments.task).id, "agent": call.caller.name}
+    if arguments.accept:
+        step = "Accepted. Tasks that depend on it can start."
+        return call.perform(
+            "tasks.accept",
+            arguments,
+            lambda task: _state_result(task, step),
+            note=arguments.words,
+            **parameters,
         )
-    step = "Its doer was told, and it can be taken again."
-    return call.do("tasks.reject", asked, lambda t: _moved(t, step), reason=asked.words, **who)
-
-
-class ProgressSaid(Writing, kw_only=True):
-    summary: Annotated[str, Meta(min_length=1, description="One or two sentences.")]
-    percent: Annotated[int, Meta(ge=0, le=100)] | None = None
-    task: Annotated[str | None, Meta(description="The key of the task it is about.")] = None
-
-
-class ProgressKept(Told, kw_only=True):
-    summary: str
-    percent: int | None
-
-
-def progress(call: Call, asked: ProgressSaid) -> ProgressKept | msgspec.Raw:
-    """Say how far you are, for those who wait for you. It also keeps your task yours for longer.
-    It is no evidence: a task is done by task_submit."""
-    task = named_task(call, asked.task) if asked.task else None
-    if task is not None and task.state == "running":
-        lease_ms = None if call.caller.run else UNATTENDED_MS
-        call.store.tasks.renew(task.id, agent=call.caller.name, lease_ms=lease_ms)
-
-    def told(said: Any) -> ProgressKept:
-        return ProgressKept(next_step="Go on.", summary=said.summary, percent=said.percent)
-
-    return call.do(
-        "progress.report",
-        asked,
-        told,
-        summary=asked.summary,
-        agent=call.caller.name,
-        percent=asked.percent,
-        task=task.id if task else None,
-        run=call.caller.run,
-        project=call.caller.project_id,
-    )
-
-
-class StepSaid(msgspec.Struct, forbid_unknown_fields=True):
-    content: str
-    status: Literal["pending", "in_progress", "completed"] = "pending"
-
-
-class PlanSaid(Writing, kw_only=True):
-    steps: Annotated[list[StepSaid], Meta(min_length=1, max_length=200)]
-
-
-class PlanKept(Told, kw_only=True):
-    steps: int
-
-
-def plan(call: Call, asked: PlanSaid) -> PlanKept | msgspec.Raw:
-    """Publish what you are going to do, step by step, in place of your last plan; others and your
-    next run can see it."""
-    return call.do(
-        "plans.set",
-        asked,
-        lambda kept: PlanKept(next_step="Go on with it.", steps=len(kept.entries)),
-        steps=asked.steps,
-        agent=call.caller.name,
-        run=call.caller.run,
-        project_id=call.caller.project_id,
+    if not arguments.words:
+        raise Invalid(
+            "To reject a task, state in `words` what must be improved.", reason="feedback_missing"
+        )
+    step = "Rejected. Its agent was notified, and the task can be claimed again."
+    return call.perform(
+        "tasks.reject",
+        arguments,
+        lambda task: _state_result(task, step),
+        reason=arguments.words,
+        **parameters,
     )

@@ -1,4 +1,4 @@
-"""Files that agents send: taken from the folders that they work in, and kept until they arrive."""
+"""Attachments: private copies of the files that agents send and receive."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +9,7 @@ from corral import config
 from corral.adapters import attachments
 from corral.adapters.channels.contract import File
 from corral.db import store_move_record
-from corral.domain.chat.model import Message, files_of
+from corral.domain.chat.model import Message, list_files
 from corral.domain.chat.outbound import attachments as outbound_attachments
 from corral.domain.insights import integrity
 from corral.domain.settings import ops as settings
@@ -20,58 +20,73 @@ if TYPE_CHECKING:
 
 
 def sent_folder() -> Path:
-    """Where what agents sent is kept."""
+    """Return the folder with the copies of sent files."""
     return config.home() / "channels" / "sent"
 
 
-def own_folders(database: "Database") -> list[Path]:
-    """The folders with files of this store's channels and agents; several stores may share a home,
-    and a part of another one has none."""
-    if (found := store_move_record.find(database)) is not None and found.phase == "part":
+def list_own_folders(database: "Database") -> list[Path]:
+    """List the folders with files of this store's channels and agents.
+
+    Several stores may share a home. An export of another store has no folders of its own.
+    """
+    record = store_move_record.read_relocation(database)
+    if record is not None and record.phase == "part":
         return []
     root = config.home() / "channels"
-    there = [each for top in (root, root / "sent") if top.is_dir() for each in top.iterdir()]
-    names = [each.name for each in there]
-    known = database.read(lambda tx: integrity.known_folders(tx, names)) if names else set()
-    return sorted(each for each in there if each.name in known and not each.is_symlink())
+    folders = [folder for top in (root, root / "sent") if top.is_dir() for folder in top.iterdir()]
+    names = [folder.name for folder in folders]
+    known = database.read(lambda tx: integrity.find_known_folders(tx, names)) if names else set()
+    return sorted(folder for folder in folders if folder.name in known and not folder.is_symlink())
 
 
-def read(message: Message, number: int) -> tuple[File, bytes]:
-    """A file of a message, counted from 1, with its bytes; only what Corral keeps is read."""
-    found = files_of(message)
-    if not 1 <= number <= len(found):
-        raise NotFound(f"{message.id} has no file {number}; it has {len(found)}.", id=message.id)
-    file = msgspec.convert(found[number - 1], File)
+def read_attachment(message: Message, number: int) -> tuple[File, bytes]:
+    """Return a file of a message with its content; raises NotFound. Files count from 1.
+
+    Reads only Corral's private copies.
+    """
+    files = list_files(message)
+    if not 1 <= number <= len(files):
+        raise NotFound(
+            f"{message.id} has no file {number}; it has {len(files)} files.", id=message.id
+        )
+    file = msgspec.convert(files[number - 1], File)
     if file.path is None:
         raise NotFound(
-            f"{file.name!r} was not taken: {file.reason}.", id=message.id, reason="not_stored"
+            f"{file.name!r} was not stored: {file.reason}.", id=message.id, reason="not_stored"
         )
     try:
         return file, attachments.read_kept(file, config.home() / "channels")
     except OSError:
         raise NotFound(
-            f"{file.name!r} is not on this machine any more, or never was; it was at {file.path}.",
+            f"{file.name!r} is not on this machine. Its path was {file.path}.",
             id=message.id,
             reason="file_missing",
         ) from None
 
 
-def take(
+def copy_agent_files(
     database: "Database", files: list[str], *, agent: str, session: str | None, run: str | None
 ) -> list[File]:
-    """Read files of an agent and keep private copies. All of them, or none: what is refused is
-    refused before anything is queued."""
-    if not 1 <= len(files) <= outbound_attachments.MOST_FILES:
-        raise Invalid(f"Send between 1 and {outbound_attachments.MOST_FILES} files at once.")
-    id, folders = database.read(lambda tx: outbound_attachments.folders(tx, agent, session, run))
-    own = config.home() / "workspaces" / id
-    return keep(database, files, [*folders, str(own)], id)
+    """Copy files of an agent into private files; copies all of them, or none.
+
+    The files must be in folders that the agent works in.
+    """
+    if not 1 <= len(files) <= outbound_attachments.MAX_FILES:
+        raise Invalid(f"Send between 1 and {outbound_attachments.MAX_FILES} files at once.")
+    id, folders = database.read(
+        lambda tx: outbound_attachments.list_folders(tx, agent, session, run)
+    )
+    workspace = config.home() / "workspaces" / id
+    return copy_files(database, files, [*folders, str(workspace)], id)
 
 
-def keep(database: "Database", files: list[str], folders: list[str], agent_id: str) -> list[File]:
-    """Private copies of an agent's files, which must lie in one of these folders."""
-    most = int(database.read(lambda tx: settings.value(tx, "gateway.max_file_bytes")))
-    read = [
-        (file, attachments.take(file, folders, most=most, never=config.home())) for file in files
+def copy_files(
+    database: "Database", files: list[str], folders: list[str], agent_id: str
+) -> list[File]:
+    """Copy an agent's files, which must be in one of `folders`, into private files."""
+    max_bytes = int(database.read(lambda tx: settings.get_value(tx, "gateway.max_file_bytes")))
+    contents = [
+        (file, attachments.take(file, folders, most=max_bytes, never=config.home()))
+        for file in files
     ]
-    return [attachments.keep_sent(sent_folder() / agent_id, file, data) for file, data in read]
+    return [attachments.keep_sent(sent_folder() / agent_id, file, data) for file, data in contents]

@@ -1,9 +1,10 @@
-"""What goes out to platforms, letter by letter, and what comes in from them.
+"""Delivery of outbound messages to chat platforms.
 
-A letter is claimed, allowed once more, and sent. Where a platform shows a repeated key once,
-nothing has to be known of an attempt that nobody finished: it is repeated. Elsewhere the letter is
-in doubt from just before the sending until its outcome is recorded; whoever finds one in doubt asks
-the platform what it shows, and where it cannot tell, the channel's rule decides, and it is said.
+A letter is claimed, checked against the current permissions, and sent. A platform that deduplicates
+by key makes retries safe: an attempt that was interrupted is simply repeated. On other platforms
+the letter is marked as unconfirmed just before it is sent, until its outcome is recorded. An
+unconfirmed letter is looked up in the platform's history; if that is not possible, the channel's
+setting decides whether to send it again.
 """
 
 import logging
@@ -16,14 +17,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from corral import config
 from corral.adapters import process
-from corral.adapters.channels import registry
 from corral.adapters.channels.contract import (
     Adapter,
     Failed,
     File,
-    Incoming,
     Kind,
     Outcome,
     Outgoing,
@@ -33,8 +31,8 @@ from corral.adapters.channels.contract import (
     Unsupported,
     card_text,
 )
-from corral.domain.chat.channels import ops
-from corral.domain.chat.model import Channel, InDoubt, Place
+from corral.domain.chat.channels import places
+from corral.domain.chat.model import Channel, Place, UnconfirmedPolicy
 from corral.domain.chat.outbound import queue
 from corral.domain.chat.outbound.queue import Dispatch
 from corral.domain.mail import ops as mail
@@ -42,278 +40,263 @@ from corral.domain.mail import queries
 from corral.domain.mail.model import Letter, LetterState
 from corral.kernel.clock import MINUTE, SECOND
 from corral.kernel.errors import Conflict, CorralError
+from corral.services.mail import claim, next_due
 
 if TYPE_CHECKING:
-    from corral.api.mail import Mail
-    from corral.api.settings import Secrets
     from corral.db.database import Database
 
-# Longer than any adapter may take for one message, so that nobody else takes the letter meanwhile.
+# Longer than any adapter may take for one message, so that the lease does not expire meanwhile.
 LEASE_MS = MINUTE + MINUTE // 2
-# How long a platform is given to show what it may have taken, before it is asked.
-DOUBT_MS = 5 * SECOND
-ROUND = 20  # messages of one place in one round, so that others get their turn
-MOST_IN_DOUBT = 50
+# Time for a platform to show a message before its history is read.
+CONFIRM_MS = 5 * SECOND
+BATCH = 20  # messages of one place at a time, so that other places are not starved
+MAX_UNCONFIRMED = 50
 
 log = logging.getLogger("corral")
 
 
-class Delivered(msgspec.Struct, frozen=True):
-    """What became of one letter."""
+class DeliveryResult(msgspec.Struct, frozen=True):
+    """The result of delivering one letter."""
 
     message_id: str
     place_id: str
     state: str
-    """done, waiting (again at `due_at`), unknown, dead or refused."""
+    """done, waiting (retried at `due_at`), unknown, dead or refused."""
     reason: str | None
     due_at: int | None = None
 
 
-def adapter_of(channel: Channel, secrets: "Secrets") -> Adapter:
-    """The adapter of a channel, with its secrets' values; CorralError says what is missing."""
-    values = {name: secrets.resolve(reference) for name, reference in channel.secrets.items()}
-    return registry.find(channel.kind)(channel.config, values)
-
-
-def with_files(database: "Database", channel: str, incoming: Incoming) -> Incoming:
-    """The event, with what is attached to it in private files of this machine; of what may be a
-    secret that was asked for there, no file is made."""
-    from corral.domain.chat.inbound.moderation import MAX_TEXT
-
-    text = incoming.text.encode(errors="replace")
-    if not incoming.attached and len(text) <= MAX_TEXT:
-        return incoming
-    from corral.adapters import attachments
-    from corral.adapters.channels.contract import Attached
-    from corral.domain.chat.inbound import receive
-    from corral.domain.settings import ops as settings
-
-    on = database.read(partial(ops.get_channel, channel=channel))
-    if database.read(partial(receive.is_secret, channel=on.id, incoming=incoming)):
-        return incoming
-    attached = list(incoming.attached)
-    if len(text) > MAX_TEXT:
-        attached.append(Attached("message.txt", text, len(text), "text/plain"))
-    most = int(database.read(lambda tx: settings.value(tx, "gateway.max_file_bytes")))
-    folder = config.home() / "channels" / on.id
-    kept = attachments.keep(folder, incoming.event_id, attached, most=most)
-    return msgspec.structs.replace(incoming, attached=[], files=[*incoming.files, *kept])
-
-
-def owner_here() -> str:
-    """As whom this process takes letters out: whoever finds one later can tell whether it lives."""
+def delivery_owner() -> str:
+    """Return a claim owner that identifies this process, so that others can detect its death."""
     me = process.identify(os.getpid())
     assert me is not None
     return f"delivery:{me.host}:{me.pid}:{me.start_token}:{time.monotonic_ns()}"
 
 
 def _is_gone(owner: str | None) -> bool:
-    """Whether a letter's owner was a process of this machine that is no more."""
+    """Return whether a letter's owner was a process of this machine that has died."""
     kind, _, rest = (owner or "").partition(":")
-    words = rest.rsplit(":", 3)
-    if kind != "delivery" or len(words) != 4 or words[0] != process.host():
+    parts = rest.rsplit(":", 3)
+    if kind != "delivery" or len(parts) != 4 or parts[0] != process.host():
         return False
-    found = process.identify(int(words[1])) if words[1].isdigit() else None
-    return found is None or found.start_token != words[2]
+    identity = process.identify(int(parts[1])) if parts[1].isdigit() else None
+    return identity is None or identity.start_token != parts[2]
 
 
 class Delivery:
-    """What is sent over one channel by one adapter."""
+    """Delivers the letters of one channel through its adapter."""
 
     def __init__(
-        self, database: "Database", letters: "Mail", channel: Channel, adapter: Adapter, owner: str
+        self, database: "Database", channel: Channel, adapter: Adapter, owner: str
     ) -> None:
         self._database = database
-        self._mail = letters
         self._channel = channel
         self._adapter = adapter
         self._owner = owner
 
-    def due(self, only: str | None = None) -> list[Delivered]:
-        """Send what is due in the channel's places, or in one of them, each in its order."""
-        told: list[Delivered] = []
+    def due(self, only: str | None = None) -> list[DeliveryResult]:
+        """Send the due messages of all places, or of one, each place in its order."""
+        results: list[DeliveryResult] = []
         for place in self._places():
             if only not in (None, place.id):
                 continue
-            told += self._settle(place)
-            if not self._in_doubt(place):  # nothing overtakes what may have arrived
-                told += self._of_place(place)
-        return told
+            results += self._settle(place)
+            if not self._unconfirmed(place):  # keeps the order: nothing overtakes such a letter
+                results += self._send_due(place)
+        return results
 
     def _places(self) -> Iterator[Place]:
-        """The channel's places to which letters are on their way."""
-        waiting = set(self._database.read(lambda tx: queries.lines(tx, "place")))
-        doubtful = self._database.read(
+        """Yield the places of the channel that have pending or unconfirmed letters."""
+        mailboxes = set(self._database.read(lambda tx: queries.list_mailboxes(tx, "place")))
+        unconfirmed = self._database.read(
             lambda tx: queries.list_by_state(tx, state="unknown", limit=200).items
         )
-        waiting |= {each.mailbox for each in doubtful if each.mailbox.startswith("place:")}
-        for mailbox in sorted(waiting):
+        mailboxes |= {
+            letter.mailbox for letter in unconfirmed if letter.mailbox.startswith("place:")
+        }
+        for mailbox in sorted(mailboxes):
             try:
                 id = mailbox.removeprefix("place:")
-                place = self._database.read(partial(ops.get_place, place=id))
+                place = self._database.read(partial(places.get_place, place=id))
             except CorralError:
-                continue  # somebody made the name up; nothing is ever sent there
+                continue  # an invented mailbox name; there is no such place
             if place.channel_id == self._channel.id:
                 yield place
 
-    def _of_place(self, place: Place) -> Iterator[Delivered]:
-        for _ in range(ROUND):
-            due, now = self._mail.next_due(place.mailbox), self._database.clock.now()
+    def _send_due(self, place: Place) -> Iterator[DeliveryResult]:
+        for _ in range(BATCH):
+            due, now = next_due(self._database, place.mailbox), self._database.clock.now()
             if due is None or due > now:
                 if due is not None and due > now + SECOND:
-                    self._cut_short(place)
+                    self._shorten_lease(place)
                 return
-            letters = self._mail.claim(place.mailbox, owner=self._owner, lease_ms=LEASE_MS)
+            letters = claim(self._database, place.mailbox, owner=self._owner, lease_ms=LEASE_MS)
             if not letters:
                 return
-            said = self._one(letters[0])
-            if said is not None:
-                yield said
-                if said.state not in ("done", "refused", "dead"):
+            result = self._send_one(letters[0])
+            if result is not None:
+                yield result
+                if result.state not in ("done", "refused", "dead"):
                     return
 
-    def _cut_short(self, place: Place) -> None:
-        """The lease of one who died here in the middle of a sending ends soon: nobody waits for
-        it, and nothing that it does can come any more."""
-        for letter in self._mail.list(mailbox=place.mailbox, limit=1).items:
+    def _shorten_lease(self, place: Place) -> None:
+        """Let the lease of a dead process of this machine expire soon."""
+        page = self._database.read(
+            lambda tx: queries.list_waiting(tx, mailbox=place.mailbox, limit=1), mode="one"
+        )
+        for letter in page.items:
             if _is_gone(letter.owner):
                 with suppress(Conflict):
-                    self._mail.renew(letter, lease_ms=SECOND)
+                    self._renew(letter, SECOND)
 
-    def _one(self, letter: Letter) -> Delivered | None:
+    def _renew(self, letter: Letter, lease_ms: int) -> None:
+        renew = partial(mail.renew, letter=letter, lease_ms=lease_ms)
+        self._database.write(renew, mode="one", repeatable=True)
+
+    def _send_one(self, letter: Letter) -> DeliveryResult | None:
         write = self._database.write
-        going = write(lambda tx: queue.dispatch(tx, letter))
+        going = write(lambda tx: queue.prepare_dispatch(tx, letter))
         if going is None:
-            return self._told(letter)
+            return self._result(letter)
         try:
             if not self._adapter.traits.idempotent:
-                letter = self._mail.doubt(letter)
+                doubt = partial(mail.mark_unconfirmed, letter=letter)
+                letter = self._database.write(doubt, mode="one", durable=True)
                 going = msgspec.structs.replace(going, letter=letter)
-            return self._record(going, self._found_again(going) or self._send(going))
+            return self._record(going, self._find_earlier(going) or self._send(going))
         except Conflict:
-            return None  # somebody dropped it, or took it over, meanwhile
+            return None  # it was dropped or taken over meanwhile
 
-    def _found_again(self, going: Dispatch) -> Outcome | None:
-        """Of a sending that is repeated later than the platform remembers keys: what it shows."""
+    def _find_earlier(self, going: Dispatch) -> Outcome | None:
+        """Return the outcome of an earlier attempt, after the platform has forgotten its key.
+
+        None: the message has to be sent.
+        """
         remembers = self._adapter.traits.remembers_ms
         age = self._database.clock.now() - going.message.created_at
         if going.letter.attempts < 2 or remembers is None or age <= remembers:
             return None
         if going.message.kind in (Kind.EDIT, Kind.REACTION):
-            return None  # done twice they look as if they had been done once
-        found = self._look_up(going)
-        if found is None:
-            return Failed("whether it arrived before cannot be read from the platform's history")
-        return Sent(found) if found else None
+            return None  # idempotent: repeating them changes nothing
+        ids = self._look_up(going)
+        if ids is None:
+            return Failed("the history of the platform cannot be read to see whether it arrived")
+        return Sent(ids) if ids else None
 
     def _send(self, going: Dispatch) -> Outcome:
         if going.message.kind is Kind.REACTION and not self._adapter.traits.reactions:
-            return Unsupported(f"a channel of kind {self._channel.kind} has no signs on messages")
-        if going.message.kind is Kind.FILE and (why := self._cannot_carry(going)):
-            return why
+            return Unsupported(f"a channel of kind {self._channel.kind} has no reactions")
+        if going.message.kind is Kind.FILE and (problem := self._file_problem(going)):
+            return problem
         try:
-            return self._adapter.send(outgoing(going, self._adapter))
-        except Exception as error:  # whatever an adapter does, the others are served
+            return self._adapter.send(build_outgoing(going, self._adapter))
+        except Exception as error:  # an adapter may fail in any way
             log.warning("%s: sending failed: %r", self._channel.name, error)
             return Unknown(f"the adapter failed ({type(error).__name__})")
 
-    def _cannot_carry(self, going: Dispatch) -> Outcome | None:
-        """Why a file is not sent: the platform takes none, or it is not what the agent sent."""
+    def _file_problem(self, going: Dispatch) -> Outcome | None:
+        """Return why a file cannot be sent: it is unsupported, or not the copy that was queued."""
         from corral.adapters import attachments
         from corral.services.chat.attachments import sent_folder
 
         if not self._adapter.traits.files:
-            return Unsupported(f"a channel of kind {self._channel.kind} takes no files")
+            return Unsupported(f"a channel of kind {self._channel.kind} does not support files")
         file = _file(going)
-        if why := attachments.trouble_with(file, sent_folder()) if file else "there is none":
-            return Refused(f"the file {going.message.text} is not sent: {why}")
+        if problem := attachments.trouble_with(file, sent_folder()) if file else "there is none":
+            return Refused(f"the file {going.message.text} is not sent: {problem}")
         return None
 
-    def _record(self, going: Dispatch, outcome: Outcome) -> Delivered:
+    def _record(self, going: Dispatch, outcome: Outcome) -> DeliveryResult:
         letter, message = going.letter, going.message
         match outcome:
             case Sent():
                 ids = [id for id in outcome.ids if id][:20]
                 self._database.write(
-                    lambda tx: queue.delivered(tx, letter, message.id, ids), durable=True
+                    lambda tx: queue.mark_delivered(tx, letter, message.id, ids), durable=True
                 )
             case Refused() | Unsupported():
-                self._database.write(lambda tx: queue.refuse(tx, letter, message, outcome.reason))
+                self._database.write(lambda tx: queue.reject(tx, letter, message, outcome.reason))
             case Failed():
                 self._database.write(
-                    lambda tx: queue.failed(
+                    lambda tx: queue.mark_failed(
                         tx, letter, message.id, outcome.reason, pause_ms=outcome.retry_ms
                     )
                 )
             case Unknown() if self._adapter.traits.idempotent:
-                # It may be repeated: the platform shows it once.
+                # Safe to retry: the platform deduplicates by key.
                 self._database.write(
-                    lambda tx: queue.failed(tx, letter, message.id, outcome.reason)
+                    lambda tx: queue.mark_failed(tx, letter, message.id, outcome.reason)
                 )
             case Unknown():
-                self._mail.renew(letter, lease_ms=DOUBT_MS)  # and then the platform is asked
-        return self._told(letter)
+                self._renew(letter, CONFIRM_MS)  # then the history of the platform is read
+        return self._result(letter)
 
-    def _told(self, letter: Letter) -> Delivered:
-        now = self._database.read(lambda tx: mail.get(tx, letter.id))
-        body = now.body if isinstance(now.body, dict) else {}
-        return Delivered(
-            message_id=str(body.get("message", now.id)),
-            place_id=now.mailbox.removeprefix("place:"),
-            state=now.state,
-            reason=now.last_error,
-            due_at=now.due_at if now.state is LetterState.WAITING else None,
+    def _result(self, letter: Letter) -> DeliveryResult:
+        current = self._database.read(lambda tx: mail.get(tx, letter.id))
+        body = current.body if isinstance(current.body, dict) else {}
+        return DeliveryResult(
+            message_id=str(body.get("message", current.id)),
+            place_id=current.mailbox.removeprefix("place:"),
+            state=current.state,
+            reason=current.last_error,
+            due_at=current.due_at if current.state is LetterState.WAITING else None,
         )
 
-    # -- doubt ----------------------------------------------------------------------------------
+    # -- unconfirmed letters --------------------------------------------------------------------
 
-    def _settle(self, place: Place) -> list[Delivered]:
-        """End the doubt about letters whose sending nobody finished."""
+    def _settle(self, place: Place) -> list[DeliveryResult]:
+        """Resolve unconfirmed letters whose lease has expired or whose sender has died."""
         now = self._database.clock.now()
-        over = [
+        expired = [
             letter
-            for letter in self._in_doubt(place)
+            for letter in self._unconfirmed(place)
             if letter.due_at <= now or _is_gone(letter.owner)
         ]
-        return [self._settle_one(letter) for letter in over]
+        return [self._settle_one(letter) for letter in expired]
 
-    def _in_doubt(self, place: Place) -> list[Letter]:
-        return self._database.read(lambda tx: queue.in_doubt(tx, place, limit=MOST_IN_DOUBT))
+    def _unconfirmed(self, place: Place) -> list[Letter]:
+        return self._database.read(
+            lambda tx: queue.list_unconfirmed(tx, place, limit=MAX_UNCONFIRMED)
+        )
 
-    def _settle_one(self, letter: Letter) -> Delivered:
+    def _settle_one(self, letter: Letter) -> DeliveryResult:
         write = self._database.write
-        going = self._database.read(lambda tx: queue.doubtful(tx, letter))
+        going = self._database.read(lambda tx: queue.load_unconfirmed(tx, letter))
         message = going.message
-        found = self._find(going)
-        if found is not None:
-            why = "the platform shows it" if found else "the platform does not show it"
-            write(lambda tx: queue.settle(tx, letter.id, message.id, found or None, why))
-        elif self._channel.in_doubt is InDoubt.RETRY:
-            why = "nobody can say whether it arrived, so it goes again and may be seen twice"
-            write(lambda tx: queue.settle(tx, letter.id, message.id, None, why))
+        ids = self._find(going)
+        if ids is not None:
+            reason = "the platform shows it" if ids else "the platform does not show it"
+            write(
+                lambda tx: queue.resolve_unconfirmed(tx, letter.id, message.id, ids or None, reason)
+            )
+        elif self._channel.in_doubt is UnconfirmedPolicy.RETRY:
+            reason = "unconfirmed: it is sent again and may appear twice"
+            write(lambda tx: queue.resolve_unconfirmed(tx, letter.id, message.id, None, reason))
         else:
-            why = "nobody can say whether it arrived, so it is not sent again"
-            write(lambda tx: queue.bury(tx, letter, message.id, why))
-        return self._told(letter)
+            reason = "unconfirmed: it is not sent again"
+            write(lambda tx: queue.give_up_unconfirmed(tx, letter, message.id, reason))
+        return self._result(letter)
 
     def _find(self, going: Dispatch) -> list[str] | None:
-        """The platform's ids of a message that may have arrived; [] when it is certain that it did
-        not, None when nobody can tell."""
+        """Return the platform's ids of an unconfirmed message.
+
+        []: it certainly did not arrive. None: unknown.
+        """
         if self._adapter.traits.idempotent:
-            return []  # it is repeated, and shown once
+            return []  # safe to send again: the platform deduplicates by key
         if not self._adapter.traits.history or going.message.kind in (Kind.EDIT, Kind.REACTION):
             return None
         return self._look_up(going)
 
     def _look_up(self, going: Dispatch) -> list[str] | None:
-        """The same, as the platform's history tells."""
-        wanted = outgoing(going, self._adapter)
+        """Search the platform's history for a message; returns as `_find`."""
+        wanted = build_outgoing(going, self._adapter)
         try:
             shown = self._adapter.history(wanted)
         except Exception as error:
-            log.warning("%s: its history cannot be read: %r", self._channel.name, error)
+            log.warning("%s: cannot read its history: %r", self._channel.name, error)
             return None
-        known = self._database.read(lambda tx: queue.known_ids(tx, going.place))
+        known = self._database.read(lambda tx: queue.list_sent_ids(tx, going.place))
         for seen in shown:
             if seen.key is not None:
                 same = seen.key == wanted.key
@@ -324,8 +307,8 @@ class Delivery:
         return []
 
 
-def outgoing(going: Dispatch, adapter: Adapter) -> Outgoing:
-    """A message in the adapter's words; a card where there are no buttons is a text."""
+def build_outgoing(going: Dispatch, adapter: Adapter) -> Outgoing:
+    """Convert a message for an adapter; a card becomes text on a platform without buttons."""
     message, data = going.message, going.message.data or {}
     options = list(data.get("options", []))
     text = message.text

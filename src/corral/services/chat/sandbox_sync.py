@@ -1,4 +1,4 @@
-"""What passes between the store and the two files of a boxed session.
+"""Synchronization of a sandboxed session with its two files.
 
 The host's file is a picture of the store and is shown as often as one likes; the agent's file is
 not trusted, and `domain/sandbox_bridge/ingest.py` ingests each of its messages once. No other state
@@ -19,17 +19,22 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-import corral
 from corral import config
 from corral.adapters import sandbox
 from corral.adapters.channels.contract import File
 from corral.adapters.sandbox import Bounds, Kind, ResourceLimits, Wrapped
-from corral.adapters.sandbox_bridge.rows import Out, Outcome, Picture, Shown, Snapshot
-from corral.adapters.sandbox_bridge.schema import OUTBOX, Folder
+from corral.adapters.sandbox_bridge.rows import (
+    DeliveryOutcome,
+    InboundView,
+    OutboundRow,
+    OutboundSnapshot,
+    ViewState,
+)
+from corral.adapters.sandbox_bridge.schema import OUTBOX, SessionFolder
 from corral.domain.chat.conversations import turns
-from corral.domain.chat.conversations.payloads import chat_of
+from corral.domain.chat.conversations.payloads import parse_chat
 from corral.domain.runs.model import Run
-from corral.domain.runs.spec import BOXED
+from corral.domain.runs.spec import BOXED_PREFIX
 from corral.domain.sandbox_bridge import ingest, letters
 from corral.domain.sandbox_bridge import ops as boxes
 from corral.domain.sessions import ops as sessions
@@ -41,132 +46,139 @@ if TYPE_CHECKING:
     from corral.adapters.providers.provider import Start
     from corral.db.database import Database
 
-INSIDE = "corral.adapters.sandbox_bridge.agent_client"
-MEND_SECONDS = 20
-PROCESSES = 512  # that a boxed agent may have at once
+AGENT_CLIENT = "corral.adapters.sandbox_bridge.agent_client"
+REPAIR_SECONDS = 20
+MAX_PROCESSES = 512  # concurrent processes of a sandboxed agent
 BUSY_MS = MINUTE
-"""How long a file may be held by somebody after its run is over."""
+"""How long after the end of its run a file may be locked before it is rejected."""
 
 
-class Looked(msgspec.Struct, frozen=True):
-    """What a look at a session's files found."""
+class SyncResult(msgspec.Struct, frozen=True):
+    """The result of one synchronization."""
 
     acks: dict[str, str]
-    """How far the agent says that it is with each message."""
+    """The agent's status of each message by its id."""
     taken: int = 0
-    """How many of its own messages were taken over."""
+    """Ingested messages of the agent."""
     refused: int = 0
     trouble: str | None = None
-    """Why its file is not believed, and was put aside."""
+    """Why the agent's file was rejected and moved aside."""
     busy: bool = False
-    """Whether it could not be read now; look again."""
+    """Whether the file is locked; synchronize again."""
 
 
-def folder_of(session: str) -> Folder:
-    """Where a session's files are; they are there on the machine that runs it."""
-    return Folder(str(config.home() / "boxed" / session))
+def session_folder(session: str) -> SessionFolder:
+    """Return the folder of a session's files, on the machine that runs it."""
+    return SessionFolder(str(config.home() / "boxed" / session))
 
 
-# -- the beginning of a run -----------------------------------------------------------------------
+# -- start of a run -------------------------------------------------------------------------------
 
 
-def prepare(database: "Database", session: str) -> Folder:
-    """Have everything there that a boxed agent is given: its letters, as a file, and the files
-    that came with them. Whatever was there before is made right."""
+def prepare_session(database: "Database", session: str) -> SessionFolder:
+    """Create or repair the files of a session: its letters, and their attachments. Idempotent.
+
+    Raises Refused when the host's file is locked.
+    """
     from corral.adapters.sandbox_bridge import outbound
 
-    folder = folder_of(session)
+    folder = session_folder(session)
     for path in (folder.top, folder.inside, folder.outside, folder.home):
         config.make_private_folder(Path(path))
-    config.write_private_file(Path(folder.mark), mark_of(database))
-    _hand_over_files(database, session, folder)
-    picture = database.read(lambda tx: boxes.picture(tx, session, folder))
-    talk = database.read(lambda tx: turns.talk_of(tx, session))
+    config.write_private_file(Path(folder.mark), store_mark(database))
+    _copy_attachments(database, session, folder)
+    picture = database.read(lambda tx: boxes.build_view(tx, session, folder))
+    talk = database.read(lambda tx: turns.find_conversation(tx, session))
     if talk is not None and talk.run_id is not None:
         outbound.begin_turn(folder, talk.run_id)
     taken = talk.taken if talk is not None else 0
-    shown = _show(database, folder, msgspec.structs.replace(picture, above=taken))
+    shown = _write_inbound(database, folder, msgspec.structs.replace(picture, above=taken))
     if shown is None:
-        raise Refused(f"{folder.inbound} is held by somebody; the letters could not be written.")
+        raise Refused(f"Cannot write the letters: {folder.inbound} is locked.")
     if shown.rebuilt:
-        _own_up(database, folder, shown, taken)
-    _tell(database, session, folder)
+        _mark_unknown_outcomes(database, folder, shown, taken)
+    _update_inbound(database, session, folder)
     _write_command(folder)
     return folder
 
 
-def _show(database: "Database", folder: Folder, picture: Picture) -> Shown | None:
+def _write_inbound(
+    database: "Database", folder: SessionFolder, picture: InboundView
+) -> ViewState | None:
     from corral.adapters.sandbox_bridge import inbound
 
-    return inbound.show(folder, picture, database.clock.now())
+    return inbound.write_view(folder, picture, database.clock.now())
 
 
-def _own_up(database: "Database", folder: Folder, shown: Shown, taken: int) -> None:
-    """The file is new, and the agent's is not: of its old messages nobody can say here any more
-    what became of them."""
-    found = _read(folder, taken, shown.largest)
-    if isinstance(found, Snapshot):
+def _mark_unknown_outcomes(
+    database: "Database", folder: SessionFolder, shown: ViewState, taken: int
+) -> None:
+    """Report the outcomes of old messages as unknown, after the host's file was rebuilt."""
+    snapshot = _read(folder, taken, shown.largest)
+    if isinstance(snapshot, OutboundSnapshot):
         now = database.clock.now()
-        lost = [Outcome(id, None, "unknown", now) for id in sorted(found.old)]
-        _show(database, folder, Picture(outcomes=lost))
+        lost = [DeliveryOutcome(id, None, "unknown", now) for id in sorted(snapshot.old)]
+        _write_inbound(database, folder, InboundView(outcomes=lost))
 
 
-def _hand_over_files(database: "Database", session: str, folder: Folder) -> None:
-    """Copy what came with the messages to where the agent can read it."""
+def _copy_attachments(database: "Database", session: str, folder: SessionFolder) -> None:
+    """Copy the attachments of the letters into the folder that the agent can read."""
     inbox = os.path.join(folder.inside, "inbox")
     shutil.rmtree(inbox, ignore_errors=True)
-    for letter in database.read(lambda tx: boxes.letters_of(tx, session)):
-        chat = chat_of(letter)
+    for letter in database.read(lambda tx: boxes.list_letters(tx, session)):
+        chat = parse_chat(letter)
         for number, file in enumerate(chat.files if chat is not None else [], 1):
             if file.get("path") is not None:
-                target = Path(letters.place_of(folder, letter, number, file))
+                target = Path(letters.sandbox_path(folder, letter, number, file))
                 config.make_private_folder(target.parent)
                 try:
                     require_unused(str(file["path"]), follow=False)
                     shutil.copyfile(str(file["path"]), target, follow_symlinks=False)
                 except OSError:
-                    continue  # it was cleared away; the letter says that there was one
+                    continue  # deleted by retention; the letter still mentions it
 
 
-def _write_command(folder: Folder) -> None:
-    """The command `corral` of the inside."""
+def _write_command(folder: SessionFolder) -> None:
+    """Write the `corral` command of the sandbox."""
     path = Path(folder.inside) / "bin" / "corral"
     config.make_private_folder(path.parent)
-    config.write_private_file(path, f'#!/bin/sh\nexec "{sys.executable}" -P -m {INSIDE} "$@"\n')
+    config.write_private_file(
+        path, f'#!/bin/sh\nexec "{sys.executable}" -P -m {AGENT_CLIENT} "$@"\n'
+    )
     path.chmod(0o700)
 
 
-def mark_of(database: "Database") -> str:
-    """By which a folder is known as this store's: several may share a home."""
+def store_mark(database: "Database") -> str:
+    """Return the mark of the folders of this store; several stores may share a home."""
     return sha256(database.address.encode()).hexdigest()
 
 
-def forgotten(database: "Database") -> Iterator[Path]:
-    """The folders of sessions of this store that it has forgotten."""
-    mark = mark_of(database)
+def find_orphaned_folders(database: "Database") -> Iterator[Path]:
+    """Yield the folders of sessions that this store has deleted."""
+    mark = store_mark(database)
     for path in sorted((config.home() / "boxed").glob("ses_*")):
         try:
-            own = Path(Folder(str(path)).mark).read_text(encoding="utf-8") == mark
+            own = Path(SessionFolder(str(path)).mark).read_text(encoding="utf-8") == mark
             database.read(partial(sessions.get, session=path.name))
         except (OSError, Invalid):
-            continue  # nobody knows whose it is
+            continue  # not known to be a folder of this store
         except NotFound:
             if own:
                 yield path
 
 
-def forget(database: "Database") -> int:
-    """Remove the folders of sessions that the store has forgotten; gives how many there were."""
-    gone = 0
-    for path in forgotten(database):
-        _let_in(path)
+def remove_orphaned_folders(database: "Database") -> int:
+    """Remove the folders of deleted sessions; returns their number."""
+    removed = 0
+    for path in find_orphaned_folders(database):
+        _make_accessible(path)
         shutil.rmtree(path, ignore_errors=True)
-        gone += not path.exists()
-    return gone
+        removed += not path.exists()
+    return removed
 
 
-def _let_in(path: Path) -> None:
-    """Whoever was inside may have closed its own folders to everybody."""
+def _make_accessible(path: Path) -> None:
+    """Restore the permissions of folders, which the agent may have removed."""
     for top, folders, _ in os.walk(path):
         for name in folders:
             with suppress(OSError):
@@ -178,9 +190,9 @@ def _let_in(path: Path) -> None:
 # -- the sandbox ----------------------------------------------------------------------------------
 
 
-def box(
-    words: Sequence[str],
-    folder: Folder,
+def wrap_command(
+    command: Sequence[str],
+    folder: SessionFolder,
     *,
     by: str,
     work: str | None,
@@ -189,10 +201,11 @@ def box(
     reads: Sequence[str] = (),
     scratch: str,
 ) -> Wrapped:
-    """A command inside of the sandbox of a session: no network, nothing in sight but the system's
-    programs, its files and its work, and nothing to change but its work and its own file.
+    """Return a command that runs inside the sandbox of a session.
 
-    Refused where nothing here can keep that, unless `by` is none, which says that nothing need.
+    The sandbox has no network. It can read the system's programs and the session's files, and write
+    only its working directory and its own files. Raises Refused when no sandbox on this machine
+    guarantees that, unless `by` is `none`.
     """
     kind = _kind(by)
     own = {folder.outside, folder.home} | ({work} if work is not None else set())
@@ -200,19 +213,19 @@ def box(
     inner = [path for path in (*hidden, folder.top) if work is not None and _is_in(path, work)]
     if kind is Kind.LANDLOCK and inner:
         raise Refused(
-            f"Landlock cannot keep the agent from {inner[0]}, which is inside of its work "
-            "folder; install bubblewrap, or let it work elsewhere.",
+            f"Landlock cannot protect {inner[0]}, which is inside the working directory. Install "
+            "bubblewrap, or use another working directory.",
             path=inner[0],
         )
-    seen = [*_programs(programs), *reads, folder.inside]
+    readable = [*_programs(programs), *reads, folder.inside]
     return sandbox.wrap(
-        words,
+        command,
         Bounds(
             writable=tuple(sorted(own)),
-            readable=tuple(dict.fromkeys(path for path in seen if os.path.exists(path))),
+            readable=tuple(dict.fromkeys(path for path in readable if os.path.exists(path))),
             hidden=tuple(path for path in inner if path != folder.top),
             network=False,
-            limits=ResourceLimits(processes=PROCESSES),
+            limits=ResourceLimits(processes=MAX_PROCESSES),
         ),
         scratch=scratch,
         kind=kind,
@@ -222,31 +235,31 @@ def box(
 def _kind(by: str) -> Kind:
     if by != "auto":
         return Kind(by)
-    found = sandbox.probe(network=False)
-    if found.kind is Kind.NONE or not sandbox.keeps_off_network(found.kind):
-        why_not = found.why_not | {found.kind: "it keeps nobody off the network"}
-        why = "; ".join(f"{kind}: {reason}" for kind, reason in why_not.items())
+    probe = sandbox.probe(network=False)
+    if probe.kind is Kind.NONE or not sandbox.keeps_off_network(probe.kind):
+        problems = probe.why_not | {probe.kind: "it does not block the network"}
+        reasons = "; ".join(f"{kind}: {reason}" for kind, reason in problems.items())
         raise Refused(
-            f"No sandbox works here ({why}), and the agent is to be boxed. Install bubblewrap, or "
-            "say `corral setting set gateway.sandbox none` to trust it without."
+            f"The agent requires a sandbox, and none works here ({reasons}). Install bubblewrap, "
+            "or run the agent without one: `corral setting set gateway.sandbox none`."
         )
-    return found.kind
+    return probe.kind
 
 
-def _programs(words: Sequence[str]) -> list[str]:
-    """Programs and scripts that the command names by their paths."""
-    first = shutil.which(words[0]) if words else None
-    named = [word for word in words if os.path.isabs(word) and os.path.isfile(word)]
-    found = [path for path in (first, *named) if path is not None]
-    return [each for path in found for each in (path, os.path.realpath(path))]
+def _programs(command: Sequence[str]) -> list[str]:
+    """Return the paths of the programs and scripts of a command, with their link targets."""
+    first = shutil.which(command[0]) if command else None
+    named = [word for word in command if os.path.isabs(word) and os.path.isfile(word)]
+    paths = [path for path in (first, *named) if path is not None]
+    return [name for path in paths for name in (path, os.path.realpath(path))]
 
 
 def _store_files(store: str) -> list[str]:
-    """The store itself, where it is a file: nobody inside is to see it."""
+    """Return the files of a SQLite store, which the sandbox must hide."""
     if not store.startswith("sqlite"):
         return []
     path = Path("/" + store.partition("://")[2].lstrip("/"))
-    return [str(each) for each in sorted(path.parent.glob(f"{path.name}*"))]
+    return [str(file) for file in sorted(path.parent.glob(f"{path.name}*"))]
 
 
 def _is_in(path: str, folder: str) -> bool:
@@ -254,172 +267,186 @@ def _is_in(path: str, folder: str) -> bool:
     return os.path.commonpath((real, top)) == top
 
 
-# -- looking --------------------------------------------------------------------------------------
+# -- synchronization ------------------------------------------------------------------------------
 
 
-def exchange(database: "Database", session: str, run: Run) -> Looked:
-    """Take over what the agent has said since the last look, and tell it what became of it, where
-    it may send to now, and answers to its questions. To be called as often as one likes; what a run
-    says whose turn was ended is not heard any more."""
-    folder = folder_of(session)
-    talk = database.read(lambda tx: turns.talk_of(tx, session))
+def sync(database: "Database", session: str, run: Run) -> SyncResult:
+    """Ingest the new messages of the agent, and update the host's file. Idempotent.
+
+    The host's file has outcomes, current destinations and answers to questions. Messages of a run
+    whose turn has ended are ignored.
+    """
+    folder = session_folder(session)
+    talk = database.read(lambda tx: turns.find_conversation(tx, session))
     if talk is not None and talk.run_id != run.id:
-        return Looked({})
-    shown = _tell(database, session, folder)
+        return SyncResult({})
+    shown = _update_inbound(database, session, folder)
     taken = talk.taken if talk is not None else 0
-    found = _read(folder, taken, shown.largest if shown else 0)
-    if isinstance(found, Looked):
-        return found
-    looked = _take_over(database, session, run, found, shown)
-    if looked.taken or looked.refused:
-        _tell(database, session, folder)
-    return looked
+    snapshot = _read(folder, taken, shown.largest if shown else 0)
+    if isinstance(snapshot, SyncResult):
+        return snapshot
+    result = _ingest(database, session, run, snapshot, shown)
+    if result.taken or result.refused:
+        _update_inbound(database, session, folder)
+    return result
 
 
-def _read(folder: Folder, taken: int, above: int) -> Snapshot | Looked:
+def _read(folder: SessionFolder, taken: int, above: int) -> OutboundSnapshot | SyncResult:
     from corral.adapters.sandbox_bridge import outbound
 
     try:
-        return outbound.read(folder, taken=taken, above=above)
-    except (outbound.Busy, outbound.Torn):
-        return Looked({}, busy=True)
-    except outbound.Damaged as error:
-        return Looked({}, trouble=str(error))
+        return outbound.read_snapshot(folder, taken=taken, above=above)
+    except (outbound.FileBusy, outbound.HotJournal):
+        return SyncResult({}, busy=True)
+    except outbound.InvalidFile as error:
+        return SyncResult({}, trouble=str(error))
 
 
-def _take_over(
-    database: "Database", session: str, run: Run, found: Snapshot, shown: Shown | None
-) -> Looked:
+def _ingest(
+    database: "Database",
+    session: str,
+    run: Run,
+    snapshot: OutboundSnapshot,
+    shown: ViewState | None,
+) -> SyncResult:
     taken = refused = 0
-    refuse = partial(ingest.refuse, session=session, run_id=run.id)
-    for row in found.rows:
+    refuse = partial(ingest.reject_message, session=session, run_id=run.id)
+    for row in snapshot.rows:
         try:
-            files = _files(database, session, run, row)
-            take = partial(ingest.take, session=session, run=run, row=row, files=files)
+            files = _copy_outbound_files(database, session, run, row)
+            take = partial(ingest.ingest_message, session=session, run=run, row=row, files=files)
             taken += database.write(take)
         except CorralError as error:
-            why = partial(refuse, row=row, reason=error.message, tell=not refused)
-            refused += database.write(why)
-    for id, reason in [*found.strange, *_unexplained(database, session, found, shown)]:
+            reject = partial(refuse, row=row, reason=error.message, tell=not refused)
+            refused += database.write(reject)
+    for id, reason in [*snapshot.invalid, *_reused_numbers(database, session, snapshot, shown)]:
         if shown is None or id not in shown.known:
-            why = partial(refuse, row=id, reason=reason, tell=not refused)
-            refused += database.write(why)
-    if any(id.startswith("qst_") for id in found.acks):
-        database.write(lambda tx: boxes.hear(tx, run, found.acks))
-    return Looked(found.acks, taken, refused)
+            reject = partial(refuse, row=id, reason=reason, tell=not refused)
+            refused += database.write(reject)
+    if any(id.startswith("qst_") for id in snapshot.acks):
+        database.write(lambda tx: boxes.acknowledge_answers(tx, run, snapshot.acks))
+    return SyncResult(snapshot.acks, taken, refused)
 
 
-def _files(database: "Database", session: str, run: Run, row: Out) -> list[File]:
-    """Private copies of the files that a message brings, from the folder that it has for them."""
-    names = ingest.files_of(row)
+def _copy_outbound_files(
+    database: "Database", session: str, run: Run, row: OutboundRow
+) -> list[File]:
+    """Copy the files of a message from its folder in the outbox into private files."""
+    names = ingest.list_files(row)
     if not names:
         return []
     from corral.services.chat import attachments
 
-    steps = os.path.join(OUTBOX, row.id)
-    return attachments.keep(
+    outbox = os.path.join(OUTBOX, row.id)
+    return attachments.copy_files(
         database,
-        [os.path.join(steps, name) for name in names],
-        [folder_of(session).outside],
+        [os.path.join(outbox, name) for name in names],
+        [session_folder(session).outside],
         str(run.agent_id),
     )
 
 
-def _unexplained(
-    database: "Database", session: str, found: Snapshot, shown: Shown | None
+def _reused_numbers(
+    database: "Database", session: str, snapshot: OutboundSnapshot, shown: ViewState | None
 ) -> list[tuple[str, str]]:
-    """Messages under numbers that were used before, of which nobody knows."""
+    """Return unknown messages whose number was used before."""
     if shown is None:
         return []
-    told = database.read(lambda tx: boxes.outcomes(tx, session))
-    known = shown.known | told.pending | {each.message_out_id for each in told.outcomes}
-    return [(id, "its number was used before") for id in sorted(found.old - known)]
+    recorded = database.read(lambda tx: boxes.collect_outcomes(tx, session))
+    known = shown.known | recorded.pending
+    known |= {outcome.message_out_id for outcome in recorded.outcomes}
+    return [(id, "its number was used before") for id in sorted(snapshot.old - known)]
 
 
-def _tell(database: "Database", session: str, folder: Folder) -> Shown | None:
-    """Let the host's file show what the store knows by now."""
-    talk = database.read(lambda tx: turns.talk_of(tx, session))
+def _update_inbound(database: "Database", session: str, folder: SessionFolder) -> ViewState | None:
+    """Write the current outcomes, answers and destinations into the host's file."""
+    talk = database.read(lambda tx: turns.find_conversation(tx, session))
     if talk is None or not os.path.isdir(folder.inside):
         return None
-    told = database.read(lambda tx: boxes.outcomes(tx, session))
-    picture = database.read(lambda tx: boxes.addresses(tx, talk))
+    recorded = database.read(lambda tx: boxes.collect_outcomes(tx, session))
+    picture = database.read(lambda tx: boxes.build_addresses(tx, talk))
     picture = msgspec.structs.replace(
-        picture, rows=told.answers, outcomes=told.outcomes, above=talk.taken
+        picture, rows=recorded.answers, outcomes=recorded.outcomes, above=talk.taken
     )
-    shown = _show(database, folder, picture)
-    if shown is not None and told.outcomes:
-        ids = [each.message_out_id for each in told.outcomes]
-        database.write(lambda tx: boxes.forget(tx, session, ids))
+    shown = _write_inbound(database, folder, picture)
+    if shown is not None and recorded.outcomes:
+        ids = [outcome.message_out_id for outcome in recorded.outcomes]
+        database.write(lambda tx: boxes.delete_outcomes(tx, session, ids))
     return shown
 
 
-# -- the end of a run -----------------------------------------------------------------------------
+# -- end of a run ---------------------------------------------------------------------------------
 
 
-def close(database: "Database", session: str, run: Run, sandbox_by: str) -> Looked:
-    """The last look, when the run is over: everything that its agent said is taken over, and a file
-    that cannot be believed is put aside, which is said."""
-    folder = folder_of(session)
-    looked = exchange(database, session, run)
-    if looked.busy:
-        _mend(folder, sandbox_by, database)
-        looked = exchange(database, session, run)
+def finish_session(database: "Database", session: str, run: Run, sandbox_by: str) -> SyncResult:
+    """Synchronize for the last time after a run has ended. Idempotent.
+
+    A corrupt file is moved aside, and the session is notified.
+    """
+    folder = session_folder(session)
+    result = sync(database, session, run)
+    if result.busy:
+        _repair(folder, sandbox_by, database)
+        result = sync(database, session, run)
     now = database.clock.now()
-    if looked.busy and (run.ended_at or 0) + BUSY_MS < now:
-        looked = Looked({}, trouble="it is held, or cannot be repaired")
-    if looked.busy:
-        return looked
+    if result.busy and (run.ended_at or 0) + BUSY_MS < now:
+        result = SyncResult({}, trouble="it is locked or cannot be repaired")
+    if result.busy:
+        return result
     from corral.adapters.sandbox_bridge import outbound
 
     outbound.end_turn(folder)
-    if looked.trouble is not None:
-        reason = looked.trouble
-        database.write(lambda tx: ingest.condemn(tx, session, reason))
-        outbound.put_aside(folder)
-        return looked
-    ended = {id: status for id, status in looked.acks.items() if status == "completed"}
-    _show(database, folder, Picture(ended=ended))
-    _keep_state(database, session, folder)
-    return looked
+    if result.trouble is not None:
+        reason = result.trouble
+        database.write(lambda tx: ingest.reject_file(tx, session, reason))
+        outbound.quarantine(folder)
+        return result
+    ended = {id: status for id, status in result.acks.items() if status == "completed"}
+    _write_inbound(database, folder, InboundView(ended=ended))
+    _store_state(database, session, folder)
+    return result
 
 
-def _keep_state(database: "Database", session: str, folder: Folder) -> None:
-    found = _read(folder, 1 << 60, 0)
-    if isinstance(found, Snapshot) and found.state:
-        database.write(lambda tx: boxes.keep_state(tx, session, found.state))
+def _store_state(database: "Database", session: str, folder: SessionFolder) -> None:
+    snapshot = _read(folder, 1 << 60, 0)
+    if isinstance(snapshot, OutboundSnapshot) and snapshot.state:
+        database.write(lambda tx: boxes.save_state(tx, session, snapshot.state))
 
 
-def _mend(folder: Folder, by: str, database: "Database") -> None:
-    """Let whoever died in the middle of a change take it back: inside, where it can do no harm."""
-    words = [sys.executable, "-P", "-m", INSIDE, "mend", folder.outbound]
+def _repair(folder: SessionFolder, by: str, database: "Database") -> None:
+    """Roll back an interrupted transaction in the agent's file.
+
+    Runs inside the sandbox, because opening an untrusted database can be exploited.
+    """
+    command = [sys.executable, "-P", "-m", AGENT_CLIENT, "mend", folder.outbound]
     try:
-        wrapped = box(
-            words,
+        wrapped = wrap_command(
+            command,
             folder,
-            by=by.removeprefix(BOXED),
+            by=by.removeprefix(BOXED_PREFIX),
             work=None,
             store=database.address,
             scratch=os.path.join(folder.top, "scratch"),
         )
         subprocess.run(
             wrapped.words,
-            env=environment(folder) | wrapped.environment,
+            env=agent_environment(folder) | wrapped.environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            timeout=MEND_SECONDS,
+            timeout=REPAIR_SECONDS,
             check=False,
         )
     except (CorralError, OSError, subprocess.TimeoutExpired):
-        return  # it is still torn then, and said to be
+        return  # the next read reports that the file is not readable
 
 
-def environment(folder: Folder) -> dict[str, str]:
-    """All that a boxed agent gets of the host's environment, and where its own things are."""
+def agent_environment(folder: SessionFolder) -> dict[str, str]:
+    """Return the environment of a sandboxed agent: few variables of the host, and its paths."""
     kept = ("LANG", "LC_ALL", "LC_CTYPE", "TZ", "TERM")
     own = {name: os.environ[name] for name in kept if name in os.environ}
     paths = [os.path.join(folder.inside, "bin"), os.path.dirname(sys.executable)]
-    package = str(Path(corral.__file__).parent.parent)
+    package = str(Path(config.__file__).parent.parent)
     return own | {
         "PATH": os.pathsep.join([*paths, os.environ.get("PATH", os.defpath)]),
         "HOME": folder.home,
@@ -430,15 +457,15 @@ def environment(folder: Folder) -> dict[str, str]:
     }
 
 
-def order(folder: Folder, started: "Start", provider: str) -> str:
-    """Leave word for the inside how the agent is started; gives the file's path."""
+def write_start_file(folder: SessionFolder, started: "Start", provider: str) -> str:
+    """Write the file with the start parameters of the agent for the sandbox; returns its path."""
     path = Path(folder.inside) / "order.json"
-    told = {
+    content = {
         "top": folder.top,
         "args": started.args,
         "stdin": started.stdin,
         "env": started.env,
         "provider": provider,
     }
-    config.write_private_file(path, json.dumps(told))
+    config.write_private_file(path, json.dumps(content))
     return str(path)

@@ -1,35 +1,40 @@
-"""The commit helper: what its owner has locked or names, and nothing else."""
+"""Committing only the files that the caller has locked or names."""
 
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 
 from corral.adapters import commits, git
-from corral.api.guard import Guard, InProject
-from corral.api.locks import Locks
 from corral.db.database import Database
-from corral.domain.locks import resolve
-from corral.domain.locks.model import Lock, LockState, Mode
+from corral.domain.locks import queries, resolve
+from corral.domain.locks.model import Lock, LockMode, LockState
 from corral.kernel.errors import Held, Invalid, Refused
-from corral.kernel.pagination import every
-from corral.kernel.path_patterns import meet
-from corral.kernel.text import MAX_TEXT, clean_text
+from corral.kernel.pagination import iter_all
+from corral.kernel.path_patterns import patterns_overlap
+from corral.kernel.text import MAX_TEXT, check_text
+from corral.services.locks.acquisition import list_locks
+from corral.services.locks.project_paths import (
+    ProjectPath,
+    find_commit_conflicts,
+    find_project_path,
+)
 
-SHOWN = 15
+MAX_SHOWN = 15
 
 
-class Committed(msgspec.Struct, frozen=True):
-    """A commit that was made, or would be."""
+class CommitResult(msgspec.Struct, frozen=True):
+    """A commit that was made, or that a dry run would make."""
 
     commit: str | None
-    """None when it was only asked what would be in it."""
+    """None for a dry run."""
     files: list[str]
     left: list[str]
-    """Changed too, and left out."""
+    """Changed files that are not in the commit."""
     unlocked: list[str]
-    """In the commit because they were named; nobody has locked them."""
+    """Files in the commit that were named but that the caller has not locked."""
 
 
 def commit(
@@ -40,41 +45,62 @@ def commit(
     owner: str,
     run: str | None,
     dry_run: bool,
-) -> Committed:
-    guard, locks = Guard(database), Locks(database)
-    text = _signed(message, owner, run)
+) -> CommitResult:
+    """Commit the changed files of a worktree that `owner` has locked or that are in `files`.
+
+    Raises Held when another owner has locked one of them, and Refused when there is nothing to
+    commit. Records the committed files as touched by the owner.
+    """
+    text = _with_trailers(message, owner, run)
     top = git.worktree_of(os.path.realpath(folder))
     if top is None:
-        raise Refused(f"{folder} is in no git repository.", dir=folder)
-    place = guard.place_of(top)
-    changes = _changes(top)
-    here = {name: _spelled(place, name) for name in changes}
-    mine = [lock.path for lock in _held(locks, owner, place) if lock.run_id in (None, run)]
-    named = {file: _pattern(place, top, os.path.join(folder, file), here) for file in files}
+        raise Refused(f"{folder} is not in a git repository.", dir=folder)
+    place = find_project_path(database, top)
+    changes = _list_changes(top)
+    lock_paths = {name: _lock_path(place, name) for name in changes}
+    held = [lock.path for lock in _list_held(database, owner, place) if lock.run_id in (None, run)]
+    named = {
+        file: _lock_pattern(place, top, os.path.join(folder, file), lock_paths) for file in files
+    }
     for file, pattern in named.items():
-        if not any(meet(pattern, path) for path in here.values()):
-            raise Refused(f"{file} has no change that could be committed.", file=file)
-    locked = {name for name, path in here.items() if any(meet(lock, path) for lock in mine)}
-    chosen = sorted(
-        locked | {name for name, path in here.items() if any(meet(n, path) for n in named.values())}
-    )
-    _refuse_others(guard, top, chosen or [*here], owner, run)
+        if not any(patterns_overlap(pattern, path) for path in lock_paths.values()):
+            raise Refused(f"{file} has no changes to commit.", file=file)
+    locked = {
+        name
+        for name, path in lock_paths.items()
+        if any(patterns_overlap(lock, path) for lock in held)
+    }
+    requested = {
+        name
+        for name, path in lock_paths.items()
+        if any(patterns_overlap(pattern, path) for pattern in named.values())
+    }
+    chosen = sorted(locked | requested)
+    _require_unlocked_by_others(database, top, chosen or [*lock_paths], owner, run)
     if not chosen:
         raise Refused(
-            "Nothing that you hold has changed; lock what you change, or name the files."
-            if mine
-            else "You hold no lock here and named no file; lock what you change, or name it.",
-            changed=sorted(changes)[:SHOWN],
+            "No file that you have locked has changed. Lock the files that you change, or name "
+            "them."
+            if held
+            else "You have no locks here and named no files. Lock the files that you change, or "
+            "name them.",
+            changed=sorted(changes)[:MAX_SHOWN],
         )
-    made = None
+    made: str | None = None
     if not dry_run:
         new = [name for name in chosen if changes[name] == "??"]
-        made = commits.commit(top, text, chosen, new=new, environment=_as(owner, database))
+        made = commits.commit(top, text, chosen, new=new, environment=_hook_env(owner, database))
         for name in chosen:
-            with suppress(Invalid):  # a link that leads out of the project
-                locks.touch(place.project.id, here[name], owner)
+            with suppress(Invalid):  # a symlink that leads out of the project
+                touch = partial(
+                    queries.record_touch,
+                    project=place.project.id,
+                    path=lock_paths[name],
+                    agent=owner,
+                )
+                database.write(touch)
     left = sorted({*changes} - {*chosen})
-    return Committed(
+    return CommitResult(
         made,
         [git.storable(name) for name in chosen],
         [git.storable(name) for name in left],
@@ -82,63 +108,64 @@ def commit(
     )
 
 
-def _changes(top: str) -> dict[str, str]:
+def _list_changes(top: str) -> dict[str, str]:
+    """Return the changed files with their git status. Raises Refused for unmerged files."""
     changes = git.changed(top)
-    torn = [name for name, how in changes.items() if "U" in how or how in ("AA", "DD")]
-    if torn:
-        raise Refused(f"{torn[0]} is not merged yet; resolve it first.", files=torn)
+    unmerged = [name for name, status in changes.items() if "U" in status or status in ("AA", "DD")]
+    if unmerged:
+        raise Refused(f"{unmerged[0]} has merge conflicts. Resolve them first.", files=unmerged)
     return changes
 
 
-def _pattern(place: InProject, top: str, path: str, here: Mapping[str, str]) -> str:
-    """What somebody named, as it is known to the locks of the project."""
+def _lock_pattern(place: ProjectPath, top: str, path: str, lock_paths: Mapping[str, str]) -> str:
+    """Return the lock pattern for a path that the caller named."""
     name = os.path.relpath(os.path.join(top, path), top)
-    if name in here:
-        return here[name]
-    there = os.path.join(place.path, git.storable(name))
-    return resolve.pattern_of(place.project, there, lockable=False)
+    if name in lock_paths:
+        return lock_paths[name]
+    project_path = os.path.join(place.path, git.storable(name))
+    return resolve.resolve_pattern(place.project, project_path, lockable=False)
 
 
-def _spelled(place: InProject, name: str) -> str:
-    """A file of this worktree, as it is known to the locks of the project."""
-    there = os.path.join(place.path, git.storable(name))
-    found = resolve.pattern_as_spelled(place.project, there)
-    assert found is not None, "the project is around the worktree"
-    return found
+def _lock_path(place: ProjectPath, name: str) -> str:
+    """Return the lock path of a file in this worktree."""
+    project_path = os.path.join(place.path, git.storable(name))
+    path = resolve.literal_pattern(place.project, project_path)
+    assert path is not None, "the worktree is inside the project"
+    return path
 
 
-def _held(locks: Locks, owner: str, place: InProject) -> list[Lock]:
+def _list_held(database: Database, owner: str, place: ProjectPath) -> list[Lock]:
     return [
         lock
-        for lock in every(locks.list, agent=owner, limit=200)
+        for lock in iter_all(partial(list_locks, database), agent=owner, limit=200)
         if lock.project_id == place.project.id
         and lock.state is LockState.HELD
-        and lock.mode is Mode.EXCLUSIVE
+        and lock.mode is LockMode.EXCLUSIVE
     ]
 
 
-def _refuse_others(
-    guard: Guard, top: str, names: Sequence[str], owner: str, run: str | None
+def _require_unlocked_by_others(
+    database: Database, top: str, names: Sequence[str], owner: str, run: str | None
 ) -> None:
     names = [git.storable(name) for name in names]
-    if found := guard.commit_in_the_way(top, names, owner, run=run):
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    if conflicts := find_commit_conflicts(database, top, names, owner, run=run):
+        more = f" (and {len(conflicts) - 1} more)" if len(conflicts) > 1 else ""
         raise Held(
-            f"{found[0].text}{more} Nothing was committed.",
-            files=[one.path for one in found],
-            owner=found[0].lock.owner,
+            f"{conflicts[0].text}{more} Nothing was committed.",
+            files=[conflict.path for conflict in conflicts],
+            owner=conflicts[0].lock.owner,
         )
 
 
-def _as(owner: str, database: Database) -> dict[str, str]:
-    """For the repository's own hooks: who commits, and where the locks are."""
+def _hook_env(owner: str, database: Database) -> dict[str, str]:
+    """Return the environment for the repository's hooks: the committer and the store."""
     kind, _, name = owner.partition(":")
-    who = {"CORRAL_AGENT": name} if kind == "agent" else {}
-    return {"CORRAL_STORE": database.address, **who}
+    agent = {"CORRAL_AGENT": name} if kind == "agent" else {}
+    return {"CORRAL_STORE": database.address, **agent}
 
 
-def _signed(message: str, owner: str, run: str | None) -> str:
-    """The message with who made it, in lines that git tools read."""
-    text = clean_text(message, "The message", most=MAX_TEXT).rstrip()
-    lines = [f"Corral-Owner: {owner}", *([f"Corral-Run: {run}"] if run else [])]
-    return "\n".join([text, "", *lines])
+def _with_trailers(message: str, owner: str, run: str | None) -> str:
+    """Return the commit message with git trailers for the owner and the run."""
+    text = check_text(message, "The message", max_bytes=MAX_TEXT).rstrip()
+    trailers = [f"Corral-Owner: {owner}", *([f"Corral-Run: {run}"] if run else [])]
+    return "\n".join([text, "", *trailers])

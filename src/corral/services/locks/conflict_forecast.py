@@ -1,4 +1,4 @@
-"""Conflict forecast: the worktrees of a repository, merged two by two, as they are now."""
+"""Forecasting merge conflicts: trial merges between the worktrees of a repository."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -23,8 +23,8 @@ MAX_TREES = 30
 MAX_FILES = 100
 
 
-class Side(msgspec.Struct, frozen=True):
-    """A worktree, and who works in it."""
+class ConflictSide(msgspec.Struct, frozen=True):
+    """A worktree, and the owner of the run in it."""
 
     folder: str
     branch: str | None
@@ -32,102 +32,114 @@ class Side(msgspec.Struct, frozen=True):
     run_id: str | None
 
 
-class Clash(msgspec.Struct, frozen=True):
-    """Two worktrees that cannot be merged without a person, and the files in which."""
+class MergeConflict(msgspec.Struct, frozen=True):
+    """Two worktrees that cannot be merged automatically, and the conflicting files."""
 
-    one: Side
-    other: Side
+    one: ConflictSide
+    other: ConflictSide
     files: list[str]
 
 
-def forecast(database: Database, folder: str, *, tell: bool) -> list[Clash]:
+def forecast(database: Database, folder: str, *, tell: bool) -> list[MergeConflict]:
+    """Return the conflicts between all worktrees of a repository; with `tell`, notify the owners.
+
+    Raises Refused outside of a repository, and when there are too many worktrees.
+    """
     top = git.worktree_of(os.path.realpath(folder))
     if top is None:
-        raise Refused(f"{folder} is in no git repository.", dir=folder, reason="not_a_repository")
+        raise Refused(
+            f"{folder} is not in a git repository.", dir=folder, reason="not_a_repository"
+        )
     trees = checkouts.trees(top)
     if len(trees) > MAX_TREES:
         raise Refused(
-            f"The repository has {len(trees)} worktrees, and {MAX_TREES} are tried at the most; "
-            "remove those that are done (`git worktree remove`).",
+            f"The repository has {len(trees)} worktrees; at most {MAX_TREES} can be compared. "
+            "Remove those that are no longer needed (`git worktree remove`).",
             trees=len(trees),
         )
-    return _tried(database, top, trees, tell=tell)
+    return _try_merges(database, top, trees, notify=tell)
 
 
-def forecast_live(database: Database) -> list[Clash]:
-    """Of every repository on this machine in which live runs have more than one worktree: which of
-    these would conflict. Their owners are told. Without any, nothing but the store is looked at."""
-    busy: dict[str, set[str]] = {}
-    for dir, cwd in database.read(_places_here):
-        # By the project, and not by what stands in the worktree: an agent may have written that.
+def forecast_live(database: Database) -> list[MergeConflict]:
+    """Return the conflicts between worktrees of live runs on this machine; notifies the owners.
+
+    Considers only repositories with live runs in more than one worktree. Without live runs, it only
+    reads the store.
+    """
+    cwds_of: dict[str, set[str]] = {}
+    for dir, cwd in database.read(_list_live_dirs):
+        # Resolved from the project's directory: an agent can forge the `.git` of its worktree.
         top = git.worktree_of(os.path.realpath(dir))
         if top is not None:
-            busy.setdefault(git.main_worktree(top) or top, set()).add(os.path.realpath(cwd))
-    clashes = []
-    for repository, cwds in busy.items():
-        # One in which git is in trouble keeps nobody from looking at the others; whoever asks for
-        # its forecast is told.
+            cwds_of.setdefault(git.main_worktree(top) or top, set()).add(os.path.realpath(cwd))
+    conflicts = []
+    for repository, cwds in cwds_of.items():
+        # A damaged repository must not prevent the forecast of the others; `forecast` reports it.
         with suppress(Refused):
             trees = checkouts.trees(repository) if len(cwds) > 1 else []
-            nearest = {_around(trees, cwd) for cwd in cwds}
-            at_work = [tree for tree in trees if tree in nearest][:MAX_TREES]
-            clashes += _tried(database, repository, at_work, tell=True) if at_work else []
-    return clashes
+            nearest = {_find_tree(trees, cwd) for cwd in cwds}
+            active = [tree for tree in trees if tree in nearest][:MAX_TREES]
+            conflicts += _try_merges(database, repository, active, notify=True) if active else []
+    return conflicts
 
 
-def _places_here(tx: Tx) -> list[tuple[str, str]]:
-    """Of the live runs of this machine, where their project is and where they work."""
+def _list_live_dirs(tx: Tx) -> list[tuple[str, str]]:
+    """Return the project directory and the working directory of each live run of this machine."""
     return [
         (projects.get(tx, run.project_id).dir if run.project_id else run.cwd, run.cwd)
-        for run in _live(tx)
+        for run in _list_live_runs(tx)
         if run.host == process.host()
     ]
 
 
-def _around(trees: Sequence[checkouts.Tree], cwd: str) -> checkouts.Tree | None:
-    """The nearest worktree that a folder is in."""
-    found = [tree for tree in trees if f"{cwd}/".startswith(f"{os.path.realpath(tree.folder)}/")]
-    return max(found, key=lambda tree: len(tree.folder), default=None)
+def _find_tree(trees: Sequence[checkouts.Tree], cwd: str) -> checkouts.Tree | None:
+    """Return the innermost worktree that contains a folder."""
+    containing = [
+        tree for tree in trees if f"{cwd}/".startswith(f"{os.path.realpath(tree.folder)}/")
+    ]
+    return max(containing, key=lambda tree: len(tree.folder), default=None)
 
 
-def _tried(
-    database: Database, top: str, trees: Sequence[checkouts.Tree], *, tell: bool
-) -> list[Clash]:
-    """Merge worktrees two by two, in a place apart."""
-    sides = database.read(lambda tx: _sides_of(tx, trees))
-    with scratch_folder("forecast") as apart:
-        trial = commits.Trial(top, str(apart))
+def _try_merges(
+    database: Database, top: str, trees: Sequence[checkouts.Tree], *, notify: bool
+) -> list[MergeConflict]:
+    """Merge the worktrees pairwise in a temporary folder."""
+    sides = database.read(lambda tx: _list_sides(tx, trees))
+    with scratch_folder("forecast") as folder:
+        trial = commits.Trial(top, str(folder))
         states = [trial.state_of(tree) for tree in trees] if len(trees) > 1 else []
-        clashes = [
-            Clash(sides[one], sides[other], files[:MAX_FILES])
+        conflicts = [
+            MergeConflict(sides[one], sides[other], files[:MAX_FILES])
             for one, other in combinations(range(len(states)), 2)
             if (files := trial.conflicts(states[one], states[other]))
         ]
-    if tell and clashes:
-        database.write(lambda tx: _tell_all(tx, clashes), repeatable=True)
-    return clashes
+    if notify and conflicts:
+        database.write(lambda tx: _notify_owners(tx, conflicts), repeatable=True)
+    return conflicts
 
 
-def _live(tx: Tx) -> list[Run]:
-    """Runs that have a process, the newest of all first."""
-    found: list[Run] = []
-    while page := runs.active(tx, after=found[-1].id if found else ""):
-        found += page
-    return found[::-1]
+def _list_live_runs(tx: Tx) -> list[Run]:
+    """Return the runs that have a process, newest first."""
+    live: list[Run] = []
+    while page := runs.list_active(tx, after=live[-1].id if live else ""):
+        live += page
+    return live[::-1]
 
 
-def _sides_of(tx: Tx, trees: Sequence[checkouts.Tree]) -> list[Side]:
-    """Who works in each; of several the one that began last."""
-    at_work = {_around(trees, os.path.realpath(run.cwd)): run for run in reversed(_live(tx))}
+def _list_sides(tx: Tx, trees: Sequence[checkouts.Tree]) -> list[ConflictSide]:
+    """Return each worktree with its run; of several runs, the newest."""
+    run_of = {
+        _find_tree(trees, os.path.realpath(run.cwd)): run for run in reversed(_list_live_runs(tx))
+    }
     return [
-        Side(tree.folder, tree.branch, _owner(tx, run), run.id)
-        if (run := at_work.get(tree)) is not None
-        else Side(tree.folder, tree.branch, None, None)
+        ConflictSide(tree.folder, tree.branch, _owner_of(tx, run), run.id)
+        if (run := run_of.get(tree)) is not None
+        else ConflictSide(tree.folder, tree.branch, None, None)
         for tree in trees
     ]
 
 
-def _owner(tx: Tx, run: Run) -> str:
+def _owner_of(tx: Tx, run: Run) -> str:
     if run.agent_id is not None:
         try:
             return f"agent:{agents.get(tx, run.agent_id).name}"
@@ -136,27 +148,30 @@ def _owner(tx: Tx, run: Run) -> str:
     return f"session:{run.session_id}" if run.session_id else f"run:{run.id}"
 
 
-def _tell_all(tx: Tx, clashes: list[Clash]) -> None:
-    """A letter to both owners of each, once for the same two at work in the same worktrees."""
-    for clash, mine, theirs in _sides(clashes):
-        if mine.owner is not None and not mine.owner.startswith("run:"):
-            same = [(side.folder, side.run_id) for side in (clash.one, clash.other)]
-            key = sha256(msgspec.json.encode(same)).hexdigest()[:32]
-            who = theirs.owner or "somebody"
-            mail.put_after(
+def _notify_owners(tx: Tx, conflicts: list[MergeConflict]) -> None:
+    """Notify both owners of each conflict, once for the same runs in the same worktrees."""
+    for conflict, own, other in _both_sides(conflicts):
+        if own.owner is not None and not own.owner.startswith("run:"):
+            pair = [(side.folder, side.run_id) for side in (conflict.one, conflict.other)]
+            key = sha256(msgspec.json.encode(pair)).hexdigest()[:32]
+            other_owner = other.owner or "another user"
+            mail.put_caused_by(
                 tx,
                 None,
-                mine.owner,
+                own.owner,
                 {
-                    "forecast": msgspec.to_builtins(clash),
-                    "text": f"Your work in {mine.folder} and that of {who} in {theirs.folder} "
-                    f"will conflict in {', '.join(clash.files[:10])}; agree before you merge.",
+                    "forecast": msgspec.to_builtins(conflict),
+                    "text": f"Your changes in {own.folder} conflict with those of {other_owner} in "
+                    f"{other.folder}: {', '.join(conflict.files[:10])}. Coordinate before you "
+                    "merge.",
                 },
                 key=f"forecast:{key}",
             )
 
 
-def _sides(clashes: list[Clash]) -> Iterator[tuple[Clash, Side, Side]]:
-    for clash in clashes:
-        yield clash, clash.one, clash.other
-        yield clash, clash.other, clash.one
+def _both_sides(
+    conflicts: list[MergeConflict],
+) -> Iterator[tuple[MergeConflict, ConflictSide, ConflictSide]]:
+    for conflict in conflicts:
+        yield conflict, conflict.one, conflict.other
+        yield conflict, conflict.other, conflict.one

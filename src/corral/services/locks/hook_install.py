@@ -1,4 +1,4 @@
-"""Setting up the hooks that keep to locks, and taking them out again."""
+"""Installing and removing the hooks that enforce file locks."""
 
 import os
 import re
@@ -14,8 +14,8 @@ from corral.adapters.providers.tools import program
 from corral.kernel.errors import Invalid, Refused
 
 
-class Installed(msgspec.Struct, frozen=True):
-    """What became of one file."""
+class HookChange(msgspec.Struct, frozen=True):
+    """What was done with one file."""
 
     target: str
     file: str
@@ -34,44 +34,47 @@ class _Change(NamedTuple):
     after: str
 
 
-def install(folder: str, targets: Sequence[str]) -> list[Installed]:
-    """Add our hooks below a folder; all of them, or none when one cannot be."""
-    return _carry_out(folder, targets or DEFAULT, _with_git_hook, _with_settings, "added")
+def install(folder: str, targets: Sequence[str]) -> list[HookChange]:
+    """Add Corral's hooks below a folder: all of them, or none when one cannot be added."""
+    return _apply(folder, targets or DEFAULT, _with_git_hook, _with_settings, "added")
 
 
-def uninstall(folder: str, targets: Sequence[str]) -> list[Installed]:
-    """Take our hooks out again, and leave all else as it was."""
-    return _carry_out(folder, targets or TARGETS, _without_git_hook, _without_settings, "removed")
+def uninstall(folder: str, targets: Sequence[str]) -> list[HookChange]:
+    """Remove Corral's hooks, and leave everything else unchanged."""
+    return _apply(folder, targets or TARGETS, _without_git_hook, _without_settings, "removed")
 
 
-def _carry_out(
+def _apply(
     folder: str,
     targets: Sequence[str],
-    script: Callable[[str, str], str],
-    settings: Callable[[str, str, str], str],
+    edit_git_hook: Callable[[str, str], str],
+    edit_settings: Callable[[str, str, str], str],
     did: Literal["added", "removed"],
-) -> list[Installed]:
+) -> list[HookChange]:
     if unknown := [target for target in targets if target not in TARGETS]:
-        raise Invalid(f"{unknown[0]!r} is none of {', '.join(TARGETS)}.", target=unknown[0])
+        raise Invalid(
+            f"Unknown target {unknown[0]!r}. Use one of {', '.join(TARGETS)}.", target=unknown[0]
+        )
     changes = []
     for target in dict.fromkeys(targets):
         if target == "git":
-            file = _git_hook(folder)
+            file = _find_git_hook(folder)
             if file is None:
                 if did == "added" and list(targets) != list(DEFAULT):
-                    raise Refused(f"{folder} is in no git repository.", dir=folder)
+                    raise Refused(f"{folder} is not in a git repository.", dir=folder)
                 continue
             text = managed_blocks.read(file)
-            changes.append(_Change(target, file, text, script(text, file)))
+            changes.append(_Change(target, file, text, edit_git_hook(text, file)))
         else:
             file = os.path.join(folder, FILES[target].file)
             text = managed_blocks.read(file)
-            changes.append(_Change(target, file, text, settings(target, text, file)))
-    for change in changes:  # all could be made: now they are
+            changes.append(_Change(target, file, text, edit_settings(target, text, file)))
+    # Nothing is written until every change was computed without an error.
+    for change in changes:
         if change.after != change.before:
             managed_blocks.write(change.file, change.after, program=change.target == "git")
     return [
-        Installed(
+        HookChange(
             change.target,
             change.file,
             did if change.after != change.before else "unchanged",
@@ -81,21 +84,24 @@ def _carry_out(
     ]
 
 
-def _ours(target: str) -> re.Pattern[str]:
+def _own_commands(target: str) -> re.Pattern[str]:
     return re.compile(rf"corral'? hook {target} ")
 
 
 def _with_settings(target: str, text: str, file: str) -> str:
     new = '{"version": 1}' if target == "copilot" else "{}"
-    return managed_blocks.with_hooks(text, hooks_of(target), _ours(target), file, new=new)
+    return managed_blocks.with_hooks(text, hooks_of(target), _own_commands(target), file, new=new)
 
 
 def _without_settings(target: str, text: str, file: str) -> str:
-    return managed_blocks.without_hooks(text, _ours(target), file) if text else ""
+    return managed_blocks.without_hooks(text, _own_commands(target), file) if text else ""
 
 
-def _git_hook(folder: str) -> str | None:
-    """The file of the pre-commit hook; None outside of a repository."""
+def _find_git_hook(folder: str) -> str | None:
+    """Return the path of the pre-commit hook; None outside of a repository.
+
+    Raises Refused when the repository shares its hooks folder with other repositories.
+    """
     top = git.worktree_of(folder)
     hooks = git.hooks_folder(top) if top is not None else None
     if top is None or hooks is None:
@@ -103,9 +109,9 @@ def _git_hook(folder: str) -> str | None:
     main = os.path.realpath(git.main_worktree(top) or top)
     if not f"{os.path.realpath(hooks)}/".startswith((f"{main}/", f"{os.path.realpath(top)}/")):
         raise Refused(
-            f"This repository's hooks are in {hooks}, which others use too; let the pre-commit "
-            f"hook there run `{shlex.join(program())} hook git pre-commit || exit 1` if you want "
-            "that.",
+            f"The hooks of this repository are in {hooks}, which other repositories share. To use "
+            f"Corral there, add `{shlex.join(program())} hook git pre-commit || exit 1` to its "
+            "pre-commit hook.",
             dir=hooks,
             reason="foreign_hooks",
         )
@@ -115,14 +121,14 @@ def _git_hook(folder: str) -> str | None:
 def _with_git_hook(text: str, file: str) -> str:
     if text and not os.access(file, os.X_OK):
         raise Refused(
-            f"{file} cannot be executed, so git passes it over; make it executable or remove it "
-            "first.",
+            f"{file} is not executable, so git ignores it. Make it executable or remove it first.",
             file=file,
         )
-    words = program()
-    called = shlex.join([*words, "hook", "git", "pre-commit"])
-    lines = f"if [ -x {shlex.quote(words[0])} ]; then {called} || exit 1; fi\n"
-    return managed_blocks.with_block(text, lines, file)
+    command = program()
+    call = shlex.join([*command, "hook", "git", "pre-commit"])
+    # Commits still work after Corral was uninstalled.
+    block = f"if [ -x {shlex.quote(command[0])} ]; then {call} || exit 1; fi\n"
+    return managed_blocks.with_block(text, block, file)
 
 
 def _without_git_hook(text: str, file: str) -> str:

@@ -1,7 +1,7 @@
-"""A project's own file of defaults: `.corral/config.toml`, written and read by `corral init`.
+"""The project file `.corral/config.toml`, which `corral init` writes and reads.
 
-The file tells, the store knows: what stands in it counts from the moment at which somebody calls
-`corral init`, and not because a directory that came from elsewhere holds it.
+The file takes effect only when a user runs `corral init`. A cloned repository therefore cannot
+change settings or commands by containing such a file.
 """
 
 import os
@@ -15,17 +15,17 @@ from corral.domain.projects import ops as projects
 from corral.domain.projects.model import Project
 from corral.domain.settings import ops as settings
 from corral.kernel.errors import Invalid
-from corral.kernel.unset import KEEP
+from corral.kernel.unset import UNSET
 
 FILE = ".corral/config.toml"
 TEMPLATE = """\
-# What Corral is told of this project. Change it, and call `corral init` once more.
+# Corral's configuration of this project. Run `corral init` again after you change it.
 
-# What `corral run PROMPT` starts here, and what it is told when no prompt is given.
+# The command that `corral run PROMPT` starts here, and the prompt when none is given.
 # command = "claude"
-# prompt = "Look at the open tasks, and take the next one."
+# prompt = "Claim the next open task and do it."
 
-# Settings of this project; `corral setting list` shows what there is.
+# Settings of this project. List all settings with `corral setting list`.
 # [settings]
 # tasks.auto_start = false
 # tasks.max_started = 4
@@ -33,52 +33,54 @@ TEMPLATE = """\
 """
 
 
-class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the file may say."""
+class ProjectConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The fields of the file."""
 
     command: str | None = None
     prompt: str | None = None
     settings: dict[str, Any] = {}
 
 
-def configure(tx: Tx, folder: str, config: Config) -> Project:
-    """Make a folder a project, with all that its file tells, or nothing of it."""
+def apply_config(tx: Tx, folder: str, config: ProjectConfig) -> Project:
+    """Register a folder as a project and apply its configuration, all or nothing."""
     project = projects.register(
-        tx, folder, command=config.command or KEEP, prompt=config.prompt or KEEP
+        tx, folder, command=config.command or UNSET, prompt=config.prompt or UNSET
     )
-    for name, value in _flat(config.settings).items():
+    for name, value in _flatten(config.settings).items():
         settings.set_value(tx, name, value, scope=f"project:{project.id}")
     return project
 
 
-def read(folder: str) -> Config:
-    """What a folder's file tells; nothing where there is none."""
+def read_config(folder: str) -> ProjectConfig:
+    """Read the file of a folder; without a file, all fields are empty. Raises Invalid."""
     import tomllib
 
     file = os.path.join(folder, FILE)
     text = managed_blocks.read(file)
     try:
-        return msgspec.convert(tomllib.loads(text), Config)
+        return msgspec.convert(tomllib.loads(text), ProjectConfig)
     except msgspec.ValidationError as error:
-        names = ", ".join(Config.__struct_fields__)
-        raise Invalid(f"{file} cannot be: {error}. It has {names}.", file=file) from None
-    except (ValueError, RecursionError) as error:  # also of what is too deep or too long
-        raise Invalid(f"{file} is not TOML: {error}.", file=file) from None
+        names = ", ".join(ProjectConfig.__struct_fields__)
+        raise Invalid(
+            f"Invalid configuration in {file}: {error}. Its fields are {names}.", file=file
+        ) from None
+    except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
+        raise Invalid(f"{file} is not valid TOML: {error}.", file=file) from None
 
 
-def write(folder: str) -> None:
-    """Put a file there that changes nothing, and says what could be; not where there is one."""
+def write_template(folder: str) -> None:
+    """Write a file in which everything is commented out, unless a file exists."""
     file = os.path.join(folder, FILE)
     if not os.path.lexists(file):
         managed_blocks.write(file, TEMPLATE)
 
 
-def _flat(given: dict[str, Any], above: str = "") -> dict[str, Any]:
-    """`tasks.max_started` is written as one name, or as a table in a table."""
-    found: dict[str, Any] = {}
-    for name, value in given.items():
+def _flatten(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested tables as dotted names: `tasks.max_started` can be written either way."""
+    values: dict[str, Any] = {}
+    for name, value in table.items():
         if isinstance(value, dict):
-            found |= _flat(value, f"{above}{name}.")
+            values |= _flatten(value, f"{prefix}{name}.")
         else:
-            found[above + name] = value
-    return found
+            values[prefix + name] = value
+    return values

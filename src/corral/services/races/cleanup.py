@@ -1,10 +1,11 @@
-"""Clearing away what races left on disk, and never anything that would be missed.
+"""Removing what races left on disk, without losing work.
 
-What is not committed stays. What no other branch has stays too, unless that is asked for, and then
-its branch is kept. First it is only said what would be done.
+A worktree with uncommitted changes is always kept. A worktree whose commits are on no other branch
+is kept too, unless the caller asks for its removal; then its branch stays. Without `confirm`, the
+functions only report what they would do.
 
-Several stores may have one home folder. What no attempt of this store is known for is taken for an
-orphan only where it is written down that this store made it (see `race_folders.Mark`).
+Several stores can share one home folder. A worktree without an attempt in this store counts as its
+orphan only where the marker of the folder names this store (see `paths.RaceMarker`).
 """
 
 import os
@@ -16,28 +17,28 @@ from msgspec.structs import replace
 
 from corral.adapters import history, leftovers, pool, ports, process, worktrees
 from corral.db.database import Database
-from corral.domain.races import ops, selection
+from corral.domain.races import ops, queries
 from corral.domain.races.model import Attempt, AttemptState, Race
 from corral.domain.settings import ops as settings
 from corral.kernel.errors import Ambiguous, Invalid, NotFound
 from corral.services import worktree_cleanup
-from corral.services.races import driver
-from corral.services.races.folders import (
-    Mark,
-    drop_folder,
-    mark_of,
+from corral.services.races.driver import fingerprint
+from corral.services.races.paths import (
+    RaceMarker,
     pool_folder,
     pool_of,
     ports_folder,
     races_folder,
+    read_marker,
+    remove_race_folder,
 )
 from corral.services.worktree_cleanup import Leftover
 
-PIECE = 500
+PAGE_SIZE = 500
 
 
 class AttemptLeftover(Leftover, frozen=True, kw_only=True):
-    """A worktree of an attempt; of an orphan only what its place says of where it came from."""
+    """A worktree of an attempt. For an orphan, the ids are derived from its path, if possible."""
 
     race_id: str | None = None
     attempt_id: str | None = None
@@ -52,66 +53,77 @@ def clean(
     orphans: bool,
     pooled: bool,
 ) -> list[AttemptLeftover]:
-    """Every worktree of a race, or of all on this machine, with what is done about it."""
+    """Return the worktrees of a race, or of all races on this machine, and what is done with each.
+
+    `unmerged` allows the removal of worktrees with commits that are on no other branch. `orphans`
+    includes worktrees and pinned commits without an attempt. `pooled` allows the removal of pooled
+    files.
+    """
     found: list[AttemptLeftover] = []
     races: dict[str, Race] = {}
-    for attempt in _attempts(database, race):
+    for attempt in _list_attempts(database, race):
         if attempt.race_id not in races:
-            races[attempt.race_id] = database.read(partial(ops.get, id=attempt.race_id))
+            races[attempt.race_id] = database.read(partial(queries.get, id=attempt.race_id))
         if races[attempt.race_id].host == process.host():
-            found += _clean(database, races[attempt.race_id], attempt, confirm, unmerged)
+            found += _clean_attempt(database, races[attempt.race_id], attempt, confirm, unmerged)
     if orphans:
-        found += [_reclaim(each, confirm) for each in orphaned(database)]
-        found += _kept_for_nobody(database, confirm)
+        found += [_clean_orphan(orphan, confirm) for orphan in list_orphans(database)]
+        found += _clean_pinned_commits(database, confirm)
     root = races_folder() / race.id if race is not None else races_folder()
-    found += _cut_short(str(root))
+    found += _list_interrupted(str(root))
     if race is None:
-        found += [_drop(each, pooled, confirm) for each in pool.pooled(str(pool_folder()))]
-    return found if not confirm else _swept(found)
+        found += [
+            _clean_pooled(entry, pooled, confirm) for entry in pool.pooled(str(pool_folder()))
+        ]
+    return found if not confirm else _sweep(found)
 
 
-def _clean(
+# -- attempts ------------------------------------------------------------------------------------
+
+
+def _clean_attempt(
     database: Database, race: Race, attempt: Attempt, confirm: bool, unmerged: bool
 ) -> Iterator[AttemptLeftover]:
-    """The worktree of an attempt, and those of its earlier tries that are still there."""
-    for each in (*_earlier(attempt), attempt):
-        left = _look(race, each, unmerged)
-        if left.action == "gone" and each is not attempt:
+    """Clean the worktree of an attempt, and those of its earlier tries that still exist."""
+    for tried in (*_earlier_tries(attempt), attempt):
+        leftover = _inspect(race, tried, unmerged)
+        if leftover.action == "gone" and tried is not attempt:
             continue
-        if confirm and left.action != "keep":
-            left = _remove(database, race, each, left, is_last=each is attempt)
-        yield left
+        if confirm and leftover.action != "keep":
+            leftover = _remove(database, race, tried, leftover, is_last=tried is attempt)
+        yield leftover
 
 
-def _earlier(attempt: Attempt) -> Iterator[Attempt]:
-    """The earlier tries of an attempt, each in a worktree and on a branch of its own."""
-    end = f"-{attempt.tries}"
+def _earlier_tries(attempt: Attempt) -> Iterator[Attempt]:
+    """Yield the earlier tries of an attempt, each with its own worktree and branch."""
+    suffix = f"-{attempt.tries}"
     for tries in range(1, attempt.tries):
-        again = f"-{tries}" if tries > 1 else ""
+        earlier_suffix = f"-{tries}" if tries > 1 else ""
         yield replace(
             attempt,
-            worktree=attempt.worktree.removesuffix(end) + again,
-            branch=attempt.branch.removesuffix(end) + again,
+            worktree=attempt.worktree.removesuffix(suffix) + earlier_suffix,
+            branch=attempt.branch.removesuffix(suffix) + earlier_suffix,
             state=AttemptState.FAILED,
             ended_at=attempt.created_at,
             checked_tree=None,
         )
 
 
-def _attempts(database: Database, race: Race | None) -> Iterator[Attempt]:
+def _list_attempts(database: Database, race: Race | None) -> Iterator[Attempt]:
+    """Yield the attempts whose worktrees were not removed yet: of a race, or of all races."""
     if race is not None:
         for round in race.rounds:
-            yield from (each for each in round.attempts if each.cleaned_at is None)
+            yield from (attempt for attempt in round.attempts if attempt.cleaned_at is None)
         return
     after = ""
-    while page := database.read(partial(selection.in_place, after=after, limit=PIECE)):
+    while page := database.read(partial(queries.list_with_worktree, after=after, limit=PAGE_SIZE)):
         yield from page
         after = page[-1].worktree
 
 
-def _look(race: Race, attempt: Attempt, unmerged: bool) -> AttemptLeftover:
-    """What would become of the worktree of an attempt."""
-    left = AttemptLeftover(
+def _inspect(race: Race, attempt: Attempt, unmerged: bool) -> AttemptLeftover:
+    """Return what to do with the worktree of an attempt, and why."""
+    leftover = AttemptLeftover(
         worktree=attempt.worktree,
         bytes=leftovers.disk_use(attempt.worktree),
         race_id=attempt.race_id,
@@ -119,253 +131,276 @@ def _look(race: Race, attempt: Attempt, unmerged: bool) -> AttemptLeftover:
         branch=attempt.branch,
     )
     if attempt.is_open:
-        return replace(left, reason=f"its attempt is {attempt.state}")
-    left, state = worktree_cleanup.look_into(left, race.repository)
+        return replace(leftover, reason=f"its attempt is {attempt.state}")
+    leftover, state = worktree_cleanup.inspect(leftover, race.repository)
     if state is None:
-        return left
+        return leftover
     if state.missing:
-        return replace(left, action="gone", reason=worktree_cleanup.GONE)
+        return replace(leftover, action="gone", reason=worktree_cleanup.GONE)
     why = _why_kept(attempt, state, unmerged)
     if why is not None:
-        return replace(left, reason=why)
-    why = worktree_cleanup.ELSEWHERE
+        return replace(leftover, reason=why)
+    why = worktree_cleanup.NOTHING_UNIQUE
     if state.unmerged:
         why = f"its commits stay on {attempt.branch}: {state.unmerged}"
     elif state.dirty:
-        why = f"{worktree_cleanup.ELSEWHERE}, but for what its checks left"
-    return replace(left, action="remove", reason=why)
+        why = f"{worktree_cleanup.NOTHING_UNIQUE}, except for files that its checks left"
+    return replace(leftover, action="remove", reason=why)
 
 
 def _why_kept(attempt: Attempt, state: worktrees.State, unmerged: bool) -> str | None:
-    """What would be missed; what only the checks of an attempt left there would not."""
+    """Return the work that a removal would lose; None when there is none.
+
+    Files that only the checks of the attempt left do not count.
+    """
     if state.locked is not None:
         return f"it is locked ({state.locked or 'without a reason'})"
-    if inside := [name for name in state.untracked if name.endswith("/")]:
-        return f"repositories inside, of which no commit here has the work: {', '.join(inside)}"
-    if state.dirty and driver.fingerprint(state) != attempt.checked_tree:
-        return f"files in it that are in no commit: {len(state.changed)}"
+    if nested := [name for name in state.untracked if name.endswith("/")]:
+        return f"it contains other repositories, whose work is in no commit: {', '.join(nested)}"
+    if state.dirty and fingerprint(state) != attempt.checked_tree:
+        return f"it has uncommitted files: {len(state.changed)}"
     if state.unmerged and not unmerged:
-        return f"commits that are on no other branch: {state.unmerged}"
+        return f"it has commits that are on no other branch: {state.unmerged}"
     return None
 
 
 def _remove(
-    database: Database, race: Race, attempt: Attempt, left: AttemptLeftover, *, is_last: bool
+    database: Database, race: Race, attempt: Attempt, leftover: AttemptLeftover, *, is_last: bool
 ) -> AttemptLeftover:
-    """Remove a worktree that may go; its branch stays where it alone has commits."""
-    if left.action == "remove":
-        now = _look(race, attempt, unmerged=True)
-        if now.action != "remove":
-            return now
+    """Remove a worktree; its branch stays when it has commits of its own."""
+    if leftover.action == "remove":
+        # Inspect again: work may have appeared since the first inspection.
+        current = _inspect(race, attempt, unmerged=True)
+        if current.action != "remove":
+            return current
     removed = worktree_cleanup.remove(
-        left,
+        leftover,
         race.repository,
-        delete_branch=not left.unmerged,
-        # What only its checks left there was looked at above; nothing else may be dirty.
-        despite={"dirty"} if left.uncommitted else (),
-        pool=pool_of(database, race) if left.action == "remove" else None,
+        delete_branch=not leftover.unmerged,
+        # `_inspect` made sure that only the checks left uncommitted files.
+        despite={"dirty"} if leftover.uncommitted else (),
+        pool=pool_of(database, race) if leftover.action == "remove" else None,
     )
     if removed.action == "removed":
-        if left.action == "gone":
+        if leftover.action == "gone":
             leftovers.drop_branch(race.repository, attempt.branch)
         if is_last:
-            database.write(lambda tx: selection.set_cleaned(tx, [attempt.id]))
+            database.write(lambda tx: ops.mark_cleaned(tx, [attempt.id]))
         ports.give_back(ports_folder(), attempt.worktree)
     return removed
 
 
-# -- what a crash left -----------------------------------------------------------------------------
+# -- orphans -------------------------------------------------------------------------------------
 
 
 def reclaim(database: Database) -> list[AttemptLeftover]:
-    """Remove the orphans that nobody has touched for as long as the setting says, and of which all
-    is elsewhere too, and what nobody took from the pool; let go of what repositories keep for races
-    that are forgotten, where others have it too. Gives these."""
-    keep_ms = database.read(lambda tx: int(settings.value(tx, "races.unused_ms")))
+    """Remove what nothing has used for `races.unused_ms`, and return what was removed.
+
+    Removes orphaned worktrees without work of their own, pooled files, ports, and pinned commits of
+    deleted races that other branches have too.
+    """
+    keep_ms = database.read(lambda tx: int(settings.get_value(tx, "races.unused_ms")))
     before = database.clock.now() - keep_ms
-    old = [each for each in orphaned(database) if _touched(each.folder) < before]
-    found = _swept([_reclaim(each, confirm=True) for each in old])
-    found += _kept_for_nobody(database, confirm=True)
+    old = [orphan for orphan in list_orphans(database) if _modified_at(orphan.folder) < before]
+    found = _sweep([_clean_orphan(orphan, confirm=True) for orphan in old])
+    found += _clean_pinned_commits(database, confirm=True)
     for entry in pool.pooled(str(pool_folder())):
         if entry.kept_at < before or not os.path.isdir(entry.repository):
-            found.append(_drop(entry, may_go=True, confirm=True))
+            found.append(_clean_pooled(entry, may_go=True, confirm=True))
     pool.sweep(str(pool_folder()))
-    # Those of races that were forgotten with their project, and of whichever store.
+    # Ports of races that were deleted with their project, of any store.
     ports.give_back_of(ports_folder(), lambda worktree: not os.path.isdir(worktree))
-    return [left for left in found if left.action == "removed"]
+    return [leftover for leftover in found if leftover.action == "removed"]
 
 
-def missing(database: Database) -> list[tuple[str, str]]:
-    """Worktrees of attempts on this machine that are not there any more: the race, and where.
+def list_missing(database: Database) -> list[tuple[str, str]]:
+    """Return the attempts of this machine whose worktree is missing, as pairs of race and path.
 
-    An attempt that never began may never have had one. Whoever removes one says so right after, so
-    it is asked twice.
+    Skips attempts that never started: they may never have had a worktree. Looks twice, because a
+    process that removes a worktree updates the store only afterwards.
     """
-    return sorted(_missing(database) & _missing(database))
+    return sorted(_find_missing(database) & _find_missing(database))
 
 
-def _missing(database: Database) -> set[tuple[str, str]]:
-    found = set()
+def _find_missing(database: Database) -> set[tuple[str, str]]:
+    missing = set()
     hosts: dict[str, str] = {}
-    for attempt in _attempts(database, None):
+    for attempt in _list_attempts(database, None):
         if attempt.started_at is None or os.path.isdir(attempt.worktree):
             continue
         if attempt.race_id not in hosts:
-            race = _known_race(database, attempt.race_id)
+            race = _find_race(database, attempt.race_id)
             hosts[attempt.race_id] = race.host if race is not None else ""
         if hosts[attempt.race_id] == process.host():
-            found.add((attempt.race_id, attempt.worktree))
-    return found
+            missing.add((attempt.race_id, attempt.worktree))
+    return missing
 
 
-class Orphan(leftovers.Orphan, frozen=True, kw_only=True):
+class RaceOrphan(leftovers.Orphan, frozen=True, kw_only=True):
     race_id: str
     attempt_id: str | None
     of_this_store: bool
 
 
-def orphaned(database: Database) -> Iterator[Orphan]:
-    """Worktrees below the folder of races that are in the place of no attempt, nor another store's;
-    each with the attempt that it was made for, where that can be told."""
+def list_orphans(database: Database) -> Iterator[RaceOrphan]:
+    """Yield worktrees in the folder of races that belong to no attempt.
+
+    Skips folders that are marked as another store's. The attempt is set where the path of the
+    worktree identifies it.
+    """
     known = set()
-    for attempt in _attempts(database, None):
-        known |= {attempt.worktree, *(each.worktree for each in _earlier(attempt))}
+    for attempt in _list_attempts(database, None):
+        known |= {attempt.worktree, *(earlier.worktree for earlier in _earlier_tries(attempt))}
     with suppress(FileNotFoundError):
-        for folder in sorted(os.scandir(races_folder()), key=lambda each: each.name):
-            mark = mark_of(folder.path)
+        for folder in sorted(os.scandir(races_folder()), key=lambda entry: entry.name):
+            marker = read_marker(folder.path)
             if not folder.is_dir(follow_symlinks=False):
                 continue
-            if mark is not None and mark.store != database.url:
+            if marker is not None and marker.store != database.url:
                 continue
-            of_race = _known_race(database, folder.name)
-            repositories = [mark.repository] if mark else []
-            if of_race is not None and of_race.repository not in repositories:
-                repositories.append(of_race.repository)
-            places = {} if of_race is None else _places(of_race)
-            for each in leftovers.orphans(repositories, folder.path, known):
-                if not os.path.basename(each.folder).startswith(leftovers.REMOVED):
-                    yield Orphan(
-                        folder=each.folder,
-                        repository=each.repository,
-                        branch=each.branch,
-                        exists=each.exists,
+            race = _find_race(database, folder.name)
+            repositories = [marker.repository] if marker else []
+            if race is not None and race.repository not in repositories:
+                repositories.append(race.repository)
+            attempt_ids = {} if race is None else _attempts_by_worktree(race)
+            for orphan in leftovers.orphans(repositories, folder.path, known):
+                if not os.path.basename(orphan.folder).startswith(leftovers.REMOVED):
+                    yield RaceOrphan(
+                        folder=orphan.folder,
+                        repository=orphan.repository,
+                        branch=orphan.branch,
+                        exists=orphan.exists,
                         race_id=folder.name,
-                        attempt_id=places.get(each.folder),
-                        of_this_store=mark is not None,
+                        attempt_id=attempt_ids.get(orphan.folder),
+                        of_this_store=marker is not None,
                     )
 
 
-def _kept_for_nobody(database: Database, confirm: bool) -> Iterator[AttemptLeftover]:
-    """What repositories keep for races that this store has forgotten; it goes where all of it is
-    elsewhere too. The last of it takes the race's folder along."""
-    for folder, race_id, mark in _marked(database):
-        if _known_race(database, race_id) is not None:
-            continue
-        for name in history.kept(mark.repository, race_id):
-            yield _let_go(mark.repository, race_id, name, confirm)
-        if confirm:
-            drop_folder(folder)
-
-
-def _let_go(repository: str, race_id: str, name: str, confirm: bool) -> AttemptLeftover:
-    ref = f"{history.KEPT}{name}"
-    left = AttemptLeftover(worktree=ref, bytes=0, race_id=race_id)
-    alone = history.kept_alone(repository, name)
-    if alone:
-        why = (
-            f"nothing else in {repository} has its commits; `git branch NAME {ref}` there makes a "
-            f"branch of them, `git update-ref -d {ref}` gives them up"
-        )
-        return replace(left, reason=why, unmerged=alone)
-    left = replace(
-        left,
-        action="remove",
-        reason=f"{repository} keeps it for a deleted race, and {worktree_cleanup.ELSEWHERE}",
-    )
-    if confirm and history.let_go(repository, name):
-        return replace(left, action="removed")
-    return left
-
-
-def _marked(database: Database) -> Iterator[tuple[str, str, Mark]]:
-    """The folders of races that this store made, with their races."""
-    with suppress(FileNotFoundError):
-        for folder in sorted(os.scandir(races_folder()), key=lambda each: each.name):
-            mark = mark_of(folder.path)
-            if mark is not None and mark.store == database.url:
-                yield folder.path, folder.name, mark
-
-
-def _known_race(database: Database, id: str) -> Race | None:
-    with suppress(Ambiguous, Invalid, NotFound):
-        found = database.read(partial(ops.get, id=id))
-        return found if found.id == id else None
-    return None
-
-
-def _places(race: Race) -> dict[str, str]:
-    """Whose each worktree of a race was, also those of earlier tries."""
-    attempts = [attempt for round in race.rounds for attempt in round.attempts]
-    return {
-        each.worktree: attempt.id for attempt in attempts for each in (*_earlier(attempt), attempt)
-    }
-
-
-def _drop(entry: pool.Pooled, may_go: bool, confirm: bool) -> AttemptLeftover:
-    """What is in the pool is told for the room that it takes; it may go at any time."""
-    left = AttemptLeftover(
-        worktree=entry.folder,
-        action="remove" if may_go else "keep",
-        reason=f"files for the next attempt in {entry.repository}",
-        bytes=leftovers.disk_use(entry.folder),
-    )
-    if not (may_go and confirm):
-        return left
-    pool.drop(entry.folder)
-    return replace(left, action="removed")
-
-
-def _touched(folder: str) -> int:
-    """When a folder was changed last, or what it has of git; 0: it is gone."""
-    found = [0]
-    for path in (folder, os.path.join(folder, ".git")):
-        with suppress(OSError):
-            found.append(os.lstat(path).st_mtime_ns // 1_000_000)
-    return max(found)
-
-
-def _reclaim(orphan: Orphan, confirm: bool) -> AttemptLeftover:
-    left = AttemptLeftover(
+def _clean_orphan(orphan: RaceOrphan, confirm: bool) -> AttemptLeftover:
+    leftover = AttemptLeftover(
         worktree=orphan.folder,
-        reason="no attempt works in it; look at it and remove it yourself",
+        reason="it belongs to no attempt; inspect it and remove it by hand",
         bytes=leftovers.disk_use(orphan.folder),
         branch=orphan.branch,
         race_id=orphan.race_id,
         attempt_id=orphan.attempt_id,
     )
     if orphan.repository is None or not orphan.of_this_store:
-        return left
-    left, state = worktree_cleanup.look_into(left, orphan.repository)
+        return leftover
+    leftover, state = worktree_cleanup.inspect(leftover, orphan.repository)
     if state is None:
-        return left
+        return leftover
     if not state.clean:
-        return replace(left, reason=f"no attempt works in it, but it holds: {state.why_kept}")
-    left = replace(
-        left, action="remove", reason=f"no attempt works in it, and {worktree_cleanup.ELSEWHERE}"
+        return replace(leftover, reason=f"it belongs to no attempt, but has {state.why_kept}")
+    leftover = replace(
+        leftover,
+        action="remove",
+        reason=f"it belongs to no attempt, and {worktree_cleanup.NOTHING_UNIQUE}",
     )
     if not confirm:
-        return left
-    ours = (state.branch or "").startswith("corral/")
-    return worktree_cleanup.remove(left, orphan.repository, delete_branch=ours)
+        return leftover
+    is_own_branch = (state.branch or "").startswith("corral/")
+    return worktree_cleanup.remove(leftover, orphan.repository, delete_branch=is_own_branch)
 
 
-def _cut_short(root: str) -> list[AttemptLeftover]:
-    """What was judged and renamed already when its removal was cut short."""
+def _modified_at(folder: str) -> int:
+    """Return when a folder or its `.git` was last modified; 0 when it is gone."""
+    times = [0]
+    for path in (folder, os.path.join(folder, ".git")):
+        with suppress(OSError):
+            times.append(os.lstat(path).st_mtime_ns // 1_000_000)
+    return max(times)
+
+
+def _find_race(database: Database, id: str) -> Race | None:
+    """Return a race by its full id."""
+    with suppress(Ambiguous, Invalid, NotFound):
+        race = database.read(partial(queries.get, id=id))
+        return race if race.id == id else None
+    return None
+
+
+def _attempts_by_worktree(race: Race) -> dict[str, str]:
+    """Return the attempt of each worktree of a race, including those of earlier tries."""
+    attempts = [attempt for round in race.rounds for attempt in round.attempts]
+    return {
+        tried.worktree: attempt.id
+        for attempt in attempts
+        for tried in (*_earlier_tries(attempt), attempt)
+    }
+
+
+# -- pinned commits ------------------------------------------------------------------------------
+
+
+def _clean_pinned_commits(database: Database, confirm: bool) -> Iterator[AttemptLeftover]:
+    """Clean the pinned commits of races that were deleted from this store.
+
+    With the last one, the race's folder is removed too.
+    """
+    for folder, race_id, marker in _list_marked_folders(database):
+        if _find_race(database, race_id) is not None:
+            continue
+        for name in history.kept(marker.repository, race_id):
+            yield _unpin(marker.repository, race_id, name, confirm)
+        if confirm:
+            remove_race_folder(folder)
+
+
+def _unpin(repository: str, race_id: str, name: str, confirm: bool) -> AttemptLeftover:
+    """Remove a pin unless it alone keeps its commits reachable."""
+    ref = f"{history.KEPT}{name}"
+    leftover = AttemptLeftover(worktree=ref, bytes=0, race_id=race_id)
+    unique = history.kept_alone(repository, name)
+    if unique:
+        why = (
+            f"no other ref in {repository} has its commits; keep them as a branch with `git branch "
+            f"NAME {ref}`, or delete them with `git update-ref -d {ref}`"
+        )
+        return replace(leftover, reason=why, unmerged=unique)
+    leftover = replace(
+        leftover,
+        action="remove",
+        reason=f"{repository} keeps it for a deleted race, and {worktree_cleanup.NOTHING_UNIQUE}",
+    )
+    if confirm and history.let_go(repository, name):
+        return replace(leftover, action="removed")
+    return leftover
+
+
+def _list_marked_folders(database: Database) -> Iterator[tuple[str, str, RaceMarker]]:
+    """Yield the race folders that this store created, with the race's id and the marker."""
+    with suppress(FileNotFoundError):
+        for folder in sorted(os.scandir(races_folder()), key=lambda entry: entry.name):
+            marker = read_marker(folder.path)
+            if marker is not None and marker.store == database.url:
+                yield folder.path, folder.name, marker
+
+
+# -- pooled files and interrupted removals -------------------------------------------------------
+
+
+def _clean_pooled(entry: pool.Pooled, may_go: bool, confirm: bool) -> AttemptLeftover:
+    """Report pooled files for the space they use; they can be removed at any time."""
+    leftover = AttemptLeftover(
+        worktree=entry.folder,
+        action="remove" if may_go else "keep",
+        reason=f"files for the next attempt in {entry.repository}",
+        bytes=leftovers.disk_use(entry.folder),
+    )
+    if not (may_go and confirm):
+        return leftover
+    pool.drop(entry.folder)
+    return replace(leftover, action="removed")
+
+
+def _list_interrupted(root: str) -> list[AttemptLeftover]:
+    """Return worktrees that were inspected and renamed for removal before a crash."""
     return [
         AttemptLeftover(
             worktree=folder,
             action="remove",
-            reason="its removal was cut short",
+            reason="its removal was interrupted",
             bytes=leftovers.disk_use(folder),
             race_id=os.path.basename(os.path.dirname(folder)),
         )
@@ -373,15 +408,15 @@ def _cut_short(root: str) -> list[AttemptLeftover]:
     ]
 
 
-def _swept(found: list[AttemptLeftover]) -> list[AttemptLeftover]:
-    """Finish what was cut short, and take away the folders of races that have become empty."""
-    done = []
+def _sweep(found: list[AttemptLeftover]) -> list[AttemptLeftover]:
+    """Finish interrupted removals, and remove the folders of races that became empty."""
+    swept = []
     pool.sweep(str(pool_folder()))
-    for left in found:
-        if os.path.basename(left.worktree).startswith(leftovers.REMOVED):
-            leftovers.delete(left.worktree)
-            left = replace(left, action="removed")
-        if left.action == "removed" and left.race_id is not None:
-            drop_folder(os.path.dirname(left.worktree))
-        done.append(left)
-    return done
+    for leftover in found:
+        if os.path.basename(leftover.worktree).startswith(leftovers.REMOVED):
+            leftovers.delete(leftover.worktree)
+            leftover = replace(leftover, action="removed")
+        if leftover.action == "removed" and leftover.race_id is not None:
+            remove_race_folder(os.path.dirname(leftover.worktree))
+        swept.append(leftover)
+    return swept

@@ -1,4 +1,4 @@
-"""Attempts beside each other: how far they are, and in what they differ."""
+"""Comparing attempts: their progress, and the diffs between them."""
 
 from contextlib import suppress
 
@@ -11,8 +11,8 @@ from corral.domain.races.model import Attempt, AttemptState, Race
 from corral.kernel.errors import Refused
 
 
-class SoFar(msgspec.Struct, frozen=True):
-    """How far an attempt is."""
+class AttemptProgress(msgspec.Struct, frozen=True):
+    """The progress of an attempt."""
 
     attempt_id: str
     number: int
@@ -26,23 +26,25 @@ class SoFar(msgspec.Struct, frozen=True):
     reason: str | None
 
 
-def so_far(race: Race, now: int) -> list[SoFar]:
-    """How far the attempts of the latest round are; what they changed is looked up where they
-    work, if that is on this machine."""
+def attempt_progress(race: Race, now: int) -> list[AttemptProgress]:
+    """Return the progress of the attempts of the latest round.
+
+    Counts the changes of running attempts in their worktrees, if those are on this machine.
+    """
     round = race.latest
-    return [_so_far(race, round.base_commit, attempt, now) for attempt in round.attempts]
+    return [_progress_of(race, round.base_commit, attempt, now) for attempt in round.attempts]
 
 
-def _so_far(race: Race, base: str, attempt: Attempt, now: int) -> SoFar:
+def _progress_of(race: Race, base: str, attempt: Attempt, now: int) -> AttemptProgress:
     files, added, removed = attempt.files, attempt.insertions, attempt.deletions
     if attempt.state is AttemptState.RUNNING and race.host == process.host():
         with suppress(Refused, OSError):
-            now_there = history.differing(race.repository, attempt.worktree, base)
-            files, added, removed = now_there.files, now_there.added, now_there.removed
+            size = history.differing(race.repository, attempt.worktree, base)
+            files, added, removed = size.files, size.added, size.removed
     elapsed = None
     if attempt.started_at is not None:
         elapsed = (attempt.ended_at or now) - attempt.started_at
-    return SoFar(
+    return AttemptProgress(
         attempt_id=attempt.id,
         number=attempt.number,
         state=attempt.state,
@@ -57,20 +59,21 @@ def _so_far(race: Race, base: str, attempt: Attempt, now: int) -> SoFar:
 
 
 def changes(race: Race, one: str, other: str | None) -> list[Change]:
-    """Which files an attempt changed, or in which two attempts differ."""
+    """List the files that an attempt changed, or in which two attempts differ."""
     old, new = _sides(race, one, other)
     return [_storable(change) for change in history.changes(race.repository, old, new)]
 
 
 def diff(race: Race, one: str, other: str | None, file: str) -> FileDiff:
-    """How an attempt changed a file, or how two attempts differ in it."""
+    """Return the diff of one file: of an attempt, or between two attempts."""
     old, new = _sides(race, one, other)
-    # A name that is no text is given as it was shown, so it is looked for under that.
+    # `changes` shows a name that is not valid UTF-8 in its storable form; map it back.
     names = {
-        git.storable(each.name): each.name for each in history.changes(race.repository, old, new)
+        git.storable(change.name): change.name
+        for change in history.changes(race.repository, old, new)
     }
-    found = history.diff(race.repository, old, new, names.get(file, file))
-    return msgspec.structs.replace(found, change=_storable(found.change))
+    file_diff = history.diff(race.repository, old, new, names.get(file, file))
+    return msgspec.structs.replace(file_diff, change=_storable(file_diff.change))
 
 
 def _storable(change: Change) -> Change:
@@ -79,7 +82,7 @@ def _storable(change: Change) -> Change:
 
 
 def _sides(race: Race, one: str, other: str | None) -> tuple[str, str]:
-    """The two commits that are compared: base and attempt, or attempt and attempt."""
+    """Return the two commits to compare: base and attempt, or attempt and attempt."""
     first = refs.find_attempt(race, one)
     if other is None:
         round = next(each for each in race.rounds if each.id == first.round_id)
@@ -90,7 +93,7 @@ def _sides(race: Race, one: str, other: str | None) -> tuple[str, str]:
 def _commit(attempt: Attempt) -> str:
     if attempt.commit is None:
         raise Refused(
-            f"Attempt {attempt.number} is {attempt.state} and has no commit yet; look at "
+            f"Attempt {attempt.number} is {attempt.state} and has no commit yet. Its files are in "
             f"{attempt.worktree}.",
             attempt=attempt.id,
             state=attempt.state,

@@ -1,6 +1,5 @@
-"""What becomes of a winner: written out, merged, or made better by what others had."""
+"""Using the winner of a round: export it, merge it, or graft files of another attempt onto it."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -10,26 +9,31 @@ from uuid import uuid4
 from corral.adapters import exports, git, merges, worktrees
 from corral.adapters.exports import Manifest, TreeOf
 from corral.adapters.merges import Merge
-from corral.api.outputs import Outputs
 from corral.db.database import Database
-from corral.domain.races import refs, selection
-from corral.domain.races.model import Attempt, Check, Graft, Race, Round, RoundState
+from corral.domain.races import ops, refs, selection
+from corral.domain.races.model import Attempt, CheckResult, Graft, Race, Round, RoundState
 from corral.kernel.errors import Invalid, NotFound, Refused
-from corral.kernel.text import clean_text
-from corral.services.races.checks import run_gates
-from corral.services.races.folders import drop_folder, keep_commit, make_folder, races_folder
+from corral.kernel.text import check_text
+from corral.services.races.checks import run_checks
+from corral.services.races.paths import (
+    create_race_folder,
+    pin_commit,
+    races_folder,
+    remove_race_folder,
+)
+from corral.services.runs.outputs import follow_output
 
 
-def _winner(race: Race, number: int | None) -> Round:
-    """A round with a winner: the one that is named, else the last."""
-    decided = [each for each in race.rounds if each.state is RoundState.COMPLETED]
+def _decided_round(race: Race, number: int | None) -> Round:
+    """Return the round with this number, or the last round that has a winner."""
+    decided = [round for round in race.rounds if round.state is RoundState.COMPLETED]
     if number is not None:
-        decided = [each for each in decided if each.number == number]
+        decided = [round for round in decided if round.number == number]
     if not decided:
-        open_one = refs.round_of(race, number)
+        undecided = refs.find_round(race, number)
         raise Refused(
-            f"Round {open_one.number} of {race.id} has no winner yet; "
-            f"{refs.to_be_decided(race, open_one)}.",
+            f"Round {undecided.number} of {race.id} has no winner yet. "
+            f"{refs.next_step(race, undecided)}.",
             id=race.id,
             reason="no_winner",
         )
@@ -42,26 +46,28 @@ def _winner(race: Race, number: int | None) -> Round:
 def export(
     database: Database, race: Race, target: str, *, round: int | None, replace: bool
 ) -> Manifest:
-    """Write winners and logs into a folder, whole or not at all."""
-    folder = Path(clean_text(target, "The folder")).expanduser().absolute()
+    """Export winners and logs to a folder, all or nothing."""
+    folder = Path(check_text(target, "The folder")).expanduser().absolute()
     if round is not None:
-        rounds = [_winner(race, round)]
+        rounds = [_decided_round(race, round)]
     else:
-        _winner(race, None)
+        _decided_round(race, None)
         rounds = race.rounds
     trees = {
-        f"round-{each.number}-winner": TreeOf(race.repository, each.winner_commit)
-        for each in rounds
-        if each.winner_commit is not None
+        f"round-{exported.number}-winner": TreeOf(race.repository, exported.winner_commit)
+        for exported in rounds
+        if exported.winner_commit is not None
     }
     files: dict[str, Path | bytes | Iterator[bytes]] = {}
-    for each in rounds:
-        for attempt in each.attempts:
+    for exported in rounds:
+        for attempt in exported.attempts:
             if attempt.run_id is not None:
-                name = f"logs/round-{each.number}-attempt-{attempt.number}.log"
+                name = f"logs/round-{exported.number}-attempt-{attempt.number}.log"
                 files[name] = _log(database, attempt.run_id)
     if not folder.parent.is_dir():
-        raise Invalid(f"{folder.parent} is no directory; create it first, or correct the path.")
+        raise Invalid(
+            f"The directory {folder.parent} does not exist. Create it, or correct the path."
+        )
     exports.sweep(folder.parent)
     return exports.export(
         folder, trees=trees, files=files, existing="replace" if replace else "refuse"
@@ -69,9 +75,9 @@ def export(
 
 
 def _log(database: Database, run_id: str) -> Iterator[bytes]:
-    """What a run wrote, as far as it is kept; secrets were taken out before."""
+    """Yield the stored output of a run, in which secrets are redacted already."""
     with suppress(NotFound, Refused):
-        for piece in Outputs(database).follow(run_id):
+        for piece in follow_output(database, run_id):
             yield piece.text
 
 
@@ -79,28 +85,28 @@ def _log(database: Database, run_id: str) -> Iterator[bytes]:
 
 
 def merge(database: Database, race: Race, *, into: str | None, round: int | None) -> Merge:
-    """Merge a winner into a branch of the user's, and note that; never by force."""
-    winner = _winner(race, round)
+    """Merge a winner into a branch of the user, and record that. Never overwrites changes."""
+    winner = _decided_round(race, round)
     if race.private:
         raise Refused(
-            f"{race.id} was run on a directory that is in no git repository; write its winner out "
-            f"with `corral race export {race.id} DIR`.",
+            f"The directory of {race.id} is not in a git repository. Export the winner with "
+            f"`corral race export {race.id} DIR`.",
             id=race.id,
             reason="not_a_repository",
         )
     branch = into or race.branch
     if branch is None:
         raise Refused(
-            f"{race.id} began on no branch (a detached HEAD); name one with --into BRANCH.",
+            f"{race.id} started on a detached HEAD. Name the target with --into BRANCH.",
             id=race.id,
             reason="detached_head",
         )
     assert winner.winner_commit is not None
-    message = f"{race.name}\n\nThe winner of round {winner.number} of {race.id}."
+    message = f"{race.name}\n\nWinner of round {winner.number} of {race.id}."
     done = merges.merge(race.repository, winner.winner_commit, branch, message=message)
     if done.outcome != "conflicts":
         commit = winner.winner_commit
-        database.write(lambda tx: selection.set_merged(tx, race.id, commit, branch))
+        database.write(lambda tx: ops.mark_merged(tx, race.id, commit, branch))
     return done
 
 
@@ -115,83 +121,86 @@ def graft(
     files: Sequence[str],
     hunks: Mapping[str, Sequence[int]],
 ) -> Graft:
-    """Try files or hunks of another attempt on the winner, and keep them if nothing is worse."""
+    """Add files or hunks of another attempt to the winner; keep them if no check gets worse."""
     other = refs.find_attempt(race, attempt)
-    round = _winner(race, None)
+    round = _decided_round(race, None)
     if not files and not hunks:
-        raise Invalid("Name the files to graft, with --file.")
+        raise Invalid("Name the files to graft with --file.")
     if other.commit is None or other.id == round.winner_id:
-        what = "is the winner itself" if other.id == round.winner_id else "has no commit"
-        raise Refused(f"Attempt {other.number} {what}; graft from another.", attempt=other.id)
+        what = "is the winner" if other.id == round.winner_id else "has no commit"
+        raise Refused(f"Attempt {other.number} {what}. Graft from another.", attempt=other.id)
     assert round.winner_commit is not None
     assert round.winner_id is not None
-    # Each has a name of its own: two at once, or one that a crash cut short, must not be mixed.
+    # A unique name: concurrent grafts, or the rest of a crashed one, must not mix.
     name = f"graft-{round.number}-{uuid4().hex[:8]}"
     folder = races_folder() / race.id / name
     branch = f"{refs.branch_name(race, round.number, 0, 1).rpartition('/')[0]}/{name}"
     with git.writing(str(folder.parent)):
-        make_folder(database, race)
+        create_race_folder(database, race)
         worktrees.make(race.repository, str(folder), branch, base=round.winner_commit)
     message = (
-        f"{race.name}\n\nGrafted from attempt {other.number}: {', '.join(_named(files, hunks))}"
+        f"{race.name}\n\nGrafted from attempt {other.number}: {', '.join(_describe(files, hunks))}"
     )
     done = merges.graft(
         race.repository, str(folder), other.commit, message=message, files=files, hunks=hunks
     )
-    note = partial(_note, database, race, round, other, _named(files, hunks), str(folder), branch)
+    record = partial(_record_graft, database, race, round, other, _describe(files, hunks), folder)
     if done.conflicts:
-        clashes = ", ".join(f"{clash.name} ({clash.why})" for clash in done.conflicts[:5])
-        return note(commit=None, checks=[], kept=False, reason=f"it does not fit: {clashes}")
+        conflicts = ", ".join(f"{clash.name} ({clash.why})" for clash in done.conflicts[:5])
+        return record(commit=None, checks=[], kept=False, reason=f"conflicts: {conflicts}")
     assert done.commit is not None
-    checks = run_gates(database, race, str(folder), None)
-    winner = next(each for each in round.attempts if each.id == round.winner_id)
+    checks = run_checks(database, race, str(folder), None)
+    winner = next(attempt for attempt in round.attempts if attempt.id == round.winner_id)
     why, kept = _compare(winner, checks)
     if kept:
-        keep_commit(database, race, name, done.commit)
-    return note(commit=done.commit, checks=checks, kept=kept, reason=why)
+        pin_commit(database, race, name, done.commit)
+    return record(commit=done.commit, checks=checks, kept=kept, reason=why)
 
 
-def _named(files: Sequence[str], hunks: Mapping[str, Sequence[int]]) -> list[str]:
-    return [*files, *(f"{name}#{number}" for name, all in hunks.items() for number in all)]
+def _describe(files: Sequence[str], hunks: Mapping[str, Sequence[int]]) -> list[str]:
+    return [*files, *(f"{name}#{number}" for name, numbers in hunks.items() for number in numbers)]
 
 
-def _note(
+def _record_graft(
     database: Database,
     race: Race,
     round: Round,
     other: Attempt,
     files: list[str],
-    folder: str,
-    branch: str,
+    folder: Path,
     *,
     commit: str | None,
-    checks: list[Check],
+    checks: list[CheckResult],
     kept: bool,
     reason: str,
 ) -> Graft:
-    """Write a graft down; what it was tried in goes, with its branch: the repository keeps the
-    commit of one that is kept, and any other can be made again."""
-    made = database.write(
-        lambda tx: selection.add_graft(
+    """Record a graft, and remove the worktree and the branch of the trial.
+
+    A kept commit is pinned in the repository; any other graft can be tried again.
+    """
+    graft = database.write(
+        lambda tx: selection.record_graft(
             tx, race.id, round, other, files, commit=commit, checks=checks, kept=kept, reason=reason
         )
     )
     with suppress(Refused, OSError):
-        worktrees.remove(race.repository, folder, delete_branch=True, despite={"dirty", "unmerged"})
-        drop_folder(os.path.dirname(folder))
-    return made
+        worktrees.remove(
+            race.repository, str(folder), delete_branch=True, despite={"dirty", "unmerged"}
+        )
+        remove_race_folder(str(folder.parent))
+    return graft
 
 
-def _compare(winner: Attempt, checks: Sequence[Check]) -> tuple[str, bool]:
-    """Whether a graft is kept: no gate may fail that did not before, and no test either."""
-    bad = next((check for check in checks if check.exit_code != 0), None)
-    if bad is not None and winner.passed is not False:
-        return f"worse: `{bad.command[:200]}` ended with {bad.exit_code}", False
-    before, after = _failing(winner.checks), _failing(checks)
+def _compare(winner: Attempt, checks: Sequence[CheckResult]) -> tuple[str, bool]:
+    """Return why a graft is kept or not, and whether it is: no further check or test may fail."""
+    failed = next((check for check in checks if check.exit_code != 0), None)
+    if failed is not None and winner.passed is not False:
+        return f"worse: `{failed.command[:200]}` exited with {failed.exit_code}", False
+    before, after = _count_failures(winner.checks), _count_failures(checks)
     if len(checks) < len(winner.checks) or after > before:
-        return f"worse: {after} tests fail, and {before} did before", False
-    return "not worse: its checks ended as before, or better", True
+        return f"worse: {after} tests fail, {before} failed before", False
+    return "not worse: its checks have the same or better results", True
 
 
-def _failing(checks: Sequence[Check]) -> int:
+def _count_failures(checks: Sequence[CheckResult]) -> int:
     return sum(check.tests.failed + check.tests.errors for check in checks if check.tests)

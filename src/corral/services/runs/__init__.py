@@ -1,0 +1,1 @@
+"""Workflows of runs: request, dispatch, input, recovery, clean-up and output."""

@@ -1,4 +1,4 @@
-"""Text that people send to a run through any interface: to its supervisor, or to its mailbox."""
+"""Input for a run: typed by its supervisor, or put into the mailbox of its session."""
 
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -9,10 +9,13 @@ from corral.db.tx import Tx
 from corral.domain.mail import ops as mail
 from corral.domain.runs.model import Run
 from corral.kernel.errors import Conflict, CorralError, Invalid, Refused
-from corral.kernel.text import clean_text
+from corral.kernel.text import check_text
+from corral.services.runs.lifecycle import refresh
+from corral.services.runs.model import SentInput
+from corral.services.runs.recovery import get_run
 
 if TYPE_CHECKING:
-    from corral.api.runs import Runs, Sent
+    from corral.db.database import Database
     from corral.domain.mail.model import Letter
 
 MAX_SENT = 64 * 1024
@@ -20,18 +23,20 @@ MAX_SENT = 64 * 1024
 REPLY_SECONDS = 40.0
 
 
-def send(runs: "Runs", id: str, text: str, *, enter: bool, dialog: str | None) -> "Sent":
-    """See `Runs.send`."""
-    from corral.api.runs import Sent
-
-    words = clean_text(text, "The text", most=MAX_SENT)
-    run = runs.refreshed(runs.get(id))
+def send_input(
+    database: "Database", id: str, text: str, *, enter: bool, dialog: str | None
+) -> SentInput:
+    """Send text to a run; see `Runs.send`."""
+    cleaned = check_text(text, "The text", max_bytes=MAX_SENT)
+    run = refresh(database, get_run(database, id))
     if not run.is_live:
-        raise Conflict(f"{run.id} is {run.state}; go on with `corral resume {run.id}`.", id=run.id)
-    reply = _ask(run, words, enter=enter, dialog=dialog)
+        raise Conflict(
+            f"{run.id} is {run.state}. Continue it with `corral resume {run.id}`.", id=run.id
+        )
+    reply = _ask_supervisor(run, cleaned, enter=enter, dialog=dialog)
     if reply.get("ok"):
         answered = reply.get("how") == "answered"
-        return Sent(
+        return SentInput(
             run.id,
             "answered" if answered else "typed",
             None,
@@ -40,32 +45,36 @@ def send(runs: "Runs", id: str, text: str, *, enter: bool, dialog: str | None) -
     error = reply.get("error")
     can_mail = run.session_id is not None and dialog is None
     if error is not None and error != "no_input" and not (error == "inside_run" and can_mail):
-        raise _problem(run, str(error), reply)
+        raise _input_error(run, str(error), reply)
     if not can_mail:
         raise Refused(f"{run.id} accepts no input. Start it with --pty to type into it.", id=run.id)
-    put = runs._database.write(lambda tx: _mail(tx, run, words))
-    if isinstance(put, str):  # the transaction is kept: it notified the other side
-        raise Refused(put)
-    return Sent(run.id, "mailed", put.id)
+    letter = database.write(lambda tx: _mail(tx, run, cleaned))
+    if isinstance(letter, str):  # the transaction is committed: it notified the other side
+        raise Refused(letter)
+    return SentInput(run.id, "mailed", letter.id)
 
 
 def _mail(tx: Tx, run: Run, text: str) -> "Letter | str":
-    """Put the text into the mailbox of the run's session. From inside another run it is signed by
-    that run's agent and counts as a hop."""
+    """Put the text into the mailbox of the run's session.
+
+    From inside another run, the letter is signed by that run's agent and counts as a hop.
+    """
     mailbox = f"session:{run.session_id}"
     if tx.origin is None:
         return mail.put(tx, mailbox, text, project=run.project_id)
     from corral.domain.chat.conversations import agent_mail
 
     sender = tx.actor if tx.actor.startswith("agent:") else f"queue:{tx.origin}"
-    return agent_mail.put(tx, mailbox, text, run=tx.origin, sender=sender, project=run.project_id)
+    return agent_mail.put_from_run(
+        tx, mailbox, text, run=tx.origin, sender=sender, project=run.project_id
+    )
 
 
-def _ask(run: Run, text: str, *, enter: bool, dialog: str | None) -> dict[str, Any]:
+def _ask_supervisor(run: Run, text: str, *, enter: bool, dialog: str | None) -> dict[str, Any]:
     """Return the supervisor's reply; empty when it is not reachable on this machine."""
     if run.host == process.host():
         with suppress(OSError):
-            return control_socket.ask(
+            return control_socket.send_request(
                 run_folder(run.id),
                 timeout=REPLY_SECONDS,
                 op="send",
@@ -76,8 +85,8 @@ def _ask(run: Run, text: str, *, enter: bool, dialog: str | None) -> dict[str, A
     return {}
 
 
-def _problem(run: Run, error: str, reply: dict[str, Any]) -> CorralError:
-    """Return an error that says why a text was not accepted, and what to do."""
+def _input_error(run: Run, error: str, reply: dict[str, Any]) -> CorralError:
+    """Return the error for a text that the supervisor did not accept."""
     name, attach = run.name or run.id, f"`corral attach {run.name or run.id}`"
     if error == "not_an_option":
         options = [str(option) for option in reply.get("asks", [])]
@@ -108,7 +117,8 @@ def _problem(run: Run, error: str, reply: dict[str, Any]) -> CorralError:
         "inside_run": f"{name} was not sent the text: a process inside of a run cannot answer in a "
         "person's place. Write to its agent instead (`corral mail write`).",
         "busy": f"{name} is still being sent other texts. Send it again in a moment.",
-        "ended": f"{name} ended before the text was typed. Go on with `corral resume {name}`.",
+        "ended": f"{name} ended before the text was typed. Continue it with "
+        f"`corral resume {name}`.",
     }
     other = f"{name} did not accept the text ({error}). Look at it in {attach}."
     return Conflict(messages.get(error, other), id=run.id, code=error)

@@ -1,244 +1,287 @@
-"""Finding out what became of runs whose keeper is gone.
+"""Recovery: find out what happened to runs whose supervisor is gone.
 
-A verdict is written only with the fence that was read, so two recoveries at once, or a recovery and
-a keeper, never both decide. What cannot be proven stays as it is: a process of another machine is
-judged by its lease alone, and one whose start cannot be read is left in peace.
+A verdict is written only with the fencing token that was read, so two concurrent recoveries, or a
+recovery and a supervisor, never both decide. A state that cannot be proven is not changed: a
+process on another machine is judged by its lease alone, and a process whose start time is not
+readable is left alone.
 """
 
 import os
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from corral.adapters import exit_files, process, run_marks
-from corral.adapters.process import Identity, Standing
+from corral.adapters.process import Liveness, ProcessIdentity
 from corral.config import run_folder
-from corral.domain.runs import heartbeat, outcome
-from corral.domain.runs.model import Found, Mode, Run, RunState
+from corral.domain.outputs import ops as outputs
+from corral.domain.runs import heartbeat, ops, outcome
+from corral.domain.runs.model import Launch, RecoveryResult, Run, RunMode, RunState
 from corral.kernel.errors import Conflict, NotFound, StoreUnavailable
-from corral.kernel.exit_status import End
+from corral.kernel.exit_status import ExitStatus
+from corral.services.runs import dispatch
+from corral.services.runs.cleanup import clean_up
 
 if TYPE_CHECKING:
-    from corral.api.runs import Runs
+    from corral.db.database import Database
 
 LEFTOVER_GRACE_MS = 2_000
-PATIENCE = 5.0  # seconds in which a guard writes down what it has just seen
+EXIT_FILE_SECONDS = 5.0  # in which the guard writes the exit status that it has just seen
+
+
+def get_run(database: "Database", id: str) -> Run:
+    """Return a run; raises NotFound."""
+    return database.read(lambda tx: ops.get(tx, id))
 
 
 class Verdict(NamedTuple):
+    """The transition that recovery applies to a run, with its reason."""
+
     verb: str
     reason: str
 
 
-_WHEN_GONE = {
-    Standing.GONE: Verdict("crash", "gone"),
-    Standing.REUSED: Verdict("crash", "pid reused"),
-    Standing.REBOOTED: Verdict("interrupt", "rebooted"),
+_VERDICTS = {
+    Liveness.GONE: Verdict("crash", "gone"),
+    Liveness.REUSED: Verdict("crash", "pid reused"),
+    Liveness.REBOOTED: Verdict("interrupt", "rebooted"),
 }
 
 
 class Recovery:
-    """One look at what is said to run."""
+    """One check of the runs that the store records as running."""
 
-    def __init__(self, runs: "Runs") -> None:
-        self._runs = runs
-        self._database = runs._database
+    def __init__(self, database: "Database") -> None:
+        self._database = database
 
-    def run(self) -> list[Found]:
-        """Look at every run that is said to have a process."""
-        found = []
+    def recover_all(self) -> list[RecoveryResult]:
+        """Check every run that the store records as running; returns the runs that changed.
+
+        Also seals outputs of ended runs whose supervisor died before it did so, and starts queued
+        runs.
+        """
+        changed: list[RecoveryResult] = []
         after = ""
-        while page := self._runs._active(after=after):
-            found += [told for run in page if (told := self._look_safely(run)) is not None]
+        while page := self._database.read(partial(ops.list_active, after=after)):
+            changed += [result for run in page if (result := self._check_safely(run)) is not None]
             after = page[-1].id
-        self._finish_outputs()
-        self._runs.start_queued()
-        return found
+        self._seal_outputs()
+        dispatch.start_queued(self._database)
+        return changed
 
-    def _finish_outputs(self) -> None:
-        """Outputs that nobody sealed, because their keeper died between the end and the seal."""
-        from corral.api.outputs import Outputs
+    def _seal_outputs(self) -> None:
+        page = self._database.read(
+            lambda tx: outputs.list_unsealed(tx, host=process.host(), limit=200), mode="one"
+        )
+        for output in page.items:
+            with suppress(NotFound):  # deleted since
+                run = get_run(self._database, output.id)
+                if not run.is_live and not self._has_supervisor(run):
+                    clean_up(self._database, run)
 
-        for output in Outputs(self._database).unsealed(host=process.host(), limit=200).items:
-            with suppress(NotFound):  # it was deleted meanwhile
-                run = self._runs.get(output.id)
-                if not run.is_live and not self._has_keeper(run):
-                    self._runs.after_end(run)
+    def _has_supervisor(self, run: Run) -> bool:
+        supervisor = identity_of(run, run.keeper_pid, run.keeper_token)
+        return supervisor is not None and process.check(supervisor) is Liveness.ALIVE
 
-    def _has_keeper(self, run: Run) -> bool:
-        keeper = identity_of(run, run.keeper_pid, run.keeper_token)
-        return keeper is not None and process.look(keeper) is Standing.ALIVE
-
-    def _look_safely(self, run: Run) -> Found | None:
-        """One run whose files make no sense must not keep the others from being looked at."""
+    def _check_safely(self, run: Run) -> RecoveryResult | None:
+        """Check a run; an unexpected error becomes its result, so that the others are checked."""
         try:
-            return self.look_at(run)
+            return self.check_run(run)
         except StoreUnavailable:
             raise
         except Exception as error:
-            return Found(run.id, run.state, run.state, f"cannot be judged: {type(error).__name__}")
+            return RecoveryResult(
+                run.id, run.state, run.state, f"cannot be judged: {type(error).__name__}"
+            )
 
-    def look_at(self, run: Run) -> Found | None:
-        """What became of one run; None when it is as the store says, or cannot be told."""
+    def check_run(self, run: Run) -> RecoveryResult | None:
+        """Return what happened to one run; None when its state is right or cannot be proven."""
         if not run.is_live or run.state is RunState.QUEUED or run.host is None:
             return None
-        with suppress(Conflict):  # somebody else has decided meanwhile
+        with suppress(Conflict):  # another process has decided meanwhile
             if run.host != process.host():
                 return self._judge_by_lease(run)
             return self._judge_by_process(run)
         return None
 
-    def see_to_the_end(self, run: Run, grace_ms: int | None) -> None:
-        """Tell the keeper of a run that is being stopped; where there is none, find out."""
+    def request_stop(self, run: Run, grace_ms: int | None) -> None:
+        """Notify the supervisor of a run that is being stopped; if there is none, check the run."""
         from corral.adapters import control_socket
 
         if run.host != process.host():
-            return  # its keeper hears of it with its next heartbeat
+            return  # its supervisor learns it from its next heartbeat
         try:
-            control_socket.ask(run_folder(run.id), op="stop", grace_ms=grace_ms)
+            control_socket.send_request(run_folder(run.id), op="stop", grace_ms=grace_ms)
         except OSError:
-            self.look_at(run)
+            self.check_run(run)
 
-    def _judge_by_lease(self, run: Run) -> Found | None:
+    def _judge_by_lease(self, run: Run) -> RecoveryResult | None:
         if run.lease_until is None or run.lease_until > self._database.clock.now():
             return None
-        launch = self._runs.launch_of(run.id)
-        if run.attempts <= launch.restarts and run.state is not RunState.STOPPING:
-            now = self._database.write(
+        if run.attempts <= self._launch(run).restarts and run.state is not RunState.STOPPING:
+            current = self._database.write(
                 lambda tx: heartbeat.requeue(tx, run, reason="lease expired")
             )
         else:
-            now = self._give_up(run, Verdict("interrupt", "lease expired"))
-        return _found(run, now)
+            current = self._give_up(run, Verdict("interrupt", "lease expired"))
+        return _result(run, current)
 
-    def _judge_by_process(self, run: Run) -> Found | None:
+    def _judge_by_process(self, run: Run) -> RecoveryResult | None:
         agent = identity_of(run, run.pid, run.start_token)
-        standing = process.look(agent) if agent is not None else Standing.GONE
-        if run.mode is not Mode.RECORDED:
-            keeper = identity_of(run, run.keeper_pid, run.keeper_token)
-            if keeper is not None and process.look(keeper) in (Standing.ALIVE, Standing.UNKNOWN):
+        standing = process.check(agent) if agent is not None else Liveness.GONE
+        if run.mode is not RunMode.RECORDED:
+            supervisor = identity_of(run, run.keeper_pid, run.keeper_token)
+            if supervisor is not None and process.check(supervisor) in (
+                Liveness.ALIVE,
+                Liveness.UNKNOWN,
+            ):
                 return None
-        if standing is Standing.UNKNOWN:
+        if standing is Liveness.UNKNOWN:
             return None
-        if standing is Standing.ALIVE:
-            return self._give_new_keeper(run) if run.mode is not Mode.RECORDED else None
-        return self._bury(run, standing)
+        if standing is Liveness.ALIVE:
+            return self._replace_supervisor(run) if run.mode is not RunMode.RECORDED else None
+        return self._end_dead(run, standing)
 
-    def _bury(self, run: Run, standing: Standing) -> Found | None:
-        """The agent is gone: say how it ended where that was written down, else only that."""
-        gone = _WHEN_GONE[standing]
-        if run.mode is Mode.RECORDED:
-            return _found(run, self._give_up(run, gone))
-        is_plain = run.provider == "plain" and self._runs.launch_of(run.id).sandbox is None
-        if not is_plain and self._start_keeper(run, verdict=gone):
+    def _end_dead(self, run: Run, standing: Liveness) -> RecoveryResult | None:
+        """Record the end of a run whose agent is gone, with its exit status if that was written."""
+        verdict = _VERDICTS[standing]
+        if run.mode is RunMode.RECORDED:
+            return _result(run, self._give_up(run, verdict))
+        is_plain = run.provider == "plain" and self._launch(run).sandbox is None
+        if not is_plain and self._start_supervisor(run, verdict=verdict):
             # Its last turns and charges are in its stream, and its sandboxed commits in a private
             # repository: only a supervisor reads them.
-            return _found(run, self._wait_for_end(run))
-        end = exit_files.wait_for(run_folder(run.id), run.attempts, run.pid or 0, PATIENCE)
+            return _result(run, self._wait_for_end(run))
+        end = exit_files.wait_for_exit(
+            run_folder(run.id), run.attempts, run.pid or 0, EXIT_FILE_SECONDS
+        )
         if end.reason is not None:
-            gone = gone._replace(reason=end.reason)
-        quick = outcome.quick_failures(run.quick_failures, end, self._lasted(run))
-        if self._goes_on(run, end, quick):
-            return _found(run, self._let_go_on(run, end, gone.reason, quick))
+            verdict = verdict._replace(reason=end.reason)
+        quick = outcome.count_quick_failures(run.quick_failures, end, self._duration_ms(run))
+        if self._is_restarted(run, end, quick):
+            return _result(run, self._requeue(run, end, verdict.reason, quick))
         # Take the run first, so that no other process starts it again. End its processes before the
         # store records its end.
         taken = self._take_over(run)
         mark = f"CORRAL_RUN={run.id}"
-        process.end_family(None, mark, grace_ms=LEFTOVER_GRACE_MS)
-        survivors = tuple(survivor.pid for survivor in process.family(None, mark))
+        process.terminate_run_processes(None, mark, grace_ms=LEFTOVER_GRACE_MS)
+        survivors = tuple(survivor.pid for survivor in process.find_run_processes(None, mark))
         unsure = not end.known and not run_marks.is_supported()
         if end.known:
-            now = self._runs.end(taken, end._replace(survivors=survivors))
-        else:
-            now = self._runs.give_up(
-                taken, verb=gone.verb, reason=gone.reason, survivors=survivors, unsure=unsure
+            current = self._database.write(
+                lambda tx: ops.record_end(tx, taken, end._replace(survivors=survivors)),
+                repeatable=True,
             )
-        self._runs.after_end(now)
-        return _found(run, now)
+        else:
+            current = self._database.write(
+                lambda tx: ops.abandon(
+                    tx,
+                    taken,
+                    verb=verdict.verb,
+                    reason=verdict.reason,
+                    survivors=survivors,
+                    unsure=unsure,
+                ),
+                repeatable=True,
+            )
+        clean_up(self._database, current)
+        return _result(run, current)
 
-    def _goes_on(self, run: Run, end: End, quick: int) -> bool:
-        """As its keeper would have decided."""
-        return outcome.goes_on(
+    def _is_restarted(self, run: Run, end: ExitStatus, quick: int) -> bool:
+        """Decide as the supervisor would have decided."""
+        return outcome.should_restart(
             end,
             stop_reason=run.stop_reason,
             attempts=run.attempts,
-            restarts=self._runs.launch_of(run.id).restarts,
+            restarts=self._launch(run).restarts,
             quick=quick,
         )
 
-    def _lasted(self, run: Run) -> int:
-        """How long the attempt went on at most, in milliseconds."""
+    def _duration_ms(self, run: Run) -> int:
+        """Return the longest time that the attempt can have lasted, in milliseconds."""
         agent = identity_of(run, run.pid, run.start_token)
         age = process.age_ms(agent) if agent is not None else None
         if age is None:
-            return outcome.QUICK_MS  # not known to be quick
+            return outcome.QUICK_FAILURE_MS  # unknown, so it does not count as a quick failure
         return age - exit_files.age_ms(run_folder(run.id), run.attempts, run.pid or 0)
 
-    def _let_go_on(self, run: Run, end: End, gone: str, quick: int) -> Run:
-        """Put it back in line for its next attempt.
+    def _requeue(self, run: Run, end: ExitStatus, reason: str, quick: int) -> Run:
+        """Queue a run for its next attempt.
 
-        It is taken first: of two recoveries one goes on, and only then is whoever is left of the
-        last attempt ended, who could not be told from the next one's by the run's mark.
+        The run is taken over first, so that only one of two recoveries continues. Only then are
+        leftover processes of the last attempt killed: they carry the same run mark as those of the
+        next attempt.
         """
         taken = self._take_over(run)
-        process.end_family(None, f"CORRAL_RUN={run.id}", grace_ms=LEFTOVER_GRACE_MS)
-        reason = outcome.reason_of(end, None) if end.known else gone
-        now = self._database.write(
-            lambda tx: heartbeat.try_again(tx, taken, end, reason=reason, quick_failures=quick)
+        process.terminate_run_processes(None, f"CORRAL_RUN={run.id}", grace_ms=LEFTOVER_GRACE_MS)
+        cause = outcome.end_reason(end, None) if end.known else reason
+        queued = self._database.write(
+            lambda tx: heartbeat.retry(tx, taken, end, reason=cause, quick_failures=quick)
         )
-        self._runs.start_queued()
-        return now
+        dispatch.start_queued(self._database)
+        return queued
 
     def _take_over(self, run: Run) -> Run:
         """Take over a run without a supervisor; raises Conflict if another process was first."""
         me = process.identify(os.getpid())
         assert me is not None
-        return self._runs.take_over(
-            run,
-            owner=f"recovery:{me.host}:{me.pid}",
-            keeper_pid=me.pid,
-            keeper_token=me.start_token,
+        return self._database.write(
+            lambda tx: heartbeat.take_over(
+                tx,
+                run,
+                owner=f"recovery:{me.host}:{me.pid}",
+                keeper_pid=me.pid,
+                keeper_token=me.start_token,
+            )
         )
 
     def _wait_for_end(self, run: Run) -> Run:
-        """Wait until its new keeper has said how it ended, or goes on with the next attempt."""
-        deadline = time.monotonic() + PATIENCE
-        while (now := self._runs.get(run.id)).is_live and time.monotonic() < deadline:
-            if now.attempts != run.attempts:
+        """Wait until the new supervisor has recorded the end or started the next attempt."""
+        deadline = time.monotonic() + EXIT_FILE_SECONDS
+        while (current := get_run(self._database, run.id)).is_live and time.monotonic() < deadline:
+            if current.attempts != run.attempts:
                 break
             time.sleep(0.02)
-        return now
+        return current
 
     def _give_up(self, run: Run, verdict: Verdict) -> Run:
-        return self._runs.give_up(run, verb=verdict.verb, reason=verdict.reason)
+        return self._database.write(
+            lambda tx: ops.abandon(tx, run, verb=verdict.verb, reason=verdict.reason),
+            repeatable=True,
+        )
 
-    def _give_new_keeper(self, run: Run) -> Found | None:
-        if not self._start_keeper(run):
+    def _launch(self, run: Run) -> Launch:
+        return self._database.read(lambda tx: ops.get_launch(tx, run.id))
+
+    def _replace_supervisor(self, run: Run) -> RecoveryResult | None:
+        if not self._start_supervisor(run):
             return None
-        return Found(run.id, run.state, run.state, "its keeper was gone; a new one has it")
+        reason = "its supervisor was gone; a new one took over"
+        return RecoveryResult(run.id, run.state, run.state, reason)
 
-    def _start_keeper(self, run: Run, verdict: Verdict | None = None) -> bool:
-        from corral.adapters.supervisor_process import KeeperLost, StartingKeeper
+    def _start_supervisor(self, run: Run, verdict: Verdict | None = None) -> bool:
+        from corral.adapters.supervisor_process import StartingSupervisor, SupervisorLost
 
-        with suppress(KeeperLost):
-            answer = StartingKeeper().keep(
+        with suppress(SupervisorLost):
+            answer = StartingSupervisor().start(
                 store=self._database.address,
                 run=run.id,
                 adopt=True,
                 fence=run.fence,
-                # Plain, as all that is told to a keeper has to be.
+                # A plain tuple: the request to the supervisor is serialized.
                 verdict=None if verdict is None else tuple(verdict),
             )
             return "pid" in answer
         return False
 
 
-def identity_of(run: Run, pid: int | None, token: str | None) -> Identity | None:
-    """One of a run's processes, as it was written down; None while it is not known."""
+def identity_of(run: Run, pid: int | None, token: str | None) -> ProcessIdentity | None:
+    """Return the recorded identity of one of a run's processes; None while it is unknown."""
     if run.host is None or run.boot_id is None or pid is None or token is None:
         return None
-    return Identity(run.host, run.boot_id, pid, token)
+    return ProcessIdentity(run.host, run.boot_id, pid, token)
 
 
-def _found(was: Run, now: Run) -> Found:
-    return Found(was.id, was.state, now.state, now.reason or "")
+def _result(before: Run, after: Run) -> RecoveryResult:
+    return RecoveryResult(before.id, before.state, after.state, after.reason or "")

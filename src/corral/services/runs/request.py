@@ -1,9 +1,9 @@
-"""From a wish ("ask claude to fix the tests here") to what is to be run.
+"""Requests for runs: decide what to start, where and for whom, and queue it.
 
-Who answers: the agent or provider that was named, else the project's own command, else the first
-agent CLI that is installed. Everything that a wish leads to, the project, the session, its first
-turn and the queued run, is one transaction. A plain command has neither agent nor session, and
-starts without their rooms being loaded.
+The runner is the agent or provider that was named, otherwise the command of the project, otherwise
+the first agent CLI that is installed. One transaction registers the project, opens the session,
+records its first turn and queues the run. A plain command has no agent and no session; the modules
+of these are not imported for it.
 """
 
 import os
@@ -20,38 +20,42 @@ from corral.db.tx import Tx
 from corral.domain.projects import ops as projects
 from corral.domain.projects.model import Project
 from corral.domain.runs import ops as runs
-from corral.domain.runs.model import Mode, Run
-from corral.domain.runs.spec import GRACE_MS, OUTPUT_CAP, Order
+from corral.domain.runs.model import Run, RunMode
+from corral.domain.runs.spec import GRACE_MS, OUTPUT_CAP, RunSpec
 from corral.domain.settings import ops as settings
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
-from corral.kernel.text import abridged, command_words
+from corral.kernel.text import shorten, split_command
 from corral.services.runs.budget_support import require_measured
 
 if TYPE_CHECKING:
     from corral.domain.agents.model import Agent
-    from corral.domain.chat.conversations.prompts import ToldTurn
+    from corral.domain.chat.conversations.prompts import RecordedTurn
     from corral.domain.sessions.model import Session
 
-INSTALLED_FIRST = ("claude", "codex", "gemini", "opencode", "qwen", "copilot")
-ANY = "any"  # no machine of this name: whichever fits
-MAX_TITLE = 60  # characters, so that it fits in bytes too
+PREFERRED_PROVIDERS = ("claude", "codex", "gemini", "opencode", "qwen", "copilot")
+ANY_HOST = "any"  # instead of the name of a machine
+MAX_TITLE = 60  # characters; low enough for the limit in bytes
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody wants to be run."""
+class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request for a run of an agent or a command.
+
+    Most options are those of `corral run`.
+    """
 
     prompt: str | None = None
-    told: Sequence["ToldTurn"] | None = None
-    """The turns that the session records for the prompt; None: the prompt itself."""
+    recorded_turns: Sequence["RecordedTurn"] | None = None
+    """The turns that the session records instead of the prompt."""
     title: str | None = None
-    """The text whose first line is the title, for a prompt that Corral composed; None: the
-    prompt."""
+    """The text whose first line becomes the title, for a prompt that Corral composed."""
     command: Sequence[str] | None = None
     agent: str | None = None
     project: str | None = None
     dir: str | None = None
-    """The working directory, if it is not that of the project: a worktree. Without a project: the
-    private folder of an agent that only chats."""
+    """The working directory, if it is not that of the project, such as a worktree.
+
+    Without a project: the private folder of an agent that only chats.
+    """
     session: str | None = None
     name: str | None = None
     timeout_ms: int | None = None
@@ -64,22 +68,24 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     output_cap: int | None = None
     approvals: Sequence[str] = ()
     sandbox: str | None = None
-    """What keeps it in the worktree that it works in: bubblewrap or landlock; None: nothing."""
+    """The sandbox around its working directory: bubblewrap or landlock; None: no sandbox."""
     terminal: bool | None = None
-    """Whether it gets a terminal; None: when somebody watches it."""
+    """Whether to allocate a pseudo-terminal; None: if it is `watched`."""
     watched: bool = False
+    """Whether a person watches it at a terminal."""
     acp: bool = False
+    """Whether the program speaks the Agent Client Protocol."""
     host: str | None = None
-    """The machine on which it must run, or `any`; None: this one, or any that offers the labels."""
+    """The machine to run on, or `any`; None: this machine, or with labels any that has them."""
     labels: Sequence[str] = ()
     claimed: bool = False
-    """Whether whoever asks brings a keeper along."""
+    """Whether the caller starts the supervisor itself."""
     afar: bool = False
-    """Whether it was asked by a request: the directory of this process is nobody's then."""
+    """Whether it came over HTTP: then the directory of this process is not meant."""
 
 
 class Runner(NamedTuple):
-    """What is started, and who it is."""
+    """The program to start, its provider and its agent."""
 
     provider: str
     program: str
@@ -87,45 +93,58 @@ class Runner(NamedTuple):
     agent: "Agent | None" = None
 
 
-def ask(tx: Tx, wish: Wish) -> Run:
-    """Queue the run that a wish asks for."""
-    if wish.agent is not None and wish.command is not None:
-        raise Invalid("An agent gets a prompt, not a command; leave one of the two out.")
-    session = _session(tx, wish.session) if wish.session else None
-    named = _named(tx, wish, session)
-    host = _host(wish)
-    here = host == process.host()
+def request_run(tx: Tx, request: RunRequest) -> Run:
+    """Queue a run and return it.
+
+    Raises NotFound for an unknown agent, session or project, Refused when no agent CLI is installed
+    or the budget cannot be enforced, and Invalid for contradicting options.
+    """
+    if request.agent is not None and request.command is not None:
+        raise Invalid("Give an agent or a command, not both.")
+    session = _session(tx, request.session) if request.session else None
+    named = _named_runner(tx, request, session)
+    host = _host(request)
+    is_local = host == process.host()
     project: Project | None
-    if wish.dir is not None:
-        cwd = projects.real_dir(wish.dir, must_exist=here)
-        project = projects.get(tx, wish.project) if wish.project is not None else None
+    if request.dir is not None:
+        cwd = projects.resolve_dir(request.dir, must_exist=is_local)
+        project = projects.get(tx, request.project) if request.project is not None else None
     else:
-        cwd = _cwd(tx, wish, session, named, must_exist=here)
-        project = projects.register(tx, cwd, must_exist=here)
-    runner = named or _runner(wish, project, session)
-    prompt = wish.prompt
-    if wish.command is None and prompt is None and session is None and project is not None:
+        cwd = _cwd(tx, request, session, named, must_exist=is_local)
+        project = projects.register(tx, cwd, must_exist=is_local)
+    runner = named or _default_runner(request, project, session)
+    prompt = request.prompt
+    if request.command is None and prompt is None and session is None and project is not None:
         prompt = project.prompt
-    said = None
-    if prompt and wish.session is not None and wish.told is None and tx.origin is not None:
+    quoted_turn = None
+    if (
+        prompt
+        and request.session is not None
+        and request.recorded_turns is None
+        and tx.origin is not None
+    ):
         from corral.services.runs import conversation
 
-        # Another agent speaks into a conversation that others began.
-        prompt, said = conversation.quote_caller(tx, prompt)
-    title = _title(tx, wish.title or (wish.told[0].text if wish.told else said or prompt))
-    interactive = _is_watched(wish) and here
-    mode = Mode.ACP if wish.acp else Mode.PTY if interactive else Mode.PIPE
-    budget = _limit(wish, runner.agent, "budget_micros")
-    require_measured(runner.program, runner.provider, mode, budget)
-    if runner.agent is not None or wish.command is None:
-        session = session or _open_session(tx, runner, project, title)
-    run = runs.request(
+        # Another agent writes into a conversation that it does not own.
+        prompt, quoted_turn = conversation.quote_caller(tx, prompt)
+    title = _title(
         tx,
-        Order(
+        request.title
+        or (request.recorded_turns[0].text if request.recorded_turns else quoted_turn or prompt),
+    )
+    interactive = _is_watched(request) and is_local
+    mode = RunMode.ACP if request.acp else RunMode.PTY if interactive else RunMode.PIPE
+    budget = _limit(request, runner.agent, "budget_micros")
+    require_measured(runner.program, runner.provider, mode, budget)
+    if runner.agent is not None or request.command is None:
+        session = session or _open_session(tx, runner, project, title)
+    run = runs.enqueue(
+        tx,
+        RunSpec(
             command=runner.program,
             args=runner.extra,
             cwd=cwd,
-            name=wish.name,
+            name=request.name,
             title=title,
             project_id=project.id if project else None,
             session_id=session.id if session else None,
@@ -134,101 +153,104 @@ def ask(tx: Tx, wish: Wish) -> Run:
             parent_id=_parent(tx),
             provider=runner.provider,
             mode=mode,
-            prompt=_with_context(tx, session, prompt, wish),
+            prompt=_with_context(tx, session, prompt, request),
             resume_session=session.provider_session if session else None,
-            env=checked_env(wish.env),
-            secrets=checked_secrets(tx, wish.secrets),
-            approvals=wish.approvals,
-            sandbox=wish.sandbox,
-            raw=wish.command is not None,
+            env=check_env(request.env),
+            secrets=check_secret_references(tx, request.secrets),
+            approvals=request.approvals,
+            sandbox=request.sandbox,
+            raw=request.command is not None,
             interactive=interactive,
-            grace_ms=GRACE_MS if wish.grace_ms is None else wish.grace_ms,
-            restarts=wish.restarts or 0,
-            output_cap=OUTPUT_CAP if wish.output_cap is None else wish.output_cap,
+            grace_ms=GRACE_MS if request.grace_ms is None else request.grace_ms,
+            restarts=request.restarts or 0,
+            output_cap=OUTPUT_CAP if request.output_cap is None else request.output_cap,
             host=host,
-            labels=wish.labels,
-            claimed=wish.claimed and here,
-            timeout_ms=_limit(wish, runner.agent, "timeout_ms"),
-            idle_ms=_limit(wish, runner.agent, "idle_ms"),
+            labels=request.labels,
+            claimed=request.claimed and is_local,
+            timeout_ms=_limit(request, runner.agent, "timeout_ms"),
+            idle_ms=_limit(request, runner.agent, "idle_ms"),
             budget_micros=budget,
         ),
     )
     if session is not None and prompt is not None:
         from corral.services.runs import conversation
 
-        conversation.keep_turns(tx, session, run, said or prompt, wish.told)
+        conversation.record_prompt(tx, session, run, quoted_turn or prompt, request.recorded_turns)
     return run
 
 
-def resume(tx: Tx, typed: str, wish: Wish) -> Run:
-    """Queue a run that goes on where another one, or a session, stopped.
+def resume_run(tx: Tx, typed: str, request: RunRequest) -> Run:
+    """Queue a run that continues an earlier run or a session.
 
-    What the wish leaves open is as it was: the limits, the variables, the agent. A command without
-    a conversation is started again. The first prompt is not said again.
+    Limits, variables and agent are those of the earlier run unless the request has its own. A
+    command without a conversation is started again. The first prompt is not repeated. Raises
+    Conflict while the earlier run is live.
     """
     if typed.startswith("ses_"):
         session = _session(tx, typed)
         earlier = runs.list_runs(tx, session=session.id, limit=1).items
         if not earlier:
-            return ask(tx, msgspec.structs.replace(wish, session=session.id))
+            return request_run(tx, msgspec.structs.replace(request, session=session.id))
         before = earlier[0]
     else:
         before = runs.get(tx, typed)
     if before.session_id is not None:
-        # Of several who resume the same conversation, one does.
+        # Serialized, so that only one of several concurrent callers resumes the conversation.
         tx.serialize(f"resume:{before.session_id}")
         latest = runs.list_runs(tx, session=before.session_id, limit=1).items
         before = latest[0] if latest and latest[0].is_live else before
     if before.is_live:
-        raise Conflict(f"{before.id} is {before.state}; there is nothing to resume.", id=before.id)
-    launch = runs.launch_of(tx, before.id)
-    if launch.is_boxed and wish.sandbox is None:
+        raise Conflict(f"Cannot resume {before.id}: it is {before.state}.", id=before.id)
+    launch = runs.get_launch(tx, before.id)
+    if launch.is_boxed and request.sandbox is None:
         raise Refused(
-            f"The agent of {before.id} is in a box, and hears only what is said in its chat; say "
-            "it there, or set gateway.sandbox to off first.",
+            f"Cannot resume {before.id}: its sandboxed agent reads only its chat. Write to it "
+            "there, or set gateway.sandbox to off first.",
             id=before.id,
             reason="sandboxed",
         )
-    place = None if wish.project or wish.dir else _place(tx, before)
+    place = None if request.project or request.dir else _worktree_project(tx, before)
     command = [before.command, *before.args] if launch.raw else None
-    return ask(
+    return request_run(
         tx,
         msgspec.structs.replace(
-            wish,
+            request,
             command=command,
-            agent=wish.agent or (None if command else _agent_now(tx, before)),
-            project=wish.project or place or (None if wish.dir else before.cwd),
-            dir=before.cwd if place else wish.dir,
+            agent=request.agent or (None if command else _current_agent(tx, before)),
+            project=request.project or place or (None if request.dir else before.cwd),
+            dir=before.cwd if place else request.dir,
             session=before.session_id,
-            name=wish.name or before.name,
-            timeout_ms=_either(wish.timeout_ms, launch.timeout_ms),
-            idle_ms=_either(wish.idle_ms, launch.idle_ms),
-            grace_ms=_either(wish.grace_ms, launch.grace_ms),
-            budget_micros=_either(wish.budget_micros, launch.budget_micros),
-            restarts=_either(wish.restarts, launch.restarts),
-            output_cap=_either(wish.output_cap, launch.output_cap),
-            env={**launch.env, **wish.env},
-            secrets={**launch.secrets, **wish.secrets},
-            approvals=wish.approvals or launch.approvals,
-            sandbox=wish.sandbox or launch.sandbox,
-            acp=wish.acp or before.mode is Mode.ACP,
-            # What its provider remembers of the conversation is on the machine that had it.
-            host=wish.host or launch.host or (None if before.mode is Mode.RECORDED else ANY),
-            labels=wish.labels or launch.labels,
+            name=request.name or before.name,
+            timeout_ms=_either(request.timeout_ms, launch.timeout_ms),
+            idle_ms=_either(request.idle_ms, launch.idle_ms),
+            grace_ms=_either(request.grace_ms, launch.grace_ms),
+            budget_micros=_either(request.budget_micros, launch.budget_micros),
+            restarts=_either(request.restarts, launch.restarts),
+            output_cap=_either(request.output_cap, launch.output_cap),
+            env={**launch.env, **request.env},
+            secrets={**launch.secrets, **request.secrets},
+            approvals=request.approvals or launch.approvals,
+            sandbox=request.sandbox or launch.sandbox,
+            acp=request.acp or before.mode is RunMode.ACP,
+            # The provider stores its conversation on the machine that ran it.
+            host=request.host
+            or launch.host
+            or (None if before.mode is RunMode.RECORDED else ANY_HOST),
+            labels=request.labels or launch.labels,
         ),
     )
 
 
-def _place(tx: Tx, before: Run) -> str | None:
-    """The project of a run that worked elsewhere than in its project's directory."""
+def _worktree_project(tx: Tx, before: Run) -> str | None:
+    """Return the project of a run that worked outside the project's directory."""
     with suppress(NotFound):
         project = projects.get(tx, before.project_id) if before.project_id else None
         return project.id if project is not None and project.dir != before.cwd else None
     return None
 
 
-def _agent_now(tx: Tx, before: Run) -> str | None:
-    """Who has the conversation now: it may have been handed to another agent since."""
+def _current_agent(tx: Tx, before: Run) -> str | None:
+    """Return the agent that has the conversation now: it may have been handed off since."""
     if before.session_id is not None:
         owner = _session(tx, before.session_id).agent_id
         if owner is not None:
@@ -236,82 +258,90 @@ def _agent_now(tx: Tx, before: Run) -> str | None:
     return before.agent_id or before.provider
 
 
-def _with_context(tx: Tx, session: "Session | None", prompt: str | None, wish: Wish) -> str | None:
+def _with_context(
+    tx: Tx, session: "Session | None", prompt: str | None, request: RunRequest
+) -> str | None:
     """Return the prompt, preceded by the conversation if the provider does not know it."""
-    if wish.session is None or session is None or session.provider_session or not session.turns:
+    if request.session is None or session is None or session.provider_session or not session.turns:
         return prompt
     from corral.services.runs import conversation
 
-    return conversation.with_context(tx, session, prompt, wish.told)
+    return conversation.add_context(tx, session, prompt, request.recorded_turns)
 
 
 def _either(given: int | None, before: int | None) -> int | None:
     return before if given is None else given
 
 
-def _host(wish: Wish) -> str | None:
-    """The machine on which it must run; None: on any that fits."""
-    if wish.host == ANY:
+def _host(request: RunRequest) -> str | None:
+    """Return the machine to run on; None: any that fits."""
+    if request.host == ANY_HOST:
         return None
-    return wish.host or (None if wish.labels else process.host())
+    return request.host or (None if request.labels else process.host())
 
 
 def _cwd(
-    tx: Tx, wish: Wish, session: "Session | None", named: Runner | None, *, must_exist: bool
+    tx: Tx,
+    request: RunRequest,
+    session: "Session | None",
+    named: Runner | None,
+    *,
+    must_exist: bool,
 ) -> str:
-    """Where it works: as wished, where the conversation is, in its agent's own folder, or here.
+    """Return the working directory: of the request, the session, the agent, or this process.
 
-    On another machine there may be directories that are not on this one.
+    `must_exist` is False for another machine, whose directories cannot be checked here.
     """
-    if wish.project is not None:
-        if not os.path.isdir(wish.project):
+    if request.project is not None:
+        if not os.path.isdir(request.project):
             with suppress(NotFound, Invalid):
-                project = projects.get(tx, wish.project)
-                return projects.real_dir(project.dir, must_exist=must_exist)
-        return projects.real_dir(wish.project, must_exist=must_exist)
+                project = projects.get(tx, request.project)
+                return projects.resolve_dir(project.dir, must_exist=must_exist)
+        return projects.resolve_dir(request.project, must_exist=must_exist)
     if session is not None and session.project_id is not None:
         project = projects.get(tx, session.project_id)
-        return projects.real_dir(project.dir, must_exist=must_exist)
+        return projects.resolve_dir(project.dir, must_exist=must_exist)
     if named is not None and named.agent is not None and named.agent.workspace:
-        return projects.real_dir(named.agent.workspace, must_exist=must_exist)
-    if wish.afar:
-        raise Invalid(
-            "Say where it is to work: give `project`, its id or a whole path.",
-            reason="project_missing",
-        )
+        return projects.resolve_dir(named.agent.workspace, must_exist=must_exist)
+    if request.afar:
+        raise Invalid("Give `project`: its id or an absolute path.", reason="project_missing")
     try:
-        here = os.getcwd()
+        current = os.getcwd()
     except FileNotFoundError:
-        raise Invalid("The current directory is gone; go to another, or name one.") from None
-    return projects.real_dir(here, must_exist=True)
+        raise Invalid(
+            "The current directory does not exist any more. Change to another one, or name one."
+        ) from None
+    return projects.resolve_dir(current, must_exist=True)
 
 
-def _runner(wish: Wish, project: Project | None, session: "Session | None") -> Runner:
-    """What is started where nobody named an agent."""
-    if wish.command is not None:
-        if not wish.command or not wish.command[0]:
+def _default_runner(
+    request: RunRequest, project: Project | None, session: "Session | None"
+) -> Runner:
+    """Return the runner of a request that names no agent."""
+    if request.command is not None:
+        if not request.command or not request.command[0]:
             raise Invalid("Give the command to run.")
-        known = registry.for_program(wish.command[0]).name
-        return Runner(known, wish.command[0], list(wish.command[1:]))
+        known = registry.for_program(request.command[0]).name
+        return Runner(known, request.command[0], list(request.command[1:]))
     if session is not None and session.provider is not None:
-        return _provider(session.provider)
+        return _provider_runner(session.provider)
     if project is not None and project.command:
-        return _from_command(project.command, None)
-    if (found := installed()) is None:
+        return _command_runner(project.command, None)
+    if (installed := find_installed_provider()) is None:
         raise Refused(
-            f"No agent CLI was found on the PATH ({', '.join(INSTALLED_FIRST)}); name one with "
-            "--agent (`scripted` is always there, to try things out), or give a command behind "
-            "`--`."
+            f"No agent CLI is on the PATH ({', '.join(PREFERRED_PROVIDERS)}). Install one, name "
+            "one with --agent (`scripted` is built in, for trying things out), or give a command "
+            "after `--`."
         )
-    return _provider(found)
+    return _provider_runner(installed)
 
 
-def _named(tx: Tx, wish: Wish, session: "Session | None") -> Runner | None:
-    """The agent of the store, or the provider by its own name, that was asked for."""
-    name = wish.agent
-    if name is None and wish.command is None and session is not None:
+def _named_runner(tx: Tx, request: RunRequest, session: "Session | None") -> Runner | None:
+    """Return the runner of the named agent or provider; None when the request names none."""
+    name = request.agent
+    if name is None and request.command is None and session is not None:
         name = session.agent_id
-    if name is None or wish.command is not None:
+    if name is None or request.command is not None:
         return None
     from corral.domain.agents import ops as agents
     from corral.domain.agents.model import AgentState
@@ -320,66 +350,68 @@ def _named(tx: Tx, wish: Wish, session: "Session | None") -> Runner | None:
         agent = agents.get(tx, name)
     except (NotFound, Invalid):
         if name in registry.names() and name != "plain":
-            return _provider(name)
-        known = ", ".join(each for each in registry.names() if each != "plain")
+            return _provider_runner(name)
+        providers = ", ".join(known for known in registry.names() if known != "plain")
         raise NotFound(
-            f"There is no agent {name!r}; `corral agent list` shows yours, and any of these can be "
-            f"named too: {known}.",
+            f"There is no agent {name!r}. See `corral agent list`, or use a provider: {providers}.",
             name=name,
             reason="unknown_agent",
         ) from None
     if agent.state is not AgentState.ACTIVE:
-        raise Conflict(f"The agent {agent.name} is retired; restore it, or take another.")
+        raise Conflict(
+            f"The agent {agent.name} is retired. Restore it with `corral agent restore "
+            f"{agent.name}`, or use another."
+        )
     if agent.command:
-        return _from_command(agent.command, agent)
+        return _command_runner(agent.command, agent)
     if agent.provider is None:
         raise Invalid(
-            f"The agent {agent.name} has no provider and no command; give it one with "
-            f"`corral agent edit {agent.name} --provider claude`.",
-            reason="no_provider",
+            f"The agent {agent.name} has no provider and no command. Set one with "
+            f"`corral agent edit {agent.name} --provider claude`."
         )
-    return _provider(agent.provider)._replace(agent=agent)
+    return _provider_runner(agent.provider)._replace(agent=agent)
 
 
-def runner_of(tx: Tx, name: str) -> Runner:
-    """What is started for an agent of the store, or for a provider by its own name; NotFound, or
-    a reason, when that cannot be."""
-    found = _named(tx, Wish(agent=name), None)
-    assert found is not None
-    return found
+def find_runner(tx: Tx, name: str) -> Runner:
+    """Return the runner of an agent or of a provider; raises NotFound, Conflict or Invalid."""
+    runner = _named_runner(tx, RunRequest(agent=name), None)
+    assert runner is not None
+    return runner
 
 
-def _from_command(command: str, agent: "Agent | None") -> Runner:
-    words = command_words(command)
-    provider = (agent.provider if agent else None) or registry.for_program(words[0]).name
-    return Runner(provider, words[0], words[1:], agent)
+def _command_runner(command: str, agent: "Agent | None") -> Runner:
+    program, *arguments = split_command(command)
+    provider = (agent.provider if agent else None) or registry.for_program(program).name
+    return Runner(provider, program, arguments, agent)
 
 
-def _provider(name: str) -> Runner:
+def _provider_runner(name: str) -> Runner:
     return Runner(name, registry.find(name).program, [])
 
 
-def installed() -> str | None:
-    """The first of the providers whose program is here."""
+def find_installed_provider() -> str | None:
+    """Return the first preferred provider whose program is on the PATH."""
     import shutil
 
-    found = (name for name in INSTALLED_FIRST if shutil.which(registry.find(name).program))
-    return next(found, None)
+    names = (name for name in PREFERRED_PROVIDERS if shutil.which(registry.find(name).program))
+    return next(names, None)
 
 
 def require_program(name: str, runner: Runner, env: Mapping[str, str]) -> None:
-    """Refuse an agent whose program is not on this machine. What is looked for in the folder in
-    which it will work is not known before."""
+    """Refuse an agent whose program is not on this machine.
+
+    A program on a relative path is not checked: it is resolved in the working directory.
+    """
     import shutil
 
     program, path = runner.program, env.get("PATH", os.environ.get("PATH", os.defpath))
-    looked_in = [program] if "/" in program else path.split(os.pathsep)
-    if not all(map(os.path.isabs, looked_in)) or shutil.which(program, path=path):
+    searched = [program] if "/" in program else path.split(os.pathsep)
+    if not all(map(os.path.isabs, searched)) or shutil.which(program, path=path):
         return
     where = "" if "/" in program else " on the PATH"
     raise Refused(
-        f"{name} cannot be started: there is no program {program}{where}; install it, or name "
-        "another agent (`scripted` is always there, to try things out).",
+        f"Cannot start {name}: there is no program {program}{where}. Install it, or use another "
+        "agent (`scripted` is built in, for trying things out).",
         agent=name,
         program=program,
         reason="program_missing",
@@ -407,31 +439,31 @@ def _open_session(tx: Tx, runner: Runner, project: Project | None, title: str | 
 def _title(tx: Tx, text: str | None) -> str | None:
     """Return the first line of a text, shortened and without secrets; None when it is empty."""
     first = (text or "").strip().partition("\n")[0]
-    return abridged(tx.without_secrets(first), MAX_TITLE) or None
+    return shorten(tx.without_secrets(first), MAX_TITLE) or None
 
 
-def _is_watched(wish: Wish) -> bool:
-    return wish.watched if wish.terminal is None else wish.terminal
+def _is_watched(request: RunRequest) -> bool:
+    return request.watched if request.terminal is None else request.terminal
 
 
 def _parent(tx: Tx) -> str | None:
-    """The run inside which this program was called, if there is one in this store."""
+    """Return the run that this process is inside of, if it is in this store."""
     given = tx.origin or config.run_id()
     with suppress(NotFound, Invalid):
         return runs.get(tx, given).id if given else None
     return None
 
 
-def _limit(wish: Wish, agent: "Agent | None", name: str) -> int | None:
-    """The wish's own limit; where it has none, that of the agent."""
-    given: int | None = getattr(wish, name)
+def _limit(request: RunRequest, agent: "Agent | None", name: str) -> int | None:
+    """Return the limit of the request, otherwise that of the agent."""
+    given: int | None = getattr(request, name)
     if given is None and agent is not None:
         given = getattr(agent.limits, name)
     return given
 
 
-def checked_secrets(tx: Tx, secrets: Mapping[str, str]) -> Mapping[str, str]:
-    """References only. What is none is not repeated: it may be the secret itself."""
+def check_secret_references(tx: Tx, secrets: Mapping[str, str]) -> Mapping[str, str]:
+    """Check that each value is a reference. The error omits the value: it may be the secret."""
     for name, reference in secrets.items():
         kind, colon, where = reference.partition(":")
         try:
@@ -440,8 +472,8 @@ def checked_secrets(tx: Tx, secrets: Mapping[str, str]) -> Mapping[str, str]:
                 settings.get_secret(tx, reference)
         except (NotFound, Invalid):
             raise Invalid(
-                f"What --secret {name}= was given is no reference; write env:, file:, cmd: or "
-                "keyring: and a place, or the name of a `corral secret`.",
+                f"The value of --secret {name}= is not a reference. Use env:NAME, file:PATH, "
+                "cmd:COMMAND, keyring:SERVICE/NAME, or the name of a `corral secret`.",
                 name=name,
                 reason="bad_secret_reference",
             ) from None
@@ -451,15 +483,15 @@ def checked_secrets(tx: Tx, secrets: Mapping[str, str]) -> Mapping[str, str]:
 _SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL")
 
 
-def checked_env(env: Mapping[str, str]) -> Mapping[str, str]:
-    """What is given by value is stored; a secret must be given by reference."""
+def check_env(env: Mapping[str, str]) -> Mapping[str, str]:
+    """Check variables that are given by value. Values are stored, so secrets are refused."""
     for name, value in env.items():
         if not name or "=" in name or "\0" in name + value:
-            raise Invalid(f"{name!r} is no name of a variable; write --env NAME=VALUE.")
+            raise Invalid(f"Invalid variable name {name!r}. Use --env NAME=VALUE.")
         if any(part in name.upper().split("_") for part in _SECRET_NAMES) and value:
             raise Refused(
-                f"{name} looks like a secret, and values given with --env are stored; use "
-                f"--secret {name}=env:{name}, or another reference.",
+                f"{name} looks like a secret, and values of --env are stored. Use "
+                f"--secret {name}=env:{name} or another reference.",
                 name=name,
             )
     return env

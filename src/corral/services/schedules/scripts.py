@@ -1,4 +1,7 @@
-"""Scripts of schedules: run outside of any transaction, and what they say is told in one."""
+"""Running the scripts of schedules.
+
+A script runs outside of any transaction; its outcome is recorded in one.
+"""
 
 import os
 from typing import TYPE_CHECKING
@@ -10,46 +13,56 @@ from corral.domain.agents import ops as agents
 from corral.domain.alerts import ops as alerts
 from corral.domain.projects import ops as projects
 from corral.domain.schedules import occurrences
-from corral.domain.schedules.model import Occurrence, OccurrenceState, Schedule, Verdict, verdict
+from corral.domain.schedules.model import (
+    Occurrence,
+    OccurrenceState,
+    Schedule,
+    ScriptResult,
+    parse_script_result,
+)
 from corral.domain.sessions import ops as sessions
 from corral.kernel.errors import Conflict, NotFound
-from corral.services.identity import check_mark
+from corral.services.identity import check_environment
 
 if TYPE_CHECKING:
     from corral.db.database import Database
 
 
 def run_next(database: "Database", owner: str) -> Occurrence | None:
-    """Run the script that waits for longest, and do what it says; None when there is none."""
+    """Run the script that waits the longest and record its outcome; None when none waits."""
     begun = database.write(lambda tx: _begin(tx, owner))
     if begun is None:
         return None
-    said, code, output = _ask(database, begun)
+    outcome, code, output = _run(database, begun)
     try:
-        return database.write(lambda tx: _conclude(tx, begun, said, code, output))
+        return database.write(lambda tx: _conclude(tx, begun, outcome, code, output))
     except Conflict:
-        return begun.occurrence  # another has it: this one was given up for dead meanwhile
+        # The lease expired while the script ran, and another process took the occurrence over.
+        return begun.occurrence
 
 
-def _begin(tx: Tx, owner: str) -> occurrences.Begun | None:
-    begun, given_up = occurrences.begin_script(tx, owner=owner)
-    for each in given_up:
-        _tell(tx, each)
+def _begin(tx: Tx, owner: str) -> occurrences.ClaimedScript | None:
+    begun, given_up = occurrences.claim_script(tx, owner=owner)
+    for occurrence in given_up:
+        _alert_failure(tx, occurrence)
     return begun
 
 
-def _ask(database: "Database", begun: occurrences.Begun) -> tuple[Verdict, int | None, str]:
+def _run(
+    database: "Database", begun: occurrences.ClaimedScript
+) -> tuple[ScriptResult, int | None, str]:
     schedule = begun.schedule
     assert schedule.script is not None
     try:
-        dir = database.read(lambda tx: _dir(tx, schedule))
-    except NotFound as error:  # nobody would be woken by it
-        return Verdict(False, error.message, failed=True), None, ""
+        dir = database.read(lambda tx: _working_dir(tx, schedule))
+    except NotFound as error:  # its session was deleted, so it could wake no agent
+        return ScriptResult(False, error.message, failed=True), None, ""
     if dir is None:
         dir = str(config.home() / "workspaces" / schedule.id)
         config.make_private_folder(config.home() / "workspaces" / schedule.id)
     if not os.path.isdir(dir):
-        return Verdict(False, f"{dir} is not on this machine", failed=True), None, ""
+        reason = f"the directory {dir} does not exist on this machine"
+        return ScriptResult(False, reason, failed=True), None, ""
     moment = begun.occurrence.moment
     ended = run_check(
         schedule.script,
@@ -59,14 +72,17 @@ def _ask(database: "Database", begun: occurrences.Begun) -> tuple[Verdict, int |
             "CORRAL_SCHEDULE": schedule.id,
             "CORRAL_MOMENT": str(moment) if moment is not None else "",
         }
-        | check_mark(database),
+        | check_environment(database),
     )
-    return verdict(ended.exit_code, ended.output), ended.exit_code, ended.output
+    return parse_script_result(ended.exit_code, ended.output), ended.exit_code, ended.output
 
 
-def _dir(tx: Tx, schedule: Schedule) -> str | None:
-    """Where a script is run: in the project, else where the session's agent works; None: in a
-    folder of its own. NotFound when its session was forgotten."""
+def _working_dir(tx: Tx, schedule: Schedule) -> str | None:
+    """Return the project's directory, or else the workspace of the session's agent.
+
+    None when there is neither: the script then gets a folder of its own. Raises NotFound when its
+    session was deleted.
+    """
     project = schedule.project_id
     agent = None
     if schedule.mailbox.startswith("session:"):
@@ -81,15 +97,19 @@ def _dir(tx: Tx, schedule: Schedule) -> str | None:
 
 
 def _conclude(
-    tx: Tx, begun: occurrences.Begun, said: Verdict, exit_code: int | None, output: str
+    tx: Tx,
+    begun: occurrences.ClaimedScript,
+    outcome: ScriptResult,
+    exit_code: int | None,
+    output: str,
 ) -> Occurrence:
-    ended = occurrences.conclude(tx, begun, said, exit_code=exit_code, output=output)
-    _tell(tx, ended)
+    ended = occurrences.record_script_result(tx, begun, outcome, exit_code=exit_code, output=output)
+    _alert_failure(tx, ended)
     return ended
 
 
-def _tell(tx: Tx, ended: Occurrence) -> None:
-    """A moment whose script failed for good is told to the operator, once."""
+def _alert_failure(tx: Tx, ended: Occurrence) -> None:
+    """Alert the operator, once, about an occurrence whose script failed permanently."""
     if ended.state is OccurrenceState.FAILED:
         alerts.raise_alert(
             tx,

@@ -1,0 +1,1 @@
+"""Workflows of the store itself: checks, backup, move, export and retention."""

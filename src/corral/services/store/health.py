@@ -1,172 +1,261 @@
-"""Looking at all that Corral needs: the program, the folders, the store."""
+"""Health checks of the installation and of an open store."""
 
 import os
 import shutil
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from corral import __version__, config
+from corral import config
 from corral.adapters import process
-from corral.db.database import Finding
-from corral.domain.nodes.model import NodeState
+from corral.db.database import Database, Finding
+from corral.domain.events import ops as events
+from corral.domain.mail import queries as mail
+from corral.domain.nodes import ops as nodes
+from corral.domain.nodes.model import Node, NodeState
+from corral.domain.runs import dispatch
+from corral.domain.runs import ops as runs
+from corral.domain.runs.model import Run
+from corral.domain.settings import ops as settings
 from corral.kernel.clock import MINUTE, SECOND, SystemClock, format_duration
 from corral.kernel.errors import CorralError
-from corral.kernel.lease import LONGEST as LONGEST_LEASE
-
-if TYPE_CHECKING:
-    from corral.api import Corral
-    from corral.domain.runs.model import Run
+from corral.kernel.lease import MAX_LEASE_MS as MAX_LEASE_MS
 
 LATE_MS = MINUTE
-LITTLE_SPACE = 256 * 1024 * 1024
+MIN_FREE_BYTES = 256 * 1024 * 1024
 _NO_DAEMON = (
-    "None runs; `corral up` starts it. Runs need none; timers, alerts, chats and what waits in "
-    "line do."
+    "Not running; start it with `corral up`. Runs work without it. Timers, alerts, chats and "
+    "queued runs need it."
 )
 
 
-def examine(url: str | None = None, *, fix: bool = False) -> list[Finding]:
-    """Check everything, also when the store cannot be opened; `fix` repairs what is safe."""
+# -- installation ---------------------------------------------------------------------------------
+
+
+def check_installation(*, fix: bool) -> list[Finding]:
+    """Check Python, SQLite and the home directory; `fix` removes leftovers and makes files private.
+
+    Needs no store.
+    """
     home = config.home()
-    findings = [_python(), _sqlite(), _folder(home, fix)]
+    findings = [_check_python(), _check_sqlite(), _check_folder(home, fix)]
     if home.is_dir():
-        from corral.services.store import doctor_fix
+        from corral.services.store import home_check
 
-        findings += doctor_fix.look(home, fix=fix)
-    from corral.api import open
-
-    try:
-        with open(url, create=False) as store:
-            findings.append(Finding("store", "ok", f"{store.db.url} can be opened."))
-            findings += store.db.check()
-            if store.db.path is not None:
-                findings += _file(store.db.path, fix)
-            findings.append(_durability(store))
-            if not config.is_afar(store.address):  # of there, its own doctor knows more
-                findings += [_daemon(store), _runs(store, fix), _line(store), late_timers(store)]
-                findings.append(stalled_mailboxes(store))
-                findings += _clock(store, fix)
-            findings += _machines(store)
-    except CorralError as error:
-        missing = error.details.get("reason") == "missing" and "moved_from" not in error.details
-        findings.append(Finding("store", "warning" if missing else "broken", error.message))
+        findings += home_check.check_home(home, fix=fix)
     return findings
 
 
-def _daemon(store: "Corral") -> Finding:
-    """The daemon of this home: whether it is there, answers, and its loops work."""
+def _check_python() -> Finding:
+    return Finding("python", "ok", f"{sys.version.split()[0]}")
+
+
+def _check_sqlite() -> Finding:
+    import apsw
+
+    from corral.db.sqlite_maintenance import require_current_sqlite
+
+    try:
+        require_current_sqlite()
+    except CorralError as error:
+        return Finding("sqlite", "broken", error.message)
+    return Finding("sqlite", "ok", f"{apsw.sqlite_lib_version()}, included in apsw")
+
+
+def _check_folder(home: Path, fix: bool) -> Finding:
+    if not home.exists():
+        return Finding("home", "ok", f"{home} does not exist yet; it is created on first use.")
+    return _check_private("home", home, 0o700, fix)
+
+
+def _check_private(check: str, path: Path, wanted: int, fix: bool) -> Finding:
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077 and fix:
+        os.chmod(path, wanted)
+        return Finding(check, "ok", f"{path} was readable by other users and is private now.")
+    if mode & 0o077:
+        return Finding(
+            check,
+            "warning",
+            f"{path} is readable by other users. Make it private with `corral doctor --fix`.",
+        )
+    return Finding(check, "ok", f"{path} is private to its user.")
+
+
+# -- store ----------------------------------------------------------------------------------------
+
+
+def check_store(database: Database, *, version: str, fix: bool) -> list[Finding]:
+    """Check an open store and the machines that use it; `fix` repairs what is safe to repair.
+
+    `version` is the version of this program, which the daemon should have too.
+    """
+    findings = []
+    path: Path | None = getattr(database, "path", None)
+    if path is not None:
+        findings += _check_file(path, fix)
+    findings.append(check_durability(database.durability(), database.power_loss_risks()))
+    findings += [
+        _check_daemon(database, version),
+        _check_runs(database, fix),
+        _check_queue(database),
+        check_timers(database),
+        check_mailboxes(database),
+    ]
+    findings += _check_clock(database, fix)
+    page = database.read(lambda tx: nodes.list_nodes(tx, limit=200), mode="one")
+    return findings + check_nodes(page.items)
+
+
+def _check_file(path: Path, fix: bool) -> list[Finding]:
+    from corral.db.filesystem import NETWORK_FILE_SYSTEMS, file_system_type
+
+    kind = file_system_type(path)
+    free = shutil.disk_usage(path.parent).free
+    return [
+        _check_private("store file", path, 0o600, fix),
+        Finding(
+            "file system",
+            "warning",
+            f"{kind} is a network file system: only one process at a time may use the store. Use "
+            "PostgreSQL for several machines.",
+        )
+        if kind in NETWORK_FILE_SYSTEMS
+        else Finding("file system", "ok", kind or "local, as far as is known"),
+        Finding(
+            "space",
+            "ok" if free > MIN_FREE_BYTES else "warning",
+            f"{free // (1024 * 1024):,} MiB are free.",
+        ),
+    ]
+
+
+def check_durability(durability: str, risks: Sequence[str]) -> Finding:
+    """Report what accepted changes survive. `risks` are server settings that weaken it."""
+    if risks:
+        return Finding(
+            "durability",
+            "warning",
+            f"{durability}: accepted changes survive the death of any process, but a power cut of "
+            f"the server can lose them: {'; '.join(risks)}. Change the settings in postgresql.conf "
+            "and reload the server.",
+        )
+    survives = "the death of any process" if durability == "normal" else "a power cut too"
+    return Finding("durability", "ok", f"{durability}: accepted changes survive {survives}.")
+
+
+def _check_daemon(database: Database, version: str) -> Finding:
+    """Report whether the daemon of this home answers and its loops work."""
     from corral.adapters import daemon_process
 
-    daemon = daemon_process.find(store.db.url)
+    daemon = daemon_process.find_daemon(database.url)
     if daemon is None:
         return Finding("daemon", "ok", _NO_DAEMON)
-    told = daemon_process.ask(daemon)
-    if told is None:
+    reply = daemon_process.read_health(daemon)
+    if reply is None:
         return Finding(
             "daemon",
             "broken",
-            f"Its process {daemon.pid} does not answer at {daemon.url}; `corral down --now`, then "
-            "`corral up`.",
+            f"Process {daemon.pid} does not answer at {daemon.url}. Restart it with "
+            "`corral down --now` and `corral up`.",
         )
-    version = told.get("status", {}).get("version", __version__)
-    if version != __version__:
+    status = reply.get("status", {})
+    running = status.get("version", version)
+    if running != version:
         return Finding(
             "daemon",
             "warning",
-            f"Process {daemon.pid} is Corral {version}, and this is {__version__}; `corral down`, "
-            "then `corral up`. Runs go on meanwhile.",
+            f"Process {daemon.pid} is Corral {running}, but this is {version}. Restart it with "
+            "`corral down` and `corral up`; runs continue meanwhile.",
         )
-    loops = told.get("status", {}).get("loops", ())
-    failing = [f"{loop['name']} ({loop['error']})" for loop in loops if loop["state"] == "fails"]
+    failing = [
+        f"{loop['name']} ({loop['error']})"
+        for loop in status.get("loops", ())
+        if loop["state"] == "fails"
+    ]
     if failing:
         return Finding("daemon", "warning", f"These loops fail: {', '.join(failing)}.")
     return Finding("daemon", "ok", f"Process {daemon.pid} answers at {daemon.url}.")
 
 
-def _runs(store: "Corral", fix: bool) -> Finding:
-    """Runs of this machine that are said to go on, and whose keeper is gone."""
+def _check_runs(database: Database, fix: bool) -> Finding:
+    """Report live runs of this machine whose supervisor is gone; `fix` runs recovery."""
     if fix:
-        found = store.runs.recover()
-        if not found:
-            return Finding("runs", "ok", "Every run that is said to go on does.")
-        return Finding("runs", "ok", f"{len(found)} were found dead, as {found[0].run_id}.")
-    silent = [run for run in _going_here(store) if not _answers(run.id)]
+        from corral.services.runs.recovery import Recovery
+
+        changed = Recovery(database).recover_all()
+        if not changed:
+            return Finding("runs", "ok", "Every live run has a process.")
+        message = f"Recovery corrected {len(changed)} runs, for example {changed[0].run_id}."
+        return Finding("runs", "ok", message)
+    silent = [run for run in _local_runs(database) if not _has_supervisor(run.id)]
     if not silent:
-        return Finding("runs", "ok", "Every run of this machine that is said to go on answers.")
+        return Finding("runs", "ok", "The supervisor of every live run of this machine answers.")
     return Finding(
         "runs",
         "warning",
-        f"{len(silent)} are said to go on, and their keepers do not answer, as {silent[0].id}; "
-        "`corral doctor --fix` or `corral recover` finds out what became of them.",
+        f"The supervisors of {len(silent)} live runs do not answer, for example {silent[0].id}. "
+        "Check them with `corral recover` or `corral doctor --fix`.",
     )
 
 
-def _going_here(store: "Corral") -> "Iterator[Run]":
+def _local_runs(database: Database) -> Iterator[Run]:
     for state in ("running", "stopping"):
-        for run in store.runs.list(state=state, limit=200).items:
+        page = database.read(partial(runs.list_runs, state=state, limit=200))
+        for run in page.items:
             if run.host == process.host() and run.keeper_pid is not None:
                 yield run
 
 
-def _answers(run: str) -> bool:
+def _has_supervisor(run_id: str) -> bool:
     from corral.adapters import control_socket
 
     try:
-        control_socket.connect(config.run_folder(run), timeout=1.0).close()
+        control_socket.connect(config.run_folder(run_id), timeout=1.0).close()
     except (ConnectionRefusedError, FileNotFoundError):
         return False
     except OSError:
-        pass  # not told for certain
+        pass  # unknown, so the run is not reported
     return True
 
 
-def _machines(store: "Corral") -> Iterator[Finding]:
-    """Machines that went silent and did not come back under the same name."""
-    nodes = store.nodes.list(limit=200).items
-    up = {node.name for node in nodes if node.state is NodeState.UP}
-    for name in sorted({node.name for node in nodes if node.state is NodeState.LOST} - up):
-        yield Finding(
-            "machines", "warning", f"{name} is lost; start `corral up` there if it is alive."
-        )
-
-
-def _line(store: "Corral") -> Finding:
-    """Runs that should have been started: nobody starts them, or no machine fits."""
-    late = store.now() - LATE_MS
-    if not store.runs._room_for():
-        return Finding("line", "ok", "As many runs as allowed are going.")
-    waiting = [
-        run for run in store.runs.list(state="queued", limit=200).items if run.due_at <= late
-    ]
+def _check_queue(database: Database) -> Finding:
+    """Report due runs that no process starts, or that fit no machine."""
+    late = database.clock.now() - LATE_MS
+    if not database.read(dispatch.count_free_slots):
+        return Finding("line", "ok", "The maximum number of concurrent runs is reached.")
+    page = database.read(lambda tx: runs.list_runs(tx, state="queued", limit=200))
+    waiting = [run for run in page.items if run.due_at <= late]
     if not waiting:
-        return Finding("line", "ok", "No run waits without a reason.")
+        return Finding("line", "ok", "No due run is waiting.")
     return Finding(
         "line",
         "warning",
-        f"{len(waiting)} runs wait, as {waiting[0].id}: no daemon is up to start them, or no "
-        "machine that is up has their directory, their labels and a free slot; see "
-        "`corral node list`.",
+        f"{len(waiting)} due runs are waiting, for example {waiting[0].id}. No daemon is running, "
+        "or no machine has their directory, their labels and a free slot; see `corral node list`.",
     )
 
 
-def late_timers(store: "Corral") -> Finding:
-    """Timers and schedules whose time has come, and that nobody fires."""
-    due_at = store.schedules.next_at()
-    if due_at is None or due_at > store.now() - LATE_MS:
-        return Finding("timers", "ok", "None is late.")
-    late = (store.now() - due_at) // MINUTE * MINUTE
+def check_timers(database: Database) -> Finding:
+    """Report timers and schedules that are due and not fired."""
+    from corral.domain.schedules import ops as schedules
+
+    due_at = database.read(schedules.next_at, mode="one")
+    now = database.clock.now()
+    if due_at is None or due_at > now - LATE_MS:
+        return Finding("timers", "ok", "No timer is late.")
+    late = (now - due_at) // MINUTE * MINUTE
     return Finding(
         "timers",
         "warning",
-        f"One should have fired {format_duration(late)} ago, and no daemon did it; "
-        "`corral up` starts one, which makes good what was missed as each schedule says.",
+        f"A timer has been due for {format_duration(late)}, and no daemon fired it. Start one with "
+        "`corral up`; it applies the misfire rule of each schedule.",
     )
 
 
-_CLAIMED_BY = {
+_CONSUMERS = {
     "session": "the daemon starts its agent; check `corral up`, and `corral session show` for a "
     "run that holds the session",
     "place": "the daemon sends it; check `corral channel list`",
@@ -177,65 +266,66 @@ _CLAIMED_BY = {
 }
 
 
-def stalled_mailboxes(store: "Corral") -> Finding:
+def check_mailboxes(database: Database) -> Finding:
     """Report mailboxes whose oldest due letter was not claimed for `mail.stalled_ms`."""
-    patience = int(store.settings.get("mail.stalled_ms").value)
-    stalled = store.mail._stalled(before=store.now() - patience)
+    limit = int(database.read(lambda tx: settings.get_value(tx, "mail.stalled_ms"), mode="one"))
+    now = database.clock.now()
+    stalled = database.read(lambda tx: mail.list_stalled(tx, before=now - limit), mode="one")
     if not stalled:
         return Finding(
-            "mail", "ok", f"Every due letter was claimed within {format_duration(patience)}."
+            "mail", "ok", f"Every due letter was claimed within {format_duration(limit)}."
         )
     first = stalled[0]
-    late = (store.now() - first.due_at) // MINUTE * MINUTE
+    late = (now - first.due_at) // MINUTE * MINUTE
     rest = f" {len(stalled) - 1:,} more mailboxes wait too." if len(stalled) > 1 else ""
     kind = first.mailbox.partition(":")[0]
     return Finding(
         "mail",
         "warning",
         f"The oldest letter of {first.mailbox} has been due for {format_duration(late)} and is not "
-        f"claimed: {_CLAIMED_BY[kind]}. List it with `corral mail list --mailbox "
+        f"claimed: {_CONSUMERS[kind]}. List it with `corral mail list --mailbox "
         f"{first.mailbox}`.{rest}",
     )
 
 
-def _clock(store: "Corral", fix: bool) -> Iterator[Finding]:
-    """Report clocks that differ, and leases and schedules that a clock ahead of time has set too
-    far in the future."""
-    now = store.now()
-    apart = now - SystemClock().now()
-    newest = max((event.at for event in store.events.newest(limit=1).items), default=0)
-    if abs(apart) > MINUTE:
-        words = "ahead of" if apart > 0 else "behind"
+def _check_clock(database: Database, fix: bool) -> Iterator[Finding]:
+    """Report clocks that differ, and leases and schedules that a fast clock set too far ahead."""
+    now = database.clock.now()
+    difference = now - SystemClock().now()
+    page = database.read(lambda tx: events.list_newest(tx, limit=1), mode="one")
+    newest = max((event.at for event in page.items), default=0)
+    if abs(difference) > MINUTE:
+        direction = "ahead of" if difference > 0 else "behind"
         yield Finding(
             "clock",
             "warning",
-            f"The store's time is {_seconds(abs(apart))} {words} this machine's clock; "
+            f"The store's time is {_seconds(abs(difference))} {direction} this machine's clock; "
             "check the clocks of all machines that use the store.",
         )
     elif newest > now + MINUTE:
         yield Finding(
             "clock",
             "warning",
-            f"The newest event is {_seconds(newest - now)} ahead of the time: a clock was "
-            "ahead when it was written. Leases and timers of that time end later by as much.",
+            f"The newest event is {_seconds(newest - now)} ahead of the time: a clock was ahead "
+            "when it was written. Leases and timers of that time end later by as much.",
         )
     else:
         yield Finding("clock", "ok", "The store's time agrees with this machine's clock.")
-    yield from _held_ahead(store, now)
-    yield from _planned_ahead(store, now, fix)
+    yield from _check_leases(database, now)
+    yield from _check_schedules(database, now, fix)
 
 
 def _seconds(ms: int) -> str:
-    """A duration in whole seconds."""
+    """Format a duration in whole seconds."""
     return format_duration(ms // SECOND * SECOND)
 
 
-def _held_ahead(store: "Corral", now: int) -> Iterator[Finding]:
+def _check_leases(database: Database, now: int) -> Iterator[Finding]:
     sql = (
         "SELECT count(*), min(seq), max(due_at) FROM letters WHERE state = 'waiting'"
-        f" AND owner IS NOT NULL AND due_at > {now + LONGEST_LEASE + MINUTE}"
+        f" AND owner IS NOT NULL AND due_at > {now + MAX_LEASE_MS + MINUTE}"
     )
-    count, seq, until = store.db.sql(sql, limit=1).rows[0]
+    count, seq, until = database.query(sql, limit=1, timeout_ms=5_000).rows[0]
     if count:
         yield Finding(
             "leases",
@@ -246,12 +336,14 @@ def _held_ahead(store: "Corral", now: int) -> Iterator[Finding]:
         )
 
 
-def _planned_ahead(store: "Corral", now: int, fix: bool) -> Iterator[Finding]:
-    from corral.domain.schedules.recurrence import Rule
+def _check_schedules(database: Database, now: int, fix: bool) -> Iterator[Finding]:
+    from corral.domain.schedules import ops as schedules
+    from corral.domain.schedules.recurrence import RecurrenceRule
 
     ahead = []
-    for schedule in store.schedules.list(limit=200).items:
-        rule = Rule(schedule.kind, schedule.rule, schedule.time_zone, schedule.anchor_at)
+    page = database.read(lambda tx: schedules.list_schedules(tx, limit=200), mode="one")
+    for schedule in page.items:
+        rule = RecurrenceRule(schedule.kind, schedule.rule, schedule.time_zone, schedule.anchor_at)
         planned, upcoming = schedule.next_at, rule.next(now)
         if planned is not None and upcoming is not None and planned > upcoming + MINUTE:
             ahead.append(schedule)
@@ -259,8 +351,8 @@ def _planned_ahead(store: "Corral", now: int, fix: bool) -> Iterator[Finding]:
         return
     if fix:
         for schedule in ahead:
-            store.schedules.pause(schedule.id)
-            store.schedules.resume(schedule.id)
+            database.write(partial(schedules.pause, id=schedule.id))
+            database.write(partial(schedules.resume, id=schedule.id))
         yield Finding(
             "schedules", "ok", f"Planned {len(ahead)} schedules again that were too far ahead."
         )
@@ -273,76 +365,11 @@ def _planned_ahead(store: "Corral", now: int, fix: bool) -> Iterator[Finding]:
     )
 
 
-def _python() -> Finding:
-    return Finding("python", "ok", f"{sys.version.split()[0]}")
-
-
-def _sqlite() -> Finding:
-    import apsw
-
-    from corral.db.sqlite_maintenance import require_current_sqlite
-
-    try:
-        require_current_sqlite()
-    except CorralError as error:
-        return Finding("sqlite", "broken", error.message)
-    return Finding("sqlite", "ok", f"{apsw.sqlite_lib_version()}, brought along by apsw")
-
-
-def _folder(home: Path, fix: bool) -> Finding:
-    if not home.exists():
-        return Finding("home", "ok", f"{home} is made when it is first used.")
-    return _private("home", home, 0o700, fix)
-
-
-def _file(path: Path, fix: bool) -> list[Finding]:
-    from corral.db.filesystem import REMOTE, file_system
-
-    kind = file_system(path)
-    free = shutil.disk_usage(path.parent).free
+def check_nodes(known: Sequence[Node]) -> list[Finding]:
+    """Report machines that are lost and have not returned under the same name."""
+    up = {node.name for node in known if node.state is NodeState.UP}
+    lost = sorted({node.name for node in known if node.state is NodeState.LOST} - up)
     return [
-        _private("store file", path, 0o600, fix),
-        Finding(
-            "file system",
-            "warning",
-            f"{kind} is shared over a network; one process at a time "
-            "may use the store. PostgreSQL serves several machines.",
-        )
-        if kind in REMOTE
-        else Finding("file system", "ok", kind or "local, as far as can be told"),
-        Finding(
-            "space",
-            "ok" if free > LITTLE_SPACE else "warning",
-            f"{free // (1024 * 1024):,} MiB are free.",
-        ),
+        Finding("machines", "warning", f"{name} is lost. If it is alive, start `corral up` there.")
+        for name in lost
     ]
-
-
-def _private(check: str, path: Path, wanted: int, fix: bool) -> Finding:
-    mode = stat.S_IMODE(path.stat().st_mode)
-    if mode & 0o077 and fix:
-        os.chmod(path, wanted)
-        return Finding(check, "ok", f"{path} was open to others and is private now.")
-    if mode & 0o077:
-        return Finding(
-            check,
-            "warning",
-            f"{path} can be read by others; `corral doctor --fix` makes it private.",
-        )
-    return Finding(check, "ok", f"{path} is private to its user.")
-
-
-def _durability(store: "Corral") -> Finding:
-    """Report what an accepted change survives, by the server's actual settings."""
-    durability = store.db.durability()
-    risks = [] if config.is_afar(store.address) else store._database.power_loss_risks()
-    if risks:
-        return Finding(
-            "durability",
-            "warning",
-            f"{durability}: accepted changes survive the death of any process, but a power cut of "
-            f"the server can lose them: {'; '.join(risks)}. Change the settings in postgresql.conf "
-            "and reload the server.",
-        )
-    survives = "any process's death" if durability == "normal" else "a power cut too"
-    return Finding("durability", "ok", f"{durability}: what was accepted survives {survives}.")

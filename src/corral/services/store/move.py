@@ -1,111 +1,121 @@
-"""Moving a store to another place: who must be gone first, and the steps in their order."""
+"""Moves of a store to another database.
+
+A move fences the old store against writes, copies and compares all rows, and then switches: from
+then on the old store redirects to the new one. Every step can be repeated after a crash.
+"""
 
 from functools import partial
 
 import msgspec
 
 from corral import config
-from corral.api.outputs import bring, is_whole, sealed
-from corral.api.runs import Runs
-from corral.api.store import active_runs
 from corral.db import connect
-from corral.db.database import Database, Told, silent
+from corral.db.database import Database, Progress, no_progress
 from corral.db.move_target import void_target
-from corral.db.store_move import Move, alone
-from corral.db.store_move import stay as remain
-from corral.db.store_move_record import find
+from corral.db.store_move import StoreMove, require_move_lock
+from corral.db.store_move import keep_here as remain
+from corral.db.store_move_record import read_relocation
 from corral.domain.nodes import ops as nodes
 from corral.domain.nodes.model import NodeState
 from corral.kernel.errors import Invalid, Refused, StoreUnavailable
+from corral.services.runs.lifecycle import refresh
+from corral.services.runs.outputs import (
+    is_stored_completely,
+    iterate_sealed,
+    store_sealed_files,
+)
+from corral.services.runs.recovery import get_run
+from corral.services.store.backup import active_runs
 
 
 class Moved(msgspec.Struct, frozen=True):
-    """What was moved, and where it is now."""
+    """The result of a move."""
 
     url: str
     tables: int
     rows: int
 
 
-def move(database: Database, url: str, told: Told | None) -> Moved:
-    """Fence the store, copy and compare it, and switch; or go on with a move that was begun."""
-    with database.seeing_every_phase():
-        return _move(database, url, told)
+def move_store(database: Database, url: str, on_progress: Progress | None) -> Moved:
+    """Move a store, or resume a move that was interrupted; see `Store.move`."""
+    with database.allow_moved():
+        return _move(database, url, on_progress)
 
 
-def _move(database: Database, url: str, told: Told | None) -> Moved:
-    if config.is_afar(url):
+def _move(database: Database, url: str, on_progress: Progress | None) -> Moved:
+    if config.is_remote(url):
         raise Invalid(
-            "A store moves to a database; give sqlite:////path or postgresql://….",
-            reason="not_a_database",
+            "The target of a move is sqlite:////path or postgresql://….", reason="not_a_database"
         )
 
     def open_target() -> Database:
         probe = getattr(database, "_probe", None)
         return connect(config.store_url(url), actor=database.actor, probe=probe)
 
-    going = Move(database, open_target)
+    transfer = StoreMove(database, open_target)
     try:
-        if not going.begun:
+        if not transfer.begun:
             _refuse_while_used(database)
-            if going.target.keeps_output:
-                _bring_outputs(database)
-        going.prepare()
-        going.fence()
-        if not going.arrived:  # else it is in use there, and the fence must stay
+            if transfer.target.stores_output:
+                _store_outputs(database)
+        transfer.prepare()
+        transfer.fence()
+        if not transfer.arrived:  # otherwise the target is in use, and the fence must stay
             try:
                 _refuse_while_used(database)
             except Refused:
-                going.give_up()
+                transfer.give_up()
                 raise
         try:
-            rows = going.copy(told or silent)
-            going.switch()
+            rows = transfer.copy(on_progress or no_progress)
+            transfer.switch()
         except StoreUnavailable as error:
             raise StoreUnavailable(
-                f"{error.message.removesuffix(_UNTOUCHED)} Nobody writes to {database.url} until "
-                f"the same `corral db move` is done; `corral db move --cancel` gives it up.",
+                f"{error.message.removesuffix(_UNTOUCHED)} Writes to {database.url} are blocked. "
+                "Repeat the same `corral db move`, or cancel it with `corral db move --cancel`.",
                 **error.details,
             ) from error
-        return Moved(going.target.url, len(rows), sum(rows.values()))
+        return Moved(transfer.target.url, len(rows), sum(rows.values()))
     finally:
-        going.close()
+        transfer.close()
 
 
 _UNTOUCHED = " Nothing was changed."
-"""What an engine says of its transaction; of a move it is not true."""
+"""The end of an engine's error message about its transaction, which is not true for a move."""
 
 
-def _bring_outputs(database: Database) -> None:
-    """Take the sealed files of this machine into the store before it moves to where output belongs
-    to it: then they are copied and compared as everything is, and read from every machine."""
-    for row in database.read(lambda tx: [*sealed(tx)]):
-        if not database.read(partial(is_whole, row=row)):
-            database.write(partial(bring, row=row), repeatable=True)
+def _store_outputs(database: Database) -> None:
+    """Store the sealed files of this machine before a move to an engine that keeps output.
+
+    Then they are copied and compared like all rows, and every machine can read them.
+    """
+    for row in database.read(lambda tx: [*iterate_sealed(tx)]):
+        if not database.read(partial(is_stored_completely, row=row)):
+            database.write(partial(store_sealed_files, row=row), repeatable=True)
 
 
-def stay(database: Database) -> bool:
-    """Take down the fence, unless the other place is in use already; False: there is none."""
-    with database.seeing_every_phase(), alone(database):
-        return _stay(database)
+def cancel_move(database: Database) -> bool:
+    """Remove the fence, unless the target is in use already; returns False without a move."""
+    with database.allow_moved(), require_move_lock(database):
+        return _cancel_move(database)
 
 
-def _stay(database: Database) -> bool:
-    found = find(database)
-    if found is None or found.phase != "leaving":
+def _cancel_move(database: Database) -> bool:
+    record = read_relocation(database)
+    if record is None or record.phase != "leaving":
         return False
     try:
-        target = connect(found.url, actor=database.actor, create=False)
+        target = connect(record.url, actor=database.actor, create=False)
     except StoreUnavailable as error:
         if error.reason != "missing":
             raise Refused(
-                f"Whether {found.url} is in use already cannot be told ({error.message}); see that "
-                "it can be reached.",
-                url=found.url,
+                f"Cannot check whether {record.url} is in use already: {error.message} Make it "
+                "reachable and try again.",
+                url=record.url,
             ) from error
     else:
         try:
-            void_target(target, found.move)
+            void_target(target, record.move)
         finally:
             target.close()
     remain(database)
@@ -121,26 +131,28 @@ def _refuse_while_used(database: Database) -> None:
     ]
     if serving:
         raise Refused(
-            f"A daemon serves this store on {', '.join(serving)}; end it there with `corral down`.",
+            f"A daemon serves this store on {', '.join(serving)}. Stop it there with "
+            "`corral down`.",
             nodes=serving,
             reason="daemon_running",
         )
-    runs = Runs(database)
-    going = [run.id for run in active_runs(database) if run.is_live and not _is_over(runs, run.id)]
-    if going:
-        others = f" and {len(going) - 3} more" if len(going) > 3 else ""
+    live = [
+        run.id for run in active_runs(database) if run.is_live and not _has_ended(database, run.id)
+    ]
+    if live:
+        others = f" and {len(live) - 3} more" if len(live) > 3 else ""
         raise Refused(
-            f"Still running, and writing to this store: {', '.join(going[:3])}{others}; wait until "
-            f"that is over, or stop it (`corral stop {going[0]}`).",
-            runs=going,
+            f"Runs still write to this store: {', '.join(live[:3])}{others}. Wait until they have "
+            f"ended, or stop them (`corral stop {live[0]}`).",
+            runs=live,
             reason="runs_active",
         )
 
 
-def _is_over(runs: Runs, id: str) -> bool:
-    """Whether a run's processes are gone; under the fence that cannot be written down any more."""
+def _has_ended(database: Database, id: str) -> bool:
+    """Return whether a run has ended. Under the fence its end cannot be recorded any more."""
     try:
-        return not runs.refreshed(runs.get(id)).is_live
+        return not refresh(database, get_run(database, id)).is_live
     except StoreUnavailable as error:
         if error.reason != "moved":
             raise

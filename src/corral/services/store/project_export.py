@@ -1,9 +1,8 @@
-"""One project as one file: a store of its own, to be looked at with every command of Corral.
+"""Export of one project into a file that is a store of its own.
 
-It is a store and not an archive of some format, because then everything that shows, searches, adds
-up and verifies works on it as it is (`corral --store sqlite:///FILE …`), on a machine that has
-nothing but Corral or SQLite, and so does `corral db restore`. What is in it stands in
-`domain/insights/project_scope.py`, table by table.
+A store, not an archive, so that every command works on it unchanged (`corral --store sqlite:///FILE
+…`), including `corral db restore`, on any machine with Corral or SQLite.
+`domain/insights/project_scope.py` lists its content table by table.
 """
 
 from collections.abc import Sequence
@@ -15,91 +14,99 @@ from typing import Any
 import msgspec
 
 from corral.adapters.redaction import clean_of_secrets
-from corral.api.outputs import bring, is_whole, sealed
-from corral.db.database import Database, Told
-from corral.db.excerpt import excerpt
-from corral.db.filesystem import whole_file
+from corral.db.database import Database, Progress
+from corral.db.excerpt import write_excerpt
+from corral.db.filesystem import atomic_file
 from corral.db.schema import TableDoc
 from corral.db.statement import Row
 from corral.db.tx import Tx
-from corral.domain.insights.integrity import charged
-from corral.domain.insights.project_scope import OF_PROJECT
+from corral.domain.insights.integrity import sum_charges
+from corral.domain.insights.project_scope import PROJECT_CONDITIONS
 from corral.domain.outputs import ops as outputs
 from corral.domain.projects import ops as projects
 from corral.domain.search import ops as search
 from corral.domain.settings import ops as settings
 from corral.importers.rows import charges
 from corral.kernel.errors import CorralError
-from corral.kernel.pagination import every
-from corral.kernel.text import clean_text
+from corral.kernel.pagination import iter_all
+from corral.kernel.text import check_text
+from corral.services.runs.outputs import (
+    is_stored_completely,
+    iterate_sealed,
+    store_sealed_files,
+)
 
-SHORTEST = 8
-"""Nothing shorter looks like a key; most cells are."""
+MIN_SECRET_LENGTH = 8
+"""Shorter texts, which most cells have, cannot look like a secret."""
 
 
-class Exported(msgspec.Struct, frozen=True):
-    """A project's file, and what is in it."""
+class ExportedProject(msgspec.Struct, frozen=True):
+    """The result of an export."""
 
     file: str
     project_id: str
     bytes: int
     rows: dict[str, int]
-    """How many of each table."""
+    """Number of rows by table."""
     outputs: int
-    """Sealed outputs of which all is in it."""
+    """Sealed outputs that are completely included."""
     outputs_missing: int
-    """Those whose files are on another machine, or gone."""
+    """Sealed outputs whose files are missing or on another machine."""
 
 
-def export(database: Database, project: str, file: str | Path, told: Told) -> Exported:
-    """Write what belongs to a project, as it is at one moment, into a new private file."""
+def export_project(
+    database: Database, project: str, file: str | Path, on_progress: Progress
+) -> ExportedProject:
+    """Write a snapshot of a project into a new private file; see `Projects.export`."""
     id = database.read(lambda tx: projects.get(tx, project)).id
-    target = Path(clean_text(str(file), "The path")).expanduser().absolute()
-    conditions = {table: text.format(project=id) for table, text in OF_PROJECT.items()}
-    clean = partial(_clean, values=_values(database))
-    with whole_file(target) as part:
-        with excerpt(database, part, conditions, clean, told) as (into, counts):
-            found = _add_outputs(into, told)
+    target = Path(check_text(str(file), "The path")).expanduser().absolute()
+    conditions = {table: text.format(project=id) for table, text in PROJECT_CONDITIONS.items()}
+    clean = partial(_redact, values=_secret_values(database))
+    with atomic_file(target) as part:
+        with write_excerpt(database, part, conditions, clean, on_progress) as (into, counts):
+            stored = _add_outputs(into, on_progress)
             counts["output_chunks"] = outputs.count_chunks(into)
-            search.go_back(into)
-            counts["totals"] += charges.take_totals(into, f"project:{id}", charged(into))
+            search.rewind_cursor(into)
+            counts["totals"] += charges.insert_totals(into, f"project:{id}", sum_charges(into))
         size = part.stat().st_size
-    return Exported(
+    return ExportedProject(
         str(target),
         id,
         size,
         {table: count for table, count in counts.items() if count},
-        found[True],
-        found[False],
+        stored[True],
+        stored[False],
     )
 
 
 # -- secrets ---------------------------------------------------------------------------------------
 
 
-def _values(database: Database) -> list[str]:
-    """The secrets of the store that this process can read, without asking anybody for them."""
-    found = []
-    for secret in every(lambda after: database.read(partial(settings.list_secrets, after=after))):
+def _secret_values(database: Database) -> list[str]:
+    """Return the values of secrets that can be read without running a command or a prompt."""
+    values = []
+    for secret in iter_all(
+        lambda after: database.read(partial(settings.list_secrets, after=after))
+    ):
         if secret.reference.startswith(("env:", "file:")):
             from corral.adapters import secrets
 
             with suppress(CorralError):
-                found.append(secrets.resolve(secret.reference))
-    return found
+                values.append(secrets.resolve(secret.reference))
+    return values
 
 
-def _clean(table: TableDoc, row: Row, *, values: Sequence[str]) -> Row:
-    """Texts once more without secrets: what one looks like, or is, may be known only since."""
+def _redact(table: TableDoc, row: Row, *, values: Sequence[str]) -> Row:
+    """Redact the texts of a row again: patterns and values may have become known since."""
     return tuple(
-        _clean_cell(column.type, cell, values)
-        if isinstance(cell, str) and len(cell) >= SHORTEST
+        _redact_cell(column.type, cell, values)
+        if isinstance(cell, str) and len(cell) >= MIN_SECRET_LENGTH
         else cell
         for column, cell in zip(table.columns, row, strict=True)
     )
 
 
-def _clean_cell(kind: str, cell: str, values: Sequence[str]) -> str:
+def _redact_cell(kind: str, cell: str, values: Sequence[str]) -> str:
     if kind.startswith("text"):
         clean: str = clean_of_secrets(cell, values)
         return clean
@@ -107,7 +114,7 @@ def _clean_cell(kind: str, cell: str, values: Sequence[str]) -> str:
         if clean_of_secrets(cell, values) == cell:
             return cell
         return msgspec.json.encode(clean_of_secrets(_decoded(cell), values)).decode()
-    return cell  # ids, names and states, by which rows find one another
+    return cell  # ids, names and states, which other rows refer to
 
 
 def _decoded(cell: str) -> Any:
@@ -117,11 +124,11 @@ def _decoded(cell: str) -> Any:
 # -- output ----------------------------------------------------------------------------------------
 
 
-def _add_outputs(into: Tx, told: Told) -> dict[bool, int]:
-    """Put the sealed files of this machine into the file too, and say whether all is there."""
-    found = {True: 0, False: 0}
-    for row in sealed(into):
-        told("output", found[True], found[True] + 1)
-        found[is_whole(into, row) or bring(into, row)] += 1
-    outputs.leave_folders(into)
-    return found
+def _add_outputs(into: Tx, on_progress: Progress) -> dict[bool, int]:
+    """Store the sealed files of this machine; counts outputs by whether they are complete."""
+    stored = {True: 0, False: 0}
+    for row in iterate_sealed(into):
+        on_progress("output", stored[True], stored[True] + 1)
+        stored[is_stored_completely(into, row) or store_sealed_files(into, row)] += 1
+    outputs.detach_folders(into)
+    return stored

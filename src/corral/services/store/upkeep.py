@@ -1,6 +1,6 @@
-"""Writes that should run before a read: expiry, indexing, recovery.
+"""Upkeep: writes that run before a read, such as expiry, indexing or recovery.
 
-A read must not wait until the store is writable: a process that was stopped during a write blocks
+A read must not wait until the store is writable: a process that was suspended during a write blocks
 all other writers for half a minute, and a store may be read-only. So the write runs on its own
 thread, and the read waits for it only for a moment, then returns the stored state.
 """
@@ -16,33 +16,36 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SECONDS = 1.0
-"""An unblocked write takes a thousandth of that."""
+MAX_SECONDS = 1.0
+"""Longest wait for upkeep; an unblocked write takes about a millisecond."""
 
 
 def try_upkeep(
-    database: "Database", name: str, work: Callable[[], T], *, seconds: float = SECONDS
+    database: "Database", name: str, work: Callable[[], T], *, seconds: float = MAX_SECONDS
 ) -> T | None:
-    """Run `work` on a thread and return its result. None: it takes longer than `seconds`, the store
-    is not writable, or upkeep of this name is in progress. Other errors are raised."""
-    going = database.upkeep
-    if name in going:
+    """Run `work` on a thread and return its result.
+
+    Returns None when it takes longer than `seconds`, the store is not writable, or upkeep of this
+    name is in progress. Other errors are raised.
+    """
+    running = database.upkeep
+    if name in running:
         return None
-    going.add(name)
+    running.add(name)
     results: list[T] = []
     errors: list[BaseException] = []
 
     def run() -> None:
         try:
-            # Closing the store waits for writes in progress, so this one must give up in time.
-            with database.writing_within(seconds):
+            # Closing the store waits for writes in progress, so this one must end in time.
+            with database.write_timeout(seconds):
                 results.append(work())
         except StoreUnavailable:
             pass
         except BaseException as error:
             errors.append(error)
         finally:
-            going.discard(name)
+            running.discard(name)
 
     thread = threading.Thread(target=run, name=f"corral-{name}", daemon=True)
     thread.start()

@@ -1,7 +1,7 @@
-"""A thorough look at a store: its pages, its rows, and the files that they speak of.
+"""Verification of a store: pages, schema, rows, and the files that rows refer to.
 
-Others go on writing meanwhile. What is asked of rows is asked of one snapshot; where a file and a
-row disagree the row is read again, and only what it says then is told.
+Other processes may write meanwhile. Rows are checked in one snapshot. When a file and its row
+disagree, the row is read again, and only a problem that persists is reported.
 """
 
 import os
@@ -11,176 +11,196 @@ from pathlib import Path
 
 from corral import config
 from corral.adapters import process
-from corral.db.database import Database, Finding, Told
-from corral.db.schema import filled_tables
-from corral.db.transitions import StateTable
+from corral.db.database import Database, Finding, Progress
+from corral.db.schema import nonempty_tables
+from corral.db.transitions import StatefulTable
 from corral.domain.insights import integrity
-from corral.domain.insights.integrity import Look, Wrong
+from corral.domain.insights.integrity import IntegrityCheck, IntegrityProblem
 from corral.domain.outputs import ops as outputs
 from corral.domain.outputs.model import STREAMS, Output, OutputState
 from corral.domain.runs import ops as runs
 from corral.kernel.errors import NotFound, StoreUnavailable
-from corral.services.store.sql_catalogue import declared
+from corral.services.store.declarations import find_declarations
+from corral.services.store.schema_check import check_schema
 
-MOST = 20
-"""Of one kind of fault so many are told, and how many more there are."""
-PIECE = 500
+MAX_REPORTED = 20
+"""Problems of one kind that are listed; the others are counted."""
+BATCH = 500
 
 
-def rows(database: Database, told: Told) -> Iterator[Finding]:
-    """Rows that belong to nothing, and counts, totals and states that are not true."""
-    filled = database.read(filled_tables, mode="one")
-    looks = [look for look in integrity.looks() if look.table in filled]
-    wrong: list[Wrong] = []
-    for nth, look in enumerate(looks):
-        told("rows", nth, len(looks))
-        wrong += _sure(database, look)
-    for check, said in _SOUND.items():
-        found = [Finding(*each) for each in wrong if each.check == check]
-        yield from found or [Finding(check, "ok", said)]
-    yield from states(database, told, filled)
+def verify_store(database: Database, on_progress: Progress, *, files: bool) -> list[Finding]:
+    """Check pages, schema, rows and, with `files`, the files of this machine.
+
+    Stops after the first broken layer: rows cannot be judged when pages or schema are damaged. An
+    export of another store has no `files` of its own; those around it belong to the other store.
+    """
+    on_progress("pages", 0, 1)
+    schema = check_schema(database, thorough=True)
+    # The engine's check of content needs the tables of this program.
+    findings = [*database.check(thorough=schema.state != "broken"), schema]
+    if any(finding.state == "broken" for finding in findings):
+        return findings
+    findings += check_rows(database, on_progress)
+    if files:
+        findings += check_files(database, on_progress)
+    return findings
+
+
+def check_rows(database: Database, on_progress: Progress) -> Iterator[Finding]:
+    """Check references between rows, and stored counts, totals and states."""
+    filled = database.read(nonempty_tables, mode="one")
+    checks = [check for check in integrity.list_checks() if check.table in filled]
+    problems: list[IntegrityProblem] = []
+    for number, check in enumerate(checks):
+        on_progress("rows", number, len(checks))
+        problems += _confirmed(database, check)
+    for name, message in _SOUND.items():
+        findings = [Finding(*problem) for problem in problems if problem.check == name]
+        yield from findings or [Finding(name, "ok", message)]
+    yield from check_states(database, on_progress, filled)
 
 
 _SOUND = {
-    "orphans": "Every row has what it belongs to.",
-    "counts": "What is counted is there: turns, posts, versions, open tasks, bytes of output.",
-    "totals": "The charges add up to their totals.",
+    "orphans": "Every row has its parent.",
+    "counts": "Counts are right: turns, posts, versions, open tasks, bytes of output.",
+    "totals": "Totals equal the sums of their charges.",
 }
 
 
-def _sure(database: Database, look: Look) -> list[Wrong]:
-    """What a look finds, when a second one finds it, too."""
-    return database.read(look.run) if database.read(look.run) else []
+def _confirmed(database: Database, check: IntegrityCheck) -> list[IntegrityProblem]:
+    """Run a check; run it again if it finds problems, and return those of the second run."""
+    return database.read(check.run) if database.read(check.run) else []
 
 
-def states(database: Database, told: Told, filled: Set[str]) -> Iterator[Finding]:
-    """Rows in a state that their last event did not lead to."""
-    tables = [table for table in declared(StateTable).values() if table.table in filled]
+def check_states(database: Database, on_progress: Progress, filled: Set[str]) -> Iterator[Finding]:
+    """Compare the state of each row with its last event."""
+    tables = [table for table in find_declarations(StatefulTable).values() if table.table in filled]
     wrong: list[str] = []
-    looked = 0
-    for nth, table in enumerate(tables):
-        after: str | int | None = 0 if table.number_of else ""
+    checked = 0
+    for number, table in enumerate(tables):
+        after: str | int | None = 0 if table.id_prefix else ""
         while after is not None:
-            told(f"states of {table.table}", nth, len(tables))
-            seen = database.read(partial(integrity.states, table=table, after=after))
-            wrong += seen.wrong
-            looked += seen.rows
-            after = seen.last
-    yield from _listed("states", "broken", wrong, "`corral events` has the record")
+            on_progress(f"states of {table.table}", number, len(tables))
+            page = database.read(partial(integrity.check_states, table=table, after=after))
+            wrong += page.wrong
+            checked += page.rows
+            after = page.last
+    yield from _list_problems("states", "broken", wrong, "see `corral events`")
     if not wrong:
-        yield Finding("states", "ok", f"{looked:,} rows are in the state that their events tell.")
+        yield Finding("states", "ok", f"{checked:,} rows are in the state of their last event.")
 
 
-def _listed(check: str, state: str, wrong: list[str], command: str) -> Iterator[Finding]:
-    for each in wrong[:MOST]:
-        yield Finding(check, state, f"{each}; {command}.")
-    if len(wrong) > MOST:
-        yield Finding(check, state, f"{len(wrong) - MOST:,} more like that; {command}.")
+def _list_problems(check: str, state: str, problems: list[str], hint: str) -> Iterator[Finding]:
+    for problem in problems[:MAX_REPORTED]:
+        yield Finding(check, state, f"{problem}; {hint}.")
+    if len(problems) > MAX_REPORTED:
+        yield Finding(check, state, f"{len(problems) - MAX_REPORTED:,} more like this; {hint}.")
 
 
 # -- files ----------------------------------------------------------------------------------------
 
 
-def files(database: Database, told: Told) -> Iterator[Finding]:
-    """Files of this machine that are missing, changed, or of nothing that this store knows."""
-    for check, look, sound in (
-        ("outputs", _outputs, "Every output that should be on this machine is there, unchanged."),
-        ("runs", _run_folders, "Every folder of a run is of a run that is known."),
-        ("attachments", _attachments, "Files of messages are there, and of messages."),
-        ("boxes", _boxes, "Folders of boxed sessions are of sessions that are known."),
-        ("worktrees", _worktrees, "Worktrees are those of attempts and tasks."),
+def check_files(database: Database, on_progress: Progress) -> Iterator[Finding]:
+    """Check the files of this machine: missing, changed, or unknown to the store."""
+    for name, check, sound in (
+        ("outputs", _outputs, "Every output of this machine exists and is unchanged."),
+        ("runs", _run_folders, "Every run folder belongs to a known run."),
+        ("attachments", _attachments, "Every attachment exists and belongs to a message."),
+        ("boxes", _boxes, "Every folder of a sandboxed session belongs to a known session."),
+        ("worktrees", _worktrees, "Every worktree belongs to an attempt or a task."),
     ):
-        found = list(look(database, told))
-        yield from (Finding(check, state, message) for state, message in found[:MOST])
-        if len(found) > MOST:
-            more = f"{len(found) - MOST:,} more like that; repair these, and check again."
-            yield Finding(check, found[MOST][0], more)
-        if not found:
-            yield Finding(check, "ok", sound)
+        problems = list(check(database, on_progress))
+        yield from (Finding(name, state, message) for state, message in problems[:MAX_REPORTED])
+        if len(problems) > MAX_REPORTED:
+            rest = len(problems) - MAX_REPORTED
+            message = f"{rest:,} more like this. Repair these, and check again."
+            yield Finding(name, problems[MAX_REPORTED][0], message)
+        if not problems:
+            yield Finding(name, "ok", sound)
 
 
-Fault = tuple[str, str]
-"""broken or warning, and the sentence."""
+FileProblem = tuple[str, str]
+"""The state (broken or warning) and the message of a finding."""
 
 
-def _outputs(database: Database, told: Told) -> Iterator[Fault]:
-    here, after, looked = process.host(), "", 0
-    while page := database.read(partial(outputs.held_on, host=here, after=after)):
+def _outputs(database: Database, on_progress: Progress) -> Iterator[FileProblem]:
+    host, after, checked = process.host(), "", 0
+    while page := database.read(partial(outputs.list_on_host, host=host, after=after)):
         for row in page:
-            looked += 1
-            told("outputs", looked, looked)
-            if fault := _sure_of_output(database, row):
-                yield fault
+            checked += 1
+            on_progress("outputs", checked, checked)
+            if problem := _check_output(database, row):
+                yield problem
         after = page[-1].id
 
 
-def _sure_of_output(database: Database, row: Output) -> Fault | None:
-    """What is wrong with a run's files, while the row stays as it is."""
-    while fault := _output(database, row):
+def _check_output(database: Database, row: Output) -> FileProblem | None:
+    """Return the problem with a run's files, if the row has not changed meanwhile."""
+    while problem := _find_output_problem(database, row):
         try:
-            now = database.read(partial(outputs.get, run_id=row.id))
+            current = database.read(partial(outputs.get, run_id=row.id))
         except NotFound:
             return None
-        if now == row:
-            return fault
-        if now.folder is None or now.state not in (OutputState.OPEN, OutputState.SEALED):
+        if current == row:
+            return problem
+        if current.folder is None or current.state not in (OutputState.OPEN, OutputState.SEALED):
             return None
-        row = now
+        row = current
     return None
 
 
-def _output(database: Database, row: Output) -> Fault | None:
+def _find_output_problem(database: Database, row: Output) -> FileProblem | None:
     assert row.folder is not None
     folder = Path(row.folder)
     if row.state is OutputState.OPEN:
-        return _open_output(database, row, folder)
+        return _check_open_output(database, row, folder)
     sizes = {"output": row.sealed_bytes, "errors": row.errors_bytes}
     for stream in STREAMS:
-        if sizes[stream] is not None and (why := _sealed(database, folder, stream, row)):
-            if why == GONE and database.read(
-                partial(outputs.is_kept, run_id=row.id, size=sizes[stream] or 0, stream=stream)
+        if sizes[stream] is not None and (problem := _check_sealed(database, folder, stream, row)):
+            if problem == MISSING and database.read(
+                partial(outputs.has_chunks, run_id=row.id, size=sizes[stream] or 0, stream=stream)
             ):
-                continue  # the store has it, and it is read from there
+                continue  # it is read from the store
             return (
                 "broken",
-                f"The {stream} of {row.id} in {folder} {why}; put the file there from a copy of "
-                f"that folder. {row.ends_kept}",
+                f"The {stream} of {row.id} in {folder} {problem}. Restore the file from a copy. "
+                f"{row.ends_kept}",
             )
     return None
 
 
-GONE = "is gone"
+MISSING = "is missing"
 
 
-def _sealed(database: Database, folder: Path, stream: str, row: Output) -> str | None:
-    from corral.adapters.output.seal import sealed_file
-    from corral.adapters.output.sealed import open_sealed
+def _check_sealed(database: Database, folder: Path, stream: str, row: Output) -> str | None:
+    from corral.adapters.output.seal import sealed_path
+    from corral.adapters.output.sealed_file import open_sealed
 
-    path = sealed_file(folder / stream)
+    path = sealed_path(folder / stream)
     try:
         sealed = open_sealed(path)
         if sealed is None:
-            return GONE
+            return MISSING
         size = row.sealed_bytes if stream == "output" else row.errors_bytes
         if sealed.index.sealed_bytes != size:
-            return f"has {sealed.index.sealed_bytes:,} bytes, and {size:,} were sealed"
+            return f"has {sealed.index.sealed_bytes:,} bytes instead of {size:,}"
         known = stream != "output" or sealed.index == database.read(
-            partial(outputs.index, run_id=row.id)
+            partial(outputs.get_index, run_id=row.id)
         )
         if not known or sealed.text_hash() != sealed.index.sha256:
-            return "is not what was sealed"
+            return "was changed after it was sealed"
     except StoreUnavailable:
         return "is damaged"
     except NotFound:
-        return "is not known any more"  # and the row says why
+        return "is unknown"  # the row says why
     except OSError as error:
-        return f"cannot be read ({error.strerror})"
+        return f"is not readable ({error.strerror})"
     return None
 
 
-def _open_output(database: Database, row: Output, folder: Path) -> Fault | None:
-    """While its run goes on it may have written nothing yet."""
-    from corral.adapters.output.read import Output as Files
+def _check_open_output(database: Database, row: Output, folder: Path) -> FileProblem | None:
+    """Check that an ended run has its output. A live run may not have written anything yet."""
+    from corral.adapters.output.reader import OutputReader as Files
 
     try:
         if database.read(partial(runs.get, id=row.id)).is_live or Files(folder).exists():
@@ -192,128 +212,132 @@ def _open_output(database: Database, row: Output, folder: Path) -> Fault | None:
         pass
     return (
         "broken",
-        f"{row.id} is over, and its output is not in {folder}; `corral recover` records that.",
+        f"{row.id} has ended without an output in {folder}. Record that with `corral recover`.",
     )
 
 
-def _run_folders(database: Database, told: Told) -> Iterator[Fault]:
-    """A run is in the store before its folder is there, and is forgotten before that goes."""
+def _run_folders(database: Database, on_progress: Progress) -> Iterator[FileProblem]:
+    """Find folders of unknown runs.
+
+    A run is stored before its folder is created, and deleted before its folder is removed.
+    """
     root = config.home() / "runs"
-    names = sorted(each.name for each in _inside(root) if each.name.startswith("run_"))
+    names = sorted(entry.name for entry in _list_folders(root) if entry.name.startswith("run_"))
     unknown: list[str] = []
-    for begin in range(0, len(names), PIECE):
-        told("folders of runs", begin, len(names))
-        piece = names[begin : begin + PIECE]
-        known = database.read(partial(integrity.known_runs, ids=piece))
-        unknown += [name for name in piece if name not in known and (root / name).exists()]
+    for first in range(0, len(names), BATCH):
+        on_progress("folders of runs", first, len(names))
+        batch = names[first : first + BATCH]
+        known = database.read(partial(integrity.find_known_runs, ids=batch))
+        unknown += [name for name in batch if name not in known and (root / name).exists()]
     if unknown:
         yield (
             "warning",
-            f"Folders in {root} of no run of this store: {len(unknown):,}, as {unknown[0]}; "
-            f"unless another store has this home, `rm -r {root / unknown[0]}` removes it.",
+            f"{len(unknown):,} folders in {root} belong to no run of this store, for example "
+            f"{unknown[0]}. If no other store uses this home, remove them, for example with "
+            f"`rm -r {root / unknown[0]}`.",
         )
 
 
-def _inside(root: Path) -> list["os.DirEntry[str]"]:
+def _list_folders(root: Path) -> list["os.DirEntry[str]"]:
     try:
-        with os.scandir(root) as found:
-            return [each for each in found if each.is_dir(follow_symlinks=False)]
+        with os.scandir(root) as entries:
+            return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
     except FileNotFoundError:
         return []
 
 
-def _attachments(database: Database, told: Told) -> Iterator[Fault]:
+def _attachments(database: Database, on_progress: Progress) -> Iterator[FileProblem]:
     from corral.adapters import attachments
     from corral.domain.settings import ops as settings
-    from corral.services.chat.attachments import own_folders
+    from corral.services.chat.attachments import list_own_folders
 
     root = config.home() / "channels"
-    left = {
+    unused = {
         str(path)
-        for folder in own_folders(database)
+        for folder in list_own_folders(database)
         for path in folder.rglob("*")
         if path.is_file() and not path.is_symlink()
     }
-    keep_ms = database.read(lambda tx: int(settings.value(tx, "messages.keep_ms")))
-    forgotten = database.clock.now() - 2 * keep_ms
+    keep_ms = database.read(lambda tx: int(settings.get_value(tx, "messages.keep_ms")))
+    deleted_before = database.clock.now() - 2 * keep_ms
     after = 0
-    while page := database.read(partial(integrity.messages, after=after)):
-        for each in page:
-            told("attachments", each.seq, each.seq)
-            for file in attachments.kept_of(each.data):
-                left.discard(file.path or "")
-                why = attachments.changed(file, root)
-                # Where several machines share a store, another one may have it.
-                elsewhere = why == attachments.GONE and database.keeps_output
-                if why and not elsewhere and each.created_at >= forgotten:
+    while page := database.read(partial(integrity.list_messages_with_files, after=after)):
+        for message in page:
+            on_progress("attachments", message.seq, message.seq)
+            for file in attachments.kept_of(message.data):
+                unused.discard(file.path or "")
+                problem = attachments.changed(file, root)
+                # When several machines share a store, another one may have the file.
+                elsewhere = problem == attachments.GONE and database.stores_output
+                if problem and not elsewhere and message.created_at >= deleted_before:
                     yield (
                         "broken",
-                        f"{file.name!r} of msg_{each.seq} {why}: {file.path}; `corral message show "
-                        f"msg_{each.seq}` has what was said with it.",
+                        f"{file.name!r} of msg_{message.seq} {problem}: {file.path}. See the "
+                        f"message with `corral message show msg_{message.seq}`.",
                     )
         after = page[-1].seq
-    # One that is written just now has no message yet; what is old enough is removed by itself.
-    old = sorted(path for path in left if _touched(path) < forgotten)
+    # A new file may not have a message yet; an old one is removed by retention.
+    old = sorted(path for path in unused if _modified_at(path) < deleted_before)
     if old:
         yield (
             "warning",
-            f"{len(old):,} files in {root} are of no message, as {old[0]}; `corral db prune` "
-            "removes them.",
+            f"{len(old):,} files in {root} belong to no message, for example {old[0]}. Remove "
+            "them with `corral db prune`.",
         )
 
 
-def _touched(path: str) -> int:
+def _modified_at(path: str) -> int:
     try:
         return os.lstat(path).st_mtime_ns // 1_000_000
     except OSError:
-        return 1 << 62  # it is gone
+        return 1 << 62  # removed meanwhile
 
 
-def _boxes(database: Database, told: Told) -> Iterator[Fault]:
+def _boxes(database: Database, on_progress: Progress) -> Iterator[FileProblem]:
     from corral.services.chat import sandbox_sync
 
-    gone = [str(path) for path in sandbox_sync.forgotten(database)]
-    if gone:
+    orphaned = [str(path) for path in sandbox_sync.find_orphaned_folders(database)]
+    if orphaned:
         yield (
             "warning",
-            f"{len(gone):,} folders of boxed sessions are of sessions that were forgotten, as "
-            f"{gone[0]}; `corral db prune` removes them.",
+            f"{len(orphaned):,} folders of sandboxed sessions belong to deleted sessions, for "
+            f"example {orphaned[0]}. Remove them with `corral db prune`.",
         )
-    if database.keeps_output:
+    if database.stores_output:
         return  # another machine may have them
     after = ""
-    while page := database.read(partial(integrity.boxed, after=after)):
+    while page := database.read(partial(integrity.list_boxed_sessions, after=after)):
         for id in page:
-            if not os.path.isdir(sandbox_sync.folder_of(id).top):
+            if not os.path.isdir(sandbox_sync.session_folder(id).top):
                 yield (
                     "warning",
-                    f"The folder of the boxed session {id} is gone, with what its agent kept there "
-                    f"and had not said yet; its next run makes it anew, see `corral session show "
-                    f"{id}`.",
+                    f"The folder of the sandboxed session {id} is missing, with the files and "
+                    "unsent messages of its agent. The next run creates it again; see "
+                    f"`corral session show {id}`.",
                 )
         after = page[-1]
 
 
-def _worktrees(database: Database, told: Told) -> Iterator[Fault]:
+def _worktrees(database: Database, on_progress: Progress) -> Iterator[FileProblem]:
     from corral.services.races import cleanup
     from corral.services.tasks import cleanup as tasks_cleanup
 
-    told("worktrees", 0, 1)
-    for race_id, worktree in cleanup.missing(database):
+    on_progress("worktrees", 0, 1)
+    for race_id, worktree in cleanup.list_missing(database):
         yield (
             "warning",
-            f"The worktree {worktree} of {race_id} is gone; `corral race clean {race_id} --yes` "
-            "records that.",
+            f"The worktree {worktree} of {race_id} is missing. Record that with "
+            f"`corral race clean {race_id} --yes`.",
         )
-    for orphan in cleanup.orphaned(database):
+    for orphan in cleanup.list_orphans(database):
         yield (
             "warning",
-            f"No attempt works in {orphan.folder}; `corral race clean --orphans` shows what it "
-            "holds.",
+            f"{orphan.folder} belongs to no attempt. See its content with "
+            "`corral race clean --orphans`.",
         )
-    for project_id, folder in tasks_cleanup.strays(database):
+    for project_id, folder in tasks_cleanup.list_strays(database):
         yield (
             "warning",
-            f"No task of this store works in {folder}; `corral task clean --project {project_id}` "
-            "shows what it holds.",
+            f"{folder} belongs to no task of this store. See its content with "
+            f"`corral task clean --project {project_id}`.",
         )

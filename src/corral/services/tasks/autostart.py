@@ -1,7 +1,7 @@
-"""Ready tasks that start by themselves: which, by whom, and what the agent is told.
+"""Starting agents for ready tasks: which tasks, which agent, and the agent's prompt.
 
-Only in projects that ask for it (`tasks.auto_start`), and only within what may go at once, what
-each agent may have going, and what may be spent.
+Only in projects with `tasks.auto_start`, and only within the limits of the machine, the project and
+each agent, and within the budgets.
 """
 
 from pathlib import Path
@@ -17,77 +17,82 @@ from corral.domain.projects.model import Project
 from corral.domain.runs import dispatch
 from corral.domain.runs.model import Run
 from corral.domain.settings import ops as settings
-from corral.domain.tasks import lifecycle, ops
+from corral.domain.tasks import lifecycle
 from corral.domain.tasks.model import Task
-from corral.kernel.prompt import Own, PromptPart, Quote, render
-from corral.kernel.text import quoted
+from corral.domain.tasks.notifications import notify
+from corral.kernel.prompt import OwnText, PromptPart, Quote, render
+from corral.kernel.text import quote_inline
 from corral.services.runs import request
 
-MOST_AGENTS = 1_000
-# An agent works in a place of its own, so it may change files there; for more it has to ask.
+MAX_AGENTS = 1_000
+# The agent works in a worktree of its own, so it may edit files without asking.
 APPROVALS = ("edit",)
 
 
-class Start(NamedTuple):
+class PlannedStart(NamedTuple):
+    """A task, and the agent that is about to be started for it."""
+
     task: Task
     agent: Agent
     project: Project
 
 
 def worktrees_folder() -> Path:
-    """Where the worktrees of tasks are, each below its project's id under its own."""
+    """Return the folder of task worktrees: PROJECT_ID/TASK_ID below it."""
     return config.home() / "worktrees"
 
 
-def to_start(tx: Tx) -> list[Start]:
-    """The tasks that may be started now, and who is to do them."""
-    room = dispatch.room_for(tx)
+def plan_starts(tx: Tx) -> list[PlannedStart]:
+    """Return the tasks that may be started now, each with its agent."""
+    slots = dispatch.count_free_slots(tx)
     team: list[Agent] | None = None
-    found: list[Start] = []
-    for project_id in lifecycle.ready_projects(tx):
-        if not settings.value(tx, "tasks.auto_start", project=project_id):
+    starts: list[PlannedStart] = []
+    for project_id in lifecycle.list_ready_projects(tx):
+        if not settings.get_value(tx, "tasks.auto_start", project=project_id):
             continue
-        most = int(settings.value(tx, "tasks.max_started", project=project_id))
-        free = min(most - lifecycle.count_in_runs(tx, project_id), room - len(found))
+        max_started = int(settings.get_value(tx, "tasks.max_started", project=project_id))
+        free = min(max_started - lifecycle.count_in_runs(tx, project_id), slots - len(starts))
         if free <= 0:
             continue
         if team is None:
-            team = agents.list_agents(tx, limit=MOST_AGENTS).items
+            team = agents.list_agents(tx, limit=MAX_AGENTS).items
         project = projects.get(tx, project_id)
-        for task in lifecycle.startable(tx, project_id):
-            agent = _agent_for(tx, task, team, found)
+        for task in lifecycle.list_startable(tx, project_id):
+            agent = _choose_agent(tx, task, team, starts)
             if free and agent is not None:
-                found.append(Start(task, agent, project))
+                starts.append(PlannedStart(task, agent, project))
                 free -= 1
-    return found
+    return starts
 
 
-def _agent_for(tx: Tx, task: Task, team: list[Agent], chosen: list[Start]) -> Agent | None:
-    """The agent that is to do a task: its assignee, or of its role the first that may start."""
+def _choose_agent(
+    tx: Tx, task: Task, team: list[Agent], planned: list[PlannedStart]
+) -> Agent | None:
+    """Return the assignee of a task, or the first available agent of its role."""
     for agent in team:
-        fits = agent.id == task.assignee_id if task.assignee_id else agent.role == task.role
-        if not fits or task.role is None is task.assignee_id:
+        suits = agent.id == task.assignee_id if task.assignee_id else agent.role == task.role
+        if not suits or task.role is None is task.assignee_id:
             continue
         if not (agent.provider or agent.command):
             continue
-        # One of each in a round, so that the next one is looked at with this one's run going.
-        if any(start.agent.id == agent.id for start in chosen):
+        # At most one start per agent and pass: the next pass counts this start in its limits.
+        if any(start.agent.id == agent.id for start in planned):
             continue
-        if dispatch.agent_has_room(tx, agent.id) and not charges.over_budget(
+        if dispatch.has_agent_capacity(tx, agent.id) and not charges.find_exceeded_budget(
             tx, "none", project_id=task.project_id, agent_id=agent.id
         ):
             return agent
     return None
 
 
-def begin(tx: Tx, start: Start, dir: str) -> Run:
-    """Take a task for an agent and ask for its run, both or neither."""
+def start_task(tx: Tx, start: PlannedStart, dir: str) -> Run:
+    """Request a run and claim the task for it, in one transaction."""
     task, agent, project = start
-    run = request.ask(
+    run = request.request_run(
         tx,
-        request.Wish(
+        request.RunRequest(
             title=task.title,
-            prompt=prompt_of(task),
+            prompt=build_prompt(task),
             agent=agent.id,
             project=project.id,
             dir=dir,
@@ -99,30 +104,32 @@ def begin(tx: Tx, start: Start, dir: str) -> Run:
     return run
 
 
-def not_started(tx: Tx, task: Task, reason: str) -> None:
-    """Tell whoever leads a task, once, that it cannot be started."""
-    ops.tell(tx, task.lead, task, "not started", reason)
+def notify_not_started(tx: Tx, task: Task, reason: str) -> None:
+    """Notify the lead of a task, once, that its agent cannot be started."""
+    notify(tx, task.lead, task, "not started", reason)
 
 
-def prompt_of(task: Task) -> str:
-    """What the agent of a task is told."""
-    who = quoted(task.created_by)
-    told = "\n\n".join(text for text in (task.title, task.description) if text)
+def build_prompt(task: Task) -> str:
+    """Return the prompt of the agent that is started for a task."""
+    author = quote_inline(task.created_by)
+    text = "\n\n".join(part for part in (task.title, task.description) if part)
     parts: list[PromptPart] = [
-        Own(f"Your task is {task.id}. Do what {who}, who declared it, asks for:"),
-        Quote(f"task {quoted(task.key)} ({task.id}), declared by {who}", told),
+        OwnText(f"Your task is {task.id}. Do what {author}, who declared it, asks for:"),
+        Quote(f"task {quote_inline(task.key)} ({task.id}), declared by {author}", text),
     ]
     if task.files:
         parts.append(Quote(f"files that {task.id} changes", "\n".join(task.files)))
     if task.reason:
-        parts.append(Quote(f"reason why {task.id} came back after an earlier try", task.reason))
+        parts.append(
+            Quote(f"reason why {task.id} was returned after an earlier attempt", task.reason)
+        )
     if task.check_command:
-        check = f"command that has to succeed before {task.id} is accepted"
-        parts.append(Quote(check, task.check_command))
+        source = f"command that must succeed before {task.id} is accepted"
+        parts.append(Quote(source, task.check_command))
     closing = (
-        "You work in a git worktree of your own; commit there what belongs to the task. When it is "
-        f"done, say so with what shows it: `corral task submit {task.id} --commit HASH --ran CMD "
-        f"CODE --text WHAT`. When it cannot be done: `corral task fail {task.id} REASON`. Until "
-        "you say one of the two it is not done."
+        "You work in your own git worktree; commit there what belongs to the task. When the task "
+        f"is done, submit it with evidence: `corral task submit {task.id} --commit HASH --ran CMD "
+        f"CODE --text WHAT`. If it cannot be done, run `corral task fail {task.id} REASON`. The "
+        "task stays open until you run one of the two commands."
     )
-    return render([*parts, Own(closing)])
+    return render([*parts, OwnText(closing)])

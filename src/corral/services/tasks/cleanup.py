@@ -1,4 +1,4 @@
-"""Clearing away the worktrees of tasks that are over, and never anything that would be missed."""
+"""Removing the worktrees of ended tasks that hold no work of their own."""
 
 import os
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from corral.db.tx import Tx
 from corral.domain.projects import ops as projects
 from corral.domain.projects.model import Project
 from corral.domain.runs import ops as runs
-from corral.domain.tasks import ops
+from corral.domain.tasks import queries
 from corral.domain.tasks.model import ENDED, Task
 from corral.kernel.errors import CorralError, NotFound
 from corral.services import worktree_cleanup
@@ -25,74 +25,80 @@ class TaskLeftover(Leftover, frozen=True, kw_only=True):
 
     task_id: str
     key: str | None
-    """None when the task is not known any more."""
+    """None when the store no longer has the task."""
 
 
 def clean(database: Database, project: str, *, confirm: bool) -> list[TaskLeftover]:
-    """Look at each, and remove those that may go when that is confirmed."""
-    found = database.read(lambda tx: projects.get(tx, project))
-    root = str(worktrees_folder() / found.id)
+    """Inspect the task worktrees of a project; with `confirm`, remove those that may go."""
+    owner = database.read(lambda tx: projects.get(tx, project))
+    root = str(worktrees_folder() / owner.id)
     if confirm:
         leftovers.sweep(root)
     return [
-        worktree_cleanup.remove(left, found.dir, delete_branch=True)
-        if confirm and left.action != "keep"
-        else left
-        for left in _looked_at(database, found, root)
+        worktree_cleanup.remove(leftover, owner.dir, delete_branch=True)
+        if confirm and leftover.action != "keep"
+        else leftover
+        for leftover in _inspect_all(database, owner, root)
     ]
 
 
-def strays(database: Database) -> Iterator[tuple[str, str]]:
-    """Folders among the worktrees of tasks that are no task's of this store: the project that each
-    is below, and where it is."""
+def list_strays(database: Database) -> Iterator[tuple[str, str]]:
+    """Yield folders among the task worktrees that belong to no task of this store.
+
+    Each is a pair of the project's id and the folder.
+    """
     root = worktrees_folder()
     for folder in sorted(root.glob("prj_*/*")):
         if folder.is_dir() and not folder.is_symlink():
-            task, _ = database.read(partial(_task, id=folder.name))
+            task, _ = database.read(partial(_find_task, id=folder.name))
+            # The folder may have been removed while the store was read.
             if task is None and folder.is_dir():
                 yield folder.parent.name, str(folder)
 
 
-def _looked_at(database: Database, project: Project, root: str) -> Iterator[TaskLeftover]:
-    # With none of them known, all that are there are told, and those that git alone remembers.
+def _inspect_all(database: Database, project: Project, root: str) -> Iterator[TaskLeftover]:
+    # With an empty list of known worktrees, `orphans` yields all that exist below the root, and
+    # those that are gone but still registered in git.
     for orphan in leftovers.orphans([project.dir], root, []):
         id = os.path.basename(orphan.folder)
         if id.startswith(leftovers.REMOVED):
             continue
-        task, busy = database.read(partial(_task, id=id))
-        yield _look(project, orphan.folder, id, task, busy)
+        task, is_live = database.read(partial(_find_task, id=id))
+        yield _inspect(project, orphan.folder, id, task, is_live)
 
 
-def _task(tx: Tx, id: str) -> tuple[Task | None, bool]:
-    """A task by its whole id, and whether its agent is still at it."""
+def _find_task(tx: Tx, id: str) -> tuple[Task | None, bool]:
+    """Return a task by its full id, and whether its run is live."""
     try:
-        task = ops.get(tx, id)
+        task = queries.get(tx, id)
     except CorralError:
         return None, False
     if task.id != id:
-        return None, False  # the folder of somebody else, with a name that fits
+        return None, False  # the folder's name is only a prefix of the id
     try:
-        busy = task.run_id is not None and runs.get(tx, task.run_id).is_live
-    except NotFound:  # forgotten
-        busy = False
-    return task, busy
+        is_live = task.run_id is not None and runs.get(tx, task.run_id).is_live
+    except NotFound:  # the run was pruned
+        is_live = False
+    return task, is_live
 
 
-def _look(project: Project, folder: str, id: str, task: Task | None, busy: bool) -> TaskLeftover:
-    left = TaskLeftover(
+def _inspect(
+    project: Project, folder: str, id: str, task: Task | None, is_live: bool
+) -> TaskLeftover:
+    leftover = TaskLeftover(
         worktree=folder,
         bytes=leftovers.disk_use(folder),
         task_id=id,
         key=task.key if task is not None else None,
     )
-    if task is not None and (busy or task.state not in ENDED):
-        why = "its agent is still at it" if busy else f"its task is {task.state}"
-        return replace(left, reason=why)
-    left, state = worktree_cleanup.look_into(left, project.dir)
+    if task is not None and (is_live or task.state not in ENDED):
+        why = "its agent is still running" if is_live else f"its task is {task.state}"
+        return replace(leftover, reason=why)
+    leftover, state = worktree_cleanup.inspect(leftover, project.dir)
     if state is None:
-        return left
+        return leftover
     if not state.clean:
-        return replace(left, reason=state.why_kept)
+        return replace(leftover, reason=state.why_kept)
     if state.missing:
-        return replace(left, action="gone", reason=worktree_cleanup.GONE)
-    return replace(left, action="remove", reason=worktree_cleanup.ELSEWHERE)
+        return replace(leftover, action="gone", reason=worktree_cleanup.GONE)
+    return replace(leftover, action="remove", reason=worktree_cleanup.NOTHING_UNIQUE)

@@ -1,5 +1,5 @@
-// Cards of the board: dropped on a column, or moved by their menu; only where the move is legal.
-// What a card may do stands in its menu, as the server made it.
+// Drag and drop of cards on the task board. The legal actions are the options of the card's menu,
+// as the server rendered them.
 
 const $ = (selector, within = document) => within.querySelector(selector);
 
@@ -46,7 +46,7 @@ document.addEventListener("drop", (drop) => {
   const column = drop.target.closest?.(".column");
   if (!column || !takes(column)) return;
   drop.preventDefault();
-  // The board may have been fetched anew meanwhile: the card that is there now counts.
+  // The board may have been reloaded since: use the current card.
   const card = document.getElementById(dragged.dataset.id);
   const option = card && optionsFor(card, column)[0];
   if (!option) return;
@@ -60,7 +60,7 @@ document.addEventListener("dragend", () => {
   for (const column of document.querySelectorAll(".column.takes")) column.classList.remove("takes");
 });
 
-// Before anything else hears of it: what wants a reason is asked for it first.
+// In the capture phase, before htmx submits: actions that need a reason open a dialog first.
 document.addEventListener("submit", (submit) => {
   const form = submit.target.closest(".move");
   const option = form && $("[name=verb]", form).selectedOptions[0];

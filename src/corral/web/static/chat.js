@@ -1,4 +1,4 @@
-// A talk: Enter sends, and what comes last is in sight unless somebody reads further up.
+// Chat: Enter sends, and the page follows new messages unless the user has scrolled up.
 
 const form = document.getElementById("say");
 const NEAR = 160;
@@ -21,11 +21,11 @@ if (form) {
     key.preventDefault();
     if (field.value.trim() || files.files.length) form.requestSubmit();
   });
-  // What the server would refuse is said before it is sent.
+  // Report files that the server would refuse before sending them.
   const check = () => {
     const size = [...files.files].reduce((sum, file) => sum + file.size, 0);
     const most = Number(files.dataset.most);
-    files.setCustomValidity(size > most ? `These are more than ${Math.floor(most / 1024 / 1024)} MiB in all; choose less.` : "");
+    files.setCustomValidity(size > most ? `The files exceed ${Math.floor(most / 1024 / 1024)} MiB. Select fewer or smaller files.` : "");
     field.required = !files.files.length;
     files.reportValidity();
   };

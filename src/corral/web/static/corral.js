@@ -1,9 +1,9 @@
-// What the pages do by themselves: stay current, tell ages, listen to keys, ask before they act.
+// Live updates, relative times, keyboard shortcuts and dialogs of all pages.
 
 const $ = (selector, within = document) => within.querySelector(selector);
 const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
 
-// -- ages: told from the store's time, whatever this machine's clock says -------------------------
+// -- relative times, from the store's clock: the clock of this machine may differ ------------------
 
 const ahead = Date.now() - Number(document.documentElement.dataset.now || Date.now());
 const now = () => Date.now() - ahead;
@@ -13,8 +13,8 @@ function ago(at) {
   const distance = now() - at;
   for (const [unit, size] of UNITS) {
     if (Math.abs(distance) >= size) {
-      const told = `${Math.floor(Math.abs(distance) / size)} ${unit}`;
-      return distance > 0 ? `${told} ago` : `in ${told}`;
+      const text = `${Math.floor(Math.abs(distance) / size)} ${unit}`;
+      return distance > 0 ? `${text} ago` : `in ${text}`;
     }
   }
   return "now";
@@ -50,7 +50,7 @@ setInterval(tell, 1_000);
 document.addEventListener("htmx:after:swap", tell);
 tell();
 
-// -- the feed: an event marks the parts of the page that it concerns, and they are fetched anew ----
+// -- event feed: an event marks the fragments that it concerns, and htmx reloads them -------------
 
 const SHORTEST_PAUSE = 150;
 
@@ -95,19 +95,19 @@ class Part {
 const parts = $$(".live").filter((element) => element.dataset.kinds).map((element) => new Part(element));
 const feed = $("#feed");
 
-function say(state, text) {
+function setFeedState(state, text) {
   if (!feed || feed.dataset.state === state) return;
   feed.dataset.state = state;
   $("span", feed).textContent = text;
 }
 
-// What happened between the making of the page and the opening of the line is told, too.
+// Starts from the cursor of the page, so that events since it was rendered are not missed.
 let seen = feed?.dataset.seen || "";
 
 function follow() {
   const source = new EventSource(seen ? `/api/events?after=${encodeURIComponent(seen)}` : "/api/events");
   let lost = false;
-  const heard = (message) => {
+  const onEvent = (message) => {
     seen = message.lastEventId || seen;
     let event;
     try {
@@ -118,16 +118,16 @@ function follow() {
     for (const part of parts) if (part.concerns(event)) part.fetch();
   };
   source.onopen = () => {
-    say("live", "live");
-    // What was missed while the line was cut comes by itself, but the page may be older than that.
+    setFeedState("live", "live");
+    // The feed replays events that were missed while disconnected, but the page may be older.
     if (lost) for (const part of parts) part.fetch();
     lost = false;
   };
-  source.onmessage = heard;
-  source.addEventListener("event", heard);
+  source.onmessage = onEvent;
+  source.addEventListener("event", onEvent);
   source.onerror = () => {
     lost = true;
-    say("lost", "not connected");
+    setFeedState("lost", "disconnected");
     if (source.readyState === EventSource.CLOSED) setTimeout(follow, 3_000);
   };
   addEventListener("pagehide", () => source.close());
@@ -137,7 +137,7 @@ addEventListener("pageshow", (shown) => {
   if (shown.persisted) location.reload();
 });
 
-// -- dialogs and answers --------------------------------------------------------------------------
+// -- dialogs and notices --------------------------------------------------------------------------
 
 function open(button) {
   const dialog = document.getElementById(button.dataset.opens);
@@ -176,7 +176,7 @@ document.addEventListener("corral:done", (done) => {
   setTimeout(() => notices.forEach((notice) => notice.remove()), 8_000);
 });
 
-// -- keys -----------------------------------------------------------------------------------------
+// -- keyboard shortcuts ---------------------------------------------------------------------------
 
 let before = "";
 
@@ -207,7 +207,7 @@ document.addEventListener("keydown", (key) => {
   }
 });
 
-// -- light or dark --------------------------------------------------------------------------------
+// -- dark mode ------------------------------------------------------------------------------------
 
 $("#theme")?.addEventListener("click", () => {
   const root = document.documentElement;

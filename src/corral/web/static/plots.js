@@ -1,4 +1,4 @@
-// Plots of what stands in the table below each of them.
+// Plots; the table below each one holds the same data.
 
 const SERIES = [1, 2, 3, 4, 5, 6, 7].map((n) => `--plot-${n}`);
 const colour = (name) => {
@@ -21,9 +21,9 @@ function draw(box) {
   const plot = JSON.parse(box.dataset.plot);
   const ink = colour("--soft");
   const line = colour("--line");
-  let values = plot.lines.map((each) => each.values);
+  let values = plot.series.map((each) => each.values);
   if (plot.kind === "stack") {
-    // Each line stands on those below it; the topmost is drawn first.
+    // Stack the series; the topmost is drawn first.
     const sums = plot.x.map(() => 0);
     values = values.map((each) => each.map((value, n) => (sums[n] += value || 0)));
   }
@@ -33,10 +33,10 @@ function draw(box) {
   const series = order.map((n) => {
     const stroke = colour(SERIES[n % SERIES.length]);
     return {
-      label: plot.lines[n].label, stroke, width: daily ? 0 : 1.5, paths: bars,
+      label: plot.series[n].label, stroke, width: daily ? 0 : 1.5, paths: bars,
       fill: daily ? stroke : fade(stroke, 0.08),
       points: { show: false },
-      value: (_, __, ___, at) => figure(at == null ? null : plot.lines[n].values[at], plot.unit),
+      value: (_, __, ___, at) => figure(at == null ? null : plot.series[n].values[at], plot.unit),
     };
   });
   const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { show: false }, font: "11px system-ui" };

@@ -1,8 +1,8 @@
-// The terminals of a round's attempts: one stream for all of them, and a screen for each run.
+// The terminals of a round's attempts: one stream for all, one screen per run.
 
 const screens = new Map();
-const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-const words = (text) => new TextDecoder().decode(bytes(text));
+const bytes = (text) => Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+const decodeText = (text) => new TextDecoder().decode(bytes(text));
 let source = null;
 let address = "";
 
@@ -14,20 +14,20 @@ function screenOf(run) {
   const section = document.getElementById(`screen-${run}`);
   if (!section) return null;
   const terminal = openScreen(section.querySelector(".mini"), { fontSize: 11, scrollback: 5_000, screenReaderMode: false });
-  const made = { section, terminal, note: section.querySelector(".said"), wrote: false };
-  screens.set(run, made);
-  return made;
+  const screen = { section, terminal, note: section.querySelector(".said"), wrote: false };
+  screens.set(run, screen);
+  return screen;
 }
 
-// What comes before the page shows its attempt waits for that.
+// Events of a run are queued until the page shows its attempt.
 const early = new Map();
-const MOST_EARLY = 2_000;
+const MAX_EARLY = 2_000;
 
-function hand(run, act) {
+function dispatch(run, act) {
   const screen = screenOf(run);
   if (screen) return act(screen);
-  const line = early.get(run) || [];
-  early.set(run, line.slice(-MOST_EARLY).concat([act]));
+  const queue = early.get(run) || [];
+  early.set(run, queue.slice(-MAX_EARLY).concat([act]));
 }
 
 function follow() {
@@ -35,24 +35,24 @@ function follow() {
   if (!list) return;
   address = list.dataset.screens;
   source = new EventSource(address);
-  const hear = (name, act) => source.addEventListener(name, (event) => {
+  const on = (name, act) => source.addEventListener(name, (event) => {
     const [run, data] = event.data.split(" ");
-    hand(run, (screen) => act(screen, data));
+    dispatch(run, (screen) => act(screen, data));
   });
-  hear("begin", (screen) => {
-    screen.terminal.reset(); // the stream may begin anew
+  on("begin", (screen) => {
+    screen.terminal.reset(); // the stream restarts after a reconnect
     screen.wrote = false;
     delete screen.section.dataset.empty;
     screen.note.textContent = "";
   });
-  hear("size", (screen, data) => screen.terminal.keepSize(...data.split("x").map(Number)));
-  hear("left_out", (screen, data) => {
-    screen.note.textContent = `${Number(data).toLocaleString()} earlier bytes are left out`;
+  on("size", (screen, data) => screen.terminal.keepSize(...data.split("x").map(Number)));
+  on("left_out", (screen, data) => {
+    screen.note.textContent = `${Number(data).toLocaleString()} earlier bytes not shown`;
   });
-  hear("output", (screen, data) => write(screen, bytes(data)));
-  hear("told", (screen, data) => write(screen, words(data).replaceAll("\n", "\r\n")));
-  hear("over", (screen, data) => {
-    screen.note.textContent = data ? words(data) : screen.wrote ? "that was all" : "it wrote nothing";
+  on("output", (screen, data) => write(screen, bytes(data)));
+  on("told", (screen, data) => write(screen, decodeText(data).replaceAll("\n", "\r\n")));
+  on("over", (screen, data) => {
+    screen.note.textContent = data ? decodeText(data) : screen.wrote ? "end of output" : "no output";
     if (!screen.wrote) screen.section.dataset.empty = "1";
   });
   source.addEventListener("all_over", () => source.close());
@@ -64,7 +64,7 @@ function write(screen, text) {
   screen.section.dataset.written = "1";
 }
 
-// A part that was fetched anew may show another round, or a new try of an attempt.
+// A reloaded fragment may show another round, or a new run of an attempt.
 function look() {
   const list = document.getElementById("attempts");
   const shown = [...document.querySelectorAll(".screen[data-run]")];

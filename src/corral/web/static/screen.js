@@ -1,4 +1,4 @@
-// A terminal in the page that only shows: it takes no input, and no link in it leads anywhere.
+// A read-only terminal: no input, and links are not clickable.
 
 globalThis.openScreen = (box, options = {}) => {
   const style = getComputedStyle(document.documentElement);
@@ -20,18 +20,18 @@ globalThis.openScreen = (box, options = {}) => {
       brightGreen: "#a0e3bb", brightYellow: "#f5d68c", brightBlue: "#aecdf0", brightMagenta: "#e6c1ea",
       brightCyan: "#a4e0e0", brightWhite: "#ffffff",
     },
-    // A link that a program printed leads nowhere: nobody vouches for it.
+    // Links in output are untrusted: do nothing.
     linkHandler: { activate() {}, allowNonHttpProtocols: false },
     ...options,
   });
   terminal.open(box);
 
   const largest = terminal.options.fontSize;
-  let size = null; // of the run's own terminal, in which it drew; null: that of the box
+  let size = null; // size of the run's terminal; null: fit the box
 
   function fit() {
     const cell = terminal._core?._renderService?.dimensions?.css?.cell;
-    if (!cell?.width || !cell.height || !box.clientWidth) return; // it may be hidden, or gone
+    if (!cell?.width || !cell.height || !box.clientWidth) return; // hidden or removed
     const room = getComputedStyle(box);
     const width = box.clientWidth - parseFloat(room.paddingLeft) - parseFloat(room.paddingRight) - 14;
     if (size) {
@@ -45,7 +45,7 @@ globalThis.openScreen = (box, options = {}) => {
   }
   fit();
   new ResizeObserver(fit).observe(box);
-  // A program draws for the size of its terminal: in another size its lines break elsewhere.
+  // Keep the size that the program drew for: another one would break its lines.
   terminal.keepSize = (rows, columns) => {
     size = { rows, columns };
     box.classList.add("sized");

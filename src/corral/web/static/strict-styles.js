@@ -1,6 +1,5 @@
-// xterm.js writes <style> elements and style attributes, which the page's policy forbids: it allows
-// style sheets of our own origin only. The same rules reach the page by way of the object model,
-// which a policy leaves to scripts.
+// xterm.js writes <style> elements and style attributes, which a strict content security policy
+// forbids. Apply the same rules through the CSS object model, which the policy allows.
 
 (() => {
   const sheets = new WeakMap();

@@ -1,35 +1,35 @@
-// The terminal on a run's page: it plays what the run wrote, and what it writes now.
+// The terminal of a run's page: output so far, then live output.
 
 const box = document.getElementById("terminal");
 const note = document.getElementById("terminal-note");
 const terminal = openScreen(box, { convertEol: box.dataset.mode !== "pty" });
-const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+const bytes = (text) => Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
 const source = new EventSource(box.dataset.src);
-let told = false;
+let isStructured = false;
 
 source.addEventListener("open", () => {
-  if (told) terminal.reset(); // such a stream begins anew
+  if (isStructured) terminal.reset(); // this stream restarts from the beginning
   note.textContent = "";
 });
 source.addEventListener("size", (event) => terminal.keepSize(...event.data.split("x").map(Number)));
 source.addEventListener("left_out", (event) => {
-  note.textContent = `${Number(event.data).toLocaleString()} earlier bytes are left out; download all of it`;
+  note.textContent = `${Number(event.data).toLocaleString()} earlier bytes not shown; download the full output`;
 });
 source.addEventListener("output", (event) => {
   terminal.write(bytes(event.data));
   box.dataset.written = "1";
 });
 source.addEventListener("told", (event) => {
-  told = true;
+  isStructured = true;
   terminal.write(new TextDecoder().decode(bytes(event.data)).replaceAll("\n", "\r\n"));
   box.dataset.written = "1";
 });
 source.addEventListener("over", (event) => {
   source.close();
-  const why = event.data ? new TextDecoder().decode(bytes(event.data)) : "";
-  note.textContent = why || (box.dataset.written ? "that was all" : "it wrote nothing");
+  const error = event.data ? new TextDecoder().decode(bytes(event.data)) : "";
+  note.textContent = error || (box.dataset.written ? "end of output" : "no output");
 });
 source.addEventListener("error", () => {
-  if (source.readyState !== EventSource.CLOSED) note.textContent = "connecting again";
+  if (source.readyState !== EventSource.CLOSED) note.textContent = "reconnecting";
 });
 addEventListener("pagehide", () => source.close());

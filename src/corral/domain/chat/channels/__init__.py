@@ -1,0 +1,1 @@
+"""Channels, their places and people, and which agents listen and send where."""

@@ -1,51 +1,34 @@
-"""Which agents hear which places, and where they may send to."""
+"""Wirings: which agents listen in which places, and which messages wake them."""
 
 from typing import Any
 
-from corral.db.transitions import create, move
+from corral.db.transitions import create, transition
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.agents.model import AgentState
 from corral.domain.chat import sql
-from corral.domain.chat.channels import ops
-from corral.domain.chat.inbound.regex import compiled
+from corral.domain.chat.channels import destinations, ops, places
+from corral.domain.chat.inbound.regex import compile_pattern
 from corral.domain.chat.model import (
     Channel,
     ChannelState,
-    Destination,
-    DestinationState,
-    Mode,
     Place,
-    Scope,
+    SessionMode,
     Trigger,
-    Unheard,
+    UnheardPolicy,
     Wiring,
-    check_word,
-    one_of,
+    WiringScope,
+    check_name,
+    parse_choice,
 )
-from corral.domain.mail import ops as mail
 from corral.domain.mail.model import check_priority
 from corral.domain.projects import ops as projects
-from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
-from corral.kernel.pagination import MAX_LIMIT, Page, check_limit, decode_cursor, every, page_of
-from corral.kernel.text import MAX_NAME, clean_text
+from corral.kernel.errors import Conflict, Invalid, Refused
+from corral.kernel.pagination import Page, check_limit, decode_cursor, make_page
+from corral.kernel.text import MAX_NAME, check_text
 
 MAX_WIRINGS = 50
-
-
-def remove_channel(tx: Tx, channel: str) -> Channel:
-    """Disconnect a channel: nothing comes or goes any more, its wirings end, and what waited to be
-    sent is dropped, and says so."""
-    found = ops.get_channel(tx, channel)
-    for wiring in list(every(list_wirings, tx, limit=MAX_LIMIT)):
-        if wiring.channel_id == found.id:
-            remove_wiring(tx, wiring.id)
-    for place in every(ops.list_places, tx, channel=found.name, limit=MAX_LIMIT):
-        mail.drop_waiting(tx, place.mailbox, reason=f"the channel {found.name} was removed")
-    return move(tx, sql.CHANNELS, "remove", found.id, ended_at=tx.now)
-
-
-# -- wirings --------------------------------------------------------------------------------------
+"""Wirings of one place that routing considers."""
 
 
 def add_wiring(
@@ -62,58 +45,61 @@ def add_wiring(
     priority: int = 0,
     project: str | None = None,
 ) -> Wiring:
-    """Let an agent hear one place, or all places of a channel; it may answer there, too.
+    """Let an agent receive the messages of one place, or of all places of a channel.
 
-    `trigger` says what wakes it: always, mention, sticky (and then the whole thread), pattern or
-    command, which need `pattern`. What does not wake it is dropped, or kept and told with the next
-    message that does. `mode` is shared (a session a place), thread or agent (one for all). What was
-    held there because no agent heard it is heard now.
+    `trigger` selects the messages that wake the agent: always, mention, sticky (a mention, then the
+    rest of the thread), pattern or command; the last two need `pattern`. `unheard` drops the other
+    messages, or keeps them as context for the next one that wakes the agent. `mode` is shared (one
+    session for each place), thread (one for each thread) or agent (one for all places).
+
+    The agent may answer in the place. Messages that were held because the place had no agent are
+    routed now. Raises Conflict when the agent is wired there already.
     """
-    whose = agents.get(tx, agent)
-    if whose.state is not AgentState.ACTIVE:
-        raise Refused(f"{whose.name} is retired; restore it, or take another.", agent_id=whose.id)
-    where = ops.get_place(tx, place) if place else None
-    if where is None and channel is None:
-        raise Invalid(
-            "Say what it is to hear: one place (--place), or a channel with all its places "
-            "(--channel)."
+    listener = agents.get(tx, agent)
+    if listener.state is not AgentState.ACTIVE:
+        raise Refused(
+            f"{listener.name} is retired. Restore it or choose another agent.",
+            agent_id=listener.id,
         )
-    on = ops.get_channel(tx, where.channel_id if where is not None else str(channel))
+    target = places.get_place(tx, place) if place else None
+    if target is None and channel is None:
+        raise Invalid("Give a place (--place), or a channel for all its places (--channel).")
+    on = ops.get_channel(tx, target.channel_id if target is not None else str(channel))
     if on.state is not ChannelState.ACTIVE:
-        raise Refused(f"{on.name} was removed; add it anew.", channel=on.id)
-    if (trigger, mode) == (Trigger.STICKY, Mode.AGENT):
+        raise Refused(f"Channel {on.name} was removed. Add it again first.", channel=on.id)
+    if (trigger, mode) == (Trigger.STICKY, SessionMode.AGENT):
         raise Invalid(
-            "A sticky wiring follows the thread or chat in which its agent was addressed, and a "
-            "session for all chats follows none; take --session shared or thread.",
+            "A sticky wiring follows one thread or chat, so it cannot use one session for all "
+            "chats. Use --session shared or thread.",
             trigger=trigger,
             mode=mode,
             reason="sticky_needs_thread",
         )
-    made = create(
+    wiring = create(
         tx,
         sql.WIRINGS,
         {
             "id": tx.new_id("wir"),
             "channel_id": on.id,
-            "place_id": where.id if where else None,
-            "agent_id": whose.id,
-            **_manner(trigger, pattern, scope, unheard, mode, priority),
+            "place_id": target.id if target else None,
+            "agent_id": listener.id,
+            **_rule_columns(trigger, pattern, scope, unheard, mode, priority),
             "project_id": projects.get(tx, project).id if project else None,
             "created_at": tx.now,
             "created_by": tx.actor,
         },
-        unless="(channel_id, coalesce(place_id, ''), agent_id) WHERE state = 'active'",
-        note={"agent": whose.name, "channel": on.name},
+        on_conflict="(channel_id, coalesce(place_id, ''), agent_id) WHERE state = 'active'",
+        event_data={"agent": listener.name, "channel": on.name},
     )
-    if made is None:
+    if wiring is None:
         raise Conflict(
-            f"{whose.name} hears that already; `corral wiring list` shows how, and `corral wiring "
-            "change` says it anew.",
-            agent_id=whose.id,
+            f"{listener.name} is wired there already. Change the wiring with `corral wiring "
+            "change`; list wirings with `corral wiring list`.",
+            agent_id=listener.id,
         )
-    if where is not None:
-        allow(tx, whose.id, where)
-    return made
+    if target is not None:
+        destinations.ensure_destination(tx, listener.id, target)
+    return wiring
 
 
 def change_wiring(
@@ -127,186 +113,84 @@ def change_wiring(
     mode: str = "shared",
     priority: int = 0,
 ) -> Wiring:
-    """Let an agent hear a place in another manner from now on; all of it is said anew.
+    """Replace the rules of a wiring. Options that are not given return to their defaults.
 
-    What it was told already stays with the sessions that it has.
+    Existing sessions keep the messages that they received.
     """
-    return move(
+    return transition(
         tx,
         sql.WIRINGS,
         "change",
         sql.WIRING_IDS.resolve(tx, wiring),
-        note={"trigger": trigger},
-        **_manner(trigger, pattern, scope, unheard, mode, priority),
+        event_data={"trigger": trigger},
+        **_rule_columns(trigger, pattern, scope, unheard, mode, priority),
     )
 
 
-def _manner(
+def _rule_columns(
     trigger: str, pattern: str | None, scope: str, unheard: str, mode: str, priority: int
 ) -> dict[str, Any]:
-    """How a wiring hears, as its columns; Invalid says which of it makes no sense."""
-    on = one_of(Trigger, trigger)
+    """Return the columns of a wiring's rules; raises Invalid for a wrong value."""
+    choice = parse_choice(Trigger, trigger)
     return {
-        "trigger": on,
-        "pattern": check_pattern(on, pattern),
-        "scope": one_of(Scope, scope),
-        "unheard": one_of(Unheard, unheard),
-        "mode": one_of(Mode, mode),
+        "trigger": choice,
+        "pattern": check_pattern(choice, pattern),
+        "scope": parse_choice(WiringScope, scope),
+        "unheard": parse_choice(UnheardPolicy, unheard),
+        "mode": parse_choice(SessionMode, mode),
         "priority": check_priority(priority),
     }
 
 
 def check_pattern(trigger: Trigger, pattern: str | None) -> str | None:
-    """A pattern that can be run, or a command's word; None where neither is wanted."""
+    """Validate the pattern of a trigger: a regular expression, a command's name, or None."""
     if trigger is Trigger.PATTERN and pattern:
-        compiled(pattern)
-        return clean_text(pattern, "The pattern", most=4 * MAX_NAME)
+        compile_pattern(pattern)
+        return check_text(pattern, "The pattern", max_bytes=4 * MAX_NAME)
     if trigger is Trigger.COMMAND and pattern:
-        return check_word(pattern.removeprefix("/"), "The command").lower()
+        return check_name(pattern.removeprefix("/"), "The command").lower()
     if trigger in (Trigger.PATTERN, Trigger.COMMAND):
-        raise Invalid(
-            f"The trigger {trigger} needs "
-            f"{'a pattern' if trigger is Trigger.PATTERN else 'the word of a command'}; give it "
-            "with --pattern.",
-            trigger=trigger,
-        )
+        needed = "a pattern" if trigger is Trigger.PATTERN else "the name of a command"
+        raise Invalid(f"The trigger {trigger} needs {needed}: use --pattern.", trigger=trigger)
     if pattern:
-        raise Invalid(f"The trigger {trigger} has no pattern; leave it out.", trigger=trigger)
+        raise Invalid(f"The trigger {trigger} takes no pattern. Omit it.", trigger=trigger)
     return None
 
 
 def remove_wiring(tx: Tx, wiring: str) -> Wiring:
-    """Let an agent hear a place no more. Where it may send is another matter: see `revoke`."""
-    return move(tx, sql.WIRINGS, "remove", sql.WIRING_IDS.resolve(tx, wiring), ended_at=tx.now)
+    """End a wiring: the agent no longer receives these messages.
+
+    It may still send there; see `destinations.revoke`.
+    """
+    return transition(
+        tx, sql.WIRINGS, "remove", sql.WIRING_IDS.resolve(tx, wiring), ended_at=tx.now
+    )
 
 
 def get_wiring(tx: Tx, wiring: str) -> Wiring:
-    """A wiring by its id, which may be shortened."""
+    """Return a wiring by its id or a unique prefix of it."""
     return sql.WIRINGS.get(tx, sql.WIRING_IDS.resolve(tx, wiring))
 
 
 def list_wirings(
     tx: Tx, *, all: bool = False, after: str | None = None, limit: int = 50
 ) -> Page[Wiring]:
-    """Which agents hear which places, oldest first; with `all` also those that were removed."""
+    """List active wirings, oldest first. With `all`, also list removed ones."""
     (last,) = decode_cursor(after, "")
     query = sql.ALL_WIRINGS if all else sql.ACTIVE_WIRINGS
     rows = tx.all(query, after=last, limit=check_limit(limit) + 1)
-    return page_of(rows, limit, lambda each: (each.id,))
+    return make_page(rows, limit, lambda wiring: (wiring.id,))
 
 
-def wirings_of(tx: Tx, where: Place | Channel) -> list[Wiring]:
-    """The wirings that cover a place: its own, and those of its whole channel. Of two of one agent
-    its own counts. Of a channel: those that cover whatever place appears on it."""
-    on, place = (where.channel_id, where.id) if isinstance(where, Place) else (where.id, "")
-    found = tx.all(sql.WIRINGS_OF_PLACE, channel_id=on, place_id=place, limit=MAX_WIRINGS)
-    own = {wiring.agent_id for wiring in found if wiring.place_id is not None}
-    return [each for each in found if each.place_id is not None or each.agent_id not in own]
+def list_covering(tx: Tx, target: Place | Channel) -> list[Wiring]:
+    """Return the wirings that apply to a place: its own and those of its whole channel.
 
-
-# -- destinations ---------------------------------------------------------------------------------
-
-
-def grant(tx: Tx, agent: str, place: str, *, name: str | None = None) -> Destination:
-    """Let an agent send to a place, which it calls by a name of its own; at once."""
-    whose = agents.get(tx, agent)
-    where = ops.get_place(tx, place)
-    tx.serialize(f"destinations:{whose.id}")
-    wanted = check_word(name, "The name") if name else _free_name(tx, whose.id, where)
-    found = tx.one(sql.DESTINATION_OF, agent_id=whose.id, place_id=where.id)
-    named = tx.one(sql.DESTINATION_BY_NAME, agent_id=whose.id, name=wanted)
-    if named is not None and named.place_id != where.id:
-        raise Conflict(
-            f"{whose.name} calls another place {wanted}; take another name.", name=wanted
-        )
-    if found is None:
-        return _grant(tx, whose.id, where, wanted)
-    keeps = name is None and found.state is DestinationState.GRANTED
-    return move(
-        tx,
-        sql.DESTINATIONS,
-        "regrant",
-        found.id,
-        note={"agent": whose.name},
-        name=found.name if keeps else wanted,
-        ended_at=None,
+    When an agent has both, only that of the place applies. For a channel, return the wirings that
+    apply to any new place on it.
+    """
+    channel_id, place_id = (
+        (target.channel_id, target.id) if isinstance(target, Place) else (target.id, "")
     )
-
-
-def revoke(tx: Tx, agent: str, destination: str) -> Destination:
-    """Let an agent send there no more, at once: what already waits is refused, too."""
-    whose = agents.get(tx, agent)
-    found = destination_of(tx, whose.id, clean_text(destination, "The name", most=MAX_NAME))
-    if found is None:
-        raise NotFound(
-            f"{whose.name} has no destination {destination!r}; `corral destination list --agent "
-            f"{whose.name}` shows those it has.",
-            agent_id=whose.id,
-        )
-    return move(
-        tx, sql.DESTINATIONS, "revoke", found.id, note={"agent": whose.name}, ended_at=tx.now
-    )
-
-
-def get_destination(tx: Tx, destination: str) -> Destination:
-    """A destination by its id, which may be shortened."""
-    return sql.DESTINATIONS.get(tx, sql.DESTINATION_IDS.resolve(tx, destination))
-
-
-def list_destinations(
-    tx: Tx, *, agent: str | None = None, after: str | None = None, limit: int = 50
-) -> Page[Destination]:
-    """Where an agent may send to, by name; or all that were ever granted, oldest first."""
-    (last,) = decode_cursor(after, "")
-    if agent is None:
-        rows = tx.all(sql.ALL_DESTINATIONS, after=last, limit=check_limit(limit) + 1)
-        return page_of(rows, limit, lambda each: (each.id,))
-    rows = tx.all(
-        sql.DESTINATIONS_OF_AGENT,
-        agent_id=agents.get(tx, agent).id,
-        after=last,
-        limit=check_limit(limit) + 1,
-    )
-    return page_of(rows, limit, lambda each: (each.name,))
-
-
-def allow(tx: Tx, agent_id: str, place: Place) -> None:
-    """Whoever hears a place may answer there, unless somebody took that back."""
-    # Two that hear it for the first time at the same moment would both grant it.
-    tx.serialize(f"destinations:{agent_id}")
-    if tx.one(sql.DESTINATION_OF, agent_id=agent_id, place_id=place.id) is None:
-        _grant(tx, agent_id, place, _free_name(tx, agent_id, place))
-
-
-def destination_of(tx: Tx, agent_id: str, named: str) -> Destination | None:
-    """A destination that an agent has now, by its own name for it, or by the place's id."""
-    found = tx.one(sql.DESTINATION_BY_NAME, agent_id=agent_id, name=named)
-    if found is None and named.startswith("plc_"):
-        found = tx.one(sql.DESTINATION_OF, agent_id=agent_id, place_id=named)
-    return found if found is not None and found.state is DestinationState.GRANTED else None
-
-
-def _grant(tx: Tx, agent_id: str, place: Place, name: str) -> Destination:
-    made = create(
-        tx,
-        sql.DESTINATIONS,
-        {
-            "id": tx.new_id("dst"),
-            "agent_id": agent_id,
-            "name": name,
-            "place_id": place.id,
-            "created_at": tx.now,
-            "created_by": tx.actor,
-        },
-        note={"agent_id": agent_id, "place": place.id},
-    )
-    assert made is not None
-    return made
-
-
-def _free_name(tx: Tx, agent_id: str, place: Place) -> str:
-    """What an agent calls a place when nobody said: as people do, or by its id."""
-    plain = "".join(c if c.isalnum() or c in "._-" else "-" for c in place.called.lower())[:60]
-    plain = plain.strip("-._") or place.id
-    taken = tx.one(sql.DESTINATION_BY_NAME, agent_id=agent_id, name=plain)
-    return plain if taken is None or taken.place_id == place.id else place.id
+    rows = tx.all(sql.WIRINGS_OF_PLACE, channel_id=channel_id, place_id=place_id, limit=MAX_WIRINGS)
+    wired_here = {row.agent_id for row in rows if row.place_id is not None}
+    return [row for row in rows if row.place_id is not None or row.agent_id not in wired_here]

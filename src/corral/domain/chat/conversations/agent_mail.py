@@ -1,8 +1,8 @@
-"""Letters between agents: what they belong to, where they are answered, and how far it may go.
+"""Letters between agents: correlation, reply addresses and the hop limit.
 
-How many letters led to one is not told by its writer: it is derived by `mail.chains`, from the
-letters that the writing run was given, and from the letter that it answers. So two agents that
-answer one another for ever come to an end, whatever they say.
+The number of hops is not taken from the writer. `mail.chains` derives it from the letters that the
+writing run was given and from the letter that it answers. So two agents that keep answering each
+other reach the limit, whatever they write.
 """
 
 from typing import Any
@@ -10,21 +10,22 @@ from typing import Any
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.agents.model import Agent, AgentState
-from corral.domain.chat.conversations import agent_mail_sql, turns
-from corral.domain.chat.model import Talk
+from corral.domain.chat import sql
+from corral.domain.chat.conversations import turns
+from corral.domain.chat.model import Conversation
 from corral.domain.mail import chains
 from corral.domain.mail import ops as mail
 from corral.domain.mail.model import Chain, Exchange, Letter, check_mailbox
 from corral.domain.sessions import ops as sessions
 from corral.kernel.errors import IllegalMove, Invalid, NotFound, Refused
-from corral.kernel.ids import number_of
-from corral.kernel.text import MAX_NAME, clean_text
+from corral.kernel.ids import parse_number
+from corral.kernel.text import MAX_NAME, check_text
 
-KEPT = agent_mail_sql.EXCHANGES_KEPT
-REACHABLE = ("agent", "session", "user", "queue")
+EXCHANGES_RETENTION = sql.EXCHANGES_RETENTION
+ALLOWED_MAILBOX_KINDS = ("agent", "session", "user", "queue")
 
 
-def write(
+def send(
     tx: Tx,
     agent: str,
     body: Any,
@@ -38,120 +39,122 @@ def write(
     key: str | None = None,
     project: str | None = None,
 ) -> Letter | str:
-    """An agent writes to another one, or to a person; or answers a letter (`reply_to`), which goes
-    to where its writer wants answers. Gives the letter, or why it was cut off.
+    """Send a letter of an agent to another agent or a person, or answer a letter (`reply_to`).
 
-    With `wake` the agent is started for it, in a session that is kept for such letters. Beyond
-    `mail.max_hops` nothing is delivered, and both sides are told.
+    An answer goes to the reply address of the letter that it answers. With `wake` the recipient is
+    started for the letter, in a session that it has for mail. Beyond `mail.max_hops` the letter is
+    dropped and both sides are notified. Returns the letter, or the reason why it was dropped.
     """
-    whose = agents.get(tx, agent)
-    if whose.state is not AgentState.ACTIVE:
-        raise Refused(f"{whose.name} is retired, and writes no more.", agent_id=whose.id)
-    answered = _answered(tx, whose, reply_to) if reply_to else None
-    mailbox = _reply_address(tx, answered) if answered else _mailbox(tx, to, wake)
-    given = chains.of_run(tx, run) if run else chains.of_agent(tx, whose.id, whose.name)
+    sender = agents.get(tx, agent)
+    if sender.state is not AgentState.ACTIVE:
+        raise Refused(f"{sender.name} is retired and cannot send letters.", agent_id=sender.id)
+    answered = _find_answered(tx, sender, reply_to) if reply_to else None
+    mailbox = _reply_mailbox(tx, answered) if answered else _resolve_mailbox(tx, to, wake)
+    given = chains.get_for_run(tx, run) if run else chains.get_for_agent(tx, sender.id, sender.name)
     before = Chain(answered.correlation_id, answered.hops) if answered else given
-    cause = Chain(before.correlation_id, max(before.hops, given.hops), whose.id, whose.name)
-    if (most := chains.limit_of(tx, cause)) is not None:
-        mail.cut_off(tx, cause, mailbox, f"agent:{whose.name}", most)
-        return chains.too_long(most)
-    return mail.put_in_chain(
+    cause = Chain(before.correlation_id, max(before.hops, given.hops), sender.id, sender.name)
+    if (limit := chains.exceeded_limit(tx, cause)) is not None:
+        mail.notify_hop_limit(tx, cause, mailbox, f"agent:{sender.name}", limit)
+        return chains.hop_limit_message(limit)
+    return mail.put_exchange(
         tx,
         cause,
         mailbox,
         body,
         answers=answered.letter_id if answered else None,
-        reply_to=_own_address(tx, whose, session),
-        # Whatever an agent calls it, it cannot take the place of another's letter.
-        key=f"{whose.id}:{key}" if key else None,
-        sender=f"agent:{whose.name}",
+        reply_to=_own_mailbox(tx, sender, session),
+        # Prefixed, so that no agent can use the key of another agent's letter.
+        key=f"{sender.id}:{key}" if key else None,
+        sender=f"agent:{sender.name}",
         priority=priority,
         project=project,
     )
 
 
-def put(tx: Tx, mailbox: str, body: Any, *, run: str | None, **options: Any) -> Letter | str:
+def put_from_run(
+    tx: Tx, mailbox: str, body: Any, *, run: str | None, **options: Any
+) -> Letter | str:
     """Put a letter from inside a run, or for an agent, as one hop after the letters that the run
     was given. Returns the letter, or the reason why the hop limit rejected it.
 
-    The options are those of `mail.put`. No answer is sent automatically: only `write` asks for one.
+    The options are those of `mail.put`. No answer is sent automatically: only `send` asks for one.
     """
-    cause = chains.of_run(tx, run) if run is not None else chains.of_caller(tx)
-    if cause is not None and (most := chains.limit_of(tx, cause)) is not None:
+    cause = chains.get_for_run(tx, run) if run is not None else chains.get_for_caller(tx)
+    if cause is not None and (limit := chains.exceeded_limit(tx, cause)) is not None:
         sender = f"agent:{cause.agent}" if cause.agent else tx.actor
-        mail.cut_off(tx, cause, mailbox, sender, most)
-        return chains.too_long(most)
+        mail.notify_hop_limit(tx, cause, mailbox, sender, limit)
+        return chains.hop_limit_message(limit)
     return mail.put(tx, mailbox, body, **options)
 
 
-def _answered(tx: Tx, whose: Agent, letter: str) -> Exchange:
-    """What an answer belongs to; Refused unless the letter was written to this agent."""
+def reply(tx: Tx, conversation: Conversation, run_id: str, text: str) -> None:
+    """Send the result of a turn to the agents whose letters began it. Idempotent for a run.
+
+    A letter that is itself an answer gets no automatic answer; else two agents would answer each
+    other until the hop limit.
+    """
+    for claimed in conversation.letters:
+        exchange = tx.one(sql.EXCHANGE, letter_id=claimed.id)
+        if exchange is not None and exchange.answers is None and exchange.reply_to:
+            send(
+                tx,
+                conversation.agent_id,
+                text,
+                reply_to=exchange.letter_id,
+                run=run_id,
+                session=conversation.session_id,
+                key=f"{run_id}:{exchange.letter_id}",
+            )
+
+
+def mark_read(tx: Tx, letters: list[str], run: str) -> list[Exchange]:
+    """Record that a run was given letters; return the exchanges of those between agents."""
+    check_text(run, "The run", max_bytes=MAX_NAME)
+    ids = [f"let_{parse_number('let', letter)}" for letter in letters]
+    exchanges = (chains.mark_read(tx, id, run) for id in ids)
+    return [exchange for exchange in exchanges if exchange is not None]
+
+
+def _find_answered(tx: Tx, agent: Agent, letter: str) -> Exchange:
+    """Return the exchange of a letter; raises Refused unless it was written to this agent."""
     found = mail.get(tx, letter)
     kind, _, name = found.mailbox.partition(":")
-    own = found.mailbox == f"agent:{whose.name}" or (
-        kind == "session" and sessions.get(tx, name).agent_id == whose.id
+    is_own = found.mailbox == f"agent:{agent.name}" or (
+        kind == "session" and sessions.get(tx, name).agent_id == agent.id
     )
-    exchange = tx.one(agent_mail_sql.EXCHANGE, letter_id=found.id) if own else None
+    exchange = tx.one(sql.EXCHANGE, letter_id=found.id) if is_own else None
     if exchange is None or not exchange.reply_to:
-        raise Refused(
-            f"{found.id} is no letter of an agent to {whose.name}.",
-            letter=found.id,
-            reason="unknown_letter",
-        )
+        raise Refused(f"{found.id} is not a letter from an agent to {agent.name}.", letter=found.id)
     return exchange
 
 
-def _reply_address(tx: Tx, answered: Exchange) -> str:
+def _reply_mailbox(tx: Tx, answered: Exchange) -> str:
     """Return where an answer goes: to the writer's own mailbox when its session is closed."""
     try:
-        return mail.open_mailbox(tx, answered.reply_to)
+        return mail.resolve_mailbox(tx, answered.reply_to)
     except (NotFound, IllegalMove):
         return f"agent:{agents.get(tx, answered.agent_id).name}"
 
 
-def _mailbox(tx: Tx, to: str | None, wake: bool) -> str:
+def _resolve_mailbox(tx: Tx, to: str | None, wake: bool) -> str:
     if not to:
         raise Invalid(
-            "Say to whom: agent:NAME, session:ID or user:NAME; or which letter it answers."
+            "Name the recipient (agent:NAME, session:ID or user:NAME) or the letter to answer."
         )
     kind, colon, name = to.partition(":")
     if not colon:
         kind, name = "agent", to
-    if kind not in REACHABLE:
-        raise Refused(f"An agent may not write to {to}; write to agent:NAME or user:NAME.", to=to)
+    if kind not in ALLOWED_MAILBOX_KINDS:
+        raise Refused(f"An agent may not write to {to}. Write to agent:NAME or user:NAME.", to=to)
     if kind != "agent":
-        return mail.open_mailbox(tx, check_mailbox(f"{kind}:{name}"))
+        return mail.resolve_mailbox(tx, check_mailbox(f"{kind}:{name}"))
     found = agents.get(tx, name)
-    return turns.for_letters(tx, found.id).mailbox if wake else f"agent:{found.name}"
+    return turns.open_for_mail(tx, found.id).mailbox if wake else f"agent:{found.name}"
 
 
-def _own_address(tx: Tx, whose: Agent, session: str | None) -> str:
-    """Where an answer goes: into the conversation in which it was asked, where that is woken."""
-    talk = turns.talk_of(tx, session) if session else None
-    own = talk is not None and talk.agent_id == whose.id
-    return f"session:{session}" if own else f"agent:{whose.name}"
-
-
-def answer(tx: Tx, talk: Talk, run_id: str, text: str) -> None:
-    """What a turn ended with goes to whoever wrote the letter that began it. An answer is not
-    answered by itself: else two agents would never stop thanking each other."""
-    for fenced in talk.letters:
-        found = tx.one(agent_mail_sql.EXCHANGE, letter_id=fenced.id)
-        if found is not None and found.answers is None and found.reply_to:
-            write(
-                tx,
-                talk.agent_id,
-                text,
-                reply_to=found.letter_id,
-                run=run_id,
-                session=talk.session_id,
-                key=f"{run_id}:{found.letter_id}",
-            )
-
-
-def read(tx: Tx, letters: list[str], run: str) -> list[Exchange]:
-    """A run is given letters; what those of agents belong to."""
-    clean_text(run, "The run", most=MAX_NAME)
-    ids = [f"let_{number_of('let', each)}" for each in letters]
-    found = (chains.read(tx, each, run) for each in ids)
-    return [each for each in found if each is not None]
+def _own_mailbox(tx: Tx, agent: Agent, session: str | None) -> str:
+    """Return the reply address of a letter: the writing session if letters wake it, else the
+    agent's mailbox."""
+    conversation = turns.find_conversation(tx, session) if session else None
+    is_own = conversation is not None and conversation.agent_id == agent.id
+    return f"session:{session}" if is_own else f"agent:{agent.name}"

@@ -1,5 +1,4 @@
-"""Runs that stay: they are done with what they were told, and get what comes next, without being
-started anew."""
+"""Runs that outlive a turn: they acknowledge their letters and take the next ones themselves."""
 
 from contextlib import suppress
 
@@ -7,76 +6,86 @@ import msgspec
 
 from corral.db.tx import Tx
 from corral.domain.chat import sql
-from corral.domain.chat.conversations import agent_mail, prompts
-from corral.domain.chat.conversations import turns as conversations_turns
-from corral.domain.chat.model import Fenced, Next, Talk
+from corral.domain.chat.conversations import agent_mail, prompts, turns
+from corral.domain.chat.model import ClaimedLetter, Conversation, NextLetters
 from corral.domain.mail import ops as mail
 from corral.domain.runs import ops as runs
 from corral.domain.sessions import ops as sessions
 from corral.domain.sessions.model import NewTurn
 from corral.kernel.errors import CorralError, Refused
-from corral.kernel.text import MAX_BODY, MAX_NAME, clean_text, encode_json
+from corral.kernel.text import MAX_BODY, MAX_NAME, check_text, encode_json
 
 
-def next_letters(
+def take_next(
     tx: Tx, run: str, *, after: str | None = None, answer: str | None = None
-) -> Next | None:
-    """A run that goes on is done with what it was told, and is told what came next; None: nothing.
+) -> NextLetters | None:
+    """Acknowledge the letters that a run has processed, and give it the next ones; None if none.
 
-    `after` is the last letter that it was given here, None: it knows only what it began with. All
-    up to that one are acknowledged, and `answer` is said where they came from. What it was given
-    behind that, and never got, it is given again. A crash repeats what is not acknowledged.
+    `after` is the last letter that the run received by this call; None when it only has the letters
+    that it was started with. All letters up to `after` are acknowledged, and `answer` is sent to
+    where they came from. Letters that were given after it, and never arrived, are given again. So a
+    crash repeats only what was not acknowledged.
     """
-    talk = tx.one(sql.TALK_OF_RUN, run_id=clean_text(run, "The run", most=MAX_NAME))
-    if talk is None:
+    conversation = tx.one(
+        sql.CONVERSATION_OF_RUN, run_id=check_text(run, "The run", max_bytes=MAX_NAME)
+    )
+    if conversation is None:
         raise Refused(
-            f"{run} works on no messages of a place; only the run of a session may ask.",
+            f"{run} has no conversation. Only the run of a woken session has messages.",
             reason="no_session",
         )
-    done, left = _dealt_with(talk, after)
+    done, left = _split_processed(conversation, after)
     if done and answer:
-        said = clean_text(answer, "The answer", most=MAX_BODY)
-        answered = msgspec.structs.replace(talk, letters=done)
-        conversations_turns.say(tx, answered, run, said)
-        agent_mail.answer(tx, answered, run, said)
-    for fenced in done:
-        mail.ack(tx, fenced.id, fence=fenced.fence)
+        text = check_text(answer, "The answer", max_bytes=MAX_BODY)
+        answered = msgspec.structs.replace(conversation, letters=done)
+        turns.send_reply(tx, answered, run, text)
+        agent_mail.reply(tx, answered, run, text)
+    for claimed in done:
+        mail.ack(tx, claimed.id, fence=claimed.fence)
     letters = (
-        [mail.get(tx, fenced.id) for fenced in left] if left else conversations_turns.take(tx, talk)
+        [mail.get(tx, claimed.id) for claimed in left]
+        if left
+        else turns.claim_letters(tx, conversation)
     )
     if not done and not letters:
         return None
-    conversations_turns.note_given(tx, letters, run)
-    told = prompts.build(tx, talk, letters)
-    fresh = [Fenced(letter.id, letter.fence, late=True) for letter in letters]
+    turns.record_given(tx, letters, run)
+    prompt = prompts.build_prompt(tx, conversation, letters)
+    given = [ClaimedLetter(letter.id, letter.fence, late=True) for letter in letters]
     tx.one(
         sql.SET_LETTERS,
-        session_id=talk.session_id,
+        session_id=conversation.session_id,
         run_id=run,
-        letters=encode_json(fresh, "The letters"),
-        seen=conversations_turns.last_told(letters),
+        letters=encode_json(given, "The letters"),
+        seen=turns.last_message_number(letters),
     )
     if runs.get(tx, run).provider == "plain":
-        # It says nothing of itself, and whoever goes on with the conversation is to know of it.
-        turns = [NewTurn("assistant", answer, run=run)] if done and answer else []
-        turns += [NewTurn("user", turn.text, turn.key, run=run) for turn in told.turns if letters]
-        if turns:
+        # A plain command has no transcript, so its turns are recorded here for later runs.
+        new = [NewTurn("assistant", answer, run=run)] if done and answer else []
+        new += [NewTurn("user", turn.text, turn.key, run=run) for turn in prompt.turns if letters]
+        if new:
             with suppress(CorralError):
-                sessions.append_many(tx, talk.session_id, turns)
-    return Next(told.text, [letter.id for letter in letters]) if letters else None
+                sessions.append_many(tx, conversation.session_id, new)
+    return NextLetters(prompt.text, [letter.id for letter in letters]) if letters else None
 
 
 def has_next(tx: Tx, run: str) -> bool:
-    """Whether a run that asks for what came next would get it."""
-    talk = tx.one(sql.TALK_OF_RUN, run_id=run)
-    return talk is None or bool(talk.letters) or bool(conversations_turns.batch(tx, talk))
+    """Whether `take_next` would return letters, or raise an error."""
+    conversation = tx.one(sql.CONVERSATION_OF_RUN, run_id=run)
+    return (
+        conversation is None
+        or bool(conversation.letters)
+        or bool(turns.next_batch(tx, conversation))
+    )
 
 
-def _dealt_with(talk: Talk, after: str | None) -> tuple[list[Fenced], list[Fenced]]:
-    """Which of a run's letters it has dealt with, and which it was never given."""
-    ids = [fenced.id for fenced in talk.letters]
+def _split_processed(
+    conversation: Conversation, after: str | None
+) -> tuple[list[ClaimedLetter], list[ClaimedLetter]]:
+    """Split a run's letters into those it has processed and those that never reached it."""
+    ids = [claimed.id for claimed in conversation.letters]
     if after is None:
-        count = sum(not fenced.late for fenced in talk.letters)
+        count = sum(not claimed.late for claimed in conversation.letters)
     else:
         count = ids.index(after) + 1 if after in ids else 0
-    return talk.letters[:count], talk.letters[count:]
+    return conversation.letters[:count], conversation.letters[count:]

@@ -1,7 +1,7 @@
-"""What a letter gives a session to do: a message of a place, or a task.
+"""The bodies of letters that give a session work: a chat message, or a scheduled task.
 
-Anybody may write to a session's mailbox: what a letter says of itself is believed only when it is
-signed by somebody who may say so.
+Any process of the user can write to a session's mailbox. So a body is trusted only when the letter
+has the sender and the key that the gateway would have given it.
 """
 
 from typing import Any, TypeVar
@@ -14,10 +14,10 @@ from corral.kernel.text import convert
 T = TypeVar("T")
 
 
-class Chat(
+class ChatPayload(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="chat"
 ):
-    """What a message of a place is in the letter that tells it to a session."""
+    """A message of a place, as the body of a letter to a session."""
 
     message: str
     place: str
@@ -28,38 +28,37 @@ class Chat(
     text: str
     files: list[dict[str, Any]] = []
     keeps: bool = False
-    """Whether the agent is also told what was said before and did not wake it."""
+    """Whether the agent also gets the earlier messages that did not wake it."""
 
 
-def chat_of(letter: Letter) -> Chat | None:
-    """The message of a place that a letter tells; None of any other letter.
+def parse_chat(letter: Letter) -> ChatPayload | None:
+    """Return the chat message of a letter; None for any other letter.
 
-    Agents may write to one another's sessions, and write what they like: a letter is believed when
-    it is signed by the place, which no agent can do.
+    Agents can write any body to each other's sessions. Only the gateway can sign as a place.
     """
     body = letter.body
     if not isinstance(body, dict) or body.get("kind") != "chat":
         return None
     if letter.sender != f"place:{body.get('place')}" or letter.key != body.get("message"):
         return None
-    return _converted(body, Chat)
+    return _convert(body, ChatPayload)
 
 
-class Errand(msgspec.Struct, frozen=True):
-    """What a task gives a session to do, in the letter that tells it."""
+class TaskPayload(msgspec.Struct, frozen=True):
+    """A scheduled task, as the body of a letter to a session."""
 
     text: str
     place: str | None = None
     thread: str | None = None
     found: str | None = None
-    """What its script printed."""
+    """The output of the task's script."""
 
 
-def errand_of(letter: Letter) -> Errand | None:
-    """What a schedule gives to do; None of any other letter.
+def parse_task(letter: Letter) -> TaskPayload | None:
+    """Return the scheduled task of a letter; None for any other letter.
 
-    The letters of agents are signed with their own mailbox; a schedule's are signed by a place, or
-    by nobody, and their key is the schedule's.
+    A schedule's letter has the schedule's key, and a place or nothing as its sender. Letters of
+    agents have the agent's own mailbox as their sender.
     """
     body = letter.body
     if not isinstance(body, dict) or not isinstance(body.get("text"), str):
@@ -69,10 +68,10 @@ def errand_of(letter: Letter) -> Errand | None:
     place = body.get("place")
     if letter.sender != (f"place:{place}" if place else None):
         return None
-    return _converted(body, Errand)
+    return _convert(body, TaskPayload)
 
 
-def _converted(body: Any, kind: type[T]) -> T | None:
+def _convert(body: Any, kind: type[T]) -> T | None:
     """Decode a body; None when it is malformed. Any user can sign a letter as a place, and a letter
     that cannot be decoded must not block a session."""
     try:
@@ -87,6 +86,6 @@ def is_notice(letter: Letter) -> bool:
     return isinstance(letter.body, dict) and "undelivered" in letter.body
 
 
-def asked_in(letter: Letter) -> Chat | Errand | None:
-    """What a letter gives a session to answer somewhere: a message, or a task."""
-    return chat_of(letter) or errand_of(letter)
+def parse_request(letter: Letter) -> ChatPayload | TaskPayload | None:
+    """Return what a letter asks a session to answer: a chat message or a task, or None."""
+    return parse_chat(letter) or parse_task(letter)

@@ -1,20 +1,20 @@
-"""Tasks: what an agent is given to do by the clock, in a session that is woken for it."""
+"""Scheduled prompts: tasks that a schedule gives to an agent in a session."""
 
 from typing import Any
 
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.agents.model import Agent, AgentState
-from corral.domain.chat.channels import ops, wirings
+from corral.domain.chat.channels import destinations, places, wirings
 from corral.domain.chat.conversations import turns
-from corral.domain.chat.model import Place, Talk
+from corral.domain.chat.model import Conversation, Place
 from corral.domain.projects import ops as projects
 from corral.domain.schedules import ops as schedules
 from corral.domain.schedules.model import Schedule
 from corral.domain.sessions import ops as sessions
 from corral.domain.sessions.model import SessionState
 from corral.kernel.errors import Invalid, Refused
-from corral.kernel.text import MAX_TEXT, abridged, check_int, clean_text
+from corral.kernel.text import MAX_TEXT, check_int, check_text, shorten
 
 MAX_TITLE = 60
 
@@ -39,37 +39,38 @@ def add_task(
     name: str | None = None,
     project: str | None = None,
 ) -> Schedule:
-    """Give an agent something to do by the clock: a run is started, or its conversation resumed,
-    with this text. Once, at the moment `at` or after `delay_ms`; or again and again.
+    """Schedule a prompt for an agent: once (`at`, `delay_ms`) or repeatedly (`every_ms`, `cron`).
 
-    It is answered in `place`, which the agent must hold as a destination and where it has its
-    session, or goes on in `session`; without either the task has a session of its own, whose turns
-    keep the answers. A `script` is run first: it says whether the agent is woken, and what it
-    prints is told with the text. The other options are those of a schedule.
+    Each occurrence starts a run, or resumes the agent's conversation, with this text. The answer
+    goes to `place`, which the agent must have as a destination, or to `session`. Without both, the
+    task has its own session, whose turns keep the answers. A `script` is run first: it decides
+    whether the agent is woken, and its output is added to the prompt. The other options are those
+    of a schedule.
     """
     if sum(given is not None for given in (every_ms, cron, at, delay_ms)) != 1:
-        raise Invalid("Say when it runs, in one way: --in, --at, --every or --cron.")
+        raise Invalid("Give exactly one of --in, --at, --every and --cron.")
     if delay_ms is not None:
         at = tx.now + check_int(delay_ms, "The delay")
-    whose = agents.get(tx, agent)
-    if whose.state is not AgentState.ACTIVE:
-        raise Refused(f"{whose.name} is retired; restore it, or take another.", agent_id=whose.id)
+    holder = agents.get(tx, agent)
+    if holder.state is not AgentState.ACTIVE:
+        raise Refused(
+            f"{holder.name} is retired. Restore it or choose another agent.", agent_id=holder.id
+        )
     if place is not None and session is not None:
         raise Invalid(
-            "A task is answered in a place, or goes on in a session; give one of them.",
-            reason="place_or_session",
+            "Give a place or a session for the answers, not both.", reason="place_or_session"
         )
-    where = _place(tx, whose, place) if place is not None else None
-    words = clean_text(text, "The text", most=MAX_TEXT)
-    called = name or abridged(tx.without_secrets(words), MAX_TITLE)
+    target = _get_destination_place(tx, holder, place) if place is not None else None
+    prompt = check_text(text, "The text", max_bytes=MAX_TEXT)
+    title = name or shorten(tx.without_secrets(prompt), MAX_TITLE)
     project_id = projects.get(tx, project).id if project else None
-    talk = _talk(tx, whose, where, session, called, project_id)
+    conversation = _open_conversation(tx, holder, target, session, title, project_id)
     body: dict[str, Any] = {"text": text}
-    if where is not None:
-        body["place"] = where.id
+    if target is not None:
+        body["place"] = target.id
     return schedules.create_schedule(
         tx,
-        talk.mailbox,
+        conversation.mailbox,
         body,
         every_ms=every_ms,
         cron=cron,
@@ -82,41 +83,46 @@ def add_task(
         project=project_id,
         script=script,
         script_ms=script_ms,
-        sender=where.mailbox if where is not None else None,
+        sender=target.mailbox if target is not None else None,
     )
 
 
-def _place(tx: Tx, agent: Agent, named: str) -> Place:
-    where = ops.get_place(tx, named)
-    if wirings.destination_of(tx, agent.id, where.id) is None:
+def _get_destination_place(tx: Tx, agent: Agent, ref: str) -> Place:
+    place = places.get_place(tx, ref)
+    if destinations.find_granted(tx, agent.id, place.id) is None:
         raise Refused(
-            f"{agent.name} may not send to {where.called}; let it with `corral destination grant "
-            f"{agent.name} {where.id}`.",
+            f"{agent.name} may not send to {place.display_name}. Allow it with "
+            f"`corral destination grant {agent.name} {place.id}`.",
             agent_id=agent.id,
-            place=where.id,
-            reason="destination_not_granted",
+            place=place.id,
         )
-    return where
+    return place
 
 
-def _talk(
-    tx: Tx, agent: Agent, where: Place | None, session: str | None, title: str, project: str | None
-) -> Talk:
-    """The session that is woken: the one that the agent has in the place, the one that was named,
-    or a new one."""
-    if where is not None:
-        found = [each for each in wirings.wirings_of(tx, where) if each.agent_id == agent.id]
-        if found:
-            return turns.sit_down(tx, found[0], where, None)
-        return turns.take_seat(tx, agent.id, where, where.id, "", project=project)
+def _open_conversation(
+    tx: Tx,
+    agent: Agent,
+    place: Place | None,
+    session: str | None,
+    title: str,
+    project: str | None,
+) -> Conversation:
+    """Return the conversation to wake: the one in the place, the named one, or a new one."""
+    if place is not None:
+        own = [each for each in wirings.list_covering(tx, place) if each.agent_id == agent.id]
+        if own:
+            return turns.open_for_wiring(tx, own[0], place, None)
+        return turns.open_for_place(tx, agent.id, place, place.id, "", project=project)
     if session is None:
-        made = sessions.open_session(tx, agent.id, project=project, title=title)
-        return turns.begin_talk(tx, made, "", made.id)
+        opened = sessions.open_session(tx, agent.id, project=project, title=title)
+        return turns.create_conversation(tx, opened, "", opened.id)
     named = sessions.get(tx, session)
     if named.agent_id != agent.id or named.state is not SessionState.OPEN:
         raise Refused(
-            f"{named.id} is no open session of {agent.name}; `corral session list` shows them.",
+            f"{named.id} is not an open session of {agent.name}. List sessions with "
+            "`corral session list`.",
             session=named.id,
             reason="unknown_session",
         )
-    return turns.talk_of(tx, named.id) or turns.begin_talk(tx, named, "", named.id)
+    existing = turns.find_conversation(tx, named.id)
+    return existing or turns.create_conversation(tx, named, "", named.id)

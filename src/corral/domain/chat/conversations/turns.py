@@ -1,4 +1,10 @@
-"""Sessions that agents have with places: their letters, and the turns that use them up."""
+"""Conversations and their turns.
+
+A conversation is a session that is woken by the letters in its mailbox. A turn is one run that
+works on a batch of these letters: `next_batch` selects them, `claim_letters` claims them,
+`begin_turn` and `end_turn` bracket the run, and `ack_letters`, `refuse_letters` or `fail_letters`
+settle the letters when it ends.
+"""
 
 from collections.abc import Sequence
 
@@ -7,215 +13,245 @@ import msgspec
 from corral.db.tx import Tx
 from corral.domain.alerts import ops as alerts
 from corral.domain.chat import sql
-from corral.domain.chat.conversations.payloads import Chat, asked_in, chat_of, is_notice
-from corral.domain.chat.inbound.router import seat
-from corral.domain.chat.model import Fenced, Message, Place, Route, Sender, Talk, Unheard, Wiring
+from corral.domain.chat.conversations.payloads import (
+    ChatPayload,
+    is_notice,
+    parse_chat,
+    parse_request,
+)
+from corral.domain.chat.inbound.router import conversation_key
+from corral.domain.chat.model import (
+    ClaimedLetter,
+    Conversation,
+    Message,
+    Place,
+    Route,
+    Sender,
+    UnheardPolicy,
+    Wiring,
+)
 from corral.domain.chat.outbound import queue
 from corral.domain.mail import chains, queries
 from corral.domain.mail import ops as mail
-from corral.domain.mail.model import Draft, Letter, LetterState
+from corral.domain.mail.model import Letter, LetterDraft, LetterState
 from corral.domain.projects import ops as projects
 from corral.domain.schedules import occurrences
 from corral.domain.sessions import ops as sessions
 from corral.domain.sessions.model import Session, SessionState
 from corral.kernel.clock import DAY
 from corral.kernel.errors import NotFound
-from corral.kernel.ids import number_of
+from corral.kernel.ids import parse_number
 from corral.kernel.pagination import MAX_LIMIT
 from corral.kernel.text import encode_json
 
-MOST_LETTERS = 10
-"""Letters that one turn is given, not counting notices."""
-MOST_CLAIMED = 50
-"""Letters and notices that one turn is given. So many notices alone are worth a turn, and a full
-batch of notices must not hide the letters behind it."""
+MAX_LETTERS = 10
+"""Letters of one turn, not counting notices."""
+MAX_CLAIMED = 50
+"""Letters and notices of one turn. A full batch of notices is worth a turn: it must not hide the
+letters behind it."""
+MAX_OF_PLACE = 200
+MAX_SENT = 100
+MAX_TITLE = 60
+MAIL_THREAD = "desk"
+"""The thread of an agent's session for mail."""
 
 
-def talk_of(tx: Tx, session: str) -> Talk | None:
-    """What the gateway knows of a session; None: it has nothing to do with a place."""
-    return tx.one(sql.TALK, session_id=session)
+# -- conversations --------------------------------------------------------------------------------
 
 
-class Address(msgspec.Struct, frozen=True):
-    """Where a session is answered."""
+def find_conversation(tx: Tx, session: str) -> Conversation | None:
+    """Return the conversation of a session; None when letters do not wake the session."""
+    return tx.one(sql.CONVERSATION, session_id=session)
+
+
+def list_of_place(tx: Tx, place_id: str) -> list[Conversation]:
+    """Return the conversations that agents have in a place."""
+    return tx.all(sql.CONVERSATIONS_OF_PLACE, place_id=place_id, limit=MAX_OF_PLACE)
+
+
+class ReplyAddress(msgspec.Struct, frozen=True):
+    """Where the answers of a session go."""
 
     place: Place
     thread: str | None
 
 
-def address(tx: Tx, session: str) -> Address | None:
-    """Where a session is answered; None: nowhere on a channel."""
-    talk = talk_of(tx, session)
-    found = queue.address_of(tx, talk) if talk is not None else None
-    return Address(*found) if found is not None else None
+def find_reply_address(tx: Tx, session: str) -> ReplyAddress | None:
+    """Return where a session's answers go; None when they go to no channel."""
+    conversation = find_conversation(tx, session)
+    address = queue.reply_address(tx, conversation) if conversation is not None else None
+    return ReplyAddress(*address) if address is not None else None
 
 
-def talks_of_place(tx: Tx, place_id: str) -> list[Talk]:
-    """The sessions that agents have in a place."""
-    return tx.all(sql.TALKS_OF_PLACE, place_id=place_id, limit=200)
+def open_for_wiring(tx: Tx, wiring: Wiring, place: Place, thread: str | None) -> Conversation:
+    """Return the conversation in which a wiring's agent gets messages of a place.
 
-
-def sit_down(tx: Tx, wiring: Wiring, place: Place, thread: str | None) -> Talk:
-    """The session in which a wiring's agent hears a place; it is opened when it is first needed,
-    and anew when somebody closed it."""
-    where, in_thread = seat(wiring, place.id, thread)
-    return take_seat(tx, wiring.agent_id, place, where, in_thread, project=_project(tx, wiring))
-
-
-def take_seat(
-    tx: Tx, agent_id: str, place: Place, where: str, thread: str, *, project: str | None
-) -> Talk:
-    """The session that an agent has for a chat and thread."""
-    found, closed = _open_talk(tx, agent_id, where, thread)
-    if found is not None:
-        return found
-    session = sessions.open_session(
-        tx, agent_id, project=project, title=place.called[:60], reply_to=place.mailbox
+    Opens a session when there is none, or when the last one was closed.
+    """
+    place_id, thread_key = conversation_key(wiring, place.id, thread)
+    return open_for_place(
+        tx, wiring.agent_id, place, place_id, thread_key, project=_find_project(tx, wiring)
     )
-    return _replace(tx, closed, begin_talk(tx, session, where, thread))
 
 
-def for_letters(tx: Tx, agent_id: str) -> Talk:
-    """The session in which an agent is woken for letters that belong to no chat."""
-    found, closed = _open_talk(tx, agent_id, "", "desk")
-    if found is not None:
-        return found
+def open_for_place(
+    tx: Tx, agent_id: str, place: Place, place_id: str, thread: str, *, project: str | None
+) -> Conversation:
+    """Return an agent's conversation by place and thread key; open one for `place` if needed."""
+    current, closed = _find_open(tx, agent_id, place_id, thread)
+    if current is not None:
+        return current
+    session = sessions.open_session(
+        tx,
+        agent_id,
+        project=project,
+        title=place.display_name[:MAX_TITLE],
+        reply_to=place.mailbox,
+    )
+    return _succeed(tx, closed, create_conversation(tx, session, place_id, thread))
+
+
+def open_for_mail(tx: Tx, agent_id: str) -> Conversation:
+    """Return the conversation in which an agent is woken for letters that belong to no chat."""
+    current, closed = _find_open(tx, agent_id, "", MAIL_THREAD)
+    if current is not None:
+        return current
     session = sessions.open_session(tx, agent_id, title="Letters of other agents")
-    return _replace(tx, closed, begin_talk(tx, session, "", "desk"))
+    return _succeed(tx, closed, create_conversation(tx, session, "", MAIL_THREAD))
 
 
-def _replace(tx: Tx, closed: Talk | None, talk: Talk) -> Talk:
-    """Let a talk take the place of one whose session was closed: letters to it go there."""
-    if closed is not None:
-        sessions.set_successor(tx, closed.session_id, talk.session_id)
-    return talk
+def create_conversation(tx: Tx, session: Session, place_id: str, thread: str) -> Conversation:
+    """Let a session be woken by its letters from now on."""
+    conversation = tx.one(
+        sql.ADD_CONVERSATION,
+        session_id=session.id,
+        agent_id=session.agent_id,
+        place_id=place_id,
+        thread=thread,
+        now=tx.now,
+    )
+    assert conversation is not None
+    return conversation
 
 
-def _open_talk(tx: Tx, agent_id: str, where: str, thread: str) -> tuple[Talk | None, Talk | None]:
-    """Return the open talk, if any, and the one that was dropped because its session is closed.
-    No other transaction begins the same talk meanwhile."""
-    tx.serialize(f"talk:{agent_id}:{where}:{thread}")
-    found = tx.one(sql.TALK_OF, agent_id=agent_id, place_id=where, thread=thread)
-    if found is None or found.run_id or _is_open(tx, found.session_id):
+def _find_open(
+    tx: Tx, agent_id: str, place_id: str, thread: str
+) -> tuple[Conversation | None, Conversation | None]:
+    """Return the open conversation, and the one that was deleted because its session is closed.
+
+    At most one of them is set. Serialized, so that no other transaction creates the same one.
+    """
+    tx.serialize(f"talk:{agent_id}:{place_id}:{thread}")
+    found = tx.one(sql.CONVERSATION_BY_ADDRESS, agent_id=agent_id, place_id=place_id, thread=thread)
+    if found is None or found.run_id or _is_session_open(tx, found.session_id):
         return found, None
-    tx.run(sql.DROP_TALK, session_id=found.session_id)
-    # No loop claims the letters of a session without a talk.
+    tx.run(sql.DELETE_IDLE_CONVERSATION, session_id=found.session_id)
+    # No loop claims the letters of a session without a conversation.
     mail.refuse_waiting(tx, found.mailbox, reason="its session was closed")
     return None, found
 
 
-def take_over(tx: Tx, session: str, run_id: str, number: int) -> Talk | None:
-    """Go on to a message of a boxed agent's file, by its number; None: it was come to before, or
-    the run's turn is over."""
-    return tx.one(sql.TAKE, session_id=session, run_id=run_id, seq=number)
+def _succeed(tx: Tx, closed: Conversation | None, conversation: Conversation) -> Conversation:
+    """Redirect later letters for a closed session to the new conversation."""
+    if closed is not None:
+        sessions.set_successor(tx, closed.session_id, conversation.session_id)
+    return conversation
 
 
-def begin_talk(tx: Tx, session: Session, where: str, thread: str) -> Talk:
-    """Let a session be woken by its letters from now on."""
-    made = tx.one(
-        sql.ADD_TALK,
-        session_id=session.id,
-        agent_id=session.agent_id,
-        place_id=where,
-        thread=thread,
-        now=tx.now,
-    )
-    assert made is not None
-    return made
-
-
-def _project(tx: Tx, wiring: Wiring) -> str | None:
-    """Where the agent works; None: in its own folder, also when the project is gone."""
+def _find_project(tx: Tx, wiring: Wiring) -> str | None:
+    """Return the wiring's project; None when it has none or the project was deleted."""
     try:
         return projects.get(tx, wiring.project_id).id if wiring.project_id else None
     except NotFound:
         return None
 
 
-def _is_open(tx: Tx, session_id: str) -> bool:
+def _is_session_open(tx: Tx, session_id: str) -> bool:
     return sessions.get(tx, session_id).state is SessionState.OPEN
 
 
-def draft(route: Route, wiring: Wiring, message: Message, place: Place, sender: Sender) -> Draft:
-    """The letter that brings a message to the session in which an agent hears it."""
-    return Draft(
-        f"session:{route.session_id}",
-        Chat(
-            message=message.id,
-            place=place.id,
-            place_name=place.called,
-            direct=place.direct,
-            thread=message.thread,
-            sender=sender.called,
-            text=message.text,
-            files=(message.data or {}).get("files", []),
-            keeps=wiring.unheard is Unheard.KEEP,
-        ),
-        key=message.id,
-        sender=place.mailbox,  # whoever wrote it is told should nobody answer
-    )
+def advance_ingested(tx: Tx, session: str, run_id: str, number: int) -> Conversation | None:
+    """Record that a message of a sandboxed agent is ingested, by its number.
 
-
-# -- turns ----------------------------------------------------------------------------------------
-
-
-def waiting(tx: Tx) -> list[Talk]:
-    """The sessions that have something to do and no run, in the order in which it arrived."""
-    found: list[tuple[int, int, Talk]] = []
-    for mailbox in queries.lines(tx, "session"):
-        talk = talk_of(tx, mailbox.removeprefix("session:"))
-        if talk is None or talk.run_id is not None:
-            continue
-        letters = batch(tx, talk)
-        if letters:
-            found.append((letters[0].line_at, number_of("let", letters[0].id), talk))
-    return [talk for _, _, talk in sorted(found, key=lambda each: each[:2])]
-
-
-def next_due(tx: Tx) -> int | None:
-    """When the next letter of a session without a run becomes due; None when none is to come."""
-    moments = [
-        letter.due_at
-        for mailbox in queries.lines(tx, "session")
-        if (talk := talk_of(tx, mailbox.removeprefix("session:"))) is not None
-        and talk.run_id is None
-        for letter in queries.list_waiting(tx, mailbox=mailbox, limit=MOST_LETTERS).items
-        if letter.due_at > tx.now
-    ]
-    return min(moments, default=None)
-
-
-def busy(tx: Tx, *, after: str = "", limit: int = 200) -> list[Talk]:
-    """The sessions whose letters a run works on."""
-    return tx.all(sql.BUSY_TALKS, after=after, limit=limit)
+    None when it was ingested before, or when the run's turn is over.
+    """
+    return tx.one(sql.ADVANCE_INGESTED, session_id=session, run_id=run_id, seq=number)
 
 
 def is_used(tx: Tx) -> bool:
-    """Whether the gateway has work: a channel exists, or letters (also of tasks and agents) wake a
-    session."""
+    """Whether the gateway has work: a channel exists, or letters wake a session."""
     return bool(tx.value(sql.IS_USED))
 
 
-def count_busy(tx: Tx) -> int:
-    """How many those are."""
-    return int(tx.value(sql.COUNT_BUSY))
+# -- selecting letters ----------------------------------------------------------------------------
 
 
-def take(tx: Tx, talk: Talk) -> list[Letter]:
-    """Claim the letters of a session's next turn (see `batch`); they stay claimed until it ends."""
-    wanted = batch(tx, talk)
-    if not wanted:
+def draft_letter(
+    route: Route, wiring: Wiring, message: Message, place: Place, sender: Sender
+) -> LetterDraft:
+    """Draft the letter that brings a chat message to the session of its route."""
+    return LetterDraft(
+        f"session:{route.session_id}",
+        ChatPayload(
+            message=message.id,
+            place=place.id,
+            place_name=place.display_name,
+            direct=place.direct,
+            thread=message.thread,
+            sender=sender.display_name,
+            text=message.text,
+            files=(message.data or {}).get("files", []),
+            keeps=wiring.unheard is UnheardPolicy.KEEP,
+        ),
+        key=message.id,
+        sender=place.mailbox,  # the place is notified when the letter is never answered
+    )
+
+
+def list_waiting(tx: Tx) -> list[Conversation]:
+    """Return the conversations with due letters and no run, in the order of arrival."""
+    waiting: list[tuple[int, int, Conversation]] = []
+    for mailbox in queries.list_mailboxes(tx, "session"):
+        conversation = find_conversation(tx, mailbox.removeprefix("session:"))
+        if conversation is None or conversation.run_id is not None:
+            continue
+        letters = next_batch(tx, conversation)
+        if letters:
+            first = letters[0]
+            waiting.append((first.line_at, parse_number("let", first.id), conversation))
+    return [conversation for _, _, conversation in sorted(waiting, key=lambda item: item[:2])]
+
+
+def next_due(tx: Tx) -> int | None:
+    """Return when the next letter of a session without a run becomes due; None if none will."""
+    times = [
+        letter.due_at
+        for mailbox in queries.list_mailboxes(tx, "session")
+        if (conversation := find_conversation(tx, mailbox.removeprefix("session:"))) is not None
+        and conversation.run_id is None
+        for letter in queries.list_waiting(tx, mailbox=mailbox, limit=MAX_LETTERS).items
+        if letter.due_at > tx.now
+    ]
+    return min(times, default=None)
+
+
+def claim_letters(tx: Tx, conversation: Conversation) -> list[Letter]:
+    """Claim the letters of the next turn (see `next_batch`); they stay claimed until it ends."""
+    batch = next_batch(tx, conversation)
+    if not batch:
         return []
-    taken = mail.claim(tx, talk.mailbox, owner=_owner(talk), limit=len(wanted), lease_ms=DAY)
-    return mail.retire(tx, taken)
+    claimed = mail.claim(
+        tx, conversation.mailbox, owner=_owner(conversation), limit=len(batch), lease_ms=DAY
+    )
+    return mail.end_undeliverable(tx, claimed)
 
 
-def _owner(talk: Talk) -> str:
-    return f"talk:{talk.session_id}"
+def _owner(conversation: Conversation) -> str:
+    return f"talk:{conversation.session_id}"
 
 
-def batch(tx: Tx, talk: Talk) -> list[Letter]:
-    """The letters that the next turn is given; none when nothing has to be done now.
+def next_batch(tx: Tx, conversation: Conversation) -> list[Letter]:
+    """Return the letters of the next turn; empty when nothing has to be done now.
 
     Letters from one place share a turn. A letter that failed before goes without other letters, so
     that a poison message takes no other down with it. Notices go with the letter behind them and
@@ -224,169 +260,189 @@ def batch(tx: Tx, talk: Talk) -> list[Letter]:
     The rules only cut a prefix of what a claim gives, and an empty result means that no letter but
     notices is due. So no letter can block a session for longer than its own retries.
     """
-    found: list[Letter] = []
+    batch: list[Letter] = []
     address: tuple[str, str | None] | None = None
     count = 0
-    for letter in queries.list_claimable(tx, talk.mailbox, owner=_owner(talk), limit=MOST_CLAIMED):
+    for letter in queries.list_claimable(
+        tx, conversation.mailbox, owner=_owner(conversation), limit=MAX_CLAIMED
+    ):
         if is_notice(letter):
-            found.append(letter)
+            batch.append(letter)
             continue
-        where = _address(letter)
-        apart = where is not None and address is not None and where != address
-        if count and (letter.attempts or apart or count == MOST_LETTERS):
+        origin = _origin(letter)
+        is_elsewhere = origin is not None and address is not None and origin != address
+        if count and (letter.attempts or is_elsewhere or count == MAX_LETTERS):
             break
-        address = address or where
-        found.append(letter)
+        address = address or origin
+        batch.append(letter)
         count += 1
         if letter.attempts:
             break
-    if count or len(found) == MOST_CLAIMED or (found and _has_other_due(tx, talk)):
-        return found
+    if count or len(batch) == MAX_CLAIMED or (batch and _has_other_due(tx, conversation)):
+        return batch
     return []
 
 
-def _has_other_due(tx: Tx, talk: Talk) -> bool:
+def _has_other_due(tx: Tx, conversation: Conversation) -> bool:
     """Whether a letter of a lower priority waits behind notices: one claim holds one priority, so
     the notices need a turn of their own first."""
-    line = queries.list_waiting(tx, mailbox=talk.mailbox, limit=MAX_LIMIT).items
-    return any(letter.due_at <= tx.now and not is_notice(letter) for letter in line)
+    waiting = queries.list_waiting(tx, mailbox=conversation.mailbox, limit=MAX_LIMIT).items
+    return any(letter.due_at <= tx.now and not is_notice(letter) for letter in waiting)
 
 
-def _address(letter: Letter) -> tuple[str, str | None] | None:
-    asked = asked_in(letter)
-    return (asked.place, asked.thread) if asked is not None and asked.place else None
+def _origin(letter: Letter) -> tuple[str, str | None] | None:
+    request = parse_request(letter)
+    return (request.place, request.thread) if request is not None and request.place else None
 
 
-def begin(tx: Tx, talk: Talk, run_id: str, letters: Sequence[Letter]) -> Talk | None:
-    """A run works on these letters from now on; None when another one has the session."""
-    note_given(tx, letters, run_id)
-    fenced = [Fenced(letter.id, letter.fence) for letter in letters]
+# -- turns ----------------------------------------------------------------------------------------
+
+
+def list_busy(tx: Tx, *, after: str = "", limit: int = 200) -> list[Conversation]:
+    """Return the conversations with a run, by run id."""
+    return tx.all(sql.BUSY_CONVERSATIONS, after=after, limit=limit)
+
+
+def count_busy(tx: Tx) -> int:
+    """Count the conversations with a run."""
+    return int(tx.value(sql.COUNT_BUSY_CONVERSATIONS))
+
+
+def begin_turn(
+    tx: Tx, conversation: Conversation, run_id: str, letters: Sequence[Letter]
+) -> Conversation | None:
+    """Assign claimed letters to a run; None when another run has the session."""
+    record_given(tx, letters, run_id)
+    claimed = [ClaimedLetter(letter.id, letter.fence) for letter in letters]
     return tx.one(
         sql.BEGIN_TURN,
-        session_id=talk.session_id,
+        session_id=conversation.session_id,
         run_id=run_id,
-        letters=encode_json(fenced, "The letters"),
-        seen=last_told(letters),
+        letters=encode_json(claimed, "The letters"),
+        seen=last_message_number(letters),
     )
 
 
-def note_given(tx: Tx, letters: Sequence[Letter], run_id: str) -> None:
-    """A run is given letters: the moments of tasks and the exchanges of agents know it by that."""
+def record_given(tx: Tx, letters: Sequence[Letter], run_id: str) -> None:
+    """Record the run that was given letters, for schedule occurrences and hop counting."""
     for letter in letters:
-        occurrences.note_run(tx, letter, run_id)
-        if chat_of(letter) is None:
-            chains.read(tx, letter.id, run_id)
+        occurrences.link_run(tx, letter, run_id)
+        if parse_chat(letter) is None:
+            chains.mark_read(tx, letter.id, run_id)
 
 
-def last_told(letters: Sequence[Letter]) -> int:
-    """The number of the last message that letters tell."""
-    chats = [chat_of(letter) for letter in letters]
-    return max((number_of("msg", chat.message) for chat in chats if chat is not None), default=0)
+def last_message_number(letters: Sequence[Letter]) -> int:
+    """Return the highest number of the chat messages in letters, or 0."""
+    chats = [parse_chat(letter) for letter in letters]
+    return max((parse_number("msg", chat.message) for chat in chats if chat is not None), default=0)
 
 
-def end(tx: Tx, talk: Talk) -> Talk | None:
-    """The run is over; None when somebody else said so already."""
-    return tx.one(sql.END_TURN, session_id=talk.session_id, run_id=talk.run_id)
+def end_turn(tx: Tx, conversation: Conversation) -> Conversation | None:
+    """Detach the run from its session; None when another process did so already."""
+    return tx.one(sql.END_TURN, session_id=conversation.session_id, run_id=conversation.run_id)
 
 
-def used_up(tx: Tx, talk: Talk) -> None:
-    """The turn that was given these letters ended well: they are done."""
-    for letter in _still_claimed(tx, talk.letters):
+def ack_letters(tx: Tx, conversation: Conversation) -> None:
+    """Acknowledge the letters of a turn that succeeded."""
+    for letter in _list_still_claimed(tx, conversation.letters):
         mail.ack(tx, letter)
 
 
-def turned_down(tx: Tx, talk: Talk, reason: str) -> None:
-    """A person stopped the turn: its letters are refused, and their senders notified."""
-    for letter in _still_claimed(tx, talk.letters):
+def refuse_letters(tx: Tx, conversation: Conversation, reason: str) -> None:
+    """Refuse the letters of a turn that a person stopped; their senders are notified."""
+    for letter in _list_still_claimed(tx, conversation.letters):
         mail.refuse(tx, letter, reason)
 
 
-def missed(tx: Tx, letters: Sequence[Letter | Fenced], reason: str) -> None:
-    """The turn failed: its letters come again after a pause, or are dead at the limit, and their
-    senders and the operator are notified.
+def fail_letters(tx: Tx, letters: Sequence[Letter | ClaimedLetter], reason: str) -> None:
+    """Retry the letters of a failed turn after a back-off.
 
-    A notice is dead one attempt earlier than the letters that it goes with, so that a notice which
-    makes every turn fail leaves them an attempt without it.
+    At the limit of attempts they become dead letters; their senders and the operator are notified.
+    A notice becomes dead one attempt earlier than the letters that it goes with, so that a notice
+    which makes every turn fail leaves them an attempt without it.
     """
-    for letter in _still_claimed(tx, letters):
+    for letter in _list_still_claimed(tx, letters):
         if is_notice(letter) and letter.attempts >= mail.max_attempts(tx, letter) - 1:
-            said = mail.bury(tx, letter, reason)
+            failed = mail.mark_dead(tx, letter, reason)
         else:
-            said = mail.fail(tx, letter, reason)
-        if said.state is LetterState.DEAD:
+            failed = mail.fail(tx, letter, reason)
+        if failed.state is LetterState.DEAD:
             alerts.raise_alert(
                 tx,
                 "undelivered",
-                said.id,
-                edge=said.fence,
-                data={"mailbox": said.mailbox, "reason": reason[:200]},
+                failed.id,
+                edge=failed.fence,
+                data={"mailbox": failed.mailbox, "reason": reason[:200]},
             )
 
 
-def _still_claimed(tx: Tx, letters: Sequence[Letter | Fenced]) -> list[Letter]:
+def _list_still_claimed(tx: Tx, letters: Sequence[Letter | ClaimedLetter]) -> list[Letter]:
     """Return the letters that the turn still holds. A letter that was dropped, has expired or was
     claimed by another owner has its outcome already, and must not block the end of the turn."""
-    held = (mail.hold(tx, number_of("let", each.id)) for each in letters)
+    held = (mail.find_for_update(tx, parse_number("let", letter.id)) for letter in letters)
     return [
         letter
-        for letter, each in zip(held, letters, strict=True)
-        if letter is not None and letter.ended_at is None and letter.fence == each.fence
+        for letter, claimed in zip(held, letters, strict=True)
+        if letter is not None and letter.ended_at is None and letter.fence == claimed.fence
     ]
 
 
-# -- what an agent says ---------------------------------------------------------------------------
+# -- replies --------------------------------------------------------------------------------------
 
 
-def answer(tx: Tx, talk: Talk, run_id: str, text: str) -> list[Message]:
-    """Say what a turn ended with where its session is answered; what the agent said there in the
-    same words during the turn is not said twice."""
-    address = queue.address_of(tx, talk)
+def send_answer(tx: Tx, conversation: Conversation, run_id: str, text: str) -> list[Message]:
+    """Send the result of a turn to the session's reply address.
+
+    Skipped when the agent sent the same text there during the turn.
+    """
+    address = queue.reply_address(tx, conversation)
     if address is None:
         return []
     place = address[0]
     if any(
-        each.place_id == place.id and each.text.strip() == text.strip()
-        for each in _said_since(tx, talk, run_id)
+        message.place_id == place.id and message.text.strip() == text.strip()
+        for message in _list_sent(tx, conversation, run_id)
     ):
         return []
-    return say(tx, talk, run_id, text)
+    return send_reply(tx, conversation, run_id, text)
 
 
-def say(tx: Tx, talk: Talk, run_id: str, text: str) -> list[Message]:
-    """Say an answer to what a run was told where that came from, once."""
-    address = queue.address_of(tx, talk)
+def send_reply(tx: Tx, conversation: Conversation, run_id: str, text: str) -> list[Message]:
+    """Send a run's answer to its current letters. Idempotent."""
+    address = queue.reply_address(tx, conversation)
     if address is None:
         return []
     place, thread = address
-    # One answer for what it began with, and one for each time that it asked for more.
-    turn = f":{talk.letters[0].id}" if talk.letters and talk.letters[0].late else ""
-    return queue.queue(
+    letters = conversation.letters
+    # One answer for the letters that the run began with, and one for each `take_next`.
+    turn = f":{letters[0].id}" if letters and letters[0].late else ""
+    return queue.enqueue(
         tx,
         place,
         text,
-        agent_id=talk.agent_id,
+        agent_id=conversation.agent_id,
         thread=thread,
         run_id=run_id,
-        sender=talk.mailbox,
+        sender=conversation.mailbox,
         key=f"{run_id}:answer{turn}",
     )
 
 
-def _said_since(tx: Tx, talk: Talk, run_id: str) -> list[Message]:
-    """What the agent said in a run since it was told what it works on."""
-    said = tx.all(sql.SENT_IN_RUN, run_id=run_id, after=talk.seen, limit=100)
-    return [each for each in said if each.direction == "out"]
+def _list_sent(tx: Tx, conversation: Conversation, run_id: str) -> list[Message]:
+    """Return what the agent sent in a run since it was given its current letters."""
+    messages = tx.all(sql.MESSAGES_OF_RUN, run_id=run_id, after=conversation.seen, limit=MAX_SENT)
+    return [message for message in messages if message.direction == "out"]
 
 
-def has_spoken(tx: Tx, talk: Talk, run_id: str) -> bool:
-    """Whether the agent said anything on a channel since it was told what it works on."""
-    return bool(_said_since(tx, talk, run_id))
+def has_sent_message(tx: Tx, conversation: Conversation, run_id: str) -> bool:
+    """Whether the agent sent a chat message since it was given its current letters."""
+    return bool(_list_sent(tx, conversation, run_id))
 
 
-def notice(tx: Tx, talk: Talk, run_id: str, text: str) -> list[Message]:
-    """Say something about a turn where its session is answered, in Corral's own name."""
-    address = queue.address_of(tx, talk)
+def send_notice(tx: Tx, conversation: Conversation, run_id: str, text: str) -> list[Message]:
+    """Send a message about a turn to the reply address, in Corral's own name. Idempotent."""
+    address = queue.reply_address(tx, conversation)
     if address is None:
         return []
     place, thread = address
-    return queue.queue(tx, place, text, thread=thread, key=f"{run_id}:notice")
+    return queue.enqueue(tx, place, text, thread=thread, key=f"{run_id}:notice")

@@ -1,0 +1,1 @@
+"""Inbound messages: from an event of a platform to the sessions of agents."""

@@ -1,113 +1,117 @@
-"""What has to be known to judge a message: two looks at the store, kept for a whole batch.
+"""The data that routing needs, read by two statements and cached for a batch of events.
 
-Nothing is kept longer than a transaction, so nothing that somebody changes is ever missed.
+The cache lives as long as one transaction, so it never misses a committed change.
 """
 
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from corral.db.bulk_transitions import encode_rows
+from corral.db.transitions import encode_rows
 from corral.db.tx import Tx
 from corral.domain.chat import sql
-from corral.domain.chat.channels import ops
-from corral.domain.chat.channels import wirings as channels_wirings
+from corral.domain.chat.channels import destinations, ops
+from corral.domain.chat.channels.wirings import MAX_WIRINGS
 from corral.domain.chat.conversations import turns
-from corral.domain.chat.inbound.router import Said, route
-from corral.domain.chat.model import Channel, Message, Mode, Place, Route, Sender, Trigger, Wiring
-from corral.kernel.ids import number_of
+from corral.domain.chat.inbound.router import RoutingInput, route_message
+from corral.domain.chat.model import (
+    Channel,
+    Message,
+    Place,
+    Route,
+    Sender,
+    SessionMode,
+    Trigger,
+    Wiring,
+)
+from corral.kernel.ids import parse_number
 from corral.kernel.text import encode_json
 
-_channel, _place, _sender = (
-    sql.CHANNELS.by_key.make,
-    sql.PLACES.by_key.make,
-    sql.SENDERS.by_key.make,
-)
-_wiring = sql.WIRINGS.by_key.make
-_FIELDS = [len(record.__struct_fields__) for record in (Channel, Place, Wiring)]
-_TO_PLACE, _TO_SENDER, _WIRED = _FIELDS[0], _FIELDS[0] + _FIELDS[1], _FIELDS[2]
 
-
-class Arrival(NamedTuple):
-    """What is known where an event arrives."""
+class EventContext(NamedTuple):
+    """What the store knows about an event."""
 
     channel: Channel
     place: Place | None
+    """None until the place is recorded."""
     sender: Sender | None
     number: int | None
-    """Of the message, when the event came before."""
+    """The number of the message when the event was stored before."""
     asked: bool
-    """Whether a question is shown in the place."""
+    """Whether the place shows an open question."""
 
 
-class Listener(NamedTuple):
-    """A wiring that covers a place, and its agent there."""
+class PlaceListener(NamedTuple):
+    """A wiring that covers a place, with its agent's state there."""
 
     wiring: Wiring
     name: str | None
-    """The agent's; None: it is retired."""
+    """The agent's name; None when it is retired."""
     allowed: bool
-    """Whether it has a destination there, granted or taken back."""
+    """Whether the agent has a destination there, granted or revoked."""
     session_id: str | None
-    """Its session there; None: none yet, or one that somebody closed."""
+    """The agent's session there; None when one must be opened."""
 
 
 class Audience(NamedTuple):
-    """Everybody who listens in a place."""
+    """All listeners of a place."""
 
-    listeners: dict[str, Listener]
-    """By the ids of their wirings."""
+    listeners: dict[str, PlaceListener]
+    """By wiring id."""
     wirings: list[Wiring]
     names: dict[str, str]
-    """Of the agents that can be given work, by their ids."""
+    """The names of the active agents, by agent id."""
     sticks: bool
-    """Whether it matters to any of them who was addressed before."""
+    """Whether a wiring is sticky, so that routing depends on earlier messages."""
 
 
-class Seat(NamedTuple):
-    """What a wiring made of a message, and the session of the agent that hears it."""
+class Recipient(NamedTuple):
+    """A wiring, and the route that it made of a message.
+
+    When the message wakes the agent, the route has the session.
+    """
 
     route: Route
     wiring: Wiring
 
 
-class Intake:
-    """Where a transaction takes in what a channel brought."""
+class RoutingContext:
+    """Caches channel, places, senders and listeners while one transaction receives events."""
 
     def __init__(self, tx: Tx, channel: str) -> None:
         self._tx = tx
-        whole = sql.CHANNEL_IDS.is_whole(channel)
-        self.channel_id = channel if whole else ops.get_channel(tx, channel).id
+        is_id = sql.CHANNEL_IDS.is_full_id(channel)
+        self.channel_id = channel if is_id else ops.get_channel(tx, channel).id
         self._places: dict[str, tuple[Place, bool]] = {}
         self._senders: dict[str, Sender] = {}
         self._audiences: dict[tuple[str, str], Audience] = {}
         self._channel: Channel | None = None
         self._numbers: dict[str, int] | None = None
 
-    def expect(self, event_ids: Sequence[str]) -> None:
-        """Nobody else takes these events in until we are done; what came before is known."""
-        for event_id in sorted({*event_ids}):  # in one order, so that nobody waits in a circle
+    def lock_events(self, event_ids: Sequence[str]) -> None:
+        """Serialize with other receivers of these events, and look up those stored before."""
+        for event_id in sorted({*event_ids}):  # sorted, to avoid deadlocks
             self._tx.serialize(f"channel:{self.channel_id}:{event_id}")
         if len(event_ids) > 1:
-            found = self._tx.run(
+            rows = self._tx.run(
                 sql.NUMBERS_BY_EVENT, channel_id=self.channel_id, keys_=encode_rows(event_ids)
             )
-            self._numbers = dict(found)
+            self._numbers = dict(rows)
 
-    def stored(self, event_id: str, message: Message) -> Message:
-        """One of them is stored; it may come again in the same batch."""
+    def remember(self, event_id: str, message: Message) -> Message:
+        """Record that an event is stored now: the same batch may contain it again."""
         if self._numbers is not None:
-            self._numbers[event_id] = number_of("msg", message.id)
+            self._numbers[event_id] = parse_number("msg", message.id)
         return message
 
-    def forget(self) -> None:
-        """Something was changed that decides what is heard; look again."""
+    def invalidate(self) -> None:
+        """Drop the cache after a change that affects routing."""
         self._places.clear()
         self._senders.clear()
         self._audiences.clear()
 
-    def look(self, event_id: str, place: str, sender: str) -> Arrival:
-        """What is known of an event, by the platform's ids."""
+    def look_up(self, event_id: str, place: str, sender: str) -> EventContext:
+        """Return what is known about an event, by the platform's ids."""
         numbers = self._numbers
         if (
             numbers is not None
@@ -115,119 +119,143 @@ class Intake:
             and place in self._places
             and sender in self._senders
         ):
-            where, asked = self._places[place]
-            return Arrival(
-                self._channel, where, self._senders[sender], numbers.get(event_id), asked
+            known_place, asked = self._places[place]
+            return EventContext(
+                self._channel, known_place, self._senders[sender], numbers.get(event_id), asked
             )
         rows = self._tx.run(
-            sql.ARRIVAL,
+            sql.EVENT_CONTEXT,
             channel_id=self.channel_id,
             place=place,
             sender=sender,
             event_id=event_id,
         )
         if not rows:
-            raise sql.CHANNELS.missing(self.channel_id)
+            raise sql.CHANNELS.not_found(self.channel_id)
         number, asked = rows[0][-2:]
-        self._channel, found, who = _people(rows[0][:-2])
-        if found is not None and who is not None:
-            self._places[place] = found, bool(asked)
-            self._senders[sender] = who
-        return Arrival(self._channel, found, who, number, bool(asked))
+        self._channel, found_place, found_sender = _decode_event_row(rows[0][:-2])
+        if found_place is not None and found_sender is not None:
+            self._places[place] = found_place, bool(asked)
+            self._senders[sender] = found_sender
+        return EventContext(self._channel, found_place, found_sender, number, bool(asked))
 
-    def _audience(self, place: Place, thread: str) -> Audience:
+    def find_recipients(
+        self, message: RoutingInput, place: Place, thread: str | None
+    ) -> list[Recipient]:
+        """Route a message and open the sessions of the agents that it wakes.
+
+        A woken agent also gets a destination, so that it can answer. Returns one recipient for each
+        wiring; an empty list means that no agent is wired to the place.
+        """
+        audience = self._load_audience(place, thread or "")
+        followed = (
+            self._list_followed(audience.wirings, place, thread) if audience.sticks else set()
+        )
+        routes = route_message(message, audience.wirings, names=audience.names, followed=followed)
+        return [
+            self._open_session(route, audience.listeners[route.wiring_id], place, thread)
+            if route.heard
+            else Recipient(route, audience.listeners[route.wiring_id].wiring)
+            for route in routes
+        ]
+
+    def _load_audience(self, place: Place, thread: str) -> Audience:
         key = place.id, thread
-        found = self._audiences.get(key)
-        if found is None:
+        audience = self._audiences.get(key)
+        if audience is None:
             rows = self._tx.run(
-                sql.LISTENERS,
+                sql.LISTENERS_OF_PLACE,
                 channel_id=place.channel_id,
                 place_id=place.id,
                 thread=thread,
-                limit=channels_wirings.MAX_WIRINGS,
+                limit=MAX_WIRINGS,
             )
-            found = self._audiences[key] = _audience(tuple(rows))
-        return found
+            audience = self._audiences[key] = _decode_audience(tuple(rows))
+        return audience
 
-    def seats(self, said: Said, place: Place, thread: str | None) -> list[Seat]:
-        """What each wiring makes of a message; whoever hears it has a session for it, and may
-        answer. Empty: no agent is wired there."""
-        here = self._audience(place, thread or "")
-        followed = self._followed(here.wirings, place, thread) if here.sticks else set()
-        routes = route(said, here.wirings, names=here.names, followed=followed)
-        return [
-            self._seat(each, here.listeners[each.wiring_id], place, thread)
-            if each.heard
-            else Seat(each, here.listeners[each.wiring_id].wiring)
-            for each in routes
-        ]
-
-    def _seat(self, told: Route, listener: Listener, place: Place, thread: str | None) -> Seat:
+    def _open_session(
+        self, route: Route, listener: PlaceListener, place: Place, thread: str | None
+    ) -> Recipient:
         session_id = listener.session_id
         if not listener.allowed:
-            channels_wirings.allow(self._tx, told.agent_id, place)
+            destinations.ensure_destination(self._tx, route.agent_id, place)
         if session_id is None:
-            session_id = turns.sit_down(self._tx, listener.wiring, place, thread).session_id
+            conversation = turns.open_for_wiring(self._tx, listener.wiring, place, thread)
+            session_id = conversation.session_id
         if not listener.allowed or listener.session_id is None:
             self._audiences.clear()
-        there = Route(told.wiring_id, told.agent_id, True, told.reason, session_id)
-        return Seat(there, listener.wiring)
+        opened = Route(route.wiring_id, route.agent_id, True, route.reason, session_id)
+        return Recipient(opened, listener.wiring)
 
-    def _followed(self, wirings: list[Wiring], place: Place, thread: str | None) -> set[str]:
-        """The agents that were addressed there before."""
-        apart = {each.agent_id for each in wirings if each.mode is Mode.THREAD}
+    def _list_followed(self, wirings: list[Wiring], place: Place, thread: str | None) -> set[str]:
+        """Return the agents that were addressed in this place or thread before."""
+        per_thread = {each.agent_id for each in wirings if each.mode is SessionMode.THREAD}
         return {
-            talk.agent_id
-            for talk in turns.talks_of_place(self._tx, place.id)
-            # Where each thread has a session of its own, only this thread's counts.
-            if talk.agent_id not in apart or talk.thread == (thread or "")
+            conversation.agent_id
+            for conversation in turns.list_of_place(self._tx, place.id)
+            # With one session for each thread, only the session of this thread counts.
+            if conversation.agent_id not in per_thread or conversation.thread == (thread or "")
         }
 
 
-def unheard(seats: Sequence[Seat]) -> str | None:
-    """Why nobody hears a message; None: somebody does."""
-    if not seats:
+def explain_unheard(recipients: Sequence[Recipient]) -> str | None:
+    """Return why a message wakes no agent; None when it wakes one."""
+    if not recipients:
         return "no agent is wired to this place"
-    if not any(seat.route.heard for seat in seats):
-        return "it woke none of the agents wired here"
+    if not any(recipient.route.heard for recipient in recipients):
+        return "no wiring of this place matched"
     return None
 
 
-def routes_of(seats: Sequence[Seat]) -> str:
-    """The routes of a message as they are kept; a letter is found by its mailbox and message."""
-    return _encoded(tuple([seat.route for seat in seats]))
+def encode_routes(recipients: Sequence[Recipient]) -> str:
+    """Encode the routes of a message for its row.
+
+    The letters are left out: they are found by mailbox and message id.
+    """
+    return _encode_routes(tuple([recipient.route for recipient in recipients]))
 
 
-@lru_cache(256)  # most that is said in a place goes the same way
-def _encoded(routes: tuple[Route, ...]) -> str:
+@lru_cache(256)  # most messages of a place have the same routes
+def _encode_routes(routes: tuple[Route, ...]) -> str:
     return encode_json(routes, "The routes")
 
 
-# The rows of a place are the same from message to message, mostly; reading them into records costs
-# more than finding them does.
+# -- decoding of rows -----------------------------------------------------------------------------
+#
+# Cached: the rows of a place rarely change between messages, and decoding costs more than reading.
+
+_make_channel = sql.CHANNELS.by_key.make
+_make_place = sql.PLACES.by_key.make
+_make_sender = sql.SENDERS.by_key.make
+_make_wiring = sql.WIRINGS.by_key.make
+_PLACE_AT = len(Channel.__struct_fields__)
+_SENDER_AT = _PLACE_AT + len(Place.__struct_fields__)
+_WIRING_END = len(Wiring.__struct_fields__)
 
 
 @lru_cache(512)
-def _people(row: tuple[Any, ...]) -> tuple[Channel, Place | None, Sender | None]:
+def _decode_event_row(row: tuple[Any, ...]) -> tuple[Channel, Place | None, Sender | None]:
     return (
-        _channel(row[:_TO_PLACE]),
-        _known(_place, row[_TO_PLACE:_TO_SENDER]),
-        _known(_sender, row[_TO_SENDER:]),
+        _make_channel(row[:_PLACE_AT]),
+        _decode_optional(_make_place, row[_PLACE_AT:_SENDER_AT]),
+        _decode_optional(_make_sender, row[_SENDER_AT:]),
     )
 
 
 @lru_cache(512)
-def _audience(rows: tuple[tuple[Any, ...], ...]) -> Audience:
-    """Of two wirings of one agent, that of the place counts."""
-    found = []
+def _decode_audience(rows: tuple[tuple[Any, ...], ...]) -> Audience:
+    """Decode the listeners of a place; an agent's wiring of the place overrides its channel-wide
+    one."""
+    decoded = []
     for row in rows:
-        name, destination, session_id = row[_WIRED:]
-        found.append(Listener(_wiring(row[:_WIRED]), name, destination is not None, session_id))
-    own = {each.wiring.agent_id for each in found if each.wiring.place_id is not None}
+        name, destination, session_id = row[_WIRING_END:]
+        wiring = _make_wiring(row[:_WIRING_END])
+        decoded.append(PlaceListener(wiring, name, destination is not None, session_id))
+    wired_here = {each.wiring.agent_id for each in decoded if each.wiring.place_id is not None}
     listeners = {
         each.wiring.id: each
-        for each in found
-        if each.wiring.place_id is not None or each.wiring.agent_id not in own
+        for each in decoded
+        if each.wiring.place_id is not None or each.wiring.agent_id not in wired_here
     }
     wirings = [each.wiring for each in listeners.values()]
     return Audience(
@@ -238,6 +266,6 @@ def _audience(rows: tuple[tuple[Any, ...], ...]) -> Audience:
     )
 
 
-def _known(make: Any, columns: tuple[Any, ...]) -> Any:
-    """The record of a row that a LEFT JOIN found, if it did."""
+def _decode_optional(make: Any, columns: tuple[Any, ...]) -> Any:
+    """Decode the columns of a LEFT JOIN; None when it matched no row."""
     return make(columns) if columns[0] is not None else None

@@ -1,5 +1,9 @@
-"""What was held goes on, or is turned away: as owners answer, or as somebody says without being
-asked."""
+"""Held messages: route them after an approval, or reject them.
+
+An owner decides by answering the question about a sender or a place, or without being asked: by
+approving or blocking the sender, or by wiring an agent to the place. In that case the open question
+is withdrawn.
+"""
 
 from collections.abc import Callable
 from functools import wraps
@@ -8,134 +12,163 @@ from typing import Concatenate, ParamSpec
 from corral.adapters.channels.contract import Incoming
 from corral.db.tx import Tx
 from corral.domain.chat import sql
-from corral.domain.chat.channels import ops, wirings
+from corral.domain.chat.channels import ops, people, wirings
 from corral.domain.chat.inbound import moderation
 from corral.domain.chat.inbound.moderation import MAX_HELD, NO, NO_AGENT_YET, NOBODY, YES
-from corral.domain.chat.model import HOST, Message, Place, Policy, Sender, Wiring
+from corral.domain.chat.model import (
+    GATEWAY_MAILBOX,
+    Message,
+    Place,
+    Sender,
+    StrangerPolicy,
+    Wiring,
+)
 from corral.domain.questions import ops as questions
 from corral.domain.questions.model import Question, QuestionState
 
 P = ParamSpec("P")
 
 
-def hear(tx: Tx, question: Question, about: str, id: str) -> None:
-    """Do what owners answered about an account or a place, and let what was held go on, or turn it
-    away."""
+# -- by answering a question ----------------------------------------------------------------------
+
+
+def apply_answer(tx: Tx, question: Question, about: str, id: str) -> None:
+    """Apply the owners' answer about a sender or a place to its held messages."""
     if about == "sender":
-        _hear_about_sender(tx, question, id)
+        _apply_to_sender(tx, question, id)
     elif about == "place":
-        _hear_about_place(tx, question, id)
+        _apply_to_place(tx, question, id)
 
 
-def _hear_about_sender(tx: Tx, question: Question, id: str) -> None:
+def _apply_to_sender(tx: Tx, question: Question, id: str) -> None:
     sender = sql.SENDERS.get(tx, id)
     if question.answer == YES:
-        ops.know(tx, sender, None, None)
-        release(tx, sender)
+        people.identify_sender(tx, sender, None, None)
+        release_held(tx, sender)
     elif question.answer == NO:
-        block(tx, id)
+        block_sender(tx, id)
     else:
-        _refuse_held(tx, sender, "nobody said in time that it may talk here")
+        _reject_held(tx, sender, "no owner approved the sender in time")
 
 
-def _hear_about_place(tx: Tx, question: Question, id: str) -> None:
+def _apply_to_place(tx: Tx, question: Question, id: str) -> None:
     place = sql.PLACES.get(tx, id)
-    if question.answer not in (None, NOBODY) and not wirings.wirings_of(tx, place):
+    if question.answer not in (None, NOBODY) and not wirings.list_covering(tx, place):
         trigger = "always" if place.direct else "mention"
         wirings.add_wiring(tx, str(question.answer), place=id, trigger=trigger)
     held = tx.all(sql.HELD_OF_PLACE, place_id=id, limit=MAX_HELD)
-    _replay(tx, held, question.answer in (None, NOBODY))
+    _moderate_again(tx, held, without_agent=question.answer in (None, NOBODY))
 
 
-def _heard_from_now_on(
+# -- without a question ---------------------------------------------------------------------------
+
+
+def approve_sender(
+    tx: Tx, sender: str, *, person: str | None = None, role: str | None = None
+) -> Sender:
+    """Approve an account as a person, and route its held messages.
+
+    An account that has not sent a message yet is named CHANNEL/ID, with the platform's own id.
+    """
+    channel, slash, platform_id = sender.partition("/")
+    found = (
+        people.ensure_sender(tx, ops.get_channel(tx, channel), platform_id, None)
+        if slash
+        else people.get_sender(tx, sender)
+    )
+    approved = people.identify_sender(tx, found, person, role)
+    _withdraw_sender_question(tx, approved)
+    release_held(tx, approved)
+    return approved
+
+
+def block_sender(tx: Tx, sender: str) -> Sender:
+    """Reject all messages of an account, also its held ones."""
+    blocked = people.block_sender(tx, people.get_sender(tx, sender))
+    _withdraw_sender_question(tx, blocked)
+    _reject_held(tx, blocked, f"{blocked.display_name} is blocked")
+    return blocked
+
+
+def _then_release(
     add: Callable[Concatenate[Tx, P], Wiring],
 ) -> Callable[Concatenate[Tx, P], Wiring]:
-    """What was held because no agent heard a place goes on as soon as one does."""
+    """Route the messages that were held for lack of an agent after a wiring is added."""
 
     @wraps(add)
-    def added(tx: Tx, /, *args: P.args, **how: P.kwargs) -> Wiring:
-        made = add(tx, *args, **how)
-        _release_waiting(tx, made)
-        return made
+    def added(tx: Tx, /, *args: P.args, **options: P.kwargs) -> Wiring:
+        wiring = add(tx, *args, **options)
+        _release_for_wiring(tx, wiring)
+        return wiring
 
     return added
 
 
-add_wiring = _heard_from_now_on(wirings.add_wiring)
+add_wiring = _then_release(wirings.add_wiring)
 
 
-def _release_waiting(tx: Tx, made: Wiring) -> None:
-    if made.place_id is not None:
-        held = tx.all(sql.HELD_OF_PLACE, place_id=made.place_id, limit=MAX_HELD)
+def _release_for_wiring(tx: Tx, wiring: Wiring) -> None:
+    if wiring.place_id is not None:
+        held = tx.all(sql.HELD_OF_PLACE, place_id=wiring.place_id, limit=MAX_HELD)
     else:
-        held = tx.all(sql.HELD_OF_CHANNEL, channel_id=made.channel_id, limit=MAX_HELD)
-    waited = [message for message in held if message.reason == NO_AGENT_YET]
-    for message in waited:  # of each place, the first of them has a question
-        _ask_nobody(tx, f"place:{message.place_id}:{message.id}", "an agent hears it now")
-    _replay(tx, waited, False)
+        held = tx.all(sql.HELD_OF_CHANNEL, channel_id=wiring.channel_id, limit=MAX_HELD)
+    waiting = [message for message in held if message.reason == NO_AGENT_YET]
+    for message in waiting:  # the first one of each place has the question
+        key = f"place:{message.place_id}:{message.id}"
+        _withdraw_question(tx, key, "an agent is wired to the place now")
+    _moderate_again(tx, waiting)
 
 
-def approve(tx: Tx, sender: str, *, person: str | None = None, role: str | None = None) -> Sender:
-    """Say who is behind an account: it may talk, and what it said while it waited is heard now.
-
-    One that has not spoken yet is named as CHANNEL/ID, with the platform's own id.
-    """
-    channel, slash, own = sender.partition("/")
-    found = (
-        ops.meet_sender(tx, ops.get_channel(tx, channel), own, None)
-        if slash
-        else ops.get_sender(tx, sender)
-    )
-    known = ops.know(tx, found, person, role)
-    _ask_no_more(tx, known)
-    release(tx, known)
-    return known
-
-
-def block(tx: Tx, sender: str) -> Sender:
-    """Turn away whatever an account says, also what it said while it waited."""
-    gone = ops.turn_out(tx, ops.get_sender(tx, sender))
-    _ask_no_more(tx, gone)
-    _refuse_held(tx, gone, f"{gone.called} is blocked")
-    return gone
-
-
-def _ask_no_more(tx: Tx, sender: Sender) -> None:
-    """Somebody said without being asked whether an account may talk: owners need not say it."""
+def _withdraw_sender_question(tx: Tx, sender: Sender) -> None:
+    # The question is stored under the first held message.
     for first in tx.all(sql.HELD_OF_SENDER, sender_id=sender.id, limit=1):
-        _ask_nobody(tx, f"sender:{sender.id}:{first.id}", f"it is {sender.state} now")
+        _withdraw_question(
+            tx, f"sender:{sender.id}:{first.id}", f"the sender is {sender.state} now"
+        )
 
 
-def _ask_nobody(tx: Tx, key: str, why: str) -> None:
-    asked = questions.under(tx, HOST, key)
-    if asked is not None and asked.state is QuestionState.OPEN:
-        questions.withdraw(tx, asked.id, reason=why, by=HOST)
+def _withdraw_question(tx: Tx, key: str, reason: str) -> None:
+    question = questions.find_by_key(tx, GATEWAY_MAILBOX, key)
+    if question is not None and question.state is QuestionState.OPEN:
+        questions.withdraw(tx, question.id, reason=reason, by=GATEWAY_MAILBOX)
 
 
-def release(tx: Tx, sender: Sender) -> None:
-    """Let what an account said go on, in the order in which it was said."""
-    _replay(tx, tx.all(sql.HELD_OF_SENDER, sender_id=sender.id, limit=MAX_HELD), False)
+# -- the held messages ----------------------------------------------------------------------------
 
 
-def _replay(tx: Tx, held: list[Message], nobody: bool) -> None:
+def release_held(tx: Tx, sender: Sender) -> None:
+    """Route the held messages of an account, in the order of arrival."""
+    _moderate_again(tx, tx.all(sql.HELD_OF_SENDER, sender_id=sender.id, limit=MAX_HELD))
+
+
+def _reject_held(tx: Tx, sender: Sender, reason: str) -> None:
+    for message in tx.all(sql.HELD_OF_SENDER, sender_id=sender.id, limit=MAX_HELD):
+        moderation.finish_held(tx, message, "refuse", reason)
+
+
+def _moderate_again(tx: Tx, held: list[Message], *, without_agent: bool = False) -> None:
+    """Moderate held messages by the rules that apply now."""
     for message in held:
         place = sql.PLACES.get(tx, message.place_id)
         sender = sql.SENDERS.get(tx, str(message.sender_id))
         channel = sql.CHANNELS.get(tx, message.channel_id)
-        heard = moderation.Heard(
-            channel, place, sender, _again(message, place, sender), message.text
+        inbound = moderation.InboundMessage(
+            channel, place, sender, _to_incoming(message, place, sender), message.text
         )
-        if why := moderation.turned_away(heard):
-            moderation.let_go(tx, message, "refuse", why)
-        elif heard.is_stranger:
+        if reason := moderation.explain_rejection(inbound):
+            moderation.finish_held(tx, message, "refuse", reason)
+        elif inbound.is_stranger:
             continue
-        elif nobody or (not wirings.wirings_of(tx, place) and heard.policy is not Policy.ASK):
-            moderation.let_go(tx, message, "pass_over", "no agent is wired to this place")
+        elif without_agent or (
+            not wirings.list_covering(tx, place) and inbound.policy is not StrangerPolicy.ASK
+        ):
+            moderation.finish_held(tx, message, "pass_over", "no agent is wired to this place")
         else:
-            moderation.judge(tx, heard, message)
+            moderation.moderate(tx, inbound, message)
 
 
-def _again(message: Message, place: Place, sender: Sender) -> Incoming:
+def _to_incoming(message: Message, place: Place, sender: Sender) -> Incoming:
+    """Rebuild the event of a stored message."""
     return Incoming(
         event_id=message.event_id.removeprefix("in:"),
         place=place.platform_id,
@@ -145,8 +178,3 @@ def _again(message: Message, place: Place, sender: Sender) -> Incoming:
         thread=message.thread,
         mentioned=bool((message.data or {}).get("mentioned")),
     )
-
-
-def _refuse_held(tx: Tx, sender: Sender, why: str) -> None:
-    for message in tx.all(sql.HELD_OF_SENDER, sender_id=sender.id, limit=MAX_HELD):
-        moderation.let_go(tx, message, "refuse", why)

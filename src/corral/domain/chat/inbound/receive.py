@@ -1,4 +1,17 @@
-"""What comes in: stored once, judged, and given to those who are to hear it."""
+"""Receive events of a platform: store each once, moderate it and route it to agents.
+
+The path of an event, top down:
+
+    receive_all             one transaction for a batch of events
+    _Batch.receive          skip an event that is stored, record its place and sender
+    moderation.find_recipients
+                            fast path: a plain message of an admitted sender is routed at once
+    router.route_message    which wirings wake their agents, and why
+    moderation.deliver_all  store the messages and put a letter to each session that is woken
+
+Everything else goes through `_Batch._moderate`: rejected senders, secrets, strangers that wait for
+approval, answers to questions, and commands.
+"""
 
 from collections.abc import Sequence
 
@@ -9,24 +22,31 @@ from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.agents.model import AgentState
 from corral.domain.chat import queries, sql
-from corral.domain.chat.channels import ops
+from corral.domain.chat.channels import ops, people, places
 from corral.domain.chat.channels import wirings as channels_wirings
 from corral.domain.chat.conversations import turns
 from corral.domain.chat.inbound import moderation
-from corral.domain.chat.inbound.context import Arrival, Intake
-from corral.domain.chat.inbound.moderation import MAX_EVENT, MAX_TEXT, Clear, Heard
-from corral.domain.chat.inbound.router import Said, route
-from corral.domain.chat.model import ChannelState, Message, Place, Route, Wiring
+from corral.domain.chat.inbound.context import EventContext, RoutingContext
+from corral.domain.chat.inbound.moderation import MAX_EVENT_ID, MAX_TEXT, InboundMessage, Routable
+from corral.domain.chat.inbound.router import RoutingInput, route_message
+from corral.domain.chat.model import (
+    MAX_PLATFORM_ID,
+    ChannelState,
+    Message,
+    Place,
+    Route,
+    Wiring,
+)
 from corral.domain.chat.outbound import cards, queue
 from corral.kernel.errors import Refused
-from corral.kernel.text import clean_text
+from corral.kernel.text import check_text
 
 
 def receive(tx: Tx, channel: str, incoming: Incoming) -> Message:
-    """Store an event of a platform, once, and give it to whoever is to hear it.
+    """Store one event of a platform and route it.
 
-    When this returns, the platform may be told that we have it: an event that comes again gives
-    back what was stored. Who heard it, and why, stands in the message.
+    Idempotent by the event's id: an event that was stored before returns its message. After the
+    commit the event may be acknowledged to the platform. The message has its routes with reasons.
     """
     return receive_all(tx, channel, [incoming])[0]
 
@@ -34,133 +54,146 @@ def receive(tx: Tx, channel: str, incoming: Incoming) -> Message:
 def receive_all(
     tx: Tx, channel: str, events: Sequence[Incoming], *, cursor: str | None = None
 ) -> list[Message]:
-    """Store what a platform brought at once, in its order, and how far that is; all or nothing.
+    """Store a batch of events in order, with the platform's cursor behind them; all or nothing.
 
-    What is to be known of channel, places and people is read once for all of it.
+    The channel, places, senders and wirings are read once for the batch.
     """
-    ids = [f"in:{clean_text(each.event_id, 'The event', most=MAX_EVENT)}" for each in events]
+    ids = [
+        f"in:{check_text(event.event_id, 'The event', max_bytes=MAX_EVENT_ID)}" for event in events
+    ]
     batch = _Batch(tx, channel, ids)
-    for id, each in zip(ids, events, strict=True):
-        batch.receive(id, each)
-    stored = batch.stored()
+    for event_id, event in zip(ids, events, strict=True):
+        batch.receive(event_id, event)
+    messages = batch.flush()
     if cursor is not None:
-        ops.note_cursor(tx, batch.intake.channel_id, cursor)
-    return stored
+        ops.save_cursor(tx, batch.context.channel_id, cursor)
+    return messages
 
 
 class _Batch:
-    """Events on their way into the store: of those that are clear at once, all that come one after
-    the other are stored together."""
+    """The events of one transaction. Consecutive routable messages are stored in one statement."""
 
-    def __init__(self, tx: Tx, channel: str, ids: list[str]) -> None:
+    def __init__(self, tx: Tx, channel: str, event_ids: list[str]) -> None:
         self._tx = tx
-        self.intake = Intake(tx, channel)
-        self.intake.expect(ids)
-        self._stored: list[Message] = []
-        self._clear: dict[str, Clear] = {}
+        self.context = RoutingContext(tx, channel)
+        self.context.lock_events(event_ids)
+        self._messages: list[Message] = []
+        self._pending: dict[str, Routable] = {}
 
-    def receive(self, event: str, incoming: Incoming) -> None:
-        for given, what in ((incoming.place, "The place"), (incoming.sender, "The sender")):
-            clean_text(given, what, most=ops.MAX_PLATFORM_ID)
-        if event in self._clear:  # it came twice
-            self.stored()
-        at = self.intake.look(event, incoming.place, incoming.sender)
-        if at.channel.state is not ChannelState.ACTIVE:
-            raise Refused(f"The channel {at.channel.name} was removed.", channel=at.channel.id)
-        if at.number is not None:
-            self.stored().append(queries.get(self._tx, f"msg_{at.number}"))
+    def receive(self, event_id: str, incoming: Incoming) -> None:
+        for value, what in ((incoming.place, "The place"), (incoming.sender, "The sender")):
+            check_text(value, what, max_bytes=MAX_PLATFORM_ID)
+        if event_id in self._pending:  # the same event twice in one batch
+            self.flush()
+        event = self.context.look_up(event_id, incoming.place, incoming.sender)
+        if event.channel.state is not ChannelState.ACTIVE:
+            raise Refused(f"Channel {event.channel.name} was removed.", channel=event.channel.id)
+        if event.number is not None:
+            self.flush().append(queries.get_message(self._tx, f"msg_{event.number}"))
             return
-        heard = self._met(at, incoming)
-        said = None if at.asked else moderation.clear(self.intake, heard)
-        if said is not None:
-            self._clear[event] = said
+        inbound = self._resolve(event, incoming)
+        # A place with an open question: the message may be its answer.
+        routable = None if event.asked else moderation.find_recipients(self.context, inbound)
+        if routable is not None:
+            self._pending[event_id] = routable
         else:
-            self.stored().append(self.intake.stored(event, self._judged(heard)))
+            self.flush().append(self.context.remember(event_id, self._moderate(inbound)))
 
-    def stored(self) -> list[Message]:
-        """All of them that came so far."""
-        if self._clear:
-            made = moderation.hear(self._tx, list(self._clear.values()))
-            for event, message in zip(self._clear, made, strict=True):
-                self._stored.append(self.intake.stored(event, message))
-            self._clear.clear()
-        return self._stored
+    def flush(self) -> list[Message]:
+        """Store the pending messages; return all messages of the batch so far."""
+        if self._pending:
+            delivered = moderation.deliver_all(self._tx, list(self._pending.values()))
+            for event_id, message in zip(self._pending, delivered, strict=True):
+                self._messages.append(self.context.remember(event_id, message))
+            self._pending.clear()
+        return self._messages
 
-    def _judged(self, heard: Heard) -> Message:
-        """A message of which something else may come than that agents hear it."""
-        tx = self._tx
-        if heard.place.guarded and cards.is_secret(tx, heard.place, heard.incoming):
-            return _keep_nothing(tx, heard)
-        if why := moderation.turned_away(heard):
-            return moderation.store(tx, heard, "turn_away", why)
-        if moderation.says_nothing(heard):
-            return moderation.store(tx, heard, "ignore", "there are no words in it, and no file")
-        self.intake.forget()  # what comes of it may decide what becomes of the next
-        if heard.is_stranger:
-            return moderation.hold(tx, heard)
-        return moderation.judge(
-            tx, heard, moderation.store(tx, heard, "hold", "it is being judged")
-        )
-
-    def _met(self, at: Arrival, incoming: Incoming) -> Heard:
-        """An event with its place and sender, under the names that they have now."""
-        on, place, sender = at.channel, at.place, at.sender
-        # What is no message need not say where it was: a button is pressed without a look around.
+    def _resolve(self, event: EventContext, incoming: Incoming) -> InboundMessage:
+        """Record the place and the sender of an event, or update their names."""
+        channel, place, sender = event.channel, event.place, event.sender
+        # Only text messages report reliably whether the chat is direct; a pressed button does not.
         direct = incoming.direct if incoming.kind is Kind.TEXT or place is None else None
         if (
             place is None
             or incoming.place_name not in (None, "", place.name)
-            or direct not in (None, place.direct)  # others have come: not all may do everything
+            or direct not in (None, place.direct)
         ):
-            self.intake.forget()
-            place = ops.meet_place(
-                self._tx, on, incoming.place, name=incoming.place_name, direct=direct
+            self.context.invalidate()
+            place = places.ensure_place(
+                self._tx, channel, incoming.place, name=incoming.place_name, direct=direct
             )
         if sender is None or incoming.sender_name not in (None, "", sender.name):
-            self.intake.forget()
-            sender = ops.meet_sender(self._tx, on, incoming.sender, incoming.sender_name)
-        return Heard(on, place, sender, incoming, moderation.clean(incoming.text))
+            self.context.invalidate()
+            sender = people.ensure_sender(self._tx, channel, incoming.sender, incoming.sender_name)
+        text = moderation.clean_message(incoming.text)
+        return InboundMessage(channel, place, sender, incoming, text)
+
+    def _moderate(self, inbound: InboundMessage) -> Message:
+        """Store a message that cannot be routed at once."""
+        tx = self._tx
+        if inbound.place.guarded and cards.may_be_secret(tx, inbound.place, inbound.incoming):
+            return _reject_secret(tx, inbound)
+        if reason := moderation.explain_rejection(inbound):
+            return moderation.store_message(tx, inbound, "turn_away", reason)
+        if moderation.is_empty(inbound):
+            return moderation.store_message(
+                tx, inbound, "ignore", "the message has no text and no file"
+            )
+        self.context.invalidate()  # a command or an answer may change how later events are routed
+        if inbound.is_stranger:
+            return moderation.hold_for_approval(tx, inbound)
+        held = moderation.store_message(tx, inbound, "hold", "moderation is in progress")
+        return moderation.moderate(tx, inbound, held)
 
 
-def is_secret(tx: Tx, channel: str, incoming: Incoming) -> bool:
-    """Whether an event may be a secret that was asked for in its place: then nothing of it, nor of
-    what is attached, is kept."""
+def may_be_secret(tx: Tx, channel: str, incoming: Incoming) -> bool:
+    """Whether an event may contain a secret that is asked for in its place.
+
+    If so, neither its text nor its files may be stored.
+    """
     place = tx.one(sql.PLACE_BY_PLATFORM, channel_id=channel, platform_id=incoming.place)
-    return place is not None and place.guarded and cards.is_secret(tx, place, incoming)
+    return place is not None and place.guarded and cards.may_be_secret(tx, place, incoming)
 
 
-def _keep_nothing(tx: Tx, heard: Heard) -> Message:
-    """Somebody typed a secret where it was asked for: nothing of it is kept, and that is said."""
-    bare = msgspec.structs.replace(heard.incoming, text=cards.REDACTED, files=[], attached=[])
-    redacted = heard._replace(incoming=bare, text=cards.REDACTED)
-    stored = moderation.store(tx, redacted, "turn_away", cards.NOT_HERE)
-    queue.queue(tx, heard.place, cards.NOT_HERE, thread=stored.thread, key=f"{stored.id}:secret")
-    return stored
+def _reject_secret(tx: Tx, inbound: InboundMessage) -> Message:
+    """Store a redacted message without its files, and tell the sender what to do."""
+    bare = msgspec.structs.replace(inbound.incoming, text=cards.REDACTED, files=[], attached=[])
+    redacted = inbound._replace(incoming=bare, text=cards.REDACTED)
+    message = moderation.store_message(tx, redacted, "turn_away", cards.NOT_KEPT_REPLY)
+    queue.enqueue(
+        tx,
+        inbound.place,
+        cards.NOT_KEPT_REPLY,
+        thread=message.thread,
+        key=f"{message.id}:secret",
+    )
+    return message
 
 
-def note_unreadable(tx: Tx, channel: str, event_id: str, reason: str) -> None:
-    """Put on record that an event of a platform cannot be stored; it is passed over."""
+def record_unreadable(tx: Tx, channel: str, event_id: str, reason: str) -> None:
+    """Record that an event of a platform cannot be stored and is skipped."""
     found = ops.get_channel(tx, channel)
-    shown = moderation.clean(event_id)[:MAX_EVENT]
-    tx.note("channel", "pass_over", found.id, data={"event": shown, "reason": reason})
+    event = moderation.clean_message(event_id)[:MAX_EVENT_ID]
+    tx.emit("channel", "pass_over", found.id, data={"event": event, "reason": reason})
 
 
-def try_out(
+def preview_routes(
     tx: Tx, place: str, text: str, *, known: bool = True, mentioned: bool = False
 ) -> list[Route]:
-    """Who would hear a text in a place, and why; nothing is stored.
+    """Return how a text in a place would be routed, without storing anything.
 
-    A place of which nothing was heard yet (CHANNEL/ID) is covered by the wirings of its whole
-    channel.
+    A place that is not recorded yet (CHANNEL/ID) is covered by the wirings of its whole channel.
     """
-    where = ops.find_place(tx, place)
-    wirings = channels_wirings.wirings_of(tx, where)
-    followed = {talk.agent_id for talk in turns.talks_of_place(tx, where.id)}
-    direct = isinstance(where, Place) and where.direct
-    said = Said(clean_text(text, "The text", most=MAX_TEXT), direct, mentioned, known)
-    return route(said, wirings, names=_names(tx, wirings), followed=followed)
+    target = places.resolve_place(tx, place)
+    wirings = channels_wirings.list_covering(tx, target)
+    followed = {conversation.agent_id for conversation in turns.list_of_place(tx, target.id)}
+    direct = isinstance(target, Place) and target.direct
+    message = RoutingInput(
+        check_text(text, "The text", max_bytes=MAX_TEXT), direct, mentioned, known
+    )
+    return route_message(message, wirings, names=_active_names(tx, wirings), followed=followed)
 
 
-def _names(tx: Tx, wirings: list[Wiring]) -> dict[str, str]:
-    found = [agents.get(tx, each.agent_id) for each in wirings]
-    return {agent.id: agent.name for agent in found if agent.state is AgentState.ACTIVE}
+def _active_names(tx: Tx, wirings: list[Wiring]) -> dict[str, str]:
+    wired = [agents.get(tx, wiring.agent_id) for wiring in wirings]
+    return {agent.id: agent.name for agent in wired if agent.state is AgentState.ACTIVE}

@@ -1,14 +1,13 @@
-r"""Patterns that cannot run for ever.
+r"""Regular expressions with linear-time matching, for patterns of untrusted users.
 
-A wiring's pattern comes from a person and is tried on every message of a chat, so no message and no
-pattern may hold up the others. Python's `re` goes back and tries again, which can take longer than
-anybody waits, and cannot be interrupted. These patterns are run by stepping through all their
-states at once (Thompson's way): the work is the length of the text times the length of the pattern,
-whatever they are, and both have a limit.
+A wiring's pattern is matched against every message of a chat. Python's `re` backtracks, so a
+hostile pattern or message could take exponential time, and a match cannot be interrupted. This
+engine is a Thompson NFA: it advances all states at once, so the cost is at most the length of the
+text times the length of the pattern. Both lengths are limited.
 
-They have characters, `.`, classes `[a-z]` and `[^…]`, `\w \d \s` and their opposites, `\b`,
-groups, `|`, `*`, `+`, `?`, `^` and `$`. Upper and lower case are the same. What needs going back
-(references to groups, looking ahead) there is not.
+Supported: characters, `.`, classes `[a-z]` and `[^…]`, `\w \d \s` and their complements, `\b`,
+groups, `|`, `*`, `+`, `?`, `^` and `$`. Matching ignores case. Back-references and look-around are
+not supported.
 """
 
 from collections.abc import Callable
@@ -19,18 +18,18 @@ from corral.kernel.errors import Invalid
 
 MAX_PATTERN = 200
 MAX_TEXT = 4_000
-"""Characters of a message that are looked at."""
+"""Maximum characters of a message that are searched."""
 
 Test = Callable[[str], bool]
 
 
 class Node(NamedTuple):
-    """A state: it takes a character that passes the test, or goes on without one."""
+    """A state of the NFA: it consumes a character that passes the test, or none."""
 
     test: Test | None
     next: tuple[int, ...]
     edge: str = ""
-    """`^`, `$` or `b`: goes on only at the text's start, its end, or an end of a word."""
+    """An assertion: `^` (start of text), `$` (end of text) or `b` (word boundary)."""
 
 
 def _is_word(character: str) -> bool:
@@ -48,17 +47,17 @@ _CLASSES: dict[str, Test] = {
 
 
 class Part(NamedTuple):
-    """A piece of a pattern: what it is, and how often it may come."""
+    """A node of the parsed pattern."""
 
     kind: str
-    """one: a character; edge; either: one of several sequences; repeat."""
+    """one (a character), edge (an assertion), either (alternatives) or repeat."""
     test: Test | None = None
     sign: str = ""
     ways: "tuple[tuple[Part, ...], ...]" = ()
 
 
 class Reader:
-    """A pattern's text, read once from its start to its end."""
+    """A recursive-descent parser of patterns."""
 
     def __init__(self, text: str) -> None:
         self._source = _folded(text)
@@ -67,7 +66,7 @@ class Reader:
     def read(self) -> Part:
         whole = self._either()
         if self._peek() is not None:
-            raise _bad(self._source, "a bracket closes that was never opened")
+            raise _bad(self._source, "unmatched closing parenthesis")
         return whole
 
     def _either(self) -> Part:
@@ -91,10 +90,10 @@ class Reader:
         character = self._take()
         if character == "(":
             if self._peek() == "?":
-                raise _bad(self._source, "groups with (? are not understood")
+                raise _bad(self._source, "groups with (? are not supported")
             inner = self._either()
             if self._take() != ")":
-                raise _bad(self._source, "a bracket is not closed")
+                raise _bad(self._source, "unclosed parenthesis")
             return inner
         if character in "^$":
             return Part("edge", sign=character)
@@ -111,7 +110,9 @@ class Reader:
         if character == "[":
             return self._class()
         if character in "*+?{}":
-            raise _bad(self._source, f"nothing stands before {character!r}; write \\{character}")
+            raise _bad(
+                self._source, f"nothing to repeat before {character!r}; escape it as \\{character}"
+            )
         return character.__eq__
 
     def _after_slash(self) -> Test:
@@ -119,7 +120,7 @@ class Reader:
         if character in _CLASSES:
             return _CLASSES[character]
         if character.isalnum():
-            raise _bad(self._source, f"\\{character} is not understood")
+            raise _bad(self._source, f"\\{character} is not supported")
         return character.__eq__
 
     def _class(self) -> Test:
@@ -145,26 +146,26 @@ class Reader:
     def _take(self) -> str:
         character = self._peek()
         if character is None:
-            raise _bad(self._source, "it ends too early")
+            raise _bad(self._source, "unexpected end")
         self._place += 1
         return character
 
 
 class Pattern:
-    """A pattern, ready to be looked for."""
+    """A compiled pattern."""
 
     def __init__(self, text: str) -> None:
         if not 1 <= len(text) <= MAX_PATTERN:
-            raise Invalid(f"A pattern has from 1 to {MAX_PATTERN} characters.", pattern=text)
+            raise Invalid(f"A pattern must have 1 to {MAX_PATTERN} characters.", pattern=text)
         self._nodes: list[Node] = []
         self._end = self._add(Node(None, ()))
         try:
             self._start = self._build(Reader(text).read(), self._end)
         except RecursionError:
-            raise _bad(text, "its brackets are nested too deeply") from None
+            raise _bad(text, "its parentheses are nested too deeply") from None
 
     def found_in(self, text: str) -> bool:
-        """Whether it fits anywhere in the text's first few thousand characters."""
+        """Whether the pattern matches anywhere in the first `MAX_TEXT` characters."""
         words = text[:MAX_TEXT].casefold()
         last = len(words) if len(text) <= MAX_TEXT else -1
         going: set[int] = set()
@@ -185,7 +186,7 @@ class Pattern:
         return after
 
     def _spread(self, going: set[int], words: str, place: int, last: int) -> set[int]:
-        """All states that are reached from here without taking a character."""
+        """Return the epsilon closure: all states reachable without consuming a character."""
         reached: set[int] = set()
         todo = list(going)
         while todo:
@@ -198,7 +199,7 @@ class Pattern:
                 todo.extend(node.next)
         return reached
 
-    # -- from its end to its start: each part is told what follows it -----------------------------
+    # -- compilation, from the end of the pattern to its start ------------------------------------
 
     def _add(self, node: Node) -> int:
         self._nodes.append(node)
@@ -225,7 +226,7 @@ class Pattern:
 
 
 def _folded(text: str) -> str:
-    """In small letters, but for what stands behind a slash: there case has a meaning."""
+    """Fold the case, except after a backslash, where case is significant."""
     parts, escaped = [], False
     for character in text:
         parts.append(character if escaped else character.casefold())
@@ -245,13 +246,12 @@ def _holds(edge: str, words: str, place: int, last: int) -> bool:
 
 def _bad(pattern: str, why: str) -> Invalid:
     return Invalid(
-        f"{pattern!r} is no pattern that Corral understands: {why}. It has . [a-z] \\w \\d \\s \\b "
-        "( ) | * + ? ^ $.",
+        f"Invalid pattern {pattern!r}: {why}. Supported: . [a-z] \\w \\d \\s \\b ( ) | * + ? ^ $.",
         pattern=pattern,
     )
 
 
 @lru_cache(256)
-def compiled(text: str) -> Pattern:
-    """The pattern of a text; Invalid says what is wrong with it."""
+def compile_pattern(text: str) -> Pattern:
+    """Compile a pattern; raises Invalid. Cached."""
     return Pattern(text)

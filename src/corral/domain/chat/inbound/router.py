@@ -1,97 +1,115 @@
-"""Who hears a message, and why: a pure function of the message and the wirings."""
+"""Route a message: decide which wirings wake their agents, and why.
+
+Pure functions of the message and the wirings, without access to the store.
+"""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from corral.domain.chat.inbound.regex import compiled
-from corral.domain.chat.model import Mode, Route, Scope, Trigger, Wiring
+from corral.domain.chat.inbound.regex import compile_pattern
+from corral.domain.chat.model import Route, SessionMode, Trigger, Wiring, WiringScope
 
 
-class Said(NamedTuple):
-    """What routing needs to know of a message."""
+class RoutingInput(NamedTuple):
+    """The properties of a message that routing depends on."""
 
     text: str
     direct: bool
-    """One person and the agents: nobody else could be meant."""
+    """The chat has one person and the agents, so every message addresses the agents."""
     mentioned: bool
-    """The platform says that our account was addressed."""
+    """The platform reports that our account was mentioned."""
     known: bool
-    """Whether we know who says it."""
+    """Whether the sender is a known person."""
 
 
-_NAMED = re.compile(r"(?:^|[^\w@])@([\w.-]{1,100})")
+_MENTION = re.compile(r"(?:^|[^\w@])@([\w.-]{1,100})")
 
 
-def route(
-    said: Said,
+def route_message(
+    message: RoutingInput,
     wirings: Sequence[Wiring],
     *,
     names: Mapping[str, str],
     followed: Collection[str] = (),
 ) -> list[Route]:
-    """What each wiring makes of a message, highest priority first.
+    """Return one route for each wiring, highest priority first.
 
-    `names` are the names of the agents that can be given work, by their ids; `followed` the agents
-    that were addressed in this thread before. An agent that two wirings would wake hears it once,
-    by the first of them.
+    `names` has the names of the active agents by their ids; `followed` the agents that were
+    addressed in this thread before. When several wirings would wake the same agent, only the first
+    one does.
     """
-    called = (
-        {name.lower().rstrip(".") for name in _NAMED.findall(said.text)}
-        if "@" in said.text
+    mentions = (
+        {name.lower().rstrip(".") for name in _MENTION.findall(message.text)}
+        if "@" in message.text
         else set()
     )
-    ours = {name.lower() for name in names.values()}
-    someone = bool(called & ours)
-    heard: set[str] = set()
+    mentions_an_agent = bool(mentions & {name.lower() for name in names.values()})
     routes: list[Route] = []
+    woken: set[str] = set()
     for wiring in sorted(wirings, key=lambda each: (-each.priority, each.id)):
-        if wiring.agent_id not in names:
-            routes.append(Route(wiring.id, wiring.agent_id, False, "it is retired"))
+        name = names.get(wiring.agent_id)
+        if name is None:
+            routes.append(Route(wiring.id, wiring.agent_id, False, "the agent is retired"))
             continue
-        name = names[wiring.agent_id].lower()
-        # Where one is called by name, the others are not meant.
-        meant = name in called if someone else said.mentioned or said.direct
-        hears, why = _judge(said, wiring, meant, wiring.agent_id in followed)
-        if hears and wiring.agent_id in heard:
-            hears, why = False, "another wiring has told it already"
-        if hears:
-            heard.add(wiring.agent_id)
-        routes.append(Route(wiring.id, wiring.agent_id, hears, why))
+        # A mention of one agent by name is not meant for the others.
+        addressed = (
+            name.lower() in mentions if mentions_an_agent else message.mentioned or message.direct
+        )
+        wakes, reason = _match(message, wiring, addressed, wiring.agent_id in followed)
+        if wakes and wiring.agent_id in woken:
+            wakes, reason = False, "another wiring of the agent matched first"
+        if wakes:
+            woken.add(wiring.agent_id)
+        routes.append(Route(wiring.id, wiring.agent_id, wakes, reason))
     return routes
 
 
-def _judge(said: Said, wiring: Wiring, meant: bool, followed: bool) -> tuple[bool, str]:
-    if wiring.scope is Scope.KNOWN and not said.known:
-        return False, "it listens to people we know alone"
+def _match(
+    message: RoutingInput, wiring: Wiring, addressed: bool, followed: bool
+) -> tuple[bool, str]:
+    """Return whether a wiring wakes its agent, and the reason."""
+    if wiring.scope is WiringScope.KNOWN and not message.known:
+        return False, "the wiring is for known people only"
     pattern = wiring.pattern or ""
     match wiring.trigger:
         case Trigger.ALWAYS:
-            return True, "it hears everything here"
+            return True, "the wiring matches every message"
         case Trigger.MENTION:
-            return meant, "it was addressed" if meant else "it was not addressed"
-        case Trigger.STICKY if meant:
-            return True, "it was addressed"
+            return addressed, _explain_addressed(addressed)
+        case Trigger.STICKY if addressed:
+            return True, _explain_addressed(True)
         case Trigger.STICKY:
-            return followed, "it was addressed here before" if followed else "it was not addressed"
+            return (
+                (True, "the agent was addressed here before")
+                if followed
+                else (
+                    False,
+                    _explain_addressed(False),
+                )
+            )
         case Trigger.PATTERN:
-            fits = compiled(pattern).found_in(said.text)
-            return fits, f"the words {'fit' if fits else 'do not fit'} {pattern!r}"
-    fits = command_of(said.text) == pattern.lower()
-    return fits, f"the command {'is' if fits else 'is not'} /{pattern}"
+            matches = compile_pattern(pattern).found_in(message.text)
+            return matches, f"the text {'matches' if matches else 'does not match'} {pattern!r}"
+    matches = parse_command(message.text) == pattern.lower()
+    return matches, f"the command {'is' if matches else 'is not'} /{pattern}"
+
+
+def _explain_addressed(addressed: bool) -> str:
+    return "the agent was addressed" if addressed else "the agent was not addressed"
 
 
 _COMMAND = re.compile(r"\s*/([a-z][a-z0-9_-]{0,40})(?:@[\w.-]+)?(?=\s|$)", re.ASCII | re.IGNORECASE)
 
 
-def command_of(text: str) -> str | None:
-    """The command that a text begins with, without its slash; None: it is none."""
-    found = _COMMAND.match(text)
-    return found[1].lower() if found else None
+def parse_command(text: str) -> str | None:
+    """Return the command that a text begins with, without its slash, or None."""
+    match = _COMMAND.match(text)
+    return match[1].lower() if match else None
 
 
-def seat(wiring: Wiring, place_id: str, thread: str | None) -> tuple[str, str]:
-    """The chat and thread by which a wiring's session is found; empty: all of them."""
-    if wiring.mode is Mode.AGENT:
+def conversation_key(wiring: Wiring, place_id: str, thread: str | None) -> tuple[str, str]:
+    """Return the place and thread that identify a wiring's session; empty means any."""
+    if wiring.mode is SessionMode.AGENT:
         return "", ""
-    return place_id, (thread or "") if wiring.mode is Mode.THREAD else ""
+    return place_id, (thread or "") if wiring.mode is SessionMode.THREAD else ""

@@ -1,0 +1,1 @@
+"""Outbound messages: from agents to the platforms."""

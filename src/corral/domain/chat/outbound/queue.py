@@ -1,4 +1,11 @@
-"""What goes out: queued as a letter of its place, and what became of it."""
+"""The queue of outbound messages.
+
+An outbound message is a row and a letter in the mailbox of its place. The letter keeps the order,
+the attempts and the lease; the row records the final state. The delivery loop claims the letter,
+calls `prepare_dispatch`, sends the message, and reports the result by `mark_delivered`,
+`mark_failed` or `reject`. When a crash leaves the result unknown, the message is unconfirmed until
+`resolve_unconfirmed` or `give_up_unconfirmed`.
+"""
 
 from typing import Any
 
@@ -6,28 +13,33 @@ import msgspec
 
 from corral.adapters.channels.contract import Kind, pieces_of
 from corral.adapters.channels.registry import traits_of
-from corral.db.transitions import create, move
+from corral.db.transitions import create, transition
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.alerts import ops as alerts
 from corral.domain.chat import sql
-from corral.domain.chat.channels import ops, wirings
-from corral.domain.chat.conversations.payloads import asked_in
+from corral.domain.chat.channels import destinations, places
+from corral.domain.chat.conversations.payloads import parse_request
 from corral.domain.chat.model import (
     Channel,
     ChannelState,
+    Conversation,
     Message,
     MessageState,
     Place,
     PlaceState,
-    Talk,
 )
 from corral.domain.mail import ops as mail
 from corral.domain.mail.model import Letter, LetterState
 from corral.kernel.errors import Invalid, NotFound, Refused
-from corral.kernel.ids import number_of
+from corral.kernel.ids import parse_number
 from corral.kernel.pagination import LAST_NUMBER
-from corral.kernel.text import MAX_BODY, MAX_NAME, clean_text, encode_json
+from corral.kernel.text import MAX_BODY, MAX_NAME, check_text, encode_json
+
+MAX_RECENT = 200
+
+
+# -- sending --------------------------------------------------------------------------------------
 
 
 def send(
@@ -43,11 +55,11 @@ def send(
     react: str | None = None,
     key: str | None = None,
 ) -> list[Message]:
-    """An agent says something in a place: by its own name for it, or where its session is answered.
+    """Queue a message of an agent: to a destination, or to the reply address of its session.
 
-    Refused unless the agent holds the destination, now and again when it is delivered. `edit` and
-    `react` name an earlier message (msg_…) whose words are changed, or on which `text` is a sign. A
-    long text becomes several messages. The same key is the same message.
+    Raises Refused unless the agent has the destination; that is checked again at delivery. `edit`
+    and `react` name an earlier message (msg_…) whose text is replaced, or which gets `text` as a
+    reaction. A long text becomes several messages. Idempotent by `key`.
     """
     return send_in_thread(
         tx,
@@ -77,64 +89,48 @@ def send_in_thread(
     react: str | None = None,
     key: str | None = None,
 ) -> list[Message]:
-    """Send into a named thread; None: the thread in which the session is answered."""
-    whose = agents.get(tx, agent)
-    for given, what in ((to, "destination"), (session, "session"), (run, "run")):
-        _short(given, f"The {what}")
-    place, answered = where_to(tx, whose.id, to, session)
-    thread = check_thread(tx, place, thread) or answered
-    kind, target = _about(tx, place, edit, react, reply_to)
-    return queue(
+    """Send to a thread; None is the thread of the session's reply address."""
+    sender = agents.get(tx, agent)
+    for value, what in ((to, "destination"), (session, "session"), (run, "run")):
+        _clean_short(value, f"The {what}")
+    place, reply_thread = resolve_target(tx, sender.id, to, session)
+    thread = check_thread(tx, place, thread) or reply_thread
+    kind, target = _resolve_reference(tx, place, edit, react, reply_to)
+    return enqueue(
         tx,
         place,
-        clean_text(text, "The text", most=MAX_BODY),
+        check_text(text, "The text", max_bytes=MAX_BODY),
         kind=kind,
-        agent_id=whose.id,
+        agent_id=sender.id,
         thread=thread,
         reply_to=target,
         run_id=run,
-        sender=f"session:{session}" if session else f"agent:{whose.name}",
-        key=f"{whose.id}:{_short(key, 'The key')}" if key else None,
+        sender=f"session:{session}" if session else f"agent:{sender.name}",
+        key=f"{sender.id}:{_clean_short(key, 'The key')}" if key else None,
     )
+
+
+def send_as_corral(
+    tx: Tx, place: str, text: str, *, thread: str | None = None, key: str | None = None
+) -> list[Message]:
+    """Queue a message in Corral's own name, for people and programs. Idempotent by `key`."""
+    target = places.get_place(tx, place)
+    own_key = f"{tx.actor}:{_clean_short(key, 'The key')}" if key else None
+    body = check_text(text, "The text", max_bytes=MAX_BODY)
+    return enqueue(tx, target, body, thread=_clean_short(thread, "The thread"), key=own_key)
 
 
 def check_thread(tx: Tx, place: Place, thread: str | None) -> str | None:
     """Return the thread; raises Refused when the channel of the place has no threads."""
     channel = sql.CHANNELS.get(tx, place.channel_id)
     if thread and not traits_of(channel.kind).threads:
-        raise Refused(f"{place.called} is on a channel of kind {channel.kind}, without threads.")
-    return _short(thread, "The thread")
+        raise Refused(
+            f"{place.display_name} is on a channel of kind {channel.kind}, which has no threads."
+        )
+    return _clean_short(thread, "The thread")
 
 
-def sent_under(tx: Tx, place: Place, agent_id: str, key: str) -> Message | None:
-    """What an agent sent to a place under a key of its own; None: nothing."""
-    return _queued(tx, place, f"{agent_id}:{key}")
-
-
-def _queued(tx: Tx, place: Place, key: str) -> Message | None:
-    return tx.one(sql.MESSAGE_BY_EVENT, channel_id=place.channel_id, event_id=_event(key))
-
-
-def _event(key: str) -> str:
-    """What a message that goes out is stored under; one that comes in has its platform's id."""
-    return f"out:{key}"
-
-
-def say(
-    tx: Tx, place: str, text: str, *, thread: str | None = None, key: str | None = None
-) -> list[Message]:
-    """Say something in a place in Corral's own name: for people and programs, not for agents."""
-    where = ops.get_place(tx, place)
-    own = f"{tx.actor}:{_short(key, 'The key')}" if key else None
-    words = clean_text(text, "The text", most=MAX_BODY)
-    return queue(tx, where, words, thread=_short(thread, "The thread"), key=own)
-
-
-def _short(given: str | None, what: str) -> str | None:
-    return clean_text(given, what, most=2 * MAX_NAME) if given else None
-
-
-def queue(
+def enqueue(
     tx: Tx,
     place: Place,
     text: str,
@@ -148,16 +144,16 @@ def queue(
     sender: str | None = None,
     key: str | None = None,
 ) -> list[Message]:
-    """Queue a message, in pieces that the platform takes; each piece is a letter of the place.
+    """Queue a message, split into pieces that the platform accepts; each piece has a letter.
 
-    `sender` is the mailbox that is told should it never arrive.
+    `sender` is the mailbox that is notified if the message is not delivered. Idempotent by `key`.
     """
     channel = sql.CHANNELS.get(tx, place.channel_id)
-    tx.serialize(f"said:{place.id}")  # so the order of numbers is that in which it is shown
-    made = []
+    tx.serialize(f"said:{place.id}")  # message numbers follow the order of delivery
+    messages = []
     for number, piece in enumerate(pieces_of(text, traits_of(channel.kind), kind)):
-        own = tx.new_id("key") if key is None else f"{key}:{number}" if number else key
-        row = _row(tx, place, piece, kind, own)
+        piece_key = tx.new_id("key") if key is None else f"{key}:{number}" if number else key
+        row = _build_row(tx, place, piece, kind, piece_key)
         row |= {
             "agent_id": agent_id,
             "run_id": run_id,
@@ -165,44 +161,44 @@ def queue(
             "reply_to": reply_to,
             "data": encode_json(data, "The data") if data else None,
         }
-        made.append(_queue_one(tx, place, row, sender))
-    return made
+        messages.append(_enqueue_piece(tx, place, row, sender))
+    return messages
 
 
-def _queue_one(tx: Tx, place: Place, row: dict[str, Any], sender: str | None) -> Message:
-    event = row["event_id"]
+def _enqueue_piece(tx: Tx, place: Place, row: dict[str, Any], sender: str | None) -> Message:
+    event_id = row["event_id"]
     message = create(
         tx,
         sql.MESSAGES,
         row,
-        unless="(channel_id, event_id)",
-        begin="queue",
-        note={"out": place.id},
+        on_conflict="(channel_id, event_id)",
+        verb="queue",
+        event_data={"out": place.id},
     )
     if message is None:
-        known = tx.one(sql.MESSAGE_BY_EVENT, channel_id=place.channel_id, event_id=event)
-        assert known is not None
-        return known
+        existing = tx.one(sql.MESSAGE_BY_EVENT, channel_id=place.channel_id, event_id=event_id)
+        assert existing is not None
+        return existing
     body = {"message": message.id}
     letter = mail.put_last(tx, place.mailbox, body, key=message.id, sender=sender)
-    return _with_letter(tx, message, letter)
+    return _set_letter(tx, message, letter)
 
 
-def _with_letter(tx: Tx, message: Message, letter: Letter) -> Message:
-    told = tx.one(
-        sql.SET_LETTER, seq=number_of("msg", message.id), letter=number_of("let", letter.id)
+def _set_letter(tx: Tx, message: Message, letter: Letter) -> Message:
+    updated = tx.one(
+        sql.SET_LETTER, seq=parse_number("msg", message.id), letter=parse_number("let", letter.id)
     )
-    assert told is not None
-    return told
+    assert updated is not None
+    return updated
 
 
-def _row(tx: Tx, place: Place, text: str, kind: Kind, key: str) -> dict[str, Any]:
+def _build_row(tx: Tx, place: Place, text: str, kind: Kind, key: str) -> dict[str, Any]:
     return {
         "channel_id": place.channel_id,
         "place_id": place.id,
         "direction": "out",
         "kind": kind,
-        "event_id": _event(key),
+        "event_id": _event_id(key),
         "platform_ids": "[]",
         "text": text,
         "routes": "[]",
@@ -211,11 +207,113 @@ def _row(tx: Tx, place: Place, text: str, kind: Kind, key: str) -> dict[str, Any
     }
 
 
-# -- how it goes ----------------------------------------------------------------------------------
+def _event_id(key: str) -> str:
+    """Return the event id of an outbound message; inbound ones begin with `in:`."""
+    return f"out:{key}"
+
+
+def _clean_short(value: str | None, what: str) -> str | None:
+    return check_text(value, what, max_bytes=2 * MAX_NAME) if value else None
+
+
+# -- the target of a message ----------------------------------------------------------------------
+
+
+def reply_address(tx: Tx, conversation: Conversation) -> tuple[Place, str | None] | None:
+    """Return the place and thread where a session's answers go.
+
+    That is the origin of the newest message that it works on, else the place of the conversation.
+    """
+    for claimed in reversed(conversation.letters):
+        letter = mail.find_by_number(tx, parse_number("let", claimed.id))
+        request = parse_request(letter) if letter is not None else None
+        if request is not None and request.place:
+            return sql.PLACES.get(tx, request.place), request.thread
+    if conversation.place_id:
+        return sql.PLACES.get(tx, conversation.place_id), conversation.thread or None
+    return None
+
+
+def resolve_target(
+    tx: Tx, agent_id: str, to: str | None, session: str | None
+) -> tuple[Place, str | None]:
+    """Return the place and thread that an agent sends to: a destination, or its reply address.
+
+    Raises Refused unless the agent has the destination.
+    """
+    conversation = tx.one(sql.CONVERSATION, session_id=session) if session else None
+    is_own = conversation is not None and conversation.agent_id == agent_id
+    address = reply_address(tx, conversation) if conversation is not None and is_own else None
+    if to is None:
+        if address is None:
+            raise Refused("This session has no reply address. Name a destination.")
+        place, thread = address
+    else:
+        found = destinations.find_granted(tx, agent_id, to)
+        if found is None:
+            granted = destinations.list_destinations(tx, agent=agent_id, limit=20).items
+            names = ", ".join(destination.name for destination in granted) or "none yet"
+            raise Refused(
+                f"You have no destination {to!r}. Your destinations: {names}.",
+                to=to,
+                reason="unknown_destination",
+            )
+        place = sql.PLACES.get(tx, found.place_id)
+        thread = address[1] if address and address[0].id == place.id else None
+    if destinations.find_granted(tx, agent_id, place.id) is None:
+        raise Refused(
+            f"You may no longer send to {place.display_name}. Request the destination.",
+            to=place.id,
+        )
+    return place, thread
+
+
+def _resolve_reference(
+    tx: Tx, place: Place, edit: str | None, react: str | None, reply_to: str | None
+) -> tuple[Kind, str | None]:
+    """Return the kind of a message, and the platform's id of the message that it refers to."""
+    references = [id for id in (edit, react, reply_to) if id]
+    if len(references) > 1:
+        raise Invalid("A message can edit, react to or answer one other message. Give only one.")
+    if not references:
+        return Kind.TEXT, None
+    target = get_message(tx, references[0])
+    if target.place_id != place.id or not target.platform_ids:
+        raise Refused(
+            f"{target.id} is not in {place.display_name}, or was not delivered yet.", id=target.id
+        )
+    kind = Kind.EDIT if edit else Kind.REACTION if react else Kind.TEXT
+    return kind, target.platform_ids[0]
+
+
+# -- lookups --------------------------------------------------------------------------------------
+
+
+def get_message(tx: Tx, message: str) -> Message:
+    """Return a message by its id, without the letters of its routes."""
+    return sql.MESSAGES.get(tx, parse_number("msg", message))
+
+
+def find_sent(tx: Tx, place: Place, agent_id: str, key: str) -> Message | None:
+    """Return the message that an agent queued for a place under its own key, or None."""
+    return _find_by_key(tx, place, f"{agent_id}:{key}")
+
+
+def _find_by_key(tx: Tx, place: Place, key: str) -> Message | None:
+    return tx.one(sql.MESSAGE_BY_EVENT, channel_id=place.channel_id, event_id=_event_id(key))
+
+
+def list_sent_ids(tx: Tx, place: Place) -> set[str]:
+    """Return the platform ids of the messages that were recently sent to a place."""
+    recent = tx.all(sql.MESSAGES_OF_PLACE, place_id=place.id, before=LAST_NUMBER, limit=MAX_RECENT)
+    return {id for message in recent if message.direction == "out" for id in message.platform_ids}
+
+
+# -- delivery -------------------------------------------------------------------------------------
 
 
 class Dispatch(msgspec.Struct, frozen=True):
-    """A letter that is about to be delivered: the message, and where it goes."""
+    """A claimed letter of a place, with the message to send."""
 
     letter: Letter
     message: Message
@@ -223,73 +321,56 @@ class Dispatch(msgspec.Struct, frozen=True):
     channel: Channel
 
 
-def dispatch(tx: Tx, letter: Letter) -> Dispatch | None:
-    """What a claimed letter of a place wants to be sent; None when it is refused, which is recorded
-    and told to its sender.
+def prepare_dispatch(tx: Tx, letter: Letter) -> Dispatch | None:
+    """Return what a claimed letter sends; None when it is rejected and its sender notified.
 
-    Whether it may go is asked now, of the store and not of the letter, whatever was so when it was
-    written.
+    The permission is checked against the store at this time, not when the message was queued.
     """
-    message, place = _message_of(tx, letter)
+    message, place = _load_message(tx, letter)
     channel = sql.CHANNELS.get(tx, place.channel_id)
     agent_id = message.agent_id
-    why = None
+    reason = None
     if channel.state is not ChannelState.ACTIVE:
-        why = f"the channel {channel.name} was removed"
+        reason = f"the channel {channel.name} was removed"
     elif place.state is not PlaceState.OPEN:
-        why = f"{place.called} is blocked"
-    elif agent_id is not None and wirings.destination_of(tx, agent_id, place.id) is None:
+        reason = f"{place.display_name} is blocked"
+    elif agent_id is not None and destinations.find_granted(tx, agent_id, place.id) is None:
         name = agents.get(tx, agent_id).name
-        why = f"{name} has no destination for {place.called} ({place.id})"
-    if why is None:
+        reason = f"{name} has no destination for {place.display_name} ({place.id})"
+    if reason is None:
         return Dispatch(letter, message, place, channel)
-    refuse(tx, letter, message, why)
+    reject(tx, letter, message, reason)
     return None
 
 
-def delivered(
+def mark_delivered(
     tx: Tx, letter: Letter | str, message: str, ids: list[str], *, fence: int | None = None
 ) -> Message:
-    """The platform has it: the letter is done, and the platform's own ids are kept."""
+    """Acknowledge the letter and record the platform's ids of the message."""
     mail.ack(tx, letter, fence=fence)
     return _close(tx, message, "deliver", None, ids)
 
 
-def failed(
+def mark_failed(
     tx: Tx, letter: Letter, message: str, error: str, *, pause_ms: int | None = None
 ) -> Letter:
-    """It did not arrive: again after a pause, or never when that was the last attempt."""
-    said = mail.fail(tx, letter, error, pause_ms=pause_ms)
-    if said.state is LetterState.DEAD:
-        give_up(tx, said, message, error)
-    return said
+    """Record a failed attempt: retry after a back-off, or give up after the last attempt."""
+    failed = mail.fail(tx, letter, error, pause_ms=pause_ms)
+    if failed.state is LetterState.DEAD:
+        mark_undelivered(tx, failed, message, error)
+    return failed
 
 
-def refuse(tx: Tx, letter: Letter, message: Message, reason: str) -> Letter:
-    """It will not be sent: a rule or the platform says no. Its sender is told."""
-    said = mail.refuse(tx, letter, reason)
-    give_up(tx, said, message.id, reason)
-    return said
+def reject(tx: Tx, letter: Letter, message: Message, reason: str) -> Letter:
+    """Give up a message that a rule or the platform rejects; its sender is notified."""
+    refused = mail.refuse(tx, letter, reason)
+    mark_undelivered(tx, refused, message.id, reason)
+    return refused
 
 
-def settle(tx: Tx, letter: str, message: str, ids: list[str] | None, reason: str) -> Letter:
-    """End the doubt about a message: it was found on the platform, or it was not and goes again."""
-    said = mail.settle(tx, letter, delivered=ids is not None, reason=reason)
-    if ids is not None:
-        _close(tx, message, "deliver", None, ids)
-    return said
-
-
-def bury(tx: Tx, letter: Letter, message: str, reason: str) -> Letter:
-    """Give up a message of which nobody can say whether it arrived. Its sender is told."""
-    said = mail.bury(tx, letter, reason)
-    give_up(tx, said, message, reason)
-    return said
-
-
-def give_up(tx: Tx, letter: Letter, message: str, reason: str) -> None:
-    """A message will never arrive: that stands in its row, and the operator is told, once."""
-    found = sql.MESSAGES.get(tx, number_of("msg", message))
+def mark_undelivered(tx: Tx, letter: Letter, message: str, reason: str) -> None:
+    """Record that a message will never be delivered, and alert the operator once."""
+    found = sql.MESSAGES.get(tx, parse_number("msg", message))
     if found.state is MessageState.QUEUED:
         found = _close(tx, message, "give_up", reason, found.platform_ids)
     alerts.raise_alert(
@@ -302,183 +383,144 @@ def give_up(tx: Tx, letter: Letter, message: str, reason: str) -> None:
     )
 
 
-def in_doubt(tx: Tx, place: Place, *, limit: int) -> list[Letter]:
-    """Letters of a place whose sending was begun, and whose outcome nobody has told."""
-    return [
-        letter
-        for message in tx.all(sql.QUEUED_OF_PLACE, place_id=place.id, limit=limit)
-        if message.letter_id is not None
-        and (letter := mail.find(tx, number_of("let", message.letter_id))) is not None
-        and letter.state is LetterState.UNKNOWN
-    ]
-
-
-def doubtful(tx: Tx, letter: Letter) -> Dispatch:
-    """What such a letter wanted to be sent."""
-    message, place = _message_of(tx, letter)
-    return Dispatch(letter, message, place, sql.CHANNELS.get(tx, place.channel_id))
-
-
-def known_ids(tx: Tx, place: Place) -> set[str]:
-    """The platform's ids of what is known to have been sent to a place lately."""
-    lately = tx.all(sql.MESSAGES_OF_PLACE, place_id=place.id, before=LAST_NUMBER, limit=200)
-    return {id for message in lately if message.direction == "out" for id in message.platform_ids}
-
-
-def behind(tx: Tx, *, after: str = "msg_0", limit: int = 200) -> tuple[list[str], str | None]:
-    """Queued messages whose letter was dropped, or ran out of time; and the place to go on from,
-    None at the end."""
-    page = tx.all(sql.QUEUED, after=number_of("msg", after), limit=limit)
-    ended = [
-        message.id
-        for message in page
-        if message.letter_id is not None
-        and (letter := mail.find(tx, number_of("let", message.letter_id))) is not None
-        and letter.ended_at is not None
-    ]
-    return ended, page[-1].id if len(page) == limit else None
-
-
-def catch_up(tx: Tx, message: str) -> None:
-    """Say of such a message what its letter says."""
-    found = get(tx, message)
-    letter = mail.get(tx, str(found.letter_id))
-    if found.state is not MessageState.QUEUED or letter.ended_at is None:
-        return
-    if letter.state is LetterState.DONE:
-        _close(tx, found.id, "deliver", None, found.platform_ids)
-    else:
-        give_up(tx, letter, found.id, letter.last_error or f"its letter was {letter.state}")
-
-
 def _close(tx: Tx, message: str, verb: str, reason: str | None, ids: list[str]) -> Message:
-    return move(
+    return transition(
         tx,
         sql.MESSAGES,
         verb,
-        number_of("msg", message),
-        note={"reason": reason} if reason else None,
+        parse_number("msg", message),
+        event_data={"reason": reason} if reason else None,
         reason=reason,
         platform_ids=encode_json(ids, "The ids"),
         ended_at=tx.now,
     )
 
 
-def _message_of(tx: Tx, letter: Letter) -> tuple[Message, Place]:
-    """The message of a letter. One that somebody put into a place's mailbox by hand, or that tells
-    what never arrived, becomes a message now."""
+# -- unconfirmed deliveries -----------------------------------------------------------------------
+
+
+def list_unconfirmed(tx: Tx, place: Place, *, limit: int) -> list[Letter]:
+    """Return the letters of a place whose sending began and has no recorded result."""
+    return [
+        letter
+        for message in tx.all(sql.QUEUED_OF_PLACE, place_id=place.id, limit=limit)
+        if message.letter_id is not None
+        and (letter := mail.find_by_number(tx, parse_number("let", message.letter_id))) is not None
+        and letter.state is LetterState.UNKNOWN
+    ]
+
+
+def load_unconfirmed(tx: Tx, letter: Letter) -> Dispatch:
+    """Return what an unconfirmed letter sends."""
+    message, place = _load_message(tx, letter)
+    return Dispatch(letter, message, place, sql.CHANNELS.get(tx, place.channel_id))
+
+
+def resolve_unconfirmed(
+    tx: Tx, letter: str, message: str, ids: list[str] | None, reason: str
+) -> Letter:
+    """Resolve an unconfirmed message: delivered with these ids, or None to send it again."""
+    resolved = mail.resolve_unconfirmed(tx, letter, delivered=ids is not None, reason=reason)
+    if ids is not None:
+        _close(tx, message, "deliver", None, ids)
+    return resolved
+
+
+def give_up_unconfirmed(tx: Tx, letter: Letter, message: str, reason: str) -> Letter:
+    """Give up a message whose delivery cannot be confirmed; its sender is notified."""
+    dead = mail.mark_dead(tx, letter, reason)
+    mark_undelivered(tx, dead, message, reason)
+    return dead
+
+
+# -- messages whose letter ended elsewhere --------------------------------------------------------
+
+
+def list_stale(tx: Tx, *, after: str = "msg_0", limit: int = 200) -> tuple[list[str], str | None]:
+    """Scan queued messages for those whose letter has ended, for example by dropping it.
+
+    Returns their ids and the message to continue after, None at the end.
+    """
+    page = tx.all(sql.QUEUED_MESSAGES, after=parse_number("msg", after), limit=limit)
+    stale = [
+        message.id
+        for message in page
+        if message.letter_id is not None
+        and (letter := mail.find_by_number(tx, parse_number("let", message.letter_id))) is not None
+        and letter.ended_at is not None
+    ]
+    return stale, page[-1].id if len(page) == limit else None
+
+
+def sync_with_letter(tx: Tx, message: str) -> None:
+    """Give a stale message the final state of its letter. Idempotent."""
+    found = get_message(tx, message)
+    letter = mail.get(tx, str(found.letter_id))
+    if found.state is not MessageState.QUEUED or letter.ended_at is None:
+        return
+    if letter.state is LetterState.DONE:
+        _close(tx, found.id, "deliver", None, found.platform_ids)
+    else:
+        reason = letter.last_error or f"its letter was {letter.state}"
+        mark_undelivered(tx, letter, found.id, reason)
+
+
+# -- letters without a message --------------------------------------------------------------------
+
+
+def _load_message(tx: Tx, letter: Letter) -> tuple[Message, Place]:
+    """Return the message of a letter and its place.
+
+    A letter that was put into the mailbox by hand, or that reports a failed delivery, has no
+    message yet; one is created.
+    """
     body = letter.body
     place = sql.PLACES.get(tx, letter.mailbox.removeprefix("place:"))
     if isinstance(body, dict) and isinstance(id := body.get("message"), str) and "msg_" in id:
-        known = tx.one(sql.MESSAGES.by_key, key_=number_of("msg", id))
+        known = tx.one(sql.MESSAGES.by_key, key_=parse_number("msg", id))
         if known is not None and known.letter_id == letter.id:
             return known, place
-    text, thread = _words(tx, body)
-    found = _queued(tx, place, letter.id)
-    if found is None:
-        row = _row(tx, place, text[: MAX_BODY // 4], Kind.TEXT, letter.id)
-        row |= {"thread": thread, "agent_id": _agent_of(tx, letter.sender)}
-        found = create(tx, sql.MESSAGES, row, begin="queue", note={"out": place.id})
-        assert found is not None
-    if found.letter_id != letter.id:
-        found = _with_letter(tx, found, letter)
-    return found, place
+    text, thread = _render_body(tx, body)
+    message = _find_by_key(tx, place, letter.id)
+    if message is None:
+        row = _build_row(tx, place, text[: MAX_BODY // 4], Kind.TEXT, letter.id)
+        row |= {"thread": thread, "agent_id": _find_agent_id(tx, letter.sender)}
+        message = create(tx, sql.MESSAGES, row, verb="queue", event_data={"out": place.id})
+        assert message is not None
+    if message.letter_id != letter.id:
+        message = _set_letter(tx, message, letter)
+    return message, place
 
 
-def _words(tx: Tx, body: Any) -> tuple[str, str | None]:
-    """A letter that is no message, in words, and the thread that it belongs to."""
+def _render_body(tx: Tx, body: Any) -> tuple[str, str | None]:
+    """Return the text of a letter that is not a message, and the thread that it belongs to."""
     if isinstance(body, str):
         return body, None
     if isinstance(body, dict) and isinstance(body.get("undelivered"), str):
-        asked = tx.one(sql.MESSAGES.by_key, key_=_number(body.get("key")))
-        words = f" ({asked.text[:60]!r})" if asked else ""
-        what = "A task" if str(body.get("key")).startswith("sch_") else f"Your message{words}"
-        said = f"{what} could not be answered: {body.get('reason')}"
-        return said, asked.thread if asked else None
+        original = tx.one(sql.MESSAGES.by_key, key_=_parse_number(body.get("key")))
+        excerpt = f" ({original.text[:60]!r})" if original else ""
+        is_task = str(body.get("key")).startswith("sch_")
+        subject = "A task" if is_task else f"Your message{excerpt}"
+        text = f"{subject} could not be answered: {body.get('reason')}"
+        return text, original.thread if original else None
     if isinstance(body, dict) and isinstance(body.get("text"), str):
         return body["text"], None
     return encode_json(body, "The body"), None
 
 
-def _number(id: Any) -> int:
+def _parse_number(id: Any) -> int:
     try:
-        return number_of("msg", id) if isinstance(id, str) else 0
+        return parse_number("msg", id) if isinstance(id, str) else 0
     except (Invalid, NotFound):
         return 0
 
 
-def _agent_of(tx: Tx, sender: str | None) -> str | None:
-    """The agent that put a letter into a place's mailbox by itself; None: it was no agent."""
+def _find_agent_id(tx: Tx, sender: str | None) -> str | None:
+    """Return the agent that put a letter into a place's mailbox; None when it was no agent."""
     kind, _, name = (sender or "").partition(":")
     if kind == "agent":
         return agents.get(tx, name).id
     if kind == "session":
-        talk = tx.one(sql.TALK, session_id=name)
-        return talk.agent_id if talk is not None else None
+        conversation = tx.one(sql.CONVERSATION, session_id=name)
+        return conversation.agent_id if conversation is not None else None
     return None
-
-
-# -- where to -------------------------------------------------------------------------------------
-
-
-def address_of(tx: Tx, talk: Talk) -> tuple[Place, str | None] | None:
-    """Where a session is answered: where the message came from that it works on now, else where it
-    was begun."""
-    for fenced in reversed(talk.letters):
-        letter = mail.find(tx, number_of("let", fenced.id))
-        asked = asked_in(letter) if letter is not None else None
-        if asked is not None and asked.place:
-            return sql.PLACES.get(tx, asked.place), asked.thread
-    if talk.place_id:
-        return sql.PLACES.get(tx, talk.place_id), talk.thread or None
-    return None
-
-
-def where_to(
-    tx: Tx, agent_id: str, to: str | None, session: str | None
-) -> tuple[Place, str | None]:
-    """The place and thread that an agent means; Refused unless it holds the destination."""
-    talk = tx.one(sql.TALK, session_id=session) if session else None
-    answered = address_of(tx, talk) if talk is not None and talk.agent_id == agent_id else None
-    if to is None:
-        if answered is None:
-            raise Refused("This session is answered nowhere; name a destination.")
-        place, thread = answered
-    else:
-        found = wirings.destination_of(tx, agent_id, to)
-        if found is None:
-            known = wirings.list_destinations(tx, agent=agent_id, limit=20).items
-            names = ", ".join(each.name for each in known) or "none yet"
-            raise Refused(
-                f"There is no destination {to!r} that you may send to; you have {names}.",
-                to=to,
-                reason="unknown_destination",
-            )
-        place = sql.PLACES.get(tx, found.place_id)
-        thread = answered[1] if answered and answered[0].id == place.id else None
-    if wirings.destination_of(tx, agent_id, place.id) is None:
-        raise Refused(
-            f"You may not send to {place.called} any more; ask for the destination.", to=place.id
-        )
-    return place, thread
-
-
-def _about(
-    tx: Tx, place: Place, edit: str | None, react: str | None, reply_to: str | None
-) -> tuple[Kind, str | None]:
-    """What a message does with an earlier one, and the platform's id of that."""
-    given = [each for each in (edit, react, reply_to) if each]
-    if len(given) > 1:
-        raise Invalid("A message changes, signs or answers another; give one of these.")
-    if not given:
-        return Kind.TEXT, None
-    found = get(tx, given[0])
-    if found.place_id != place.id or not found.platform_ids:
-        raise Refused(f"{found.id} is not in {place.called}, or has not arrived yet.", id=found.id)
-    kind = Kind.EDIT if edit else Kind.REACTION if react else Kind.TEXT
-    return kind, found.platform_ids[0]
-
-
-def get(tx: Tx, message: str) -> Message:
-    """A message by its id, as it is stored."""
-    return sql.MESSAGES.get(tx, number_of("msg", message))

@@ -1,0 +1,267 @@
+"""Managing tasks: retry, reopen, pause, skip, cancel, reassign, change dependencies and edit.
+
+These verbs are for the lead of a task, for people and for admin agents (see
+`access.lock_as_lead`).
+"""
+
+from collections.abc import Sequence
+
+from corral.db.transitions import encode_rows, transition
+from corral.db.tx import Tx
+from corral.domain.mail.model import check_priority
+from corral.domain.tasks import sql
+from corral.domain.tasks.access import get_active_agent, lock_as_lead
+from corral.domain.tasks.graph import check_path
+from corral.domain.tasks.model import MAX_FILES, MAX_TITLE, WAITING, Task, TaskState
+from corral.domain.tasks.notifications import notify_stop
+from corral.domain.tasks.propagation import follow_up, recount_needs
+from corral.domain.tasks.queries import find, with_needs
+from corral.kernel.errors import Conflict, Invalid
+from corral.kernel.text import check_text, encode_json
+from corral.kernel.unset import UNSET
+
+S = TaskState
+
+
+# -- states --------------------------------------------------------------------------------------
+
+
+def retry(tx: Tx, task: Task | str, *, agent: str | None = None) -> Task:
+    """Make a failed task claimable again and unblock its dependents."""
+    return _restart(tx, "retry", task, agent)
+
+
+def reopen(
+    tx: Tx, task: Task | str, *, reason: str | None = None, agent: str | None = None
+) -> Task:
+    """Make a done, skipped or cancelled task claimable again.
+
+    Its dependents wait for it again. Dependents that are already running continue.
+    """
+    return _restart(tx, "reopen", task, agent, _clean_reason(reason))
+
+
+def _restart(
+    tx: Tx, verb: str, task: Task | str, agent: str | None, reason: str | None = None
+) -> Task:
+    before = lock_as_lead(tx, task, agent)
+    after = transition(
+        tx,
+        sql.TASKS,
+        verb,
+        before.id,
+        event_data={"reason": reason} if reason else None,
+        ended_at=None,
+        archived_at=None,
+        attempts=0,
+        agent_id=None,
+        run_id=None,
+        ready_at=None,
+        reason=reason,
+    )
+    return with_needs(tx, follow_up(tx, before, after))
+
+
+def pause(tx: Tx, task: Task | str, *, reason: str | None = None, agent: str | None = None) -> Task:
+    """Prevent a task from being claimed until it is resumed."""
+    before = lock_as_lead(tx, task, agent)
+    after = transition(
+        tx, sql.TASKS, "pause", before.id, held_by=None, reason=_clean_reason(reason)
+    )
+    return with_needs(tx, after)
+
+
+def resume(tx: Tx, task: Task | str, *, agent: str | None = None) -> Task:
+    """Allow a paused task to be claimed once its dependencies are satisfied."""
+    before = lock_as_lead(tx, task, agent)
+    after = transition(tx, sql.TASKS, "resume", before.id, reason=None)
+    return with_needs(tx, follow_up(tx, before, after))
+
+
+def skip(tx: Tx, task: Task | str, *, reason: str | None = None, agent: str | None = None) -> Task:
+    """Leave a task out; its dependents continue without it.
+
+    The agent that works on the task is notified to stop.
+    """
+    return _end(tx, "skip", task, agent, reason)
+
+
+def cancel(
+    tx: Tx, task: Task | str, *, reason: str | None = None, agent: str | None = None
+) -> Task:
+    """Cancel a task and block its dependents.
+
+    The dependents stay blocked until the task is skipped or reopened, or the dependency is removed.
+    The agent that works on the task is notified to stop.
+    """
+    return _end(tx, "cancel", task, agent, reason)
+
+
+def _end(tx: Tx, verb: str, task: Task | str, agent: str | None, reason: str | None) -> Task:
+    before = lock_as_lead(tx, task, agent)
+    why = _clean_reason(reason)
+    after = transition(
+        tx,
+        sql.TASKS,
+        verb,
+        before.id,
+        event_data={"reason": why} if why else None,
+        ended_at=tx.now,
+        lease_until=None,
+        held_by=None,
+        cause_id=None,
+        reason=why,
+    )
+    notify_stop(tx, before, after.state, why)
+    return with_needs(tx, follow_up(tx, before, after))
+
+
+def _clean_reason(reason: str | None) -> str | None:
+    return check_text(reason, "The reason") if reason else None
+
+
+# -- assignment ----------------------------------------------------------------------------------
+
+
+def reassign(tx: Tx, task: Task | str, to: str | None, *, agent: str | None = None) -> Task:
+    """Assign a task to one agent, or with None to any agent of its role.
+
+    A running or submitted task is taken away: its agent is notified to stop, and the new fence
+    rejects a late submission.
+    """
+    before = lock_as_lead(tx, task, agent)
+    assignee = get_active_agent(tx, to) if to else None
+    if before.state not in (S.RUNNING, S.SUBMITTED):
+        if before.state not in WAITING:
+            raise Conflict(
+                f"{before.id} is {before.state}. Reopen or retry it before you reassign it.",
+                id=before.id,
+                state=before.state,
+            )
+        assigned = tx.one(
+            sql.SET_ASSIGNEE, id=before.id, assignee_id=assignee.id if assignee else None
+        )
+        assert assigned is not None
+        data = {"to": assignee.name if assignee else None}
+        tx.emit("task", "assign", before.id, project_id=before.project_id, data=data)
+        return with_needs(tx, assigned)
+    after = transition(
+        tx,
+        sql.TASKS,
+        "reassign",
+        before.id,
+        event_data={"to": assignee.name if assignee else None},
+        assignee_id=assignee.id if assignee else None,
+        agent_id=None,
+        run_id=None,
+        fence=before.fence + 1,
+        lease_until=None,
+        attempts=0,
+    )
+    why = f"the task was assigned to {assignee.name}" if assignee else None
+    notify_stop(tx, before, "reassigned", why)
+    return with_needs(tx, follow_up(tx, before, after))
+
+
+# -- dependencies --------------------------------------------------------------------------------
+
+
+def depend(tx: Tx, task: Task | str, on: Sequence[str], *, agent: str | None = None) -> Task:
+    """Add dependencies on other tasks of the project. Idempotent.
+
+    Raises Invalid when a dependency would close a cycle.
+    """
+    before = _require_waiting(lock_as_lead(tx, task, agent))
+    needs = _find_needs(tx, before, on)
+    for need in needs:
+        if need.id == before.id or tx.run(sql.DEPENDS_ON, start=need.id, target=before.id):
+            raise Invalid(
+                f"{before.key} cannot depend on {need.key}: that would close a cycle. Remove "
+                "another dependency first.",
+                key=before.key,
+                on=need.key,
+                reason="cycle",
+            )
+    if not tx.run(sql.ADD_EDGES, rows=encode_rows([(before.id, need.id) for need in needs])):
+        return with_needs(tx, before)
+    return _record_needs(tx, "depend", before, needs)
+
+
+def undepend(tx: Tx, task: Task | str, on: Sequence[str], *, agent: str | None = None) -> Task:
+    """Remove dependencies of a task. Idempotent."""
+    before = _require_waiting(lock_as_lead(tx, task, agent))
+    needs = _find_needs(tx, before, on)
+    removed = tx.run(sql.REMOVE_EDGES, id=before.id, keys_=encode_rows([need.id for need in needs]))
+    return _record_needs(tx, "undepend", before, needs) if removed else with_needs(tx, before)
+
+
+def _require_waiting(task: Task) -> Task:
+    if task.state not in WAITING:
+        raise Conflict(
+            f"{task.id} is {task.state}. Change dependencies before a task is claimed.",
+            id=task.id,
+            state=task.state,
+        )
+    return task
+
+
+def _find_needs(tx: Tx, task: Task, on: Sequence[str]) -> list[Task]:
+    if not on:
+        raise Invalid("Name at least one task as a dependency.")
+    needs = [find(tx, name, task.project_id) for name in on]
+    for need in needs:
+        if need.project_id != task.project_id:
+            raise Invalid(
+                f"{need.id} belongs to another project. A task can depend only on tasks of its own "
+                "project."
+            )
+    return needs
+
+
+def _record_needs(tx: Tx, verb: str, before: Task, needs: Sequence[Task]) -> Task:
+    data = {"on": [need.id for need in needs]}
+    tx.emit("task", verb, before.id, project_id=before.project_id, data=data)
+    return with_needs(tx, recount_needs(tx, before))
+
+
+# -- fields --------------------------------------------------------------------------------------
+
+
+def edit(
+    tx: Tx,
+    task: Task | str,
+    *,
+    title: str = UNSET,
+    description: str | None = UNSET,
+    role: str | None = UNSET,
+    priority: int = UNSET,
+    files: Sequence[str] = UNSET,
+    agent: str | None = None,
+) -> Task:
+    """Change fields of a task. Fields that are not given keep their value; None clears a field."""
+    before = lock_as_lead(tx, task, agent)
+    paths = before.files if files is UNSET else [check_path(path) for path in files]
+    if len(paths) > MAX_FILES:
+        raise Invalid(f"{len(paths):,} files are too many. Name their folders instead.")
+    changed = tx.one(
+        sql.EDIT,
+        id=before.id,
+        title=before.title
+        if title is UNSET
+        else check_text(title, "The title", max_bytes=MAX_TITLE),
+        description=_edited(before.description, description, "The description"),
+        role=_edited(before.role, role, "The role"),
+        priority=before.priority if priority is UNSET else check_priority(priority),
+        files=encode_json(paths, "The files"),
+    )
+    assert changed is not None
+    if before.state is S.RUNNING:  # other tasks may be held back for files it no longer reserves
+        tx.run(sql.RELEASE_HELD_BACK, held_by=before.id)
+    tx.emit("task", "edit", before.id, project_id=before.project_id)
+    return with_needs(tx, changed)
+
+
+def _edited(current: str | None, new: str | None, what: str) -> str | None:
+    if new is UNSET:
+        return current
+    return check_text(new, what) if new else None

@@ -1,0 +1,1 @@
+"""The mappings of each tool: what its tables and columns become in Corral."""

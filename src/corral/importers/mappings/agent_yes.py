@@ -1,0 +1,103 @@
+"""agent-yes: `<project>/.agent-yes/store.sqlite`.
+
+`created_at` and `started_at` are in seconds, all other times in milliseconds.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from corral.importers import factories
+from corral.importers.mapping import KEY, TableMapping, TargetRow, ToolMapping
+from corral.importers.source.row import SourceRow
+
+_ENDS = {
+    "completed": "completed",
+    "failed": "failed",
+    "crashed": "crashed",
+    "running": "interrupted",
+}
+
+
+def _project(row: SourceRow) -> Iterable[TargetRow]:
+    at = row.created_at("created_at")
+    yield factories.project(
+        row,
+        "dir",
+        at,
+        command=row.text("cmd"),
+        prompt=row.text("prompt"),
+        updated_at=row.timestamp("updated_at") or at,
+        last_run_at=row.timestamp("last_run_at"),
+    )
+
+
+def _run(row: SourceRow) -> Iterable[TargetRow]:
+    at = row.created_at("started_at")
+    state = row.choice("status", _ENDS, "interrupted")
+    args = row.json("args", list[str], [])
+    code = row.integer("exit_code", least=-(1 << 31), most=1 << 31)
+    reason = None
+    if state == "interrupted":
+        reason = "unknown: agent-yes had not recorded its end when it was imported"
+    yield from factories.run(
+        row,
+        at,
+        state,
+        row.end_time("ended_at", at),
+        project_id=row.ref("project_id"),
+        pid=row.integer("pid", least=0),
+        exit_code=code,
+        args=factories.encode(args),
+        reason=reason,
+    )
+
+
+def _find_database(folder: Path) -> Path:
+    return next(
+        (
+            path
+            for path in (folder / ".agent-yes/store.sqlite", folder / "store.sqlite")
+            if path.exists()
+        ),
+        folder,
+    )
+
+
+TOOL = ToolMapping(
+    "agent-yes",
+    "projects and runs",
+    {"projects": ("dir", "cmd"), "runs": ("pid", "project_id")},
+    (
+        TableMapping(
+            "projects",
+            ("id",),
+            {
+                "id": KEY,
+                "dir": "projects.dir",
+                "cmd": "projects.command",
+                "prompt": "projects.prompt",
+                "created_at": "projects.created_at",
+                "updated_at": "projects.updated_at",
+                "last_run_at": "projects.last_run_at",
+            },
+            _project,
+        ),
+        TableMapping(
+            "runs",
+            ("id",),
+            {
+                "id": KEY,
+                "pid": "runs.pid",
+                "project_id": "runs.project_id",
+                "status": "runs.state",
+                "exit_code": "runs.exit_code",
+                "started_at": "runs.started_at",
+                "ended_at": "runs.ended_at",
+                "args": "runs.args",
+            },
+            _run,
+            refs={"project_id": "projects"},
+        ),
+    ),
+    find_database=_find_database,
+)

@@ -1,0 +1,13 @@
+"""flightdeck: crews of agents in one database of 24 tables."""
+
+from corral.importers.mapping import ToolMapping
+from corral.importers.mappings.flightdeck_agents import TABLES as AGENTS
+from corral.importers.mappings.flightdeck_groups import TABLES as GROUPS
+from corral.importers.mappings.flightdeck_tasks import TABLES as TASKS
+
+TOOL = ToolMapping(
+    "flightdeck",
+    "crews of agents: tasks, locks, decisions, chats, memory",
+    {"agent_roster": ("agent_id", "role"), "dag_tasks": ("lead_id", "depends_on")},
+    (*AGENTS, *TASKS, *GROUPS),
+)

@@ -1,0 +1,219 @@
+"""flightdeck: groups of agents, and their memory."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from corral.importers import factories
+from corral.importers.mapping import KEPT, KEY, TableMapping, TargetRow
+from corral.importers.mappings.flightdeck_agents import contains_id, mailbox, mailbox_of
+from corral.importers.source.row import SourceRow
+
+MAX_SIGN = 64
+MAX_KEY = 200
+
+
+def _group(row: SourceRow) -> Iterable[TargetRow]:
+    name = row.name("name", "group")
+    roles = row.json("roles", list[str], [])
+    yield factories.group(
+        row,
+        name,
+        row.created_at("created_at"),
+        project_id=row.ref("project_id"),
+        roles=factories.encode(roles),
+        created_by=mailbox(row, "lead_id"),
+    )
+
+
+def _of_group(row: SourceRow) -> Iterator[tuple[str, str]]:
+    yield "chat_groups", row.key_of("group_name", "lead_id")
+
+
+def _group_of(row: SourceRow) -> str | None:
+    group = row.id_of("chat_groups", row.key_of("group_name", "lead_id"))
+    if group is None:
+        row.problems.append("its group is missing")
+    return group
+
+
+def _member(row: SourceRow) -> Iterable[TargetRow]:
+    group = _group_of(row)
+    if group is None:
+        return
+    member = mailbox(row, "agent_id")
+    values = {"group_id": group, "member": member, "read_number": 0}
+    yield TargetRow("members", values | {"joined_at": row.created_at("added_at")})
+
+
+def _post(row: SourceRow) -> Iterable[TargetRow]:
+    group = _group_of(row)
+    if group is None:
+        return
+    at = row.created_at("timestamp")
+    id = row.new_id("pst", at)
+    author = mailbox(row, "from_agent_id")
+    text = row.text("content") or ""
+    yield TargetRow(
+        "posts", {"id": id, "group_id": group, "author": author, "text": text, "at": at}
+    )
+    for sign, members in row.json("reactions", dict[str, list[str]], {}).items():
+        if len(sign) > MAX_SIGN:
+            row.keep("reactions", f"has a sign of more than {MAX_SIGN} characters; it was cut")
+        for member in members:
+            address = mailbox_of(member)
+            if not contains_id(address, member):
+                row.keep("reactions")
+            yield TargetRow(
+                "reactions", {"post_id": id, "sign": sign[:MAX_SIGN], "member": address, "at": at}
+            )
+
+
+def _memory(row: SourceRow) -> Iterable[TargetRow]:
+    yield factories.note(
+        row,
+        mailbox(row, "agent_id"),
+        row.created_at("created_at"),
+        text=row.text_or("value", "(nothing)"),
+        category="expertise",
+        key=row.single_line("key"),
+        source=mailbox(row, "lead_id"),
+    )
+
+
+def _project_note(row: SourceRow, **columns: Any) -> Iterable[TargetRow]:
+    """Build a note of a project. Without its project it is not imported: it is not for everyone."""
+    project = row.ref("project_id")
+    if project is None and row.plain_text("project_id"):
+        row.explain("its project is missing")
+        return
+    category = row.single_line("category") or "general"
+    own = row.single_line("key")
+    if own is None:
+        row.problems.append("key is missing; the key of the row is used")
+        own = row.key
+    if len(f"{category}/{own}") > MAX_KEY:
+        row.keep("category")
+        row.keep("key", "is too long; it was cut")
+    yield factories.note(
+        row,
+        f"project:{project}" if project else "everyone",
+        row.created_at("created_at"),
+        project_id=project,
+        category=category,
+        key=f"{category}/{own}"[:MAX_KEY],
+        **columns,
+    )
+
+
+def _lesson(row: SourceRow) -> Iterable[TargetRow]:
+    return _project_note(
+        row,
+        text=row.text_or("value", "(nothing)"),
+        source=mailbox(row, "source"),
+        uses=row.integer("use_count", least=0) or 0,
+        used_at=row.timestamp("last_used_at"),
+    )
+
+
+def _knowledge(row: SourceRow) -> Iterable[TargetRow]:
+    confidence = row.json("metadata", dict[str, object], {}).get("confidence")
+    known = isinstance(confidence, int | float) and 0 <= confidence <= 1
+    return _project_note(
+        row,
+        text=row.text_or("content", "(nothing)"),
+        confidence=round(float(str(confidence)) * 100) if known else 50,
+    )
+
+
+_PROJECT = {"project_id": "projects"}
+
+TABLES = (
+    TableMapping(
+        "chat_groups",
+        ("name", "lead_id"),
+        {
+            "name": "groups.name",
+            "lead_id": "groups.created_by",
+            "project_id": "groups.project_id",
+            "roles": "groups.roles",
+            "archived": KEPT,
+            "created_at": "groups.created_at",
+        },
+        _group,
+        refs=_PROJECT,
+    ),
+    TableMapping(
+        "chat_group_members",
+        ("group_name", "lead_id", "agent_id"),
+        {
+            "group_name": "members.group_id",
+            "lead_id": "members.group_id",
+            "agent_id": "members.member",
+            "added_at": "members.joined_at",
+        },
+        _member,
+        links=_of_group,
+    ),
+    TableMapping(
+        "chat_group_messages",
+        ("id",),
+        {
+            "id": KEY,
+            "group_name": "posts.group_id",
+            "lead_id": "posts.group_id",
+            "from_agent_id": "posts.author",
+            "from_role": KEPT,
+            "content": "posts.text",
+            "reactions": "reactions.sign",
+            "timestamp": "posts.at",
+        },
+        _post,
+        links=_of_group,
+    ),
+    TableMapping(
+        "agent_memory",
+        ("id",),
+        {
+            "id": KEY,
+            "lead_id": "notes.source",
+            "agent_id": "notes.scope",
+            "key": "notes.key",
+            "value": "notes.text",
+            "created_at": "notes.created_at",
+        },
+        _memory,
+    ),
+    TableMapping(
+        "collective_memory",
+        ("id",),
+        {
+            "id": KEY,
+            "category": "notes.category",
+            "key": "notes.key",
+            "value": "notes.text",
+            "source": "notes.source",
+            "project_id": "notes.project_id",
+            "created_at": "notes.created_at",
+            "last_used_at": "notes.used_at",
+            "use_count": "notes.uses",
+        },
+        _lesson,
+        refs=_PROJECT,
+    ),
+    TableMapping(
+        "knowledge",
+        ("id",),
+        {
+            "id": KEY,
+            "project_id": "notes.project_id",
+            "category": "notes.category",
+            "key": "notes.key",
+            "content": "notes.text",
+            "metadata": KEPT,
+            "created_at": "notes.created_at",
+            "updated_at": KEPT,
+        },
+        _knowledge,
+        refs=_PROJECT,
+    ),
+)

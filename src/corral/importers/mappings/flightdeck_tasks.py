@@ -1,0 +1,354 @@
+"""flightdeck: tasks, delegations, locks, decisions, timers and mail."""
+
+from collections.abc import Iterable, Iterator
+
+from corral.importers import factories
+from corral.importers.mapping import EXISTING, KEPT, KEY, TableMapping, TargetRow
+from corral.importers.mappings.flightdeck_agents import mailbox, project_of_lead
+from corral.importers.source.database import encode_key
+from corral.importers.source.row import SourceRow
+from corral.kernel.path_patterns import literal_head
+
+_TASKS = {
+    "done": "done",
+    "failed": "failed",
+    "skipped": "skipped",
+    "cancelled": "cancelled",
+    "pending": "paused",
+    "ready": "paused",
+    "running": "paused",
+    "in_review": "paused",
+    "blocked": "paused",
+    "paused": "paused",
+}
+_DELEGATIONS = {
+    "completed": "done",
+    "failed": "failed",
+    "cancelled": "cancelled",
+    "terminated": "cancelled",
+    "active": "expired",
+}
+_DECISIONS = {
+    "recorded": "recorded",
+    "confirmed": "confirmed",
+    "rejected": "rejected",
+    "dismissed": "dismissed",
+}
+_TIMERS = {"pending": "paused", "fired": "finished", "cancelled": "cancelled"}
+_LETTERS = {"queued": "expired", "delivered": "done", "expired": "expired"}
+_WAITED = "it was still waiting when it was imported from flightdeck"
+
+
+def _task(row: SourceRow) -> Iterable[TargetRow]:
+    at = row.created_at("created_at")
+    status = row.plain_text("dag_status")
+    state = row.choice("dag_status", _TASKS, "paused")
+    own = row.single_line("id", most=100) or row.key[:100]
+    lead = row.single_line("lead_id", most=100) or ""
+    reason = row.text("failure_reason")
+    if state == "paused" and status != "paused":
+        if reason is not None:
+            row.keep("failure_reason")
+        reason = f"it was {status[:40] or 'pending'} when it was imported from flightdeck"
+    project = row.ref("project_id")
+    if project is None:
+        project = row.id_of("project_sessions.project_id", row.key_in("lead_id") or "")
+    task = factories.task(
+        row,
+        project or row.source_project(),
+        f"{own}@{lead[:8]}",
+        at,
+        state,
+        role=row.single_line("role"),
+        title=row.single_line("title") or own,
+        description=row.text("description"),
+        files=factories.encode(row.json("files", list[str], [])),
+        priority=row.integer("priority", least=-1_000_000, most=1_000_000) or 0,
+        lead=mailbox(row, "lead_id"),
+        agent_id=row.ref("assigned_agent_id"),
+        reason=reason,
+        started_at=row.timestamp("started_at"),
+        ended_at=row.end_time("completed_at", at) if state != "paused" else None,
+    )
+    if state == "paused":
+        row.keep("completed_at")
+        row.keep("archived_at")
+    else:
+        task.values["archived_at"] = row.timestamp("archived_at")
+    yield task
+
+
+def _needs(row: SourceRow) -> Iterable[TargetRow]:
+    own = row.id_of("dag_tasks", row.key_of("id", "lead_id"))
+    if own is None:
+        return
+    yield TargetRow(EXISTING, {"table": "tasks", "id": own})
+    for need in row.json("depends_on", list[str], []):
+        other = row.id_of("dag_tasks", encode_key([need, row.plain_text("lead_id")]))
+        if other is None or other == own:
+            row.keep("depends_on")
+            row.problems.append("depends_on refers to a missing task, or to itself")
+        else:
+            yield TargetRow("edges", {"task_id": own, "needs_id": other})
+
+
+def _needed(row: SourceRow) -> Iterator[tuple[str, str]]:
+    yield "dag_tasks", row.key_of("id", "lead_id")
+    for need in row.quiet_list("depends_on"):
+        yield "dag_tasks", encode_key([need, row.plain_text("lead_id")])
+
+
+def _delegation(row: SourceRow) -> Iterable[TargetRow]:
+    agent = row.ref("agent_id")
+    if agent is None:
+        row.explain("its agent is missing")
+        return
+    state = row.choice("status", _DELEGATIONS, "expired")
+    result = row.json("result", object, None)
+    at = row.created_at("created_at")
+    yield factories.delegation(
+        row,
+        at,
+        state,
+        row.end_time("completed_at", at),
+        from_mailbox="user:flightdeck",
+        to_agent_id=agent,
+        to_mailbox=mailbox(row, "agent_id"),
+        text=row.text_or("task", "(no text)"),
+        context=row.text("context"),
+        result=None if result is None else factories.encode(result),
+        reason=_WAITED if state == "expired" else None,
+    )
+
+
+def _lock(row: SourceRow) -> Iterable[TargetRow]:
+    at = row.created_at("acquired_at")
+    until = row.timestamp("expires_at") or at
+    path = row.text_or("file_path", ".", most=2_000)
+    project = row.ref("project_id") or row.source_project()
+    lock = factories.lock(row, project, path, mailbox(row, "agent_id"), at, until)
+    lock.values["head"] = literal_head(path)
+    lock.values["reason"] = row.text("reason")
+    yield lock
+
+
+def _touch(row: SourceRow) -> Iterable[TargetRow]:
+    project = row.id_of("project_sessions.project_id", row.key_in("lead_id") or "")
+    at = row.created_at("first_touched_at")
+    yield TargetRow(
+        "touches",
+        {
+            "project_id": project or row.source_project(),
+            "path": row.text_or("file_path", ".", most=2_000),
+            "owner": mailbox(row, "agent_id"),
+            "count": row.integer_or("touch_count", 1, least=1),
+            "first_at": at,
+            "last_at": row.end_time("last_touched_at", at) or at,
+        },
+    )
+
+
+def _decision(row: SourceRow) -> Iterable[TargetRow]:
+    state = row.choice("status", _DECISIONS, "recorded")
+    auto_approved = row.flag("auto_approved")
+    if state == "recorded":
+        row.keep("confirmed_at")
+    yield factories.decision(
+        row,
+        row.created_at("created_at"),
+        state,
+        row.timestamp("confirmed_at"),
+        project_id=row.ref("project_id"),
+        author=mailbox(row, "agent_id"),
+        title=row.text_or("title", "(no title)", most=1_000),
+        rationale=row.text("rationale") or "",
+        reason="it was approved automatically" if auto_approved else None,
+    )
+
+
+def _timer(row: SourceRow) -> Iterable[TargetRow]:
+    at = row.created_at("created_at")
+    state = row.choice("status", _TIMERS, "paused")
+    seconds = row.integer_or("delay_seconds", 60, least=1)
+    fire_at = row.timestamp("fire_at") or at
+    repeats = row.flag("repeat")
+    label = row.single_line("label")
+    if not repeats:
+        row.keep("delay_seconds")
+    body = {"label": label, "message": row.text("message")}
+    yield factories.schedule(
+        row,
+        mailbox(row, "agent_id"),
+        at,
+        state,
+        name=label,
+        body=factories.encode(body),
+        kind="every" if repeats else "once",
+        rule=str(seconds * 1_000) if repeats else "",
+        anchor_at=fire_at,
+        next_at=fire_at if state == "paused" else None,
+        last_error=_WAITED if state == "paused" else None,
+    )
+
+
+def _letter(row: SourceRow) -> Iterable[TargetRow]:
+    state = row.choice("status", _LETTERS, "expired")
+    body = {"type": row.single_line("message_type"), "payload": row.text("payload", most=1 << 20)}
+    yield factories.letter(
+        row,
+        mailbox(row, "target_agent_id"),
+        body,
+        row.created_at("created_at"),
+        state,
+        row.timestamp("delivered_at"),
+        sender=mailbox(row, "source_agent_id") if row.has("source_agent_id") else None,
+        project_id=row.ref("project_id"),
+        attempts=row.integer("attempts", least=0) or 0,
+        last_error=_WAITED if state == "expired" else None,
+    )
+
+
+_PROJECT = {"project_id": "projects"}
+
+TABLES = (
+    TableMapping(
+        "dag_tasks",
+        ("id", "lead_id"),
+        {
+            "id": "tasks.key",
+            "lead_id": "tasks.key, tasks.lead",
+            "project_id": "tasks.project_id",
+            "team_id": KEPT,
+            "role": "tasks.role",
+            "title": "tasks.title",
+            "description": "tasks.description",
+            "files": "tasks.files",
+            "depends_on": "edges.needs_id",
+            "dag_status": "tasks.state",
+            "priority": "tasks.priority",
+            "model": KEPT,
+            "assigned_agent_id": "tasks.agent_id",
+            "failure_reason": "tasks.reason",
+            "created_at": "tasks.created_at",
+            "started_at": "tasks.started_at",
+            "completed_at": "tasks.ended_at",
+            "archived_at": "tasks.archived_at",
+            "overridden_by": KEPT,
+        },
+        _task,
+        refs={"project_id": "projects", "assigned_agent_id": "agent_roster"},
+        links=project_of_lead,
+    ),
+    TableMapping(
+        "dag_tasks",
+        ("id", "lead_id"),
+        {"depends_on": "edges.needs_id"},
+        _needs,
+        links=_needed,
+        alias="dag_tasks.depends_on",
+    ),
+    TableMapping(
+        "active_delegations",
+        ("delegation_id",),
+        {
+            "delegation_id": KEY,
+            "agent_id": "delegations.to_agent_id",
+            "task": "delegations.text",
+            "context": "delegations.context",
+            "dag_task_id": KEPT,
+            "team_id": KEPT,
+            "status": "delegations.state",
+            "created_at": "delegations.created_at",
+            "completed_at": "delegations.ended_at",
+            "result": "delegations.result",
+        },
+        _delegation,
+        refs={"agent_id": "agent_roster"},
+    ),
+    TableMapping(
+        "file_locks",
+        ("file_path",),
+        {
+            "file_path": "locks.path",
+            "agent_id": "locks.owner",
+            "agent_role": KEPT,
+            "reason": "locks.reason",
+            "acquired_at": "locks.held_at",
+            "expires_at": "locks.lease_until",
+            "project_id": "locks.project_id",
+        },
+        _lock,
+        refs=_PROJECT,
+    ),
+    TableMapping(
+        "agent_file_history",
+        ("agent_id", "lead_id", "file_path"),
+        {
+            "agent_id": "touches.owner",
+            "agent_role": KEPT,
+            "lead_id": "touches.project_id",
+            "file_path": "touches.path",
+            "first_touched_at": "touches.first_at",
+            "last_touched_at": "touches.last_at",
+            "touch_count": "touches.count",
+        },
+        _touch,
+        links=project_of_lead,
+    ),
+    TableMapping(
+        "decisions",
+        ("id",),
+        {
+            "id": KEY,
+            "agent_id": "decisions.author",
+            "agent_role": KEPT,
+            "lead_id": KEPT,
+            "project_id": "decisions.project_id",
+            "title": "decisions.title",
+            "rationale": "decisions.rationale",
+            "needs_confirmation": KEPT,
+            "status": "decisions.state",
+            "auto_approved": "decisions.reason",
+            "confirmed_at": "decisions.ended_at",
+            "created_at": "decisions.created_at",
+        },
+        _decision,
+        refs=_PROJECT,
+    ),
+    TableMapping(
+        "timers",
+        ("id",),
+        {
+            "id": KEY,
+            "agent_id": "schedules.mailbox",
+            "agent_role": KEPT,
+            "lead_id": KEPT,
+            "label": "schedules.name",
+            "message": "schedules.body",
+            "delay_seconds": "schedules.rule",
+            "fire_at": "schedules.anchor_at",
+            "created_at": "schedules.created_at",
+            "status": "schedules.state",
+            "repeat": "schedules.kind",
+        },
+        _timer,
+    ),
+    TableMapping(
+        "message_queue",
+        ("id",),
+        {
+            "id": KEY,
+            "target_agent_id": "letters.mailbox",
+            "source_agent_id": "letters.sender",
+            "message_type": "letters.body",
+            "payload": "letters.body",
+            "status": "letters.state",
+            "attempts": "letters.attempts",
+            "created_at": "letters.created_at",
+            "delivered_at": "letters.ended_at",
+            "project_id": "letters.project_id",
+        },
+        _letter,
+        refs=_PROJECT,
+    ),
+)

@@ -1,0 +1,260 @@
+"""multishot: `~/.multishot/database.sqlite`.
+
+Its races have no repository, so they can be read but not continued. Winners' files and logs beside
+the database are not imported.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from corral.importers import factories
+from corral.importers.mapping import KEPT, KEY, NOT_TAKEN, TableMapping, TargetRow, ToolMapping
+from corral.importers.source.row import SourceRow
+
+_RACES = {"completed": "completed", "active": "abandoned"}
+_ROUNDS = {"completed": "completed", "running": "abandoned", "selecting": "abandoned"}
+_ATTEMPTS = {
+    "completed": "completed",
+    "selected": "completed",
+    "failed": "failed",
+    "running": "cancelled",
+    "initializing": "cancelled",
+}
+_LIVE = "it had not ended when it was imported from multishot"
+
+
+def _race(row: SourceRow) -> Iterable[TargetRow]:
+    at = row.created_at("created_at")
+    name = row.text_or("name", "unnamed race", most=1_000)
+    state = row.choice("status", _RACES, "abandoned")
+    yield TargetRow(
+        "races",
+        {
+            "id": row.new_id("rac", at),
+            "project_id": row.source_project(),
+            "name": name,
+            "prompt": name,
+            "state": state,
+            "repository": "",
+            "inside": "",
+            "private": 1,
+            "base_commit": "",
+            "host": "",
+            "plan": "{}",
+            "reason": _LIVE if state == "abandoned" else None,
+            "created_at": at,
+            "created_by": "import",
+            "ended_at": row.now,
+        },
+    )
+
+
+def _round(row: SourceRow) -> Iterable[TargetRow]:
+    race = row.ref("run_id")
+    if race is None:
+        row.explain("its race is missing")
+        return
+    at = row.created_at("created_at")
+    state = row.choice("status", _ROUNDS, "abandoned")
+    yield TargetRow(
+        "rounds",
+        {
+            "id": row.new_id("rnd", at),
+            "race_id": race,
+            "project_id": row.source_project(),
+            "number": row.integer_or("round_number", 1, least=1),
+            "state": state,
+            "base_commit": "",
+            "prompt": row.text_or("base_prompt", ""),
+            "reason": _LIVE if state == "abandoned" else None,
+            "goes_on": 0,
+            "host": "",
+            "fence": 0,
+            "created_at": at,
+            "ended_at": row.now,
+        },
+    )
+
+
+def _run(row: SourceRow) -> Iterable[TargetRow]:
+    state = row.choice("status", _ATTEMPTS, "cancelled")
+    reason = row.text("error_message") or (_LIVE if state == "cancelled" else None)
+    at = row.created_at("created_at")
+    yield from factories.run(
+        row,
+        at,
+        state,
+        row.end_time("completed_at", at),
+        prompt=row.text("variation_prompt"),
+        project_id=row.source_project(),
+        reason=reason,
+    )
+
+
+def _attempt(row: SourceRow) -> Iterable[TargetRow]:
+    round_id = row.ref("round_id")
+    if round_id is None:
+        row.explain("its round is missing")
+        return
+    at = row.created_at("created_at")
+    state = row.choice("status", _ATTEMPTS, "cancelled")
+    variation = row.text("variation_prompt")
+    yield TargetRow(
+        "attempts",
+        {
+            "id": row.new_id("att", at),
+            "round_id": round_id,
+            "number": row.integer_or("agent_number", 1, least=1),
+            "state": state,
+            "variation": variation,
+            "prompt": variation or "",
+            "branch": "",
+            "worktree": "",
+            "run_id": row.id_of("agents.run", row.key),
+            "tries": 1,
+            "checks": "[]",
+            "reason": row.text("error_message") or (_LIVE if state == "cancelled" else None),
+            "created_at": at,
+            "started_at": at,
+            "ended_at": row.end_time("completed_at", at) or row.now,
+            "cleaned_at": row.now,
+        },
+    )
+
+
+def _own_run(row: SourceRow) -> Iterator[tuple[str, str]]:
+    yield "agents.run", row.key
+
+
+def _winner(row: SourceRow) -> Iterable[TargetRow]:
+    round_id = row.id_of("rounds", row.key)
+    winner = row.ref("winner_agent_id")
+    if round_id is None or winner is None:
+        return
+    yield TargetRow(
+        "choices",
+        {
+            "round_id": round_id,
+            "number": 1,
+            "verb": "select",
+            "attempt_id": winner,
+            "commit_id": "",
+            "by": "multishot",
+            "at": row.created_at("created_at"),
+        },
+    )
+
+
+def _own_round(row: SourceRow) -> Iterator[tuple[str, str]]:
+    yield "rounds", row.key
+
+
+def _output(row: SourceRow) -> Iterable[TargetRow]:
+    run = row.ref("agent_id")
+    if run is None:
+        row.explain("its agent is missing")
+        return
+    at = row.created_at("timestamp")
+    text = row.text("content") or ""
+    yield factories.log_line(run, at, "info", text, source="multishot")
+
+
+def _find_database(folder: Path) -> Path:
+    places = (folder / "database.sqlite", folder / ".multishot/database.sqlite")
+    return next((path for path in places if path.exists()), folder)
+
+
+TOOL = ToolMapping(
+    "multishot",
+    "races of up to four agents, round by round",
+    {"rounds": ("run_id", "round_number"), "agents": ("round_id", "agent_number")},
+    (
+        TableMapping(
+            "runs",
+            ("id",),
+            {
+                "id": KEY,
+                "name": "races.name",
+                "created_at": "races.created_at",
+                "status": "races.state",
+                "current_round_id": KEPT,
+            },
+            _race,
+        ),
+        TableMapping(
+            "rounds",
+            ("id",),
+            {
+                "id": KEY,
+                "run_id": "rounds.race_id",
+                "round_number": "rounds.number",
+                "base_prompt": "rounds.prompt",
+                "created_at": "rounds.created_at",
+                "winner_agent_id": "rounds.winner_id, choices.attempt_id",
+                "winner_files_path": KEPT,
+                "status": "rounds.state",
+            },
+            _round,
+            refs={"run_id": "runs"},
+        ),
+        TableMapping(
+            "agents",
+            ("id",),
+            {
+                "created_at": "runs.started_at",
+                "completed_at": "runs.ended_at",
+                "status": "runs.state",
+                "error_message": "runs.reason",
+                "variation_prompt": "launches.prompt",
+            },
+            _run,
+            alias="agents.run",
+        ),
+        TableMapping(
+            "agents",
+            ("id",),
+            {
+                "id": KEY,
+                "round_id": "attempts.round_id",
+                "agent_number": "attempts.number",
+                "sandbox_id": KEPT,
+                "variation_prompt": "attempts.variation",
+                "status": "attempts.state",
+                "created_at": "attempts.created_at",
+                "completed_at": "attempts.ended_at",
+                "error_message": "attempts.reason",
+            },
+            _attempt,
+            refs={"round_id": "rounds"},
+            links=_own_run,
+        ),
+        TableMapping(
+            "rounds",
+            ("id",),
+            {"winner_agent_id": "choices.attempt_id", "created_at": "choices.at"},
+            _winner,
+            refs={"winner_agent_id": "agents"},
+            links=_own_round,
+            alias="rounds.winner_agent_id",
+        ),
+        TableMapping(
+            "output_logs",
+            ("id",),
+            {
+                "id": KEY,
+                "agent_id": "log_lines.run_id",
+                "timestamp": "log_lines.at",
+                "content": "log_lines.message",
+            },
+            _output,
+            refs={"agent_id": "agents.run"},
+        ),
+        TableMapping(
+            "credentials",
+            ("key",),
+            {"key": KEPT, "value": NOT_TAKEN, "updated_at": KEPT},
+            reason="credentials are not imported",
+        ),
+    ),
+    find_database=_find_database,
+)

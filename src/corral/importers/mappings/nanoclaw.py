@@ -1,0 +1,321 @@
+"""nanoclaw: its central database, and the two files of each session.
+
+The central database is in a `data` folder, beside `v2-sessions/<agent group>/<session>/` with
+`inbound.db` and `outbound.db`. Nothing that is imported is active: channels and wirings are
+removed, destinations are revoked, letters have ended, and agents have no permissions.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from corral.importers import factories
+from corral.importers.mapping import (
+    EXISTING,
+    KEPT,
+    KEY,
+    SourceFile,
+    TableMapping,
+    TargetRow,
+    ToolMapping,
+)
+from corral.importers.mappings.nanoclaw_messages import ACKS, INBOUND, OUTBOUND, PROVIDERS
+from corral.importers.source.row import SourceRow, make_valid_name
+
+_PROVIDERS = {name: name for name in PROVIDERS}
+_MODES = {"shared": "shared", "per-thread": "thread", "agent-shared": "agent"}
+
+
+def _agent(row: SourceRow) -> Iterable[TargetRow]:
+    folder = row.text("folder", most=1_000)
+    name = row.name("name", f"agent-{make_valid_name(row.key[:12], 'x')}")
+    return factories.agent(
+        row,
+        name,
+        row.created_at("created_at"),
+        provider=row.choice("agent_provider", _PROVIDERS, "") or None,
+        workspace=folder,
+    )
+
+
+def _channel(row: SourceRow) -> Iterable[TargetRow]:
+    kind = row.single_line("channel_type")
+    if kind is None or row.key != kind:
+        return  # another row of the same channel creates it
+    at = row.created_at("created_at")
+    yield factories.removed(
+        row,
+        "channels",
+        row.new_id("chn", at),
+        at,
+        name=kind,
+        kind=kind,
+        policy="strict",
+        in_doubt="give_up",
+        config="{}",
+        secrets="{}",
+    )
+
+
+def _place(row: SourceRow) -> Iterable[TargetRow]:
+    kind = row.single_line("channel_type")
+    channel = row.id_of("messaging_groups.channel_type", kind or "")
+    platform_id = row.single_line("platform_id", most=400)
+    if channel is None or platform_id is None:
+        row.explain("its channel or its chat is missing")
+        return
+    at = row.created_at("created_at")
+    yield TargetRow(
+        "places",
+        {
+            "id": row.new_id("plc", at),
+            "channel_id": channel,
+            "platform_id": platform_id,
+            "name": row.single_line("name"),
+            "direct": int(not row.flag("is_group")),
+            "guarded": 0,
+            "state": "open",
+            "created_at": at,
+            "updated_at": at,
+        },
+    )
+
+
+def _kind_of(row: SourceRow) -> Iterator[tuple[str, str]]:
+    yield "messaging_groups.channel_type", row.key_in("channel_type") or ""
+
+
+def _address(row: SourceRow) -> Iterable[TargetRow]:
+    place = row.id_of("messaging_groups", row.text("id") or "")
+    if place is not None:
+        yield TargetRow(EXISTING, {"table": "places", "id": place})
+
+
+def _own_place(row: SourceRow) -> Iterator[tuple[str, str]]:
+    yield "messaging_groups", row.key_in("id") or ""
+
+
+def _wiring(row: SourceRow) -> Iterable[TargetRow]:
+    place, agent = row.ref("messaging_group_id"), row.ref("agent_group_id")
+    if place is None or agent is None:
+        row.explain("its chat or its agent is missing")
+        return
+    at = row.created_at("created_at")
+    yield factories.removed(
+        row,
+        "wirings",
+        row.new_id("wir", at),
+        at,
+        place_id=place,
+        agent_id=agent,
+        trigger="always",
+        scope="all",
+        unheard="drop",
+        mode=row.choice("session_mode", _MODES, "shared"),
+        priority=row.integer("priority", least=-1_000, most=1_000) or 0,
+    )
+
+
+def _session(row: SourceRow) -> Iterable[TargetRow]:
+    at = row.created_at("created_at")
+    place = row.ref("messaging_group_id")
+    yield factories.session(
+        row,
+        at,
+        state=row.choice("status", {"active": "open", "closed": "closed"}, "open"),
+        title=f"nanoclaw {row.key}",
+        agent_id=row.ref("agent_group_id"),
+        provider=row.choice("agent_provider", _PROVIDERS, "") or None,
+        reply_to=f"place:{place}" if place else None,
+        updated_at=row.timestamp("last_active") or at,
+    )
+
+
+def _question(row: SourceRow) -> Iterable[TargetRow]:
+    session = row.ref("session_id")
+    if session is None:
+        row.explain("its session is missing")
+        return
+    at = row.created_at("created_at")
+    yield TargetRow(
+        "questions",
+        {
+            "id": row.new_id("qst", at),
+            "asker": f"session:{session}",
+            "text": f"question {row.key[:80]}; the message that asked it is not in the source",
+            "options": "[]",
+            "free": 1,
+            "answerers": "[]",
+            "needed": 1,
+            "votes": "[]",
+            "state": "withdrawn",
+            "deadline_at": at,
+            "created_at": at,
+            "ended_at": row.now,
+        },
+    )
+
+
+def _question_of_message(row: SourceRow) -> Iterable[TargetRow]:
+    question = row.id_of("pending_questions", row.plain_text("question_id"))
+    if question is not None:
+        yield TargetRow(EXISTING, {"table": "questions", "id": question})
+
+
+def _own_question(row: SourceRow) -> Iterator[tuple[str, str]]:
+    yield "pending_questions", row.plain_text("question_id")
+
+
+_SESSIONS = TableMapping(
+    "sessions",
+    ("id",),
+    {
+        "id": KEY,
+        "agent_group_id": "sessions.agent_id",
+        "messaging_group_id": "sessions.reply_to",
+        "thread_id": KEPT,
+        "agent_provider": "sessions.provider",
+        "status": "sessions.state",
+        "container_status": KEPT,
+        "last_active": "sessions.updated_at",
+        "created_at": "sessions.created_at",
+    },
+    _session,
+    refs={"agent_group_id": "agent_groups", "messaging_group_id": "messaging_groups"},
+)
+
+_CENTRAL = (
+    TableMapping(
+        "agent_groups",
+        ("id",),
+        {
+            "id": KEY,
+            "name": "agents.name",
+            "folder": "agent_versions.workspace",
+            "is_admin": KEPT,
+            "agent_provider": "agent_versions.provider",
+            "container_config": KEPT,
+            "created_at": "agents.created_at",
+        },
+        _agent,
+    ),
+    TableMapping(
+        "messaging_groups",
+        ("channel_type",),
+        {"channel_type": "channels.kind", "created_at": "channels.created_at"},
+        _channel,
+        alias="messaging_groups.channel_type",
+    ),
+    TableMapping(
+        "messaging_groups",
+        ("id",),
+        {
+            "id": KEY,
+            "channel_type": "places.channel_id",
+            "platform_id": "places.platform_id",
+            "name": "places.name",
+            "is_group": "places.direct",
+            "admin_user_id": KEPT,
+            "created_at": "places.created_at",
+        },
+        _place,
+        links=_kind_of,
+    ),
+    TableMapping(
+        "messaging_groups",
+        ("channel_type", "platform_id"),
+        {"id": "places.id"},
+        _address,
+        links=_own_place,
+        alias="messaging_groups.platform_id",
+    ),
+    TableMapping(
+        "messaging_group_agents",
+        ("id",),
+        {
+            "id": KEY,
+            "messaging_group_id": "wirings.place_id",
+            "agent_group_id": "wirings.agent_id",
+            "trigger_rules": KEPT,
+            "response_scope": KEPT,
+            "session_mode": "wirings.mode",
+            "priority": "wirings.priority",
+            "created_at": "wirings.created_at",
+        },
+        _wiring,
+        refs={"messaging_group_id": "messaging_groups", "agent_group_id": "agent_groups"},
+    ),
+    _SESSIONS,
+    TableMapping(
+        "pending_questions",
+        ("question_id",),
+        {
+            "question_id": KEY,
+            "session_id": "questions.asker",
+            "message_out_id": KEPT,
+            "platform_id": KEPT,
+            "channel_type": KEPT,
+            "thread_id": KEPT,
+            "created_at": "questions.created_at",
+        },
+        _question,
+        refs={"session_id": "sessions"},
+    ),
+    TableMapping(
+        "pending_questions",
+        ("message_out_id",),
+        {"question_id": "questions.id"},
+        _question_of_message,
+        links=_own_question,
+        alias="pending_questions.message_out_id",
+    ),
+)
+
+_CENTRAL_SIGNATURE = {"agent_groups": ("folder",), "sessions": ("agent_group_id",)}
+
+
+def _find_database(folder: Path) -> Path:
+    """Return the central database in a folder; the folder itself if it is one of a session."""
+    for parent in (folder, folder / "data"):
+        if (database := parent / "v2.db").exists():
+            return database
+    return folder
+
+
+def _find_files(path: Path) -> Iterator[SourceFile]:
+    if path.is_dir():
+        if any((path / name).exists() for name in ("inbound.db", "outbound.db")):
+            yield from _session_files(path)
+            return
+        yield SourceFile(path, _CENTRAL_SIGNATURE, _CENTRAL)  # raises the error for a folder
+        return
+    yield SourceFile(path, _CENTRAL_SIGNATURE, _CENTRAL)
+    for folder in sorted((path.parent / "v2-sessions").glob("*/*/")):
+        yield from _session_files(folder)
+
+
+def _session_files(folder: Path) -> Iterator[SourceFile]:
+    session, group = folder.name, folder.parent.name
+    inbound, outbound = folder / "inbound.db", folder / "outbound.db"
+    owner = {"id": session, "agent_group_id": group}
+    # Acknowledgements first: they determine the states of the incoming messages.
+    if outbound.exists():
+        yield SourceFile(
+            outbound, {"messages_out": ()}, (ACKS,), session, _SESSIONS, owner, is_partial=True
+        )
+    if inbound.exists():
+        yield SourceFile(inbound, {"messages_in": ()}, INBOUND, session, _SESSIONS, owner)
+    if outbound.exists():
+        seen = (ACKS.name,)
+        yield SourceFile(
+            outbound, {"messages_out": ()}, OUTBOUND, session, _SESSIONS, owner, seen_tables=seen
+        )
+
+
+TOOL = ToolMapping(
+    "nanoclaw",
+    "agents in chats, with the two files of each session",
+    _CENTRAL_SIGNATURE,
+    (*_CENTRAL, *INBOUND, *OUTBOUND, ACKS),
+    find_database=_find_database,
+    find_files=_find_files,
+)

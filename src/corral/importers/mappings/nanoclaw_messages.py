@@ -1,0 +1,304 @@
+"""nanoclaw: the two files of a session, each with one writer.
+
+`inbound.db` has the messages for the agent, and the delivery states of its answers; `outbound.db`
+has the answers, and the acknowledgements of the agent.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from corral.importers import factories
+from corral.importers.mapping import KEPT, KEY, TableMapping, TargetRow
+from corral.importers.mappings.nanoclaw_turns import INCOMING_TURNS, OUTGOING_TURNS, QUESTION_TEXTS
+from corral.importers.source.database import encode_key
+from corral.importers.source.row import SourceRow
+
+_IN = {
+    "pending": "expired",
+    "paused": "expired",
+    "completed": "done",
+    "failed": "dead",
+}
+_OUT = {"delivered": "done", "failed": "dead"}
+PROVIDERS = ("claude", "codex", "opencode", "copilot", "gemini", "qwen")
+_WAITED = "it was still waiting when it was imported from nanoclaw"
+MAX_BODY = 1 << 20
+
+
+def _session_of(row: SourceRow) -> str | None:
+    session = row.id_of("sessions", row.owner_key)
+    if session is None:
+        row.problems.append("its session is missing")
+    return session
+
+
+def _own_session(row: SourceRow) -> Iterator[tuple[str, str]]:
+    yield "sessions", row.owner_key
+
+
+def _own_session_and_place(row: SourceRow) -> Iterator[tuple[str, str]]:
+    yield "sessions", row.owner_key
+    yield "messaging_groups.platform_id", _address_of(row)
+
+
+def _address_of(row: SourceRow) -> str:
+    return encode_key([row.plain_text("channel_type"), row.plain_text("platform_id")])
+
+
+def _ack(row: SourceRow) -> Iterable[TargetRow]:
+    ack = (row.text("status"), row.timestamp("status_changed"))
+    row.memo["ack", row.text("message_id") or ""] = ack
+    return ()
+
+
+def _delivery(row: SourceRow) -> Iterable[TargetRow]:
+    state = row.choice("status", _OUT, "dead")
+    row.memo["delivered", row.text("message_out_id") or ""] = (state, row.timestamp("delivered_at"))
+    return ()
+
+
+def _content(row: SourceRow) -> object:
+    """Return the content: decoded JSON, or the text itself."""
+    text = row.text("content", most=MAX_BODY)
+    before = len(row.problems)
+    decoded = row.json("content", object, None)
+    if decoded is None and len(row.problems) > before:
+        row.problems[before:] = ["content is not JSON; it is kept as text"]
+        return text
+    return decoded
+
+
+def _incoming(row: SourceRow) -> Iterable[TargetRow]:
+    session = _session_of(row)
+    if session is None:
+        return
+    at = row.created_at("timestamp")
+    state = row.choice("status", _IN, "expired")
+    acked, when = row.memo.get(("ack", row.key), (None, None))
+    if acked == "completed" and state == "expired":
+        state = "done"
+    rule = row.single_line("recurrence")
+    due = row.timestamp("process_after")
+    body = {
+        "kind": row.single_line("kind"),
+        "seq": row.integer("seq"),
+        "content": _content(row),
+        "platform_id": row.single_line("platform_id", most=400),
+        "channel_type": row.single_line("channel_type"),
+        "thread_id": row.single_line("thread_id", most=400),
+    }
+    mailbox = f"session:{session}"
+    if rule and len(rule.split()) == 5 and state == "expired":
+        yield factories.schedule(
+            row,
+            mailbox,
+            at,
+            "paused",
+            kind="cron",
+            rule=rule,
+            body=factories.encode(body),
+            next_at=due,
+            last_error=_WAITED,
+        )
+        return
+    if rule:
+        row.keep("recurrence")
+    yield factories.letter(
+        row,
+        mailbox,
+        body,
+        at,
+        state,
+        when,
+        due_at=due or at,
+        attempts=row.integer("tries", least=0) or 0,
+        last_error=_WAITED if state == "expired" else None,
+    )
+
+
+def _outgoing(row: SourceRow) -> Iterable[TargetRow]:
+    session = _session_of(row)
+    if session is None:
+        return
+    at = row.created_at("timestamp")
+    kind = row.single_line("channel_type")
+    target = row.single_line("platform_id", most=400)
+    place = row.id_of("messaging_groups.platform_id", _address_of(row))
+    state, when = row.memo.get(("delivered", row.key), ("expired", None))
+    body = {
+        "kind": row.single_line("kind"),
+        "seq": row.integer("seq"),
+        "content": _content(row),
+        "platform_id": target,
+        "channel_type": kind,
+        "thread_id": row.single_line("thread_id", most=400),
+        "in_reply_to": row.single_line("in_reply_to", most=400),
+    }
+    mailbox = f"place:{place}" if place else f"session:{session}"
+    last_error = "nanoclaw had not recorded its delivery" if state == "expired" else None
+    yield factories.letter(
+        row,
+        mailbox,
+        body,
+        at,
+        state,
+        when,
+        sender=f"session:{session}",
+        due_at=row.timestamp("deliver_after") or at,
+        last_error=last_error,
+    )
+
+
+def _destination(row: SourceRow) -> Iterable[TargetRow]:
+    place = row.id_of("messaging_groups.platform_id", _address_of(row))
+    session = row.id_of("sessions", row.owner_key)
+    agent = row.id_of("agent_groups", row.owner_values.get("agent_group_id", ""))
+    name = row.single_line("name")
+    if place is None or agent is None or name is None or session is None:
+        row.explain("its chat was not imported")
+        return
+    yield TargetRow(
+        "destinations",
+        {
+            "id": row.new_id("dst", row.now),
+            "agent_id": agent,
+            "name": name,
+            "place_id": place,
+            "state": "revoked",
+            "created_at": row.now,
+            "created_by": "import",
+            "ended_at": row.now,
+        },
+    )
+
+
+def _own_agent_and_place(row: SourceRow) -> Iterator[tuple[str, str]]:
+    yield from _own_session_and_place(row)
+    yield "agent_groups", row.owner_values.get("agent_group_id", "")
+
+
+def _value(row: SourceRow) -> Iterable[TargetRow]:
+    session = _session_of(row)
+    name = row.single_line("key")
+    if session is None or name is None:
+        row.explain("it has no name")
+        return
+    text = row.text("value") or ""
+    values = {"session_id": session, "name": name, "value": factories.encode(text)}
+    yield TargetRow("session_state", values | {"updated_at": row.created_at("updated_at")})
+    if text and (provider := _provider_of(name)):
+        yield TargetRow(
+            "provider_sessions", {"id": session, "provider": provider, "name": text[:400]}
+        )
+
+
+def _provider_of(key: str) -> str | None:
+    """Return the provider of a session id in the session state.
+
+    Old versions have one key, newer ones a key for each provider.
+    """
+    if key == "sdk_session_id":
+        return "claude"
+    kind, _, provider = key.partition(":")
+    return provider if kind == "continuation" and provider in PROVIDERS else None
+
+
+_BODY = "letters.body"
+
+ACKS = TableMapping(
+    "processing_ack",
+    ("message_id",),
+    {"message_id": KEY, "status": "letters.state", "status_changed": "letters.ended_at"},
+    _ack,
+    reason="its state is stored with its message",
+)
+
+INBOUND = (
+    TableMapping(
+        "messages_in",
+        ("id",),
+        {
+            "id": KEY,
+            "seq": _BODY,
+            "kind": _BODY,
+            "timestamp": "letters.created_at",
+            "status": "letters.state",
+            "process_after": "letters.due_at, schedules.next_at",
+            "recurrence": "schedules.rule",
+            "tries": "letters.attempts",
+            "platform_id": _BODY,
+            "channel_type": _BODY,
+            "thread_id": _BODY,
+            "content": _BODY,
+        },
+        _incoming,
+        links=_own_session,
+    ),
+    INCOMING_TURNS,
+    TableMapping(
+        "delivered",
+        ("message_out_id",),
+        {
+            "message_out_id": KEY,
+            "platform_message_id": KEPT,
+            "status": "letters.state",
+            "delivered_at": "letters.ended_at",
+        },
+        _delivery,
+        reason="its state is stored with its message",
+    ),
+    TableMapping(
+        "destinations",
+        ("name",),
+        {
+            "name": "destinations.name",
+            "display_name": KEPT,
+            "type": KEPT,
+            "channel_type": "destinations.place_id",
+            "platform_id": "destinations.place_id",
+            "agent_group_id": KEPT,
+        },
+        _destination,
+        links=_own_agent_and_place,
+    ),
+    TableMapping(
+        "session_routing",
+        ("id",),
+        {"id": KEY, "channel_type": KEPT, "platform_id": KEPT, "thread_id": KEPT},
+        reason="the address of answers is stored with the session",
+    ),
+)
+
+OUTBOUND = (
+    TableMapping(
+        "messages_out",
+        ("id",),
+        {
+            "id": KEY,
+            "seq": _BODY,
+            "in_reply_to": _BODY,
+            "timestamp": "letters.created_at",
+            "deliver_after": "letters.due_at",
+            "recurrence": KEPT,
+            "kind": _BODY,
+            "platform_id": _BODY,
+            "channel_type": _BODY,
+            "thread_id": _BODY,
+            "content": _BODY,
+        },
+        _outgoing,
+        links=_own_session_and_place,
+    ),
+    OUTGOING_TURNS,
+    QUESTION_TEXTS,
+    TableMapping(
+        "session_state",
+        ("key",),
+        {
+            "key": "session_state.name",
+            "value": "session_state.value, sessions.provider_session",
+            "updated_at": "session_state.updated_at",
+        },
+        _value,
+        links=_own_session,
+    ),
+)

@@ -1,0 +1,373 @@
+"""A row of a source: accessors that validate and convert its values.
+
+An invalid value is converted as far as possible, kept unchanged in `rest`, and reported in
+`problems`. Nothing is dropped silently.
+"""
+
+import base64
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from corral.domain.charges.ops import MAX_TOKENS
+from corral.importers.attached_files import FileCopier
+from corral.importers.source.database import RawRow, Value, encode_key
+from corral.importers.source.timestamps import parse_timestamp
+from corral.kernel.clock import DAY
+from corral.kernel.errors import CorralError
+from corral.kernel.ids import backdated_id
+from corral.kernel.text import MAX_NAME, MAX_TEXT, encode_json, shorten
+
+T = TypeVar("T")
+_MAX_INTEGER = 1 << 53
+
+
+class SourceRow:
+    """A row of the source, as a mapping reads it."""
+
+    __slots__ = (
+        "_files",
+        "_ids",
+        "_known_id",
+        "_refs",
+        "_values",
+        "folder",
+        "key",
+        "memo",
+        "now",
+        "owner_key",
+        "owner_values",
+        "problems",
+        "rest",
+        "source_project",
+        "used_columns",
+    )
+
+    def __init__(
+        self,
+        raw: RawRow,
+        refs: Mapping[str, str],
+        ids: Mapping[tuple[str, str], str],
+        *,
+        now: int,
+        folder: str,
+        owner_key: str = "",
+        owner_values: Mapping[str, str] | None = None,
+        source_project: Callable[[], str] = str,
+        memo: dict[tuple[str, str], Any] | None = None,
+        known_id: str | None = None,
+        files: FileCopier | None = None,
+    ) -> None:
+        self.key = raw.key
+        self._values = raw.values
+        self._refs = refs
+        self._ids = ids
+        self.now = now
+        self.folder = folder
+        """The folder of the source, which relative paths refer to."""
+        self.owner_key = owner_key
+        """The key of the row that the database file belongs to, in a source with several files."""
+        self.source_project = source_project
+        """Returns the id of the project for the source's folder, for rows without a project."""
+        self.memo = {} if memo is None else memo
+        """Values that earlier rows of the same owner left for later ones."""
+        self.owner_values = {} if owner_values is None else owner_values
+        """The known values of the owner."""
+        self._known_id = known_id
+        self._files = files
+        self.rest: dict[str, Any] = {}
+        """Original values that are kept unchanged."""
+        self.problems: list[str] = []
+        self.used_columns: set[str] = set()
+
+    def keep(self, name: str, why: str = "") -> None:
+        """Keep the original value of a column, because it has no target or does not fit."""
+        self.used_columns.add(name)
+        value = self._values.get(name)
+        if value is not None:
+            self.rest[name] = to_json_value(value)
+            if why:
+                self.problems.append(f"{name} {why}")
+
+    def explain(self, why: str) -> None:
+        """Report why a row is not imported, unless a reason is recorded already."""
+        if not self.problems:
+            self.problems.append(why)
+
+    def keep_all(self) -> None:
+        for name in self._values:
+            self.keep(name)
+
+    def keep_columns(self, names: Iterable[str]) -> None:
+        for name in sorted(names):
+            self.keep(name)
+
+    def keep_unused(self, hidden: set[str]) -> None:
+        """Keep the values of all columns that the mapping did not read."""
+        for name in self._values.keys() - self.used_columns - hidden:
+            self.keep(name)
+
+    def has(self, name: str) -> bool:
+        return self._values.get(name) is not None
+
+    def text(self, name: str, *, most: int = MAX_TEXT) -> str | None:
+        """Return text that both engines can store; None when it is missing or empty."""
+        self.used_columns.add(name)
+        value = self._values.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, bytes):
+            return str(value)
+        try:
+            text = value.decode()
+        except UnicodeDecodeError:
+            self.keep(name, "is not valid UTF-8")
+            text = value.decode("utf-8", "replace")
+        if "\0" in text:
+            self.keep(name, "contains NUL bytes")
+            text = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
+        if len(value) > most:
+            self.keep(name, f"is longer than {most:,} bytes; it was cut, and the original is kept")
+            text = shorten_to_bytes(text, most)
+        return text or None
+
+    def plain_text(self, name: str) -> str:
+        """Return the text of a column for comparisons, without reporting problems."""
+        value = self._values.get(name)
+        if isinstance(value, bytes):
+            return value.decode("utf-8", "backslashreplace").replace("\0", "\\0")
+        return "" if value is None else str(value)
+
+    def quiet_text(self, name: str) -> str:
+        """Return the text of a column without reporting problems; another pass reports them."""
+        return self.plain_text(name).replace("\\0", "\N{REPLACEMENT CHARACTER}")
+
+    def quiet_timestamp(self, name: str) -> int:
+        """Return a timestamp without reporting problems; another pass does. Now if unknown."""
+        value = self._values.get(name)
+        at = parse_timestamp(
+            value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+        )
+        return self.now if at is None or at > self.now + DAY else at
+
+    def text_or(self, name: str, default: str, *, most: int = MAX_TEXT) -> str:
+        """Return text, or `default` when it is missing or empty."""
+        return self.text(name, most=most) or default
+
+    def single_line(self, name: str, *, most: int = MAX_NAME) -> str | None:
+        """Return text on a single line, such as a name."""
+        text = self.text(name, most=most)
+        line = " ".join(text.split()) if text else None
+        if line != text:
+            self.keep(name, "has line breaks or repeated blanks; it became one line")
+        return line or None
+
+    def name(self, name: str, default: str, *, most: int = MAX_TEXT) -> str:
+        """Return a valid name of an agent or group; keeps the original if it had to change."""
+        text = self.text(name, most=most) or ""
+        valid = make_valid_name(text, default)
+        if text and valid != text:
+            self.keep(name, "has characters that a name here cannot have, or is too long")
+        return valid
+
+    def integer(
+        self, name: str, *, least: int = -_MAX_INTEGER, most: int = _MAX_INTEGER
+    ) -> int | None:
+        """Return an integer within bounds."""
+        self.used_columns.add(name)
+        value = self._values.get(name)
+        number = _number(value)
+        if number is None or number != int(number) or not least <= number <= most:
+            if value not in (None, b""):
+                self.keep(name, "is not a valid number")
+            return None
+        return int(number)
+
+    def integer_or(self, name: str, default: int, *, least: int) -> int:
+        """Return an integer; reports an invalid one and returns `default`."""
+        number = self.integer(name, least=least)
+        if number is None:
+            self.problems.append(f"{name} is missing or wrong; {default} is assumed")
+            return default
+        return number
+
+    def tokens(self, name: str) -> int:
+        """Return a number of tokens; 0 when it is missing."""
+        return self.integer(name, least=0, most=MAX_TOKENS) or 0
+
+    def flag(self, name: str) -> bool:
+        """Return a boolean; False when it is missing or invalid."""
+        self.used_columns.add(name)
+        value = self._values.get(name)
+        if isinstance(value, bytes):
+            value = {b"1": 1, b"true": 1, b"yes": 1, b"0": 0, b"false": 0, b"no": 0, b"": 0}.get(
+                value.strip().lower(), value
+            )
+        if value not in (None, 0, 1):
+            self.keep(name, "is not a boolean")
+        return bool(value) and not isinstance(value, bytes)
+
+    def micros(self, name: str) -> int | None:
+        """Return dollars as micro-dollars. Zero, the default of these tools, means unknown."""
+        self.used_columns.add(name)
+        value = self._values.get(name)
+        dollars = _number(value)
+        if dollars is None or not math.isfinite(dollars) or not 0 <= dollars <= 1_000_000:
+            if value is not None:
+                self.keep(name, "is not a valid amount")
+            return None
+        return round(dollars * 1_000_000) or None
+
+    def timestamp(self, name: str) -> int | None:
+        """Return a timestamp in milliseconds, from seconds, milliseconds or text."""
+        self.used_columns.add(name)
+        value = self._values.get(name)
+        if value in (None, b""):
+            return None
+        given = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+        at = parse_timestamp(given)
+        if at is None:
+            self.keep(name, "is not a timestamp")
+            return None
+        if at > self.now + DAY:
+            self.keep(name, "is in the future")
+            return self.now
+        return at
+
+    def end_time(self, name: str, start: int) -> int | None:
+        """Return a timestamp that is not before `start`."""
+        at = self.timestamp(name)
+        if at is not None and at < start:
+            self.keep(name, "is before its start; the start counts as its end")
+            return start
+        return at
+
+    def created_at(self, name: str) -> int:
+        """Return the timestamp of creation; now when it is unknown."""
+        return self.timestamp(name) or self.now
+
+    def json(self, name: str, kind: type[T], default: T) -> T:
+        """Return a JSON value of a type; reports an invalid one and returns `default`."""
+        self.used_columns.add(name)
+        value = self._values.get(name)
+        if value in (None, b""):
+            return default
+        raw = value if isinstance(value, bytes) else str(value).encode()
+        try:
+            decoded = msgspec.json.decode(raw, type=kind)
+            encode_json(decoded, name)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            self.keep(name, f"is not JSON of the expected type ({_type_name(kind)})")
+            return default
+        except CorralError:
+            self.keep(name, "is JSON that cannot be stored")
+            return default
+        if kind is not object and msgspec.to_builtins(decoded) != msgspec.json.decode(raw):
+            self.keep(name, "has parts that cannot be stored; the original is kept")
+        return decoded
+
+    def choice(self, name: str, known: Mapping[str, str], default: str) -> str:
+        """Translate an enumerated value; reports an unknown one and returns `default`."""
+        value = self.text(name)
+        translated = known.get(value.strip().lower()) if value else None
+        if translated is None:
+            if value:
+                self.keep(name, "has an unknown value")
+            elif default:
+                self.problems.append(f"{name} is missing; {default} is assumed")
+            return default
+        if translated != value:
+            self.keep(name)
+        return translated
+
+    def key_of(self, *names: str) -> str:
+        """Return the key of the row that several columns refer to together."""
+        self.used_columns.update(names)
+        return encode_key([self.plain_text(name) for name in names])
+
+    def quiet_list(self, name: str) -> list[str]:
+        """Return a list of texts without reporting problems; empty when it is invalid."""
+        try:
+            return msgspec.json.decode(self.plain_text(name) or "[]", type=list[str])
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return []
+
+    def key_in(self, name: str) -> str | None:
+        """Return the key of the row that a column refers to."""
+        text = self.plain_text(name)
+        return encode_key([text]) if text else None
+
+    def ref(self, name: str) -> str | None:
+        """Return the id of the imported row that a column refers to; reports a missing one."""
+        self.used_columns.add(name)
+        key = self.key_in(name)
+        if key is None:
+            return None
+        id = self._ids.get((self._refs[name], key))
+        if id is None:
+            self.keep(name, "refers to a missing row")
+        return id
+
+    def id_of(self, table: str, *key: str) -> str | None:
+        """Return the id of an imported row by its key."""
+        return self._ids.get((table, encode_key(key)))
+
+    def new_id(self, prefix: str, at: int) -> str:
+        """Return an id for the object of this row: its old id if it is restored."""
+        if self._known_id is not None and self._known_id.startswith(f"{prefix}_"):
+            return self._known_id
+        return backdated_id(prefix, at)
+
+    def copy_file(self, given: str, session_id: str) -> dict[str, Any]:
+        """Copy a file from the folder of the source; see `FileCopier.copy`."""
+        if self._files is None:
+            return {"name": given, "path": None, "reason": "files are not copied here"}
+        return self._files.copy(self.folder, given, session_id)
+
+
+_INVALID = re.compile(r"[\s:/\x00-\x1f\x7f\ufffd]+")
+
+
+def make_valid_name(text: str, default: str) -> str:
+    """Return a valid name of an agent or group, as used in mailboxes."""
+    name = _INVALID.sub("-", text).strip("-")[:80]
+    return f"a-{name}" if name.startswith("agt_") else name or default
+
+
+def to_json_value(value: Value) -> Any:
+    """Convert a value to JSON without loss."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"number": repr(value)}
+    if not isinstance(value, bytes):
+        return value
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
+    return {"base64": base64.b64encode(value).decode()} if "\0" in text else text
+
+
+def _number(value: Value) -> float | None:
+    if isinstance(value, bytes):
+        try:
+            value = float(value) if b"." in value else int(value)
+        except ValueError:
+            return None
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def shorten_to_bytes(text: str, most: int) -> str:
+    """Shorten a text to at most `most` bytes."""
+    short = shorten(text, most)
+    while len(short.encode()) > most:
+        short = shorten(text, len(short) * 3 // 4)
+    return short
+
+
+def _type_name(kind: Any) -> str:
+    return getattr(kind, "__name__", str(kind))

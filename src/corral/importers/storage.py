@@ -1,0 +1,137 @@
+"""Storage of imported rows in Corral's tables, marked as imported."""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from corral.db.bulk_insert import ImportedRow, insert_many
+from corral.db.schema import tables as schema_tables
+from corral.db.transitions import StatefulTable, import_many
+from corral.db.tx import Tx
+from corral.domain.search import ops as search
+from corral.importers.mapping import EXISTING, TargetRow
+from corral.importers.rows import (
+    agents,
+    charges,
+    groups,
+    projects,
+    questions,
+    races,
+    sessions,
+    tasks,
+)
+from corral.importers.rows import chat as gateway
+from corral.importers.source.row import SourceRow
+from corral.services.store.declarations import find_declarations
+
+
+class ConvertedRow(NamedTuple):
+    """A row of the source, its target rows, and its hash."""
+
+    key: str
+    row: SourceRow
+    targets: list[TargetRow]
+    digest: str
+    restored: bool
+
+
+class ImportStorage:
+    """Inserts the target rows of one import and marks them as imported."""
+
+    def __init__(self, tx: Tx) -> None:
+        self._tx = tx
+        self._states = {table.table: table for table in find_declarations(StatefulTable).values()}
+
+    def insert(
+        self, table: str, group: Sequence[tuple[ConvertedRow, TargetRow]]
+    ) -> Sequence[ImportedRow]:
+        """Insert rows into one table; returns the id of each, or why it was not stored."""
+        rows = [target.values for _, target in group]
+        if table in _marked():
+            for row in rows:
+                row["imported_at"] = self._tx.now
+        if table == EXISTING:
+            return [ImportedRow(row["id"]) for row in rows]
+        if table == "charges":
+            return self._insert_charges(group)
+        if (special := _SPECIAL.get(table)) is not None:
+            placed = special(self._tx, rows) or [""] * len(rows)
+            return [item if isinstance(item, ImportedRow) else ImportedRow(item) for item in placed]
+        if table in self._states:
+            written = import_many(self._tx, self._states[table], rows)
+            if table == "notes":
+                self._index_notes(rows, written)
+            return [ImportedRow(id) for id in written]
+        if (prefix := _NUMBERED.get(table)) is not None:
+            put = insert_many(self._tx, table, rows, returning="seq")
+            return [ImportedRow(f"{prefix}_{seq}") for (seq,) in sorted(put)]
+        keys = _KEYS.get(table)
+        if keys is None:
+            insert_many(self._tx, table, rows)
+            return [ImportedRow("")] * len(rows)
+        named = _NAMED.get(table, keys[0])
+        returned = ", ".join((*keys, named))
+        put = insert_many(self._tx, table, rows, on_conflict="anything", returning=returned)
+        inserted = {tuple(row[:-1]): row[-1] for row in put}
+        # Of two rows with the same key, the first one is stored.
+        ids = (inserted.pop(tuple(row[key] for key in keys), None) for row in rows)
+        return [ImportedRow(None if id is None else _id_in(table, id)) for id in ids]
+
+    def _insert_charges(
+        self, group: Sequence[tuple[ConvertedRow, TargetRow]]
+    ) -> Sequence[ImportedRow]:
+        ids: dict[int, str] = {}
+        for restored, put in ((False, charges.insert_charges), (True, charges.restore_charges)):
+            positions = [n for n, (entry, _) in enumerate(group) if entry.restored is restored]
+            rows = [group[n][1].values for n in positions]
+            ids |= zip(positions, put(self._tx, rows), strict=True)
+        return [ImportedRow(ids[n]) for n in range(len(group))]
+
+    def _index_notes(self, rows: list[dict[str, Any]], ids: Sequence[str | None]) -> None:
+        for row, id in zip(rows, ids, strict=True):
+            if id is not None:
+                project, at = row.get("project_id"), row["created_at"]
+                search.add(self._tx, "note", id, 0, project, at, row["text"])
+
+
+_SPECIAL: dict[str, Callable[[Tx, list[dict[str, Any]]], Any]] = {
+    "agents": agents.insert_agents,
+    "agent_versions": agents.insert_versions,
+    "attempts": races.insert_attempts,
+    "choices": races.insert_winners,
+    "destinations": gateway.insert_destinations,
+    "edges": tasks.insert_dependencies,
+    "posts": groups.insert_posts,
+    "projects": projects.insert_projects,
+    "provider_sessions": sessions.set_provider_sessions,
+    "question_texts": questions.set_question_texts,
+    "retros": sessions.insert_retros,
+    "turns": sessions.insert_turns,
+    "wirings": gateway.insert_wirings,
+}
+
+_NUMBERED = {"events": "evt", "log_lines": "log"}
+
+# The unique keys of tables in which the row may exist already.
+_KEYS = {
+    "grants": ("agent_id", "tool"),
+    "members": ("group_id", "member"),
+    "plans": ("subject",),
+    "reactions": ("post_id", "sign", "member"),
+    "session_state": ("session_id", "name"),
+    "touches": ("project_id", "path", "owner"),
+}
+
+
+# The column that identifies a row in `origins`, if it is not the first of its key.
+_NAMED = {"touches": "seq"}
+
+
+def _id_in(table: str, value: Any) -> str:
+    return f"tch_{value}" if table == "touches" else str(value)
+
+
+@cache
+def _marked() -> frozenset[str]:
+    """Return the tables that have the column `imported_at`."""
+    return frozenset(t.name for t in schema_tables() if "imported_at" in t.names) - {"origins"}

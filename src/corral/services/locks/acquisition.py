@@ -1,0 +1,156 @@
+"""Acquisition of locks: at once, or after waiting in the queue; and their release."""
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from corral.db.tx import Tx
+from corral.domain.locks import heartbeat, ops, queries, resolve
+from corral.domain.locks.model import Lock, LockState
+from corral.kernel.errors import Held, Invalid, Refused
+from corral.kernel.pagination import Page
+from corral.services.store.upkeep import try_upkeep
+
+if TYPE_CHECKING:
+    from corral.db.database import Database
+
+# A waiting process renews its queue position every RENEW_SECONDS; without renewal the position
+# expires after POSITION_MS.
+POSITION_MS = 30_000
+RENEW_SECONDS = 10.0
+MAX_SLEEP = 1.0  # seconds; bounds the wait when a wake-up is missed
+
+
+def acquire(
+    database: "Database",
+    project: str,
+    path: str,
+    agent: str,
+    *,
+    mode: Literal["exclusive", "shared"] = "exclusive",
+    ttl_ms: int = ops.TTL_MS,
+    wait: bool = False,
+    timeout_ms: int | None = None,
+    run: str | None = None,
+    reason: str | None = None,
+) -> Lock:
+    """Acquire a lock; see `Locks.acquire`."""
+    if not wait:
+        return _acquire_now(
+            database, project, path, agent, mode=mode, ttl_ms=ttl_ms, run=run, reason=reason
+        )
+    lock = database.write(
+        lambda tx: ops.request(
+            tx,
+            project,
+            path,
+            agent,
+            mode=mode,
+            ttl_ms=ttl_ms,
+            run=run,
+            reason=reason,
+            wait_ms=POSITION_MS,
+            tells=False,
+        ),
+        repeatable=True,
+    )
+    if lock.state is LockState.HELD:
+        return lock
+    try:
+        return wait_for_lock(database, lock.id, timeout_ms=timeout_ms)
+    except Refused as error:
+        _leave_queue(database, lock)
+        raise Held(error.message, **error.details) from None
+    except BaseException:
+        _leave_queue(database, lock)
+        raise
+
+
+def _acquire_now(database: "Database", project: str, path: str, agent: str, **how: Any) -> Lock:
+    try:
+        return database.write(
+            lambda tx: ops.acquire(tx, project, path, agent, **how), repeatable=True
+        )
+    except Held:
+        # The failed transaction was rolled back, with the expiry of due locks that it found.
+        if _has_due(database):
+            expire_due(database)
+        raise
+
+
+def wait_for_lock(database: "Database", lock: str, *, timeout_ms: int | None = None) -> Lock:
+    """Wait until a queued lock is granted and keep its queue position meanwhile.
+
+    Raises Refused after `timeout_ms`, and Held when the queue position was lost.
+    """
+    deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1_000
+    renewed_at = time.monotonic()
+    with database.listener() as listener:
+        while (current := _get(database, lock)).state is LockState.WAITING:
+            left = MAX_SLEEP if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                raise database.read(partial(_timeout_error, lock=current))
+            if _has_due(database):
+                expire_due(database)
+                continue
+            if time.monotonic() - renewed_at > RENEW_SECONDS:
+                renew = partial(ops.extend_wait, lock=current, wait_ms=POSITION_MS)
+                database.write(renew, repeatable=True)
+                renewed_at = time.monotonic()
+            listener.wait(min(left, MAX_SLEEP))
+    if current.state is not LockState.HELD:
+        raise database.read(lambda tx: resolve.lost_error(tx, current))
+    return current
+
+
+def _timeout_error(tx: Tx, lock: Lock) -> Refused:
+    ahead = queries.list_blocking(tx, lock)
+    held = resolve.held_error(tx.now, lock.path, ahead[0] if ahead else lock)
+    return Refused(held.message, **held.details)
+
+
+def _leave_queue(database: "Database", lock: Lock) -> None:
+    with suppress(Held):  # it expired meanwhile
+        database.write(lambda tx: ops.release(tx, lock), repeatable=True)
+
+
+def list_locks(
+    database: "Database",
+    *,
+    project: str | None = None,
+    agent: str | None = None,
+    all: bool = False,
+    after: str | None = None,
+    limit: int = 50,
+) -> Page[Lock]:
+    """List locks after expiring those that are due; see `Locks.list`."""
+    if agent is not None and (project is not None or all):
+        raise Invalid("Give an agent or a project, not both.")
+    if _has_due(database):
+        try_upkeep(database, "lock.expire_due", lambda: expire_due(database))
+    if agent is not None:
+        return database.read(lambda tx: queries.list_of_owner(tx, agent, after=after, limit=limit))
+    pages = queries.list_all if all else queries.list_live
+    return database.read(lambda tx: pages(tx, project=project, after=after, limit=limit))
+
+
+def release_of_run(database: "Database", run: str) -> Sequence[Lock]:
+    """Release everything that a run has locked or waits for. Idempotent."""
+    if not database.read(lambda tx: heartbeat.has_locks(tx, run), mode="one"):
+        return []
+    return database.write(lambda tx: ops.release_all_of_run(tx, run), repeatable=True)
+
+
+def expire_due(database: "Database") -> list[Lock]:
+    """Expire the locks whose lease has ended, and grant them to the next in the queue."""
+    return database.write(ops.expire_due, repeatable=True)
+
+
+def _has_due(database: "Database") -> bool:
+    return database.read(ops.has_expired, mode="one")
+
+
+def _get(database: "Database", lock: str) -> Lock:
+    return database.read(lambda tx: ops.get(tx, lock), mode="one")

@@ -1,0 +1,55 @@
+"""Prices of charges whose provider did not report the cost."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from corral.adapters import prices
+from corral.domain.charges import ops
+from corral.domain.charges.model import Charge, ChargePrice
+from corral.kernel.pagination import MAX_LIMIT
+
+if TYPE_CHECKING:
+    from corral.db.database import Database
+
+
+def price_charges(database: "Database", *, again: bool, apart: bool) -> int:
+    """Compute missing costs from the price table; see `Charges.price_unknown`."""
+    priced, after = 0, None
+    while True:
+        version = prices.version() if again else None
+        page = database.read(
+            partial(ops.list_unpriced, version=version, after=after, limit=MAX_LIMIT), mode="one"
+        )
+        if page.items:
+            # Outside any transaction: loading the price table is slow.
+            costs = _find_prices(page.items, apart)
+            set_prices = partial(ops.set_prices, prices=costs)
+            priced += len(database.write(set_prices, durable=True, repeatable=True))
+        after = page.next
+        if after is None:
+            if not again:
+                return priced
+            again = False
+
+
+def _find_prices(charges: Sequence[Charge], apart: bool) -> Sequence[ChargePrice]:
+    questions = [
+        prices.Question(
+            charge.input,
+            charge.output,
+            charge.cache_read,
+            charge.cache_write,
+            model=charge.model or "",
+            provider=charge.provider,
+            at=charge.at,
+        )
+        for charge in charges
+    ]
+    answers = (
+        prices.ask(questions) if apart else [prices.answer(question) for question in questions]
+    )
+    return [
+        ChargePrice(charge.id, answer.cost_micros, answer.version)
+        for charge, answer in zip(charges, answers, strict=True)
+    ]

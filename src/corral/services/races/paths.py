@@ -1,0 +1,97 @@
+"""Folders of races on this machine, and the marker that says which store owns one."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from corral import config
+from corral.adapters import history, pool
+from corral.adapters.pool import Pool
+from corral.db.database import Database
+from corral.domain.races.model import Race
+from corral.domain.settings import ops as settings
+
+MARKER_FILE = ".race.json"
+
+
+def races_folder() -> Path:
+    """Return the folder of race worktrees: one folder for each race."""
+    return config.home() / "races"
+
+
+def repository_folder(project_id: str) -> Path:
+    """Return the private repository of a project whose directory is in none."""
+    return config.home() / "repositories" / project_id
+
+
+def ports_folder() -> Path:
+    """Return the folder that records which attempt has which port."""
+    return config.home() / "ports"
+
+
+def pool_folder() -> Path:
+    """Return the folder of files from removed worktrees, which new worktrees reuse."""
+    return config.home() / "pool"
+
+
+def pool_of(database: Database, race: Race) -> Pool | None:
+    """Return the pool of a race's repository; None when `races.pool` is 0."""
+    size = database.read(
+        lambda tx: int(settings.get_value(tx, "races.pool", project=race.project_id))
+    )
+    return pool.pool_of(str(pool_folder()), race.repository, size) if size else None
+
+
+class RaceMarker(msgspec.Struct, frozen=True):
+    """The owner of a race's folder, stored in the folder itself.
+
+    It is needed when the store no longer has the race, and because several stores can share one
+    home folder.
+    """
+
+    store: str
+    repository: str
+
+
+def create_race_folder(database: Database, race: Race) -> None:
+    """Create the folder of a race's worktrees with its marker. Idempotent."""
+    folder = races_folder() / race.id
+    config.make_private_folder(folder)
+    marker = RaceMarker(database.url, race.repository)
+    if read_marker(str(folder)) != marker:
+        config.write_private_file(folder / MARKER_FILE, msgspec.json.encode(marker).decode())
+
+
+def read_marker(folder: str) -> RaceMarker | None:
+    """Return the marker of a race's folder; None when it is missing or unreadable."""
+    try:
+        with open(os.path.join(folder, MARKER_FILE), "rb") as file:
+            return msgspec.json.decode(file.read(65_536), type=RaceMarker)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def pin_commit(database: Database, race: Race, name: str, commit: str) -> None:
+    """Keep a commit of a race reachable in the repository, whatever happens to its branch.
+
+    Also creates the race's folder: its marker is how clean-up finds the pinned commits after the
+    race was deleted.
+    """
+    create_race_folder(database, race)
+    history.keep(race.repository, f"{race.id}/{name}", commit)
+
+
+def remove_race_folder(folder: str) -> None:
+    """Remove a race's folder unless it has worktrees or the repository has pinned commits of it.
+
+    A later round creates the folder again.
+    """
+    with suppress(OSError):
+        if os.listdir(folder) == [MARKER_FILE]:
+            marker = read_marker(folder)
+            if marker is not None and history.kept(marker.repository, os.path.basename(folder)):
+                return
+            os.unlink(os.path.join(folder, MARKER_FILE))
+        os.rmdir(folder)

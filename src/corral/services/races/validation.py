@@ -1,0 +1,191 @@
+"""Validating a race before it starts: agents, variations, programs, and the base commit."""
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Literal
+
+import msgspec
+
+from corral import config
+from corral.adapters import git, history, repositories
+from corral.adapters.sandbox import Kind
+from corral.db.tx import Tx
+from corral.domain.projects import ops as projects
+from corral.domain.projects.model import Project
+from corral.domain.races import variations
+from corral.domain.races.model import AttemptSpec, RacePlan
+from corral.domain.runs.model import RunMode
+from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
+from corral.scratch_folders import scratch_folder
+from corral.services.races.paths import repository_folder
+from corral.services.runs import request
+from corral.services.runs.budget_support import require_measured
+
+DirtyPolicy = Literal["refuse", "include", "ignore"]
+"""What to do with uncommitted changes in the project's directory."""
+
+
+class RaceBase(msgspec.Struct, frozen=True):
+    """The commit and the repository from which a race starts."""
+
+    repository: str
+    inside: str
+    """Path of the project's directory inside the repository."""
+    private: bool
+    branch: str | None
+    commit: str
+
+
+def parse_agents(agents: str | Sequence[str] | None) -> list[str]:
+    """Return the names of agents, each once for each of its attempts."""
+    if agents is None:
+        return []
+    if isinstance(agents, str):
+        return variations.parse_agents(agents)
+    return [name for text in agents for name in variations.parse_agents(text)]
+
+
+def plan_attempts(agents: list[str], texts: Sequence[str], vary_auto: bool) -> list[AttemptSpec]:
+    """Combine agents with variations, or with `vary_auto` with the built-in templates."""
+    if vary_auto and texts:
+        raise Invalid("Give variations, or use the templates, not both.")
+    chosen = [*texts]
+    if vary_auto:
+        count = len(agents) if len(agents) > 1 else len(variations.TEMPLATES)
+        chosen = variations.from_templates(count)
+    return variations.combine(agents, chosen)
+
+
+def validate_start(
+    tx: Tx, entries: Sequence[AttemptSpec], plan: RacePlan, budget_micros: int | None = None
+) -> None:
+    """Reject a race that cannot succeed, before anything is created."""
+    request.check_env(plan.env)
+    request.check_secret_references(tx, plan.secrets)
+    if plan.sandbox not in ("auto", *Kind):
+        raise Invalid(
+            f"Unknown sandbox {plan.sandbox!r}. Use one of auto, {', '.join(Kind)}.",
+            value=plan.sandbox,
+        )
+    if plan.sandbox in (Kind.BUBBLEWRAP, Kind.LANDLOCK):
+        _require_sandbox(Kind(plan.sandbox))
+    names = {entry.agent for entry in entries}
+    runners = {name: request.find_runner(tx, name) for name in names if name}
+    for runner in runners.values():
+        require_measured(runner.program, runner.provider, RunMode.PIPE, budget_micros)
+    if plan.judge is None:
+        return
+    judge = request.find_runner(tx, plan.judge)
+    for name, runner in runners.items():
+        own_model = runner.agent.model if runner.agent else None
+        judge_model = judge.agent.model if judge.agent else None
+        same_model = judge.provider == runner.provider != "plain" and own_model == judge_model
+        if name == plan.judge or same_model:
+            raise Invalid(
+                f"{plan.judge} would judge the work of its own model ({name}). Name another judge, "
+                "or create one with another model (`corral agent create NAME --provider P --model "
+                "M`).",
+                judge=plan.judge,
+                agent=name,
+                reason="judges_own_work",
+            )
+
+
+def require_programs(tx: Tx, entries: Sequence[AttemptSpec], plan: RacePlan) -> None:
+    """Raise Refused when the program of an agent or of the judge is not on this machine."""
+    for name in dict.fromkeys(entry.agent for entry in entries):
+        if name is not None:
+            request.require_program(name, request.find_runner(tx, name), plan.env)
+    if plan.judge is not None:
+        request.require_program(plan.judge, request.find_runner(tx, plan.judge), {})
+
+
+def require_default_agent(project: Project, entries: Sequence[AttemptSpec]) -> None:
+    """Raise Refused for attempts without an agent when there is no default agent."""
+    if (
+        all(entry.agent for entry in entries)
+        or project.command
+        or request.find_installed_provider()
+    ):
+        return
+    raise Refused(
+        f"No agent CLI was found on the PATH ({', '.join(request.PREFERRED_PROVIDERS)}). "
+        "Name agents, for example --agents scripted:2 (`scripted` is built in, for trials)."
+    )
+
+
+def _require_sandbox(kind: Kind) -> None:
+    from corral.adapters.sandbox import probe
+
+    available = probe()
+    if (why := available.why_not.get(kind)) is not None:
+        raise Refused(
+            f"The sandbox {kind} does not work here: {why}. Use --sandbox auto, which selects "
+            f"{available.kind}.",
+            kind=str(kind),
+        )
+
+
+def resolve_project(tx: Tx, project: str | None) -> Project:
+    """Return the project by id, name or directory; by default of the current directory.
+
+    Registers a directory that is not a project yet.
+    """
+    if project is not None and not os.path.isdir(project):
+        with suppress(NotFound):
+            return projects.get(tx, project)
+    try:
+        return projects.register(tx, os.getcwd() if project is None else project)
+    except FileNotFoundError:
+        raise Invalid(
+            "The current directory no longer exists. Change to another one, or name a project."
+        ) from None
+
+
+def resolve_base(project: Project, base: str | None, dirty: DirtyPolicy) -> RaceBase:
+    """Return the base commit of a race, in the project's repository or in a private one.
+
+    Raises Conflict for uncommitted changes when `dirty` is "refuse".
+    """
+    if dirty not in ("refuse", "include", "ignore"):
+        raise Invalid(
+            f"Unknown value {dirty!r} for --dirty. Use refuse, include or ignore.", value=dirty
+        )
+    dir = projects.resolve_dir(project.dir, must_exist=True)
+    if not repositories.is_in_git(dir):
+        if base is not None:
+            raise Refused(f"Cannot resolve {base!r}: {dir} is not in a git repository.", dir=dir)
+        folder = repository_folder(project.id)
+        config.make_private_folder(folder.parent)
+        snapshot = repositories.snapshot(dir, str(folder), message=f"Snapshot of {dir} for a race")
+        return RaceBase(str(folder), "", True, None, snapshot.commit)
+    commit = history.resolve(dir, base or "HEAD")
+    inside = os.fsdecode(git.told(dir, "rev-parse", "--show-prefix").rstrip(b"\n")).rstrip("/")
+    if base is None and dirty != "ignore" and (changed := history.uncommitted(dir)):
+        if dirty == "refuse":
+            named = ", ".join(changed[:3]) + (" …" if len(changed) > 3 else "")
+            raise Conflict(
+                f"{dir} has uncommitted changes ({len(changed)}: {named}), which attempts would "
+                "not see. Commit them, or use --dirty include or --dirty ignore.",
+                dir=dir,
+                files=[git.storable(name) for name in changed[:20]],
+                reason="uncommitted_changes",
+            )
+        commit = _snapshot_commit(dir, commit)
+    return RaceBase(dir, inside, False, history.branch_of(dir), commit)
+
+
+def _snapshot_commit(dir: str, head: str) -> str:
+    """Commit the user's directory as it is, on top of `head`, and return the commit.
+
+    Uses a temporary index, so it changes neither the directory nor its index nor any branch.
+    """
+    with scratch_folder("snapshot") as folder:
+        env = {"GIT_INDEX_FILE": os.path.join(folder, "index")}
+        top = os.fsdecode(git.told(dir, "rev-parse", "--show-toplevel").rstrip(b"\n"))
+        git.told(top, "read-tree", head, environment=env)
+        git.told(top, "add", "--all", environment=env, seconds=git.LONG_SECONDS)
+        tree = git.told(top, "write-tree", environment=env).decode().strip()
+        command = ("commit-tree", tree, "-p", head, "-m", "Uncommitted changes at a race's start")
+        return git.told(top, *command, environment=git.NOBODY).decode().strip()

@@ -1,0 +1,172 @@
+"""Workflows of one run: refresh its state, stop it, wait for it, record or delete it."""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from corral.adapters import process
+from corral.db.tx import Tx
+from corral.domain.projects import ops as projects
+from corral.domain.runs import heartbeat as runs_heartbeat
+from corral.domain.runs import ops
+from corral.domain.runs.model import Run, RunState
+from corral.kernel.clock import DAY
+from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
+from corral.kernel.text import check_int
+from corral.services.runs import dispatch
+from corral.services.runs.dispatch import MAX_SLEEP
+from corral.services.runs.outputs import remove_deleted_files
+from corral.services.runs.recovery import Recovery, get_run
+
+if TYPE_CHECKING:
+    from corral.db.database import Database
+
+
+def refresh(database: "Database", run: Run) -> Run:
+    """Return the current state of a run, after checking that its supervisor is alive."""
+    current = get_run(database, run.id)
+    if current.is_live and Recovery(database).check_run(current) is not None:
+        current = get_run(database, run.id)
+    return current
+
+
+def heartbeat(
+    tx: Tx,
+    run: Run,
+    *,
+    output_bytes: int,
+    cpu_ms: int | None = None,
+    peak_bytes: int | None = None,
+    lease_ms: int = runs_heartbeat.LEASE_MS,
+) -> Run:
+    """Renew the lease of a supervisor, with the locks of its run and the tasks claimed in it.
+
+    The returned run shows whether it is to be stopped. Raises Held when another supervisor took the
+    run over, or recovery ended it.
+    """
+    from corral.domain.locks import heartbeat as locks
+    from corral.domain.tasks import heartbeat as tasks
+
+    renewed = runs_heartbeat.heartbeat(
+        tx,
+        run,
+        output_bytes=output_bytes,
+        cpu_ms=cpu_ms,
+        peak_bytes=peak_bytes,
+        lease_ms=lease_ms,
+    )
+    tasks.renew_for_run(tx, run.id)
+    locks.renew_locks_of_run(tx, run.id)
+    return renewed
+
+
+def record_process(
+    database: "Database",
+    *,
+    pid: int,
+    project: str | None = None,
+    command: str | None = None,
+    args: Sequence[str] = (),
+    cwd: str | None = None,
+) -> Run:
+    """Record a process that Corral did not start; its identity is read now. Raises NotFound."""
+    identity = process.identify(pid) if isinstance(pid, int) and pid > 1 else None
+    if identity is None:
+        raise NotFound(f"There is no process {pid} on this machine.", pid=pid)
+    command_line = process.read_command_line(pid)
+    project_id = database.read(lambda tx: projects.get(tx, project).id) if project else None
+    return database.write(
+        lambda tx: ops.record(
+            tx,
+            pid=pid,
+            host=identity.host,
+            boot_id=identity.boot_id,
+            start_token=identity.start_token,
+            command=command or (command_line[0] if command_line else "unknown"),
+            args=args or command_line[1:],
+            cwd=cwd or process.read_cwd(pid) or "/",
+            project_id=project_id,
+        )
+    )
+
+
+def stop_run(
+    database: "Database", id: str, *, reason: str = "stopped", grace_ms: int | None = None
+) -> Run:
+    """Ask a run to stop and return at once. A queued run is cancelled.
+
+    Its supervisor signals the whole process tree: SIGTERM, then SIGKILL after the grace period.
+    """
+    if grace_ms is not None and not 0 <= check_int(grace_ms, "grace_ms") <= DAY:
+        raise Invalid(f"The grace period is at most one day, not {grace_ms:,} ms.")
+    run = database.write(lambda tx: ops.stop(tx, id, reason=reason), repeatable=True)
+    if run.is_live:
+        Recovery(database).request_stop(run, grace_ms)
+    return run
+
+
+def wait_for_run(database: "Database", id: str, *, timeout_ms: int | None = None) -> Run:
+    """Wait until a run has ended; raises Refused after `timeout_ms`."""
+    deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1_000
+    checked_at = time.monotonic()
+    with database.listener() as listener:
+        run = get_run(database, id)
+        while run.is_live:
+            left = MAX_SLEEP if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                raise Refused(f"{run.id} is still {run.state}.", id=run.id, state=run.state)
+            listener.wait(min(left, MAX_SLEEP))
+            if time.monotonic() - checked_at > MAX_SLEEP:
+                # The supervisor may have died, or the process that should start the run.
+                Recovery(database).check_run(run)
+                if run.state is RunState.QUEUED and run.due_at <= database.clock.now():
+                    dispatch.start_queued(database)
+                checked_at = time.monotonic()
+            run = get_run(database, run.id)
+    return run
+
+
+def wait_for_start(
+    database: "Database", id: str, *, given_up: Callable[[], bool] | None = None
+) -> Run:
+    """Wait until a supervisor has taken a queued run, or `given_up()` is true."""
+    with database.listener() as listener:
+        while (run := get_run(database, id)).state is RunState.QUEUED:
+            if given_up is not None and given_up():
+                break
+            dispatch.start_queued(database)
+            listener.wait(MAX_SLEEP)
+    return run
+
+
+# -- deleting -------------------------------------------------------------------------------------
+
+
+def delete_run(database: "Database", id: str) -> Run:
+    """Delete a finished run with its output and files; raises Conflict while it is live."""
+    from corral.services.store import deletion
+
+    run = database.write(lambda tx: deletion.delete_run(tx, id))
+    remove_deleted_files(database)
+    return run
+
+
+def delete_runs_of_project(database: "Database", project: str) -> int:
+    """Delete all runs of a project; returns their number. Raises Conflict while one is live."""
+    from corral.services.store import deletion
+
+    project_id = database.read(lambda tx: projects.get(tx, project).id)
+    live = database.read(lambda tx: ops.list_runs(tx, project=project_id, live=True, limit=1)).items
+    if live:
+        raise Conflict(
+            f"{live[0].id} is {live[0].state}. Stop it first with `corral stop {live[0].id}`.",
+            id=live[0].id,
+        )
+    deleted = 0
+    while page := database.read(lambda tx: ops.list_runs(tx, project=project_id, limit=200)).items:
+        for id in [run.id for run in page]:
+            database.write(partial(deletion.delete_run, id=id))
+            deleted += 1
+    remove_deleted_files(database)
+    return deleted

@@ -1,0 +1,84 @@
+"""Deletion of rows together with everything that belongs to them, such as search index entries.
+
+Each function runs in the caller's transaction.
+"""
+
+from corral.db.tx import Tx
+from corral.domain.notes import ops as notes
+from corral.domain.notes.model import Note
+from corral.domain.projects import ops as projects
+from corral.domain.projects.model import Project
+from corral.domain.runs import ops as runs
+from corral.domain.runs.model import Run
+
+
+def delete_run(tx: Tx, id: str) -> Run:
+    """Delete a finished run with its output, in the store and in the search index.
+
+    Raises Conflict while the run is live. Files are removed later: `remove_deleted_files`.
+    """
+    from corral.domain.search import ops as search
+
+    run = runs.delete(tx, id)
+    while not search.remove_subject(tx, "output", run.id):
+        pass
+    return run
+
+
+def delete_note(tx: Tx, note: str) -> Note:
+    """Delete a note: its text is removed from the store and from the search index."""
+    from corral.domain.search import ops as search
+
+    deleted = notes.forget(tx, note)
+    search.remove_subject(tx, "note", deleted.id)
+    return deleted
+
+
+def delete_project(tx: Tx, id: str) -> Project:
+    """Delete a project that has no runs.
+
+    Its settings, budgets, schedules, sessions, notes, tasks, races, delegations, plans and locks
+    are deleted with it. Open questions and proposed decisions are withdrawn; groups are archived.
+    """
+    from corral.domain.charges import ops as charges
+    from corral.domain.decisions import ops as decisions
+    from corral.domain.delegations import ops as delegations
+    from corral.domain.groups import ops as groups
+    from corral.domain.locks import ops as locks
+    from corral.domain.plans import ops as plans
+    from corral.domain.questions import ops as questions
+    from corral.domain.races import retention as race_retention
+    from corral.domain.schedules import ops as schedules  # imports the calendar libraries
+    from corral.domain.tasks import retention as task_retention
+
+    project = projects.get(tx, id)
+    schedules.cancel_of_project(tx, project.id)
+    charges.delete_budgets_of_scope(tx, f"project:{project.id}")
+    _delete_sessions(tx, project.id)
+    task_retention.forget_project(tx, project.id)
+    race_retention.forget_project(tx, project.id)
+    delegations.forget_project(tx, project.id)
+    plans.forget_project(tx, project.id)
+    locks.delete_of_project(tx, project.id)
+    questions.withdraw_all(tx, project.id)
+    _delete_notes(tx, project.id)
+    decisions.dismiss_all(tx, project.id)
+    groups.archive_all(tx, project.id)
+    return projects.delete(tx, project.id)
+
+
+def _delete_sessions(tx: Tx, project_id: str) -> None:
+    from corral.domain.search import ops as search
+    from corral.domain.sessions import retention
+
+    while ids := retention.list_of_project(tx, project_id):
+        for id in ids:
+            # Both delete a limited number of rows per call and return whether they are done.
+            while not search.remove_subject(tx, "turn", id) or not retention.delete_batch(tx, id):
+                pass
+
+
+def _delete_notes(tx: Tx, project_id: str) -> None:
+    while ids := notes.list_of_project(tx, project_id):
+        for id in ids:
+            delete_note(tx, id)

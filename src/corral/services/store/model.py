@@ -1,0 +1,13 @@
+"""Results of store workflows."""
+
+import msgspec
+
+
+class Pruned(msgspec.Struct, frozen=True):
+    """The rows of one table that retention deleted, or would delete."""
+
+    table: str
+    rows: int
+    keep_ms: int
+    project_id: str | None = None
+    """The project that has its own retention time; None: all other rows."""
