@@ -9,7 +9,7 @@ from itertools import count
 from bench.harness import Bar, Bench, Rates, Rival, Row
 from bench.opponents import open_store
 from bench.opponents.raw_gateway import RawGateway
-from corral.adapters.channels.contract import Incoming
+from corral.adapters.channels.contract import IncomingEvent
 from corral.api import Corral
 from corral.domain.chat.model import Message
 
@@ -25,7 +25,7 @@ BAR = Bar(">=", 0.5)
 BATCH = 50
 
 _numbers = count(1)
-Take = Callable[[Sequence[Incoming]], object]
+Take = Callable[[Sequence[IncomingEvent]], object]
 
 
 def measure(bench: Bench) -> list[Row]:
@@ -61,19 +61,19 @@ def _secret(store: Corral) -> dict[str, str]:
     return {"secret": "signing"}
 
 
-def _event() -> Incoming:
+def _event() -> IncomingEvent:
     number = next(_numbers)
-    return Incoming(
+    return IncomingEvent(
         event_id=f"event-{number}", place="room", sender="ann", text=f"what of {number}?"
     )
 
 
-def _one(store: Corral, channel: str, events: Sequence[Incoming]) -> None:
+def _one(store: Corral, channel: str, events: Sequence[IncomingEvent]) -> None:
     for event in events:
         store.messages.receive(channel, event)
 
 
-def _all(store: Corral, channel: str, events: Sequence[Incoming]) -> None:
+def _all(store: Corral, channel: str, events: Sequence[IncomingEvent]) -> None:
     store.messages.receive_all(channel, events)
 
 

@@ -10,7 +10,7 @@ from tests.support.machines import Machine
 
 from bench.cases.history import ENGINES, Engine
 from bench.harness import Bar, Bench, Row, Spread, percentile
-from corral.adapters import notify
+from corral.adapters import notifications
 
 TITLE = "From a platform's event to the agent's run"
 ABOUT = """
@@ -89,7 +89,7 @@ class Talk:
             {"event_id": text, "place": "room", "sender": "ann", "text": f"say {text}"}
         )
         began = time.monotonic_ns()
-        notify.post(
+        notifications.post_webhook(
             f"{self._machine.link.partition('?')[0].rstrip('/')}/channels/chat",
             body,
             at=time.time_ns() // 1_000_000,

@@ -13,7 +13,7 @@ from tests.support.keeping import Home
 
 from bench.harness import Bar, Bench, Rates, Rival, Row
 from corral.adapters import worktrees
-from corral.adapters.pool import pool_of
+from corral.adapters.worktree_pool import find_pool
 from corral.api import Corral
 
 TITLE = "Worktrees of a large repository"
@@ -94,16 +94,16 @@ class _Place:
 
     def make(self) -> Rates:
         began = time.perf_counter()
-        worktrees.make(str(self._repository), self._folder, "tree/made", base="main~1")
+        worktrees.create(str(self._repository), self._folder, "tree/made", base="main~1")
         return self._over(began)
 
     def refill(self) -> Rates:
         repository = str(self._repository)
-        pool = pool_of(str(self._repository.parent / "pool"), repository, 1)
-        worktrees.make(repository, self._folder, "tree/pooled", base="main~1")
+        pool = find_pool(str(self._repository.parent / "pool"), repository, 1)
+        worktrees.create(repository, self._folder, "tree/pooled", base="main~1")
         worktrees.remove(repository, self._folder, delete_branch=True, pool=pool)
         began = time.perf_counter()
-        worktrees.make(repository, self._folder, "tree/refilled", base="main", pool=pool)
+        worktrees.create(repository, self._folder, "tree/refilled", base="main", pool=pool)
         return self._over(began)
 
     def race(self) -> Rates:

@@ -11,7 +11,7 @@ import msgspec
 
 from bench.opponents import ACTOR, now_ms
 from bench.opponents.raw_sqlite import connect
-from corral.adapters.channels.contract import Incoming
+from corral.adapters.channels.contract import IncomingEvent
 from corral.api import Corral
 from corral.domain.chat.model import Message
 
@@ -55,13 +55,13 @@ class RawGateway:
         self._noted = self._encode({"in": place.id}).decode()
         self._place = place.mailbox
 
-    def receive(self, events: Sequence[Incoming]) -> None:
+    def receive(self, events: Sequence[IncomingEvent]) -> None:
         self._run("BEGIN IMMEDIATE")
         for event in events:
             self._one(event)
         self._run("COMMIT")
 
-    def _one(self, event: Incoming) -> None:
+    def _one(self, event: IncomingEvent) -> None:
         run, now, like = self._run, now_ms(), self._like
         said = {
             "channel_id": like.channel_id,

@@ -58,15 +58,17 @@ def _open(url: str | None) -> "Corral":
 
 
 def _handle_tool_event(provider: str, event: str, url: str | None) -> int:
-    from corral.adapters import hooks
+    from corral.adapters import hook_payloads
 
-    if provider not in hooks.PROVIDERS:
-        return _fail(f"unknown provider {provider!r}: expected {', '.join(hooks.PROVIDERS)} or git")
-    moment = hooks.moment_of(event)
+    if provider not in hook_payloads.PROVIDERS:
+        return _fail(
+            f"unknown provider {provider!r}: expected {', '.join(hook_payloads.PROVIDERS)} or git"
+        )
+    moment = hook_payloads.classify_event(event)
     if moment is None:
         return 0  # a CLI may call the hook for events that it was not installed for
     try:
-        paths = hooks.edited_paths(sys.stdin.buffer.read(MAX_INPUT_BYTES), os.getcwd())
+        paths = hook_payloads.list_edited_paths(sys.stdin.buffer.read(MAX_INPUT_BYTES), os.getcwd())
     except ValueError as error:
         return _fail(f"cannot parse the hook input of {provider}: {error}")
     if not paths:
@@ -77,7 +79,7 @@ def _handle_tool_event(provider: str, event: str, url: str | None) -> int:
         reason = _acquire_or_refuse(store, paths)
     if reason is None:
         return 0
-    code, out, err = hooks.refusal(provider, reason)
+    code, out, err = hook_payloads.render_denial(provider, reason)
     sys.stdout.write(out)
     sys.stderr.write(f"{err}\n" if err else "")
     return code
@@ -118,12 +120,12 @@ def _handle_git_event(_: str, event: str, url: str | None) -> int:
         return _fail(f"unknown git hook {event!r}: expected pre-commit")
     from corral.adapters import git
 
-    top = git.worktree_of(os.getcwd())
-    staged = git.staged(top) if top is not None else []
+    top = git.find_worktree_root(os.getcwd())
+    staged = git.list_staged(top) if top is not None else []
     if top is None or not staged:
         return 0
     with _open(url) as store:
-        names = [git.storable(name) for name in staged]
+        names = [git.decode_name(name) for name in staged]
         conflicts = store.guard.commit_in_the_way(top, names, config.owner(), run=config.run_id())
     for conflict in conflicts[:MAX_SHOWN]:
         sys.stderr.write(f"corral: {conflict.text}\n")

@@ -26,7 +26,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from corral import config
-from corral.adapters import process, run_marks
+from corral.adapters import process, process_marks
 from corral.adapters.daemon_process import (
     DEFAULT_PORT,
     Daemon,
@@ -290,7 +290,7 @@ def _raise_file_limit() -> None:
 def main(arguments: list[str] | None = None) -> int:
     options = _options(sys.argv[1:] if arguments is None else arguments)
     os.umask(0o077)
-    run_marks.leave_run()  # a process of a run may have started this daemon
+    process_marks.leave_run()  # a process of a run may have started this daemon
     config.make_private_folder(config.home())
     formatter = RedactingFormatter()
     _configure_logging(options.log, formatter)

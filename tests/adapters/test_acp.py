@@ -9,16 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from corral.adapters.providers.acp import AcpTalk, Done
+from corral.adapters.providers.acp import AcpClient, PromptResult
 from corral.adapters.providers.facts import (
-    Asked,
-    Finished,
-    LimitReached,
-    Logged,
-    Planned,
-    Said,
-    SessionNamed,
-    Used,
+    LimitFact,
+    LogFact,
+    PermissionFact,
+    PlanFact,
+    ResultFact,
+    SessionFact,
+    TurnFact,
+    UsageFact,
 )
 from corral.kernel.clock import ManualClock
 from corral.kernel.errors import Conflict, NotFound
@@ -47,7 +47,7 @@ class Line:
     def __init__(self, **talk: Any) -> None:
         self.sent: list[dict[str, Any]] = []
         talk = {"cwd": "/demo", "prompt": "hello", **talk}
-        self.talk = AcpTalk(lambda data: self.sent.append(msgspec.json.decode(data)), **talk)
+        self.talk = AcpClient(lambda data: self.sent.append(msgspec.json.decode(data)), **talk)
         self.talk.start()
 
     def say(self, **message: Any) -> list[Any]:
@@ -89,23 +89,23 @@ class Line:
 )
 def test_noise_is_no_error_and_ends_nothing(noise: bytes) -> None:
     line = Line().open()
-    assert not [fact for fact in line.talk.feed(noise) if isinstance(fact, Done)]
+    assert not [fact for fact in line.talk.feed(noise) if isinstance(fact, PromptResult)]
     line.update("agent_message_chunk", content={"type": "text", "text": "still here"})
     prompt = next(sent for sent in line.sent if sent["method"] == "session/prompt")
     facts = line.say(id=prompt["id"], result={"stopReason": "end_turn"})
-    assert Said("assistant", "still here") in facts
+    assert TurnFact("assistant", "still here") in facts
 
 
 def test_a_line_without_an_end_is_given_up() -> None:
     line = Line()
     facts = line.talk.feed(b"x" * (17 * 1024 * 1024))
-    assert facts[-1] == Done(False, "failed", "The agent sent a line that has no end.")
+    assert facts[-1] == PromptResult(False, "failed", "The agent sent a line that is too long.")
 
 
 def test_an_agent_of_another_version_is_refused_with_a_sentence() -> None:
     facts = Line().reply({"protocolVersion": 2})
-    assert isinstance(facts[-1], Done)
-    assert "update it" in str(facts[-1].message)
+    assert isinstance(facts[-1], PromptResult)
+    assert "Update the agent" in str(facts[-1].message)
 
 
 def test_an_agent_that_cannot_resume_says_so() -> None:
@@ -120,15 +120,15 @@ def test_an_agent_that_promises_to_resume_and_cannot_is_asked_to_load() -> None:
     assert line.sent[-1]["method"] == "session/resume"
     assert line.say(id=line.sent[-1]["id"], error={"code": -32601, "message": "none"}) == []
     assert line.sent[-1]["method"] == "session/load"
-    assert line.reply({}) == [SessionNamed("old")]
+    assert line.reply({}) == [SessionFact("old")]
 
 
 def test_an_agent_that_ends_in_the_middle_is_not_done_well() -> None:
     line = Line().open()
     line.update("agent_message_chunk", content={"type": "text", "text": "half a"})
     facts = line.talk.close()
-    assert facts[0] == Said("assistant", "half a")
-    assert isinstance(facts[-1], Done)
+    assert facts[0] == TurnFact("assistant", "half a")
+    assert isinstance(facts[-1], PromptResult)
     assert not facts[-1].ok
     assert line.talk.close() == []
 
@@ -160,7 +160,7 @@ def test_an_option_that_only_allows_always_is_left_to_a_person() -> None:
     facts = line.say(
         id=7, method="session/request_permission", params={**params, "options": options}
     )
-    assert [type(fact) for fact in facts] == [Asked]
+    assert [type(fact) for fact in facts] == [PermissionFact]
     line.talk.answer(facts[0].id, False)
     assert line.sent[-1] == {
         "jsonrpc": "2.0",
@@ -173,7 +173,7 @@ def test_an_update_of_another_session_is_not_ours() -> None:
     line = Line().open()
     update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "x"}}
     line.say(method="session/update", params={"sessionId": "s2", "update": update})
-    assert Said("assistant", "x") not in line.talk.close()
+    assert TurnFact("assistant", "x") not in line.talk.close()
 
 
 # -- the SDK's agent ------------------------------------------------------------------------------
@@ -181,13 +181,13 @@ def test_an_update_of_another_session_is_not_ours() -> None:
 
 def test_a_prompt_is_answered_by_the_sdks_agent(tmp_path: Path) -> None:
     with AcpRun(SDK, cwd=str(tmp_path), prompt="hello") as run:
-        assert run.done() == Done(True, "end_turn")
-        assert facts_of(run, Said) == [Said("assistant", "You said: hello")]
-        assert facts_of(run, Used) == [Used(None, input=10, output=5)]
-        assert len(facts_of(run, SessionNamed)) == 1
+        assert run.done() == PromptResult(True, "end_turn")
+        assert facts_of(run, TurnFact) == [TurnFact("assistant", "You said: hello")]
+        assert facts_of(run, UsageFact) == [UsageFact(None, input=10, output=5)]
+        assert len(facts_of(run, SessionFact)) == 1
         run.talk.prompt("more")
         assert run.done().ok
-        assert facts_of(run, Said)[-1].content == "You said: more"
+        assert facts_of(run, TurnFact)[-1].content == "You said: more"
 
 
 def test_leave_is_asked_for_and_answered_by_a_person(tmp_path: Path) -> None:
@@ -199,16 +199,16 @@ def test_leave_is_asked_for_and_answered_by_a_person(tmp_path: Path) -> None:
             run.talk.answer(asked.id, "Perhaps")
         run.talk.answer(asked.id, "No")
         run.done()
-        told = facts_of(run, Said)[-1]
+        told = facts_of(run, TurnFact)[-1]
         assert (told.role, told.content, told.is_error) == ("tool", "option 3", True)
 
 
 def test_a_policy_grants_its_class_once_and_says_so(tmp_path: Path) -> None:
     with AcpRun(SDK, cwd=str(tmp_path), prompt="touch it", policy=frozenset({"run"})) as run:
         run.done()
-        assert facts_of(run, Asked) == []
-        assert facts_of(run, Said)[-1].content == "option 2"
-        assert [fact.metadata for fact in facts_of(run, Logged)] == [
+        assert facts_of(run, PermissionFact) == []
+        assert facts_of(run, TurnFact)[-1].content == "option 2"
+        assert [fact.metadata for fact in facts_of(run, LogFact)] == [
             {"class": "run", "option": "Once"}
         ]
 
@@ -221,15 +221,15 @@ def test_a_policy_for_another_class_grants_nothing(tmp_path: Path) -> None:
 def test_what_was_said_before_is_not_said_again_when_a_session_is_loaded(tmp_path: Path) -> None:
     with AcpRun(SDK, cwd=str(tmp_path), prompt="hello", session="abc") as run:
         assert run.done().ok
-        assert facts_of(run, Said) == [Said("assistant", "You said: hello")]
-        assert facts_of(run, SessionNamed) == [SessionNamed("abc")]
+        assert facts_of(run, TurnFact) == [TurnFact("assistant", "You said: hello")]
+        assert facts_of(run, SessionFact) == [SessionFact("abc")]
 
 
 def test_an_agent_that_wants_a_login_fails_with_a_sentence(tmp_path: Path) -> None:
     with AcpRun(SDK, cwd=str(tmp_path), prompt="login") as run:
         done = run.done()
         assert not done.ok
-        assert "wants a login" in str(done.message)
+        assert "requires a login" in str(done.message)
 
 
 # -- the scripted agent ---------------------------------------------------------------------------
@@ -240,13 +240,15 @@ def test_the_scripted_agent_works_and_spends(tmp_path: Path) -> None:
     with AcpRun(SCRIPTED, cwd=str(tmp_path), prompt=prompt) as run:
         assert run.done().ok
         assert (tmp_path / "a.txt").read_text() == "hello\n"
-        call, answer = facts_of(run, Said)[-2:]
+        call, answer = facts_of(run, TurnFact)[-2:]
         assert (call.tool_name, call.arguments) == ("write", {"file": "a.txt", "text": "hello"})
         assert (answer.role, answer.tool_call_id) == ("tool", call.tool_call_id)
-        assert facts_of(run, Used) == [Used(None, input=1000, output=100, cost_micros=4500)]
+        assert facts_of(run, UsageFact) == [
+            UsageFact(None, input=1000, output=100, cost_micros=4500)
+        ]
         run.talk.prompt("spend 1000 0")
         run.done()
-        assert facts_of(run, Used)[-1].cost_micros == 3000
+        assert facts_of(run, UsageFact)[-1].cost_micros == 3000
 
 
 def test_the_scripted_agent_resumes_in_a_new_process(tmp_path: Path) -> None:
@@ -255,19 +257,21 @@ def test_the_scripted_agent_resumes_in_a_new_process(tmp_path: Path) -> None:
         session = run.talk.session
     with AcpRun(SCRIPTED, cwd=str(tmp_path), prompt="say two", session=session) as run:
         assert run.done().ok
-        assert [fact.content.strip() for fact in facts_of(run, Said)] == ["two"]
+        assert [fact.content.strip() for fact in facts_of(run, TurnFact)] == ["two"]
 
 
 def test_an_unknown_session_is_a_failure_with_the_agents_words(tmp_path: Path) -> None:
     with AcpRun(SCRIPTED, cwd=str(tmp_path), prompt="x", session="gone") as run:
-        assert run.done() == Done(False, "failed", "No conversation found with session ID: gone")
+        assert run.done() == PromptResult(
+            False, "failed", "No conversation found with session ID: gone"
+        )
 
 
 def test_a_hanging_agent_is_cancelled(tmp_path: Path) -> None:
     with AcpRun(SCRIPTED, cwd=str(tmp_path), prompt="ask may I; hang") as run:
         run.talk.answer(run.asked().id, "Yes")
         run.talk.cancel()
-        assert run.done() == Done(True, "cancelled")
+        assert run.done() == PromptResult(True, "cancelled")
 
 
 def test_a_question_is_withdrawn_by_a_cancellation(tmp_path: Path) -> None:
@@ -281,14 +285,14 @@ def test_a_question_is_withdrawn_by_a_cancellation(tmp_path: Path) -> None:
 
 def test_a_crash_is_told_as_one(tmp_path: Path) -> None:
     with AcpRun(SCRIPTED, cwd=str(tmp_path), prompt="say hi; crash 3") as run:
-        assert run.done() == Done(False, "failed", "The agent ended before it had answered.")
+        assert run.done() == PromptResult(False, "failed", "The agent exited before it answered.")
         assert run.process.wait() == 3
 
 
 def test_a_quota_says_when_it_ends(tmp_path: Path) -> None:
     with AcpRun(SCRIPTED, cwd=str(tmp_path), prompt="quota 3600") as run:
         assert run.done().reason == "refused"
-        (limit,) = facts_of(run, LimitReached)
+        (limit,) = facts_of(run, LimitFact)
         assert limit.reset_at is not None
 
 
@@ -340,8 +344,8 @@ def test_the_time_of_a_limit_is_read_with_the_clock_that_was_given() -> None:
     line = Line(clock=ManualClock(1_800_000_000_000)).open()
     error = {"code": -32603, "message": "Usage limit reached; try again in 2 hours."}
     facts = line.say(id=line.sent[-1]["id"], error=error)
-    assert facts[0] == LimitReached(error["message"], 1_800_000_000_000 + 7_200_000)
-    assert isinstance(facts[1], Finished)
+    assert facts[0] == LimitFact(error["message"], 1_800_000_000_000 + 7_200_000)
+    assert isinstance(facts[1], ResultFact)
 
 
 def test_a_plan_is_told_as_the_agent_has_it_and_not_more_of_it_than_can_be_kept() -> None:
@@ -357,11 +361,11 @@ def test_a_plan_is_told_as_the_agent_has_it_and_not_more_of_it_than_can_be_kept(
 
     line = Line().open()
     (plan,) = update(entries)
-    assert isinstance(plan, Planned)
+    assert isinstance(plan, PlanFact)
     assert plan.steps[0] == {"content": "look", "status": "completed", "priority": "high"}
     assert len(plan.steps[1]["content"]) < 2_000
     assert "status" not in plan.steps[1]
     assert plan.steps[2] == {"content": "?"}
     (many,) = update([{"content": "again"}] * 5_000)
     assert len(many.steps) == 200
-    assert update("nonsense") == [Planned([])]
+    assert update("nonsense") == [PlanFact([])]

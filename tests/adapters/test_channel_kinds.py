@@ -6,17 +6,18 @@ from pathlib import Path
 import pytest
 
 from corral.adapters.channels import registry
-from corral.adapters.channels.contract import Traits
+from corral.adapters.channels.contract import ChannelTraits
 from corral.api import Corral
 from corral.kernel.errors import Invalid
 from tests.support.errors import because
 
 ADAPTER = """
-from corral.adapters.channels.contract import Batch, Outgoing, Plain, Sent, Traits
+from corral.adapters.channels.contract import BaseAdapter, ChannelTraits
+from corral.adapters.channels.contract import OutgoingMessage, SentMessage
 
-class Pigeon(Plain):
+class Pigeon(BaseAdapter):
     kind = "pigeon"
-    traits = Traits(max_text=140)
+    traits = ChannelTraits(max_text=140)
     config = {"loft": True}
     secrets = {"ring": False}
 
@@ -24,8 +25,8 @@ class Pigeon(Plain):
         if self._config["loft"] == "empty":
             raise RuntimeError("all birds are out")
 
-    def send(self, message: Outgoing):
-        return Sent([message.key])
+    def send(self, message: OutgoingMessage):
+        return SentMessage([message.key])
 """
 
 
@@ -37,7 +38,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     about.mkdir(parents=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: corral-birds\nVersion: 1.0\n")
     kinds = "pigeon = corral_birds:Pigeon\nraven = corral_ravens:Raven\nweb = corral_birds:Pigeon\n"
-    (about / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{kinds}")
+    (about / "entry_points.txt").write_text(f"[{registry.ENTRY_POINT_GROUP}]\n{kinds}")
     (folder / "corral_birds.py").write_text(ADAPTER)
     (folder / "corral_ravens.py").write_text("raise RuntimeError('never again')\n")
     monkeypatch.syspath_prepend(str(folder))
@@ -47,9 +48,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_package_brings_a_kind_and_nobody_takes_the_place_of_ours(package: Path) -> None:
-    assert {"pigeon", "raven"} <= {*registry.names()}
-    assert registry.traits_of("pigeon") == Traits(max_text=140)
-    assert registry.find("web").__module__ == "corral.adapters.channels.web"
+    assert {"pigeon", "raven"} <= {*registry.list_kinds()}
+    assert registry.get_traits("pigeon") == ChannelTraits(max_text=140)
+    assert registry.get_adapter_class("web").__module__ == "corral.adapters.channels.web"
 
 
 def test_a_channel_of_such_a_kind_is_added_tried_and_sent_to(package: Path, store: Corral) -> None:
@@ -72,4 +73,4 @@ def test_a_package_that_cannot_be_loaded_is_named_in_a_sentence(
 ) -> None:
     with pytest.raises(Invalid, check=because("plugin_not_loadable", kind="raven")):
         store.channels.add("tower", "raven")
-    assert registry.traits_of("raven") == Traits()
+    assert registry.get_traits("raven") == ChannelTraits()

@@ -5,56 +5,56 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.adapters.channels.contract import (
-    Count,
-    Failed,
-    Kind,
-    Outgoing,
-    Traits,
-    fitting,
-    pieces_of,
-    size_of,
+    ChannelTraits,
+    FailedMessage,
+    LengthUnit,
+    MessageKind,
+    OutgoingMessage,
+    measure_text,
+    split_for_channel,
     split_text,
+    truncate_text,
 )
-from corral.adapters.channels.matrix import Matrix
-from corral.adapters.channels.registry import KINDS, traits_of
-from corral.adapters.channels.telegram import Telegram
+from corral.adapters.channels.matrix import MatrixAdapter
+from corral.adapters.channels.registry import BUILTIN_KINDS, get_traits
+from corral.adapters.channels.telegram import TelegramAdapter
 from tests.support.platforms import Answer, platform
 
 
 @pytest.mark.parametrize(
-    ("count", "size"), [(Count.CHARACTERS, 3), (Count.UNITS, 4), (Count.BYTES, 7)]
+    ("count", "size"), [(LengthUnit.CHARACTERS, 3), (LengthUnit.UNITS, 4), (LengthUnit.BYTES, 7)]
 )
-def test_a_text_is_as_long_as_the_platform_counts(count: Count, size: int) -> None:
-    assert size_of("aé🦙", count) == size
+def test_a_text_is_as_long_as_the_platform_counts(count: LengthUnit, size: int) -> None:
+    assert measure_text("aé🦙", count) == size
 
 
-@given(st.text(), st.integers(4, 40), st.sampled_from(Count))
-def test_no_piece_is_too_long_and_no_word_is_lost(text: str, most: int, count: Count) -> None:
+@given(st.text(), st.integers(4, 40), st.sampled_from(LengthUnit))
+def test_no_piece_is_too_long_and_no_word_is_lost(text: str, most: int, count: LengthUnit) -> None:
     pieces = split_text(text, most, count)
-    assert all(size_of(piece, count) <= most for piece in pieces)
+    assert all(measure_text(piece, count) <= most for piece in pieces)
     assert "".join("".join(pieces).split()) == "".join(text.split())
 
 
-@given(st.text(min_size=1), st.integers(4, 40), st.sampled_from(Count))
-def test_as_much_as_fits_and_no_character_less(text: str, most: int, count: Count) -> None:
-    taken = fitting(text, most, count)
+@given(st.text(min_size=1), st.integers(4, 40), st.sampled_from(LengthUnit))
+def test_as_much_as_fits_and_no_character_less(text: str, most: int, count: LengthUnit) -> None:
+    taken = truncate_text(text, most, count)
     assert text.startswith(taken)
-    assert size_of(taken, count) <= most
-    assert taken == text or size_of(text[: len(taken) + 1], count) > most
+    assert measure_text(taken, count) <= most
+    assert taken == text or measure_text(text[: len(taken) + 1], count) > most
 
 
 def test_what_cannot_be_more_than_one_message_is_cut() -> None:
-    traits = Traits(max_text=8, counts=Count.UNITS)
-    assert pieces_of("🦙🦙🦙🦙🦙", traits, Kind.TEXT) == ["🦙🦙🦙🦙", "🦙"]
-    assert pieces_of("🦙🦙🦙🦙🦙", traits, Kind.EDIT) == ["🦙🦙🦙🦙"]
+    traits = ChannelTraits(max_text=8, counts=LengthUnit.UNITS)
+    assert split_for_channel("🦙🦙🦙🦙🦙", traits, MessageKind.TEXT) == ["🦙🦙🦙🦙", "🦙"]
+    assert split_for_channel("🦙🦙🦙🦙🦙", traits, MessageKind.EDIT) == ["🦙🦙🦙🦙"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", BUILTIN_KINDS)
 def test_every_kind_takes_a_text_of_its_own_limit(kind: str) -> None:
-    traits = traits_of(kind)
+    traits = get_traits(kind)
     text = "🦙" * traits.max_text
     assert all(
-        size_of(each, traits.counts) <= traits.max_text
+        measure_text(each, traits.counts) <= traits.max_text
         for each in split_text(text, traits.max_text, traits.counts)
     )
 
@@ -71,13 +71,13 @@ def test_every_kind_takes_a_text_of_its_own_limit(kind: str) -> None:
     ],
 )
 def test_a_pause_is_kept_however_the_platform_asks_for_it(answer: Answer, pause: int) -> None:
-    message = Outgoing(key="k", place="1", text="hello")
+    message = OutgoingMessage(key="k", place="1", text="hello")
     with platform(lambda asked: answer) as api:
         for adapter in (
-            Matrix({"base_url": api.url}, {"token": "t"}),
-            Telegram({"base_url": api.url}, {"token": "t"}),
+            MatrixAdapter({"base_url": api.url}, {"token": "t"}),
+            TelegramAdapter({"base_url": api.url}, {"token": "t"}),
         ):
             outcome = adapter.send(message)
             adapter.stop()
-            assert isinstance(outcome, Failed)
+            assert isinstance(outcome, FailedMessage)
             assert outcome.retry_ms == pause

@@ -8,27 +8,27 @@ from urllib.parse import urlencode
 
 import pytest
 
-from corral.adapters import notify
-from corral.adapters.attachments import safe_name
+from corral.adapters import notifications
+from corral.adapters.attachments import make_safe_name
 from corral.adapters.channels.contract import (
-    Adapter,
-    Failed,
-    Kind,
-    Outgoing,
-    Refused,
-    Sent,
-    Unknown,
-    Unsupported,
-    Unwelcome,
-    card_text,
+    ChannelAdapter,
+    FailedMessage,
+    MessageKind,
+    OutgoingMessage,
+    RejectedMessage,
+    RequestRejected,
+    SentMessage,
+    UnconfirmedMessage,
+    UnsupportedMessage,
+    format_card,
     split_text,
 )
-from corral.adapters.channels.matrix import Matrix
-from corral.adapters.channels.registry import KINDS, find
-from corral.adapters.channels.slack import Slack
-from corral.adapters.channels.telegram import Telegram
-from corral.adapters.channels.terminal import Terminal
-from corral.adapters.channels.webhook import Webhook
+from corral.adapters.channels.matrix import MatrixAdapter
+from corral.adapters.channels.registry import BUILTIN_KINDS, get_adapter_class
+from corral.adapters.channels.slack import SlackAdapter
+from corral.adapters.channels.telegram import TelegramAdapter
+from corral.adapters.channels.terminal import TerminalAdapter
+from corral.adapters.channels.webhook import WebhookAdapter
 from tests.support.http import receiving
 from tests.support.platforms import Answer, Asked, platform
 
@@ -41,16 +41,16 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def out(text: str = "hello", **given: Any) -> Outgoing:
-    return Outgoing(**{"key": "k1", "place": "room", "text": text} | given)
+def out(text: str = "hello", **given: Any) -> OutgoingMessage:
+    return OutgoingMessage(**{"key": "k1", "place": "room", "text": text} | given)
 
 
 # -- what all share -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", BUILTIN_KINDS)
 def test_every_kind_keeps_the_contract(kind: str) -> None:
-    found = find(kind)
+    found = get_adapter_class(kind)
     assert found.kind == kind
     for name in ("start", "stop", "health", "receive", "accept", "send", "typing", "history"):
         assert callable(getattr(found, name))
@@ -71,8 +71,8 @@ def test_a_long_text_is_cut_at_its_seams(text: str, most: int, pieces: list[str]
 
 
 def test_a_card_without_buttons_has_numbers() -> None:
-    assert card_text("Which?", ["a", "b"]) == "Which?\n1. a\n2. b\n\nAnswer with a number."
-    assert card_text("What?", []) == "What?"
+    assert format_card("Which?", ["a", "b"]) == "Which?\n1. a\n2. b\n\nAnswer with a number."
+    assert format_card("What?", []) == "What?"
 
 
 @pytest.mark.parametrize(
@@ -88,37 +88,40 @@ def test_a_card_without_buttons_has_numbers() -> None:
     ],
 )
 def test_a_name_of_a_file_can_do_no_harm(given: str, made: str) -> None:
-    assert safe_name(given, 1) == made
+    assert make_safe_name(given, 1) == made
 
 
 def test_a_terminal_shows_words_and_cards_and_nothing_where_nobody_sits() -> None:
     shown: list[str] = []
-    terminal = Terminal({}, {}, shown.append)
-    assert terminal.send(out()) == Sent(["k1"])
-    terminal.send(out("Which?", kind=Kind.QUESTION, options=["a"]))
+    terminal = TerminalAdapter({}, {}, shown.append)
+    assert terminal.send(out()) == SentMessage(["k1"])
+    terminal.send(out("Which?", kind=MessageKind.QUESTION, options=["a"]))
     assert shown == ["hello", "Which?\n1. a\n\nAnswer with a number."]
-    assert isinstance(Terminal({}, {}).send(out()), Unsupported)
-    assert isinstance(terminal.send(out("x", kind=Kind.REACTION)), Unsupported)
+    assert isinstance(TerminalAdapter({}, {}).send(out()), UnsupportedMessage)
+    assert isinstance(terminal.send(out("x", kind=MessageKind.REACTION)), UnsupportedMessage)
 
 
 # -- outcomes: what a failure means for a message -------------------------------------------------
 
 
-def adapters(url: str) -> list[Adapter]:
+def adapters(url: str) -> list[ChannelAdapter]:
     return [
-        Matrix({"base_url": url}, {"token": "t"}),
-        Telegram({"base_url": url}, {"token": "t"}),
-        Slack({"base_url": url}, {"token": "t", "signing_secret": "s"}),
+        MatrixAdapter({"base_url": url}, {"token": "t"}),
+        TelegramAdapter({"base_url": url}, {"token": "t"}),
+        SlackAdapter({"base_url": url}, {"token": "t", "signing_secret": "s"}),
     ]
 
 
 @pytest.mark.parametrize(
     ("answer", "outcome"),
     [
-        ((429, {}, {"Retry-After": "7"}), Failed("it answered 429", 7_000)),
-        ((401, {}), Failed("it answered 401; it does not take our token")),
-        ((403, {"errcode": "M_FORBIDDEN"}), Refused("it answered 403: M_FORBIDDEN")),
-        ((502, b"bad gateway"), Unknown("it answered 502")),
+        ((429, {}, {"Retry-After": "7"}), FailedMessage("the platform returned 429", 7_000)),
+        ((401, {}), FailedMessage("the platform returned 401; the token is invalid")),
+        (
+            (403, {"errcode": "M_FORBIDDEN"}),
+            RejectedMessage("the platform returned 403: M_FORBIDDEN"),
+        ),
+        ((502, b"bad gateway"), UnconfirmedMessage("the platform returned 502")),
     ],
 )
 @pytest.mark.parametrize("which", range(3))
@@ -133,8 +136,8 @@ def test_an_outcome_is_told_and_never_guessed(answer: Answer, outcome: object, w
 def test_a_line_that_breaks_leaves_doubt_and_one_that_never_was_does_not(which: int) -> None:
     with platform(lambda asked: (0, None)) as api:
         adapter = adapters(api.url)[which]
-        assert isinstance(adapter.send(out(place="1")), Unknown)
-    assert isinstance(adapters(api.url)[which].send(out(place="1")), Failed)
+        assert isinstance(adapter.send(out(place="1")), UnconfirmedMessage)
+    assert isinstance(adapters(api.url)[which].send(out(place="1")), FailedMessage)
 
 
 @pytest.mark.parametrize("which", range(3))
@@ -156,43 +159,48 @@ def test_a_wrong_token_is_said_without_the_token(which: int) -> None:
 
 
 def signed(secret: str, body: bytes, at: int = NOW) -> dict[str, str]:
-    return {notify.SIGNATURE.lower(): notify.signature(secret, body, at)}
+    return {notifications.SIGNATURE_HEADER.lower(): notifications.sign_body(secret, body, at)}
 
 
 def test_a_webhook_takes_in_what_is_signed_and_nothing_else() -> None:
-    hook = Webhook({}, {"secret": "hush"})
+    hook = WebhookAdapter({}, {"secret": "hush"})
     body = json.dumps({"event_id": "1", "place": "p", "sender": "s", "text": "hi"}).encode()
     (event,) = hook.accept(signed("hush", body), body, NOW).events
-    assert (event.event_id, event.place, event.text, event.kind) == ("1", "p", "hi", Kind.TEXT)
+    assert (event.event_id, event.place, event.text, event.kind) == (
+        "1",
+        "p",
+        "hi",
+        MessageKind.TEXT,
+    )
     for headers, sent, now in (
         ({}, body, NOW),
         (signed("other", body), body, NOW),
         (signed("hush", body), body + b" ", NOW),
         (signed("hush", body), body, NOW + 3_600_000),
-        ({notify.SIGNATURE.lower(): "t=x,v1=y"}, body, NOW),
+        ({notifications.SIGNATURE_HEADER.lower(): "t=x,v1=y"}, body, NOW),
         (signed("hush", b"[]"), b"[]", NOW),
         (signed("hush", b'{"event_id": "1"}'), b'{"event_id": "1"}', NOW),
         (signed("hush", b"\xff"), b"\xff", NOW),
         (signed("hush", b"[" * 5_000), b"[" * 5_000, NOW),
     ):
-        with pytest.raises(Unwelcome):
+        with pytest.raises(RequestRejected):
             hook.accept(headers, sent, now)
 
 
 @pytest.mark.parametrize("half", [rb"\ud83d", b"\xf0\x9f"])
 def test_a_webhook_takes_in_half_a_character(half: bytes) -> None:
     body = b'{"event_id": "1", "place": "p", "sender": "s", "text": "cut %s"}' % half
-    (event,) = Webhook({}, {"secret": "hush"}).accept(signed("hush", body), body, NOW).events
+    (event,) = WebhookAdapter({}, {"secret": "hush"}).accept(signed("hush", body), body, NOW).events
     assert event.text in ("cut ?", "cut \ufffd")
 
 
 def test_a_webhook_sends_signed_json_with_its_key() -> None:
     with receiving() as receiver:
-        hook = Webhook({"url": receiver.url}, {"secret": "hush"})
-        assert isinstance(hook.send(out("hello", thread="t")), Sent)
+        hook = WebhookAdapter({"url": receiver.url}, {"secret": "hush"})
+        assert isinstance(hook.send(out("hello", thread="t")), SentMessage)
         receiver.answers = [500]
         failed = hook.send(out())
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, FailedMessage)
     assert "500" in failed.reason
     told = json.loads(receiver.posted[0].body)
     assert (told["key"], told["place"], told["text"], told["thread"]) == (
@@ -201,17 +209,17 @@ def test_a_webhook_sends_signed_json_with_its_key() -> None:
         "hello",
         "t",
     )
-    assert notify.SIGNATURE in receiver.posted[0].headers
-    assert isinstance(Webhook({}, {"secret": "x"}).send(out()), Unsupported)
+    assert notifications.SIGNATURE_HEADER in receiver.posted[0].headers
+    assert isinstance(WebhookAdapter({}, {"secret": "x"}).send(out()), UnsupportedMessage)
 
 
 def test_a_webhook_is_tried_at_its_url_and_nothing_is_told_there() -> None:
     with receiving() as receiver:
-        hook = Webhook({"url": receiver.url}, {"secret": "hush"})
+        hook = WebhookAdapter({"url": receiver.url}, {"secret": "hush"})
         assert hook.health() is None, "it takes only what is posted, and says so"
         assert receiver.posted == []
     assert hook.health() is not None
-    assert Webhook({}, {"secret": "x"}).health() is None
+    assert WebhookAdapter({}, {"secret": "x"}).health() is None
 
 
 @pytest.mark.parametrize(
@@ -222,7 +230,7 @@ def test_what_a_url_answers_tells_whether_somebody_is_there(
     status: int, trouble: str | None
 ) -> None:
     with platform(lambda asked: (status, b"")) as stub:
-        told = Webhook({"url": f"{stub.url}/hook"}, {"secret": "x"}).health()
+        told = WebhookAdapter({"url": f"{stub.url}/hook"}, {"secret": "x"}).health()
     assert told is None if trouble is None else trouble in str(told)
 
 
@@ -275,7 +283,7 @@ def test_telegram_is_read_on_from_behind_what_is_stored() -> None:
             {"update_id": 13, "poll": {}},
         )
     ) as api:
-        telegram = Telegram({"base_url": api.url}, {"token": "secret"})
+        telegram = TelegramAdapter({"base_url": api.url}, {"token": "secret"})
         telegram.start()
         batch = telegram.receive(None, 0)
         assert batch.cursor == "14"
@@ -288,9 +296,9 @@ def test_telegram_is_read_on_from_behind_what_is_stored() -> None:
         )
         assert (said.sender, said.mentioned, said.message_id) == ("5", True, "7")
         assert said.attached[0].data == b"the file"
-        assert edited.kind is Kind.EDIT
+        assert edited.kind is MessageKind.EDIT
         assert (answer.kind, answer.question, answer.text, answer.direct) == (
-            Kind.ANSWER,
+            MessageKind.ANSWER,
             "qst_1",
             "2",
             True,
@@ -301,11 +309,15 @@ def test_telegram_is_read_on_from_behind_what_is_stored() -> None:
 
 def test_telegram_sends_words_cards_edits_and_signs() -> None:
     with platform(updates()) as api:
-        telegram = Telegram({"base_url": api.url}, {"token": "secret"})
-        assert telegram.send(out(thread="4", reply_to="7")) == Sent(["77"])
-        telegram.send(out("Which?", kind=Kind.QUESTION, question="qst_1", options=["a", "b"]))
-        telegram.send(out("new", kind=Kind.EDIT, reply_to="7"))
-        assert telegram.send(out("+", kind=Kind.REACTION, reply_to="7")) == Sent(["7"])
+        telegram = TelegramAdapter({"base_url": api.url}, {"token": "secret"})
+        assert telegram.send(out(thread="4", reply_to="7")) == SentMessage(["77"])
+        telegram.send(
+            out("Which?", kind=MessageKind.QUESTION, question="qst_1", options=["a", "b"])
+        )
+        telegram.send(out("new", kind=MessageKind.EDIT, reply_to="7"))
+        assert telegram.send(out("+", kind=MessageKind.REACTION, reply_to="7")) == SentMessage(
+            ["7"]
+        )
         telegram.stop()
     words, card, edit, sign = (asked.body for asked in api.asked)
     assert (words["text"], words["message_thread_id"]) == ("hello", 4)
@@ -318,8 +330,8 @@ def test_telegram_sends_words_cards_edits_and_signs() -> None:
 # -- Slack ----------------------------------------------------------------------------------------
 
 
-def slack(url: str = "http://127.0.0.1:9") -> Slack:
-    return Slack({"base_url": url}, {"token": "xoxb", "signing_secret": "sign"})
+def slack(url: str = "http://127.0.0.1:9") -> SlackAdapter:
+    return SlackAdapter({"base_url": url}, {"token": "xoxb", "signing_secret": "sign"})
 
 
 def from_slack(body: bytes, at: int = NOW, kind: str = "application/json") -> dict[str, str]:
@@ -364,11 +376,11 @@ def test_slack_proves_who_it_is_and_a_mention_is_one_event() -> None:
         slack_event("reaction_added"),
     ):
         assert slack().accept(from_slack(body), body, NOW).events == []
-    with pytest.raises(Unwelcome):
+    with pytest.raises(RequestRejected):
         slack().accept(from_slack(first), first + b" ", NOW)
-    with pytest.raises(Unwelcome):
+    with pytest.raises(RequestRejected):
         slack().accept(from_slack(first), first, NOW + 3_600_000)
-    with pytest.raises(Unwelcome):
+    with pytest.raises(RequestRejected):
         slack().accept({}, first, NOW)
 
 
@@ -377,7 +389,7 @@ def test_slack_gives_its_token_to_nobody_else() -> None:
         "message", files=[{"name": "a", "size": 1, "url_private": "http://evil.test/a"}]
     )
     (event,) = slack().accept(from_slack(body), body, NOW).events
-    assert event.attached[0].reason == "it is not on Slack"
+    assert event.attached[0].reason == "the file is not hosted by Slack"
 
 
 def test_a_button_in_slack_is_an_answer() -> None:
@@ -391,7 +403,7 @@ def test_a_button_in_slack_is_an_answer() -> None:
     headers = from_slack(body, kind="application/x-www-form-urlencoded")
     (event,) = slack().accept(headers, body, NOW).events
     assert (event.kind, event.question, event.text, event.sender) == (
-        Kind.ANSWER,
+        MessageKind.ANSWER,
         "qst_1",
         "2",
         "U1",
@@ -415,15 +427,15 @@ def test_slack_shows_by_its_history_what_arrived() -> None:
 
     with platform(answer) as api:
         adapter = slack(api.url)
-        assert adapter.send(out(begun_at=NOW)) == Sent(["1800000001.5"])
+        assert adapter.send(out(begun_at=NOW)) == SentMessage(["1800000001.5"])
         (seen,) = adapter.history(out(begun_at=NOW))
         assert (seen.key, seen.id, seen.text) == ("k1", "1800000001.5", "hello")
-        edit = out("x", kind=Kind.EDIT, reply_to="1")
-        assert adapter.send(edit) == Refused("Slack says channel_not_found")
-        later = out("x", kind=Kind.EDIT, reply_to="2")
-        assert adapter.send(later) == Failed("Slack says ratelimited")
-        sign = out(":twice:", kind=Kind.REACTION, reply_to="3")
-        assert adapter.send(sign) == Sent(["3"])
+        edit = out("x", kind=MessageKind.EDIT, reply_to="1")
+        assert adapter.send(edit) == RejectedMessage("Slack returned channel_not_found")
+        later = out("x", kind=MessageKind.EDIT, reply_to="2")
+        assert adapter.send(later) == FailedMessage("Slack returned ratelimited")
+        sign = out(":twice:", kind=MessageKind.REACTION, reply_to="3")
+        assert adapter.send(sign) == SentMessage(["3"])
         adapter.stop()
 
 
@@ -501,7 +513,7 @@ def test_matrix_is_read_without_a_gap_and_from_where_it_was_added() -> None:
     }
     server.sync["rooms"] = {"join": {"!r:here": room}, "invite": {"!new:here": {}}}
     with platform(server) as api:
-        matrix = Matrix({"base_url": api.url}, {"token": "secret"})
+        matrix = MatrixAdapter({"base_url": api.url}, {"token": "secret"})
         matrix.start()
         assert matrix.receive(None, 0).events == [], "what was said before is not ours"
         batch = matrix.receive("s1", 0)
@@ -514,22 +526,22 @@ def test_matrix_is_read_without_a_gap_and_from_where_it_was_added() -> None:
     assert (first.mentioned, first.direct, first.place_name) == (True, True, "Den")
     assert events["$4"].thread == "$root"
     assert (events["$5"].kind, events["$5"].text, events["$5"].reply_to) == (
-        Kind.EDIT,
+        MessageKind.EDIT,
         "better",
         "$1",
     )
     assert events["$6"].attached[0].data == b"picture"
-    assert (events["$7"].kind, events["$7"].text) == (Kind.REACTION, "+")
+    assert (events["$7"].kind, events["$7"].text) == (MessageKind.REACTION, "+")
 
 
 def test_matrix_shows_a_repeated_key_once() -> None:
     server = Homeserver()
     with platform(server) as api:
-        matrix = Matrix({"base_url": api.url}, {"token": "secret"})
+        matrix = MatrixAdapter({"base_url": api.url}, {"token": "secret"})
         first = matrix.send(out(place="!r:here", thread="$root"))
         assert matrix.send(out(place="!r:here", thread="$root")) == first
-        matrix.send(out("new", key="k2", place="!r:here", kind=Kind.EDIT, reply_to="$1"))
-        matrix.send(out("+", key="k3", place="!r:here", kind=Kind.REACTION, reply_to="$1"))
+        matrix.send(out("new", key="k2", place="!r:here", kind=MessageKind.EDIT, reply_to="$1"))
+        matrix.send(out("+", key="k3", place="!r:here", kind=MessageKind.REACTION, reply_to="$1"))
         matrix.stop()
     assert len(server.sent) == 3
     words, _, edit, sign = (asked.body for asked in api.asked)

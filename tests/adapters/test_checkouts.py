@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters import history, merges, worktrees
-from corral.adapters.checkouts import checkout_at, checkout_of, disarm
+from corral.adapters import git_history, merges, worktrees
+from corral.adapters.worktree_registry import find_checkout, resolve_checkout, sanitize_config
 from tests.support.repositories import commit, git, new_repository, write
 
 pytestmark = pytest.mark.usefixtures("plain_git")
@@ -20,7 +20,7 @@ def repository(tmp_path: Path) -> Path:
 
 def made(repository: Path, name: str) -> Path:
     folder = repository.parent / name
-    worktrees.make(str(repository), str(folder), f"corral/{name}")
+    worktrees.create(str(repository), str(folder), f"corral/{name}")
     return folder
 
 
@@ -52,11 +52,11 @@ def test_a_worktree_that_says_it_is_anothers_folder_gets_none_of_its_work(
     trees = {name: made(repository, name) for name in (thief, victim)}
     own = own_of(trees[victim])
     say_it_is_at(trees[thief], trees[victim])
-    found = checkout_of(str(repository), str(trees[victim]))
+    found = find_checkout(str(repository), str(trees[victim]))
     assert found is not None
     assert found.own == str(own)
     write(trees[victim], {"mine": "x\n"})
-    history.commit_all(str(repository), str(trees[victim]), "what it left")
+    git_history.commit_all(str(repository), str(trees[victim]), "what it left")
     assert git(repository, "show", f"corral/{victim}:mine") == "x"
     assert git(repository, "rev-parse", f"corral/{thief}") == git(repository, "rev-parse", "main")
 
@@ -67,13 +67,13 @@ def test_of_two_that_say_so_and_a_folder_that_names_neither_none_is_believed(
     one, two = made(repository, "one"), made(repository, "two")
     say_it_is_at(one, two)
     (two / ".git").write_text("gitdir: /nowhere\n")
-    assert checkout_of(str(repository), str(two)) is None
+    assert find_checkout(str(repository), str(two)) is None
 
 
 def test_the_users_own_folder_is_no_agents(repository: Path) -> None:
     say_it_is_at(made(repository, "one"), repository)
     git_dir = str(repository / ".git")
-    assert checkout_at(git_dir, str(repository)).own == git_dir
+    assert resolve_checkout(git_dir, str(repository)).own == git_dir
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -83,14 +83,16 @@ def test_a_merge_writes_into_no_folder_that_an_agent_has_named(
     one, home = made(repository, "one"), repository.parent / "home"
     write(home, {"README": "hello\n"})
     if there:
-        worktrees.make(str(repository), str(repository.parent / "users"), "wanted")
+        worktrees.create(str(repository), str(repository.parent / "users"), "wanted")
     else:
         git(repository, "branch", "wanted")
     work = commit(one, {".profile": "evil\n"})
     (own_of(one) / "HEAD").write_text("ref: refs/heads/wanted\n")
     git(one, "read-tree", "wanted")
     say_it_is_at(one, home)
-    assert merges.merge(str(repository), work, "wanted", message="merge it").outcome == "merged"
+    assert (
+        merges.merge_commit(str(repository), work, "wanted", message="merge it").outcome == "merged"
+    )
     assert git(repository, "rev-parse", "wanted") == work
     assert not (home / ".profile").exists()
     if there:
@@ -103,7 +105,7 @@ def test_a_merge_moves_the_branch_that_was_named_and_no_others(repository: Path)
     work = commit(one, {"new": "x\n"})
     (own_of(one) / "HEAD").write_text("ref: refs/heads/wanted\n")
     say_it_is_at(one, two)
-    merges.merge(str(repository), work, "wanted", message="merge it")
+    merges.merge_commit(str(repository), work, "wanted", message="merge it")
     assert git(repository, "rev-parse", "wanted") == work
     assert git(repository, "rev-parse", "corral/two") == git(repository, "rev-parse", "main")
     assert not (two / "new").exists()
@@ -113,7 +115,7 @@ def test_a_pipe_holds_up_nobody_who_looks_for_a_worktree(repository: Path) -> No
     one, two = made(repository, "one"), made(repository, "two")
     (own_of(one) / "gitdir").unlink()
     os.mkfifo(own_of(one) / "gitdir")
-    assert checkout_of(str(repository), str(two)) is not None
+    assert find_checkout(str(repository), str(two)) is not None
 
 
 # -- its own configuration -------------------------------------------------------------------------
@@ -125,7 +127,7 @@ def test_what_stands_far_behind_in_its_configuration_is_no_program_of_ours(
     one = made(repository, "one")
     (own_of(one) / "config.worktree").write_text("\n" * 100_000 + bite(trap))
     write(one, {".gitattributes": "* filter=bite\n", "README": "changed\n"})
-    history.commit_all(str(repository), str(one), "what it left")
+    git_history.commit_all(str(repository), str(one), "what it left")
     assert not trap.exists()
 
 
@@ -134,6 +136,6 @@ def test_a_configuration_that_is_told_by_a_pipe_is_none(repository: Path) -> Non
     one = made(repository, "one")
     pipe = own_of(one) / "config.worktree"
     os.mkfifo(pipe)
-    disarm(str(own_of(one)))
+    sanitize_config(str(own_of(one)))
     assert pipe.is_file()
-    assert worktrees.state(str(repository), str(one)).clean
+    assert worktrees.inspect(str(repository), str(one)).clean

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from corral.adapters import checks, sandbox
-from corral.adapters.checks import TIMED_OUT, run_check
-from corral.adapters.sandbox import Kind
+from corral.adapters.checks import TIMEOUT_EXIT_CODE, run_check
+from corral.adapters.sandbox import SandboxKind
 from tests.support.keeping import lives, until
 
 FAR = 3_600_000
@@ -64,9 +64,9 @@ def test_a_check_that_hangs_is_ended_with_all_that_it_started(
         str(tmp_path),
         timeout_ms=700,
     )
-    assert ended.exit_code == TIMED_OUT
+    assert ended.exit_code == TIMEOUT_EXIT_CODE
     assert "began" in ended.output
-    assert "It was ended after 0.7 s." in ended.output
+    assert "Timed out after 0.7 s." in ended.output
     assert not lives(pid_in(escaped))
 
 
@@ -95,8 +95,8 @@ def test_a_folder_that_is_gone_is_no_failed_check(tmp_path: Path) -> None:
         run_check("true", str(tmp_path / "gone"), timeout_ms=FAR)
 
 
-@pytest.mark.parametrize("kind", [Kind.BUBBLEWRAP, Kind.LANDLOCK])
-def test_a_sandbox_keeps_a_check_in_its_folder(tmp_path: Path, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [SandboxKind.BUBBLEWRAP, SandboxKind.LANDLOCK])
+def test_a_sandbox_keeps_a_check_in_its_folder(tmp_path: Path, kind: SandboxKind) -> None:
     trouble, _ = sandbox._tried(kind, True)
     if trouble is not None:
         pytest.skip(f"{kind} does not work here: {trouble}")

@@ -6,7 +6,7 @@ import pytest
 
 from corral.adapters.output.render import TerminalEmulator
 from corral.adapters.providers.choices import find_option, keys_for
-from corral.adapters.providers.screens import SCREENS, Reading, Screen, watch
+from corral.adapters.providers.screens import SCREENS, ScreenLayout, ScreenReading, read_screen
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "providers" / "screens"
 DIALOGS = sorted(
@@ -15,9 +15,9 @@ DIALOGS = sorted(
 DOWN, UP, RIGHT, ENTER, ESCAPE = "\x1b[B", "\x1b[A", "\x1b[C", "\r", "\x1b"
 
 
-def read(name: str) -> tuple[Screen, Reading]:
+def read(name: str) -> tuple[ScreenLayout, ScreenReading]:
     screen = SCREENS[name.partition("-")[0]]
-    return screen, watch(screen, (RECORDED / f"{name}.txt").read_text().splitlines())
+    return screen, read_screen(screen, (RECORDED / f"{name}.txt").read_text().splitlines())
 
 
 @pytest.mark.parametrize("name", DIALOGS)
@@ -78,7 +78,7 @@ def test_the_keys_for_no_do_not_select_the_marked_yes(name: str, keys: tuple[str
 def test_a_plain_no_that_could_mean_two_options_names_none() -> None:
     screen, reading = read("claude-run")
     declines = ["4. No, not now", "5. No, and never ask"]
-    both = Reading("needs_input", options=[*reading.options[:3], *declines], marked=0)
+    both = ScreenReading("needs_input", options=[*reading.options[:3], *declines], marked=0)
     assert find_option(screen, both, "no") is None
     assert find_option(screen, both, "5") == 4
 
@@ -87,7 +87,7 @@ def test_two_open_dialogs_of_gemini_offer_no_option() -> None:
     """Its question about the folder may stand below another one, which gets the keys."""
     _, reading = read("gemini-two")
     assert (reading.state, reading.kind, reading.options) == ("needs_input", None, [])
-    assert watch(SCREENS["gemini"], lines("gemini-two"), frozenset({"all"})).answer is None
+    assert read_screen(SCREENS["gemini"], lines("gemini-two"), frozenset({"all"})).answer is None
 
 
 def lines(name: str) -> list[str]:
@@ -107,7 +107,7 @@ def test_the_option_that_opencode_marks_by_colour_is_seen(marked: int) -> None:
     terminal.feed(data.split(b"\n#\n")[0])
     for step in data.split(b"\n#\n")[1 : marked + 1]:
         terminal.feed(step)
-    reading = watch(SCREENS["opencode"], terminal.screen(), background=terminal.background)
+    reading = read_screen(SCREENS["opencode"], terminal.screen(), background=terminal.background)
     assert (reading.state, reading.marked) == ("needs_input", marked)
 
 

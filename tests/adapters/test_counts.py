@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.adapters.test_reports import Counts, from_junit, from_output
+from corral.adapters.test_reports import ReportCounts, parse_junit, parse_output
 
 pytestmark = pytest.mark.slow
 
@@ -18,46 +18,49 @@ PRINTED = {
     "pytest": (
         "..F.E\nFAILED test_a.py::test_b - assert 1 == 2\n"
         "=========== 1 failed, 3 passed, 2 skipped, 1 xfailed, 1 error in 0.12s ===========\n",
-        Counts("pytest", 3, 1, 1, 3, 8),
+        ReportCounts("pytest", 3, 1, 1, 3, 8),
     ),
-    "pytest, quiet": ("....\n4 passed in 0.01s\n", Counts("pytest", 4, 0, 0, 0, 4)),
+    "pytest, quiet": ("....\n4 passed in 0.01s\n", ReportCounts("pytest", 4, 0, 0, 0, 4)),
     "pytest, coloured": (
         "\x1b[32m\x1b[1m2 passed\x1b[0m\x1b[32m, \x1b[33m1 warning\x1b[0m in 61.20s (0:01:01)\n",
-        Counts("pytest", 2, 0, 0, 0, 2),
+        ReportCounts("pytest", 2, 0, 0, 0, 2),
     ),
-    "pytest, none": ("\n===== no tests ran in 0.00s =====\n", Counts("pytest", 0, 0, 0, 0, 0)),
+    "pytest, none": (
+        "\n===== no tests ran in 0.00s =====\n",
+        ReportCounts("pytest", 0, 0, 0, 0, 0),
+    ),
     "pytest, the last of two": (
         "=== 9 passed in 1.00s ===\nagain\n=== 1 passed in 1.00s ===\n",
-        Counts("pytest", 1, 0, 0, 0, 1),
+        ReportCounts("pytest", 1, 0, 0, 0, 1),
     ),
     "unittest": (
         "----\nRan 7 tests in 0.003s\n\nFAILED (failures=1, errors=2, skipped=1)\n",
-        Counts("unittest", 3, 1, 2, 1, 7),
+        ReportCounts("unittest", 3, 1, 2, 1, 7),
     ),
-    "unittest, good": ("Ran 1 test in 0.000s\n\nOK\n", Counts("unittest", 1, 0, 0, 0, 1)),
+    "unittest, good": ("Ran 1 test in 0.000s\n\nOK\n", ReportCounts("unittest", 1, 0, 0, 0, 1)),
     "jest": (
         "Test Suites: 1 failed, 2 passed, 3 total\n"
         "Tests:       1 failed, 1 skipped, 1 todo, 5 passed, 8 total\nSnapshots:   0 total\n",
-        Counts("jest", 5, 1, None, 2, 8),
+        ReportCounts("jest", 5, 1, None, 2, 8),
     ),
     "vitest": (
         " Test Files  1 failed | 3 passed (4)\n"
         "      Tests  2 failed | 30 passed | 1 skipped (33)\n",
-        Counts("vitest", 30, 2, None, 1, 33),
+        ReportCounts("vitest", 30, 2, None, 1, 33),
     ),
     "mocha": (
         "\n  12 passing (34ms)\n  1 pending\n  2 failing\n\n  1) adds:\n",
-        Counts("mocha", 12, 2, None, 1, 15),
+        ReportCounts("mocha", 12, 2, None, 1, 15),
     ),
     "go -v": (
         "=== RUN   TestA\n--- PASS: TestA (0.00s)\n=== RUN   TestB\n    --- FAIL: TestB/x (0.00s)\n"
         "--- SKIP: TestC (0.00s)\nFAIL\nFAIL\texample.org/a\t0.003s\n",
-        Counts("go", 1, 1, None, 1, 3),
+        ReportCounts("go", 1, 1, None, 1, 3),
     ),
     "go": (
         "--- FAIL: TestB (0.00s)\n    a_test.go:3: no\nFAIL\nFAIL\texample.org/a\t0.003s\n"
         "ok  \texample.org/b\t0.002s\n",
-        Counts("go", None, 1, None, None, None),
+        ReportCounts("go", None, 1, None, None, None),
     ),
     "go -json": (
         '{"Action":"run","Package":"a","Test":"TestA"}\n'
@@ -65,16 +68,16 @@ PRINTED = {
         '{"Action":"fail","Package":"b","Test":"TestA","Elapsed":0}\n'
         '{"Action":"skip","Package":"b","Test":"TestB","Elapsed":0}\n'
         '{"Action":"fail","Package":"b","Elapsed":0.1}\n{nonsense "Action"\n',
-        Counts("go", 1, 1, None, 1, 3),
+        ReportCounts("go", 1, 1, None, 1, 3),
     ),
     "cargo": (
         "test result: FAILED. 3 passed; 1 failed; 2 ignored; 0 measured; 0 filtered out; finished\n"
         "test result: ok. 4 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished\n",
-        Counts("cargo", 7, 1, None, 2, 10),
+        ReportCounts("cargo", 7, 1, None, 2, 10),
     ),
     "tap": (
         "TAP version 13\n1..4\nok 1 - a\nnot ok 2 - b\n  ---\n  ...\nok 3 # SKIP no\n",
-        Counts("tap", 1, 1, None, 1, 4),
+        ReportCounts("tap", 1, 1, None, 1, 4),
     ),
 }
 
@@ -82,20 +85,20 @@ PRINTED = {
 @pytest.mark.parametrize("name", PRINTED)
 def test_what_a_runner_prints_is_counted(name: str) -> None:
     text, counts = PRINTED[name]
-    assert from_output(text) == counts
-    assert from_output(text.replace("\n", "\r\n")) == counts
+    assert parse_output(text) == counts
+    assert parse_output(text.replace("\n", "\r\n")) == counts
 
 
 @pytest.mark.parametrize(
     "text", ["", "all tests passed", "5 passed", "Tests: many", "ok\n", "make: *** [test] Error 2"]
 )
 def test_what_is_not_understood_is_unknown(text: str) -> None:
-    assert from_output(text) is None
+    assert parse_output(text) is None
 
 
 @given(st.text(max_size=400))
 def test_any_text_is_taken(text: str) -> None:
-    from_output(text)
+    parse_output(text)
 
 
 @pytest.mark.parametrize(
@@ -103,9 +106,9 @@ def test_any_text_is_taken(text: str) -> None:
 )
 def test_a_hostile_text_takes_no_long_time(piece: str) -> None:
     began = time.process_time()
-    from_output(piece * (2_000_000 // len(piece)))
+    parse_output(piece * (2_000_000 // len(piece)))
     assert time.process_time() - began < 10
-    assert from_output(f"{'9' * 100} passed in 1s") == Counts(
+    assert parse_output(f"{'9' * 100} passed in 1s") == ReportCounts(
         "pytest", 999_999_999, 0, 0, 0, 999_999_999
     )
 
@@ -116,8 +119,8 @@ def test_a_junit_report_is_counted() -> None:
       <testcase name="c"><error/></testcase><testcase name="d"><skipped/></testcase>
       <testcase name="e"><system-out>fine</system-out></testcase>
     </testsuite></testsuites>"""
-    assert from_junit(report) == Counts("junit", 2, 1, 1, 1, 5)
-    assert from_junit(b"<testsuite/>") == Counts("junit", 0, 0, 0, 0, 0)
+    assert parse_junit(report) == ReportCounts("junit", 2, 1, 1, 1, 5)
+    assert parse_junit(b"<testsuite/>") == ReportCounts("junit", 0, 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -132,12 +135,12 @@ def test_a_junit_report_is_counted() -> None:
     ],
 )
 def test_what_is_no_report_or_declares_things_is_unknown(document: bytes) -> None:
-    assert from_junit(document) is None
+    assert parse_junit(document) is None
 
 
 @given(st.binary(max_size=200))
 def test_any_document_is_taken(document: bytes) -> None:
-    from_junit(document)
+    parse_junit(document)
 
 
 def test_a_real_pytest_is_counted_by_its_output_and_its_report(tmp_path: Path) -> None:
@@ -154,8 +157,8 @@ def test_a_real_pytest_is_counted_by_its_output_and_its_report(tmp_path: Path) -
         text=True,
     )
     numbers = (1, 1, 1, 1, 4)
-    assert from_output(done.stdout) == Counts("pytest", *numbers)
-    assert from_junit((tmp_path / "report.xml").read_bytes()) == Counts("junit", *numbers)
+    assert parse_output(done.stdout) == ReportCounts("pytest", *numbers)
+    assert parse_junit((tmp_path / "report.xml").read_bytes()) == ReportCounts("junit", *numbers)
 
 
 def test_a_real_unittest_is_counted(tmp_path: Path) -> None:
@@ -167,4 +170,4 @@ def test_a_real_unittest_is_counted(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "unittest"], cwd=tmp_path, capture_output=True, text=True
     )
-    assert from_output(done.stderr) == Counts("unittest", 1, 1, 1, 1, 4)
+    assert parse_output(done.stderr) == ReportCounts("unittest", 1, 1, 1, 1, 4)

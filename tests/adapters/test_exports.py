@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.adapters import exports
-from corral.adapters.exports import TreeOf
+from corral.adapters.exports import CommitTree
 from corral.kernel.errors import Invalid, Refused
 from tests.support.errors import because
 from tests.support.repositories import commit, git, write
@@ -35,10 +35,10 @@ def repository(tmp_path: Path) -> Path:
     return top
 
 
-def export(repository: Path, target: Path, **more: object) -> exports.Manifest:
-    trees = {"round-1-winner": TreeOf(str(repository), "main")}
+def export(repository: Path, target: Path, **more: object) -> exports.ExportManifest:
+    trees = {"round-1-winner": CommitTree(str(repository), "main")}
     files = {"logs/round-1/attempt-1.log": b"one\n", "logs/round-1/attempt-2.log": [b"t", b"wo\n"]}
-    return exports.export(target, trees=trees, files=files, **more)
+    return exports.write_export(target, trees=trees, files=files, **more)
 
 
 def test_a_tree_and_logs_are_written_byte_for_byte_with_a_manifest(
@@ -68,13 +68,13 @@ def test_a_tree_and_logs_are_written_byte_for_byte_with_a_manifest(
     assert entries["round-1-winner/bin/tool"]["mode"] == "100755"
     assert told["commits"] == {"round-1-winner": git(repository, "rev-parse", "main")}
     assert len(entries) == len(made.entries) == 10
-    assert exports.verify(target) == []
+    assert exports.verify_export(target) == []
     assert [path.name for path in target.parent.iterdir()] == ["race"]
 
 
 @given(st.binary(max_size=30))
 def test_any_path_in_a_manifest_can_be_had_again(path: bytes) -> None:
-    assert unquote_to_bytes(exports._shown(path)) == path
+    assert unquote_to_bytes(exports._encode_path(path)) == path
 
 
 def test_what_was_changed_since_is_told(repository: Path, tmp_path: Path) -> None:
@@ -87,12 +87,12 @@ def test_what_was_changed_since_is_told(repository: Path, tmp_path: Path) -> Non
     (winner / "to-folder").unlink()
     (winner / "to-folder").symlink_to("/etc")
     (winner / "new").write_text("x")
-    assert sorted(exports.verify(target)) == [
+    assert sorted(exports.verify_export(target)) == [
         "round-1-winner/README is changed",
-        "round-1-winner/bin/tool is of another mode",
+        "round-1-winner/bin/tool is of a different mode",
         "round-1-winner/deep/er/x is missing",
-        "round-1-winner/new is not in it",
-        "round-1-winner/to-folder is another link",
+        "round-1-winner/new is not in the manifest",
+        "round-1-winner/to-folder is a different symlink",
     ]
 
 
@@ -136,27 +136,29 @@ def test_a_path_that_climbs_is_refused(repository: Path, tmp_path: Path, name: b
     tree = git(repository, *words, given=b"100644 evil\0" + bytes.fromhex(blob))
     above = git(repository, *words, given=b"40000 " + name + b"\0" + bytes.fromhex(tree))
     made = git(repository, "commit-tree", above, "-m", "evil")
-    trees = {"winner": TreeOf(str(repository), made)}
+    trees = {"winner": CommitTree(str(repository), made)}
     with pytest.raises(Refused, check=because("outside_tree")):
-        exports.export(tmp_path / "race", trees=trees, files={})
+        exports.write_export(tmp_path / "race", trees=trees, files={})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["repository"]
 
 
 def test_bad_names_and_bad_sources_are_refused(repository: Path, tmp_path: Path) -> None:
     for name in ("../x", "/x", "a//b", "", "manifest.json", "a/./b", "x\0"):
         with pytest.raises(Invalid):
-            exports.export(tmp_path / "race", trees={}, files={name: b""})
+            exports.write_export(tmp_path / "race", trees={}, files={name: b""})
     with pytest.raises(Invalid):
-        exports.export(tmp_path / "race", trees={}, files={"a": b"", "a/b": b""})
+        exports.write_export(tmp_path / "race", trees={}, files={"a": b"", "a/b": b""})
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("repository/README")
     for source in (tmp_path / "pipe", tmp_path / "link", Path("/dev/zero"), tmp_path / "nowhere"):
         with pytest.raises(Refused):
-            exports.export(tmp_path / "race", trees={}, files={"a": source})
+            exports.write_export(tmp_path / "race", trees={}, files={"a": source})
     with pytest.raises(Refused, check=because("unknown_commit")):
-        exports.export(tmp_path / "race", trees={"a": TreeOf(str(repository), "nope")}, files={})
+        exports.write_export(
+            tmp_path / "race", trees={"a": CommitTree(str(repository), "nope")}, files={}
+        )
     assert not (tmp_path / "race").exists()
-    assert exports.leftovers(tmp_path) == []
+    assert exports.find_leftovers(tmp_path) == []
 
 
 def test_a_submodule_is_named_and_left_out(repository: Path, tmp_path: Path) -> None:
@@ -164,7 +166,7 @@ def test_a_submodule_is_named_and_left_out(repository: Path, tmp_path: Path) -> 
     git(repository, "commit", "-qm", "sub")
     made = export(repository, tmp_path / "race")
     assert [entry.mode for entry in made.entries if entry.path.endswith("/sub")] == ["160000"]
-    assert exports.verify(tmp_path / "race") == []
+    assert exports.verify_export(tmp_path / "race") == []
 
 
 def test_a_full_disk_is_a_sentence_and_leaves_nothing(repository: Path, tmp_path: Path) -> None:
@@ -174,8 +176,8 @@ def test_a_full_disk_is_a_sentence_and_leaves_nothing(repository: Path, tmp_path
         "from corral.adapters import exports; from corral.kernel.errors import Refused\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
-        "trees = {'w': exports.TreeOf(sys.argv[1], 'main')}\n"
-        "try: exports.export(Path(sys.argv[2]), trees=trees, files={})\n"
+        "trees = {'w': exports.CommitTree(sys.argv[1], 'main')}\n"
+        "try: exports.write_export(Path(sys.argv[2]), trees=trees, files={})\n"
         "except Refused as error: print(error)\n"
     )
     done = subprocess.run(
@@ -202,23 +204,23 @@ def counted(function):
     return call
 for name in ("rename", "mkdir", "symlink", "fsync", "makedirs"):
     setattr(os, name, counted(getattr(os, name)))
-exports.delete = counted(exports.delete)
-trees = {"w": exports.TreeOf(sys.argv[1], "main")}
-exports.export(Path(sys.argv[2]), trees=trees, files={"logs/a": b"x"}, existing="replace")
+exports.delete_tree = counted(exports.delete_tree)
+trees = {"w": exports.CommitTree(sys.argv[1], "main")}
+exports.write_export(Path(sys.argv[2]), trees=trees, files={"logs/a": b"x"}, existing="replace")
 """
 
 
 def test_a_crash_at_any_point_leaves_the_old_or_the_new(repository: Path, tmp_path: Path) -> None:
     target = tmp_path / "out" / "race"
     target.parent.mkdir()
-    exports.export(target, trees={}, files={"old": b"old"})
+    exports.write_export(target, trees={}, files={"old": b"old"})
     outcomes = []
     for point in range(1, 200, 3):
         words = [sys.executable, "-c", CRASH, str(repository), str(target), str(point)]
         code = subprocess.run(words, check=False).returncode
-        exports.sweep(target.parent)
+        exports.delete_leftovers(target.parent)
         assert [path.name for path in target.parent.iterdir()] == ["race"]
-        assert exports.verify(target) == []
+        assert exports.verify_export(target) == []
         outcomes.append((target / "old").exists())
         if code == 0:
             break
@@ -229,16 +231,16 @@ def test_a_crash_at_any_point_leaves_the_old_or_the_new(repository: Path, tmp_pa
 
 def test_what_is_being_written_is_no_leftover(tmp_path: Path) -> None:
     def slowly() -> object:
-        assert exports.leftovers(tmp_path) == []
+        assert exports.find_leftovers(tmp_path) == []
         assert len([*tmp_path.iterdir()]) == 1
         yield b"x"
 
-    exports.export(tmp_path / "race", trees={}, files={"a": slowly()})
+    exports.write_export(tmp_path / "race", trees={}, files={"a": slowly()})
     cut = tmp_path / f".race.{'0' * 32}.part"
     write(cut, {"half": "x"})
-    assert exports.leftovers(tmp_path) == [cut]
-    assert exports.sweep(tmp_path) == [cut]
+    assert exports.find_leftovers(tmp_path) == [cut]
+    assert exports.delete_leftovers(tmp_path) == [cut]
     old = tmp_path / f".gone.{'0' * 32}.old"
     write(old, {"whole": "x"})
-    exports.sweep(tmp_path)
+    exports.delete_leftovers(tmp_path)
     assert (tmp_path / "gone/whole").exists()

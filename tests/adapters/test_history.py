@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from corral.adapters import diff_chunks, git_history, worktrees
 from corral.adapters import git as adapter
-from corral.adapters import history, patches, worktrees
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from tests.support.errors import because
 from tests.support.repositories import commit, git, new_repository, write
@@ -27,12 +27,12 @@ def repository(tmp_path: Path) -> Path:
 @pytest.fixture
 def folder(repository: Path) -> Path:
     folder = repository.parent / "one"
-    worktrees.make(str(repository), str(folder), "corral/one")
+    worktrees.create(str(repository), str(folder), "corral/one")
     return folder
 
 
-def save(folder: Path) -> history.Saved:
-    return history.commit_all(str(folder.parent / "repository"), str(folder), "saved")
+def save(folder: Path) -> git_history.SavedWork:
+    return git_history.commit_all(str(folder.parent / "repository"), str(folder), "saved")
 
 
 # -- committing ------------------------------------------------------------------------------------
@@ -117,8 +117,8 @@ def test_repositories_inside_are_told_not_swallowed(folder: Path) -> None:
     write(folder, {"mine": "x"})
     saved = save(folder)
     assert saved.left == ["inner/", "nothing/"]
-    assert history.changes(str(folder), f"{saved.commit}^", saved.commit)[0].name == "mine"
-    assert worktrees.state(str(folder.parent / "repository"), str(folder)).dirty
+    assert git_history.list_changes(str(folder), f"{saved.commit}^", saved.commit)[0].name == "mine"
+    assert worktrees.inspect(str(folder.parent / "repository"), str(folder)).dirty
 
 
 def test_a_head_without_a_commit_gets_one(folder: Path) -> None:
@@ -155,7 +155,7 @@ def test_any_name_and_any_content_comes_back(
     top = any_name_repository
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "one"
-        worktrees.make(str(top), str(folder), f"corral/{Path(place).name}")
+        worktrees.create(str(top), str(folder), f"corral/{Path(place).name}")
         there = os.fsencode(folder) + (b"/sub" if nested else b"")
         os.makedirs(there, exist_ok=True)
         names = [
@@ -165,22 +165,22 @@ def test_any_name_and_any_content_comes_back(
             with open(os.path.join(there, name), "wb") as file:
                 file.write(content)
         first = git(top, "rev-parse", "HEAD")
-        saved = history.commit_all(str(top), str(folder), "all")
-        changes = history.changes(str(top), first, saved.commit)
+        saved = git_history.commit_all(str(top), str(folder), "all")
+        changes = git_history.list_changes(str(top), first, saved.commit)
         prefix = b"sub/" if nested else b""
         assert {os.fsencode(change.name) for change in changes} == {prefix + n for n in names}
         for change in changes:
-            shown = history.diff(str(top), first, saved.commit, change.name)
+            shown = git_history.diff_file(str(top), first, saved.commit, change.name)
             assert shown.change == change
             added = [line for hunk in shown.hunks for line in hunk.lines]
             assert change.added is None or len(added) == change.added
-        assert [*patches.chunks(str(top), first, saved.commit)][-1:] or not names
+        assert [*diff_chunks.read_chunks(str(top), first, saved.commit)][-1:] or not names
         fresh = Path(place) / "two"
-        worktrees.make(str(top), str(fresh), f"again/{Path(place).name}", base=saved.commit)
+        worktrees.create(str(top), str(fresh), f"again/{Path(place).name}", base=saved.commit)
         for name in names:
             with open(os.path.join(os.fsencode(fresh), prefix, name), "rb") as file:
                 assert file.read() == content
-        assert history.commit_all(str(top), str(fresh), "same").tree == saved.tree
+        assert git_history.commit_all(str(top), str(fresh), "same").tree == saved.tree
 
 
 def test_a_file_that_came_to_be_a_folder_and_the_other_way_around(folder: Path) -> None:
@@ -196,38 +196,40 @@ def test_a_file_that_came_to_be_a_folder_and_the_other_way_around(folder: Path) 
 
 def test_heads_branches_trees_and_what_the_user_has_not_committed(repository: Path) -> None:
     first = git(repository, "rev-parse", "HEAD")
-    assert history.branch_of(str(repository)) == "main"
-    assert history.uncommitted(str(repository)) == []
+    assert git_history.find_branch(str(repository)) == "main"
+    assert git_history.list_uncommitted(str(repository)) == []
     second = commit(repository, {"x": "y"})
     third = commit(repository, {"z": "y"})
     git(repository, "revert", "--no-edit", third)
-    assert history.tree(str(repository), "HEAD") == history.tree(str(repository), second)
-    assert history.is_ancestor(str(repository), first, second)
-    assert not history.is_ancestor(str(repository), second, first)
+    assert git_history.resolve_tree(str(repository), "HEAD") == git_history.resolve_tree(
+        str(repository), second
+    )
+    assert git_history.is_ancestor(str(repository), first, second)
+    assert not git_history.is_ancestor(str(repository), second, first)
     write(repository, {"x": "dirty", "new": "x"})
-    assert history.uncommitted(str(repository / "src")) == ["x", "new"]
+    assert git_history.list_uncommitted(str(repository / "src")) == ["x", "new"]
     git(repository, "checkout", "-q", "--detach")
-    assert history.branch_of(str(repository)) is None
+    assert git_history.find_branch(str(repository)) is None
     with pytest.raises(Refused, check=because("unknown_commit", commit="nonsense")):
-        history.tree(str(repository), "nonsense")
+        git_history.resolve_tree(str(repository), "nonsense")
 
 
 def test_a_commit_is_kept_when_its_branch_goes(repository: Path, folder: Path) -> None:
     done = commit(folder, {"work": "x"})
-    history.keep(str(repository), "races/rac_1/1", done)
+    git_history.keep_commit(str(repository), "races/rac_1/1", done)
     state = worktrees.remove(str(repository), str(folder), delete_branch=True)
     assert state.unmerged == 0, "what is kept is not lost"
     git(repository, "reflog", "expire", "--expire=now", "--all")
     git(repository, "gc", "-q", "--prune=now")
-    assert history.stat(str(repository), "main", done).files == 1
-    assert history.kept(str(repository), "races/rac_1") == ["races/rac_1/1"]
-    assert not history.let_go(str(repository), "races/rac_1/1"), "nothing else has it"
+    assert git_history.diff_stat(str(repository), "main", done).files == 1
+    assert git_history.list_kept(str(repository), "races/rac_1") == ["races/rac_1/1"]
+    assert not git_history.release_commit(str(repository), "races/rac_1/1"), "nothing else has it"
     git(repository, "branch", "another", done)
-    assert history.let_go(str(repository), "races/rac_1/1")
-    assert history.let_go(str(repository), "races/rac_1/1"), "it is gone already"
-    assert history.kept(str(repository), "races/rac_1") == []
+    assert git_history.release_commit(str(repository), "races/rac_1/1")
+    assert git_history.release_commit(str(repository), "races/rac_1/1"), "it is gone already"
+    assert git_history.list_kept(str(repository), "races/rac_1") == []
     with pytest.raises(Invalid):
-        history.keep(str(repository), "a..b", done)
+        git_history.keep_commit(str(repository), "a..b", done)
 
 
 def test_changes_are_counted_and_named(repository: Path) -> None:
@@ -241,30 +243,35 @@ def test_changes_are_counted_and_named(repository: Path) -> None:
         repository,
         {"moved": text.replace("line 3\n", "LINE 3\n"), "picture": b"\0\2", "a\tb\n": "1\n2"},
     )
-    found = {change.name: change for change in history.changes(str(repository), first, second)}
-    assert found["moved"] == history.Change("moved", "renamed", "long", 1, 1)
-    assert found["picture"] == history.Change("picture", "changed", None, None, None)
-    assert found["gone"] == history.Change("gone", "removed", None, 0, 1)
-    assert found["a\tb\n"] == history.Change("a\tb\n", "added", None, 2, 0)
+    found = {
+        change.name: change for change in git_history.list_changes(str(repository), first, second)
+    }
+    assert found["moved"] == git_history.FileChange("moved", "renamed", "long", 1, 1)
+    assert found["picture"] == git_history.FileChange("picture", "changed", None, None, None)
+    assert found["gone"] == git_history.FileChange("gone", "removed", None, 0, 1)
+    assert found["a\tb\n"] == git_history.FileChange("a\tb\n", "added", None, 2, 0)
     assert found["kind"].state == "kind"
-    assert history.stat(str(repository), first, second) == history.Stat(5, 4, 3, 1)
-    assert history.changes(str(repository), second, second) == []
-    shown = history.diff(str(repository), first, second, "moved")
+    assert git_history.diff_stat(str(repository), first, second) == git_history.DiffStat(5, 4, 3, 1)
+    assert git_history.list_changes(str(repository), second, second) == []
+    shown = git_history.diff_file(str(repository), first, second, "moved")
     assert [(line.sign, line.text, line.old, line.new) for line in shown.hunks[0].lines][2:5] == [
         (" ", "line 2", 3, 3),
         ("-", "line 3", 4, None),
         ("+", "LINE 3", None, 4),
     ]
-    assert history.diff(str(repository), first, second, "a\tb\n").hunks[0].lines[-1].ended is False
-    assert history.diff(str(repository), first, second, "picture").hunks == []
+    assert (
+        git_history.diff_file(str(repository), first, second, "a\tb\n").hunks[0].lines[-1].ended
+        is False
+    )
+    assert git_history.diff_file(str(repository), first, second, "picture").hunks == []
     with pytest.raises(NotFound, check=because("unchanged")):
-        history.diff(str(repository), first, second, "README")
+        git_history.diff_file(str(repository), first, second, "README")
 
 
 def test_a_hunk_is_shown_side_by_side() -> None:
     patch = b"@@ -1,4 +1,5 @@\n one\n-two\n-three\n+2\n+3\n+3.5\n four\n-five\n"
-    (hunk,) = history.hunks_in(patch)
-    rows = [(old and old.text, new and new.text) for old, new in history.side_by_side(hunk)]
+    (hunk,) = git_history.parse_hunks(patch)
+    rows = [(old and old.text, new and new.text) for old, new in git_history.side_by_side(hunk)]
     assert rows == [
         ("one", "one"),
         ("two", "2"),
@@ -281,7 +288,7 @@ def test_a_long_diff_comes_in_pieces_and_says_when_it_is_cut(repository: Path) -
         f"file{number}": f"content of {number}\n" * 200 for number in range(10)
     }
     second = commit(repository, {**files, "wide": "x" * 30_000 + "\n"})
-    pieces = [*patches.chunks(str(repository), first, second, chunk_bytes=10_000)]
+    pieces = [*diff_chunks.read_chunks(str(repository), first, second, chunk_bytes=10_000)]
     assert all(len(piece.text) <= 10_000 for piece in pieces)
     assert sorted({name for piece in pieces for name in piece.files}) == sorted([*files, "wide"])
     assert [piece.truncated for piece in pieces] == [False] * (len(pieces) - 1) + [True]
@@ -289,10 +296,14 @@ def test_a_long_diff_comes_in_pieces_and_says_when_it_is_cut(repository: Path) -
     assert sum(piece.text.count("\n+content") for piece in pieces) == 2_000
     for piece in pieces:
         assert piece.text.startswith("diff --git ")
-    cut = [*patches.chunks(str(repository), first, second, chunk_bytes=10_000, max_bytes=15_000)]
+    cut = [
+        *diff_chunks.read_chunks(
+            str(repository), first, second, chunk_bytes=10_000, max_bytes=15_000
+        )
+    ]
     assert [piece.truncated for piece in cut] == [False, True]
-    assert [*patches.chunks(str(repository), first, first)] == []
-    short = history.diff(str(repository), first, second, "file1", max_bytes=500)
+    assert [*diff_chunks.read_chunks(str(repository), first, first)] == []
+    short = git_history.diff_file(str(repository), first, second, "file1", max_bytes=500)
     assert short.truncated
     assert len(short.hunks[0].lines) < 200
 
@@ -318,7 +329,7 @@ def test_how_far_an_agent_is_is_told_without_a_program_of_its(
     repository: Path, tmp_path: Path, trap: Path
 ) -> None:
     folder = tmp_path / "worktree"
-    worktrees.make(str(repository), str(folder), "corral/one")
+    worktrees.create(str(repository), str(folder), "corral/one")
     own = new_repository(tmp_path / "its-own", {"README": "x"})
     with open(own / ".git/config", "a") as file:
         file.write(set_traps("", trap))
@@ -326,7 +337,7 @@ def test_how_far_an_agent_is_is_told_without_a_program_of_its(
     write(folder, {".gitattributes": "* filter=bite diff=bite\n", "new": "1\n2\n"})
     os.mkfifo(tmp_path / "pipe")
     (folder / "link").symlink_to(tmp_path / "pipe")  # to be read would be to wait for ever
-    told = history.differing(str(repository), str(folder), "main")
+    told = git_history.diff_stat_of_worktree(str(repository), str(folder), "main")
     assert (told.files, told.added) == (3, 3)
     assert not trap.exists()
 
@@ -337,7 +348,7 @@ def test_a_worktrees_own_configuration_comes_to_be_no_program_of_ours(
 ) -> None:
     git(repository, "config", "extensions.worktreeConfig", "true")
     folder = tmp_path / "worktree"
-    worktrees.make(str(repository), str(folder), "corral/one")
+    worktrees.create(str(repository), str(folder), "corral/one")
     file = repository / ".git/worktrees/worktree/config.worktree"
     file.unlink(missing_ok=True)
     text = set_traps("[core]\n\tsparseCheckout = false\n", trap)
@@ -349,9 +360,9 @@ def test_a_worktrees_own_configuration_comes_to_be_no_program_of_ours(
     else:
         file.write_text(text)
     write(folder, {".gitattributes": "* filter=bite diff=bite\n", "README": "changed\n"})
-    history.differing(str(repository), str(folder), "main")
-    assert worktrees.state(str(repository), str(folder)).dirty
-    saved = history.commit_all(str(repository), str(folder), "what it left")
+    git_history.diff_stat_of_worktree(str(repository), str(folder), "main")
+    assert worktrees.inspect(str(repository), str(folder)).dirty
+    saved = git_history.commit_all(str(repository), str(folder), "what it left")
     assert git(repository, "show", f"{saved.commit}:README") == "changed"
     assert not trap.exists()
     if kind == "file":

@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from corral.adapters.providers.limits import limit_in, reset_in
+from corral.adapters.providers.limits import parse_limit, parse_reset_time
 
 NOW = int(datetime(2026, 11, 15, 23, 33, tzinfo=UTC).timestamp() * 1_000)
 
@@ -38,17 +38,17 @@ def at(*moment: int, zone: str = "UTC") -> int:
     ],
 )
 def test_the_moment_is_read(message: str, moment: int | None) -> None:
-    assert reset_in(message, NOW, UTC) == moment
-    found = limit_in(message, NOW)
+    assert parse_reset_time(message, NOW, UTC) == moment
+    found = parse_limit(message, NOW)
     assert found is not None
     assert found.message == message
 
 
 @pytest.mark.parametrize("message", ["", "no such file", "invalid_request_error", "code 4290"])
 def test_another_error_is_no_limit(message: str) -> None:
-    assert limit_in(message, NOW) is None
+    assert parse_limit(message, NOW) is None
 
 
 def test_a_time_of_day_is_in_the_zone_of_the_machine() -> None:
     berlin = ZoneInfo("Europe/Berlin")
-    assert reset_in("limit reached, try again at 6 AM", NOW, berlin) == at(2026, 11, 16, 5)
+    assert parse_reset_time("limit reached, try again at 6 AM", NOW, berlin) == at(2026, 11, 16, 5)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from corral.adapters import git as adapter
-from corral.adapters import history, merges, worktrees
+from corral.adapters import git_history, merges, worktrees
 from corral.kernel.errors import Conflict, Invalid, Refused
 from tests.support.disks import fill
 from tests.support.errors import because
@@ -26,12 +26,12 @@ def repository(tmp_path: Path) -> Path:
 def attempt(repository: Path, name: str, files: dict[str, str | bytes]) -> str:
     """The commit of an attempt that made these files."""
     folder = repository.parent / name
-    worktrees.make(str(repository), str(folder), f"corral/{name}")
+    worktrees.create(str(repository), str(folder), f"corral/{name}")
     return commit(folder, files)
 
 
-def merged(repository: Path, work: str, branch: str = "main", **more: bool) -> merges.Merge:
-    return merges.merge(str(repository), work, branch, message="merge it", **more)
+def merged(repository: Path, work: str, branch: str = "main", **more: bool) -> merges.MergeResult:
+    return merges.merge_commit(str(repository), work, branch, message="merge it", **more)
 
 
 def test_a_branch_with_nothing_of_its_own_is_moved_forward_with_its_files(
@@ -51,7 +51,7 @@ def test_a_worktree_that_took_the_branch_and_turned_its_git_away_runs_nothing_of
 ) -> None:
     work = attempt(repository, "one", {"README": "better\n"})
     git(repository, "switch", "-qc", "dev")
-    worktrees.make(str(repository), str(tmp_path / "two"), "corral/two")
+    worktrees.create(str(repository), str(tmp_path / "two"), "corral/two")
     taken, mark = tmp_path / "two", tmp_path / "run-by-another"
     git(taken, "switch", "-q", "main")
     evil = tmp_path / "evil"
@@ -72,7 +72,7 @@ def test_a_disk_that_fills_while_files_are_written_leaves_the_checkout_as_it_was
     text = "".join(f"{number}\n" for number in range(2_000))
     repository = new_repository(small_disk / "repository", {"kept": text, "src/gone": text})
     folder = tmp_path / "elsewhere"
-    worktrees.make(str(repository), str(folder), "corral/one")
+    worktrees.create(str(repository), str(folder), "corral/one")
     (folder / "src/gone").unlink()
     work = commit(folder, {"kept": "short\n", "a": "x" * 400_000, "new/deep/z": "x" * 900_000})
     write(repository, {"untracked": "mine"})
@@ -148,7 +148,7 @@ def test_a_branch_that_is_checked_out_nowhere_is_moved_alone(repository: Path) -
     assert git(repository, "rev-parse", "target") == work
     assert git(repository, "branch", "--show-current") == "main"
     assert not (repository / "new").exists()
-    worktrees.make(str(repository), str(repository.parent / "t"), "target", own_branch=True)
+    worktrees.create(str(repository), str(repository.parent / "t"), "target", own_branch=True)
     other = attempt(repository, "two", {"other": "x\n"})
     merged(repository, other, "target")
     assert (repository.parent / "t/other").exists()
@@ -204,9 +204,9 @@ def test_histories_that_have_nothing_in_common_are_refused(repository: Path) -> 
 # -- grafts ----------------------------------------------------------------------------------------
 
 
-def graft(repository: Path, commit: str, **more: object) -> merges.Graft:
+def graft(repository: Path, commit: str, **more: object) -> merges.GraftResult:
     folder = str(repository.parent / "winner")
-    return merges.graft(str(repository), folder, commit, message="grafted", **more)
+    return merges.graft_changes(str(repository), folder, commit, message="grafted", **more)
 
 
 def test_chosen_files_of_a_loser_come_onto_the_winner(repository: Path) -> None:
@@ -231,7 +231,7 @@ def test_chosen_hunks_are_merged_with_what_the_winner_did(repository: Path) -> N
     attempt(repository, "winner", {"long": LONG.replace("line 30\n", "thirty\n")})
     text = LONG.replace("line 3\n", "three\n").replace("line 20\n", "").replace("line 50\n", "50\n")
     loser = attempt(repository, "loser", {"long": text})
-    shown = history.diff(str(repository), "main", loser, "long")
+    shown = git_history.diff_file(str(repository), "main", loser, "long")
     assert [hunk.number for hunk in shown.hunks] == [1, 2, 3]
     done = graft(repository, loser, hunks={"long": [3, 1]})
     assert done.files == ["long"]
@@ -274,9 +274,11 @@ def test_an_old_git_says_that_it_cannot_try_merges(
     commit(repository, {"mine": "x\n"})
     real = adapter.run
 
-    def old(top: str, *words: str, **more: object) -> adapter.Done:
+    def old(top: str, *words: str, **more: object) -> adapter.GitResult:
         if words[0] == "merge-tree":
-            return adapter.Done(129, b"", b"usage: git merge-tree <base-tree> <branch1> <branch2>")
+            return adapter.GitResult(
+                129, b"", b"usage: git merge-tree <base-tree> <branch1> <branch2>"
+            )
         return real(top, *words, **more)
 
     monkeypatch.setattr(adapter, "run", old)

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from corral.adapters.peers import ancestors_of_peer
+from corral.adapters.socket_peers import list_peer_ancestors
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it reads /proc")
 WITHOUT_ACCOUNT = 54_321
@@ -32,7 +32,7 @@ def called(server: socket.socket) -> tuple[socket.socket, socket.socket]:
 def test_the_process_that_called_is_found(server: socket.socket) -> None:
     client, accepted = called(server)
     with client, accepted:
-        (above,) = ancestors_of_peer(accepted.getpeername(), server.getsockname()[1]) or []
+        (above,) = list_peer_ancestors(accepted.getpeername(), server.getsockname()[1]) or []
         assert above[0].pid == os.getpid()
 
 
@@ -44,11 +44,11 @@ def test_a_caller_that_hung_up_is_here_and_hidden(server: socket.socket, reset: 
         if reset:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.close()
-        assert ancestors_of_peer(peer, server.getsockname()[1]) == []
+        assert list_peer_ancestors(peer, server.getsockname()[1]) == []
 
 
 def test_a_caller_on_another_machine_is_not_here() -> None:
-    assert ancestors_of_peer(("192.0.2.1", 4_711), 80) is None
+    assert list_peer_ancestors(("192.0.2.1", 4_711), 80) is None
 
 
 def test_a_caller_that_forbids_inspection_is_here_and_hidden(server: socket.socket) -> None:
@@ -59,7 +59,7 @@ def test_a_caller_that_forbids_inspection_is_here_and_hidden(server: socket.sock
     accepted.recv(1)  # it is hidden now
     try:
         peer, port = accepted.getpeername(), server.getsockname()[1]
-        checker = _fork(lambda: ancestors_of_peer(peer, port) == [])
+        checker = _fork(lambda: list_peer_ancestors(peer, port) == [])
         assert os.waitstatus_to_exitcode(os.waitpid(checker, 0)[1]) == 0
     finally:
         os.close(go)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from corral.adapters import git as adapter
-from corral.adapters import leftovers, pool, worktrees
-from corral.adapters.pool import Pool
+from corral.adapters import worktree_leftovers, worktree_pool, worktrees
+from corral.adapters.worktree_pool import WorktreePool
 from tests.support.processes import Child
 from tests.support.repositories import commit, git, new_repository, write
 
@@ -44,25 +44,27 @@ def repository(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def kept(repository: Path) -> Pool:
-    return pool.pool_of(str(repository.parent / "pool"), str(repository), 2)
+def kept(repository: Path) -> WorktreePool:
+    return worktree_pool.find_pool(str(repository.parent / "pool"), str(repository), 2)
 
 
-def made(repository: Path, name: str, from_pool: Pool | None = None, base: str = "main") -> Path:
+def made(
+    repository: Path, name: str, from_pool: WorktreePool | None = None, base: str = "main"
+) -> Path:
     folder = repository.parent / "worktrees" / name
     branch = f"corral/{name}"
-    worktrees.make(str(repository), str(folder), branch, base=base, pool=from_pool)
+    worktrees.create(str(repository), str(folder), branch, base=base, pool=from_pool)
     return folder
 
 
-def put(repository: Path, folder: Path, kept: Pool) -> None:
+def put(repository: Path, folder: Path, kept: WorktreePool) -> None:
     git(repository, "branch", "-f", "saved", f"corral/{folder.name}")
     worktrees.remove(str(repository), str(folder), delete_branch=True, despite=["dirty"], pool=kept)
     assert not folder.exists()
 
 
-def entries(kept: Pool) -> list[str]:
-    return [each.folder for each in pool.pooled(str(Path(kept.folder).parent))]
+def entries(kept: WorktreePool) -> list[str]:
+    return [each.folder for each in worktree_pool.list_entries(str(Path(kept.folder).parent))]
 
 
 def whole(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -90,11 +92,13 @@ def assert_as_new(repository: Path, folder: Path, base: str = "main") -> None:
     assert git(folder, "rev-parse", "HEAD") == git(repository, "rev-parse", base)
     assert git(folder, "status", "--porcelain", "--ignored") == ""
     assert git(folder, "branch", "--show-current") == f"corral/{folder.name}"
-    state = worktrees.state(str(repository), str(folder))
+    state = worktrees.inspect(str(repository), str(folder))
     assert (state.clean, state.locked) == (True, None)
 
 
-def test_what_an_agent_did_is_not_in_the_next_worktree(repository: Path, kept: Pool) -> None:
+def test_what_an_agent_did_is_not_in_the_next_worktree(
+    repository: Path, kept: WorktreePool
+) -> None:
     folder = made(repository, "one")
     before = (folder / "README").stat()
     write(folder, {"README": "hallo\n", "cache/x": "left", "new/y": "left", "src/a.py": "a = 2\n"})
@@ -120,7 +124,7 @@ def test_what_an_agent_did_is_not_in_the_next_worktree(repository: Path, kept: P
 
 
 def test_a_folder_in_the_place_of_a_file_and_links_in_the_place_of_folders(
-    repository: Path, kept: Pool
+    repository: Path, kept: WorktreePool
 ) -> None:
     folder = made(repository, "one")
     (folder / "README").unlink()
@@ -134,13 +138,13 @@ def test_a_folder_in_the_place_of_a_file_and_links_in_the_place_of_folders(
     assert (outside / "a.py").read_text() == "a = 1\n"
 
 
-def test_nobody_else_may_look_into_the_pools(repository: Path, kept: Pool) -> None:
+def test_nobody_else_may_look_into_the_pools(repository: Path, kept: WorktreePool) -> None:
     put(repository, made(repository, "one"), kept)
     for folder in (Path(kept.folder), Path(kept.folder).parent):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700, folder
 
 
-def test_it_is_at_the_commit_that_is_asked_for(repository: Path, kept: Pool) -> None:
+def test_it_is_at_the_commit_that_is_asked_for(repository: Path, kept: WorktreePool) -> None:
     first = git(repository, "rev-parse", "main")
     put(repository, made(repository, "one"), kept)
     commit(repository, {"src/a.py": "a = 3\n", "later": "x\n"})
@@ -154,7 +158,7 @@ def test_it_is_at_the_commit_that_is_asked_for(repository: Path, kept: Pool) -> 
 
 @pytest.mark.parametrize("attributes", ["* text eol=crlf\n", "* ident\n"])
 def test_what_git_writes_otherwise_than_it_keeps_it_is_written_anew(
-    repository: Path, kept: Pool, attributes: str
+    repository: Path, kept: WorktreePool, attributes: str
 ) -> None:
     commit(repository, {".gitattributes": attributes, "src/a.py": "# $Id$\n"})
     folder = made(repository, "one")
@@ -167,7 +171,9 @@ def test_what_git_writes_otherwise_than_it_keeps_it_is_written_anew(
     assert_as_new(repository, made(repository, "two", kept))
 
 
-def test_attributes_that_an_agent_left_count_for_nothing(repository: Path, kept: Pool) -> None:
+def test_attributes_that_an_agent_left_count_for_nothing(
+    repository: Path, kept: WorktreePool
+) -> None:
     folder = made(repository, "one")
     write(folder, {".gitattributes": "* text eol=crlf\n", "README": "hello\r\n"})
     put(repository, folder, kept)
@@ -176,7 +182,7 @@ def test_attributes_that_an_agent_left_count_for_nothing(repository: Path, kept:
 
 @pytest.mark.parametrize("attributes", ["* text=auto\n", "* text\n", "*.py text\n"])
 def test_line_ends_that_git_would_take_for_the_same_are_not(
-    repository: Path, kept: Pool, attributes: str
+    repository: Path, kept: WorktreePool, attributes: str
 ) -> None:
     commit(repository, {".gitattributes": attributes})
     folder = made(repository, "one")
@@ -187,7 +193,7 @@ def test_line_ends_that_git_would_take_for_the_same_are_not(
 
 @pytest.mark.parametrize("where", [".gitattributes", "src/.gitattributes"])
 def test_attributes_of_the_repository_that_an_agent_changed_do_not_hide_what_it_left(
-    repository: Path, kept: Pool, where: str
+    repository: Path, kept: WorktreePool, where: str
 ) -> None:
     commit(repository, {where: "# none\n"})
     git(repository, "config", "core.autocrlf", "input")
@@ -200,7 +206,7 @@ def test_attributes_of_the_repository_that_an_agent_changed_do_not_hide_what_it_
 
 
 def test_a_clean_filter_of_the_users_does_not_hide_what_an_agent_left(
-    repository: Path, kept: Pool
+    repository: Path, kept: WorktreePool
 ) -> None:
     git(repository, "config", "filter.same.clean", "printf 'hello\\n'")
     # What it holds is what the filter makes of it, so that git never takes it for changed.
@@ -212,16 +218,16 @@ def test_a_clean_filter_of_the_users_does_not_hide_what_an_agent_left(
 
 
 def test_there_is_room_for_so_many_and_none_for_submodules(
-    repository: Path, kept: Pool, tmp_path: Path
+    repository: Path, kept: WorktreePool, tmp_path: Path
 ) -> None:
     for folder in [made(repository, name) for name in ("one", "two", "three")]:
         put(repository, folder, kept)
     assert len(entries(kept)) == 2
-    assert leftovers.cut_short(str(repository.parent)) == []
-    put(repository, made(repository, "four"), Pool(kept.folder, 0))
+    assert worktree_leftovers.find_interrupted_removals(str(repository.parent)) == []
+    put(repository, made(repository, "four"), WorktreePool(kept.folder, 0))
     assert len(entries(kept)) == 2
     for entry in entries(kept):
-        pool.drop(entry)
+        worktree_pool.delete_entry(entry)
     assert not Path(kept.folder).exists()
     inner = new_repository(tmp_path / "inner")
     allow = ("-c", "protocol.file.allow=always")
@@ -232,7 +238,7 @@ def test_there_is_room_for_so_many_and_none_for_submodules(
 
 
 def test_a_repository_with_conversions_of_its_own_takes_nothing_from_the_pool(
-    repository: Path, kept: Pool
+    repository: Path, kept: WorktreePool
 ) -> None:
     put(repository, made(repository, "one"), kept)
     git(repository, "config", "core.autocrlf", "true")
@@ -240,7 +246,7 @@ def test_a_repository_with_conversions_of_its_own_takes_nothing_from_the_pool(
     assert len(entries(kept)) == 1
 
 
-def test_each_entry_is_taken_by_one(repository: Path, kept: Pool) -> None:
+def test_each_entry_is_taken_by_one(repository: Path, kept: WorktreePool) -> None:
     for folder in [made(repository, name) for name in ("one", "two")]:
         put(repository, folder, kept)
     with ThreadPoolExecutor(4) as threads:
@@ -248,10 +254,12 @@ def test_each_entry_is_taken_by_one(repository: Path, kept: Pool) -> None:
     for folder in found:
         assert_as_new(repository, folder)
     assert entries(kept) == []
-    assert os.listdir(kept.folder) == [pool.WHOSE]
+    assert os.listdir(kept.folder) == [worktree_pool.REPOSITORY_FILE]
 
 
-def test_what_is_too_deep_to_be_walked_through_is_no_obstacle(repository: Path, kept: Pool) -> None:
+def test_what_is_too_deep_to_be_walked_through_is_no_obstacle(
+    repository: Path, kept: WorktreePool
+) -> None:
     folder = made(repository, "one")
     deep = folder
     here = os.getcwd()
@@ -289,7 +297,7 @@ def killed_at_step(number: int, action: Callable[[], object]) -> bool:
         return call
 
     def act() -> None:
-        adapter._started = dying(adapter._started)
+        adapter._start = dying(adapter._start)
         for name in STEPS:
             setattr(os, name, dying(getattr(os, name)))
         try:
@@ -305,23 +313,25 @@ def killed_at_step(number: int, action: Callable[[], object]) -> bool:
 
 
 def test_a_crash_at_any_step_of_taking_leaves_a_whole_worktree_or_one_that_is_made_anew(
-    repository: Path, kept: Pool
+    repository: Path, kept: WorktreePool
 ) -> None:
     folder = repository.parent / "worktrees" / "two"
 
     def make() -> None:
-        worktrees.make(str(repository), str(folder), "corral/two", base="main", pool=kept)
+        worktrees.create(str(repository), str(folder), "corral/two", base="main", pool=kept)
 
     for last in range(1, 200, STRIDE):
         put(repository, made(repository, "one"), kept)
         killed = killed_at_step(last, make)
         made(repository, "two", kept)
         assert_as_new(repository, folder)
-        pool.sweep(str(Path(kept.folder).parent))
-        assert not [name for name in os.listdir(kept.folder) if name.startswith(pool.TAKEN)]
+        worktree_pool.delete_abandoned(str(Path(kept.folder).parent))
+        assert not [
+            name for name in os.listdir(kept.folder) if name.startswith(worktree_pool.CLAIM_PREFIX)
+        ]
         put(repository, folder, kept)
         for entry in entries(kept):
-            pool.drop(entry)
+            worktree_pool.delete_entry(entry)
         if not killed:
             break
     assert not killed
@@ -329,7 +339,7 @@ def test_a_crash_at_any_step_of_taking_leaves_a_whole_worktree_or_one_that_is_ma
 
 
 def test_a_crash_at_any_step_of_keeping_loses_nothing_and_leaves_nothing_unlisted(
-    repository: Path, kept: Pool
+    repository: Path, kept: WorktreePool
 ) -> None:
     root = str(repository.parent / "worktrees")
     folder = repository.parent / "worktrees" / "one"
@@ -343,14 +353,14 @@ def test_a_crash_at_any_step_of_keeping_loses_nothing_and_leaves_nothing_unliste
         made(repository, "one")
         write(folder, {"cache/x": "left", "README": "changed\n"})
         killed = killed_at_step(last, remove)
-        listed = leftovers.orphans([str(repository)], root, [])
+        listed = worktree_leftovers.find_orphans([str(repository)], root, [])
         if folder.exists():
             assert [each.folder for each in listed] == [str(folder)]
             assert (folder / "README").read_text() == "changed\n"
         remove()
-        leftovers.sweep(root)
+        worktree_leftovers.finish_removals(root)
         assert git(repository, "branch", "--list", "corral/one") == "", "its branch is found, too"
-        assert leftovers.orphans([str(repository)], root, []) == []
+        assert worktree_leftovers.find_orphans([str(repository)], root, []) == []
         assert_as_new(repository, made(repository, "two", kept))
         worktrees.remove(str(repository), str(folder.with_name("two")), delete_branch=True)
         if not killed:

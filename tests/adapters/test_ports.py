@@ -13,15 +13,15 @@ from tests.support.errors import because
 
 
 def test_every_owner_has_ports_of_its_own_and_the_same_ones_again(tmp_path: Path) -> None:
-    one = ports.take(tmp_path, "att_1", 2)
-    two = ports.take(tmp_path, "att_2", 2)
+    one = ports.allocate_ports(tmp_path, "att_1", 2)
+    two = ports.allocate_ports(tmp_path, "att_2", 2)
     assert len({*one, *two}) == 4
-    assert ports.take(tmp_path, "att_1", 2) == one
-    assert ports.take(tmp_path, "att_1", 3)[:2] == one
-    assert ports.taken(tmp_path)["att_2"] == two
-    ports.give_back(tmp_path, "att_2")
-    ports.give_back(tmp_path, "nobody")
-    assert "att_2" not in ports.taken(tmp_path)
+    assert ports.allocate_ports(tmp_path, "att_1", 2) == one
+    assert ports.allocate_ports(tmp_path, "att_1", 3)[:2] == one
+    assert ports.list_allocated(tmp_path)["att_2"] == two
+    ports.release_ports(tmp_path, "att_2")
+    ports.release_ports(tmp_path, "nobody")
+    assert "att_2" not in ports.list_allocated(tmp_path)
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
@@ -32,25 +32,28 @@ def test_a_port_that_somebody_listens_on_is_passed_over(
         server.bind(("::1" if family is socket.AF_INET6 else "127.0.0.1", 0))
         server.listen()
         busy = server.getsockname()[1]
-        assert busy not in ports.take(tmp_path, "a", first=busy, last=min(busy + 200, 65_535))
+        assert busy not in ports.allocate_ports(
+            tmp_path, "a", first=busy, last=min(busy + 200, 65_535)
+        )
         with pytest.raises(Refused, check=because("no_free_ports")):
-            ports.take(tmp_path, "b", first=busy, last=busy)
+            ports.allocate_ports(tmp_path, "b", first=busy, last=busy)
 
 
 def test_bad_ranges_and_a_damaged_list(tmp_path: Path) -> None:
     with pytest.raises(Invalid):
-        ports.take(tmp_path, "a", first=0)
+        ports.allocate_ports(tmp_path, "a", first=0)
     with pytest.raises(Invalid):
-        ports.take(tmp_path, "a", 0)
-    (tmp_path / ports.LIST).write_text("{nonsense")
-    assert ports.taken(tmp_path) == {}
-    assert ports.take(tmp_path, "a")
+        ports.allocate_ports(tmp_path, "a", 0)
+    (tmp_path / ports.PORTS_FILE).write_text("{nonsense")
+    assert ports.list_allocated(tmp_path) == {}
+    assert ports.allocate_ports(tmp_path, "a")
 
 
 def test_processes_do_not_get_the_same(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from corral.adapters import ports\n"
-        "for n in range(10): print(*ports.take(Path(sys.argv[1]), f'{sys.argv[2]}-{n}', 2))"
+        "for n in range(10):\n"
+        "    print(*ports.allocate_ports(Path(sys.argv[1]), f'{sys.argv[2]}-{n}', 2))"
     )
     children = [
         subprocess.Popen(

@@ -77,7 +77,9 @@ def test_only_the_transcripts_of_its_session_come_back(private: Path, real: Path
             ".claude/projects/-home-user/77777777-1111-4222-8333-444455556666.jsonl": "evil",
         },
     )
-    written = private_home.write_back(str(private), "claude", SESSION, RealHome(str(real), {}))
+    written = private_home.write_back_transcripts(
+        str(private), "claude", SESSION, RealHome(str(real), {})
+    )
     assert sorted(os.path.relpath(path, real) for path in written) == [
         f"{PROJECT}/{SESSION}.jsonl",
         f"{PROJECT}/{SESSION}/subagents/agent-1.jsonl",
@@ -109,7 +111,12 @@ def test_a_trick_at_write_back_writes_nothing(
         file.parent.symlink_to(tmp_path / "away")
     else:
         file.write_text("another beginning\n")
-    assert private_home.write_back(str(private), "claude", SESSION, RealHome(str(real), {})) == []
+    assert (
+        private_home.write_back_transcripts(
+            str(private), "claude", SESSION, RealHome(str(real), {})
+        )
+        == []
+    )
     assert (real / PROJECT / f"{SESSION}.jsonl").read_text() == "one\n"
     assert victim.read_text() == "one\nsecret\n"
 
@@ -120,7 +127,12 @@ def test_a_link_in_the_real_home_is_not_written_through(private: Path, real: Pat
     target.unlink()
     target.symlink_to(real / ".claude/settings.json")
     put(private, {f"{PROJECT}/{SESSION}.jsonl": "settings, and evil ones"})
-    assert private_home.write_back(str(private), "claude", SESSION, RealHome(str(real), {})) == []
+    assert (
+        private_home.write_back_transcripts(
+            str(private), "claude", SESSION, RealHome(str(real), {})
+        )
+        == []
+    )
     assert (real / ".claude/settings.json").read_text() == "settings"
 
 
@@ -129,7 +141,12 @@ def test_a_session_id_that_is_none_brings_nothing_back(
     private: Path, real: Path, session: str | None
 ) -> None:
     put(private, {f"{PROJECT}/{SESSION}.jsonl": "one\ntwo\n"})
-    assert private_home.write_back(str(private), "claude", session, RealHome(str(real), {})) == []
+    assert (
+        private_home.write_back_transcripts(
+            str(private), "claude", session, RealHome(str(real), {})
+        )
+        == []
+    )
 
 
 def test_only_variables_of_the_system_and_of_its_cli_go_on() -> None:
@@ -146,15 +163,15 @@ def test_only_variables_of_the_system_and_of_its_cli_go_on() -> None:
         "CORRAL_HOME": "x",
         "XDG_RUNTIME_DIR": "x",
     }
-    found = private_home.environment_of("claude", whole)
+    found = private_home.build_environment("claude", whole)
     assert set(found) == {"PATH", "LC_ALL", "ANTHROPIC_API_KEY"}
-    assert set(private_home.environment_of("plain", whole)) == {"PATH", "LC_ALL"}
+    assert set(private_home.build_environment("plain", whole)) == {"PATH", "LC_ALL"}
 
 
 def test_a_folder_on_the_path_is_shown_unless_it_is_the_home(tmp_path: Path, real: Path) -> None:
     (real / "bin").mkdir()
     path = os.pathsep.join([str(real), str(real / "bin"), str(tmp_path), "/", ".", "relative"])
-    shown = private_home.toolchains(path, str(real))
+    shown = private_home.list_toolchains(path, str(real))
     assert shown == [str(real / ".nvm"), str(real / "bin")]
 
 
@@ -243,11 +260,11 @@ def test_files_that_a_variable_moves_are_in_the_usual_place(tmp_path: Path, prov
     own = private / usual / transcript
     assert own.read_text() == "one\n"
     own.write_text("one\ntwo\n")
-    (written,) = private_home.write_back(str(private), provider, SESSION, real)
+    (written,) = private_home.write_back_transcripts(str(private), provider, SESSION, real)
     assert written == str(tmp_path / "moved" / below / transcript)
     assert Path(written).read_text() == "one\ntwo\n"
-    assert variable not in private_home.environment_of(provider, {variable: "/x"})
-    assert private_home.without_places({variable: "/x", "HOME": "/x", "A": "b"}) == {"A": "b"}
+    assert variable not in private_home.build_environment(provider, {variable: "/x"})
+    assert private_home.drop_path_variables({variable: "/x", "HOME": "/x", "A": "b"}) == {"A": "b"}
 
 
 def test_claude_has_its_main_file_in_the_moved_folder(tmp_path: Path) -> None:
@@ -283,7 +300,7 @@ def test_the_database_of_a_session_is_kept_for_the_next_run_of_it(tmp_path: Path
     private_home.prepare(str(first), "opencode", None, where)
     assert not (first / DATA / "opencode.db").exists()
     put(first, {f"{DATA}/opencode.db": "its own", f"{DATA}/opencode.db-wal": "log"})
-    written = private_home.write_back(str(first), "opencode", SESSION, where)
+    written = private_home.write_back_transcripts(str(first), "opencode", SESSION, where)
     kept = f"{DATA}/corral/{SESSION}.db"
     assert [os.path.relpath(path, real) for path in written] == [f"{kept}-wal", kept]
     assert (real / DATA / "opencode.db").read_text() == "all conversations of the user"
@@ -293,7 +310,7 @@ def test_the_database_of_a_session_is_kept_for_the_next_run_of_it(tmp_path: Path
     private_home.prepare(str(other), "opencode", OTHER, where)
     assert not (other / DATA / "opencode.db").exists()
     (second / DATA / "opencode.db-wal").unlink()
-    private_home.write_back(str(second), "opencode", SESSION, where)
+    private_home.write_back_transcripts(str(second), "opencode", SESSION, where)
     assert not (real / f"{kept}-wal").exists(), "an old log would be applied to the new database"
 
 
@@ -310,5 +327,5 @@ def test_a_database_that_is_a_trick_is_not_kept(tmp_path: Path, trick: str) -> N
         (private / DATA).rmdir()
         (private / DATA).symlink_to(put(tmp_path / "away", {"opencode.db": "x"}))
     where = RealHome(str(real), {})
-    assert private_home.write_back(str(private), "opencode", SESSION, where) == []
+    assert private_home.write_back_transcripts(str(private), "opencode", SESSION, where) == []
     assert not list((real / DATA / "corral").iterdir())

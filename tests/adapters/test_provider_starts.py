@@ -10,7 +10,12 @@ import msgspec
 import pytest
 
 from corral.adapters.providers import registry, versions
-from corral.adapters.providers.provider import GO_ON, MAX_ARGUMENT, Ask, Provider
+from corral.adapters.providers.provider import (
+    MAX_ARGUMENT_BYTES,
+    RESUME_PROMPT,
+    LaunchRequest,
+    Provider,
+)
 from corral.kernel.errors import Invalid, NotFound, Refused
 from tests.support.errors import because
 
@@ -20,12 +25,12 @@ SESSION = "0b9cb0b4-3a4e-4a7c-8d43-0f3a2c5d6e7f"
 
 @pytest.fixture(params=STRUCTURED)
 def provider(request: pytest.FixtureRequest) -> Provider:
-    return registry.find(request.param)
+    return registry.get_provider(request.param)
 
 
-@pytest.mark.parametrize("name", registry.names())
+@pytest.mark.parametrize("name", registry.list_providers())
 def test_every_provider_keeps_the_contract(name: str) -> None:
-    provider = registry.find(name)
+    provider = registry.get_provider(name)
     assert provider.name == name
     for promised in [*Provider.__annotations__, *vars(Provider)]:
         if not promised.startswith("_"):
@@ -37,7 +42,7 @@ def test_every_provider_keeps_the_contract(name: str) -> None:
 @pytest.mark.parametrize("name", ["", "cloude", "../claude", "CLAUDE"])
 def test_an_unknown_provider_is_not_found(name: str) -> None:
     with pytest.raises(NotFound, check=because("unknown_provider")):
-        registry.find(name)
+        registry.get_provider(name)
 
 
 @pytest.mark.parametrize(
@@ -47,87 +52,91 @@ def test_a_session_id_that_could_be_an_argument_is_refused(
     provider: Provider, session: str
 ) -> None:
     with pytest.raises(Invalid):
-        provider.start(Ask("hi", session=session, resume=True))
+        provider.start(LaunchRequest("hi", session=session, resume=True))
 
 
 def test_a_resume_needs_a_session(provider: Provider) -> None:
     with pytest.raises(Invalid, check=because("session_missing")):
-        provider.start(Ask("hi", resume=True))
+        provider.start(LaunchRequest("hi", resume=True))
 
 
 @pytest.mark.parametrize("name", ["codex", "gemini"])
 def test_a_denial_that_cannot_be_kept_is_refused(name: str) -> None:
     with pytest.raises(Refused, check=because("denials_unsupported")):
-        registry.find(name).start(Ask("hi", deny=("shell",)))
+        registry.get_provider(name).start(LaunchRequest("hi", deny=("shell",)))
 
 
 def test_the_prompt_of_one_shot_is_never_an_argument(provider: Provider) -> None:
     prompt = "x" * (1024 * 1024)
-    start = provider.start(Ask(prompt))
+    start = provider.start(LaunchRequest(prompt))
     assert start.structured
     assert start.stdin == prompt
     assert sum(map(len, start.args)) < 1_000
 
 
 def test_a_long_prompt_at_a_terminal_is_typed(provider: Provider) -> None:
-    short = provider.start(Ask("do it", interactive=True))
+    short = provider.start(LaunchRequest("do it", interactive=True))
     assert not short.structured
     assert short.stdin is None
     assert any(argument.endswith("do it") for argument in short.args)
-    prompt = "ä" * (MAX_ARGUMENT // 2 + 1)
-    long = provider.start(Ask(prompt, interactive=True))
+    prompt = "ä" * (MAX_ARGUMENT_BYTES // 2 + 1)
+    long = provider.start(LaunchRequest(prompt, interactive=True))
     assert long.stdin == prompt
     assert all(len(argument) < 1_000 for argument in long.args)
 
 
 def test_the_first_prompt_is_not_sent_again_on_resume(provider: Provider) -> None:
-    start = provider.start(Ask(None, session=SESSION, resume=True, instructions="be brief"))
-    assert start.stdin == GO_ON
+    start = provider.start(
+        LaunchRequest(None, session=SESSION, resume=True, instructions="be brief")
+    )
+    assert start.stdin == RESUME_PROMPT
     assert start.session == SESSION
     assert SESSION in " ".join(start.args)
 
 
 def test_a_resumed_terminal_is_left_to_the_person(provider: Provider) -> None:
-    start = provider.start(Ask(None, session=SESSION, resume=True, interactive=True))
+    start = provider.start(LaunchRequest(None, session=SESSION, resume=True, interactive=True))
     assert start.stdin is None
-    assert GO_ON not in start.args
+    assert RESUME_PROMPT not in start.args
 
 
 def test_the_latest_conversation_has_no_id_yet(provider: Provider) -> None:
-    start = provider.start(Ask("go", latest=True))
+    start = provider.start(LaunchRequest("go", latest=True))
     assert start.session is None
-    assert start.args != provider.start(Ask("go")).args
+    assert start.args != provider.start(LaunchRequest("go")).args
 
 
 def test_a_prompt_that_looks_like_an_option_stays_a_prompt(provider: Provider) -> None:
-    start = provider.start(Ask("--version", interactive=True))
+    start = provider.start(LaunchRequest("--version", interactive=True))
     at = next(at for at, argument in enumerate(start.args) if argument.endswith("--version"))
     assert start.args[at] != "--version" or start.args[at - 1] == "--"
 
 
 @pytest.mark.parametrize("name", ["claude", "gemini", "qwen", "copilot", "scripted"])
 def test_a_new_conversation_takes_a_chosen_id(name: str) -> None:
-    start = registry.find(name).start(Ask("hi", session=SESSION))
+    start = registry.get_provider(name).start(LaunchRequest("hi", session=SESSION))
     assert start.session == SESSION
     assert "--session-id" in " ".join(start.args)
 
 
 @pytest.mark.parametrize("name", ["codex", "opencode"])
 def test_where_no_id_can_be_chosen_none_is_promised(name: str) -> None:
-    start = registry.find(name).start(Ask("hi", session=SESSION))
+    start = registry.get_provider(name).start(LaunchRequest("hi", session=SESSION))
     assert start.session is None
     assert SESSION not in start.args
 
 
 def test_nothing_is_approved_by_default(provider: Provider) -> None:
-    words = " ".join(provider.start(Ask("hi")).args)
+    words = " ".join(provider.start(LaunchRequest("hi")).args)
     for yes in ("dangerously", "yolo", "allow", "auto", "acceptEdits", "bypass"):
         assert yes not in words
 
 
 def test_approvals_and_grants_of_claude() -> None:
-    ask = Ask("hi", model="opus", approvals=("edit", "run"), allow=("Read",), deny=("WebFetch",))
-    args = registry.find("claude").start(ask).args
+    ask = LaunchRequest(
+        "hi", model="opus", approvals=("edit", "run"), allow=("Read",), deny=("WebFetch",)
+    )
+    args = registry.get_provider("claude").start(ask).args
     assert "--model=opus" in args
     assert "--allowedTools=Read,Edit,Write,NotebookEdit,Bash" in args
     assert "--disallowedTools=WebFetch" in args
@@ -135,7 +144,9 @@ def test_approvals_and_grants_of_claude() -> None:
 
 def test_approvals_of_codex_hold_for_a_resume_too() -> None:
     args = (
-        registry.find("codex").start(Ask("x", session="t", resume=True, approvals=("edit",))).args
+        registry.get_provider("codex")
+        .start(LaunchRequest("x", session="t", resume=True, approvals=("edit",)))
+        .args
     )
     assert args[:3] == ["codex", "exec", "resume"]
     assert 'sandbox_mode="workspace-write"' in args
@@ -146,14 +157,14 @@ def test_instructions_of_codex_are_one_value_of_toml() -> None:
     import tomllib
 
     words = 'say "hi"\\\nand \x7f\x01 ä'
-    args = registry.find("codex").start(Ask("x", instructions=words)).args
+    args = registry.get_provider("codex").start(LaunchRequest("x", instructions=words)).args
     setting = next(argument for argument in args if argument.startswith("developer_instructions"))
     assert tomllib.loads(setting) == {"developer_instructions": words}
 
 
 def test_grants_of_opencode_are_its_configuration() -> None:
-    ask = Ask("x", approvals=("edit",), allow=("webfetch",), deny=("bash",))
-    env = registry.find("opencode").start(ask).env
+    ask = LaunchRequest("x", approvals=("edit",), allow=("webfetch",), deny=("bash",))
+    env = registry.get_provider("opencode").start(ask).env
     assert msgspec.json.decode(env["OPENCODE_PERMISSION"]) == {
         "edit": "allow",
         "webfetch": "allow",
@@ -162,23 +173,23 @@ def test_grants_of_opencode_are_its_configuration() -> None:
 
 
 def test_the_users_own_arguments_come_along(provider: Provider) -> None:
-    assert "--mine" in provider.start(Ask("x", extra=("--mine",))).args
+    assert "--mine" in provider.start(LaunchRequest("x", extra=("--mine",))).args
 
 
 def test_another_program_is_started_when_it_is_named(provider: Provider) -> None:
-    assert provider.start(Ask("x"), "/opt/it").args[0] == "/opt/it"
+    assert provider.start(LaunchRequest("x"), "/opt/it").args[0] == "/opt/it"
 
 
 def test_any_command_gets_the_prompt_twice_and_nothing_else() -> None:
-    plain = registry.find("plain")
-    start = plain.start(Ask("hi", extra=("-n", "1")), "head")
+    plain = registry.get_provider("plain")
+    start = plain.start(LaunchRequest("hi", extra=("-n", "1")), "head")
     assert start.args == ["head", "-n", "1"]
     assert (start.stdin, start.env) == ("hi", {"CORRAL_PROMPT": "hi"})
     assert not start.structured
-    long = plain.start(Ask("x" * (MAX_ARGUMENT + 1)), "head")
+    long = plain.start(LaunchRequest("x" * (MAX_ARGUMENT_BYTES + 1)), "head")
     assert long.env == {}
     with pytest.raises(Invalid):
-        plain.start(Ask("hi"))
+        plain.start(LaunchRequest("hi"))
 
 
 @pytest.mark.parametrize(
@@ -192,17 +203,19 @@ def test_any_command_gets_the_prompt_twice_and_nothing_else() -> None:
     ],
 )
 def test_how_the_agent_client_protocol_is_begun(name: str, args: list[str]) -> None:
-    start = registry.find(name).acp(Ask("hi", instructions="be brief", extra=("-x",)))
+    start = registry.get_provider(name).acp(
+        LaunchRequest("hi", instructions="be brief", extra=("-x",))
+    )
     assert start is not None
     assert start.args == [*args, "-x"]
     assert start.stdin == "be brief\n\nhi"
-    resumed = registry.find(name).acp(Ask(None, session="s1", resume=True))
+    resumed = registry.get_provider(name).acp(LaunchRequest(None, session="s1", resume=True))
     assert resumed is not None
-    assert (resumed.session, resumed.stdin) == ("s1", GO_ON)
+    assert (resumed.session, resumed.stdin) == ("s1", RESUME_PROMPT)
 
 
 def test_any_command_may_speak_the_agent_client_protocol() -> None:
-    start = registry.find("plain").acp(Ask("hi", extra=("--acp",)), "mine")
+    start = registry.get_provider("plain").acp(LaunchRequest("hi", extra=("--acp",)), "mine")
     assert start is not None
     assert (start.args, start.stdin, start.env) == (["mine", "--acp"], "hi", {})
 
@@ -220,14 +233,15 @@ def test_any_command_may_speak_the_agent_client_protocol() -> None:
     ],
 )
 def test_a_command_line_names_its_provider(argv0: str, name: str) -> None:
-    assert registry.for_program(argv0).name == name
+    assert registry.find_by_program(argv0).name == name
 
 
 def test_asking_for_a_provider_loads_nothing_heavy() -> None:
     code = (
-        "import sys; from corral.adapters.providers.registry import find\n"
-        "find('claude').start(__import__('corral.adapters.providers.provider', fromlist=['Ask'])"
-        ".Ask('x')); find('claude').parser(); print(*sys.modules)"
+        "import sys; from corral.adapters.providers.registry import get_provider\n"
+        "from corral.adapters.providers.provider import LaunchRequest\n"
+        "get_provider('claude').start(LaunchRequest('x')); get_provider('claude').parser()\n"
+        "print(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = {"acp", "pydantic", "asyncio", "subprocess", "pyte", "json", "zoneinfo", "socket"}
@@ -245,32 +259,34 @@ def make_program(path: Path, body: str) -> str:
 
 def test_a_version_is_asked_once_for_a_file_as_it_is(tmp_path: Path) -> None:
     program = make_program(tmp_path / "tool", f"echo x >> {tmp_path}/asked; echo 'tool v1.2.3 (x)'")
-    assert versions.probe(program) == "1.2.3"
-    assert versions.probe(program) == "1.2.3"
+    assert versions.probe_version(program) == "1.2.3"
+    assert versions.probe_version(program) == "1.2.3"
     assert (tmp_path / "asked").read_text() == "x\n"
     make_program(tmp_path / "tool", "echo codex-cli 0.166.0-alpha.1")
     os.utime(tmp_path / "tool", (1, 1))
-    assert versions.probe(program) == "0.166.0-alpha.1"
+    assert versions.probe_version(program) == "0.166.0-alpha.1"
 
 
 def test_codex_at_a_terminal_runs_without_its_shared_server_where_it_can(tmp_path: Path) -> None:
     new = make_program(tmp_path / "new", "echo '      --no-daemon'; echo '          Run without'")
     old = make_program(tmp_path / "old", "echo '      --oss'")
-    codex = registry.find("codex")
-    at_terminal = Ask("x", interactive=True)
+    codex = registry.get_provider("codex")
+    at_terminal = LaunchRequest("x", interactive=True)
     assert codex.start(at_terminal, new).args[:2] == [new, "--no-daemon"]
-    resumed = Ask("x", interactive=True, session="t", resume=True)
+    resumed = LaunchRequest("x", interactive=True, session="t", resume=True)
     assert codex.start(resumed, new).args[:3] == [new, "resume", "--no-daemon"]
     assert "--no-daemon" not in codex.start(at_terminal, old).args
-    assert "--no-daemon" not in codex.start(Ask("x"), new).args  # `exec` has no server
+    assert "--no-daemon" not in codex.start(LaunchRequest("x"), new).args  # `exec` has no server
 
 
 def test_claude_as_root_gets_all_approvals_only_in_a_sandbox() -> None:
-    claude = registry.find("claude")
+    claude = registry.get_provider("claude")
     with pytest.raises(Refused, check=because("root_without_sandbox")):
-        claude.start(Ask("x", approvals=("all",), is_root=True))
-    assert claude.start(Ask("x", approvals=("edit", "run"), is_root=True)).env == {}
-    sandboxed = claude.start(Ask("x", approvals=("all",), is_root=True, is_sandboxed=True))
+        claude.start(LaunchRequest("x", approvals=("all",), is_root=True))
+    assert claude.start(LaunchRequest("x", approvals=("edit", "run"), is_root=True)).env == {}
+    sandboxed = claude.start(
+        LaunchRequest("x", approvals=("all",), is_root=True, is_sandboxed=True)
+    )
     assert sandboxed.env == {"IS_SANDBOX": "1"}
     assert "--dangerously-skip-permissions" in sandboxed.args
 
@@ -278,15 +294,17 @@ def test_claude_as_root_gets_all_approvals_only_in_a_sandbox() -> None:
 @pytest.mark.parametrize(
     ("ask", "trusted"),
     [
-        (Ask("x"), False),
-        (Ask("x", approvals=("edit", "run")), False),
-        (Ask("x", approvals=("trust",)), True),
-        (Ask("x", approvals=("all",)), True),
-        (Ask("x", own_folder=True), True),
+        (LaunchRequest("x"), False),
+        (LaunchRequest("x", approvals=("edit", "run")), False),
+        (LaunchRequest("x", approvals=("trust",)), True),
+        (LaunchRequest("x", approvals=("all",)), True),
+        (LaunchRequest("x", is_own_worktree=True), True),
     ],
 )
-def test_gemini_trusts_its_folder_only_when_that_was_chosen(ask: Ask, trusted: bool) -> None:
-    gemini = registry.find("gemini")
+def test_gemini_trusts_its_folder_only_when_that_was_chosen(
+    ask: LaunchRequest, trusted: bool
+) -> None:
+    gemini = registry.get_provider("gemini")
     assert ("--skip-trust" in gemini.start(ask).args) is trusted
     by_protocol = gemini.acp(ask)
     assert by_protocol is not None
@@ -296,16 +314,16 @@ def test_gemini_trusts_its_folder_only_when_that_was_chosen(ask: Ask, trusted: b
 def test_a_program_that_cannot_tell_has_no_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(versions, "SECONDS", 0.2)
-    assert versions.probe(str(tmp_path / "none")) is None
-    assert versions.probe(make_program(tmp_path / "a", "echo 1.2.3; exit 3")) is None
-    assert versions.probe(make_program(tmp_path / "b", "echo hello")) is None
-    assert versions.probe(make_program(tmp_path / "c", "exec sleep 30")) is None
+    monkeypatch.setattr(versions, "PROBE_TIMEOUT", 0.2)
+    assert versions.probe_version(str(tmp_path / "none")) is None
+    assert versions.probe_version(make_program(tmp_path / "a", "echo 1.2.3; exit 3")) is None
+    assert versions.probe_version(make_program(tmp_path / "b", "echo hello")) is None
+    assert versions.probe_version(make_program(tmp_path / "c", "exec sleep 30")) is None
 
 
-@pytest.mark.parametrize("name", registry.names())
+@pytest.mark.parametrize("name", registry.list_providers())
 def test_records_are_looked_for_where_each_keeps_them(name: str, tmp_path: Path) -> None:
-    provider = registry.find(name)
+    provider = registry.get_provider(name)
     assert list(provider.transcripts(tmp_path)) == []
     assert provider.transcript(tmp_path, SESSION) is None
     assert provider.transcript(tmp_path, "*") is None
@@ -318,14 +336,14 @@ def test_an_agent_that_puts_a_trap_in_the_place_of_its_record_holds_nobody_up(
     path = tmp_path / f".claude/projects/demo/{SESSION}.jsonl"
     path.parent.mkdir(parents=True)
     os.mkfifo(path) if trap == "pipe" else path.symlink_to("/dev/zero")
-    assert registry.find("claude").transcript(tmp_path, SESSION) is None
+    assert registry.get_provider("claude").transcript(tmp_path, SESSION) is None
 
 
 def test_a_record_whose_name_does_not_tell_the_session_is_not_guessed(tmp_path: Path) -> None:
     path = tmp_path / ".gemini/tmp/demo/chats/session-2026-11-16T00-08-0b9cb0b4.jsonl"
     path.parent.mkdir(parents=True)
     path.touch()
-    gemini = registry.find("gemini")
+    gemini = registry.get_provider("gemini")
     assert list(gemini.transcripts(tmp_path)) == [path]
     assert gemini.transcript(tmp_path, SESSION) is None
 
@@ -343,6 +361,6 @@ def test_the_record_of_a_session_is_found_by_its_id(name: str, file: str, tmp_pa
     path = tmp_path / file
     path.parent.mkdir(parents=True)
     path.touch()
-    provider = registry.find(name)
+    provider = registry.get_provider(name)
     assert list(provider.transcripts(tmp_path)) == [path]
     assert provider.transcript(tmp_path, SESSION) == path

@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 
 from corral.adapters.providers import registry
 from corral.adapters.providers.facts import (
-    Denied,
-    Fact,
-    Finished,
-    LimitReached,
-    Logged,
-    Said,
-    SessionNamed,
-    Used,
+    DenialFact,
+    LimitFact,
+    LogFact,
+    ProviderFact,
+    ResultFact,
+    SessionFact,
+    TurnFact,
+    UsageFact,
 )
-from corral.adapters.providers.lines import MAX_LINE
-from corral.adapters.providers.provider import Parser
+from corral.adapters.providers.json_lines import MAX_LINE
+from corral.adapters.providers.provider import StreamParser
 from corral.kernel.clock import ManualClock
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "providers"
@@ -31,11 +31,11 @@ EXAMPLES = int(os.environ.get("CORRAL_FUZZ", "100"))
 FILES = sorted(RECORDED.glob("*.jsonl"))
 
 
-def parser_for(name: str) -> Parser:
-    return registry.find(name.partition("-")[0]).parser(ManualClock(NOW))
+def parser_for(name: str) -> StreamParser:
+    return registry.get_provider(name.partition("-")[0]).parser(ManualClock(NOW))
 
 
-def read(name: str) -> list[Fact]:
+def read(name: str) -> list[ProviderFact]:
     parser = parser_for(name)
     facts = [
         fact
@@ -45,7 +45,7 @@ def read(name: str) -> list[Fact]:
     return facts + parser.close()
 
 
-def of(facts: list[Fact], kind: type) -> list[Any]:
+def of(facts: list[ProviderFact], kind: type) -> list[Any]:
     return [fact for fact in facts if isinstance(fact, kind)]
 
 
@@ -111,7 +111,7 @@ def test_values_of_other_types_break_no_parser(data: st.DataObject) -> None:
             break
         place = place[key]
     facts = parser_for(file.stem).feed(json.dumps(line).encode())
-    for used in of(facts, Used):
+    for used in of(facts, UsageFact):
         assert min(used.input, used.output, used.cache_read, used.cache_write) >= 0
 
 
@@ -119,7 +119,7 @@ def test_nul_bytes_do_not_reach_the_store() -> None:
     line = (
         b'{"type":"assistant","message":{"id":"m","content":[{"type":"text","text":"a\\u0000b"}]}}'
     )
-    assert parser_for("claude").feed(line) == [Said("assistant", "a\ufffdb")]
+    assert parser_for("claude").feed(line) == [TurnFact("assistant", "a\ufffdb")]
 
 
 @pytest.mark.parametrize("half", [rb"\ud83d", b"\xf0\x9f"])
@@ -127,14 +127,14 @@ def test_half_a_character_loses_no_line(half: bytes) -> None:
     """Where a CLI cuts a text, it may cut an emoji; what it cost stands on the same line."""
     line = b'{"type":"assistant","message":{"id":"m","content":[{"type":"text","text":"a%s b"}]}}'
     ((said),) = parser_for("claude").feed(line % half)
-    assert isinstance(said, Said)
+    assert isinstance(said, TurnFact)
     assert said.content in ("a? b", "a\ufffd b")
 
 
 def test_a_huge_answer_is_shortened_and_says_so() -> None:
     line = b'{"type":"item.completed","item":{"type":"agent_message","text":"%s"}}' % (b"x" * 10**6)
     (said,) = parser_for("codex").feed(line)
-    assert isinstance(said, Said)
+    assert isinstance(said, TurnFact)
     assert len(said.content) < 300_000
     assert "characters left out" in said.content
 
@@ -144,9 +144,9 @@ def test_a_huge_answer_is_shortened_and_says_so() -> None:
 
 def test_claude_tells_its_session_turns_tools_usage_and_end() -> None:
     facts = read("claude-tool")
-    (named,) = of(facts, SessionNamed)
+    (named,) = of(facts, SessionFact)
     assert (named.model, named.version) == ("claude-opus-5-5", "2.1.325")
-    words, call, answer, last = of(facts, Said)
+    words, call, answer, last = of(facts, TurnFact)
     assert (words.content, last.content) == ("I write it.", "done")
     assert (call.tool_name, call.arguments["content"]) == ("Write", "hi")
     assert (answer.role, answer.tool_name, answer.tool_call_id) == (
@@ -154,33 +154,33 @@ def test_claude_tells_its_session_turns_tools_usage_and_end() -> None:
         "Write",
         call.tool_call_id,
     )
-    assert of(facts, Finished) == [Finished(True, "done")]
+    assert of(facts, ResultFact) == [ResultFact(True, "done")]
 
 
 def test_claude_counts_each_message_once_and_what_the_result_says() -> None:
-    (used,) = of(read("claude-tool"), Used)
+    (used,) = of(read("claude-tool"), UsageFact)
     assert (used.input, used.output, used.cache_read, used.cache_write) == (3000, 60, 1300, 20)
     assert used.cost_micros == 13560
 
 
 def test_claude_charges_a_resumed_session_for_what_is_new() -> None:
-    (used,) = of(read("claude-resume"), Used)
+    (used,) = of(read("claude-resume"), UsageFact)
     assert (used.model, used.input, used.cost_micros) == ("claude-sonnet-4-5", 3000, 9075)
 
 
 def test_claude_charges_each_of_several_turns_in_one_process() -> None:
-    used = of(read("claude-stdin-two"), Used)
+    used = of(read("claude-stdin-two"), UsageFact)
     assert [(one.input, one.cost_micros) for one in used] == [(1000, 5060), (1000, 5060)]
     assert len({one.key for one in used}) == 2
-    assert len(of(read("claude-stdin-two"), SessionNamed)) == 1
+    assert len(of(read("claude-stdin-two"), SessionFact)) == 1
 
 
 def test_claude_that_was_killed_still_tells_what_it_used() -> None:
     facts = read("claude-killed")
-    assert of(facts, Finished) == []
-    (used,) = of(facts, Used)
+    assert of(facts, ResultFact) == []
+    (used,) = of(facts, UsageFact)
     assert (used.input, used.cache_read) == (1000, 300)
-    (after,) = of(read("claude-after-kill"), Used)
+    (after,) = of(read("claude-after-kill"), UsageFact)
     assert (after.input, after.output) == (2000, 10)
 
 
@@ -195,30 +195,28 @@ def test_claude_has_nothing_pending_once_the_result_is_there() -> None:
 
 
 def test_claude_says_success_of_a_failure_and_is_not_believed() -> None:
-    (finished,) = of(read("claude-400"), Finished)
+    (finished,) = of(read("claude-400"), ResultFact)
     assert not finished.ok
     assert "stub error" in finished.message
-    (finished,) = of(read("claude-unknown-resume"), Finished)
+    (finished,) = of(read("claude-unknown-resume"), ResultFact)
     assert "No conversation found" in finished.message
 
 
 def test_claude_at_its_limit_says_until_when_and_says_it_once() -> None:
     facts = read("claude-limit")
-    assert of(facts, LimitReached) == [
-        LimitReached("The five hour limit is reached.", 1_794_792_942_000)
-    ]
-    assert len(of(read("claude-429"), LimitReached)) == 1
-    assert of(facts, Said) == []
+    assert of(facts, LimitFact) == [LimitFact("The five hour limit is reached.", 1_794_792_942_000)]
+    assert len(of(read("claude-429"), LimitFact)) == 1
+    assert of(facts, TurnFact) == []
 
 
 def test_claude_that_was_denied_a_tool_goes_on_and_logs_it() -> None:
     facts = read("claude-denied")
-    assert [fact.is_error for fact in of(facts, Said) if fact.role == "tool"] == [True]
-    assert any("needs approval" in fact.message for fact in of(facts, Logged))
-    assert of(facts, Finished)[0].ok
+    assert [fact.is_error for fact in of(facts, TurnFact) if fact.role == "tool"] == [True]
+    assert any("needs approval" in fact.message for fact in of(facts, LogFact))
+    assert of(facts, ResultFact)[0].ok
 
 
-def fed(name: str, *messages: dict[str, Any]) -> list[Fact]:
+def fed(name: str, *messages: dict[str, Any]) -> list[ProviderFact]:
     parser = parser_for(name)
     return [fact for each in messages for fact in parser.feed(json.dumps(each).encode() + b"\n")]
 
@@ -228,7 +226,7 @@ def test_claude_logs_retries_and_a_limit_that_is_near() -> None:
     near = {"status": "allowed_warning", "resetsAt": NOW // 1_000, "rateLimitType": "five_hour"}
     fine = {"status": "allowed", "rateLimitType": "five_hour"}
     limits = [{"type": "rate_limit_event", "rate_limit_info": info} for info in (near, fine)]
-    retried, warned = of(fed("claude", retry, *limits), Logged)
+    retried, warned = of(fed("claude", retry, *limits), LogFact)
     assert (retried.level, "529" in retried.message, "400" in retried.message) == (
         "warn",
         True,
@@ -240,12 +238,12 @@ def test_claude_logs_retries_and_a_limit_that_is_near() -> None:
 def test_claude_at_its_limit_without_a_text_says_that_it_is() -> None:
     message = {"model": "<synthetic>", "content": []}
     limited = {"type": "assistant", "error": "rate_limit", "message": message}
-    assert fed("claude", limited) == [LimitReached("Too many requests.")]
+    assert fed("claude", limited) == [LimitFact("Too many requests.")]
 
 
 def test_claude_reads_only_results_of_tools_in_what_its_user_says() -> None:
     content = [{"type": "text", "text": "go on"}, {"type": "tool_result", "tool_use_id": "t1"}]
-    (answer,) = of(fed("claude", {"type": "user", "message": {"content": content}}), Said)
+    (answer,) = of(fed("claude", {"type": "user", "message": {"content": content}}), TurnFact)
     assert (answer.role, answer.tool_call_id) == ("tool", "t1")
 
 
@@ -258,8 +256,8 @@ def test_gemini_that_withholds_a_tool_has_denied_it(tool: str, is_denied: bool) 
         {"type": "tool_use", "tool_id": "c1", "tool_name": tool, "parameters": {}},
         {"type": "tool_result", "tool_id": "c1", "error": {"type": "tool_not_registered"}},
     )
-    assert of(facts, Said)[0].content == "I write."
-    assert of(facts, Denied) == ([Denied(tool, "c1")] if is_denied else [])
+    assert of(facts, TurnFact)[0].content == "I write."
+    assert of(facts, DenialFact) == ([DenialFact(tool, "c1")] if is_denied else [])
 
 
 def test_a_stream_without_an_end_is_counted_whole_in_little_memory() -> None:
@@ -283,8 +281,8 @@ def test_an_older_claude_is_charged_without_a_guess() -> None:
     )
     (fresh, _) = parser_for("claude").feed(result % 7)
     (resumed, _) = parser_for("claude").feed(result % 70)
-    assert isinstance(fresh, Used)
-    assert isinstance(resumed, Used)
+    assert isinstance(fresh, UsageFact)
+    assert isinstance(resumed, UsageFact)
     assert (fresh.input, fresh.cost_micros) == (7, 500_000)
     assert (resumed.input, resumed.cost_micros) == (7, None)
 
@@ -294,18 +292,18 @@ def test_an_older_claude_is_charged_without_a_guess() -> None:
 
 def test_codex_tells_its_thread_turns_tools_and_end() -> None:
     facts = read("codex-tool")
-    assert len(of(facts, SessionNamed)) == 1
-    words, call, answer, last = of(facts, Said)
+    assert len(of(facts, SessionFact)) == 1
+    words, call, answer, last = of(facts, TurnFact)
     assert (words.content, last.content) == ("I write it.", "done")
     assert call.tool_name == "shell"
     assert "echo hi" in call.arguments["command"]
     assert (answer.role, answer.result, answer.is_error) == ("tool", {"exit_code": 0}, False)
-    assert of(facts, Finished) == [Finished(True)]
+    assert of(facts, ResultFact) == [ResultFact(True)]
 
 
 def test_codex_counts_its_whole_thread_and_input_without_the_cache() -> None:
-    (first,) = of(read("codex-tool"), Used)
-    (second,) = of(read("codex-resume"), Used)
+    (first,) = of(read("codex-tool"), UsageFact)
+    (second,) = of(read("codex-resume"), UsageFact)
     assert (first.input, first.cache_read, first.output) == (1700, 1300, 60)
     assert (second.input, second.cache_read, second.output) == (4700, 1300, 65)
     assert first.counter == second.counter
@@ -314,18 +312,18 @@ def test_codex_counts_its_whole_thread_and_input_without_the_cache() -> None:
 
 def test_codex_at_its_limit_says_until_when() -> None:
     facts = read("codex-limit")
-    (limit,) = of(facts, LimitReached)
+    (limit,) = of(facts, LimitFact)
     assert limit.reset_at is not None
-    assert of(facts, Finished)[-1].ok is False
-    (limit,) = of(read("codex-429"), LimitReached)
+    assert of(facts, ResultFact)[-1].ok is False
+    (limit,) = of(read("codex-429"), LimitFact)
     assert limit.reset_at is None
-    assert of(read("codex-failed"), LimitReached) == []
+    assert of(read("codex-failed"), LimitFact) == []
 
 
 def test_codex_that_was_killed_tells_what_it_did() -> None:
     facts = read("codex-killed")
-    assert [fact.role for fact in of(facts, Said)] == ["assistant", "tool"]
-    assert of(facts, Finished) == []
+    assert [fact.role for fact in of(facts, TurnFact)] == ["assistant", "tool"]
+    assert of(facts, ResultFact) == []
 
 
 # -- the others -----------------------------------------------------------------------------------
@@ -342,46 +340,46 @@ def test_codex_that_was_killed_tells_what_it_did() -> None:
 )
 def test_a_tool_call_is_told_in_the_order_in_which_it_was(name: str, tool: str) -> None:
     facts = read(f"{name}-tool")
-    words, call, answer, last = of(facts, Said)
+    words, call, answer, last = of(facts, TurnFact)
     assert (words.content, last.content) == ("I write.", "done")
     assert (call.tool_name, answer.tool_name) == (tool, tool)
     assert call.tool_call_id == answer.tool_call_id
-    assert len(of(facts, SessionNamed)) == 1
-    assert of(facts, Finished) == [Finished(True, "done" if name == "qwen" else None)]
+    assert len(of(facts, SessionFact)) == 1
+    assert of(facts, ResultFact) == [ResultFact(True, "done" if name == "qwen" else None)]
 
 
 @pytest.mark.parametrize("name", ["gemini", "qwen", "opencode"])
 def test_input_is_told_without_what_came_from_the_cache(name: str) -> None:
-    used = of(read(f"{name}-tool"), Used)
+    used = of(read(f"{name}-tool"), UsageFact)
     assert sum(one.input for one in used) == 1700
     assert sum(one.cache_read for one in used) == 1300
     assert sum(one.output for one in used) == 60
 
 
 def test_qwen_counts_its_whole_conversation() -> None:
-    (first,) = of(read("qwen-tool"), Used)
-    (second,) = of(read("qwen-resume"), Used)
+    (first,) = of(read("qwen-tool"), UsageFact)
+    (second,) = of(read("qwen-resume"), UsageFact)
     assert first.counter == second.counter
     assert second.input > first.input
 
 
 @pytest.mark.parametrize("name", ["gemini", "qwen", "opencode", "copilot"])
 def test_a_refusal_of_the_server_is_a_failure(name: str) -> None:
-    (finished,) = of(read(f"{name}-400"), Finished)
+    (finished,) = of(read(f"{name}-400"), ResultFact)
     assert not finished.ok
     assert "stub error" in finished.message
 
 
 @pytest.mark.parametrize("name", ["gemini", "opencode", "copilot"])
 def test_too_many_requests_are_a_limit(name: str) -> None:
-    (limit,) = of(read(f"{name}-429"), LimitReached)
+    (limit,) = of(read(f"{name}-429"), LimitFact)
     assert limit.message
 
 
 def test_opencode_tells_how_long_to_wait() -> None:
-    (limit,) = of(read("opencode-429"), LimitReached)
+    (limit,) = of(read("opencode-429"), LimitFact)
     assert limit.reset_at == NOW + 1_000
 
 
 def test_copilot_tells_no_tokens_and_none_are_made_up() -> None:
-    assert of(read("copilot-tool"), Used) == []
+    assert of(read("copilot-tool"), UsageFact) == []

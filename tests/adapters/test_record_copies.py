@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters import record_copies
-from corral.adapters.record_copies import RecordCopy
+from corral.adapters import transcript_copies
+from corral.adapters.transcript_copies import TranscriptCopy
 from corral.adapters.transcripts import opencode
-from corral.adapters.transcripts.transcript import lines_of
+from corral.adapters.transcripts.reader import iter_lines
 from tests.support.threads import Racer
 
 PATTERNS = (".codex/sessions/*/rollout-*.jsonl",)
@@ -24,9 +24,9 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
-def copy_of(home: Path, patterns: tuple[str, ...] = PATTERNS) -> tuple[RecordCopy, Path]:
+def copy_of(home: Path, patterns: tuple[str, ...] = PATTERNS) -> tuple[TranscriptCopy, Path]:
     folder = home.parent / "copy"
-    return RecordCopy(str(home), patterns, folder), folder
+    return TranscriptCopy(str(home), patterns, folder), folder
 
 
 def test_what_is_appended_is_copied(home: Path) -> None:
@@ -90,8 +90,8 @@ def test_what_is_not_a_plain_file_is_not_read(home: Path, trick: str) -> None:
 
 
 def test_sizes_and_counts_are_bounded(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_copies, "MAX_BYTES", 100)
-    monkeypatch.setattr(record_copies, "MAX_FILES", 3)
+    monkeypatch.setattr(transcript_copies, "MAX_BYTES", 100)
+    monkeypatch.setattr(transcript_copies, "MAX_FILES", 3)
     for number in range(9):
         (home / FILE).with_name(f"rollout-{number}.jsonl").write_text("x" * 60)
     copy, folder = copy_of(home)
@@ -105,7 +105,7 @@ def test_sizes_and_counts_are_bounded(home: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_only_so_many_entries_are_looked_at(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_copies, "MAX_ENTRIES", 50)
+    monkeypatch.setattr(transcript_copies, "MAX_ENTRIES", 50)
     for number in range(200):
         (home / FILE).with_name(f"rollout-{number}.jsonl").write_text("x")
     copy, folder = copy_of(home)
@@ -115,14 +115,14 @@ def test_only_so_many_entries_are_looked_at(home: Path, monkeypatch: pytest.Monk
 
 def test_a_line_without_an_end_is_passed_over(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The line is never held in memory as a whole, also when it is longer than the copy."""
-    monkeypatch.setattr(record_copies, "MAX_BYTES", 48 << 20)
+    monkeypatch.setattr(transcript_copies, "MAX_BYTES", 48 << 20)
     with (home / FILE).open("wb") as file:
         file.write(b'{"a": 1}\n{"b": "')
         file.truncate(200 << 20)
     copy, folder = copy_of(home)
     copy.refresh()
     assert (folder / FILE).stat().st_size == 48 << 20
-    assert [line for line, _ in lines_of(folder / FILE)] == [{"a": 1}]
+    assert [line for line, _ in iter_lines(folder / FILE)] == [{"a": 1}]
 
 
 # -- a database --------------------------------------------------------------------------------

@@ -6,15 +6,15 @@ import sys
 
 import pytest
 
-from corral.adapters import run_marks
+from corral.adapters import process_marks
 
-pytestmark = pytest.mark.skipif(not run_marks.is_supported(), reason="Linux alone has it")
+pytestmark = pytest.mark.skipif(not process_marks.is_supported(), reason="Linux alone has it")
 ONE, TWO = "CORRAL_RUN=run_1", "CORRAL_RUN=run_2"
 
 
 def marks_after(script: str, *wanted: str, user: int | None = None) -> list[bool]:
     """Which marks a process carries after a script, as another process reads them."""
-    code = f"from corral.adapters.run_marks import *\n{script}\nprint(flush=True); input()"
+    code = f"from corral.adapters.process_marks import *\n{script}\nprint(flush=True); input()"
     setuid = {} if user is None else {"user": user, "group": user, "extra_groups": []}
     with subprocess.Popen(
         [sys.executable, "-c", code],
@@ -23,7 +23,7 @@ def marks_after(script: str, *wanted: str, user: int | None = None) -> list[bool
         **setuid,  # type: ignore[call-overload]
     ) as child:
         child.stdout.readline()
-        found = [run_marks.is_marked(child.pid, mark) for mark in wanted]
+        found = [process_marks.is_marked(child.pid, mark) for mark in wanted]
         child.communicate(b"\n")
     assert child.returncode == 0
     return found
@@ -53,4 +53,4 @@ def test_a_child_with_an_empty_environment_in_another_session_keeps_it() -> None
 
 
 def test_what_cannot_be_read_has_no_mark() -> None:
-    assert not run_marks.is_marked(1 << 30, ONE)
+    assert not process_marks.is_marked(1 << 30, ONE)

@@ -11,28 +11,28 @@ from pathlib import Path
 import pytest
 
 from corral.adapters import private_git, sandbox, worktrees
-from corral.adapters.checkouts import Checkout, known_checkout
-from corral.adapters.sandbox import Bounds, Kind
+from corral.adapters.sandbox import SandboxBounds, SandboxKind
+from corral.adapters.worktree_registry import Checkout, get_checkout
 from corral.kernel.errors import Refused
 from tests.support.errors import because
 from tests.support.repositories import IDENTITY, git, new_repository
 
 pytestmark = pytest.mark.usefixtures("plain_git")
-KINDS = [Kind.BUBBLEWRAP, Kind.LANDLOCK]
+KINDS = [SandboxKind.BUBBLEWRAP, SandboxKind.LANDLOCK]
 
 
 @pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> Kind:
-    kind: Kind = request.param
+def kind(request: pytest.FixtureRequest) -> SandboxKind:
+    kind: SandboxKind = request.param
     trouble, _ = sandbox._tried(kind, False)
     if trouble is not None:
         pytest.skip(f"{kind} does not work here: {trouble}")
     return kind
 
 
-def is_there(kind: Kind) -> bool:
+def is_there(kind: SandboxKind) -> bool:
     """Whether the system has it, asked by other means than Corral's own."""
-    if kind is Kind.LANDLOCK:
+    if kind is SandboxKind.LANDLOCK:
         create_ruleset, tell_version = 444, 1
         return int(ctypes.CDLL(None).syscall(create_ruleset, None, 0, tell_version)) >= 1
     plain = ["bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--unshare-pid"]
@@ -42,7 +42,7 @@ def is_there(kind: Kind) -> bool:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_the_system_has_is_found_to_work(kind: Kind) -> None:
+def test_what_the_system_has_is_found_to_work(kind: SandboxKind) -> None:
     """All others are passed over where a kind does not work, and would not notice that none does
     any more."""
     if not is_there(kind):
@@ -51,11 +51,11 @@ def test_what_the_system_has_is_found_to_work(kind: Kind) -> None:
 
 
 def run(
-    tmp_path: Path, kind: Kind, script: str, **bounds: object
+    tmp_path: Path, kind: SandboxKind, script: str, **bounds: object
 ) -> "subprocess.CompletedProcess[str]":
-    wrapped = sandbox.wrap(
+    wrapped = sandbox.wrap_command(
         ["/bin/sh", "-c", script],
-        Bounds(**({"readable": (str(tmp_path),)} | bounds)),
+        SandboxBounds(**({"readable": (str(tmp_path),)} | bounds)),
         scratch=str(tmp_path / "scratch"),
         kind=kind,
     )
@@ -71,7 +71,7 @@ def run(
     )
 
 
-def test_it_changes_what_it_may_and_nothing_else(tmp_path: Path, kind: Kind) -> None:
+def test_it_changes_what_it_may_and_nothing_else(tmp_path: Path, kind: SandboxKind) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs/file").write_text("x")
@@ -94,7 +94,9 @@ def test_it_changes_what_it_may_and_nothing_else(tmp_path: Path, kind: Kind) -> 
     assert (tmp_path / "scratch").stat().st_mode & 0o077 == 0
 
 
-def test_what_is_hidden_is_not_read_but_for_what_is_named(tmp_path: Path, kind: Kind) -> None:
+def test_what_is_hidden_is_not_read_but_for_what_is_named(
+    tmp_path: Path, kind: SandboxKind
+) -> None:
     home = tmp_path / "home"
     for name in ("secret", "shared", "own"):
         (home / name).mkdir(parents=True)
@@ -119,17 +121,19 @@ def test_what_is_hidden_is_not_read_but_for_what_is_named(tmp_path: Path, kind: 
     assert (done.returncode, done.stdout) == (0, "shared"), done.stderr
 
 
-def private(tmp_path: Path, kind: Kind) -> tuple[Path, Checkout, private_git.PrivateGit]:
+def private(tmp_path: Path, kind: SandboxKind) -> tuple[Path, Checkout, private_git.PrivateGit]:
     """A repository, a worktree of it, and the private repository of an attempt there."""
     repository = new_repository(tmp_path / "repository")
     tree = tmp_path / "tree"
-    worktrees.make(str(repository), str(tree), "corral/race/one")
-    found = known_checkout(str(repository), str(tree))
-    made = private_git.prepare(found, str(tmp_path / "git"), mounted=kind is Kind.BUBBLEWRAP)
+    worktrees.create(str(repository), str(tree), "corral/race/one")
+    found = get_checkout(str(repository), str(tree))
+    made = private_git.prepare(found, str(tmp_path / "git"), mounted=kind is SandboxKind.BUBBLEWRAP)
     return repository, found, made
 
 
-def test_commits_in_a_worktree_reach_its_own_branch_alone(tmp_path: Path, kind: Kind) -> None:
+def test_commits_in_a_worktree_reach_its_own_branch_alone(
+    tmp_path: Path, kind: SandboxKind
+) -> None:
     repository, found, made = private(tmp_path, kind)
     script = f"""
         cd {found.folder} && echo x > made && git add made && git commit -qm made || exit 1
@@ -159,7 +163,9 @@ def test_commits_in_a_worktree_reach_its_own_branch_alone(tmp_path: Path, kind: 
     assert git(Path(found.folder), "status", "--porcelain") == ""
 
 
-def test_without_a_network_there_is_none_but_its_own_loopback(tmp_path: Path, kind: Kind) -> None:
+def test_without_a_network_there_is_none_but_its_own_loopback(
+    tmp_path: Path, kind: SandboxKind
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         reach = (
@@ -180,17 +186,19 @@ def test_without_a_network_there_is_none_but_its_own_loopback(tmp_path: Path, ki
 
 
 def test_the_exit_code_comes_through_and_a_missing_program_is_told(
-    tmp_path: Path, kind: Kind
+    tmp_path: Path, kind: SandboxKind
 ) -> None:
     assert run(tmp_path, kind, "exit 7").returncode == 7
-    wrapped = sandbox.wrap(["no-such-program"], Bounds(), scratch=str(tmp_path / "s"), kind=kind)
+    wrapped = sandbox.wrap_command(
+        ["no-such-program"], SandboxBounds(), scratch=str(tmp_path / "s"), kind=kind
+    )
     done = subprocess.run(wrapped.words, capture_output=True, text=True, check=False)
     assert done.returncode in (1, 127)
     assert "no-such-program" in done.stderr
 
 
 def test_the_probe_says_what_works_and_why_not_the_others() -> None:
-    found = sandbox.probe()
+    found = sandbox.probe_sandboxes()
     better = KINDS[: KINDS.index(found.kind)] if found.kind in KINDS else KINDS
     assert [*found.why_not] == better
     assert all(found.why_not.values())
@@ -198,17 +206,23 @@ def test_the_probe_says_what_works_and_why_not_the_others() -> None:
 
 def test_without_any_sandbox_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "_tried", lambda kind, network: ("it is switched off", False))
-    assert sandbox.probe().why_not == dict.fromkeys(KINDS, "it is switched off")
-    wrapped = sandbox.wrap(["true"], Bounds(network=False), scratch=str(tmp_path / "s"))
-    assert (wrapped.kind, wrapped.words) == (Kind.NONE, ["true"])
-    assert "Nothing keeps it in bounds" in wrapped.lacks[0]
+    assert sandbox.probe_sandboxes().why_not == dict.fromkeys(KINDS, "it is switched off")
+    wrapped = sandbox.wrap_command(
+        ["true"], SandboxBounds(network=False), scratch=str(tmp_path / "s")
+    )
+    assert (wrapped.kind, wrapped.words) == (SandboxKind.NONE, ["true"])
+    assert "Not sandboxed" in wrapped.lacks[0]
     with pytest.raises(Refused, check=because("sandbox_unavailable")):
-        sandbox.wrap(["true"], Bounds(), scratch=str(tmp_path / "s"), kind=Kind.LANDLOCK)
+        sandbox.wrap_command(
+            ["true"], SandboxBounds(), scratch=str(tmp_path / "s"), kind=SandboxKind.LANDLOCK
+        )
     with pytest.raises(Refused, check=because("missing_path")):
-        sandbox.wrap(["true"], Bounds(writable=("/nowhere",)), scratch=str(tmp_path / "s"))
+        sandbox.wrap_command(
+            ["true"], SandboxBounds(writable=("/nowhere",)), scratch=str(tmp_path / "s")
+        )
 
 
 def test_where_there_is_no_bubblewrap_the_probe_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    trouble, _ = sandbox._tried.__wrapped__(Kind.BUBBLEWRAP, True)
+    trouble, _ = sandbox._tried.__wrapped__(SandboxKind.BUBBLEWRAP, True)
     assert "install bubblewrap" in str(trouble)

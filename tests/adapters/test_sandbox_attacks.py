@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from corral.adapters import private_git, sandbox, worktrees
-from corral.adapters.checkouts import known_checkout
-from corral.adapters.sandbox import Bounds, Kind, ResourceLimits
+from corral.adapters.sandbox import ResourceLimits, SandboxBounds, SandboxKind
+from corral.adapters.worktree_registry import get_checkout
 from corral.kernel.errors import Conflict, Refused
 from tests.support import sandbox_attacks
 from tests.support.errors import because
@@ -29,9 +29,9 @@ NOBODY = 65_534
 SYSTEM_PYTHON = "/usr/bin/python3"
 
 
-@pytest.fixture(params=[Kind.BUBBLEWRAP, Kind.LANDLOCK])
-def kind(request: pytest.FixtureRequest) -> Kind:
-    kind: Kind = request.param
+@pytest.fixture(params=[SandboxKind.BUBBLEWRAP, SandboxKind.LANDLOCK])
+def kind(request: pytest.FixtureRequest) -> SandboxKind:
+    kind: SandboxKind = request.param
     trouble, _ = sandbox._tried(kind, False)
     if trouble is not None:
         pytest.skip(f"{kind} does not work here: {trouble}")
@@ -46,8 +46,8 @@ class Stage:
         self.victim = victim
         self.repository = new_repository(folder / "repository")
         self.tree = folder / "tree"
-        worktrees.make(str(self.repository), str(self.tree), "corral/race/one")
-        self.found = known_checkout(str(self.repository), str(self.tree))
+        worktrees.create(str(self.repository), str(self.tree), "corral/race/one")
+        self.found = get_checkout(str(self.repository), str(self.tree))
         self.secrets = [
             folder / name
             for name in ("user/.ssh/id_rsa", "user/.aws/credentials", "user/.gnupg/key")
@@ -57,7 +57,7 @@ class Stage:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(SECRET)
 
-    def attack(self, kind: Kind, *, user: int | None) -> dict[str, list[str]]:
+    def attack(self, kind: SandboxKind, *, user: int | None) -> dict[str, list[str]]:
         """Run the attacks inside; returns what succeeded."""
         objects = sorted(map(str, (self.repository / ".git/objects").rglob("*")))
         script = self.tree / "attacks.py"
@@ -71,16 +71,16 @@ class Stage:
             "socket": str(self.folder / "socket"),
             "git": str(self.repository / ".git"),
             "object_files": [path for path in objects if os.path.isfile(path)],
-            "sees_host_files": kind is Kind.LANDLOCK,
-            "sees_host_pids": kind is Kind.LANDLOCK,
+            "sees_host_files": kind is SandboxKind.LANDLOCK,
+            "sees_host_pids": kind is SandboxKind.LANDLOCK,
         }
         (self.tree / "facts.json").write_text(json.dumps(facts))
         made = private_git.prepare(
-            self.found, str(self.folder / "git"), mounted=kind is Kind.BUBBLEWRAP
+            self.found, str(self.folder / "git"), mounted=kind is SandboxKind.BUBBLEWRAP
         )
-        wrapped = sandbox.wrap(
+        wrapped = sandbox.wrap_command(
             [sys.executable, "attacks.py", "facts.json", "report.json"],
-            Bounds(worktree=str(self.tree), git=made),
+            SandboxBounds(worktree=str(self.tree), git=made),
             scratch=str(self.folder / "scratch"),
             kind=kind,
         )
@@ -130,12 +130,12 @@ def system_python(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("system_python")
-def test_no_attack_of_an_ordinary_user_succeeds(stage: Stage, kind: Kind) -> None:
+def test_no_attack_of_an_ordinary_user_succeeds(stage: Stage, kind: SandboxKind) -> None:
     test_no_attack_succeeds(stage, kind, NOBODY)
 
 
 @pytest.mark.parametrize("user", [None])
-def test_no_attack_succeeds(stage: Stage, kind: Kind, user: int | None) -> None:
+def test_no_attack_succeeds(stage: Stage, kind: SandboxKind, user: int | None) -> None:
     with socket.socket(socket.AF_UNIX) as abstract, socket.socket(socket.AF_UNIX) as named:
         abstract.bind(f"\0corral-attack-{os.getpid()}")
         abstract.listen()
@@ -143,7 +143,7 @@ def test_no_attack_succeeds(stage: Stage, kind: Kind, user: int | None) -> None:
         named.listen()
         report = stage.attack(kind, user=user)
     # Landlock cannot close a socket in a folder; `Wrapped.lacks` says so.
-    allowed = {"connects_to_a_socket_in_a_folder"} if kind is Kind.LANDLOCK else set()
+    allowed = {"connects_to_a_socket_in_a_folder"} if kind is SandboxKind.LANDLOCK else set()
     assert set(report["won"]) <= allowed
     assert report["user"] == (os.getuid() if user is None else user)
     assert (stage.repository / "README").read_text() == "hello\n"
@@ -153,13 +153,15 @@ def test_no_attack_succeeds(stage: Stage, kind: Kind, user: int | None) -> None:
     assert "missing" not in git(stage.repository, *safe, "fsck", "--full", "--strict")
 
 
-def attempt(stage: Stage, script: str, kind: Kind = Kind.BUBBLEWRAP, **bounds: object) -> str:
+def attempt(
+    stage: Stage, script: str, kind: SandboxKind = SandboxKind.BUBBLEWRAP, **bounds: object
+) -> str:
     """Run a shell script in the worktree, with its private repository."""
     folder = str(stage.folder / "git")
-    made = private_git.prepare(stage.found, folder, mounted=kind is Kind.BUBBLEWRAP)
-    wrapped = sandbox.wrap(
+    made = private_git.prepare(stage.found, folder, mounted=kind is SandboxKind.BUBBLEWRAP)
+    wrapped = sandbox.wrap_command(
         ["/bin/sh", "-c", script],
-        Bounds(worktree=str(stage.tree), git=made, **bounds),  # type: ignore[arg-type]
+        SandboxBounds(worktree=str(stage.tree), git=made, **bounds),  # type: ignore[arg-type]
         scratch=str(stage.folder / "scratch"),
         kind=kind,
     )
@@ -195,7 +197,7 @@ DAMAGE = (
 )
 
 
-def test_a_damaged_private_repository_is_not_imported(stage: Stage, kind: Kind) -> None:
+def test_a_damaged_private_repository_is_not_imported(stage: Stage, kind: SandboxKind) -> None:
     before, config = head(stage), (stage.repository / ".git/config").read_text()
     made = stage.tree / "made"
     for damage in DAMAGE:
@@ -213,7 +215,9 @@ def test_a_damaged_private_repository_is_not_imported(stage: Stage, kind: Kind) 
         assert git(stage.repository, "fsck", "--full", "--strict") == "", damage
 
 
-def test_commits_are_imported_once_also_from_packs_and_detached(stage: Stage, kind: Kind) -> None:
+def test_commits_are_imported_once_also_from_packs_and_detached(
+    stage: Stage, kind: SandboxKind
+) -> None:
     said = attempt(stage, f"{COMMIT} && git checkout -q --detach && git gc -q", kind)
     assert said.startswith("0"), said
     folder = str(stage.folder / "git")
@@ -225,7 +229,7 @@ def test_commits_are_imported_once_also_from_packs_and_detached(stage: Stage, ki
     assert git(stage.tree, "status", "--porcelain") == ""
 
 
-def test_a_branch_that_the_host_moved_is_not_overwritten(stage: Stage, kind: Kind) -> None:
+def test_a_branch_that_the_host_moved_is_not_overwritten(stage: Stage, kind: SandboxKind) -> None:
     assert attempt(stage, COMMIT, kind).startswith("0")
     commit(stage.repository, {"elsewhere": "y"}, "main moved")
     git(stage.repository, "update-ref", "refs/heads/corral/race/one", "main")
@@ -249,7 +253,7 @@ def test_a_hostile_tree_fails_the_check_of_its_objects(stage: Stage) -> None:
     assert head(stage) == before
 
 
-def test_other_attempts_and_remotes_are_not_shown(stage: Stage, kind: Kind) -> None:
+def test_other_attempts_and_remotes_are_not_shown(stage: Stage, kind: SandboxKind) -> None:
     git(stage.repository, "branch", "corral/race/two")
     git(stage.repository, "config", "remote.origin.url", f"https://{SECRET}@example.org/x")
     said = attempt(stage, "git branch -a; git config --list; git remote -v", kind)
@@ -258,7 +262,7 @@ def test_other_attempts_and_remotes_are_not_shown(stage: Stage, kind: Kind) -> N
     assert SECRET not in said
 
 
-def test_a_file_and_memory_in_shm_cannot_grow_without_end(stage: Stage, kind: Kind) -> None:
+def test_a_file_and_memory_in_shm_cannot_grow_without_end(stage: Stage, kind: SandboxKind) -> None:
     script = "head -c 20M /dev/zero > big; wc -c < big; head -c 100M /dev/zero > /dev/x; ls /dev/x"
     said = attempt(stage, script, kind, limits=ResourceLimits(file_bytes=10 << 20))
     assert os.path.getsize(stage.tree / "big") <= 10 << 20, said
@@ -266,7 +270,7 @@ def test_a_file_and_memory_in_shm_cannot_grow_without_end(stage: Stage, kind: Ki
 
 
 @pytest.mark.usefixtures("system_python")
-def test_a_fork_bomb_of_a_user_ends_at_its_limit(tmp_path: Path, kind: Kind) -> None:
+def test_a_fork_bomb_of_a_user_ends_at_its_limit(tmp_path: Path, kind: SandboxKind) -> None:
     script = (
         "import os, time\n"
         "made = 0\n"
@@ -282,8 +286,8 @@ def test_a_fork_bomb_of_a_user_ends_at_its_limit(tmp_path: Path, kind: Kind) -> 
     )
     tmp_path.chmod(0o755)
     user = 2_000_000 + os.getpid()  # the limit counts all processes of a user, on the whole machine
-    bounds = Bounds(limits=ResourceLimits(processes=50))
-    wrapped = sandbox.wrap(
+    bounds = SandboxBounds(limits=ResourceLimits(processes=50))
+    wrapped = sandbox.wrap_command(
         [SYSTEM_PYTHON, "-uc", script], bounds, scratch=str(tmp_path / "scratch"), kind=kind
     )
     os.chown(tmp_path / "scratch", user, user)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters.providers.screens import SCREENS, Reader, watch
+from corral.adapters.providers.screens import SCREENS, ScreenReader, read_screen
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "providers" / "screens"
 EVERYTHING = frozenset({"all"})
@@ -51,21 +51,21 @@ def test_ordinary_output_types_nothing(name: str) -> None:
     lines = lines_of(name)
     blank = next(at for at, line in enumerate(lines) if not line.strip())
     shown = lines[:blank] + PROSE + lines[blank:]
-    reading = watch(screen_of(name), shown, EVERYTHING)
+    reading = read_screen(screen_of(name), shown, EVERYTHING)
     assert (reading.state, reading.answer) == ("ready", None)
 
 
 @pytest.mark.parametrize("provider", [name for name in SCREENS if name != "scripted"])
 def test_a_screen_without_the_interface_is_unknown(provider: str) -> None:
-    reading = watch(SCREENS[provider], [*PROSE[:5], "$ ls"], EVERYTHING)
+    reading = read_screen(SCREENS[provider], [*PROSE[:5], "$ ls"], EVERYTHING)
     assert (reading.state, reading.answer) == ("unknown", None)
-    assert watch(SCREENS[provider], [], EVERYTHING).state == "unknown"
+    assert read_screen(SCREENS[provider], [], EVERYTHING).state == "unknown"
 
 
 @pytest.mark.parametrize("provider", ["claude", "copilot"])
 def test_a_marked_option_is_not_the_line_for_input(provider: str) -> None:
     menu = ["─" * 60, " Make it your default?", "", "   ❯ Yes, set it", "     No, keep it"]
-    reading = watch(SCREENS[provider], menu, EVERYTHING)
+    reading = read_screen(SCREENS[provider], menu, EVERYTHING)
     assert (reading.state, reading.kind, reading.answer) == ("needs_input", None, None)
     assert (reading.question, reading.draft) == ("Make it your default?", None)
     assert reading.options == ["Yes, set it", "No, keep it"]
@@ -75,7 +75,7 @@ def test_words_in_the_line_for_input_do_not_hide_it() -> None:
     lines = lines_of("claude-ready")
     at = max(number for number, line in enumerate(lines) if line.startswith("❯"))
     lines[at] = "❯\xa0[Pasted text #1]"
-    assert watch(SCREENS["claude"], lines).state == "ready"
+    assert read_screen(SCREENS["claude"], lines).state == "ready"
 
 
 DIALOGS = [name for name in NAMES if name.endswith(("-edit", "-run", "-trust"))]
@@ -83,7 +83,7 @@ DIALOGS = [name for name in NAMES if name.endswith(("-edit", "-run", "-trust"))]
 
 @pytest.mark.parametrize("name", DIALOGS)
 def test_a_dialog_is_left_to_the_person_by_default(name: str) -> None:
-    reading = watch(screen_of(name), lines_of(name))
+    reading = read_screen(screen_of(name), lines_of(name))
     assert reading.state == "needs_input"
     assert reading.kind == name.partition("-")[2]
     assert reading.answer is None
@@ -93,41 +93,41 @@ def test_a_dialog_is_left_to_the_person_by_default(name: str) -> None:
 @pytest.mark.parametrize("name", DIALOGS)
 def test_a_policy_for_another_class_answers_nothing(name: str) -> None:
     others = frozenset({"edit", "run", "trust"} - {name.partition("-")[2]})
-    assert watch(screen_of(name), lines_of(name), others).answer is None
+    assert read_screen(screen_of(name), lines_of(name), others).answer is None
 
 
 @pytest.mark.parametrize("name", [name for name in DIALOGS if name != "claude-trust"])
 def test_an_allowed_dialog_gets_exactly_one_enter(name: str) -> None:
-    reader = Reader(screen_of(name), frozenset({name.partition("-")[2]}))
+    reader = ScreenReader(screen_of(name), frozenset({name.partition("-")[2]}))
     looks = [reader.look(lines_of(name)) for _ in range(5)]
     assert [look.answer for look in looks] == ["\r", None, None, None, None]
     assert {look.state for look in looks} == {"needs_input"}
 
 
 def test_keys_are_given_again_only_for_a_dialog_that_was_answered_and_stands() -> None:
-    reader = Reader(SCREENS["claude"], frozenset({"edit"}))
-    assert reader.again() is None
+    reader = ScreenReader(SCREENS["claude"], frozenset({"edit"}))
+    assert reader.retry_keys() is None
     assert reader.look(lines_of("claude-edit")).answer == "\r"
-    assert [reader.again() for _ in range(3)] == ["\r", "\r", None]
+    assert [reader.retry_keys() for _ in range(3)] == ["\r", "\r", None]
     reader.look(lines_of("claude-run"))  # not allowed
-    assert reader.again() is None
+    assert reader.retry_keys() is None
 
 
 def test_a_dialog_that_appears_again_is_answered_again() -> None:
-    reader = Reader(SCREENS["claude"], frozenset({"run"}))
+    reader = ScreenReader(SCREENS["claude"], frozenset({"run"}))
     shown = ["claude-run", "claude-run", "claude-working", "claude-run"]
     assert [reader.look(lines_of(name)).answer for name in shown] == ["\r", None, None, "\r"]
 
 
 def test_another_command_in_the_same_dialog_is_another_question() -> None:
-    reader = Reader(SCREENS["claude"], frozenset({"run"}))
+    reader = ScreenReader(SCREENS["claude"], frozenset({"run"}))
     other = [line.replace("rm -f zz", "ls") for line in lines_of("claude-run")]
     shown = [lines_of("claude-run"), other, other]
     assert [reader.look(lines).answer for lines in shown] == ["\r", "\r", None]
 
 
 def test_a_spinner_above_a_dialog_makes_no_other_question() -> None:
-    reader = Reader(SCREENS["claude"], frozenset({"run"}))
+    reader = ScreenReader(SCREENS["claude"], frozenset({"run"}))
     other = [line.replace("Waiting…", "Waiting… (3s)") for line in lines_of("claude-run")]
     assert other != lines_of("claude-run")
     shown = [lines_of("claude-run"), other]
@@ -146,40 +146,40 @@ def test_a_spinner_above_a_dialog_makes_no_other_question() -> None:
     ],
 )
 def test_what_is_asked_about_is_told(name: str, subject: str) -> None:
-    told = watch(screen_of(name), lines_of(name)).subject
+    told = read_screen(screen_of(name), lines_of(name)).subject
     assert any(line.startswith(subject) for line in told), told
     assert not any("STUB:" in line for line in told)
 
 
 def test_yes_is_chosen_even_where_no_is_marked() -> None:
-    reading = watch(SCREENS["claude"], lines_of("claude-trust"), frozenset({"trust"}))
+    reading = read_screen(SCREENS["claude"], lines_of("claude-trust"), frozenset({"trust"}))
     assert reading.options == ["No, exit", "Yes, I trust this folder"]
     assert reading.answer == "\x1b[B\r"
 
 
 def test_a_dialog_that_offers_only_more_than_this_once_is_left_to_the_person() -> None:
     lines = [line.replace("1. Yes", "1. Yes, always") for line in lines_of("claude-run")]
-    assert watch(SCREENS["claude"], lines, EVERYTHING).answer is None
+    assert read_screen(SCREENS["claude"], lines, EVERYTHING).answer is None
 
 
 def test_a_question_in_what_is_asked_about_does_not_change_the_class() -> None:
     lines = lines_of("codex-run")
     at = next(at for at, line in enumerate(lines) if line.strip() == "$ touch zz")
     lines.insert(at, "  Would you like to make the following edits?")
-    reading = watch(SCREENS["codex"], lines, frozenset({"edit"}))
+    reading = read_screen(SCREENS["codex"], lines, frozenset({"edit"}))
     assert (reading.state, reading.kind, reading.answer) == ("needs_input", None, None)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("-working")])
 def test_a_working_agent_is_seen_to_work(name: str) -> None:
-    assert watch(screen_of(name), lines_of(name), EVERYTHING).state == "working"
+    assert read_screen(screen_of(name), lines_of(name), EVERYTHING).state == "working"
 
 
 def test_a_limit_is_read_from_the_status_lines() -> None:
-    reading = watch(SCREENS["claude"], lines_of("claude-limit"))
+    reading = read_screen(SCREENS["claude"], lines_of("claude-limit"))
     assert reading.state == "limit"
     assert "resets 1:44am" in str(reading.detail)
-    reading = watch(SCREENS["codex"], lines_of("codex-limit"))
+    reading = read_screen(SCREENS["codex"], lines_of("codex-limit"))
     assert reading.state == "limit"
     assert str(reading.detail).endswith("try again at 2:23 AM.")
 
@@ -195,9 +195,9 @@ def test_an_agent_that_says_so_is_neither_at_its_limit_nor_at_work(words: str) -
     lines = lines_of("claude-ready")
     rule = next(at for at, line in enumerate(lines) if line.startswith("────"))
     lines[rule:rule] = ["● Look:", words, ""]
-    assert watch(SCREENS["claude"], lines).state == "ready"
+    assert read_screen(SCREENS["claude"], lines).state == "ready"
 
 
 def test_a_program_that_did_not_start_is_fatal() -> None:
-    reading = watch(SCREENS["claude"], ["", "error: unknown option '--foo'"])
+    reading = read_screen(SCREENS["claude"], ["", "error: unknown option '--foo'"])
     assert (reading.state, reading.detail) == ("fatal", "error: unknown option '--foo'")

@@ -12,9 +12,16 @@ from typing import Any
 import pytest
 
 from corral.adapters.providers import registry
-from corral.adapters.providers.facts import Fact, Finished, LimitReached, Said, SessionNamed, Used
-from corral.adapters.providers.limits import limit_in
-from corral.adapters.providers.provider import Ask
+from corral.adapters.providers.facts import (
+    LimitFact,
+    ProviderFact,
+    ResultFact,
+    SessionFact,
+    TurnFact,
+    UsageFact,
+)
+from corral.adapters.providers.limits import parse_limit
+from corral.adapters.providers.provider import LaunchRequest
 from corral.kernel.prompt import Quote, render
 from tests.support.threads import SECONDS
 
@@ -41,8 +48,8 @@ def run(*args: str, given: str = "", env: dict[str, str] | None = None) -> Any:
     )
 
 
-def stream(ask: Ask) -> tuple[list[Fact], int]:
-    provider = registry.find("scripted")
+def stream(ask: LaunchRequest) -> tuple[list[ProviderFact], int]:
+    provider = registry.get_provider("scripted")
     start = provider.start(ask)
     done = subprocess.run(
         start.args,
@@ -131,39 +138,41 @@ def test_it_ignores_a_signal() -> None:
 def test_a_quota_is_told_with_its_end() -> None:
     done = run("--quota", "3600")
     assert done.returncode == 1
-    limit = limit_in(done.stdout, int(time.time() * 1_000))
+    limit = parse_limit(done.stdout, int(time.time() * 1_000))
     assert limit is not None
     assert limit.reset_at is not None
 
 
 def test_its_stream_is_read_like_claudes() -> None:
-    facts, code = stream(Ask("say hi; write a.txt text; spend 1000 100 big", session="s-1"))
+    facts, code = stream(
+        LaunchRequest("say hi; write a.txt text; spend 1000 100 big", session="s-1")
+    )
     assert code == 0
-    assert facts[0] == SessionNamed("s-1", model="scripted-1")
-    call, answer = [fact for fact in facts if isinstance(fact, Said)][1:]
+    assert facts[0] == SessionFact("s-1", model="scripted-1")
+    call, answer = [fact for fact in facts if isinstance(fact, TurnFact)][1:]
     assert (call.tool_name, answer.tool_name) == ("write", "write")
-    (used,) = [fact for fact in facts if isinstance(fact, Used)]
+    (used,) = [fact for fact in facts if isinstance(fact, UsageFact)]
     assert (used.model, used.input, used.output, used.cost_micros) == ("big", 1000, 100, 4500)
-    assert facts[-1] == Finished(True, "hi")
+    assert facts[-1] == ResultFact(True, "hi")
 
 
 def test_its_conversations_go_on() -> None:
-    stream(Ask("say one", session="s-2"))
-    _, code = stream(Ask("say two", session="s-2"))
+    stream(LaunchRequest("say one", session="s-2"))
+    _, code = stream(LaunchRequest("say two", session="s-2"))
     assert code == 1  # the id is taken
-    facts, code = stream(Ask(None, session="s-2", resume=True))
+    facts, code = stream(LaunchRequest(None, session="s-2", resume=True))
     assert code == 0
-    assert facts[0] == SessionNamed("s-2", model="scripted-1")
-    facts, _ = stream(Ask("say three", latest=True))
-    assert facts[0] == SessionNamed("s-2", model="scripted-1")
+    assert facts[0] == SessionFact("s-2", model="scripted-1")
+    facts, _ = stream(LaunchRequest("say three", latest=True))
+    assert facts[0] == SessionFact("s-2", model="scripted-1")
 
 
 def test_its_stream_tells_a_quota() -> None:
-    facts, code = stream(Ask("quota 60"))
+    facts, code = stream(LaunchRequest("quota 60"))
     assert code == 1
-    (limit,) = [fact for fact in facts if isinstance(fact, LimitReached)]
+    (limit,) = [fact for fact in facts if isinstance(fact, LimitFact)]
     assert limit.reset_at is not None
-    assert isinstance(facts[-1], Finished)
+    assert isinstance(facts[-1], ResultFact)
     assert not facts[-1].ok
 
 

@@ -3,45 +3,47 @@
 import json
 import tomllib
 
-from corral.adapters.providers import registry, tools
-from corral.adapters.providers.provider import Ask
+from corral.adapters.providers import mcp_config, registry
+from corral.adapters.providers.provider import LaunchRequest
 
-ASK = Ask("hello", tools=True, allow=("Read",))
+ASK = LaunchRequest("hello", tools=True, allow=("Read",))
 
 
 def test_claude_is_given_the_server_and_may_call_its_tools() -> None:
-    args = registry.find("claude").start(ASK).args
+    args = registry.get_provider("claude").start(ASK).args
     (given,) = [arg.partition("=")[2] for arg in args if arg.startswith("--mcp-config=")]
     entry = json.loads(given)["mcpServers"]["corral"]
-    assert [entry["command"], *entry["args"]] == tools.server()
+    assert [entry["command"], *entry["args"]] == mcp_config.get_server_command()
     assert "--allowedTools=Read,mcp__corral" in args
 
 
 def test_codex_is_given_the_server_and_the_names_of_what_it_needs() -> None:
-    args = registry.find("codex").start(ASK).args
+    args = registry.get_provider("codex").start(ASK).args
     said = "\n".join(arg for arg in args if arg.startswith("mcp_servers."))
     entry = tomllib.loads(said)["mcp_servers"]["corral"]
-    assert [entry["command"], *entry["args"]] == tools.server()
+    assert [entry["command"], *entry["args"]] == mcp_config.get_server_command()
     assert {"CORRAL_AGENT", "CORRAL_RUN", "CORRAL_STORE"} <= {*entry["env_vars"]}
     assert entry["required"] is True
 
 
 def test_whoever_speaks_acp_is_told_in_the_first_message() -> None:
-    (entry,) = tools.for_acp({"CORRAL_AGENT": "ada", "SECRET": "x"})
-    assert [entry["command"], *entry["args"]] == tools.server()
+    (entry,) = mcp_config.build_acp_servers({"CORRAL_AGENT": "ada", "SECRET": "x"})
+    assert [entry["command"], *entry["args"]] == mcp_config.get_server_command()
     assert entry["env"] == [{"name": "CORRAL_AGENT", "value": "ada"}]
 
 
 def test_without_being_asked_nobody_is_told() -> None:
     for name in ("claude", "codex"):
-        assert "corral" not in str(registry.find(name).start(Ask("hello")).args)
+        assert "corral" not in str(registry.get_provider(name).start(LaunchRequest("hello")).args)
 
 
 def test_hooks_are_handed_over_in_each_one_s_own_words() -> None:
-    ask = Ask("hello", hooks=True)
-    args = registry.find("claude").start(ask).args
+    ask = LaunchRequest("hello", hooks=True)
+    args = registry.get_provider("claude").start(ask).args
     (given,) = [arg.partition("=")[2] for arg in args if arg.startswith("--settings=")]
-    said = "\n".join(arg for arg in registry.find("codex").start(ask).args if "hooks." in arg)
+    said = "\n".join(
+        arg for arg in registry.get_provider("codex").start(ask).args if "hooks." in arg
+    )
     for name, hooks in (
         ("claude", json.loads(given)["hooks"]),
         ("codex", tomllib.loads(said)["hooks"]),

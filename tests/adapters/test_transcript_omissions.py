@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from corral.adapters.providers.facts import Said, Used
+from corral.adapters.providers.facts import TurnFact, UsageFact
 from corral.adapters.transcripts import claude, codex
 from corral.adapters.transcripts.omissions import count_omissions
 from corral.api import Corral
@@ -25,7 +25,7 @@ def test_every_line_is_read_or_counted(reader: Any, name: str) -> None:
     lines = sum(rows for kind, rows in left_out.items() if not kind.startswith("block "))
     assert len(offsets) + lines == complete.count(b"\n")
     kinds = {type(item.fact) for item in reader.read(path)}
-    assert kinds <= {Said, Used}
+    assert kinds <= {TurnFact, UsageFact}
 
 
 def test_the_report_of_an_import_names_what_was_left_out(store: Corral, tmp_path: Path) -> None:

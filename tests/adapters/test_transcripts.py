@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from corral.adapters.providers.facts import Denied, Said, Used
+from corral.adapters.providers.facts import DenialFact, TurnFact, UsageFact
 from corral.adapters.transcripts import claude, codex, copilot, gemini, opencode, qwen
-from corral.adapters.transcripts.transcript import Item
+from corral.adapters.transcripts.reader import TranscriptItem
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "transcripts"
 BOTH = [
@@ -25,17 +25,19 @@ BOTH = [
 ]
 
 
-def said(items: list[Item]) -> list[Said]:
-    return [item.fact for item in items if isinstance(item.fact, Said)]
+def said(items: list[TranscriptItem]) -> list[TurnFact]:
+    return [item.fact for item in items if isinstance(item.fact, TurnFact)]
 
 
-def used(items: list[Item]) -> list[Used]:
-    return [item.fact for item in items if isinstance(item.fact, Used)]
+def used(items: list[TranscriptItem]) -> list[UsageFact]:
+    return [item.fact for item in items if isinstance(item.fact, UsageFact)]
 
 
-def as_set(items: list[Item]) -> set[Any]:
+def as_set(items: list[TranscriptItem]) -> set[Any]:
     """Without the time of usage: a message that is read twice has the same key, and counts once."""
-    return {(None if isinstance(item.fact, Used) else item.at, repr(item.fact)) for item in items}
+    return {
+        (None if isinstance(item.fact, UsageFact) else item.at, repr(item.fact)) for item in items
+    }
 
 
 @pytest.mark.parametrize(("module", "name"), BOTH)
@@ -145,8 +147,8 @@ def test_the_files_of_a_folder_are_found(tmp_path: Path) -> None:
     assert list(claude.files(tmp_path / "nowhere")) == []
 
 
-def denied(items: list[Item]) -> list[str]:
-    return [item.fact.tool for item in items if isinstance(item.fact, Denied)]
+def denied(items: list[TranscriptItem]) -> list[str]:
+    return [item.fact.tool for item in items if isinstance(item.fact, DenialFact)]
 
 
 @pytest.mark.parametrize(("module", "name"), [(gemini, "gemini"), (copilot, "copilot")])
@@ -231,14 +233,16 @@ def test_a_process_is_found_by_what_its_cli_records(tmp_path: Path) -> None:
     for module, folder in ((claude, tmp_path / "claude"), (qwen, tmp_path / "qwen")):
         (folder / "sessions").mkdir(parents=True)
         (folder / "sessions" / "17.json").write_text('{"pid":17,"sessionId":"abc"}')
-        assert module.sessions_of(folder, [16, 17], 0) == ["abc"]
-        assert module.sessions_of(folder, [18], 0) == []
-        assert module.sessions_of(folder, [17], 1 << 50) == [], "an earlier process had the number"
+        assert module.list_open_sessions(folder, [16, 17], 0) == ["abc"]
+        assert module.list_open_sessions(folder, [18], 0) == []
+        assert module.list_open_sessions(folder, [17], 1 << 50) == [], (
+            "an earlier process had the number"
+        )
     lock = tmp_path / "copilot/session-state/abc/inuse.17.lock"
     lock.parent.mkdir(parents=True)
     lock.touch()
-    assert copilot.sessions_of(tmp_path / "copilot", [17], 0) == ["abc"]
-    assert copilot.sessions_of(tmp_path / "copilot", [17], 1 << 50) == []
+    assert copilot.list_open_sessions(tmp_path / "copilot", [17], 0) == ["abc"]
+    assert copilot.list_open_sessions(tmp_path / "copilot", [17], 1 << 50) == []
 
 
 def test_codex_is_found_by_the_rollout_that_its_process_has_open(tmp_path: Path) -> None:
@@ -250,6 +254,6 @@ def test_codex_is_found_by_the_rollout_that_its_process_has_open(tmp_path: Path)
     shutil.copy(RECORDED / "codex.jsonl", file)
     found = codex.head(file)
     assert found is not None
-    assert codex.sessions_of(tmp_path, [os.getpid()], 0) == []
+    assert codex.list_open_sessions(tmp_path, [os.getpid()], 0) == []
     with file.open("a"):
-        assert codex.sessions_of(tmp_path, [os.getpid()], 0) == [found.session]
+        assert codex.list_open_sessions(tmp_path, [os.getpid()], 0) == [found.session]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters import checkouts, leftovers, worktrees
+from corral.adapters import worktree_leftovers, worktree_registry, worktrees
 from corral.kernel.errors import Refused
 from tests.support.errors import because
 from tests.support.keeping import until
@@ -26,7 +26,7 @@ def repository(tmp_path: Path) -> Path:
 
 def made(repository: Path, name: str = "one", **more: str) -> Path:
     folder = repository.parent / "worktrees" / name
-    worktrees.make(str(repository), str(folder), f"corral/{name}", **more)
+    worktrees.create(str(repository), str(folder), f"corral/{name}", **more)
     return folder
 
 
@@ -51,7 +51,7 @@ def test_a_worktree_is_at_its_base_on_a_branch_of_its_own(repository: Path) -> N
 
 def test_a_folder_of_the_repository_is_found_again_in_the_worktree(repository: Path) -> None:
     folder = repository.parent / "inside"
-    assert worktrees.make(str(repository / "src"), str(folder), "b") == str(folder / "src") + "/"
+    assert worktrees.create(str(repository / "src"), str(folder), "b") == str(folder / "src") + "/"
 
 
 def test_no_hook_runs_and_nobody_need_be_known_to_git(repository: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_folder_that_was_removed_by_hand_comes_back_at_its_commits(repository:
     folder = made(repository)
     done = commit(folder, {"work": "x"})
     shutil.rmtree(folder)
-    assert worktrees.state(str(repository), str(folder)).missing
+    assert worktrees.inspect(str(repository), str(folder)).missing
     made(repository)
     assert git(folder, "rev-parse", "HEAD") == done
 
@@ -88,39 +88,39 @@ def test_a_branch_that_is_there_is_not_taken_unless_it_stands_at_the_base(reposi
         made(repository, "other")
     assert not (repository.parent / "worktrees/other").exists()
     folder = repository.parent / "worktrees/own"
-    worktrees.make(str(repository), str(folder), "corral/other", own_branch=True)
+    worktrees.create(str(repository), str(folder), "corral/other", own_branch=True)
     assert not (folder / "more").exists()
 
 
 def test_a_branch_that_is_checked_out_is_not_taken(repository: Path) -> None:
     with pytest.raises(Refused, check=because("git_failed")):
-        worktrees.make(str(repository), str(repository.parent / "x"), "main")
+        worktrees.create(str(repository), str(repository.parent / "x"), "main")
 
 
 @pytest.mark.parametrize("name", ["-x", "a..b", "a b", "", "x.lock", "@{-1}"])
 def test_what_is_no_name_for_a_branch_is_refused(repository: Path, name: str) -> None:
     with pytest.raises(Refused, check=because("bad_branch_name")):
-        worktrees.make(str(repository), str(repository.parent / "x"), name)
+        worktrees.create(str(repository), str(repository.parent / "x"), name)
 
 
 def test_bad_places_are_refused_in_a_sentence(repository: Path, tmp_path: Path) -> None:
     with pytest.raises(Refused, check=because("not_a_repository")):
-        worktrees.make(str(tmp_path), str(tmp_path / "x"), "b")
+        worktrees.create(str(tmp_path), str(tmp_path / "x"), "b")
     with pytest.raises(Refused, check=because("git_unavailable")):
-        worktrees.make(str(tmp_path / "nowhere"), str(tmp_path / "x"), "b")
+        worktrees.create(str(tmp_path / "nowhere"), str(tmp_path / "x"), "b")
     empty = tmp_path / "empty"
     empty.mkdir()
     git(empty, "init", "-q")
     with pytest.raises(Refused, check=because("no_commits")):
-        worktrees.make(str(empty), str(tmp_path / "x"), "b")
+        worktrees.create(str(empty), str(tmp_path / "x"), "b")
     with pytest.raises(Refused, check=because("unknown_commit", commit="deadbeef")):
-        worktrees.make(str(repository), str(tmp_path / "x"), "b", base="deadbeef")
+        worktrees.create(str(repository), str(tmp_path / "x"), "b", base="deadbeef")
     write(tmp_path / "full", {"mine": "x"})
     with pytest.raises(Refused, check=because("folder_not_empty")):
-        worktrees.make(str(repository), str(tmp_path / "full"), "b")
+        worktrees.create(str(repository), str(tmp_path / "full"), "b")
     stranger = new_repository(tmp_path / "stranger")
     with pytest.raises(Refused, check=because("not_a_worktree")):
-        worktrees.make(str(repository), str(stranger), "b")
+        worktrees.create(str(repository), str(stranger), "b")
     assert git(repository, "worktree", "list").count("\n") == 0
     assert git(repository, "branch") == "* main"
 
@@ -133,9 +133,9 @@ def test_a_head_on_no_branch_and_a_bare_repository_are_fine(repository: Path) ->
     git(bare, "update-ref", "refs/heads/main", git(repository, "rev-parse", "HEAD"))
     git(bare, "symbolic-ref", "HEAD", "refs/heads/main")
     folder = repository.parent / "of-bare"
-    worktrees.make(str(bare), str(folder), "b")
+    worktrees.create(str(bare), str(folder), "b")
     write(folder, {"new": "x"})
-    assert worktrees.state(str(bare), str(folder)).untracked == ["new"]
+    assert worktrees.inspect(str(bare), str(folder)).untracked == ["new"]
 
 
 def test_what_a_killed_git_left_half_made_is_made_whole(repository: Path) -> None:
@@ -156,19 +156,19 @@ def test_what_a_killed_git_left_half_made_is_made_whole(repository: Path) -> Non
     assert child.wait() == -signal.SIGKILL
     assert 0 < len(list((folder / "many").iterdir())) < 3_000
     made(repository)
-    state = worktrees.state(str(repository), str(folder))
+    state = worktrees.inspect(str(repository), str(folder))
     assert (state.uncommitted, state.locked, state.branch) == ([], None, "corral/one")
     assert len(list((folder / "many").iterdir())) == 3_000
 
 
 def test_many_processes_add_worktrees_of_one_repository_at_once(repository: Path) -> None:
     program = (
-        "import sys; from corral.adapters import checkouts, worktrees\n"
+        "import sys; from corral.adapters import worktree_registry, worktrees\n"
         "for number in range(2):\n"
         "    name = f'{sys.argv[2]}-{number}'\n"
-        "    worktrees.make(sys.argv[1], f'{sys.argv[1]}-trees/{name}', f'corral/{name}')\n"
-        "    checkouts.trees(sys.argv[1])\n"
-        "same = worktrees.make(sys.argv[1], f'{sys.argv[1]}-trees/same', 'corral/same')\n"
+        "    worktrees.create(sys.argv[1], f'{sys.argv[1]}-trees/{name}', f'corral/{name}')\n"
+        "    worktree_registry.list_worktrees(sys.argv[1])\n"
+        "same = worktrees.create(sys.argv[1], f'{sys.argv[1]}-trees/same', 'corral/same')\n"
     )
     children = [
         subprocess.Popen(
@@ -182,7 +182,7 @@ def test_many_processes_add_worktrees_of_one_repository_at_once(repository: Path
     folders = registered(repository)
     assert len(folders) == 9
     for folder in folders:
-        assert worktrees.state(str(repository), folder).clean
+        assert worktrees.inspect(str(repository), folder).clean
 
 
 def test_submodules_are_filled_from_what_is_at_hand_and_their_work_counts(tmp_path: Path) -> None:
@@ -194,15 +194,15 @@ def test_submodules_are_filled_from_what_is_at_hand_and_their_work_counts(tmp_pa
     shutil.move(library, tmp_path / "gone")  # there is no way to where it came from
     folder = made(top)
     assert (folder / "deps/lib/lib.py").read_text() == "1\n"
-    assert worktrees.state(str(top), str(folder)).clean
+    assert worktrees.inspect(str(top), str(folder)).clean
     write(folder, {"deps/lib/new.py": "2\n"})
-    assert worktrees.state(str(top), str(folder)).untracked == ["deps/lib/"]
+    assert worktrees.inspect(str(top), str(folder)).untracked == ["deps/lib/"]
     with pytest.raises(Refused, check=because("would_lose_work", loses=["dirty"])):
         worktrees.remove(str(top), str(folder))
     commit(folder / "deps/lib", {})
-    assert worktrees.state(str(top), str(folder)).dirty, "the commit is nowhere else"
+    assert worktrees.inspect(str(top), str(folder)).dirty, "the commit is nowhere else"
     commit(folder, {})
-    assert worktrees.state(str(top), str(folder)).untracked == ["deps/lib/"]
+    assert worktrees.inspect(str(top), str(folder)).untracked == ["deps/lib/"]
     worktrees.remove(str(top), str(folder), despite=["dirty"])
     assert not folder.exists()
 
@@ -212,24 +212,24 @@ def test_submodules_are_filled_from_what_is_at_hand_and_their_work_counts(tmp_pa
 
 def test_the_state_tells_what_would_be_lost(repository: Path) -> None:
     folder = made(repository)
-    state = worktrees.state(str(repository), str(folder))
+    state = worktrees.inspect(str(repository), str(folder))
     assert (state.clean, state.missing, state.branch) == (True, False, "corral/one")
     hostile = b"a\nb\xff"
     (folder / os.fsdecode(hostile)).write_text("x")
     write(folder, {"README": "changed\n", ".gitignore": "ignored\n", "ignored": "x"})
     git(folder, "rm", "-q", "src/a.py")
-    state = worktrees.state(str(repository), str(folder))
+    state = worktrees.inspect(str(repository), str(folder))
     assert sorted(state.uncommitted) == ["README", "src/a.py"]
     assert sorted(map(os.fsencode, state.untracked)) == [b".gitignore", hostile]
-    assert state.why_kept == "2 uncommitted, 2 untracked"
+    assert state.removal_blockers == "2 uncommitted, 2 untracked"
     commit(folder, {})
-    state = worktrees.state(str(repository), str(folder))
+    state = worktrees.inspect(str(repository), str(folder))
     assert (state.dirty, state.unmerged) == (False, 1)
     git(repository, "branch", "also", "corral/one")
-    state = worktrees.state(str(repository), str(folder))
+    state = worktrees.inspect(str(repository), str(folder))
     assert (state.unmerged, state.clean) == (0, True)
     git(repository, "worktree", "lock", "--reason", "on a stick", str(folder))
-    assert worktrees.state(str(repository), str(folder)).why_kept == "locked (on a stick)"
+    assert worktrees.inspect(str(repository), str(folder)).removal_blockers == "locked (on a stick)"
 
 
 def test_files_that_git_was_told_not_to_look_at_are_looked_at(repository: Path) -> None:
@@ -238,18 +238,18 @@ def test_files_that_git_was_told_not_to_look_at_are_looked_at(repository: Path) 
     git(folder, "update-index", "--skip-worktree", "src/a.py")
     write(folder, {"README": "changed\n", "src/a.py": "changed\n"})
     assert git(folder, "status", "--porcelain") == ""
-    state = worktrees.state(str(repository), str(folder))
+    state = worktrees.inspect(str(repository), str(folder))
     assert state.uncommitted == ["README", "src/a.py"]
 
 
 def test_a_repository_inside_is_work_that_git_would_not_see(repository: Path) -> None:
     folder = made(repository)
     new_repository(folder / "inner")
-    assert worktrees.state(str(repository), str(folder)).untracked == ["inner/"]
+    assert worktrees.inspect(str(repository), str(folder)).untracked == ["inner/"]
     git(folder, "add", "inner")
     git(folder, "commit", "-qm", "as a link")
     git(repository, "merge", "-q", "--ff-only", "corral/one")
-    state = worktrees.state(str(repository), str(folder))
+    state = worktrees.inspect(str(repository), str(folder))
     assert (state.unmerged, state.untracked) == (0, ["inner/"])
 
 
@@ -269,7 +269,7 @@ def test_what_an_agent_wrote_into_its_worktree_comes_to_be_no_program_of_ours(
     git(inner, "config", "core.fsmonitor", bite)
     (inner / "x").write_text("2\n")
     trap.unlink(missing_ok=True)
-    state = worktrees.state(str(repository), str(folder))
+    state = worktrees.inspect(str(repository), str(folder))
     assert state.uncommitted == ["README"]
     assert state.untracked == [".gitattributes", "inner/"]
     assert not trap.exists()
@@ -280,16 +280,16 @@ def test_all_worktrees_are_listed_and_their_room_is_told(repository: Path) -> No
     write(two, {"big": b"x" * 200_000})
     os.link(two / "big", two / "again")
     (two / "link").symlink_to("/")
-    assert [tree.folder for tree in checkouts.trees(str(repository))] == [
+    assert [tree.folder for tree in worktree_registry.list_worktrees(str(repository))] == [
         str(repository),
         str(one),
         str(two),
     ]
     shutil.rmtree(one)
     assert registered(repository) == [str(one), str(two)]
-    assert len(checkouts.trees(str(repository))) == 2
-    assert 200_000 <= leftovers.disk_use(str(two)) < 300_000
-    assert leftovers.disk_use(str(one)) == 0
+    assert len(worktree_registry.list_worktrees(str(repository))) == 2
+    assert 200_000 <= worktree_leftovers.measure_disk_usage(str(two)) < 300_000
+    assert worktree_leftovers.measure_disk_usage(str(one)) == 0
 
 
 # -- removing --------------------------------------------------------------------------------------
@@ -363,7 +363,7 @@ def test_folders_that_their_owner_closed_are_removed_too(repository: Path) -> No
     assert not list(folder.parent.iterdir())
 
 
-@pytest.mark.parametrize("point", ["rmtree", "delete"])
+@pytest.mark.parametrize("point", ["rmtree", "delete_tree"])
 def test_a_removal_that_is_cut_short_is_finished_later(
     repository: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
@@ -380,10 +380,10 @@ def test_a_removal_that_is_cut_short_is_finished_later(
     assert not folder.exists(), "it is there whole or not at all"
     assert git(repository, "rev-parse", "corral/one") == done
     root = str(folder.parent)
-    assert leftovers.orphans([str(repository)], root, [str(folder)]) != []
+    assert worktree_leftovers.find_orphans([str(repository)], root, [str(folder)]) != []
     assert worktrees.remove(str(repository), str(folder)).missing
-    assert len(leftovers.sweep(root)) == 1
-    assert leftovers.orphans([str(repository)], root, []) == []
+    assert len(worktree_leftovers.finish_removals(root)) == 1
+    assert worktree_leftovers.find_orphans([str(repository)], root, []) == []
     assert registered(repository) == []
     made(repository, base=done)
 
@@ -394,10 +394,12 @@ def test_what_nobody_answers_for_is_listed(repository: Path) -> None:
     shutil.rmtree(gone)
     write(root / "p/unknown", {"file": "x"})
     write(root, {"a file": "x"})
-    cut = root / "p" / f"{leftovers.REMOVED}1"
+    cut = root / "p" / f"{worktree_leftovers.REMOVAL_PREFIX}1"
     write(cut, {"file": "x"})
-    worktrees.make(str(repository), str(repository.parent / "elsewhere"), "elsewhere")
-    found = leftovers.orphans([str(repository), str(root / "nowhere")], str(root), [str(mine)])
+    worktrees.create(str(repository), str(repository.parent / "elsewhere"), "elsewhere")
+    found = worktree_leftovers.find_orphans(
+        [str(repository), str(root / "nowhere")], str(root), [str(mine)]
+    )
     assert [(Path(orphan.folder).name, orphan.branch, orphan.exists) for orphan in found] == [
         (cut.name, None, True),
         ("gone", "corral/p/gone", False),
@@ -405,7 +407,7 @@ def test_what_nobody_answers_for_is_listed(repository: Path) -> None:
         ("unknown", None, True),
     ]
     assert found[2].repository == str(repository)
-    assert leftovers.sweep(str(root)) == [str(cut)]
+    assert worktree_leftovers.finish_removals(str(root)) == [str(cut)]
     assert forgotten.exists()
     assert (root / "p/unknown").exists()
 

@@ -4,7 +4,7 @@ import threading
 from functools import partial
 
 import corral
-from corral.adapters.providers.facts import Used
+from corral.adapters.providers.facts import UsageFact
 from corral.api import Corral
 from corral.domain.charges.model import ChargePrice
 from corral.kernel.errors import Refused
@@ -20,7 +20,7 @@ def test_sixteen_threads_add_charges_and_every_total_is_exact(store: Corral) -> 
     def add(thread: int) -> None:
         for n in range(EACH):
             store.charges.add(
-                Used(model=f"m{n % 3}", input=1, output=thread, cost_micros=n),
+                UsageFact(model=f"m{n % 3}", input=1, output=thread, cost_micros=n),
                 run_id=f"run_{thread}",
                 session_id=f"ses_{thread % 2}",
                 project_id=f"prj_{(thread + n) % 3}",
@@ -40,7 +40,7 @@ def test_processes_that_add_at_the_same_time_lose_nothing(url: str) -> None:
     def add() -> int:
         with corral.open(url) as store:
             charged = [
-                store.charges.add(Used(model="m", output=1, cost_micros=2), project_id="prj_1")
+                store.charges.add(UsageFact(model="m", output=1, cost_micros=2), project_id="prj_1")
                 for _ in range(25)
             ]
             return len(charged)
@@ -53,8 +53,8 @@ def test_processes_that_add_at_the_same_time_lose_nothing(url: str) -> None:
 
 def test_a_report_that_many_read_at_once_is_charged_once(store: Corral) -> None:
     for n in range(10):
-        report = Used(model="m", input=3, key=f"line {n}")
-        counted = Used(model="m", input=(n + 1) * 5, counter="c", key=f"count {n}")
+        report = UsageFact(model="m", input=3, key=f"line {n}")
+        counted = UsageFact(model="m", input=(n + 1) * 5, counter="c", key=f"count {n}")
         racers = race(
             [partial(store.charges.add, report, run_id="run_1")] * 4
             + [partial(store.charges.add, counted, run_id="run_1")] * 4
@@ -71,7 +71,9 @@ def test_readers_of_one_counter_charge_what_it_counted_and_no_more(store: Corral
     def report() -> None:
         for _ in range(10):
             with lock:  # each figure is reported in turn, as one stream tells them
-                store.charges.add(Used(model="m", input=next(told), counter="c"), run_id="run_1")
+                store.charges.add(
+                    UsageFact(model="m", input=next(told), counter="c"), run_id="run_1"
+                )
 
     for racer in race([report] * 5):
         racer.result()
@@ -116,13 +118,13 @@ def test_processes_that_race_for_the_last_dollar_never_pass_the_limit(url: str) 
 def test_prices_that_come_while_charges_are_added_are_counted_once(store: Corral) -> None:
     ids = []
     for _ in range(20):
-        charge = store.charges.add(Used(model="m", input=1), run_id="run_1")
+        charge = store.charges.add(UsageFact(model="m", input=1), run_id="run_1")
         assert charge is not None
         ids.append(charge.id)
 
     def add() -> int:
         for _ in range(20):
-            store.charges.add(Used(model="m", input=1, cost_micros=1), run_id="run_2")
+            store.charges.add(UsageFact(model="m", input=1, cost_micros=1), run_id="run_2")
         return 0
 
     def price(order: int) -> int:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters.channels.contract import Incoming
+from corral.adapters.channels.contract import IncomingEvent
 from corral.adapters.output.seal import seal
-from corral.adapters.transcripts.transcript import Head
+from corral.adapters.transcripts.reader import TranscriptHead
 from corral.api import Corral
 from corral.db.tx import Tx
 from corral.domain.chat.inbound import receive
@@ -196,7 +196,7 @@ def test_a_session_that_is_reopened_as_it_would_be_forgotten_stays(
 
 
 def test_a_conversation_that_two_begin_to_import_becomes_one_session(store: Corral) -> None:
-    head = Head("conversation")
+    head = TranscriptHead("conversation")
     begin = partial(imports.begin, source="claude", path="/srv/a.jsonl", head=head)
     begun = meanwhile(store, begin, lambda: store._database.write(begin, repeatable=True))
     (session,) = store.sessions.list().items
@@ -213,7 +213,7 @@ def test_the_first_words_of_two_people_in_a_place_are_both_heard(store: Corral) 
     store.wirings.add("ada", channel=chat.channel.name)
     for who in ("ann", "bob"):
         store.senders.approve(f"fake/{who}", person=who)
-    ann = Incoming(event_id="e-ann", place="room", sender="ann", text="hello")
+    ann = IncomingEvent(event_id="e-ann", place="room", sender="ann", text="hello")
     second = meanwhile(
         store,
         lambda tx: receive.receive(tx, chat.channel.id, ann),

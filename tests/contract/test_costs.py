@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from corral.adapters.channels.contract import Incoming
-from corral.adapters.providers.facts import Used
+from corral.adapters.channels.contract import IncomingEvent
+from corral.adapters.providers.facts import UsageFact
 from corral.api import Corral
 from corral.db.statement import Statement
 from corral.domain.checkpoints.model import NewCheckpointWrite
@@ -166,12 +166,12 @@ def on_a_run(verb: str, *arguments: Any, **named: Any) -> Prepare:
 
 
 def charge(store: Corral, clock: ManualClock, folder: Path) -> Operation:
-    report = Used(model="m", input=1, key="k")
+    report = UsageFact(model="m", input=1, key="k")
     return lambda: store.charges.add(report, run_id="run_1", project_id="prj_1", agent_id="agn_1")
 
 
 def charge_by_a_counter(store: Corral, clock: ManualClock, folder: Path) -> Operation:
-    report = Used(model="m", input=1, key="k", counter="c")
+    report = UsageFact(model="m", input=1, key="k", counter="c")
     return lambda: store.charges.add(report, run_id="run_1")
 
 
@@ -191,8 +191,8 @@ def receive(events: int) -> Prepare:
         channel = store.channels.add("chat", "terminal").id
         store.wirings.add("ada", channel="chat")
 
-        def event(number: int) -> Incoming:
-            return Incoming(event_id=f"e{number}", place="p", sender="ann", text="what now?")
+        def event(number: int) -> IncomingEvent:
+            return IncomingEvent(event_id=f"e{number}", place="p", sender="ann", text="what now?")
 
         store.messages.receive(channel, event(0))
         batch = [event(number) for number in range(1, events + 1)]

@@ -15,8 +15,8 @@ import psycopg
 import pytest
 
 import corral
-from corral.adapters.channels.contract import Incoming
-from corral.adapters.providers.facts import Used
+from corral.adapters.channels.contract import IncomingEvent
+from corral.adapters.providers.facts import UsageFact
 from corral.api import Corral
 from corral.api.idempotency import IdempotencyKey, call_with_key
 from corral.db import sqlite_deferred_indexes
@@ -938,19 +938,19 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     "mail.get_all": (lambda c: c.mail.get_all(["let_1", "let_2"]), {"letters_pkey"}),
     "gateway.talks": (lambda c: c.gateway.talks(PLACE), {"places_pkey", "talks_by_place"}),
     "messages, an event that came before": (
-        lambda c: c.messages.receive(CHANNEL, Incoming(event_id="e2", place="p", sender="s")),
+        lambda c: c.messages.receive(CHANNEL, IncomingEvent(event_id="e2", place="p", sender="s")),
         ARRIVAL | {"messages_pkey"},
     ),
     "messages, an event that is new": (
         lambda c: c.messages.receive(
-            CHANNEL, Incoming(event_id="new", place="p2", sender="s2", text="hi")
+            CHANNEL, IncomingEvent(event_id="new", place="p2", sender="s2", text="hi")
         ),
         ARRIVAL | LISTENING,
     ),
     "messages, events that come at once": (
         lambda c: c.messages.receive_all(
             CHANNEL,
-            [Incoming(event_id=f"e{n}", place="p2", sender="s2", text="hi") for n in (1, 2)],
+            [IncomingEvent(event_id=f"e{n}", place="p2", sender="s2", text="hi") for n in (1, 2)],
         ),
         ARRIVAL | LISTENING | {"messages_pkey"},
     ),
@@ -1012,10 +1012,12 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "notes.use": (lambda c: c.notes.use(["nte_10x"]), {"notes_pkey"}),
     "secrets.get": (lambda c: c.secrets.get("s7"), {"secrets_pkey"}),
-    "charges.add": (lambda c: c.charges.add(Used(model="m1", input=1), run_id="run_7"), set()),
+    "charges.add": (lambda c: c.charges.add(UsageFact(model="m1", input=1), run_id="run_7"), set()),
     "charges.add of a counter, with a key": (
         lambda c: c.charges.add(
-            Used(model="m1", input=9, counter="c7", key="new"), run_id="run_7", project_id="prj_1"
+            UsageFact(model="m1", input=9, counter="c7", key="new"),
+            run_id="run_7",
+            project_id="prj_1",
         ),
         {"charges_once", "counters_pkey"},
     ),

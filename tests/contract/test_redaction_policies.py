@@ -21,7 +21,7 @@ from corral.db.statement import Statement
 from corral.db.transitions import (
     StatefulTable,
     _insert_many,
-    _note_imports,
+    _import_events,
     _note_many,
     _update,
     _update_many,
@@ -112,7 +112,7 @@ def _of_state_table(table: StatefulTable[object]) -> Iterator[tuple[str, Stateme
     columns = [name for name in columns if name != "state"]
     kinds = tuple((name, "text") for name in columns)
     yield "note_many", _note_many(table)
-    yield "note_imports", _note_imports(table.transitions.kind)
+    yield "note_imports", _import_events(table.transitions.kind)
     for engine in ENGINES:
         yield f"insert_many.{engine}", _insert_many(table, kinds, (), "", engine)
         for begin in table.transitions.entries:

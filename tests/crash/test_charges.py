@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from corral.adapters.providers.facts import Used
+from corral.adapters.providers.facts import UsageFact
 from corral.api import Corral
 from corral.kernel.errors import Refused
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
@@ -21,7 +21,7 @@ def charge_all(store: Corral, world: World) -> None:
     spent = 0
     for number, cost in enumerate(COSTS):
         spent += cost
-        report = Used(
+        report = UsageFact(
             model="m",
             output=number + 1,
             cost_micros=spent,

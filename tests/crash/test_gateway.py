@@ -9,7 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from corral.adapters.channels.contract import Incoming, Outcome, Outgoing, Seen, Sent
+from corral.adapters.channels.contract import (
+    IncomingEvent,
+    OutgoingMessage,
+    PostedMessage,
+    SendOutcome,
+    SentMessage,
+)
 from corral.api import Corral
 from tests.crash.harness import FreshUrl, Scenario, Step, World, crash_at_every_commit
 from tests.support.channels import KINDS, Fake, Runner
@@ -17,7 +23,7 @@ from tests.support.channels import KINDS, Fake, Runner
 pytestmark = pytest.mark.usefixtures("kinds")
 
 EVENTS = [
-    Incoming(event_id=f"e{n}", place=f"room{n}", sender="ann", text=f"say {n}", direct=True)
+    IncomingEvent(event_id=f"e{n}", place=f"room{n}", sender="ann", text=f"say {n}", direct=True)
     for n in range(2)
 ]
 
@@ -35,14 +41,14 @@ def adapter(kind: str, world: World) -> Fake:
     """An adapter whose platform is the diary: what it shows stays, whoever dies."""
 
     class Diary(KINDS[kind]):
-        def send(self, message: Outgoing) -> Outcome:
+        def send(self, message: OutgoingMessage) -> SendOutcome:
             if not (self.traits.idempotent and f"{message.key} " in " ".join(world.deeds) + " "):
                 world.note(f"{message.key} | {message.text}")
-            return Sent([message.key])
+            return SentMessage([message.key])
 
-        def history(self, message: Outgoing) -> list[Seen]:
+        def history(self, message: OutgoingMessage) -> list[PostedMessage]:
             return [
-                Seen(key, text, None, 0)
+                PostedMessage(key, text, None, 0)
                 for key, _, text in (deed.partition(" | ") for deed in world.deeds)
             ]
 

@@ -216,10 +216,10 @@ def test_an_export_is_there_whole_or_not_at_all(fresh_url: FreshUrl, tmp_path: P
 
     def check(store: Corral, world: World) -> None:
         target = world.folder.with_name(f"{world.folder.name}-out")
-        assert exports.verify(target) == []
+        assert exports.verify_export(target) == []
         winner = only(store).latest.attempts[1]
         assert (target / "round-1-winner" / "made").read_text() == winner.id
-        assert exports.leftovers(target.parent) == []
+        assert exports.find_leftovers(target.parent) == []
 
     crash_at_every_commit(fresh_url, tmp_path, Scenario(write, write, check, decided))
 

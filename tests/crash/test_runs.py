@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters.providers.facts import Used
+from corral.adapters.providers.facts import UsageFact
 from corral.api import Corral
 from corral.domain.runs.model import Attention, ResourceSample, Run
 from corral.kernel.clock import HOUR, MINUTE
@@ -51,7 +51,7 @@ def keep_one(store: Corral, world: World) -> None:
     run = store.runs.launch(run)
     world.note("launched")
     store.runs.describe(run, {"commit": "abc"})
-    store.charges.add(Used(model="m", output=1, cost_micros=5, key="1"), run_id=run.id)
+    store.charges.add(UsageFact(model="m", output=1, cost_micros=5, key="1"), run_id=run.id)
     run = store.runs.heartbeat(run, output_bytes=10)
     store.runs.add_sample(run, ResourceSample(1, 2, 3, 4))
     run = store.runs.call_for(run, Attention.NEEDS_INPUT)

@@ -9,7 +9,12 @@ import pytest
 
 import corral
 from corral.adapters import sandbox
-from corral.adapters.channels.contract import Batch, Incoming, Outcome, Outgoing
+from corral.adapters.channels.contract import (
+    EventBatch,
+    IncomingEvent,
+    OutgoingMessage,
+    SendOutcome,
+)
 from corral.api import Corral
 from corral.daemon.delivery import ChatDelivery
 from corral.kernel.errors import IllegalMove
@@ -30,7 +35,7 @@ class Shared(Fake):
     def __init__(self, *given: object) -> None:
         super().__init__(platform=self.place)
 
-    def receive(self, cursor: str | None, seconds: float) -> Batch:
+    def receive(self, cursor: str | None, seconds: float) -> EventBatch:
         time.sleep(0.01)
         return super().receive(cursor, seconds)
 
@@ -38,10 +43,10 @@ class Shared(Fake):
 class Broken(Shared):
     kind = "broken"
 
-    def receive(self, cursor: str | None, seconds: float) -> Batch:
+    def receive(self, cursor: str | None, seconds: float) -> EventBatch:
         raise RuntimeError("it cannot read")
 
-    def send(self, message: Outgoing) -> Outcome:
+    def send(self, message: OutgoingMessage) -> SendOutcome:
         self.gate.wait(300)
         raise RuntimeError("it cannot write")
 
@@ -70,7 +75,7 @@ def test_one_channel_that_hangs_or_breaks_does_not_hold_up_the_others(
         stuck = store.places.meet("broken", "room")
         store.messages.say(stuck.id, "this hangs")
         Shared.place.pending.append(
-            Incoming(event_id="e1", place="room", sender="ann", text="hello", direct=True)
+            IncomingEvent(event_id="e1", place="room", sender="ann", text="hello", direct=True)
         )
         eventually(store, loop, lambda: store.messages.list().items[0].text == "hello")
         place = store.places.get("shared/room")
@@ -91,8 +96,8 @@ def test_one_channel_that_hangs_or_breaks_does_not_hold_up_the_others(
 
 
 def test_an_agent_in_a_box_is_woken_and_answers(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if sandbox.probe(network=False).kind is sandbox.Kind.NONE:
-        pytest.skip(f"no sandbox works here: {sandbox.probe(network=False).why_not}")
+    if sandbox.probe_sandboxes(network=False).kind is sandbox.SandboxKind.NONE:
+        pytest.skip(f"no sandbox works here: {sandbox.probe_sandboxes(network=False).why_not}")
     Shared.place = Platform()
     monkeypatch.setitem(channels.KINDS, Shared.kind, Shared)
     bring_in(monkeypatch)
@@ -103,7 +108,7 @@ def test_an_agent_in_a_box_is_woken_and_answers(url: str, monkeypatch: pytest.Mo
         store.channels.add("shared", "shared", policy="public")
         store.wirings.add("ada", channel="shared")
         Shared.place.pending.append(
-            Incoming(event_id="e1", place="room", sender="ann", text="hello box", direct=True)
+            IncomingEvent(event_id="e1", place="room", sender="ann", text="hello box", direct=True)
         )
         eventually(store, loop, lambda: Shared.place.words() == ["hello box"])
         (run,) = store.runs.list().items

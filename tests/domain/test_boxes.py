@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from corral.adapters import process
-from corral.adapters.channels.contract import Attached
+from corral.adapters.channels.contract import RawAttachment
 from corral.api import Corral
 from corral.daemon.delivery import ChatDelivery
 from corral.kernel.clock import MINUTE, SECOND, ManualClock
@@ -167,7 +167,7 @@ def test_an_agent_that_says_nothing_is_said_to_have_said_nothing(talk: Talk) -> 
 
 
 def test_attached_files_are_where_the_agent_can_read_them(talk: Talk) -> None:
-    file = Attached("../../etc/passwd", b"data", 4, "text/plain")
+    file = RawAttachment("../../etc/passwd", b"data", 4, "text/plain")
     talk.chat.says("look", attached=[file], direct=True)
     ada = talk.begin()
     ((path,),) = (quote.files for quote in quotes_in(ada.prompt()))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from corral.adapters.providers.facts import Used
+from corral.adapters.providers.facts import UsageFact
 from corral.api import Corral
 from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.errors import Invalid, NotFound, Refused
@@ -19,7 +19,9 @@ WHERE = {"project_id": "prj_1", "agent_id": "agt_1"}
 
 
 def spend(store: Corral, micros: int, run: str = "run_1", **where: Any) -> None:
-    store.charges.add(Used(model="m", input=1, cost_micros=micros), run_id=run, **(where or WHERE))
+    store.charges.add(
+        UsageFact(model="m", input=1, cost_micros=micros), run_id=run, **(where or WHERE)
+    )
 
 
 def test_a_budget_shows_what_is_spent_reserved_and_left(store: Corral) -> None:
@@ -163,7 +165,7 @@ def test_costs_that_are_not_known_do_not_spend_a_budget_until_they_are(store: Co
     store.budgets.set("all", 0)
     assert store.charges.over_budget("run_1") is not None
     store.budgets.set("all", 1)
-    store.charges.add(Used(model="gpt-5", output=10_000), run_id="run_1")
+    store.charges.add(UsageFact(model="gpt-5", output=10_000), run_id="run_1")
     assert store.charges.over_budget("run_1") is None
     assert store.charges.price_unknown() == 1
     assert store.charges.over_budget("run_1") is not None

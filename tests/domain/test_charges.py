@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from corral.adapters.providers.facts import Used
+from corral.adapters.providers.facts import UsageFact
 from corral.api import Corral
 from corral.domain.charges.model import ChargePrice, CostSource
 from corral.kernel.clock import DAY, HOUR, ManualClock, utc_date
@@ -22,8 +22,8 @@ RUN: dict[str, Any] = {
 }
 
 
-def used(**figures: Any) -> Used:
-    return Used(**({"model": "gpt-5", "input": 10, "output": 5} | figures))
+def used(**figures: Any) -> UsageFact:
+    return UsageFact(**({"model": "gpt-5", "input": 10, "output": 5} | figures))
 
 
 def test_each_number_and_the_exact_cost_are_kept(store: Corral, clock: ManualClock) -> None:
@@ -85,8 +85,8 @@ def test_without_a_run_the_session_tells_reports_apart(store: Corral) -> None:
 
 def test_a_report_of_nothing_is_no_charge(store: Corral) -> None:
     with unchanged(store):
-        assert store.charges.add(Used(model="gpt-5"), **RUN) is None
-        assert store.charges.add(Used(model=None, cost_micros=0), **RUN) is None
+        assert store.charges.add(UsageFact(model="gpt-5"), **RUN) is None
+        assert store.charges.add(UsageFact(model=None, cost_micros=0), **RUN) is None
 
 
 def test_a_cumulative_report_is_charged_by_what_it_adds(store: Corral) -> None:

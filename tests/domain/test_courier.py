@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters import notify
+from corral.adapters import notifications
 from corral.api import Corral
 from corral.daemon.alert_sender import deliver_once, run_alert_sender
 from corral.domain.alerts.model import Alert
@@ -128,8 +128,8 @@ def test_a_redirect_is_refused_and_not_followed(store: Corral, receiver: Receive
         for status in (301, 302, 303, 307, 308):
             receiver.answers = [status]
             crash(store, f"run_{status}")
-            with pytest.raises(notify.Undelivered, check=because("redirect")):
-                notify.post(receiver.url, b"{}", at=0)
+            with pytest.raises(notifications.Undelivered, check=because("redirect")):
+                notifications.post_webhook(receiver.url, b"{}", at=0)
         assert elsewhere.posted == []
     receiver.answers = [302]
     (told,) = deliver_once(store, "me")
@@ -138,8 +138,8 @@ def test_a_redirect_is_refused_and_not_followed(store: Corral, receiver: Receive
 
 def test_a_server_that_hangs_is_given_up(receiver: Receiver) -> None:
     receiver.hang.clear()
-    with pytest.raises(notify.Undelivered, check=because("timeout")):
-        notify.post(receiver.url, b"{}", at=0, seconds=0.2)
+    with pytest.raises(notifications.Undelivered, check=because("timeout")):
+        notifications.post_webhook(receiver.url, b"{}", at=0, seconds=0.2)
 
 
 def test_a_server_that_answers_a_byte_at_a_time_is_given_up_too() -> None:
@@ -154,24 +154,24 @@ def test_a_server_that_answers_a_byte_at_a_time_is_given_up_too() -> None:
 
         dripping = Racer(drip)
         url = f"http://127.0.0.1:{server.getsockname()[1]}/"
-        with pytest.raises(notify.Undelivered, check=because("timeout")):
-            notify.post(url, b"{}", at=0, seconds=0.4)
+        with pytest.raises(notifications.Undelivered, check=because("timeout")):
+            notifications.post_webhook(url, b"{}", at=0, seconds=0.4)
         dripping.join()
 
 
 @each_case("url", ["file:///etc/hostname", "ftp://127.0.0.1/x", "javascript:1"])
 def test_only_the_web_is_posted_to(url: str) -> None:
-    with pytest.raises(notify.Undelivered, check=because("bad_url")):
-        notify.post(url, b"{}", at=0)
+    with pytest.raises(notifications.Undelivered, check=because("bad_url")):
+        notifications.post_webhook(url, b"{}", at=0)
 
 
 def test_a_connection_that_is_made_when_the_time_is_over_is_cut(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect, over = HTTPConnection.connect, threading.Event()
-    cut = notify._Line.cut
+    cut = notifications._RequestConnections.close_all
 
-    def cut_and_tell(line: notify._Line) -> None:
+    def cut_and_tell(line: notifications._RequestConnections) -> None:
         cut(line)
         over.set()
 
@@ -179,18 +179,18 @@ def test_a_connection_that_is_made_when_the_time_is_over_is_cut(
         assert over.wait(SECONDS)
         connect(connection)
 
-    monkeypatch.setattr(notify._Line, "cut", cut_and_tell)
+    monkeypatch.setattr(notifications._RequestConnections, "close_all", cut_and_tell)
     monkeypatch.setattr(HTTPConnection, "connect", connect_late)
-    with pytest.raises(notify.Undelivered, check=because("timeout")):
-        notify.post(receiver.url, b"{}", at=0, seconds=0.01)
+    with pytest.raises(notifications.Undelivered, check=because("timeout")):
+        notifications.post_webhook(receiver.url, b"{}", at=0, seconds=0.01)
     assert receiver.posted == []
 
 
 def test_a_server_that_is_not_there_is_a_failure() -> None:
     with reserve_port() as closed:
         url = f"http://127.0.0.1:{closed.getsockname()[1]}/"
-        with pytest.raises(notify.Undelivered, check=because("unreachable")):
-            notify.post(url, b"{}", at=0, seconds=SECONDS)
+        with pytest.raises(notifications.Undelivered, check=because("unreachable")):
+            notifications.post_webhook(url, b"{}", at=0, seconds=SECONDS)
 
 
 def test_a_secret_url_is_read_at_the_moment_of_sending_and_never_shown(
@@ -225,10 +225,12 @@ def test_a_command_gets_the_json_on_its_input(store: Corral, tmp_path: Path) -> 
 
 def test_a_command_that_fails_is_told_of_with_its_last_words() -> None:
     code = "import sys; sys.exit('no such channel')"
-    with pytest.raises(notify.Undelivered, check=because("exit_code"), match="no such channel"):
-        notify.run(f'{sys.executable} -c "{code}"', b"{}")
-    with pytest.raises(notify.Undelivered, check=because("not_started")):
-        notify.run("corral-no-such-program", b"{}")
+    with pytest.raises(
+        notifications.Undelivered, check=because("exit_code"), match="no such channel"
+    ):
+        notifications.run_command(f'{sys.executable} -c "{code}"', b"{}")
+    with pytest.raises(notifications.Undelivered, check=because("not_started")):
+        notifications.run_command("corral-no-such-program", b"{}")
 
 
 def test_a_command_that_hangs_is_ended_with_what_it_started(
@@ -244,8 +246,8 @@ def test_a_command_that_hangs_is_ended_with_what_it_started(
 
     monkeypatch.setattr(subprocess.Popen, "wait", wait_from_then_on)
     script = f"sleep 3600 & echo $! > {file}; wait"
-    with pytest.raises(notify.Undelivered, check=because("timeout")):
-        notify.run(f'sh -c "{script}"', b"{}", seconds=0.1)
+    with pytest.raises(notifications.Undelivered, check=because("timeout")):
+        notifications.run_command(f'sh -c "{script}"', b"{}", seconds=0.1)
     child = int(file.read_text())
     until(lambda: not lives(child), "it is gone")  # killed, and soon out of the kernel too
 
@@ -277,7 +279,7 @@ def test_a_mac_shows_it_by_a_script_that_takes_the_text_as_its_arguments(
     shown = screen(tmp_path, monkeypatch, "osascript")
     monkeypatch.setenv("PATH", f"{tmp_path}")
     monkeypatch.setattr(sys, "platform", "darwin")
-    notify.show('a"b', "c")
+    notifications.show_on_desktop('a"b', "c")
     assert shown.read_text().splitlines()[-2:] == ['a"b', "c"]
 
 
@@ -285,8 +287,8 @@ def test_without_a_desktop_the_failure_says_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(notify.Undelivered, check=because("no_desktop")):
-        notify.show("a", "b")
+    with pytest.raises(notifications.Undelivered, check=because("no_desktop")):
+        notifications.show_on_desktop("a", "b")
 
 
 def test_one_alert_that_fails_does_not_keep_the_others_waiting(

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import corral
-from corral.adapters.providers.facts import Used
+from corral.adapters.providers.facts import UsageFact
 from corral.api import Corral
 from corral.api.idempotency import IdempotencyKey, call_with_key
 from corral.api.operation import Resource, write
@@ -26,7 +26,7 @@ from tests.support.threads import Racer
 
 pytestmark = pytest.mark.usefixtures("kinds")
 
-USED = Used(model="gpt-5", input=10, output=5)
+USED = UsageFact(model="gpt-5", input=10, output=5)
 
 
 class Disk(apsw.VFS):

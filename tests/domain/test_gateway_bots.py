@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from corral.adapters.channels.contract import Kind
+from corral.adapters.channels.contract import MessageKind
 from corral.api import Corral
 from corral.domain.chat.model import Message
 from corral.kernel.clock import MINUTE, SECOND, ManualClock
@@ -191,9 +191,9 @@ def test_an_update_that_telegram_sends_again_is_heard_once(
     for _ in range(3):
         bot.hear()
     assert [(m.kind, m.text) for m in bot.stored()] == [
-        (Kind.TEXT, "one"),
-        (Kind.TEXT, "two"),
-        (Kind.EDIT, "TWO"),
+        (MessageKind.TEXT, "one"),
+        (MessageKind.TEXT, "two"),
+        (MessageKind.EDIT, "TWO"),
     ]
     store.gateway.wake()
     runner = Runner(store)
@@ -349,9 +349,9 @@ def test_slack_is_answered_and_what_it_tells_again_is_heard_once(
         )
     )
     assert [(m.kind, m.text) for m in bot.stored()] == [
-        (Kind.TEXT, "is 1 < 2 && 3?"),
-        (Kind.EDIT, "is 1 < 2?"),
-        (Kind.REACTION, ":eyes:"),
+        (MessageKind.TEXT, "is 1 < 2 && 3?"),
+        (MessageKind.EDIT, "is 1 < 2?"),
+        (MessageKind.REACTION, ":eyes:"),
     ]
     with pytest.raises(Refused, check=because("bad_signature")):
         store.gateway.accept("slack", {"x-slack-request-timestamp": "1"}, b"{}")

@@ -6,7 +6,12 @@ import time
 import pytest
 
 import corral
-from corral.adapters.channels.contract import Batch, Incoming, Outcome, Outgoing
+from corral.adapters.channels.contract import (
+    EventBatch,
+    IncomingEvent,
+    OutgoingMessage,
+    SendOutcome,
+)
 from corral.api import Corral
 from corral.daemon import delivery
 from corral.daemon.delivery import ChatDelivery
@@ -27,7 +32,7 @@ def test_five_thousand_messages_at_once_are_stored_once_each_and_in_order(store:
     chat = Chat(store)
     store.wirings.add("ada", channel="fake", trigger="mention")
     said = [
-        Incoming(event_id=f"e{n}", place=f"room{n % 20}", sender="ann", text=f"{n}")
+        IncomingEvent(event_id=f"e{n}", place=f"room{n % 20}", sender="ann", text=f"{n}")
         for n in range(MANY)
     ]
     # The platform tells every tenth twice, the second time much later.
@@ -49,7 +54,7 @@ class Shared(Fake):
     def __init__(self, *given: object) -> None:
         super().__init__(platform=self.place)
 
-    def receive(self, cursor: str | None, seconds: float) -> Batch:
+    def receive(self, cursor: str | None, seconds: float) -> EventBatch:
         time.sleep(0.01)
         return super().receive(cursor, seconds)
 
@@ -60,11 +65,11 @@ class Hanging(Shared):
     kind = "hanging"
     gate = threading.Event()
 
-    def receive(self, cursor: str | None, seconds: float) -> Batch:
+    def receive(self, cursor: str | None, seconds: float) -> EventBatch:
         self.gate.wait(SECONDS)
         raise RuntimeError("it was let go")
 
-    def send(self, message: Outgoing) -> Outcome:
+    def send(self, message: OutgoingMessage) -> SendOutcome:
         self.gate.wait(SECONDS)
         raise RuntimeError("it was let go")
 
@@ -96,7 +101,7 @@ def test_adapters_that_hang_or_throw_hold_up_nobody_and_are_named(
         for kind in ("hanging", "throwing", "shared"):
             store.channels.add(kind, kind, policy="public")
             store.messages.say(store.places.meet(kind, "room").id, f"to {kind}")
-        Shared.place.pending.append(Incoming(event_id="e", place="x", sender="ann", text="in"))
+        Shared.place.pending.append(IncomingEvent(event_id="e", place="x", sender="ann", text="in"))
 
         def served() -> bool:
             loop.run_once(store)
@@ -125,7 +130,7 @@ def test_a_line_of_which_one_thread_ended_while_the_loop_was_silent_is_opened_an
         kind = "slow"
         gate = threading.Event()
 
-        def receive(self, cursor: str | None, seconds: float) -> Batch:
+        def receive(self, cursor: str | None, seconds: float) -> EventBatch:
             self.gate.wait(SECONDS)
             return super().receive(cursor, seconds)
 

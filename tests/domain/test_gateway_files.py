@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters.channels.contract import Kind, Outgoing, Traits
+from corral.adapters.channels.contract import ChannelTraits, MessageKind, OutgoingMessage
 from corral.api import Corral
 from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.errors import Invalid, NotFound, Refused
@@ -34,8 +34,8 @@ def chat(store: Corral, work: Path) -> Chat:
     return made
 
 
-def sent(chat: Chat) -> list[Outgoing]:
-    return [each for each in chat.platform.taken if each.kind is Kind.FILE]
+def sent(chat: Chat) -> list[OutgoingMessage]:
+    return [each for each in chat.platform.taken if each.kind is MessageKind.FILE]
 
 
 def test_a_file_is_read_when_it_is_sent_and_later_changes_do_not_matter(
@@ -43,8 +43,8 @@ def test_a_file_is_read_when_it_is_sent_and_later_changes_do_not_matter(
 ) -> None:
     report = work / "sub" / "report.txt"
     said, file = store.messages.send_files([str(report)], agent="ada", to="room", text="Here.")
-    assert (said.kind, said.text) == (Kind.TEXT, "Here.")
-    assert (file.kind, file.text, file.state) == (Kind.FILE, "report.txt", "queued")
+    assert (said.kind, said.text) == (MessageKind.TEXT, "Here.")
+    assert (file.kind, file.text, file.state) == (MessageKind.FILE, "report.txt", "queued")
     report.write_text("another")
     report.unlink()
     assert chat.deliver() == ["done", "done"]
@@ -201,7 +201,7 @@ def test_files_of_messages_that_are_long_gone_are_removed(
 
 class Wordy(Fake):
     kind = "wordy"
-    traits = Traits(max_text=200)
+    traits = ChannelTraits(max_text=200)
 
 
 def test_a_platform_that_takes_no_files_says_so_when_it_is_sent_and_when_it_is_delivered(

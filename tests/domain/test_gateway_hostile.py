@@ -5,7 +5,7 @@ from threading import Barrier
 
 import pytest
 
-from corral.adapters.channels.contract import Incoming, Kind, calls_for
+from corral.adapters.channels.contract import IncomingEvent, MessageKind, mentions_account
 from corral.api import Corral
 from corral.domain.chat.channels import places
 from corral.domain.chat.outbound import cards
@@ -51,13 +51,13 @@ def asked(chat: Chat, *, answerers: list[str] | None = None, key: str = "k") -> 
     return question
 
 
-def press(question: str, answer: str, sender: str, event: str) -> Incoming:
+def press(question: str, answer: str, sender: str, event: str) -> IncomingEvent:
     """Somebody presses a button of a card."""
-    return Incoming(
+    return IncomingEvent(
         event_id=event,
         place="room",
         sender=sender,
-        kind=Kind.ANSWER,
+        kind=MessageKind.ANSWER,
         question=question,
         text=answer,
     )
@@ -86,7 +86,7 @@ def test_of_two_who_answer_at_once_one_counts_and_the_other_is_told(
 ) -> None:
     together = Barrier(2, timeout=SECONDS)
 
-    def answer(event: Incoming) -> str:
+    def answer(event: IncomingEvent) -> str:
         together.wait()
         return store.messages.receive("fake", event).state
 
@@ -117,7 +117,9 @@ def test_a_direct_chat_that_others_come_to_is_direct_no_more(
 ) -> None:
     first = chat.says(f"/{word}", sender="bob", place="two", direct=True)
     assert first.state == "heard", "of two, one may"
-    sign = Incoming(event_id="s", place="two", sender="bob", kind=Kind.REACTION, text="+")
+    sign = IncomingEvent(
+        event_id="s", place="two", sender="bob", kind=MessageKind.REACTION, text="+"
+    )
     store.messages.receive("fake", sign)
     assert store.places.get("fake/two").direct, "a sign does not say where it was"
     later = chat.says(f"/{word}", sender="bob", place="two", direct=False)
@@ -160,7 +162,7 @@ def test_steering_is_for_those_who_may_however_it_is_written(
     ],
 )
 def test_a_name_that_begins_like_ours_is_not_ours(text: str, account: str, meant: bool) -> None:
-    assert calls_for(text, account) is meant
+    assert mentions_account(text, account) is meant
 
 
 @each_case("text", ["@ada.evil x", "@adam x", "x@ada", "@@ada"])

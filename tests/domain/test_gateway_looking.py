@@ -2,7 +2,7 @@
 
 import pytest
 
-from corral.adapters.channels.contract import Incoming, Kind
+from corral.adapters.channels.contract import IncomingEvent, MessageKind
 from corral.api import Corral
 from corral.domain.chat import queries
 from corral.kernel.errors import IllegalMove, Invalid, NotFound, Refused
@@ -125,7 +125,7 @@ def test_the_dashboard_is_a_channel_whose_people_are_known_and_whose_answers_arr
     channel = store.channels.add("dashboard", "web", policy="strict")
     place = store.places.meet("dashboard", "tester:ada", direct=True)
     store.wirings.add("ada", place=place.id)
-    said = Incoming(event_id="1", place="tester:ada", sender="tester", text="hello")
+    said = IncomingEvent(event_id="1", place="tester:ada", sender="tester", text="hello")
     heard = store.messages.receive(channel.id, said)
     assert (heard.state, store.messages.receive(channel.id, said).id) == ("heard", heard.id)
     assert store.senders.get("dashboard/tester").person == "tester"
@@ -138,7 +138,8 @@ def test_the_dashboard_is_a_channel_whose_people_are_known_and_whose_answers_arr
     assert found.state == "sent"
     store.messages.send("hi there", agent="ada", to=place.id, edit=sent.id)
     assert (
-        store.messages.send("+", agent="ada", to=place.id, react=card.id)[0].kind is Kind.REACTION
+        store.messages.send("+", agent="ada", to=place.id, react=card.id)[0].kind
+        is MessageKind.REACTION
     )
     assert [each.state for each in store.gateway.deliver(channel.id, adapter, owner="d")] == [
         "done",

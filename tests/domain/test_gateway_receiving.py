@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters.channels.contract import Attached, Incoming
+from corral.adapters.channels.contract import IncomingEvent, RawAttachment
 from corral.api import Corral
 from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
@@ -119,8 +119,8 @@ def test_a_retired_agent_is_told_nothing_and_the_message_is_kept(store: Corral) 
 def test_an_event_that_can_never_be_stored_holds_up_nothing(store: Corral) -> None:
     chat = chat_with(store)
     chat.platform.pending = [
-        Incoming(event_id="x" * 600, place="room", sender="ann", text="bad"),
-        Incoming(event_id="good", place="room", sender="ann", text="good"),
+        IncomingEvent(event_id="x" * 600, place="room", sender="ann", text="bad"),
+        IncomingEvent(event_id="good", place="room", sender="ann", text="good"),
     ]
     (stored,) = store.gateway.take_in(chat.channel.id, chat.adapter)
     assert stored.text == "good"
@@ -132,7 +132,9 @@ def test_what_comes_at_once_is_stored_in_its_order_and_each_event_once(store: Co
     chat = chat_with(store)
     first = chat.says("0", event="e0")
     chat.platform.pending = [
-        Incoming(event_id=f"e{n}", place=f"room{n % 2}" if n else "room", sender="ann", text=str(n))
+        IncomingEvent(
+            event_id=f"e{n}", place=f"room{n % 2}" if n else "room", sender="ann", text=str(n)
+        )
         for n in (0, 1, 2, 3, 2, 4, 1)
     ]
     stored = store.gateway.take_in(chat.channel.id, chat.adapter)
@@ -154,7 +156,7 @@ def test_a_command_or_a_new_wiring_within_a_batch_counts_for_what_follows(store:
     chat.says("hello", event="e0")
     store.senders.approve("fake/ann")
     chat.platform.pending = [
-        Incoming(event_id=f"e{n}", place="room", sender=who, text=text)
+        IncomingEvent(event_id=f"e{n}", place="room", sender=who, text=text)
         for n, (who, text) in enumerate([("ann", "one"), ("ann", "/help"), ("ben", "two")], 1)
     ]
     one, command, two = store.gateway.take_in(chat.channel.id, chat.adapter)
@@ -165,8 +167,8 @@ def test_a_command_or_a_new_wiring_within_a_batch_counts_for_what_follows(store:
 def test_a_batch_is_stored_whole_or_not_at_all(store: Corral) -> None:
     chat = chat_with(store)
     events = [
-        Incoming(event_id="good", place="room", sender="ann", text="good"),
-        Incoming(event_id="bad", place="room", sender="ann", text="bad", thread="t" * 600),
+        IncomingEvent(event_id="good", place="room", sender="ann", text="good"),
+        IncomingEvent(event_id="bad", place="room", sender="ann", text="bad", thread="t" * 600),
     ]
     with pytest.raises(Invalid, check=because("too_long")):
         store.messages.receive_all(chat.channel.id, events, cursor="2")
@@ -344,11 +346,11 @@ def test_attachments_become_private_files_with_harmless_names(
     message = chat.says(
         "look",
         attached=[
-            Attached("../../etc/passwd", b"one", 3),
-            Attached("..\\..\\boot.ini\0", b"two", 3),
-            Attached("", b"three", 5),
-            Attached("large.bin", b"x" * 11, 11),
-            Attached("gone.png", None, 9, None, "the platform does not have it any more"),
+            RawAttachment("../../etc/passwd", b"one", 3),
+            RawAttachment("..\\..\\boot.ini\0", b"two", 3),
+            RawAttachment("", b"three", 5),
+            RawAttachment("large.bin", b"x" * 11, 11),
+            RawAttachment("gone.png", None, 9, None, "the platform does not have it any more"),
         ],
     )
     files = message.data["files"]
@@ -361,20 +363,20 @@ def test_attachments_become_private_files_with_harmless_names(
         assert not path.name.startswith(".")
     assert Path(files[0]["path"]).read_bytes() == b"one"
     assert [file["path"] for file in files[3:]] == [None, None]
-    assert "more than 10 bytes" in files[3]["reason"]
+    assert "10 bytes" in files[3]["reason"]
 
 
 def test_a_link_in_the_place_of_an_attachment_is_not_followed(
     store: Corral, tmp_path: Path
 ) -> None:
     chat = chat_with(store)
-    first = chat.says("look", event="e1", attached=[Attached("a.txt", b"one", 3)])
+    first = chat.says("look", event="e1", attached=[RawAttachment("a.txt", b"one", 3)])
     path = Path(first.data["files"][0]["path"])
     victim = tmp_path / "victim"
     victim.write_text("mine")
     path.unlink()
     path.symlink_to(victim)
-    chat.says("again", event="e1", attached=[Attached("a.txt", b"two", 3)])
+    chat.says("again", event="e1", attached=[RawAttachment("a.txt", b"two", 3)])
     assert victim.read_text() == "mine"
 
 
@@ -424,7 +426,8 @@ def test_a_channel_has_a_name_and_what_its_kind_needs(store: Corral) -> None:
 def test_a_platform_is_read_on_from_where_everything_is_stored(store: Corral) -> None:
     chat = chat_with(store)
     chat.platform.pending = [
-        Incoming(event_id=f"e{n}", place="room", sender="ann", text=str(n)) for n in (1, 2, 2, 1)
+        IncomingEvent(event_id=f"e{n}", place="room", sender="ann", text=str(n))
+        for n in (1, 2, 2, 1)
     ]
     stored = store.gateway.take_in(chat.channel.id, chat.adapter)
     assert [message.text for message in stored] == ["1", "2", "2", "1"]

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from corral.adapters import process
-from corral.adapters.channels.contract import Outgoing, Seen, Traits
+from corral.adapters.channels.contract import ChannelTraits, OutgoingMessage, PostedMessage
 from corral.api import Corral
 from corral.domain.chat.outbound import queue
 from corral.kernel.clock import HOUR, MINUTE, SECOND, ManualClock
@@ -345,10 +345,10 @@ class Brief(Fake):
     """It forgets keys after a while, and can tell what it shows."""
 
     kind = "brief"
-    traits = Traits(max_text=200, idempotent=True, remembers_ms=15 * MINUTE, history=True)
+    traits = ChannelTraits(max_text=200, idempotent=True, remembers_ms=15 * MINUTE, history=True)
 
-    def history(self, message: Outgoing) -> list[Seen]:
-        return [Seen(id, shown[2], shown[1], 0) for id, shown in _shown(self.platform)]
+    def history(self, message: OutgoingMessage) -> list[PostedMessage]:
+        return [PostedMessage(id, shown[2], shown[1], 0) for id, shown in _shown(self.platform)]
 
 
 def _shown(platform: Platform) -> list[tuple[str, tuple[str, str | None, str]]]:

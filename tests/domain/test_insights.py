@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from corral.adapters.providers.facts import Used
+from corral.adapters.providers.facts import UsageFact
 from corral.api import Corral
 from corral.domain.insights import ops
 from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, ManualClock, utc_date
@@ -48,7 +48,7 @@ def test_the_overview_shows_what_runs_waits_failed_and_cost(
     store.mail.put("queue:q", "x")
     (letter,) = store.mail.claim("queue:q", owner="o")
     store.mail.fail(letter, "no")
-    store.charges.add(Used(model="m", input=5, cost_micros=70), run_id=running)
+    store.charges.add(UsageFact(model="m", input=5, cost_micros=70), run_id=running)
 
     found = store.insights.overview()
     assert [run.id for run in found.active] == [stopping, asking, running]
@@ -102,7 +102,7 @@ def test_a_project_has_its_latest_run_and_counts_by_state(store: Corral, tmp_pat
         add_run(store, state, project_id=project.id)
     latest = add_run(store, "failed", project_id=project.id, exit_code=7, args='["-x"]')
     add_run(store, "completed", project_id="prj_other")
-    store.charges.add(Used(model="m", output=3, cost_micros=9), project_id=project.id)
+    store.charges.add(UsageFact(model="m", output=3, cost_micros=9), project_id=project.id)
 
     found = store.insights.project(str(tmp_path / "."))
     assert found.project.id == project.id
@@ -316,11 +316,11 @@ def test_things_are_found_by_the_beginning_of_their_name(store: Corral, tmp_path
 def test_costs_are_told_day_by_day_for_each_agent(store: Corral, clock: ManualClock) -> None:
     for ago, agent, cost in ((40, "agt_a", 9), (2, "agt_a", 5), (0, "agt_b", 7), (0, "agt_a", 1)):
         store.charges.add(
-            Used(model="m", input=3, cost_micros=cost),
+            UsageFact(model="m", input=3, cost_micros=cost),
             agent_id=agent,
             at=clock.now() - ago * DAY,
         )
-    store.charges.add(Used(model=None, input=4), agent_id="agt_c")
+    store.charges.add(UsageFact(model=None, input=4), agent_id="agt_c")
     found = store.insights.costs(by="agent", days=30)
     assert [(row.key, row.cost_micros, row.tokens) for row in found] == [
         ("agt_a", 5, 3),
@@ -345,7 +345,7 @@ def test_a_charge_is_of_the_task_that_its_run_was_at(
         clock.advance(MINUTE)
         store.tasks.claim(project, "ada", key=key, run=by)
         clock.advance(MINUTE)
-        store.charges.add(Used(model="m", input=cost, cost_micros=cost), run_id=by)
+        store.charges.add(UsageFact(model="m", input=cost, cost_micros=cost), run_id=by)
     walked = walk(store.insights.task_costs, project=project)
     assert [(cost.key, cost.tokens, cost.cost_micros) for cost in walked] == [
         ("one", 1, 1),

@@ -12,7 +12,7 @@ import pytest
 import corral
 from corral import config
 from corral.adapters import process
-from corral.adapters.providers.facts import Used
+from corral.adapters.providers.facts import UsageFact
 from corral.api import Corral
 from corral.db.write_fence import content_tables
 from corral.domain.insights.project_scope import EXCLUDED_TABLES, PROJECT_CONDITIONS
@@ -52,7 +52,7 @@ def fill(store: Corral, project: str, word: str, *, agent: str) -> str:
     store.outputs.log(run, "warn", f"{word} line")
     store.outputs.seal_folder(run)
     for cost in (5, 7):
-        used = Used(model="m", input=1, cost_micros=cost)
+        used = UsageFact(model="m", input=1, cost_micros=cost)
         store.charges.add(
             used, run_id=run, session_id=session.id, project_id=project,
             agent_id=store.agents.get(agent).id,
@@ -187,7 +187,7 @@ def test_it_is_of_one_moment_while_others_write(
         while not stop.is_set():
             session = store.sessions.open(project=project)
             store.sessions.append_many(session, [{"role": "user", "content": "x"}] * 5)
-            store.charges.add(Used(model="m", input=1), project_id=project)
+            store.charges.add(UsageFact(model="m", input=1), project_id=project)
 
     writer = threading.Thread(target=write)
     writer.start()
@@ -214,7 +214,7 @@ def test_totals_of_charges_that_are_gone_go_along(
     store: Corral, clock: ManualClock, heron: tuple[str, str], tmp_path: Path
 ) -> None:
     clock.advance(YEAR + DAY)
-    store.charges.add(Used(model="m", input=1, cost_micros=1), project_id=heron[0])
+    store.charges.add(UsageFact(model="m", input=1, cost_micros=1), project_id=heron[0])
     store.db.prune()
     made = store.projects.export(heron[0], tmp_path / "x.db")
     with corral.open(Path(made.file), clock=clock) as copy:

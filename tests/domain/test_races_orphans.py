@@ -8,7 +8,7 @@ import pytest
 
 import corral
 from corral import config
-from corral.adapters import history, leftovers, worktrees
+from corral.adapters import git_history, worktree_leftovers, worktrees
 from corral.api import Corral
 from corral.domain.races.model import Race
 from corral.kernel.clock import DAY, ManualClock
@@ -28,7 +28,7 @@ def orphan(raced: Raced, race: Race, name: str, *, days: int = 31, **files: str)
     """A worktree with files in no commit, which nobody has touched for so many days."""
     create_race_folder(raced.store._database, race)
     folder = races_folder() / race.id / name
-    worktrees.make(str(raced.repository), str(folder), f"corral/{name}")
+    worktrees.create(str(raced.repository), str(folder), f"corral/{name}")
     for file, text in files.items():
         (folder / file).write_text(text)
     untouched(raced.store, folder, days)
@@ -109,7 +109,7 @@ def test_another_stores_worktrees_are_no_orphans_of_this_one(
         race = theirs.start("ada")
         (attempt,) = race.latest.attempts
         create_race_folder(other._database, race)
-        worktrees.make(str(theirs.repository), attempt.worktree, attempt.branch)
+        worktrees.create(str(theirs.repository), attempt.worktree, attempt.branch)
         untouched(store, Path(attempt.worktree), 400)
         # A race of this store in the same repository, which so is known to it.
         raced.repository = theirs.repository
@@ -123,7 +123,7 @@ def test_another_stores_worktrees_are_no_orphans_of_this_one(
 def test_a_folder_without_a_mark_is_listed_and_left(store: Corral, raced: Raced) -> None:
     raced.start("ada")
     folder = races_folder() / "rac_unknown" / "round-1-1"
-    worktrees.make(str(raced.repository), str(folder), "corral/unknown")
+    worktrees.create(str(raced.repository), str(folder), "corral/unknown")
     untouched(store, folder, 400)
     assert store.races.reclaim() == []
     assert [*told(store, confirm=True).values()][-1] == "keep"
@@ -135,7 +135,7 @@ def test_a_removal_that_a_crash_cut_short_is_shown_and_finished(
 ) -> None:
     race = raced.start("ada")
     create_race_folder(store._database, race)
-    cut = races_folder() / race.id / f"{leftovers.REMOVED}1"
+    cut = races_folder() / race.id / f"{worktree_leftovers.REMOVAL_PREFIX}1"
     cut.mkdir()
     (cut / "half").write_text("of it")
     found = {left.worktree: left for left in store.races.clean()}
@@ -151,7 +151,7 @@ def test_the_worktree_of_an_attempt_is_no_orphan_however_old(store: Corral, race
     (attempt,) = race.latest.attempts
     create_race_folder(store._database, race)
     folder = Path(attempt.worktree)
-    worktrees.make(str(raced.repository), str(folder), attempt.branch)
+    worktrees.create(str(raced.repository), str(folder), attempt.branch)
     untouched(store, folder, 400)
     assert store.races.reclaim() == []
     assert folder.exists()
@@ -217,7 +217,7 @@ def test_what_another_store_has_kept_is_left_to_it(
         race = Raced(other, config.home() / "other", worktrees=races_folder()).start("ada")
         pin_commit(other._database, race, "1-1", "main")
         assert store.races.reclaim() == []
-        assert history.kept(race.repository, race.id) == [f"{race.id}/1-1"]
+        assert git_history.list_kept(race.repository, race.id) == [f"{race.id}/1-1"]
 
 
 def kept(raced: Raced) -> set[str]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from corral.adapters.channels.contract import Attached, Incoming, Kind
+from corral.adapters.channels.contract import IncomingEvent, MessageKind, RawAttachment
 from corral.api import Corral
 from corral.domain.host_requests.model import HostRequest
 from corral.kernel.clock import DAY, MINUTE, ManualClock
@@ -298,9 +298,9 @@ def secret_card(store: Corral, ada: str, **said: Any) -> tuple[Chat, HostRequest
     [
         {"text": SECRET},
         {"text": f"here it is: {SECRET}", "reply_to": "card"},
-        {"text": SECRET, "kind": Kind.ANSWER, "question": "card"},
-        {"text": "", "attached": [Attached("key.txt", SECRET.encode(), 9, "text/plain")]},
-        {"text": SECRET, "kind": Kind.EDIT},
+        {"text": SECRET, "kind": MessageKind.ANSWER, "question": "card"},
+        {"text": "", "attached": [RawAttachment("key.txt", SECRET.encode(), 9, "text/plain")]},
+        {"text": SECRET, "kind": MessageKind.EDIT},
     ],
 )
 def test_a_secret_that_is_typed_into_the_chat_is_kept_nowhere_and_that_is_said(
@@ -325,7 +325,7 @@ def test_of_what_comes_at_once_only_the_secret_is_not_kept(
     store: Corral, ada: str, tmp_path: Path
 ) -> None:
     chat, _ = secret_card(store, ada, direct=True)
-    key = Attached("key.txt", SECRET.encode(), 9, "text/plain")
+    key = RawAttachment("key.txt", SECRET.encode(), 9, "text/plain")
     given: list[dict[str, Any]] = [
         {"text": "what do you need it for?"},
         {"text": SECRET},
@@ -334,7 +334,7 @@ def test_of_what_comes_at_once_only_the_secret_is_not_kept(
         {"text": "and since when?"},
     ]
     events = [
-        Incoming(event_id=f"b{n}", place="room", sender="ann", direct=True, **each)
+        IncomingEvent(event_id=f"b{n}", place="room", sender="ann", direct=True, **each)
         for n, each in enumerate(given)
     ]
     stored = store.messages.receive_all(chat.channel.id, events)
@@ -406,7 +406,7 @@ def test_a_run_that_still_goes_does_not_keep_its_request_from_being_done(
     asked = store.requests.ask(ada, "create_agent", HELPER, run=run.id, session=route.session_id)
     store.gateway.look_after()
     chat.deliver()
-    clicked = chat.says("yes", kind=Kind.ANSWER, question=asked.question_id)
+    clicked = chat.says("yes", kind=MessageKind.ANSWER, question=asked.question_id)
     assert clicked.state == "heard"
     store.gateway.look_after()
     assert store.requests.get(asked.id).state == "done"

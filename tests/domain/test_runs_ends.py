@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from corral.adapters.providers.facts import Used
+from corral.adapters.providers.facts import UsageFact
 from corral.api import Corral
 from corral.domain.runs import ops, outcome
 from corral.domain.runs.model import Attention, Run, RunState, StopKind
@@ -269,7 +269,7 @@ def test_a_budget_is_reserved_at_the_start_and_given_back_at_the_end(store: Corr
     assert store.budgets.get("all").reserved_micros == 0
     run = store.runs.launch(store.runs.start(run.id, held()))
     assert store.budgets.get("all").reserved_micros == 60
-    store.charges.add(Used(model="m", output=1, cost_micros=25), run_id=run.id)
+    store.charges.add(UsageFact(model="m", output=1, cost_micros=25), run_id=run.id)
     assert store.budgets.get("all").reserved_micros == 35
     store.runs.end(run, ExitStatus(exit_code=0))
     budget = store.budgets.get("all")

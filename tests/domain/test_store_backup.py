@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 import corral
-from corral.adapters.channels.contract import Incoming
-from corral.adapters.providers.facts import Said, Used
-from corral.adapters.transcripts.transcript import Head, Item
+from corral.adapters.channels.contract import IncomingEvent
+from corral.adapters.providers.facts import TurnFact, UsageFact
+from corral.adapters.transcripts.reader import TranscriptHead, TranscriptItem
 from corral.api import Corral
 from corral.api.idempotency import IdempotencyKey, call_with_key
 from corral.db.backup import FENCE_INCREMENT
@@ -76,7 +76,7 @@ def live(store: Corral, clock: ManualClock, folder: Path) -> None:
     store.budgets.set("all", 1_000)
     store.charges.reserve("run_1", budget_micros=500)
     for total in (10, 25):
-        report = Used(model="m", input=total, cost_micros=total, counter="c")
+        report = UsageFact(model="m", input=total, cost_micros=total, counter="c")
         store.charges.add(report, run_id="run_1", project_id=project.id)
     store.alerts.add(["crashed"], target_kind="mailbox", target="agent:ada")
     store.outputs.begin("run_1", host="host", folder="/srv/runs/run_1")
@@ -106,7 +106,7 @@ def chat(store: Corral) -> None:
     store.requests.ask("ada", "secret", {"name": "wanted", "reason": "☃"}, key="k")
     store.schedules.run(store.schedules.task("ada", "☃", cron="0 9 * * *", script="true").id)
     for sender in ("eve", "mallory"):
-        said = Incoming(event_id=sender, place="room", sender=sender, text="☃", files=[])
+        said = IncomingEvent(event_id=sender, place="room", sender=sender, text="☃", files=[])
         if sender == "eve":
             store.senders.approve("ünï/eve", person="eve", role="owner")
         store.messages.receive("ünï", said)
@@ -141,9 +141,11 @@ def race(store: Corral) -> None:
 
 def imports(store: Corral, clock: ManualClock) -> None:
     begun = store._database.write(
-        lambda tx: import_ops.begin(tx, "claude", "/srv/a.jsonl", Head("conversation", title="ünï"))
+        lambda tx: import_ops.begin(
+            tx, "claude", "/srv/a.jsonl", TranscriptHead("conversation", title="ünï")
+        )
     )
-    said = Item(clock.now(), Said("user", "from elsewhere"), 10)
+    said = TranscriptItem(clock.now(), TurnFact("user", "from elsewhere"), 10)
     store._database.write(lambda tx: import_ops.import_items(tx, begun, [said], read_bytes=10))
     with store.transaction() as tx:
         origin = {"row_id": "7", "rest": '{"ü": 1}', "trouble": '["☃"]', "digest": "d"}
@@ -294,12 +296,14 @@ def test_money_goes_on_after_a_restore(
 ) -> None:
     old, new = open_on(source), open_on(target)
     live(old, clock, tmp_path)
-    new.charges.add(Used(model="other", input=1), run_id="run_9")
+    new.charges.add(UsageFact(model="other", input=1), run_id="run_9")
     new.db.restore(old.db.backup(tmp_path / "backup.db"))
     assert new.charges.list().items == old.charges.list().items
     assert new.budgets.list().items == old.budgets.list().items
     assert new.alerts.list().items == old.alerts.list().items
-    charge = new.charges.add(Used(model="m", input=30, cost_micros=30, counter="c"), run_id="run_1")
+    charge = new.charges.add(
+        UsageFact(model="m", input=30, cost_micros=30, counter="c"), run_id="run_1"
+    )
     assert charge is not None
     assert (charge.id, charge.input) == ("chg_3", 5)
     assert new.charges.total("run:run_1").cost_micros == 30
@@ -551,12 +555,14 @@ def test_numbers_that_others_know_are_not_given_out_again_after_a_restore(
     add_launch(store, run)
     store.outputs.begin(run, host="elsewhere", folder=f"/srv/{run}")
     store.outputs.log(run, "info", "before")
-    kept = store.charges.add(Used(model="m", input=1, cost_micros=1), run_id=run)
+    kept = store.charges.add(UsageFact(model="m", input=1, cost_micros=1), run_id=run)
     backup = store.db.backup(tmp_path / "backup.db")
     lost = store.locks.acquire(project, "a", "user:ann")
     said = [store.messages.say("web/room", text)[0].id for text in ("one", "two")]
     noted = [store.outputs.log(run, "info", text).id for text in ("one", "two")]
-    used = [store.charges.add(Used(model="m", input=n, cost_micros=n), run_id=run) for n in (1, 2)]
+    used = [
+        store.charges.add(UsageFact(model="m", input=n, cost_micros=n), run_id=run) for n in (1, 2)
+    ]
     for _ in range(2):  # and not by the second restore of the same back-up either
         store.db.restore(backup)
     lock = store.locks.acquire(project, "b", "user:eve")
@@ -566,7 +572,7 @@ def test_numbers_that_others_know_are_not_given_out_again_after_a_restore(
     assert store.locks.holders(project, "b") == [lock]
     assert store.messages.say("web/room", "three")[0].id not in said
     assert store.outputs.log(run, "info", "three").id not in noted
-    charge = store.charges.add(Used(model="m", input=3, cost_micros=3), run_id=run)
+    charge = store.charges.add(UsageFact(model="m", input=3, cost_micros=3), run_id=run)
     assert charge is not None
     assert charge.id not in [each.id for each in used if each is not None]
     assert [line.message for line in store.outputs.log_lines(run).items] == ["before", "three"]

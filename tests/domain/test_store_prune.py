@@ -2,8 +2,8 @@
 
 import pytest
 
-from corral.adapters.providers.facts import Used
-from corral.adapters.transcripts.transcript import Head
+from corral.adapters.providers.facts import UsageFact
+from corral.adapters.transcripts.reader import TranscriptHead
 from corral.api import Corral
 from corral.db.statement import Statement
 from corral.domain.imports import ops as imports
@@ -244,11 +244,11 @@ def test_totals_of_days_runs_and_sessions_go_and_those_since_ever_stay(
     store: Corral, clock: ManualClock
 ) -> None:
     store.charges.add(
-        Used(model="gpt-5", input=10, cost_micros=7), run_id="run_1", session_id="ses_1"
+        UsageFact(model="gpt-5", input=10, cost_micros=7), run_id="run_1", session_id="ses_1"
     )
     scopes = ("all", "model:gpt-5", "run:run_1", "session:ses_1")
     clock.advance(3 * YEAR + 2 * DAY)
-    store.charges.add(Used(model="gpt-6", input=10, cost_micros=1), run_id="run_2")
+    store.charges.add(UsageFact(model="gpt-6", input=10, cost_micros=1), run_id="run_2")
     assert forgotten(store, dry_run=True)["totals"] == 4  # two days, the run, the session
     assert forgotten(store)["totals"] == 4
     assert [store.charges.total(scope).cost_micros for scope in scopes] == [8, 7, None, None]
@@ -261,11 +261,11 @@ def test_which_files_were_imported_is_known_from_the_last_news_on(
 ) -> None:
     store.settings.set("imports.retention", True)
     store._database.write(
-        lambda tx: imports.begin(tx, "claude", "/srv/old.jsonl", Head("one", title="old"))
+        lambda tx: imports.begin(tx, "claude", "/srv/old.jsonl", TranscriptHead("one", title="old"))
     )
     clock.advance(2 * YEAR)
     store._database.write(
-        lambda tx: imports.begin(tx, "claude", "/srv/new.jsonl", Head("two", title="new"))
+        lambda tx: imports.begin(tx, "claude", "/srv/new.jsonl", TranscriptHead("two", title="new"))
     )
     clock.advance(YEAR + 2 * DAY)
     assert forgotten(store)["imports"] == 0, "while their sessions exist"

@@ -12,7 +12,7 @@ import pytest
 import corral
 from corral import config
 from corral.adapters import process
-from corral.adapters.providers.facts import Used
+from corral.adapters.providers.facts import UsageFact
 from corral.api import Corral
 from corral.db.database import Finding
 from corral.db.statement import Statement
@@ -57,7 +57,7 @@ def used(store: Corral, project: str) -> None:
     add_launch(store, run)
     for cost in (5, None, 7):
         store.charges.add(
-            Used(model="m", input=1, cost_micros=cost),
+            UsageFact(model="m", input=1, cost_micros=cost),
             run_id=run, session_id=session.id, project_id=project,
         )  # fmt: skip
     store.tasks.declare(project, [{"key": "a"}, {"key": "b", "depends_on": ["a"]}])
@@ -83,7 +83,7 @@ def test_a_store_in_which_nothing_is_wrong_has_only_good_findings(
     assert [each.check for each in found if each.state == "ok"][-9:] == [*CHECKS, *FILES]
     assert [each for each in found if each.state != "ok"] == []
     clock.advance(YEAR + 2 * DAY)
-    store.charges.add(Used(model="m", input=1), project_id=project)
+    store.charges.add(UsageFact(model="m", input=1), project_id=project)
     store.db.prune()
     store.projects.delete(project)
     assert faults(store) == []
@@ -235,7 +235,7 @@ def test_others_may_write_while_it_looks(store: Corral, project: str) -> None:
         while not stop.is_set():
             n += 1
             store.sessions.append_many(session, [{"role": "user", "content": "x"}] * 3)
-            store.charges.add(Used(model="m", input=n, cost_micros=n), project_id=project)
+            store.charges.add(UsageFact(model="m", input=n, cost_micros=n), project_id=project)
             store.tasks.declare(project, [{"key": f"t{n}", "depends_on": ["a"]}])
             store.sessions.close(short := store.sessions.open(project=project))
             store.mail.ack(

@@ -22,8 +22,8 @@ def begin(store: Corral, repository: Path, *keys: str) -> tuple[str, dict[str, P
     folders = {}
     for task in store.tasks.declare(project, [{"key": key} for key in keys]):
         folder = worktrees_folder() / project / task.id
-        branch = worktrees.branch_name(task.key, task.id)
-        worktrees.make(str(repository), str(folder), branch, own_branch=True)
+        branch = worktrees.make_branch_name(task.key, task.id)
+        worktrees.create(str(repository), str(folder), branch, own_branch=True)
         folders[task.key] = folder
     return project, folders
 
@@ -69,7 +69,7 @@ def test_what_git_or_the_store_does_not_know_is_listed(store: Corral, repository
     project, _ = begin(store, repository, "A")
     root = worktrees_folder() / project
     write(root / "stranger", {"file": "x"})
-    worktrees.make(str(repository), str(root / "tsk_unknown"), "corral/unknown")
+    worktrees.create(str(repository), str(root / "tsk_unknown"), "corral/unknown")
     found = {one.task_id: (one.key, one.action) for one in store.tasks.clean(project)}
     assert found["stranger"] == (None, "keep")
     assert found["tsk_unknown"] == (None, "remove")

@@ -9,7 +9,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from corral.adapters.providers.facts import Used
+from corral.adapters.providers.facts import UsageFact
 from corral.api import Corral
 from corral.daemon.telemetry import Telemetry
 from corral.kernel.clock import ManualClock
@@ -98,7 +98,7 @@ def test_a_run_its_turns_and_its_tools_are_one_trace(
     child = running(store, keeper=2, parent_id=run.id)
     store.runs.end(child, ExitStatus(exit_code=3))
     store.charges.add(
-        Used(input=100, output=7, model="claude-x", cost_micros=1_500_000),
+        UsageFact(input=100, output=7, model="claude-x", cost_micros=1_500_000),
         run_id=run.id,
         provider="claude",
     )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters.channels.contract import Incoming
+from corral.adapters.channels.contract import IncomingEvent
 from corral.api import Corral
 from tests.support.channels import Chat
 from tests.support.raced import Raced
@@ -38,7 +38,8 @@ def test_a_secret_that_is_said_in_a_chat_is_kept_nowhere(store: Corral) -> None:
     alone = chat.says(f"use {KEY} for it")
     assert alone.text == "use [redacted] for it"
     together = [
-        Incoming(event_id=f"t{n}", place="room", sender="ann", text=f"{n}: {KEY}") for n in range(3)
+        IncomingEvent(event_id=f"t{n}", place="room", sender="ann", text=f"{n}: {KEY}")
+        for n in range(3)
     ]
     store.messages.receive_all(chat.channel.id, together)
     messages = store.messages.list().items[::-1]

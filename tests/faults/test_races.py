@@ -317,8 +317,8 @@ def test_a_sandbox_keeps_an_attempt_in_its_worktree_or_it_is_said_that_none_does
 def test_set_up_and_checks_are_kept_in_the_worktree_too_unless_they_are_let_out(
     live: Corral, repository: Path, tmp_path: Path, commands_outside: bool
 ) -> None:
-    kind = sandbox.probe().kind
-    if kind is sandbox.Kind.NONE:
+    kind = sandbox.probe_sandboxes().kind
+    if kind is sandbox.SandboxKind.NONE:
         pytest.skip("no sandbox works here")
     outside = {name: tmp_path / name for name in ("set-up", "check")}
     live.agents.create("kept", command="sh -c 'cat >/dev/null; echo x > made'")

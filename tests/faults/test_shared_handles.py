@@ -18,8 +18,8 @@ import pytest
 
 import corral
 from corral.adapters import attachments
-from corral.adapters.channels.api import Trouble, contents
-from corral.adapters.channels.contract import File
+from corral.adapters.channels.contract import StoredFile
+from corral.adapters.channels.http_client import PlatformError, read_stored_file
 from corral.adapters.output.regular_file import open_regular_file
 from corral.api import Corral
 from corral.api.doctor import examine
@@ -394,9 +394,9 @@ def test_paths_from_outside_that_lead_to_the_store_are_not_opened(file: Path) ->
         for name in ("corral.db", "corral.db-wal", "corral.db-shm"):
             with pytest.raises(FileNotFoundError):
                 open_regular_file(file.with_name(name))
-            with pytest.raises(Trouble):
-                contents(File(name, str(file.with_name(name)), 1))
+            with pytest.raises(PlatformError):
+                read_stored_file(StoredFile(name, str(file.with_name(name)), 1))
             with pytest.raises(Invalid):
-                attachments.take(name, [str(file.parent)], most=1_000_000, never=never)
+                attachments.read_attachment(name, [str(file.parent)], most=1_000_000, never=never)
         assert held_locks(file) == before
     os.close(open_regular_file(file))

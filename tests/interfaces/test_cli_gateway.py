@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import corral
-from corral.adapters.channels.contract import Incoming
+from corral.adapters.channels.contract import IncomingEvent
 from corral.api import Corral
 from tests.support.channels import bring_in
 from tests.support.cli import Cli
@@ -32,7 +32,7 @@ def test_a_channel_is_added_wired_tried_and_removed(
     assert cli.error("channel", "add", "x", "pigeon")["exit_code"] == 2
     assert cli.error("channel", "add", "x", "fake", "--set", "colour")["exit_code"] == 2
     assert cli.error("channel", "show", "nowhere")["exit_code"] == 3
-    event = Incoming(event_id="1", place="room", sender="ann", sender_name="Ann", text="hello")
+    event = IncomingEvent(event_id="1", place="room", sender="ann", sender_name="Ann", text="hello")
     store.messages.receive("chat", event)
     (place,) = cli.json("place", "list", "--channel", "chat")
     assert cli.json("place", "show", "chat/room")["id"] == place["id"]

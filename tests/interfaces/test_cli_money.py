@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import corral
-from corral.adapters.providers.facts import Used
+from corral.adapters.providers.facts import UsageFact
 from corral.api import Corral
 from corral.cli.commands.stats import render_bar
 from tests.support.cases import each_case
@@ -30,8 +30,8 @@ def test_corral_alone_shows_what_is_going_on(cli: Cli, shared: Corral, tmp_path:
     project = shared.projects.register(tmp_path)
     run = add_run(shared, "running", project_id=project.id, attention="stuck", name="\x1b[31mred")
     add_run(shared, "crashed", reason="it vanished")
-    shared.charges.add(Used(model="m", input=1_200, cost_micros=2_500_000), run_id=run)
-    shared.charges.add(Used(model="m", input=1), run_id=run)
+    shared.charges.add(UsageFact(model="m", input=1_200, cost_micros=2_500_000), run_id=run)
+    shared.charges.add(UsageFact(model="m", input=1), run_id=run)
     said = cli()
     assert said.code == 0
     assert run in said.out
@@ -49,7 +49,7 @@ def test_corral_alone_shows_what_is_going_on(cli: Cli, shared: Corral, tmp_path:
 
 
 def test_an_unknown_cost_is_not_shown_as_nothing(cli: Cli, shared: Corral) -> None:
-    shared.charges.add(Used(model="m", input=5), run_id="run_1")
+    shared.charges.add(UsageFact(model="m", input=5), run_id="run_1")
     assert "unknown cost" in cli().out
     assert cli.json("charge", "total")["cost_micros"] is None
     assert "$0" not in cli("charge", "total").out
@@ -111,7 +111,9 @@ def test_a_bar_is_as_long_as_its_share(count: int, most: int, length: int) -> No
 
 
 def test_charges_are_listed_shown_totalled_and_priced(cli: Cli, shared: Corral) -> None:
-    charge = shared.charges.add(Used(model="gpt-5", output=1_000), run_id="run_1", provider="codex")
+    charge = shared.charges.add(
+        UsageFact(model="gpt-5", output=1_000), run_id="run_1", provider="codex"
+    )
     assert charge is not None
     assert [one["id"] for one in cli.json("charge", "list", "--run", "run_1")] == [charge.id]
     assert cli.json("charge", "price") == {"priced": 1}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import corral
-from corral.adapters.providers.registry import names
+from corral.adapters.providers.registry import list_providers
 from corral.api.runs import RunOptions
 from corral.cli.commands import resume, run
 from corral.cli.render import _distribute_width, _fit_columns
@@ -32,7 +32,7 @@ def test_an_unknown_provider_is_refused_and_a_role_is_free_text(cli: Cli, verb: 
     if verb == "edit":
         cli.json("agent", "create", "bob")
     error = cli.error("agent", verb, "bob", "--provider", "nosuch")
-    assert (error["exit_code"], ", ".join(names()) in error["message"]) == (2, True)
+    assert (error["exit_code"], ", ".join(list_providers()) in error["message"]) == (2, True)
     assert cli.json("agent", verb, "bob", "--role", "night watch")["role"] == "night watch"
 
 

@@ -16,7 +16,7 @@ def test_it_shows_first_and_then_removes(cli: Cli, url: str, tmp_path: Path) -> 
         (task,) = store.tasks.declare(project, [{"key": "A"}])
         store.tasks.cancel(task.id)
     folder = worktrees_folder() / project / task.id
-    worktrees.make(str(repository), str(folder), worktrees.branch_name("A", task.id))
+    worktrees.create(str(repository), str(folder), worktrees.make_branch_name("A", task.id))
     shown = cli("task", "clean", "--project", project).out
     assert "Dry run" in shown
     assert folder.exists()

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from corral.adapters import notify
+from corral.adapters import notifications
 from corral.api import Corral
 from tests.support.http import receiving
 from tests.support.served import serving
@@ -27,7 +27,7 @@ def event(number: int, **given: object) -> bytes:
 
 
 def signed(store: Corral, body: bytes, key: str = "hush-hush") -> dict[str, str]:
-    return {notify.SIGNATURE: notify.signature(key, body, store.now())}
+    return {notifications.SIGNATURE_HEADER: notifications.sign_body(key, body, store.now())}
 
 
 def test_a_signed_request_is_stored_once_and_answered_then(store_with_hook: Corral) -> None:
@@ -78,7 +78,7 @@ def test_what_is_answered_goes_to_the_hooks_url_signed(store_with_hook: Corral) 
         assert told.state == "done"
     (posted,) = receiver.posted
     assert json.loads(posted.body)["text"] == "the build is green"
-    assert notify.SIGNATURE in posted.headers
+    assert notifications.SIGNATURE_HEADER in posted.headers
 
 
 def test_an_agents_token_sends_in_its_own_name_alone(store_with_hook: Corral) -> None:

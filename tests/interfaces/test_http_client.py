@@ -10,7 +10,7 @@ import pytest
 import corral
 from corral import config
 from corral.adapters import process
-from corral.adapters.http_client import PATIENCE
+from corral.adapters.http_client import RETRY_SECONDS
 from corral.api import Corral
 from corral.api.remote import RemoteCorral
 from corral.domain.mail.model import Letter
@@ -276,4 +276,4 @@ def test_opening_takes_no_server_for_granted_for_long() -> None:
     before = time.monotonic()
     with closed_port() as port, pytest.raises(StoreUnavailable):
         corral.open(f"http://127.0.0.1:{port}", token="x")
-    assert time.monotonic() - before < PATIENCE
+    assert time.monotonic() - before < RETRY_SECONDS

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
-from corral.adapters.providers.facts import Used
+from corral.adapters.providers.facts import UsageFact
 from corral.domain.charges.model import ChargePrice
 from corral.kernel.clock import DAY, utc_date
 from corral.kernel.errors import Refused
@@ -86,7 +86,7 @@ class ChargesMachine(RoomMachine):
 
     @rule(run=runs, input=tokens, output=tokens, cost=costs, key=st.sampled_from([None, "a", "b"]))
     def add(self, run: str, input: int, output: int, cost: int | None, key: str | None) -> None:
-        report = Used(model="m", input=input, output=output, cost_micros=cost, key=key)
+        report = UsageFact(model="m", input=input, output=output, cost_micros=cost, key=key)
         told = self.store.charges.add(report, run_id=run, **WHERE[run])
         seen = key is not None and (run, key) in self.keys
         if seen or not (input or output or cost):
@@ -100,7 +100,7 @@ class ChargesMachine(RoomMachine):
 
     @rule(run=runs, counter=st.sampled_from(["x", "y"]), input=tokens, output=tokens)
     def count(self, run: str, counter: str, input: int, output: int) -> None:
-        report = Used(model="m", input=input, output=output, counter=counter)
+        report = UsageFact(model="m", input=input, output=output, counter=counter)
         told = self.store.charges.add(report, run_id=run, **WHERE[run])
         before = self.counters.get(counter, (0, 0))
         self.counters[counter] = (input, output)

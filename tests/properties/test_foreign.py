@@ -18,13 +18,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.adapters import hooks, notify, test_reports
-from corral.adapters.channels.api import Api
-from corral.adapters.channels.contract import Batch, Incoming, Unwelcome
-from corral.adapters.channels.matrix import Matrix
-from corral.adapters.channels.slack import Slack
-from corral.adapters.channels.telegram import Telegram
-from corral.adapters.channels.webhook import Webhook
+from corral.adapters import hook_payloads, notifications, test_reports
+from corral.adapters.channels.contract import EventBatch, IncomingEvent, RequestRejected
+from corral.adapters.channels.http_client import ApiClient
+from corral.adapters.channels.matrix import MatrixAdapter
+from corral.adapters.channels.slack import SlackAdapter
+from corral.adapters.channels.telegram import TelegramAdapter
+from corral.adapters.channels.webhook import WebhookAdapter
 from corral.adapters.output.redact import redact
 from corral.adapters.providers import registry
 from corral.adapters.sandbox_bridge import agent_client, inbound, outbound
@@ -69,7 +69,7 @@ STREAMS = {
 @given(data=st.data())
 @few
 def test_a_stream_of_a_provider_never_ends_whoever_reads_it(name: str, data: Any) -> None:
-    parser = registry.find(name).parser(ManualClock(NOW))
+    parser = registry.get_provider(name).parser(ManualClock(NOW))
     for line in data.draw(st.lists(spoilt(*STREAMS[name]), max_size=4)):
         json.dumps([repr(fact) for fact in parser.feed(encoded(line) + b"\n")])
     parser.feed(data.draw(st.binary(max_size=50)))
@@ -96,7 +96,7 @@ def test_a_transcript_never_ends_whoever_reads_it(
 @many
 def test_what_a_hook_is_told_is_read_or_refused(told: Any) -> None:
     with suppress(ValueError):
-        hooks.edited_paths(encoded(told), "/")
+        hook_payloads.list_edited_paths(encoded(told), "/")
 
 
 class Written(NamedTuple):
@@ -162,7 +162,7 @@ def test_a_row_from_a_box_is_read_or_refused(column: str, value: Any, written: W
 # -- chats -----------------------------------------------------------------------------------------
 
 
-class Told(Api):
+class Told(ApiClient):
     """A platform's API that says one thing, whatever it is asked."""
 
     def __init__(self, answer: Any) -> None:
@@ -179,16 +179,16 @@ class Told(Api):
 
 
 # To make one takes long; each test hands over its own platform.
-TELEGRAM = Telegram({}, {"token": "t"})
-MATRIX = Matrix({"base_url": "http://x"}, {"token": "t"})
-SLACK = Slack({}, {"token": "t", "signing_secret": "s"})
+TELEGRAM = TelegramAdapter({}, {"token": "t"})
+MATRIX = MatrixAdapter({"base_url": "http://x"}, {"token": "t"})
+SLACK = SlackAdapter({}, {"token": "t", "signing_secret": "s"})
 
 
-def check_batch(batch: Batch) -> None:
+def check_batch(batch: EventBatch) -> None:
     for event in batch.events:
         for name in ("event_id", "place", "sender", "text"):
             assert isinstance(getattr(event, name), str), name
-        assert isinstance(event, Incoming)
+        assert isinstance(event, IncomingEvent)
     assert all(isinstance(id, str) for id in batch.unreadable)
 
 
@@ -319,8 +319,8 @@ def test_a_request_of_slack_is_read_or_unwelcome(told: Any, form: bool) -> None:
     headers = {"x-slack-request-timestamp": seconds, "x-slack-signature": f"v0={signed}"}
     channel = SLACK
     channel._web = Told({})
-    with suppress(Unwelcome):
-        check_batch(Batch(channel.accept(headers, body, NOW).events))
+    with suppress(RequestRejected):
+        check_batch(EventBatch(channel.accept(headers, body, NOW).events))
 
 
 @given(stamp=HEADERS | st.sampled_from(["²", "1" * 13]), signature=HEADERS)
@@ -329,7 +329,7 @@ def test_a_forged_request_of_slack_is_unwelcome(stamp: str, signature: str) -> N
     channel = SLACK
     for given_stamp in (stamp, str(NOW // 1_000)):
         headers = {"x-slack-request-timestamp": given_stamp, "x-slack-signature": signature}
-        with pytest.raises(Unwelcome):
+        with pytest.raises(RequestRejected):
             channel.accept(headers, b"{}", NOW)
 
 
@@ -339,19 +339,19 @@ SAID = {"event_id": "1", "place": "p", "sender": "s", "text": "hi", "at": 5, "di
 @given(told=spoilt(SAID))
 @many
 def test_a_webhook_is_read_or_unwelcome(told: Any) -> None:
-    channel, body = Webhook({}, {"secret": "s"}), encoded(told)
-    headers = {notify.SIGNATURE.lower(): notify.signature("s", body, NOW)}
-    with suppress(Unwelcome):
-        check_batch(Batch(channel.accept(headers, body, NOW).events))
+    channel, body = WebhookAdapter({}, {"secret": "s"}), encoded(told)
+    headers = {notifications.SIGNATURE_HEADER.lower(): notifications.sign_body("s", body, NOW)}
+    with suppress(RequestRejected):
+        check_batch(EventBatch(channel.accept(headers, body, NOW).events))
 
 
 @given(header=HEADERS, v1=HEADERS)
 @few
 def test_a_forged_webhook_is_unwelcome(header: str, v1: str) -> None:
-    channel = Webhook({}, {"secret": "s"})
+    channel = WebhookAdapter({}, {"secret": "s"})
     for given_header in (header, f"t={NOW // 1_000},v1={v1}", f"t=²,v1={v1}", "t=1,t=²"):
-        with pytest.raises(Unwelcome):
-            channel.accept({notify.SIGNATURE.lower(): given_header}, b"{}", NOW)
+        with pytest.raises(RequestRejected):
+            channel.accept({notifications.SIGNATURE_HEADER.lower(): given_header}, b"{}", NOW)
 
 
 # -- what people and programs write ----------------------------------------------------------------
@@ -422,8 +422,8 @@ READERS: dict[str, Callable[[str], Any]] = {
     ),
     "variations": variations.parse_variations,
     "agents of a race": variations.parse_agents,
-    "what tests printed": test_reports.from_output,
-    "JUnit as text": lambda text: test_reports.from_junit(text.encode(errors="replace")),
+    "what tests printed": test_reports.parse_output,
+    "JUnit as text": lambda text: test_reports.parse_junit(text.encode(errors="replace")),
 }
 
 
@@ -450,8 +450,8 @@ def test_a_report_of_tests_is_read_or_passed_over(
     head: str, encoding: str, body: str, cut: int
 ) -> None:
     document = (head.format(encoding) + body).encode()
-    test_reports.from_junit(document)
-    test_reports.from_junit(document[:cut] + b"\xff\0" + document[cut:])
+    test_reports.parse_junit(document)
+    test_reports.parse_junit(document[:cut] + b"\xff\0" + document[cut:])
 
 
 @given(

@@ -12,10 +12,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from corral.adapters import attachments, control_socket, exit_files, managed_blocks
-from corral.adapters.providers.acp import AcpTalk
+from corral.adapters.providers.acp import AcpClient
 from corral.adapters.providers.acp_parser import AcpParser
-from corral.adapters.providers.limits import limit_in, reset_in
-from corral.adapters.providers.screens import SCREENS, Reader
+from corral.adapters.providers.limits import parse_limit, parse_reset_time
+from corral.adapters.providers.screens import SCREENS, ScreenReader
 from corral.kernel.clock import ManualClock
 from corral.kernel.errors import CorralError, NotFound
 from corral.mcp import protocol
@@ -61,7 +61,7 @@ ACP = [
 def test_no_agent_ends_whoever_talks_with_it(lines: list[Any], noise: bytes) -> None:
     written: list[bytes] = []
     policy = frozenset({"edit"})
-    talk = AcpTalk(written.append, cwd="/", prompt="go", policy=policy, clock=ManualClock(NOW))
+    talk = AcpClient(written.append, cwd="/", prompt="go", policy=policy, clock=ManualClock(NOW))
     talk.start()
     overheard = AcpParser()
     for line in (*map(encoded, ACP[:2]), *map(encoded, lines), noise):
@@ -129,10 +129,10 @@ ROWS = st.sampled_from(
 @example(shown=[["> 1. Yes", "╭" + "─" * 30, "\u276f 1. Yes", "  2. No"]])
 @few
 def test_a_screen_is_read_whatever_it_shows(name: str, shown: list[list[str]]) -> None:
-    reader = Reader(SCREENS[name], frozenset({"edit", "run"}))
+    reader = ScreenReader(SCREENS[name], frozenset({"edit", "run"}))
     for lines in shown:
         reader.look(lines)
-        reader.again()
+        reader.retry_keys()
 
 
 WORDS = [
@@ -159,7 +159,10 @@ WORDS = [
 @given(st.lists(st.sampled_from(WORDS) | st.text(max_size=6), max_size=9).map(" ".join))
 @many
 def test_a_limit_is_understood_or_not(message: str) -> None:
-    for found in (reset_in(message, NOW), getattr(limit_in(message, NOW), "reset_at", None)):
+    for found in (
+        parse_reset_time(message, NOW),
+        getattr(parse_limit(message, NOW), "reset_at", None),
+    ):
         assert found is None or isinstance(found, int)
 
 
@@ -188,7 +191,7 @@ def test_an_exit_note_tells_an_end_that_can_be_or_none(note: Any) -> None:
 @given(st.text(max_size=60) | st.sampled_from(["../../x", "..", "/", "a\\b", "\0", "x" * 400]))
 @few
 def test_an_attachments_name_stays_in_its_folder(given_name: str) -> None:
-    name = attachments.safe_name(given_name, 1)
+    name = attachments.make_safe_name(given_name, 1)
     assert os.path.basename(name) == name
     assert re.fullmatch(r"1-[\w.-]{1,80}", name, re.ASCII)
 
@@ -228,7 +231,7 @@ def test_settings_of_an_agent_are_changed_or_left(
     ours = re.compile("corral hook")
     entry = {"PreToolUse": {"hooks": [{"command": "corral hook"}]}}
     with suppress(CorralError):
-        changed = managed_blocks.with_hooks(text, entry, ours, "settings.json")
-        managed_blocks.write(str(file), changed)
-        assert json.loads(managed_blocks.read(str(file)))["hooks"]["PreToolUse"]
-        managed_blocks.without_hooks(changed, ours, "settings.json")
+        changed = managed_blocks.add_hooks(text, entry, ours, "settings.json")
+        managed_blocks.write_text(str(file), changed)
+        assert json.loads(managed_blocks.read_text(str(file)))["hooks"]["PreToolUse"]
+        managed_blocks.remove_hooks(changed, ours, "settings.json")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, initialize, invariant, multiple, rule
 
-from corral.adapters.providers.facts import Used
+from corral.adapters.providers.facts import UsageFact
 from corral.domain.runs import outcome
 from corral.domain.runs.model import Run, StopKind
 from corral.kernel.clock import HOUR, MINUTE, SECOND
@@ -222,7 +222,7 @@ class RunsMachine(RoomMachine):
 
     def spend(self, claim: Claim, n: int) -> None:
         """Charges are of the run and not of a keeper: a stream may be read by any of them."""
-        self.store.charges.add(Used(model="m", output=1, cost_micros=n), run_id=claim.run.id)
+        self.store.charges.add(UsageFact(model="m", output=1, cost_micros=n), run_id=claim.run.id)
         self.papers[claim.run.id].spent += n
 
     @rule(target=claims, claim=claims)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from corral.adapters.providers import registry
-from corral.adapters.providers.provider import Ask, Provider, Start
+from corral.adapters.providers.provider import LaunchCommand, LaunchRequest, Provider
 from tests.real.homeserver import Homeserver
 from tests.real.keeping import Kind, RealHome
 from tests.real.machine import HOW, Machine, program
@@ -65,9 +65,9 @@ class Agent:
         if found is None:
             pytest.skip(f"{name} is not here: {HOW}")
         self.program = found
-        self.provider: Provider = registry.find(name)
+        self.provider: Provider = registry.get_provider(name)
 
-    def start(self, ask: Ask) -> Start:
+    def start(self, ask: LaunchRequest) -> LaunchCommand:
         return self.provider.start(ask, self.program)
 
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from corral.adapters.providers.facts import Fact, Used
-from corral.adapters.providers.provider import Parser, Provider, Start
+from corral.adapters.providers.facts import ProviderFact, UsageFact
+from corral.adapters.providers.provider import LaunchCommand, Provider, StreamParser
 from tests.support.stub_model import Stub
 
 NPM = Path(__file__).parents[2] / ".venv-real" / "npm" / "node_modules" / ".bin"
@@ -134,7 +134,7 @@ class Machine:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content)
 
-    def popen(self, start: Start, **more: Any) -> "subprocess.Popen[bytes]":
+    def popen(self, start: LaunchCommand, **more: Any) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
             start.args,
             cwd=self.work,
@@ -146,7 +146,7 @@ class Machine:
             **more,
         )
 
-    def run(self, provider: Provider, start: Start, seconds: float = 90) -> "Outcome":
+    def run(self, provider: Provider, start: LaunchCommand, seconds: float = 90) -> "Outcome":
         """Run it to its end, as a keeper does: the prompt by its standard input."""
         process = self.popen(start)
         try:
@@ -163,7 +163,7 @@ class Machine:
 
 
 class Outcome:
-    def __init__(self, facts: list[Fact], code: int, out: bytes, err: bytes) -> None:
+    def __init__(self, facts: list[ProviderFact], code: int, out: bytes, err: bytes) -> None:
         self.facts, self.code, self.out, self.err = facts, code, out, err
 
     def of(self, kind: type) -> list[Any]:
@@ -173,12 +173,12 @@ class Outcome:
         return f"exit {self.code}, {self.facts}, {self.err[-2_000:].decode(errors='replace')}"
 
 
-def read(parser: Parser, out: bytes) -> list[Fact]:
+def read(parser: StreamParser, out: bytes) -> list[ProviderFact]:
     facts = [fact for line in out.splitlines() for fact in parser.feed(line)]
     return facts + parser.close()
 
 
-def total(used: Iterable[Used], *, cached_in_input: bool = False) -> tuple[int, int, int, int]:
+def total(used: Iterable[UsageFact], *, cached_in_input: bool = False) -> tuple[int, int, int, int]:
     """As the stub counts: OpenAI's input holds what came from the cache."""
     given = list(used)
     read_from = sum(one.cache_read for one in given)

@@ -5,7 +5,13 @@ from typing import Any
 
 import pytest
 
-from corral.adapters.providers.facts import Asked, Logged, Said, SessionNamed, Used
+from corral.adapters.providers.facts import (
+    LogFact,
+    PermissionFact,
+    SessionFact,
+    TurnFact,
+    UsageFact,
+)
 from tests.real.conftest import Agent
 from tests.real.machine import HOW, Machine, program, steps
 from tests.support.acp import AcpRun
@@ -65,8 +71,8 @@ def test_it_answers_and_its_session_goes_on_in_another_process(
 ) -> None:
     first = open_talk(prompt=steps({"text": "one"}))
     assert first.done().ok
-    assert of(first, Said)[-1].content.endswith("one")
-    (named,) = of(first, SessionNamed)
+    assert of(first, TurnFact)[-1].content.endswith("one")
+    (named,) = of(first, SessionFact)
     first.talk.prompt(steps({"text": "more"}))
     assert first.done().ok
     first.end()
@@ -74,9 +80,9 @@ def test_it_answers_and_its_session_goes_on_in_another_process(
         pytest.skip("gemini 0.61 does not load a session that it wrote in the same minute")
     second = open_talk(prompt=steps({"text": "two"}), session=named.id)
     assert second.done().ok, second.facts
-    assert [turn.content[-3:] for turn in of(second, Said)] == ["two"]
+    assert [turn.content[-3:] for turn in of(second, TurnFact)] == ["two"]
     asked = [entry["usage"] for entry in machine.stub.seen if "usage" in entry and entry["tools"]]
-    for used in [*of(first, Used), *of(second, Used)]:
+    for used in [*of(first, UsageFact), *of(second, UsageFact)]:
         assert (used.input, used.output) in [(one["input"], one["output"]) for one in asked]
 
 
@@ -87,9 +93,9 @@ def test_a_tool_is_used_when_the_policy_allows_it(
     run = open_talk(prompt=prompt, policy=frozenset({"all"}))
     assert run.done().ok
     assert (machine.work / "a.txt").exists(), run.facts
-    roles = [turn.role for turn in of(run, Said)]
+    roles = [turn.role for turn in of(run, TurnFact)]
     assert "tool" in roles
-    assert of(run, Asked) == []
+    assert of(run, PermissionFact) == []
 
 
 def test_a_person_is_asked_when_it_does_not(agent: str, open_talk: Open, machine: Machine) -> None:
@@ -102,12 +108,12 @@ def test_a_person_is_asked_when_it_does_not(agent: str, open_talk: Open, machine
     run.talk.answer(asked.id, False)
     run.done()
     assert not (machine.work / "b.txt").exists()
-    assert not [fact for fact in of(run, Logged) if "Granted" in fact.message]
+    assert not [fact for fact in of(run, LogFact) if "Granted" in fact.message]
 
 
 def test_it_can_be_cancelled(agent: str, open_talk: Open, machine: Machine) -> None:
     run = open_talk(prompt=steps({"text": "a long answer, " * 20, "hang": 60}))
-    run.until(SessionNamed)
+    run.until(SessionFact)
     while not any("usage" in entry for entry in machine.stub.seen):
         pass
     run.talk.cancel()

@@ -5,8 +5,15 @@ import signal
 import time
 import uuid
 
-from corral.adapters.providers.facts import Finished, LimitReached, Logged, Said, SessionNamed, Used
-from corral.adapters.providers.provider import Ask
+from corral.adapters.providers.facts import (
+    LimitFact,
+    LogFact,
+    ResultFact,
+    SessionFact,
+    TurnFact,
+    UsageFact,
+)
+from corral.adapters.providers.provider import LaunchRequest
 from corral.adapters.transcripts import claude as transcripts
 from tests.real.conftest import Agent
 from tests.real.machine import Machine, end, read, steps, total
@@ -25,28 +32,37 @@ def test_a_prompt_a_tool_call_and_the_usage(claude: Agent, machine: Machine) -> 
     write = {"tool": "Write", "args": {"file_path": f"{machine.work}/a.txt", "content": "hi"}}
     prompt = steps({"text": "I write it.", **write, "usage": USAGE}, {"text": "done"})
     done = machine.run(
-        claude.provider, claude.start(Ask(prompt, session=session, approvals=("edit",)))
+        claude.provider, claude.start(LaunchRequest(prompt, session=session, approvals=("edit",)))
     )
     assert done.code == 0, done
     assert (machine.work / "a.txt").read_text() == "hi"
-    (named,) = done.of(SessionNamed)
+    (named,) = done.of(SessionFact)
     assert named.id == session
     assert named.version == claude.provider.version(claude.program)
-    assert [turn.role for turn in done.of(Said)] == ["assistant", "assistant", "tool", "assistant"]
-    assert done.of(Finished) == [Finished(True, "done")]
-    assert total(done.of(Used)) == machine.used()
-    assert all(used.cost_micros for used in done.of(Used))
+    assert [turn.role for turn in done.of(TurnFact)] == [
+        "assistant",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
+    assert done.of(ResultFact) == [ResultFact(True, "done")]
+    assert total(done.of(UsageFact)) == machine.used()
+    assert all(used.cost_micros for used in done.of(UsageFact))
 
 
 def test_nothing_is_allowed_that_was_not_asked_for(claude: Agent, machine: Machine) -> None:
     call = {"tool": "Bash", "args": {"command": f"touch {machine.work}/b"}}
-    start = claude.start(Ask(steps(call, {"text": "ok"}), approvals=("edit",), deny=("WebFetch",)))
+    start = claude.start(
+        LaunchRequest(steps(call, {"text": "ok"}), approvals=("edit",), deny=("WebFetch",))
+    )
     done = machine.run(claude.provider, start)
     assert done.code == 0, done
     assert not (machine.work / "b").exists()
-    assert [turn.is_error for turn in done.of(Said) if turn.role == "tool"] == [True]
-    assert done.of(Logged)
-    allowed = machine.run(claude.provider, claude.start(Ask(steps(call), approvals=("run",))))
+    assert [turn.is_error for turn in done.of(TurnFact) if turn.role == "tool"] == [True]
+    assert done.of(LogFact)
+    allowed = machine.run(
+        claude.provider, claude.start(LaunchRequest(steps(call), approvals=("run",)))
+    )
     assert (machine.work / "b").exists(), allowed
 
 
@@ -54,27 +70,31 @@ def test_a_resumed_conversation_remembers_and_is_charged_for_what_is_new(
     claude: Agent, machine: Machine
 ) -> None:
     session = str(uuid.uuid4())
-    first = machine.run(claude.provider, claude.start(Ask(steps({"text": "one"}), session=session)))
-    again = claude.start(Ask(steps({"text": "two"}), session=session, resume=True))
+    first = machine.run(
+        claude.provider, claude.start(LaunchRequest(steps({"text": "one"}), session=session))
+    )
+    again = claude.start(LaunchRequest(steps({"text": "two"}), session=session, resume=True))
     second = machine.run(claude.provider, again)
     assert second.code == 0, second
-    assert second.of(SessionNamed)[0].id == session
+    assert second.of(SessionFact)[0].id == session
     assert machine.stub.seen[-1]["entries"] >= 3
-    assert total([*first.of(Used), *second.of(Used)]) == machine.used()
+    assert total([*first.of(UsageFact), *second.of(UsageFact)]) == machine.used()
 
 
 def test_the_latest_conversation_of_the_folder_goes_on(claude: Agent, machine: Machine) -> None:
-    first = machine.run(claude.provider, claude.start(Ask(steps({"text": "one"}))))
-    second = machine.run(claude.provider, claude.start(Ask(steps({"text": "two"}), latest=True)))
-    assert second.of(SessionNamed)[0].id == first.of(SessionNamed)[0].id
+    first = machine.run(claude.provider, claude.start(LaunchRequest(steps({"text": "one"}))))
+    second = machine.run(
+        claude.provider, claude.start(LaunchRequest(steps({"text": "two"}), latest=True))
+    )
+    assert second.of(SessionFact)[0].id == first.of(SessionFact)[0].id
 
 
 def test_an_unknown_session_is_a_failure_that_says_so(claude: Agent, machine: Machine) -> None:
     done = machine.run(
-        claude.provider, claude.start(Ask("hi", session=str(uuid.uuid4()), resume=True))
+        claude.provider, claude.start(LaunchRequest("hi", session=str(uuid.uuid4()), resume=True))
     )
     assert done.code == 1
-    assert "No conversation found" in done.of(Finished)[0].message
+    assert "No conversation found" in done.of(ResultFact)[0].message
 
 
 def test_killed_in_the_middle_it_goes_on_where_it_was(claude: Agent, machine: Machine) -> None:
@@ -83,7 +103,7 @@ def test_killed_in_the_middle_it_goes_on_where_it_was(claude: Agent, machine: Ma
         {"text": "first", "tool": "Bash", "args": {"command": "echo 1"}, "usage": USAGE},
         {"text": "never said", "hang": 60},
     )
-    start = claude.start(Ask(prompt, session=session, approvals=("run",)))
+    start = claude.start(LaunchRequest(prompt, session=session, approvals=("run",)))
     process = machine.popen(start)
     try:
         assert process.stdin
@@ -100,13 +120,15 @@ def test_killed_in_the_middle_it_goes_on_where_it_was(claude: Agent, machine: Ma
     finally:
         end(process)
     facts = read(claude.provider.parser(), out)
-    assert not [fact for fact in facts if isinstance(fact, Finished)]
-    (used,) = [fact for fact in facts if isinstance(fact, Used)]
+    assert not [fact for fact in facts if isinstance(fact, ResultFact)]
+    (used,) = [fact for fact in facts if isinstance(fact, UsageFact)]
     assert (used.input, used.cache_read) == (1000, 300)
-    done = machine.run(claude.provider, claude.start(Ask(None, session=session, resume=True)))
+    done = machine.run(
+        claude.provider, claude.start(LaunchRequest(None, session=session, resume=True))
+    )
     assert done.code == 0, done
-    assert done.of(SessionNamed)[0].id == session
-    assert done.of(Finished)[0].ok
+    assert done.of(SessionFact)[0].id == session
+    assert done.of(ResultFact)[0].ok
 
 
 def test_at_its_limit_it_says_until_when(claude: Agent, machine: Machine) -> None:
@@ -119,28 +141,32 @@ def test_at_its_limit_it_says_until_when(claude: Agent, machine: Machine) -> Non
     machine.env["CLAUDE_CODE_OAUTH_TOKEN"] = "dummy"
     del machine.env["ANTHROPIC_API_KEY"]
     prompt = steps({"error": 429, "times": 99, "headers": headers})
-    done = machine.run(claude.provider, claude.start(Ask(prompt)))
+    done = machine.run(claude.provider, claude.start(LaunchRequest(prompt)))
     assert done.code == 1
-    (limit,) = done.of(LimitReached)
+    (limit,) = done.of(LimitFact)
     assert limit.reset_at == reset * 1_000
-    assert not done.of(Finished)[0].ok
+    assert not done.of(ResultFact)[0].ok
 
 
 def test_too_many_requests_without_a_quota_are_a_limit_too(claude: Agent, machine: Machine) -> None:
-    done = machine.run(claude.provider, claude.start(Ask(steps({"error": 429, "times": 99}))))
-    assert len(done.of(LimitReached)) == 1
-    assert done.of(LimitReached)[0].reset_at is None
+    done = machine.run(
+        claude.provider, claude.start(LaunchRequest(steps({"error": 429, "times": 99})))
+    )
+    assert len(done.of(LimitFact)) == 1
+    assert done.of(LimitFact)[0].reset_at is None
 
 
 def test_a_prompt_of_a_megabyte_arrives_whole(claude: Agent, machine: Machine) -> None:
     prompt = "x" * 1_000_000 + "the end"
-    done = machine.run(claude.provider, claude.start(Ask(prompt)))
+    done = machine.run(claude.provider, claude.start(LaunchRequest(prompt)))
     assert done.code == 0, done
     assert any(prompt in str(entry["body"]) for entry in machine.stub.seen if "body" in entry)
 
 
 def test_instructions_and_model_reach_the_model(claude: Agent, machine: Machine) -> None:
-    ask = Ask(steps({"text": "ok"}), instructions="Be --brief.\nAlways.", model="claude-haiku-9")
+    ask = LaunchRequest(
+        steps({"text": "ok"}), instructions="Be --brief.\nAlways.", model="claude-haiku-9"
+    )
     assert machine.run(claude.provider, claude.start(ask)).code == 0
     body = next(entry["body"] for entry in machine.stub.seen if "body" in entry)
     assert body["model"] == "claude-haiku-9"
@@ -151,7 +177,9 @@ def test_its_transcript_tells_the_same(claude: Agent, machine: Machine) -> None:
     session = str(uuid.uuid4())
     call = {"text": "I run.", "tool": "Bash", "args": {"command": "echo 1"}, "usage": USAGE}
     prompt = steps(call, {"text": "done", "usage": {"input": 5, "output": 6}})
-    machine.run(claude.provider, claude.start(Ask(prompt, session=session, approvals=("run",))))
+    machine.run(
+        claude.provider, claude.start(LaunchRequest(prompt, session=session, approvals=("run",)))
+    )
     (file,) = claude.provider.transcripts(machine.home)
     assert claude.provider.transcript(machine.home, session) == file
     assert claude.provider.transcript(machine.home, "../*") is None
@@ -159,8 +187,8 @@ def test_its_transcript_tells_the_same(claude: Agent, machine: Machine) -> None:
     assert found is not None
     assert (found.session, found.cwd) == (session, str(machine.work))
     items = list(transcripts.read(file))
-    used = [item.fact for item in items if isinstance(item.fact, Used)]
+    used = [item.fact for item in items if isinstance(item.fact, UsageFact)]
     assert total(used) == machine.used()
-    turns = [item.fact.role for item in items if isinstance(item.fact, Said)]
+    turns = [item.fact.role for item in items if isinstance(item.fact, TurnFact)]
     assert turns == ["user", "assistant", "assistant", "tool", "assistant"]
     assert list(transcripts.files(machine.home / transcripts.FOLDER)) == [file]

@@ -5,8 +5,8 @@ import signal
 import time
 import uuid
 
-from corral.adapters.providers.facts import Finished, LimitReached, Said, SessionNamed, Used
-from corral.adapters.providers.provider import Ask
+from corral.adapters.providers.facts import LimitFact, ResultFact, SessionFact, TurnFact, UsageFact
+from corral.adapters.providers.provider import LaunchRequest
 from corral.adapters.transcripts import codex as transcripts
 from tests.real.conftest import Agent
 from tests.real.machine import Machine, end, read, steps, total
@@ -24,38 +24,45 @@ def test_it_says_its_version(codex: Agent) -> None:
 
 def test_a_prompt_a_tool_call_and_the_usage(codex: Agent, machine: Machine) -> None:
     prompt = steps(run("echo hi > a.txt", text="I write it.", usage=USAGE), {"text": "done"})
-    done = machine.run(codex.provider, codex.start(Ask(prompt, approvals=("all",))))
+    done = machine.run(codex.provider, codex.start(LaunchRequest(prompt, approvals=("all",))))
     assert done.code == 0, done
     assert (machine.work / "a.txt").read_text() == "hi\n"
-    assert [turn.role for turn in done.of(Said)] == ["assistant", "assistant", "tool", "assistant"]
-    assert done.of(Finished) == [Finished(True)]
-    assert total(done.of(Used), cached_in_input=True) == machine.used()
+    assert [turn.role for turn in done.of(TurnFact)] == [
+        "assistant",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
+    assert done.of(ResultFact) == [ResultFact(True)]
+    assert total(done.of(UsageFact), cached_in_input=True) == machine.used()
 
 
 def test_nothing_is_allowed_that_was_not_asked_for(codex: Agent, machine: Machine) -> None:
     prompt = steps(run("touch b.txt"), {"text": "ok"})
-    done = machine.run(codex.provider, codex.start(Ask(prompt)))
+    done = machine.run(codex.provider, codex.start(LaunchRequest(prompt)))
     assert done.code == 0, done
     assert not (machine.work / "b.txt").exists()
 
 
 def test_a_resumed_thread_goes_on_and_counts_on(codex: Agent, machine: Machine) -> None:
-    first = machine.run(codex.provider, codex.start(Ask(steps({"text": "one", "usage": USAGE}))))
-    thread = first.of(SessionNamed)[0].id
-    again = codex.start(Ask(steps({"text": "two"}), session=thread, resume=True))
+    first = machine.run(
+        codex.provider, codex.start(LaunchRequest(steps({"text": "one", "usage": USAGE})))
+    )
+    thread = first.of(SessionFact)[0].id
+    again = codex.start(LaunchRequest(steps({"text": "two"}), session=thread, resume=True))
     second = machine.run(codex.provider, again)
     assert second.code == 0, second
-    assert second.of(SessionNamed)[0].id == thread
-    (used,) = second.of(Used)
-    assert used.counter == first.of(Used)[0].counter
+    assert second.of(SessionFact)[0].id == thread
+    (used,) = second.of(UsageFact)
+    assert used.counter == first.of(UsageFact)[0].counter
     assert total([used], cached_in_input=True) == machine.used()
-    latest = machine.run(codex.provider, codex.start(Ask(None, latest=True)))
-    assert latest.of(SessionNamed)[0].id == thread, latest
+    latest = machine.run(codex.provider, codex.start(LaunchRequest(None, latest=True)))
+    assert latest.of(SessionFact)[0].id == thread, latest
 
 
 def test_an_unknown_thread_is_an_exit_with_1(codex: Agent, machine: Machine) -> None:
     done = machine.run(
-        codex.provider, codex.start(Ask("x", session=str(uuid.uuid4()), resume=True))
+        codex.provider, codex.start(LaunchRequest("x", session=str(uuid.uuid4()), resume=True))
     )
     assert done.code == 1
     assert b"no rollout found" in done.err
@@ -63,7 +70,7 @@ def test_an_unknown_thread_is_an_exit_with_1(codex: Agent, machine: Machine) -> 
 
 def test_killed_in_the_middle_it_goes_on_where_it_was(codex: Agent, machine: Machine) -> None:
     prompt = steps(run("echo 1", text="first", usage=USAGE), {"text": "never said", "hang": 60})
-    start = codex.start(Ask(prompt, approvals=("all",)))
+    start = codex.start(LaunchRequest(prompt, approvals=("all",)))
     process = machine.popen(start)
     try:
         assert process.stdin
@@ -81,13 +88,15 @@ def test_killed_in_the_middle_it_goes_on_where_it_was(codex: Agent, machine: Mac
     finally:
         end(process)
     facts = read(codex.provider.parser(), out)
-    (named,) = [fact for fact in facts if isinstance(fact, SessionNamed)]
-    assert not [fact for fact in facts if isinstance(fact, Used | Finished)]
-    done = machine.run(codex.provider, codex.start(Ask(None, session=named.id, resume=True)))
+    (named,) = [fact for fact in facts if isinstance(fact, SessionFact)]
+    assert not [fact for fact in facts if isinstance(fact, UsageFact | ResultFact)]
+    done = machine.run(
+        codex.provider, codex.start(LaunchRequest(None, session=named.id, resume=True))
+    )
     assert done.code == 0, done
-    assert done.of(SessionNamed)[0].id == named.id
+    assert done.of(SessionFact)[0].id == named.id
     # The thread's total holds what the killed process had used.
-    (used,) = done.of(Used)
+    (used,) = done.of(UsageFact)
     assert used.cache_read == 300
     assert used.input >= 700
 
@@ -97,26 +106,30 @@ def test_at_its_limit_it_says_until_when(codex: Agent, machine: Machine) -> None
     error = {"type": "usage_limit_reached", "message": "limit", "resets_at": reset}
     error["plan_type"] = "plus"
     prompt = steps({"error": 429, "times": 99, "body": {"error": error}})
-    done = machine.run(codex.provider, codex.start(Ask(prompt)))
+    done = machine.run(codex.provider, codex.start(LaunchRequest(prompt)))
     assert done.code == 1
-    (limit,) = done.of(LimitReached)
+    (limit,) = done.of(LimitFact)
     assert limit.reset_at is not None
     assert abs(limit.reset_at - reset * 1_000) <= 60_000  # it says the minute
 
 
 def test_too_many_requests_are_a_limit(codex: Agent, machine: Machine) -> None:
-    done = machine.run(codex.provider, codex.start(Ask(steps({"error": 429, "times": 99}))))
-    assert len(done.of(LimitReached)) == 1
+    done = machine.run(
+        codex.provider, codex.start(LaunchRequest(steps({"error": 429, "times": 99})))
+    )
+    assert len(done.of(LimitFact)) == 1
 
 
 def test_a_prompt_of_a_megabyte_arrives_whole(codex: Agent, machine: Machine) -> None:
     prompt = "x" * 1_000_000 + "the end"
-    done = machine.run(codex.provider, codex.start(Ask(prompt)))
+    done = machine.run(codex.provider, codex.start(LaunchRequest(prompt)))
     assert any(prompt in str(entry["body"]) for entry in machine.stub.seen if "body" in entry), done
 
 
 def test_instructions_and_model_reach_the_model(codex: Agent, machine: Machine) -> None:
-    ask = Ask(steps({"text": "ok"}), instructions='Be "--brief".\nAlways.', model="stub-2")
+    ask = LaunchRequest(
+        steps({"text": "ok"}), instructions='Be "--brief".\nAlways.', model="stub-2"
+    )
     assert machine.run(codex.provider, codex.start(ask)).code == 0
     body = next(entry["body"] for entry in machine.stub.seen if "body" in entry)
     assert body["model"] == "stub-2"
@@ -125,15 +138,15 @@ def test_instructions_and_model_reach_the_model(codex: Agent, machine: Machine) 
 
 def test_its_transcript_tells_the_same(codex: Agent, machine: Machine) -> None:
     prompt = steps(run("echo 1", text="I run.", usage=USAGE), {"text": "done"})
-    done = machine.run(codex.provider, codex.start(Ask(prompt, approvals=("all",))))
+    done = machine.run(codex.provider, codex.start(LaunchRequest(prompt, approvals=("all",))))
     (file,) = codex.provider.transcripts(machine.home)
-    assert codex.provider.transcript(machine.home, done.of(SessionNamed)[0].id) == file
+    assert codex.provider.transcript(machine.home, done.of(SessionFact)[0].id) == file
     found = transcripts.head(file)
     assert found is not None
-    assert (found.session, found.cwd) == (done.of(SessionNamed)[0].id, str(machine.work))
+    assert (found.session, found.cwd) == (done.of(SessionFact)[0].id, str(machine.work))
     items = list(transcripts.read(file))
-    used = [item.fact for item in items if isinstance(item.fact, Used)]
+    used = [item.fact for item in items if isinstance(item.fact, UsageFact)]
     assert total(used[-1:], cached_in_input=True) == machine.used()
-    assert used[-1].counter == done.of(Used)[0].counter
-    turns = [item.fact.role for item in items if isinstance(item.fact, Said)]
+    assert used[-1].counter == done.of(UsageFact)[0].counter
+    turns = [item.fact.role for item in items if isinstance(item.fact, TurnFact)]
     assert turns == ["user", "assistant", "assistant", "tool", "assistant"]

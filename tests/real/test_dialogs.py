@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from corral.adapters.providers import registry
-from corral.adapters.providers.provider import Ask, Start
+from corral.adapters.providers.provider import LaunchCommand, LaunchRequest
 from corral.domain.runs.model import Attention, Run, RunState
 from tests.real.keeping import SECONDS, RealHome, until
 from tests.real.machine import program, steps
@@ -147,10 +147,10 @@ def test_nothing_of_codex_runs_outside_its_run(home: RealHome) -> None:
 def test_stop_ends_a_codex_run_while_another_codex_is_open(home: RealHome) -> None:
     """The one outside of Corral starts the server that codex shares between its terminals."""
     home.install("codex")
-    codex = registry.find("codex")
-    start = codex.start(Ask(None, interactive=True), program("codex"))
+    codex = registry.get_provider("codex")
+    start = codex.start(LaunchRequest(None, interactive=True), program("codex"))
     assert "--no-daemon" in start.args
-    own = Start([word for word in start.args if word != "--no-daemon"])
+    own = LaunchCommand([word for word in start.args if word != "--no-daemon"])
     assert codex.screen
     outside = Terminal(own, home.machine, codex.screen, set())
     try:

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 import corral
-from corral.adapters.providers.facts import Said
-from corral.adapters.providers.provider import Ask
+from corral.adapters.providers.facts import TurnFact
+from corral.adapters.providers.provider import LaunchRequest
 from corral.api import Corral
 from tests.real.conftest import Agent
 from tests.real.machine import Machine, steps
@@ -37,11 +37,11 @@ def test_a_real_edit_of_claude_is_refused_and_told_and_another_one_is_noted(
         return {"tool": "Write", "args": {"file_path": f"{machine.work}/{name}", "content": "hi"}}
 
     prompt = steps(write("held.txt"), write("free.txt"), {"text": "done"})
-    done = machine.run(claude.provider, claude.start(Ask(prompt, approvals=("edit",))))
+    done = machine.run(claude.provider, claude.start(LaunchRequest(prompt, approvals=("edit",))))
     assert done.code == 0, done
     assert not (machine.work / "held.txt").exists()
     assert (machine.work / "free.txt").read_text() == "hi"
-    answers = [turn for turn in done.of(Said) if turn.role == "tool"]
+    answers = [turn for turn in done.of(TurnFact) if turn.role == "tool"]
     assert [turn.is_error for turn in answers] == [True, False]
     assert "agent:ada holds held.txt" in answers[0].content
     (touch,) = store.locks.touches(str(machine.work)).items
@@ -64,7 +64,7 @@ def test_a_real_patch_of_codex_is_refused_once_its_hooks_are_trusted(
         return {"tool": "exec_command", "args": {"cmd": f"apply_patch <<'EOF'\n{text}\nEOF"}}
 
     prompt = steps(patch("held.txt"), patch("free.txt"), {"text": "done"})
-    start = codex.start(Ask(prompt, approvals=("all",), hooks=handed))
+    start = codex.start(LaunchRequest(prompt, approvals=("all",), hooks=handed))
     where = start.args.index("exec") + 1
     trusted = ["--dangerously-bypass-hook-trust", "--skip-git-repo-check"]
     trusted = [word for word in trusted if word not in start.args]
@@ -82,7 +82,9 @@ def test_a_real_claude_keeps_to_locks_by_hooks_that_it_is_handed_when_it_is_star
     def write(name: str) -> dict[str, object]:
         return {"tool": "Write", "args": {"file_path": f"{machine.work}/{name}", "content": "hi"}}
 
-    ask = Ask(steps(write("held.txt"), write("free.txt"), {"text": "done"}), approvals=("edit",))
+    ask = LaunchRequest(
+        steps(write("held.txt"), write("free.txt"), {"text": "done"}), approvals=("edit",)
+    )
     done = machine.run(claude.provider, claude.start(replace(ask, hooks=True)))
     assert done.code == 0, done
     assert not (machine.work / "held.txt").exists()

@@ -13,8 +13,13 @@ from typing import Any
 import pytest
 
 import corral
-from corral.adapters.channels.contract import Adapter, Kind, Outcome, Outgoing
-from corral.adapters.channels.matrix import Matrix
+from corral.adapters.channels.contract import (
+    ChannelAdapter,
+    MessageKind,
+    OutgoingMessage,
+    SendOutcome,
+)
+from corral.adapters.channels.matrix import MatrixAdapter
 from corral.api import Corral
 from corral.daemon.delivery import ChatDelivery
 from corral.domain.chat.model import Message
@@ -50,11 +55,11 @@ class Den:
         store.agents.create("ada", provider="scripted", workspace=str(self.work))
         store.wirings.add("ada", channel="den")
         self.runner = Runner(store)
-        self._opened: list[Adapter] = []
-        self.adapter: Adapter = self.open()
+        self._opened: list[ChannelAdapter] = []
+        self.adapter: ChannelAdapter = self.open()
         self.hear()
 
-    def open(self, kind: type[Matrix] = Matrix) -> Adapter:
+    def open(self, kind: type[MatrixAdapter] = MatrixAdapter) -> ChannelAdapter:
         adapter = kind(self.channel.config, {"token": self.bot.token})
         adapter.start()
         self._opened.append(adapter)
@@ -77,7 +82,7 @@ class Den:
         self.hear()
         return room
 
-    def send(self, adapter: Adapter | None = None) -> list[str]:
+    def send(self, adapter: ChannelAdapter | None = None) -> list[str]:
         told = self.store.gateway.deliver("den", adapter or self.adapter, owner="test")
         return [each.state for each in told]
 
@@ -163,13 +168,13 @@ def test_words_are_changed_and_signed_in_both_directions(den: Den) -> None:
     den.ann.edit(room, event, "hello")
     den.ann.react(room, event, "+1")
     edit, sign = den.hear()
-    assert (edit.kind, edit.text, edit.reply_to) == (Kind.EDIT, "hello", event)
-    assert (sign.kind, sign.text, sign.reply_to) == (Kind.REACTION, "+1", event)
+    assert (edit.kind, edit.text, edit.reply_to) == (MessageKind.EDIT, "hello", event)
+    assert (sign.kind, sign.text, sign.reply_to) == (MessageKind.REACTION, "+1", event)
     store = den.store
     store.destinations.grant("ada", den.place(room), name="den")
     (said,) = store.messages.send("draft", agent="ada", to="den")
     assert den.send() == ["done"]
-    asked = next(each for each in store.messages.list().items if each.kind is Kind.TEXT)
+    asked = next(each for each in store.messages.list().items if each.kind is MessageKind.TEXT)
     heard = next(each for each in store.messages.list().items if each.text == "helo")
     assert asked.id == said.id
     store.messages.send("final", agent="ada", to="den", edit=said.id)
@@ -290,7 +295,7 @@ def test_a_wrong_token_is_said_clearly_and_without_the_token(
     store.channels.add("den", "matrix", config={"base_url": server.url}, secrets={"token": "wrong"})
     health = store.channels.test("den")
     assert not health.ok
-    assert health.trouble == "it answered 401: M_UNKNOWN_TOKEN; it does not take our token"
+    assert health.trouble == "the platform returned 401: M_UNKNOWN_TOKEN; the token is invalid"
     assert store.channels.get("den").trouble == health.trouble
 
 
@@ -301,7 +306,7 @@ def test_a_token_that_is_taken_away_loses_nothing(den: Den) -> None:
     den.bot.ask("POST", "/_matrix/client/v3/logout", json={})
     (state,) = den.send()
     assert state == "waiting", "it is ours to mend, and the message is as good as it was"
-    with pytest.raises(Exception, match="does not take our token"):
+    with pytest.raises(Exception, match="the token is invalid"):
         den.hear()
 
 
@@ -343,10 +348,10 @@ def test_after_a_long_absence_the_gap_is_filled_in_order(den: Den) -> None:
     assert den.hear() == []
 
 
-class Unrepeated(Matrix):
+class Unrepeated(MatrixAdapter):
     """A server that has forgotten every key: what is sent to it would be another message."""
 
-    def send(self, message: Outgoing) -> Outcome:
+    def send(self, message: OutgoingMessage) -> SendOutcome:
         raise AssertionError("it was sent again")
 
 

@@ -4,8 +4,8 @@ import uuid
 
 import pytest
 
-from corral.adapters.providers.facts import Finished, Said, SessionNamed, Used
-from corral.adapters.providers.provider import Ask
+from corral.adapters.providers.facts import ResultFact, SessionFact, TurnFact, UsageFact
+from corral.adapters.providers.provider import LaunchRequest
 from tests.real.conftest import Agent
 from tests.real.machine import Machine, steps
 
@@ -34,31 +34,33 @@ def test_a_prompt_a_tool_call_and_a_resume(agent: Agent, machine: Machine) -> No
     name, model = agent.provider.name, MODELS.get(agent.provider.name)
     chosen = None if name == "opencode" else str(uuid.uuid4())
     prompt = steps(write(agent, machine), {"text": "done", "usage": {"input": 5, "output": 6}})
-    ask = Ask(prompt, session=chosen, model=model, approvals=("all",))
+    ask = LaunchRequest(prompt, session=chosen, model=model, approvals=("all",))
     done = machine.run(agent.provider, agent.start(ask))
     assert done.code == 0, done
     assert (machine.work / "a.txt").read_text() == "hi"
-    session = done.of(SessionNamed)[0].id
+    session = done.of(SessionFact)[0].id
     assert session == (chosen or session)
-    roles = [turn.role for turn in done.of(Said)]
+    roles = [turn.role for turn in done.of(TurnFact)]
     assert roles == ["assistant", "assistant", "tool", "assistant"]
-    assert done.of(Finished)[-1].ok
+    assert done.of(ResultFact)[-1].ok
     if name != "copilot":  # whose stream tells no tokens
-        assert sum(used.input for used in done.of(Used)) >= 705
-        assert sum(used.cache_read for used in done.of(Used)) == 300
-    again = Ask(
+        assert sum(used.input for used in done.of(UsageFact)) >= 705
+        assert sum(used.cache_read for used in done.of(UsageFact)) == 300
+    again = LaunchRequest(
         steps({"text": "two"}), session=session, resume=True, model=model, approvals=("trust",)
     )
     second = machine.run(agent.provider, agent.start(again))
     assert second.code == 0, second
-    assert second.of(SessionNamed)[0].id == session
-    assert second.of(Said)[-1].content == "two"
+    assert second.of(SessionFact)[0].id == session
+    assert second.of(TurnFact)[-1].content == "two"
 
 
 def test_without_approval_nothing_is_written(agent: Agent, machine: Machine) -> None:
     model = MODELS.get(agent.provider.name)
     prompt = steps(write(agent, machine), {"text": "done"})
-    done = machine.run(agent.provider, agent.start(Ask(prompt, model=model, approvals=("trust",))))
+    done = machine.run(
+        agent.provider, agent.start(LaunchRequest(prompt, model=model, approvals=("trust",)))
+    )
     if agent.provider.name == "opencode":
         pytest.skip("opencode allows edits by its own default; a denial is its own test")
     assert not (machine.work / "a.txt").exists(), done
@@ -68,7 +70,9 @@ def test_an_approved_edit_is_made(agent: Agent, machine: Machine) -> None:
     model = MODELS.get(agent.provider.name)
     prompt = steps(write(agent, machine), {"text": "done"})
     allowed = ("edit", "trust")
-    done = machine.run(agent.provider, agent.start(Ask(prompt, model=model, approvals=allowed)))
+    done = machine.run(
+        agent.provider, agent.start(LaunchRequest(prompt, model=model, approvals=allowed))
+    )
     assert (machine.work / "a.txt").exists(), done
 
 
@@ -77,7 +81,9 @@ def test_a_denied_tool_is_not_used(agent: Agent, machine: Machine) -> None:
         pytest.skip("gemini cannot be kept from single tools: such a start is refused")
     tool = {"opencode": "edit", "qwen": "write_file", "copilot": "write"}[agent.provider.name]
     prompt = steps(write(agent, machine), {"text": "done"})
-    machine.run(agent.provider, agent.start(Ask(prompt, approvals=("all",), deny=(tool,))))
+    machine.run(
+        agent.provider, agent.start(LaunchRequest(prompt, approvals=("all",), deny=(tool,)))
+    )
     assert not (machine.work / "a.txt").exists()
 
 
@@ -85,6 +91,8 @@ def test_a_refusal_of_the_server_is_a_failure(agent: Agent, machine: Machine) ->
     model = MODELS.get(agent.provider.name)
     done = machine.run(
         agent.provider,
-        agent.start(Ask(steps({"error": 400, "times": 99}), model=model, approvals=("trust",))),
+        agent.start(
+            LaunchRequest(steps({"error": 400, "times": 99}), model=model, approvals=("trust",))
+        ),
     )
-    assert done.of(Finished)[-1].ok is False, done
+    assert done.of(ResultFact)[-1].ok is False, done

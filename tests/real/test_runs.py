@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from corral.adapters.providers.provider import GO_ON
+from corral.adapters.providers.provider import RESUME_PROMPT
 from corral.domain.runs.model import Run, RunState
 from tests.real.keeping import USAGE, Kind, RealHome, until
 from tests.real.machine import steps
@@ -94,7 +94,7 @@ def test_the_killed_agent_is_resumed_in_its_own_conversation(home: RealHome, kin
     before = home.session_of(run).provider_session
     open_gate(home)
     after = resume(home, crashed)
-    assert home.times_told(GO_ON) == 1
+    assert home.times_told(RESUME_PROMPT) == 1
     assert home.session_of(after).provider_session == before
     went_on(home, crashed, after, mark)
     assert after.id != run.id
@@ -147,7 +147,7 @@ def test_a_restart_goes_on_with_the_conversation(home: RealHome, kind: Kind) -> 
     ended = home.ended(run.id)
     assert ended.attempts == 2
     assert home.session_of(run).provider_session == before
-    assert home.times_told(GO_ON) == 1
+    assert home.times_told(RESUME_PROMPT) == 1
     went_on(home, run, ended, mark)
 
 

@@ -1,7 +1,7 @@
 """What the CLIs recorded without Corral is brought in once; what Corral ran is not doubled."""
 
 from corral.adapters.providers import registry
-from corral.adapters.providers.provider import Ask
+from corral.adapters.providers.provider import LaunchRequest
 from corral.domain.runs.model import RunState
 from tests.real.keeping import USAGE, Kind, RealHome
 from tests.real.machine import program, steps
@@ -9,9 +9,9 @@ from tests.real.machine import program, steps
 
 def talk(home: RealHome, kind: Kind, *those: dict[str, object]) -> None:
     """The person calls the CLI himself."""
-    provider = registry.find(kind.name)
+    provider = registry.get_provider(kind.name)
     approvals = ("all",) if kind.name == "codex" else ("edit", "run")
-    ask = Ask(steps(*those), approvals=approvals)
+    ask = LaunchRequest(steps(*those), approvals=approvals)
     done = home.machine.run(provider, provider.start(ask, program(kind.name)))
     assert done.code == 0, done
 

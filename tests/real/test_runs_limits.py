@@ -196,6 +196,6 @@ def test_codex_is_not_started_with_a_denial_that_it_cannot_keep(home: RealHome) 
     home.corral("agent", "grant", "ada", "shell", "--deny")
     done = home.corral("run", "-d", "--agent", "ada", "hello")
     assert done.returncode != 0
-    assert b"cannot be kept from single tools" in done.stderr
+    assert b"cannot disable single tools" in done.stderr
     assert home.only().state is RunState.FAILED
     assert home.asked_for() == []

@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from corral.adapters.providers.provider import Ask, Start
-from corral.adapters.providers.screens import Reader, Reading, Screen
+from corral.adapters.providers.provider import LaunchCommand, LaunchRequest
+from corral.adapters.providers.screens import ScreenLayout, ScreenReader, ScreenReading
 from tests.real.conftest import Agent
 from tests.real.machine import Machine, steps
 
@@ -21,10 +21,12 @@ ROWS, COLUMNS = 45, 120
 
 
 class Terminal:
-    def __init__(self, start: Start, machine: Machine, screen: Screen, policy: set[str]) -> None:
+    def __init__(
+        self, start: LaunchCommand, machine: Machine, screen: ScreenLayout, policy: set[str]
+    ) -> None:
         self.screen = pyte.Screen(COLUMNS, ROWS)
         self.stream = pyte.ByteStream(self.screen)
-        self.reader = Reader(screen, frozenset(policy))
+        self.reader = ScreenReader(screen, frozenset(policy))
         self.typed: list[str] = []
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
@@ -33,11 +35,11 @@ class Terminal:
             os.execve(start.args[0], start.args, env)
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
 
-    def until(self, *states: str, seconds: float = 40) -> Reading:
+    def until(self, *states: str, seconds: float = 40) -> ScreenReading:
         """Look at the screen now and then, as a keeper does, and type what the policy answers. One
         that works moves all the time: who waits for quiet does not see it."""
         end = time.monotonic() + seconds
-        reading = Reading("unknown")
+        reading = ScreenReading("unknown")
         look_at = 0.0
         seen: list[str] = []
         while time.monotonic() < end:
@@ -50,7 +52,7 @@ class Terminal:
             reading = self.reader.look(seen)
             keys = reading.answer
             if reading.state == "needs_input" and self.typed and not moved:
-                keys = self.reader.again()
+                keys = self.reader.retry_keys()
             if keys:
                 self.type(keys)
             elif reading.state in states:
@@ -86,7 +88,7 @@ def test_claude_asks_and_only_the_allowed_class_is_answered(
         {"tool": "Bash", "args": {"command": "rm -rf build"}},
         {"text": "done"},
     )
-    ask = Ask(prompt, interactive=True, extra=("--permission-mode", "manual"))
+    ask = LaunchRequest(prompt, interactive=True, extra=("--permission-mode", "manual"))
     assert claude.provider.screen
     terminal = Terminal(claude.start(ask), machine, claude.provider.screen, {"edit"})
     try:
@@ -102,7 +104,10 @@ def test_claude_works_gets_ready_and_leaves(claude: Agent, machine: Machine) -> 
     prompt = steps({"text": "a longer answer that takes its time", "hang": 3})
     assert claude.provider.screen
     terminal = Terminal(
-        claude.start(Ask(prompt, interactive=True)), machine, claude.provider.screen, set()
+        claude.start(LaunchRequest(prompt, interactive=True)),
+        machine,
+        claude.provider.screen,
+        set(),
     )
     try:
         terminal.until("working")
@@ -128,7 +133,7 @@ def test_codex_asks_and_is_answered(codex: Agent, machine: Machine) -> None:
     }
     prompt = steps({"text": "1. Yes\n2. No", "tool": "exec_command", "args": call}, {"text": "ok"})
     assert codex.provider.screen
-    start = codex.start(Ask(prompt, interactive=True))
+    start = codex.start(LaunchRequest(prompt, interactive=True))
     terminal = Terminal(start, machine, codex.provider.screen, {"run"})
     try:
         end = time.monotonic() + 60

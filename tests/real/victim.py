@@ -8,13 +8,13 @@ import signal
 import sys
 
 import corral
-from corral.adapters.channels.contract import Outcome, Outgoing
-from corral.adapters.channels.matrix import Matrix
+from corral.adapters.channels.contract import OutgoingMessage, SendOutcome
+from corral.adapters.channels.matrix import MatrixAdapter
 from corral.kernel.clock import ManualClock
 
 
-class Killed(Matrix):
-    def send(self, message: Outgoing) -> Outcome:
+class Killed(MatrixAdapter):
+    def send(self, message: OutgoingMessage) -> SendOutcome:
         super().send(message)
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("it lives on")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from corral.adapters import process
-from corral.adapters.providers.screens import SCREENS, Reader
+from corral.adapters.providers.screens import SCREENS, ScreenReader
 from corral.api import Corral
 from corral.domain.runs.model import Run, RunState
 from corral.kernel.clock import HOUR, SECOND, ManualClock
@@ -277,7 +277,7 @@ def test_10_a_numbered_list_and_the_words_rate_limit_type_nothing() -> None:
         "\N{HEAVY RIGHT-POINTING ANGLE QUOTATION MARK ORNAMENT} 1. Yes",
     ]
     for name, screen in SCREENS.items():
-        reader = Reader(screen, frozenset({"all"}))
+        reader = ScreenReader(screen, frozenset({"all"}))
         reading = reader.look(prose)
         assert (reading.answer, reading.state == "limit") == (None, False), name
 
@@ -286,12 +286,12 @@ def test_10_a_numbered_list_and_the_words_rate_limit_type_nothing() -> None:
 def test_10_an_approval_dialog_that_was_allowed_gets_exactly_one_enter(name: str) -> None:
     lines = (SCREEN_FILES / f"{name}.txt").read_text().splitlines()
     screen = SCREENS[name.partition("-")[0]]
-    reader = Reader(screen, frozenset({"all"}))
+    reader = ScreenReader(screen, frozenset({"all"}))
     answers = [reader.look(lines).answer for _ in range(5)]
     typed = [answer for answer in answers if answer is not None]
     assert len(typed) == 1
     assert typed[0].endswith("\r") or typed[0] in ("1", "y")
-    assert [Reader(screen, frozenset()).look(lines).answer for _ in range(2)] == [None, None]
+    assert [ScreenReader(screen, frozenset()).look(lines).answer for _ in range(2)] == [None, None]
 
 
 def test_10_the_key_that_was_pressed_is_in_the_log(home: Home) -> None:

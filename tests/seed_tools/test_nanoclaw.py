@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 import corral
-from corral.adapters.channels.contract import Kind
+from corral.adapters.channels.contract import MessageKind
 from corral.api import Corral
 from corral.domain.chat.model import Message
 from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, ManualClock
@@ -319,11 +319,11 @@ def test_8_a_question_is_answered_once_by_whoever_may_and_the_card_shows_it(
     runner = Runner(store)
     question, session = asked_in_a_run(store, chat, runner)
     assert chat.platform.words() == ["Ship it?"]
-    stranger = chat.says("1", sender="eve", kind=Kind.ANSWER, question=question)
+    stranger = chat.says("1", sender="eve", kind=MessageKind.ANSWER, question=question)
     assert stranger.state == "refused"
-    clicked = chat.says("1", sender="ann", kind=Kind.ANSWER, question=question)
+    clicked = chat.says("1", sender="ann", kind=MessageKind.ANSWER, question=question)
     assert clicked.state == "heard"
-    again = chat.says("2", sender="ann", kind=Kind.ANSWER, question=question)
+    again = chat.says("2", sender="ann", kind=MessageKind.ANSWER, question=question)
     assert again.state == "refused"
     found = store.questions.get(question)
     assert (found.answer, found.answered_by) == ("ship", "user:ann")
@@ -353,7 +353,7 @@ def test_8_a_question_whose_time_is_over_says_so_to_a_late_click(
     store.senders.approve("fake/ann", person="ann")
     question, _ = asked_in_a_run(store, chat, Runner(store))
     clock.advance(301 * SECOND)
-    late = chat.says("1", sender="ann", kind=Kind.ANSWER, question=question)
+    late = chat.says("1", sender="ann", kind=MessageKind.ANSWER, question=question)
     assert (late.state, "deadline has passed" in (late.reason or "")) == ("refused", True)
     assert store.questions.get(question).state == "expired"
     chat.deliver()

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import corral
-from corral.adapters.providers.facts import Used
-from corral.adapters.providers.provider import Ask
-from corral.adapters.providers.registry import find
+from corral.adapters.providers.facts import UsageFact
+from corral.adapters.providers.provider import LaunchRequest
+from corral.adapters.providers.registry import get_provider
 from corral.api import Corral
 from corral.domain.runs.model import Attention, RunState
 from corral.kernel.clock import HOUR, ManualClock
@@ -61,7 +61,7 @@ def test_3_a_tool_that_was_denied_is_taken_from_the_agents_program(store: Corral
     store.agents.grant("ada", "Bash", allow=False)
     assert not store.agents.allows("ada", "Bash")
     denied = tuple(one.tool for one in store.agents.grants("ada").items if not one.allowed)
-    start = find("claude").start(Ask(prompt="x", deny=denied))
+    start = get_provider("claude").start(LaunchRequest(prompt="x", deny=denied))
     assert "--disallowedTools=Bash" in start.args
 
 
@@ -195,7 +195,7 @@ def test_8_each_number_and_the_exact_cost_are_kept_and_an_unknown_cost_stays_emp
     store: Corral,
 ) -> None:
     run = running(store)
-    report = Used(model="m", input=1_000, output=500, cache_read=200, cost_micros=10_543)
+    report = UsageFact(model="m", input=1_000, output=500, cache_read=200, cost_micros=10_543)
     charge = store.charges.add(report, run_id=run.id)
     assert charge is not None
     store.runs.end(run, ExitStatus(exit_code=0))
@@ -203,7 +203,7 @@ def test_8_each_number_and_the_exact_cost_are_kept_and_an_unknown_cost_stays_emp
     assert (kept.input, kept.output, kept.cache_read, kept.cost_micros) == (1_000, 500, 200, 10_543)
     assert store.charges.total(f"run:{run.id}").cost_micros == 10_543
     other = running(store)
-    store.charges.add(Used(model="nobody-knows-it", input=1_000), run_id=other.id)
+    store.charges.add(UsageFact(model="nobody-knows-it", input=1_000), run_id=other.id)
     over = store.runs.end(other, ExitStatus(exit_code=0))
     assert (over.cost_micros, store.charges.total(f"run:{other.id}").cost_micros) == (None, None)
 

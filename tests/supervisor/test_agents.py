@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from corral.adapters.providers.facts import LimitReached
+from corral.adapters.providers.facts import LimitFact
 from corral.domain.runs.model import Attention, Run, RunMode, RunState
 from corral.supervisor.lease import RunLease
 from tests.support.keeping import Home, lives, until
@@ -191,7 +191,7 @@ def test_a_run_that_is_stopped_as_it_is_parked_ends(home: Home) -> None:
     with home.store() as store:
         hold = RunLease(store, going := running(store))
         store.runs.begin_to_stop(going.id)
-        assert not hold.park(LimitReached("the quota is used up"))
+        assert not hold.park(LimitFact("the quota is used up"))
         assert (hold.stop_reason, hold.is_parked) == ("stopped", False)
 
 

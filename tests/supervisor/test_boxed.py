@@ -13,31 +13,33 @@ from pathlib import Path
 import pytest
 
 from corral.adapters import sandbox
-from corral.adapters.sandbox import Kind
+from corral.adapters.sandbox import SandboxKind
 from corral.adapters.sandbox_bridge.schema import SessionFolder
 from corral.domain.mail.model import Letter
 from corral.kernel.errors import Refused
 from corral.services.chat import sandbox_sync
 from tests.support.keeping import Home, until
 
-KINDS = [Kind.BUBBLEWRAP, Kind.LANDLOCK]
+KINDS = [SandboxKind.BUBBLEWRAP, SandboxKind.LANDLOCK]
 
 
 @pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> Kind:
-    kind: Kind = request.param
-    if not sandbox.keeps_off_network(kind):
-        pytest.skip(f"{kind} cannot box an agent here: {sandbox.probe(network=False).why_not}")
+def kind(request: pytest.FixtureRequest) -> SandboxKind:
+    kind: SandboxKind = request.param
+    if not sandbox.can_block_network(kind):
+        pytest.skip(
+            f"{kind} cannot box an agent here: {sandbox.probe_sandboxes(network=False).why_not}"
+        )
     return kind
 
 
 @pytest.fixture
-def any_kind() -> Kind:
+def any_kind() -> SandboxKind:
     """The best sandbox that works here, for what the host does, whichever sandbox it is."""
     for kind in KINDS:
-        if sandbox.keeps_off_network(kind):
+        if sandbox.can_block_network(kind):
             return kind
-    pytest.skip(f"no sandbox works here: {sandbox.probe(network=False).why_not}")
+    pytest.skip(f"no sandbox works here: {sandbox.probe_sandboxes(network=False).why_not}")
 
 
 @contextmanager
@@ -59,7 +61,7 @@ def ask(home: Home, text: str, name: str = "ada") -> list[str]:
     return answers
 
 
-def test_a_question_is_answered_from_inside(home: Home, kind: Kind) -> None:
+def test_a_question_is_answered_from_inside(home: Home, kind: SandboxKind) -> None:
     with agent(home, kind, 'read -r said; echo "you said: $said"'):
         assert ask(home, "hello there") == ["you said: hello there"]
         with home.store() as store:
@@ -69,7 +71,9 @@ def test_a_question_is_answered_from_inside(home: Home, kind: Kind) -> None:
             assert launch.environment["sandbox"]["kind"] == kind
 
 
-def test_it_reaches_its_work_and_its_own_file_and_nothing_else(home: Home, kind: Kind) -> None:
+def test_it_reaches_its_work_and_its_own_file_and_nothing_else(
+    home: Home, kind: SandboxKind
+) -> None:
     secret = home.folder / "secret"
     secret.write_text("precious")
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -103,7 +107,7 @@ def test_it_reaches_its_work_and_its_own_file_and_nothing_else(home: Home, kind:
     assert (home.work / "here").exists()
 
 
-def test_the_agents_own_commands_go_through_the_files(home: Home, any_kind: Kind) -> None:
+def test_the_agents_own_commands_go_through_the_files(home: Home, any_kind: SandboxKind) -> None:
     script = """
         corral session state count "$(( $(corral session state count 2>/dev/null || echo 0) + 1 ))"
         corral message send "working on it" > /dev/null
@@ -118,7 +122,7 @@ def test_the_agents_own_commands_go_through_the_files(home: Home, any_kind: Kind
             assert store.sessions.state(session.id) == {"boxed:count": "2"}
 
 
-def test_files_and_wishes_go_through_the_files_too(home: Home, any_kind: Kind) -> None:
+def test_files_and_wishes_go_through_the_files_too(home: Home, any_kind: SandboxKind) -> None:
     secret = home.folder / "secret"
     secret.write_text("precious")
     script = f"""
@@ -151,7 +155,9 @@ def test_files_and_wishes_go_through_the_files_too(home: Home, any_kind: Kind) -
         assert "link" in refused[0]["reason"]
 
 
-def test_a_question_of_the_agents_is_answered_while_it_waits(home: Home, any_kind: Kind) -> None:
+def test_a_question_of_the_agents_is_answered_while_it_waits(
+    home: Home, any_kind: SandboxKind
+) -> None:
     script = 'echo "so: $(corral ask "Really?" --option yes --option no --timeout 60)"'
     with agent(home, any_kind, script), home.store() as store:
         with home.begin("chat", "--agent", "ada", "--once", "go", "--timeout", "60s") as chat:
@@ -163,7 +169,7 @@ def test_a_question_of_the_agents_is_answered_while_it_waits(home: Home, any_kin
         assert "so: yes" in told.decode()
 
 
-def test_an_agent_that_fails_is_asked_again(home: Home, any_kind: Kind) -> None:
+def test_an_agent_that_fails_is_asked_again(home: Home, any_kind: SandboxKind) -> None:
     script = '[ -e once ] && { echo fine; exit 0; }; touch once; echo "oh no" >&2; exit 3'
     with agent(home, any_kind, script):
         assert ask(home, "go") == ["fine"]
@@ -173,7 +179,7 @@ def test_an_agent_that_fails_is_asked_again(home: Home, any_kind: Kind) -> None:
 
 
 def test_a_run_that_is_killed_in_the_middle_is_repeated_and_answered_once(
-    home: Home, any_kind: Kind
+    home: Home, any_kind: SandboxKind
 ) -> None:
     script = "[ -e once ] && { echo fine; exit 0; }; touch once; sleep 600"
     with agent(home, any_kind, script), home.store() as store:
@@ -189,7 +195,7 @@ def test_a_run_that_is_killed_in_the_middle_is_repeated_and_answered_once(
 
 
 def test_an_agent_cli_is_understood_as_ever(home: Home) -> None:
-    if not sandbox.keeps_off_network(Kind.BUBBLEWRAP):
+    if not sandbox.can_block_network(SandboxKind.BUBBLEWRAP):
         pytest.skip("there is no bubblewrap here")
     with home.store() as store:
         store.agents.create("bob", provider="scripted")
@@ -204,7 +210,7 @@ def test_an_agent_cli_is_understood_as_ever(home: Home) -> None:
 
 
 def test_where_it_cannot_be_boxed_it_is_not_started_and_said(home: Home) -> None:
-    if not sandbox.keeps_off_network(Kind.LANDLOCK):
+    if not sandbox.can_block_network(SandboxKind.LANDLOCK):
         pytest.skip("there is no Landlock here")
     with agent(home, "landlock", "echo out"):
         # Its work folder has Corral's own files in it, which Landlock cannot keep it from.
@@ -220,8 +226,8 @@ def test_where_it_cannot_be_boxed_it_is_not_started_and_said(home: Home) -> None
 def test_without_any_sandbox_an_agent_is_boxed_by_nothing_only_if_somebody_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    none = sandbox.Probe(Kind.NONE, {Kind.BUBBLEWRAP: "it is not there"})
-    monkeypatch.setattr(sandbox, "probe", lambda **_: none)
+    none = sandbox.ProbeResult(SandboxKind.NONE, {SandboxKind.BUBBLEWRAP: "it is not there"})
+    monkeypatch.setattr(sandbox, "probe_sandboxes", lambda **_: none)
     folder = SessionFolder(str(tmp_path))
     for path in (folder.inside, folder.outside, folder.home):
         os.mkdir(path)
@@ -230,10 +236,12 @@ def test_without_any_sandbox_an_agent_is_boxed_by_nothing_only_if_somebody_says_
         sandbox_sync.wrap_command(["true"], folder, by="auto", **given)
     wrapped = sandbox_sync.wrap_command(["true"], folder, by="none", **given)
     assert wrapped.words == ["true"]
-    assert "Nothing keeps it in bounds" in wrapped.lacks[0]
+    assert "Not sandboxed" in wrapped.lacks[0]
 
 
-def test_the_host_believes_none_of_it_in_a_real_sandbox_either(home: Home, any_kind: Kind) -> None:
+def test_the_host_believes_none_of_it_in_a_real_sandbox_either(
+    home: Home, any_kind: SandboxKind
+) -> None:
     script = f"""
         {sys.executable} - <<'END'
         import os, sqlite3
@@ -263,7 +271,9 @@ def test_the_host_believes_none_of_it_in_a_real_sandbox_either(home: Home, any_k
             assert chat.poll() is None, "nothing was answered"
 
 
-def test_what_it_leaves_for_git_in_its_work_is_run_by_nobody(home: Home, any_kind: Kind) -> None:
+def test_what_it_leaves_for_git_in_its_work_is_run_by_nobody(
+    home: Home, any_kind: SandboxKind
+) -> None:
     mark = home.folder / "run-by-another"
     script = f"""
         git init -q . && echo x > file && git add file

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from corral.adapters.providers.facts import Said, Used
-from corral.adapters.transcripts.transcript import Item
+from corral.adapters.providers.facts import TurnFact, UsageFact
+from corral.adapters.transcripts.reader import TranscriptItem
 from corral.supervisor.transcript import RecordFollower, RecordLocator, RecordUse
 
 
@@ -20,8 +20,8 @@ class Recorder:
         self.budget = SimpleNamespace(is_measured=False)
 
     def record(self, facts: list[Any], **place: Any) -> None:
-        self.taken += [fact.content for fact in facts if isinstance(fact, Said)]
-        self.charged += [fact.input for fact in facts if isinstance(fact, Used)]
+        self.taken += [fact.content for fact in facts if isinstance(fact, TurnFact)]
+        self.charged += [fact.input for fact in facts if isinstance(fact, UsageFact)]
 
     def finish(self) -> None: ...
 
@@ -30,7 +30,7 @@ class Recorder:
 
 def test_a_prompt_that_is_yielded_again_is_not_recorded() -> None:
     """opencode tells the time of a row, and rows of the same millisecond are read twice."""
-    items = [Item(5, Said("user", "do it"), 7, "prt_1")]
+    items = [TranscriptItem(5, TurnFact("user", "do it"), 7, "prt_1")]
     place: Any = SimpleNamespace(
         started_at=0,
         refresh=lambda: None,
@@ -43,7 +43,7 @@ def test_a_prompt_that_is_yielded_again_is_not_recorded() -> None:
         record.next_poll = 0.0
         record.poll(None)
     assert recorder.taken == []
-    items.append(Item(6, Said("user", "do it"), 8, "prt_2"))
+    items.append(TranscriptItem(6, TurnFact("user", "do it"), 8, "prt_2"))
     record.next_poll = 0.0
     record.poll(None)
     assert recorder.taken == ["do it"], "a person says the same again"
@@ -51,7 +51,7 @@ def test_a_prompt_that_is_yielded_again_is_not_recorded() -> None:
 
 def test_an_item_that_is_yielded_again_is_not_activity() -> None:
     """An idle run is ended after a time without activity, so an old item must not count as new."""
-    items = [Item(5, Said("assistant", "done"), 7, "prt_1")]
+    items = [TranscriptItem(5, TurnFact("assistant", "done"), 7, "prt_1")]
     place: Any = SimpleNamespace(
         started_at=0,
         refresh=lambda: None,
@@ -66,11 +66,11 @@ def test_an_item_that_is_yielded_again_is_not_activity() -> None:
         return record.poll(None)
 
     assert [look(), look(), look()] == [True, False, False]
-    items.append(Item(6, Said("assistant", "one more"), 7, "prt_2"))
+    items.append(TranscriptItem(6, TurnFact("assistant", "one more"), 7, "prt_2"))
     assert [look(), look()] == [True, False], "a new item of the same time"
-    items[1] = Item(6, Said("assistant", "one more, changed"), 7, "prt_2")
+    items[1] = TranscriptItem(6, TurnFact("assistant", "one more, changed"), 7, "prt_2")
     assert [look(), look()] == [True, False], "an item that changed at the same time"
-    items.append(Item(9, Said("assistant", "later"), 9, "prt_3"))
+    items.append(TranscriptItem(9, TurnFact("assistant", "later"), 9, "prt_3"))
     assert [look(), look()] == [True, False]
     assert recorder.taken == ["done", "one more", "one more, changed", "later"]
 
@@ -79,9 +79,9 @@ def test_an_item_that_is_yielded_again_is_not_activity() -> None:
 def test_usage_that_the_stream_does_not_report_is_charged_at_the_end(counter: str | None) -> None:
     """The stream reports the first prompt; the second is cancelled, and only in the record."""
 
-    def item(at: int, tokens: int) -> Item:
-        return Item(
-            at, Used("m", input=tokens, counter=counter, key=None if counter else str(at)), at
+    def item(at: int, tokens: int) -> TranscriptItem:
+        return TranscriptItem(
+            at, UsageFact("m", input=tokens, counter=counter, key=None if counter else str(at)), at
         )
 
     items = [item(1_000, 100)]
@@ -116,7 +116,10 @@ def test_usage_that_the_stream_does_not_report_is_charged_at_the_end(counter: st
 
 def test_the_model_is_found_in_a_record_that_was_not_followed_yet() -> None:
     """The stream can report usage without a model before the first look at the record."""
-    items = [Item(1, Used("first", input=1), 1), Item(2, Said("assistant", "hi"), 2)]
+    items = [
+        TranscriptItem(1, UsageFact("first", input=1), 1),
+        TranscriptItem(2, TurnFact("assistant", "hi"), 2),
+    ]
     reader: Any = SimpleNamespace(
         find=lambda folder, session: Path("record") if session == "ses_1" else None,
         read=lambda path, offset: items,

@@ -256,7 +256,7 @@ def test_a_caller_that_cannot_be_seen_is_not_a_person_while_runs_go_on(
     """A process that hangs up, ends or forbids inspection holds no socket that can be seen."""
     with home.store() as store, serving(store) as served, served.client() as caller:
         run = home.detached("sleep", "600")
-        monkeypatch.setattr("corral.adapters.peers._holders", lambda wanted: [])
+        monkeypatch.setattr("corral.adapters.socket_peers._holders", lambda wanted: [])
         told = caller.post("/api/tokens/create", json={"name": "mine"})
         assert told.status_code == 403
         assert "cannot be seen" in told.json()["error"]["message"]

@@ -28,7 +28,7 @@ def run(store: Corral) -> Run:
 
 
 def voice(store: Corral, run: Run, path: Path) -> StreamIO:
-    parser = registry.find("claude").parser(store)
+    parser = registry.get_provider("claude").parser(store)
     return StreamIO(store, run, parser, path, offset=0, secrets=(), log=lambda *words: None)
 
 

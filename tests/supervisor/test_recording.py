@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from corral.adapters.providers.facts import Finished, LimitReached, Said, Used
+from corral.adapters.providers.facts import LimitFact, ResultFact, TurnFact, UsageFact
 from corral.kernel.errors import StoreUnavailable
 from corral.supervisor import agent_io as voices
 from corral.supervisor.agent_io import MAX_PENDING_FACTS, AgentIO, Recorder
@@ -31,12 +31,14 @@ def test_what_is_said_while_the_store_is_away_waits_and_is_kept_in_its_order(
 
         monkeypatch.setitem(vars(store.sessions), "append", sometimes)
         recorder = Recorder(store, run, voice, lambda *line: None)
-        recorder.record([Said("assistant", "one"), Said("assistant", "two"), Finished(True)])
-        recorder.record([LimitReached("no more")])
+        recorder.record(
+            [TurnFact("assistant", "one"), TurnFact("assistant", "two"), ResultFact(True)]
+        )
+        recorder.record([LimitFact("no more")])
         assert (recorder.has_pending, tries) == (True, 1), "tried now and then, not once a fact"
         assert voice.finished is not None, "what the keeper goes by waits for nobody"
         assert voice.limit is not None
-        recorder.record([Said("assistant", str(number)) for number in range(MAX_PENDING_FACTS)])
+        recorder.record([TurnFact("assistant", str(number)) for number in range(MAX_PENDING_FACTS)])
         assert recorder.is_behind
         away = False
         recorder.finish()
@@ -59,7 +61,7 @@ def test_a_charge_is_made_once_though_the_store_went_away_behind_it(
 
         monkeypatch.setitem(vars(store.runs), "tell", sometimes)
         recorder = Recorder(store, run, AgentIO(), lambda *line: None)
-        recorder.record([Used("m", output=100, cost_micros=5)])
+        recorder.record([UsageFact("m", output=100, cost_micros=5)])
         assert recorder.has_pending
         recorder.finish()
         assert store.charges.total(f"run:{run.id}").cost_micros == 5

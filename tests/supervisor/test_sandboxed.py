@@ -13,24 +13,24 @@ from pathlib import Path
 import pytest
 
 from corral.adapters import sandbox, worktrees
-from corral.adapters.sandbox import Kind
+from corral.adapters.sandbox import SandboxKind
 from corral.domain.runs.model import Run, RunState
 from tests.support.keeping import Home, until
 from tests.support.repositories import git, new_repository
 
 
-@pytest.fixture(params=[Kind.BUBBLEWRAP, Kind.LANDLOCK])
-def kind(request: pytest.FixtureRequest) -> Kind:
-    kind: Kind = request.param
-    if (why := sandbox.probe().why_not.get(kind)) is not None:
+@pytest.fixture(params=[SandboxKind.BUBBLEWRAP, SandboxKind.LANDLOCK])
+def kind(request: pytest.FixtureRequest) -> SandboxKind:
+    kind: SandboxKind = request.param
+    if (why := sandbox.probe_sandboxes().why_not.get(kind)) is not None:
         pytest.skip(f"{kind} does not work here: {why}")
     return kind
 
 
 @pytest.fixture
-def any_kind() -> Kind:
+def any_kind() -> SandboxKind:
     """The best sandbox that works here, for what the supervisor does, whichever sandbox it is."""
-    if (kind := sandbox.probe().kind) is Kind.NONE:
+    if (kind := sandbox.probe_sandboxes().kind) is SandboxKind.NONE:
         pytest.skip("no sandbox works here")
     return kind
 
@@ -40,12 +40,12 @@ def tree(home: Home) -> Path:
     """A worktree of the project's repository."""
     repository = new_repository(home.folder / "repository")
     where = home.folder / "tree"
-    worktrees.make(str(repository), str(where), "corral/race/one")
+    worktrees.create(str(repository), str(where), "corral/race/one")
     return where
 
 
 def sandboxed(
-    home: Home, kind: Kind, tree: Path, script: str, *, project: Path | None = None
+    home: Home, kind: SandboxKind, tree: Path, script: str, *, project: Path | None = None
 ) -> Run:
     """A run of a shell script, kept in the worktree until it has ended."""
     with home.store() as store:
@@ -60,7 +60,7 @@ def sandboxed(
 
 
 def test_it_may_commit_in_its_worktree_and_change_nothing_else(
-    home: Home, kind: Kind, tree: Path
+    home: Home, kind: SandboxKind, tree: Path
 ) -> None:
     named = "-c user.name=ada -c user.email=ada@example.org"
     script = f"echo x > made && git add made && git {named} commit -qm made"
@@ -73,7 +73,7 @@ def test_it_may_commit_in_its_worktree_and_change_nothing_else(
 
 @pytest.mark.parametrize("left", ["folder", "link", "nothing"])
 def test_git_that_a_user_calls_in_its_worktree_runs_nothing_that_it_left(
-    home: Home, any_kind: Kind, tree: Path, left: str
+    home: Home, any_kind: SandboxKind, tree: Path, left: str
 ) -> None:
     marker = home.folder / "marker"
     repository = f"""
@@ -93,7 +93,7 @@ def test_git_that_a_user_calls_in_its_worktree_runs_nothing_that_it_left(
 
 
 def test_what_it_writes_for_git_lets_the_next_one_out_of_nothing(
-    home: Home, any_kind: Kind, tree: Path
+    home: Home, any_kind: SandboxKind, tree: Path
 ) -> None:
     precious = home.folder / "precious"
     precious.mkdir()
@@ -115,7 +115,7 @@ def test_what_it_writes_for_git_lets_the_next_one_out_of_nothing(
 
 
 def test_whoever_keeps_it_runs_nothing_that_was_left_for_git(
-    home: Home, any_kind: Kind, tree: Path
+    home: Home, any_kind: SandboxKind, tree: Path
 ) -> None:
     mark = home.folder / "run-by-another"
     script = f"""
@@ -137,7 +137,7 @@ def test_whoever_keeps_it_runs_nothing_that_was_left_for_git(
 
 @pytest.mark.parametrize("inside", ["", "src"])
 def test_where_only_the_worktree_could_say_whose_it_is_nobody_is_let_in(
-    home: Home, any_kind: Kind, tree: Path, inside: str
+    home: Home, any_kind: SandboxKind, tree: Path, inside: str
 ) -> None:
     """The project's own folder is a worktree: an agent in there would write what the next one is
     kept in by."""
@@ -166,7 +166,7 @@ def user(home: Home, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_it_sees_no_store_no_home_and_no_token_of_its_user(
-    home: Home, kind: Kind, tree: Path, user: Path
+    home: Home, kind: SandboxKind, tree: Path, user: Path
 ) -> None:
     token = Path(home.env["CORRAL_HOME"]) / "daemon.token"
     token.parent.mkdir(exist_ok=True)
@@ -195,7 +195,9 @@ def test_it_sees_no_store_no_home_and_no_token_of_its_user(
     assert left.isdisjoint({"home", "git", "scratch"}), "no copy of a login stays"
 
 
-def test_it_cannot_delete_the_objects_of_the_repository(home: Home, kind: Kind, tree: Path) -> None:
+def test_it_cannot_delete_the_objects_of_the_repository(
+    home: Home, kind: SandboxKind, tree: Path
+) -> None:
     repository = home.folder / "repository"
     script = f"""
         G=$(git rev-parse --git-common-dir)
@@ -240,17 +242,17 @@ time.sleep(600)
 @pytest.mark.parametrize(
     ("kind", "setting", "most", "program"),
     [
-        (Kind.BUBBLEWRAP, "memory_bytes", 60 << 20, MEMORY_FILES),
-        (Kind.LANDLOCK, "memory_bytes", 60 << 20, MEMORY_FILES),
-        (Kind.BUBBLEWRAP, "processes", 40, FORKS),
-        (Kind.LANDLOCK, "processes", 40, FORKS),
-        (Kind.BUBBLEWRAP, "disk_bytes", 60 << 20, FILLS),
-        (Kind.LANDLOCK, "memory_bytes", 60 << 20, GROWS),
+        (SandboxKind.BUBBLEWRAP, "memory_bytes", 60 << 20, MEMORY_FILES),
+        (SandboxKind.LANDLOCK, "memory_bytes", 60 << 20, MEMORY_FILES),
+        (SandboxKind.BUBBLEWRAP, "processes", 40, FORKS),
+        (SandboxKind.LANDLOCK, "processes", 40, FORKS),
+        (SandboxKind.BUBBLEWRAP, "disk_bytes", 60 << 20, FILLS),
+        (SandboxKind.LANDLOCK, "memory_bytes", 60 << 20, GROWS),
     ],
     indirect=["kind"],
 )
 def test_what_uses_too_much_is_killed_with_all_that_it_started(
-    home: Home, kind: Kind, tree: Path, setting: str, most: int, program: str
+    home: Home, kind: SandboxKind, tree: Path, setting: str, most: int, program: str
 ) -> None:
     with home.store() as store:
         store.settings.set(f"sandbox.{setting}", most)
@@ -264,8 +266,8 @@ def test_what_uses_too_much_is_killed_with_all_that_it_started(
 
 
 def test_it_reaches_corral_by_the_daemon_as_its_agent_alone(home: Home, tree: Path) -> None:
-    kind = sandbox.probe().kind
-    if kind is Kind.NONE:
+    kind = sandbox.probe_sandboxes().kind
+    if kind is SandboxKind.NONE:
         pytest.skip("no sandbox works here")
     assert home.corral("up", "--port", "0").returncode == 0
     try:
@@ -313,7 +315,7 @@ def test_it_reaches_corral_by_the_daemon_as_its_agent_alone(home: Home, tree: Pa
 
 
 def test_commits_are_imported_also_when_the_supervisor_was_killed(
-    home: Home, any_kind: Kind, tree: Path
+    home: Home, any_kind: SandboxKind, tree: Path
 ) -> None:
     script = """
         echo x > made && git add made
@@ -353,8 +355,8 @@ def short() -> Iterator[Path]:
 
 def test_it_cannot_type_into_a_run_without_a_sandbox(home: Home, tree: Path, short: Path) -> None:
     """Landlock does not keep it from connecting to the socket of another run's supervisor."""
-    kind = Kind.LANDLOCK
-    if (why := sandbox.probe().why_not.get(kind)) is not None:
+    kind = SandboxKind.LANDLOCK
+    if (why := sandbox.probe_sandboxes().why_not.get(kind)) is not None:
         pytest.skip(f"{kind} does not work here: {why}")
     other = home.detached("cat", options=("--pty",))
     (short / "run").symlink_to(home.folder_of(other))

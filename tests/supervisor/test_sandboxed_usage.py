@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from corral.adapters import sandbox
-from corral.adapters.sandbox import Kind
+from corral.adapters.sandbox import SandboxKind
 from corral.domain.runs.model import Run, RunState
 from tests.supervisor.test_sandboxed import tree  # noqa: F401  a fixture
 from tests.supervisor.test_usage import CODEX
@@ -46,9 +46,9 @@ print(json.dumps({"type": "turn.completed", "usage": {"input_tokens": 5, "output
 
 
 @pytest.fixture
-def kind(request: pytest.FixtureRequest) -> Kind:
-    kind: Kind = request.param
-    if (why := sandbox.probe().why_not.get(kind)) is not None:
+def kind(request: pytest.FixtureRequest) -> SandboxKind:
+    kind: SandboxKind = request.param
+    if (why := sandbox.probe_sandboxes().why_not.get(kind)) is not None:
         pytest.skip(f"{kind} does not work here: {why}")
     return kind
 
@@ -70,7 +70,7 @@ def install(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def started(home: Home, kind: Kind, tree: Path, env: dict[str, str], **more: Any) -> Run:  # noqa: F811
+def started(home: Home, kind: SandboxKind, tree: Path, env: dict[str, str], **more: Any) -> Run:  # noqa: F811
     with home.store() as store:
         asked = store.runs.ask(
             prompt="look at it",
@@ -87,12 +87,12 @@ def started(home: Home, kind: Kind, tree: Path, env: dict[str, str], **more: Any
 
 @pytest.mark.parametrize(
     ("kind", "variable"),
-    [(Kind.BUBBLEWRAP, None), (Kind.LANDLOCK, "CODEX_HOME")],
+    [(SandboxKind.BUBBLEWRAP, None), (SandboxKind.LANDLOCK, "CODEX_HOME")],
     indirect=["kind"],
 )
 def test_a_budget_stops_a_sandboxed_run(
     home: Home,
-    kind: Kind,
+    kind: SandboxKind,
     tree: Path,  # noqa: F811
     codex: Path,
     variable: str | None,
@@ -115,10 +115,10 @@ def test_a_budget_stops_a_sandboxed_run(
     home.nobody_left()
 
 
-@pytest.mark.parametrize("kind", [Kind.BUBBLEWRAP], indirect=True)
+@pytest.mark.parametrize("kind", [SandboxKind.BUBBLEWRAP], indirect=True)
 def test_a_new_supervisor_goes_on_with_the_record(
     home: Home,
-    kind: Kind,
+    kind: SandboxKind,
     tree: Path,  # noqa: F811
     codex: Path,
 ) -> None:
@@ -145,8 +145,8 @@ def test_a_hostile_record_is_not_followed(
     codex: Path,
     trick: str,
 ) -> None:
-    kind = sandbox.probe().kind
-    if kind is Kind.NONE:
+    kind = sandbox.probe_sandboxes().kind
+    if kind is SandboxKind.NONE:
         pytest.skip("no sandbox works here")
     secret = home.folder / "other" / "rollout-2026-11-18T00-28-42-x.jsonl"
     secret.parent.mkdir()

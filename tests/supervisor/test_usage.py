@@ -82,9 +82,9 @@ def test_what_another_run_spends_stops_a_run_of_the_same_budget(codex: Home) -> 
     until(lambda: codex.get(first.id).cost_micros, "it has spent something")
     codex.corral("budget", "set", "all", "0.10")
     with codex.store() as store:
-        from corral.adapters.providers.facts import Used
+        from corral.adapters.providers.facts import UsageFact
 
-        store.charges.add(Used("m", input=1, cost_micros=1_000_000), run_id="run_other")
+        store.charges.add(UsageFact("m", input=1, cost_micros=1_000_000), run_id="run_other")
     ended = codex.ended(first.id)
     assert ended.state is RunState.CANCELLED
     assert str(ended.reason).startswith("the budget of everything is spent")
@@ -154,10 +154,10 @@ def test_turns_of_a_record_have_their_own_time(codex: Home) -> None:
     record = next(Path(codex.env["HOME"]).glob(".codex/sessions/**/*.jsonl"))
     import json
 
-    from corral.adapters.transcripts.transcript import moment
+    from corral.adapters.transcripts.reader import parse_time
 
     lines = [json.loads(line) for line in record.read_text().splitlines()]
-    times = [moment(line["timestamp"]) for line in lines if line["type"] == "response_item"]
+    times = [parse_time(line["timestamp"]) for line in lines if line["type"] == "response_item"]
     with codex.store() as store:
         turns = store.sessions.turns(str(codex.get(run.id).session_id)).items
         (charge,) = store.charges.list(run=run.id).items

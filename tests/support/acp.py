@@ -8,8 +8,8 @@ import time
 from types import TracebackType
 from typing import Any
 
-from corral.adapters.providers.acp import AcpTalk, Done
-from corral.adapters.providers.facts import Asked, Fact
+from corral.adapters.providers.acp import AcpClient, PromptResult
+from corral.adapters.providers.facts import PermissionFact, ProviderFact
 
 
 class AcpRun:
@@ -28,8 +28,8 @@ class AcpRun:
         assert self.process.stdin
         assert self.process.stdout
         self._in, self._out = self.process.stdin.fileno(), self.process.stdout.fileno()
-        self.talk = AcpTalk(lambda data: self._write(data), cwd=cwd, **talk)
-        self.facts: list[Fact | Done] = []
+        self.talk = AcpClient(lambda data: self._write(data), cwd=cwd, **talk)
+        self.facts: list[ProviderFact | PromptResult] = []
         self.talk.start()
 
     def _write(self, data: bytes) -> None:
@@ -54,12 +54,12 @@ class AcpRun:
         told = self.facts[-5:]
         raise AssertionError(f"no {kinds} came; the last: {told}; {self.errors()}")
 
-    def done(self, seconds: float = 60) -> Done:
-        done: Done = self.until(Done, seconds=seconds)
+    def done(self, seconds: float = 60) -> PromptResult:
+        done: PromptResult = self.until(PromptResult, seconds=seconds)
         return done
 
-    def asked(self, seconds: float = 60) -> Asked:
-        asked: Asked = self.until(Asked, seconds=seconds)
+    def asked(self, seconds: float = 60) -> PermissionFact:
+        asked: PermissionFact = self.until(PermissionFact, seconds=seconds)
         return asked
 
     def errors(self) -> str:

@@ -9,18 +9,18 @@ from typing import Any
 
 from corral.adapters.channels import registry
 from corral.adapters.channels.contract import (
-    Batch,
-    Failed,
-    Incoming,
-    Kind,
-    Outcome,
-    Outgoing,
-    Plain,
-    Refused,
-    Seen,
-    Sent,
-    Traits,
-    Unknown,
+    BaseAdapter,
+    ChannelTraits,
+    EventBatch,
+    FailedMessage,
+    IncomingEvent,
+    MessageKind,
+    OutgoingMessage,
+    PostedMessage,
+    RejectedMessage,
+    SendOutcome,
+    SentMessage,
+    UnconfirmedMessage,
 )
 from corral.api import Corral
 from corral.domain.chat.model import Channel, Message
@@ -37,13 +37,13 @@ class Platform:
         """Place, thread and words of every message that can be seen, in the order of arrival."""
         self.ids: list[str] = []
         self.tries: list[str] = []
-        self.taken: list[Outgoing] = []
+        self.taken: list[OutgoingMessage] = []
         self.edits: dict[str, str] = {}
         self.by_key: dict[str, str] = {}
         self.outcomes: list[str] = []
         """What comes of the next sendings: ok, fail, refuse, lost (arrived, and nobody is told),
         away (did not arrive, and nobody is told), throw; ok when there are no more."""
-        self.pending: list[Incoming] = []
+        self.pending: list[IncomingEvent] = []
         self._numbers = count(1)
 
     def words(self, place: str = "room") -> list[str]:
@@ -54,13 +54,13 @@ class Platform:
             if where == place
         ]
 
-    def take(self, message: Outgoing, *, once: bool) -> str:
+    def take(self, message: OutgoingMessage, *, once: bool) -> str:
         if once and message.key in self.by_key:
             return self.by_key[message.key]
         id = f"m{next(self._numbers)}"
         self.taken.append(message)
         self.by_key[message.key] = id
-        if message.kind is Kind.EDIT and message.reply_to:
+        if message.kind is MessageKind.EDIT and message.reply_to:
             self.edits[message.reply_to] = message.text
             return id
         self.ids.append(id)
@@ -68,11 +68,11 @@ class Platform:
         return id
 
 
-class Fake(Plain):
+class Fake(BaseAdapter):
     """It dedupes by key, as Matrix does, and has buttons."""
 
     kind = "fake"
-    traits = Traits(
+    traits = ChannelTraits(
         max_text=200,
         threads=True,
         edits=True,
@@ -91,37 +91,37 @@ class Fake(Plain):
         super().__init__(config or {}, secrets or {})
         self.platform = platform or Platform()
 
-    def receive(self, cursor: str | None, seconds: float) -> Batch:
+    def receive(self, cursor: str | None, seconds: float) -> EventBatch:
         place = int(cursor or 0)
-        return Batch(self.platform.pending[place:], str(len(self.platform.pending)))
+        return EventBatch(self.platform.pending[place:], str(len(self.platform.pending)))
 
-    def send(self, message: Outgoing) -> Outcome:
+    def send(self, message: OutgoingMessage) -> SendOutcome:
         platform = self.platform
         platform.tries.append(message.text)
         how = platform.outcomes.pop(0) if platform.outcomes else "ok"
         if how == "fail":
-            return Failed("it is down")
+            return FailedMessage("it is down")
         if how == "slow down":
-            return Failed("too many", retry_ms=600_000)
+            return FailedMessage("too many", retry_ms=600_000)
         if how == "refuse":
-            return Refused("it may not be said")
+            return RejectedMessage("it may not be said")
         if how == "throw":
             raise RuntimeError("the adapter is broken")
         if how == "away":
-            return Unknown("the line broke")
+            return UnconfirmedMessage("the line broke")
         id = platform.take(message, once=self.traits.idempotent)
-        return Unknown("the line broke") if how == "lost" else Sent([id])
+        return UnconfirmedMessage("the line broke") if how == "lost" else SentMessage([id])
 
 
 class Forgetful(Fake):
     """It shows a message as often as it is sent, and can tell what it shows."""
 
     kind = "forgetful"
-    traits = Traits(max_text=200, threads=True, edits=True, history=True)
+    traits = ChannelTraits(max_text=200, threads=True, edits=True, history=True)
 
-    def history(self, message: Outgoing) -> list[Seen]:
+    def history(self, message: OutgoingMessage) -> list[PostedMessage]:
         return [
-            Seen(id, text, thread, message.begun_at)
+            PostedMessage(id, text, thread, message.begun_at)
             for id, (place, thread, text) in zip(
                 self.platform.ids, self.platform.shown, strict=True
             )
@@ -133,7 +133,7 @@ class Silent(Fake):
     """It shows a message as often as it is sent, and tells nothing."""
 
     kind = "silent"
-    traits = Traits(max_text=200)
+    traits = ChannelTraits(max_text=200)
 
 
 KINDS = {each.kind: each for each in (Fake, Forgetful, Silent)}
@@ -166,7 +166,7 @@ class Chat:
         event = given.pop("event", None) or f"e{next(self._numbers)}"
         given = {"place": "room", "sender": "ann", "message_id": f"p-{event}"} | given
         return self.store.messages.receive(
-            self.channel.id, Incoming(event_id=event, text=text, **given)
+            self.channel.id, IncomingEvent(event_id=event, text=text, **given)
         )
 
     def deliver(self, owner: str = "d1") -> list[str]:

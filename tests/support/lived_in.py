@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from corral.adapters.channels.contract import File, Incoming
-from corral.adapters.providers.facts import Used
+from corral.adapters.channels.contract import IncomingEvent, StoredFile
+from corral.adapters.providers.facts import UsageFact
 from corral.api import Corral
 from corral.domain.races.model import CheckResult
 from corral.domain.runs.model import ResourceSample
@@ -127,7 +127,7 @@ class LivedIn:
         )
         self.launch(run)
         self.store.charges.add(
-            Used(model=model, input=tokens * 3 // 4, output=tokens // 4, cost_micros=cost),
+            UsageFact(model=model, input=tokens * 3 // 4, output=tokens // 4, cost_micros=cost),
             run_id=run,
             project_id=project.id,
             agent_id=agent.id if agent else None,
@@ -235,7 +235,7 @@ class LivedIn:
     def money(self) -> None:
         self.store.budgets.set("all", 40_000_000, period="day")
         self.store.budgets.set(f"project:{self.projects[1].id}", 3_000_000)
-        self.store.charges.add(Used(model=None, input=900, output=80), run_id="run_unknown")
+        self.store.charges.add(UsageFact(model=None, input=900, output=80), run_id="run_unknown")
 
     def choices(self) -> None:
         self.store.settings.set("runs.max_at_once", 8)
@@ -269,7 +269,7 @@ class LivedIn:
         store.tasks.claim(project, "grace", key="wall", run=run)
         store.progress.report(HOSTILE, agent="grace", percent=40, task="wall", project=project)
         store.charges.add(
-            Used(model="gpt-5.3-codex", input=900, output=90, cost_micros=120_000), run_id=run
+            UsageFact(model="gpt-5.3-codex", input=900, output=90, cost_micros=120_000), run_id=run
         )
         store.tasks.claim(project, "ada", key="survey")
         store.tasks.submit("survey", "Sounded all of it.", agent="ada")
@@ -365,8 +365,8 @@ class LivedIn:
     def _said(self, channel: Any, place: str, text: str, **given: Any) -> None:
         """Somebody says something; whoever heard it is done with it."""
         event = f"{place}-{self._chance.random()}"
-        given = {"sender": "me", "files": [File("plan.pdf", None, 9_000)]} | given
-        said = Incoming(event_id=event, message_id=event, place=place, text=text, **given)
+        given = {"sender": "me", "files": [StoredFile("plan.pdf", None, 9_000)]} | given
+        said = IncomingEvent(event_id=event, message_id=event, place=place, text=text, **given)
         for route in self.store.messages.receive(channel.id, said).routes:
             if route.heard:
                 (letter,) = self.store.mail.claim(f"session:{route.session_id}", owner="talk:x")

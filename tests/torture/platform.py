@@ -18,16 +18,16 @@ from typing import Any, ClassVar
 
 from corral.adapters.channels import registry
 from corral.adapters.channels.contract import (
-    Batch,
-    Failed,
-    Incoming,
-    Outcome,
-    Outgoing,
-    Plain,
-    Seen,
-    Sent,
-    Traits,
-    Unknown,
+    BaseAdapter,
+    ChannelTraits,
+    EventBatch,
+    FailedMessage,
+    IncomingEvent,
+    OutgoingMessage,
+    PostedMessage,
+    SendOutcome,
+    SentMessage,
+    UnconfirmedMessage,
 )
 
 POLL = 0.3
@@ -179,26 +179,26 @@ def ask(url: str, **body: Any) -> tuple[int, dict[str, Any]]:
         return error.code, json.loads(error.read())
 
 
-class Once(Plain):
+class Once(BaseAdapter):
     """A channel of the platform that shows a repeated key once."""
 
     kind = "once"
-    traits = Traits(max_text=2_000, idempotent=True)
+    traits = ChannelTraits(max_text=2_000, idempotent=True)
     config: ClassVar[Mapping[str, bool]] = {"url": True}
 
     @property
     def _url(self) -> str:
         return str(self._config["url"])
 
-    def receive(self, cursor: str | None, seconds: float) -> Batch:
+    def receive(self, cursor: str | None, seconds: float) -> EventBatch:
         status, told = ask(self._url, what="poll", kind=self.kind, cursor=int(cursor or 0))
         if status != 200:
             raise OSError(f"the platform answered {status}")
         if not told["events"]:
             time.sleep(POLL)
-        return Batch([Incoming(**event) for event in told["events"]], str(told["cursor"]))
+        return EventBatch([IncomingEvent(**event) for event in told["events"]], str(told["cursor"]))
 
-    def send(self, message: Outgoing) -> Outcome:
+    def send(self, message: OutgoingMessage) -> SendOutcome:
         try:
             status, told = ask(
                 self._url,
@@ -209,28 +209,31 @@ class Once(Plain):
                 text=message.text,
             )
         except (OSError, ValueError) as error:
-            return Unknown(f"the line broke ({type(error).__name__})")
+            return UnconfirmedMessage(f"the line broke ({type(error).__name__})")
         if status == 200:
-            return Sent([told["id"]])
-        return Failed(f"it answered {status}", retry_ms=told.get("retry_ms"))
+            return SentMessage([told["id"]])
+        return FailedMessage(f"it answered {status}", retry_ms=told.get("retry_ms"))
 
 
 class Open(Once):
     """One that shows a message as often as it is sent, and can tell what it shows."""
 
     kind = "open"
-    traits = Traits(max_text=2_000, history=True)
+    traits = ChannelTraits(max_text=2_000, history=True)
 
-    def history(self, message: Outgoing) -> list[Seen]:
+    def history(self, message: OutgoingMessage) -> list[PostedMessage]:
         _, told = ask(self._url, what="history", kind=self.kind, place=message.place)
-        return [Seen(each["id"], each["text"], None, message.begun_at) for each in told["shown"]]
+        return [
+            PostedMessage(each["id"], each["text"], None, message.begun_at)
+            for each in told["shown"]
+        ]
 
 
 KINDS = {each.kind: each for each in (Once, Open)}
 
 
 class _Entry:
-    def __init__(self, adapter: type[Plain]) -> None:
+    def __init__(self, adapter: type[BaseAdapter]) -> None:
         self.load = lambda: adapter
 
 

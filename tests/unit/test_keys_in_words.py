@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from corral.adapters.output.redact import redact
 from corral.adapters.output.secret_patterns import TOKEN_PATTERNS
-from corral.adapters.redaction import Redaction, clean_of_secrets
+from corral.adapters.redaction import Redaction, redact_value
 from corral.kernel.ids import new_id
 from corral.kernel.redaction_policy import may_hold_key
 from tests.support.cases import each_case
@@ -81,7 +81,7 @@ def test_what_stands_around_a_key_in_json_stays_as_it_was_written() -> None:
 
 def test_names_that_are_keys_stay_as_many_as_they_were() -> None:
     told = {KEY: 1, f"{KEY}x": 2, "[redacted]": 3, "name": 4}
-    clean = clean_of_secrets(told)
+    clean = redact_value(told)
     assert [*clean.values()] == [1, 2, 3, 4]
     assert [*clean] == ["[redacted]", "[redacted] (2)", "[redacted] (3)", "name"]
 

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters.prices import Question, Usage, answer, ask, price, serve
+from corral.adapters.token_prices import (
+    PricedTokens,
+    PriceQuery,
+    answer_query,
+    calculate_price,
+    query_prices,
+    serve_queries,
+)
 from corral.kernel.errors import Refused
 from tests.support.cases import each_case
 from tests.support.errors import because
@@ -20,23 +27,28 @@ AT = 1_790_000_000_000
     ("model", "provider", "usage", "micros"),
     [
         # 1.25, 0.125 and 10 dollars a million tokens.
-        ("gpt-5", "codex", Usage(input=1_000, output=500, cache_read=200), 1_250 + 5_000 + 25),
+        (
+            "gpt-5",
+            "codex",
+            PricedTokens(input=1_000, output=500, cache_read=200),
+            1_250 + 5_000 + 25,
+        ),
         # 3, 15, 0.30 and 3.75; half a micro-dollar is rounded up.
-        ("claude-sonnet-4-5", "claude", Usage(1, 1, 1, 1), 22),
-        ("claude-sonnet-4-5", "claude", Usage(cache_write=10), 38),
-        ("claude-sonnet-4-5-20250929", None, Usage(input=1_000), 3_000),
-        ("anthropic/claude-sonnet-4-5", "opencode", Usage(input=1_000), 3_000),
+        ("claude-sonnet-4-5", "claude", PricedTokens(1, 1, 1, 1), 22),
+        ("claude-sonnet-4-5", "claude", PricedTokens(cache_write=10), 38),
+        ("claude-sonnet-4-5-20250929", None, PricedTokens(input=1_000), 3_000),
+        ("anthropic/claude-sonnet-4-5", "opencode", PricedTokens(input=1_000), 3_000),
         # A program of one company may run another one's model.
-        ("claude-sonnet-4-5", "codex", Usage(input=1_000), 3_000),
+        ("claude-sonnet-4-5", "codex", PricedTokens(input=1_000), 3_000),
         # A sum of many requests is not one long request.
-        ("claude-sonnet-4-5", "claude", Usage(input=1_000_000), 3_000_000),
-        ("gpt-5", None, Usage(), 0),
+        ("claude-sonnet-4-5", "claude", PricedTokens(input=1_000_000), 3_000_000),
+        ("gpt-5", None, PricedTokens(), 0),
     ],
 )
 def test_a_price_is_exact_to_the_micro_dollar(
-    model: str, provider: str | None, usage: Usage, micros: int
+    model: str, provider: str | None, usage: PricedTokens, micros: int
 ) -> None:
-    told = price(model, provider, usage, AT)
+    told = calculate_price(model, provider, usage, AT)
     assert told is not None
     assert told[0] == micros
     assert told[1].startswith("genai-prices ")
@@ -44,29 +56,29 @@ def test_a_price_is_exact_to_the_micro_dollar(
 
 @each_case("model", ["nobody-knows", "", "/", "openai/nobody-knows"])
 def test_a_model_that_is_not_in_the_table_has_no_price(model: str) -> None:
-    assert price(model, "codex", Usage(input=1), AT) is None
+    assert calculate_price(model, "codex", PricedTokens(input=1), AT) is None
 
 
 def test_a_question_that_is_none_gets_an_error_and_no_price() -> None:
     lines = ["x", "[]", '{"model": 3}', '{"model": "gpt-5", "input": -1}', '{"at": 1e99}']
     told = io.StringIO()
-    serve(io.StringIO("\n".join(lines)), told)
+    serve_queries(io.StringIO("\n".join(lines)), told)
     answers = [json.loads(line) for line in told.getvalue().splitlines()]
     assert len(answers) == len(lines)
     for one in answers:
         assert one["cost_micros"] is None
         assert one["error"]
-    absurd = answer(Question(input=1, model="gpt-5", at=1 << 62))
+    absurd = answer_query(PriceQuery(input=1, model="gpt-5", at=1 << 62))
     assert (absurd.cost_micros, bool(absurd.error)) == (None, True)
 
 
 def test_a_table_that_does_not_answer_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    question = [Question(input=1, model="gpt-5")]
+    question = [PriceQuery(input=1, model="gpt-5")]
     with pytest.raises(Refused, check=because("no_answer")):
-        ask(question, seconds=0.001)
+        query_prices(question, seconds=0.001)
     monkeypatch.setattr(sys, "executable", "/srv/none/python")
     with pytest.raises(Refused, check=because("no_answer")):
-        ask(question)
+        query_prices(question)
 
 
 def test_what_lies_in_the_folder_is_not_loaded_by_it(
@@ -75,7 +87,7 @@ def test_what_lies_in_the_folder_is_not_loaded_by_it(
     for name in ("queue", "secrets", "msgspec", "corral"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('loaded from the folder')\n")
     monkeypatch.chdir(tmp_path)
-    (told,) = ask([Question(1_000, 500, model="gpt-5", provider="codex", at=AT)])
+    (told,) = query_prices([PriceQuery(1_000, 500, model="gpt-5", provider="codex", at=AT)])
     assert told.cost_micros == 6_250
 
 
@@ -86,7 +98,7 @@ def test_a_process_of_its_own_answers_line_by_line() -> None:
         {"model": 1},
     ]
     done = subprocess.run(
-        [sys.executable, "-m", "corral.adapters.prices"],
+        [sys.executable, "-m", "corral.adapters.token_prices"],
         input="".join(json.dumps(question) + "\n" for question in questions),
         capture_output=True,
         text=True,

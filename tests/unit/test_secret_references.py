@@ -17,7 +17,7 @@ VALUE = "hunter2-do-not-tell"
 def error_of(reference: str, kind: type[CorralError]) -> CorralError:
     """The refusal of a reference, after a look that nothing in it tells the value."""
     with pytest.raises(kind) as caught:
-        secrets.resolve(reference)
+        secrets.resolve_secret(reference)
     assert caught.type is kind
     shown = "".join(traceback.format_exception(caught.value))
     for text in (str(caught.value), repr(caught.value), str(caught.value.details), shown):
@@ -36,7 +36,7 @@ def private(path: Path, text: str) -> Path:
 
 def test_a_value_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", VALUE)
-    assert secrets.resolve("env:TOKEN") == VALUE
+    assert secrets.resolve_secret("env:TOKEN") == VALUE
 
 
 @each_case("value", [None, ""])
@@ -54,18 +54,18 @@ def test_a_variable_that_is_not_set_is_named(
 
 @each_case("end", ["", "\n", "\r\n", "\n\n"])
 def test_a_value_from_a_file_without_its_line_end(tmp_path: Path, end: str) -> None:
-    assert secrets.resolve(f"file:{private(tmp_path / 's', VALUE + end)}") == VALUE
+    assert secrets.resolve_secret(f"file:{private(tmp_path / 's', VALUE + end)}") == VALUE
 
 
 def test_spaces_and_inner_lines_belong_to_the_value(tmp_path: Path) -> None:
     file = private(tmp_path / "s", "  a\nb  \n")
-    assert secrets.resolve(f"file:{file}") == "  a\nb  "
+    assert secrets.resolve_secret(f"file:{file}") == "  a\nb  "
 
 
 def test_the_home_sign_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     private(tmp_path / "s", VALUE)
-    assert secrets.resolve("file:~/s") == VALUE
+    assert secrets.resolve_secret("file:~/s") == VALUE
 
 
 @each_case("mode", [0o644, 0o640, 0o604, 0o660, 0o620, 0o610])
@@ -95,12 +95,14 @@ def python(code: str) -> str:
 
 
 def test_a_value_from_a_command() -> None:
-    assert secrets.resolve(python(f'print("{VALUE[:7]}" + "{VALUE[7:]}")')) == VALUE
+    assert secrets.resolve_secret(python(f'print("{VALUE[:7]}" + "{VALUE[7:]}")')) == VALUE
 
 
 def test_a_command_is_split_like_a_shell_does_and_run_without_one(tmp_path: Path) -> None:
     code = "import sys; print(sys.argv[1])"
-    assert secrets.resolve(f"cmd:{sys.executable} -c '{code}' \"a  b; $HOME\"") == "a  b; $HOME"
+    assert (
+        secrets.resolve_secret(f"cmd:{sys.executable} -c '{code}' \"a  b; $HOME\"") == "a  b; $HOME"
+    )
 
 
 @each_case(
@@ -135,7 +137,7 @@ def test_a_command_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_command_is_given_no_input() -> None:
     code = 'import sys; print("input:" + sys.stdin.read())'
-    assert secrets.resolve(python(code)) == "input:"
+    assert secrets.resolve_secret(python(code)) == "input:"
 
 
 # -- key ring --------------------------------------------------------------------------------
@@ -147,7 +149,7 @@ def test_without_the_package_the_user_is_told_how_to_get_it(
     monkeypatch.setitem(sys.modules, "keyring", None)
     assert "corral[keyring]" in error_of("keyring:corral/token", Invalid).message
     with pytest.raises(Invalid):
-        secrets.keep_in_keyring("token", VALUE)
+        secrets.store_in_keyring("token", VALUE)
 
 
 class Ring:
@@ -170,7 +172,7 @@ class Ring:
 
 def test_a_value_from_a_key_ring(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "keyring", Ring({("corral", "a/b"): VALUE}))
-    assert secrets.resolve("keyring:corral/a/b") == VALUE
+    assert secrets.resolve_secret("keyring:corral/a/b") == VALUE
     assert "corral/other" in error_of("keyring:corral/other", NotFound).message
 
 
@@ -178,7 +180,7 @@ def test_a_key_ring_that_does_not_answer_tells_nothing(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "keyring", Ring({}, broken=True))
     assert "RuntimeError" in error_of("keyring:corral/token", NotFound).message
     with pytest.raises(Refused) as caught:
-        secrets.keep_in_keyring("token", VALUE)
+        secrets.store_in_keyring("token", VALUE)
     assert VALUE not in "".join(traceback.format_exception(caught.value))
 
 
@@ -186,16 +188,16 @@ def test_a_value_put_into_a_key_ring_is_found_by_its_reference(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "keyring", Ring({}))
-    assert secrets.resolve(secrets.keep_in_keyring("token", VALUE)) == VALUE
+    assert secrets.resolve_secret(secrets.store_in_keyring("token", VALUE)) == VALUE
 
 
 # -- keeping ---------------------------------------------------------------------------------
 
 
 def test_a_value_kept_in_a_file_is_found_by_its_reference(tmp_path: Path) -> None:
-    reference = secrets.keep_in_file(tmp_path / "kept", "token", VALUE)
+    reference = secrets.store_in_file(tmp_path / "kept", "token", VALUE)
     assert reference == f"file:{tmp_path}/kept/token"
-    assert secrets.resolve(reference) == VALUE
+    assert secrets.resolve_secret(reference) == VALUE
     assert (tmp_path / "kept" / "token").stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "kept").stat().st_mode & 0o777 == 0o700
 
@@ -212,4 +214,4 @@ def test_what_is_no_plain_file_is_refused_and_not_waited_for(tmp_path: Path) -> 
     large.chmod(0o600)
     for path in (pipe, large, Path("/dev/zero")):
         with pytest.raises(Refused):
-            secrets.resolve(f"file:{path}")
+            secrets.resolve_secret(f"file:{path}")

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from corral.adapters.channels.contract import Attached, Incoming
+from corral.adapters.channels.contract import IncomingEvent, RawAttachment
 from corral.domain.chat.model import Message
 from corral.kernel.clock import DAY, ManualClock
 from corral.web.channel_actions import CHANNEL_ACTIONS
@@ -36,7 +36,7 @@ class Desk(Buttons):
     def says(self, text: str, sender: str = "mallory", place: str = "room") -> Message:
         """Somebody speaks on the platform."""
         self._events += 1
-        said = Incoming(event_id=f"e{self._events}", place=place, sender=sender, text=text)
+        said = IncomingEvent(event_id=f"e{self._events}", place=place, sender=sender, text=text)
         return self.store.messages.receive(self.channel.id, said)
 
     def answers(self, text: str) -> None:
@@ -142,8 +142,8 @@ def test_an_error_of_the_gateway_is_a_sentence_beside_its_form(desk: Desk) -> No
     )
     desk.refused("wirings/change", "Invalid number", id="wir_x", trigger="always", priority="x")
     desk.refused("senders/approve", "snd_zzz", id="snd_zzz")
-    desk.refused("channels/add", "NAME=VALUE", name="a", kind="web", config="nothing")
-    desk.refused("channels/add", "no kind of channel", name="a", kind="pigeon")
+    desk.refused("channels/add", "is no NAME=VALUE", name="a", kind="web", config="nothing")
+    desk.refused("channels/add", "Unknown channel kind", name="a", kind="pigeon")
     desk.refused("channels/add", "base_url", name="a", kind="matrix")
     assert [each.name for each in desk.store.channels.list().items] == ["dashboard", "quay"]
 
@@ -200,12 +200,15 @@ def test_a_talk_shows_answers_later_words_signs_and_how_far_each_message_is(desk
 def test_files_are_shown_by_their_names_both_ways(desk: Desk, tmp_path: Path) -> None:
     store, talk = desk.store, desk.begin()
     place = store.places.get(talk)
-    said = Incoming(
+    said = IncomingEvent(
         event_id="1",
         place=place.platform_id,
         sender="me",
         text="look",
-        attached=[Attached("<b>plan</b>.pdf", b"x" * 2_048), Attached("big.iso", reason="too big")],
+        attached=[
+            RawAttachment("<b>plan</b>.pdf", b"x" * 2_048),
+            RawAttachment("big.iso", reason="too big"),
+        ],
     )
     store.messages.receive(place.channel_id, said)
     store.gateway.wake()

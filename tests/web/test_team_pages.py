@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from corral.adapters.providers.facts import Used
+from corral.adapters.providers.facts import UsageFact
 from corral.domain.tasks.model import MOVES, TaskState
 from corral.kernel.clock import HOUR
 from corral.web.tasks import BOARD_COLUMNS, TASK_VERBS, list_task_actions
@@ -203,9 +203,9 @@ def test_what_a_task_cost_is_told_of_the_run_that_did_it(team: Team) -> None:
         store.tasks.add(team.project, key, key)
     now = store.now()
     store.tasks.claim(team.project, "ada", key="one", run=run)
-    store.charges.add(Used(model="m", input=10, output=5, cost_micros=2_000_000), run_id=run)
+    store.charges.add(UsageFact(model="m", input=10, output=5, cost_micros=2_000_000), run_id=run)
     store.charges.add(
-        Used(model="m", input=1, output=1, cost_micros=9_000_000), run_id=run, at=now - HOUR
+        UsageFact(model="m", input=1, output=1, cost_micros=9_000_000), run_id=run, at=now - HOUR
     )
     costs = {cost.key: cost for cost in store.insights.task_costs(team.project).items}
     assert [*costs] == ["one"]

@@ -1,1 +1,4 @@
-"""The world outside. Each file speaks to one outside thing and knows no room."""
+"""Adapters to the outside world. They do not know the domain.
+
+They cover git, processes, sandboxes, providers, channels, output files and secrets.
+"""

@@ -1,4 +1,4 @@
-"""Making commits with git, and trying merges without leaving anything behind."""
+"""Create commits of selected files, and try merges without side effects."""
 
 import os
 import shutil
@@ -8,13 +8,13 @@ from contextlib import suppress
 import msgspec
 
 from corral.adapters import git
-from corral.adapters.checkouts import Tree, checkout_at, common_dir
+from corral.adapters.worktree_registry import ListedWorktree, find_common_dir, resolve_checkout
 from corral.kernel.errors import Refused
 
-SECONDS = 120.0
+COMMIT_SECONDS = 120.0
 
 
-def commit(
+def commit_files(
     top: str,
     message: str,
     files: Sequence[str],
@@ -22,65 +22,68 @@ def commit(
     new: Sequence[str],
     environment: Mapping[str, str],
 ) -> str:
-    """Commit exactly these files as they are now, whatever else is changed or staged; the commit's
-    id. `new` are those of them that git does not know yet.
+    """Commit exactly these files and return the id of the commit.
 
-    When git refuses, a hook of the repository for instance, nothing is staged that was not before.
+    The files are committed as they are now, whatever else is changed or staged. `new` are the
+    untracked ones among them. If git fails, for instance because a hook of the repository
+    rejects the commit, the index is as it was before.
     """
     if new:
-        git.told(top, "add", "--intent-to-add", *_LISTED, given=git.listed(new))
-    words = ("commit", "--quiet", "--only", f"--message={message}", *_LISTED)
+        git.check_output(
+            top, "add", "--intent-to-add", *_PATHS_FROM_STDIN, given=git.join_names(new)
+        )
+    arguments = ("commit", "--quiet", "--only", f"--message={message}", *_PATHS_FROM_STDIN)
     try:
-        git.told(
+        git.check_output(
             top,
-            *words,
-            given=git.listed(files),
+            *arguments,
+            given=git.join_names(files),
             environment=environment,
-            seconds=SECONDS,
+            seconds=COMMIT_SECONDS,
             hooks=True,
         )
     except BaseException:
         if new:
-            back = ("update-index", "--force-remove", "-z", "--stdin")
-            git.run(top, *back, given=git.listed(new))
+            undo = ("update-index", "--force-remove", "-z", "--stdin")
+            git.run(top, *undo, given=git.join_names(new))
         raise
-    return git.told(top, "rev-parse", "HEAD").decode().strip()
+    return git.check_output(top, "rev-parse", "HEAD").decode().strip()
 
 
-_LISTED = ("--pathspec-from-file=-", "--pathspec-file-nul")
+_PATHS_FROM_STDIN = ("--pathspec-from-file=-", "--pathspec-file-nul")
 
 
-class Clash(msgspec.Struct, frozen=True):
-    """A file that needs a person."""
+class MergeConflict(msgspec.Struct, frozen=True):
+    """A file that cannot be merged automatically."""
 
     name: str
     why: str
-    """In git's words: content, add/add, modify/delete, rename …"""
+    """The kind of conflict, as git calls it: content, add/add, modify/delete, rename …"""
 
 
 def merge_tree(
     top: str, ours: str, theirs: str, *, environment: Mapping[str, str] | None = None
-) -> tuple[str, list[Clash]]:
-    """The id of the files that a merge of two commits comes to, and what needs a person in it; no
-    file is touched. Commits that have nothing in common have no conflict, and no such id ("")."""
-    words = ("merge-tree", "--write-tree", "-z", ours, theirs)
-    done = git.run(top, *words, environment=environment, seconds=SECONDS)
-    if b"unrelated histories" in done.err:
+) -> tuple[str, list[MergeConflict]]:
+    """Merge two commits without touching files; return the tree id and the conflicts.
+
+    For unrelated histories there are no conflicts and the id is empty.
+    """
+    arguments = ("merge-tree", "--write-tree", "-z", ours, theirs)
+    result = git.run(top, *arguments, environment=environment, seconds=COMMIT_SECONDS)
+    if b"unrelated histories" in result.err:
         return "", []
-    if b"usage:" in done.err:
-        raise Refused(
-            "This git cannot try merges; git 2.38 or newer is needed.", reason="git_too_old"
-        )
-    if done.code > 1 or not done.out:
-        raise git.failed(top, words[0], done)
-    made, _, rest = done.out.partition(b"\0")
-    return made.decode().strip(), _clashes(rest) if done.code else []
+    if b"usage:" in result.err:
+        raise Refused("Trial merges need git 2.38 or newer.", reason="git_too_old")
+    if result.code > 1 or not result.out:
+        raise git.git_error(top, arguments[0], result)
+    tree, _, rest = result.out.partition(b"\0")
+    return tree.decode().strip(), _parse_conflicts(rest) if result.code else []
 
 
-def _clashes(told: bytes) -> list[Clash]:
-    entries, _, messages = told.partition(b"\0\0")
+def _parse_conflicts(output: bytes) -> list[MergeConflict]:
+    entries, _, messages = output.partition(b"\0\0")
     files = [entry.partition(b"\t")[2] for entry in entries.split(b"\0")]
-    why = dict.fromkeys(filter(None, files), "")
+    reasons = dict.fromkeys(filter(None, files), "")
     fields = iter(messages.split(b"\0"))
     for count in fields:
         if count.strip().isdigit():
@@ -88,18 +91,20 @@ def _clashes(told: bytes) -> list[Clash]:
             kind, _ = next(fields).decode(errors="replace"), next(fields)
             if kind.startswith("CONFLICT"):
                 reason = kind.removeprefix("CONFLICT").strip(" ()")
-                for path in [path for path in paths if path in why] or paths[:1]:
-                    why[path] = why.get(path) or reason
-    return [Clash(os.fsdecode(name), reason or "content") for name, reason in why.items()]
+                for path in [path for path in paths if path in reasons] or paths[:1]:
+                    reasons[path] = reasons.get(path) or reason
+    return [
+        MergeConflict(os.fsdecode(name), reason or "content") for name, reason in reasons.items()
+    ]
 
 
-class Trial:
-    """Merges that are only tried: what they write goes into a folder of their own."""
+class MergeTrial:
+    """Trial merges; all objects go into a temporary folder."""
 
     def __init__(self, top: str, folder: str) -> None:
         self._top = top
         self._folder = folder
-        self._common = common_dir(top)
+        self._common = find_common_dir(top)
         objects = os.path.join(folder, "objects")
         os.mkdir(objects)
         others = [os.path.join(self._common, "objects")]
@@ -110,27 +115,36 @@ class Trial:
             "GIT_ALTERNATE_OBJECT_DIRECTORIES": os.pathsep.join(others),
         }
 
-    def state_of(self, tree: Tree) -> str:
-        """A commit of a worktree as it is now, with all that is not committed yet. Where it belongs
-        is asked of the repository: what stands in it may be an agent's."""
-        found = checkout_at(self._common, tree.folder)
-        looked = ("status", "--porcelain", "--untracked-files=normal", "--ignore-submodules=dirty")
-        if not found.told(*looked).strip():
-            return tree.head
+    def state_of(self, worktree: ListedWorktree) -> str:
+        """Return a commit of a worktree as it is now, including uncommitted work.
+
+        The worktree is looked up in the repository, because an agent may have written its `.git`
+        file.
+        """
+        checkout = resolve_checkout(self._common, worktree.folder)
+        status = ("status", "--porcelain", "--untracked-files=normal", "--ignore-submodules=dirty")
+        if not checkout.check_output(*status).strip():
+            return worktree.head
         index = os.path.join(self._folder, "index")
         with suppress(FileNotFoundError):
-            shutil.copyfile(os.path.join(found.own, "index"), index)
-        apart = found.environment | self._objects | {"GIT_INDEX_FILE": index}
+            shutil.copyfile(os.path.join(checkout.own, "index"), index)
+        environment = checkout.environment | self._objects | {"GIT_INDEX_FILE": index}
         try:
-            git.told(tree.folder, "add", "--all", environment=apart)
-            made = git.told(tree.folder, "write-tree", environment=apart).decode().strip()
+            git.check_output(worktree.folder, "add", "--all", environment=environment)
+            tree_id = (
+                git.check_output(worktree.folder, "write-tree", environment=environment)
+                .decode()
+                .strip()
+            )
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(index)
-        nobody = apart | git.NOBODY
-        return git.commit_tree(tree.folder, made, [tree.head], "as it is now", environment=nobody)
+        identity = environment | git.CORRAL_IDENTITY
+        return git.commit_tree(
+            worktree.folder, tree_id, [worktree.head], "as it is now", environment=identity
+        )
 
     def conflicts(self, one: str, other: str) -> list[str]:
-        """The files in which two commits cannot be merged without a person."""
-        _, clashes = merge_tree(self._top, one, other, environment=self._objects)
-        return [clash.name for clash in clashes]
+        """List the files in which two commits conflict."""
+        _, found_conflicts = merge_tree(self._top, one, other, environment=self._objects)
+        return [conflict.name for conflict in found_conflicts]

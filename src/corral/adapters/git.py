@@ -1,8 +1,8 @@
-"""Git: where a worktree belongs, read from its files; all else is asked of the program.
+"""Run git, and read where a worktree belongs.
 
-Whoever calls the program calls it from here. `run` and `told` take no part of the caller's own
-repository (a hook's GIT_DIR), ask nobody anything, and run no hook unless told to: the worktrees of
-agents are looked at too, and what an agent left there must not come to be a program of ours.
+All calls of git start here. `run` and `check_output` ignore the caller's own repository (the
+GIT_DIR of a hook, for instance), never prompt, and run no hook unless asked to. They are also used
+in worktrees of agents, where a configured hook or monitor must not run as a program of Corral.
 """
 
 import os
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     import subprocess
 
 SECONDS = 60.0
-LONG_SECONDS = 600.0  # for what writes a whole worktree, on a slow disk
-MAX_SAID = 2_000
-NOBODY = {
-    f"GIT_{who}_{what}": value
-    for who in ("AUTHOR", "COMMITTER")
-    for what, value in (("NAME", "corral"), ("EMAIL", "corral@localhost"))
+LONG_SECONDS = 600.0  # for commands that write a whole worktree on a slow disk
+MAX_MESSAGE = 2_000
+CORRAL_IDENTITY = {
+    f"GIT_{role}_{field}": value
+    for role in ("AUTHOR", "COMMITTER")
+    for field, value in (("NAME", "corral"), ("EMAIL", "corral@localhost"))
 }
-# What a hook of git, or whoever calls from one, has in its environment for another repository.
-_LOCAL = frozenset(
+# Variables that git sets for hooks; they name the repository of the hook, not the one asked for.
+_HOOK_VARIABLES = frozenset(
     f"GIT_{name}"
     for name in (
         "ALTERNATE_OBJECT_DIRECTORIES",
@@ -45,7 +45,7 @@ _LOCAL = frozenset(
         "WORK_TREE",
     )
 )
-_NO_PROGRAMS = (
+_NO_HOOKS = (
     *("-c", "core.hooksPath=/dev/null"),
     *("-c", "core.fsmonitor=false"),
     *("-c", "gc.auto=0"),
@@ -53,57 +53,59 @@ _NO_PROGRAMS = (
 )
 
 
-class Done(NamedTuple):
-    """How a call of git ended."""
+class GitResult(NamedTuple):
+    """The result of a git command."""
 
     code: int
     out: bytes
     err: bytes
 
     @property
-    def said(self) -> str:
-        """What it said last, for a person."""
-        text = (self.err or self.out).decode(errors="replace").strip()[-MAX_SAID:]
-        return text or f"it ended with {self.code}"
+    def message(self) -> str:
+        """The last part of its error output (or output), for error messages."""
+        text = (self.err or self.out).decode(errors="replace").strip()[-MAX_MESSAGE:]
+        return text or f"exit code {self.code}"
 
 
 def run(
     top: str,
-    *words: str,
+    *arguments: str,
     given: bytes = b"",
     environment: Mapping[str, str] | None = None,
     seconds: float = SECONDS,
     hooks: bool = False,
     keeps: Sequence[int] = (),
-) -> Done:
-    """Call git in a folder, and wait for its end, whatever that is. Descriptors that it `keeps`
-    stay open for as long as it goes, also when this process dies.
+) -> GitResult:
+    """Run git in a folder and wait for it, whatever its exit code.
 
-    Refused when there is no git, no such folder, or when it takes too long; it is ended then.
+    The descriptors in `keeps` stay open in git, even if this process dies. Raises Refused when git
+    is not installed, when the folder does not exist, and after `seconds`; git is killed then.
     """
     import subprocess
 
-    with _started(top, words, environment, hooks, keeps) as child:
+    with _start(top, arguments, environment, hooks, keeps) as child:
         try:
             out, err = child.communicate(given, timeout=seconds)
         except subprocess.TimeoutExpired:
-            raise Refused(f"git {words[0]} took longer than {seconds:g} s.", dir=top) from None
-    return Done(child.returncode, out, err)
+            raise Refused(f"git {arguments[0]} timed out after {seconds:g} s.", dir=top) from None
+    return GitResult(child.returncode, out, err)
 
 
-def told(
+def check_output(
     top: str,
-    *words: str,
+    *arguments: str,
     given: bytes = b"",
     environment: Mapping[str, str] | None = None,
     seconds: float = SECONDS,
     hooks: bool = False,
 ) -> bytes:
-    """The same, for a call that must go well: what it printed. Refused with what git said."""
-    done = run(top, *words, given=given, environment=environment, seconds=seconds, hooks=hooks)
-    if done.code:
-        raise failed(top, words[0], done)
-    return done.out
+    """Run git and return its output. Raises Refused with the message of git when it fails."""
+    result = run(
+        top, *arguments, given=given, environment=environment, seconds=seconds, hooks=hooks
+    )
+    if result.code:
+        raise git_error(top, arguments[0], result)
+    return result.out
 
 
 def commit_tree(
@@ -114,75 +116,77 @@ def commit_tree(
     *,
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """Make a commit of a tree; its id. No branch is moved."""
-    words = [word for parent in parents for word in ("-p", parent)]
+    """Create a commit of a tree and return its id. Moves no branch."""
+    arguments = [word for parent in parents for word in ("-p", parent)]
     text = message.replace("\0", "").encode(errors="replace")
     return (
-        told(top, "commit-tree", tree, *words, given=text, environment=environment).decode().strip()
+        check_output(top, "commit-tree", tree, *arguments, given=text, environment=environment)
+        .decode()
+        .strip()
     )
 
 
-def on_all_cores(top: str) -> tuple[str, ...]:
-    """The words that have git write many files on all cores; none when its user has said on how
-    many."""
-    said = run(top, "config", "checkout.workers").out
-    return () if said.strip() else ("-c", "checkout.workers=0")
+def parallel_checkout_options(top: str) -> tuple[str, ...]:
+    """Return the options to check out files on all cores; empty if the user configured a number."""
+    configured = run(top, "config", "checkout.workers").out
+    return () if configured.strip() else ("-c", "checkout.workers=0")
 
 
-def failed(top: str, word: str, done: Done) -> Refused:
-    """What to raise for a call that did not go well."""
-    return Refused(f"git {word} failed in {top}: {done.said}", dir=top, reason="git_failed")
+def git_error(top: str, command: str, result: GitResult) -> Refused:
+    """Return the error for a failed git command."""
+    return Refused(f"git {command} failed in {top}: {result.message}", dir=top, reason="git_failed")
 
 
 @contextmanager
-def writing(top: str) -> Iterator[None]:
-    """While files are written below a folder: Refused says what the disk would not do."""
+def refuse_write_errors(top: str) -> Iterator[None]:
+    """Convert OSError to Refused while files below a folder are written."""
     try:
         yield
     except OSError as error:
         raise Refused(
-            f"{top} cannot be written: {error.strerror or error}; make room or correct that, and "
-            "try again.",
+            f"Cannot write to {top}: {error.strerror or error}.",
             dir=top,
         ) from None
 
 
 @contextmanager
-def reading(
+def open_stream(
     top: str,
-    *words: str,
+    *arguments: str,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    """A call of git as it goes: what is said to it, and what it says. It is gone afterwards.
+    """Run git and give its stdin and stdout; the process is killed on exit if still running.
 
-    Refused when all was read and git says that it did not go well.
+    Raises Refused when the output was read to its end and git failed.
     """
-    with _started(top, words, environment, False, ()) as child:
+    with _start(top, arguments, environment, False, ()) as child:
         assert child.stdin is not None
         assert child.stdout is not None
         yield child.stdin, child.stdout
         child.stdin.close()
         if not child.stdout.read(1) and child.wait():
             assert child.stderr is not None
-            raise failed(top, words[0], Done(child.returncode, b"", child.stderr.read()))
+            raise git_error(
+                top, arguments[0], GitResult(child.returncode, b"", child.stderr.read())
+            )
 
 
 @contextmanager
-def _started(
+def _start(
     top: str,
-    words: tuple[str, ...],
+    arguments: tuple[str, ...],
     environment: Mapping[str, str] | None,
     hooks: bool,
     keeps: Sequence[int],
 ) -> "Iterator[subprocess.Popen[bytes]]":
     import subprocess
 
-    own = {name: value for name, value in os.environ.items() if name not in _LOCAL}
+    inherited = {name: value for name, value in os.environ.items() if name not in _HOOK_VARIABLES}
     try:
         child = subprocess.Popen(
-            ["git", "--literal-pathspecs", *(() if hooks else _NO_PROGRAMS), *words],
+            ["git", "--literal-pathspecs", *(() if hooks else _NO_HOOKS), *arguments],
             cwd=top,
-            env=own | {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"} | dict(environment or {}),
+            env=inherited | {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"} | dict(environment or {}),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -190,7 +194,9 @@ def _started(
         )
     except (FileNotFoundError, NotADirectoryError):
         raise Refused(
-            "git is not on the PATH, or the folder is gone.", dir=top, reason="git_unavailable"
+            "git is not on the PATH, or the folder does not exist.",
+            dir=top,
+            reason="git_unavailable",
         ) from None
     with child:
         try:
@@ -200,33 +206,39 @@ def _started(
                 child.kill()
 
 
-def worktree_of(path: str) -> str | None:
-    """The top of the worktree that a path is in; it need not exist yet."""
+def find_worktree_root(path: str) -> str | None:
+    """Return the top folder of the worktree that contains a path, or None.
+
+    The path need not exist.
+    """
     folder = path
     while True:
         if os.path.lexists(os.path.join(folder, ".git")):
             return folder
-        above = os.path.dirname(folder)
-        if above == folder:
+        parent = os.path.dirname(folder)
+        if parent == folder:
             return None
-        folder = above
+        folder = parent
 
 
-def main_path(path: str) -> str:
-    """The path that a file of a linked worktree has in the repository's main one; others stay."""
-    top = worktree_of(path)
-    main = main_worktree(top) if top is not None else None
+def path_in_main_worktree(path: str) -> str:
+    """Map a path in a linked worktree to the same file in the main worktree.
+
+    Other paths are returned unchanged.
+    """
+    top = find_worktree_root(path)
+    main = find_main_worktree(top) if top is not None else None
     if top is None or main is None:
         return path
     return os.path.normpath(os.path.join(main, os.path.relpath(path, top)))
 
 
-def main_worktree(top: str) -> str | None:
-    """The main worktree of a linked one; None for any other folder, and for a bare repository."""
+def find_main_worktree(top: str) -> str | None:
+    """Return the main worktree of a linked one; None for other folders and bare repositories."""
     try:
         with open(os.path.join(top, ".git"), encoding="utf-8") as file:
-            kind, _, where = file.read(8_192).partition(":")
-        folder = os.path.join(top, where.strip())
+            kind, _, target = file.read(8_192).partition(":")
+        folder = os.path.join(top, target.strip())
         if kind != "gitdir" or os.path.basename(os.path.dirname(folder)) != "worktrees":
             return None
         with open(os.path.join(folder, "commondir"), encoding="utf-8") as file:
@@ -236,50 +248,57 @@ def main_worktree(top: str) -> str | None:
     return os.path.dirname(common) if os.path.basename(common) == ".git" else None
 
 
-def hooks_folder(top: str) -> str | None:
-    """Where a worktree's hooks are; None when git does not know it."""
-    found = ask(top, "rev-parse", "--git-path", "hooks")
-    return None if found is None else os.path.join(top, os.fsdecode(found.rstrip(b"\n")))
+def find_hooks_folder(top: str) -> str | None:
+    """Return the hooks folder of a worktree; None if it is not a git worktree."""
+    output = try_output(top, "rev-parse", "--git-path", "hooks")
+    return None if output is None else os.path.join(top, os.fsdecode(output.rstrip(b"\n")))
 
 
-def storable(name: str) -> str:
-    """A file's name as text that a store keeps; names need not be text."""
+def decode_name(name: str) -> str:
+    """Decode a file name to text that a store accepts; invalid bytes are replaced."""
     return os.fsencode(name).decode(errors="replace")
 
 
-def staged(top: str) -> list[str]:
-    """The files of the commit that is being made, removed ones too, from the worktree's top."""
-    return _names(top, "diff", "--cached", "--name-only", "-z", "--no-renames", "--no-ext-diff")
+def list_staged(top: str) -> list[str]:
+    """List the files of the commit in progress, relative to the top; includes deleted files."""
+    return _list_names(
+        top, "diff", "--cached", "--name-only", "-z", "--no-renames", "--no-ext-diff"
+    )
 
 
-def _names(top: str, *words: str) -> list[str]:
-    found = ask(top, *words)
-    if found is None:
-        raise Refused(f"git could not say what is in {top}; look at it with `git status`.", dir=top)
-    return names_in(found)
+def _list_names(top: str, *arguments: str) -> list[str]:
+    output = try_output(top, *arguments)
+    if output is None:
+        raise Refused(f"Cannot read the state of {top}. Check it with `git status`.", dir=top)
+    return split_names(output)
 
 
-def names_in(listed: bytes) -> list[str]:
-    """The names in a list of git's that ends each with a zero."""
+def split_names(listed: bytes) -> list[str]:
+    """Split a NUL-terminated list of names, as git prints with -z."""
     return [os.fsdecode(name) for name in listed.split(b"\0") if name]
 
 
-def listed(names: Iterable[str]) -> bytes:
-    """Such a list."""
+def join_names(names: Iterable[str]) -> bytes:
+    """Join names to a NUL-terminated list, as git reads with -z."""
     return b"".join(os.fsencode(name) + b"\0" for name in names)
 
 
-def ask(top: str, *words: str, seconds: float = SECONDS) -> bytes | None:
-    """What git prints; None when it does not go well. It is the light way, for keepers and hooks,
-    and takes the environment as it is: a hook asks about the commit that is being made."""
+def try_output(top: str, *arguments: str, seconds: float = SECONDS) -> bytes | None:
+    """Run git and return its output; None when it fails.
+
+    A light variant for supervisors and hooks. It keeps the environment: a hook asks about the
+    commit in progress.
+    """
     from corral.adapters.subprocesses import (
-        capture_output,  # not in hooks that only read a worktree's files
+        capture_output,  # imported late: some hooks never need it
     )
 
-    return capture_output(["git", "-C", top, *words], {"GIT_OPTIONAL_LOCKS": "0"}, seconds)
+    return capture_output(["git", "-C", top, *arguments], {"GIT_OPTIONAL_LOCKS": "0"}, seconds)
 
 
-def changed(top: str) -> dict[str, str]:
-    """The files that differ from the last commit, each with git's two letters for how."""
-    found = _names(top, "status", "--porcelain=v1", "-z", "--untracked-files=all", "--no-renames")
-    return {entry[3:]: entry[:2] for entry in found}
+def list_changes(top: str) -> dict[str, str]:
+    """Return the files that differ from the last commit, with the two-letter status of git."""
+    entries = _list_names(
+        top, "status", "--porcelain=v1", "-z", "--untracked-files=all", "--no-renames"
+    )
+    return {entry[3:]: entry[:2] for entry in entries}

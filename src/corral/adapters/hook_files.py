@@ -1,17 +1,17 @@
-"""Where agent CLIs keep their hooks, in which words, and what Corral's own are there."""
+"""The hook settings of agent CLIs: which file, which events, and the entries of Corral."""
 
 import shlex
 from typing import Any, NamedTuple
 
 import msgspec
 
-from corral.adapters.providers.tools import program
+from corral.adapters.providers.mcp_config import get_corral_command
 
-SECONDS = 10
+HOOK_SECONDS = 10
 
 
 class HookFile(NamedTuple):
-    """Where an agent CLI keeps its hooks, and in which words."""
+    """The hook settings file of an agent CLI."""
 
     file: str
     before: str
@@ -20,8 +20,8 @@ class HookFile(NamedTuple):
     note: str | None = None
 
 
-# Each in the file of the project that is meant for this machine, where there is one.
-FILES = {
+# The machine-local settings file of the project, where the CLI has one.
+HOOK_FILES = {
     "claude": HookFile(
         ".claude/settings.local.json",
         "PreToolUse",
@@ -33,7 +33,7 @@ FILES = {
         "PreToolUse",
         "PostToolUse",
         "apply_patch|Edit|Write|Bash|mcp__.*",
-        "Codex runs it once you trust it: say /hooks in codex.",
+        "Codex runs the hook after you trust it: enter /hooks in codex.",
     ),
     "copilot": HookFile(".github/hooks/corral.json", "preToolUse", "postToolUse", None),
     "gemini": HookFile(
@@ -45,39 +45,41 @@ FILES = {
 }
 
 
-def hooks_of(name: str) -> dict[str, dict[str, Any]]:
-    """Corral's hooks in an agent CLI's own words, by the event at which they are called."""
-    known = FILES[name]
+def build_hooks(name: str) -> dict[str, dict[str, Any]]:
+    """Return the hooks of Corral in the format of a CLI, by event name."""
+    hook_file = HOOK_FILES[name]
     return {
-        event: _entry(name, known, f"{shlex.join(program())} hook {name} {when}-tool-use")
-        for event, when in ((known.before, "pre"), (known.after, "post"))
+        event: _entry(
+            name, hook_file, f"{shlex.join(get_corral_command())} hook {name} {when}-tool-use"
+        )
+        for event, when in ((hook_file.before, "pre"), (hook_file.after, "post"))
     }
 
 
-def _entry(name: str, known: HookFile, command: str) -> dict[str, Any]:
+def _entry(name: str, hook_file: HookFile, command: str) -> dict[str, Any]:
     if name == "copilot":
-        return {"type": "command", "bash": command, "timeoutSec": SECONDS}
-    # Gemini CLI counts in milliseconds, the others in seconds.
-    timeout = SECONDS * 1_000 if name == "gemini" else SECONDS
+        return {"type": "command", "bash": command, "timeoutSec": HOOK_SECONDS}
+    # In milliseconds for Gemini CLI, in seconds for the others.
+    timeout = HOOK_SECONDS * 1_000 if name == "gemini" else HOOK_SECONDS
     hook = {"type": "command", "command": command, "timeout": timeout}
-    return {"matcher": known.tools, "hooks": [hook]}
+    return {"matcher": hook_file.tools, "hooks": [hook]}
 
 
-def as_json(name: str) -> str:
-    """The same as settings that are given when the CLI is started."""
-    hooks = {event: [entry] for event, entry in hooks_of(name).items()}
+def render_json(name: str) -> str:
+    """Return the hooks as JSON settings for the command line of a CLI."""
+    hooks = {event: [entry] for event, entry in build_hooks(name).items()}
     return msgspec.json.encode({"hooks": hooks}).decode()
 
 
-def as_toml(name: str) -> list[str]:
-    """The same as codex reads it, one setting each."""
+def render_toml(name: str) -> list[str]:
+    """Return the hooks as `-c` settings of codex."""
     return [
-        f"hooks.{event}=[{{matcher={_quoted(entry['matcher'])}, "
-        f"hooks=[{{{', '.join(f'{key}={_quoted(value)}' for key, value in hook.items())}}}]}}]"
-        for event, entry in hooks_of(name).items()
+        f"hooks.{event}=[{{matcher={_quote(entry['matcher'])}, "
+        f"hooks=[{{{', '.join(f'{key}={_quote(value)}' for key, value in hook.items())}}}]}}]"
+        for event, entry in build_hooks(name).items()
         for hook in entry["hooks"]
     ]
 
 
-def _quoted(value: str | int) -> str:
+def _quote(value: str | int) -> str:
     return msgspec.json.encode(value).decode()

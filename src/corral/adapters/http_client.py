@@ -1,4 +1,7 @@
-"""Requests to a daemon: connections that are kept, errors that become the library's own."""
+"""HTTP client of a daemon.
+
+It keeps connections alive, retries, and raises the errors of the library.
+"""
 
 import os
 import queue
@@ -16,14 +19,14 @@ import msgspec
 from corral.kernel import errors
 from corral.kernel.errors import CorralError, Invalid, Refused, StoreUnavailable
 
-SECONDS = 60.0  # without a word from the server; it answers waiting calls earlier
-QUIET = 40.0  # on a stream, where it says something every 15 seconds
-PATIENCE = 30.0  # for a server that has too much to do
-TRIES = 3
-LOOK_SECONDS = 0.25
-REDACTED = "corral-redacted"
-"""The header that says what secrets were taken out of, before it was kept."""
-MOST_AHEAD = 1_000  # events that are read before anybody takes them
+READ_TIMEOUT = 60.0  # the server answers long-polling calls earlier
+STREAM_TIMEOUT = 40.0  # of a stream; the server sends a heartbeat every 15 s
+RETRY_SECONDS = 30.0  # how long to retry while the server is rate limiting
+MAX_ATTEMPTS = 3
+POLL_SECONDS = 0.25
+REDACTED_HEADER = "corral-redacted"
+"""The response header that lists what was redacted before it was stored."""
+MAX_BUFFERED_EVENTS = 1_000  # events that are read ahead of the consumer
 
 _BY_CODE: dict[str, type[CorralError]] = {
     found.code: found
@@ -32,14 +35,16 @@ _BY_CODE: dict[str, type[CorralError]] = {
 }
 
 
-class Told(NamedTuple):
+class HttpResponse(NamedTuple):
+    """A response, read completely."""
+
     status: int
     headers: dict[str, str]
     body: bytes
 
 
-class Wire:
-    """One daemon, as a client sees it. It may be shared between threads."""
+class DaemonClient:
+    """A client of one daemon. Thread-safe."""
 
     def __init__(self, url: str, token: str) -> None:
         parts = urlsplit(url)
@@ -48,90 +53,97 @@ class Wire:
         except ValueError:
             port = -1
         if not parts.hostname or port == -1 or parts.path.strip("/") or parts.query:
-            raise Invalid(
-                "That URL is wrong; write it like http://127.0.0.1:7717.", reason="bad_url"
-            )
+            raise Invalid("Invalid URL: expected the form http://127.0.0.1:7717.", reason="bad_url")
         if parts.username or parts.password:
-            raise Invalid("Give the token by `token=` or CORRAL_TOKEN, not in the URL.")
+            raise Invalid("Pass the token with `token=` or CORRAL_TOKEN, not in the URL.")
         if not token:
             raise Invalid(
-                "A daemon wants a token; put one into CORRAL_TOKEN (`corral token create NAME` "
-                "makes one where the store is).",
+                "A daemon requires a token. Set CORRAL_TOKEN; `corral token create NAME` on the "
+                "machine of the store creates one.",
                 reason="token_missing",
             )
         if not token.isascii() or not token.isprintable() or not token.strip():
-            raise Invalid("That is no token; `corral token create NAME` makes one.")
+            raise Invalid("Invalid token. `corral token create NAME` creates one.")
         self.url = f"{parts.scheme}://{parts.netloc}"
-        self._make = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        self._connection_class = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         self._host, self._port = parts.hostname, port
         self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
         self._idle: list[HTTPConnection] = []
         self._closed = False
         self.tell: Callable[[list[str]], None] | None = None
-        """Is told what secrets were taken out of there."""
+        """Callback that gets the names of redacted fields."""
 
-    def ask(self, method: str, path: str, body: bytes | None = None, *, twice: bool = True) -> Told:
-        """One request, and what was told; the library's error when that is one.
+    def ask(
+        self, method: str, path: str, body: bytes | None = None, *, twice: bool = True
+    ) -> HttpResponse:
+        """Send a request and return the response.
 
-        What may not be done `twice` gets a key, under which the server does it once. So a request
-        whose answer was lost is made again.
+        Raises the library's error for an error response. A request that must not be performed
+        `twice` gets an idempotency key, so that it can be retried after its response was lost.
+        Waits and retries while the server is rate limiting (429).
         """
         if self._closed:
-            raise RuntimeError("the store was closed; open it again")
+            raise RuntimeError("the store is closed")
         headers = dict(self._headers)
         if body is not None:
             headers["Content-Type"] = "application/json"
             if not twice:
                 headers["Idempotency-Key"] = os.urandom(16).hex()
-        ends = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + RETRY_SECONDS
         while True:
-            told = self._persist(method, path, body, headers)
-            if told.status != 429 or time.monotonic() > ends:
-                if self.tell is not None and REDACTED in told.headers:
-                    self.tell(told.headers[REDACTED].split())
-                return told if told.status < 400 else self._raise(told)
-            time.sleep(min(float(told.headers.get("retry-after", "1")), PATIENCE))
+            response = self._send_with_retries(method, path, body, headers)
+            if response.status != 429 or time.monotonic() > deadline:
+                if self.tell is not None and REDACTED_HEADER in response.headers:
+                    self.tell(response.headers[REDACTED_HEADER].split())
+                return response if response.status < 400 else self._raise_error(response)
+            time.sleep(min(float(response.headers.get("retry-after", "1")), RETRY_SECONDS))
 
-    def hand_on(self, path: str, body: bytes, headers: dict[str, str]) -> Told:
-        """A message of another protocol, which may be sent twice, and what was told; an error in
-        that protocol's own form is no error here."""
+    def forward(self, path: str, body: bytes, headers: dict[str, str]) -> HttpResponse:
+        """Send a message of another protocol; it may be sent twice.
+
+        An error response in that protocol's own format is returned, not raised.
+        """
         own = {**self._headers, "Content-Type": "application/json", **headers}
-        told = self._persist("POST", path, body, own)
-        if told.status >= 400 and b'"jsonrpc"' not in told.body[:20]:
-            self._raise(told)
-        return told
+        response = self._send_with_retries("POST", path, body, own)
+        if response.status >= 400 and b'"jsonrpc"' not in response.body[:20]:
+            self._raise_error(response)
+        return response
 
-    def _persist(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Told:
-        for nth in range(TRIES):
+    def _send_with_retries(
+        self, method: str, path: str, body: bytes | None, headers: dict[str, str]
+    ) -> HttpResponse:
+        for attempt in range(MAX_ATTEMPTS):
             try:
-                return self._once(method, path, body, headers)
+                return self._send_once(method, path, body, headers)
             except (HTTPException, OSError) as error:
-                if nth == TRIES - 1 or isinstance(error, ConnectionRefusedError):
+                if attempt == MAX_ATTEMPTS - 1 or isinstance(error, ConnectionRefusedError):
                     raise self._unreachable(error) from None
-                while self._idle:  # when one connection broke, its neighbours probably did too
+                while self._idle:  # the other idle connections are probably broken too
                     self._idle.pop().close()
         raise AssertionError("unreachable")
 
-    def _once(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Told:
+    def _send_once(
+        self, method: str, path: str, body: bytes | None, headers: dict[str, str]
+    ) -> HttpResponse:
         try:
             connection = self._idle.pop()
         except IndexError:
-            connection = self._connect(SECONDS)
+            connection = self._connect(READ_TIMEOUT)
         try:
             connection.request(method, path, body, headers)
-            answer = connection.getresponse()
-            told = Told(answer.status, _headers(answer), answer.read())
+            raw = connection.getresponse()
+            response = HttpResponse(raw.status, _headers(raw), raw.read())
         except BaseException:
             connection.close()
             raise
-        if answer.will_close:
+        if raw.will_close:
             connection.close()
         else:
             self._idle.append(connection)
-        return told
+        return response
 
     def _connect(self, seconds: float) -> HTTPConnection:
-        return self._make(self._host, self._port, timeout=seconds)
+        return self._connection_class(self._host, self._port, timeout=seconds)
 
     def stream(
         self,
@@ -141,47 +153,50 @@ class Wire:
         timeout_ms: int | None = None,
         over: Callable[[], bool] | None = None,
     ) -> Iterator[bytes]:
-        """The data of server-sent events behind a cursor; a line that breaks is taken up again."""
-        patience = None if timeout_ms is None else timeout_ms / 1_000
-        heard = time.monotonic()
+        """Yield the data of server-sent events after a cursor.
+
+        Reconnects when the connection breaks.
+        """
+        timeout = None if timeout_ms is None else timeout_ms / 1_000
+        last_event_at = time.monotonic()
         while True:
             reader = _Reader(self._open_stream(path, last))
             try:
                 while not reader.ended:
-                    frame = reader.take(LOOK_SECONDS if patience is None else min(patience, 0.05))
+                    frame = reader.take(POLL_SECONDS if timeout is None else min(timeout, 0.05))
                     if frame is not None:
                         last = frame[0]
-                        heard = time.monotonic()
+                        last_event_at = time.monotonic()
                         yield frame[1]
                     elif (over is not None and over()) or (
-                        patience is not None and time.monotonic() - heard >= patience
+                        timeout is not None and time.monotonic() - last_event_at >= timeout
                     ):
                         return
             finally:
                 reader.close()
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def _open_stream(self, path: str, last: str) -> tuple[HTTPConnection, HTTPResponse]:
-        connection = self._connect(QUIET)
+        connection = self._connect(STREAM_TIMEOUT)
         try:
             connection.request("GET", path, headers={**self._headers, "Last-Event-ID": last})
-            answer = connection.getresponse()
-            if answer.status != 200:
-                self._raise(Told(answer.status, _headers(answer), answer.read()))
+            raw = connection.getresponse()
+            if raw.status != 200:
+                self._raise_error(HttpResponse(raw.status, _headers(raw), raw.read()))
         except (HTTPException, OSError) as error:
             connection.close()
             raise self._unreachable(error) from None
         except BaseException:
             connection.close()
             raise
-        return connection, answer
+        return connection, raw
 
-    def _raise(self, told: Told) -> NoReturn:
+    def _raise_error(self, response: HttpResponse) -> NoReturn:
         try:
-            error: dict[str, Any] = msgspec.json.decode(told.body)["error"]
+            error: dict[str, Any] = msgspec.json.decode(response.body)["error"]
             code, message, details = error["code"], error["message"], dict(error["details"])
         except (msgspec.DecodeError, KeyError, TypeError):
-            raise self._strange(f"it answered {told.status}") from None
+            raise self._unexpected(f"it answered {response.status}") from None
         kind = _BY_CODE.get(code)
         if kind is StoreUnavailable:
             raise StoreUnavailable(message, reason=details.pop("reason", "unreachable"), **details)
@@ -189,21 +204,21 @@ class Wire:
             raise kind(message, **details)
         if code == "too_many":
             raise StoreUnavailable(message, reason="locked", **details)
-        if told.status >= 500:
-            raise self._strange(message)
+        if response.status >= 500:
+            raise self._unexpected(message)
         raise Refused(message, **details)
 
     def _unreachable(self, error: Exception) -> StoreUnavailable:
-        why = getattr(error, "strerror", None) or type(error).__name__
+        reason = getattr(error, "strerror", None) or type(error).__name__
         return StoreUnavailable(
-            f"No daemon answers at {self.url} ({why}); start it there with `corral up`.",
+            f"No daemon answers at {self.url} ({reason}). Start it there with `corral up`.",
             reason="unreachable",
             url=self.url,
         )
 
-    def _strange(self, what: str) -> StoreUnavailable:
+    def _unexpected(self, problem: str) -> StoreUnavailable:
         return StoreUnavailable(
-            f"The daemon at {self.url} cannot be understood: {what}", reason="foreign", url=self.url
+            f"Unexpected response from {self.url}: {problem}", reason="foreign", url=self.url
         )
 
     def close(self) -> None:
@@ -213,17 +228,17 @@ class Wire:
 
 
 class _Reader:
-    """Reads a stream on a thread of its own, so that whoever waits for it can also do otherwise."""
+    """Reads a stream on its own thread, so that the consumer can wait with a timeout."""
 
     def __init__(self, opened: tuple[HTTPConnection, HTTPResponse]) -> None:
         self._connection, self._answer = opened
-        self._frames: queue.Queue[tuple[str, bytes] | None] = queue.Queue(MOST_AHEAD)
+        self._frames: queue.Queue[tuple[str, bytes] | None] = queue.Queue(MAX_BUFFERED_EVENTS)
         self._closed = False
         self.ended = False
         threading.Thread(target=self._read, daemon=True, name="events").start()
 
     def take(self, seconds: float) -> tuple[str, bytes] | None:
-        """The id and the data of the next event; None when there is none in that time."""
+        """Return the id and data of the next event; None when none arrives in time."""
         try:
             frame = self._frames.get(timeout=seconds)
         except queue.Empty:
@@ -245,13 +260,13 @@ class _Reader:
                     self._put((id, data))
                     data = b""
         except (HTTPException, OSError, ValueError, AttributeError):
-            pass  # closed, by either side
+            pass  # the connection was closed
         self._put(None)
 
     def _put(self, frame: tuple[str, bytes] | None) -> None:
         while not self._closed:
             try:
-                self._frames.put(frame, timeout=LOOK_SECONDS)
+                self._frames.put(frame, timeout=POLL_SECONDS)
                 return
             except queue.Full:
                 continue
@@ -265,5 +280,5 @@ class _Reader:
         self._connection.close()
 
 
-def _headers(answer: HTTPResponse) -> dict[str, str]:
-    return {name.lower(): value for name, value in answer.getheaders()}
+def _headers(response: HTTPResponse) -> dict[str, str]:
+    return {name.lower(): value for name, value in response.getheaders()}

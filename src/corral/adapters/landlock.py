@@ -1,16 +1,16 @@
-"""Bounds by Landlock: a small program that gives up its rights and becomes another one.
+"""Launcher that confines itself with Landlock and then executes another program.
 
-    python -I -S landlock.py '{"write": [...], ...}' PROGRAM WORD…
+    python -I -S landlock.py '{"write": [...], ...}' PROGRAM ARGUMENT…
 
-It needs no package and no right of its own. Where it may make a network of its own it does, so that
-no network is none; else Landlock keeps it off TCP, where the kernel can.
+It needs no package and no privileges. To block the network it enters its own network namespace if
+the kernel allows that; otherwise Landlock blocks TCP, where the kernel supports it.
 
 The same program runs inside bubblewrap (`"files": false`), which cannot itself set resource limits
 or restrict abstract Unix sockets.
 
 Landlock does not restrict: connecting to a Unix socket in a folder, changing the mode, owner, times
-or extended attributes of files of the same user, asking whether a path exists, UDP and raw sockets,
-shared memory and System V IPC, and seeing which processes there are.
+or extended attributes of files of the same user, testing whether a path exists, UDP and raw
+sockets, shared memory and System V IPC, and listing processes.
 """
 
 import ctypes
@@ -25,8 +25,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
-TROUBLE = 125  # as `env` and `timeout` say it: not begun
-CREATE, ADD_RULE, RESTRICT = 444, 445, 446  # the same on every machine
+SETUP_FAILED = 125  # as `env` and `timeout` do: the program was not started
+CREATE, ADD_RULE, RESTRICT = 444, 445, 446  # the same on every architecture
 VERSION = 1
 NO_NEW_PRIVILEGES = 38
 NEW_USERS, NEW_NETWORK = 0x1000_0000, 0x4000_0000
@@ -56,25 +56,25 @@ DEVICES = tuple(
 )
 
 
-def version() -> int:
-    """How much the kernel knows of it; 0 without."""
+def landlock_version() -> int:
+    """Return the Landlock ABI version of the kernel; 0: not available."""
     if not sys.platform.startswith("linux"):
         return 0
     return max(_system_call(CREATE, None, 0, VERSION), 0)
 
 
-def _system_call(*words: object) -> int:
+def _system_call(*arguments: object) -> int:
     library = ctypes.CDLL(None, use_errno=True)
-    return int(library.syscall(*(ctypes.c_long(w) if isinstance(w, int) else w for w in words)))
+    return int(library.syscall(*(ctypes.c_long(w) if isinstance(w, int) else w for w in arguments)))
 
 
-def _must(what: str, answer: int) -> int:
-    if answer < 0:
-        raise OSError(ctypes.get_errno(), f"{what}: {os.strerror(ctypes.get_errno())}")
-    return answer
+def _must(operation: str, result: int) -> int:
+    if result < 0:
+        raise OSError(ctypes.get_errno(), f"{operation}: {os.strerror(ctypes.get_errno())}")
+    return result
 
 
-def restrict(
+def restrict_access(
     write: Iterable[str],
     *,
     hidden: Iterable[str] = (),
@@ -83,27 +83,30 @@ def restrict(
     signals: bool = True,
     files: bool = True,
 ) -> None:
-    """Give up all rights to files for this process and its children, except to read what is not
-    hidden and to change what is named. Without `tcp` and `signals`, also the right to connect and
-    to signal processes outside. Abstract Unix sockets of processes outside are always closed, where
-    the kernel can (6.12). With `files=False` the rights to files stay."""
-    known = version()
-    if known < 1:
+    """Restrict this process and its children to the given files.
+
+    They can read everything that is not `hidden` and change only `write`. Without `tcp` and
+    `signals`, they also cannot connect, or signal processes outside. Abstract Unix sockets of
+    outside processes are always closed, where the kernel can (6.12). With `files=False`, access to
+    files is not restricted.
+    """
+    version = landlock_version()
+    if version < 1:
         raise OSError("this kernel has no Landlock")
-    rights = FIRST_RIGHTS | (REFER if known >= 2 else 0) | (TRUNCATE if known >= 3 else 0)
-    rights |= DEVICE_IOCTL if known >= 5 else 0
+    rights = FIRST_RIGHTS | (REFER if version >= 2 else 0) | (TRUNCATE if version >= 3 else 0)
+    rights |= DEVICE_IOCTL if version >= 5 else 0
     rights = rights if files else 0
-    network = TCP if known >= 4 and not tcp else 0
-    scope = ABSTRACT_SOCKETS | (0 if signals else SIGNALS) if known >= 6 else 0
+    network = TCP if version >= 4 and not tcp else 0
+    scope = ABSTRACT_SOCKETS | (0 if signals else SIGNALS) if version >= 6 else 0
     if not rights | network | scope:
         return
-    size = 24 if known >= 6 else 16 if known >= 4 else 8
+    size = 24 if version >= 6 else 16 if version >= 4 else 8
     rules = _must(
         "landlock", _system_call(CREATE, struct.pack("QQQ", rights, network, scope), size, 0)
     )
     try:
         if files:
-            for path in (*unhidden("/", hidden), *readable):
+            for path in (*list_visible("/", hidden), *readable):
                 _allow(rules, path, READ)
             for path in DEVICES:
                 _allow(rules, path, rights & ~MAKE_DEVICE)
@@ -120,7 +123,7 @@ def _allow(rules: int, path: str, rights: int) -> None:
     try:
         handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
-        return  # what is not there needs no right
+        return  # a missing path needs no rule
     try:
         if not stat.S_ISDIR(os.fstat(handle).st_mode):
             rights &= EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | DEVICE_IOCTL
@@ -130,7 +133,7 @@ def _allow(rules: int, path: str, rights: int) -> None:
         os.close(handle)
 
 
-def unhidden(top: str, hidden: Iterable[str]) -> Iterator[str]:
+def list_visible(top: str, hidden: Iterable[str]) -> Iterator[str]:
     """Yield the paths that together cover `top` without the hidden paths in it.
 
     Landlock rights only add up, so each folder above a hidden one is listed entry by entry.
@@ -156,8 +159,10 @@ def unhidden(top: str, hidden: Iterable[str]) -> Iterator[str]:
 
 
 def drop_capabilities() -> None:
-    """Drop every capability permanently, also as root: with an empty bounding set a program that
-    root executes gains none."""
+    """Drop every capability permanently, also as root.
+
+    With an empty bounding set, a program that root executes gains none.
+    """
     library = ctypes.CDLL(None, use_errno=True)
     library.prctl(AMBIENT, CLEAR_ALL, 0, 0, 0)
     number = 0
@@ -170,9 +175,11 @@ def drop_capabilities() -> None:
     _must("capabilities", _system_call(call, header, bytes(24)))
 
 
-def forbid_calls() -> None:
-    """Install a seccomp filter that denies FORBIDDEN_CALLS. Does nothing on architectures whose
-    system call numbers are not listed there."""
+def install_seccomp_filter() -> None:
+    """Install a seccomp filter that denies FORBIDDEN_CALLS.
+
+    Does nothing on architectures whose system call numbers are not listed there.
+    """
     known = FORBIDDEN_CALLS.get(os.uname().machine)
     if known is None:
         return
@@ -195,18 +202,20 @@ def forbid_calls() -> None:
     _must("seccomp", library.prctl(SECCOMP, FILTER, filters, 0, 0))
 
 
-def limit(processes: int | None, file_bytes: int | None) -> None:
-    """Limit the number of processes and the size of a file; disable core dumps. The kernel does not
-    limit the processes of the real root user: Corral counts those itself."""
+def set_resource_limits(processes: int | None, file_bytes: int | None) -> None:
+    """Limit the number of processes and the size of a file; disable core dumps.
+
+    The kernel does not limit the processes of the real root user: Corral counts those itself.
+    """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    for kind, most in ((resource.RLIMIT_NPROC, processes), (resource.RLIMIT_FSIZE, file_bytes)):
-        if most is not None:
+    for kind, maximum in ((resource.RLIMIT_NPROC, processes), (resource.RLIMIT_FSIZE, file_bytes)):
+        if maximum is not None:
             _, hard = resource.getrlimit(kind)
-            most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-            resource.setrlimit(kind, (most, most))
+            maximum = maximum if hard == resource.RLIM_INFINITY else min(maximum, hard)
+            resource.setrlimit(kind, (maximum, maximum))
 
 
-def processes_of_user() -> int:
+def count_user_processes() -> int:
     """Count the processes and threads of this user; the kernel limits them together."""
     count = 0
     for name in os.listdir("/proc"):
@@ -217,58 +226,58 @@ def processes_of_user() -> int:
     return count
 
 
-def own_network() -> bool:
-    """Have this process in a network of its own with nothing but loopback, where that can be."""
+def enter_network_namespace() -> bool:
+    """Enter a new network namespace with only loopback; return whether that worked."""
     library = ctypes.CDLL(None, use_errno=True)
     if library.unshare(NEW_NETWORK):
         user, group = os.getuid(), os.getgid()
         if library.unshare(NEW_USERS | NEW_NETWORK):
             return False
         with suppress(OSError):
-            _put("/proc/self/setgroups", "deny")
-        _put("/proc/self/uid_map", f"{user} {user} 1")
-        _put("/proc/self/gid_map", f"{group} {group} 1")
+            _write_text("/proc/self/setgroups", "deny")
+        _write_text("/proc/self/uid_map", f"{user} {user} 1")
+        _write_text("/proc/self/gid_map", f"{group} {group} 1")
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
-        # Loopback is there and down; programs talk to their own servers over it.
+        # Loopback exists but is down; programs use it to talk to their own servers.
         fcntl.ioctl(handle, 0x8914, struct.pack("16sH14x", b"lo", 0x41))
     return True
 
 
-def _put(path: str, text: str) -> None:
+def _write_text(path: str, text: str) -> None:
     with open(path, "w", encoding="ascii") as file:
         file.write(text)
 
 
 def main(arguments: list[str]) -> int:
-    order, *words = arguments
-    bounds = json.loads(order)
+    options, *command = arguments
+    bounds = json.loads(options)
     files = bounds["files"]
     processes = bounds["processes"]
     try:
-        off = files and not bounds["network"] and not own_network()
-        if off and version() < 4:
-            raise OSError("this kernel cannot keep a program off the network")
+        blocks_tcp = files and not bounds["network"] and not enter_network_namespace()
+        if blocks_tcp and landlock_version() < 4:
+            raise OSError("this kernel cannot block the network")
         if files and processes is not None:  # RLIMIT_NPROC counts all of the user's processes
-            processes += processes_of_user()
-        limit(processes, bounds["file_bytes"])
-        if files or version() >= 6:
-            restrict(
+            processes += count_user_processes()
+        set_resource_limits(processes, bounds["file_bytes"])
+        if files or landlock_version() >= 6:
+            restrict_access(
                 bounds["write"],
                 hidden=bounds["hidden"],
                 readable=bounds["readable"],
-                tcp=not off,
+                tcp=not blocks_tcp,
                 signals=bounds["signals"],
                 files=files,
             )
         drop_capabilities()
-        forbid_calls()
+        install_seccomp_filter()
     except OSError as error:
-        sys.stderr.write(f"corral: the sandbox could not be made: {error}\n")
-        return TROUBLE
+        sys.stderr.write(f"corral: cannot set up the sandbox: {error}\n")
+        return SETUP_FAILED
     try:
-        os.execvp(words[0], words)
+        os.execvp(command[0], command)
     except OSError as error:
-        sys.stderr.write(f"{words[0]}: {error.strerror}\n")
+        sys.stderr.write(f"{command[0]}: {error.strerror}\n")
         return 127 if isinstance(error, FileNotFoundError) else 126
 
 

@@ -1,8 +1,8 @@
-"""What Corral writes into other programs' files, so that it can be found and taken out again.
+"""Blocks that Corral manages in files of other programs.
 
-A script gets a block between two marks, right behind its first line. A JSON file gets entries whose
-command is ours; all others stay in their order. Taking ours out leaves the rest as it was, and no
-file and no folder that was made only for it.
+A shell script gets a block between two markers after its first line. A JSON file gets entries
+whose command is Corral's; all other entries keep their order. Removing a block restores the rest
+of the file, and deletes a file or folder that was created only for it.
 """
 
 import json
@@ -13,27 +13,28 @@ from typing import Any
 
 from corral.kernel.errors import Refused
 
-BEGIN = (
+BLOCK_BEGIN = (
     "# >>> corral locks: written by `corral lock install`, removed by `corral lock uninstall` >>>"
 )
-END = "# <<< corral locks <<<"
-_BLOCK = re.compile(rf"{re.escape(BEGIN)}\n.*?{re.escape(END)}\n", re.S)
+BLOCK_END = "# <<< corral locks <<<"
+_BLOCK = re.compile(rf"{re.escape(BLOCK_BEGIN)}\n.*?{re.escape(BLOCK_END)}\n", re.S)
 _SHELL = re.compile(r"#!\s*\S*(?:/|env\s+)(?:ba|da|z|k)?sh\b")
 
 
-def with_block(text: str, lines: str, file: str) -> str:
-    """A shell script with our block in it, once; Refused when it is a script of another kind."""
-    plain = without_block(text) or "#!/bin/sh\n"
+def add_block(text: str, lines: str, file: str) -> str:
+    """Return a shell script with exactly one managed block; raises Refused for other scripts."""
+    plain = remove_block(text) or "#!/bin/sh\n"
     first, newline, rest = plain.partition("\n")
     if not _SHELL.match(first):
         raise Refused(
-            f"{file} is no shell script; let it run this line itself: {lines.strip()}", file=file
+            f"{file} is not a shell script. Add this line to it yourself: {lines.strip()}",
+            file=file,
         )
-    return f"{first}\n{BEGIN}\n{lines}{END}\n{rest if newline else ''}"
+    return f"{first}\n{BLOCK_BEGIN}\n{lines}{BLOCK_END}\n{rest if newline else ''}"
 
 
-def without_block(text: str) -> str:
-    """A script without our block; empty when there is nothing else in it."""
+def remove_block(text: str) -> str:
+    """Return a script without the managed block; empty if nothing else remains."""
     plain = _BLOCK.sub("", text)
     return "" if re.fullmatch(r"#![^\n]*\n?\s*", plain) and plain != text else plain
 
@@ -46,32 +47,33 @@ SECTION_END = "<!-- <<< corral <<< -->"
 _SECTION = re.compile(rf"\n*{re.escape(SECTION_BEGIN)}\n.*?{re.escape(SECTION_END)}\n", re.S)
 
 
-def with_section(text: str, section: str) -> str:
-    """A page of Markdown with our section at its end, once."""
-    plain = without_section(text).rstrip("\n")
+def add_section(text: str, section: str) -> str:
+    """Return a Markdown page with exactly one managed section at its end."""
+    plain = remove_section(text).rstrip("\n")
     before = f"{plain}\n\n" if plain else ""
     return f"{before}{SECTION_BEGIN}\n{section.strip()}\n{SECTION_END}\n"
 
 
-def without_section(text: str) -> str:
-    """The page without it, and with one line end at its end."""
+def remove_section(text: str) -> str:
+    """Return a Markdown page without the managed section."""
     plain = _SECTION.sub("\n", text)
     return plain if plain == text else plain.lstrip("\n")
 
 
-def read_json(text: str, file: str) -> dict[str, Any]:
+def parse_settings(text: str, file: str) -> dict[str, Any]:
+    """Parse a JSON settings file with an optional `hooks` object; raises Refused otherwise."""
     try:
-        found = json.loads(text or "{}")
+        settings = json.loads(text or "{}")
     except (ValueError, RecursionError) as error:
         raise Refused(
-            f"{file} is not plain JSON ({error}). Nothing was changed; correct it first.", file=file
+            f"{file} is not valid JSON ({error}). Nothing was changed.", file=file
         ) from None
-    if not isinstance(found, dict) or not isinstance(found.get("hooks", {}), dict):
-        raise Refused(f"{file} does not look as expected; nothing was changed.", file=file)
-    return found
+    if not isinstance(settings, dict) or not isinstance(settings.get("hooks", {}), dict):
+        raise Refused(f"{file} has an unexpected structure. Nothing was changed.", file=file)
+    return settings
 
 
-def with_hooks(
+def add_hooks(
     text: str,
     hooks: dict[str, dict[str, Any]],
     ours: re.Pattern[str],
@@ -79,23 +81,23 @@ def with_hooks(
     *,
     new: str = "{}",
 ) -> str:
-    """A JSON file with our entry for each event, once; an entry is ours when it fits `ours`.
+    """Return a JSON file with exactly one entry of Corral per event.
 
-    `new` is what such a file holds at the least.
+    An entry that matches `ours` belongs to Corral. `new` is the minimal content of such a file.
     """
-    found = read_json(without_hooks(text, ours, file) or new, file)
-    events = found.setdefault("hooks", {})
+    settings = parse_settings(remove_hooks(text, ours, file) or new, file)
+    events = settings.setdefault("hooks", {})
     for event, entry in hooks.items():
         if not isinstance(events.setdefault(event, []), list):
-            raise Refused(f"{file} does not look as expected; nothing was changed.", file=file)
+            raise Refused(f"{file} has an unexpected structure. Nothing was changed.", file=file)
         events[event].append(entry)
-    return _as_text(found, text)
+    return _format_json(settings, text)
 
 
-def without_hooks(text: str, ours: re.Pattern[str], file: str) -> str:
-    """A JSON file without our entries; empty when there is nothing else in it."""
-    found = read_json(text, file)
-    events: dict[str, Any] = found.get("hooks", {})
+def remove_hooks(text: str, ours: re.Pattern[str], file: str) -> str:
+    """Return a JSON file without the entries of Corral; empty if nothing else remains."""
+    settings = parse_settings(text, file)
+    events: dict[str, Any] = settings.get("hooks", {})
     if not ours.search(json.dumps(events)):
         return text
     for event, entries in list(events.items()):
@@ -104,26 +106,27 @@ def without_hooks(text: str, ours: re.Pattern[str], file: str) -> str:
             if not events[event]:
                 del events[event]
     if not events:
-        del found["hooks"]
-    return "" if {*found} <= {"version"} else _as_text(found, text)
+        del settings["hooks"]
+    return "" if {*settings} <= {"version"} else _format_json(settings, text)
 
 
-def _as_text(found: dict[str, Any], like: str) -> str:
-    """JSON, written in the way in which it was written before."""
-    indented = re.search(r"\n([ \t]+)\S", like)
+def _format_json(settings: dict[str, Any], previous: str) -> str:
+    """Format JSON with the indentation and final line break of the previous text."""
+    indented = re.search(r"\n([ \t]+)\S", previous)
     indent: str | int | None = indented[1] if indented else 2
-    if like.strip() and "\n" not in like.strip():
+    if previous.strip() and "\n" not in previous.strip():
         indent = None
-    written = json.dumps(found, indent=indent, ensure_ascii=False)
+    written = json.dumps(settings, indent=indent, ensure_ascii=False)
     if not written.isascii() and re.search("[\\ud800-\\udfff]", written):
-        written = json.dumps(found, indent=indent)  # half a character, which no file can hold
-    return written + ("\n" if not like or like.endswith("\n") else "")
+        written = json.dumps(settings, indent=indent)  # a lone surrogate cannot be encoded as UTF-8
+    return written + ("\n" if not previous or previous.endswith("\n") else "")
 
 
-def read(file: str) -> str:
-    if os.path.exists(file) and not os.path.isfile(file):  # a pipe would be waited for
+def read_text(file: str) -> str:
+    """Read a text file; empty if it does not exist. Raises Refused when it cannot be read."""
+    if os.path.exists(file) and not os.path.isfile(file):  # opening a pipe would block
         raise Refused(
-            f"{file} is no plain file; take away what is there.", file=file, reason="not_a_file"
+            f"{file} is not a regular file. Move it away.", file=file, reason="not_a_file"
         )
     try:
         with open(file, encoding="utf-8", newline="") as opened:
@@ -131,12 +134,14 @@ def read(file: str) -> str:
     except FileNotFoundError:
         return ""
     except (OSError, UnicodeDecodeError) as error:
-        raise Refused(f"{file} cannot be read: {error}.", file=file) from None
+        raise Refused(f"Cannot read {file}: {error}.", file=file) from None
 
 
-def write(file: str, text: str, *, program: bool = False) -> None:
-    """Put a text in the place of a file's, whole or not at all; an empty one removes the file, and
-    the folder that it was in when nothing else is there."""
+def write_text(file: str, text: str, *, program: bool = False) -> None:
+    """Replace the content of a file atomically.
+
+    An empty text deletes the file, and its folder if that is empty then.
+    """
     real = os.path.realpath(file)
     try:
         if not text:
@@ -146,12 +151,12 @@ def write(file: str, text: str, *, program: bool = False) -> None:
                 os.rmdir(os.path.dirname(real))
             return
         os.makedirs(os.path.dirname(real), exist_ok=True)
-        part = f"{real}.corral-{os.getpid()}"
-        new = 0o755 if program else 0o644
-        mode = os.stat(real).st_mode & 0o777 if os.path.exists(real) else new
-        with open(part, "w", encoding="utf-8", newline="") as opened:
+        temporary = f"{real}.corral-{os.getpid()}"
+        default_mode = 0o755 if program else 0o644
+        mode = os.stat(real).st_mode & 0o777 if os.path.exists(real) else default_mode
+        with open(temporary, "w", encoding="utf-8", newline="") as opened:
             opened.write(text)
-        os.chmod(part, mode)
-        os.replace(part, real)
+        os.chmod(temporary, mode)
+        os.replace(temporary, real)
     except OSError as error:
-        raise Refused(f"{file} cannot be written: {error.strerror}.", file=file) from None
+        raise Refused(f"Cannot write {file}: {error.strerror}.", file=file) from None

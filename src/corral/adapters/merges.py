@@ -1,6 +1,7 @@
-"""Bringing one commit's work to another place: merged into a branch, or in parts onto a worktree.
+"""Merge a commit into a branch, or graft parts of it onto a worktree.
 
-Everything is worked out in memory first; a conflict is told by file, and nothing is done then.
+The merge is computed without touching files first. Conflicts are reported per file, and nothing is
+changed then.
 """
 
 import os
@@ -11,200 +12,214 @@ from typing import Literal
 
 import msgspec
 
-from corral.adapters import git, history
-from corral.adapters.checkouts import (
-    DIFFERING,
-    TAKE_IN,
+from corral.adapters import git, git_history
+from corral.adapters.commits import MergeConflict, merge_tree
+from corral.adapters.worktree_registry import (
+    DIFF_FILES_COMMAND,
+    STAGE_COMMAND,
     Checkout,
-    checkout_at,
-    common_dir,
-    is_named_back,
-    known_checkout,
-    resolve,
+    find_common_dir,
+    get_checkout,
+    is_linked_back,
+    list_worktrees,
+    resolve_checkout,
+    resolve_commit,
     scratch_index,
-    trees,
 )
-from corral.adapters.commits import Clash, merge_tree
-from corral.adapters.worktrees import changed_files
+from corral.adapters.worktrees import list_changed_files
 from corral.kernel.errors import Conflict, Invalid, Refused
 
 
-class Merge(msgspec.Struct, frozen=True):
+class MergeResult(msgspec.Struct, frozen=True):
+    """The outcome of a merge."""
+
     outcome: Literal["merged", "already", "conflicts"]
-    """`already`: the branch has the commit."""
+    """`already`: the branch contains the commit."""
     commit: str | None
-    """What the branch is at afterwards (or would be, of a trial); None with conflicts."""
+    """The tip of the branch afterwards; None with conflicts."""
     before: str
-    """What it was at."""
-    conflicts: list[Clash]
+    """The tip of the branch before."""
+    conflicts: list[MergeConflict]
     forward: bool
-    """The branch was only moved forward; no commit was made."""
+    """The branch was fast-forwarded; no merge commit was created."""
 
 
-class Graft(msgspec.Struct, frozen=True):
+class GraftResult(msgspec.Struct, frozen=True):
+    """The outcome of a graft."""
+
     commit: str | None
-    """The commit on the worktree's branch; None with conflicts."""
+    """The new commit on the worktree's branch; None with conflicts."""
     before: str
     files: list[str]
-    """What differs by it; empty, and `commit` is `before`, when all of it was there already."""
-    conflicts: list[Clash]
+    """The changed files; empty, with `commit` equal to `before`, if the worktree had all of it."""
+    conflicts: list[MergeConflict]
 
 
-def common(repository: str, one: str, other: str) -> str:
-    """The newest commit that two have in common; Refused when they have none."""
-    done = git.run(repository, "merge-base", resolve(repository, one), resolve(repository, other))
-    if done.code or not done.out:
+def find_merge_base(repository: str, one: str, other: str) -> str:
+    """Return the merge base of two commits; raises Refused when they have none."""
+    result = git.run(
+        repository, "merge-base", resolve_commit(repository, one), resolve_commit(repository, other)
+    )
+    if result.code or not result.out:
         raise Refused(
-            f"{one} and {other} have no commit in common.", dir=repository, reason="no_merge_base"
+            f"{one} and {other} have no common ancestor.", dir=repository, reason="no_merge_base"
         )
-    return done.out.decode().split()[0]
+    return result.out.decode().split()[0]
 
 
-# -- merging ---------------------------------------------------------------------------------------
+# -- merge -----------------------------------------------------------------------------------------
 
 
-def _worked_out(repository: str, commit: str, branch: str, *, forward: bool) -> tuple[Merge, str]:
-    """What it would come to, and the files of that."""
-    done = git.run(
+def _compute_merge(
+    repository: str, commit: str, branch: str, *, forward: bool
+) -> tuple[MergeResult, str]:
+    """Compute a merge; return its result and tree id."""
+    result = git.run(
         repository, "rev-parse", "--verify", "--quiet", f"refs/heads/{branch}^{{commit}}"
     )
-    before = done.out.decode().strip()
-    if done.code:
+    before = result.out.decode().strip()
+    if result.code:
         raise Refused(
-            f"There is no branch {branch} in {repository}.", branch=branch, reason="unknown_branch"
+            f"{repository} has no branch {branch}.", branch=branch, reason="unknown_branch"
         )
-    commit = resolve(repository, commit)
-    if history.is_ancestor(repository, commit, before):
-        return Merge("already", before, before, [], False), ""
-    if forward and history.is_ancestor(repository, before, commit):
-        return Merge("merged", commit, before, [], True), history.tree(repository, commit)
-    common(repository, before, commit)
-    made, clashes = merge_tree(repository, before, commit)
-    if clashes:
-        return Merge("conflicts", None, before, clashes, False), ""
-    return Merge("merged", None, before, [], False), made
+    commit = resolve_commit(repository, commit)
+    if git_history.is_ancestor(repository, commit, before):
+        return MergeResult("already", before, before, [], False), ""
+    if forward and git_history.is_ancestor(repository, before, commit):
+        return MergeResult("merged", commit, before, [], True), git_history.resolve_tree(
+            repository, commit
+        )
+    find_merge_base(repository, before, commit)
+    tree, conflicts = merge_tree(repository, before, commit)
+    if conflicts:
+        return MergeResult("conflicts", None, before, conflicts, False), ""
+    return MergeResult("merged", None, before, [], False), tree
 
 
-def merge(
+def merge_commit(
     repository: str, commit: str, branch: str, *, message: str, forward: bool = True
-) -> Merge:
-    """Merge a commit into a branch of the user's, or say what is in the way; never by force.
+) -> MergeResult:
+    """Merge a commit into a branch of the user, or report the conflicts. Never forces.
 
-    Where the branch is checked out, its files come along, and what is uncommitted there stays; it
-    is Refused when that is in the files that the merge touches. Otherwise only the branch is moved.
-    Conflict when the branch moves in the meantime. After a crash in the middle the same call makes
-    it whole. No hook is run. With `forward`, a branch that has nothing of its own is just moved.
+    If the branch is checked out, its files are updated and uncommitted work stays. Raises Refused
+    when that work is in files that the merge changes, and Conflict when the branch moves during the
+    call. Runs no hook. After a crash, the same call completes the merge. With `forward`, a
+    fast-forward is used where possible.
     """
-    merge, made = _worked_out(repository, commit, branch, forward=forward)
-    if merge.outcome != "merged":
-        return merge
-    new = merge.commit or _committed(
-        repository, made, [merge.before, resolve(repository, commit)], message
+    result, tree = _compute_merge(repository, commit, branch, forward=forward)
+    if result.outcome != "merged":
+        return result
+    new = result.commit or _create_commit(
+        repository, tree, [result.before, resolve_commit(repository, commit)], message
     )
     if checkout := _checkout(repository, branch):
-        _bring(checkout, merge.before, new)
+        _update_checkout(checkout, result.before, new)
     else:
-        words = ("update-ref", f"refs/heads/{branch}", new, merge.before)
-        _refuse_move(git.run(repository, *words), repository, branch)
-    return msgspec.structs.replace(merge, commit=new)
+        arguments = ("update-ref", f"refs/heads/{branch}", new, result.before)
+        _check_moved(git.run(repository, *arguments), repository, branch)
+    return msgspec.structs.replace(result, commit=new)
 
 
-def _committed(repository: str, made: str, parents: Sequence[str], message: str) -> str:
-    """A commit in the user's name, where git knows that."""
-    known = git.run(repository, "-c", "user.useConfigOnly=true", "var", "GIT_COMMITTER_IDENT")
-    who = git.NOBODY if known.code else None
-    return git.commit_tree(repository, made, parents, message, environment=who)
+def _create_commit(repository: str, tree: str, parents: Sequence[str], message: str) -> str:
+    """Create a commit with the identity of the user, or of Corral if git knows none."""
+    identity = git.run(repository, "-c", "user.useConfigOnly=true", "var", "GIT_COMMITTER_IDENT")
+    environment = git.CORRAL_IDENTITY if identity.code else None
+    return git.commit_tree(repository, tree, parents, message, environment=environment)
 
 
 def _checkout(repository: str, branch: str) -> Checkout | None:
-    """Where a branch is checked out, if it is. It may be an agent who did so, or who only says so,
-    of a folder that is none of its own: nothing is written there then."""
-    git_dir = common_dir(repository)
-    for tree in trees(repository):
-        if tree.branch == branch:
-            found = checkout_at(git_dir, tree.folder)
-            if found.branch == branch and (found.own == git_dir or is_named_back(found)):
-                return found
+    """Return the worktree that has a branch checked out, if any.
+
+    An agent may have checked the branch out, or forged a registration for a folder that is not its
+    own. A forged one is ignored, so that nothing is written there.
+    """
+    git_dir = find_common_dir(repository)
+    for worktree in list_worktrees(repository):
+        if worktree.branch == branch:
+            checkout = resolve_checkout(git_dir, worktree.folder)
+            if checkout.branch == branch and (checkout.own == git_dir or is_linked_back(checkout)):
+                return checkout
     return None
 
 
-def _refuse_move(done: git.Done, top: str, branch: str) -> None:
-    if b"but expected" in done.err:
+def _check_moved(result: git.GitResult, top: str, branch: str) -> None:
+    if b"but expected" in result.err:
         raise Conflict(
-            f"{branch} has moved in the meantime; try again.", branch=branch, reason="branch_moved"
+            f"{branch} moved during the merge. Try again.", branch=branch, reason="branch_moved"
         )
-    if done.code:
-        raise git.failed(top, "update-ref", done)
+    if result.code:
+        raise git.git_error(top, "update-ref", result)
 
 
-def _bring(checkout: Checkout, before: str, new: str) -> None:
-    """Take a checkout from one commit to another, with all that is not committed in it."""
+def _update_checkout(checkout: Checkout, before: str, new: str) -> None:
+    """Update a worktree from one commit to another; uncommitted work stays."""
     for name in ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD"):
         if os.path.exists(os.path.join(checkout.own, name)):
             raise Refused(
-                f"{checkout.folder} is in the middle of a merge; finish it first.",
+                f"{checkout.folder} has an unfinished merge. Finish it first.",
                 dir=checkout.folder,
             )
-    words = ("diff-tree", "-r", "-z", "--name-only", "--no-renames", before, new)
-    touched = {*git.names_in(checkout.told(*words))}
-    uncommitted, untracked = changed_files(checkout)
+    arguments = ("diff-tree", "-r", "-z", "--name-only", "--no-renames", before, new)
+    touched = {*git.split_names(checkout.check_output(*arguments))}
+    uncommitted, untracked = list_changed_files(checkout)
     changed = touched & {*uncommitted, *untracked}
-    there = _as_in(checkout, new, changed)
-    if in_the_way := sorted(changed - there):
+    already_written = _find_matching(checkout, new, changed)
+    if blocking := sorted(changed - already_written):
         raise Refused(
-            f"{git.storable(in_the_way[0])} in {checkout.folder} is not committed, and the merge "
-            "changes it; commit it or put it away first.",
+            f"{git.decode_name(blocking[0])} in {checkout.folder} has uncommitted changes, and "
+            "the merge changes it too. Commit or stash it first.",
             dir=checkout.folder,
-            files=[git.storable(name) for name in in_the_way],
+            files=[git.decode_name(name) for name in blocking],
         )
-    if there:  # from a call that was cut short
-        checkout.told(*TAKE_IN, given=git.listed(there))
-    _write(checkout, before, new, touched - there)
-    done = checkout.run("update-ref", "-m", "corral: merge", "HEAD", new, before)
-    if done.code:
-        checkout.told("read-tree", "-m", "-u", new, before)
-    _refuse_move(done, checkout.folder, checkout.branch or "HEAD")
+    if already_written:  # written by an earlier call that crashed
+        checkout.check_output(*STAGE_COMMAND, given=git.join_names(already_written))
+    _write_files(checkout, before, new, touched - already_written)
+    result = checkout.run("update-ref", "-m", "corral: merge", "HEAD", new, before)
+    if result.code:
+        checkout.check_output("read-tree", "-m", "-u", new, before)
+    _check_moved(result, checkout.folder, checkout.branch or "HEAD")
 
 
-def _write(checkout: Checkout, before: str, new: str, touched: set[str]) -> None:
-    """Write what differs between two commits; all of it is put back when that cannot be done."""
+def _write_files(checkout: Checkout, before: str, new: str, touched: set[str]) -> None:
+    """Write the files that differ between two commits; restore all of them if that fails."""
     absent = {name for name in touched if not os.path.lexists(os.path.join(checkout.folder, name))}
-    done = checkout.run("read-tree", "-m", "-u", before, new)
-    if done.code == 0:
+    result = checkout.run("read-tree", "-m", "-u", before, new)
+    if result.code == 0:
         return
-    for name in absent:  # first, for the room that they take
+    for name in absent:  # first, to free disk space
         with suppress(OSError):
             os.unlink(os.path.join(checkout.folder, name))
             while name := os.path.dirname(name):
                 os.rmdir(os.path.join(checkout.folder, name))
-    # The index is written last of all, so it still has what was there.
-    words = ("checkout-index", "--force", "--quiet", "-z", "--stdin")
-    checkout.told(*words, given=git.listed(touched - absent))
+    # Git writes the index last, so it still describes the old files.
+    arguments = ("checkout-index", "--force", "--quiet", "-z", "--stdin")
+    checkout.check_output(*arguments, given=git.join_names(touched - absent))
     raise Refused(
-        f"{checkout.folder} could not be written ({done.said}), and is as it was; make room or "
-        "correct that, and try again.",
+        f"{checkout.folder} could not be written: {result.message}. All files were restored.",
         dir=checkout.folder,
         reason="not_written",
     )
 
 
-def _as_in(checkout: Checkout, commit: str, names: set[str]) -> set[str]:
-    """Those of these files that are already as they are in a commit, byte for byte."""
+def _find_matching(checkout: Checkout, commit: str, names: set[str]) -> set[str]:
+    """Return the files that already match a commit, byte for byte."""
     if not names:
         return set()
     with scratch_index(checkout) as index:
-        checkout.told("read-tree", commit, GIT_INDEX_FILE=index)
-        known = {*git.names_in(checkout.told("ls-files", "-z", GIT_INDEX_FILE=index))}
+        checkout.check_output("read-tree", commit, GIT_INDEX_FILE=index)
+        known = {*git.split_names(checkout.check_output("ls-files", "-z", GIT_INDEX_FILE=index))}
         checkout.run("update-index", "-q", "--refresh", GIT_INDEX_FILE=index)
-        other = {*git.names_in(checkout.told(*DIFFERING, GIT_INDEX_FILE=index))}
+        differing = {
+            *git.split_names(checkout.check_output(*DIFF_FILES_COMMAND, GIT_INDEX_FILE=index))
+        }
     gone = {name for name in names - known if not os.path.lexists(f"{checkout.folder}/{name}")}
-    return ((names & known) - other) | gone
+    return ((names & known) - differing) | gone
 
 
-# -- parts of a commit -----------------------------------------------------------------------------
+# -- graft -----------------------------------------------------------------------------------------
 
 
-def graft(
+def graft_changes(
     repository: str,
     folder: str,
     commit: str,
@@ -212,89 +227,99 @@ def graft(
     message: str,
     files: Sequence[str] = (),
     hunks: Mapping[str, Sequence[int]] | None = None,
-) -> Graft:
-    """Bring files (whole) and hunks (by their numbers in the diff from the commit that both have in
-    common, see `history.diff` of `common`) of a commit onto the worktree in `folder`, as a commit
-    there; merged where both changed.
+) -> GraftResult:
+    """Apply whole files and single hunks of a commit to the worktree in `folder`, as one commit.
 
-    All or nothing: with a conflict the worktree stays as it is. Refused when the worktree is not
-    clean, or when a file or hunk is not there.
+    Hunks are numbered as in `git_history.diff_file` from the merge base. Files that both sides
+    changed are merged. All or nothing: with conflicts the worktree stays unchanged. Raises Refused
+    when the worktree has uncommitted work, and when a file or hunk does not exist.
     """
     if not files and not hunks:
-        raise Invalid("Name the files or hunks that are to be taken.")
-    checkout = known_checkout(repository, folder)
-    if any(changed_files(checkout)):
+        raise Invalid("Name at least one file or hunk.")
+    checkout = get_checkout(repository, folder)
+    if any(list_changed_files(checkout)):
         raise Refused(
-            f"{folder} has uncommitted work; commit it first.",
+            f"{folder} has uncommitted work. Commit it first.",
             dir=folder,
             reason="uncommitted_changes",
         )
-    before = checkout.line("rev-parse", "--verify", "HEAD^{commit}")
-    commit = resolve(repository, commit)
-    base = common(repository, before, commit)
+    before = checkout.read_line("rev-parse", "--verify", "HEAD^{commit}")
+    commit = resolve_commit(repository, commit)
+    base = find_merge_base(repository, before, commit)
     with scratch_index(checkout) as index:
-        checkout.told("read-tree", base, GIT_INDEX_FILE=index)
-        _take_files(checkout, index, base, commit, files)
+        checkout.check_output("read-tree", base, GIT_INDEX_FILE=index)
+        _stage_files(checkout, index, base, commit, files)
         for name, numbers in (hunks or {}).items():
-            _take_hunks(checkout, index, base, commit, name, numbers)
-        made = checkout.told("write-tree", GIT_INDEX_FILE=index).decode().strip()
-    part = _committed(repository, made, [base], "a part")
-    made, clashes = merge_tree(repository, before, part)
-    if clashes:
-        return Graft(None, before, [], clashes)
-    if made == history.tree(repository, before):
-        return Graft(before, before, [], [])
-    new = _committed(repository, made, [before], message)
-    _bring(checkout, before, new)
-    taken = [change.name for change in history.changes(repository, before, new)]
-    return Graft(new, before, taken, [])
+            _stage_hunks(checkout, index, base, commit, name, numbers)
+        tree = checkout.check_output("write-tree", GIT_INDEX_FILE=index).decode().strip()
+    part = _create_commit(repository, tree, [base], "a part")
+    tree, conflicts = merge_tree(repository, before, part)
+    if conflicts:
+        return GraftResult(None, before, [], conflicts)
+    if tree == git_history.resolve_tree(repository, before):
+        return GraftResult(before, before, [], [])
+    new = _create_commit(repository, tree, [before], message)
+    _update_checkout(checkout, before, new)
+    changed = [change.name for change in git_history.list_changes(repository, before, new)]
+    return GraftResult(new, before, changed, [])
 
 
-def _take_files(
+def _stage_files(
     checkout: Checkout, index: str, base: str, commit: str, files: Sequence[str]
 ) -> None:
-    differing = {change.name: change for change in history.changes(checkout.common, base, commit)}
-    lines = b""
+    differing = {
+        change.name: change for change in git_history.list_changes(checkout.common, base, commit)
+    }
+    index_info = b""
     for name in files:
         if name not in differing:
-            raise _not_there(name, commit)
+            raise _unchanged_error(name, commit)
         change = differing[name]
         if change.old_name is not None and change.state == "renamed":
-            lines += b"0 " + b"0" * len(commit) + b"\t" + os.fsencode(change.old_name) + b"\0"
-        found = checkout.told("ls-tree", "-z", "--full-tree", commit, "--", name)
-        if found:
-            lines += found
+            index_info += b"0 " + b"0" * len(commit) + b"\t" + os.fsencode(change.old_name) + b"\0"
+        entry = checkout.check_output("ls-tree", "-z", "--full-tree", commit, "--", name)
+        if entry:
+            index_info += entry
         else:
-            lines += b"0 " + b"0" * len(commit) + b"\t" + os.fsencode(name) + b"\0"
-    checkout.told("update-index", "-z", "--index-info", given=lines, GIT_INDEX_FILE=index)
+            index_info += b"0 " + b"0" * len(commit) + b"\t" + os.fsencode(name) + b"\0"
+    checkout.check_output(
+        "update-index", "-z", "--index-info", given=index_info, GIT_INDEX_FILE=index
+    )
 
 
-def _take_hunks(
+def _stage_hunks(
     checkout: Checkout, index: str, base: str, commit: str, name: str, numbers: Sequence[int]
 ) -> None:
     change = next(
-        (c for c in history.changes(checkout.common, base, commit) if c.name == name), None
+        (
+            item
+            for item in git_history.list_changes(checkout.common, base, commit)
+            if item.name == name
+        ),
+        None,
     )
     if change is None:
-        raise _not_there(name, commit)
+        raise _unchanged_error(name, commit)
     names = [change.old_name, name] if change.old_name is not None else [name]
-    patch = git.told(checkout.common, *history.PATCH, base, commit, "--", *names)
-    head, *parts = re.split(rb"(?m)^(?=@@ -)", patch)
-    if missing := [number for number in numbers if not 1 <= number <= len(parts)]:
+    patch = git.check_output(
+        checkout.common, *git_history.PATCH_COMMAND, base, commit, "--", *names
+    )
+    head, *hunks = re.split(rb"(?m)^(?=@@ -)", patch)
+    if missing := [number for number in numbers if not 1 <= number <= len(hunks)]:
         raise Refused(
-            f"{git.storable(name)} has {len(parts)} hunks, and no number {missing[0]}.",
+            f"{git.decode_name(name)} has {len(hunks)} hunks; there is no hunk {missing[0]}.",
             name=name,
             reason="unknown_hunk",
         )
-    chosen = head + b"".join(parts[number - 1] for number in sorted({*numbers}))
-    words = ("apply", "--cached", "--whitespace=nowarn", "-")
-    checkout.told(*words, given=chosen, GIT_INDEX_FILE=index)
+    patch_part = head + b"".join(hunks[number - 1] for number in sorted({*numbers}))
+    arguments = ("apply", "--cached", "--whitespace=nowarn", "-")
+    checkout.check_output(*arguments, given=patch_part, GIT_INDEX_FILE=index)
 
 
-def _not_there(name: str, commit: str) -> Refused:
-    shown = git.storable(name)
+def _unchanged_error(name: str, commit: str) -> Refused:
+    text = git.decode_name(name)
     return Refused(
-        f"{shown} is not changed in {commit[:12]}; name a file that is.",
-        name=shown,
+        f"{text} is not changed in {commit[:12]}.",
+        name=text,
         reason="unchanged",
     )

@@ -1,8 +1,7 @@
-"""Spans and measurements on their way to an OpenTelemetry collector, by OTLP over HTTP.
+"""Export spans and metrics to an OpenTelemetry collector, by OTLP over HTTP.
 
-Where it is, and how it is spoken to, is told by the standard variables, as
-`OTEL_EXPORTER_OTLP_ENDPOINT`. Ids are made from what a span is about, so a span that is sent twice
-is one span.
+The collector is configured with the standard variables, such as `OTEL_EXPORTER_OTLP_ENDPOINT`.
+Span ids are derived from the subject, so a span that is sent twice is one span.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,35 +23,35 @@ try:
     from opentelemetry.sdk.trace.id_generator import IdGenerator
 except ImportError:
     raise Refused(
-        "Telemetry needs some more packages; run `pip install 'corral[otel]'`, or "
+        "Telemetry needs extra packages. Run `pip install 'corral[otel]'`, or "
         "`corral setting set otel.enabled false`."
     ) from None
 
-Value = str | int | float | bool
+AttributeValue = str | int | float | bool
 FLUSH_MS = 10_000
-EVERY_MS = 30_000  # between two reports of measurements
+EXPORT_INTERVAL_MS = 30_000
 
 
 class Span(NamedTuple):
-    """Something that took its time."""
+    """An operation with a duration."""
 
     about: str
-    """What it is about, by its id: the same thing is the same span."""
+    """The id of the subject; the span id is derived from it."""
     trace: str
-    """What all spans of one trace have in common."""
+    """The id that all spans of a trace share."""
     parent: str | None
-    """What its parent is about."""
+    """The subject of the parent span."""
     name: str
     kind: str
-    """client: it asked somebody else; internal."""
+    """client: a call to another service; internal."""
     began_at: int
     ended_at: int
-    attributes: Mapping[str, Value | None]
+    attributes: Mapping[str, AttributeValue | None]
     error: str | None = None
 
 
-class _Ids(IdGenerator):
-    """Gives the next span the ids that were chosen for it."""
+class _FixedIds(IdGenerator):
+    """Id generator that returns the ids chosen for the next span."""
 
     trace_id = 0
     span_id = 0
@@ -64,16 +63,16 @@ class _Ids(IdGenerator):
         return self.span_id
 
 
-class Exporter:
-    """Sends what it is given, in batches behind the caller."""
+class OtelExporter:
+    """Exports spans and metrics in batches, in the background."""
 
     def __init__(self, version: str) -> None:
         resource = Resource.create({"service.name": "corral", "service.version": version})
-        self._ids = _Ids()
+        self._ids = _FixedIds()
         self._traces = TracerProvider(resource=resource, id_generator=self._ids)
         self._traces.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._traces.get_tracer("corral", version)
-        reader = PeriodicExportingMetricReader(OTLPMetricExporter(), EVERY_MS)
+        reader = PeriodicExportingMetricReader(OTLPMetricExporter(), EXPORT_INTERVAL_MS)
         self._meters = MeterProvider([reader], resource=resource)
         self._meter = self._meters.get_meter("corral", version)
         self._instruments: dict[str, Histogram] = {}
@@ -83,33 +82,33 @@ class Exporter:
             self._send(span)
 
     def _send(self, span: Span) -> None:
-        self._ids.trace_id = _number(span.trace, 16)
-        self._ids.span_id = _number(span.about, 8)
+        self._ids.trace_id = _hash_id(span.trace, 16)
+        self._ids.span_id = _hash_id(span.about, 8)
         context = None
         if span.parent is not None:
-            above = trace.SpanContext(
-                self._ids.trace_id, _number(span.parent, 8), True, trace.TraceFlags(1)
+            parent_context = trace.SpanContext(
+                self._ids.trace_id, _hash_id(span.parent, 8), True, trace.TraceFlags(1)
             )
-            context = trace.set_span_in_context(trace.NonRecordingSpan(above))
+            context = trace.set_span_in_context(trace.NonRecordingSpan(parent_context))
         kind = trace.SpanKind.CLIENT if span.kind == "client" else trace.SpanKind.INTERNAL
-        made = self._tracer.start_span(
+        exported = self._tracer.start_span(
             span.name,
             context,
             kind,
-            _known(span.attributes),
+            _drop_none(span.attributes),
             start_time=span.began_at * 1_000_000,
         )
         if span.error is not None:
-            made.set_status(trace.StatusCode.ERROR, span.error)
-        made.end(span.ended_at * 1_000_000)
+            exported.set_status(trace.StatusCode.ERROR, span.error)
+        exported.end(span.ended_at * 1_000_000)
 
     def measure(
-        self, name: str, unit: str, value: float, attributes: Mapping[str, Value | None]
+        self, name: str, unit: str, value: float, attributes: Mapping[str, AttributeValue | None]
     ) -> None:
-        """One value of a histogram."""
+        """Record one value of a histogram."""
         if name not in self._instruments:
             self._instruments[name] = self._meter.create_histogram(name, unit)
-        self._instruments[name].record(value, _known(attributes))
+        self._instruments[name].record(value, _drop_none(attributes))
 
     def flush(self) -> None:
         self._traces.force_flush(FLUSH_MS)
@@ -120,10 +119,10 @@ class Exporter:
         self._meters.shutdown()
 
 
-def _known(attributes: Mapping[str, Value | None]) -> dict[str, Value]:
+def _drop_none(attributes: Mapping[str, AttributeValue | None]) -> dict[str, AttributeValue]:
     return {name: value for name, value in attributes.items() if value is not None}
 
 
-def _number(text: str, size: int) -> int:
-    """A number that stands for a text, and is not 0, which would mean none."""
+def _hash_id(text: str, size: int) -> int:
+    """Hash a text to a non-zero number; 0 would mean no id."""
     return int.from_bytes(sha256(text.encode()).digest()[:size]) or 1

@@ -19,20 +19,20 @@ from typing import NamedTuple
 import msgspec
 
 from corral.adapters import git
-from corral.adapters.checkouts import Checkout
-from corral.adapters.leftovers import delete
 from corral.adapters.untrusted_files import copy_file, read_file, walk_files
+from corral.adapters.worktree_leftovers import delete_tree
+from corral.adapters.worktree_registry import Checkout
 from corral.kernel.errors import Conflict, Refused
 
-RECORD = "record.json"
-REPOSITORY = "repository"
-QUARANTINE = "import"
-SHARED = "/run/corral/objects"
-"""Where bubblewrap shows the user's object folders."""
+RECORD_FILE = "record.json"
+REPOSITORY_FOLDER = "repository"
+QUARANTINE_FOLDER = "import"
+SHARED_OBJECTS = "/run/corral/objects"
+"""Where bubblewrap mounts the user's object folders."""
 MAX_IMPORT_BYTES = 4 << 30
 MAX_IMPORT_FILES = 200_000
-MAX_REFS = 64 << 20
-MAX_SMALL = 65_536
+MAX_REFS_BYTES = 64 << 20
+MAX_SMALL_FILE = 65_536
 _ID = re.compile(rb"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _REF = re.compile(rb"refs/heads/[^\x00-\x20\x7f~^:?*\[\\]{1,250}")
 _OBJECT = re.compile(
@@ -55,7 +55,7 @@ _FETCH = (
 )
 
 
-class Record(msgspec.Struct, frozen=True):
+class AttemptRecord(msgspec.Struct, frozen=True):
     """The state in which an attempt started."""
 
     name: str
@@ -79,16 +79,16 @@ class PrivateGit(NamedTuple):
 
 
 def prepare(checkout: Checkout, folder: str, *, mounted: bool) -> PrivateGit:
-    """Create the private repository of an attempt in `folder`, after importing the commits that an
-    interrupted attempt left there.
+    """Create the private repository of an attempt in `folder`.
 
-    `mounted`: the sandbox mounts it over the user's git folder, and the user's object folders below
-    SHARED. Otherwise the worktree's `.git` points to it until `restore_link`.
+    Commits that an interrupted attempt left there are imported first. `mounted`: the sandbox
+    mounts it over the user's git folder, and the user's object folders below SHARED_OBJECTS.
+    Otherwise the worktree's `.git` points to it until `restore_link`.
     """
     with suppress(Refused, Conflict):
         import_commits(checkout, folder)
     discard(checkout, folder)
-    repository = os.path.join(folder, REPOSITORY)
+    repository = os.path.join(folder, REPOSITORY_FOLDER)
     name = os.path.basename(checkout.own)
     own = os.path.join(repository, "worktrees", name)
     objects = _object_folders(checkout)
@@ -96,14 +96,16 @@ def prepare(checkout: Checkout, folder: str, *, mounted: bool) -> PrivateGit:
     for path in ("objects/info", "objects/pack", "refs/heads", "refs/tags", "info", "hooks"):
         os.makedirs(os.path.join(repository, path), mode=0o700)
     os.makedirs(own, mode=0o700)
-    shared = [f"{SHARED}/{number}" for number in range(len(objects))] if mounted else objects
+    shared = (
+        [f"{SHARED_OBJECTS}/{number}" for number in range(len(objects))] if mounted else objects
+    )
     head = checkout.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}").out.decode().strip()
     branch = checkout.branch
     link = f"ref: refs/heads/{branch}" if branch else head
     common = checkout.common if mounted else repository
     _write(repository, "objects/info/alternates", "".join(f"{path}\n" for path in shared))
-    _write(repository, "packed-refs", _refs(checkout, branch))
-    _write(repository, "config", _configuration(checkout))
+    _write(repository, "packed-refs", _format_refs(checkout, branch))
+    _write(repository, "config", _format_config(checkout))
     _write(repository, "HEAD", "ref: refs/heads/main\n")
     for path in _COPIED:
         with suppress(OSError), open(os.path.join(checkout.common, path), "rb") as file:
@@ -113,65 +115,64 @@ def prepare(checkout: Checkout, folder: str, *, mounted: bool) -> PrivateGit:
     _write(own, "gitdir", f"{os.path.join(checkout.folder, '.git')}\n")
     with suppress(FileNotFoundError), open(os.path.join(checkout.own, "index"), "rb") as index:
         _write(own, "index", index.read())
-    _write(folder, RECORD, msgspec.json.encode(Record(name, head)))
+    _write(folder, RECORD_FILE, msgspec.json.encode(AttemptRecord(name, head)))
     if not mounted:
-        _point_to(checkout, os.path.join(common, "worktrees", name))
+        _write_link(checkout, os.path.join(common, "worktrees", name))
     modules = (os.path.join(checkout.own, "modules"), os.path.join(checkout.common, "modules"))
     existing = tuple(path for path in modules if os.path.isdir(path))
     return PrivateGit(checkout, repository, tuple(objects), existing, own)
 
 
 def import_commits(checkout: Checkout, folder: str) -> str | None:
-    """Move the branch of a worktree to the commit that the attempt left in its private repository.
-    Idempotent; None when there is nothing to import.
+    """Move the branch of a worktree to the commit in the attempt's private repository.
 
-    Raises Refused when the private repository cannot be read or its objects fail the check, and
-    Conflict when the host moved the branch in the meantime. Both leave the user's repository
-    unchanged.
+    Returns that commit; None when there is nothing to import. Idempotent. Raises Refused when
+    the private repository cannot be read or its objects fail the check, and Conflict when the
+    host moved the branch meanwhile. Both leave the user's repository unchanged.
     """
-    record = _record(folder)
+    record = _read_record(folder)
     if record is None:
         return None
-    repository = os.path.join(folder, REPOSITORY)
-    tip = _tip(repository, record.name)
+    repository = os.path.join(folder, REPOSITORY_FOLDER)
+    tip = _read_tip(repository, record.name)
     if tip is None:
         if not record.head:
             return None
         raise Refused(f"The private repository of {checkout.folder} has no readable HEAD.")
     if tip == record.head:
         return None
-    now = checkout.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}").out.decode().strip()
-    if now == tip:
+    current = checkout.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}").out.decode().strip()
+    if current == tip:
         return tip
-    if now != record.head:
-        raise Conflict(f"The branch of {checkout.folder} has moved; nothing was imported.")
-    quarantine = os.path.join(folder, QUARANTINE)
-    delete(quarantine)
+    if current != record.head:
+        raise Conflict(f"The branch of {checkout.folder} moved; nothing was imported.")
+    quarantine = os.path.join(folder, QUARANTINE_FOLDER)
+    delete_tree(quarantine)
     try:
         _fill_quarantine(checkout, repository, quarantine, tip)
-        done = git.run(checkout.common, *_FETCH, quarantine, "tip", seconds=git.LONG_SECONDS)
-        if done.code:
+        result = git.run(checkout.common, *_FETCH, quarantine, "tip", seconds=git.LONG_SECONDS)
+        if result.code:
             raise Refused(
-                f"The commits of {checkout.folder} failed the check: {done.said}",
+                f"The commits of {checkout.folder} failed the check: {result.message}",
                 reason="check_failed",
             )
     finally:
-        delete(quarantine)
-    _move(checkout, record.head, tip)
+        delete_tree(quarantine)
+    _move_branch(checkout, record.head, tip)
     return tip
 
 
 def restore_link(checkout: Checkout) -> None:
     """Point a worktree's `.git` to its own git folder again, whatever it contains now."""
-    _point_to(checkout, checkout.own)
+    _write_link(checkout, checkout.own)
 
 
 def discard(checkout: Checkout, folder: str) -> None:
     """Delete a private repository, with all commits that were not imported."""
     if os.path.lexists(folder):
-        if _link_of(checkout).startswith(os.path.join(os.path.realpath(folder), "")):
+        if _read_link(checkout).startswith(os.path.join(os.path.realpath(folder), "")):
             restore_link(checkout)
-        delete(folder)
+        delete_tree(folder)
 
 
 # -- preparation -----------------------------------------------------------------------------------
@@ -198,9 +199,9 @@ def _object_folders(checkout: Checkout) -> list[str]:
     return folders
 
 
-def _refs(checkout: Checkout, branch: str | None) -> str:
+def _format_refs(checkout: Checkout, branch: str | None) -> str:
     """Return all refs in packed-refs format, without those of other attempts."""
-    listing = checkout.told("for-each-ref", "--format=%(objectname) %(refname)").decode(
+    listing = checkout.check_output("for-each-ref", "--format=%(objectname) %(refname)").decode(
         errors="replace"
     )
     hidden = ("refs/corral/", "refs/heads/corral/")
@@ -211,67 +212,69 @@ def _refs(checkout: Checkout, branch: str | None) -> str:
     )
 
 
-def _configuration(checkout: Checkout) -> str:
+def _format_config(checkout: Checkout) -> str:
     sections: dict[str, list[str]] = {}
-    listing = checkout.told("config", "--list", "-z", "--no-includes").decode(errors="replace")
+    listing = checkout.check_output("config", "--list", "-z", "--no-includes").decode(
+        errors="replace"
+    )
     identity = checkout.run("config", "--get-regexp", "-z", r"^user\.(name|email)$").out
     for entry in (listing + identity.decode(errors="replace")).split("\0"):
         key, _, value = entry.partition("\n")
         if _CONFIGURATION.fullmatch(key) and "\0" not in value:
             section, _, name = key.rpartition(".")
             top, _, sub = section.partition(".")
-            head = f'{top} "{_quoted(sub)}"' if sub else top
-            sections.setdefault(head, []).append(f'\t{name} = "{_quoted(value)}"\n')
+            head = f'{top} "{_quote(sub)}"' if sub else top
+            sections.setdefault(head, []).append(f'\t{name} = "{_quote(value)}"\n')
     sections.setdefault("core", []).append("\tbare = false\n\tlogallrefupdates = true\n")
     return "".join(f"[{head}]\n{''.join(lines)}" for head, lines in sections.items())
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
 
 
-def _link_of(checkout: Checkout) -> str:
+def _read_link(checkout: Checkout) -> str:
     """Return the folder that a worktree's `.git` file points to, or an empty string."""
-    text = read_file(checkout.folder, ".git", MAX_SMALL) or b""
-    kind, _, where = os.fsdecode(text).partition(":")
-    return os.path.realpath(where.strip()) if kind == "gitdir" else ""
+    text = read_file(checkout.folder, ".git", MAX_SMALL_FILE) or b""
+    kind, _, target = os.fsdecode(text).partition(":")
+    return os.path.realpath(target.strip()) if kind == "gitdir" else ""
 
 
-def _point_to(checkout: Checkout, where: str) -> None:
+def _write_link(checkout: Checkout, target: str) -> None:
     link = os.path.join(checkout.folder, ".git")
-    part = os.path.join(checkout.folder, f".git.corral-{os.getpid()}")
-    delete(part)
-    _write(checkout.folder, os.path.basename(part), f"gitdir: {where}\n")
+    temporary = os.path.join(checkout.folder, f".git.corral-{os.getpid()}")
+    delete_tree(temporary)
+    _write(checkout.folder, os.path.basename(temporary), f"gitdir: {target}\n")
     if os.path.isdir(link) and not os.path.islink(link):
-        delete(link)
-    os.replace(part, link)
+        delete_tree(link)
+    os.replace(temporary, link)
 
 
 # -- import ----------------------------------------------------------------------------------------
 
 
-def _record(folder: str) -> Record | None:
+def _read_record(folder: str) -> AttemptRecord | None:
     try:
-        with open(os.path.join(folder, RECORD), "rb") as file:
-            return msgspec.json.decode(file.read(MAX_SMALL), type=Record)
+        with open(os.path.join(folder, RECORD_FILE), "rb") as file:
+            return msgspec.json.decode(file.read(MAX_SMALL_FILE), type=AttemptRecord)
     except (OSError, msgspec.MsgspecError):
         return None
 
 
-def _tip(repository: str, name: str) -> str | None:
+def _read_tip(repository: str, name: str) -> str | None:
     """Return the commit that HEAD of the private worktree points to."""
-    head = (read_file(repository, f"worktrees/{name}/HEAD", MAX_SMALL) or b"").strip()
+    head = (read_file(repository, f"worktrees/{name}/HEAD", MAX_SMALL_FILE) or b"").strip()
     if head.startswith(b"ref: "):
         ref = head[5:].strip()
         if not _REF.fullmatch(ref) or b".." in ref or b"//" in ref:
             return None
-        head = (read_file(repository, os.fsdecode(ref), MAX_SMALL) or b"").strip()
-        head = head or _packed(repository, ref)
+        head = (read_file(repository, os.fsdecode(ref), MAX_SMALL_FILE) or b"").strip()
+        head = head or _find_packed_ref(repository, ref)
     return head.decode() if _ID.fullmatch(head) else None
 
 
-def _packed(repository: str, ref: bytes) -> bytes:
-    for line in (read_file(repository, "packed-refs", MAX_REFS) or b"").splitlines():
+def _find_packed_ref(repository: str, ref: bytes) -> bytes:
+    for line in (read_file(repository, "packed-refs", MAX_REFS_BYTES) or b"").splitlines():
         id, _, name = line.partition(b" ")
         if name == ref:
             return id
@@ -311,14 +314,14 @@ def _is_object(path: str) -> bool:
     return _OBJECT.fullmatch(path) is not None
 
 
-def _move(checkout: Checkout, before: str, tip: str) -> None:
+def _move_branch(checkout: Checkout, before: str, tip: str) -> None:
     """Move the branch, and reset the index to the commit."""
     kind = checkout.run("cat-file", "-t", tip).out.strip()
     if kind != b"commit":
         raise Refused(f"HEAD of {checkout.folder} is not a commit.")
     old = before or "0" * len(tip)
-    done = checkout.run("update-ref", "-m", "corral: commits of the attempt", "HEAD", tip, old)
-    if done.code:
-        raise Conflict(f"The branch of {checkout.folder} could not be moved: {done.said}")
-    checkout.told("read-tree", "--reset", tip)
+    result = checkout.run("update-ref", "-m", "corral: commits of the attempt", "HEAD", tip, old)
+    if result.code:
+        raise Conflict(f"The branch of {checkout.folder} could not be moved: {result.message}")
+    checkout.check_output("read-tree", "--reset", tip)
     checkout.run("update-index", "-q", "--refresh")

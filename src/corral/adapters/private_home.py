@@ -16,20 +16,20 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from corral.adapters import git
-from corral.adapters.leftovers import delete
-from corral.adapters.session_databases import keep_database, restore_database
+from corral.adapters.cli_databases import restore_database, save_database
 from corral.adapters.untrusted_files import (
     UntrustedFile,
     is_plain,
     parent_folder,
     walk_files,
 )
+from corral.adapters.worktree_leftovers import delete_tree
 
 MAX_COPY_BYTES = 64 << 20
 MAX_TRANSCRIPT_BYTES = 256 << 20
 MAX_TRANSCRIPTS = 1_000
-# The whole id of a conversation, as the known CLIs make them. It comes from the agent's own stream:
-# a part of a name, such as `rollout-`, would stand for the transcripts of all conversations.
+# Complete session ids in the formats of the known CLIs. The id comes from the agent's own stream:
+# a partial name, such as `rollout-`, would match the transcripts of all sessions.
 _SESSION = re.compile(
     r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|ses_[A-Za-z0-9]{20,40}"
 )
@@ -44,20 +44,22 @@ class CliFiles(NamedTuple):
     sessions: tuple[str, ...]
     """Folders of transcripts; those of the run's session are copied in and written back."""
     variables: tuple[str, ...]
-    """Prefixes of environment variables that are meant for it."""
-    moved: tuple["Moved", ...] = ()
-    """Variables with which a user keeps these files elsewhere."""
+    """Prefixes of the environment variables of the CLI."""
+    moved: tuple["RelocatedPath", ...] = ()
+    """Variables with which a user relocates these files."""
     database: str | None = None
-    """A database of all sessions, in the place of files for each."""
+    """One database for all sessions, instead of files per session."""
 
 
-class Moved(NamedTuple):
-    """A variable that moves a folder or file of a CLI. A sandboxed run has it in the usual place,
-    and not the variable."""
+class RelocatedPath(NamedTuple):
+    """A variable that relocates a folder or file of a CLI.
+
+    A sandboxed run has the file in the default place, and the variable is not set.
+    """
 
     variable: str
     usual: str
-    """Relative to the home folder."""
+    """The default place, relative to the home folder."""
     below: str = ""
     """Relative to the folder that the variable names."""
 
@@ -81,8 +83,8 @@ CLIS: dict[str, CliFiles] = {
         (".claude/projects",),
         ("ANTHROPIC_", "CLAUDE_", "DISABLE_", "IS_SANDBOX"),
         (
-            Moved("CLAUDE_CONFIG_DIR", ".claude.json", ".claude.json"),
-            Moved("CLAUDE_CONFIG_DIR", ".claude"),
+            RelocatedPath("CLAUDE_CONFIG_DIR", ".claude.json", ".claude.json"),
+            RelocatedPath("CLAUDE_CONFIG_DIR", ".claude"),
         ),
     ),
     "codex": CliFiles(
@@ -90,33 +92,33 @@ CLIS: dict[str, CliFiles] = {
         + _below(".codex", "hooks.json", "version.json", "installation_id"),
         (".codex/sessions",),
         ("OPENAI_", "CODEX_"),
-        (Moved("CODEX_HOME", ".codex"),),
+        (RelocatedPath("CODEX_HOME", ".codex"),),
     ),
     "gemini": CliFiles(
         _below(".gemini", *_GEMINI),
         (".gemini/tmp",),
         ("GEMINI_", "GOOGLE_"),
-        (Moved("GEMINI_CLI_HOME", ".gemini", ".gemini"),),
+        (RelocatedPath("GEMINI_CLI_HOME", ".gemini", ".gemini"),),
     ),
     "qwen": CliFiles(
         _below(".qwen", *_GEMINI),
         (".qwen/tmp", ".qwen/projects"),
         ("QWEN_", "OPENAI_", "DASHSCOPE_"),
-        (Moved("QWEN_HOME", ".qwen"),),
+        (RelocatedPath("QWEN_HOME", ".qwen"),),
     ),
     "copilot": CliFiles(
         _below(".copilot", "config.json", "mcp-config.json", "settings.json", "agents", "skills"),
         (".copilot/session-state", ".copilot/history-session-state"),
         ("COPILOT_", "GH_TOKEN", "GITHUB_TOKEN"),
-        (Moved("COPILOT_HOME", ".copilot"),),
+        (RelocatedPath("COPILOT_HOME", ".copilot"),),
     ),
     "opencode": CliFiles(
         (".config/opencode", ".local/share/opencode/auth.json"),
         (),
         ("OPENCODE_", "ANTHROPIC_", "OPENAI_"),
         (
-            Moved("XDG_CONFIG_HOME", ".config/opencode", "opencode"),
-            Moved("XDG_DATA_HOME", ".local/share/opencode", "opencode"),
+            RelocatedPath("XDG_CONFIG_HOME", ".config/opencode", "opencode"),
+            RelocatedPath("XDG_DATA_HOME", ".local/share/opencode", "opencode"),
         ),
         ".local/share/opencode/opencode.db",
     ),
@@ -140,8 +142,8 @@ _PLAIN_VARIABLES = frozenset(
         *("http_proxy", "https_proxy", "no_proxy", "all_proxy"),
     )
 )
-# Folders outside of the sandbox; in it, each CLI has its own in the usual place.
-_ELSEWHERE = frozenset(
+# These name folders outside the sandbox; inside, each CLI uses the default place.
+_PATH_VARIABLES = frozenset(
     (
         *(moved.variable for cli in CLIS.values() for moved in cli.moved),
         *("HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "TMPDIR"),
@@ -151,32 +153,37 @@ _ELSEWHERE = frozenset(
 )
 
 
-def environment_of(provider: str, whole: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that a sandboxed program may have: those of the system and those of its
-    CLI. All others, such as tokens and sockets, are dropped."""
+def build_environment(provider: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that a sandboxed program may have.
+
+    These are the variables of the system and of its CLI. All others, such as tokens and sockets,
+    are dropped.
+    """
     prefixes = ("LC_", *CLIS.get(provider, _NONE).variables)
     kept = {
         name: value
-        for name, value in whole.items()
+        for name, value in environment.items()
         if name in _PLAIN_VARIABLES or name.startswith(prefixes)
     }
-    return without_places(kept)
+    return drop_path_variables(kept)
 
 
-def without_places(given: Mapping[str, str]) -> dict[str, str]:
-    """The variables without those that name a folder of the user: a CLI would look for its files
-    where the sandbox has none."""
-    return {name: value for name, value in given.items() if name not in _ELSEWHERE}
+def drop_path_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables without those that name a folder of the user.
+
+    With them, a CLI would look for its files where the sandbox has none.
+    """
+    return {name: value for name, value in variables.items() if name not in _PATH_VARIABLES}
 
 
 class RealHome(NamedTuple):
-    """Where the user's own files are."""
+    """The user's home folder and environment."""
 
     folder: str
     environment: Mapping[str, str]
 
     def path(self, provider: str, name: str) -> str:
-        """The user's own file or folder that a CLI has at `name` below a plain home folder."""
+        """Return the real path of the file that a CLI has at `name` below a default home folder."""
         for moved in CLIS.get(provider, _NONE).moved:
             folder = self.environment.get(moved.variable)
             if folder and f"{name}/".startswith(f"{moved.usual}/"):
@@ -185,14 +192,16 @@ class RealHome(NamedTuple):
         return os.path.join(self.folder, name)
 
 
-def toolchains(path: str, real_home: str) -> list[str]:
-    """List the folders of the PATH and of the user's toolchains, but never the home folder itself
-    or a folder above it."""
+def list_toolchains(path: str, real_home: str) -> list[str]:
+    """List the folders of the PATH and of the user's toolchains.
+
+    Never includes the home folder itself or a folder above it.
+    """
     home = os.path.realpath(real_home)
     named = [os.path.join(home, name) for name in TOOLCHAINS]
     named += [folder for folder in path.split(os.pathsep) if os.path.isabs(folder)]
-    found = [folder for folder in named if os.path.isdir(folder)]
-    return [folder for folder in dict.fromkeys(found) if _is_narrow(folder, home)]
+    existing = [folder for folder in named if os.path.isdir(folder)]
+    return [folder for folder in dict.fromkeys(existing) if _is_narrow(folder, home)]
 
 
 def _is_narrow(folder: str, home: str) -> bool:
@@ -200,30 +209,33 @@ def _is_narrow(folder: str, home: str) -> bool:
     return real != "/" and not f"{home}/".startswith(f"{real}/")
 
 
-def program_folders(words: list[str], real_home: str) -> list[str]:
-    """List the paths that a program and the scripts in its command need: the packages of a Node
-    program, the virtual environment of a Python one, otherwise only the file."""
-    first = shutil.which(words[0]) if words else None
-    named = [word for word in words if os.path.isabs(word) and os.path.isfile(word)]
-    found: list[str] = []
-    for path in (first, *named):
+def list_program_paths(command: list[str], real_home: str) -> list[str]:
+    """List the paths that a program and the scripts in its command need.
+
+    For a Node program these are its packages, for a Python program its virtual environment,
+    otherwise only the file.
+    """
+    program = shutil.which(command[0]) if command else None
+    named = [word for word in command if os.path.isabs(word) and os.path.isfile(word)]
+    paths: list[str] = []
+    for path in (program, *named):
         if path is None:
             continue
         real = os.path.realpath(path)
-        found += [path, *_symlink_targets(path), real]
+        paths += [path, *_symlink_targets(path), real]
         if "/node_modules/" in real:
-            found.append(real[: real.rindex("/node_modules/")] + "/node_modules")
+            paths.append(real[: real.rindex("/node_modules/")] + "/node_modules")
         for start in (path, real):
             above = os.path.dirname(os.path.dirname(start))
             if os.path.isfile(os.path.join(above, "pyvenv.cfg")):
-                found.append(above)
+                paths.append(above)
     home = os.path.realpath(real_home)
-    return [path for path in dict.fromkeys(found) if _is_narrow(path, home)]
+    return [path for path in dict.fromkeys(paths) if _is_narrow(path, home)]
 
 
 def _symlink_targets(path: str) -> Iterator[str]:
-    """Each path that a chain of symlinks goes through: one that is missing breaks the chain."""
-    for _ in range(40):  # as many as the kernel follows
+    """Yield each path in a chain of symlinks; the sandbox needs all of them."""
+    for _ in range(40):  # the limit of the kernel
         if not os.path.islink(path):
             return
         path = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
@@ -231,7 +243,7 @@ def _symlink_targets(path: str) -> Iterator[str]:
 
 
 def prepare(folder: str, provider: str, session: str | None, real: RealHome) -> None:
-    """Make the home folder of a run, or complete the one of its last attempt."""
+    """Create the home folder of a run, or complete the one of its previous attempt."""
     real_home = real.folder
     os.makedirs(folder, mode=0o700, exist_ok=True)
     cli = CLIS.get(provider, _NONE)
@@ -241,7 +253,7 @@ def prepare(folder: str, provider: str, session: str | None, real: RealHome) -> 
     if session is not None:
         for name in cli.sessions:
             top = real.path(provider, name)
-            for path in _files_of(top, session):
+            for path in _find_transcripts(top, session):
                 below = f"{name}/{os.path.relpath(path, top)}"
                 _copy(path, folder, below, MAX_TRANSCRIPT_BYTES)
         if cli.database is not None and _SESSION.fullmatch(session):
@@ -256,17 +268,20 @@ def prepare(folder: str, provider: str, session: str | None, real: RealHome) -> 
     _write_git_identity(folder, real_home)
 
 
-def _copy(source: str, folder: str, name: str, most: int) -> int:
-    """Copy a file or a folder of the user below the private home, unless it is there already;
-    returns the bytes. An earlier attempt may have left symlinks there: none is followed."""
+def _copy(source: str, folder: str, name: str, max_bytes: int) -> int:
+    """Copy a file or folder of the user below the private home; return the bytes.
+
+    Existing files are kept. Follows no symlink in the private home: an earlier attempt may have
+    planted one.
+    """
     if os.path.isdir(source):
         copied = 0
         for inner in sorted(os.listdir(source)):
             path = os.path.join(source, inner)
             if not os.path.islink(path) or os.path.isfile(path):  # no cycles
-                copied += _copy(path, folder, f"{name}/{inner}", most - copied)
+                copied += _copy(path, folder, f"{name}/{inner}", max_bytes - copied)
         return copied
-    if not os.path.isfile(source) or (size := os.stat(source).st_size) > most:
+    if not os.path.isfile(source) or (size := os.stat(source).st_size) > max_bytes:
         return 0
     with suppress(OSError), parent_folder(folder, name) as (parent, last):
         mode = 0o700 if os.stat(source).st_mode & stat.S_IXUSR else 0o600
@@ -280,24 +295,24 @@ def _copy(source: str, folder: str, name: str, most: int) -> int:
     return 0
 
 
-def _files_of(top: str, session: str) -> Iterator[str]:
+def _find_transcripts(top: str, session: str) -> Iterator[str]:
     """Yield the transcripts of a session below one of the user's folders."""
     for folder, _, names in os.walk(top):
         for name in names:
             path = os.path.join(folder, name)
-            if _is_of(os.path.relpath(path, top), session) and os.path.isfile(path):
+            if _belongs_to(os.path.relpath(path, top), session) and os.path.isfile(path):
                 yield path
 
 
-def _is_of(path: str, session: str) -> bool:
+def _belongs_to(path: str, session: str) -> bool:
     """Whether the path of a transcript names a session (gemini shortens the id to 8 letters)."""
     if not _SESSION.fullmatch(session) or not _TRANSCRIPT.fullmatch(path):
         return False
     name = os.path.basename(path)
     parts = path.split("/")
-    short = re.fullmatch(rf"session-.*-{re.escape(session[:8])}\.jsonl?", name) is not None
-    whole = re.search(rf"(?:^|[-_]){re.escape(session)}(?:[-_.]|$)", name) is not None
-    return whole or session in parts[:-1] or short
+    has_short_id = re.fullmatch(rf"session-.*-{re.escape(session[:8])}\.jsonl?", name) is not None
+    has_full_id = re.search(rf"(?:^|[-_]){re.escape(session)}(?:[-_.]|$)", name) is not None
+    return has_full_id or session in parts[:-1] or has_short_id
 
 
 def _write_git_identity(folder: str, real_home: str) -> None:
@@ -318,11 +333,14 @@ def _write_git_identity(folder: str, real_home: str) -> None:
 # -- after the run ---------------------------------------------------------------------------------
 
 
-def write_back(folder: str, provider: str, session: str | None, real: RealHome) -> list[str]:
-    """Copy the transcripts of a run's session into the real home; returns their paths there.
+def write_back_transcripts(
+    folder: str, provider: str, session: str | None, real: RealHome
+) -> list[str]:
+    """Copy the transcripts of a run's session into the real home; return their paths there.
 
-    A file is written if it is new, or if the existing file is a prefix of it. Symlinks, hard links
-    and special files are skipped, and no symlink below the user's transcript folder is followed.
+    A file is written if it is new, or if the existing file is a prefix of it. Symlinks, hard
+    links and special files are skipped, and no symlink below the user's transcript folder is
+    followed.
     """
     if session is None or not _SESSION.fullmatch(session):
         return []
@@ -331,35 +349,35 @@ def write_back(folder: str, provider: str, session: str | None, real: RealHome) 
     cli = CLIS.get(provider, _NONE)
     if cli.database is not None:
         own = os.path.dirname(real.path(provider, cli.database))
-        written += keep_database(folder, cli.database, session, own)
+        written += save_database(folder, cli.database, session, own)
     for name in cli.sessions:
         target = real.path(provider, name)
-        for file in walk_files(os.path.join(folder, name), lambda path: _is_of(path, session)):
+        for file in walk_files(os.path.join(folder, name), lambda path: _belongs_to(path, session)):
             if len(written) >= MAX_TRANSCRIPTS or file.size > left:
                 continue
             with suppress(OSError):
-                if _continue(file, target):
+                if _append_new_bytes(file, target):
                     left -= file.size
                     written.append(os.path.join(target, file.path))
     return written
 
 
-def _continue(file: UntrustedFile, target: str) -> bool:
+def _append_new_bytes(file: UntrustedFile, target: str) -> bool:
     """Write a transcript below the user's folder, or append the new bytes to the existing one."""
     os.makedirs(target, mode=0o700, exist_ok=True)
     with parent_folder(target, file.path) as (parent, name):
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(name, flags, 0o600, dir_fd=parent)
         try:
-            known = os.fstat(descriptor)
-            if not is_plain(known) or known.st_size >= file.size:
+            status = os.fstat(descriptor)
+            if not is_plain(status) or status.st_size >= file.size:
                 return False
-            if not _starts_with(file.descriptor, descriptor, known.st_size):
+            if not _starts_with(file.descriptor, descriptor, status.st_size):
                 return False
-            left = file.size - known.st_size
-            while left and (piece := os.read(file.descriptor, min(left, 1 << 20))):
-                os.write(descriptor, piece)
-                left -= len(piece)
+            left = file.size - status.st_size
+            while left and (data := os.read(file.descriptor, min(left, 1 << 20))):
+                os.write(descriptor, data)
+                left -= len(data)
             return True
         finally:
             os.close(descriptor)
@@ -368,13 +386,13 @@ def _continue(file: UntrustedFile, target: str) -> bool:
 def _starts_with(new: int, old: int, size: int) -> bool:
     """Whether `new` starts with the `size` bytes of `old`; advances both file positions."""
     while size:
-        piece = os.read(old, min(size, 1 << 20))
-        if not piece or os.read(new, len(piece)) != piece:
+        data = os.read(old, min(size, 1 << 20))
+        if not data or os.read(new, len(data)) != data:
             return False
-        size -= len(piece)
+        size -= len(data)
     return True
 
 
 def discard(folder: str) -> None:
     """Delete a private home and the copies of logins in it."""
-    delete(folder)
+    delete_tree(folder)

@@ -1,4 +1,7 @@
-"""Taking secrets out of records before they are stored: by their values and by their shapes."""
+"""Redaction of secrets in records before they are stored.
+
+It finds known values, and text that looks like a key.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,8 +12,8 @@ import msgspec
 from corral.kernel.redaction_policy import Policy, StoredParameter, may_hold_key, no_place
 from corral.kernel.text import is_too_deep
 
-# Shorter values are ordinary words too often to be taken out of everything that anybody writes.
-SHORTEST_KNOWN = 8
+# Shorter values are too often ordinary words.
+MIN_KNOWN_LENGTH = 8
 
 # A line break, plain or escaped as in JSON.
 _LINE_BREAK = re.compile(r"(?:\r?\n|(?:\\r)?\\n)[ \t]{0,16}")
@@ -18,100 +21,112 @@ _LINE_BREAK = re.compile(r"(?:\r?\n|(?:\\r)?\\n)[ \t]{0,16}")
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-def without_secrets(record: S, values: Sequence[str] = ()) -> S:
-    """The record, with every text in it redacted, however deep it stands."""
+def redact_record(record: S, values: Sequence[str] = ()) -> S:
+    """Return the record with all text redacted, at any depth."""
     changed = {
         name: clean
         for name, value in msgspec.structs.asdict(record).items()
-        if (clean := clean_of_secrets(value, values)) != value
+        if (clean := redact_value(value, values)) != value
     }
     return msgspec.structs.replace(record, **changed) if changed else record
 
 
-def clean_of_secrets(value: Any, values: Sequence[str] = (), *, shapes: bool = True) -> Any:
-    """A text, or what holds texts, with every one of them redacted."""
+def redact_value(value: Any, values: Sequence[str] = (), *, shapes: bool = True) -> Any:
+    """Redact a text, or all texts in a nested list or dictionary."""
 
-    def clean(part: Any) -> Any:
-        if isinstance(part, str):
-            if not values and not may_hold_key(part):
-                return part
-            data = part.encode("utf-8", "surrogatepass")
+    def clean(node: Any) -> Any:
+        if isinstance(node, str):
+            if not values and not may_hold_key(node):
+                return node
+            data = node.encode("utf-8", "surrogatepass")
             return redact(data, values, shapes=shapes).decode("utf-8", "surrogatepass")
-        if isinstance(part, dict):
-            found: dict[Any, Any] = {}
-            for key, each in part.items():
-                found[_own_name(clean(key), found)] = behind(key, each)
-            return found
-        if isinstance(part, list | tuple):
-            whole = [clean(each) for each in part]
-            return [whole[0], behind(*part)] if len(part) == 2 else whole
-        return part
+        if isinstance(node, dict):
+            result: dict[Any, Any] = {}
+            for key, item in node.items():
+                result[_unique_key(clean(key), result)] = behind(key, item)
+            return result
+        if isinstance(node, list | tuple):
+            items = [clean(item) for item in node]
+            return [items[0], behind(*node)] if len(node) == 2 else items
+        return node
 
     def behind(name: Any, value: Any) -> Any:
-        """What stands behind a name, as the value of a header does, is one by its name."""
-        clear = clean(value)
-        if clear != value or not isinstance(value, str) or not str(name).endswith("uthorization"):
-            return clear
+        """Redact the value of a named field.
+
+        The value of an Authorization header is always a secret.
+        """
+        cleaned = clean(value)
+        if cleaned != value or not isinstance(value, str) or not str(name).endswith("uthorization"):
+            return cleaned
         before = f"{name}: "
         return clean(before + value)[len(before) :]
 
-    from corral.adapters.output.redact import redact  # its patterns take long to be made
+    from corral.adapters.output.redact import (
+        redact,  # imported late: compiling its patterns is slow
+    )
 
     return clean(value)
 
 
-def _own_name(name: Any, taken: dict[Any, Any]) -> Any:
-    """Two names that differ only in their secrets stay two."""
-    number, own = 1, name
-    while own in taken:
+def _unique_key(name: Any, taken: dict[Any, Any]) -> Any:
+    """Return a unique key.
+
+    Two keys that differ only in their secrets must not collapse into one.
+    """
+    number, unique = 1, name
+    while unique in taken:
         number += 1
-        own = f"{name} ({number})"
-    return own
+        unique = f"{name} ({number})"
+    return unique
 
 
 class Redaction:
-    """Takes secrets out of what a store keeps: those that this process knows by their values, and
-    whatever looks like a key.
+    """Redacts what a store keeps: secrets with known values, and text that looks like a key.
 
-    `values` gives what is known from the beginning; it is asked when first something is kept.
+    `values` returns the initially known secrets; it is called before the first use.
     """
 
     def __init__(self, values: Callable[[], Iterable[str]] = tuple) -> None:
-        self._given = values
+        self._load_values = values
         self._values: list[str] | None = None
         self._forms: tuple[str, ...] = ()
         self._encoded: tuple[str, ...] = ()
         """The subset of `_forms` that programs break into lines."""
         self._literal = False
-        self.suspects: Callable[[str], bool] = self._first
+        self.suspects: Callable[[str], bool] = self._suspects_first
 
     def know(self, *values: str) -> None:
-        """Take these out too from now on."""
-        known = self._known()
+        """Add known secret values."""
+        known = self._known_values()
         for value in values:
-            if len(value) >= SHORTEST_KNOWN and value not in known:
+            if len(value) >= MIN_KNOWN_LENGTH and value not in known:
                 known.append(value)
-        self._settle()
+        self._rebuild_forms()
 
     def keep_shapes(self) -> None:
-        """Leave in what only looks like a key: somebody says that it is none."""
+        """Stop redacting text that only looks like a key. Known values are still redacted."""
         self._literal = True
-        self._known()
-        self._settle()
+        self._known_values()
+        self._rebuild_forms()
 
     def clean(self, text: str) -> str:
-        """The text without secrets. In JSON they are looked for in its texts, so that it stays
-        JSON whatever they are; and in the whole of it, because a name that is there twice has two
-        values, of which JSON tells the last."""
-        plain: str = self._cleaned(text)
-        told = _decoded(text)
-        if told is None:
+        """Return the text without secrets; valid JSON stays valid.
+
+        JSON is redacted string by string, and also as raw text: of a duplicate key, the parser
+        returns only the last value.
+        """
+        plain: str = self._redact(text)
+        decoded = _decode_json(text)
+        if decoded is None:
             return plain
-        clean = self._cleaned(told)
-        return plain if _decoded(plain) == clean else msgspec.json.encode(clean).decode()
+        clean = self._redact(decoded)
+        return plain if _decode_json(plain) == clean else msgspec.json.encode(clean).decode()
 
     def clean_rows(self, text: str, values: Mapping[str | int, StoredParameter]) -> str:
-        """Redact rows as JSON, in these values of each row; Invalid if one is rejected."""
+        """Redact these fields of rows given as JSON.
+
+        Raises Invalid when a field that must not contain secrets does.
+        """
         rows = msgspec.json.decode(text)
         for row in rows:
             for key, stored in values.items():
@@ -124,38 +139,38 @@ class Redaction:
             value = row[key]
         except LookupError:
             return
-        clean = self.clean(value) if isinstance(value, str) else self._cleaned(value)
+        clean = self.clean(value) if isinstance(value, str) else self._redact(value)
         if clean != value and stored.policy is Policy.REJECTED:
             raise no_place(stored.column)
         row[key] = clean
 
-    def _cleaned(self, value: Any) -> Any:
-        return clean_of_secrets(value, self._known(), shapes=not self._literal)
+    def _redact(self, value: Any) -> Any:
+        return redact_value(value, self._known_values(), shapes=not self._literal)
 
-    def _known(self) -> list[str]:
+    def _known_values(self) -> list[str]:
         if self._values is None:
             self._values = []
-            self.know(*self._given())
+            self.know(*self._load_values())
         return self._values
 
-    def _settle(self) -> None:
-        """How a text is looked at from now on."""
+    def _rebuild_forms(self) -> None:
+        """Rebuild the search forms of the known values."""
         from corral.adapters.output.redact import encoded_forms, secret_forms
 
-        forms = {form for value in self._known() for form in secret_forms(value)}
+        forms = {form for value in self._known_values() for form in secret_forms(value)}
         self._forms = tuple(form.decode("utf-8", "surrogateescape") for form in sorted(forms))
-        encoded = {form for value in self._known() for form in encoded_forms(value)}
+        encoded = {form for value in self._known_values() for form in encoded_forms(value)}
         self._encoded = tuple(form.decode() for form in sorted(encoded))
-        self.suspects = self._by_value if forms or self._literal else may_hold_key
+        self.suspects = self._suspects_known if forms or self._literal else may_hold_key
 
-    def _first(self, text: str) -> bool:
-        if self._known():
+    def _suspects_first(self, text: str) -> bool:
+        if self._known_values():
             return self.suspects(text)
         if not self._literal:
             self.suspects = may_hold_key
         return self.suspects(text)
 
-    def _by_value(self, text: str) -> bool:
+    def _suspects_known(self, text: str) -> bool:
         if not self._literal and may_hold_key(text):
             return True
         if any(form in text for form in self._forms):
@@ -166,8 +181,8 @@ class Redaction:
         return any(form in joined for form in self._encoded)
 
 
-def _decoded(text: str) -> Any:
-    """What JSON says; None when it is none, no more than a word, or too deep to be kept as JSON."""
+def _decode_json(text: str) -> Any:
+    """Decode JSON; None for other text, for plain words, and for JSON that is nested too deeply."""
     if text[:1] not in ("{", "[", '"') or is_too_deep(text.encode("utf-8", "surrogatepass")):
         return None
     try:

@@ -1,12 +1,12 @@
-"""Secrets: from a reference to the value, at the moment it is needed.
+"""Secrets: resolve a reference to its value at the moment of use.
 
     env:NAME              an environment variable
-    file:PATH             a file's text, without the line end at its end; private to its user
-    cmd:COMMAND           what a command prints (a password manager's, say)
-    keyring:SERVICE/NAME  the desktop's key ring
+    file:PATH             the text of a private file, without the final line break
+    cmd:COMMAND           the output of a command, such as a password manager
+    keyring:SERVICE/NAME  the keyring of the desktop
 
-A value is never stored, logged or put into an error. `keep` writes one to a private file or the key
-ring, only when a person asks for it.
+Values are never stored, logged or included in errors. `store_in_file` and `store_in_keyring`
+write a value only when the user asks for it.
 """
 
 import os
@@ -21,25 +21,31 @@ from corral.config import make_private_folder
 from corral.kernel.errors import Invalid, NotFound, Refused
 
 COMMAND_SECONDS = 30
-MAX_SECRET = 64 * 1024
+MAX_SECRET_BYTES = 64 * 1024
 
 
-def resolve(reference: str) -> str:
-    """The value behind a reference; an error says what is missing and never shows a value."""
-    kind, _, where = reference.partition(":")
-    if kind not in ("env", "file", "cmd", "keyring") or not where.strip():
-        # The text is not repeated: it may be the secret itself.
-        raise Invalid("That is no reference; write env:, file:, cmd: or keyring: and a place.")
+def resolve_secret(reference: str) -> str:
+    """Return the value of a reference.
+
+    An error names what is missing and never contains a value.
+    """
+    kind, _, location = reference.partition(":")
+    if kind not in ("env", "file", "cmd", "keyring") or not location.strip():
+        # Do not repeat the text: it may be the secret itself.
+        raise Invalid(
+            "Invalid secret reference: expected env:NAME, file:PATH, cmd:COMMAND or "
+            "keyring:SERVICE/NAME."
+        )
     return {"env": _from_env, "file": _from_file, "cmd": _from_command, "keyring": _from_keyring}[
         kind
-    ](where)
+    ](location)
 
 
 def _from_env(name: str) -> str:
     value = os.environ.get(name)
     if not value:
         raise NotFound(
-            f"The environment variable {name} is not set; set it where Corral starts.", name=name
+            f"The environment variable {name} is not set. Set it where Corral starts.", name=name
         )
     return value
 
@@ -47,32 +53,30 @@ def _from_env(name: str) -> str:
 def _from_file(path: str) -> str:
     file = Path(path).expanduser()
     try:
-        # Not blocking: a pipe that nobody writes to must not hold up whoever asks.
+        # O_NONBLOCK: do not wait for a writer if the path is a pipe.
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as opened:
-            found = os.fstat(descriptor)
-            _check_private(file, found)
-            value = opened.read(MAX_SECRET).decode().rstrip("\r\n")
+            status = os.fstat(descriptor)
+            _check_private(file, status)
+            value = opened.read(MAX_SECRET_BYTES).decode().rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise NotFound(
-            f"The secret file {file} cannot be read: {reason}.", path=str(file)
-        ) from None
+        raise NotFound(f"Cannot read the secret file {file}: {reason}.", path=str(file)) from None
     if not value:
         raise NotFound(f"The secret file {file} is empty.", path=str(file))
     return value
 
 
-def _check_private(file: Path, found: os.stat_result) -> None:
-    """Look at the very file that is open, before anything of it is read."""
-    if not stat.S_ISREG(found.st_mode) or found.st_size >= MAX_SECRET:
+def _check_private(file: Path, status: os.stat_result) -> None:
+    """Check the opened file before reading it: a check by path could be raced."""
+    if not stat.S_ISREG(status.st_mode) or status.st_size >= MAX_SECRET_BYTES:
         raise Refused(
-            f"{file} is no file with a secret in it; give one of less than {MAX_SECRET:,} bytes.",
+            f"{file} is not a regular file of less than {MAX_SECRET_BYTES:,} bytes.",
             path=str(file),
         )
-    if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise Refused(
-            f"The secret file {file} can be read by others; run `chmod 600 {file}`.",
+            f"The secret file {file} is readable by other users. Run `chmod 600 {file}`.",
             path=str(file),
             reason="readable_by_others",
         )
@@ -80,7 +84,7 @@ def _check_private(file: Path, found: os.stat_result) -> None:
 
 def _from_command(command: str) -> str:
     try:
-        told = subprocess.run(
+        result = subprocess.run(
             shlex.split(command),
             stdin=subprocess.DEVNULL,
             text=True,
@@ -90,33 +94,33 @@ def _from_command(command: str) -> str:
         )
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         raise NotFound(
-            f"The secret's command could not be run ({type(error).__name__}); try it by hand.",
+            f"Cannot run the command of the secret ({type(error).__name__}). Try it by hand.",
             command=command,
         ) from None
-    value = told.stdout.rstrip("\r\n")
-    if told.returncode != 0 or not value:
+    value = result.stdout.rstrip("\r\n")
+    if result.returncode != 0 or not value:
         raise NotFound(
-            f"The secret's command ended with {told.returncode} and gave "
-            f"{'nothing' if not value else 'something'}; try it by hand.",
+            f"The command of the secret exited with {result.returncode} and printed "
+            f"{'nothing' if not value else 'something'}. Try it by hand.",
             command=command,
-            exit_code=told.returncode,
+            exit_code=result.returncode,
             reason="command_failed",
         )
     return value
 
 
-def _from_keyring(where: str) -> str:
-    service, _, name = where.partition("/")
+def _from_keyring(entry: str) -> str:
+    service, _, name = entry.partition("/")
     keyring = _keyring()
     try:
         value = keyring.get_password(service, name)
     except Exception as error:  # every backend has errors of its own
         raise NotFound(
-            f"The key ring did not answer ({type(error).__name__}); unlock it, or use "
+            f"The keyring did not answer ({type(error).__name__}). Unlock it, or use "
             "env:, file: or cmd:."
         ) from None
     if not value:
-        raise NotFound(f"The key ring has no entry {where}.", entry=where)
+        raise NotFound(f"The keyring has no entry {entry}.", entry=entry)
     return str(value)
 
 
@@ -125,16 +129,16 @@ def _keyring() -> Any:
         import keyring
     except ImportError:
         raise Invalid(
-            "Key rings need one more package; run `pip install 'corral[keyring]'`, or "
+            "Keyrings need an extra package. Run `pip install 'corral[keyring]'`, or "
             "use env:, file: or cmd:."
         ) from None
     return keyring
 
 
 def _check_value(value: str) -> None:
-    """Refuse what no process could be given; the value itself is not repeated."""
+    """Reject values that cannot be passed to a process; the error does not repeat the value."""
     if not value or "\0" in value or (not value.isascii() and not _is_utf8(value)):
-        raise Invalid("The value is empty, holds a NUL byte or is not valid UTF-8; give another.")
+        raise Invalid("The value is empty, contains a NUL byte, or is not valid UTF-8.")
 
 
 def _is_utf8(value: str) -> bool:
@@ -144,51 +148,51 @@ def _is_utf8(value: str) -> bool:
         return False
 
 
-def keep_in_file(folder: Path, name: str, value: str) -> str:
-    """Write a value to a private file and give back the reference to it."""
+def store_in_file(folder: Path, name: str, value: str) -> str:
+    """Write a value to a private file, atomically; return its reference."""
     _check_value(value)
     path = folder / name
-    fresh = path.with_name(f".{name}.new-{os.getpid()}")  # no secret is called so
+    temporary = path.with_name(f".{name}.new-{os.getpid()}")  # not a valid secret name
     try:
         make_private_folder(folder)
-        fresh.unlink(missing_ok=True)
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        temporary.unlink(missing_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(value)
             file.flush()
             os.fsync(file.fileno())
-        fresh.rename(path)
+        temporary.rename(path)
     except OSError as error:
         raise Refused(
-            f"The secret could not be kept in {folder} ({error.strerror}); check the folder, or "
-            "refer to the secret where it is.",
+            f"Cannot store the secret in {folder}: {error.strerror}. Check the folder, or "
+            "use a reference to an existing secret.",
             path=str(folder),
         ) from None
     finally:
         with suppress(OSError):
-            fresh.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
     return f"file:{path}"
 
 
-def values_in(folder: Path) -> list[str]:
-    """The values that are kept in a folder's files; none when there is no such folder."""
-    found = []
+def read_all_values(folder: Path) -> list[str]:
+    """Return the values stored in the files of a folder; empty if it does not exist."""
+    values = []
     with suppress(OSError):
         for file in sorted(os.listdir(folder)):
             with suppress(NotFound, Refused):
-                found.append(_from_file(str(folder / file)))
-    return found
+                values.append(_from_file(str(folder / file)))
+    return values
 
 
-def keep_in_keyring(name: str, value: str) -> str:
-    """Put a value into the desktop's key ring and give back the reference to it."""
+def store_in_keyring(name: str, value: str) -> str:
+    """Store a value in the desktop's keyring; return its reference."""
     _check_value(value)
     keyring = _keyring()
     try:
         keyring.set_password("corral", name, value)
     except Exception as error:  # every backend has errors of its own
         raise Refused(
-            f"No key ring took the secret ({type(error).__name__}); keep it in a private "
+            f"No keyring accepted the secret ({type(error).__name__}). Store it in a private "
             "file instead (--keep file).",
             reason="no_keyring",
         ) from None

@@ -1,80 +1,89 @@
-"""Submodules of worktrees: filled without a network, and looked at without trusting them."""
+"""Submodules of worktrees.
+
+They are populated without network access and inspected without trusting them.
+"""
 
 import os
 from contextlib import suppress
 from uuid import uuid4
 
 from corral.adapters import git
-from corral.adapters.checkouts import STATUS, Checkout
+from corral.adapters.worktree_registry import STATUS_COMMAND, Checkout
 
 
-def links(found: Checkout, index: str) -> list[tuple[str, str]]:
-    """Where a worktree has submodules by an index, and the commit of each."""
-    entries = found.told("ls-files", "--stage", "-z", GIT_INDEX_FILE=index).split(b"\0")
-    links = [entry for entry in entries if entry.startswith(b"160000 ")]
+def list_submodules(checkout: Checkout, index: str) -> list[tuple[str, str]]:
+    """List the paths and commits of the submodules in an index."""
+    entries = checkout.check_output("ls-files", "--stage", "-z", GIT_INDEX_FILE=index).split(b"\0")
+    submodules = [entry for entry in entries if entry.startswith(b"160000 ")]
     return [
-        (os.fsdecode(name), facts.split()[1].decode())
-        for facts, _, name in (entry.partition(b"\t") for entry in links)
+        (os.fsdecode(name), fields.split()[1].decode())
+        for fields, _, name in (entry.partition(b"\t") for entry in submodules)
     ]
 
 
-def with_work(found: Checkout, index: str) -> list[str]:
-    """Submodules of a worktree that hold what is nowhere else.
+def list_modified(checkout: Checkout, index: str) -> list[str]:
+    """List the submodules of a worktree with work that exists nowhere else.
 
-    An agent may have written their configuration, so git is not asked in there: only one that has
-    nothing but a commit that the repository's own copy of the submodule has is without work.
+    An agent may have written their configuration, so git never runs inside them. A submodule counts
+    as unmodified only if its files equal a commit that the repository's own copy contains.
     """
     return [
         name
-        for name, commit in links(found, index)
-        if os.path.lexists(os.path.join(found.folder, name, ".git"))
-        and not _is_copy(found, name, commit)
+        for name, commit in list_submodules(checkout, index)
+        if os.path.lexists(os.path.join(checkout.folder, name, ".git"))
+        and not _is_unmodified(checkout, name, commit)
     ]
 
 
-def _is_copy(found: Checkout, name: str, commit: str) -> bool:
-    inside = os.path.join(found.folder, name)
-    kept = _kept(found, name)
-    if kept is None or git.run(kept, "cat-file", "-e", commit).code:
+def _is_unmodified(checkout: Checkout, name: str, commit: str) -> bool:
+    inside = os.path.join(checkout.folder, name)
+    copy = _find_copy(checkout, name)
+    if copy is None or git.run(copy, "cat-file", "-e", commit).code:
         return False
-    apart = os.path.join(found.own, f"looked-at-{uuid4().hex}")
-    as_here = {"GIT_DIR": kept, "GIT_WORK_TREE": inside, "GIT_INDEX_FILE": apart}
+    index = os.path.join(checkout.own, f"looked-at-{uuid4().hex}")
+    environment = {"GIT_DIR": copy, "GIT_WORK_TREE": inside, "GIT_INDEX_FILE": index}
     try:
-        git.told(kept, "read-tree", commit, environment=as_here)
-        words = (*STATUS, "--ignore-submodules=none")
-        told = git.names_in(git.told(inside, *words, environment=as_here))
-        # The first letter compares with where that copy is; the second with what is in the files.
-        return not any(entry[1] != " " for entry in told)
+        git.check_output(copy, "read-tree", commit, environment=environment)
+        arguments = (*STATUS_COMMAND, "--ignore-submodules=none")
+        entries = git.split_names(git.check_output(inside, *arguments, environment=environment))
+        # The first letter compares the index with the HEAD of that copy, the second one the files
+        # with the index.
+        return not any(entry[1] != " " for entry in entries)
     finally:
         with suppress(FileNotFoundError):
-            os.unlink(apart)
+            os.unlink(index)
 
 
-def fill(found: Checkout) -> None:
-    """Fill the submodules that the repository has at hand, from there; others stay empty."""
-    for name, _ in links(found, os.path.join(found.own, "index")):
-        kept = _kept(found, name)
-        if kept is not None:
-            called = os.path.relpath(kept, os.path.join(found.common, "modules"))
-            words = ("-c", "protocol.file.allow=always", "-c", f"submodule.{called}.url={kept}")
-            git.told(
-                found.folder,
-                *words,
+def populate(checkout: Checkout) -> None:
+    """Check out the submodules that the repository has a local copy of; others stay empty."""
+    for name, _ in list_submodules(checkout, os.path.join(checkout.own, "index")):
+        copy = _find_copy(checkout, name)
+        if copy is not None:
+            name_in_copy = os.path.relpath(copy, os.path.join(checkout.common, "modules"))
+            arguments = (
+                "-c",
+                "protocol.file.allow=always",
+                "-c",
+                f"submodule.{name_in_copy}.url={copy}",
+            )
+            git.check_output(
+                checkout.folder,
+                *arguments,
                 *("submodule", "--quiet", "update", "--init", "--recursive", "--", name),
                 seconds=git.LONG_SECONDS,
             )
 
 
-def _kept(found: Checkout, path: str) -> str | None:
-    """The git folder of a submodule in the repository itself; None when it has none."""
-    modules = os.path.join(found.common, "modules")
-    words = ("config", "-z", "--file", os.path.join(found.folder, ".gitmodules"))
-    told = found.run(*words, "--get-regexp", r"^submodule\..*\.path$").out
-    for entry in told.split(b"\0"):
-        key, _, where = entry.partition(b"\n")
-        if where == os.fsencode(path):
+def _find_copy(checkout: Checkout, path: str) -> str | None:
+    """Return the git folder of the repository's own copy of a submodule, or None."""
+    modules = os.path.join(checkout.common, "modules")
+    arguments = ("config", "-z", "--file", os.path.join(checkout.folder, ".gitmodules"))
+    output = checkout.run(*arguments, "--get-regexp", r"^submodule\..*\.path$").out
+    for entry in output.split(b"\0"):
+        key, _, submodule_path = entry.partition(b"\n")
+        if submodule_path == os.fsencode(path):
             name = os.fsdecode(key.removeprefix(b"submodule.").removesuffix(b".path"))
-            kept = os.path.realpath(os.path.join(modules, name))
-            if kept.startswith(modules + os.sep) and os.path.isdir(os.path.join(kept, "objects")):
-                return kept
+            copy = os.path.realpath(os.path.join(modules, name))
+            if copy.startswith(modules + os.sep) and os.path.isdir(os.path.join(copy, "objects")):
+                return copy
     return None

@@ -1,7 +1,7 @@
-"""How many tests passed and failed, from what a test program printed or wrote.
+"""Parse the number of passed and failed tests from the output or report of a test runner.
 
-What comes from an agent's check is not to be trusted: nothing here is run, expanded or looked up,
-and what is not understood is None, never 0.
+The input comes from an agent's check and is not trusted: nothing is executed, expanded or
+fetched. A number that cannot be determined is None, never 0.
 """
 
 import re
@@ -11,12 +11,14 @@ from typing import Literal
 import msgspec
 
 Runner = Literal["junit", "pytest", "unittest", "jest", "vitest", "mocha", "go", "cargo", "tap"]
-MAX_TEXT = 8 * 1024 * 1024
-MAX_DOCUMENT = 32 * 1024 * 1024
+MAX_OUTPUT = 8 * 1024 * 1024
+MAX_DOCUMENT_BYTES = 32 * 1024 * 1024
 _COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}m")
 
 
-class Counts(msgspec.Struct, frozen=True):
+class ReportCounts(msgspec.Struct, frozen=True):
+    """The result of a test run."""
+
     runner: Runner
     passed: int | None = None
     failed: int | None = None
@@ -25,39 +27,41 @@ class Counts(msgspec.Struct, frozen=True):
     total: int | None = None
 
 
-def from_output(text: str) -> Counts | None:
-    """The counts in what a test program printed: the last summary of it, or the sum of all where a
-    program prints one for each of its parts (cargo, go). None when there is none."""
-    plain = _COLOUR.sub("", text[-MAX_TEXT:]).replace("\r\n", "\n")
-    for look in _LOOKS:
-        if found := look(plain):
-            return found
+def parse_output(text: str) -> ReportCounts | None:
+    """Parse the output of a test runner; None when it has no known summary.
+
+    The last summary counts, or the sum of all where a runner prints one per part (cargo, go).
+    """
+    plain = _COLOUR.sub("", text[-MAX_OUTPUT:]).replace("\r\n", "\n")
+    for parser in _PARSERS:
+        if counts := parser(plain):
+            return counts
     return None
 
 
 def _number(digits: str) -> int:
-    return int(digits[:9])  # nobody has a thousand million tests
+    return int(digits[:9])  # bounds the size of the number
 
 
 def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    found = None
+    last = None
     for match in pattern.finditer(text):
-        found = match
-    return found
+        last = match
+    return last
 
 
-def _pairs(text: str) -> dict[str, int]:
-    """What is counted in a list such as `1 failed, 3 passed`; the same word twice is added."""
-    found: dict[str, int] = {}
+def _parse_pairs(text: str) -> dict[str, int]:
+    """Parse a list such as `1 failed, 3 passed`; repeated words are added."""
+    counts: dict[str, int] = {}
     for digits, word in re.findall(r"(\d+) ([a-z]+)", text):
-        found[word] = found.get(word, 0) + _number(digits)
-    return found
+        counts[word] = counts.get(word, 0) + _number(digits)
+    return counts
 
 
-def _summed(found: Mapping[str, int], *words: str) -> int | None:
-    """The sum of those of some words that are there; None when none is."""
-    known = [found[word] for word in words if word in found]
-    return sum(known) if known else None
+def _sum_counts(counts: Mapping[str, int], *words: str) -> int | None:
+    """Return the sum of the counts of some words; None when all are missing."""
+    present = [counts[word] for word in words if word in counts]
+    return sum(present) if present else None
 
 
 _PYTEST = re.compile(
@@ -65,18 +69,20 @@ _PYTEST = re.compile(
 )
 
 
-def _pytest(text: str) -> Counts | None:
+def _pytest(text: str) -> ReportCounts | None:
     last = _last(_PYTEST, text)
     if last is None:
         return None
     if last[1].startswith("no tests"):
-        return Counts("pytest", 0, 0, 0, 0, 0)
-    found = _pairs(last[1])
-    passed = _summed(found, "passed", "xpassed") or 0
-    failed = found.get("failed", 0)
-    errors = _summed(found, "error", "errors") or 0
-    skipped = _summed(found, "skipped", "xfailed") or 0
-    return Counts("pytest", passed, failed, errors, skipped, passed + failed + errors + skipped)
+        return ReportCounts("pytest", 0, 0, 0, 0, 0)
+    counts = _parse_pairs(last[1])
+    passed = _sum_counts(counts, "passed", "xpassed") or 0
+    failed = counts.get("failed", 0)
+    errors = _sum_counts(counts, "error", "errors") or 0
+    skipped = _sum_counts(counts, "skipped", "xfailed") or 0
+    return ReportCounts(
+        "pytest", passed, failed, errors, skipped, passed + failed + errors + skipped
+    )
 
 
 _UNITTEST = re.compile(
@@ -84,19 +90,19 @@ _UNITTEST = re.compile(
 )
 
 
-def _unittest(text: str) -> Counts | None:
+def _unittest(text: str) -> ReportCounts | None:
     last = _last(_UNITTEST, text)
     if last is None:
         return None
     named = {
         word: _number(digits) for word, digits in re.findall(r"([a-z ]+)=(\d+)", last[3] or "")
     }
-    found = {word.strip(): count for word, count in named.items()}
+    counts = {word.strip(): count for word, count in named.items()}
     total = _number(last[1])
-    failed = _summed(found, "failures", "unexpected successes") or 0
-    errors = found.get("errors", 0)
-    skipped = _summed(found, "skipped", "expected failures") or 0
-    return Counts(
+    failed = _sum_counts(counts, "failures", "unexpected successes") or 0
+    errors = counts.get("errors", 0)
+    skipped = _sum_counts(counts, "skipped", "expected failures") or 0
+    return ReportCounts(
         "unittest", max(total - failed - errors - skipped, 0), failed, errors, skipped, total
     )
 
@@ -105,33 +111,33 @@ _JEST = re.compile(r"^Tests: +((?:\d+ [a-z]+(?:, )?)+)$", re.M)
 _VITEST = re.compile(r"^ *Tests +((?:\d+ [a-z]+(?: \| )?)+)(?: \((\d+)\))?$", re.M)
 
 
-def _jest(text: str) -> Counts | None:
+def _jest(text: str) -> ReportCounts | None:
     last = _last(_JEST, text)
     if last is None:
         return None
-    found = _pairs(last[1])
-    return Counts(
+    counts = _parse_pairs(last[1])
+    return ReportCounts(
         "jest",
-        found.get("passed", 0),
-        found.get("failed", 0),
+        counts.get("passed", 0),
+        counts.get("failed", 0),
         None,
-        _summed(found, "skipped", "todo", "pending") or 0,
-        found.get("total"),
+        _sum_counts(counts, "skipped", "todo", "pending") or 0,
+        counts.get("total"),
     )
 
 
-def _vitest(text: str) -> Counts | None:
+def _vitest(text: str) -> ReportCounts | None:
     last = _last(_VITEST, text)
     if last is None:
         return None
-    found = _pairs(last[1])
-    total = _number(last[2]) if last[2] else sum(found.values())
-    return Counts(
+    counts = _parse_pairs(last[1])
+    total = _number(last[2]) if last[2] else sum(counts.values())
+    return ReportCounts(
         "vitest",
-        found.get("passed", 0),
-        found.get("failed", 0),
+        counts.get("passed", 0),
+        counts.get("failed", 0),
         None,
-        _summed(found, "skipped", "todo") or 0,
+        _sum_counts(counts, "skipped", "todo") or 0,
         total,
     )
 
@@ -141,31 +147,31 @@ _MOCHA = re.compile(
 )
 
 
-def _mocha(text: str) -> Counts | None:
+def _mocha(text: str) -> ReportCounts | None:
     last = _last(_MOCHA, text)
     if last is None:
         return None
     passed, skipped, failed = (_number(digits or "0") for digits in last.groups())
-    return Counts("mocha", passed, failed, None, skipped, passed + failed + skipped)
+    return ReportCounts("mocha", passed, failed, None, skipped, passed + failed + skipped)
 
 
 _CARGO = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;", re.M)
 
 
-def _cargo(text: str) -> Counts | None:
-    results = [tuple(map(_number, found)) for found in _CARGO.findall(text)]
+def _cargo(text: str) -> ReportCounts | None:
+    results = [tuple(map(_number, match)) for match in _CARGO.findall(text)]
     if not results:
         return None
     passed, failed, skipped = (sum(column) for column in zip(*results, strict=True))
-    return Counts("cargo", passed, failed, None, skipped, passed + failed + skipped)
+    return ReportCounts("cargo", passed, failed, None, skipped, passed + failed + skipped)
 
 
 _GO = re.compile(r"^ *--- (PASS|FAIL|SKIP): \S+ \([\d.]+s\)$", re.M)
 
 
-def _go_json(text: str) -> Counts | None:
-    """One line for each thing that happens: `{"Action":"pass","Package":…,"Test":…}`."""
-    ends: dict[tuple[str, str], str] = {}
+def _go_json(text: str) -> ReportCounts | None:
+    """Parse `go test -json`: one event per line, `{"Action":"pass","Package":…,"Test":…}`."""
+    outcomes: dict[tuple[str, str], str] = {}
     for line in text.splitlines():
         if '"Action"' not in line or not line.startswith("{"):
             continue
@@ -174,8 +180,8 @@ def _go_json(text: str) -> Counts | None:
         except msgspec.MsgspecError:
             continue
         if event.Test and event.Action in ("pass", "fail", "skip"):
-            ends[event.Package, event.Test] = event.Action
-    return _go_counted(ends.values())
+            outcomes[event.Package, event.Test] = event.Action
+    return _count_go_results(outcomes.values())
 
 
 class _Event(msgspec.Struct):
@@ -187,29 +193,31 @@ class _Event(msgspec.Struct):
 _EVENT = msgspec.json.Decoder(_Event)
 
 
-def _go(text: str) -> Counts | None:
-    """With `-v` every test is named; without, only those that failed, and of the others nothing is
-    known."""
+def _go(text: str) -> ReportCounts | None:
+    """Parse `go test`.
+
+    Passed tests are named only with `-v`; otherwise only the failures are known.
+    """
     named = [word.lower() for word in _GO.findall(text)]
     if re.search(r"^=== RUN ", text, re.M):
-        return _go_counted(named)
+        return _count_go_results(named)
     if not re.search(r"^(ok  \t|FAIL\t)\S+", text, re.M):
         return None
-    return Counts("go", failed=named.count("fail"))
+    return ReportCounts("go", failed=named.count("fail"))
 
 
-def _go_counted(ends: Iterable[str]) -> Counts | None:
-    found = [*ends]
-    if not found:
+def _count_go_results(outcomes: Iterable[str]) -> ReportCounts | None:
+    results = [*outcomes]
+    if not results:
         return None
-    count = found.count
-    return Counts("go", count("pass"), count("fail"), None, count("skip"), len(found))
+    count = results.count
+    return ReportCounts("go", count("pass"), count("fail"), None, count("skip"), len(results))
 
 
 _TAP = re.compile(r"^(ok|not ok)\b(?: +\d+)?([^\n]*)$", re.M)
 
 
-def _tap(text: str) -> Counts | None:
+def _tap(text: str) -> ReportCounts | None:
     plan = re.search(r"^1\.\.(\d+)", text, re.M)
     if plan is None:
         return None
@@ -221,11 +229,11 @@ def _tap(text: str) -> Counts | None:
             passed += 1
         else:
             failed += 1
-    return Counts("tap", passed, failed, None, skipped, _number(plan[1]))
+    return ReportCounts("tap", passed, failed, None, skipped, _number(plan[1]))
 
 
-# What is the least likely to be in another one's output comes first.
-_LOOKS: tuple[Callable[[str], Counts | None], ...] = (
+# The most specific formats first: the output of one runner may contain that of another.
+_PARSERS: tuple[Callable[[str], ReportCounts | None], ...] = (
     _go_json,
     _cargo,
     _pytest,
@@ -241,33 +249,35 @@ _LOOKS: tuple[Callable[[str], Counts | None], ...] = (
 # -- JUnit -----------------------------------------------------------------------------------------
 
 
-class _Declared(Exception):
-    """A document that declares something of its own."""
+class _DeclarationFound(Exception):
+    """The document declares a document type or an entity."""
 
 
-def from_junit(document: bytes) -> Counts | None:
-    """The counts in a JUnit report. None for what is no such report, and for a document that
-    declares entities or is too large."""
-    if len(document) > MAX_DOCUMENT:
+def parse_junit(document: bytes) -> ReportCounts | None:
+    """Parse a JUnit report.
+
+    None for other documents, for one that declares entities, and for one that is too large.
+    """
+    if len(document) > MAX_DOCUMENT_BYTES:
         return None
     from xml.parsers import expat
 
-    cases = _Cases()
+    cases = _CaseCounter()
     parser = expat.ParserCreate()
     parser.StartElementHandler = cases.start
     parser.EndElementHandler = cases.end
-    # A report has no document type; one that has may expand to anything.
+    # A report needs no document type; entities could expand without limit.
     parser.StartDoctypeDeclHandler = cases.refuse
     parser.EntityDeclHandler = cases.refuse
     try:
         parser.Parse(document, True)
-    except (expat.ExpatError, _Declared, LookupError, ValueError):
-        return None  # the last two: it names an encoding that nobody knows, or that is no use here
+    except (expat.ExpatError, _DeclarationFound, LookupError, ValueError):
+        return None  # LookupError, ValueError: an unknown or unusable encoding
     return cases.counted()
 
 
-class _Cases:
-    """What is counted while a report is read: its cases, each by what is inside of it."""
+class _CaseCounter:
+    """Counts the test cases while a report is parsed."""
 
     def __init__(self) -> None:
         self.report = False
@@ -288,13 +298,13 @@ class _Cases:
         self.depth -= 1
 
     def refuse(self, *words: object) -> None:
-        raise _Declared
+        raise _DeclarationFound
 
-    def counted(self) -> Counts | None:
+    def counted(self) -> ReportCounts | None:
         if not self.report:
             return None
         count = self.ends.count
         total = len(self.ends)
-        return Counts(
+        return ReportCounts(
             "junit", count("passed"), count("failure"), count("error"), count("skipped"), total
         )

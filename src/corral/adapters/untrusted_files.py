@@ -1,4 +1,4 @@
-"""Reading and writing files in a folder that a sandboxed program could write.
+"""Read and write files in a folder that a sandboxed program can write.
 
 Every path component is opened with O_NOFOLLOW relative to its parent's descriptor, so a symlink
 that the program planted is never followed, also when it is swapped in during the walk. Only
@@ -27,8 +27,10 @@ class UntrustedFile(NamedTuple):
 
 
 def read_file(root: str, path: str, most: int) -> bytes | None:
-    """Read a file below `root`; None when it is missing, not a plain file, or larger than `most`
-    bytes."""
+    """Read a file below `root`.
+
+    None when it is missing, not a plain file, or larger than `most` bytes.
+    """
     opened: list[int] = []
     try:
         opened.append(os.open(root, _FOLDER))
@@ -36,8 +38,8 @@ def read_file(root: str, path: str, most: int) -> bytes | None:
         for folder in folders:
             opened.append(os.open(folder, _FOLDER, dir_fd=opened[-1]))
         opened.append(os.open(name, _FILE, dir_fd=opened[-1]))
-        found = os.fstat(opened[-1])
-        if not is_plain(found) or found.st_size > most:
+        status = os.fstat(opened[-1])
+        if not is_plain(status) or status.st_size > most:
             return None
         with os.fdopen(opened.pop(), "rb") as file:
             data = file.read(most + 1)
@@ -49,9 +51,9 @@ def read_file(root: str, path: str, most: int) -> bytes | None:
             os.close(descriptor)
 
 
-def is_plain(found: os.stat_result) -> bool:
+def is_plain(status: os.stat_result) -> bool:
     """Whether a file is a regular file with exactly one link."""
-    return stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+    return stat.S_ISREG(status.st_mode) and status.st_nlink == 1
 
 
 def walk_files(root: str, wanted: Callable[[str], bool]) -> Iterator[UntrustedFile]:
@@ -85,8 +87,8 @@ def _walk(
         try:
             if is_folder:
                 yield from _walk(descriptor, f"{path}/", wanted, depth - 1)
-            elif is_plain(found := os.fstat(descriptor)):
-                yield UntrustedFile(path, found.st_size, descriptor)
+            elif is_plain(status := os.fstat(descriptor)):
+                yield UntrustedFile(path, status.st_size, descriptor)
         finally:
             os.close(descriptor)
 
@@ -96,9 +98,10 @@ def find_files(
 ) -> Iterator[tuple[str, int, os.stat_result]]:
     """Yield path, descriptor and status of the plain files below `root` that match a pattern.
 
-    A pattern has one component per folder, each with `*` as in a shell: only folders that can hold
-    a match are listed. At most `max_entries` directory entries are looked at, so that a program
-    which makes a million files cannot hold up the caller. The walk closes the descriptors.
+    A pattern has one component per folder, each with `*` as in a shell; only folders that can
+    contain a match are listed. At most `max_entries` directory entries are read, so that a
+    program that creates a million files cannot stall the caller. The walk closes the
+    descriptors.
     """
     with suppress(FileNotFoundError, NotADirectoryError):
         descriptor = os.open(root, _FOLDER)
@@ -117,9 +120,9 @@ def _search(
     names = [first]
     if "*" in first:
         with os.scandir(folder) as entries:
-            seen = [entry.name for entry in islice(entries, left[0])]
-        left[0] -= len(seen)
-        names = sorted(name for name in seen if fnmatchcase(name, first))
+            entry_names = [entry.name for entry in islice(entries, left[0])]
+        left[0] -= len(entry_names)
+        names = sorted(name for name in entry_names if fnmatchcase(name, first))
     for name in names:
         try:
             descriptor = os.open(name, _FOLDER if rest else _FILE, dir_fd=folder)
@@ -136,10 +139,10 @@ def _search(
 
 @contextmanager
 def parent_folder(root: str, path: str) -> Iterator[tuple[int, str]]:
-    """Open the folder of a path below `root`, and make what is missing of it.
+    """Open the parent folder of a path below `root`, creating missing folders.
 
-    Gives its descriptor and the last component of the path. OSError when a component below `root`
-    is a symlink: a program that could write there must not choose where the file goes.
+    Gives its descriptor and the last component of the path. Raises OSError when a component
+    below `root` is a symlink: the sandboxed program must not choose where the file goes.
     """
     opened = [os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
     try:
@@ -155,8 +158,10 @@ def parent_folder(root: str, path: str) -> Iterator[tuple[int, str]]:
 
 
 def copy_file(file: UntrustedFile, target: str, most: int) -> int:
-    """Copy a walked file to a new file; returns its size, raises OSError when it has grown over
-    `most` bytes."""
+    """Copy a walked file to a new file and return its size.
+
+    Raises OSError when it has grown over `most` bytes.
+    """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     written = 0
     with os.fdopen(os.open(target, flags, 0o600), "wb") as copy:

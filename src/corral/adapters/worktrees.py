@@ -1,8 +1,11 @@
-"""Git worktrees: a place of its own for each piece of work, on a branch of its own.
+"""Git worktrees: create, inspect and remove them.
 
-A repository is named by any folder of it, by its own worktree or by its git folder (a bare one, a
-private one). What was left in a worktree is found there again: nothing that would lose work is done
-unless the loss is named.
+Each piece of work gets its own worktree on its own branch. A repository is named by any folder in
+it, by its worktree or by its git folder (bare and private repositories). `create` is idempotent and
+keeps existing work. `remove` refuses to lose work unless the caller names the loss.
+
+See also `worktree_registry` (looking worktrees up), `worktree_leftovers` (clean-up of orphans and
+interrupted removals) and `worktree_pool` (reuse of files).
 """
 
 import fcntl
@@ -18,48 +21,50 @@ from uuid import uuid4
 import msgspec
 
 from corral.adapters import git, submodules
-from corral.adapters import pool as pools
-from corral.adapters.checkouts import (
-    STATUS,
+from corral.adapters import worktree_pool as pools
+from corral.adapters.worktree_leftovers import REMOVAL_PREFIX, delete_tree, delete_unused_branch
+from corral.adapters.worktree_pool import WorktreePool
+from corral.adapters.worktree_registry import (
+    STATUS_COMMAND,
     Checkout,
-    checkout_in,
-    checkout_of,
-    common_dir,
-    index_to_read,
-    real,
-    resolve,
+    find_checkout,
+    find_common_dir,
+    find_registered,
+    normalize_path,
+    readable_index,
+    resolve_commit,
 )
-from corral.adapters.leftovers import REMOVED, delete, drop_branch
-from corral.adapters.pool import Pool
 from corral.kernel.errors import Conflict, Refused
 
-Loss = Literal["dirty", "unmerged", "locked"]
-"""What a removal may do away with, when it is told so by name."""
+RemovalLoss = Literal["dirty", "unmerged", "locked"]
+"""Losses that a caller of `remove` may accept by name."""
 
-HALF_MADE = "initializing"  # git's own lock on a worktree that it is still writing
-TRIES = 6
+INITIALIZING = "initializing"  # the lock reason that git uses while it creates a worktree
+MAX_ATTEMPTS = 6
 
 
-class State(msgspec.Struct, frozen=True):
-    """What is in a worktree, and what would be lost with it."""
+class WorktreeState(msgspec.Struct, frozen=True):
+    """The content of a worktree, and the work that would be lost with it."""
 
     folder: str
     missing: bool
-    """The folder is gone, or git does not know it as a worktree of the repository."""
+    """The folder does not exist, or git does not list it as a worktree of the repository."""
     head: str | None
     branch: str | None
     uncommitted: list[str]
-    """Files that are known to git and differ from the last commit."""
+    """Tracked files that differ from the last commit."""
     untracked: list[str]
-    """Files that are new; ignored ones are not counted. A name that ends with / is a repository
-    of its own inside, or a submodule with work that is nowhere else."""
+    """Untracked files, without ignored ones. A name that ends with / is a nested repository, or a
+    submodule with work that exists nowhere else."""
     unmerged: int
-    """Commits that no branch and no tag but its own branch has, and no `keep` (see history)."""
+    """Commits that are reachable only from the worktree's own branch: from no other branch, tag or
+    kept ref (see `git_history.keep_commit`)."""
     locked: str | None
+    """The reason of the lock, which may be empty; None: not locked."""
 
     @property
     def changed(self) -> list[str]:
-        """All files that are in no commit as they are."""
+        """All files whose content is in no commit."""
         return self.uncommitted + self.untracked
 
     @property
@@ -68,125 +73,135 @@ class State(msgspec.Struct, frozen=True):
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is lost when folder and branch are removed."""
+        """Whether removing the folder and the branch loses nothing."""
         return not (self.dirty or self.unmerged or self.locked is not None)
 
     @property
-    def why_kept(self) -> str | None:
-        """In a few words for a person, why it is not removed; None when it may be."""
-        found = []
+    def removal_blockers(self) -> str | None:
+        """A short description of the work that prevents a removal; None: it can be removed."""
+        blockers = []
         if self.uncommitted:
-            found.append(f"{len(self.uncommitted)} uncommitted")
+            blockers.append(f"{len(self.uncommitted)} uncommitted")
         if self.untracked:
-            found.append(f"{len(self.untracked)} untracked")
+            blockers.append(f"{len(self.untracked)} untracked")
         if self.unmerged:
-            found.append(f"{self.unmerged} unmerged commit{'s' * (self.unmerged > 1)}")
+            blockers.append(f"{self.unmerged} unmerged commit{'s' * (self.unmerged > 1)}")
         if self.locked is not None:
-            found.append(f"locked ({self.locked})" if self.locked else "locked")
-        return ", ".join(found) or None
+            blockers.append(f"locked ({self.locked})" if self.locked else "locked")
+        return ", ".join(blockers) or None
 
 
-# -- what there is ---------------------------------------------------------------------------------
+# -- state ----------------------------------------------------------------------------------------
 
 
-def state(repository: str, folder: str) -> State:
-    """What is in a worktree. It only looks, and runs no program that was left in there."""
-    return _state(checkout_of(repository, folder), folder)
+def inspect(repository: str, folder: str) -> WorktreeState:
+    """Inspect a worktree without changing it.
+
+    Runs no hook, filter or other program that an agent may have configured there.
+    """
+    return _build_state(find_checkout(repository, folder), folder)
 
 
-def _state(found: Checkout | None, folder: str) -> State:
-    if found is None:
-        return State(folder, True, None, None, [], [], 0, None)
+def _build_state(checkout: Checkout | None, folder: str) -> WorktreeState:
+    if checkout is None:
+        return WorktreeState(folder, True, None, None, [], [], 0, None)
     missing = not os.path.isdir(folder)
-    branch = found.branch
-    done = found.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}")
-    head = done.out.decode().strip() or None
-    uncommitted, untracked = ([], []) if missing else changed_files(found)
-    return State(
+    branch = checkout.branch
+    result = checkout.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}")
+    head = result.out.decode().strip() or None
+    uncommitted, untracked = ([], []) if missing else list_changed_files(checkout)
+    return WorktreeState(
         folder,
         missing,
         head,
         branch,
         uncommitted,
         untracked,
-        _unmerged(found, branch) if head else 0,
-        _locked(found),
+        _count_unmerged(checkout, branch) if head else 0,
+        _read_lock_reason(checkout),
     )
 
 
-def changed_files(found: Checkout) -> tuple[list[str], list[str]]:
-    """The files of a worktree that are not committed as they are, and those that are new."""
-    with index_to_read(found) as index:
-        told = found.told(*STATUS, "--ignore-submodules=dirty", GIT_INDEX_FILE=index)
-        inside = submodules.with_work(found, index)
-    entries = git.names_in(told)
+def list_changed_files(checkout: Checkout) -> tuple[list[str], list[str]]:
+    """List the tracked files that differ from the last commit, and the untracked ones."""
+    with readable_index(checkout) as index:
+        listing = checkout.check_output(
+            *STATUS_COMMAND, "--ignore-submodules=dirty", GIT_INDEX_FILE=index
+        )
+        modified_submodules = submodules.list_modified(checkout, index)
+    entries = git.split_names(listing)
     uncommitted = [entry[3:] for entry in entries if entry[:2] != "??"]
     untracked = [entry[3:] for entry in entries if entry[:2] == "??"]
-    return uncommitted, untracked + [f"{name}/" for name in inside]
+    return uncommitted, untracked + [f"{name}/" for name in modified_submodules]
 
 
-def _unmerged(found: Checkout, branch: str | None) -> int:
-    kept = ("--branches", "--tags", "--remotes", "--glob=refs/corral/*")
-    own = [f"--exclude={branch}"] if branch else []
-    return int(found.line("rev-list", "--count", "HEAD", "--not", *own, *kept))
+def _count_unmerged(checkout: Checkout, branch: str | None) -> int:
+    other_refs = ("--branches", "--tags", "--remotes", "--glob=refs/corral/*")
+    exclude = [f"--exclude={branch}"] if branch else []
+    return int(checkout.read_line("rev-list", "--count", "HEAD", "--not", *exclude, *other_refs))
 
 
-def _locked(found: Checkout) -> str | None:
+def _read_lock_reason(checkout: Checkout) -> str | None:
     try:
-        with open(os.path.join(found.own, "locked"), encoding="utf-8", errors="replace") as file:
+        with open(os.path.join(checkout.own, "locked"), encoding="utf-8", errors="replace") as file:
             return file.read(8_192).strip()
     except FileNotFoundError:
         return None
 
 
-# -- making ----------------------------------------------------------------------------------------
+# -- creation --------------------------------------------------------------------------------------
 
 
-def make(
+def create(
     repository: str,
     folder: str,
     branch: str,
     *,
     base: str = "HEAD",
     own_branch: bool = False,
-    pool: Pool | None = None,
+    pool: WorktreePool | None = None,
 ) -> str:
-    """A worktree in `folder` on a new `branch` at the commit `base`; the directory in it that
-    stands for `repository` (which may be a folder inside of its worktree) comes back.
+    """Create a worktree in `folder` on a new `branch` at the commit `base`.
 
-    To call it again with the same words does no harm: what is there already is taken as it is, with
-    all that was left in it, and what a crash left half-made is made whole. Submodules that the
-    repository has are filled without a network. Files that a `pool` has are taken from there, and
-    the worktree is the same, byte for byte. Several processes may call it at once. Refused
-    when `branch` is there and stands elsewhere (unless it is known to be the worktree's
-    `own_branch`, left by an earlier one), when `folder` holds anything else, when there is no such
-    commit or none at all.
+    Returns the directory in it that corresponds to `repository`, which may be a subdirectory of its
+    worktree.
+
+    Idempotent: an existing worktree is returned as it is, with all uncommitted work, and one that a
+    crash left incomplete is created again. Safe to call from several processes at once. Submodules
+    are filled from the repository, without network access. With a `pool`, files are reused from
+    there; the result is byte for byte the same.
+
+    Raises Refused when `branch` exists at another commit (unless `own_branch` says that it is left
+    from an earlier worktree of this caller), when `folder` contains anything else, and when the
+    commit does not exist.
     """
-    common = common_dir(repository)
-    inside = os.fsdecode(git.told(repository, "rev-parse", "--show-prefix")).rstrip("\n")
-    commit = resolve(repository, base)
-    folder = real(folder)
-    with _folder_held(folder) as lock:
-        found = checkout_in(common, folder)
-        if found is not None and _locked(found) == HALF_MADE:
-            _empty(found)
-            found = None
+    common = find_common_dir(repository)
+    subdirectory = os.fsdecode(git.check_output(repository, "rev-parse", "--show-prefix")).rstrip(
+        "\n"
+    )
+    commit = resolve_commit(repository, base)
+    folder = normalize_path(folder)
+    with _lock_folder(folder) as lock:
+        checkout = find_registered(common, folder)
+        if checkout is not None and _read_lock_reason(checkout) == INITIALIZING:
+            _discard_incomplete(checkout)
+            checkout = None
         if not os.path.lexists(os.path.join(folder, ".git")):
-            _add(repository, folder, branch, commit, found, own_branch, lock, pool)
-        elif found is None:
+            _add_worktree(repository, folder, branch, commit, checkout, own_branch, lock, pool)
+        elif checkout is None:
             raise Refused(
-                f"{folder} is no worktree of {repository}; choose another folder, or repair it "
+                f"{folder} is not a worktree of {repository}. Choose another folder, or repair it "
                 "with `git worktree repair`.",
                 dir=folder,
                 reason="not_a_worktree",
             )
-    return os.path.join(folder, inside) if inside else folder
+    return os.path.join(folder, subdirectory) if subdirectory else folder
 
 
 @contextmanager
-def _folder_held(folder: str) -> Iterator[int]:
-    """A folder, made when it is not there, that no other process makes a worktree in."""
-    before = os.path.lexists(folder)
+def _lock_folder(folder: str) -> Iterator[int]:
+    """Create `folder` if needed and hold an exclusive flock on it."""
+    existed = os.path.lexists(folder)
     while True:
         os.makedirs(folder, exist_ok=True)
         try:
@@ -200,8 +215,8 @@ def _folder_held(folder: str) -> Iterator[int]:
                     try:
                         yield lock
                     except BaseException:
-                        if not before:
-                            with suppress(OSError):  # git may have removed it; or it is not empty
+                        if not existed:
+                            with suppress(OSError):  # git has removed it, or it is not empty
                                 os.rmdir(folder)
                         raise
                     return
@@ -209,124 +224,146 @@ def _folder_held(folder: str) -> Iterator[int]:
             os.close(lock)
 
 
-def _add(
+def _add_worktree(
     repository: str,
     folder: str,
     branch: str,
     commit: str,
-    before: Checkout | None,
+    old_checkout: Checkout | None,
     own_branch: bool,
     lock: int,
-    pool: Pool | None,
+    pool: WorktreePool | None,
 ) -> None:
     if os.listdir(folder):
         raise Refused(
-            f"{folder} holds other things; choose another folder.",
+            f"{folder} is not empty. Choose another folder.",
             dir=folder,
             reason="folder_not_empty",
         )
-    at = _branch_at(repository, branch)
-    ours = own_branch or (before is not None and before.branch == branch)
-    if at is not None and at != commit and not ours:
+    branch_commit = _find_branch_commit(repository, branch)
+    is_own_branch = own_branch or (old_checkout is not None and old_checkout.branch == branch)
+    if branch_commit is not None and branch_commit != commit and not is_own_branch:
         raise Refused(
-            f"The branch {branch} is there already, at {at[:12]}; choose another name, or remove "
-            "it first.",
+            f"The branch {branch} already exists at {branch_commit[:12]}. Choose another name, or "
+            "delete it first.",
             branch=branch,
-            commit=at,
+            commit=branch_commit,
             reason="branch_exists",
         )
-    if pool is not None and before is None:
-        if _refill(repository, folder, branch, commit, lock, pool, is_new=at is None):
+    if pool is not None and old_checkout is None:
+        if _create_from_pool(
+            repository, folder, branch, commit, lock, pool, is_new=branch_commit is None
+        ):
             return
-        at = _branch_at(repository, branch)
-    force = ("--force", "--force") if before is not None else ()
-    start = _on_branch(folder, branch, commit, is_new=at is None)
-    workers = git.on_all_cores(repository)
-    for left in reversed(range(TRIES)):
-        words = (*workers, "worktree", "add", "--quiet", *force, *start)
-        done = git.run(repository, *words, seconds=git.LONG_SECONDS, keeps=(lock,))
-        if done.code == 0:
+        branch_commit = _find_branch_commit(repository, branch)
+    force = ("--force", "--force") if old_checkout is not None else ()
+    branch_arguments = _branch_arguments(folder, branch, commit, is_new=branch_commit is None)
+    workers = git.parallel_checkout_options(repository)
+    for remaining in reversed(range(MAX_ATTEMPTS)):
+        arguments = (*workers, "worktree", "add", "--quiet", *force, *branch_arguments)
+        result = git.run(repository, *arguments, seconds=git.LONG_SECONDS, keeps=(lock,))
+        if result.code == 0:
             break
-        if not left or not _in_the_way(done):
-            raise _not_made(repository, done, None if at else branch)
-        time.sleep(0.05 * (TRIES - left))
-        if at is None and _branch_at(repository, branch) == commit:
-            start = (folder, branch)
+        if not remaining or not _is_concurrent_add(result):
+            raise _undo_failed_add(repository, result, None if branch_commit else branch)
+        time.sleep(0.05 * (MAX_ATTEMPTS - remaining))
+        if branch_commit is None and _find_branch_commit(repository, branch) == commit:
+            branch_arguments = (folder, branch)
         force = ("--force", "--force")
     if os.path.exists(os.path.join(folder, ".gitmodules")):
-        made = checkout_of(repository, folder)
-        assert made is not None
-        submodules.fill(made)
+        checkout = find_checkout(repository, folder)
+        assert checkout is not None
+        submodules.populate(checkout)
 
 
-def _not_made(repository: str, done: git.Done, branch: str | None) -> Refused:
-    """What to raise; a branch that git made first, for nothing, is taken back."""
+def _undo_failed_add(repository: str, result: git.GitResult, branch: str | None) -> Refused:
+    """Delete the branch that a failed `git worktree add` created; return the error to raise."""
     if branch is not None:
-        drop_branch(repository, branch)
-    return git.failed(repository, "worktree add", done)
+        delete_unused_branch(repository, branch)
+    return git.git_error(repository, "worktree add", result)
 
 
-def _on_branch(folder: str, branch: str, commit: str, *, is_new: bool) -> tuple[str, ...]:
+def _branch_arguments(folder: str, branch: str, commit: str, *, is_new: bool) -> tuple[str, ...]:
     return ("--no-track", "-b", branch, folder, commit) if is_new else (folder, branch)
 
 
-def _refill(
-    repository: str, folder: str, branch: str, commit: str, lock: int, pool: Pool, *, is_new: bool
+def _create_from_pool(
+    repository: str,
+    folder: str,
+    branch: str,
+    commit: str,
+    lock: int,
+    pool: WorktreePool,
+    *,
+    is_new: bool,
 ) -> bool:
-    """Make a worktree of files from the pool; False: nothing of it was made, but for its branch.
+    """Create a worktree from the files of the pool. False: only the branch was created.
 
-    Until it is whole it is locked in the way of one that git is still writing.
+    Until it is complete, the worktree carries the lock that git itself uses during creation.
     """
-    if not pools.can_fill(repository):
+    if not pools.can_reuse_files(repository):
         return False
-    with pools.taken(pool) as entry:
+    with pools.claim_newest(pool) as entry:
         if entry is None:
             return False
-        start = _on_branch(folder, branch, commit, is_new=is_new)
-        locked = ("--no-checkout", "--lock", "--reason", HALF_MADE)
-        done = git.run(repository, "worktree", "add", "--quiet", *locked, *start, keeps=(lock,))
-        found = checkout_of(repository, folder)
-        if done.code or found is None:
+        branch_arguments = _branch_arguments(folder, branch, commit, is_new=is_new)
+        lock_options = ("--no-checkout", "--lock", "--reason", INITIALIZING)
+        result = git.run(
+            repository,
+            "worktree",
+            "add",
+            "--quiet",
+            *lock_options,
+            *branch_arguments,
+            keeps=(lock,),
+        )
+        checkout = find_checkout(repository, folder)
+        if result.code or checkout is None:
             return False
         try:
-            whole = pools.fill(found, resolve(repository, f"refs/heads/{branch}"), entry)
+            is_complete = pools.fill_worktree(
+                checkout, resolve_commit(repository, f"refs/heads/{branch}"), entry
+            )
         except (Refused, OSError, RecursionError):
-            whole = False
-        if whole:
-            os.unlink(os.path.join(found.own, "locked"))
+            is_complete = False
+        if is_complete:
+            os.unlink(os.path.join(checkout.own, "locked"))
         else:
-            _empty(found)
-        return whole
+            _discard_incomplete(checkout)
+        return is_complete
 
 
-def _in_the_way(done: git.Done) -> bool:
-    """Whether a call failed only because another process was adding its own worktree."""
-    return bool(re.search(rb"commondir|[Uu]nable to create|cannot lock|File exists", done.err))
+def _is_concurrent_add(result: git.GitResult) -> bool:
+    """Whether git failed only because another process was adding a worktree."""
+    return bool(re.search(rb"commondir|[Uu]nable to create|cannot lock|File exists", result.err))
 
 
-def _branch_at(repository: str, branch: str) -> str | None:
+def _find_branch_commit(repository: str, branch: str) -> str | None:
     if git.run(repository, "check-ref-format", "--branch", branch).code or branch.startswith("-"):
-        raise Refused(f"{branch} is no name for a branch.", branch=branch, reason="bad_branch_name")
-    done = git.run(repository, "rev-parse", "--verify", "--quiet", f"refs/heads/{branch}")
-    return done.out.decode().strip() or None
+        raise Refused(f"Invalid branch name: {branch}.", branch=branch, reason="bad_branch_name")
+    result = git.run(repository, "rev-parse", "--verify", "--quiet", f"refs/heads/{branch}")
+    return result.out.decode().strip() or None
 
 
-# -- removing --------------------------------------------------------------------------------------
+# -- removal ---------------------------------------------------------------------------------------
 
 
-def _refuse_loss(now: State, despite: Collection[Loss], *, with_branch: bool) -> None:
-    lost: dict[Loss, bool] = {
-        "dirty": now.dirty,
-        "unmerged": bool(now.unmerged) and (with_branch or now.branch is None),
-        "locked": now.locked is not None,
+def _check_losses(
+    state: WorktreeState, despite: Collection[RemovalLoss], *, with_branch: bool
+) -> None:
+    losses: dict[RemovalLoss, bool] = {
+        "dirty": state.dirty,
+        "unmerged": bool(state.unmerged) and (with_branch or state.branch is None),
+        "locked": state.locked is not None,
     }
-    found = [what for what, it_is in lost.items() if it_is and what not in despite]
-    if found:
+    refused = [loss for loss, is_lost in losses.items() if is_lost and loss not in despite]
+    if refused:
         raise Refused(
-            f"{now.folder} is kept: {now.why_kept}. Commit or merge it, or name what may be lost.",
-            dir=now.folder,
-            loses=found,
-            files=[git.storable(name) for name in now.changed[:100]],
+            f"{state.folder} is kept: {state.removal_blockers}. Commit or merge the work, or name "
+            "what may be lost.",
+            dir=state.folder,
+            loses=refused,
+            files=[git.decode_name(name) for name in state.changed[:100]],
             reason="would_lose_work",
         )
 
@@ -336,82 +373,96 @@ def remove(
     folder: str,
     *,
     delete_branch: bool = False,
-    despite: Collection[Loss] = (),
-    pool: Pool | None = None,
-) -> State:
-    """Remove a worktree, and what git has written down of it; what was in it comes back. Where a
-    `pool` has room, its files go there.
+    despite: Collection[RemovalLoss] = (),
+    pool: WorktreePool | None = None,
+) -> WorktreeState:
+    """Remove a worktree and its registration; return its state before the removal.
 
-    Refused when it is dirty, when it is locked, or when commits would be lost: those of no other
-    branch, with `delete_branch`, and those of no branch at all without. Each is done all the same
-    when `despite` names it. One that is gone already is only forgotten by git. Whatever a crash in
-    the middle leaves is told by `leftovers.orphans`, and no folder is ever half there.
+    With a `pool` that has room, its files are kept there for reuse.
+
+    Raises Refused when the worktree is dirty or locked, or when commits would be lost: with
+    `delete_branch` those of no other branch, otherwise those of no branch at all. `despite` names
+    the losses to accept. If the folder is already gone, only the registration is removed. After a
+    crash, `worktree_leftovers.find_orphans` reports what remains; the folder is never left partly
+    deleted. Raises Conflict when the branch moved during the removal; the branch is kept then.
     """
-    found = checkout_of(repository, folder)
-    if found is None:
+    checkout = find_checkout(repository, folder)
+    if checkout is None:
         if os.path.lexists(folder):
             raise Refused(
-                f"{folder} is no worktree of {repository}.", dir=folder, reason="not_a_worktree"
+                f"{folder} is not a worktree of {repository}.", dir=folder, reason="not_a_worktree"
             )
-        return _state(None, folder)
-    now = _state(found, folder)
-    _refuse_loss(now, despite, with_branch=delete_branch)
-    names = pools.files_of(found) if pool is not None and not now.missing else None
-    apart = _set_aside(found)
+        return _build_state(None, folder)
+    state = _build_state(checkout, folder)
+    _check_losses(state, despite, with_branch=delete_branch)
+    committed_files = (
+        pools.list_committed_files(checkout) if pool is not None and not state.missing else None
+    )
+    removed_folder = _rename_aside(checkout)
     try:
-        # Before git forgets the worktree: nobody would find a branch that is left then.
-        moved = delete_branch and not _delete_branch(found, now)
+        # Before unregistering: after a crash, the branch is found through the registration.
+        has_moved = delete_branch and not _delete_branch(checkout, state)
     except Refused:
         with suppress(FileNotFoundError):
-            os.rename(apart, found.folder)
+            os.rename(removed_folder, checkout.folder)
         raise
-    _unregister(found)
-    if pool is None or names is None or not pools.keep(apart, names, repository, pool):
-        delete(apart)
-    if moved:
+    _unregister(checkout)
+    if (
+        pool is None
+        or committed_files is None
+        or not pools.add_entry(removed_folder, committed_files, repository, pool)
+    ):
+        delete_tree(removed_folder)
+    if has_moved:
         raise Conflict(
-            f"The branch {now.branch} has moved in the meantime, and is kept.", branch=now.branch
+            f"The branch {state.branch} moved during the removal and was kept.", branch=state.branch
         )
-    return now
+    return state
 
 
-def _delete_branch(found: Checkout, now: State) -> bool:
-    """False when it is not where it was any more, and stays; Refused when it cannot be deleted."""
-    if now.branch is None or now.head is None:
+def _delete_branch(checkout: Checkout, state: WorktreeState) -> bool:
+    """Delete the branch if it has not moved.
+
+    False: it moved and is kept. Raises Refused when git fails.
+    """
+    if state.branch is None or state.head is None:
         return True
-    ref = f"refs/heads/{now.branch}"
-    done = git.run(found.common, "update-ref", "-d", ref, now.head)
-    if not done.code:
+    ref = f"refs/heads/{state.branch}"
+    result = git.run(checkout.common, "update-ref", "-d", ref, state.head)
+    if not result.code:
         return True
-    at = git.run(found.common, "rev-parse", "--quiet", "--verify", ref).out.decode().strip()
-    if at == now.head:
-        raise git.failed(found.common, "update-ref", done)
-    return not at
+    current = git.run(checkout.common, "rev-parse", "--quiet", "--verify", ref).out.decode().strip()
+    if current == state.head:
+        raise git.git_error(checkout.common, "update-ref", result)
+    return not current
 
 
-def _set_aside(found: Checkout) -> str:
-    """Give a worktree's folder another name, so that none is ever half there."""
-    apart = os.path.join(os.path.dirname(found.folder), f"{REMOVED}{uuid4().hex}")
+def _rename_aside(checkout: Checkout) -> str:
+    """Rename the folder, so that a crash during the deletion leaves no partial worktree."""
+    target = os.path.join(os.path.dirname(checkout.folder), f"{REMOVAL_PREFIX}{uuid4().hex}")
     with suppress(FileNotFoundError):
-        os.rename(found.folder, apart)
-    return apart
+        os.rename(checkout.folder, target)
+    return target
 
 
-def _unregister(found: Checkout) -> None:
-    """Not by git, which wants to see the folder, and has nothing else written down but this."""
-    shutil.rmtree(found.own)
+def _unregister(checkout: Checkout) -> None:
+    """Delete the registration directly.
+
+    `git worktree remove` needs the folder, which is renamed already; git stores nothing else.
+    """
+    shutil.rmtree(checkout.own)
     with suppress(OSError):
-        os.rmdir(os.path.dirname(found.own))  # as git does when it was the last one
+        os.rmdir(os.path.dirname(checkout.own))  # git does the same after the last worktree
 
 
-def _empty(found: Checkout) -> None:
-    """Forget a worktree that was never whole; its folder stays, without anything in it."""
-    for name in os.listdir(found.folder):
-        delete(os.path.join(found.folder, name))
-    shutil.rmtree(found.own)
+def _discard_incomplete(checkout: Checkout) -> None:
+    """Unregister an incomplete worktree and empty its folder."""
+    for name in os.listdir(checkout.folder):
+        delete_tree(os.path.join(checkout.folder, name))
+    shutil.rmtree(checkout.own)
 
 
-def branch_name(key: str, unique: str) -> str:
-    """A branch for a task: git takes the name, and no other task has it."""
+def make_branch_name(key: str, unique: str) -> str:
+    """Return a valid and unique branch name for a task."""
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", key).strip("-") or "task"
     return f"corral/{plain[:60]}-{unique[-6:]}"

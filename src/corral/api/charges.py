@@ -1,6 +1,6 @@
 """Operations of `store.charges` and `store.budgets`."""
 
-from corral.adapters.providers.facts import Used
+from corral.adapters.providers.facts import UsageFact
 from corral.api.operation import Resource, read, write
 from corral.domain.charges import ops
 from corral.domain.charges.model import Charge
@@ -25,7 +25,7 @@ class Charges(Resource):
 
     def add(
         self,
-        used: Used,
+        used: UsageFact,
         *,
         run_id: str | None = None,
         session_id: str | None = None,

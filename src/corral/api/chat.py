@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from corral.adapters.channels.contract import Incoming
+from corral.adapters.channels.contract import IncomingEvent
 from corral.api.operation import Resource, read, write
 from corral.domain.chat import queries
 from corral.domain.chat.channels import destinations, ops, people, places, wirings
@@ -18,7 +18,7 @@ from corral.domain.runs.model import Run
 from corral.services.chat.model import ChannelHealth
 
 if TYPE_CHECKING:
-    from corral.adapters.channels.contract import Accepted, Adapter, File
+    from corral.adapters.channels.contract import AcceptedRequest, ChannelAdapter, StoredFile
     from corral.adapters.sandbox_bridge.schema import SessionFolder
     from corral.services.chat.delivery import DeliveryResult
     from corral.services.chat.sandbox_sync import SyncResult
@@ -44,7 +44,7 @@ class Channels(Resource):
     note_cursor = write(ops.save_cursor, mode="one", repeatable=True)
     note_health = write(ops.save_health, mode="one", repeatable=True)
 
-    def open(self, channel: str) -> "Adapter":
+    def open(self, channel: str) -> "ChannelAdapter":
         """Return the adapter of a channel with the values of its secrets.
 
         Raises a CorralError that names the missing setting or secret.
@@ -167,7 +167,7 @@ class Messages(Resource):
             copies, agent=agent, text=text, to=to, session=session, run=run, key=key
         )
 
-    def file(self, message: str, number: int = 1) -> tuple["File", bytes]:
+    def file(self, message: str, number: int = 1) -> tuple["StoredFile", bytes]:
         """Return a file of a message with its content; files are numbered from 1.
 
         Raises NotFound when the message has no such file, or the file is not on this machine.
@@ -199,7 +199,7 @@ class Messages(Resource):
                     return None
                 listener.wait(min(left, MAX_SLEEP))
 
-    def receive(self, channel: str, incoming: Incoming) -> Message:
+    def receive(self, channel: str, incoming: IncomingEvent) -> Message:
         """Store an event of a platform with its attachments, and route it to the agents.
 
         Idempotent by the event's id. When this returns, the event is durable and may be
@@ -210,7 +210,7 @@ class Messages(Resource):
         return receive_event(self._database, channel, incoming)
 
     def receive_all(
-        self, channel: str, events: Sequence[Incoming], *, cursor: str | None = None
+        self, channel: str, events: Sequence[IncomingEvent], *, cursor: str | None = None
     ) -> Stored:
         """Store events of a platform in their order and advance the cursor, in one transaction.
 
@@ -264,7 +264,7 @@ class Gateway(Resource):
         return sandbox_sync.sync(self._database, str(found.session_id), found)
 
     def deliver(
-        self, channel: str, adapter: "Adapter", *, owner: str, place: str | None = None
+        self, channel: str, adapter: "ChannelAdapter", *, owner: str, place: str | None = None
     ) -> Deliveries:
         """Send the due messages of a channel, or of one place, in their order."""
         from corral.services.chat.delivery import Delivery
@@ -272,7 +272,7 @@ class Gateway(Resource):
         found = Channels(self._database).get(channel)
         return Delivery(self._database, found, adapter, owner).due(place)
 
-    def take_in(self, channel: str, adapter: "Adapter", *, seconds: float = 0) -> Stored:
+    def take_in(self, channel: str, adapter: "ChannelAdapter", *, seconds: float = 0) -> Stored:
         """Fetch the new events of a platform, store them, and then advance the cursor.
 
         Waits up to `seconds` for an event. An event that cannot be stored is recorded as
@@ -282,7 +282,7 @@ class Gateway(Resource):
 
         return poll_channel(self._database, channel, adapter, seconds=seconds)
 
-    def accept(self, channel: str, headers: dict[str, str], body: bytes) -> "Accepted":
+    def accept(self, channel: str, headers: dict[str, str], body: bytes) -> "AcceptedRequest":
         """Verify a webhook request of a platform and store its events durably.
 
         Raises Invalid when the channel has no webhook, and Refused when the request is not

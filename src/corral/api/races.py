@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
-from corral.adapters import history, process, worktrees
-from corral.adapters.exports import Manifest
-from corral.adapters.history import Change, FileDiff
-from corral.adapters.merges import Merge
+from corral.adapters import git_history, process, worktrees
+from corral.adapters.exports import ExportManifest
+from corral.adapters.git_history import FileChange, FileDiff
+from corral.adapters.merges import MergeResult
 from corral.api.operation import Resource, read, write
 from corral.db.tx import Tx
 from corral.domain.races import attempts, ops, queries, refs, selection
@@ -284,10 +284,10 @@ class Races(Resource):
     def _commit_of(self, race: Race, round: Round, attempt: Attempt) -> str:
         """Return a commit of what is in an attempt's worktree now, without files of its checks."""
         assert attempt.commit is not None
-        state = worktrees.state(race.repository, attempt.worktree)
+        state = worktrees.inspect(race.repository, attempt.worktree)
         if state.missing or state.head is None:
             return attempt.commit
-        if not history.is_ancestor(race.repository, attempt.commit, state.head):
+        if not git_history.is_ancestor(race.repository, attempt.commit, state.head):
             raise Refused(
                 f"The worktree {attempt.worktree} does not contain its recorded commit any more. "
                 f"Switch it back (`git switch {attempt.branch}`), or remove it.",
@@ -296,7 +296,7 @@ class Races(Resource):
         if driver.fingerprint(state) in (None, attempt.checked_tree):
             return state.head
         message = f"{race.name}\n\nAs it was chosen: {attempt.number} of round {round.number}."
-        return history.commit_all(race.repository, attempt.worktree, message).commit
+        return git_history.commit_all(race.repository, attempt.worktree, message).commit
 
     def judge(
         self,
@@ -344,7 +344,7 @@ class Races(Resource):
         """Return the progress of each attempt of the latest round: time, cost, changed lines."""
         return races_diff.attempt_progress(self.get(race), self._database.clock.now())
 
-    def changes(self, race: str, one: str, other: str | None = None) -> Sequence[Change]:
+    def changes(self, race: str, one: str, other: str | None = None) -> Sequence[FileChange]:
         """List the files that an attempt changed, or that differ between two attempts."""
         return races_diff.changes(self._here(race), one, other)
 
@@ -356,14 +356,14 @@ class Races(Resource):
 
     def export(
         self, race: str, target: str, *, round: int | None = None, replace: bool = False
-    ) -> Manifest:
+    ) -> ExportManifest:
         """Write the winners' files (`round-N-winner/`) and all outputs (`logs/`) into a folder.
 
         Adds a manifest of hashes. The folder appears complete, or not at all.
         """
         return winner.export(self._database, self._here(race), target, round=round, replace=replace)
 
-    def merge(self, race: str, *, into: str | None = None, round: int | None = None) -> Merge:
+    def merge(self, race: str, *, into: str | None = None, round: int | None = None) -> MergeResult:
         """Merge the winner into a branch (default: the branch that the race started from).
 
         On conflicts, merges nothing and returns the conflicting files.

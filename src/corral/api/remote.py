@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from corral.adapters.http_client import Told, Wire
+from corral.adapters.http_client import DaemonClient, HttpResponse
 from corral.adapters.output.sealed_file import OutputChunk
 from corral.adapters.output.sealed_format import Data
 from corral.api import Corral, T
@@ -37,7 +37,7 @@ class RemoteCorral(Corral):
     """A store that a daemon serves over HTTP. It may be shared between threads."""
 
     def __init__(self, url: str, token: str) -> None:
-        self._wire = Wire(url, token)
+        self._wire = DaemonClient(url, token)
         try:
             self._about = msgspec.json.decode(self._wire.ask("GET", "/api").body)
         except BaseException:
@@ -103,7 +103,7 @@ class RemoteCorral(Corral):
 class RemoteResource:
     """The operations of one noun, as HTTP requests."""
 
-    def __init__(self, attribute: str, wire: Wire, about: dict[str, Any]) -> None:
+    def __init__(self, attribute: str, wire: DaemonClient, about: dict[str, Any]) -> None:
         self._attribute = attribute
         self._wire = wire
         self._about = about
@@ -192,7 +192,7 @@ class RemoteEvents(RemoteResource):
 class RemoteOutput:
     """A reader of a run's output, which is fetched in pieces."""
 
-    def __init__(self, wire: Wire, run_id: str, stream: str) -> None:
+    def __init__(self, wire: DaemonClient, run_id: str, stream: str) -> None:
         self._wire = wire
         self._path = f"/api/runs/{quote(run_id, safe='')}/output"
         self._stream = stream
@@ -236,7 +236,7 @@ class RemoteOutput:
             else:
                 wait(POLL_SECONDS)
 
-    def _ask(self, **wanted: int) -> Told:
+    def _ask(self, **wanted: int) -> HttpResponse:
         return self._wire.ask("GET", self._path + _query({"stream": self._stream, **wanted}))
 
 

@@ -96,10 +96,10 @@ class Tasks(Resource):
         from corral.services.tasks import autostart as tasks_autostart
 
         folder = tasks_autostart.worktrees_folder() / start.project.id
-        branch = worktrees.branch_name(start.task.key, start.task.id)
+        branch = worktrees.make_branch_name(start.task.key, start.task.id)
         try:
             config.make_private_folder(folder)
-            dir = worktrees.make(
+            dir = worktrees.create(
                 start.project.dir, str(folder / start.task.id), branch, own_branch=True
             )
             return self._database.write(lambda tx: tasks_autostart.start_task(tx, start, dir))

@@ -14,8 +14,8 @@ import click
 
 from corral import config
 from corral.adapters import process
-from corral.adapters.channels.contract import Incoming
-from corral.adapters.channels.terminal import Terminal
+from corral.adapters.channels.contract import IncomingEvent
+from corral.adapters.channels.terminal import TerminalAdapter
 from corral.cli import render
 from corral.cli.app import App
 from corral.domain.chat.model import Channel, Message, MessageState, Place
@@ -38,7 +38,7 @@ class TerminalChat:
         self._agent = self._resolve_agent(agent)
         self._user = config.user()
         self._owner = f"chat:{process.host()}:{os.getpid()}:{time.monotonic_ns()}"
-        self._adapter = Terminal({}, {}, self._show)
+        self._adapter = TerminalAdapter({}, {}, self._show)
         self._answers: list[str] = []
         self._reported_failures: set[tuple[str, int]] = set()
         self._channel = self._ensure_channel()
@@ -129,7 +129,7 @@ class TerminalChat:
     # -- messages -------------------------------------------------------------------------------
 
     def _send(self, text: str) -> Message:
-        incoming = Incoming(
+        incoming = IncomingEvent(
             event_id=uuid.uuid4().hex,
             place=self._place_id,
             place_name=f"{self._agent} in {os.path.basename(os.getcwd()) or '/'}",

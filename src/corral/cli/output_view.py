@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from corral.adapters.redaction import clean_of_secrets
+from corral.adapters.redaction import redact_value
 from corral.cli.render import is_output_closed
 from corral.domain.runs.model import Run, RunMode
 
@@ -73,7 +73,7 @@ class OutputReader:
         start = max(0, size - MAX_REPLAYED_BYTES)
         for piece in self._store.outputs.follow(self._run.id, offset=start):
             screen.feed(piece.text)
-        text: str = clean_of_secrets(screen.text())
+        text: str = redact_value(screen.text())
         return text
 
     def _converter(self) -> Callable[[bytes], bytes]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from corral.adapters import notify, process
+from corral.adapters import notifications, process
 from corral.api import Corral
 from corral.daemon.loop import BaseLoop
 from corral.domain.alerts.model import Alert, TargetKind
@@ -142,12 +142,14 @@ def _send(store: Corral, alert: Alert, letter: Letter) -> str | None:
     try:
         if alert.target_kind is TargetKind.WEBHOOK:
             secret = store.secrets.resolve(alert.secret) if alert.secret else None
-            notify.post(_url(store, alert.target), body, at=store.now(), secret=secret)
+            notifications.post_webhook(
+                _url(store, alert.target), body, at=store.now(), secret=secret
+            )
         elif alert.target_kind is TargetKind.COMMAND:
-            notify.run(alert.target, body)
+            notifications.run_command(alert.target, body)
         else:
-            notify.show(*_headline(letter.body))
-    except (notify.Undelivered, CorralError) as error:
+            notifications.show_on_desktop(*_headline(letter.body))
+    except (notifications.Undelivered, CorralError) as error:
         return str(error)
     return None
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from corral.adapters.channels import registry
-from corral.adapters.channels.contract import Adapter
+from corral.adapters.channels.contract import ChannelAdapter
 from corral.api import Corral
 from corral.daemon.loop import BaseLoop
 from corral.domain.chat.model import Channel
@@ -93,7 +93,7 @@ class ChatDelivery(BaseLoop):
 def served_channels(store: Corral) -> Iterator[Channel]:
     """Yield the channels that the daemon serves; an attended one is served by its own client."""
     for channel in iter_all(store.channels.list, limit=200):
-        if not registry.traits_of(channel.kind).attended:
+        if not registry.get_traits(channel.kind).attended:
             yield channel
 
 
@@ -112,10 +112,10 @@ class ChannelWorker:
         self._errors: dict[str, str | None] = {}  # by thread
         self._recorded_error: str | None = channel.trouble
         self._typing: deque[tuple[str, str | None]] = deque(maxlen=20)
-        self._adapter: Adapter | None = None
+        self._adapter: ChannelAdapter | None = None
         self._adapter_lock = threading.Lock()
         tasks = [("sends", self._send)]
-        if not registry.traits_of(channel.kind).calls:
+        if not registry.get_traits(channel.kind).calls:
             tasks.append(("receives", self._receive))
         self._threads = [
             threading.Thread(
@@ -138,7 +138,7 @@ class ChannelWorker:
 
     def show_typing(self, place: str, thread: str | None) -> None:
         """Show that an agent is typing, where the platform supports it."""
-        if registry.traits_of(self._channel.kind).typing:
+        if registry.get_traits(self._channel.kind).typing:
             self._typing.append((place, thread))
 
     def end(self) -> None:
@@ -150,7 +150,7 @@ class ChannelWorker:
 
     # -- in the threads -------------------------------------------------------------------------
 
-    def _run(self, name: str, task: Callable[[Adapter], None]) -> None:
+    def _run(self, name: str, task: Callable[[ChannelAdapter], None]) -> None:
         pause = RETRY_SECONDS[0]
         while not self._should_stop():
             try:
@@ -171,7 +171,7 @@ class ChannelWorker:
     def _should_stop(self) -> bool:
         return self._ending.is_set() or time.monotonic() > self._woken_at + ORPHAN_SECONDS
 
-    def _open_adapter(self) -> Adapter:
+    def _open_adapter(self) -> ChannelAdapter:
         with self._adapter_lock:
             if self._adapter is None:
                 adapter = self._store.channels.open(self._channel.id)
@@ -183,7 +183,7 @@ class ChannelWorker:
                 self._adapter = adapter
             return self._adapter
 
-    def _send(self, adapter: Adapter) -> None:
+    def _send(self, adapter: ChannelAdapter) -> None:
         self._due.wait(MAX_SLEEP)
         self._due.clear()
         if not self._ending.is_set():
@@ -191,7 +191,7 @@ class ChannelWorker:
                 adapter.typing(*self._typing.popleft())
             self._store.gateway.deliver(self._channel.id, adapter, owner=self._owner)
 
-    def _receive(self, adapter: Adapter) -> None:
+    def _receive(self, adapter: ChannelAdapter) -> None:
         self._store.gateway.take_in(self._channel.id, adapter, seconds=POLL_SECONDS)
 
     def _record_health(self, thread: str, error: str | None) -> None:

@@ -17,7 +17,7 @@ from corral.domain.sessions.model import Turn, TurnRole
 from corral.kernel.errors import NotFound
 
 if TYPE_CHECKING:
-    from corral.adapters.otel import Exporter, Span
+    from corral.adapters.otel import OtelExporter, Span
 
 PAGE = 200
 MAX_SLEEP = 60.0
@@ -43,7 +43,7 @@ class Telemetry(BaseLoop):
 
     def __init__(self) -> None:
         self._cursor: str | None = None
-        self._exporter: Exporter | None = None
+        self._exporter: OtelExporter | None = None
 
     def next_delay(self, store: Corral) -> float:
         return MAX_SLEEP
@@ -54,9 +54,9 @@ class Telemetry(BaseLoop):
             self.close()
             return 0
         if self._exporter is None:
-            from corral.adapters.otel import Exporter
+            from corral.adapters.otel import OtelExporter
 
-            self._exporter = Exporter(__version__)
+            self._exporter = OtelExporter(__version__)
             self._cursor = store.events.newest(limit=1).next or "0-0"
         exported = 0
         while (page := store.events.after(self._cursor, limit=PAGE)).items:
@@ -71,7 +71,7 @@ class Telemetry(BaseLoop):
             self._exporter.close()
             self._exporter = None
 
-    def _export(self, store: Corral, exporter: "Exporter", event: Event) -> bool:
+    def _export(self, store: Corral, exporter: "OtelExporter", event: Event) -> bool:
         try:
             if event.kind == "run" and event.verb in END_VERBS:
                 run = store.runs.get(event.subject)
@@ -201,7 +201,7 @@ def _turns_of(store: Corral, run: Run) -> list[Turn]:
     return turns[::-1]
 
 
-def _measure_run(exporter: "Exporter", run: Run) -> None:
+def _measure_run(exporter: "OtelExporter", run: Run) -> None:
     if run.ended_at is not None and run.started_at is not None:
         exporter.measure(
             "gen_ai.client.operation.duration",
@@ -216,7 +216,7 @@ def _measure_run(exporter: "Exporter", run: Run) -> None:
         )
 
 
-def _measure_charge(store: Corral, exporter: "Exporter", id: str) -> None:
+def _measure_charge(store: Corral, exporter: "OtelExporter", id: str) -> None:
     charge = store.charges.get(id)
     attributes = {
         "gen_ai.operation.name": "chat",

@@ -12,7 +12,7 @@ import msgspec
 from anyio import CapacityLimiter, to_thread
 
 from corral import __version__
-from corral.adapters.http_client import REDACTED
+from corral.adapters.http_client import REDACTED_HEADER
 from corral.api import Corral
 from corral.api.catalog import resource_names
 from corral.api.idempotency import IdempotencyKey, call_with_key
@@ -232,7 +232,7 @@ async def send_response(
     """Send a complete response; `redacted` names the fields from which secrets were removed."""
     headers = [content_type, (b"content-length", str(len(body)).encode())]
     if redacted:
-        headers.append((REDACTED.encode(), " ".join(dict.fromkeys(redacted)).encode()))
+        headers.append((REDACTED_HEADER.encode(), " ".join(dict.fromkeys(redacted)).encode()))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

@@ -34,8 +34,10 @@ class FileCopier:
         `source` or behind a symlink.
         """
         try:
-            data = attachments.take(given, [source], most=self._most, never=config.home())
-            kept = attachments.keep_sent(self._folder / session_id, given, data)
+            data = attachments.read_attachment(
+                given, [source], most=self._most, never=config.home()
+            )
+            kept = attachments.store_sent(self._folder / session_id, given, data)
         except CorralError as error:
             return {"name": Path(given).name, "path": None, "reason": error.message}
         description: dict[str, Any] = msgspec.to_builtins(kept)

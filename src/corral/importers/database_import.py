@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from corral.adapters.redaction import Redaction, clean_of_secrets
+from corral.adapters.redaction import Redaction, redact_value
 from corral.db.bulk_insert import ImportedRow
 from corral.db.tx import Tx
 from corral.domain.imports import ops as imports
@@ -302,7 +302,7 @@ class DatabaseImport:
             if table.origin == part.part:
                 hidden = {name for name, target in table.columns.items() if target == NOT_TAKEN}
                 values = {name: value for name, value in values.items() if name not in hidden}
-        rest = _encode(clean_of_secrets(values))
+        rest = _encode(redact_value(values))
         imports.update_origin(self._tx, part, key, rest=rest, digest=digest)
         message = "was changed since it was imported; its object is not changed, the row is kept"
         self._problems.add(part.part, message, key)
@@ -316,7 +316,7 @@ class DatabaseImport:
         checking each text.
         """
         joined = _SEPARATOR.join(_texts(converted))
-        if clean_of_secrets(joined) == joined:
+        if redact_value(joined) == joined:
             return
         for entry in converted:
             before = _SEPARATOR.join(_texts([entry]))
@@ -324,7 +324,7 @@ class DatabaseImport:
                 for name, value in target.values.items():
                     if isinstance(value, str):
                         target.values[name] = _REDACTION.clean(value)
-            clean = clean_of_secrets(entry.row.rest)
+            clean = redact_value(entry.row.rest)
             entry.row.rest.clear()
             entry.row.rest.update(clean)
             if _SEPARATOR.join(_texts([entry])) != before:

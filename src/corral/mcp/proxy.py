@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from corral.adapters.http_client import Wire
+from corral.adapters.http_client import DaemonClient
 from corral.kernel.errors import CorralError
 from corral.kernel.text import replace_invalid_utf8
 from corral.mcp.protocol import INTERNAL_ERROR, RpcError, RpcMessage, RpcResponse, error_response
@@ -23,12 +23,12 @@ class ProxyHandler:
     def __init__(self, url: str, token: str) -> None:
         self._url = url
         self._token = token
-        self._client: Wire | None = None
+        self._client: DaemonClient | None = None
 
     def handle(self, line: bytes, message: RpcMessage, cancelled: threading.Event) -> RpcResponse:
         try:
-            self._client = self._client or Wire(self._url, self._token)
-            response = self._client.hand_on("/mcp", _with_key(line, message), _headers(message))
+            self._client = self._client or DaemonClient(self._url, self._token)
+            response = self._client.forward("/mcp", _with_key(line, message), _headers(message))
         except CorralError as error:
             return error_response(RpcError(INTERNAL_ERROR, error.message), message.id)
         return RpcResponse(response.body)

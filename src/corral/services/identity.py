@@ -11,7 +11,7 @@ names a live run. A variable can therefore turn a person into an agent, but neve
 import os
 from typing import TYPE_CHECKING
 
-from corral.adapters.ancestry import Ancestor, ancestors, boot_id
+from corral.adapters.process_ancestry import Ancestor, boot_id, list_ancestors
 from corral.domain.runs import processes
 from corral.kernel.errors import StoreUnavailable
 from corral.kernel.identity import RunIdentity
@@ -46,7 +46,7 @@ def find_identity(database: "Database") -> RunIdentity | None:
 
 
 def _find_identity(database: "Database") -> RunIdentity | None:
-    above = ancestors()
+    above = list_ancestors()
     identity = find_run_of_process(database, above)
     if identity is not None:
         return identity
@@ -74,9 +74,9 @@ def find_run_of_peer(
     """
     if not database.read(processes.has_active_run, mode="one"):
         return None
-    from corral.adapters.peers import ancestors_of_peer
+    from corral.adapters.socket_peers import list_peer_ancestors
 
-    peers = ancestors_of_peer(client, port)
+    peers = list_peer_ancestors(client, port)
     if peers is None:
         return None
     for above in peers:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from corral.adapters import prices
+from corral.adapters import token_prices
 from corral.domain.charges import ops
 from corral.domain.charges.model import Charge, ChargePrice
 from corral.kernel.pagination import MAX_LIMIT
@@ -17,7 +17,7 @@ def price_charges(database: "Database", *, again: bool, apart: bool) -> int:
     """Compute missing costs from the price table; see `Charges.price_unknown`."""
     priced, after = 0, None
     while True:
-        version = prices.version() if again else None
+        version = token_prices.price_table_version() if again else None
         page = database.read(
             partial(ops.list_unpriced, version=version, after=after, limit=MAX_LIMIT), mode="one"
         )
@@ -35,7 +35,7 @@ def price_charges(database: "Database", *, again: bool, apart: bool) -> int:
 
 def _find_prices(charges: Sequence[Charge], apart: bool) -> Sequence[ChargePrice]:
     questions = [
-        prices.Question(
+        token_prices.PriceQuery(
             charge.input,
             charge.output,
             charge.cache_read,
@@ -47,7 +47,9 @@ def _find_prices(charges: Sequence[Charge], apart: bool) -> Sequence[ChargePrice
         for charge in charges
     ]
     answers = (
-        prices.ask(questions) if apart else [prices.answer(question) for question in questions]
+        token_prices.query_prices(questions)
+        if apart
+        else [token_prices.answer_query(question) for question in questions]
     )
     return [
         ChargePrice(charge.id, answer.cost_micros, answer.version)

@@ -32,7 +32,7 @@ def resolve_reference(database: "Database", reference: str) -> str:
 def _resolve(database: "Database", reference: str) -> str:
     from corral.adapters import secrets
 
-    value = secrets.resolve(reference)
+    value = secrets.resolve_secret(reference)
     register_for_redaction(database, value)
     return value
 
@@ -46,9 +46,9 @@ def keep_secret(
     ops.check_secret_name(name)
     register_for_redaction(database, value)
     if where == "keyring":
-        reference = secrets.keep_in_keyring(name, value)
+        reference = secrets.store_in_keyring(name, value)
     else:
-        reference = secrets.keep_in_file(secrets_folder(), name, value)
+        reference = secrets.store_in_file(secrets_folder(), name, value)
     return database.write(lambda tx: ops.set_secret(tx, name, reference), repeatable=True)
 
 
@@ -77,4 +77,4 @@ def initial_secret_values() -> list[str]:
         return values
     from corral.adapters import secrets
 
-    return values + secrets.values_in(folder)
+    return values + secrets.read_all_values(folder)

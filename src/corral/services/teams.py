@@ -113,7 +113,7 @@ def _check_programs(team: Team) -> None:
     for member in (team.lead, *team.workers):
         if member.provider is None or member.command is not None or "PATH" in member.env:
             continue
-        program = registry.find(member.provider).program
+        program = registry.get_provider(member.provider).program
         if program and shutil.which(program) is None:
             raise Refused(
                 f"Cannot start {member.name}: {program} is not on the PATH. No member was started. "

@@ -85,11 +85,11 @@ def ensure_token_file(database: "Database", path: Path, *, name: str) -> str:
     from corral.adapters import secrets
 
     with suppress(NotFound, Refused):
-        value = secrets.resolve(f"file:{path}")
+        value = secrets.resolve_secret(f"file:{path}")
         database.read(partial(check_token, value=value))
         return value
     with suppress(NotFound):
         database.write(partial(ops.revoke, token=name), durable=True)
     value = database.write(partial(create_token, name=name), durable=True).value
-    secrets.keep_in_file(path.parent, path.name, value)
+    secrets.store_in_file(path.parent, path.name, value)
     return value

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.adapters import worktrees
-from corral.adapters.pool import Pool
+from corral.adapters.worktree_pool import WorktreePool
 from corral.kernel.errors import CorralError
 
 NOTHING_UNIQUE = "all its work exists elsewhere too"
@@ -38,14 +38,14 @@ class Leftover(msgspec.Struct, frozen=True, kw_only=True):
 L = TypeVar("L", bound=Leftover)
 
 
-def inspect(leftover: L, repository: str) -> tuple[L, worktrees.State | None]:
+def inspect(leftover: L, repository: str) -> tuple[L, worktrees.WorktreeState | None]:
     """Return what a worktree holds; the state is None when it cannot be determined.
 
     Without a state the worktree is kept, with the reason. A folder that exists but is not a
     worktree of the repository is never reported as gone.
     """
     try:
-        state = worktrees.state(repository, leftover.worktree)
+        state = worktrees.inspect(repository, leftover.worktree)
     except CorralError as error:
         return replace(leftover, reason=error.message), None
     if state.missing and os.path.isdir(leftover.worktree):
@@ -63,8 +63,8 @@ def remove(
     repository: str,
     *,
     delete_branch: bool,
-    despite: Collection[worktrees.Loss] = (),
-    pool: Pool | None = None,
+    despite: Collection[worktrees.RemovalLoss] = (),
+    pool: WorktreePool | None = None,
 ) -> L:
     """Remove a worktree, unless new work appeared in it since it was inspected.
 

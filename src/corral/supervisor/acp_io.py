@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from corral.adapters.providers.acp import AcpTalk, Done
-from corral.adapters.providers.choices import NO, YES
-from corral.adapters.providers.facts import Asked, Finished
+from corral.adapters.providers.acp import AcpClient, PromptResult
+from corral.adapters.providers.choices import NO_ANSWERS, YES_ANSWERS
+from corral.adapters.providers.facts import PermissionFact, ResultFact
 from corral.domain.agents.tools import is_allowed
 from corral.domain.runs.model import Attention, Run, build_dialog
 from corral.kernel.errors import CorralError
@@ -35,7 +35,7 @@ class AcpIO(AgentIO):
     ) -> None:
         super().__init__()
         self.recorder = self._recorder = Recorder(store, run, self, log, secrets=secrets)
-        self._client = AcpTalk(
+        self._client = AcpClient(
             write,
             cwd=run.cwd,
             prompt=prompt,
@@ -45,16 +45,16 @@ class AcpIO(AgentIO):
             mcp_servers=servers,
             clock=store,
         )
-        self._questions: list[Asked] = []
+        self._questions: list[PermissionFact] = []
         self._client.start()
 
     def feed(self, data: bytes) -> None:
         for fact in self._client.feed(data):
-            if isinstance(fact, Done):
+            if isinstance(fact, PromptResult):
                 self._finish(fact)
             else:
                 self._recorder.record([fact])
-                if isinstance(fact, Asked):
+                if isinstance(fact, PermissionFact):
                     self._questions.append(fact)
         self._show_question()
         self._recorder.check_budget([*self._client.pending(), *self.pending_in_record()])
@@ -99,9 +99,9 @@ class AcpIO(AgentIO):
             choice: str | bool = next(matching, text)
             if text.isdecimal() and 1 <= int(text) <= len(question.options):
                 choice = question.options[int(text) - 1]
-            if text.lower() in YES:
+            if text.lower() in YES_ANSWERS:
                 choice = True
-            elif text.lower() in NO:
+            elif text.lower() in NO_ANSWERS:
                 choice = False
             self._client.answer(question.id, choice)
         except (CorralError, BrokenPipeError):
@@ -113,17 +113,17 @@ class AcpIO(AgentIO):
     def close(self) -> None:
         self._recorder.record(self._client.pending())  # usage of an unfinished prompt
         for fact in self._client.close():
-            if isinstance(fact, Done):
+            if isinstance(fact, PromptResult):
                 self._finish(fact)
             else:
                 self._recorder.record([fact])
         self._recorder.finish()
 
-    def _finish(self, done: Done) -> None:
+    def _finish(self, done: PromptResult) -> None:
         self._questions.clear()
         self._show_question()
         self.is_done = True
-        self.finished = Finished(done.ok, done.message or (None if done.ok else done.reason))
+        self.finished = ResultFact(done.ok, done.message or (None if done.ok else done.reason))
 
 
 def _denied(names: set[str], allow: tuple[str, ...], deny: tuple[str, ...]) -> bool:

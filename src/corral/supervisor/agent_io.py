@@ -20,18 +20,18 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import asdict, replace
 
 from corral.adapters.providers.facts import (
-    Asked,
-    Denied,
-    Fact,
-    Finished,
-    LimitReached,
-    Logged,
-    Planned,
-    Said,
-    SessionNamed,
-    Used,
+    DenialFact,
+    LimitFact,
+    LogFact,
+    PermissionFact,
+    PlanFact,
+    ProviderFact,
+    ResultFact,
+    SessionFact,
+    TurnFact,
+    UsageFact,
 )
-from corral.adapters.redaction import without_secrets
+from corral.adapters.redaction import redact_record
 from corral.domain.runs.model import Attention, Dialog, Run
 from corral.kernel.clock import SystemClock
 from corral.kernel.errors import CorralError, StoreUnavailable
@@ -62,8 +62,8 @@ class AgentIO:
         self.attention: Attention | None = None
         self.dialog: Dialog | None = None
         """The open question, while `attention` is NEEDS_INPUT and the question is known."""
-        self.limit: LimitReached | None = None
-        self.finished: Finished | None = None
+        self.limit: LimitFact | None = None
+        self.finished: ResultFact | None = None
         self.over_budget: str | None = None
         """Why the run must stop; None: within budget."""
         self.denied: dict[str, str] = {}
@@ -101,7 +101,7 @@ class AgentIO:
             recorder.check_budget(self.record.pending)
         return has_items
 
-    def pending_in_record(self) -> list[Used]:
+    def pending_in_record(self) -> list[UsageFact]:
         """Usage in the record that is not charged yet."""
         return self.record.pending if self.record is not None else []
 
@@ -154,9 +154,9 @@ class Recorder:
         self._count = 0
         self._place = ""
         self._at: int | None = None
-        self._pending: deque[tuple[str, int | None, Fact]] = deque()
+        self._pending: deque[tuple[str, int | None, ProviderFact]] = deque()
         self._next_try = 0.0
-        self._charged: Used | None = None
+        self._charged: UsageFact | None = None
         self._charge_added: Charge | None = None
         self._session: str | None = None
         self._model: str | None = run.model
@@ -175,7 +175,7 @@ class Recorder:
 
     def record(
         self,
-        facts: Sequence[Fact],
+        facts: Sequence[ProviderFact],
         *,
         place: str | None = None,
         at: int | None = None,
@@ -190,7 +190,7 @@ class Recorder:
         for nth, fact in enumerate(facts):
             self._count += 1
             key = f"{self._run.attempts}:{self._count if place is None else f'{place}.{nth}'}"
-            clean = without_secrets(fact, self._secrets)
+            clean = redact_record(fact, self._secrets)
             self._notice(clean)
             self._pending.append((str(place) if is_whole_place else key, at, clean))
         self.flush()
@@ -228,20 +228,20 @@ class Recorder:
                 self._log("warn", f"Not recorded: {error.message}", {"fact": type(fact).__name__})
             self._pending.popleft()
 
-    def _notice(self, fact: Fact) -> None:
+    def _notice(self, fact: ProviderFact) -> None:
         """Apply a fact that the supervisor itself acts on, independently of the store."""
-        if isinstance(fact, LimitReached):
+        if isinstance(fact, LimitFact):
             self._agent_io.limit = fact
-        elif isinstance(fact, Finished):
+        elif isinstance(fact, ResultFact):
             self._agent_io.finished = fact
-        elif isinstance(fact, Used):
+        elif isinstance(fact, UsageFact):
             self._notice_usage(fact)
-        elif isinstance(fact, Said):
+        elif isinstance(fact, TurnFact):
             self.budget.notice_activity()
-        elif isinstance(fact, SessionNamed) and self._agent_io.record is not None:
+        elif isinstance(fact, SessionFact) and self._agent_io.record is not None:
             self._agent_io.record.name(fact.id)
 
-    def _notice_usage(self, used: Used) -> None:
+    def _notice_usage(self, used: UsageFact) -> None:
         """Note that usage is measured. A cancelled prompt reports zero tokens, which says nothing
         about its requests."""
         tokens = used.input + used.output + used.cache_read + used.cache_write
@@ -250,33 +250,33 @@ class Recorder:
             if self._agent_io.record is not None:
                 self._agent_io.record.settle(SystemClock().now())
 
-    def check_budget(self, pending: Sequence[Used]) -> None:
+    def check_budget(self, pending: Sequence[UsageFact]) -> None:
         """Stop the run when a budget that covers it is spent, counting usage that is `pending`."""
         self.budget.check(pending)
 
-    def _write(self, fact: Fact) -> None:
+    def _write(self, fact: ProviderFact) -> None:
         match fact:
-            case Said():
+            case TurnFact():
                 self._append_turn(fact)
-            case Used():
+            case UsageFact():
                 self._add_charge(fact)
-            case SessionNamed():
+            case SessionFact():
                 self._set_session(fact)
-            case LimitReached():
+            case LimitFact():
                 self._log("warn", fact.message, {"reset_at": fact.reset_at})
-            case Denied():
+            case DenialFact():
                 self._count_denial(fact)
-            case Asked():
+            case PermissionFact():
                 self._log("info", f"The agent asks: {fact.title}", {"tool": fact.tool})
-            case Planned():
+            case PlanFact():
                 run = self._run
                 self._store.plans.set(
                     fact.steps, agent=run.agent_id, run=run.id, project_id=run.project_id
                 )
-            case Logged():
+            case LogFact():
                 self._log(fact.level, fact.message, fact.metadata)
 
-    def link(self, fact: SessionNamed, *, title: str | None) -> None:
+    def link(self, fact: SessionFact, *, title: str | None) -> None:
         """Link the run to the session that its CLI records.
 
         For a command line of the user, the session is opened here, or found if it exists.
@@ -293,7 +293,7 @@ class Recorder:
                 self._run = self._store.runs.link_session(run, session.id)
         self.record([fact])
 
-    def _count_denial(self, fact: Denied) -> None:
+    def _count_denial(self, fact: DenialFact) -> None:
         """Count each denied call once, even if stream and record both report it."""
         denied = self._agent_io.denied
         denied.setdefault(fact.call or f"#{len(denied)}", fact.tool)
@@ -302,7 +302,7 @@ class Recorder:
             counts[tool] = counts.get(tool, 0) + 1
         self._store.runs.count_denials(self._run, counts)
 
-    def _set_session(self, fact: SessionNamed) -> None:
+    def _set_session(self, fact: SessionFact) -> None:
         run = self._run
         if run.session_id is not None:
             self._store.sessions.set_provider_session(run.session_id, run.provider, fact.id)
@@ -317,7 +317,7 @@ class Recorder:
             return None
         return record.model(self._session)
 
-    def _append_turn(self, fact: Said) -> None:
+    def _append_turn(self, fact: TurnFact) -> None:
         if self._run.session_id is None:
             return
         key, run, sessions = f"{self._run.id}:{self._place}", self._run.id, self._store.sessions
@@ -329,7 +329,7 @@ class Recorder:
             turn = NewTurn(**asdict(fact), key=key, run=run, at=self._at)
             sessions.append_many(self._run.session_id, [turn])
 
-    def _add_charge(self, used: Used) -> None:
+    def _add_charge(self, used: UsageFact) -> None:
         run, reported = self._run, used
         if used.model is None:
             self._model = self._model or self._model_in_record()

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from corral.adapters.providers.facts import Used
+from corral.adapters.providers.facts import UsageFact
 from corral.domain.runs.model import Run
 from corral.kernel.errors import CorralError, Refused
 
 if TYPE_CHECKING:
-    from corral.adapters.prices import Rates
+    from corral.adapters.token_prices import ModelRates
     from corral.api import Corral
     from corral.supervisor.agent_io import AgentIO
 
@@ -25,8 +25,8 @@ class BudgetWatch:
 
     def __init__(self, store: "Corral", run: Run, agent_io: "AgentIO") -> None:
         self._store, self._run, self._agent_io = store, run, agent_io
-        self._rates: dict[str, Rates | None] = {}
-        self._last_pending: Sequence[Used] = ()
+        self._rates: dict[str, ModelRates | None] = {}
+        self._last_pending: Sequence[UsageFact] = ()
         self._next_check = self._next_idle_check = 0.0
         self._active_since: float | None = None
         self.is_measured = False
@@ -36,7 +36,7 @@ class BudgetWatch:
         if self._active_since is None:
             self._active_since = time.monotonic()
 
-    def check(self, pending: Sequence[Used] = ()) -> None:
+    def check(self, pending: Sequence[UsageFact] = ()) -> None:
         """Compare the budgets with the charges and the `pending` usage, at most once a second.
 
         An agent that works without reporting usage is stopped if a budget covers it.
@@ -97,23 +97,23 @@ class BudgetWatch:
 
     # -- prices ----------------------------------------------------------------------------------
 
-    def cost_of(self, used: Used) -> int | None:
+    def cost_of(self, used: UsageFact) -> int | None:
         """Return the reported cost or the price of the tokens; None when the price is unknown."""
         if used.cost_micros is not None:
             return used.cost_micros
         rates = self.rates_of(used.model)
         return None if rates is None else rates.cost(used)
 
-    def rates_of(self, model: str | None) -> "Rates | None":
+    def rates_of(self, model: str | None) -> "ModelRates | None":
         """Return the prices of a model. A separate process loads the large price table, once for
         each model."""
         if not model:
             return None
         if model not in self._rates:
-            from corral.adapters import prices
+            from corral.adapters import token_prices
 
             try:
-                self._rates[model] = prices.rates(model, self._run.provider)
+                self._rates[model] = token_prices.fetch_rates(model, self._run.provider)
             except Refused:
                 return None  # no answer; the next call asks again
         return self._rates[model]

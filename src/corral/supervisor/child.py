@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from corral.adapters import exit_files, process, run_marks
+from corral.adapters import exit_files, process, process_marks
 from corral.kernel.exit_status import ExitStatus
 
 if TYPE_CHECKING:
@@ -305,7 +305,7 @@ def _run_agent(
             os.dup2(descriptor, number)
         _close_all_except(0, 1, 2, pipes.error_writer)
         _reset_signals()
-        run_marks.mark_process(f"CORRAL_RUN={env.get('CORRAL_RUN', '')}")
+        process_marks.mark_process(f"CORRAL_RUN={env.get('CORRAL_RUN', '')}")
         os.execvpe(argv[0], argv, env)
     except (OSError, ValueError) as error:
         code = getattr(error, "errno", None) or errno.EINVAL

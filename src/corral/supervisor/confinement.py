@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from corral.adapters import private_git, private_home, process, sandbox
-from corral.adapters.leftovers import delete
 from corral.adapters.private_home import (
     RealHome,
-    environment_of,
-    program_folders,
-    toolchains,
-    without_places,
+    build_environment,
+    drop_path_variables,
+    list_program_paths,
+    list_toolchains,
 )
 from corral.adapters.process import ProcessIdentity
+from corral.adapters.worktree_leftovers import delete_tree
 from corral.domain.runs.model import Launch, Run, RunMode
 from corral.kernel.clock import DAY
 from corral.kernel.errors import CorralError
 from corral.supervisor.agent_io import Log
 
 if TYPE_CHECKING:
-    from corral.adapters.checkouts import Checkout
-    from corral.adapters.providers.provider import Start
+    from corral.adapters.providers.provider import LaunchCommand
+    from corral.adapters.worktree_registry import Checkout
     from corral.api import Corral
 
 HOME, GIT, SCRATCH, RECORDS = "home", "git", "scratch", "records"
@@ -51,7 +51,7 @@ class Confinement:
     ) -> None:
         self._store = store
         self._run = run
-        self._kind = sandbox.Kind(str(launch.sandbox))
+        self._kind = sandbox.SandboxKind(str(launch.sandbox))
         self._folder = folder
         self._provider = provider
         self._setting = setting
@@ -69,18 +69,20 @@ class Confinement:
         self.lacks: list[str] = []
         """Protections that this system does not offer."""
 
-    def wrap(self, start: "Start", checkout: "Checkout", session: str | None) -> "Start":
+    def wrap(
+        self, start: "LaunchCommand", checkout: "Checkout", session: str | None
+    ) -> "LaunchCommand":
         """Return the start of an attempt inside the sandbox."""
-        mounted = self._kind is sandbox.Kind.BUBBLEWRAP
+        mounted = self._kind is sandbox.SandboxKind.BUBBLEWRAP
         private_home.prepare(self.home, self._provider, session, self._real)
         private = private_git.prepare(checkout, self._git, mounted=mounted)
         processes = int(self._setting("sandbox.processes"))
         reads = [*self._setting("sandbox.reads")]
-        reads += toolchains(os.environ.get("PATH", os.defpath), self._real_home)
-        reads += program_folders(list(start.args), self._real_home)
-        wrapped = sandbox.wrap(
+        reads += list_toolchains(os.environ.get("PATH", os.defpath), self._real_home)
+        reads += list_program_paths(list(start.args), self._real_home)
+        wrapped = sandbox.wrap_command(
             start.args,
-            sandbox.Bounds(
+            sandbox.SandboxBounds(
                 worktree=checkout.folder,
                 git=private,
                 writable=(self.home,),
@@ -108,7 +110,7 @@ class Confinement:
         a private home. It reaches Corral through the daemon, with a token that acts for its agent
         only; the address of the store itself is not passed on.
         """
-        environment = environment_of(self._provider, os.environ) | without_places(given)
+        environment = build_environment(self._provider, os.environ) | drop_path_variables(given)
         environment |= {"HOME": self.home, "CORRAL_STORE": NO_DAEMON}
         return environment | self._added | self._daemon_access()
 
@@ -191,7 +193,7 @@ class Confinement:
         except OSError as error:
             log("warn", f"Do not run git in {checkout.folder}: cannot reset .git: {error}", None)
         try:
-            private_home.write_back(self.home, self._provider, session, self._real)
+            private_home.write_back_transcripts(self.home, self._provider, session, self._real)
         except OSError as error:
             log("warn", f"Cannot copy the transcript of the attempt: {error}", None)
 
@@ -202,7 +204,7 @@ class Confinement:
         copies = [str(path) for path in self._folder.glob(f"{RECORDS}.*")]
         for folder in (self.home, self._scratch, *copies):
             with suppress(OSError):
-                delete(folder)
+                delete_tree(folder)
         with suppress(CorralError):  # there is no token without a daemon
             self._store.tokens.revoke(self._token_name)
         self._token = None

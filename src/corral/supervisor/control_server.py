@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from corral.adapters import process
-from corral.adapters.ancestry import ancestors_of
+from corral.adapters.process_ancestry import list_ancestors_of
 
 if TYPE_CHECKING:
-    from corral.adapters.ancestry import Ancestor
+    from corral.adapters.process_ancestry import Ancestor
     from corral.kernel.identity import RunIdentity
     from corral.supervisor.agent_io import AgentIO, Reply
     from corral.supervisor.control_connections import ControlConnections
@@ -73,7 +73,7 @@ class ControlServer:
         escape."""
         if pid is None or pid == os.getpid():
             return True
-        ancestors = ancestors_of(pid)
+        ancestors = list_ancestors_of(pid)
         return bool(ancestors) and not self._target.is_sandboxed(ancestors)
 
     def _may_type(self, pid: int | None) -> bool:
@@ -85,7 +85,7 @@ class ControlServer:
         """
         if pid is None or pid == os.getpid():
             return True
-        ancestors = ancestors_of(pid)
+        ancestors = list_ancestors_of(pid)
         if not ancestors:
             return False  # the process has ended, so its run is unknown
         agent = self._target.agent

@@ -15,7 +15,7 @@ from corral.adapters import git
 from corral.db.filesystem import create_private_file
 
 if TYPE_CHECKING:
-    from corral.adapters.checkouts import Checkout
+    from corral.adapters.worktree_registry import Checkout
 
 RECORDED_VARIABLES = (
     "PATH",
@@ -46,7 +46,7 @@ def describe_environment() -> dict[str, Any]:
 
 def read_git_state(cwd: str) -> dict[str, Any] | None:
     """Return commit, branch and dirty flag of a directory; None outside of git."""
-    output = git.ask(cwd, *STATUS_ARGS, seconds=GIT_SECONDS)
+    output = git.try_output(cwd, *STATUS_ARGS, seconds=GIT_SECONDS)
     return None if output is None else _parse_status(output)
 
 
@@ -56,10 +56,10 @@ def read_worktree_state(checkout: "Checkout") -> dict[str, Any] | None:
     Git uses the directories of the known repository, and runs no program that the worktree's own
     configuration names.
     """
-    from corral.adapters.checkouts import disarm
+    from corral.adapters.worktree_registry import sanitize_config
     from corral.kernel.errors import Refused
 
-    disarm(checkout.own)
+    sanitize_config(checkout.own)
     args = (*STATUS_ARGS, "--ignore-submodules=dirty")
     environment = checkout.environment | {"GIT_OPTIONAL_LOCKS": "0"}
     try:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from corral.adapters.providers.choices import keys_for
-from corral.adapters.providers.screens import ENTER, MOST_PRESSES, Reading, Screen
+from corral.adapters.providers.screens import ENTER, MAX_KEY_PRESSES, ScreenLayout, ScreenReading
 
 SETTLE_SECONDS = 0.5  # without a change, after which a screen has settled
 MAX_SETTLE_SECONDS = 2.0  # an animated screen never settles
@@ -26,7 +26,7 @@ class ScreenView(NamedTuple):
     now: float
     changed_at: float
     """When the screen last changed."""
-    reading: Reading
+    reading: ScreenReading
 
 
 class InputEntry:
@@ -137,7 +137,7 @@ class TextEntry(InputEntry):
         if reading.draft != self._draft:
             self._finish({"ok": True})
         elif view.now - self._at >= REPEAT_SECONDS:
-            if self._presses >= MOST_PRESSES:
+            if self._presses >= MAX_KEY_PRESSES:
                 self._fail("not_submitted")
             else:
                 self._submit(view)
@@ -148,8 +148,8 @@ class ChoiceEntry(InputEntry):
 
     def __init__(
         self,
-        screen: Screen,
-        dialog: Reading,
+        screen: ScreenLayout,
+        dialog: ScreenReading,
         wanted: int,
         *,
         type_in: Callable[[bytes], bool],
@@ -178,7 +178,7 @@ class ChoiceEntry(InputEntry):
 
     def _press_next(self, view: ScreenView) -> None:
         keys = keys_for(self._screen, view.reading, self._wanted)
-        if keys is None or self._presses >= MOST_PRESSES or self._rounds >= MOST_PRESSES:
+        if keys is None or self._presses >= MAX_KEY_PRESSES or self._rounds >= MAX_KEY_PRESSES:
             self._fail("not_heard")
             return
         pressed, selects = keys
@@ -191,7 +191,7 @@ class ChoiceEntry(InputEntry):
             self._mark_moves_until = view.now + MARK_SECONDS
 
 
-def is_same_dialog(first: Reading, second: Reading) -> bool:
+def is_same_dialog(first: ScreenReading, second: ScreenReading) -> bool:
     """Whether two readings show the same question about the same thing."""
     return second.state == "needs_input" and (first.question, first.options, first.subject) == (
         second.question,

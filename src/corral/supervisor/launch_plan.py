@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from corral.adapters import process
 from corral.adapters.providers import registry
-from corral.adapters.providers.provider import GO_ON, Ask, Start
+from corral.adapters.providers.provider import RESUME_PROMPT, LaunchCommand, LaunchRequest
 from corral.adapters.supervisor_process import RUN_VARIABLES
-from corral.adapters.transcripts.transcript import READABLE
+from corral.adapters.transcripts.reader import READABLE_PROVIDERS
 from corral.config import write_private_file
 from corral.domain.runs.model import Launch, Run, RunMode
 from corral.kernel.clock import SystemClock
@@ -26,9 +26,9 @@ from corral.supervisor.streams import (
 )
 
 if TYPE_CHECKING:
-    from corral.adapters.checkouts import Checkout
     from corral.adapters.providers.provider import Provider
     from corral.adapters.sandbox_bridge.schema import SessionFolder
+    from corral.adapters.worktree_registry import Checkout
     from corral.api import Corral
     from corral.supervisor.confinement import Confinement
 
@@ -71,7 +71,7 @@ class LaunchPlan:
         self._split = split
         self._size = size
         self.secrets = {name: secret(reference) for name, reference in launch.secrets.items()}
-        self.provider: Provider = registry.find(run.provider)
+        self.provider: Provider = registry.get_provider(run.provider)
         self._agent_config = self._read_agent_config()
         self._is_moved = self._was_on_another_host()
         self._sandbox_info: dict[str, Any] = {}
@@ -84,7 +84,7 @@ class LaunchPlan:
             return False
         return self._store.outputs.get(run.id).host != process.host()
 
-    def start(self, *, resume: bool) -> Start:
+    def start(self, *, resume: bool) -> LaunchCommand:
         """Return how to start an attempt; with `resume`, it continues the conversation."""
         start = self._start(resume=resume)
         if self._launch.is_boxed:
@@ -94,7 +94,7 @@ class LaunchPlan:
         session = self._provider_session() if self._run.session_id else None
         return self.confinement.wrap(start, self._checkout, session)
 
-    def _wrap_in_session_sandbox(self, start: Start) -> Start:
+    def _wrap_in_session_sandbox(self, start: LaunchCommand) -> LaunchCommand:
         """Return the start inside a sandbox without network, whose agent exchanges messages through
         the files of its session."""
         from corral.domain.runs.spec import BOXED_PREFIX
@@ -113,7 +113,7 @@ class LaunchPlan:
             scratch=str(self.folder / "scratch"),
         )
         self._sandbox_info = {"kind": wrapped.kind, "lacks": wrapped.lacks}
-        return Start(
+        return LaunchCommand(
             wrapped.words,
             env=sandbox_sync.agent_environment(folder) | wrapped.environment,
             structured=start.structured,
@@ -164,8 +164,8 @@ class LaunchPlan:
         Refused if there is no such worktree, and if it is the project's own folder, whose identity
         only its own files could prove.
         """
-        from corral.adapters import git, repositories
-        from corral.adapters.checkouts import known_checkout
+        from corral.adapters import git, snapshot_repositories
+        from corral.adapters.worktree_registry import get_checkout
         from corral.kernel.errors import Refused
         from corral.services.races.paths import repository_folder
 
@@ -173,8 +173,8 @@ class LaunchPlan:
         assert run.project_id is not None
         repository = project = self._store.projects.get(run.project_id).dir
         subfolder = ""
-        if repositories.is_in_git(repository):
-            prefix = git.told(repository, "rev-parse", "--show-prefix")
+        if snapshot_repositories.is_in_git(repository):
+            prefix = git.check_output(repository, "rev-parse", "--show-prefix")
             subfolder = os.fsdecode(prefix).rstrip("/\n")
         elif (private := repository_folder(run.project_id)).is_dir():
             repository = str(private)
@@ -185,13 +185,13 @@ class LaunchPlan:
                 "with `git worktree add` and run there.",
                 dir=top,
             )
-        return known_checkout(repository, top)
+        return get_checkout(repository, top)
 
-    def _start(self, *, resume: bool) -> Start:
+    def _start(self, *, resume: bool) -> LaunchCommand:
         run, launch = self._run, self._launch
         if launch.raw and run.mode is not RunMode.ACP:
             args = [run.command, *run.args]
-            return Start(args, structured=self._is_structured(args))
+            return LaunchCommand(args, structured=self._is_structured(args))
         ask = self._ask(resume=resume)
         if run.mode is RunMode.ACP:
             return self._acp_start(ask)
@@ -202,7 +202,7 @@ class LaunchPlan:
             )
         return start
 
-    def _ask(self, *, resume: bool) -> Ask:
+    def _ask(self, *, resume: bool) -> LaunchRequest:
         run, launch = self._run, self._launch
         session = self._provider_session() if run.session_id else None
         prompt = launch.prompt
@@ -221,7 +221,7 @@ class LaunchPlan:
         resumes = session is not None and (resume or launch.resume_session is not None)
         if session is None and getattr(self.provider, "chooses_session", False):
             session = _random_uuid()
-        return Ask(
+        return LaunchRequest(
             prompt=None if resume and resumes else prompt,
             model=self._agent_config.model,
             instructions=self._instructions,
@@ -233,7 +233,7 @@ class LaunchPlan:
             deny=self._agent_config.deny,
             is_sandboxed=launch.is_boxed or self.confinement is not None,
             is_root=os.geteuid() == 0 and not self._is_root_allowed(),
-            own_folder=_is_created_by_corral(run.cwd),
+            is_own_worktree=_is_created_by_corral(run.cwd),
             tools=self._agent_config.tools,
             # Lock hooks need the store, which a sandbox cannot reach.
             hooks=run.agent_id is not None
@@ -246,7 +246,7 @@ class LaunchPlan:
         name = getattr(self.provider, "root_variable", None)
         return name is not None and bool((os.environ | self._launch.env).get(name))
 
-    def _acp_start(self, ask: Ask) -> Start:
+    def _acp_start(self, ask: LaunchRequest) -> LaunchCommand:
         """Return the start of an agent that speaks ACP. A program whose provider has no special
         options for that is started as it is."""
         run = self._run
@@ -255,9 +255,11 @@ class LaunchPlan:
         if start is not None:
             return start
         session = ask.session if ask.resume else None
-        return Start([run.command, *run.args], stdin=ask.prompt or GO_ON, session=session)
+        return LaunchCommand(
+            [run.command, *run.args], stdin=ask.prompt or RESUME_PROMPT, session=session
+        )
 
-    def env(self, start: Start) -> dict[str, str]:
+    def env(self, start: LaunchCommand) -> dict[str, str]:
         """Return the environment of the agent: the supervisor's own, the variables given to the
         run, and those that identify the run."""
         run = self._run
@@ -282,7 +284,7 @@ class LaunchPlan:
             env.setdefault("TERM", "xterm-256color")
         return env
 
-    def streams(self, start: Start) -> AgentStreams:
+    def streams(self, start: LaunchCommand) -> AgentStreams:
         """Return the streams of an attempt, not opened yet."""
         if self._run.mode is RunMode.PTY:
             rows, columns = self._size
@@ -296,14 +298,16 @@ class LaunchPlan:
         kind = CopiedStreams if self.secrets else DirectStreams
         return kind(self.folder, stdin=stdin, split=split)
 
-    def agent_io(self, start: Start, run: Run, streams: AgentStreams, log: Log) -> AgentIO:
+    def agent_io(self, start: LaunchCommand, run: Run, streams: AgentStreams, log: Log) -> AgentIO:
         """Return the interface to the agent of an attempt that was just started."""
         agent_io = self._new_agent_io(start, run, streams, log)
-        if self.provider.name in READABLE:
+        if self.provider.name in READABLE_PROVIDERS:
             self._follow_record(agent_io, start, run, log, started_at=SystemClock().now())
         return agent_io
 
-    def _new_agent_io(self, start: Start, run: Run, streams: AgentStreams, log: Log) -> AgentIO:
+    def _new_agent_io(
+        self, start: LaunchCommand, run: Run, streams: AgentStreams, log: Log
+    ) -> AgentIO:
         if run.mode is RunMode.ACP:
             return self._acp_io(start, run, streams, log)
         if run.mode is RunMode.PTY:
@@ -323,14 +327,14 @@ class LaunchPlan:
         is_stream = run.mode is RunMode.PIPE and structured and self.provider.name != "plain"
         if self._launch.is_boxed or is_stream:
             agent_io = self._stream_io(run, self._read_offset(run.attempts), log)
-        if self.provider.name in READABLE:
+        if self.provider.name in READABLE_PROVIDERS:
             session = self._provider_session() if run.session_id else None
-            start = Start([run.command, *run.args], structured=is_stream, session=session)
+            start = LaunchCommand([run.command, *run.args], structured=is_stream, session=session)
             self._follow_record(agent_io, start, run, log, started_at=run.started_at or 0)
         return agent_io
 
     def _follow_record(
-        self, agent_io: AgentIO, start: Start, run: Run, log: Log, *, started_at: int
+        self, agent_io: AgentIO, start: LaunchCommand, run: Run, log: Log, *, started_at: int
     ) -> None:
         """Make `agent_io` follow the record that the CLI keeps of the conversation."""
         from corral.supervisor.transcript import follow_record
@@ -375,7 +379,7 @@ class LaunchPlan:
             secrets=self._secret_values,
             log=log,
             # A command line of the user has no session yet; its record has all turns.
-            only_outcome=self._launch.raw and self.provider.name in READABLE,
+            only_outcome=self._launch.raw and self.provider.name in READABLE_PROVIDERS,
         )
 
     def _read_offset(self, attempt: int) -> int:
@@ -385,7 +389,9 @@ class LaunchPlan:
         except (OSError, ValueError):
             return 0
 
-    def _screen_io(self, start: Start, run: Run, streams: AgentStreams, log: Log) -> AgentIO:
+    def _screen_io(
+        self, start: LaunchCommand, run: Run, streams: AgentStreams, log: Log
+    ) -> AgentIO:
         screen = self.provider.screen
         if screen is None:
             return AgentIO()
@@ -400,8 +406,8 @@ class LaunchPlan:
             log=log,
         )
 
-    def _acp_io(self, start: Start, run: Run, streams: AgentStreams, log: Log) -> AgentIO:
-        from corral.adapters.providers.tools import for_acp
+    def _acp_io(self, start: LaunchCommand, run: Run, streams: AgentStreams, log: Log) -> AgentIO:
+        from corral.adapters.providers.mcp_config import build_acp_servers
         from corral.supervisor.acp_io import AcpIO
 
         def write(data: bytes) -> None:
@@ -417,7 +423,7 @@ class LaunchPlan:
             approvals=frozenset(self._launch.approvals),
             allow=self._agent_config.allow,
             deny=self._agent_config.deny,
-            servers=for_acp(self.env(start)) if self._agent_config.tools else [],
+            servers=build_acp_servers(self.env(start)) if self._agent_config.tools else [],
             secrets=self._secret_values,
             log=log,
         )
@@ -521,8 +527,8 @@ def _is_linked_worktree(dir: str) -> bool:
     own directory, and are not committed, are missing there."""
     from corral.adapters import git
 
-    top = git.worktree_of(os.path.realpath(dir))
-    return top is not None and git.main_worktree(top) is not None
+    top = git.find_worktree_root(os.path.realpath(dir))
+    return top is not None and git.find_main_worktree(top) is not None
 
 
 def _random_uuid() -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from corral.adapters import process
 from corral.adapters.process import ProcessIdentity, ProcessUsage
-from corral.adapters.redaction import clean_of_secrets
+from corral.adapters.redaction import redact_value
 from corral.domain.runs import outcome
 from corral.domain.runs.heartbeat import LEASE_MS
 from corral.domain.runs.model import Attention, Dialog, ResourceSample, Run, RunState, StopKind
@@ -25,7 +25,7 @@ from corral.kernel.exit_status import ExitStatus
 from corral.supervisor.retry import retry_while_unavailable
 
 if TYPE_CHECKING:
-    from corral.adapters.providers.facts import LimitReached
+    from corral.adapters.providers.facts import LimitFact
     from corral.api import Corral
     from corral.supervisor.usage import UsageMeter
 
@@ -202,7 +202,7 @@ class RunLease:
 
     def set_attention(self, attention: Attention | None, dialog: Dialog | None) -> None:
         """Record whether the run needs a person, and its open question."""
-        clean = None if dialog is None else clean_of_secrets(dialog, self._secrets)
+        clean = None if dialog is None else redact_value(dialog, self._secrets)
         with self._best_effort():
             self.run = self._store.runs.call_for(self.run, attention, dialog=clean)
             self._store.alerts.see_to_delivery()
@@ -222,7 +222,7 @@ class RunLease:
     def log(self, level: str, message: str, metadata: dict[str, Any] | None = None) -> None:
         """Add a line to the run's log. Best effort: failures never end the run."""
         with self._best_effort():
-            message, metadata = clean_of_secrets((message, metadata), self._secrets)
+            message, metadata = redact_value((message, metadata), self._secrets)
             self._store.outputs.log(self.run.id, level, message, metadata=metadata)
 
     # -- end -----------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ class RunLease:
             self.run = self._store.runs.begin_to_stop(self.run.id, kind=kind, reason=reason)
         self.stop_reason = self.run.stop_reason or reason or outcome.DEFAULT_STOP_REASONS[kind]
 
-    def park(self, limit: "LimitReached") -> bool:
+    def park(self, limit: "LimitFact") -> bool:
         """Queue the run until the provider's quota is reset.
 
         Returns False if the run was stopped concurrently, or has another supervisor.
@@ -243,7 +243,7 @@ class RunLease:
         until = limit.reset_at or 0
         if not now < until <= now + MAX_PARK_MS:
             until = now + DEFAULT_PARK_MS
-        reason = clean_of_secrets(limit.message, self._secrets)
+        reason = redact_value(limit.message, self._secrets)
         park = partial(self._park, until, reason)
         try:
             retry_while_unavailable(park, timeout=RETRY_TIMEOUT, max_pause=MAX_RETRY_PAUSE)

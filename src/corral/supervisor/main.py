@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from corral.adapters import run_marks, supervisor_process
-from corral.adapters.redaction import clean_of_secrets
+from corral.adapters import process_marks, supervisor_process
+from corral.adapters.redaction import redact_value
 from corral.api import Corral, open_service
 from corral.api import open as open_store
 
@@ -107,7 +107,7 @@ def main() -> int:
 
 
 def _detach_from_caller() -> None:
-    run_marks.leave_run()  # the caller may be a process of another run
+    process_marks.leave_run()  # the caller may be a process of another run
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # SIG_IGN for SIGCHLD is inherited from the caller; a supervisor waits for its children.
@@ -225,6 +225,6 @@ def _supervise(store: Corral, supervisor: Supervisor) -> None:
         # The output of a supervisor goes to /dev/null. The next recovery finds the run.
         import traceback
 
-        text = clean_of_secrets(traceback.format_exc(), supervisor.secrets)
+        text = redact_value(traceback.format_exc(), supervisor.secrets)
         write_private_file(supervisor.folder / "keeper.error", text)
         raise

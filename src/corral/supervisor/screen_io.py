@@ -13,8 +13,8 @@ from typing import Any
 
 from corral.adapters.output.render import TerminalEmulator
 from corral.adapters.providers.choices import find_option
-from corral.adapters.providers.facts import LimitReached
-from corral.adapters.providers.screens import Reader, Reading, Screen
+from corral.adapters.providers.facts import LimitFact
+from corral.adapters.providers.screens import ScreenLayout, ScreenReader, ScreenReading
 from corral.domain.runs.model import Attention, Dialog, build_dialog
 from corral.supervisor.agent_io import AgentIO, Log, Reply
 from corral.supervisor.input_entries import (
@@ -36,7 +36,7 @@ class ScreenIO(AgentIO):
 
     def __init__(
         self,
-        screen: Screen,
+        screen: ScreenLayout,
         *,
         size: tuple[int, int],
         approvals: frozenset[str],
@@ -48,10 +48,10 @@ class ScreenIO(AgentIO):
         rows, columns = size
         self._screen = screen
         self._terminal = TerminalEmulator(columns, rows, history=0, colours=screen.bar)
-        self._reader = Reader(screen, approvals)
+        self._reader = ScreenReader(screen, approvals)
         self._type_in = type_in
         self._log = log
-        self._reading = Reading("unknown")
+        self._reading = ScreenReading("unknown")
         self.is_starting = True
         self._changed = False
         self._answered: dict[str, Any] | None = None
@@ -108,7 +108,7 @@ class ScreenIO(AgentIO):
         if reading.answer is not None:
             self._answer(reading.answer, reading.question, reading.kind)
         elif reading.state == "limit":
-            self.limit = LimitReached(reading.detail or "The provider's quota is exhausted.")
+            self.limit = LimitFact(reading.detail or "The provider's quota is exhausted.")
 
     # -- text from a person --------------------------------------------------------------------
 
@@ -201,7 +201,7 @@ class ScreenIO(AgentIO):
         """Repeat an answer that had no effect; after a few tries, call for a person."""
         if self._answered is None or now - self._changed_at < REPEAT_SECONDS:
             return
-        keys, self._changed_at = self._reader.again(), now
+        keys, self._changed_at = self._reader.retry_keys(), now
         if keys is not None and self._type_in(keys.encode()):
             self._log("info", "Answered again, because the screen did not change.", self._answered)
         else:
@@ -217,7 +217,7 @@ class ScreenIO(AgentIO):
             self.attention = Attention.STUCK
 
 
-def _dialog(reading: Reading) -> Dialog:
+def _dialog(reading: ScreenReading) -> Dialog:
     return build_dialog(
         reading.question or "", reading.options, kind=reading.kind, about=reading.subject
     )

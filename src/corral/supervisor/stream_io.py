@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from corral.adapters.output.capped_file import read_cut
 from corral.adapters.output.lines import LineSplitter, OutputLine
-from corral.adapters.providers.facts import Fact, Said, Used
-from corral.adapters.providers.lines import MAX_LINE, facts_of
+from corral.adapters.providers.facts import ProviderFact, TurnFact, UsageFact
+from corral.adapters.providers.json_lines import MAX_LINE, parse_line
 from corral.domain.runs.model import Run
 from corral.supervisor.agent_io import MAX_PAUSE, MIN_PAUSE, AgentIO, Log, Recorder
 
 if TYPE_CHECKING:
-    from corral.adapters.providers.provider import Parser
+    from corral.adapters.providers.provider import StreamParser
     from corral.api import Corral
 
 READ_BYTES = 1 << 18
@@ -25,7 +25,7 @@ class StreamIO(AgentIO):
         self,
         store: "Corral",
         run: Run,
-        parser: "Parser",
+        parser: "StreamParser",
         path: Path,
         *,
         offset: int,
@@ -67,15 +67,15 @@ class StreamIO(AgentIO):
     def _record(self, lines: list[OutputLine]) -> None:
         for line in lines:
             # The offset is the same for a supervisor that reads the output again.
-            facts = self._without_recorded(facts_of(self._parser, line))
+            facts = self._without_recorded(parse_line(self._parser, line))
             self._recorder.record(facts, place=str(line.at))
 
-    def _without_recorded(self, facts: list[Fact]) -> list[Fact]:
+    def _without_recorded(self, facts: list[ProviderFact]) -> list[ProviderFact]:
         """Drop the facts that the CLI's own record also has, with time and model."""
         if self.only_outcome:
-            return [fact for fact in facts if not isinstance(fact, Said | Used)]
-        if any(isinstance(fact, Used) for fact in facts) and self._is_recorded():
-            return [fact for fact in facts if not isinstance(fact, Used)]
+            return [fact for fact in facts if not isinstance(fact, TurnFact | UsageFact)]
+        if any(isinstance(fact, UsageFact) for fact in facts) and self._is_recorded():
+            return [fact for fact in facts if not isinstance(fact, UsageFact)]
         return facts
 
     def _is_recorded(self) -> bool:

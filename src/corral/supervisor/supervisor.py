@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from corral.adapters import process, run_marks
+from corral.adapters import process, process_marks
 from corral.adapters.process import ProcessIdentity
 from corral.domain.runs import outcome
 from corral.domain.runs.model import Attention, Launch, Run, StopKind
@@ -33,7 +33,7 @@ from corral.supervisor.terminate import Terminator
 from corral.supervisor.usage import UsageMeter
 
 if TYPE_CHECKING:
-    from corral.adapters.ancestry import Ancestor
+    from corral.adapters.process_ancestry import Ancestor
     from corral.api import Corral
     from corral.kernel.identity import RunIdentity
 
@@ -266,7 +266,7 @@ class Supervisor:
             self._child = AdoptedProcess(self._agent, self.folder, self.run.attempts)
             return self._watch_attempt()
         survivors = self._terminate_leftovers()
-        unsure = not end.known and not run_marks.is_supported()
+        unsure = not end.known and not process_marks.is_supported()
         end = end._replace(survivors=survivors, unsure=unsure)
         self._drain()
         if self._streams is not None:

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from corral.adapters import process
-from corral.adapters.providers.facts import Denied, Said, SessionNamed, Used
-from corral.adapters.providers.provider import SESSION
-from corral.adapters.record_copies import RecordCopy
-from corral.adapters.transcripts.transcript import Item, TranscriptReader, reader_of
+from corral.adapters.providers.facts import DenialFact, SessionFact, TurnFact, UsageFact
+from corral.adapters.providers.provider import SESSION_ID
+from corral.adapters.transcript_copies import TranscriptCopy
+from corral.adapters.transcripts.reader import TranscriptItem, TranscriptReader, get_reader
 from corral.domain.runs.model import Run, RunMode
 from corral.supervisor.agent_io import AgentIO, Recorder
 from corral.supervisor.stream_io import StreamIO
@@ -67,7 +67,7 @@ class RecordLocator:
         started_at: int,
         is_alone: Callable[[], bool],
         is_taken: Callable[[str], bool],
-        copy: RecordCopy | None = None,
+        copy: TranscriptCopy | None = None,
     ) -> None:
         """`copy`: the folder belongs to a sandboxed run alone, and `folder` is in a copy of it."""
         self._reader, self._folder, self._cwd = reader, folder, cwd
@@ -93,7 +93,7 @@ class RecordLocator:
         """
         if agent is not None and self._copy is None:
             pids = [agent, *process.descendants(agent)]
-            found = self._reader.sessions_of(self._folder, pids, self.started_at)
+            found = self._reader.list_open_sessions(self._folder, pids, self.started_at)
             if found or self._reader.RECORDS_PROCESSES:
                 return found
         later = self._reader.since(self._folder, self._cwd, self.started_at)
@@ -122,10 +122,10 @@ class RecordLocator:
         if find_model is not None:
             return str(model) if (model := find_model(path)) else None
         facts = (item.fact for item in self._reader.read(path, offset=0))
-        models = [fact.model for fact in facts if isinstance(fact, Used) and fact.model]
+        models = [fact.model for fact in facts if isinstance(fact, UsageFact) and fact.model]
         return models[-1] if models else None
 
-    def read(self, path: Path, offset: int) -> list[Item]:
+    def read(self, path: Path, offset: int) -> list[TranscriptItem]:
         return list(self._reader.read(path, offset=offset))
 
 
@@ -155,8 +155,8 @@ class RecordFollower:
         self._searches = session is None or use is RecordUse.ALL
         self._next_search = 0.0
         self.next_poll = 0.0
-        self._before: dict[str, Used] = {}
-        self._estimate: dict[str, Used] = {}
+        self._before: dict[str, UsageFact] = {}
+        self._estimate: dict[str, UsageFact] = {}
         self._newest_model: str | None = None
         """The model of the newest usage that was read."""
         self._settled_at = 0
@@ -167,13 +167,13 @@ class RecordFollower:
         return bool(self._sessions)
 
     @property
-    def pending(self) -> list[Used]:
+    def pending(self) -> list[UsageFact]:
         """Usage that counts against budgets and is not charged."""
         return [self._since_start(used) for used in self._estimate.values()]
 
     def name(self, session: str) -> None:
         """Set the session that the stream reports."""
-        if session not in self._sessions and SESSION.fullmatch(session):
+        if session not in self._sessions and SESSION_ID.fullmatch(session):
             self._sessions.append(session)
         self._searches = False
 
@@ -234,7 +234,7 @@ class RecordFollower:
         except OSError:
             sessions = []
         for session in sessions:
-            if session not in self._sessions and SESSION.fullmatch(session):
+            if session not in self._sessions and SESSION_ID.fullmatch(session):
                 self._sessions.append(session)
         if self._sessions:
             self._next_search = now + SEARCH_SECONDS
@@ -260,7 +260,7 @@ class RecordFollower:
         """Link the run to the session before any of its turns are recorded."""
         self._named = session
         if self._use is RecordUse.ALL:
-            self.recorder.link(SessionNamed(session), title=self._locator.title(path))
+            self.recorder.link(SessionFact(session), title=self._locator.title(path))
 
     def _read_file(self, session: str, path: Path, *, is_main: bool) -> bool:
         """Record the new items of a file; return whether there were any."""
@@ -284,20 +284,20 @@ class RecordFollower:
             )
         return has_items
 
-    def _record_item(self, item: Item, place: str, *, is_main: bool) -> None:
+    def _record_item(self, item: TranscriptItem, place: str, *, is_main: bool) -> None:
         fact = item.fact
         is_new = item.at is None or item.at >= self._locator.started_at
-        if isinstance(fact, Used):
+        if isinstance(fact, UsageFact):
             is_open = item.at is None or item.at > self._settled_at
             self._record_usage(fact, item.at, place, is_new=is_new and is_open)
         elif not is_new or not is_main:
             return
-        elif isinstance(fact, Denied) or (
+        elif isinstance(fact, DenialFact) or (
             self._use is RecordUse.ALL and not self._is_prompt(fact, place)
         ):
             self.recorder.record([fact], place=place, at=item.at, is_whole_place=True)
 
-    def _record_usage(self, used: Used, at: int | None, place: str, *, is_new: bool) -> None:
+    def _record_usage(self, used: UsageFact, at: int | None, place: str, *, is_new: bool) -> None:
         key = used.counter or used.key or place
         self._newest_model = used.model or self._newest_model
         if not is_new:
@@ -309,7 +309,7 @@ class RecordFollower:
         else:
             self.recorder.record([used], place=place, at=at, is_whole_place=True)
 
-    def _since_start(self, used: Used) -> Used:
+    def _since_start(self, used: UsageFact) -> UsageFact:
         """Subtract what a counter had when the run began."""
         before = self._before.get(used.counter or "")
         if before is None:
@@ -323,7 +323,7 @@ class RecordFollower:
             cache_write=max(0, used.cache_write - before.cache_write),
         )
 
-    def _is_prompt(self, fact: Said, place: str) -> bool:
+    def _is_prompt(self, fact: TurnFact, place: str) -> bool:
         """Whether the turn is the run's own prompt, which is in the session already.
 
         A record can yield one item again, so the place of the prompt is remembered.
@@ -339,7 +339,7 @@ class RecordFollower:
         return True
 
 
-def _digest(item: Item) -> bytes:
+def _digest(item: TranscriptItem) -> bytes:
     return hashlib.blake2b(repr(item).encode(errors="replace"), digest_size=16).digest()
 
 
@@ -360,7 +360,7 @@ def follow_record(
 
     The records in the private home of a sandboxed run are not trusted and read from a copy.
     """
-    reader = reader_of(provider.name)
+    reader = get_reader(provider.name)
     use: RecordUse | None = RecordUse.ALL
     if run.mode is RunMode.ACP:
         use = RecordUse.ESTIMATE
@@ -382,7 +382,7 @@ def follow_record(
     if confinement is not None:
         below = root.relative_to(confinement.home)
         patterns = [f"{below}/{pattern}" for pattern in reader.RECORD_FILES]
-        copy = RecordCopy(confinement.home, patterns, confinement.records_folder)
+        copy = TranscriptCopy(confinement.home, patterns, confinement.records_folder)
         root = confinement.records_folder / below
     agent_io.record = RecordFollower(
         RecordLocator(

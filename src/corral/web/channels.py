@@ -258,7 +258,7 @@ def show_channels(request: PageRequest) -> Response:
         views=VIEWS,
         page=request.store.channels.list(all=every, after=request.query("after")),
         every=every,
-        kinds=registry.names(),
+        kinds=registry.list_kinds(),
         policies=list(StrangerPolicy),
         in_doubt_rules=list(UnconfirmedPolicy),
     )

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from corral.adapters.channels.contract import Incoming, Kind
+from corral.adapters.channels.contract import IncomingEvent, MessageKind
 from corral.domain.chat.model import Channel, Message, Place, list_files
 from corral.domain.questions.model import Question
 from corral.kernel.errors import Invalid, NotFound
@@ -118,9 +118,9 @@ def list_entries(request: PageRequest, messages: list[Message]) -> list[ChatEntr
     by_platform: dict[str, ChatEntry] = {}
     for message in messages:
         target = by_platform.get(message.reply_to or "")
-        if target is not None and message.kind is Kind.EDIT:
+        if target is not None and message.kind is MessageKind.EDIT:
             target.text, target.edited = message.text, True
-        elif target is not None and message.kind is Kind.REACTION:
+        elif target is not None and message.kind is MessageKind.REACTION:
             target.reactions = [*target.reactions, message.text]
         else:
             entry = ChatEntry(message, statuses[message.id], message.text)
@@ -131,7 +131,7 @@ def list_entries(request: PageRequest, messages: list[Message]) -> list[ChatEntr
 
 
 def _question(request: PageRequest, message: Message) -> Question | None:
-    if message.kind is not Kind.QUESTION:
+    if message.kind is not MessageKind.QUESTION:
         return None
     with suppress(NotFound):
         return request.store.questions.get(str((message.data or {}).get("question")))
@@ -188,7 +188,7 @@ def answer(request: PageRequest) -> Response:
     digest = hashlib.sha256(f"{question}\0{request.field('after')}\0{text}".encode()).hexdigest()[
         :32
     ]
-    _receive(request, place, event_id=digest, text=text, kind=Kind.ANSWER, question=question)
+    _receive(request, place, event_id=digest, text=text, kind=MessageKind.ANSWER, question=question)
     return request.success("")
 
 
@@ -197,7 +197,7 @@ def _receive(request: PageRequest, place: Place, event_id: str, **content: Any) 
     id = f"{place.id}:{event_id}"
     request.store.messages.receive(
         place.channel_id,
-        Incoming(
+        IncomingEvent(
             event_id=id,
             message_id=id,
             place=place.platform_id,

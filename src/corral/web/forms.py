@@ -6,7 +6,7 @@ from email.parser import BytesParser
 from email.policy import HTTP
 from urllib.parse import parse_qsl
 
-from corral.adapters.channels.contract import Attached
+from corral.adapters.channels.contract import RawAttachment
 from corral.kernel.errors import Invalid
 
 MAX_FORM = 1024 * 1024
@@ -18,7 +18,9 @@ MULTIPART = "multipart/form-data"
 class Form(dict[str, str]):
     """Form fields by name; the last of two with the same name wins."""
 
-    def __init__(self, fields: list[tuple[str, str]], files: list[Attached] | None = None) -> None:
+    def __init__(
+        self, fields: list[tuple[str, str]], files: list[RawAttachment] | None = None
+    ) -> None:
         super().__init__(fields)
         self.files = files or []
 
@@ -61,7 +63,7 @@ def _multipart(content_type: str, body: bytes) -> Form:
             _check_size(size)
             fields.append((name, data.decode("utf-8")))
         elif filename or data:
-            files.append(Attached(filename, data, len(data), header.get_content_type()))
+            files.append(RawAttachment(filename, data, len(data), header.get_content_type()))
     return Form(fields, files)
 
 

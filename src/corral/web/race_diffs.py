@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from starlette.responses import Response
 
-from corral.adapters.history import Change, FileDiff, Line, side_by_side
+from corral.adapters.git_history import DiffLine, FileChange, FileDiff, side_by_side
 from corral.domain.races.model import Attempt, Race
 from corral.kernel.errors import CorralError, NotFound
 from corral.web.races import attempt_names, last_decided_round
@@ -20,8 +20,8 @@ MAX_LINE_LENGTH = 2_000
 class DiffRow(NamedTuple):
     """A line before and after; None if it was added or removed."""
 
-    old: Line | None
-    new: Line | None
+    old: DiffLine | None
+    new: DiffLine | None
 
 
 class DiffHunk(NamedTuple):
@@ -41,7 +41,7 @@ def show(request: PageRequest) -> Response:
     ]
     one, other = _select_attempt(race, choices, request.query("one")), request.query("other")
     against = None if other in (None, "base") else _select_attempt(race, choices, other)
-    changes: list[Change] = []
+    changes: list[FileChange] = []
     diff: FileDiff | None = None
     problem = None
     if one is not None:

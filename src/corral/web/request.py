@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from corral import config
-from corral.adapters.channels.contract import Attached
+from corral.adapters.channels.contract import RawAttachment
 from corral.api import Corral
 from corral.kernel.errors import Invalid
 from corral.kernel.redaction_policy import taken_out
@@ -98,7 +98,7 @@ class PageRequest:
         ]
 
     @property
-    def uploads(self) -> list[Attached]:
+    def uploads(self) -> list[RawAttachment]:
         """The files of the form."""
         return self._form.files
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.adapters.channels.contract import Incoming
+from corral.adapters.channels.contract import IncomingEvent
 from corral.domain.agents.model import Agent
 from tests.support.keeping import until
 from tests.web.browser.conftest import Look, Town
@@ -109,7 +109,7 @@ def test_a_stranger_is_let_in_and_what_was_held_is_heard(
 ) -> None:
     page = look.go("/gateway/held")
     page.wait_for_selector("#feed[data-state=live]")
-    said = Incoming(event_id="s1", place="room", sender="carol", text="@ada <i>may I?</i>")
+    said = IncomingEvent(event_id="s1", place="room", sender="carol", text="@ada <i>may I?</i>")
     held = town.store.messages.receive("quay", said)
     card = page.locator(f"#{held.sender_id}")
     card.get_by_text("<i>may I?</i>").wait_for()

@@ -1,9 +1,6 @@
-"""What an adapter of a chat platform does, and the words in which it speaks.
+"""The `ChannelAdapter` protocol and the structs that adapters exchange with their callers.
 
-An adapter is made from a channel's configuration and secrets. It is asked to receive and to send;
-it never calls back, keeps no queue, and decides nothing: what came in is stored before it is asked
-for more, and what goes out is repeated by whoever asked, with the same key. It says how a sending
-went, in one of five words; what it raises instead counts as not knowing.
+The package docstring describes the delivery guarantees and how to add a platform.
 """
 
 import re
@@ -14,240 +11,248 @@ from typing import Any, ClassVar, Protocol
 import msgspec
 
 
-class Kind(StrEnum):
-    TEXT = "text"  # words; what comes in perhaps with files
-    FILE = "file"  # a file that goes out, under its name
-    EDIT = "edit"  # other words in place of those of an earlier message
-    REACTION = "reaction"  # a sign on a message
+class MessageKind(StrEnum):
+    """The kind of an event or message."""
+
+    TEXT = "text"  # a text message; incoming ones may have attachments
+    FILE = "file"  # an outgoing file
+    EDIT = "edit"  # replaces the text of an earlier message
+    REACTION = "reaction"  # an emoji on a message
     QUESTION = "question"  # a card with a question
-    ANSWER = "answer"  # a choice on such a card
+    ANSWER = "answer"  # a choice on a question card
 
 
-class Count(StrEnum):
-    """What a platform counts when it says how long a text may be."""
+class LengthUnit(StrEnum):
+    """The unit in which a platform limits the length of a text."""
 
     CHARACTERS = "characters"
-    UNITS = "units"  # of UTF-16: a sign beyond the basic plane counts twice
-    BYTES = "bytes"  # of UTF-8
+    UNITS = "units"  # UTF-16 code units: a character outside the BMP counts twice
+    BYTES = "bytes"  # UTF-8 bytes
 
 
-class File(msgspec.Struct, frozen=True):
-    """Something attached to a message, in a private file of this machine."""
+class StoredFile(msgspec.Struct, frozen=True):
+    """An attachment, stored in a private file on this machine."""
 
     name: str
     path: str | None
-    """None: it was not taken; `reason` says why."""
+    """None: the file was not stored; see `reason`."""
     bytes: int
     type: str | None = None
     reason: str | None = None
     sha256: str | None = None
-    """Of what goes out: so that what was sent is what is delivered."""
+    """Set for outgoing files: the delivered content must match the sent content."""
 
 
-class Attached(msgspec.Struct, frozen=True):
-    """Something attached to a message, as the platform has it."""
+class RawAttachment(msgspec.Struct, frozen=True):
+    """An attachment as received from the platform, before it is stored."""
 
     name: str
     data: bytes | None = None
     bytes: int = 0
     type: str | None = None
     reason: str | None = None
-    """Why it could not be fetched."""
+    """Why the download failed."""
 
 
-class Incoming(msgspec.Struct, frozen=True, kw_only=True):
-    """An event of a platform."""
+class IncomingEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """An event received from a platform."""
 
     event_id: str
-    """The same id is the same event, however often it comes."""
+    """Deduplication key: events with the same id are one event."""
     place: str
     """The platform's id of the chat."""
     place_name: str | None = None
     direct: bool | None = None
-    """Whether one person talks there with us; None: the platform does not say."""
+    """Whether the chat is a direct chat with one person; None: unknown."""
     thread: str | None = None
     message_id: str | None = None
-    """The platform's id of the message, by which it is answered, changed or signed."""
+    """The platform's id of the message, the target of replies, edits and reactions."""
     sender: str
-    """The platform's id of the account: one that nobody can choose to be another's."""
+    """The platform's id of the account. Unlike a display name, it cannot be spoofed."""
     sender_name: str | None = None
-    kind: Kind = Kind.TEXT
+    kind: MessageKind = MessageKind.TEXT
     text: str = ""
     mentioned: bool = False
-    """Whether the platform says that our account was addressed."""
+    """Whether the message mentions our account."""
     reply_to: str | None = None
-    attached: list[Attached] = []
-    files: list[File] = []
-    """What was attached, once it is in private files."""
+    attached: list[RawAttachment] = []
+    files: list[StoredFile] = []
+    """The attachments, once they are stored in private files."""
     question: str | None = None
-    """Of an answer: the question that the button belongs to."""
+    """For an answer: the id of the question."""
     at: int | None = None
 
 
-class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
-    """A message for a platform."""
+class OutgoingMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message to send to a platform."""
 
     key: str
-    """The same key is the same message, however often it is asked for."""
+    """Idempotency key: a retry has the same key."""
     place: str
     thread: str | None = None
-    kind: Kind = Kind.TEXT
+    kind: MessageKind = MessageKind.TEXT
     text: str = ""
     reply_to: str | None = None
-    """The platform's id of the message that is answered, changed or signed."""
+    """The platform's id of the message to reply to, edit or react to."""
     question: str | None = None
     options: list[str] = []
-    file: File | None = None
+    file: StoredFile | None = None
     begun_at: int = 0
-    """When it was first tried: nothing of it can be older."""
+    """Time of the first attempt: a search of the history can start here."""
 
 
-class Sent(msgspec.Struct, frozen=True, tag=True):
-    """The platform has it, under these ids."""
+class SentMessage(msgspec.Struct, frozen=True, tag="Sent"):
+    """The platform accepted the message under these ids."""
 
     ids: list[str]
 
 
-class Refused(msgspec.Struct, frozen=True, tag=True):
-    """The platform will never take it."""
+class RejectedMessage(msgspec.Struct, frozen=True, tag="Refused"):
+    """The platform rejected the message permanently. Do not retry."""
 
     reason: str
 
 
-class Unsupported(msgspec.Struct, frozen=True, tag=True):
-    """The platform has no such thing."""
+class UnsupportedMessage(msgspec.Struct, frozen=True, tag="Unsupported"):
+    """The platform does not support this kind of message. Do not retry."""
 
     reason: str
 
 
-class Failed(msgspec.Struct, frozen=True, tag=True):
-    """It is certain that it did not arrive; it may be tried again, `retry_ms` later if told."""
+class FailedMessage(msgspec.Struct, frozen=True, tag="Failed"):
+    """The message certainly did not arrive. Retry, after `retry_ms` if the platform states it."""
 
     reason: str
     retry_ms: int | None = None
 
 
-class Unknown(msgspec.Struct, frozen=True, tag=True):
-    """Nobody can say whether it arrived."""
+class UnconfirmedMessage(msgspec.Struct, frozen=True, tag="Unknown"):
+    """The message may have arrived: the connection broke after the request was sent."""
 
     reason: str
 
 
-Outcome = Sent | Refused | Unsupported | Failed | Unknown
+SendOutcome = (
+    SentMessage | RejectedMessage | UnsupportedMessage | FailedMessage | UnconfirmedMessage
+)
 
 
-def unseen(outcome: Outcome) -> Outcome:
-    """What an outcome means of a step that nobody can see: not knowing is not having done it."""
-    return Failed(outcome.reason) if isinstance(outcome, Unknown) else outcome
+def unconfirmed_as_failed(outcome: SendOutcome) -> SendOutcome:
+    """Return the outcome of a step without visible effect, such as an upload.
+
+    Repeating such a step is harmless, so an unconfirmed step counts as failed.
+    """
+    return FailedMessage(outcome.reason) if isinstance(outcome, UnconfirmedMessage) else outcome
 
 
-class Batch(msgspec.Struct, frozen=True):
-    """What was received, and from where to go on when all of it is stored."""
+class EventBatch(msgspec.Struct, frozen=True):
+    """Received events, and the cursor to continue from once all of them are stored."""
 
-    events: list[Incoming]
+    events: list[IncomingEvent]
     cursor: str | None = None
     unreadable: dict[str, str] = {}
-    """Events that cannot be told, by their ids, and why."""
+    """Events that cannot be read: event id -> reason."""
 
 
-class Accepted(msgspec.Struct, frozen=True):
-    """What a request of a platform brought, and how it is answered once that is stored."""
+class AcceptedRequest(msgspec.Struct, frozen=True):
+    """The events of a webhook request, and the response to send once they are stored."""
 
-    events: list[Incoming]
+    events: list[IncomingEvent]
     answer: bytes = b"{}"
     content_type: str = "application/json"
 
 
-class Unwelcome(Exception):
-    """A request that does not come from the platform; the text says why."""
+class RequestRejected(Exception):
+    """The webhook request is invalid or not authentic; the message states why."""
 
 
-class Seen(msgspec.Struct, frozen=True):
-    """A message of our own account that the platform shows."""
+class PostedMessage(msgspec.Struct, frozen=True):
+    """A message of our own account in the history of a chat."""
 
     id: str
     text: str
     thread: str | None
     at: int
     key: str | None = None
-    """The key that it was sent with, where the platform keeps such a thing."""
+    """The idempotency key of the message, if the platform stores it."""
 
 
-class Traits(msgspec.Struct, frozen=True):
-    """What a platform can do."""
+class ChannelTraits(msgspec.Struct, frozen=True):
+    """The capabilities of a platform."""
 
     max_text: int = 4_000
-    counts: Count = Count.CHARACTERS
-    """In what `max_text` is counted."""
+    counts: LengthUnit = LengthUnit.CHARACTERS
+    """The unit of `max_text`."""
     threads: bool = False
     edits: bool = False
     reactions: bool = False
     typing: bool = False
     buttons: bool = False
     files: bool = False
-    """Whether it takes files; one that came is fetched by whoever can."""
+    """Whether files can be sent. Attachments of incoming messages are independent of it."""
     idempotent: bool = False
-    """Whether a repeated key is shown once, so that it may be repeated when nobody knows."""
+    """Whether the platform deduplicates by key, so that an unconfirmed message can be retried."""
     remembers_ms: int | None = None
-    """How long a key is remembered for certain; later its history is asked first. None: for ever.
-    """
+    """How long the platform is guaranteed to remember a key; None: forever. A later retry searches
+    the history first."""
     history: bool = False
-    """Whether it can tell what our account said lately."""
+    """Whether recent messages of our account can be listed."""
     calls: bool = False
-    """Whether the platform calls us (`accept`); else it is asked (`receive`)."""
+    """Whether the platform calls a webhook (`accept`); otherwise it is polled (`receive`)."""
     attended: bool = False
-    """Whether it lives where somebody sits in front of it, and not in the daemon."""
+    """Whether the adapter runs in an interactive process of a user instead of the daemon."""
 
 
-class Adapter(Protocol):
-    """One connected channel."""
+class ChannelAdapter(Protocol):
+    """The connection of one channel to its platform."""
 
     kind: ClassVar[str]
-    traits: ClassVar[Traits]
+    traits: ClassVar[ChannelTraits]
     config: ClassVar[Mapping[str, bool]]
-    """What may stand in its configuration, and whether it must."""
+    """Configuration key -> whether it is required."""
     secrets: ClassVar[Mapping[str, bool]]
+    """Secret name -> whether it is required."""
 
     def __init__(self, config: Mapping[str, Any], secrets: Mapping[str, str]) -> None: ...
 
     def start(self) -> None:
-        """Make ready; raises OSError or ValueError with the reason when it cannot be used."""
+        """Connect. Raises OSError or ValueError with the reason."""
         ...
 
     def stop(self) -> None:
-        """Let go of connections; what waits in `receive` comes back soon."""
+        """Close connections. A blocked `receive` returns soon."""
         ...
 
     def health(self) -> str | None:
-        """Why the platform cannot be used now; None: it can."""
+        """Return why the platform is unavailable; None if it is available."""
         ...
 
-    def receive(self, cursor: str | None, seconds: float) -> Batch:
-        """What came since the cursor; waits for it, up to so many seconds."""
+    def receive(self, cursor: str | None, seconds: float) -> EventBatch:
+        """Return the events since the cursor; wait for some up to `seconds`."""
         ...
 
-    def accept(self, headers: Mapping[str, str], body: bytes, now: int) -> Accepted:
-        """What a request of the platform says; Unwelcome when it is not the platform's."""
+    def accept(self, headers: Mapping[str, str], body: bytes, now: int) -> AcceptedRequest:
+        """Return the events of a webhook request. Raises RequestRejected."""
         ...
 
-    def send(self, message: Outgoing) -> Outcome:
+    def send(self, message: OutgoingMessage) -> SendOutcome:
         """Send a message, an edit, a reaction or a card."""
         ...
 
     def typing(self, place: str, thread: str | None) -> None:
-        """Show that somebody is about to say something; it is no matter when it fails."""
+        """Show a typing indicator. Failures are ignored."""
         ...
 
-    def history(self, message: Outgoing) -> list[Seen]:
-        """What our account said in the message's place since it was first tried."""
+    def history(self, message: OutgoingMessage) -> list[PostedMessage]:
+        """Return the messages of our account in the chat since the first attempt."""
         ...
 
 
-class Plain:
-    """An adapter that can do nothing but what its class adds."""
+class BaseAdapter:
+    """Base class of adapters: every operation has a default without effect."""
 
     kind: ClassVar[str] = ""
-    traits: ClassVar[Traits] = Traits()
+    traits: ClassVar[ChannelTraits] = ChannelTraits()
     config: ClassVar[Mapping[str, bool]] = {}
     secrets: ClassVar[Mapping[str, bool]] = {}
 
@@ -256,101 +261,103 @@ class Plain:
         self._secrets = secrets
 
     def start(self) -> None:
-        """Nothing has to be made ready."""
+        """Do nothing by default."""
 
     def stop(self) -> None:
-        """Nothing has to be let go."""
+        """Do nothing by default."""
 
     def health(self) -> str | None:
         return None
 
-    def receive(self, cursor: str | None, seconds: float) -> Batch:
-        return Batch([], cursor)
+    def receive(self, cursor: str | None, seconds: float) -> EventBatch:
+        return EventBatch([], cursor)
 
-    def accept(self, headers: Mapping[str, str], body: bytes, now: int) -> Accepted:
-        raise Unwelcome(f"a channel of kind {self.kind} is not called")
+    def accept(self, headers: Mapping[str, str], body: bytes, now: int) -> AcceptedRequest:
+        raise RequestRejected(f"channels of kind {self.kind} have no webhook")
 
-    def send(self, message: Outgoing) -> Outcome:
-        return Unsupported(f"a channel of kind {self.kind} sends nothing")
+    def send(self, message: OutgoingMessage) -> SendOutcome:
+        return UnsupportedMessage(f"channels of kind {self.kind} cannot send")
 
     def typing(self, place: str, thread: str | None) -> None:
-        """Nobody would see it."""
+        """Do nothing by default."""
 
-    def history(self, message: Outgoing) -> list[Seen]:
+    def history(self, message: OutgoingMessage) -> list[PostedMessage]:
         return []
 
 
-# What is raised by reading something of another kind than the platform promises. Whoever writes in
-# a chat may have made up what their client sends, and must not hold up what others say.
-NONSENSE = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError)
+# Errors of reading an event that does not have the documented format. A member of a chat can send
+# malformed events with a custom client; they must not block the events of others.
+MALFORMED_ERRORS = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError)
 _MAY_BE_NONE = {"place_name", "thread", "message_id", "sender_name", "reply_to", "question"}
 _TEXTS = {"event_id", "place", "sender", "text"} | _MAY_BE_NONE
 
 
-def sound(event: Incoming) -> Incoming:
-    """The same event; TypeError when a part of it that is a text is something else."""
+def validate_event(event: IncomingEvent) -> IncomingEvent:
+    """Return the event. Raises TypeError if a text field is not a string."""
     for name in _TEXTS:
         value = getattr(event, name)
         if not isinstance(value, str) and not (value is None and name in _MAY_BE_NONE):
-            raise TypeError(f"its {name} is no text")
+            raise TypeError(f"{name} is not a string")
     return event
 
 
-def calls_for(text: str, account: str) -> bool:
-    """Whether a text addresses an account by its whole name, and no longer one that begins like
-    it."""
+def mentions_account(text: str, account: str) -> bool:
+    """Return whether a text mentions an account by its full name.
+
+    A longer name with the same prefix does not unit.
+    """
     if not account:
         return False
-    whole = rf"(?<![\w@]){re.escape(account)}(?![\w-]|[.:]\w)"
-    return re.search(whole, text, re.IGNORECASE) is not None
+    pattern = rf"(?<![\w@]){re.escape(account)}(?![\w-]|[.:]\w)"
+    return re.search(pattern, text, re.IGNORECASE) is not None
 
 
-def size_of(text: str, count: Count = Count.CHARACTERS) -> int:
-    """How long a text is, as a platform counts."""
-    match count:
-        case Count.CHARACTERS:
+def measure_text(text: str, unit: LengthUnit = LengthUnit.CHARACTERS) -> int:
+    """Return the length of a text in the unit of a platform."""
+    match unit:
+        case LengthUnit.CHARACTERS:
             return len(text)
-        case Count.UNITS:
+        case LengthUnit.UNITS:
             return len(text.encode("utf-16-le", "surrogatepass")) // 2
-        case Count.BYTES:
+        case LengthUnit.BYTES:
             return len(text.encode("utf-8", "surrogatepass"))
 
 
-def fitting(text: str, most: int, count: Count = Count.CHARACTERS) -> str:
-    """As much of a text's beginning as a platform takes; no character is cut in two."""
-    low, high = 0, min(len(text), most)
+def truncate_text(text: str, limit: int, unit: LengthUnit = LengthUnit.CHARACTERS) -> str:
+    """Return the longest prefix within `limit`, without splitting a character."""
+    low, high = 0, min(len(text), limit)
     while low < high:
         middle = (low + high + 1) // 2
-        if size_of(text[:middle], count) <= most:
+        if measure_text(text[:middle], unit) <= limit:
             low = middle
         else:
             high = middle - 1
     return text[:low]
 
 
-def split_text(text: str, most: int, count: Count = Count.CHARACTERS) -> list[str]:
-    """A text in pieces that a platform takes, cut at the ends of paragraphs, lines or words."""
+def split_text(text: str, limit: int, unit: LengthUnit = LengthUnit.CHARACTERS) -> list[str]:
+    """Split a text into pieces within `limit`, at the ends of paragraphs, lines or words."""
     pieces = []
-    while size_of(text, count) > most:
-        room = len(fitting(text, most, count))
+    while measure_text(text, unit) > limit:
+        size = len(truncate_text(text, limit, unit))
         cut = next(
-            (at for end in ("\n\n", "\n", " ") if (at := text.rfind(end, room // 2, room)) > 0),
-            room,
+            (at for end in ("\n\n", "\n", " ") if (at := text.rfind(end, size // 2, size)) > 0),
+            size,
         )
         pieces.append(text[:cut].rstrip())
-        text = text[cut:].lstrip() if cut < room else text[cut:]
+        text = text[cut:].lstrip() if cut < size else text[cut:]
     return [*pieces, text] if text or not pieces else pieces
 
 
-def pieces_of(text: str, traits: Traits, kind: Kind) -> list[str]:
-    """The messages that a text becomes on a platform; only words may be more than one."""
-    if kind is Kind.TEXT:
+def split_for_channel(text: str, traits: ChannelTraits, kind: MessageKind) -> list[str]:
+    """Split a text message for a platform; other kinds are truncated to one message."""
+    if kind is MessageKind.TEXT:
         return split_text(text, traits.max_text, traits.counts)
-    return [fitting(text, traits.max_text, traits.counts)]
+    return [truncate_text(text, traits.max_text, traits.counts)]
 
 
-def card_text(text: str, options: list[str]) -> str:
-    """A question for a platform without buttons: its options have numbers."""
+def format_card(text: str, options: list[str]) -> str:
+    """Return a question as text with numbered options, for a platform without buttons."""
     listed = "".join(f"\n{number}. {option}" for number, option in enumerate(options, 1))
-    how = "\n\nAnswer with a number." if options else ""
-    return f"{text}{listed}{how}"
+    hint = "\n\nAnswer with a number." if options else ""
+    return f"{text}{listed}{hint}"

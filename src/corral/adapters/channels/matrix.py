@@ -1,9 +1,9 @@
-"""Matrix, by its client-server HTTP API.
+"""Matrix, over the client-server HTTP API.
 
-A transaction id makes a repeated sending the same event, so nothing is seen twice. Servers forget
-such ids, some within the hour; so each message carries its key too, and a late repetition looks for
-it in the room first. Reading begins where the channel was added, and in a room where we were
-invited; where a sync leaves a gap, the room's history fills it.
+The transaction id makes a retry idempotent. Servers forget transaction ids, some within an hour, so
+each message also carries its key, and a late retry searches the room for the key first. Reading
+starts when the channel is added, and in a room at our invitation. If a sync leaves a gap, the
+history of the room fills it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,49 +12,57 @@ from heapq import merge
 from typing import Any, ClassVar
 from urllib.parse import quote
 
-from corral.adapters.channels.api import PLAIN, SECONDS, Api, Trouble, contents
 from corral.adapters.channels.contract import (
-    NONSENSE,
-    Attached,
-    Batch,
-    Count,
-    File,
-    Incoming,
-    Kind,
-    Outcome,
-    Outgoing,
-    Plain,
-    Seen,
-    Sent,
-    Traits,
-    calls_for,
-    fitting,
-    sound,
-    unseen,
+    MALFORMED_ERRORS,
+    BaseAdapter,
+    ChannelTraits,
+    EventBatch,
+    IncomingEvent,
+    LengthUnit,
+    MessageKind,
+    OutgoingMessage,
+    PostedMessage,
+    RawAttachment,
+    SendOutcome,
+    SentMessage,
+    StoredFile,
+    mentions_account,
+    truncate_text,
+    unconfirmed_as_failed,
+    validate_event,
+)
+from corral.adapters.channels.http_client import (
+    DEFAULT_CONTENT_TYPE,
+    DEFAULT_TIMEOUT,
+    ApiClient,
+    PlatformError,
+    read_stored_file,
 )
 from corral.kernel.clock import MINUTE
 
 API = "/_matrix/client/v3"
 MEDIA = "/_matrix/client/v1/media/download"
 UPLOAD = "/_matrix/media/v3/upload"
-MOST_FILE = 50 << 20
-MOST_PAGES = 1_000
-MOST_BACK = 20
-"""Pages of a room's history in which a message of our own is looked for."""
+MAX_FILE_BYTES = 50 << 20
+MAX_GAP_PAGES = 1_000
+MAX_HISTORY_PAGES = 20
+"""Pages of the history of a room that are searched for a message of ours."""
 KEY = "corral.key"
-CLOCKS_APART_MS = 5 * MINUTE
+MAX_CLOCK_SKEW_MS = 5 * MINUTE
 FILTER = (
     '{"presence":{"types":[]},"account_data":{"types":[]},"room":{"ephemeral":{"types":[]},'
     '"timeline":{"limit":50},"state":{"types":["m.room.name"],"lazy_load_members":true}}}'
 )
 
 
-class Matrix(Plain):
+class MatrixAdapter(BaseAdapter):
+    """A Matrix account."""
+
     kind = "matrix"
-    traits = Traits(
-        # An event has up to 65,536 bytes, its envelope and escapes among them.
+    traits = ChannelTraits(
+        # An event is limited to 65,536 bytes, including its envelope and escapes.
         max_text=20_000,
-        counts=Count.BYTES,
+        counts=LengthUnit.BYTES,
         threads=True,
         edits=True,
         reactions=True,
@@ -70,61 +78,63 @@ class Matrix(Plain):
     def __init__(self, config: Mapping[str, Any], secrets: Mapping[str, str]) -> None:
         super().__init__(config, secrets)
         base = str(config["base_url"]).rstrip("/")
-        self._web = Api(base, {"Authorization": f"Bearer {secrets['token']}"})
+        self._api = ApiClient(base, {"Authorization": f"Bearer {secrets['token']}"})
         self._me = ""
         self._names: dict[str, str] = {}
         self._members: dict[str, int] = {}
 
     def start(self) -> None:
         try:
-            self._me = str(self._web.ask("GET", f"{API}/account/whoami")["user_id"])
-        except Trouble as error:
+            self._me = str(self._api.request_json("GET", f"{API}/account/whoami")["user_id"])
+        except PlatformError as error:
             raise OSError(str(error)) from None
 
     def stop(self) -> None:
-        self._web.close()
+        self._api.close()
 
     def health(self) -> str | None:
         try:
-            self._web.ask("GET", f"{API}/account/whoami")
-        except Trouble as error:
+            self._api.request_json("GET", f"{API}/account/whoami")
+        except PlatformError as error:
             return str(error)
         return None
 
-    # -- in -------------------------------------------------------------------------------------
+    # -- inbound --------------------------------------------------------------------------------
 
-    def receive(self, cursor: str | None, seconds: float) -> Batch:
-        # The first time, what was said before is not ours to hear.
-        asked = {"filter": FILTER, "timeout": str(int(seconds * 1_000) if cursor else 0)}
+    def receive(self, cursor: str | None, seconds: float) -> EventBatch:
+        # The first sync only establishes the cursor: earlier messages are not for us.
+        params = {"filter": FILTER, "timeout": str(int(seconds * 1_000) if cursor else 0)}
         if cursor:
-            asked["since"] = cursor
-        told = self._web.ask("GET", f"{API}/sync", params=asked, seconds=seconds + SECONDS)
-        rooms = told.get("rooms", {})
+            params["since"] = cursor
+        response = self._api.request_json(
+            "GET", f"{API}/sync", params=params, seconds=seconds + DEFAULT_TIMEOUT
+        )
+        rooms = response.get("rooms", {})
         for room in rooms.get("invite", {}):
-            with suppress(Trouble):  # a room that is gone, or that changed its mind
-                self._web.ask("POST", f"{API}/join/{quote(room)}", json={})
-        spoken: list[list[Incoming]] = []
+            with suppress(PlatformError):  # the room is gone, or the invitation was withdrawn
+                self._api.request_json("POST", f"{API}/join/{quote(room)}", json={})
+        rooms_events: list[list[IncomingEvent]] = []
         unreadable: dict[str, str] = {}
         for room, joined in rooms.get("join", {}).items():
             self._learn(room, joined)
             if cursor:
-                told_there = self._timeline(room, joined.get("timeline", {}), cursor, unreadable)
-                spoken.append(list(self._taken(room, told_there, unreadable)))
-        # Rooms come in no order; whoever spoke first is heard first, and each room in its own.
-        events = list(merge(*spoken, key=lambda event: event.at or 0))
-        return Batch(events, str(told["next_batch"]), unreadable)
+                timeline = self._timeline(room, joined.get("timeline", {}), cursor, unreadable)
+                rooms_events.append(list(self._read_events(room, timeline, unreadable)))
+        # Rooms are unordered: merge them by time, keeping the order within each room.
+        events = list(merge(*rooms_events, key=lambda event: event.at or 0))
+        return EventBatch(events, str(response["next_batch"]), unreadable)
 
-    def _taken(
+    def _read_events(
         self, room: str, events: list[dict[str, Any]], unreadable: dict[str, str]
-    ) -> Iterator[Incoming]:
+    ) -> Iterator[IncomingEvent]:
         for event in events:
             try:
                 if event.get("type") == "m.room.encrypted":
                     unreadable[str(event["event_id"])] = f"{room} is encrypted"
-                elif (taken := self._event(room, event)) is not None:
-                    yield sound(taken)
-            except NONSENSE:
-                unreadable[_id_of(event)] = f"somebody in {room} sent what makes no sense"
+                elif (incoming := self._event(room, event)) is not None:
+                    yield validate_event(incoming)
+            except MALFORMED_ERRORS:
+                unreadable[_event_id(event)] = f"malformed event in {room}"
 
     def _learn(self, room: str, joined: dict[str, Any]) -> None:
         count = joined.get("summary", {}).get("m.joined_member_count")
@@ -138,19 +148,19 @@ class Matrix(Plain):
     def _timeline(
         self, room: str, timeline: dict[str, Any], cursor: str, unreadable: dict[str, str]
     ) -> list[dict[str, Any]]:
-        """The room's new events, oldest first, those that the sync left out among them."""
-        found = list(timeline.get("events", []))
+        """Return the new events of a room, oldest first, including those that the sync left out."""
+        events = list(timeline.get("events", []))
         if timeline.get("limited") and timeline.get("prev_batch"):
             missing = list(self._gap(room, str(timeline["prev_batch"]), cursor))
-            if len(missing) > MOST_PAGES * 100:
-                unreadable[f"before {missing[-1]['event_id']}"] = f"{room} said too much at once"
-            found = [*reversed(missing), *found]
-        # A room that we have come to shows what was said there before: that is not ours to hear.
-        came = [number for number, event in enumerate(found) if self._calls_us(event)]
-        return found[came[-1] :] if came else found
+            if len(missing) > MAX_GAP_PAGES * 100:
+                unreadable[f"before {missing[-1]['event_id']}"] = f"too many new events in {room}"
+            events = [*reversed(missing), *events]
+        # Events before our invitation or join are not for us.
+        joins = [number for number, event in enumerate(events) if self._is_our_join(event)]
+        return events[joins[-1] :] if joins else events
 
-    def _calls_us(self, event: dict[str, Any]) -> bool:
-        """Whether by this we are invited to a room; or come to it, where nobody had to invite."""
+    def _is_our_join(self, event: dict[str, Any]) -> bool:
+        """Return whether the event is our invitation, or our join without an invitation."""
         if event.get("type") != "m.room.member" or event.get("state_key") != self._me:
             return False
         before = event.get("unsigned", {}).get("prev_content", {}).get("membership")
@@ -158,7 +168,7 @@ class Matrix(Plain):
         return now == "invite" or (now == "join" and before not in ("invite", "join"))
 
     def _gap(self, room: str, start: str, end: str) -> Iterator[dict[str, Any]]:
-        for _ in range(MOST_PAGES + 1):
+        for _ in range(MAX_GAP_PAGES + 1):
             page = self._page(room, start, end)
             yield from page.get("chunk", [])
             if not page.get("chunk") or not page.get("end"):
@@ -166,14 +176,14 @@ class Matrix(Plain):
             start = str(page["end"])
 
     def _page(self, room: str, start: str | None = None, end: str | None = None) -> dict[str, Any]:
-        """A hundred events of a room, newest first."""
-        asked = {"dir": "b", "limit": "100"}
-        asked |= {name: each for name, each in (("from", start), ("to", end)) if each}
+        """Return up to 100 events of a room, newest first."""
+        params = {"dir": "b", "limit": "100"}
+        params |= {name: token for name, token in (("from", start), ("to", end)) if token}
         path = f"{API}/rooms/{quote(room)}/messages"
-        told: dict[str, Any] = self._web.ask("GET", path, params=asked)
-        return told
+        response: dict[str, Any] = self._api.request_json("GET", path, params=params)
+        return response
 
-    def _event(self, room: str, event: dict[str, Any]) -> Incoming | None:
+    def _event(self, room: str, event: dict[str, Any]) -> IncomingEvent | None:
         if event.get("sender") == self._me or event.get("type") not in (
             "m.room.message",
             "m.reaction",
@@ -181,13 +191,13 @@ class Matrix(Plain):
             return None
         content = event.get("content", {})
         if content.get("msgtype") == "m.notice":
-            return None  # by the rules of Matrix, bots do not answer these
+            return None  # by the Matrix specification, bots do not respond to notices
         relation = content.get("m.relates_to", {})
-        kind, target = _about(event["type"], relation)
-        text = relation.get("key", "") if kind is Kind.REACTION else content.get("body", "")
-        if kind is Kind.EDIT:
+        kind, target = _relation(event["type"], relation)
+        text = relation.get("key", "") if kind is MessageKind.REACTION else content.get("body", "")
+        if kind is MessageKind.EDIT:
             text = content.get("m.new_content", {}).get("body", text)
-        return Incoming(
+        return IncomingEvent(
             event_id=str(event["event_id"]),
             place=room,
             place_name=self._names.get(room) or None,
@@ -197,27 +207,29 @@ class Matrix(Plain):
             sender=str(event["sender"]),
             kind=kind,
             text=str(text),
-            mentioned=self._is_meant(content),
+            mentioned=self._is_mentioned(content),
             reply_to=target,
             attached=self._files(content),
             at=int(event.get("origin_server_ts", 0)) or None,
         )
 
     def _is_direct(self, room: str) -> bool | None:
-        """Whether nobody is there but us and one other, as of now; None: nobody says."""
-        if room not in self._members:  # a sync tells it when it changes
+        """Return whether the room has at most two members now; None if that is unknown."""
+        if room not in self._members:  # a sync reports changes only
             try:
-                told = self._web.ask("GET", f"{API}/rooms/{quote(room)}/joined_members")
-            except Trouble:
+                response = self._api.request_json(
+                    "GET", f"{API}/rooms/{quote(room)}/joined_members"
+                )
+            except PlatformError:
                 return None
-            self._members[room] = len(told.get("joined", {}))
+            self._members[room] = len(response.get("joined", {}))
         return self._members[room] <= 2
 
-    def _is_meant(self, content: dict[str, Any]) -> bool:
-        named = content.get("m.mentions", {}).get("user_ids", [])
-        return self._me in named or calls_for(str(content.get("body", "")), self._me)
+    def _is_mentioned(self, content: dict[str, Any]) -> bool:
+        mentions = content.get("m.mentions", {}).get("user_ids", [])
+        return self._me in mentions or mentions_account(str(content.get("body", "")), self._me)
 
-    def _files(self, content: dict[str, Any]) -> list[Attached]:
+    def _files(self, content: dict[str, Any]) -> list[RawAttachment]:
         url = str(content.get("url", ""))
         if not url.startswith("mxc://"):
             return []
@@ -225,58 +237,66 @@ class Matrix(Plain):
         info = content.get("info", {})
         size, kind = int(info.get("size") or 0), info.get("mimetype")
         try:
-            data = self._web.fetch(f"{MEDIA}/{quote(url.removeprefix('mxc://'))}", MOST_FILE)
-        except Trouble as error:
-            return [Attached(name, None, size, kind, str(error))]
-        return [Attached(name, data, len(data), kind)]
+            data = self._api.download(
+                f"{MEDIA}/{quote(url.removeprefix('mxc://'))}", MAX_FILE_BYTES
+            )
+        except PlatformError as error:
+            return [RawAttachment(name, None, size, kind, str(error))]
+        return [RawAttachment(name, data, len(data), kind)]
 
-    # -- out ------------------------------------------------------------------------------------
+    # -- outbound -------------------------------------------------------------------------------
 
-    def send(self, message: Outgoing) -> Outcome:
+    def send(self, message: OutgoingMessage) -> SendOutcome:
         try:
             type, content = _content(message)
             if message.file is not None:
                 content |= self._uploaded(message.file)
-        except Trouble as error:
-            return unseen(error.outcome)  # nobody sees what no message names
+        except PlatformError as error:
+            return unconfirmed_as_failed(error.outcome)  # an upload without a message is invisible
         path = f"{API}/rooms/{quote(message.place)}/send/{type}/{quote(message.key, safe='')}"
         try:
-            told = self._web.ask("PUT", path, json=content)
-        except Trouble as error:
+            response = self._api.request_json("PUT", path, json=content)
+        except PlatformError as error:
             if "M_DUPLICATE_ANNOTATION" in str(error):
-                return Sent([str(message.reply_to)])  # our sign is on it already
+                return SentMessage([str(message.reply_to)])  # the reaction exists already
             return error.outcome
-        return Sent([str(told["event_id"])])
+        return SentMessage([str(response["event_id"])])
 
-    def _uploaded(self, file: File) -> dict[str, Any]:
-        """What makes a message one of a file."""
-        type = file.type or PLAIN
-        named = {"filename": file.name}
-        told = self._web.put("POST", UPLOAD, contents(file), type, params=named)
-        kind = next((each for each in ("image", "audio", "video") if type.startswith(each)), "file")
+    def _uploaded(self, file: StoredFile) -> dict[str, Any]:
+        """Upload a file and return the message content that refers to it."""
+        type = file.type or DEFAULT_CONTENT_TYPE
+        filename = {"filename": file.name}
+        response = self._api.upload("POST", UPLOAD, read_stored_file(file), type, params=filename)
+        kind = next(
+            (media for media in ("image", "audio", "video") if type.startswith(media)), "file"
+        )
         info = {"size": file.bytes, "mimetype": type}
-        return named | {"msgtype": f"m.{kind}", "url": str(told["content_uri"]), "info": info}
+        return filename | {
+            "msgtype": f"m.{kind}",
+            "url": str(response["content_uri"]),
+            "info": info,
+        }
 
-    def history(self, message: Outgoing) -> list[Seen]:
-        found: list[Seen] = []
+    def history(self, message: OutgoingMessage) -> list[PostedMessage]:
+        messages: list[PostedMessage] = []
         start: str | None = None
-        for _ in range(MOST_BACK):
+        for _ in range(MAX_HISTORY_PAGES):
             page = self._page(message.place, start)
             events = page.get("chunk", [])
-            found += [seen for each in events if (seen := self._seen(each)) is not None]
+            messages += [own for event in events if (own := self._own_message(event)) is not None]
             start = page.get("end")
-            oldest = min((int(each["origin_server_ts"]) for each in events), default=0)
-            if start is None or oldest < message.begun_at - CLOCKS_APART_MS:
+            oldest = min((int(event["origin_server_ts"]) for event in events), default=0)
+            if start is None or oldest < message.begun_at - MAX_CLOCK_SKEW_MS:
                 break
-        return found
+        return messages
 
-    def _seen(self, event: dict[str, Any]) -> Seen | None:
+    def _own_message(self, event: dict[str, Any]) -> PostedMessage | None:
         content = event.get("content", {})
         if event.get("sender") != self._me or event.get("type") != "m.room.message":
             return None
         relation = content.get("m.relates_to", {})
         thread = relation.get("event_id") if relation.get("rel_type") == "m.thread" else None
-        return Seen(
+        return PostedMessage(
             str(event["event_id"]),
             str(content.get("body", "")),
             thread,
@@ -286,36 +306,37 @@ class Matrix(Plain):
 
     def typing(self, place: str, thread: str | None) -> None:
         path = f"{API}/rooms/{quote(place)}/typing/{quote(self._me)}"
-        with suppress(Trouble):
-            self._web.ask("PUT", path, json={"typing": True, "timeout": 20_000}, seconds=5.0)
+        with suppress(PlatformError):
+            self._api.request_json(
+                "PUT", path, json={"typing": True, "timeout": 20_000}, seconds=5.0
+            )
 
 
-def _id_of(event: Any) -> str:
+def _event_id(event: Any) -> str:
     return str(event.get("event_id")) if isinstance(event, dict) else "an event without an id"
 
 
-def _about(type: str, relation: dict[str, Any]) -> tuple[Kind, str | None]:
-    """What an event does with an earlier one, and which."""
+def _relation(type: str, relation: dict[str, Any]) -> tuple[MessageKind, str | None]:
+    """Return the kind of an event and the id of the earlier event that it refers to."""
     if type == "m.reaction":
-        return Kind.REACTION, relation.get("event_id")
+        return MessageKind.REACTION, relation.get("event_id")
     if relation.get("rel_type") == "m.replace":
-        return Kind.EDIT, relation.get("event_id")
-    answered = relation.get("m.in_reply_to", {}).get("event_id")
-    shown = None if relation.get("is_falling_back") else answered
-    return Kind.TEXT, shown
+        return MessageKind.EDIT, relation.get("event_id")
+    replied_to = relation.get("m.in_reply_to", {}).get("event_id")
+    return MessageKind.TEXT, None if relation.get("is_falling_back") else replied_to
 
 
-def _content(message: Outgoing) -> tuple[str, dict[str, Any]]:
-    if message.kind is Kind.REACTION:
-        sign = {"rel_type": "m.annotation", "event_id": message.reply_to, "key": message.text}
-        return "m.reaction", {"m.relates_to": sign}
-    words: dict[str, Any] = {"msgtype": "m.text", "body": message.text}
-    if message.kind is Kind.EDIT:
+def _content(message: OutgoingMessage) -> tuple[str, dict[str, Any]]:
+    if message.kind is MessageKind.REACTION:
+        reaction = {"rel_type": "m.annotation", "event_id": message.reply_to, "key": message.text}
+        return "m.reaction", {"m.relates_to": reaction}
+    content: dict[str, Any] = {"msgtype": "m.text", "body": message.text}
+    if message.kind is MessageKind.EDIT:
         return "m.room.message", {
             "msgtype": "m.text",
-            # For clients that know no edits; both texts have to go into one event.
-            "body": fitting(f"* {message.text}", 4_000, Count.BYTES),
-            "m.new_content": words,
+            # Fallback for clients without edits; both texts must fit into one event.
+            "body": truncate_text(f"* {message.text}", 4_000, LengthUnit.BYTES),
+            "m.new_content": content,
             "m.relates_to": {"rel_type": "m.replace", "event_id": message.reply_to},
         }
     relation: dict[str, Any] = {}
@@ -328,8 +349,8 @@ def _content(message: Outgoing) -> tuple[str, dict[str, Any]]:
         }
     elif message.reply_to:
         relation = {"m.in_reply_to": {"event_id": message.reply_to}}
-    words[KEY] = message.key
-    return "m.room.message", words | ({"m.relates_to": relation} if relation else {})
+    content[KEY] = message.key
+    return "m.room.message", content | ({"m.relates_to": relation} if relation else {})
 
 
-ADAPTER = Matrix
+ADAPTER = MatrixAdapter

@@ -1,42 +1,51 @@
-"""Telegram's bot API, by long polling.
+"""Telegram, over the Bot API with long polling.
 
-It has neither keys nor a history for bots: of a message whose outcome is not known, nobody can say
-whether it arrived, and the channel's rule decides.
+The Bot API has neither idempotency keys nor a history. Whether an unconfirmed message arrived
+cannot be determined, so the policy of the channel decides about a retry.
 """
 
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, ClassVar
 
-from corral.adapters.channels.api import FILE_SECONDS, PLAIN, SECONDS, Api, Trouble, contents
 from corral.adapters.channels.contract import (
-    NONSENSE,
-    Attached,
-    Batch,
-    Count,
-    File,
-    Incoming,
-    Kind,
-    Outcome,
-    Outgoing,
-    Plain,
-    Sent,
-    Traits,
-    Unsupported,
-    calls_for,
-    sound,
+    MALFORMED_ERRORS,
+    BaseAdapter,
+    ChannelTraits,
+    EventBatch,
+    IncomingEvent,
+    LengthUnit,
+    MessageKind,
+    OutgoingMessage,
+    RawAttachment,
+    SendOutcome,
+    SentMessage,
+    StoredFile,
+    UnsupportedMessage,
+    mentions_account,
+    validate_event,
+)
+from corral.adapters.channels.http_client import (
+    DEFAULT_CONTENT_TYPE,
+    DEFAULT_TIMEOUT,
+    FILE_TIMEOUT,
+    ApiClient,
+    PlatformError,
+    read_stored_file,
 )
 
 BASE = "https://api.telegram.org"
-MOST_FILE = 20 << 20  # what bots may fetch
+MAX_FILE_BYTES = 20 << 20  # the download limit for bots
 UPDATES = ["message", "edited_message", "callback_query"]
 
 
-class Telegram(Plain):
+class TelegramAdapter(BaseAdapter):
+    """A Telegram bot."""
+
     kind = "telegram"
-    traits = Traits(
+    traits = ChannelTraits(
         max_text=4_096,
-        counts=Count.UNITS,
+        counts=LengthUnit.UNITS,
         threads=True,
         edits=True,
         reactions=True,
@@ -50,56 +59,58 @@ class Telegram(Plain):
     def __init__(self, config: Mapping[str, Any], secrets: Mapping[str, str]) -> None:
         super().__init__(config, secrets)
         self._base = str(config.get("base_url", BASE)).rstrip("/")
-        self._web = Api(f"{self._base}/bot{secrets['token']}/")
+        self._api = ApiClient(f"{self._base}/bot{secrets['token']}/")
         self._me: dict[str, Any] = {}
 
     def start(self) -> None:
         try:
-            self._me = self._web.ask("GET", "getMe")["result"]
-        except Trouble as error:
+            self._me = self._api.request_json("GET", "getMe")["result"]
+        except PlatformError as error:
             raise OSError(str(error)) from None
 
     def stop(self) -> None:
-        self._web.close()
+        self._api.close()
 
     def health(self) -> str | None:
         try:
-            self._web.ask("GET", "getMe")
-        except Trouble as error:
+            self._api.request_json("GET", "getMe")
+        except PlatformError as error:
             return str(error)
         return None
 
-    # -- in -------------------------------------------------------------------------------------
+    # -- inbound --------------------------------------------------------------------------------
 
-    def receive(self, cursor: str | None, seconds: float) -> Batch:
-        asked = {"timeout": int(seconds), "allowed_updates": UPDATES, "limit": 100}
+    def receive(self, cursor: str | None, seconds: float) -> EventBatch:
+        params = {"timeout": int(seconds), "allowed_updates": UPDATES, "limit": 100}
         if cursor:
-            asked["offset"] = int(cursor)
-        told = self._web.ask("POST", "getUpdates", json=asked, seconds=seconds + SECONDS)
-        updates = told.get("result", [])
+            params["offset"] = int(cursor)
+        response = self._api.request_json(
+            "POST", "getUpdates", json=params, seconds=seconds + DEFAULT_TIMEOUT
+        )
+        updates = response.get("result", [])
         last = max((int(update["update_id"]) for update in updates), default=None)
-        events: list[Incoming] = []
+        events: list[IncomingEvent] = []
         unreadable: dict[str, str] = {}
         for update in updates:
             try:
                 if (event := self._event(update)) is not None:
-                    events.append(sound(event))
-            except NONSENSE:
-                unreadable[str(update["update_id"])] = "it makes no sense"
-        # Asking from behind the last one is how Telegram is told that it was stored.
-        return Batch(events, cursor if last is None else str(last + 1), unreadable)
+                    events.append(validate_event(event))
+            except MALFORMED_ERRORS:
+                unreadable[str(update["update_id"])] = "malformed update"
+        # The next request with this offset acknowledges the updates before it.
+        return EventBatch(events, cursor if last is None else str(last + 1), unreadable)
 
-    def _event(self, update: dict[str, Any]) -> Incoming | None:
+    def _event(self, update: dict[str, Any]) -> IncomingEvent | None:
         if pressed := update.get("callback_query"):
-            return self._pressed(update, pressed)
+            return self._button_event(update, pressed)
         edited = update.get("edited_message")
         message = update.get("message") or edited
         if not message or "from" not in message:
             return None
         text = str(message.get("text") or message.get("caption") or "")
         chat = message["chat"]
-        answered = message.get("reply_to_message", {})
-        return Incoming(
+        replied_to = message.get("reply_to_message", {})
+        return IncomingEvent(
             event_id=str(update["update_id"]),
             place=str(chat["id"]),
             place_name=chat.get("title") or chat.get("username"),
@@ -108,118 +119,129 @@ class Telegram(Plain):
             message_id=str(message["message_id"]),
             sender=str(message["from"]["id"]),
             sender_name=message["from"].get("username") or message["from"].get("first_name"),
-            kind=Kind.EDIT if edited else Kind.TEXT,
+            kind=MessageKind.EDIT if edited else MessageKind.TEXT,
             text=text,
-            mentioned=self._is_meant(text, answered),
-            reply_to=str(answered["message_id"]) if answered.get("message_id") else None,
+            mentioned=self._is_mentioned(text, replied_to),
+            reply_to=str(replied_to["message_id"]) if replied_to.get("message_id") else None,
             attached=self._files(message),
             at=int(message.get("date", 0)) * 1_000 or None,
         )
 
-    def _is_meant(self, text: str, answered: dict[str, Any]) -> bool:
+    def _is_mentioned(self, text: str, replied_to: dict[str, Any]) -> bool:
         name = self._me.get("username", "")
-        own = answered.get("from", {}).get("id")
-        called = bool(name) and calls_for(text, f"@{name}")
-        return called or (own is not None and own == self._me.get("id"))
+        author = replied_to.get("from", {}).get("id")
+        is_named = bool(name) and mentions_account(text, f"@{name}")
+        return is_named or (author is not None and author == self._me.get("id"))
 
-    def _pressed(self, update: dict[str, Any], pressed: dict[str, Any]) -> Incoming | None:
+    def _button_event(
+        self, update: dict[str, Any], pressed: dict[str, Any]
+    ) -> IncomingEvent | None:
         question, _, option = str(pressed.get("data", "")).rpartition(":")
         message = pressed.get("message")
         if not question or not message:
             return None
-        with suppress(Trouble):  # the button only shows for longer that it works
-            self._web.ask("POST", "answerCallbackQuery", json={"callback_query_id": pressed["id"]})
-        return Incoming(
+        with suppress(PlatformError):  # without it, the button only shows its spinner longer
+            self._api.request_json(
+                "POST", "answerCallbackQuery", json={"callback_query_id": pressed["id"]}
+            )
+        return IncomingEvent(
             event_id=str(update["update_id"]),
             place=str(message["chat"]["id"]),
             direct=message["chat"].get("type") == "private",
             sender=str(pressed["from"]["id"]),
             sender_name=pressed["from"].get("username"),
-            kind=Kind.ANSWER,
+            kind=MessageKind.ANSWER,
             text=option,
             question=question,
         )
 
-    def _files(self, message: dict[str, Any]) -> list[Attached]:
-        found = [
+    def _files(self, message: dict[str, Any]) -> list[RawAttachment]:
+        files = [
             message[name] for name in ("document", "audio", "video", "voice") if name in message
         ]
         if photos := message.get("photo"):
-            found.append(photos[-1])
-        return [self._file(each) for each in found]
+            files.append(photos[-1])
+        return [self._file(file) for file in files]
 
-    def _file(self, file: dict[str, Any]) -> Attached:
+    def _file(self, file: dict[str, Any]) -> RawAttachment:
         name = str(file.get("file_name") or "photo.jpg")
         size = int(file.get("file_size") or 0)
         kind = file.get("mime_type")
         try:
-            path = self._web.ask("POST", "getFile", json={"file_id": file["file_id"]})
-            place = f"{self._base}/file/bot{self._secrets['token']}/{path['result']['file_path']}"
-            return Attached(name, self._web.fetch(place, MOST_FILE), size, kind)
-        except (Trouble, KeyError) as error:
-            return Attached(name, None, size, kind, str(error))
+            path = self._api.request_json("POST", "getFile", json={"file_id": file["file_id"]})
+            url = f"{self._base}/file/bot{self._secrets['token']}/{path['result']['file_path']}"
+            return RawAttachment(name, self._api.download(url, MAX_FILE_BYTES), size, kind)
+        except (PlatformError, KeyError) as error:
+            return RawAttachment(name, None, size, kind, str(error))
 
-    # -- out ------------------------------------------------------------------------------------
+    # -- outbound -------------------------------------------------------------------------------
 
-    def send(self, message: Outgoing) -> Outcome:
-        if message.kind is Kind.REACTION:
-            sign = [{"type": "emoji", "emoji": message.text}]
-            return self._do(
-                "setMessageReaction", message, message_id=_number(message.reply_to), reaction=sign
+    def send(self, message: OutgoingMessage) -> SendOutcome:
+        if message.kind is MessageKind.REACTION:
+            reaction = [{"type": "emoji", "emoji": message.text}]
+            return self._call(
+                "setMessageReaction",
+                message,
+                message_id=_number(message.reply_to),
+                reaction=reaction,
             )
-        if message.kind is Kind.EDIT:
-            return self._do(
+        if message.kind is MessageKind.EDIT:
+            return self._call(
                 "editMessageText", message, message_id=_number(message.reply_to), text=message.text
             )
-        given: dict[str, Any] = {"text": message.text}
+        params: dict[str, Any] = {"text": message.text}
         if message.file is not None:
             return self._document(message, message.file)
         if message.thread:
-            given["message_thread_id"] = _number(message.thread)
+            params["message_thread_id"] = _number(message.thread)
         if message.reply_to:
-            # What is answered may be gone by now; the answer is not.
-            given["reply_parameters"] = {
+            # Send the reply even if the original message was deleted.
+            params["reply_parameters"] = {
                 "message_id": _number(message.reply_to),
                 "allow_sending_without_reply": True,
             }
-        if message.kind is Kind.QUESTION:
+        if message.kind is MessageKind.QUESTION:
             if not message.question:
-                return Unsupported("a card without a question")
-            # A button carries 64 bytes, so it names the option by its number.
+                return UnsupportedMessage("the card has no question")
+            # Callback data is limited to 64 bytes, so it has the number of the option.
             rows = [
                 [{"text": option[:60], "callback_data": f"{message.question}:{number}"}]
                 for number, option in enumerate(message.options, 1)
             ]
-            given["reply_markup"] = {"inline_keyboard": rows}
-        return self._do("sendMessage", message, **given)
+            params["reply_markup"] = {"inline_keyboard": rows}
+        return self._call("sendMessage", message, **params)
 
-    def _document(self, message: Outgoing, file: File) -> Outcome:
-        given = {"chat_id": message.place}
+    def _document(self, message: OutgoingMessage, file: StoredFile) -> SendOutcome:
+        params = {"chat_id": message.place}
         if message.thread:
-            given["message_thread_id"] = message.thread
+            params["message_thread_id"] = message.thread
         try:
-            document = {"document": (file.name, contents(file), file.type or PLAIN)}
-            told = self._web.ask(
-                "POST", "sendDocument", data=given, files=document, seconds=FILE_SECONDS
+            document = {
+                "document": (file.name, read_stored_file(file), file.type or DEFAULT_CONTENT_TYPE)
+            }
+            response = self._api.request_json(
+                "POST", "sendDocument", data=params, files=document, seconds=FILE_TIMEOUT
             )
-        except Trouble as error:
+        except PlatformError as error:
             return error.outcome
-        return Sent([str(told["result"]["message_id"])])
+        return SentMessage([str(response["result"]["message_id"])])
 
-    def _do(self, method: str, message: Outgoing, **given: Any) -> Outcome:
+    def _call(self, method: str, message: OutgoingMessage, **params: Any) -> SendOutcome:
         try:
-            told = self._web.ask("POST", method, json={"chat_id": message.place, **given})
-        except Trouble as error:
+            response = self._api.request_json(
+                "POST", method, json={"chat_id": message.place, **params}
+            )
+        except PlatformError as error:
             if "message is not modified" in str(error):
-                return Sent([str(given["message_id"])])  # it says this already
+                return SentMessage([str(params["message_id"])])  # the message already has this text
             return error.outcome
-        result = told.get("result")
-        id = result.get("message_id") if isinstance(result, dict) else given.get("message_id")
-        return Sent([str(id)])
+        result = response.get("result")
+        id = result.get("message_id") if isinstance(result, dict) else params.get("message_id")
+        return SentMessage([str(id)])
 
     def typing(self, place: str, thread: str | None) -> None:
-        with suppress(Trouble):
-            self._web.ask(
+        with suppress(PlatformError):
+            self._api.request_json(
                 "POST", "sendChatAction", json={"chat_id": place, "action": "typing"}, seconds=5.0
             )
 
@@ -228,4 +250,4 @@ def _number(id: str | None) -> int:
     return int(id) if id and id.lstrip("-").isdigit() else 0
 
 
-ADAPTER = Telegram
+ADAPTER = TelegramAdapter

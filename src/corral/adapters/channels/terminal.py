@@ -1,47 +1,46 @@
-"""`corral chat`: a person in front of a terminal. What is said goes to a function, and what is
-answered comes out of it."""
+"""The terminal channel of `corral chat`. Messages are shown by a callback of the command."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from corral.adapters.channels.contract import (
-    Kind,
-    Outcome,
-    Outgoing,
-    Plain,
-    Sent,
-    Traits,
-    Unsupported,
-    card_text,
+    BaseAdapter,
+    ChannelTraits,
+    MessageKind,
+    OutgoingMessage,
+    SendOutcome,
+    SentMessage,
+    UnsupportedMessage,
+    format_card,
 )
 
-Show = Callable[[str], None]
+ShowText = Callable[[str], None]
 
 
-class Terminal(Plain):
-    """It shows what it is sent where it was opened; elsewhere there is nobody to show it to."""
+class TerminalAdapter(BaseAdapter):
+    """Shows messages in the process that opened it; sending from another process is unsupported."""
 
     kind = "terminal"
-    traits = Traits(max_text=100_000, files=True, attended=True)
+    traits = ChannelTraits(max_text=100_000, files=True, attended=True)
 
     def __init__(
-        self, config: Mapping[str, Any], secrets: Mapping[str, str], show: Show | None = None
+        self, config: Mapping[str, Any], secrets: Mapping[str, str], show: ShowText | None = None
     ) -> None:
         super().__init__(config, secrets)
         self._show = show
 
-    def send(self, message: Outgoing) -> Outcome:
+    def send(self, message: OutgoingMessage) -> SendOutcome:
         if self._show is None:
-            return Unsupported("nobody sits in front of it here")
-        if message.kind is Kind.REACTION:
-            return Unsupported("a terminal shows no signs")
+            return UnsupportedMessage("no terminal is open in this process")
+        if message.kind is MessageKind.REACTION:
+            return UnsupportedMessage("a terminal cannot show reactions")
         text = message.text
-        if message.kind is Kind.QUESTION:
-            text = card_text(text, message.options)
+        if message.kind is MessageKind.QUESTION:
+            text = format_card(text, message.options)
         if message.file is not None:
-            text = f"[a file: {message.file.path}]"
+            text = f"[file: {message.file.path}]"
         self._show(text)
-        return Sent([message.key])
+        return SentMessage([message.key])
 
 
-ADAPTER = Terminal
+ADAPTER = TerminalAdapter

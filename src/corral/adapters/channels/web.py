@@ -1,18 +1,23 @@
-"""The chat page of the dashboard: a platform that is the store itself.
+"""The chat page of the dashboard, whose messages are in the store itself.
 
-What somebody says there is stored by the page, under the name of whoever the dashboard speaks for.
-What agents say is shown from the store; so it has arrived as soon as it is recorded, once however
-often it is sent, and whether or not anybody looks.
+The page stores messages of its user under the account of the dashboard. Messages of agents are
+displayed from the store, so a message is delivered as soon as it is recorded, and exactly once.
 """
 
-from corral.adapters.channels.contract import Outcome, Outgoing, Plain, Sent, Traits
+from corral.adapters.channels.contract import (
+    BaseAdapter,
+    ChannelTraits,
+    OutgoingMessage,
+    SendOutcome,
+    SentMessage,
+)
 
 
-class Web(Plain):
-    """It shows everything that it is sent, also cards, edits and signs; files by their names."""
+class WebAdapter(BaseAdapter):
+    """Shows all kinds of messages, including cards, edits and reactions; files by name."""
 
     kind = "web"
-    traits = Traits(
+    traits = ChannelTraits(
         max_text=16_000,
         edits=True,
         reactions=True,
@@ -22,8 +27,8 @@ class Web(Plain):
         calls=True,
     )
 
-    def send(self, message: Outgoing) -> Outcome:
-        return Sent([message.key])
+    def send(self, message: OutgoingMessage) -> SendOutcome:
+        return SentMessage([message.key])
 
 
-ADAPTER = Web
+ADAPTER = WebAdapter

@@ -1,9 +1,9 @@
-"""A channel for programs: signed requests, both ways.
+"""A channel for programs: signed HTTP requests in both directions.
 
-In: `POST /channels/NAME` with a JSON object (event_id, place, sender, text …) and the header
+Inbound: `POST /channels/NAME` with a JSON object (event_id, place, sender, text …) and the header
 `Corral-Signature: t=SECONDS,v1=HEX`, an HMAC-SHA256 with the shared secret over `SECONDS.` and the
-body. Out: the same to the configured URL. Whoever receives looks at `key`: the same key is the same
-message. A file is told by reference: its name, size, type, SHA-256, and its path on this machine.
+body. Outbound: the same format, sent to the configured URL. The receiver deduplicates by `key`.
+Files are passed by reference: name, size, type, SHA-256 and the path on this machine.
 """
 
 import hashlib
@@ -13,28 +13,28 @@ from typing import ClassVar
 
 import msgspec
 
-from corral.adapters import notify
+from corral.adapters import notifications
 from corral.adapters.channels.contract import (
-    Accepted,
-    Failed,
-    Incoming,
-    Kind,
-    Outcome,
-    Outgoing,
-    Plain,
-    Sent,
-    Traits,
-    Unsupported,
-    Unwelcome,
+    AcceptedRequest,
+    BaseAdapter,
+    ChannelTraits,
+    FailedMessage,
+    IncomingEvent,
+    MessageKind,
+    OutgoingMessage,
+    RequestRejected,
+    SendOutcome,
+    SentMessage,
+    UnsupportedMessage,
 )
 from corral.kernel.clock import MINUTE, SystemClock
 from corral.kernel.text import replace_invalid_utf8
 
-OLDEST_MS = 5 * MINUTE
+MAX_SIGNATURE_AGE_MS = 5 * MINUTE
 
 
-class Said(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What a program may say."""
+class WebhookEvent(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The body of an inbound request."""
 
     event_id: str
     place: str
@@ -51,9 +51,11 @@ class Said(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     at: int | None = None
 
 
-class Webhook(Plain):
+class WebhookAdapter(BaseAdapter):
+    """A channel to a program over signed HTTP requests."""
+
     kind = "webhook"
-    traits = Traits(
+    traits = ChannelTraits(
         max_text=60_000,
         threads=True,
         edits=True,
@@ -69,47 +71,51 @@ class Webhook(Plain):
     def start(self) -> None:
         url = self._config.get("url")
         if url is not None and not str(url).startswith(("http://", "https://")):
-            raise ValueError("its URL does not begin with http:// or https://")
+            raise ValueError("the URL must begin with http:// or https://")
 
     def health(self) -> str | None:
-        """Whether its URL answers, with nothing sent there; one that only listens is well."""
+        """Check that the URL is reachable, without sending; a channel without a URL is healthy."""
         url = self._config.get("url")
         try:
             if url is not None:
-                notify.reach(str(url))
-        except notify.Undelivered as error:
+                notifications.check_webhook(str(url))
+        except notifications.Undelivered as error:
             return str(error)
         return None
 
-    def accept(self, headers: Mapping[str, str], body: bytes, now: int) -> Accepted:
-        given = headers.get(notify.SIGNATURE.lower(), "")
-        parts = dict(part.partition("=")[::2] for part in given.split(","))
+    def accept(self, headers: Mapping[str, str], body: bytes, now: int) -> AcceptedRequest:
+        header = headers.get(notifications.SIGNATURE_HEADER.lower(), "")
+        parts = dict(part.partition("=")[::2] for part in header.split(","))
         seconds = parts.get("t", "")
         if not (seconds.isascii() and seconds.isdigit()) or len(seconds) > 12:
-            raise Unwelcome("it is not signed")
-        signed = notify.signature(self._secrets["secret"], body, int(seconds) * 1_000)
-        shown = f"t={seconds},v1={parts.get('v1', '')}"
-        if not hmac.compare_digest(signed.encode(), shown.encode()):  # as text only ASCII would do
-            raise Unwelcome("its signature is wrong")
-        if abs(now - int(seconds) * 1_000) > OLDEST_MS:
-            raise Unwelcome("its signature is too old, or of a clock that goes wrong")
+            raise RequestRejected("the request is not signed")
+        expected = notifications.sign_body(self._secrets["secret"], body, int(seconds) * 1_000)
+        received = f"t={seconds},v1={parts.get('v1', '')}"
+        if not hmac.compare_digest(
+            expected.encode(), received.encode()
+        ):  # bytes, because str would have to be ASCII
+            raise RequestRejected("the signature is invalid")
+        if abs(now - int(seconds) * 1_000) > MAX_SIGNATURE_AGE_MS:
+            raise RequestRejected("the signature has expired, or a clock is wrong")
         try:
-            said = msgspec.json.decode(replace_invalid_utf8(body), type=Said)
+            event = msgspec.json.decode(replace_invalid_utf8(body), type=WebhookEvent)
         except (ValueError, RecursionError, msgspec.MsgspecError) as error:
-            raise Unwelcome(str(error)) from None
-        kind = Kind.ANSWER if said.question else Kind.TEXT
-        return Accepted([Incoming(kind=kind, **msgspec.structs.asdict(said))])
+            raise RequestRejected(str(error)) from None
+        kind = MessageKind.ANSWER if event.question else MessageKind.TEXT
+        return AcceptedRequest([IncomingEvent(kind=kind, **msgspec.structs.asdict(event))])
 
-    def send(self, message: Outgoing) -> Outcome:
+    def send(self, message: OutgoingMessage) -> SendOutcome:
         url = self._config.get("url")
         if url is None:
-            return Unsupported("the channel has no URL to send to; it only listens")
+            return UnsupportedMessage("the channel has no URL to send to")
         body = msgspec.json.encode(message)
         try:
-            notify.post(str(url), body, at=SystemClock().now(), secret=self._secrets.get("secret"))
-        except notify.Undelivered as error:
-            return Failed(str(error))
-        return Sent([hashlib.sha256(message.key.encode()).hexdigest()[:16]])
+            notifications.post_webhook(
+                str(url), body, at=SystemClock().now(), secret=self._secrets.get("secret")
+            )
+        except notifications.Undelivered as error:
+            return FailedMessage(str(error))
+        return SentMessage([hashlib.sha256(message.key.encode()).hexdigest()[:16]])
 
 
-ADAPTER = Webhook
+ADAPTER = WebhookAdapter

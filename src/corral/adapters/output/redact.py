@@ -326,10 +326,12 @@ class Redactor:
         return _UNDECIDED if not last and pattern.incomplete.match(text, start) else None
 
 
-# Kinds of candidates besides the indices of TOKEN_PATTERNS; sorted before and after them.
-_VALUE = -2
-_SPREAD = -1
-_PARTIAL = len(TOKEN_PATTERNS)
+# Kinds of candidates besides the indices of TOKEN_PATTERNS. At one position the smallest kind is
+# examined first. A partial prefix comes before the patterns: it may become a pattern that takes
+# precedence over one that matches already, such as a private key after `Authorization: Bearer `.
+_VALUE = -3
+_SPREAD = -2
+_PARTIAL = -1
 
 _UNDECIDED = _Match(-1, None)
 

@@ -1,10 +1,10 @@
-"""A client of the Agent Client Protocol: JSON-RPC 2.0, a line for each message, over a pipe.
+"""A client of the Agent Client Protocol: JSON-RPC 2.0 with one message per line, over a pipe.
 
-It is driven from outside: what the agent prints is fed in, what is to be written goes through a
-function that is handed in. No thread, no event loop, no SDK (whose import takes a second).
+The client does no I/O of its own: the caller feeds the output of the agent and passes a function
+that writes to the agent. There is no thread, no event loop and no SDK (its import takes a second).
 
-The agent gets no file and no terminal from us; it has those of its own. What it asks leave for is
-granted when its class was allowed beforehand, and otherwise waits for `answer`.
+The client offers the agent no file system and no terminal. A permission request is granted if the
+policy contains its class; otherwise it waits for `answer`.
 """
 
 from collections.abc import Callable
@@ -13,60 +13,60 @@ from typing import Any
 import msgspec
 
 from corral.adapters.providers.facts import (
-    Asked,
-    Denied,
-    Fact,
-    Finished,
-    LimitReached,
-    Logged,
-    Planned,
-    SessionNamed,
-    Used,
+    DenialFact,
+    LimitFact,
+    LogFact,
+    PermissionFact,
+    PlanFact,
+    ProviderFact,
+    ResultFact,
+    SessionFact,
+    UsageFact,
 )
-from corral.adapters.providers.limits import limit_in
-from corral.adapters.providers.lines import (
+from corral.adapters.providers.json_lines import (
     MAX_CONTENT,
     MAX_LINE,
-    MAX_OPEN,
-    answered,
-    bounded,
-    called,
-    decode,
-    micros,
-    number,
-    rows,
-    said,
+    MAX_OPEN_CALLS,
+    decode_object,
+    extract_text,
+    get_dict,
+    get_dicts,
+    get_int,
+    get_micros,
+    get_text,
+    limit_size,
     shorten,
-    table,
-    text,
-    words_in,
+    text_facts,
+    tool_call,
+    tool_result,
 )
+from corral.adapters.providers.limits import parse_limit
 from corral.kernel.clock import Clock, SystemClock
 from corral.kernel.errors import Conflict, NotFound
 
-PROTOCOL = 1
-NO_SUCH_METHOD = -32601
-LOGIN_NEEDED = -32000
-# What a tool does, in the protocol's words, and what a policy calls it.
-CLASSES = {"edit": "edit", "delete": "edit", "move": "edit", "execute": "run"}
-MAX_STEPS = 200  # of a plan
-MAX_TOOLS = 100_000  # in one prompt
-GOOD_ENDS = ("end_turn", "cancelled")
+PROTOCOL_VERSION = 1
+METHOD_NOT_FOUND = -32601
+AUTH_REQUIRED = -32000
+# Tool kind of the protocol -> approval class of the policy.
+APPROVAL_CLASSES = {"edit": "edit", "delete": "edit", "move": "edit", "execute": "run"}
+MAX_PLAN_STEPS = 200
+MAX_TOOL_CALLS = 100_000  # per prompt
+SUCCESSFUL_STOP_REASONS = ("end_turn", "cancelled")
 
 
-class Done(msgspec.Struct, frozen=True):
-    """The prompt has been dealt with, or never will be; `reason` is the protocol's word for it."""
+class PromptResult(msgspec.Struct, frozen=True):
+    """The end of a prompt; `reason` is the protocol's stop reason, `refused` or `failed`."""
 
     ok: bool
     reason: str
     message: str | None = None
 
 
-class AcpTalk:
+class AcpClient:
     """One conversation with one agent process, from `initialize` on.
 
-    `prompt` may be said again when it is done. After a `Done` that is not ok and whose reason is
-    `failed` there is nothing more to say to this process.
+    Call `prompt` again after a `PromptResult`. A result with the reason `failed` is final: this
+    process accepts no further prompt.
     """
 
     def __init__(
@@ -84,33 +84,34 @@ class AcpTalk:
         self._write = write
         self.cwd = cwd
         self.policy = policy
-        self._denies = denies
+        self._is_denied = denies
         self.session = session
-        self._first = prompt
+        self._first_prompt = prompt
         self._resumes = session is not None
-        self._servers = mcp_servers or []
+        self._mcp_servers = mcp_servers or []
         self._clock = clock or SystemClock()
         self._buffer = bytearray()
-        self._next = 0
-        self._waiting: dict[int, str] = {}
-        """Our requests that have no answer yet, by number: the method."""
-        self._asked: dict[str, tuple[Any, list[dict[str, Any]]]] = {}
+        self._last_id = 0
+        self._pending_requests: dict[int, str] = {}
+        """The methods of our pending requests, by request id."""
+        self._permissions: dict[str, tuple[Any, list[dict[str, Any]]]] = {}
         self._tools: dict[str, str] = {}
-        self._told: set[str] = set()
-        self._words = ""
+        self._reported_calls: set[str] = set()
+        self._text = ""
         self._cost = 0 if not self._resumes else None
         self._cost_now: int | None = None
         self._prompts = 0
-        self._loads = False
-        self._over = False
+        self._can_load = False
+        self._is_closed = False
 
-    # -- what the keeper calls --------------------------------------------------------------------
+    # -- public interface -------------------------------------------------------------------------
 
     def start(self) -> None:
+        """Send `initialize`. The session and the first prompt follow from the responses."""
         self._request(
             "initialize",
             {
-                "protocolVersion": PROTOCOL,
+                "protocolVersion": PROTOCOL_VERSION,
                 "clientCapabilities": {
                     "fs": {"readTextFile": False, "writeTextFile": False},
                     "terminal": False,
@@ -119,285 +120,332 @@ class AcpTalk:
             },
         )
 
-    def feed(self, data: bytes) -> list[Fact | Done]:
-        """What the agent printed says. Never raises, whatever it is."""
-        facts: list[Fact | Done] = []
+    def feed(self, data: bytes) -> list[ProviderFact | PromptResult]:
+        """Return the facts in a chunk of output. Never raises, for any input."""
+        facts: list[ProviderFact | PromptResult] = []
         self._buffer += data
-        while not self._over and (at := self._buffer.find(b"\n")) >= 0:
+        while not self._is_closed and (at := self._buffer.find(b"\n")) >= 0:
             line = bytes(self._buffer[:at])
             del self._buffer[: at + 1]
-            facts += self._line(line)
+            facts += self._handle_line(line)
         if len(self._buffer) > MAX_LINE:
             self._buffer.clear()
-            facts += self._fail("The agent sent a line that has no end.")
+            facts += self._fail("The agent sent a line that is too long.")
         return facts
 
-    def close(self) -> list[Fact | Done]:
-        """The agent's output has ended."""
-        if self._over or (not self._waiting and self._prompts):
+    def close(self) -> list[ProviderFact | PromptResult]:
+        """Return the remaining facts at the end of the output."""
+        if self._is_closed or (not self._pending_requests and self._prompts):
             return []
-        return self._fail("The agent ended before it had answered.")
+        return self._fail("The agent exited before it answered.")
 
-    def prompt(self, words: str) -> None:
-        if self.session is None or self._over or "session/prompt" in self._waiting.values():
-            raise Conflict("The agent cannot take a prompt now; wait until it is done.")
+    def prompt(self, message: str) -> None:
+        """Send a prompt. Raises Conflict while another prompt is running."""
+        if (
+            self.session is None
+            or self._is_closed
+            or "session/prompt" in self._pending_requests.values()
+        ):
+            raise Conflict("The agent is busy. Wait until it has finished the current prompt.")
         self._prompts += 1
-        block = {"type": "text", "text": words}
+        block = {"type": "text", "text": message}
         self._request("session/prompt", {"sessionId": self.session, "prompt": [block]})
 
-    def answer(self, asked: str, option: str | bool) -> None:
-        """Answer an `Asked` with one of its options, by name.
+    def answer(self, permission: str, option: str | bool) -> None:
+        """Answer a `PermissionFact` with one of its options, by name.
 
-        True selects the option that allows this request once; False refuses the request.
+        True selects the option that allows this request once; False rejects the request. Raises
+        NotFound if the request is no longer open or has no such option.
         """
-        if asked not in self._asked:
-            raise NotFound("The agent does not ask that any more.", asked=asked)
-        request, options = self._asked.pop(asked)
+        if permission not in self._permissions:
+            raise NotFound("The permission request is no longer open.", asked=permission)
+        request, options = self._permissions.pop(permission)
         if option is False:
             chosen = _of_kind(options, "reject_once", "reject_always")
         elif option is True:
             chosen = _of_kind(options, "allow_once")
             if chosen is None:
-                self._asked[asked] = (request, options)
+                self._permissions[permission] = (request, options)
                 raise NotFound(
                     "The request has no option that allows it once. Choose one of its options.",
-                    asked=asked,
+                    asked=permission,
                 )
         else:
             chosen = next(
                 (o for o in options if option in (o.get("name"), o.get("optionId"))), None
             )
             if chosen is None:
-                self._asked[asked] = (request, options)
-                raise NotFound(f"There is no option {option!r} to choose.", option=option)
+                self._permissions[permission] = (request, options)
+                raise NotFound(f"The permission request has no option {option!r}.", option=option)
         self._reply(request, _outcome(chosen))
 
-    def pending(self) -> list[Used]:
-        """What the agent says to have spent in this prompt so far."""
+    def pending(self) -> list[UsageFact]:
+        """Return the cost of the current prompt so far, as the agent reports it."""
         if self._cost_now is None or self._cost is None or self._cost_now <= self._cost:
             return []
-        return [Used(None, cost_micros=self._cost_now - self._cost)]
+        return [UsageFact(None, cost_micros=self._cost_now - self._cost)]
 
     def cancel(self) -> None:
-        """Ask the agent to stop what it does; it then says that it is done."""
-        if self.session is None or self._over:
+        """Request the cancellation of the current prompt; its `PromptResult` follows."""
+        if self.session is None or self._is_closed:
             return
         self._send({"method": "session/cancel", "params": {"sessionId": self.session}})
-        for request, _ in self._asked.values():
+        for request, _ in self._permissions.values():
             self._reply(request, _outcome(None))
-        self._asked.clear()
+        self._permissions.clear()
 
-    # -- lines ------------------------------------------------------------------------------------
+    # -- messages ---------------------------------------------------------------------------------
 
-    def _line(self, line: bytes) -> list[Fact | Done]:
+    def _handle_line(self, line: bytes) -> list[ProviderFact | PromptResult]:
         if not line.strip():
             return []
-        message = decode(line.strip())
+        message = decode_object(line.strip())
         if message is None:
-            told = line.decode("utf-8", errors="replace").replace("\0", "\ufffd")
-            return [Logged("info", shorten(told, 4_096))]
+            output = line.decode("utf-8", errors="replace").replace("\0", "\ufffd")
+            return [LogFact("info", shorten(output, 4_096))]
         try:
             if "method" in message:
-                return self._called(message)
-            return self._replied(message)
+                return self._handle_request(message)
+            return self._handle_response(message)
         except (BrokenPipeError, ConnectionError):
-            return self._fail("The agent no longer listens.")
-        except Exception as error:  # a stranger's words must not end the one who reads them
-            return [Logged("warn", f"A message was not understood: {type(error).__name__}.")]
+            return self._fail("The agent closed its input.")
+        except Exception as error:  # untrusted input must not crash the supervisor
+            return [
+                LogFact("warn", f"Cannot parse a message of the agent: {type(error).__name__}.")
+            ]
 
-    def _called(self, message: dict[str, Any]) -> list[Fact | Done]:
-        method, request = text(message, "method"), message.get("id")
-        params = table(message, "params")
+    def _handle_request(self, message: dict[str, Any]) -> list[ProviderFact | PromptResult]:
+        method, request = get_text(message, "method"), message.get("id")
+        params = get_dict(message, "params")
         if method == "session/update":
-            # What comes while a conversation is loaded has been said before.
-            if self._loading or params.get("sessionId") != self.session:
+            # Updates during `session/load` replay the earlier conversation.
+            if self._is_loading or params.get("sessionId") != self.session:
                 return []
-            return self._update(table(params, "update"))
+            return self._update(get_dict(params, "update"))
         if method == "session/request_permission" and request is not None:
             return self._permission(request, params)
         if request is not None:
-            refusal = {"code": NO_SUCH_METHOD, "message": f"{method} is not offered here."}
+            refusal = {
+                "code": METHOD_NOT_FOUND,
+                "message": f"{method} is not supported by this client.",
+            }
             self._send({"id": request, "error": refusal})
-            return [Logged("warn", f"The agent asked for {shorten(str(method), 100)}: refused.")]
+            return [
+                LogFact("warn", f"Rejected a request of the agent: {shorten(str(method), 100)}.")
+            ]
         return []
 
     @property
-    def _loading(self) -> bool:
+    def _is_loading(self) -> bool:
         return any(
-            method in ("session/load", "session/resume") for method in self._waiting.values()
+            method in ("session/load", "session/resume")
+            for method in self._pending_requests.values()
         )
 
-    def _replied(self, message: dict[str, Any]) -> list[Fact | Done]:
-        number_of = message.get("id")
-        method = self._waiting.pop(number_of, None) if isinstance(number_of, int) else None
+    def _handle_response(self, message: dict[str, Any]) -> list[ProviderFact | PromptResult]:
+        request_id = message.get("id")
+        method = (
+            self._pending_requests.pop(request_id, None) if isinstance(request_id, int) else None
+        )
         if method is None:
             return []
         if "error" in message:
-            return self._refused(method, table(message, "error"))
-        result = table(message, "result")
+            return self._request_failed(method, get_dict(message, "error"))
+        result = get_dict(message, "result")
         if method == "initialize":
             return self._initialized(result)
         if method == "session/prompt":
-            return self._answered(result)
-        return self._opened(result)
+            return self._prompt_ended(result)
+        return self._session_opened(result)
 
     # -- the conversation -------------------------------------------------------------------------
 
-    def _initialized(self, result: dict[str, Any]) -> list[Fact | Done]:
-        if number(result, "protocolVersion") != PROTOCOL:
-            return self._fail("The agent speaks another version of the protocol; update it.")
-        place = {"cwd": self.cwd, "mcpServers": self._servers}
+    def _initialized(self, result: dict[str, Any]) -> list[ProviderFact | PromptResult]:
+        if get_int(result, "protocolVersion") != PROTOCOL_VERSION:
+            return self._fail(
+                "The agent uses another version of the Agent Client Protocol. Update the agent."
+            )
+        session_params = {"cwd": self.cwd, "mcpServers": self._mcp_servers}
         if not self._resumes:
-            self._request("session/new", place)
+            self._request("session/new", session_params)
             return []
-        able = table(result, "agentCapabilities")
-        self._loads = able.get("loadSession") is True
-        if isinstance(table(able, "sessionCapabilities").get("resume"), dict):
-            self._request("session/resume", {"sessionId": self.session, **place})
-        elif self._loads:
-            self._request("session/load", {"sessionId": self.session, **place})
+        capabilities = get_dict(result, "agentCapabilities")
+        self._can_load = capabilities.get("loadSession") is True
+        if isinstance(get_dict(capabilities, "sessionCapabilities").get("resume"), dict):
+            self._request("session/resume", {"sessionId": self.session, **session_params})
+        elif self._can_load:
+            self._request("session/load", {"sessionId": self.session, **session_params})
         else:
-            return self._fail("The agent cannot resume a conversation; begin a new one.")
+            return self._fail("The agent cannot resume a conversation. Start a new one.")
         return []
 
-    def _opened(self, result: dict[str, Any]) -> list[Fact | Done]:
+    def _session_opened(self, result: dict[str, Any]) -> list[ProviderFact | PromptResult]:
         if not self._resumes:
-            self.session = text(result, "sessionId")
+            self.session = get_text(result, "sessionId")
         if self.session is None:
-            return self._fail("The agent opened no session.")
-        model = text(result, "models", "currentModelId")
-        self.prompt(self._first)
-        return [SessionNamed(self.session, model=model)]
+            return self._fail("The agent did not open a session.")
+        model = get_text(result, "models", "currentModelId")
+        self.prompt(self._first_prompt)
+        return [SessionFact(self.session, model=model)]
 
-    def _answered(self, result: dict[str, Any]) -> list[Fact | Done]:
-        reason = text(result, "stopReason") or "unknown"
-        ok = reason in GOOD_ENDS
-        facts: list[Fact | Done] = [*self._flush(), *self._used(table(result, "usage"))]
+    def _prompt_ended(self, result: dict[str, Any]) -> list[ProviderFact | PromptResult]:
+        reason = get_text(result, "stopReason") or "unknown"
+        ok = reason in SUCCESSFUL_STOP_REASONS
+        facts: list[ProviderFact | PromptResult] = [
+            *self._flush(),
+            *self._used(get_dict(result, "usage")),
+        ]
         self._tools.clear()
-        self._told.clear()
-        return [*facts, Finished(ok, None if ok else reason), Done(ok, reason)]
+        self._reported_calls.clear()
+        return [*facts, ResultFact(ok, None if ok else reason), PromptResult(ok, reason)]
 
-    def _used(self, usage: dict[str, Any]) -> list[Fact]:
-        """Tokens are told for each prompt, the cost for the whole session so far."""
+    def _used(self, usage: dict[str, Any]) -> list[ProviderFact]:
+        """Return the usage of a prompt.
+
+        The agent reports tokens per prompt, but the cost as a running total of the session.
+        """
         cost = None
         if self._cost_now is not None:
             cost = self._cost_now - self._cost if self._cost is not None else None
             self._cost = self._cost_now
-        used = Used(
+        used = UsageFact(
             None,
-            input=number(usage, "inputTokens"),
-            output=number(usage, "outputTokens"),
-            cache_read=number(usage, "cachedReadTokens"),
-            cache_write=number(usage, "cachedWriteTokens"),
-            reasoning=number(usage, "thoughtTokens"),
+            input=get_int(usage, "inputTokens"),
+            output=get_int(usage, "outputTokens"),
+            cache_read=get_int(usage, "cachedReadTokens"),
+            cache_write=get_int(usage, "cachedWriteTokens"),
+            reasoning=get_int(usage, "thoughtTokens"),
             cost_micros=cost,
         )
         return [used] if usage or cost else []
 
-    def _refused(self, method: str, error: dict[str, Any]) -> list[Fact | Done]:
-        told = text(error, "message") or "The agent refused."
+    def _request_failed(
+        self, method: str, error: dict[str, Any]
+    ) -> list[ProviderFact | PromptResult]:
+        summary = get_text(error, "message") or "The agent rejected the request."
         detail = error.get("data")
-        more = detail if isinstance(detail, str) else text(detail, "message")
-        more = more or text(detail, "details")
-        whole = f"{told}: {more}" if more else told
-        if method == "session/resume" and error.get("code") == NO_SUCH_METHOD and self._loads:
-            # Some agents promise it and do not have it.
-            place = {"cwd": self.cwd, "mcpServers": self._servers}
-            self._request("session/load", {"sessionId": self.session, **place})
+        more = detail if isinstance(detail, str) else get_text(detail, "message")
+        more = more or get_text(detail, "details")
+        message = f"{summary}: {more}" if more else summary
+        if method == "session/resume" and error.get("code") == METHOD_NOT_FOUND and self._can_load:
+            # Some agents announce `session/resume` but do not implement it.
+            session_params = {"cwd": self.cwd, "mcpServers": self._mcp_servers}
+            self._request("session/load", {"sessionId": self.session, **session_params})
             return []
-        if error.get("code") == LOGIN_NEEDED:
-            return self._fail(f"The agent wants a login; log in with its own command. ({whole})")
-        limit = limit_in(whole, self._clock.now())
+        if error.get("code") == AUTH_REQUIRED:
+            return self._fail(
+                f"The agent requires a login. Log in with its own command. ({message})"
+            )
+        limit = parse_limit(message, self._clock.now())
         if method != "session/prompt":
-            return self._fail(whole, limit)
-        facts: list[Fact | Done] = [*self._flush(), *([limit] if limit else [])]
-        return [*facts, Finished(False, shorten(whole)), Done(False, "refused", shorten(whole))]
+            return self._fail(message, limit)
+        facts: list[ProviderFact | PromptResult] = [*self._flush(), *([limit] if limit else [])]
+        return [
+            *facts,
+            ResultFact(False, shorten(message)),
+            PromptResult(False, "refused", shorten(message)),
+        ]
 
-    def _fail(self, told: str, limit: LimitReached | None = None) -> list[Fact | Done]:
-        self._over = True
-        self._waiting.clear()
-        facts: list[Fact | Done] = [*self._flush(), *([limit] if limit else [])]
-        return [*facts, Finished(False, shorten(told)), Done(False, "failed", shorten(told))]
+    def _fail(
+        self, message: str, limit: LimitFact | None = None
+    ) -> list[ProviderFact | PromptResult]:
+        self._is_closed = True
+        self._pending_requests.clear()
+        facts: list[ProviderFact | PromptResult] = [*self._flush(), *([limit] if limit else [])]
+        return [
+            *facts,
+            ResultFact(False, shorten(message)),
+            PromptResult(False, "failed", shorten(message)),
+        ]
 
     # -- updates ----------------------------------------------------------------------------------
 
-    def _update(self, update: dict[str, Any]) -> list[Fact | Done]:
-        kind = text(update, "sessionUpdate")
+    def _update(self, update: dict[str, Any]) -> list[ProviderFact | PromptResult]:
+        kind = get_text(update, "sessionUpdate")
         if kind == "agent_message_chunk":
-            self._words += words_in(update.get("content"))
-            return [*self._flush()] if len(self._words) > MAX_CONTENT else []
-        facts: list[Fact | Done] = []
+            self._text += extract_text(update.get("content"))
+            return [*self._flush()] if len(self._text) > MAX_CONTENT else []
+        facts: list[ProviderFact | PromptResult] = []
         if kind in ("tool_call", "tool_call_update"):
             facts += [*self._flush(), *self._tool(update)]
         elif kind == "plan":
-            facts.append(Planned([_step(entry) for entry in rows(update, "entries")[:MAX_STEPS]]))
-        elif kind == "usage_update" and text(update, "cost", "currency") == "USD":
-            self._cost_now = micros(update, "cost", "amount")
+            facts.append(
+                PlanFact([_step(entry) for entry in get_dicts(update, "entries")[:MAX_PLAN_STEPS]])
+            )
+        elif kind == "usage_update" and get_text(update, "cost", "currency") == "USD":
+            self._cost_now = get_micros(update, "cost", "amount")
         return facts
 
-    def _flush(self) -> list[Fact]:
-        whole, self._words = self._words, ""
-        return said(whole)
+    def _flush(self) -> list[ProviderFact]:
+        content, self._text = self._text, ""
+        return text_facts(content)
 
-    def _tool(self, update: dict[str, Any]) -> list[Fact]:
-        """A call is told once its arguments are known, or at its end; then its outcome."""
-        call = text(update, "toolCallId")
-        if call is None or len(self._tools) > MAX_TOOLS:
+    def _tool(self, update: dict[str, Any]) -> list[ProviderFact]:
+        """Return a tool call once its arguments are known or it has ended, then its result."""
+        call = get_text(update, "toolCallId")
+        if call is None or len(self._tools) > MAX_TOOL_CALLS:
             return []
-        name = text(update, "title") or text(update, "kind")
-        if name and call not in self._told:
+        name = get_text(update, "title") or get_text(update, "kind")
+        if name and call not in self._reported_calls:
             self._tools[call] = shorten(name, 200)
-        over = text(update, "status") in ("completed", "failed")
-        facts: list[Fact] = []
-        if call not in self._told and (update.get("rawInput") or over):
-            self._told.add(call)
-            facts.append(called(call, self._tools.get(call), update.get("rawInput")))
-        if over:
+        has_ended = get_text(update, "status") in ("completed", "failed")
+        facts: list[ProviderFact] = []
+        if call not in self._reported_calls and (update.get("rawInput") or has_ended):
+            self._reported_calls.add(call)
+            facts.append(tool_call(call, self._tools.get(call), update.get("rawInput")))
+        if has_ended:
             content = "\n".join(
-                words_in(part.get("content")) for part in rows(update, "content")
+                extract_text(part.get("content")) for part in get_dicts(update, "content")
             ).strip()
             facts.append(
-                answered(
+                tool_result(
                     call,
                     self._tools.get(call),
                     content,
                     result=update.get("rawOutput"),
-                    is_error=text(update, "status") == "failed",
+                    is_error=get_text(update, "status") == "failed",
                 )
             )
         return facts
 
-    def _permission(self, request: Any, params: dict[str, Any]) -> list[Fact | Done]:
-        call, options = table(params, "toolCall"), rows(params, "options")
-        kind = text(call, "kind")
-        known = self._tools.get(text(call, "toolCallId") or "")
-        title = shorten(text(call, "title") or known or "It asks for leave.", 1_000)
-        wanted = CLASSES.get(kind or "", kind)
-        facts: list[Fact | Done] = [*self._flush()]
-        if self._denies({name for name in (kind, wanted, known, title) if name}):
+    def _permission(
+        self, request: Any, params: dict[str, Any]
+    ) -> list[ProviderFact | PromptResult]:
+        call, options = get_dict(params, "toolCall"), get_dicts(params, "options")
+        kind = get_text(call, "kind")
+        known = self._tools.get(get_text(call, "toolCallId") or "")
+        title = shorten(get_text(call, "title") or known or "Permission request", 1_000)
+        wanted = APPROVAL_CLASSES.get(kind or "", kind)
+        facts: list[ProviderFact | PromptResult] = [*self._flush()]
+        if self._is_denied({name for name in (kind, wanted, known, title) if name}):
             self._reply(request, _outcome(_of_kind(options, "reject_once", "reject_always")))
-            denied = Denied(known or kind or title, text(call, "toolCallId"))
-            return [*facts, denied, Logged("warn", f"Denied: {title}", {"tool": kind})]
+            denied = DenialFact(known or kind or title, get_text(call, "toolCallId"))
+            return [*facts, denied, LogFact("warn", f"Denied: {title}", {"tool": kind})]
         once = _of_kind(options, "allow_once")
         if once and ("all" in self.policy or wanted in self.policy):
             self._reply(request, _outcome(once))
-            granted = {"class": wanted, "option": text(once, "name")}
-            return [*facts, Logged("info", f"Granted by policy: {title}", granted)]
-        if len(self._asked) >= MAX_OPEN:
+            granted = {"class": wanted, "option": get_text(once, "name")}
+            return [*facts, LogFact("info", f"Granted by policy: {title}", granted)]
+        if len(self._permissions) >= MAX_OPEN_CALLS:
             self._reply(request, _outcome(None))
             return facts
-        key = f"{self._prompts}-{len(self._asked) + 1}-{text(call, 'toolCallId') or request}"
-        self._asked[key] = (request, options)
-        names = [text(option, "name") or text(option, "optionId") or "?" for option in options]
-        asked = Asked(key, title, tool=kind, arguments=bounded(call.get("rawInput")), options=names)
-        return [*facts, asked]
+        call_id = get_text(call, "toolCallId") or request
+        key = f"{self._prompts}-{len(self._permissions) + 1}-{call_id}"
+        self._permissions[key] = (request, options)
+        names = [
+            get_text(option, "name") or get_text(option, "optionId") or "?" for option in options
+        ]
+        fact = PermissionFact(
+            key, title, tool=kind, arguments=limit_size(call.get("rawInput")), options=names
+        )
+        return [*facts, fact]
 
     # -- writing ----------------------------------------------------------------------------------
 
     def _request(self, method: str, params: dict[str, Any]) -> None:
-        self._next += 1
-        self._waiting[self._next] = method
-        self._send({"id": self._next, "method": method, "params": params})
+        self._last_id += 1
+        self._pending_requests[self._last_id] = method
+        self._send({"id": self._last_id, "method": method, "params": params})
 
     def _reply(self, request: Any, result: dict[str, Any]) -> None:
         self._send({"id": request, "result": result})
@@ -407,8 +455,8 @@ class AcpTalk:
 
 
 def _step(entry: dict[str, Any]) -> dict[str, str]:
-    told = {name: text(entry, name) for name in ("content", "status", "priority")}
-    step = {name: shorten(value, 1_000) for name, value in told.items() if value}
+    fields = {name: get_text(entry, name) for name in ("content", "status", "priority")}
+    step = {name: shorten(value, 1_000) for name, value in fields.items() if value}
     return {"content": "?"} | step
 
 

@@ -1,62 +1,64 @@
-"""What an agent printed in the Agent Client Protocol, for those who only read it."""
+"""Parser of recorded Agent Client Protocol output: the agent's side of the conversation."""
 
 from typing import Any
 
-from corral.adapters.providers.acp import NO_SUCH_METHOD, AcpTalk, Done
-from corral.adapters.providers.facts import Fact, Used
-from corral.adapters.providers.lines import table, text
+from corral.adapters.providers.acp import METHOD_NOT_FOUND, AcpClient, PromptResult
+from corral.adapters.providers.facts import ProviderFact, UsageFact
+from corral.adapters.providers.json_lines import get_dict, get_text
 
-FIRST = 1  # the number of a process's first request, `initialize`
+INITIALIZE_REQUEST_ID = 1  # the first request of every process is `initialize`
 
 
 class AcpParser:
-    """Understands one side of a conversation in which others take part.
+    """Parses the output of an agent without the requests that it answers.
 
-    Several processes may have printed it, one after the other.
+    The output may come from several processes in sequence.
     """
 
     def __init__(self, *, policy: frozenset[str] = frozenset()) -> None:
-        self._heard = _Overheard(lambda data: None, cwd="", prompt="", policy=policy)
+        self._client = _PassiveClient(lambda data: None, cwd="", prompt="", policy=policy)
 
-    def feed(self, line: bytes) -> list[Fact]:
-        return [fact for fact in self._heard.hear(line) if not isinstance(fact, Done)]
+    def feed(self, line: bytes) -> list[ProviderFact]:
+        return [
+            fact for fact in self._client.handle_line(line) if not isinstance(fact, PromptResult)
+        ]
 
-    def pending(self) -> list[Used]:
-        return self._heard.pending()
+    def pending(self) -> list[UsageFact]:
+        return self._client.pending()
 
-    def close(self) -> list[Fact]:
-        return self._heard.left()
+    def close(self) -> list[ProviderFact]:
+        return self._client.flush()
 
 
-class _Overheard(AcpTalk):
-    """A talk that says nothing itself, and does not know what was asked."""
+class _PassiveClient(AcpClient):
+    """A client that sends nothing and does not know the requests of the real client."""
 
     _is_open = False
 
-    def hear(self, line: bytes) -> list[Fact | Done]:
-        return self._line(line)
+    def handle_line(self, line: bytes) -> list[ProviderFact | PromptResult]:
+        return self._handle_line(line)
 
-    def left(self) -> list[Fact]:
-        """Words that were not followed by anything yet."""
+    def flush(self) -> list[ProviderFact]:
+        """Return the text that no other message has completed yet."""
         return self._flush()
 
     @property
-    def _loading(self) -> bool:
+    def _is_loading(self) -> bool:
         return not self._is_open
 
-    def _called(self, message: dict[str, Any]) -> list[Fact | Done]:
-        self.session = text(message, "params", "sessionId") or self.session
-        facts = super()._called(message)
-        self._asked.clear()  # others answer
+    def _handle_request(self, message: dict[str, Any]) -> list[ProviderFact | PromptResult]:
+        self.session = get_text(message, "params", "sessionId") or self.session
+        facts = super()._handle_request(message)
+        self._permissions.clear()  # the real client answers
         return facts
 
-    def _replied(self, message: dict[str, Any]) -> list[Fact | Done]:
-        result, error = table(message, "result"), table(message, "error")
+    def _handle_response(self, message: dict[str, Any]) -> list[ProviderFact | PromptResult]:
+        result, error = get_dict(message, "result"), get_dict(message, "error")
         if "error" in message:
-            if not self._is_open and error.get("code") == NO_SUCH_METHOD:
-                return []  # it is asked in another way then
-            return self._refused("session/prompt", error)
+            if not self._is_open and error.get("code") == METHOD_NOT_FOUND:
+                return []  # the real client then falls back to another method
+            return self._request_failed("session/prompt", error)
         if "stopReason" in result:
-            return self._answered(result)
-        self._is_open = message.get("id") != FIRST
+            return self._prompt_ended(result)
+        self._is_open = message.get("id") != INITIALIZE_REQUEST_ID
         return []

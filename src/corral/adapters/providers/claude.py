@@ -1,9 +1,9 @@
 """Claude Code: `claude -p --output-format stream-json`.
 
-Its stream has one line for each block of a message, each with the usage that the message began
-with; what was really used is in the result line. `total_cost_usd` and `modelUsage` of that line go
-on counting, also over a resume in a new process; `model_usage_since_last_result` is what is new.
-`subtype` says success even of a failure: `is_error` is what counts.
+The stream has one line per block of a message. Each of these lines has the usage at the start of
+the message; the actual usage is in the result line. `total_cost_usd` and `modelUsage` of the result
+line are running totals, also across a resume in a new process; `model_usage_since_last_result` is
+the increment. `subtype` is `success` even after a failure: use `is_error`.
 """
 
 from typing import Any
@@ -11,69 +11,78 @@ from typing import Any
 from msgspec.structs import replace
 
 from corral.adapters import hook_files
-from corral.adapters.providers import tools
+from corral.adapters.providers import mcp_config
 from corral.adapters.providers.facts import (
-    Denied,
-    Fact,
-    Finished,
-    LimitReached,
-    Logged,
-    SessionNamed,
-    Used,
+    DenialFact,
+    LimitFact,
+    LogFact,
+    ProviderFact,
+    ResultFact,
+    SessionFact,
+    UsageFact,
 )
-from corral.adapters.providers.limits import limit_in
-from corral.adapters.providers.lines import (
-    Calls,
-    JsonLines,
-    answered,
-    called,
-    micros,
-    number,
-    plus,
-    rows,
-    said,
+from corral.adapters.providers.json_lines import (
+    JsonLinesParser,
+    OpenCalls,
+    add_usage,
+    extract_text,
+    get_dict,
+    get_dicts,
+    get_int,
+    get_micros,
+    get_text,
     shorten,
-    table,
-    text,
-    words_in,
+    text_facts,
+    tool_call,
+    tool_result,
 )
-from corral.adapters.providers.provider import Ask, Cli, Start, session_of, started, told
+from corral.adapters.providers.limits import parse_limit
+from corral.adapters.providers.provider import (
+    CliProvider,
+    LaunchCommand,
+    LaunchRequest,
+    build_command,
+    split_prompt,
+    validate_session_id,
+)
 from corral.kernel.clock import SECOND, Clock
 from corral.kernel.errors import Refused
 
 
-class Claude(Cli):
+class ClaudeProvider(CliProvider):
+    """Claude Code."""
+
     name = "claude"
     program = "claude"
     quit_command = "/exit"
     acp_args = ()
     acp_program = "claude-agent-acp"
-    chooses_session = True
+    accepts_session_id = True
     root_variable = "IS_SANDBOX"
     transcript_files = ".claude/projects/*/{}.jsonl"
 
-    def start(self, ask: Ask, program: str | None = None) -> Start:
+    def start(self, request: LaunchRequest, program: str | None = None) -> LaunchCommand:
         args = [program or self.program]
-        session = session_of(ask)
-        if not ask.interactive:
+        session = validate_session_id(request)
+        if not request.interactive:
             args += ["-p", "--output-format", "stream-json", "--verbose"]
-        if ask.latest:
+        if request.latest:
             args += ["--continue"]
         elif session:
-            args += ["--resume" if ask.resume else "--session-id", session]
-        if ask.model:
-            args += [f"--model={ask.model}"]
-        if ask.instructions:
-            args += [f"--append-system-prompt={ask.instructions}"]
-        if ask.tools:
-            args += [f"--mcp-config={tools.as_json()}"]
-        if ask.hooks:
-            args += [f"--settings={hook_files.as_json(self.name)}"]
-        args += permissions(ask) + list(ask.extra)
-        prompt, stdin = told(ask)
+            args += ["--resume" if request.resume else "--session-id", session]
+        if request.model:
+            args += [f"--model={request.model}"]
+        if request.instructions:
+            args += [f"--append-system-prompt={request.instructions}"]
+        if request.tools:
+            args += [f"--mcp-config={mcp_config.render_json()}"]
+        if request.hooks:
+            args += [f"--settings={hook_files.render_json(self.name)}"]
+        args += permission_args(request) + list(request.extra)
+        prompt, stdin = split_prompt(request)
         args += ["--", prompt] if prompt else []
-        start = started(args, ask, stdin, session)
-        if ask.is_sandboxed:
+        start = build_command(args, request, stdin, session)
+        if request.is_sandboxed:
             start = replace(start, env=start.env | {self.root_variable: "1"})
         return start
 
@@ -81,48 +90,54 @@ class Claude(Cli):
         return ClaudeParser(clock)
 
 
-PROVIDER = Claude()
-MAX_MESSAGES = 100  # whose lines may still come, in any order
-NOTHING = Used(None)
+PROVIDER = ClaudeProvider()
+MAX_OPEN_MESSAGES = 100  # messages whose lines may still arrive, in any order
+NO_USAGE = UsageFact(None)
 
 
-# Not its mode acceptEdits: that one lets shell commands like touch, mv and rm through, too.
-GRANTS = {"edit": ("Edit", "Write", "NotebookEdit"), "run": ("Bash",)}
+# Used in place of the mode acceptEdits, which also allows shell commands like touch, mv and rm.
+TOOL_GRANTS = {"edit": ("Edit", "Write", "NotebookEdit"), "run": ("Bash",)}
 
 
-def permissions(ask: Ask) -> list[str]:
-    if "all" in ask.approvals and ask.is_root and not ask.is_sandboxed:
+def permission_args(request: LaunchRequest) -> list[str]:
+    """Return the arguments for approvals, allowed and denied tools.
+
+    Raises Refused for `all` as root outside a sandbox, which Claude Code does not accept.
+    """
+    if "all" in request.approvals and request.is_root and not request.is_sandboxed:
         raise Refused(
             "claude does not accept --yes all as root. Use --yes edit and --yes run, run it as "
-            "another user or in a sandbox, or set IS_SANDBOX=1 on a machine made for it.",
+            "another user or in a sandbox, or set IS_SANDBOX=1 on a dedicated machine.",
             provider="claude",
             reason="root_without_sandbox",
         )
-    args = ["--dangerously-skip-permissions"] if "all" in ask.approvals else []
-    allowed = [*ask.allow, *([f"mcp__{tools.NAME}"] if ask.tools else [])]
-    # At a terminal it asks, and its questions are answered one by one.
-    for approved in () if ask.interactive else ask.approvals:
-        allowed += GRANTS.get(approved, ())
+    args = ["--dangerously-skip-permissions"] if "all" in request.approvals else []
+    allowed = [*request.allow, *([f"mcp__{mcp_config.SERVER_NAME}"] if request.tools else [])]
+    # On a terminal, approvals answer the dialogs one by one instead.
+    for approval in () if request.interactive else request.approvals:
+        allowed += TOOL_GRANTS.get(approval, ())
     if allowed:
         args += [f"--allowedTools={','.join(allowed)}"]
-    if ask.deny:
-        args += [f"--disallowedTools={','.join(ask.deny)}"]
+    if request.deny:
+        args += [f"--disallowedTools={','.join(request.deny)}"]
     return args
 
 
-class ClaudeParser(JsonLines):
+class ClaudeParser(JsonLinesParser):
+    """Parser of Claude Code's stream; also the base of Qwen Code's, which has the same lines."""
+
     def __init__(self, clock: Clock | None = None) -> None:
         super().__init__(clock)
         self._session: str | None = None
         self._process = ""
         self._turn = 0
-        self._messages: dict[str, Used] = {}
-        self._before: dict[str | None, Used] = {}
-        """By model: what no result line has covered yet, of messages that are no longer open."""
-        self._calls = Calls()
+        self._messages: dict[str, UsageFact] = {}
+        self._before: dict[str | None, UsageFact] = {}
+        """Usage by model of evicted messages that no result line covers yet."""
+        self._calls = OpenCalls()
         self._limited = False
 
-    def read(self, message: dict[str, Any]) -> list[Fact]:
+    def read(self, message: dict[str, Any]) -> list[ProviderFact]:
         match message.get("type"):
             case "system":
                 return self._system(message)
@@ -133,169 +148,176 @@ class ClaudeParser(JsonLines):
             case "result":
                 return self._result(message)
             case "rate_limit_event":
-                return self._rate(table(message, "rate_limit_info"))
+                return self._rate(get_dict(message, "rate_limit_info"))
             case _:
                 return []
 
-    def _system(self, message: dict[str, Any]) -> list[Fact]:
+    def _system(self, message: dict[str, Any]) -> list[ProviderFact]:
         match message.get("subtype"):
             case "init":
-                session = text(message, "session_id")
+                session = get_text(message, "session_id")
                 if session is None or session == self._session:
-                    return []  # it comes again with every turn
+                    return []  # repeated with every turn
                 self._session = session
-                self._process = text(message, "uuid") or session
-                version = text(message, "claude_code_version") or text(message, "qwen_code_version")
-                return [SessionNamed(session, model=text(message, "model"), version=version)]
+                self._process = get_text(message, "uuid") or session
+                version = get_text(message, "claude_code_version") or get_text(
+                    message, "qwen_code_version"
+                )
+                return [SessionFact(session, model=get_text(message, "model"), version=version)]
             case "permission_denied":
-                words = shorten(text(message, "message") or "A tool was denied.", 4_096)
-                denied = denial(message)
-                return [denied, Logged("warn", words, {"tool": denied.tool})]
+                warning = shorten(get_text(message, "message") or "A tool was denied.", 4_096)
+                denied = parse_denial(message)
+                return [denied, LogFact("warn", warning, {"tool": denied.tool})]
             case "api_retry":
-                status = number(message, "error_status")
-                wait = number(message, "retry_delay_ms")
-                return [Logged("warn", f"The model's server said {status}; again in {wait} ms.")]
+                status = get_int(message, "error_status")
+                wait = get_int(message, "retry_delay_ms")
+                return [LogFact("warn", f"The API returned {status}; retry in {wait} ms.")]
             case _:
                 return []
 
-    def _assistant(self, message: dict[str, Any]) -> list[Fact]:
-        body = table(message, "message")
-        error = text(message, "error")
-        if error or text(body, "model") == "<synthetic>":
-            return self._limit(words_in(body.get("content")), message) if error else []
+    def _assistant(self, message: dict[str, Any]) -> list[ProviderFact]:
+        body = get_dict(message, "message")
+        error = get_text(message, "error")
+        if error or get_text(body, "model") == "<synthetic>":
+            return self._limit(extract_text(body.get("content")), message) if error else []
         self._count(body)
-        if text(message, "parent_tool_use_id"):
-            return []  # what a sub-agent says is not said in this conversation
-        facts: list[Fact] = []
-        for block in rows(body, "content"):
+        if get_text(message, "parent_tool_use_id"):
+            return []  # the turns of a sub-agent are not part of this conversation
+        facts: list[ProviderFact] = []
+        for block in get_dicts(body, "content"):
             if block.get("type") == "text":
-                facts += said(text(block, "text") or "")
+                facts += text_facts(get_text(block, "text") or "")
             elif block.get("type") == "tool_use":
-                call, name = text(block, "id"), text(block, "name")
+                call, name = get_text(block, "id"), get_text(block, "name")
                 self._calls.add(call, name)
-                facts.append(called(call, name, block.get("input")))
+                facts.append(tool_call(call, name, block.get("input")))
         return facts
 
     def _count(self, body: dict[str, Any]) -> None:
-        key = text(body, "id")
-        if key and (used := self.usage(body.get("usage"), text(body, "model"), None)):
+        key = get_text(body, "id")
+        if key and (used := self.usage(body.get("usage"), get_text(body, "model"), None)):
             self._messages[key] = used
-        if len(self._messages) > MAX_MESSAGES:
+        if len(self._messages) > MAX_OPEN_MESSAGES:
             oldest = self._messages.pop(next(iter(self._messages)))
-            self._before[oldest.model] = plus(oldest, self._before.get(oldest.model, NOTHING))
+            self._before[oldest.model] = add_usage(oldest, self._before.get(oldest.model, NO_USAGE))
 
-    def usage(self, source: Any, model: str | None, key: str | None) -> Used | None:
-        """Anthropic counts what came from the cache apart from the input."""
-        used = Used(
+    def usage(self, source: Any, model: str | None, key: str | None) -> UsageFact | None:
+        """Return the usage of a message; its input already excludes tokens from the cache."""
+        used = UsageFact(
             model,
-            input=number(source, "input_tokens"),
-            output=number(source, "output_tokens"),
-            cache_read=number(source, "cache_read_input_tokens"),
-            cache_write=number(source, "cache_creation_input_tokens"),
-            reasoning=number(source, "output_tokens_details", "thinking_tokens"),
+            input=get_int(source, "input_tokens"),
+            output=get_int(source, "output_tokens"),
+            cache_read=get_int(source, "cache_read_input_tokens"),
+            cache_write=get_int(source, "cache_creation_input_tokens"),
+            reasoning=get_int(source, "output_tokens_details", "thinking_tokens"),
             key=key,
         )
         return used if used.input or used.output or used.cache_read or used.cache_write else None
 
-    def _user(self, message: dict[str, Any]) -> list[Fact]:
-        if text(message, "parent_tool_use_id"):
+    def _user(self, message: dict[str, Any]) -> list[ProviderFact]:
+        if get_text(message, "parent_tool_use_id"):
             return []
-        facts: list[Fact] = []
-        for block in rows(message, "message", "content"):
+        facts: list[ProviderFact] = []
+        for block in get_dicts(message, "message", "content"):
             if block.get("type") != "tool_result":
                 continue
-            call = text(block, "tool_use_id")
+            call = get_text(block, "tool_use_id")
             result = message.get("tool_use_result")
             facts.append(
-                answered(
+                tool_result(
                     call,
                     self._calls.take(call),
-                    words_in(block.get("content")),
+                    extract_text(block.get("content")),
                     result=result if isinstance(result, dict | list) else None,
                     is_error=block.get("is_error") is True,
                 )
             )
         return facts
 
-    def _result(self, message: dict[str, Any]) -> list[Fact]:
-        facts: list[Fact] = []
+    def _result(self, message: dict[str, Any]) -> list[ProviderFact]:
+        facts: list[ProviderFact] = []
         failed = message.get("is_error") is not False
-        told = text(message, "result") or "; ".join(
+        detail = get_text(message, "result") or "; ".join(
             part for part in _texts(message.get("errors")) if part
         )
-        facts += map(denial, rows(message, "permission_denials"))
+        facts += map(parse_denial, get_dicts(message, "permission_denials"))
         facts += self.totals(message)
         self._messages.clear()
         self._before.clear()
         self._turn += 1
         if failed:
-            facts += self._limit(told, message)
+            facts += self._limit(detail, message)
         self._limited = False
-        facts.append(Finished(not failed, shorten(told) or None))
+        facts.append(ResultFact(not failed, shorten(detail) or None))
         return facts
 
-    def totals(self, message: dict[str, Any]) -> list[Fact]:
-        """What the turn used, for each model; what an older version does not say is not guessed."""
-        key = text(message, "uuid")
-        fresh = message.get("model_usage_since_last_result")
-        if isinstance(fresh, dict):
-            return [_of_model(name, entry, key) for name, entry in fresh.items() if entry]
+    def totals(self, message: dict[str, Any]) -> list[ProviderFact]:
+        """Return the usage of the turn by model.
+
+        Older versions report only running totals of the cost. The cost is used only if the totals
+        cover exactly this turn, and is otherwise None.
+        """
+        key = get_text(message, "uuid")
+        increment = message.get("model_usage_since_last_result")
+        if isinstance(increment, dict):
+            return [_of_model(name, entry, key) for name, entry in increment.items() if entry]
         used = self.usage(message.get("usage"), self._model(), key)
         if used is None:
             return []
-        counted = table(message, "modelUsage").values()
-        tokens = sum(number(entry, "inputTokens") for entry in counted)
-        cost = micros(message, "total_cost_usd") if tokens == used.input else None
+        counted = get_dict(message, "modelUsage").values()
+        tokens = sum(get_int(entry, "inputTokens") for entry in counted)
+        cost = get_micros(message, "total_cost_usd") if tokens == used.input else None
         return [replace(used, cost_micros=cost)]
 
     def _model(self) -> str | None:
         models = {used.model for used in (*self._messages.values(), *self._before.values())}
         return models.pop() if len(models) == 1 else None
 
-    def _rate(self, info: dict[str, Any]) -> list[Fact]:
-        status = text(info, "status")
-        reset = number(info, "resetsAt") * SECOND or None
-        kind = (text(info, "rateLimitType") or "usage").replace("_", " ")
+    def _rate(self, info: dict[str, Any]) -> list[ProviderFact]:
+        status = get_text(info, "status")
+        reset = get_int(info, "resetsAt") * SECOND or None
+        kind = (get_text(info, "rateLimitType") or "usage").replace("_", " ")
         if status == "rejected" and info.get("isUsingOverage") is not True:
             self._limited = True
-            return [LimitReached(f"The {kind} limit is reached.", reset)]
+            return [LimitFact(f"The {kind} limit is reached.", reset)]
         if status == "allowed_warning":
-            return [Logged("warn", f"The {kind} limit is near.", {"reset_at": reset})]
+            return [LogFact("warn", f"The {kind} limit is near.", {"reset_at": reset})]
         return []
 
-    def _limit(self, told: str, message: dict[str, Any]) -> list[Fact]:
+    def _limit(self, detail: str, message: dict[str, Any]) -> list[ProviderFact]:
         if self._limited:
             return []
-        status = number(message, "api_error_status")
-        error = text(message, "error") or text(message, "api_error") or ""
-        limit = limit_in(told, self.clock.now())
+        status = get_int(message, "api_error_status")
+        error = get_text(message, "error") or get_text(message, "api_error") or ""
+        limit = parse_limit(detail, self.clock.now())
         if limit is None and (status == 429 or error in ("rate_limit", "usage_limit_reached")):
-            limit = LimitReached(told or "Too many requests.")
+            limit = LimitFact(detail or "Too many requests.")
         self._limited = limit is not None
         return [limit] if limit else []
 
-    def pending(self) -> list[Used]:
+    def pending(self) -> list[UsageFact]:
+        """Return the usage since the last result line, with a key of the process and turn."""
         sums = dict(self._before)
         for used in self._messages.values():
-            sums[used.model] = plus(used, sums.get(used.model, NOTHING))
-        place = f"{self._process}/{self._turn}"
-        return [replace(used, key=f"{place}/{model}") for model, used in sums.items()]
+            sums[used.model] = add_usage(used, sums.get(used.model, NO_USAGE))
+        prefix = f"{self._process}/{self._turn}"
+        return [replace(used, key=f"{prefix}/{model}") for model, used in sums.items()]
 
 
-def denial(source: dict[str, Any]) -> Denied:
-    """Read which call of which tool was denied, from a line or an entry of a list."""
-    return Denied(text(source, "tool_name") or "?", text(source, "tool_use_id"))
+def parse_denial(source: dict[str, Any]) -> DenialFact:
+    """Return the denial in a `permission_denied` line or an entry of `permission_denials`."""
+    return DenialFact(get_text(source, "tool_name") or "?", get_text(source, "tool_use_id"))
 
 
-def _of_model(model: str, entry: Any, key: str | None) -> Used:
-    return Used(
+def _of_model(model: str, entry: Any, key: str | None) -> UsageFact:
+    return UsageFact(
         model,
-        input=number(entry, "inputTokens"),
-        output=number(entry, "outputTokens"),
-        cache_read=number(entry, "cacheReadInputTokens"),
-        cache_write=number(entry, "cacheCreationInputTokens"),
-        reasoning=number(entry, "thinkingTokens"),
-        cost_micros=micros(entry, "costUSD"),
+        input=get_int(entry, "inputTokens"),
+        output=get_int(entry, "outputTokens"),
+        cache_read=get_int(entry, "cacheReadInputTokens"),
+        cache_write=get_int(entry, "cacheCreationInputTokens"),
+        reasoning=get_int(entry, "thinkingTokens"),
+        cost_micros=get_micros(entry, "costUSD"),
         key=f"{key}/{model}" if key else None,
     )
 

@@ -1,44 +1,53 @@
 """Codex: `codex exec --json`.
 
-`turn.completed` gives the tokens of the whole thread, also over a resume in a new process, and its
-input holds what came from the cache. The stream does not say the model; the rollout does.
+`turn.completed` has the running totals of the thread, also across a resume in a new process. Its
+input tokens include the tokens from the cache. The model is only in the rollout, not in the stream.
 """
 
 from typing import Any
 
 from corral.adapters import hook_files
-from corral.adapters.providers import tools
-from corral.adapters.providers.facts import Fact, Finished, Logged, SessionNamed, Used
-from corral.adapters.providers.limits import limit_in
-from corral.adapters.providers.lines import (
-    Calls,
-    JsonLines,
-    answered,
-    called,
-    number,
-    said,
-    shorten,
-    table,
-    text,
-    words_in,
+from corral.adapters.providers import mcp_config
+from corral.adapters.providers.facts import (
+    LogFact,
+    ProviderFact,
+    ResultFact,
+    SessionFact,
+    UsageFact,
 )
+from corral.adapters.providers.json_lines import (
+    JsonLinesParser,
+    OpenCalls,
+    extract_text,
+    get_dict,
+    get_int,
+    get_text,
+    shorten,
+    text_facts,
+    tool_call,
+    tool_result,
+)
+from corral.adapters.providers.limits import parse_limit
 from corral.adapters.providers.provider import (
-    Ask,
-    Cli,
-    Start,
+    CliProvider,
+    LaunchCommand,
+    LaunchRequest,
     refuse_denials,
-    session_of,
-    told,
+    split_prompt,
+    validate_session_id,
 )
 from corral.adapters.providers.versions import has_option
 from corral.kernel.clock import Clock
 
-# Without this option the TUI is a client of one background server for all sessions of the user. The
-# run then works outside its process tree, and ending it ends tools of other sessions.
+# Without this option, the TUI is a client of one background server for all sessions of the user.
+# The agent would then work outside the process tree of the run, and stopping the server would stop
+# the tools of other sessions.
 NO_DAEMON = "--no-daemon"
 
 
-class Codex(Cli):
+class CodexProvider(CliProvider):
+    """Codex CLI."""
+
     name = "codex"
     program = "codex"
     quit_command = "/quit"
@@ -46,47 +55,47 @@ class Codex(Cli):
     acp_program = "codex-acp"
     transcript_files = ".codex/sessions/**/rollout-*-{}.jsonl"
 
-    def start(self, ask: Ask, program: str | None = None) -> Start:
-        refuse_denials(self.name, ask)
-        args = [program or self.program] + ([] if ask.interactive else ["exec"])
-        session = session_of(ask) if ask.resume else None
-        if ask.goes_on:
+    def start(self, request: LaunchRequest, program: str | None = None) -> LaunchCommand:
+        refuse_denials(self.name, request)
+        args = [program or self.program] + ([] if request.interactive else ["exec"])
+        session = validate_session_id(request) if request.resume else None
+        if request.is_continuation:
             args += ["resume"]
-        if not ask.interactive:
+        if not request.interactive:
             args += ["--json", "--skip-git-repo-check"]
         elif has_option(args[0], NO_DAEMON):
             args += [NO_DAEMON]
-        args += self._options(ask) + list(ask.extra)
-        if ask.latest:
+        args += self._options(request) + list(request.extra)
+        if request.latest:
             args += ["--last"]
-        prompt, stdin = told(ask)
-        place = [session] if session else []
-        if not ask.interactive:
-            place += ["-"]  # the prompt comes by standard input
+        prompt, stdin = split_prompt(request)
+        positional = [session] if session else []
+        if not request.interactive:
+            positional += ["-"]  # read the prompt from standard input
         elif prompt:
-            place += [prompt]
-        return Start(
-            args + (["--", *place] if place else []),
-            stdin=stdin if ask.interactive else stdin or "",
-            structured=not ask.interactive,
+            positional += [prompt]
+        return LaunchCommand(
+            args + (["--", *positional] if positional else []),
+            stdin=stdin if request.interactive else stdin or "",
+            structured=not request.interactive,
             session=session,
         )
 
     @staticmethod
-    def _options(ask: Ask) -> list[str]:
+    def _options(request: LaunchRequest) -> list[str]:
         args = []
-        if ask.model:
-            args += [f"--model={ask.model}"]
-        if ask.instructions:
-            args += ["-c", f"developer_instructions={_quoted(ask.instructions)}"]
-        given = tools.as_toml() if ask.tools else []
-        given += hook_files.as_toml("codex") if ask.hooks else []
-        for setting in given:
+        if request.model:
+            args += [f"--model={request.model}"]
+        if request.instructions:
+            args += ["-c", f"developer_instructions={_quoted(request.instructions)}"]
+        settings = mcp_config.render_toml() if request.tools else []
+        settings += hook_files.render_toml("codex") if request.hooks else []
+        for setting in settings:
             args += ["-c", setting]
-        if "all" in ask.approvals:
+        if "all" in request.approvals:
             args += ["--dangerously-bypass-approvals-and-sandbox"]
-        elif "edit" in ask.approvals or "run" in ask.approvals:
-            # As configuration: `exec resume` has no --sandbox.
+        elif "edit" in request.approvals or "run" in request.approvals:
+            # A configuration value, because `exec resume` has no --sandbox option.
             args += ["-c", 'sandbox_mode="workspace-write"']
         return args
 
@@ -94,81 +103,85 @@ class Codex(Cli):
         return CodexParser(clock)
 
 
-PROVIDER = Codex()
+PROVIDER = CodexProvider()
 
 
 def _quoted(value: str) -> str:
-    """A string of TOML, as which a JSON string is read too."""
+    """Return a TOML string. JSON strings are valid TOML, except for an unescaped DEL."""
     import msgspec
 
     return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
 
 
-class CodexParser(JsonLines):
+class CodexParser(JsonLinesParser):
+    """Parser of the stream of `codex exec --json`."""
+
     def __init__(self, clock: Clock | None = None) -> None:
         super().__init__(clock)
         self._thread: str | None = None
-        self._calls = Calls()
+        self._calls = OpenCalls()
 
-    def read(self, message: dict[str, Any]) -> list[Fact]:
+    def read(self, message: dict[str, Any]) -> list[ProviderFact]:
         match message.get("type"):
             case "thread.started":
-                self._thread = text(message, "thread_id")
-                return [SessionNamed(self._thread)] if self._thread else []
+                self._thread = get_text(message, "thread_id")
+                return [SessionFact(self._thread)] if self._thread else []
             case "item.started":
-                return self._began(table(message, "item"))
+                return self._began(get_dict(message, "item"))
             case "item.completed":
-                return self._ended(table(message, "item"))
+                return self._ended(get_dict(message, "item"))
             case "turn.completed":
-                return [*self._used(table(message, "usage")), Finished(True)]
+                return [*self._used(get_dict(message, "usage")), ResultFact(True)]
             case "turn.failed":
-                return self._failed(text(message, "error", "message") or "The turn failed.")
+                return self._failed(get_text(message, "error", "message") or "The turn failed.")
             case "error":
-                # Trying again, or the same words that `turn.failed` ends with.
-                return [Logged("warn", shorten(text(message, "message") or "An error.", 4_096))]
+                # A retry, or the message that `turn.failed` repeats.
+                return [
+                    LogFact("warn", shorten(get_text(message, "message") or "An error.", 4_096))
+                ]
             case _:
                 return []
 
-    def _began(self, item: dict[str, Any]) -> list[Fact]:
-        key = text(item, "id")
+    def _began(self, item: dict[str, Any]) -> list[ProviderFact]:
+        key = get_text(item, "id")
         if key is None or (call := _call(item)) is None:
             return []
         self._calls.add(key, call[0])
-        return [called(key, *call)]
+        return [tool_call(key, *call)]
 
-    def _ended(self, item: dict[str, Any]) -> list[Fact]:
+    def _ended(self, item: dict[str, Any]) -> list[ProviderFact]:
         match item.get("type"):
             case "agent_message":
-                return said(text(item, "text") or "")
+                return text_facts(get_text(item, "text") or "")
             case "error":
-                return [Logged("warn", shorten(text(item, "message") or "An error.", 4_096))]
-        key, call = text(item, "id"), _call(item)
+                return [LogFact("warn", shorten(get_text(item, "message") or "An error.", 4_096))]
+        key, call = get_text(item, "id"), _call(item)
         if call is None:
             return []
-        facts: list[Fact] = [] if self._calls.take(key) else [called(key, *call)]
-        failed = text(item, "status") == "failed" or number(item, "exit_code") > 0
+        facts: list[ProviderFact] = [] if self._calls.take(key) else [tool_call(key, *call)]
+        failed = get_text(item, "status") == "failed" or get_int(item, "exit_code") > 0
         content, result = _outcome(item)
-        facts.append(answered(key, call[0], content, result=result, is_error=failed))
+        facts.append(tool_result(key, call[0], content, result=result, is_error=failed))
         return facts
 
-    def _used(self, usage: dict[str, Any]) -> list[Fact]:
-        cached = number(usage, "cached_input_tokens")
-        written = number(usage, "cache_write_input_tokens")
+    def _used(self, usage: dict[str, Any]) -> list[ProviderFact]:
+        cached = get_int(usage, "cached_input_tokens")
+        written = get_int(usage, "cache_write_input_tokens")
         return [
-            Used(
+            UsageFact(
                 None,
-                input=max(0, number(usage, "input_tokens") - cached - written),
-                output=number(usage, "output_tokens"),
+                input=max(0, get_int(usage, "input_tokens") - cached - written),
+                output=get_int(usage, "output_tokens"),
                 cache_read=cached,
                 cache_write=written,
-                reasoning=number(usage, "reasoning_output_tokens"),
+                reasoning=get_int(usage, "reasoning_output_tokens"),
                 counter=f"codex/{self._thread}" if self._thread else None,
             )
         ]
 
-    def _failed(self, told: str) -> list[Fact]:
-        limit = limit_in(told, self.clock.now())
-        return [*([limit] if limit else []), Finished(False, shorten(told))]
+    def _failed(self, detail: str) -> list[ProviderFact]:
+        limit = parse_limit(detail, self.clock.now())
+        return [*([limit] if limit else []), ResultFact(False, shorten(detail))]
 
 
 _DENIED = (
@@ -182,22 +195,24 @@ _DENIED = (
 
 
 def is_denial(output: str) -> bool:
-    """Whether a call failed because the sandbox or the approval policy did not allow it.
+    """Return whether the sandbox or the approval policy denied a call.
 
-    Codex reports that only in the output for the model. The stream often lacks that output; the
+    Codex reports a denial only in the output for the model. The stream often lacks that output; the
     rollout has it.
     """
-    words = output[-4_096:].lower()
-    return any(phrase in words for phrase in _DENIED)
+    tail = output[-4_096:].lower()
+    return any(phrase in tail for phrase in _DENIED)
 
 
 def _call(item: dict[str, Any]) -> tuple[str, Any] | None:
-    """The tool and its arguments, for an item that is the use of one."""
+    """Return the tool and the arguments of an item; None if the item is not a tool call."""
     match item.get("type"):
         case "command_execution":
             return "shell", {"command": item.get("command")}
         case "mcp_tool_call":
-            name = "/".join(part for part in (text(item, "server"), text(item, "tool")) if part)
+            name = "/".join(
+                part for part in (get_text(item, "server"), get_text(item, "tool")) if part
+            )
             return name or "mcp", item.get("arguments")
         case "file_change":
             return "edit", {"changes": item.get("changes")}
@@ -208,12 +223,13 @@ def _call(item: dict[str, Any]) -> tuple[str, Any] | None:
 
 
 def _outcome(item: dict[str, Any]) -> tuple[str, Any]:
+    """Return the output and the structured result of a tool call."""
     match item.get("type"):
         case "command_execution":
-            return text(item, "aggregated_output") or "", {"exit_code": item.get("exit_code")}
+            return get_text(item, "aggregated_output") or "", {"exit_code": item.get("exit_code")}
         case "mcp_tool_call":
             result = item.get("result")
-            error = text(item, "error", "message")
-            return error or words_in(table(item, "result").get("content")), result
+            error = get_text(item, "error", "message")
+            return error or extract_text(get_dict(item, "result").get("content")), result
         case _:
-            return text(item, "status") or "", None
+            return get_text(item, "status") or "", None

@@ -1,87 +1,99 @@
 """GitHub Copilot CLI: `copilot --output-format json`.
 
-Its stream tells no tokens (its own record of the session does), so nothing is charged from it.
+The stream has no token counts, so no usage is charged from it. The transcript of the session has
+them.
 """
 
 from typing import Any
 
 from corral.adapters.providers.facts import (
-    Denied,
-    Fact,
-    Finished,
-    LimitReached,
-    Logged,
-    SessionNamed,
+    DenialFact,
+    LimitFact,
+    LogFact,
+    ProviderFact,
+    ResultFact,
+    SessionFact,
 )
-from corral.adapters.providers.limits import limit_in
-from corral.adapters.providers.lines import (
-    Calls,
-    JsonLines,
-    answered,
-    called,
-    number,
-    rows,
-    said,
+from corral.adapters.providers.json_lines import (
+    JsonLinesParser,
+    OpenCalls,
+    get_dict,
+    get_dicts,
+    get_int,
+    get_text,
     shorten,
-    table,
-    text,
+    text_facts,
+    tool_call,
+    tool_result,
 )
-from corral.adapters.providers.provider import Ask, Cli, Start, session_of, started, told
+from corral.adapters.providers.limits import parse_limit
+from corral.adapters.providers.provider import (
+    CliProvider,
+    LaunchCommand,
+    LaunchRequest,
+    build_command,
+    split_prompt,
+    validate_session_id,
+)
 from corral.kernel.clock import Clock
 
 
-class Copilot(Cli):
+class CopilotProvider(CliProvider):
+    """GitHub Copilot CLI."""
+
     name = "copilot"
     program = "copilot"
     quit_command = "/exit"
-    chooses_session = True
+    accepts_session_id = True
     transcript_files = ".copilot/session-state/{}/events.jsonl"
     acp_args = ("--acp",)
 
-    def start(self, ask: Ask, program: str | None = None) -> Start:
+    def start(self, request: LaunchRequest, program: str | None = None) -> LaunchCommand:
         args = [program or self.program]
-        session = session_of(ask)
-        if not ask.interactive:
+        session = validate_session_id(request)
+        if not request.interactive:
             args += ["--output-format", "json"]
-        if ask.latest:
+        if request.latest:
             args += ["--continue"]
         elif session:
-            args += [f"--resume={session}" if ask.resume else f"--session-id={session}"]
-        if ask.model:
-            args += [f"--model={ask.model}"]
-        args += _grants(ask) + list(ask.extra)
-        prompt, stdin = told(ask, instructions=True)
+            args += [f"--resume={session}" if request.resume else f"--session-id={session}"]
+        if request.model:
+            args += [f"--model={request.model}"]
+        args += _grants(request) + list(request.extra)
+        prompt, stdin = split_prompt(request, instructions=True)
         args += [f"--interactive={prompt}"] if prompt else []
-        return started(args, ask, stdin, session)
+        return build_command(args, request, stdin, session)
 
     def parser(self, clock: Clock | None = None) -> "CopilotParser":
         return CopilotParser(clock)
 
 
-PROVIDER = Copilot()
+PROVIDER = CopilotProvider()
 
 
-def _grants(ask: Ask) -> list[str]:
-    asked = {"edit": "write", "run": "shell"}
-    allowed = [asked[name] for name in ask.approvals if name in asked]
-    args = ["--allow-all-tools", "--allow-all-paths"] if "all" in ask.approvals else []
-    args += [f"--allow-tool={tool}" for tool in (*allowed, *ask.allow)]
-    return args + [f"--deny-tool={tool}" for tool in ask.deny]
+def _grants(request: LaunchRequest) -> list[str]:
+    tools = {"edit": "write", "run": "shell"}
+    allowed = [tools[name] for name in request.approvals if name in tools]
+    args = ["--allow-all-tools", "--allow-all-paths"] if "all" in request.approvals else []
+    args += [f"--allow-tool={tool}" for tool in (*allowed, *request.allow)]
+    return args + [f"--deny-tool={tool}" for tool in request.deny]
 
 
 def is_denial(data: dict[str, Any]) -> bool:
-    """Whether a tool call failed for lack of permission."""
-    return text(data, "error", "code") in ("denied", "rejected")
+    """Return whether a tool call failed for lack of permission."""
+    return get_text(data, "error", "code") in ("denied", "rejected")
 
 
-class CopilotParser(JsonLines):
+class CopilotParser(JsonLinesParser):
+    """Parser of the stream of `copilot --output-format json`."""
+
     def __init__(self, clock: Clock | None = None) -> None:
         super().__init__(clock)
-        self._calls = Calls()
+        self._calls = OpenCalls()
         self._error: str | None = None
 
-    def read(self, message: dict[str, Any]) -> list[Fact]:
-        data = table(message, "data")
+    def read(self, message: dict[str, Any]) -> list[ProviderFact]:
+        data = get_dict(message, "data")
         match message.get("type"):
             case "assistant.message":
                 return self._message(data)
@@ -90,42 +102,43 @@ class CopilotParser(JsonLines):
             case "session.error":
                 return self._failed(data)
             case "session.warning" | "assistant.turn_retry":
-                told = text(data, "message") or text(data, "reason") or "A warning."
-                return [Logged("warn", shorten(told, 4_096))]
+                detail = get_text(data, "message") or get_text(data, "reason") or "A warning."
+                return [LogFact("warn", shorten(detail, 4_096))]
             case "result":
                 return self._result(message)
             case _:
                 return []
 
-    def _message(self, data: dict[str, Any]) -> list[Fact]:
-        facts = said(text(data, "content") or "")
-        for request in rows(data, "toolRequests"):
-            call, name = text(request, "toolCallId"), text(request, "name")
+    def _message(self, data: dict[str, Any]) -> list[ProviderFact]:
+        facts = text_facts(get_text(data, "content") or "")
+        for request in get_dicts(data, "toolRequests"):
+            call, name = get_text(request, "toolCallId"), get_text(request, "name")
             self._calls.add(call, name)
-            facts.append(called(call, name, request.get("arguments")))
+            facts.append(tool_call(call, name, request.get("arguments")))
         return facts
 
-    def _tool(self, data: dict[str, Any]) -> list[Fact]:
-        call = text(data, "toolCallId")
-        content = text(data, "result", "content") or text(data, "error", "message") or ""
+    def _tool(self, data: dict[str, Any]) -> list[ProviderFact]:
+        call = get_text(data, "toolCallId")
+        content = get_text(data, "result", "content") or get_text(data, "error", "message") or ""
         failed = data.get("success") is not True
         name = self._calls.take(call)
-        facts: list[Fact] = [answered(call, name, content, is_error=failed)]
-        return [*facts, *([Denied(name or "?", call)] if is_denial(data) else [])]
+        facts: list[ProviderFact] = [tool_result(call, name, content, is_error=failed)]
+        return [*facts, *([DenialFact(name or "?", call)] if is_denial(data) else [])]
 
-    def _failed(self, data: dict[str, Any]) -> list[Fact]:
-        told = text(data, "message") or "The request failed."
-        self._error = told
-        limit = limit_in(told, self.clock.now())
+    def _failed(self, data: dict[str, Any]) -> list[ProviderFact]:
+        detail = get_text(data, "message") or "The request failed."
+        self._error = detail
+        limit = parse_limit(detail, self.clock.now())
         if limit is None and (
-            number(data, "statusCode") == 429 or text(data, "errorType") in ("rate_limit", "quota")
+            get_int(data, "statusCode") == 429
+            or get_text(data, "errorType") in ("rate_limit", "quota")
         ):
-            limit = LimitReached(told)
-        return [limit] if limit else [Logged("error", shorten(told, 4_096))]
+            limit = LimitFact(detail)
+        return [limit] if limit else [LogFact("error", shorten(detail, 4_096))]
 
-    def _result(self, message: dict[str, Any]) -> list[Fact]:
-        session = text(message, "sessionId")
-        told, self._error = self._error, None
+    def _result(self, message: dict[str, Any]) -> list[ProviderFact]:
+        session = get_text(message, "sessionId")
+        detail, self._error = self._error, None
         ok = message.get("exitCode") == 0
-        facts: list[Fact] = [SessionNamed(session)] if session else []
-        return [*facts, Finished(ok, None if ok or told is None else shorten(told))]
+        facts: list[ProviderFact] = [SessionFact(session)] if session else []
+        return [*facts, ResultFact(ok, None if ok or detail is None else shorten(detail))]

@@ -1,7 +1,7 @@
-"""What an agent's own stream tells, in one vocabulary for all providers.
+"""Facts: what the output of an agent states, in one vocabulary for all providers.
 
-A parser turns lines of a provider's structured output into these; the keeper writes them into the
-store. None of them is guessed: what the stream does not say is None.
+Parsers and transcript readers emit facts; the supervisor writes them to the store. A fact is never
+a guess: a field that the output does not state is None.
 """
 
 from typing import Any, Literal
@@ -9,16 +9,16 @@ from typing import Any, Literal
 import msgspec
 
 
-class SessionNamed(msgspec.Struct, frozen=True):
-    """The provider's own id of the conversation, with which it can be resumed."""
+class SessionFact(msgspec.Struct, frozen=True):
+    """The provider's own id of the conversation. The CLI resumes the conversation by this id."""
 
     id: str
     model: str | None = None
     version: str | None = None
 
 
-class Said(msgspec.Struct, frozen=True):
-    """One turn: words, a call of a tool, or what a tool answered."""
+class TurnFact(msgspec.Struct, frozen=True):
+    """One turn: a text, a tool call or a tool result."""
 
     role: Literal["user", "assistant", "system", "tool"]
     content: str
@@ -29,11 +29,11 @@ class Said(msgspec.Struct, frozen=True):
     is_error: bool = False
 
 
-class Used(msgspec.Struct, frozen=True):
-    """Tokens, as the provider counts them; input does not include what came from the cache.
+class UsageFact(msgspec.Struct, frozen=True):
+    """Token usage as the provider counts it. `input` excludes tokens read from the cache.
 
-    With `counter` the figures are totals since the counter began (a thread's, across resumes) and
-    only what was added since the last report is new.
+    With `counter`, the figures are running totals since the counter started (for example of a
+    thread, across resumes). Only the difference to the last report is charged.
     """
 
     model: str | None
@@ -45,18 +45,18 @@ class Used(msgspec.Struct, frozen=True):
     cost_micros: int | None = None
     counter: str | None = None
     key: str | None = None
-    """The same key is the same report: a stream read twice charges once."""
+    """Idempotency key: a report with a known key is not charged again."""
 
 
-class LimitReached(msgspec.Struct, frozen=True):
-    """The provider's quota is used up, until `reset_at` where it says so (milliseconds, UTC)."""
+class LimitFact(msgspec.Struct, frozen=True):
+    """The provider's quota is exhausted, until `reset_at` (milliseconds, UTC) if stated."""
 
     message: str
     reset_at: int | None = None
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """It wants to do something and waits for leave."""
+class PermissionFact(msgspec.Struct, frozen=True):
+    """The agent requests a permission and waits for the answer."""
 
     id: str
     title: str
@@ -65,32 +65,44 @@ class Asked(msgspec.Struct, frozen=True):
     options: list[str] = []
 
 
-class Denied(msgspec.Struct, frozen=True):
+class DenialFact(msgspec.Struct, frozen=True):
     """A tool call was denied for lack of permission."""
 
     tool: str
     call: str | None = None
-    """The id of the call; a call that is reported twice counts once."""
+    """The id of the call. A call that is reported twice counts once."""
 
 
-class Planned(msgspec.Struct, frozen=True):
-    """The steps that the agent means to take, in place of those that it told before."""
+class PlanFact(msgspec.Struct, frozen=True):
+    """The agent's current plan. It replaces the previous plan."""
 
     steps: list[dict[str, str]]
-    """Each with content, status and priority, where told."""
+    """Each step has `content` and, where stated, `status` and `priority`."""
 
 
-class Logged(msgspec.Struct, frozen=True):
+class LogFact(msgspec.Struct, frozen=True):
+    """A line for the log of the run."""
+
     level: Literal["debug", "info", "warn", "error"]
     message: str
     metadata: dict[str, Any] | None = None
 
 
-class Finished(msgspec.Struct, frozen=True):
-    """The prompt was dealt with; `ok` is the provider's own judgement."""
+class ResultFact(msgspec.Struct, frozen=True):
+    """The prompt is finished; `ok` is the provider's own verdict."""
 
     ok: bool
     message: str | None = None
 
 
-Fact = SessionNamed | Said | Used | LimitReached | Asked | Denied | Planned | Logged | Finished
+ProviderFact = (
+    SessionFact
+    | TurnFact
+    | UsageFact
+    | LimitFact
+    | PermissionFact
+    | DenialFact
+    | PlanFact
+    | LogFact
+    | ResultFact
+)

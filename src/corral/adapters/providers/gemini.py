@@ -1,164 +1,185 @@
 """Gemini CLI: `gemini -o stream-json`.
 
-A failed request ends with an exit code that is the HTTP status modulo 256, so a code over 128 is no
-signal. The words of an answer come in pieces. Its input tokens hold what came from the cache.
+After a failed request, the exit status is the HTTP status modulo 256, so a status over 128 does not
+mean a signal. The text of an answer arrives in deltas. Input tokens include the tokens from the
+cache.
 """
 
 from typing import Any
 
-from corral.adapters.providers.facts import Denied, Fact, Finished, Logged, SessionNamed, Used
-from corral.adapters.providers.limits import limit_in
-from corral.adapters.providers.lines import (
-    MAX_CONTENT,
-    Calls,
-    JsonLines,
-    answered,
-    called,
-    number,
-    said,
-    shorten,
-    table,
-    text,
+from corral.adapters.providers.facts import (
+    DenialFact,
+    LogFact,
+    ProviderFact,
+    ResultFact,
+    SessionFact,
+    UsageFact,
 )
+from corral.adapters.providers.json_lines import (
+    MAX_CONTENT,
+    JsonLinesParser,
+    OpenCalls,
+    get_dict,
+    get_int,
+    get_text,
+    shorten,
+    text_facts,
+    tool_call,
+    tool_result,
+)
+from corral.adapters.providers.limits import parse_limit
 from corral.adapters.providers.provider import (
-    Ask,
-    Cli,
-    Start,
+    CliProvider,
+    LaunchCommand,
+    LaunchRequest,
+    build_command,
     refuse_denials,
-    session_of,
-    started,
-    told,
+    split_prompt,
+    validate_session_id,
 )
 from corral.kernel.clock import Clock
 
 
-class Gemini(Cli):
+class GeminiProvider(CliProvider):
+    """Gemini CLI."""
+
     name = "gemini"
     program = "gemini"
     quit_command = "/quit"
-    chooses_session = True
+    accepts_session_id = True
     transcript_files = ".gemini/tmp/*/chats/*"
     acp_args = ("--acp",)
 
-    def start(self, ask: Ask, program: str | None = None) -> Start:
-        refuse_denials(self.name, ask)
+    def start(self, request: LaunchRequest, program: str | None = None) -> LaunchCommand:
+        refuse_denials(self.name, request)
         args = [program or self.program]
-        session = session_of(ask)
-        if not ask.interactive:
+        session = validate_session_id(request)
+        if not request.interactive:
             args += ["-o", "stream-json"]
-        if ask.latest:
+        if request.latest:
             args += ["--resume", "latest"]
         elif session:
-            args += ["--resume" if ask.resume else "--session-id", session]
-        if ask.model:
-            args += [f"--model={ask.model}"]
-        args += self.trust_args(ask) + approval(ask, edit="auto_edit") + list(ask.extra)
-        prompt, stdin = told(ask, instructions=True)
+            args += ["--resume" if request.resume else "--session-id", session]
+        if request.model:
+            args += [f"--model={request.model}"]
+        args += (
+            self.trust_args(request)
+            + approval_args(request, edit="auto_edit")
+            + list(request.extra)
+        )
+        prompt, stdin = split_prompt(request, instructions=True)
         args += [f"--prompt-interactive={prompt}"] if prompt else []
-        if not ask.interactive:
-            args += ["--prompt="]  # headless; the words come by standard input
-        return started(args, ask, stdin, session)
+        if not request.interactive:
+            args += ["--prompt="]  # headless mode; the prompt is on standard input
+        return build_command(args, request, stdin, session)
 
-    def trust_args(self, ask: Ask) -> list[str]:
-        # In an untrusted folder gemini exits with 55 or ignores the approvals.
-        return ["--skip-trust"] if ask.is_trusted else []
+    def trust_args(self, request: LaunchRequest) -> list[str]:
+        # In an untrusted directory, gemini exits with 55 or ignores the approvals.
+        return ["--skip-trust"] if request.is_trusted else []
 
     def parser(self, clock: Clock | None = None) -> "GeminiParser":
         return GeminiParser(clock)
 
 
-PROVIDER = Gemini()
+PROVIDER = GeminiProvider()
 
 
-def approval(ask: Ask, *, edit: str) -> list[str]:
+def approval_args(request: LaunchRequest, *, edit: str) -> list[str]:
+    """Return the approval arguments; `edit` is the name of the mode that approves edits."""
     args = []
-    allowed = [*ask.allow, *(["run_shell_command"] if "run" in ask.approvals else [])]
-    if "all" in ask.approvals:
+    allowed = [*request.allow, *(["run_shell_command"] if "run" in request.approvals else [])]
+    if "all" in request.approvals:
         args += ["--approval-mode=yolo"]
-    elif "edit" in ask.approvals:
+    elif "edit" in request.approvals:
         args += [f"--approval-mode={edit}"]
     if allowed:
         args += [f"--allowed-tools={','.join(allowed)}"]
     return args
 
 
-# Tools that gemini does not register without an approval: a call then fails with "not found".
-WITHHELD = frozenset({"write_file", "replace", "run_shell_command", "web_fetch", "save_memory"})
+# Gemini does not register these tools without an approval: a call then fails with "not found".
+UNREGISTERED_TOOLS = frozenset(
+    {"write_file", "replace", "run_shell_command", "web_fetch", "save_memory"}
+)
 _DENIED = ("denied by policy", "requires user confirmation", "cancelled by user")
 
 
 def is_denial(tool: str | None, kind: str | None, content: str) -> bool:
-    """Whether a call failed because its tool was not approved."""
+    """Return whether a call failed because its tool was not approved."""
     if kind == "tool_not_registered" or "not found. did you mean" in content.lower():
-        return tool in WITHHELD
-    return kind == "policy_violation" or any(words in content.lower() for words in _DENIED)
+        return tool in UNREGISTERED_TOOLS
+    return kind == "policy_violation" or any(phrase in content.lower() for phrase in _DENIED)
 
 
-class GeminiParser(JsonLines):
+class GeminiParser(JsonLinesParser):
+    """Parser of the stream of `gemini -o stream-json`."""
+
     def __init__(self, clock: Clock | None = None) -> None:
         super().__init__(clock)
-        self._words = ""
-        self._calls = Calls()
+        self._text = ""
+        self._calls = OpenCalls()
         self._key: str | None = None
 
-    def read(self, message: dict[str, Any]) -> list[Fact]:
+    def read(self, message: dict[str, Any]) -> list[ProviderFact]:
         kind = message.get("type")
         if kind == "message":
             if message.get("role") != "assistant":
                 return []
             if message.get("delta") is True:
-                self._words += text(message, "content") or ""
-                return self._flush() if len(self._words) > MAX_CONTENT else []
-            return [*self._flush(), *said(text(message, "content") or "")]
+                self._text += get_text(message, "content") or ""
+                return self._flush() if len(self._text) > MAX_CONTENT else []
+            return [*self._flush(), *text_facts(get_text(message, "content") or "")]
         return [*self._flush(), *self._event(str(kind), message)]
 
-    def _flush(self) -> list[Fact]:
-        whole, self._words = self._words, ""
-        return said(whole)
+    def _flush(self) -> list[ProviderFact]:
+        content, self._text = self._text, ""
+        return text_facts(content)
 
-    def _event(self, kind: str, message: dict[str, Any]) -> list[Fact]:
+    def _event(self, kind: str, message: dict[str, Any]) -> list[ProviderFact]:
         match kind:
             case "init":
-                session = text(message, "session_id")
-                self._key = f"{session}/{text(message, 'timestamp')}"
-                return [SessionNamed(session, model=text(message, "model"))] if session else []
+                session = get_text(message, "session_id")
+                self._key = f"{session}/{get_text(message, 'timestamp')}"
+                return [SessionFact(session, model=get_text(message, "model"))] if session else []
             case "tool_use":
-                call, name = text(message, "tool_id"), text(message, "tool_name")
+                call, name = get_text(message, "tool_id"), get_text(message, "tool_name")
                 self._calls.add(call, name)
-                return [called(call, name, message.get("parameters"))]
+                return [tool_call(call, name, message.get("parameters"))]
             case "tool_result":
-                call = text(message, "tool_id")
-                content = text(message, "output") or text(message, "error", "message") or ""
-                failed, name = text(message, "status") != "success", self._calls.take(call)
-                facts: list[Fact] = [answered(call, name, content, is_error=failed)]
-                if failed and is_denial(name, text(message, "error", "type"), content):
-                    facts.append(Denied(name or "?", call))
+                call = get_text(message, "tool_id")
+                content = get_text(message, "output") or get_text(message, "error", "message") or ""
+                failed, name = get_text(message, "status") != "success", self._calls.take(call)
+                facts: list[ProviderFact] = [tool_result(call, name, content, is_error=failed)]
+                if failed and is_denial(name, get_text(message, "error", "type"), content):
+                    facts.append(DenialFact(name or "?", call))
                 return facts
             case "error":
-                return [Logged("warn", shorten(text(message, "message") or "An error.", 4_096))]
+                return [
+                    LogFact("warn", shorten(get_text(message, "message") or "An error.", 4_096))
+                ]
             case "result":
                 return self._result(message)
             case _:
                 return []
 
-    def _result(self, message: dict[str, Any]) -> list[Fact]:
-        facts: list[Fact] = []
-        for model, stats in table(message, "stats", "models").items():
-            cached = number(stats, "cached")
-            used = Used(
+    def _result(self, message: dict[str, Any]) -> list[ProviderFact]:
+        facts: list[ProviderFact] = []
+        for model, stats in get_dict(message, "stats", "models").items():
+            cached = get_int(stats, "cached")
+            used = UsageFact(
                 model,
-                input=max(0, number(stats, "input_tokens") - cached),
-                output=number(stats, "output_tokens"),
+                input=max(0, get_int(stats, "input_tokens") - cached),
+                output=get_int(stats, "output_tokens"),
                 cache_read=cached,
                 key=f"{self._key}/{model}" if self._key else None,
             )
             if used.input or used.output or used.cache_read:
                 facts.append(used)
-        if text(message, "status") == "success":
-            return [*facts, Finished(True)]
-        told = text(message, "error", "message") or "The request failed."
-        limit = limit_in(told, self.clock.now())
-        return [*facts, *([limit] if limit else []), Finished(False, shorten(told))]
+        if get_text(message, "status") == "success":
+            return [*facts, ResultFact(True)]
+        detail = get_text(message, "error", "message") or "The request failed."
+        limit = parse_limit(detail, self.clock.now())
+        return [*facts, *([limit] if limit else []), ResultFact(False, shorten(detail))]
 
-    def end(self) -> list[Fact]:
+    def end(self) -> list[ProviderFact]:
         return self._flush()

@@ -1,13 +1,13 @@
-"""A quota is used up: how the providers say so, and when they say that it ends.
+"""Recognise usage limits and their reset times in the error messages of providers.
 
-Only for messages of which the stream says that they are the provider's errors; what an agent or a
-tool says may hold the same words and means nothing.
+Pass only text that the stream marks as an error of the provider. The text of an agent or a tool can
+contain the same phrases.
 """
 
 import re
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 
-from corral.adapters.providers.facts import LimitReached
+from corral.adapters.providers.facts import LimitFact
 from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND
 
 _LIMIT = re.compile(
@@ -33,48 +33,48 @@ _IN = re.compile(
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE)
 _UNITS = (("ms", 1), ("mo", 0), ("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND))
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-# A reset further away than this was misread.
-FURTHEST = 35 * DAY
+# A reset time further in the future is treated as a parse error.
+MAX_RESET_DISTANCE = 35 * DAY
 
 
-def limit_in(message: str, now: int, *, reset_at: int | None = None) -> LimitReached | None:
-    """What an error message says about a quota; None when it is about something else."""
+def parse_limit(message: str, now: int, *, reset_at: int | None = None) -> LimitFact | None:
+    """Return the limit that an error message reports; None if it reports another error."""
     message = message[:4_000]
     if not _LIMIT.search(message):
         return None
-    return LimitReached(message, reset_at if reset_at is not None else reset_in(message, now))
+    return LimitFact(message, reset_at if reset_at is not None else parse_reset_time(message, now))
 
 
-def reset_in(message: str, now: int, zone: tzinfo | None = None) -> int | None:
-    """The moment that a message names, in milliseconds; None when it names none.
+def parse_reset_time(message: str, now: int, zone: tzinfo | None = None) -> int | None:
+    """Return the reset time in a message, in milliseconds; None if there is none.
 
-    A time of day without a zone is in the zone of the machine, where the CLI made it.
+    A time of day without a time zone is local time: the CLI formatted it on this machine.
     """
-    for read in (_epoch, _iso, _dated, _time_of_day, _distance):
+    for parse in (_epoch, _iso, _dated, _time_of_day, _distance):
         try:
-            found = read(message, now, zone)
+            reset_at = parse(message, now, zone)
         except (ValueError, OverflowError):
-            return None  # it names a moment, in a way that is not understood
-        if found is not None:
-            return found if now - DAY < found < now + FURTHEST else None
+            return None  # the message has a time in an unknown format
+        if reset_at is not None:
+            return reset_at if now - DAY < reset_at < now + MAX_RESET_DISTANCE else None
     return None
 
 
 def _epoch(message: str, now: int, zone: tzinfo | None) -> int | None:
-    found = _EPOCH.search(message)
-    return int(found[1]) * SECOND if found else None
+    match = _EPOCH.search(message)
+    return int(match[1]) * SECOND if match else None
 
 
 def _iso(message: str, now: int, zone: tzinfo | None) -> int | None:
-    found = _ISO.search(message)
-    return _at(datetime.fromisoformat(found[1]), zone) if found else None
+    match = _ISO.search(message)
+    return _at(datetime.fromisoformat(match[1]), zone) if match else None
 
 
 def _dated(message: str, now: int, zone: tzinfo | None) -> int | None:
-    found = _DATED.search(message)
-    if not found:
+    match = _DATED.search(message)
+    if not match:
         return None
-    month, day, year, hour, minute, half = found.groups()
+    month, day, year, hour, minute, half = match.groups()
     local = _local(message, now, zone)
     day_of = date(int(year or local.year), _MONTHS.index(month.lower()) + 1, int(day))
     moment = datetime.combine(day_of, _clock(hour, minute, half), local.tzinfo)
@@ -84,21 +84,21 @@ def _dated(message: str, now: int, zone: tzinfo | None) -> int | None:
 
 
 def _time_of_day(message: str, now: int, zone: tzinfo | None) -> int | None:
-    found = _CLOCK.search(message)
-    if not found:
+    match = _CLOCK.search(message)
+    if not match:
         return None
     local = _local(message, now, zone)
-    hour, minute, half = found.groups()
+    hour, minute, half = match.groups()
     moment = datetime.combine(local.date(), _clock(hour, minute, half), local.tzinfo)
     return _at(moment if moment > local else moment + timedelta(days=1), zone)
 
 
 def _distance(message: str, now: int, zone: tzinfo | None) -> int | None:
-    found = _IN.search(message)
-    if not found:
+    match = _IN.search(message)
+    if not match:
         return None
     total = 0.0
-    for amount, unit in _PART.findall(found[1]):
+    for amount, unit in _PART.findall(match[1]):
         size = next((size for name, size in _UNITS if unit.lower().startswith(name)), None)
         if not size:
             return None

@@ -1,61 +1,72 @@
-"""opencode: `opencode run --format json`, the prompt by standard input (an argument is quoted)."""
+"""opencode: `opencode run --format json`.
+
+The prompt is on standard input, because opencode adds quotes to a prompt argument.
+"""
 
 from typing import Any
 
 import msgspec
 
 from corral.adapters.providers.facts import (
-    Denied,
-    Fact,
-    Finished,
-    LimitReached,
-    SessionNamed,
-    Used,
+    DenialFact,
+    LimitFact,
+    ProviderFact,
+    ResultFact,
+    SessionFact,
+    UsageFact,
 )
-from corral.adapters.providers.limits import limit_in
-from corral.adapters.providers.lines import (
-    JsonLines,
-    answered,
-    called,
-    micros,
-    number,
-    said,
+from corral.adapters.providers.json_lines import (
+    JsonLinesParser,
+    get_dict,
+    get_int,
+    get_micros,
+    get_text,
     shorten,
-    table,
-    text,
+    text_facts,
+    tool_call,
+    tool_result,
 )
-from corral.adapters.providers.provider import Ask, Cli, Start, session_of, told
+from corral.adapters.providers.limits import parse_limit
+from corral.adapters.providers.provider import (
+    CliProvider,
+    LaunchCommand,
+    LaunchRequest,
+    split_prompt,
+    validate_session_id,
+)
 from corral.kernel.clock import SECOND, Clock
 
 
-class Opencode(Cli):
+class OpencodeProvider(CliProvider):
+    """opencode."""
+
     name = "opencode"
     program = "opencode"
     quit_command = "/exit"
     acp_args = ("acp",)
 
-    def start(self, ask: Ask, program: str | None = None) -> Start:
+    def start(self, request: LaunchRequest, program: str | None = None) -> LaunchCommand:
         args = [program or self.program]
-        session = session_of(ask) if ask.resume else None
-        if not ask.interactive:
+        session = validate_session_id(request) if request.resume else None
+        if not request.interactive:
             args += ["run", "--format", "json"]
-        if ask.latest:
+        if request.latest:
             args += ["--continue"]
         elif session:
             args += ["--session", session]
-        if ask.model:
-            args += [f"--model={ask.model}"]
-        if "all" in ask.approvals and not ask.interactive:
+        if request.model:
+            args += [f"--model={request.model}"]
+        if "all" in request.approvals and not request.interactive:
             args += ["--auto"]
-        args += ask.extra
-        prompt, stdin = told(ask, instructions=True)
+        args += request.extra
+        prompt, stdin = split_prompt(request, instructions=True)
         args += [f"--prompt={prompt}"] if prompt else []
-        grants = _grants(ask)
-        return Start(
+        grants = _grants(request)
+        return LaunchCommand(
             args,
             stdin=stdin,
             env={"OPENCODE_PERMISSION": msgspec.json.encode(grants).decode()} if grants else {},
-            structured=not ask.interactive,
+            structured=not request.interactive,
             session=session,
         )
 
@@ -63,13 +74,13 @@ class Opencode(Cli):
         return OpencodeParser(clock)
 
 
-PROVIDER = Opencode()
+PROVIDER = OpencodeProvider()
 
 
-def _grants(ask: Ask) -> dict[str, str]:
-    asked = {"edit": "edit", "run": "bash"}
-    allowed = [asked[name] for name in ask.approvals if name in asked]
-    return dict.fromkeys([*allowed, *ask.allow], "allow") | dict.fromkeys(ask.deny, "deny")
+def _grants(request: LaunchRequest) -> dict[str, str]:
+    tools = {"edit": "edit", "run": "bash"}
+    allowed = [tools[name] for name in request.approvals if name in tools]
+    return dict.fromkeys([*allowed, *request.allow], "allow") | dict.fromkeys(request.deny, "deny")
 
 
 _DENIED = (
@@ -79,69 +90,77 @@ _DENIED = (
 )
 
 
-def is_denial(words: str) -> bool:
-    """Whether a call failed because its permission was refused or could not be asked for."""
-    return words.startswith(_DENIED)
+def is_denial(error: str) -> bool:
+    """Return whether a call failed because its permission was refused or could not be requested."""
+    return error.startswith(_DENIED)
 
 
-class OpencodeParser(JsonLines):
+class OpencodeParser(JsonLinesParser):
+    """Parser of the stream of `opencode run --format json`."""
+
     def __init__(self, clock: Clock | None = None) -> None:
         super().__init__(clock)
         self._session: str | None = None
 
-    def read(self, message: dict[str, Any]) -> list[Fact]:
-        facts: list[Fact] = []
-        session = text(message, "sessionID")
+    def read(self, message: dict[str, Any]) -> list[ProviderFact]:
+        facts: list[ProviderFact] = []
+        session = get_text(message, "sessionID")
         if session and self._session is None:
             self._session = session
-            facts.append(SessionNamed(session))
-        part = table(message, "part")
+            facts.append(SessionFact(session))
+        part = get_dict(message, "part")
         match message.get("type"):
             case "text":
-                facts += said(text(part, "text") or "")
+                facts += text_facts(get_text(part, "text") or "")
             case "tool_use":
                 facts += self._tool(part)
             case "step_finish":
                 facts += self._step(part)
             case "error":
-                facts += self._error(table(message, "error"))
+                facts += self._error(get_dict(message, "error"))
         return facts
 
     @staticmethod
-    def _tool(part: dict[str, Any]) -> list[Fact]:
-        """It is told once, when it has ended."""
-        call, name, state = text(part, "callID"), text(part, "tool"), table(part, "state")
-        failed = text(state, "status") == "error"
-        content = text(state, "error" if failed else "output") or ""
-        facts: list[Fact] = [
-            called(call, name, state.get("input")),
-            answered(call, name, content, result=state.get("metadata"), is_error=failed),
+    def _tool(part: dict[str, Any]) -> list[ProviderFact]:
+        """Return the call and its result; the stream reports a call once, at its end."""
+        call, name, state = (
+            get_text(part, "callID"),
+            get_text(part, "tool"),
+            get_dict(part, "state"),
+        )
+        failed = get_text(state, "status") == "error"
+        content = get_text(state, "error" if failed else "output") or ""
+        facts: list[ProviderFact] = [
+            tool_call(call, name, state.get("input")),
+            tool_result(call, name, content, result=state.get("metadata"), is_error=failed),
         ]
-        return [*facts, *([Denied(name or "?", call)] if failed and is_denial(content) else [])]
+        return [*facts, *([DenialFact(name or "?", call)] if failed and is_denial(content) else [])]
 
     @staticmethod
-    def _step(part: dict[str, Any]) -> list[Fact]:
-        tokens = table(part, "tokens")
-        used = Used(
+    def _step(part: dict[str, Any]) -> list[ProviderFact]:
+        tokens = get_dict(part, "tokens")
+        used = UsageFact(
             None,
-            input=number(tokens, "input"),
-            output=number(tokens, "output"),
-            cache_read=number(tokens, "cache", "read"),
-            cache_write=number(tokens, "cache", "write"),
-            reasoning=number(tokens, "reasoning"),
-            # It says 0 of models whose prices it does not know.
-            cost_micros=micros(part, "cost") or None,
-            key=text(part, "id"),
+            input=get_int(tokens, "input"),
+            output=get_int(tokens, "output"),
+            cache_read=get_int(tokens, "cache", "read"),
+            cache_write=get_int(tokens, "cache", "write"),
+            reasoning=get_int(tokens, "reasoning"),
+            # opencode reports 0 for models whose prices it does not know.
+            cost_micros=get_micros(part, "cost") or None,
+            key=get_text(part, "id"),
         )
-        over = text(part, "reason") not in ("tool-calls", None)
-        return [used, *([Finished(True)] if over else [])]
+        over = get_text(part, "reason") not in ("tool-calls", None)
+        return [used, *([ResultFact(True)] if over else [])]
 
-    def _error(self, error: dict[str, Any]) -> list[Fact]:
-        told = text(error, "data", "message") or text(error, "name") or "The request failed."
-        headers = table(error, "data", "responseHeaders")
-        limit = limit_in(told, self.clock.now())
-        if limit is None and number(error, "data", "statusCode") == 429:
-            wait = text(headers, "retry-after") or ""
+    def _error(self, error: dict[str, Any]) -> list[ProviderFact]:
+        message = (
+            get_text(error, "data", "message") or get_text(error, "name") or "The request failed."
+        )
+        headers = get_dict(error, "data", "responseHeaders")
+        limit = parse_limit(message, self.clock.now())
+        if limit is None and get_int(error, "data", "statusCode") == 429:
+            wait = get_text(headers, "retry-after") or ""
             reset = self.clock.now() + int(wait) * SECOND if wait.isdecimal() else None
-            limit = LimitReached(told, reset)
-        return [*([limit] if limit else []), Finished(False, shorten(told))]
+            limit = LimitFact(message, reset)
+        return [*([limit] if limit else []), ResultFact(False, shorten(message))]

@@ -1,47 +1,62 @@
-"""Any command: the prompt is on its standard input and in CORRAL_PROMPT."""
+"""Any other command. The prompt is on standard input and in the variable CORRAL_PROMPT."""
 
-from corral.adapters.providers.facts import Fact, Used
-from corral.adapters.providers.provider import MAX_ARGUMENT, Ask, Cli, Start, session_of, words
+from corral.adapters.providers.facts import ProviderFact, UsageFact
+from corral.adapters.providers.provider import (
+    MAX_ARGUMENT_BYTES,
+    CliProvider,
+    LaunchCommand,
+    LaunchRequest,
+    compose_prompt,
+    validate_session_id,
+)
 from corral.kernel.clock import Clock
 from corral.kernel.errors import Invalid
 
 
-class Plain(Cli):
+class PlainProvider(CliProvider):
+    """A command that Corral knows nothing about; its output is not parsed."""
+
     name = "plain"
     program = ""
 
-    def start(self, ask: Ask, program: str | None = None) -> Start:
-        """`program` and the user's own arguments, as they are; nothing is added to them."""
+    def start(self, request: LaunchRequest, program: str | None = None) -> LaunchCommand:
+        """Return `program` with the user's own arguments, unchanged."""
         if not program:
-            raise Invalid("Give the command to run.", field="program")
-        prompt = words(ask, instructions=True)
+            raise Invalid("No command to run. Give the program.", field="program")
+        prompt = compose_prompt(request, instructions=True)
         env = {}
-        if prompt is not None and len(prompt.encode(errors="replace")) <= MAX_ARGUMENT:
+        if prompt is not None and len(prompt.encode(errors="replace")) <= MAX_ARGUMENT_BYTES:
             env["CORRAL_PROMPT"] = prompt
-        return Start([program, *ask.extra], stdin=prompt, env=env)
+        return LaunchCommand([program, *request.extra], stdin=prompt, env=env)
 
-    def acp(self, ask: Ask, program: str | None = None) -> Start | None:
-        """The command as it is, for one who knows that it speaks the protocol."""
-        start = self.start(ask, program)
-        return Start(start.args, stdin=start.stdin, session=session_of(ask) if ask.resume else None)
+    def acp(self, request: LaunchRequest, program: str | None = None) -> LaunchCommand | None:
+        """Return the unchanged command: the user asserts that it implements the protocol."""
+        start = self.start(request, program)
+        return LaunchCommand(
+            start.args,
+            stdin=start.stdin,
+            session=validate_session_id(request) if request.resume else None,
+        )
 
     def version(self, program: str) -> str | None:
-        """Nobody knows what a stranger does when it is asked for its version."""
+        """Return None: an unknown program might do anything when run with `--version`."""
         return None
 
     def parser(self, clock: Clock | None = None) -> "PlainParser":
         return PlainParser()
 
 
-PROVIDER = Plain()
+PROVIDER = PlainProvider()
 
 
 class PlainParser:
-    def feed(self, line: bytes) -> list[Fact]:
+    """A parser that emits no facts."""
+
+    def feed(self, line: bytes) -> list[ProviderFact]:
         return []
 
-    def pending(self) -> list[Used]:
+    def pending(self) -> list[UsageFact]:
         return []
 
-    def close(self) -> list[Fact]:
+    def close(self) -> list[ProviderFact]:
         return []

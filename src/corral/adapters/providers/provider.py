@@ -1,7 +1,7 @@
-"""The contract of an agent CLI: what a run wants of it, and how it is started for that.
+"""The `Provider` protocol, its request and command structs, and the base class `CliProvider`.
 
-A provider knows one CLI: its arguments, its stream, its screen, where it keeps its transcripts. It
-knows no store and starts nothing but `--version`.
+A provider knows the arguments, the output stream, the screen and the transcript files of one agent
+CLI. It does not access the store, and runs the CLI only to probe its version and options.
 """
 
 import re
@@ -11,236 +11,268 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import msgspec
 
-from corral.adapters.providers.facts import Fact, Used
+from corral.adapters.providers.facts import ProviderFact, UsageFact
 from corral.kernel.clock import Clock
 from corral.kernel.errors import Invalid, Refused
 
 if TYPE_CHECKING:
-    from corral.adapters.providers.screens import Screen
+    from corral.adapters.providers.screens import ScreenLayout
 
-# Linux takes no argument and no variable of more than 128 KiB.
-MAX_ARGUMENT = 100_000
-# What a resumed conversation is told when nobody gave it new words. The first prompt is never sent
-# again: the conversation still holds it, and an agent that reads it twice does the work twice.
-GO_ON = "You were interrupted. Go on where you stopped."
+# Linux limits one argument or environment variable to 128 KiB.
+MAX_ARGUMENT_BYTES = 100_000
+# The prompt of a resumed conversation without a new prompt. The first prompt is never sent again:
+# the conversation still contains it, and an agent that reads it twice does the work twice.
+RESUME_PROMPT = "You were interrupted. Continue where you stopped."
 
-SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}")
+SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}")
 
 
-class Ask(msgspec.Struct, frozen=True):
-    """What a run wants of an agent."""
+class LaunchRequest(msgspec.Struct, frozen=True):
+    """The options with which a run launches an agent."""
 
     prompt: str | None
     model: str | None = None
     instructions: str | None = None
     session: str | None = None
-    """The provider's own id: to choose for a new conversation, or to resume."""
+    """The provider's own id: of the conversation to resume, or for a new conversation."""
     resume: bool = False
     latest: bool = False
-    """Go on with the newest conversation of the directory, whatever its id is."""
+    """Continue the newest conversation of the directory, whatever its id is."""
     interactive: bool = False
     approvals: tuple[str, ...] = ()
-    """What is answered with yes: `edit`, `run`, `trust`, `all`."""
+    """The classes of requests to approve: `edit`, `run`, `trust`, `all`."""
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     is_sandboxed: bool = False
     is_root: bool = False
     """Whether the CLI runs as root, and the provider's `root_variable` is not set."""
-    own_folder: bool = False
+    is_own_worktree: bool = False
     """Whether the run works in a worktree that Corral created."""
     tools: bool = False
-    """Whether it gets Corral's own tools."""
+    """Whether the agent gets Corral's MCP tools."""
     hooks: bool = False
-    """Whether it gets the hooks that keep to locks, where it takes them when it is started."""
+    """Whether to pass the hooks that enforce locks, if the CLI accepts hooks as arguments."""
     extra: tuple[str, ...] = ()
     """The user's own arguments for the CLI."""
 
     @property
-    def goes_on(self) -> bool:
+    def is_continuation(self) -> bool:
+        """Whether the run continues an existing conversation."""
         return self.resume or self.latest
 
     @property
     def is_trusted(self) -> bool:
         """Whether the folder is trusted: the user approved that, or Corral created the folder."""
-        return self.own_folder or not {"trust", "all"}.isdisjoint(self.approvals)
+        return self.is_own_worktree or not {"trust", "all"}.isdisjoint(self.approvals)
 
 
-class Start(msgspec.Struct, frozen=True):
-    """How to start it."""
+class LaunchCommand(msgspec.Struct, frozen=True):
+    """The command that launches an agent."""
 
     args: list[str]
-    """The whole command line, the program first."""
+    """The complete command line, including the program."""
     stdin: str | None = None
-    """What it reads first. With a terminal: what is to be typed once the screen is ready. With the
-    Agent Client Protocol: the first prompt, for `AcpTalk`."""
+    """The first input. On a terminal: the text to type when the screen is ready. With the Agent
+    Client Protocol: the first prompt, for `AcpClient`."""
     env: dict[str, str] = {}
     structured: bool = False
-    """Whether its standard output is a stream for the parser."""
+    """Whether standard output is a structured stream for the parser."""
     session: str | None = None
-    """The conversation's id, when it is known before the stream says it."""
+    """The conversation's id, if it is known before the stream states it."""
 
 
-class Parser(Protocol):
-    def feed(self, line: bytes) -> list[Fact]:
-        """What one line of standard output says. Never raises, whatever the line is."""
+class StreamParser(Protocol):
+    """Turns the structured output of one process into facts."""
+
+    def feed(self, line: bytes) -> list[ProviderFact]:
+        """Return the facts of one line of standard output. Never raises, for any input."""
         ...
 
-    def pending(self) -> list[Used]:
-        """What was used and no `Used` has covered yet: an estimate while a turn is going on."""
+    def pending(self) -> list[UsageFact]:
+        """Return the usage that no emitted `UsageFact` covers yet: an estimate during a turn."""
         ...
 
-    def close(self) -> list[Fact]:
-        """What is left to say when the stream has ended, however it ended; then nothing more."""
+    def close(self) -> list[ProviderFact]:
+        """Return the remaining facts at the end of the stream. Later calls return nothing."""
         ...
 
 
 class Provider(Protocol):
+    """The adapter of one agent CLI."""
+
     name: str
     program: str
     quit_command: str | None
-    """The command that ends a terminal conversation; Enter follows it."""
-    chooses_session: bool
-    """Whether a new conversation takes an id that is given. Give one: then it can be resumed even
-    if it dies before it has said anything."""
+    """The command that ends a terminal conversation; Enter is pressed after it."""
+    accepts_session_id: bool
+    """Whether a new conversation accepts an id. Pass one: then the conversation can be resumed
+    even if the CLI dies before its first output."""
 
-    def start(self, ask: Ask, program: str | None = None) -> Start: ...
-
-    def acp(self, ask: Ask, program: str | None = None) -> Start | None:
-        """How to start it so that it speaks the Agent Client Protocol; None when it does not."""
+    def start(self, request: LaunchRequest, program: str | None = None) -> LaunchCommand:
+        """Return the command for a request. Starts no process."""
         ...
 
-    def parser(self, clock: Clock | None = None) -> Parser: ...
+    def acp(self, request: LaunchRequest, program: str | None = None) -> LaunchCommand | None:
+        """Return the command for the Agent Client Protocol; None if the CLI does not support it."""
+        ...
 
-    def version(self, program: str) -> str | None: ...
+    def parser(self, clock: Clock | None = None) -> StreamParser:
+        """Return a new parser for the output of one process."""
+        ...
 
-    def transcripts(self, home: Path) -> Iterator[Path]: ...
+    def version(self, program: str) -> str | None:
+        """Return the installed version; None if it is unknown."""
+        ...
 
-    def transcript(self, home: Path, session: str) -> Path | None: ...
+    def transcripts(self, home: Path) -> Iterator[Path]:
+        """Iterate over the transcript files below a home directory."""
+        ...
+
+    def transcript(self, home: Path, session: str) -> Path | None:
+        """Return the transcript file of one conversation; None if there is none."""
+        ...
 
     @property
-    def screen(self) -> "Screen | None": ...
+    def screen(self) -> "ScreenLayout | None":
+        """How the CLI draws its terminal interface; None if that is unknown."""
+        ...
 
 
-class Cli:
-    """What the providers share."""
+class CliProvider:
+    """Base class of the providers: class attributes describe the CLI."""
 
     name: ClassVar[str]
     program: ClassVar[str]
     quit_command: ClassVar[str | None] = None
-    chooses_session: ClassVar[bool] = False
-    """Whether a new conversation takes an id that is given."""
+    accepts_session_id: ClassVar[bool] = False
+    """Whether a new conversation accepts an id."""
     root_variable: ClassVar[str | None] = None
-    """With this variable set, the CLI skips all permission checks also as root."""
+    """The variable that lets the CLI skip permission checks as root."""
     version_args: ClassVar[tuple[str, ...]] = ("--version",)
     transcript_files: ClassVar[str | None] = None
-    """Where the records are, below the user's home; `{}` is the session's id where it is in the
-    name of the file."""
+    """Glob of the transcript files, relative to the home directory. `{}` stands for the session id,
+    if the path contains it."""
     acp_args: ClassVar[tuple[str, ...] | None] = None
-    """With these it speaks the Agent Client Protocol."""
+    """The arguments that select the Agent Client Protocol; None: it is not supported."""
     acp_program: ClassVar[str | None] = None
-    """Another program that speaks it in this one's place."""
+    """A separate program that implements the Agent Client Protocol for this CLI."""
 
-    def acp(self, ask: Ask, program: str | None = None) -> Start | None:
+    def acp(self, request: LaunchRequest, program: str | None = None) -> LaunchCommand | None:
         if self.acp_args is None:
             return None
-        own = program or self.acp_program or self.program
-        args = [own, *self.acp_args, *self.trust_args(ask), *ask.extra]
-        session = session_of(ask) if ask.resume else None
-        return Start(args, stdin=words(ask, instructions=True), session=session)
+        executable = program or self.acp_program or self.program
+        args = [executable, *self.acp_args, *self.trust_args(request), *request.extra]
+        session = validate_session_id(request) if request.resume else None
+        return LaunchCommand(
+            args, stdin=compose_prompt(request, instructions=True), session=session
+        )
 
-    def trust_args(self, ask: Ask) -> list[str]:
-        """Return the arguments that make the CLI trust its folder, if the run is trusted."""
+    def trust_args(self, request: LaunchRequest) -> list[str]:
+        """Return the arguments that make the CLI trust its directory, if the request is trusted."""
         return []
 
     def version(self, program: str) -> str | None:
-        from corral.adapters.providers.versions import probe
+        from corral.adapters.providers.versions import probe_version
 
-        return probe(program, self.version_args)
+        return probe_version(program, self.version_args)
 
     @property
-    def screen(self) -> "Screen | None":
+    def screen(self) -> "ScreenLayout | None":
         from corral.adapters.providers.screens import SCREENS
 
         return SCREENS.get(self.name)
 
     def transcripts(self, home: Path) -> Iterator[Path]:
-        """All records that the CLI keeps of its conversations."""
-        files = self.transcript_files
-        return home.glob(files.format("*")) if files else iter(())
+        pattern = self.transcript_files
+        return home.glob(pattern.format("*")) if pattern else iter(())
 
     def transcript(self, home: Path, session: str) -> Path | None:
-        """The record of one conversation: what a terminal run says and uses stands only there."""
-        files = self.transcript_files
-        if files is None or "{}" not in files or not SESSION.fullmatch(session):
+        """Return the transcript file of one conversation.
+
+        For a terminal run, it is the only source of turns and usage.
+        """
+        pattern = self.transcript_files
+        if pattern is None or "{}" not in pattern or not SESSION_ID.fullmatch(session):
             return None
-        # A pipe in its place, or a link to a device, would be read for ever.
-        return next((path for path in home.glob(files.format(session)) if path.is_file()), None)
+        # Regular files only: reading a pipe or a device would block forever.
+        return next((path for path in home.glob(pattern.format(session)) if path.is_file()), None)
 
 
-def words(ask: Ask, *, instructions: bool = False) -> str | None:
-    """What the agent is told: the prompt, or the request to go on.
+def compose_prompt(request: LaunchRequest, *, instructions: bool = False) -> str | None:
+    """Return the prompt of the agent, or `RESUME_PROMPT` for a continuation without one.
 
-    With `instructions`, for a CLI that has no place of its own for them, a new conversation begins
-    with them.
+    `instructions` is for a CLI without a system prompt option: the instructions are then prepended
+    to the first prompt of a new conversation.
     """
-    prompt = ask.prompt
-    if prompt is None and ask.goes_on and not ask.interactive:
-        prompt = GO_ON
-    if not (instructions and ask.instructions) or ask.goes_on:
+    prompt = request.prompt
+    if prompt is None and request.is_continuation and not request.interactive:
+        prompt = RESUME_PROMPT
+    if not (instructions and request.instructions) or request.is_continuation:
         return prompt
-    return f"{ask.instructions}\n\n{prompt}" if prompt else ask.instructions
+    return f"{request.instructions}\n\n{prompt}" if prompt else request.instructions
 
 
-def told(ask: Ask, *, instructions: bool = False) -> tuple[str | None, str | None]:
-    """The `words` of a start: as an argument, and as what it reads first; one of them at the most.
+def split_prompt(
+    request: LaunchRequest, *, instructions: bool = False
+) -> tuple[str | None, str | None]:
+    """Return the prompt as an (argument, stdin) pair, of which at most one is set.
 
-    A terminal conversation has them as an argument or, too long for one, typed; any other reads
-    them.
+    A terminal conversation gets the prompt as an argument, or typed if it is too long for one. Any
+    other conversation reads the prompt from standard input.
     """
-    prompt = words(ask, instructions=instructions)
-    if not ask.interactive:
+    prompt = compose_prompt(request, instructions=instructions)
+    if not request.interactive:
         return None, prompt
-    if prompt is None or len(prompt.encode(errors="replace")) <= MAX_ARGUMENT:
+    if prompt is None or len(prompt.encode(errors="replace")) <= MAX_ARGUMENT_BYTES:
         return prompt, None
     return None, prompt
 
 
-def started(args: list[str], ask: Ask, stdin: str | None, session: str | None) -> Start:
-    """How most are started: with a stream for the parser unless somebody sits in front of it, and
-    in a conversation whose id is known unless it is whichever was the latest."""
-    return Start(
+def build_command(
+    args: list[str], request: LaunchRequest, stdin: str | None, session: str | None
+) -> LaunchCommand:
+    """Return the usual command: structured unless interactive, and with the session id.
+
+    The session id of the latest conversation is unknown until the stream states it.
+    """
+    return LaunchCommand(
         args,
         stdin=stdin,
-        structured=not ask.interactive,
-        session=None if ask.latest else session,
+        structured=not request.interactive,
+        session=None if request.latest else session,
     )
 
 
-def session_of(ask: Ask) -> str | None:
-    """The conversation's id, fit for a command line: an agent's own output may have named it."""
-    if ask.session is None:
-        if ask.resume:
+def validate_session_id(request: LaunchRequest) -> str | None:
+    """Return the session id if it is safe on a command line. Raises Invalid.
+
+    The id may originate from the output of an agent, so it is not trusted.
+    """
+    if request.session is None:
+        if request.resume:
             raise Invalid(
-                "To resume, name the session; or take the latest one.",
+                "Cannot resume without a session id. Give the session, or continue the latest one.",
                 field="session",
                 reason="session_missing",
             )
         return None
-    if not SESSION.fullmatch(ask.session):
+    if not SESSION_ID.fullmatch(request.session):
         raise Invalid(
-            "The session's id has characters that no provider uses; look it up again.",
+            "The session id is invalid: expected up to 200 letters, digits and any of _.:-",
             field="session",
         )
-    return ask.session
+    return request.session
 
 
-def refuse_denials(name: str, ask: Ask) -> None:
-    """For a CLI that cannot take a tool away: better not started than started with it."""
-    if ask.deny:
+def refuse_denials(name: str, request: LaunchRequest) -> None:
+    """Raise Refused if the request denies tools; for a CLI that cannot disable a single tool.
+
+    A run must not start with a tool that the user denied.
+    """
+    if request.deny:
         raise Refused(
-            f"{name} cannot be kept from single tools; revoke the denials or choose another "
-            "provider.",
+            f"{name} cannot disable single tools. Remove the denials or choose another provider.",
             provider=name,
-            deny=list(ask.deny),
+            deny=list(request.deny),
             reason="denials_unsupported",
         )

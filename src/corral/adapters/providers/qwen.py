@@ -1,79 +1,91 @@
-"""Qwen Code: `qwen --output-format stream-json`, lines like Claude's with a meaning of their own.
+"""Qwen Code: `qwen --output-format stream-json`.
 
-Its result line counts the whole conversation, also over a resume, and with requests that are not in
-the stream. It says success, and exits with 0, when the model's server refused: only the words show
-it. Its input tokens hold what came from the cache.
+The lines have the format of Claude Code's, with other semantics. The result line has the totals of
+the conversation, also across a resume, and includes requests that are not in the stream. After an
+API error, the result is `success` and the exit status is 0: only the text shows the error. Input
+tokens include the tokens from the cache.
 """
 
 from typing import Any
 
 from corral.adapters.providers.claude import ClaudeParser
-from corral.adapters.providers.facts import Fact, Finished, Used
-from corral.adapters.providers.gemini import approval
-from corral.adapters.providers.limits import limit_in
-from corral.adapters.providers.lines import number, text
-from corral.adapters.providers.provider import Ask, Cli, Start, session_of, started, told
+from corral.adapters.providers.facts import ProviderFact, ResultFact, UsageFact
+from corral.adapters.providers.gemini import approval_args
+from corral.adapters.providers.json_lines import get_int, get_text
+from corral.adapters.providers.limits import parse_limit
+from corral.adapters.providers.provider import (
+    CliProvider,
+    LaunchCommand,
+    LaunchRequest,
+    build_command,
+    split_prompt,
+    validate_session_id,
+)
 from corral.kernel.clock import Clock
 
 _REFUSED = "[API Error:"
 
 
-class Qwen(Cli):
+class QwenProvider(CliProvider):
+    """Qwen Code."""
+
     name = "qwen"
     program = "qwen"
     quit_command = "/quit"
-    chooses_session = True
+    accepts_session_id = True
     transcript_files = ".qwen/projects/*/chats/{}.jsonl"
-    # Without the mode it decides by itself what it does not ask for.
+    # Without this mode, qwen approves some tool calls by itself.
     acp_args = ("--acp", "--approval-mode=default")
 
-    def start(self, ask: Ask, program: str | None = None) -> Start:
+    def start(self, request: LaunchRequest, program: str | None = None) -> LaunchCommand:
         args = [program or self.program]
-        session = session_of(ask)
-        if not ask.interactive:
+        session = validate_session_id(request)
+        if not request.interactive:
             args += ["--output-format", "stream-json"]
-        if ask.latest:
+        if request.latest:
             args += ["--continue"]
         elif session:
-            args += ["--resume" if ask.resume else "--session-id", session]
-        if ask.model:
-            args += [f"--model={ask.model}"]
-        if ask.instructions:
-            args += [f"--append-system-prompt={ask.instructions}"]
-        args += approval(ask, edit="auto-edit")
-        if ask.deny:
-            args += [f"--exclude-tools={','.join(ask.deny)}"]
-        args += ask.extra
-        prompt, stdin = told(ask)
+            args += ["--resume" if request.resume else "--session-id", session]
+        if request.model:
+            args += [f"--model={request.model}"]
+        if request.instructions:
+            args += [f"--append-system-prompt={request.instructions}"]
+        args += approval_args(request, edit="auto-edit")
+        if request.deny:
+            args += [f"--exclude-tools={','.join(request.deny)}"]
+        args += request.extra
+        prompt, stdin = split_prompt(request)
         args += [f"--prompt-interactive={prompt}"] if prompt else []
-        return started(args, ask, stdin, session)
+        return build_command(args, request, stdin, session)
 
     def parser(self, clock: Clock | None = None) -> "QwenParser":
         return QwenParser(clock)
 
 
-PROVIDER = Qwen()
+PROVIDER = QwenProvider()
 
 
 class QwenParser(ClaudeParser):
-    def usage(self, source: Any, model: str | None, key: str | None) -> Used | None:
-        cached = number(source, "cache_read_input_tokens")
-        used = Used(
+    """Parser of the stream of `qwen --output-format stream-json`."""
+
+    def usage(self, source: Any, model: str | None, key: str | None) -> UsageFact | None:
+        cached = get_int(source, "cache_read_input_tokens")
+        used = UsageFact(
             model,
-            input=max(0, number(source, "input_tokens") - cached),
-            output=number(source, "output_tokens"),
+            input=max(0, get_int(source, "input_tokens") - cached),
+            output=get_int(source, "output_tokens"),
             cache_read=cached,
             key=key,
         )
         return used if used.input or used.output or used.cache_read else None
 
-    def totals(self, message: dict[str, Any]) -> list[Fact]:
+    def totals(self, message: dict[str, Any]) -> list[ProviderFact]:
         used = self.usage(message.get("usage"), self._model(), None)
-        session = text(message, "session_id")
+        session = get_text(message, "session_id")
         if used is None or session is None:
             return []
         return [
-            Used(
+            UsageFact(
                 used.model,
                 used.input,
                 used.output,
@@ -82,14 +94,14 @@ class QwenParser(ClaudeParser):
             )
         ]
 
-    def _result(self, message: dict[str, Any]) -> list[Fact]:
+    def _result(self, message: dict[str, Any]) -> list[ProviderFact]:
         facts = super()._result(message)
-        told = text(message, "result") or ""
-        if not told.startswith(_REFUSED):
+        detail = get_text(message, "result") or ""
+        if not detail.startswith(_REFUSED):
             return facts
-        limit = limit_in(told, self.clock.now())
+        limit = parse_limit(detail, self.clock.now())
         return [
-            *(fact for fact in facts if not isinstance(fact, Finished)),
+            *(fact for fact in facts if not isinstance(fact, ResultFact)),
             *([limit] if limit else []),
-            Finished(False, told),
+            ResultFact(False, detail),
         ]

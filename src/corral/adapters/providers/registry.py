@@ -1,4 +1,4 @@
-"""Which providers there are, by name and by the program that a command line names."""
+"""Registry of providers, by name and by program."""
 
 from importlib import import_module
 from pathlib import PurePath
@@ -9,7 +9,7 @@ from corral.kernel.errors import NotFound
 if TYPE_CHECKING:
     from corral.adapters.providers.provider import Provider
 
-# name -> the program that is it; the module of that name is imported when it is asked for.
+# Provider name -> program that selects the provider. The module is imported on first use.
 PROGRAMS = {
     "claude": "claude",
     "codex": "codex",
@@ -22,14 +22,16 @@ PROGRAMS = {
 }
 
 
-def names() -> list[str]:
+def list_providers() -> list[str]:
+    """Return the names of all providers."""
     return list(PROGRAMS)
 
 
-def find(name: str) -> "Provider":
+def get_provider(name: str) -> "Provider":
+    """Return the provider with this name. Raises NotFound."""
     if name not in PROGRAMS:
         raise NotFound(
-            f"There is no provider {name!r}; take one of {', '.join(PROGRAMS)}.",
+            f"Unknown provider {name!r}. Available providers: {', '.join(PROGRAMS)}.",
             provider=name,
             reason="unknown_provider",
         )
@@ -38,7 +40,7 @@ def find(name: str) -> "Provider":
     return provider
 
 
-def for_program(argv0: str) -> "Provider":
-    """The provider whose program a command line names; any other command is a plain one."""
+def find_by_program(argv0: str) -> "Provider":
+    """Return the provider of a program; `plain` for a program without one."""
     program = PurePath(argv0).name.lower()
-    return find(next((name for name, file in PROGRAMS.items() if file == program), "plain"))
+    return get_provider(next((name for name, file in PROGRAMS.items() if file == program), "plain"))

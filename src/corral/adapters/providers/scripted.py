@@ -1,37 +1,46 @@
-"""The bundled scripted agent, for the demo and for tests: it does what its prompt says."""
+"""The bundled scripted agent, for the demo and for tests. Its prompt contains the script."""
 
 import sys
 
 from corral.adapters.providers.claude import ClaudeParser
-from corral.adapters.providers.provider import Ask, Cli, Start, session_of, started, told
+from corral.adapters.providers.provider import (
+    CliProvider,
+    LaunchCommand,
+    LaunchRequest,
+    build_command,
+    split_prompt,
+    validate_session_id,
+)
 from corral.kernel.clock import Clock
 
 
-class Scripted(Cli):
+class ScriptedProvider(CliProvider):
+    """The bundled scripted agent."""
+
     name = "scripted"
     program = sys.executable
     quit_command = "exit"
-    chooses_session = True
+    accepts_session_id = True
     acp_args = ("-P", "-m", "corral.demo.agent", "--acp")
 
-    def start(self, ask: Ask, program: str | None = None) -> Start:
-        # -P: nothing is loaded from the folder in which it works.
+    def start(self, request: LaunchRequest, program: str | None = None) -> LaunchCommand:
+        # -P: import no module from the working directory.
         args = [program or self.program, "-P", "-m", "corral.demo.agent"]
-        session = session_of(ask)
-        args += ["--interactive" if ask.interactive else "--json"]
-        if ask.latest:
+        session = validate_session_id(request)
+        args += ["--interactive" if request.interactive else "--json"]
+        if request.latest:
             args += ["--continue"]
         elif session:
-            args += ["--resume" if ask.resume else "--session-id", session]
-        if ask.model:
-            args += ["--model", ask.model]
-        args += ask.extra
-        prompt, stdin = told(ask, instructions=True)
+            args += ["--resume" if request.resume else "--session-id", session]
+        if request.model:
+            args += ["--model", request.model]
+        args += request.extra
+        prompt, stdin = split_prompt(request, instructions=True)
         args += ["--", prompt] if prompt else []
-        return started(args, ask, stdin, session)
+        return build_command(args, request, stdin, session)
 
     def version(self, program: str) -> str | None:
-        """It comes with Corral, so it is Corral's; None where that is not installed."""
+        """Return the version of Corral, which bundles the agent; None if it is not installed."""
         from importlib import metadata
 
         try:
@@ -43,4 +52,4 @@ class Scripted(Cli):
         return ClaudeParser(clock)
 
 
-PROVIDER = Scripted()
+PROVIDER = ScriptedProvider()

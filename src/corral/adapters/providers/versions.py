@@ -1,20 +1,19 @@
-"""The version and the options of an installed CLI; each program file is asked once."""
+"""Version and option probes of installed CLIs, cached per program file."""
 
 import os
 import re
 import shutil
 
-SECONDS = 10
+PROBE_TIMEOUT = 10
 _NUMBER = re.compile(r"\d+(?:\.\d+){1,3}(?:[-+][0-9A-Za-z.-]+)?")
-# The output of a program, by its file and its arguments.
-_known: dict[tuple[str, int, int, tuple[str, ...]], str | None] = {}
+# Output of a program by path, mtime, size and arguments.
+_cache: dict[tuple[str, int, int, tuple[str, ...]], str | None] = {}
 
 
-def probe(program: str, args: tuple[str, ...] = ("--version",)) -> str | None:
-    """The version that `program` names, or None when it cannot be learned.
+def probe_version(program: str, args: tuple[str, ...] = ("--version",)) -> str | None:
+    """Return the version that `program` prints; None if it cannot be determined.
 
-    The answer is kept for this file of this size and change time, so that it is asked again after
-    an update and not before.
+    The result is cached by path, mtime and size, so the program runs again after an update.
     """
     printed = _printed(program, args)
     number = _NUMBER.search(printed[:2_000]) if printed is not None else None
@@ -22,7 +21,7 @@ def probe(program: str, args: tuple[str, ...] = ("--version",)) -> str | None:
 
 
 def has_option(program: str, option: str) -> bool:
-    """Whether the help of `program` names an option; False when the help is not available."""
+    """Return whether the help of `program` lists an option; False if there is no help."""
     printed = _printed(program, ("--help",))
     return printed is not None and re.search(rf"(?<!\S){re.escape(option)}\b", printed) is not None
 
@@ -32,27 +31,27 @@ def _printed(program: str, args: tuple[str, ...]) -> str | None:
     if path is None:
         return None
     try:
-        found = os.stat(path)
+        stat = os.stat(path)
     except OSError:
         return None
-    key = (os.path.realpath(path), found.st_mtime_ns, found.st_size, args)
-    if key not in _known:
-        _known[key] = _ask(path, args)
-    return _known[key]
+    key = (os.path.realpath(path), stat.st_mtime_ns, stat.st_size, args)
+    if key not in _cache:
+        _cache[key] = _run(path, args)
+    return _cache[key]
 
 
-def _ask(path: str, args: tuple[str, ...]) -> str | None:
+def _run(path: str, args: tuple[str, ...]) -> str | None:
     import subprocess
 
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             [path, *args],
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=SECONDS,
+            timeout=PROBE_TIMEOUT,
             check=False,
             start_new_session=True,
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
+    return result.stdout.decode(errors="replace") if result.returncode == 0 else None

@@ -147,18 +147,18 @@ class AgentOutput:
         if provider != "plain":
             from corral.adapters.providers import registry
 
-            self._parser = registry.find(provider).parser()
+            self._parser = registry.get_provider(provider).parser()
 
     def add_line(self, line: bytes) -> None:
         if self._parser is None:
             self._text = (self._text + line)[-4 * MAX_ANSWER :]
             return
-        from corral.adapters.providers.facts import Finished, Said
+        from corral.adapters.providers.facts import ResultFact, TurnFact
 
         for fact in self._parser.feed(line):
-            if isinstance(fact, Said) and fact.role == "assistant" and not fact.tool_name:
+            if isinstance(fact, TurnFact) and fact.role == "assistant" and not fact.tool_name:
                 self._last = fact.content.strip() or self._last
-            elif isinstance(fact, Finished) and not fact.ok:
+            elif isinstance(fact, ResultFact) and not fact.ok:
                 self.failed = 1
 
     def answer(self) -> str | None:

@@ -57,7 +57,14 @@ class HotJournal(Exception):
 
 
 class InvalidFile(Exception):
-    """The file is not one that the sandbox's client writes; the argument is the reason."""
+    """The file is not one that the sandbox's client writes.
+
+    The message says why; `details["reason"]` is a code for the same cause.
+    """
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.details = {"reason": reason}
 
 
 def file_stamp(folder: SessionFolder) -> tuple[int, int, int] | None:
@@ -120,7 +127,7 @@ def read_snapshot(folder: SessionFolder, *, taken: int, above: int) -> OutboundS
     if not data:
         return OutboundSnapshot([], [], frozenset(), {}, {})
     if data[:16] != b"SQLite format 3\0":
-        raise InvalidFile("it is not an SQLite database")
+        raise InvalidFile("it is not an SQLite database", "not_sqlite")
     if data[18:20] != b"\1\1":
         raise InvalidFile("it is not in rollback-journal mode", "journal_mode")
     try:
@@ -128,7 +135,7 @@ def read_snapshot(folder: SessionFolder, *, taken: int, above: int) -> OutboundS
             _check_schema(connection)
             return _read_tables(connection, taken, max(taken, above))
     except apsw.InterruptError:
-        raise InvalidFile("reading it takes too long") from None
+        raise InvalidFile("reading it takes too long", "too_slow") from None
     except apsw.Error as error:
         raise InvalidFile(f"it cannot be read ({type(error).__name__})", "unreadable") from None
     except UnicodeDecodeError:
@@ -153,15 +160,15 @@ def _read_bytes(folder: SessionFolder) -> bytes:
     try:
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode):
-            raise InvalidFile("it is not a regular file")
+            raise InvalidFile("it is not a regular file", "not_a_file")
         if found.st_nlink != 1:
-            raise InvalidFile("it has several hard links")
+            raise InvalidFile("it has several hard links", "hard_linked")
         _lock(handle)
         if _has_hot_journal(folder, handle):
             raise HotJournal
         size = os.fstat(handle).st_size
         if size > MAX_BYTES:
-            raise InvalidFile(f"it has more than {MAX_BYTES:,} bytes")
+            raise InvalidFile(f"it has more than {MAX_BYTES:,} bytes", "too_large")
         return _read_fully(handle, size)
     finally:
         os.close(handle)  # releases the locks
@@ -256,11 +263,11 @@ def _check_schema(connection: apsw.Connection) -> None:
     for table, columns in TABLES.items():
         kind, sql = kinds.get(table, (None, None))
         if kind != "table" or sql != _CREATE_TABLE:
-            raise InvalidFile(f"its table {table} is missing or not a table")
+            raise InvalidFile(f"its table {table} is missing or not a table", "missing_table")
         info = connection.execute(f"PRAGMA table_xinfo({table})").fetchall()
         names = " ".join(str(column[1]) for column in info)
         if names != columns or any(column[6] for column in info):
-            raise InvalidFile(f"its table {table} has unexpected columns")
+            raise InvalidFile(f"its table {table} has unexpected columns", "other_columns")
 
 
 def _blob(column: str, limit: int) -> str:
@@ -290,7 +297,7 @@ def _read_tables(connection: apsw.Connection, taken: int, above: int) -> Outboun
         except ValueError:
             id = ""
         if not _ID.fullmatch(id):
-            raise InvalidFile("a message has an invalid id")
+            raise InvalidFile("a message has an invalid id", "bad_id")
         reason = _check_number(seq, above)
         try:
             if reason is None and seq <= taken:
@@ -303,7 +310,7 @@ def _read_tables(connection: apsw.Connection, taken: int, above: int) -> Outboun
             invalid.append(InvalidRow(id, reason))
     ids = [row.id for row in rows] + [row.id for row in invalid]
     if len({*ids, *old}) != len(ids) + len(old) or len({row.seq for row in rows}) != len(rows):
-        raise InvalidFile("it has a duplicate id or number")
+        raise InvalidFile("it has a duplicate id or number", "duplicate")
     return OutboundSnapshot(
         sorted(rows, key=lambda row: row.seq),
         invalid,

@@ -1,9 +1,9 @@
 """Claude Code's transcripts: `~/.claude/projects/*/<session id>.jsonl`.
 
-A message is several lines, one for each of its blocks, and each carries the usage of the whole
-message: it counts once, as the last of them says it. Every line says its session and directory.
-Most lines are the CLI's own notes and are passed over. Sub-agents have files of their own, below
-`<session id>/subagents/`. `sessions/<pid>.json` names the session of a process.
+A message has one line per block, and each line has the usage of the message so far: only the last
+one counts. Every line has the session and the directory. Most lines are internal to the CLI and are
+skipped. Sub-agents have separate files below `<session id>/subagents/`. `sessions/<pid>.json` names
+the session of a process.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,31 +11,36 @@ from pathlib import Path
 from typing import Any
 
 from corral.adapters.providers.claude import ClaudeParser
-from corral.adapters.providers.facts import Denied, Said, Used
-from corral.adapters.providers.lines import (
-    answered,
-    called,
-    rows,
-    said,
+from corral.adapters.providers.facts import DenialFact, TurnFact, UsageFact
+from corral.adapters.providers.json_lines import (
+    extract_text,
+    get_dict,
+    get_dicts,
+    get_text,
     shorten,
-    table,
-    text,
-    words_in,
+    text_facts,
+    tool_call,
+    tool_result,
 )
-from corral.adapters.transcripts.transcript import (
-    Head,
-    Item,
-    lines_before,
-    lines_of,
-    moment,
-    sessions_of_pids,
-    sessions_since,
-    title_of,
+from corral.adapters.transcripts.reader import (
+    TranscriptHead,
+    TranscriptItem,
+    filter_sessions_since,
+    iter_lines,
+    iter_lines_before,
+    list_sessions_of_pids,
+    make_title,
+    parse_time,
 )
 
 FOLDER = ".claude"
-# Words that the CLI puts into the person's mouth.
-_NOT_SAID = ("<local-command-", "<command-", "<system-reminder>", "Caveat: The messages below")
+# Prefixes of text that the CLI, not the person, adds as user messages.
+_GENERATED_PREFIXES = (
+    "<local-command-",
+    "<command-",
+    "<system-reminder>",
+    "Caveat: The messages below",
+)
 
 RECORDS_PROCESSES = True
 RECORD_FILES = ("projects/*/*.jsonl", "projects/*/*/subagents/*.jsonl")
@@ -50,63 +55,66 @@ def find(folder: Path, session: str) -> Path | None:
     return next((path for path in files if path.is_file()), None)
 
 
-def sessions_of(folder: Path, pids: Sequence[int], started_at: int) -> list[str]:
-    """Sessions that one of these processes has open."""
-    return sessions_of_pids(folder / "sessions", pids, started_at)
+def list_open_sessions(folder: Path, pids: Sequence[int], started_at: int) -> list[str]:
+    """List the sessions that these processes have open."""
+    return list_sessions_of_pids(folder / "sessions", pids, started_at)
 
 
 def since(folder: Path, cwd: str, started_at: int) -> list[str]:
-    return sessions_since(folder.glob("projects/*/*.jsonl"), head, cwd, started_at)
+    return filter_sessions_since(folder.glob("projects/*/*.jsonl"), head, cwd, started_at)
 
 
 def children(path: Path) -> list[Path]:
-    return [one for one in path.with_suffix("").glob("subagents/*.jsonl") if one.is_file()]
+    return [file for file in path.with_suffix("").glob("subagents/*.jsonl") if file.is_file()]
 
 
 def files(folder: Path) -> Iterator[Path]:
-    """The transcripts below `~/.claude` or any other folder, whatever is in it."""
+    """Iterate over the transcripts below `~/.claude` or any other directory."""
     return (path for path in sorted(folder.rglob("*.jsonl")) if path.is_file())
 
 
-def head(path: Path) -> Head | None:
-    """Whose conversation it is; None when the file is none."""
+def head(path: Path) -> TranscriptHead | None:
+    """Return the description of a transcript; None if the file is not a transcript."""
     session = cwd = version = title = None
     started_at = None
-    for line, _ in lines_of(path):
-        session = session or text(line, "sessionId")
-        cwd = cwd or text(line, "cwd")
-        version = version or text(line, "version")
-        started_at = started_at if started_at is not None else moment(line.get("timestamp"))
-        if words := _words_of_person(line):
-            title = title_of(words)
+    for line, _ in iter_lines(path):
+        session = session or get_text(line, "sessionId")
+        cwd = cwd or get_text(line, "cwd")
+        version = version or get_text(line, "version")
+        started_at = started_at if started_at is not None else parse_time(line.get("timestamp"))
+        if content := _user_text(line):
+            title = make_title(content)
         elif line.get("type") == "summary":
-            title = text(line, "summary")
+            title = get_text(line, "summary")
         if session and cwd and title:
             break
-    return Head(session, cwd, started_at, title, version) if session and cwd else None
+    return TranscriptHead(session, cwd, started_at, title, version) if session and cwd else None
 
 
-def read(path: Path, *, offset: int = 0) -> Iterator[Item]:
-    """What was said and used from `offset` on; the usage of a message has the message's key."""
+def read(path: Path, *, offset: int = 0) -> Iterator[TranscriptItem]:
+    """Yield the facts from `offset` on; the key of a usage is the id of its message."""
     usage = ClaudeParser().usage
     tools = _tools_before(path, offset)
     counted: set[str] = set()
-    last: Item | None = None
-    for line, after in lines_of(path, offset):
-        body, at = table(line, "message"), moment(line.get("timestamp"))
-        facts: list[Said | Denied] = [*_said(line, body, tools), *_denied(line, body, tools)]
+    last: TranscriptItem | None = None
+    for line, after in iter_lines(path, offset):
+        body, at = get_dict(line, "message"), parse_time(line.get("timestamp"))
+        facts: list[TurnFact | DenialFact] = [
+            *_turns(line, body, tools),
+            *_denials(line, body, tools),
+        ]
         for fact in facts:
-            yield Item(at, fact, after)
-        key = text(body, "id") if line.get("type") == "assistant" else None
+            yield TranscriptItem(at, fact, after)
+        key = get_text(body, "id") if line.get("type") == "assistant" else None
         if key is None or key in counted:
             continue
-        if last and isinstance(last.fact, Used) and last.fact.key != key:
+        if last and isinstance(last.fact, UsageFact) and last.fact.key != key:
             counted.add(last.fact.key or "")
             yield last
             last = None
-        if used := usage(body.get("usage"), text(body, "model"), key):
-            last = Item(at, used, after)
-            if text(body, "stop_reason"):  # the message is complete, and so are its figures
+        if used := usage(body.get("usage"), get_text(body, "model"), key):
+            last = TranscriptItem(at, used, after)
+            if get_text(body, "stop_reason"):  # the message is complete, so its usage is final
                 counted.add(key)
                 yield last
                 last = None
@@ -116,59 +124,63 @@ def read(path: Path, *, offset: int = 0) -> Iterator[Item]:
 
 def _tools_before(path: Path, offset: int) -> dict[str, str]:
     tools: dict[str, str] = {}
-    for line in lines_before(path, offset, b'"tool_use"'):
-        _said(line, table(line, "message"), tools)
+    for line in iter_lines_before(path, offset, b'"tool_use"'):
+        _turns(line, get_dict(line, "message"), tools)
     return tools
 
 
-def _said(line: dict[str, Any], body: dict[str, Any], tools: dict[str, str]) -> list[Said]:
+def _turns(line: dict[str, Any], body: dict[str, Any], tools: dict[str, str]) -> list[TurnFact]:
     if line.get("isSidechain") is True or line.get("isMeta") is True:
         return []
     if line.get("type") == "assistant":
-        if text(body, "model") == "<synthetic>":
-            return []  # the CLI's own words
-        return _of_agent(body, tools)
+        if get_text(body, "model") == "<synthetic>":
+            return []  # generated by the CLI
+        return _assistant_turns(body, tools)
     if line.get("type") != "user":
         return []
     facts = [
-        answered(
-            text(block, "tool_use_id"),
-            tools.get(text(block, "tool_use_id") or ""),
-            words_in(block.get("content")),
+        tool_result(
+            get_text(block, "tool_use_id"),
+            tools.get(get_text(block, "tool_use_id") or ""),
+            extract_text(block.get("content")),
             is_error=block.get("is_error") is True,
         )
-        for block in rows(body, "content")
+        for block in get_dicts(body, "content")
         if block.get("type") == "tool_result"
     ]
-    words = "" if facts else _words_of_person(line)
-    return [Said("user", shorten(words))] if words else facts
+    content = "" if facts else _user_text(line)
+    return [TurnFact("user", shorten(content))] if content else facts
 
 
-def _denied(line: dict[str, Any], body: dict[str, Any], tools: dict[str, str]) -> list[Denied]:
-    if line.get("type") != "user" or text(line, "permissionDecision", "decision") != "reject":
+def _denials(line: dict[str, Any], body: dict[str, Any], tools: dict[str, str]) -> list[DenialFact]:
+    if line.get("type") != "user" or get_text(line, "permissionDecision", "decision") != "reject":
         return []
-    calls = [text(block, "tool_use_id") or "" for block in rows(body, "content")]
-    return [Denied(tools.get(call) or "?", call) for call in calls if call]
+    calls = [get_text(block, "tool_use_id") or "" for block in get_dicts(body, "content")]
+    return [DenialFact(tools.get(call) or "?", call) for call in calls if call]
 
 
-def _of_agent(body: dict[str, Any], tools: dict[str, str]) -> list[Said]:
-    facts: list[Said] = []
-    for block in rows(body, "content"):
+def _assistant_turns(body: dict[str, Any], tools: dict[str, str]) -> list[TurnFact]:
+    facts: list[TurnFact] = []
+    for block in get_dicts(body, "content"):
         if block.get("type") == "text":
-            facts += [fact for fact in said(text(block, "text") or "") if isinstance(fact, Said)]
+            facts += [
+                fact
+                for fact in text_facts(get_text(block, "text") or "")
+                if isinstance(fact, TurnFact)
+            ]
         elif block.get("type") == "tool_use":
-            call, name = text(block, "id"), text(block, "name")
+            call, name = get_text(block, "id"), get_text(block, "name")
             if call and name:
                 tools[call] = name
-            facts.append(called(call, name, block.get("input")))
+            facts.append(tool_call(call, name, block.get("input")))
     return facts
 
 
-def _words_of_person(line: dict[str, Any]) -> str:
+def _user_text(line: dict[str, Any]) -> str:
     if line.get("type") != "user" or line.get("isMeta") is True or line.get("isSidechain") is True:
         return ""
-    content = table(line, "message").get("content")
+    content = get_dict(line, "message").get("content")
     if isinstance(content, list):
-        content = [block for block in content if table(block).get("type") == "text"]
-    words = words_in(content)
-    return "" if words.lstrip().startswith(_NOT_SAID) else words
+        content = [block for block in content if get_dict(block).get("type") == "text"]
+    text = extract_text(content)
+    return "" if text.lstrip().startswith(_GENERATED_PREFIXES) else text

@@ -5,7 +5,13 @@ from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
-from corral.adapters.providers.lines import MAX_LINE, decode, rows, table, text
+from corral.adapters.providers.json_lines import (
+    MAX_LINE,
+    decode_object,
+    get_dict,
+    get_dicts,
+    get_text,
+)
 
 _READ_BLOCKS = {"text", "input_text", "output_text", "tool_use", "tool_result"}
 _FLAGS = ("isSidechain", "isMeta")
@@ -23,7 +29,7 @@ def count_omissions(path: Path, offset: int, upto: int, read: Container[int]) ->
         while file.tell() < upto and (line := file.readline(MAX_LINE)):
             while not line.endswith(b"\n") and (rest := file.readline(MAX_LINE)):
                 line = rest[-1:] if rest.endswith(b"\n") else b""
-            message = decode(line.strip()) if len(line) > 1 else None
+            message = decode_object(line.strip()) if len(line) > 1 else None
             if message is None:
                 counted["unreadable lines"] += bool(line.strip()) or len(line) == 1
             elif file.tell() not in read:
@@ -34,13 +40,13 @@ def count_omissions(path: Path, offset: int, upto: int, read: Container[int]) ->
 
 
 def _kind_of(message: dict[str, Any]) -> str:
-    kinds = [text(message, "type"), text(table(message, "payload"), "type")]
+    kinds = [get_text(message, "type"), get_text(get_dict(message, "payload"), "type")]
     kinds += [flag for flag in _FLAGS if message.get(flag) is True]
     return " ".join(kind for kind in kinds if kind) or "lines without a type"
 
 
 def _blocks_in(message: dict[str, Any]) -> list[str]:
-    blocks = [*rows(table(message, "message"), "content")]
-    blocks += rows(table(message, "payload"), "content")
-    kinds = [text(block, "type") or "without a type" for block in blocks]
+    blocks = [*get_dicts(get_dict(message, "message"), "content")]
+    blocks += get_dicts(get_dict(message, "payload"), "content")
+    kinds = [get_text(block, "type") or "without a type" for block in blocks]
     return [f"block {kind}" for kind in kinds if kind not in _READ_BLOCKS]

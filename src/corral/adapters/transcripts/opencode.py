@@ -1,4 +1,4 @@
-"""opencode's records: the database `~/.local/share/opencode/opencode.db`, opened read-only.
+"""opencode's transcripts: the database `~/.local/share/opencode/opencode.db`, opened read-only.
 
 A part of a message is a row that changes until it is complete. The offset of an item is the time of
 the row's last change, so `read` can yield a row of that same millisecond again, with the same key
@@ -13,19 +13,19 @@ from typing import Any
 
 import msgspec
 
-from corral.adapters.providers.facts import Denied, Said, Used
-from corral.adapters.providers.lines import (
-    answered,
-    called,
-    micros,
-    number,
-    said,
+from corral.adapters.providers.facts import DenialFact, TurnFact, UsageFact
+from corral.adapters.providers.json_lines import (
+    get_dict,
+    get_int,
+    get_micros,
+    get_text,
     shorten,
-    table,
-    text,
+    text_facts,
+    tool_call,
+    tool_result,
 )
 from corral.adapters.providers.opencode import is_denial
-from corral.adapters.transcripts.transcript import Head, Item, title_of
+from corral.adapters.transcripts.reader import TranscriptHead, TranscriptItem, make_title
 
 DATABASE = "opencode.db"
 MAX_SECONDS = 5.0
@@ -52,7 +52,7 @@ _SINCE = """
 """
 
 RECORDS_PROCESSES = False
-# The log first: what a checkpoint moves from it in the meantime is then in both copies.
+# The WAL first: pages that a checkpoint moves in the meantime are then in both copies.
 RECORD_FILES = ("opencode.db-wal", "opencode.db")
 
 
@@ -67,13 +67,13 @@ def find(folder: Path, session: str) -> Path | None:
     return path / session if path.is_file() and head(path / session) is not None else None
 
 
-def sessions_of(folder: Path, pids: Sequence[int], started_at: int) -> list[str]:
-    """opencode does not record which process has a session."""
+def list_open_sessions(folder: Path, pids: Sequence[int], started_at: int) -> list[str]:
+    """Return nothing: opencode does not record which process has a session."""
     return []
 
 
 def since(folder: Path, cwd: str, started_at: int) -> list[str]:
-    """Sessions of a directory that began at `started_at` or later."""
+    """List the sessions of a directory that started at `started_at` or later."""
     rows = _rows(folder / DATABASE, _SINCE, cwd=cwd, started_at=started_at)
     return [str(id) for (id,) in rows]
 
@@ -82,69 +82,75 @@ def children(path: Path) -> list[Path]:
     return []  # sub-agents are in the same database
 
 
-def head(path: Path) -> Head | None:
+def head(path: Path) -> TranscriptHead | None:
     for cwd, created, title, version, parent in _rows(path.parent, _HEAD, session=path.name):
-        return Head(path.name, str(cwd), int(created), title_of(str(title)), str(version), parent)
+        return TranscriptHead(
+            path.name, str(cwd), int(created), make_title(str(title)), str(version), parent
+        )
     return None
 
 
-def read(path: Path, *, offset: int = 0) -> Iterator[Item]:
+def read(path: Path, *, offset: int = 0) -> Iterator[TranscriptItem]:
     """Yield the facts from `offset` on."""
     for id, session, created, updated, data, message in _rows(
         path.parent, _PARTS, session=path.name, offset=offset
     ):
         part, about = _json(data), _json(message)
-        own = session == path.name
-        for fact in _facts(str(id), part, about, own=own):
-            yield Item(int(created), fact, int(updated), str(id))
+        is_own = session == path.name
+        for fact in _facts(str(id), part, about, own=is_own):
+            yield TranscriptItem(int(created), fact, int(updated), str(id))
 
 
 def _facts(
     id: str, part: dict[str, Any], about: dict[str, Any], *, own: bool
-) -> list[Said | Used | Denied]:
+) -> list[TurnFact | UsageFact | DenialFact]:
     kind = part.get("type")
     if kind == "step-finish":
-        return _used(id, part, about)
+        return _usage(id, part, about)
     if not own:
         return []  # a sub-agent's messages are not part of this conversation
     if kind == "text":
-        words = text(part, "text") or ""
+        content = get_text(part, "text") or ""
         if about.get("role") == "user":
-            return [Said("user", shorten(words))] if words.strip() else []
+            return [TurnFact("user", shorten(content))] if content.strip() else []
         # The text of an answer is complete when it has an end time.
-        is_over = bool(number(part, "time", "end"))
-        return [fact for fact in said(words) if isinstance(fact, Said)] if is_over else []
+        is_over = bool(get_int(part, "time", "end"))
+        return (
+            [fact for fact in text_facts(content) if isinstance(fact, TurnFact)] if is_over else []
+        )
     if kind == "tool":
         return _tool(part)
     return []
 
 
-def _tool(part: dict[str, Any]) -> list[Said | Used | Denied]:
-    call, name, state = text(part, "callID"), text(part, "tool"), table(part, "state")
-    status = text(state, "status")
+def _tool(part: dict[str, Any]) -> list[TurnFact | UsageFact | DenialFact]:
+    call, name, state = get_text(part, "callID"), get_text(part, "tool"), get_dict(part, "state")
+    status = get_text(state, "status")
     if status not in ("completed", "error"):
         return []
     failed = status == "error"
-    words = text(state, "error" if failed else "output") or ""
-    facts: list[Said | Used | Denied] = [
-        called(call, name, state.get("input")),
-        answered(call, name, words, result=state.get("metadata"), is_error=failed),
+    content = get_text(state, "error" if failed else "output") or ""
+    facts: list[TurnFact | UsageFact | DenialFact] = [
+        tool_call(call, name, state.get("input")),
+        tool_result(call, name, content, result=state.get("metadata"), is_error=failed),
     ]
-    return [*facts, *([Denied(name or "?", call)] if failed and is_denial(words) else [])]
+    return [*facts, *([DenialFact(name or "?", call)] if failed and is_denial(content) else [])]
 
 
-def _used(id: str, part: dict[str, Any], about: dict[str, Any]) -> list[Said | Used | Denied]:
-    tokens = table(part, "tokens")
+def _usage(
+    id: str, part: dict[str, Any], about: dict[str, Any]
+) -> list[TurnFact | UsageFact | DenialFact]:
+    tokens = get_dict(part, "tokens")
     return [
-        Used(
-            text(about, "modelID"),
-            input=number(tokens, "input"),
-            output=number(tokens, "output"),
-            cache_read=number(tokens, "cache", "read"),
-            cache_write=number(tokens, "cache", "write"),
-            reasoning=number(tokens, "reasoning"),
+        UsageFact(
+            get_text(about, "modelID"),
+            input=get_int(tokens, "input"),
+            output=get_int(tokens, "output"),
+            cache_read=get_int(tokens, "cache", "read"),
+            cache_write=get_int(tokens, "cache", "write"),
+            reasoning=get_int(tokens, "reasoning"),
             # opencode reports 0 for models whose prices it does not know.
-            cost_micros=micros(part, "cost") or None,
+            cost_micros=get_micros(part, "cost") or None,
             key=id,
         )
     ]
@@ -159,11 +165,11 @@ def _json(data: Any) -> dict[str, Any]:
 
 
 def _rows(database: Path, statement: str, **values: Any) -> list[tuple[Any, ...]]:
-    """Return the rows of a query on a database that another program may be writing. The result is
-    empty if the database cannot be read or has another schema. OSError if it does not exist.
+    """Return the rows of a query on a database that another program may be writing.
 
-    The program may be hostile: it can put views and generated columns in the place of tables. Time,
-    the size of a value and the size of all rows are bounded.
+    The result is empty if the database cannot be read or has another schema. Raises OSError if it
+    does not exist. The program may be hostile: it can replace tables by views and generated
+    columns. Therefore time, the size of a value and the size of all rows are bounded.
     """
     import apsw
 

@@ -1,4 +1,4 @@
-"""Qwen Code's records: `~/.qwen/projects/<directory>/chats/<session id>.jsonl`.
+"""Qwen Code's transcripts: `~/.qwen/projects/<directory>/chats/<session id>.jsonl`.
 
 The telemetry lines record every request to the model, also requests outside the conversation. Their
 sum is the total in the result line of the stream, so both use one counter. Input tokens include the
@@ -9,29 +9,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from corral.adapters.providers.facts import Denied, Said, Used
-from corral.adapters.providers.lines import (
-    answered,
-    called,
-    number,
-    rows,
-    said,
+from corral.adapters.providers.facts import DenialFact, TurnFact, UsageFact
+from corral.adapters.providers.json_lines import (
+    get_dict,
+    get_dicts,
+    get_int,
+    get_text,
     shorten,
-    table,
-    text,
+    text_facts,
+    tool_call,
+    tool_result,
 )
-from corral.adapters.transcripts.transcript import (
-    Head,
-    Item,
-    lines_before,
-    lines_of,
-    moment,
-    sessions_of_pids,
-    sessions_since,
-    title_of,
+from corral.adapters.transcripts.reader import (
+    TranscriptHead,
+    TranscriptItem,
+    filter_sessions_since,
+    iter_lines,
+    iter_lines_before,
+    list_sessions_of_pids,
+    make_title,
+    parse_time,
 )
 
-RECORDS_PROCESSES = False  # only at a terminal
+RECORDS_PROCESSES = False  # terminal runs record it, headless runs do not
 RECORD_FILES = ("projects/*/chats/*.jsonl",)
 
 
@@ -44,41 +44,41 @@ def find(folder: Path, session: str) -> Path | None:
     return next((path for path in files if path.is_file()), None)
 
 
-def sessions_of(folder: Path, pids: Sequence[int], started_at: int) -> list[str]:
-    """Sessions that one of these processes has open."""
-    return sessions_of_pids(folder / "sessions", pids, started_at)
+def list_open_sessions(folder: Path, pids: Sequence[int], started_at: int) -> list[str]:
+    """List the sessions that these processes have open."""
+    return list_sessions_of_pids(folder / "sessions", pids, started_at)
 
 
 def since(folder: Path, cwd: str, started_at: int) -> list[str]:
-    return sessions_since(folder.glob("projects/*/chats/*.jsonl"), head, cwd, started_at)
+    return filter_sessions_since(folder.glob("projects/*/chats/*.jsonl"), head, cwd, started_at)
 
 
 def children(path: Path) -> list[Path]:
     return []
 
 
-def head(path: Path) -> Head | None:
+def head(path: Path) -> TranscriptHead | None:
     session = cwd = version = title = started_at = None
-    for line, _ in lines_of(path):
-        session = session or text(line, "sessionId")
-        cwd = cwd or text(line, "cwd")
-        version = version or text(line, "version")
-        started_at = started_at if started_at is not None else moment(line.get("timestamp"))
-        if line.get("type") == "user" and (words := _words(line)):
-            title = title_of(words)
+    for line, _ in iter_lines(path):
+        session = session or get_text(line, "sessionId")
+        cwd = cwd or get_text(line, "cwd")
+        version = version or get_text(line, "version")
+        started_at = started_at if started_at is not None else parse_time(line.get("timestamp"))
+        if line.get("type") == "user" and (content := _message_text(line)):
+            title = make_title(content)
             break
-    return Head(session, cwd, started_at, title, version) if session and cwd else None
+    return TranscriptHead(session, cwd, started_at, title, version) if session and cwd else None
 
 
-def read(path: Path, *, offset: int = 0) -> Iterator[Item]:
+def read(path: Path, *, offset: int = 0) -> Iterator[TranscriptItem]:
     """Yield the facts from `offset` on."""
     total = _Total()
-    for line in lines_before(path, offset, b"api_response"):
+    for line in iter_lines_before(path, offset, b"api_response"):
         total.add(line)
-    for line, after in lines_of(path, offset):
-        at = moment(line.get("timestamp"))
-        for fact in (*_said(line), *total.add(line)):
-            yield Item(at, fact, after)
+    for line, after in iter_lines(path, offset):
+        at = parse_time(line.get("timestamp"))
+        for fact in (*_turns(line), *total.add(line)):
+            yield TranscriptItem(at, fact, after)
 
 
 class _Total:
@@ -87,29 +87,32 @@ class _Total:
     def __init__(self) -> None:
         self._input = self._output = self._cached = 0
 
-    def add(self, line: dict[str, Any]) -> list[Used]:
-        event = table(line, "systemPayload", "uiEvent")
-        if text(event, "event.name") != "qwen-code.api_response":
+    def add(self, line: dict[str, Any]) -> list[UsageFact]:
+        event = get_dict(line, "systemPayload", "uiEvent")
+        if get_text(event, "event.name") != "qwen-code.api_response":
             return []
-        cached = number(event, "cached_content_token_count")
-        self._input += max(0, number(event, "input_token_count") - cached)
-        self._output += number(event, "output_token_count")
+        cached = get_int(event, "cached_content_token_count")
+        self._input += max(0, get_int(event, "input_token_count") - cached)
+        self._output += get_int(event, "output_token_count")
         self._cached += cached
-        model, counter = text(event, "model"), f"qwen/{text(line, 'sessionId')}"
-        return [Used(model, self._input, self._output, self._cached, counter=counter)]
+        model, counter = get_text(event, "model"), f"qwen/{get_text(line, 'sessionId')}"
+        return [UsageFact(model, self._input, self._output, self._cached, counter=counter)]
 
 
-def _said(line: dict[str, Any]) -> list[Said | Denied]:
-    parts = rows(line, "message", "parts")
+def _turns(line: dict[str, Any]) -> list[TurnFact | DenialFact]:
+    parts = get_dicts(line, "message", "parts")
     match line.get("type"):
-        case "user" if words := _words(line):
-            return [Said("user", shorten(words))]
+        case "user" if content := _message_text(line):
+            return [TurnFact("user", shorten(content))]
         case "assistant":
-            spoken = said(_words(line))
-            calls = [table(part, "functionCall") for part in parts if "functionCall" in part]
+            turns = text_facts(_message_text(line))
+            calls = [get_dict(part, "functionCall") for part in parts if "functionCall" in part]
             return [
-                *(fact for fact in spoken if isinstance(fact, Said)),
-                *(called(text(call, "id"), text(call, "name"), call.get("args")) for call in calls),
+                *(fact for fact in turns if isinstance(fact, TurnFact)),
+                *(
+                    tool_call(get_text(call, "id"), get_text(call, "name"), call.get("args"))
+                    for call in calls
+                ),
             ]
         case "tool_result":
             return _results(line, parts)
@@ -117,21 +120,23 @@ def _said(line: dict[str, Any]) -> list[Said | Denied]:
             return []
 
 
-def _results(line: dict[str, Any], parts: list[dict[str, Any]]) -> list[Said | Denied]:
-    failed = text(line, "toolCallResult", "status") not in ("success", None)
-    denied = text(line, "toolCallResult", "status") == "cancelled" or (
-        text(line, "toolCallResult", "errorType") == "execution_denied"
+def _results(line: dict[str, Any], parts: list[dict[str, Any]]) -> list[TurnFact | DenialFact]:
+    failed = get_text(line, "toolCallResult", "status") not in ("success", None)
+    denied = get_text(line, "toolCallResult", "status") == "cancelled" or (
+        get_text(line, "toolCallResult", "errorType") == "execution_denied"
     )
-    facts: list[Said | Denied] = []
-    for answer in (table(part, "functionResponse") for part in parts):
-        call, name = text(answer, "id"), text(answer, "name")
-        words = text(answer, "response", "output") or text(answer, "response", "error") or ""
-        facts.append(answered(call, name, words, is_error=failed))
+    facts: list[TurnFact | DenialFact] = []
+    for answer in (get_dict(part, "functionResponse") for part in parts):
+        call, name = get_text(answer, "id"), get_text(answer, "name")
+        content = (
+            get_text(answer, "response", "output") or get_text(answer, "response", "error") or ""
+        )
+        facts.append(tool_result(call, name, content, is_error=failed))
         if denied:
-            facts.append(Denied(name or "?", call))
+            facts.append(DenialFact(name or "?", call))
     return facts
 
 
-def _words(line: dict[str, Any]) -> str:
-    parts = rows(line, "message", "parts")
-    return "\n".join(words for part in parts if (words := text(part, "text")) is not None)
+def _message_text(line: dict[str, Any]) -> str:
+    parts = get_dicts(line, "message", "parts")
+    return "\n".join(content for part in parts if (content := get_text(part, "text")) is not None)

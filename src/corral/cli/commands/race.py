@@ -273,10 +273,10 @@ def _show_result(app: App, race: Any) -> int:
 def wait(app: App, race: str, wait_ms: int | None) -> int:
     """Drive a race until a winner can be selected or the race is over."""
     if os.environ.get("CORRAL_RUN") is None:
-        from corral.adapters import run_marks
+        from corral.adapters import process_marks
 
         # The driver may have been started by a process of a run; it must outlive that run.
-        run_marks.leave_run()
+        process_marks.leave_run()
     return _show_result(app, wait_with_progress(app, resolve_race(app, race), wait_ms))
 
 

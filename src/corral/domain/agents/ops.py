@@ -297,10 +297,10 @@ def _build_content(*, limits: AgentLimits, **texts: str | None) -> AgentContent:
 
 
 def _check_provider(content: AgentContent) -> None:
-    if content.provider is not None and content.provider not in registry.names():
+    if content.provider is not None and content.provider not in registry.list_providers():
         raise Invalid(
-            f"Unknown provider {content.provider!r}: use one of {', '.join(registry.names())}, or "
-            "give any program as the command.",
+            f"Unknown provider {content.provider!r}: use one of "
+            f"{', '.join(registry.list_providers())}, or give any program as the command.",
             provider=content.provider,
             reason="unknown_provider",
         )

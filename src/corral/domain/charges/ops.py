@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from corral.adapters.providers.facts import Used
+from corral.adapters.providers.facts import UsageFact
 from corral.db.lookup import not_found
 from corral.db.transitions import encode_rows
 from corral.db.tx import Tx
@@ -39,7 +39,7 @@ _LAST_DAY = "~"
 
 def add(
     tx: Tx,
-    used: Used,
+    used: UsageFact,
     *,
     run_id: str | None = None,
     session_id: str | None = None,
@@ -108,7 +108,7 @@ def mark_imported(tx: Tx, ids: Sequence[str]) -> None:
     tx.run(sql.MARK_IMPORTED, now=tx.now, keys_=keys)
 
 
-def _check_report(used: Used) -> UsageFigures:
+def _check_report(used: UsageFact) -> UsageFigures:
     """Return the figures of a report; raises Invalid, because an agent can report anything."""
     figures = UsageFigures(
         used.input,

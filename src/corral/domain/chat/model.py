@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from corral.adapters.channels.contract import Kind
+from corral.adapters.channels.contract import MessageKind
 from corral.kernel.errors import Invalid
 from corral.kernel.states import TransitionTable, transition
 from corral.kernel.text import MAX_NAME, check_text
@@ -353,7 +353,7 @@ class Message(msgspec.Struct, frozen=True):
     thread: str | None
     direction: str
     """in or out."""
-    kind: Kind
+    kind: MessageKind
     event_id: str
     """The platform's id of an inbound event, or the key of an outbound message."""
     platform_ids: list[str]

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from corral.adapters.redaction import clean_of_secrets
+from corral.adapters.redaction import redact_value
 from corral.db.transitions import create, transition
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
@@ -122,7 +122,7 @@ def _parse(action: str, arguments: dict[str, Any]) -> tuple[Action, Any]:
 
 def _check_no_secret(text: str) -> None:
     """Reject text that looks like a secret: it would be redacted, but approvers must see it all."""
-    if clean_of_secrets(text) != text:
+    if redact_value(text) != text:
         raise Invalid(
             "The request contains text that looks like a secret, which cannot be shown to people. "
             "Omit it and request the secret by name (action secret)."

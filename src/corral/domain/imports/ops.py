@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from corral.adapters.providers.facts import Said, Used
-from corral.adapters.redaction import without_secrets
-from corral.adapters.transcripts.transcript import Head, Item
+from corral.adapters.providers.facts import TurnFact, UsageFact
+from corral.adapters.redaction import redact_record
+from corral.adapters.transcripts.reader import TranscriptHead, TranscriptItem
 from corral.db.bulk_insert import insert_many
 from corral.db.transitions import encode_rows
 from corral.db.tx import Tx
@@ -26,7 +26,7 @@ RETENTION = sql.RETENTION
 MAX_PATH = 4_096
 
 
-def begin(tx: Tx, source: str, path: str, head: Head) -> Import | None:
+def begin(tx: Tx, source: str, path: str, head: TranscriptHead) -> Import | None:
     """Begin or continue the import of a file; the first time a session is opened for it.
 
     None: Corral itself ran the conversation, so its turns are already stored.
@@ -56,7 +56,7 @@ def _exists(tx: Tx, session_id: str) -> bool:
     return True
 
 
-def _begin_again(tx: Tx, known: Import, head: Head) -> Import | None:
+def _begin_again(tx: Tx, known: Import, head: TranscriptHead) -> Import | None:
     """Restore a deleted session under its own id.
 
     Its usage is not charged again: the totals still contain it.
@@ -69,7 +69,7 @@ def _begin_again(tx: Tx, known: Import, head: Head) -> Import | None:
     return msgspec.structs.replace(added, charged_until=known.read_bytes)
 
 
-def _open_session(tx: Tx, source: str, head: Head, id: str) -> Session:
+def _open_session(tx: Tx, source: str, head: TranscriptHead, id: str) -> Session:
     exists = head.cwd is not None and os.path.isdir(head.cwd)
     project = projects.register(tx, head.cwd) if head.cwd and exists else None
     return sessions.insert_session(
@@ -85,15 +85,17 @@ def _open_session(tx: Tx, source: str, head: Head, id: str) -> Session:
     )
 
 
-def import_items(tx: Tx, imported: Import, items: Sequence[Item], *, read_bytes: int) -> Import:
+def import_items(
+    tx: Tx, imported: Import, items: Sequence[TranscriptItem], *, read_bytes: int
+) -> Import:
     """Store the turns and usage of the next piece of a file; raises Conflict on a race."""
-    turns = [_to_turn(item) for item in items if isinstance(item.fact, Said)]
+    turns = [_to_turn(item) for item in items if isinstance(item.fact, TurnFact)]
     if turns:
         sessions.append_many(tx, imported.session_id, turns)
     session = sessions.get(tx, imported.session_id)
     charged_ids = []
     for item in items:
-        if isinstance(item.fact, Used) and item.offset > imported.charged_until:
+        if isinstance(item.fact, UsageFact) and item.offset > imported.charged_until:
             at = None if item.at is None else min(item.at, tx.now)
             charged = charges.add(
                 tx,
@@ -249,7 +251,7 @@ def list_origins(
     return make_page(rows, limit, lambda row: (row.tool, row.source, row.part, row.row_id))
 
 
-def _to_turn(item: Item) -> NewTurn:
-    assert isinstance(item.fact, Said)
-    redacted = without_secrets(item.fact)
+def _to_turn(item: TranscriptItem) -> NewTurn:
+    assert isinstance(item.fact, TurnFact)
+    redacted = redact_record(item.fact)
     return NewTurn(**msgspec.structs.asdict(redacted), at=item.at)

@@ -444,7 +444,7 @@ def resolve_unconfirmed(tx: Tx, id: str, *, delivered: bool, reason: str | None 
         return transition(tx, sql.LETTERS, "confirm", number, event_data=note, ended_at=tx.now)
     current = sql.LETTERS.get(tx, number)
     line_at = current.line_at if is_ordered(current.mailbox) else tx.now
-    return _make_claimable(tx, "retry", number, note=note, line_at=line_at)
+    return _make_claimable(tx, "retry", number, event_data=note, line_at=line_at)
 
 
 def refuse(tx: Tx, letter: Letter | str, reason: str, *, fence: int | None = None) -> Letter:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from corral.adapters.channels.contract import File
+from corral.adapters.channels.contract import StoredFile
 from corral.adapters.sandbox_bridge.rows import OutboundRow
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
@@ -65,7 +65,7 @@ def list_files(row: OutboundRow) -> list[str]:
 
 
 def ingest_message(
-    tx: Tx, session: str, run: Run, row: OutboundRow, files: Sequence[File] = ()
+    tx: Tx, session: str, run: Run, row: OutboundRow, files: Sequence[StoredFile] = ()
 ) -> bool:
     """Carry out one message from the sandbox, as the agent's own tools would.
 
@@ -147,7 +147,7 @@ def _send_files(
     run: Run,
     row: OutboundRow,
     content: OutboundContent,
-    files: Sequence[File],
+    files: Sequence[StoredFile],
 ) -> int:
     where = _address(tx, conversation, row)
     sent = attachments.send_in_thread(

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from corral.adapters.attachments import safe_name
+from corral.adapters.attachments import make_safe_name
 from corral.adapters.sandbox_bridge.schema import SessionFolder
 from corral.domain.chat.conversations.payloads import parse_chat
 from corral.domain.chat.model import ClaimedLetter, Conversation
@@ -40,7 +40,7 @@ def sandbox_path(
     folder: SessionFolder, letter: Letter, number: int, file: Mapping[str, Any]
 ) -> str:
     """Return the path in the sandbox of a file that came with a message."""
-    name = safe_name(os.path.basename(str(file["path"])), number)
+    name = make_safe_name(os.path.basename(str(file["path"])), number)
     return os.path.join(folder.inside, "inbox", row_id(letter), name)
 
 

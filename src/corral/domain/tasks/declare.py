@@ -196,7 +196,7 @@ def _validate_fields(task: TaskSpec) -> None:
         (task.check, "The check", None),
     ):
         if value is not None:
-            limit = {"most": max_length} if max_length else {}
+            limit = {"max_bytes": max_length} if max_length else {}
             check_text(value, f"{what} of {task.key}", **limit)
     check_priority(task.priority)
     if len(task.files) > MAX_FILES:

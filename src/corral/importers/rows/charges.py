@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from corral.adapters.providers.facts import Used
+from corral.adapters.providers.facts import UsageFact
 from corral.db.bulk_insert import insert_many
 from corral.db.tx import Tx
 from corral.domain.charges import ops, sql
@@ -19,7 +19,7 @@ def insert_charges(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[str]:
         figures = {
             name: value for name, value in row.items() if name not in (*_CONTEXT, "imported_at")
         }
-        used = Used(**{"model": None, **figures})
+        used = UsageFact(**{"model": None, **figures})
         charge = ops.add(tx, used, **{name: row[name] for name in _CONTEXT if name in row})
         ids.append(charge.id if charge else "")
     ops.mark_imported(tx, [id for id in ids if id])

@@ -7,7 +7,7 @@ import msgspec
 
 from corral import config
 from corral.adapters import attachments
-from corral.adapters.channels.contract import File
+from corral.adapters.channels.contract import StoredFile
 from corral.db import store_move_record
 from corral.domain.chat.model import Message, list_files
 from corral.domain.chat.outbound import attachments as outbound_attachments
@@ -39,7 +39,7 @@ def list_own_folders(database: "Database") -> list[Path]:
     return sorted(folder for folder in folders if folder.name in known and not folder.is_symlink())
 
 
-def read_attachment(message: Message, number: int) -> tuple[File, bytes]:
+def read_attachment(message: Message, number: int) -> tuple[StoredFile, bytes]:
     """Return a file of a message with its content; raises NotFound. Files count from 1.
 
     Reads only Corral's private copies.
@@ -49,13 +49,13 @@ def read_attachment(message: Message, number: int) -> tuple[File, bytes]:
         raise NotFound(
             f"{message.id} has no file {number}; it has {len(files)} files.", id=message.id
         )
-    file = msgspec.convert(files[number - 1], File)
+    file = msgspec.convert(files[number - 1], StoredFile)
     if file.path is None:
         raise NotFound(
             f"{file.name!r} was not stored: {file.reason}.", id=message.id, reason="not_stored"
         )
     try:
-        return file, attachments.read_kept(file, config.home() / "channels")
+        return file, attachments.read_stored(file, config.home() / "channels")
     except OSError:
         raise NotFound(
             f"{file.name!r} is not on this machine. Its path was {file.path}.",
@@ -66,7 +66,7 @@ def read_attachment(message: Message, number: int) -> tuple[File, bytes]:
 
 def copy_agent_files(
     database: "Database", files: list[str], *, agent: str, session: str | None, run: str | None
-) -> list[File]:
+) -> list[StoredFile]:
     """Copy files of an agent into private files; copies all of them, or none.
 
     The files must be in folders that the agent works in.
@@ -82,11 +82,11 @@ def copy_agent_files(
 
 def copy_files(
     database: "Database", files: list[str], folders: list[str], agent_id: str
-) -> list[File]:
+) -> list[StoredFile]:
     """Copy an agent's files, which must be in one of `folders`, into private files."""
     max_bytes = int(database.read(lambda tx: settings.get_value(tx, "gateway.max_file_bytes")))
     contents = [
-        (file, attachments.take(file, folders, most=max_bytes, never=config.home()))
+        (file, attachments.read_attachment(file, folders, most=max_bytes, never=config.home()))
         for file in files
     ]
-    return [attachments.keep_sent(sent_folder() / agent_id, file, data) for file, data in contents]
+    return [attachments.store_sent(sent_folder() / agent_id, file, data) for file, data in contents]

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from corral.adapters.channels import registry
-from corral.adapters.channels.contract import Adapter
+from corral.adapters.channels.contract import ChannelAdapter
 from corral.domain.chat.channels import ops
 from corral.domain.chat.model import Channel
 from corral.kernel.errors import CorralError
@@ -19,13 +19,13 @@ def get_channel(database: "Database", channel: str) -> Channel:
     return database.read(lambda tx: ops.get_channel(tx, channel))
 
 
-def open_adapter(database: "Database", channel: Channel) -> Adapter:
+def open_adapter(database: "Database", channel: Channel) -> ChannelAdapter:
     """Return the adapter of a channel with the values of its secrets.
 
     Raises a CorralError that names the missing setting or secret.
     """
     values = {name: resolve_secret(database, secret) for name, secret in channel.secrets.items()}
-    return registry.find(channel.kind)(channel.config, values)
+    return registry.get_adapter_class(channel.kind)(channel.config, values)
 
 
 def check_channel(database: "Database", name: str) -> ChannelHealth:

@@ -19,17 +19,17 @@ import msgspec
 
 from corral.adapters import process
 from corral.adapters.channels.contract import (
-    Adapter,
-    Failed,
-    File,
-    Kind,
-    Outcome,
-    Outgoing,
-    Refused,
-    Sent,
-    Unknown,
-    Unsupported,
-    card_text,
+    ChannelAdapter,
+    FailedMessage,
+    MessageKind,
+    OutgoingMessage,
+    RejectedMessage,
+    SendOutcome,
+    SentMessage,
+    StoredFile,
+    UnconfirmedMessage,
+    UnsupportedMessage,
+    format_card,
 )
 from corral.domain.chat.channels import places
 from corral.domain.chat.model import Channel, Place, UnconfirmedPolicy
@@ -87,7 +87,7 @@ class Delivery:
     """Delivers the letters of one channel through its adapter."""
 
     def __init__(
-        self, database: "Database", channel: Channel, adapter: Adapter, owner: str
+        self, database: "Database", channel: Channel, adapter: ChannelAdapter, owner: str
     ) -> None:
         self._database = database
         self._channel = channel
@@ -167,7 +167,7 @@ class Delivery:
         except Conflict:
             return None  # it was dropped or taken over meanwhile
 
-    def _find_earlier(self, going: Dispatch) -> Outcome | None:
+    def _find_earlier(self, going: Dispatch) -> SendOutcome | None:
         """Return the outcome of an earlier attempt, after the platform has forgotten its key.
 
         None: the message has to be sent.
@@ -176,58 +176,66 @@ class Delivery:
         age = self._database.clock.now() - going.message.created_at
         if going.letter.attempts < 2 or remembers is None or age <= remembers:
             return None
-        if going.message.kind in (Kind.EDIT, Kind.REACTION):
+        if going.message.kind in (MessageKind.EDIT, MessageKind.REACTION):
             return None  # idempotent: repeating them changes nothing
         ids = self._look_up(going)
         if ids is None:
-            return Failed("the history of the platform cannot be read to see whether it arrived")
-        return Sent(ids) if ids else None
+            return FailedMessage(
+                "the history of the platform cannot be read to see whether it arrived"
+            )
+        return SentMessage(ids) if ids else None
 
-    def _send(self, going: Dispatch) -> Outcome:
-        if going.message.kind is Kind.REACTION and not self._adapter.traits.reactions:
-            return Unsupported(f"a channel of kind {self._channel.kind} has no reactions")
-        if going.message.kind is Kind.FILE and (problem := self._file_problem(going)):
+    def _send(self, going: Dispatch) -> SendOutcome:
+        if going.message.kind is MessageKind.REACTION and not self._adapter.traits.reactions:
+            return UnsupportedMessage(f"a channel of kind {self._channel.kind} has no reactions")
+        if going.message.kind is MessageKind.FILE and (problem := self._file_problem(going)):
             return problem
         try:
             return self._adapter.send(build_outgoing(going, self._adapter))
         except Exception as error:  # an adapter may fail in any way
             log.warning("%s: sending failed: %r", self._channel.name, error)
-            return Unknown(f"the adapter failed ({type(error).__name__})")
+            return UnconfirmedMessage(f"the adapter failed ({type(error).__name__})")
 
-    def _file_problem(self, going: Dispatch) -> Outcome | None:
+    def _file_problem(self, going: Dispatch) -> SendOutcome | None:
         """Return why a file cannot be sent: it is unsupported, or not the copy that was queued."""
         from corral.adapters import attachments
         from corral.services.chat.attachments import sent_folder
 
         if not self._adapter.traits.files:
-            return Unsupported(f"a channel of kind {self._channel.kind} does not support files")
+            return UnsupportedMessage(
+                f"a channel of kind {self._channel.kind} does not support files"
+            )
         file = _file(going)
-        if problem := attachments.trouble_with(file, sent_folder()) if file else "there is none":
-            return Refused(f"the file {going.message.text} is not sent: {problem}")
+        if (
+            problem := attachments.explain_undeliverable(file, sent_folder())
+            if file
+            else "there is none"
+        ):
+            return RejectedMessage(f"the file {going.message.text} is not sent: {problem}")
         return None
 
-    def _record(self, going: Dispatch, outcome: Outcome) -> DeliveryResult:
+    def _record(self, going: Dispatch, outcome: SendOutcome) -> DeliveryResult:
         letter, message = going.letter, going.message
         match outcome:
-            case Sent():
+            case SentMessage():
                 ids = [id for id in outcome.ids if id][:20]
                 self._database.write(
                     lambda tx: queue.mark_delivered(tx, letter, message.id, ids), durable=True
                 )
-            case Refused() | Unsupported():
+            case RejectedMessage() | UnsupportedMessage():
                 self._database.write(lambda tx: queue.reject(tx, letter, message, outcome.reason))
-            case Failed():
+            case FailedMessage():
                 self._database.write(
                     lambda tx: queue.mark_failed(
                         tx, letter, message.id, outcome.reason, pause_ms=outcome.retry_ms
                     )
                 )
-            case Unknown() if self._adapter.traits.idempotent:
+            case UnconfirmedMessage() if self._adapter.traits.idempotent:
                 # Safe to retry: the platform deduplicates by key.
                 self._database.write(
                     lambda tx: queue.mark_failed(tx, letter, message.id, outcome.reason)
                 )
-            case Unknown():
+            case UnconfirmedMessage():
                 self._renew(letter, CONFIRM_MS)  # then the history of the platform is read
         return self._result(letter)
 
@@ -284,7 +292,10 @@ class Delivery:
         """
         if self._adapter.traits.idempotent:
             return []  # safe to send again: the platform deduplicates by key
-        if not self._adapter.traits.history or going.message.kind in (Kind.EDIT, Kind.REACTION):
+        if not self._adapter.traits.history or going.message.kind in (
+            MessageKind.EDIT,
+            MessageKind.REACTION,
+        ):
             return None
         return self._look_up(going)
 
@@ -307,17 +318,17 @@ class Delivery:
         return []
 
 
-def build_outgoing(going: Dispatch, adapter: Adapter) -> Outgoing:
+def build_outgoing(going: Dispatch, adapter: ChannelAdapter) -> OutgoingMessage:
     """Convert a message for an adapter; a card becomes text on a platform without buttons."""
     message, data = going.message, going.message.data or {}
     options = list(data.get("options", []))
     text = message.text
     kind = message.kind
-    if kind is Kind.QUESTION and not adapter.traits.buttons:
-        text, kind = card_text(text, options), Kind.TEXT
-    if kind is Kind.EDIT and not adapter.traits.edits:
-        kind = Kind.TEXT
-    return Outgoing(
+    if kind is MessageKind.QUESTION and not adapter.traits.buttons:
+        text, kind = format_card(text, options), MessageKind.TEXT
+    if kind is MessageKind.EDIT and not adapter.traits.edits:
+        kind = MessageKind.TEXT
+    return OutgoingMessage(
         key=message.event_id.removeprefix("out:"),
         place=going.place.platform_id,
         thread=message.thread if adapter.traits.threads else None,
@@ -331,6 +342,10 @@ def build_outgoing(going: Dispatch, adapter: Adapter) -> Outgoing:
     )
 
 
-def _file(going: Dispatch) -> File | None:
+def _file(going: Dispatch) -> StoredFile | None:
     given = (going.message.data or {}).get("file")
-    return msgspec.convert(given, File) if going.message.kind is Kind.FILE and given else None
+    return (
+        msgspec.convert(given, StoredFile)
+        if going.message.kind is MessageKind.FILE and given
+        else None
+    )

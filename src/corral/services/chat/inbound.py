@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from corral import config
-from corral.adapters.channels.contract import Accepted, Adapter, Incoming
+from corral.adapters.channels.contract import AcceptedRequest, ChannelAdapter, IncomingEvent
 from corral.domain.chat.channels import ops
 from corral.domain.chat.inbound import receive
 from corral.domain.chat.inbound.moderation import MAX_TEXT
@@ -26,7 +26,7 @@ BATCH = 100
 """Events that are stored in one transaction; small, so that other writers are not blocked."""
 
 
-def receive_event(database: "Database", channel: str, event: Incoming) -> Message:
+def receive_event(database: "Database", channel: str, event: IncomingEvent) -> Message:
     """Store an event, once, and route it. When this returns, the event is durable."""
     stored = store_attachments(database, channel, event)
     return database.write(
@@ -35,7 +35,11 @@ def receive_event(database: "Database", channel: str, event: Incoming) -> Messag
 
 
 def receive_events(
-    database: "Database", channel: str, events: Sequence[Incoming], *, cursor: str | None = None
+    database: "Database",
+    channel: str,
+    events: Sequence[IncomingEvent],
+    *,
+    cursor: str | None = None,
 ) -> list[Message]:
     """Store events in their order and advance the cursor, in one transaction."""
     stored = [store_attachments(database, channel, event) for event in events]
@@ -46,7 +50,7 @@ def receive_events(
     )
 
 
-def store_attachments(database: "Database", channel: str, event: Incoming) -> Incoming:
+def store_attachments(database: "Database", channel: str, event: IncomingEvent) -> IncomingEvent:
     """Return the event with its attachments stored in private files of this machine.
 
     A text that is too long becomes an attachment too. No file is written for an event that may
@@ -59,7 +63,7 @@ def store_attachments(database: "Database", channel: str, event: Incoming) -> In
     if not event.attached and len(text) <= MAX_TEXT:
         return event
     from corral.adapters import attachments
-    from corral.adapters.channels.contract import Attached
+    from corral.adapters.channels.contract import RawAttachment
     from corral.domain.settings import ops as settings
 
     channel_id = database.read(partial(ops.get_channel, channel=channel)).id
@@ -67,15 +71,15 @@ def store_attachments(database: "Database", channel: str, event: Incoming) -> In
         return event
     attached = list(event.attached)
     if len(text) > MAX_TEXT:
-        attached.append(Attached("message.txt", text, len(text), "text/plain"))
+        attached.append(RawAttachment("message.txt", text, len(text), "text/plain"))
     max_bytes = int(database.read(lambda tx: settings.get_value(tx, "gateway.max_file_bytes")))
     folder = config.home() / "channels" / channel_id
-    files = attachments.keep(folder, event.event_id, attached, most=max_bytes)
+    files = attachments.store_attachments(folder, event.event_id, attached, most=max_bytes)
     return msgspec.structs.replace(event, attached=[], files=[*event.files, *files])
 
 
 def poll_channel(
-    database: "Database", channel: str, adapter: Adapter, *, seconds: float = 0
+    database: "Database", channel: str, adapter: ChannelAdapter, *, seconds: float = 0
 ) -> list[Message]:
     """Fetch the new events of a platform, store them, and then advance the cursor.
 
@@ -102,7 +106,7 @@ def poll_channel(
 
 
 def _receive_one_by_one(
-    database: "Database", channel: str, events: Sequence[Incoming]
+    database: "Database", channel: str, events: Sequence[IncomingEvent]
 ) -> list[Message]:
     stored = []
     for event in events:
@@ -123,19 +127,19 @@ def _set_cursor(database: "Database", channel: str, cursor: str) -> None:
 
 def accept_webhook(
     database: "Database", channel: str, headers: dict[str, str], body: bytes
-) -> Accepted:
+) -> AcceptedRequest:
     """Verify a webhook request of a platform and store its events.
 
     Raises Invalid when the channel has no webhook, and Refused when the request is not authentic.
     """
-    from corral.adapters.channels.contract import Unwelcome
+    from corral.adapters.channels.contract import RequestRejected
 
     adapter = open_adapter(database, get_channel(database, channel))
     if not adapter.traits.calls:
         raise Invalid(f"The channel {channel} has no webhook: it polls its platform.")
     try:
         accepted = adapter.accept(headers, body, database.clock.now())
-    except Unwelcome as error:
+    except RequestRejected as error:
         raise Refused(f"Not a valid webhook request of {channel}: {error}.") from None
     finally:
         adapter.stop()

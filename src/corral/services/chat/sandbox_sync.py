@@ -21,8 +21,8 @@ import msgspec
 
 from corral import config
 from corral.adapters import sandbox
-from corral.adapters.channels.contract import File
-from corral.adapters.sandbox import Bounds, Kind, ResourceLimits, Wrapped
+from corral.adapters.channels.contract import StoredFile
+from corral.adapters.sandbox import ResourceLimits, SandboxBounds, SandboxKind, WrappedCommand
 from corral.adapters.sandbox_bridge.rows import (
     DeliveryOutcome,
     InboundView,
@@ -43,7 +43,7 @@ from corral.kernel.errors import CorralError, Invalid, NotFound, Refused
 from corral.kernel.open_files import require_unused
 
 if TYPE_CHECKING:
-    from corral.adapters.providers.provider import Start
+    from corral.adapters.providers.provider import LaunchCommand
     from corral.db.database import Database
 
 AGENT_CLIENT = "corral.adapters.sandbox_bridge.agent_client"
@@ -200,7 +200,7 @@ def wrap_command(
     programs: Sequence[str] = (),
     reads: Sequence[str] = (),
     scratch: str,
-) -> Wrapped:
+) -> WrappedCommand:
     """Return a command that runs inside the sandbox of a session.
 
     The sandbox has no network. It can read the system's programs and the session's files, and write
@@ -211,16 +211,16 @@ def wrap_command(
     own = {folder.outside, folder.home} | ({work} if work is not None else set())
     hidden = [str(config.home()), *_store_files(store)]
     inner = [path for path in (*hidden, folder.top) if work is not None and _is_in(path, work)]
-    if kind is Kind.LANDLOCK and inner:
+    if kind is SandboxKind.LANDLOCK and inner:
         raise Refused(
             f"Landlock cannot protect {inner[0]}, which is inside the working directory. Install "
             "bubblewrap, or use another working directory.",
             path=inner[0],
         )
     readable = [*_programs(programs), *reads, folder.inside]
-    return sandbox.wrap(
+    return sandbox.wrap_command(
         command,
-        Bounds(
+        SandboxBounds(
             writable=tuple(sorted(own)),
             readable=tuple(dict.fromkeys(path for path in readable if os.path.exists(path))),
             hidden=tuple(path for path in inner if path != folder.top),
@@ -232,11 +232,11 @@ def wrap_command(
     )
 
 
-def _kind(by: str) -> Kind:
+def _kind(by: str) -> SandboxKind:
     if by != "auto":
-        return Kind(by)
-    probe = sandbox.probe(network=False)
-    if probe.kind is Kind.NONE or not sandbox.keeps_off_network(probe.kind):
+        return SandboxKind(by)
+    probe = sandbox.probe_sandboxes(network=False)
+    if probe.kind is SandboxKind.NONE or not sandbox.can_block_network(probe.kind):
         problems = probe.why_not | {probe.kind: "it does not block the network"}
         reasons = "; ".join(f"{kind}: {reason}" for kind, reason in problems.items())
         raise Refused(
@@ -330,7 +330,7 @@ def _ingest(
 
 def _copy_outbound_files(
     database: "Database", session: str, run: Run, row: OutboundRow
-) -> list[File]:
+) -> list[StoredFile]:
     """Copy the files of a message from its folder in the outbox into private files."""
     names = ingest.list_files(row)
     if not names:
@@ -457,7 +457,7 @@ def agent_environment(folder: SessionFolder) -> dict[str, str]:
     }
 
 
-def write_start_file(folder: SessionFolder, started: "Start", provider: str) -> str:
+def write_start_file(folder: SessionFolder, started: "LaunchCommand", provider: str) -> str:
     """Write the file with the start parameters of the agent for the sandbox; returns its path."""
     path = Path(folder.inside) / "order.json"
     content = {

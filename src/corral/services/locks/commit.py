@@ -52,7 +52,7 @@ def commit(
     commit. Records the committed files as touched by the owner.
     """
     text = _with_trailers(message, owner, run)
-    top = git.worktree_of(os.path.realpath(folder))
+    top = git.find_worktree_root(os.path.realpath(folder))
     if top is None:
         raise Refused(f"{folder} is not in a git repository.", dir=folder)
     place = find_project_path(database, top)
@@ -89,7 +89,9 @@ def commit(
     made: str | None = None
     if not dry_run:
         new = [name for name in chosen if changes[name] == "??"]
-        made = commits.commit(top, text, chosen, new=new, environment=_hook_env(owner, database))
+        made = commits.commit_files(
+            top, text, chosen, new=new, environment=_hook_env(owner, database)
+        )
         for name in chosen:
             with suppress(Invalid):  # a symlink that leads out of the project
                 touch = partial(
@@ -102,15 +104,15 @@ def commit(
     left = sorted({*changes} - {*chosen})
     return CommitResult(
         made,
-        [git.storable(name) for name in chosen],
-        [git.storable(name) for name in left],
-        [git.storable(name) for name in chosen if name not in locked],
+        [git.decode_name(name) for name in chosen],
+        [git.decode_name(name) for name in left],
+        [git.decode_name(name) for name in chosen if name not in locked],
     )
 
 
 def _list_changes(top: str) -> dict[str, str]:
     """Return the changed files with their git status. Raises Refused for unmerged files."""
-    changes = git.changed(top)
+    changes = git.list_changes(top)
     unmerged = [name for name, status in changes.items() if "U" in status or status in ("AA", "DD")]
     if unmerged:
         raise Refused(f"{unmerged[0]} has merge conflicts. Resolve them first.", files=unmerged)
@@ -122,13 +124,13 @@ def _lock_pattern(place: ProjectPath, top: str, path: str, lock_paths: Mapping[s
     name = os.path.relpath(os.path.join(top, path), top)
     if name in lock_paths:
         return lock_paths[name]
-    project_path = os.path.join(place.path, git.storable(name))
+    project_path = os.path.join(place.path, git.decode_name(name))
     return resolve.resolve_pattern(place.project, project_path, lockable=False)
 
 
 def _lock_path(place: ProjectPath, name: str) -> str:
     """Return the lock path of a file in this worktree."""
-    project_path = os.path.join(place.path, git.storable(name))
+    project_path = os.path.join(place.path, git.decode_name(name))
     path = resolve.literal_pattern(place.project, project_path)
     assert path is not None, "the worktree is inside the project"
     return path
@@ -147,7 +149,7 @@ def _list_held(database: Database, owner: str, place: ProjectPath) -> list[Lock]
 def _require_unlocked_by_others(
     database: Database, top: str, names: Sequence[str], owner: str, run: str | None
 ) -> None:
-    names = [git.storable(name) for name in names]
+    names = [git.decode_name(name) for name in names]
     if conflicts := find_commit_conflicts(database, top, names, owner, run=run):
         more = f" (and {len(conflicts) - 1} more)" if len(conflicts) > 1 else ""
         raise Held(

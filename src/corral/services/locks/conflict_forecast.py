@@ -8,7 +8,7 @@ from itertools import combinations
 
 import msgspec
 
-from corral.adapters import checkouts, commits, git, process
+from corral.adapters import commits, git, process, worktree_registry
 from corral.db.database import Database
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
@@ -45,12 +45,12 @@ def forecast(database: Database, folder: str, *, tell: bool) -> list[MergeConfli
 
     Raises Refused outside of a repository, and when there are too many worktrees.
     """
-    top = git.worktree_of(os.path.realpath(folder))
+    top = git.find_worktree_root(os.path.realpath(folder))
     if top is None:
         raise Refused(
             f"{folder} is not in a git repository.", dir=folder, reason="not_a_repository"
         )
-    trees = checkouts.trees(top)
+    trees = worktree_registry.list_worktrees(top)
     if len(trees) > MAX_TREES:
         raise Refused(
             f"The repository has {len(trees)} worktrees; at most {MAX_TREES} can be compared. "
@@ -69,14 +69,14 @@ def forecast_live(database: Database) -> list[MergeConflict]:
     cwds_of: dict[str, set[str]] = {}
     for dir, cwd in database.read(_list_live_dirs):
         # Resolved from the project's directory: an agent can forge the `.git` of its worktree.
-        top = git.worktree_of(os.path.realpath(dir))
+        top = git.find_worktree_root(os.path.realpath(dir))
         if top is not None:
-            cwds_of.setdefault(git.main_worktree(top) or top, set()).add(os.path.realpath(cwd))
+            cwds_of.setdefault(git.find_main_worktree(top) or top, set()).add(os.path.realpath(cwd))
     conflicts = []
     for repository, cwds in cwds_of.items():
         # A damaged repository must not prevent the forecast of the others; `forecast` reports it.
         with suppress(Refused):
-            trees = checkouts.trees(repository) if len(cwds) > 1 else []
+            trees = worktree_registry.list_worktrees(repository) if len(cwds) > 1 else []
             nearest = {_find_tree(trees, cwd) for cwd in cwds}
             active = [tree for tree in trees if tree in nearest][:MAX_TREES]
             conflicts += _try_merges(database, repository, active, notify=True) if active else []
@@ -92,7 +92,9 @@ def _list_live_dirs(tx: Tx) -> list[tuple[str, str]]:
     ]
 
 
-def _find_tree(trees: Sequence[checkouts.Tree], cwd: str) -> checkouts.Tree | None:
+def _find_tree(
+    trees: Sequence[worktree_registry.ListedWorktree], cwd: str
+) -> worktree_registry.ListedWorktree | None:
     """Return the innermost worktree that contains a folder."""
     containing = [
         tree for tree in trees if f"{cwd}/".startswith(f"{os.path.realpath(tree.folder)}/")
@@ -101,12 +103,12 @@ def _find_tree(trees: Sequence[checkouts.Tree], cwd: str) -> checkouts.Tree | No
 
 
 def _try_merges(
-    database: Database, top: str, trees: Sequence[checkouts.Tree], *, notify: bool
+    database: Database, top: str, trees: Sequence[worktree_registry.ListedWorktree], *, notify: bool
 ) -> list[MergeConflict]:
     """Merge the worktrees pairwise in a temporary folder."""
     sides = database.read(lambda tx: _list_sides(tx, trees))
     with scratch_folder("forecast") as folder:
-        trial = commits.Trial(top, str(folder))
+        trial = commits.MergeTrial(top, str(folder))
         states = [trial.state_of(tree) for tree in trees] if len(trees) > 1 else []
         conflicts = [
             MergeConflict(sides[one], sides[other], files[:MAX_FILES])
@@ -126,7 +128,7 @@ def _list_live_runs(tx: Tx) -> list[Run]:
     return live[::-1]
 
 
-def _list_sides(tx: Tx, trees: Sequence[checkouts.Tree]) -> list[ConflictSide]:
+def _list_sides(tx: Tx, trees: Sequence[worktree_registry.ListedWorktree]) -> list[ConflictSide]:
     """Return each worktree with its run; of several runs, the newest."""
     run_of = {
         _find_tree(trees, os.path.realpath(run.cwd)): run for run in reversed(_list_live_runs(tx))

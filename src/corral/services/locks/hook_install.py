@@ -9,8 +9,8 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from corral.adapters import git, managed_blocks
-from corral.adapters.hook_files import FILES, hooks_of
-from corral.adapters.providers.tools import program
+from corral.adapters.hook_files import HOOK_FILES, build_hooks
+from corral.adapters.providers.mcp_config import get_corral_command
 from corral.kernel.errors import Invalid, Refused
 
 
@@ -23,7 +23,7 @@ class HookChange(msgspec.Struct, frozen=True):
     note: str | None = None
 
 
-TARGETS = ("git", *FILES)
+TARGETS = ("git", *HOOK_FILES)
 DEFAULT = ("git", "claude")
 
 
@@ -63,22 +63,24 @@ def _apply(
                 if did == "added" and list(targets) != list(DEFAULT):
                     raise Refused(f"{folder} is not in a git repository.", dir=folder)
                 continue
-            text = managed_blocks.read(file)
+            text = managed_blocks.read_text(file)
             changes.append(_Change(target, file, text, edit_git_hook(text, file)))
         else:
-            file = os.path.join(folder, FILES[target].file)
-            text = managed_blocks.read(file)
+            file = os.path.join(folder, HOOK_FILES[target].file)
+            text = managed_blocks.read_text(file)
             changes.append(_Change(target, file, text, edit_settings(target, text, file)))
     # Nothing is written until every change was computed without an error.
     for change in changes:
         if change.after != change.before:
-            managed_blocks.write(change.file, change.after, program=change.target == "git")
+            managed_blocks.write_text(change.file, change.after, program=change.target == "git")
     return [
         HookChange(
             change.target,
             change.file,
             did if change.after != change.before else "unchanged",
-            FILES[change.target].note if change.target in FILES and did == "added" else None,
+            HOOK_FILES[change.target].note
+            if change.target in HOOK_FILES and did == "added"
+            else None,
         )
         for change in changes
     ]
@@ -90,11 +92,11 @@ def _own_commands(target: str) -> re.Pattern[str]:
 
 def _with_settings(target: str, text: str, file: str) -> str:
     new = '{"version": 1}' if target == "copilot" else "{}"
-    return managed_blocks.with_hooks(text, hooks_of(target), _own_commands(target), file, new=new)
+    return managed_blocks.add_hooks(text, build_hooks(target), _own_commands(target), file, new=new)
 
 
 def _without_settings(target: str, text: str, file: str) -> str:
-    return managed_blocks.without_hooks(text, _own_commands(target), file) if text else ""
+    return managed_blocks.remove_hooks(text, _own_commands(target), file) if text else ""
 
 
 def _find_git_hook(folder: str) -> str | None:
@@ -102,16 +104,16 @@ def _find_git_hook(folder: str) -> str | None:
 
     Raises Refused when the repository shares its hooks folder with other repositories.
     """
-    top = git.worktree_of(folder)
-    hooks = git.hooks_folder(top) if top is not None else None
+    top = git.find_worktree_root(folder)
+    hooks = git.find_hooks_folder(top) if top is not None else None
     if top is None or hooks is None:
         return None
-    main = os.path.realpath(git.main_worktree(top) or top)
+    main = os.path.realpath(git.find_main_worktree(top) or top)
     if not f"{os.path.realpath(hooks)}/".startswith((f"{main}/", f"{os.path.realpath(top)}/")):
+        command = shlex.join(get_corral_command())
         raise Refused(
             f"The hooks of this repository are in {hooks}, which other repositories share. To use "
-            f"Corral there, add `{shlex.join(program())} hook git pre-commit || exit 1` to its "
-            "pre-commit hook.",
+            f"Corral there, add `{command} hook git pre-commit || exit 1` to its pre-commit hook.",
             dir=hooks,
             reason="foreign_hooks",
         )
@@ -124,12 +126,12 @@ def _with_git_hook(text: str, file: str) -> str:
             f"{file} is not executable, so git ignores it. Make it executable or remove it first.",
             file=file,
         )
-    command = program()
+    command = get_corral_command()
     call = shlex.join([*command, "hook", "git", "pre-commit"])
     # Commits still work after Corral was uninstalled.
     block = f"if [ -x {shlex.quote(command[0])} ]; then {call} || exit 1; fi\n"
-    return managed_blocks.with_block(text, block, file)
+    return managed_blocks.add_block(text, block, file)
 
 
 def _without_git_hook(text: str, file: str) -> str:
-    return managed_blocks.without_block(text)
+    return managed_blocks.remove_block(text)

@@ -105,11 +105,13 @@ def _names_of(path: str) -> list[str]:
 
     In a linked git worktree, the path in the main worktree comes first.
     """
-    from corral.adapters.git import main_path
+    from corral.adapters.git import path_in_main_worktree
 
     real = os.path.realpath(path)
     links = [real, *_hard_links(real)]
-    return list(dict.fromkeys(name for link in links for name in (main_path(link), link)))
+    return list(
+        dict.fromkeys(name for link in links for name in (path_in_main_worktree(link), link))
+    )
 
 
 def _hard_links(path: str) -> list[str]:
@@ -117,7 +119,7 @@ def _hard_links(path: str) -> list[str]:
 
     Few files have any, so the search is rare; it stops after MAX_SCANNED entries.
     """
-    from corral.adapters.git import worktree_of
+    from corral.adapters.git import find_worktree_root
 
     try:
         status = os.stat(path, follow_symlinks=False)
@@ -126,7 +128,7 @@ def _hard_links(path: str) -> list[str]:
     if status.st_nlink < 2 or not stat.S_ISREG(status.st_mode):
         return []
     links: list[str] = []
-    folders, scanned = [worktree_of(path) or os.path.dirname(path)], 0
+    folders, scanned = [find_worktree_root(path) or os.path.dirname(path)], 0
     while folders and scanned < MAX_SCANNED and len(links) < status.st_nlink - 1:
         with suppress(OSError), os.scandir(folders.pop()) as entries:
             for entry in entries:

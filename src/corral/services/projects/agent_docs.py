@@ -61,8 +61,8 @@ def write_agent_docs(folder: str, *, remove: bool = False) -> list[AgentDocChang
     if not os.path.isdir(folder):
         raise Refused(f"{folder} is not a directory.", dir=folder)
     page, skill = os.path.join(folder, AGENTS), os.path.join(folder, SKILL)
-    page_text = managed_blocks.read(page)
-    skill_text = managed_blocks.read(skill)
+    page_text = managed_blocks.read_text(page)
+    skill_text = managed_blocks.read_text(skill)
     if skill_text and not skill_text.startswith("---\nname: corral\n"):
         raise Refused(
             f"{skill} was not written by Corral. Move it away first.",
@@ -72,15 +72,15 @@ def write_agent_docs(folder: str, *, remove: bool = False) -> list[AgentDocChang
     changes = {
         page: (
             page_text,
-            managed_blocks.without_section(page_text)
+            managed_blocks.remove_section(page_text)
             if remove
-            else managed_blocks.with_section(page_text, SECTION),
+            else managed_blocks.add_section(page_text, SECTION),
         ),
         skill: (skill_text, "" if remove else SKILL_TEXT),
     }
     for file, (before, after) in changes.items():
         if before != after and after:
-            managed_blocks.write(file, after)
+            managed_blocks.write_text(file, after)
         elif before != after:
             os.unlink(file)
     if remove:

@@ -56,7 +56,7 @@ def read_config(folder: str) -> ProjectConfig:
     import tomllib
 
     file = os.path.join(folder, FILE)
-    text = managed_blocks.read(file)
+    text = managed_blocks.read_text(file)
     try:
         return msgspec.convert(tomllib.loads(text), ProjectConfig)
     except msgspec.ValidationError as error:
@@ -72,7 +72,7 @@ def write_template(folder: str) -> None:
     """Write a file in which everything is commented out, unless a file exists."""
     file = os.path.join(folder, FILE)
     if not os.path.lexists(file):
-        managed_blocks.write(file, TEMPLATE)
+        managed_blocks.write_text(file, TEMPLATE)
 
 
 def _flatten(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:

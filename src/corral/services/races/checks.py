@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from corral.adapters import test_reports
-from corral.adapters.checks import Confined, run_check
+from corral.adapters.checks import CheckSandbox, run_check
 from corral.adapters.output.regular_file import open_regular_file
-from corral.adapters.sandbox import TASKS_PER_PROCESS, Kind, ResourceLimits, probe
+from corral.adapters.sandbox import TASKS_PER_PROCESS, ResourceLimits, SandboxKind, probe_sandboxes
 from corral.db.database import Database
 from corral.db.tx import Tx
 from corral.domain.races.model import Attempt, CheckResult, CheckTally, Race
@@ -84,26 +84,26 @@ def check_timeout_ms(database: Database, race: Race) -> int:
 # -- sandbox -------------------------------------------------------------------------------------
 
 
-def agent_sandbox(race: Race) -> Kind:
+def agent_sandbox(race: Race) -> SandboxKind:
     """Return the sandbox for the agents of a race."""
-    return probe().kind if race.plan.sandbox == "auto" else Kind(race.plan.sandbox)
+    return probe_sandboxes().kind if race.plan.sandbox == "auto" else SandboxKind(race.plan.sandbox)
 
 
-def command_sandbox(race: Race, attempt: Attempt | None) -> Kind:
+def command_sandbox(race: Race, attempt: Attempt | None) -> SandboxKind:
     """Return the sandbox for set-up and checks, which run code that an agent wrote.
 
     It is the sandbox that the attempt's own agent had.
     """
     if race.plan.commands_outside:
-        return Kind.NONE
+        return SandboxKind.NONE
     kind = attempt.sandbox if attempt is not None else None
-    return Kind(kind) if kind is not None else agent_sandbox(race)
+    return SandboxKind(kind) if kind is not None else agent_sandbox(race)
 
 
-def sandbox_permissions(database: Database, race: Race) -> Confined:
+def sandbox_permissions(database: Database, race: Race) -> CheckSandbox:
     """Return what sandboxed set-up commands and checks may use besides their worktree."""
 
-    def read(tx: Tx) -> Confined:
+    def read(tx: Tx) -> CheckSandbox:
         def setting(name: str) -> Any:
             return settings.get_value(tx, f"sandbox.{name}", project=race.project_id)
 
@@ -111,7 +111,7 @@ def sandbox_permissions(database: Database, race: Race) -> Confined:
             processes=int(setting("processes")) * TASKS_PER_PROCESS,
             file_bytes=int(setting("disk_bytes")),
         )
-        return Confined(tuple(setting("reads")), bool(setting("network")), limits)
+        return CheckSandbox(tuple(setting("reads")), bool(setting("network")), limits)
 
     return database.read(read)
 
@@ -134,12 +134,12 @@ def _count_tests(race: Race, dir: str, before: dict[str, int], output: str) -> C
         if before.get(name) == modified:
             continue  # left by an earlier check
         with suppress(OSError), open(open_regular_file(Path(dir, name)), "rb") as file:
-            if (counts := test_reports.from_junit(file.read(MAX_REPORT))) is not None:
+            if (counts := test_reports.parse_junit(file.read(MAX_REPORT))) is not None:
                 return _to_tally(counts)
-    printed = test_reports.from_output(output)
+    printed = test_reports.parse_output(output)
     return _to_tally(printed) if printed is not None else None
 
 
-def _to_tally(counts: test_reports.Counts) -> CheckTally:
+def _to_tally(counts: test_reports.ReportCounts) -> CheckTally:
     parts = [counts.passed or 0, counts.failed or 0, counts.errors or 0, counts.skipped or 0]
     return CheckTally(counts.total if counts.total is not None else sum(parts), *parts)

@@ -15,7 +15,14 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from corral.adapters import history, leftovers, pool, ports, process, worktrees
+from corral.adapters import (
+    git_history,
+    ports,
+    process,
+    worktree_leftovers,
+    worktree_pool,
+    worktrees,
+)
 from corral.db.database import Database
 from corral.domain.races import ops, queries
 from corral.domain.races.model import Attempt, AttemptState, Race
@@ -73,7 +80,8 @@ def clean(
     found += _list_interrupted(str(root))
     if race is None:
         found += [
-            _clean_pooled(entry, pooled, confirm) for entry in pool.pooled(str(pool_folder()))
+            _clean_pooled(entry, pooled, confirm)
+            for entry in worktree_pool.list_entries(str(pool_folder()))
         ]
     return found if not confirm else _sweep(found)
 
@@ -125,7 +133,7 @@ def _inspect(race: Race, attempt: Attempt, unmerged: bool) -> AttemptLeftover:
     """Return what to do with the worktree of an attempt, and why."""
     leftover = AttemptLeftover(
         worktree=attempt.worktree,
-        bytes=leftovers.disk_use(attempt.worktree),
+        bytes=worktree_leftovers.measure_disk_usage(attempt.worktree),
         race_id=attempt.race_id,
         attempt_id=attempt.id,
         branch=attempt.branch,
@@ -148,7 +156,7 @@ def _inspect(race: Race, attempt: Attempt, unmerged: bool) -> AttemptLeftover:
     return replace(leftover, action="remove", reason=why)
 
 
-def _why_kept(attempt: Attempt, state: worktrees.State, unmerged: bool) -> str | None:
+def _why_kept(attempt: Attempt, state: worktrees.WorktreeState, unmerged: bool) -> str | None:
     """Return the work that a removal would lose; None when there is none.
 
     Files that only the checks of the attempt left do not count.
@@ -183,10 +191,10 @@ def _remove(
     )
     if removed.action == "removed":
         if leftover.action == "gone":
-            leftovers.drop_branch(race.repository, attempt.branch)
+            worktree_leftovers.delete_unused_branch(race.repository, attempt.branch)
         if is_last:
             database.write(lambda tx: ops.mark_cleaned(tx, [attempt.id]))
-        ports.give_back(ports_folder(), attempt.worktree)
+        ports.release_ports(ports_folder(), attempt.worktree)
     return removed
 
 
@@ -204,12 +212,12 @@ def reclaim(database: Database) -> list[AttemptLeftover]:
     old = [orphan for orphan in list_orphans(database) if _modified_at(orphan.folder) < before]
     found = _sweep([_clean_orphan(orphan, confirm=True) for orphan in old])
     found += _clean_pinned_commits(database, confirm=True)
-    for entry in pool.pooled(str(pool_folder())):
+    for entry in worktree_pool.list_entries(str(pool_folder())):
         if entry.kept_at < before or not os.path.isdir(entry.repository):
             found.append(_clean_pooled(entry, may_go=True, confirm=True))
-    pool.sweep(str(pool_folder()))
+    worktree_pool.delete_abandoned(str(pool_folder()))
     # Ports of races that were deleted with their project, of any store.
-    ports.give_back_of(ports_folder(), lambda worktree: not os.path.isdir(worktree))
+    ports.release_matching(ports_folder(), lambda worktree: not os.path.isdir(worktree))
     return [leftover for leftover in found if leftover.action == "removed"]
 
 
@@ -236,7 +244,7 @@ def _find_missing(database: Database) -> set[tuple[str, str]]:
     return missing
 
 
-class RaceOrphan(leftovers.Orphan, frozen=True, kw_only=True):
+class RaceOrphan(worktree_leftovers.OrphanWorktree, frozen=True, kw_only=True):
     race_id: str
     attempt_id: str | None
     of_this_store: bool
@@ -263,8 +271,10 @@ def list_orphans(database: Database) -> Iterator[RaceOrphan]:
             if race is not None and race.repository not in repositories:
                 repositories.append(race.repository)
             attempt_ids = {} if race is None else _attempts_by_worktree(race)
-            for orphan in leftovers.orphans(repositories, folder.path, known):
-                if not os.path.basename(orphan.folder).startswith(leftovers.REMOVED):
+            for orphan in worktree_leftovers.find_orphans(repositories, folder.path, known):
+                if not os.path.basename(orphan.folder).startswith(
+                    worktree_leftovers.REMOVAL_PREFIX
+                ):
                     yield RaceOrphan(
                         folder=orphan.folder,
                         repository=orphan.repository,
@@ -280,7 +290,7 @@ def _clean_orphan(orphan: RaceOrphan, confirm: bool) -> AttemptLeftover:
     leftover = AttemptLeftover(
         worktree=orphan.folder,
         reason="it belongs to no attempt; inspect it and remove it by hand",
-        bytes=leftovers.disk_use(orphan.folder),
+        bytes=worktree_leftovers.measure_disk_usage(orphan.folder),
         branch=orphan.branch,
         race_id=orphan.race_id,
         attempt_id=orphan.attempt_id,
@@ -291,7 +301,9 @@ def _clean_orphan(orphan: RaceOrphan, confirm: bool) -> AttemptLeftover:
     if state is None:
         return leftover
     if not state.clean:
-        return replace(leftover, reason=f"it belongs to no attempt, but has {state.why_kept}")
+        return replace(
+            leftover, reason=f"it belongs to no attempt, but has {state.removal_blockers}"
+        )
     leftover = replace(
         leftover,
         action="remove",
@@ -341,7 +353,7 @@ def _clean_pinned_commits(database: Database, confirm: bool) -> Iterator[Attempt
     for folder, race_id, marker in _list_marked_folders(database):
         if _find_race(database, race_id) is not None:
             continue
-        for name in history.kept(marker.repository, race_id):
+        for name in git_history.list_kept(marker.repository, race_id):
             yield _unpin(marker.repository, race_id, name, confirm)
         if confirm:
             remove_race_folder(folder)
@@ -349,9 +361,9 @@ def _clean_pinned_commits(database: Database, confirm: bool) -> Iterator[Attempt
 
 def _unpin(repository: str, race_id: str, name: str, confirm: bool) -> AttemptLeftover:
     """Remove a pin unless it alone keeps its commits reachable."""
-    ref = f"{history.KEPT}{name}"
+    ref = f"{git_history.KEPT_REFS_PREFIX}{name}"
     leftover = AttemptLeftover(worktree=ref, bytes=0, race_id=race_id)
-    unique = history.kept_alone(repository, name)
+    unique = git_history.count_only_kept(repository, name)
     if unique:
         why = (
             f"no other ref in {repository} has its commits; keep them as a branch with `git branch "
@@ -363,7 +375,7 @@ def _unpin(repository: str, race_id: str, name: str, confirm: bool) -> AttemptLe
         action="remove",
         reason=f"{repository} keeps it for a deleted race, and {worktree_cleanup.NOTHING_UNIQUE}",
     )
-    if confirm and history.let_go(repository, name):
+    if confirm and git_history.release_commit(repository, name):
         return replace(leftover, action="removed")
     return leftover
 
@@ -380,17 +392,17 @@ def _list_marked_folders(database: Database) -> Iterator[tuple[str, str, RaceMar
 # -- pooled files and interrupted removals -------------------------------------------------------
 
 
-def _clean_pooled(entry: pool.Pooled, may_go: bool, confirm: bool) -> AttemptLeftover:
+def _clean_pooled(entry: worktree_pool.PoolEntry, may_go: bool, confirm: bool) -> AttemptLeftover:
     """Report pooled files for the space they use; they can be removed at any time."""
     leftover = AttemptLeftover(
         worktree=entry.folder,
         action="remove" if may_go else "keep",
         reason=f"files for the next attempt in {entry.repository}",
-        bytes=leftovers.disk_use(entry.folder),
+        bytes=worktree_leftovers.measure_disk_usage(entry.folder),
     )
     if not (may_go and confirm):
         return leftover
-    pool.drop(entry.folder)
+    worktree_pool.delete_entry(entry.folder)
     return replace(leftover, action="removed")
 
 
@@ -401,20 +413,20 @@ def _list_interrupted(root: str) -> list[AttemptLeftover]:
             worktree=folder,
             action="remove",
             reason="its removal was interrupted",
-            bytes=leftovers.disk_use(folder),
+            bytes=worktree_leftovers.measure_disk_usage(folder),
             race_id=os.path.basename(os.path.dirname(folder)),
         )
-        for folder in leftovers.cut_short(root)
+        for folder in worktree_leftovers.find_interrupted_removals(root)
     ]
 
 
 def _sweep(found: list[AttemptLeftover]) -> list[AttemptLeftover]:
     """Finish interrupted removals, and remove the folders of races that became empty."""
     swept = []
-    pool.sweep(str(pool_folder()))
+    worktree_pool.delete_abandoned(str(pool_folder()))
     for leftover in found:
-        if os.path.basename(leftover.worktree).startswith(leftovers.REMOVED):
-            leftovers.delete(leftover.worktree)
+        if os.path.basename(leftover.worktree).startswith(worktree_leftovers.REMOVAL_PREFIX):
+            worktree_leftovers.delete_tree(leftover.worktree)
             leftover = replace(leftover, action="removed")
         if leftover.action == "removed" and leftover.race_id is not None:
             remove_race_folder(os.path.dirname(leftover.worktree))

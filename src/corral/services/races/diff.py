@@ -4,8 +4,8 @@ from contextlib import suppress
 
 import msgspec
 
-from corral.adapters import git, history, process
-from corral.adapters.history import Change, FileDiff
+from corral.adapters import git, git_history, process
+from corral.adapters.git_history import FileChange, FileDiff
 from corral.domain.races import refs
 from corral.domain.races.model import Attempt, AttemptState, Race
 from corral.kernel.errors import Refused
@@ -39,7 +39,7 @@ def _progress_of(race: Race, base: str, attempt: Attempt, now: int) -> AttemptPr
     files, added, removed = attempt.files, attempt.insertions, attempt.deletions
     if attempt.state is AttemptState.RUNNING and race.host == process.host():
         with suppress(Refused, OSError):
-            size = history.differing(race.repository, attempt.worktree, base)
+            size = git_history.diff_stat_of_worktree(race.repository, attempt.worktree, base)
             files, added, removed = size.files, size.added, size.removed
     elapsed = None
     if attempt.started_at is not None:
@@ -58,10 +58,10 @@ def _progress_of(race: Race, base: str, attempt: Attempt, now: int) -> AttemptPr
     )
 
 
-def changes(race: Race, one: str, other: str | None) -> list[Change]:
+def changes(race: Race, one: str, other: str | None) -> list[FileChange]:
     """List the files that an attempt changed, or in which two attempts differ."""
     old, new = _sides(race, one, other)
-    return [_storable(change) for change in history.changes(race.repository, old, new)]
+    return [_storable(change) for change in git_history.list_changes(race.repository, old, new)]
 
 
 def diff(race: Race, one: str, other: str | None, file: str) -> FileDiff:
@@ -69,16 +69,16 @@ def diff(race: Race, one: str, other: str | None, file: str) -> FileDiff:
     old, new = _sides(race, one, other)
     # `changes` shows a name that is not valid UTF-8 in its storable form; map it back.
     names = {
-        git.storable(change.name): change.name
-        for change in history.changes(race.repository, old, new)
+        git.decode_name(change.name): change.name
+        for change in git_history.list_changes(race.repository, old, new)
     }
-    file_diff = history.diff(race.repository, old, new, names.get(file, file))
+    file_diff = git_history.diff_file(race.repository, old, new, names.get(file, file))
     return msgspec.structs.replace(file_diff, change=_storable(file_diff.change))
 
 
-def _storable(change: Change) -> Change:
-    old = git.storable(change.old_name) if change.old_name is not None else None
-    return msgspec.structs.replace(change, name=git.storable(change.name), old_name=old)
+def _storable(change: FileChange) -> FileChange:
+    old = git.decode_name(change.old_name) if change.old_name is not None else None
+    return msgspec.structs.replace(change, name=git.decode_name(change.name), old_name=old)
 
 
 def _sides(race: Race, one: str, other: str | None) -> tuple[str, str]:

@@ -17,12 +17,12 @@ from hashlib import sha256
 from typing import NamedTuple, TypeVar
 
 from corral import config
-from corral.adapters import history, ports, private_git, process, worktrees
-from corral.adapters.checkouts import checkout_of
+from corral.adapters import git_history, ports, private_git, process, worktrees
 from corral.adapters.checks import run_check
 from corral.adapters.process import Liveness, ProcessIdentity
-from corral.adapters.redaction import clean_of_secrets
-from corral.adapters.sandbox import Kind
+from corral.adapters.redaction import redact_value
+from corral.adapters.sandbox import SandboxKind
+from corral.adapters.worktree_registry import find_checkout
 from corral.db.database import Database
 from corral.db.tx import Tx
 from corral.domain.races import driver as races_driver
@@ -74,7 +74,7 @@ def advance(database: Database, round_id: str) -> bool:
         return False
 
 
-def fingerprint(state: worktrees.State) -> str | None:
+def fingerprint(state: worktrees.WorktreeState) -> str | None:
     """Return a hash of the uncommitted changes in a worktree; None when there are none.
 
     Equal fingerprints mean that the worktree was not touched in between.
@@ -251,7 +251,7 @@ class RoundDriver:
 
     def _create_worktree(self, race: Race, held: Round, round: Round, attempt: Attempt) -> bool:
         try:
-            worktrees.make(
+            worktrees.create(
                 race.repository,
                 attempt.worktree,
                 attempt.branch,
@@ -266,7 +266,7 @@ class RoundDriver:
     def _set_up(self, race: Race, held: Round, attempt: Attempt) -> _Prepared | None:
         """Reserve a port and run the set-up command; None when the attempt failed."""
         try:
-            (port,) = ports.take(ports_folder(), attempt.worktree)
+            (port,) = ports.allocate_ports(ports_folder(), attempt.worktree)
         except (Refused, OSError) as error:
             self._fail(held, attempt, f"no port could be reserved for it: {error}")
             return None
@@ -287,7 +287,7 @@ class RoundDriver:
                 self._fail(held, attempt, f"its set-up could not be run: {error}")
                 return None
             if ended.exit_code != 0:
-                last_line = clean_of_secrets(ended.output.strip().rpartition("\n")[2])[:200]
+                last_line = redact_value(ended.output.strip().rpartition("\n")[2])[:200]
                 why = f"its set-up exited with {ended.exit_code}: {last_line}"
                 self._fail(held, attempt, why)
                 return None
@@ -310,7 +310,7 @@ class RoundDriver:
             self._fail(held, attempt, f"its agent could not be started: {error}")
 
     def _run_request(
-        self, tx: Tx, race: Race, round: Round, prepared: _Prepared, sandbox: Kind
+        self, tx: Tx, race: Race, round: Round, prepared: _Prepared, sandbox: SandboxKind
     ) -> request.RunRequest:
         attempt, port = prepared
         budget = None
@@ -325,7 +325,7 @@ class RoundDriver:
             env=attempt_env(race, attempt, port) | race.plan.env,
             secrets=race.plan.secrets,
             approvals=race.plan.approvals,
-            sandbox=None if sandbox is Kind.NONE else sandbox,
+            sandbox=None if sandbox is SandboxKind.NONE else sandbox,
             timeout_ms=race.plan.timeout_ms,
             budget_micros=budget,
         )
@@ -372,7 +372,7 @@ class RoundDriver:
         try:
             self._commit(race, held, round, attempt)
             checks = run_checks(self._database, race, attempt.worktree, attempt)
-            tree = fingerprint(worktrees.state(race.repository, attempt.worktree))
+            tree = fingerprint(worktrees.inspect(race.repository, attempt.worktree))
         except Held:
             raise
         except (Refused, Conflict, OSError) as error:
@@ -398,8 +398,8 @@ class RoundDriver:
             raise Refused(f"its worktree {attempt.worktree} no longer exists")
         self._import_commits(race, attempt)
         message = f"{race.name}\n\nAttempt {attempt.number} of round {round.number} of {race.id}."
-        saved = history.commit_all(race.repository, attempt.worktree, message)
-        size = history.stat(race.repository, round.base_commit, saved.commit)
+        saved = git_history.commit_all(race.repository, attempt.worktree, message)
+        size = git_history.diff_stat(race.repository, round.base_commit, saved.commit)
         self._write(
             lambda tx: races_driver.record_commit(
                 tx,
@@ -419,7 +419,7 @@ class RoundDriver:
         they are.
         """
         folder = str(config.run_folder(attempt.run_id) / "git") if attempt.run_id else ""
-        checkout = checkout_of(race.repository, attempt.worktree)
+        checkout = find_checkout(race.repository, attempt.worktree)
         if checkout is not None and os.path.isdir(folder):
             with suppress(Refused, Conflict):
                 private_git.import_commits(checkout, folder)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from corral import config
-from corral.adapters import patches
+from corral.adapters import diff_chunks
 from corral.db.database import Database
 from corral.db.tx import Tx
 from corral.domain.races import driver
@@ -130,7 +130,7 @@ def _write_diff(
     Returns as much of it as the prompt has room for, and whether that is truncated.
     """
     assert attempt.commit is not None
-    chunks = patches.chunks(
+    chunks = diff_chunks.read_chunks(
         race.repository,
         round.base_commit,
         attempt.commit,

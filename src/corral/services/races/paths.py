@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 
 from corral import config
-from corral.adapters import history, pool
-from corral.adapters.pool import Pool
+from corral.adapters import git_history, worktree_pool
+from corral.adapters.worktree_pool import WorktreePool
 from corral.db.database import Database
 from corral.domain.races.model import Race
 from corral.domain.settings import ops as settings
@@ -36,12 +36,12 @@ def pool_folder() -> Path:
     return config.home() / "pool"
 
 
-def pool_of(database: Database, race: Race) -> Pool | None:
+def pool_of(database: Database, race: Race) -> WorktreePool | None:
     """Return the pool of a race's repository; None when `races.pool` is 0."""
     size = database.read(
         lambda tx: int(settings.get_value(tx, "races.pool", project=race.project_id))
     )
-    return pool.pool_of(str(pool_folder()), race.repository, size) if size else None
+    return worktree_pool.find_pool(str(pool_folder()), race.repository, size) if size else None
 
 
 class RaceMarker(msgspec.Struct, frozen=True):
@@ -80,7 +80,7 @@ def pin_commit(database: Database, race: Race, name: str, commit: str) -> None:
     race was deleted.
     """
     create_race_folder(database, race)
-    history.keep(race.repository, f"{race.id}/{name}", commit)
+    git_history.keep_commit(race.repository, f"{race.id}/{name}", commit)
 
 
 def remove_race_folder(folder: str) -> None:
@@ -91,7 +91,9 @@ def remove_race_folder(folder: str) -> None:
     with suppress(OSError):
         if os.listdir(folder) == [MARKER_FILE]:
             marker = read_marker(folder)
-            if marker is not None and history.kept(marker.repository, os.path.basename(folder)):
+            if marker is not None and git_history.list_kept(
+                marker.repository, os.path.basename(folder)
+            ):
                 return
             os.unlink(os.path.join(folder, MARKER_FILE))
         os.rmdir(folder)

@@ -8,8 +8,8 @@ from typing import Literal
 import msgspec
 
 from corral import config
-from corral.adapters import git, history, repositories
-from corral.adapters.sandbox import Kind
+from corral.adapters import git, git_history, snapshot_repositories
+from corral.adapters.sandbox import SandboxKind
 from corral.db.tx import Tx
 from corral.domain.projects import ops as projects
 from corral.domain.projects.model import Project
@@ -63,13 +63,13 @@ def validate_start(
     """Reject a race that cannot succeed, before anything is created."""
     request.check_env(plan.env)
     request.check_secret_references(tx, plan.secrets)
-    if plan.sandbox not in ("auto", *Kind):
+    if plan.sandbox not in ("auto", *SandboxKind):
         raise Invalid(
-            f"Unknown sandbox {plan.sandbox!r}. Use one of auto, {', '.join(Kind)}.",
+            f"Unknown sandbox {plan.sandbox!r}. Use one of auto, {', '.join(SandboxKind)}.",
             value=plan.sandbox,
         )
-    if plan.sandbox in (Kind.BUBBLEWRAP, Kind.LANDLOCK):
-        _require_sandbox(Kind(plan.sandbox))
+    if plan.sandbox in (SandboxKind.BUBBLEWRAP, SandboxKind.LANDLOCK):
+        _require_sandbox(SandboxKind(plan.sandbox))
     names = {entry.agent for entry in entries}
     runners = {name: request.find_runner(tx, name) for name in names if name}
     for runner in runners.values():
@@ -115,10 +115,10 @@ def require_default_agent(project: Project, entries: Sequence[AttemptSpec]) -> N
     )
 
 
-def _require_sandbox(kind: Kind) -> None:
-    from corral.adapters.sandbox import probe
+def _require_sandbox(kind: SandboxKind) -> None:
+    from corral.adapters.sandbox import probe_sandboxes
 
-    available = probe()
+    available = probe_sandboxes()
     if (why := available.why_not.get(kind)) is not None:
         raise Refused(
             f"The sandbox {kind} does not work here: {why}. Use --sandbox auto, which selects "
@@ -153,27 +153,31 @@ def resolve_base(project: Project, base: str | None, dirty: DirtyPolicy) -> Race
             f"Unknown value {dirty!r} for --dirty. Use refuse, include or ignore.", value=dirty
         )
     dir = projects.resolve_dir(project.dir, must_exist=True)
-    if not repositories.is_in_git(dir):
+    if not snapshot_repositories.is_in_git(dir):
         if base is not None:
             raise Refused(f"Cannot resolve {base!r}: {dir} is not in a git repository.", dir=dir)
         folder = repository_folder(project.id)
         config.make_private_folder(folder.parent)
-        snapshot = repositories.snapshot(dir, str(folder), message=f"Snapshot of {dir} for a race")
+        snapshot = snapshot_repositories.snapshot_folder(
+            dir, str(folder), message=f"Snapshot of {dir} for a race"
+        )
         return RaceBase(str(folder), "", True, None, snapshot.commit)
-    commit = history.resolve(dir, base or "HEAD")
-    inside = os.fsdecode(git.told(dir, "rev-parse", "--show-prefix").rstrip(b"\n")).rstrip("/")
-    if base is None and dirty != "ignore" and (changed := history.uncommitted(dir)):
+    commit = git_history.resolve_commit(dir, base or "HEAD")
+    inside = os.fsdecode(git.check_output(dir, "rev-parse", "--show-prefix").rstrip(b"\n")).rstrip(
+        "/"
+    )
+    if base is None and dirty != "ignore" and (changed := git_history.list_uncommitted(dir)):
         if dirty == "refuse":
             named = ", ".join(changed[:3]) + (" …" if len(changed) > 3 else "")
             raise Conflict(
                 f"{dir} has uncommitted changes ({len(changed)}: {named}), which attempts would "
                 "not see. Commit them, or use --dirty include or --dirty ignore.",
                 dir=dir,
-                files=[git.storable(name) for name in changed[:20]],
+                files=[git.decode_name(name) for name in changed[:20]],
                 reason="uncommitted_changes",
             )
         commit = _snapshot_commit(dir, commit)
-    return RaceBase(dir, inside, False, history.branch_of(dir), commit)
+    return RaceBase(dir, inside, False, git_history.find_branch(dir), commit)
 
 
 def _snapshot_commit(dir: str, head: str) -> str:
@@ -183,9 +187,9 @@ def _snapshot_commit(dir: str, head: str) -> str:
     """
     with scratch_folder("snapshot") as folder:
         env = {"GIT_INDEX_FILE": os.path.join(folder, "index")}
-        top = os.fsdecode(git.told(dir, "rev-parse", "--show-toplevel").rstrip(b"\n"))
-        git.told(top, "read-tree", head, environment=env)
-        git.told(top, "add", "--all", environment=env, seconds=git.LONG_SECONDS)
-        tree = git.told(top, "write-tree", environment=env).decode().strip()
+        top = os.fsdecode(git.check_output(dir, "rev-parse", "--show-toplevel").rstrip(b"\n"))
+        git.check_output(top, "read-tree", head, environment=env)
+        git.check_output(top, "add", "--all", environment=env, seconds=git.LONG_SECONDS)
+        tree = git.check_output(top, "write-tree", environment=env).decode().strip()
         command = ("commit-tree", tree, "-p", head, "-m", "Uncommitted changes at a race's start")
-        return git.told(top, *command, environment=git.NOBODY).decode().strip()
+        return git.check_output(top, *command, environment=git.CORRAL_IDENTITY).decode().strip()

@@ -7,8 +7,8 @@ from pathlib import Path
 from uuid import uuid4
 
 from corral.adapters import exports, git, merges, worktrees
-from corral.adapters.exports import Manifest, TreeOf
-from corral.adapters.merges import Merge
+from corral.adapters.exports import CommitTree, ExportManifest
+from corral.adapters.merges import MergeResult
 from corral.db.database import Database
 from corral.domain.races import ops, refs, selection
 from corral.domain.races.model import Attempt, CheckResult, Graft, Race, Round, RoundState
@@ -45,7 +45,7 @@ def _decided_round(race: Race, number: int | None) -> Round:
 
 def export(
     database: Database, race: Race, target: str, *, round: int | None, replace: bool
-) -> Manifest:
+) -> ExportManifest:
     """Export winners and logs to a folder, all or nothing."""
     folder = Path(check_text(target, "The folder")).expanduser().absolute()
     if round is not None:
@@ -54,7 +54,7 @@ def export(
         _decided_round(race, None)
         rounds = race.rounds
     trees = {
-        f"round-{exported.number}-winner": TreeOf(race.repository, exported.winner_commit)
+        f"round-{exported.number}-winner": CommitTree(race.repository, exported.winner_commit)
         for exported in rounds
         if exported.winner_commit is not None
     }
@@ -68,8 +68,8 @@ def export(
         raise Invalid(
             f"The directory {folder.parent} does not exist. Create it, or correct the path."
         )
-    exports.sweep(folder.parent)
-    return exports.export(
+    exports.delete_leftovers(folder.parent)
+    return exports.write_export(
         folder, trees=trees, files=files, existing="replace" if replace else "refuse"
     )
 
@@ -84,7 +84,7 @@ def _log(database: Database, run_id: str) -> Iterator[bytes]:
 # -- merge ---------------------------------------------------------------------------------------
 
 
-def merge(database: Database, race: Race, *, into: str | None, round: int | None) -> Merge:
+def merge(database: Database, race: Race, *, into: str | None, round: int | None) -> MergeResult:
     """Merge a winner into a branch of the user, and record that. Never overwrites changes."""
     winner = _decided_round(race, round)
     if race.private:
@@ -103,7 +103,7 @@ def merge(database: Database, race: Race, *, into: str | None, round: int | None
         )
     assert winner.winner_commit is not None
     message = f"{race.name}\n\nWinner of round {winner.number} of {race.id}."
-    done = merges.merge(race.repository, winner.winner_commit, branch, message=message)
+    done = merges.merge_commit(race.repository, winner.winner_commit, branch, message=message)
     if done.outcome != "conflicts":
         commit = winner.winner_commit
         database.write(lambda tx: ops.mark_merged(tx, race.id, commit, branch))
@@ -135,13 +135,13 @@ def graft(
     name = f"graft-{round.number}-{uuid4().hex[:8]}"
     folder = races_folder() / race.id / name
     branch = f"{refs.branch_name(race, round.number, 0, 1).rpartition('/')[0]}/{name}"
-    with git.writing(str(folder.parent)):
+    with git.refuse_write_errors(str(folder.parent)):
         create_race_folder(database, race)
-        worktrees.make(race.repository, str(folder), branch, base=round.winner_commit)
+        worktrees.create(race.repository, str(folder), branch, base=round.winner_commit)
     message = (
         f"{race.name}\n\nGrafted from attempt {other.number}: {', '.join(_describe(files, hunks))}"
     )
-    done = merges.graft(
+    done = merges.graft_changes(
         race.repository, str(folder), other.commit, message=message, files=files, hunks=hunks
     )
     record = partial(_record_graft, database, race, round, other, _describe(files, hunks), folder)

@@ -1,6 +1,6 @@
 """Check that the usage of a run can be measured, so that its budget can be enforced."""
 
-from corral.adapters.transcripts.transcript import READABLE
+from corral.adapters.transcripts.reader import READABLE_PROVIDERS
 from corral.domain.runs.model import RunMode
 from corral.kernel.errors import Refused
 
@@ -14,14 +14,14 @@ def require_measured(program: str, provider: str, mode: RunMode, budget_micros: 
     A program that speaks the Agent Client Protocol is accepted: its supervisor stops it when it
     works without reporting usage.
     """
-    if budget_micros is None or provider in READABLE or mode is RunMode.ACP:
+    if budget_micros is None or provider in READABLE_PROVIDERS or mode is RunMode.ACP:
         return
     if provider == _STREAM_ONLY and mode is not RunMode.PTY:
         return
     where = " at a terminal" if mode is RunMode.PTY else ""
     raise Refused(
         f"A budget for {program}{where} cannot be enforced: Corral cannot measure its usage. "
-        f"Omit the budget, or use one of {', '.join(sorted(READABLE))}.",
+        f"Omit the budget, or use one of {', '.join(sorted(READABLE_PROVIDERS))}.",
         provider=provider,
         mode=str(mode),
         budget_micros=budget_micros,

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from corral.adapters.providers.provider import GO_ON
+from corral.adapters.providers.provider import RESUME_PROMPT
 from corral.db.tx import Tx
 from corral.domain.chat.conversations.prompts import RecordedTurn
 from corral.domain.runs.model import Run
@@ -68,7 +68,7 @@ def prepend_context(
     if not quotes:
         return prompt
     head = OwnText("This conversation started earlier. So far:")
-    return render([head, *_fit_newest(quotes), OwnText(f"Now: {prompt or GO_ON}")])
+    return render([head, *_fit_newest(quotes), OwnText(f"Now: {prompt or RESUME_PROMPT}")])
 
 
 def _source_of(turn: Turn) -> str:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from corral.adapters import exit_files, process, run_marks
+from corral.adapters import exit_files, process, process_marks
 from corral.adapters.process import Liveness, ProcessIdentity
 from corral.config import run_folder
 from corral.domain.outputs import ops as outputs
@@ -167,7 +167,7 @@ class Recovery:
         mark = f"CORRAL_RUN={run.id}"
         process.terminate_run_processes(None, mark, grace_ms=LEFTOVER_GRACE_MS)
         survivors = tuple(survivor.pid for survivor in process.find_run_processes(None, mark))
-        unsure = not end.known and not run_marks.is_supported()
+        unsure = not end.known and not process_marks.is_supported()
         if end.known:
             current = self._database.write(
                 lambda tx: ops.record_end(tx, taken, end._replace(survivors=survivors)),

@@ -321,7 +321,7 @@ def _default_runner(
     if request.command is not None:
         if not request.command or not request.command[0]:
             raise Invalid("Give the command to run.")
-        known = registry.for_program(request.command[0]).name
+        known = registry.find_by_program(request.command[0]).name
         return Runner(known, request.command[0], list(request.command[1:]))
     if session is not None and session.provider is not None:
         return _provider_runner(session.provider)
@@ -349,9 +349,9 @@ def _named_runner(tx: Tx, request: RunRequest, session: "Session | None") -> Run
     try:
         agent = agents.get(tx, name)
     except (NotFound, Invalid):
-        if name in registry.names() and name != "plain":
+        if name in registry.list_providers() and name != "plain":
             return _provider_runner(name)
-        providers = ", ".join(known for known in registry.names() if known != "plain")
+        providers = ", ".join(known for known in registry.list_providers() if known != "plain")
         raise NotFound(
             f"There is no agent {name!r}. See `corral agent list`, or use a provider: {providers}.",
             name=name,
@@ -381,19 +381,21 @@ def find_runner(tx: Tx, name: str) -> Runner:
 
 def _command_runner(command: str, agent: "Agent | None") -> Runner:
     program, *arguments = split_command(command)
-    provider = (agent.provider if agent else None) or registry.for_program(program).name
+    provider = (agent.provider if agent else None) or registry.find_by_program(program).name
     return Runner(provider, program, arguments, agent)
 
 
 def _provider_runner(name: str) -> Runner:
-    return Runner(name, registry.find(name).program, [])
+    return Runner(name, registry.get_provider(name).program, [])
 
 
 def find_installed_provider() -> str | None:
     """Return the first preferred provider whose program is on the PATH."""
     import shutil
 
-    names = (name for name in PREFERRED_PROVIDERS if shutil.which(registry.find(name).program))
+    names = (
+        name for name in PREFERRED_PROVIDERS if shutil.which(registry.get_provider(name).program)
+    )
     return next(names, None)
 
 

@@ -3,13 +3,20 @@
 from typing import TYPE_CHECKING
 
 from corral.adapters.output.lines import LineSplitter, OutputLine
-from corral.adapters.providers.facts import Asked, Fact, Finished, LimitReached, Logged, Said
-from corral.adapters.providers.lines import MAX_LINE, facts_of
+from corral.adapters.providers.facts import (
+    LimitFact,
+    LogFact,
+    PermissionFact,
+    ProviderFact,
+    ResultFact,
+    TurnFact,
+)
+from corral.adapters.providers.json_lines import MAX_LINE, parse_line
 from corral.domain.runs.model import Launch, Run, RunMode
 from corral.kernel.text import escape_unprintable
 
 if TYPE_CHECKING:
-    from corral.adapters.providers.provider import Parser
+    from corral.adapters.providers.provider import StreamParser
 
 MAX_ARGUMENTS = 100
 
@@ -17,7 +24,7 @@ MAX_ARGUMENTS = 100
 class TranscriptRenderer:
     """Renders a structured stream line by line; events without text for people are skipped."""
 
-    def __init__(self, run: Run, parser: "Parser") -> None:
+    def __init__(self, run: Run, parser: "StreamParser") -> None:
         self._run = run
         self._parser = parser
         self._lines = LineSplitter(max_bytes=MAX_LINE)
@@ -31,23 +38,23 @@ class TranscriptRenderer:
     def finish(self) -> str:
         """Return the text of an incomplete last line and of buffered messages."""
         lines = "".join(map(self._render_line, self._lines.finish()))
-        messages = [fact for fact in self._parser.close() if isinstance(fact, Said)]
+        messages = [fact for fact in self._parser.close() if isinstance(fact, TurnFact)]
         return lines + "".join(f"{text}\n" for fact in messages if (text := self._render(fact)))
 
     def _render_line(self, line: OutputLine) -> str:
-        texts = [text for fact in facts_of(self._parser, line) if (text := self._render(fact))]
+        texts = [text for fact in parse_line(self._parser, line) if (text := self._render(fact))]
         return "".join(f"{text}\n" for text in texts)
 
-    def _render(self, fact: Fact) -> str | None:
-        if isinstance(fact, Asked):
+    def _render(self, fact: ProviderFact) -> str | None:
+        if isinstance(fact, PermissionFact):
             options = (
                 f" ({', '.join(map(escape_unprintable, fact.options))})" if fact.options else ""
             )
             answer = f"`corral send {self._run.name or self._run.id} yes`, or no"
             return f"? {escape_unprintable(fact.title)}{options}\n  Answer it with {answer}."
-        if isinstance(fact, Said) and fact.is_error and fact.content == self._warning:
+        if isinstance(fact, TurnFact) and fact.is_error and fact.content == self._warning:
             return None
-        if isinstance(fact, Logged):
+        if isinstance(fact, LogFact):
             self._warning = fact.message
         return render_fact(fact)
 
@@ -62,23 +69,23 @@ def find_renderer(run: Run, launch: Launch) -> TranscriptRenderer | None:
         return None
     from corral.adapters.providers import registry
 
-    return TranscriptRenderer(run, registry.find(run.provider).parser())
+    return TranscriptRenderer(run, registry.get_provider(run.provider).parser())
 
 
-def render_fact(fact: Fact) -> str | None:
+def render_fact(fact: ProviderFact) -> str | None:
     """Return a fact as one or more lines; None when people need not see it."""
     match fact:
-        case Said(role="assistant") if fact.tool_name is not None:
+        case TurnFact(role="assistant") if fact.tool_name is not None:
             return f"· {fact.tool_name} {_shorten(fact.arguments)}".rstrip()
-        case Said(role="assistant"):
+        case TurnFact(role="assistant"):
             return _clean_lines(fact.content) or None
-        case Said(role="tool") if fact.is_error:
+        case TurnFact(role="tool") if fact.is_error:
             return f"  ! {_shorten(fact.content)}"
-        case LimitReached():
+        case LimitFact():
             return f"! {escape_unprintable(fact.message)}"
-        case Logged(level="warn" | "error"):
+        case LogFact(level="warn" | "error"):
             return f"! {escape_unprintable(fact.message)}"
-        case Finished(ok=False):
+        case ResultFact(ok=False):
             return f"! {escape_unprintable(fact.message or 'The agent reported a failure.')}"
     return None
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from corral.adapters.redaction import clean_of_secrets
+from corral.adapters.redaction import redact_value
 from corral.db.database import Database, Progress
 from corral.db.excerpt import write_excerpt
 from corral.db.filesystem import atomic_file
@@ -92,7 +92,7 @@ def _secret_values(database: Database) -> list[str]:
             from corral.adapters import secrets
 
             with suppress(CorralError):
-                values.append(secrets.resolve(secret.reference))
+                values.append(secrets.resolve_secret(secret.reference))
     return values
 
 
@@ -108,12 +108,12 @@ def _redact(table: TableDoc, row: Row, *, values: Sequence[str]) -> Row:
 
 def _redact_cell(kind: str, cell: str, values: Sequence[str]) -> str:
     if kind.startswith("text"):
-        clean: str = clean_of_secrets(cell, values)
+        clean: str = redact_value(cell, values)
         return clean
     if kind.startswith("json"):
-        if clean_of_secrets(cell, values) == cell:
+        if redact_value(cell, values) == cell:
             return cell
-        return msgspec.json.encode(clean_of_secrets(_decoded(cell), values)).decode()
+        return msgspec.json.encode(redact_value(_decoded(cell), values)).decode()
     return cell  # ids, names and states, which other rows refer to
 
 

@@ -134,7 +134,7 @@ def _prune_files(database: Database) -> None:
     # Twice the time, because a message that waits is kept longer.
     before = database.clock.now() - 2 * keep_ms
     for folder in chat_attachments.list_own_folders(database):
-        attachments.forget(folder, before / 1_000)
+        attachments.delete_older(folder, before / 1_000)
     sandbox_sync.remove_orphaned_folders(database)
     attached_files.remove_orphaned_copies(database)
 

@@ -264,9 +264,9 @@ def _attachments(database: Database, on_progress: Progress) -> Iterator[FileProb
     while page := database.read(partial(integrity.list_messages_with_files, after=after)):
         for message in page:
             on_progress("attachments", message.seq, message.seq)
-            for file in attachments.kept_of(message.data):
+            for file in attachments.list_stored(message.data):
                 unused.discard(file.path or "")
-                problem = attachments.changed(file, root)
+                problem = attachments.describe_change(file, root)
                 # When several machines share a store, another one may have the file.
                 elsewhere = problem == attachments.GONE and database.stores_output
                 if problem and not elsewhere and message.created_at >= deleted_before:

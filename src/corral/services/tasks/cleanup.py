@@ -6,7 +6,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from corral.adapters import leftovers
+from corral.adapters import worktree_leftovers
 from corral.db.database import Database
 from corral.db.tx import Tx
 from corral.domain.projects import ops as projects
@@ -33,7 +33,7 @@ def clean(database: Database, project: str, *, confirm: bool) -> list[TaskLeftov
     owner = database.read(lambda tx: projects.get(tx, project))
     root = str(worktrees_folder() / owner.id)
     if confirm:
-        leftovers.sweep(root)
+        worktree_leftovers.finish_removals(root)
     return [
         worktree_cleanup.remove(leftover, owner.dir, delete_branch=True)
         if confirm and leftover.action != "keep"
@@ -59,9 +59,9 @@ def list_strays(database: Database) -> Iterator[tuple[str, str]]:
 def _inspect_all(database: Database, project: Project, root: str) -> Iterator[TaskLeftover]:
     # With an empty list of known worktrees, `orphans` yields all that exist below the root, and
     # those that are gone but still registered in git.
-    for orphan in leftovers.orphans([project.dir], root, []):
+    for orphan in worktree_leftovers.find_orphans([project.dir], root, []):
         id = os.path.basename(orphan.folder)
-        if id.startswith(leftovers.REMOVED):
+        if id.startswith(worktree_leftovers.REMOVAL_PREFIX):
             continue
         task, is_live = database.read(partial(_find_task, id=id))
         yield _inspect(project, orphan.folder, id, task, is_live)
@@ -87,7 +87,7 @@ def _inspect(
 ) -> TaskLeftover:
     leftover = TaskLeftover(
         worktree=folder,
-        bytes=leftovers.disk_use(folder),
+        bytes=worktree_leftovers.measure_disk_usage(folder),
         task_id=id,
         key=task.key if task is not None else None,
     )
@@ -98,7 +98,7 @@ def _inspect(
     if state is None:
         return leftover
     if not state.clean:
-        return replace(leftover, reason=state.why_kept)
+        return replace(leftover, reason=state.removal_blockers)
     if state.missing:
         return replace(leftover, action="gone", reason=worktree_cleanup.GONE)
     return replace(leftover, action="remove", reason=worktree_cleanup.NOTHING_UNIQUE)

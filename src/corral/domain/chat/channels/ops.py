@@ -46,7 +46,7 @@ def add_channel(
     Raises Conflict when an active channel has this name, NotFound when a secret does not exist.
     """
     check_name(name, "The name")
-    registry.check(kind, dict(config or {}), {*(secrets or {})})
+    registry.validate_settings(kind, dict(config or {}), {*(secrets or {})})
     for reference in (secrets or {}).values():
         settings.get_secret(tx, reference)  # fail now, not at every use of the channel
     channel = create(

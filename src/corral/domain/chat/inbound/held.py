@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Concatenate, ParamSpec
 
-from corral.adapters.channels.contract import Incoming
+from corral.adapters.channels.contract import IncomingEvent
 from corral.db.tx import Tx
 from corral.domain.chat import sql
 from corral.domain.chat.channels import ops, people, wirings
@@ -167,9 +167,9 @@ def _moderate_again(tx: Tx, held: list[Message], *, without_agent: bool = False)
             moderation.moderate(tx, inbound, message)
 
 
-def _to_incoming(message: Message, place: Place, sender: Sender) -> Incoming:
+def _to_incoming(message: Message, place: Place, sender: Sender) -> IncomingEvent:
     """Rebuild the event of a stored message."""
-    return Incoming(
+    return IncomingEvent(
         event_id=message.event_id.removeprefix("in:"),
         place=place.platform_id,
         sender=sender.platform_id,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from corral.adapters.channels.contract import Incoming, Kind
+from corral.adapters.channels.contract import IncomingEvent, MessageKind
 from corral.db.transitions import create, create_each, transition
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
@@ -65,7 +65,7 @@ class InboundMessage(NamedTuple):
     channel: Channel
     place: Place
     sender: Sender
-    incoming: Incoming
+    incoming: IncomingEvent
     text: str
     """The text as it is stored."""
 
@@ -173,14 +173,14 @@ def explain_rejection(inbound: InboundMessage) -> str | None:
 
 def is_for_agents(inbound: InboundMessage) -> bool:
     """Whether it is text for agents, not a reaction, a pressed button or a command of Corral."""
-    is_text = inbound.incoming.kind is Kind.TEXT
+    is_text = inbound.incoming.kind is MessageKind.TEXT
     return is_text and parse_command(inbound.text) not in commands.COMMANDS
 
 
 def is_empty(inbound: InboundMessage) -> bool:
     """Whether a message has neither text nor files, such as a notice that a member joined."""
     incoming = inbound.incoming
-    return incoming.kind is Kind.TEXT and not incoming.files and not inbound.text.strip()
+    return incoming.kind is MessageKind.TEXT and not incoming.files and not inbound.text.strip()
 
 
 # -- moderation -----------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def moderate(tx: Tx, inbound: InboundMessage, message: Message) -> Message:
         handled = handle(tx, inbound, message, person)
         if handled is not None:
             return handled
-    if message.kind is not Kind.TEXT:
+    if message.kind is not MessageKind.TEXT:
         return finish_held(tx, message, "pass_over", f"a {message.kind} does not wake agents")
     context = RoutingContext(tx, inbound.channel.id)
     recipients = context.find_recipients(inbound.routing_input, inbound.place, message.thread)
@@ -208,10 +208,12 @@ def _handle_answer(
     tx: Tx, inbound: InboundMessage, message: Message, person: Person | None
 ) -> Message | None:
     """Answer a question that is shown in the place: by button, by option number or by its text."""
-    question_id = (message.data or {}).get("question") if message.kind is Kind.ANSWER else None
+    question_id = (
+        (message.data or {}).get("question") if message.kind is MessageKind.ANSWER else None
+    )
     text = message.text
     if question_id is None:
-        if message.kind is not Kind.TEXT:
+        if message.kind is not MessageKind.TEXT:
             return None
         question = cards.find_answered(tx, inbound.place, text)
         if question is None:
@@ -230,7 +232,7 @@ def _handle_command(
     tx: Tx, inbound: InboundMessage, message: Message, person: Person | None
 ) -> Message | None:
     name = parse_command(message.text)
-    if message.kind is not Kind.TEXT or name not in commands.COMMANDS:
+    if message.kind is not MessageKind.TEXT or name not in commands.COMMANDS:
         return None
     allowed, reply = commands.run_command(tx, name, inbound.place, message.thread, person)
     queue.enqueue(tx, inbound.place, reply, thread=message.thread, key=f"{message.id}:command")
@@ -370,7 +372,7 @@ def _build_row(
     }
 
 
-def _encode_data(incoming: Incoming) -> str:
+def _encode_data(incoming: IncomingEvent) -> str:
     if not (incoming.mentioned or incoming.files or incoming.question):
         return '{"mentioned":false}'
     data: dict[str, Any] = {"mentioned": incoming.mentioned}

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from corral.adapters.channels.contract import Incoming, Kind
+from corral.adapters.channels.contract import IncomingEvent, MessageKind
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.agents.model import AgentState
@@ -42,7 +42,7 @@ from corral.kernel.errors import Refused
 from corral.kernel.text import check_text
 
 
-def receive(tx: Tx, channel: str, incoming: Incoming) -> Message:
+def receive(tx: Tx, channel: str, incoming: IncomingEvent) -> Message:
     """Store one event of a platform and route it.
 
     Idempotent by the event's id: an event that was stored before returns its message. After the
@@ -52,7 +52,7 @@ def receive(tx: Tx, channel: str, incoming: Incoming) -> Message:
 
 
 def receive_all(
-    tx: Tx, channel: str, events: Sequence[Incoming], *, cursor: str | None = None
+    tx: Tx, channel: str, events: Sequence[IncomingEvent], *, cursor: str | None = None
 ) -> list[Message]:
     """Store a batch of events in order, with the platform's cursor behind them; all or nothing.
 
@@ -80,7 +80,7 @@ class _Batch:
         self._messages: list[Message] = []
         self._pending: dict[str, Routable] = {}
 
-    def receive(self, event_id: str, incoming: Incoming) -> None:
+    def receive(self, event_id: str, incoming: IncomingEvent) -> None:
         for value, what in ((incoming.place, "The place"), (incoming.sender, "The sender")):
             check_text(value, what, max_bytes=MAX_PLATFORM_ID)
         if event_id in self._pending:  # the same event twice in one batch
@@ -108,11 +108,11 @@ class _Batch:
             self._pending.clear()
         return self._messages
 
-    def _resolve(self, event: EventContext, incoming: Incoming) -> InboundMessage:
+    def _resolve(self, event: EventContext, incoming: IncomingEvent) -> InboundMessage:
         """Record the place and the sender of an event, or update their names."""
         channel, place, sender = event.channel, event.place, event.sender
         # Only text messages report reliably whether the chat is direct; a pressed button does not.
-        direct = incoming.direct if incoming.kind is Kind.TEXT or place is None else None
+        direct = incoming.direct if incoming.kind is MessageKind.TEXT or place is None else None
         if (
             place is None
             or incoming.place_name not in (None, "", place.name)
@@ -146,7 +146,7 @@ class _Batch:
         return moderation.moderate(tx, inbound, held)
 
 
-def may_be_secret(tx: Tx, channel: str, incoming: Incoming) -> bool:
+def may_be_secret(tx: Tx, channel: str, incoming: IncomingEvent) -> bool:
     """Whether an event may contain a secret that is asked for in its place.
 
     If so, neither its text nor its files may be stored.

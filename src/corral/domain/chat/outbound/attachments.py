@@ -4,8 +4,8 @@ from functools import partial
 
 import msgspec
 
-from corral.adapters.channels.contract import File, Kind
-from corral.adapters.channels.registry import traits_of
+from corral.adapters.channels.contract import MessageKind, StoredFile
+from corral.adapters.channels.registry import get_traits
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.chat import sql
@@ -44,7 +44,7 @@ def list_folders(tx: Tx, agent: str, session: str | None, run: str | None) -> tu
 
 def send(
     tx: Tx,
-    files: list[File],
+    files: list[StoredFile],
     *,
     agent: str,
     text: str = "",
@@ -61,7 +61,7 @@ def send(
 
 def send_in_thread(
     tx: Tx,
-    files: list[File],
+    files: list[StoredFile],
     *,
     agent: str,
     text: str = "",
@@ -76,7 +76,7 @@ def send_in_thread(
     place, reply_thread = queue.resolve_target(tx, sender.id, to, session)
     thread = queue.check_thread(tx, place, thread) or reply_thread
     channel = sql.CHANNELS.get(tx, place.channel_id)
-    if not traits_of(channel.kind).files:
+    if not get_traits(channel.kind).files:
         raise Refused(
             f"{place.display_name} is on a channel of kind {channel.kind}, which cannot take "
             "files. Send their content as text.",
@@ -102,5 +102,5 @@ def send_in_thread(
         messages += enqueue(check_text(text, "The text", max_bytes=MAX_BODY), key=base)
     for number, file in enumerate(files, 1):
         data = {"file": msgspec.to_builtins(file)}
-        messages += enqueue(file.name, kind=Kind.FILE, data=data, key=f"{base}:file{number}")
+        messages += enqueue(file.name, kind=MessageKind.FILE, data=data, key=f"{base}:file{number}")
     return messages

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from corral.adapters.channels.contract import Incoming, Kind, card_text
-from corral.adapters.channels.registry import traits_of
+from corral.adapters.channels.contract import IncomingEvent, MessageKind, format_card
+from corral.adapters.channels.registry import get_traits
 from corral.db.tx import Tx
 from corral.domain.chat import sql
 from corral.domain.chat.model import GATEWAY_MAILBOX, Card, Conversation, Place
@@ -44,7 +44,7 @@ def show_card(
         tx,
         place,
         _fit_card(tx, question, place, thread),
-        kind=Kind.QUESTION,
+        kind=MessageKind.QUESTION,
         thread=thread,
         agent_id=conversation.agent_id if conversation else None,
         data={"question": question.id, "options": question.options},
@@ -79,8 +79,8 @@ def render_question(question: Question) -> str:
 def _fit_card(tx: Tx, question: Question, place: Place, thread: str | None) -> str:
     """Return the text of a card. A text that is too long is first sent complete as messages."""
     text = render_question(question)
-    room = traits_of(sql.CHANNELS.get(tx, place.channel_id).kind).max_text
-    room -= len(card_text("", question.options))
+    room = get_traits(sql.CHANNELS.get(tx, place.channel_id).kind).max_text
+    room -= len(format_card("", question.options))
     if len(text) <= room:
         return text
     queue.enqueue(tx, place, text, thread=thread, key=f"card:{question.id}:whole")
@@ -137,7 +137,7 @@ def find_request_id(question: Question) -> str | None:
     return rest.partition(":")[0] if is_request else None
 
 
-def may_be_secret(tx: Tx, place: Place, incoming: Incoming) -> bool:
+def may_be_secret(tx: Tx, place: Place, incoming: IncomingEvent) -> bool:
     """Whether an event may contain a secret that is asked for in its place.
 
     That is an answer to the card, a single long word, or a file in a direct chat.
@@ -261,14 +261,14 @@ def _edit_card(tx: Tx, card: Card, question: Question) -> None:
     place = sql.PLACES.get(tx, card.place_id)
     message = queue.get_message(tx, card.message_id)
     outcome = _describe_outcome(question)
-    room = traits_of(sql.CHANNELS.get(tx, place.channel_id).kind).max_text - len(outcome) - 1
+    room = get_traits(sql.CHANNELS.get(tx, place.channel_id).kind).max_text - len(outcome) - 1
     text = f"{shorten(message.text, max(room, MIN_TEXT))}\n{outcome}"
     if message.platform_ids:
         queue.enqueue(
             tx,
             place,
             text,
-            kind=Kind.EDIT,
+            kind=MessageKind.EDIT,
             thread=message.thread,
             reply_to=message.platform_ids[0],
             agent_id=message.agent_id,

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from corral.adapters.channels.contract import Kind, pieces_of
-from corral.adapters.channels.registry import traits_of
+from corral.adapters.channels.contract import MessageKind, split_for_channel
+from corral.adapters.channels.registry import get_traits
 from corral.db.transitions import create, transition
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
@@ -123,7 +123,7 @@ def send_as_corral(
 def check_thread(tx: Tx, place: Place, thread: str | None) -> str | None:
     """Return the thread; raises Refused when the channel of the place has no threads."""
     channel = sql.CHANNELS.get(tx, place.channel_id)
-    if thread and not traits_of(channel.kind).threads:
+    if thread and not get_traits(channel.kind).threads:
         raise Refused(
             f"{place.display_name} is on a channel of kind {channel.kind}, which has no threads."
         )
@@ -135,7 +135,7 @@ def enqueue(
     place: Place,
     text: str,
     *,
-    kind: Kind = Kind.TEXT,
+    kind: MessageKind = MessageKind.TEXT,
     agent_id: str | None = None,
     thread: str | None = None,
     reply_to: str | None = None,
@@ -151,7 +151,7 @@ def enqueue(
     channel = sql.CHANNELS.get(tx, place.channel_id)
     tx.serialize(f"said:{place.id}")  # message numbers follow the order of delivery
     messages = []
-    for number, piece in enumerate(pieces_of(text, traits_of(channel.kind), kind)):
+    for number, piece in enumerate(split_for_channel(text, get_traits(channel.kind), kind)):
         piece_key = tx.new_id("key") if key is None else f"{key}:{number}" if number else key
         row = _build_row(tx, place, piece, kind, piece_key)
         row |= {
@@ -192,7 +192,7 @@ def _set_letter(tx: Tx, message: Message, letter: Letter) -> Message:
     return updated
 
 
-def _build_row(tx: Tx, place: Place, text: str, kind: Kind, key: str) -> dict[str, Any]:
+def _build_row(tx: Tx, place: Place, text: str, kind: MessageKind, key: str) -> dict[str, Any]:
     return {
         "channel_id": place.channel_id,
         "place_id": place.id,
@@ -270,19 +270,19 @@ def resolve_target(
 
 def _resolve_reference(
     tx: Tx, place: Place, edit: str | None, react: str | None, reply_to: str | None
-) -> tuple[Kind, str | None]:
+) -> tuple[MessageKind, str | None]:
     """Return the kind of a message, and the platform's id of the message that it refers to."""
     references = [id for id in (edit, react, reply_to) if id]
     if len(references) > 1:
         raise Invalid("A message can edit, react to or answer one other message. Give only one.")
     if not references:
-        return Kind.TEXT, None
+        return MessageKind.TEXT, None
     target = get_message(tx, references[0])
     if target.place_id != place.id or not target.platform_ids:
         raise Refused(
             f"{target.id} is not in {place.display_name}, or was not delivered yet.", id=target.id
         )
-    kind = Kind.EDIT if edit else Kind.REACTION if react else Kind.TEXT
+    kind = MessageKind.EDIT if edit else MessageKind.REACTION if react else MessageKind.TEXT
     return kind, target.platform_ids[0]
 
 
@@ -483,7 +483,7 @@ def _load_message(tx: Tx, letter: Letter) -> tuple[Message, Place]:
     text, thread = _render_body(tx, body)
     message = _find_by_key(tx, place, letter.id)
     if message is None:
-        row = _build_row(tx, place, text[: MAX_BODY // 4], Kind.TEXT, letter.id)
+        row = _build_row(tx, place, text[: MAX_BODY // 4], MessageKind.TEXT, letter.id)
         row |= {"thread": thread, "agent_id": _find_agent_id(tx, letter.sender)}
         message = create(tx, sql.MESSAGES, row, verb="queue", event_data={"out": place.id})
         assert message is not None

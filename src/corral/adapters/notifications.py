@@ -1,7 +1,7 @@
-"""Telling somebody outside: a webhook, a command, the desktop.
+"""Send notifications: to a webhook, to a command, to the desktop.
 
-Each function returns when it was told, and raises `Undelivered` with one sentence when it was not.
-What is sent may come from an agent, so nothing of it is ever read as an option or a script.
+Each function returns after the delivery and raises `Undelivered` with one sentence otherwise.
+The content may come from an agent, so it is never parsed as an option or a script.
 """
 
 import hashlib
@@ -30,9 +30,9 @@ from urllib.request import (
 
 WEBHOOK_SECONDS = 10.0
 COMMAND_SECONDS = 30.0
-SIGNATURE = "Corral-Signature"
-MAX_TOLD = 200
-_NOT_IMPLEMENTED = 501  # the method; Python's own server says so
+SIGNATURE_HEADER = "Corral-Signature"
+MAX_ERROR_LENGTH = 200
+_NOT_IMPLEMENTED = 501  # method not implemented, for example by Python's http.server
 
 
 class Undelivered(Exception):
@@ -43,8 +43,8 @@ class Undelivered(Exception):
         self.details = {"reason": reason}
 
 
-def signature(secret: str, body: bytes, at: int) -> str:
-    """What a receiver checks: `t=SECONDS,v1=HEX`, an HMAC-SHA256 over `SECONDS.` and the body."""
+def sign_body(secret: str, body: bytes, at: int) -> str:
+    """Return the signature header `t=SECONDS,v1=HEX`: an HMAC-SHA256 of `SECONDS.` and the body."""
     seconds = at // 1_000
     code = hmac.new(secret.encode(), b"%d." % seconds + body, hashlib.sha256).hexdigest()
     return f"t={seconds},v1={code}"
@@ -52,17 +52,18 @@ def signature(secret: str, body: bytes, at: int) -> str:
 
 class _NoRedirect(HTTPRedirectHandler):
     def redirect_request(self, *_: Any) -> None:
-        """What is meant for one address goes to no other."""
+        """Do not follow redirects: the content is meant for one address only."""
 
 
-class _Line:
-    """The connections of one request, which are cut when its time is over.
+class _RequestConnections:
+    """The connections of one request, closed when its total time is over.
 
-    A socket's own timeout begins anew with every byte, and a server may send one now and then.
+    The timeout of a socket restarts with every byte, so a server that sends a byte now and then
+    would never time out.
     """
 
     def __init__(self) -> None:
-        self.over = False
+        self.is_over = False
         self._connections: list[HTTPConnection] = []
 
     def plain(self, *args: Any, **named: Any) -> HTTPConnection:
@@ -77,14 +78,14 @@ class _Line:
 
         def connect_in_time() -> None:
             connect()
-            if self.over:  # `cut` found no socket yet
-                self.cut()
+            if self.is_over:  # the time was over before the socket existed
+                self.close_all()
 
         connection.connect = connect_in_time  # type: ignore[method-assign]
         return connection
 
-    def cut(self) -> None:
-        self.over = True
+    def close_all(self) -> None:
+        self.is_over = True
         for connection in self._connections:
             if connection.sock is not None:
                 with suppress(OSError):
@@ -92,50 +93,53 @@ class _Line:
 
 
 def _send(request: Request, seconds: float) -> int:
-    """The status of the answer."""
-    line = _Line()
+    """Send a request and return the status of the response."""
+    connections = _RequestConnections()
 
     class Plain(HTTPHandler):
         def http_open(self, request: Request) -> HTTPResponse:
-            return self.do_open(line.plain, request)
+            return self.do_open(connections.plain, request)
 
     class Secure(HTTPSHandler):
         def https_open(self, request: Request) -> HTTPResponse:
-            return self.do_open(line.secure, request)
+            return self.do_open(connections.secure, request)
 
-    timer = threading.Timer(seconds, line.cut)
+    timer = threading.Timer(seconds, connections.close_all)
     timer.daemon = True
     timer.start()
     try:
-        with build_opener(_NoRedirect, Plain, Secure).open(request, timeout=seconds) as answer:
-            return int(answer.status)
+        with build_opener(_NoRedirect, Plain, Secure).open(request, timeout=seconds) as response:
+            return int(response.status)
     except HTTPError as error:
         error.close()
         return error.code
     except (OSError, HTTPException) as error:
-        late = line.over or isinstance(error, TimeoutError)
+        late = connections.is_over or isinstance(error, TimeoutError)
         if late or isinstance(getattr(error, "reason", None), TimeoutError):
-            raise Undelivered(f"it did not answer within {seconds:g} s", "timeout") from None
+            raise Undelivered(f"no answer within {seconds:g} s", "timeout") from None
         raise
     finally:
         timer.cancel()
 
 
-def post(
+def post_webhook(
     url: str, body: bytes, *, at: int, secret: str | None = None, seconds: float = WEBHOOK_SECONDS
 ) -> None:
-    """POST a JSON body; only an answer of 200 to 299 counts. Redirects are not followed."""
+    """POST a JSON body. Only a status of 200 to 299 is a success; redirects are not followed."""
     headers = {"Content-Type": "application/json"}
     if secret is not None:
-        headers[SIGNATURE] = signature(secret, body, at)
+        headers[SIGNATURE_HEADER] = sign_body(secret, body, at)
     status = _status(url, "POST", headers, body, seconds=seconds)
     if not 200 <= status < 300:
         raise Undelivered(f"it answered {status}", "bad_status")
 
 
-def reach(url: str, *, seconds: float = WEBHOOK_SECONDS) -> None:
-    """Ask for the head of what is at a URL, which tells nobody anything: whoever only takes what is
-    posted, or signed, may say so. Redirects are not followed."""
+def check_webhook(url: str, *, seconds: float = WEBHOOK_SECONDS) -> None:
+    """Check with a HEAD request that a URL can be reached, without sending a notification.
+
+    A server that accepts only POST or signed requests may answer with an error status; only 404,
+    410 and most 5xx statuses fail the check. Redirects are not followed.
+    """
     status = _status(url, "HEAD", {}, None, seconds=seconds)
     if status in (404, 410) or (status >= 500 and status != _NOT_IMPLEMENTED):
         raise Undelivered(f"it answered {status}", "bad_status")
@@ -146,37 +150,37 @@ def _status(
 ) -> int:
     if urlsplit(url).scheme not in ("http", "https"):
         raise Undelivered("the URL does not begin with http:// or https://", "bad_url")
-    named = {"User-Agent": "corral", **headers}
+    all_headers = {"User-Agent": "corral", **headers}
     try:
-        status = _send(Request(url, data=body, headers=named, method=method), seconds)  # noqa: S310
+        status = _send(Request(url, data=body, headers=all_headers, method=method), seconds)  # noqa: S310
     except URLError as error:
         raise Undelivered(f"it cannot be reached: {error.reason}", "unreachable") from None
     except (OSError, HTTPException, ValueError) as error:
-        # Their texts may repeat the URL, which may be a secret.
+        # Do not include the text of the error: it may repeat the URL, which may be a secret.
         raise Undelivered(f"it cannot be reached ({type(error).__name__})", "unreachable") from None
     if 300 <= status < 400:
         raise Undelivered(
-            f"it answered {status} and points elsewhere, and redirects are not followed; "
-            "give the address it points to",
+            f"it answered {status}, and redirects are not followed; use the address that it "
+            "redirects to",
             "redirect",
         )
     return status
 
 
-def run(command: str, body: bytes, *, seconds: float = COMMAND_SECONDS) -> None:
-    """Run a command with the JSON on its standard input; only exit code 0 counts.
+def run_command(command: str, body: bytes, *, seconds: float = COMMAND_SECONDS) -> None:
+    """Run a command with the JSON on its standard input; only exit code 0 is a success.
 
-    One that takes too long is ended with everything that it started.
+    After a timeout, the command is killed with its process group.
     """
-    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as told:
-        given.write(body + b"\n")  # what is added to a file is a line there
-        given.seek(0)
+    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stderr:
+        stdin.write(body + b"\n")  # so that a command that appends to a file writes a line
+        stdin.seek(0)
         try:
             process = subprocess.Popen(
                 shlex.split(command),
-                stdin=given,
+                stdin=stdin,
                 stdout=subprocess.DEVNULL,
-                stderr=told,
+                stderr=stderr,
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
@@ -190,25 +194,23 @@ def run(command: str, body: bytes, *, seconds: float = COMMAND_SECONDS) -> None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         if code != 0:
-            raise Undelivered(f"the command ended with {code}{_last_line(told)}", "exit_code")
+            raise Undelivered(f"the command exited with {code}{_last_line(stderr)}", "exit_code")
 
 
-def _last_line(told: Any) -> str:
-    told.seek(0, os.SEEK_END)
-    told.seek(max(told.tell() - 4 * MAX_TOLD, 0))
-    lines = told.read().decode(errors="replace").strip().splitlines()
-    return f": {lines[-1][-MAX_TOLD:]}" if lines else ""
+def _last_line(stderr: Any) -> str:
+    stderr.seek(0, os.SEEK_END)
+    stderr.seek(max(stderr.tell() - 4 * MAX_ERROR_LENGTH, 0))
+    lines = stderr.read().decode(errors="replace").strip().splitlines()
+    return f": {lines[-1][-MAX_ERROR_LENGTH:]}" if lines else ""
 
 
-def show(title: str, text: str, *, seconds: float = COMMAND_SECONDS) -> None:
-    """Show a notification on this machine's screen."""
+def show_on_desktop(title: str, text: str, *, seconds: float = COMMAND_SECONDS) -> None:
+    """Show a notification on the desktop of this machine."""
     if shutil.which("notify-send"):
-        words = ["notify-send", "--app-name=corral", "--", title, text]
+        command = ["notify-send", "--app-name=corral", "--", title, text]
     elif sys.platform == "darwin" and shutil.which("osascript"):
         script = "display notification (item 2 of argv) with title (item 1 of argv)"
-        words = ["osascript", "-e", "on run argv", "-e", script, "-e", "end run", title, text]
+        command = ["osascript", "-e", "on run argv", "-e", script, "-e", "end run", title, text]
     else:
-        raise Undelivered(
-            "this machine has no notify-send (libnotify) to show notifications with", "no_desktop"
-        )
-    run(shlex.join(words), b"", seconds=seconds)
+        raise Undelivered("notify-send (libnotify) is not installed", "no_desktop")
+    run_command(shlex.join(command), b"", seconds=seconds)

@@ -6,7 +6,7 @@ import socket
 from contextlib import suppress
 from typing import NamedTuple
 
-from corral.adapters.ancestry import Ancestor, ancestors_of
+from corral.adapters.process_ancestry import Ancestor, list_ancestors_of
 
 PROC = "/proc"
 
@@ -19,24 +19,23 @@ class _Socket(NamedTuple):
     user: int
 
 
-def ancestors_of_peer(client: tuple[str, int], port: int) -> list[list[Ancestor]] | None:
-    """List the ancestors of each process that holds the client's socket, itself first. `port` is
-    the server's port.
+def list_peer_ancestors(client: tuple[str, int], port: int) -> list[list[Ancestor]] | None:
+    """List the ancestors of each process that holds the client's socket, itself first.
 
-    None when the other end is on another machine, or belongs to another account of this machine
-    whose processes cannot be seen. An empty list: it is on this machine and its process is hidden.
-    The process has closed the socket, has ended, or is not dumpable. Such a caller must not be
-    taken for a person: each of these is easy to do on purpose.
+    `port` is the server's port. None when the other end is on another machine, or belongs to
+    another account of this machine whose processes cannot be seen. An empty list: it is on this
+    machine but its process is hidden, because it closed the socket, exited, or is not dumpable.
+    Such a caller must not be taken for a person: each of these is easy to do on purpose.
     """
     if not os.path.exists(f"{PROC}/self/net/tcp"):
         return None
-    found = _find_socket(client, port)
-    if found is None:  # the caller has reset the connection, or is far away
+    entry = _find_socket(client, port)
+    if entry is None:  # the caller reset the connection, or is on another machine
         return [] if _is_address_of_this_machine(client[0]) else None
-    holders = _holders(f"socket:[{found.inode}]")
-    if not holders and found.inode != "0" and _is_another_account(found.user):
+    holders = _holders(f"socket:[{entry.inode}]")
+    if not holders and entry.inode != "0" and _is_another_account(entry.user):
         return None
-    return [ancestors_of(pid) for pid in holders]
+    return [list_ancestors_of(pid) for pid in holders]
 
 
 def _is_address_of_this_machine(address: str) -> bool:
@@ -50,8 +49,10 @@ def _is_address_of_this_machine(address: str) -> bool:
 
 
 def _is_another_account(user: int) -> bool:
-    """Whether a user id is another account's. Ids without an account are those of user namespaces,
-    which any process of this user can enter."""
+    """Whether a user id belongs to another account.
+
+    Ids without an account come from user namespaces, which any process of this user can enter.
+    """
     if user == os.getuid():
         return False
     try:
@@ -62,7 +63,7 @@ def _is_another_account(user: int) -> bool:
 
 
 def _find_socket(client: tuple[str, int], port: int) -> _Socket | None:
-    """The socket of this machine whose own address is the client's."""
+    """Find the socket of this machine whose local address is the client's."""
     address, number = client
     try:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -92,7 +93,7 @@ def _as_listed(packed: bytes, number: int) -> str:
 
 
 def _holders(wanted: str) -> list[int]:
-    """The processes that have a socket open; those of other users are seen by root alone."""
+    """List the processes that have a socket open; only root sees those of other users."""
     pids: list[int] = []
     for name in os.listdir(PROC):
         if not name.isdigit():

@@ -1,12 +1,12 @@
-"""A mark on the processes of a run that survives a new session, an empty environment and dead
-parents: the resource limit RLIMIT_LOCKS.
+"""Marks on the processes of a run, stored in the resource limit RLIMIT_LOCKS.
 
-Linux has not enforced that limit since 2.4, every child inherits it, every user may read it in
-`/proc/PID/limits`, and only root may raise it again. A process that knows the mark can remove it
-by lowering the limit; only a sandbox prevents that.
+A mark survives a new session, an empty environment and dead parents. Linux has not enforced that
+limit since 2.4, every child inherits it, every user may read it in `/proc/PID/limits`, and only
+root may raise it again. A process that knows the mark can remove it by lowering the limit; only
+a sandbox prevents that.
 
-The value is a level in the upper bits and a hash of the mark in the lower ones. A nested run
-can only lower the inherited limit, so each nested level is one less.
+The value is a level in the upper bits and a hash of the mark in the lower ones. A nested run can
+only lower the inherited limit, so each nested level is one less.
 """
 
 import os
@@ -20,7 +20,7 @@ from contextlib import suppress
 RLIMIT_LOCKS = 10
 HASH_BITS = 48
 TOP_LEVEL = 0x3FFF
-OUTSIDE = "corral"  # the mark of Corral's own processes, which belong to no run
+NO_RUN_MARK = "corral"  # the mark of Corral's own processes, which belong to no run
 _LINE = re.compile(rb"^Max file locks\s+\S+\s+(\d+)", re.M)
 
 
@@ -30,8 +30,10 @@ def is_supported() -> bool:
 
 
 def mark_process(mark: str) -> None:
-    """Mark this process and its future children as belonging to `mark`. Does nothing where marks
-    are not supported."""
+    """Mark this process and its future children as belonging to `mark`.
+
+    Does nothing where marks are not supported.
+    """
     if not is_supported():
         return
     import resource
@@ -47,7 +49,7 @@ def mark_process(mark: str) -> None:
 
 def leave_run() -> None:
     """Detach this process from the run that started it: it may outlive that run."""
-    mark_process(OUTSIDE)
+    mark_process(NO_RUN_MARK)
 
 
 def is_marked(pid: int, mark: str) -> bool:

@@ -23,7 +23,7 @@ class Ancestor(NamedTuple):
 _known: tuple[int, list[Ancestor]] | None = None
 
 
-def ancestors() -> list[Ancestor]:
+def list_ancestors() -> list[Ancestor]:
     """List this process, its parent, and so on up to the first process.
 
     The list is read once per process: a process that loses its parent later keeps its ancestors.
@@ -31,11 +31,11 @@ def ancestors() -> list[Ancestor]:
     global _known
     me = os.getpid()
     if _known is None or _known[0] != me:  # a forked child has one more ancestor
-        _known = me, ancestors_of(me)
+        _known = me, list_ancestors_of(me)
     return _known[1]
 
 
-def ancestors_of(pid: int) -> list[Ancestor]:
+def list_ancestors_of(pid: int) -> list[Ancestor]:
     """List a process and its current ancestors, nearest first."""
     return _by_proc(pid) if os.path.isdir(f"{PROC}/self") else _by_ps(pid)
 
