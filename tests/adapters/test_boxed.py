@@ -270,7 +270,7 @@ def test_a_row_that_nobody_honest_writes_is_set_apart_and_the_others_are_read(
 
 
 DAMAGE = {
-    "rubbish": ("PRAGMA user_version = 1", "not an SQLite"),
+    "rubbish": ("PRAGMA user_version = 1", "not_sqlite"),
     "a trigger": (
         "CREATE TRIGGER t AFTER INSERT ON processing_ack BEGIN DELETE FROM messages_out; END",
         "triggers_or_views",
@@ -283,14 +283,14 @@ DAMAGE = {
     "a generated column": (
         "DROP TABLE session_state; CREATE TABLE session_state (key TEXT, value TEXT "
         "GENERATED ALWAYS AS (hex(zeroblob(100000000))), updated_at TEXT)",
-        "unexpected columns",
+        "other_columns",
     ),
     "a virtual table": (
         "DROP TABLE session_state; CREATE VIRTUAL TABLE session_state USING fts5(key, value)",
-        "not a table|unexpected columns",
+        "missing_table",
     ),
-    "a missing table": ("DROP TABLE processing_ack", "missing"),
-    "another column": ("ALTER TABLE messages_out ADD COLUMN more TEXT", "unexpected columns"),
+    "a missing table": ("DROP TABLE processing_ack", "missing_table"),
+    "another column": ("ALTER TABLE messages_out ADD COLUMN more TEXT", "other_columns"),
     "an index by a function": (
         "CREATE INDEX i ON messages_out (abs(seq))",
         "",
@@ -299,12 +299,12 @@ DAMAGE = {
     "an id of blob": (
         "INSERT INTO messages_out VALUES (x'00', 9, NULL, 't', NULL, NULL, 'chat', NULL, NULL, "
         "NULL, '{}')",
-        "an invalid id",
+        "bad_id",
     ),
     "an id that is a path": (
         "INSERT INTO messages_out VALUES ('../x', 9, NULL, 't', NULL, NULL, 'chat', NULL, NULL, "
         "NULL, '{}')",
-        "an invalid id",
+        "bad_id",
     ),
     "many tables": ("; ".join(f"CREATE TABLE t{n} (x)" for n in range(120)), "too_many_tables"),
 }

@@ -78,7 +78,7 @@ def test_the_list_of_tools_is_small_enough_to_be_read_with_every_prompt() -> Non
 def test_a_token_of_full_scope_is_nobody_in_particular(store: Corral, project: str) -> None:
     ada = Agent(store, "ada")
     ada._who = store.tokens.check(store.tokens.create("full").value)
-    assert "does not belong to an agent" in refused(ada, "whoami")
+    assert reason(ada, "whoami") == "no_agent"
 
 
 def test_a_retired_agent_does_nothing_any_more(store: Corral, ada: Agent) -> None:
@@ -98,7 +98,7 @@ def test_another_agents_run_and_session_are_refused(store: Corral, project: str)
 
 def test_without_a_project_only_what_needs_none_can_be_done(store: Corral, project: str) -> None:
     lost = Agent(store, "ada")
-    assert "project is unknown" in refused(lost, "task_list")
+    assert reason(lost, "task_list") == "project_unknown"
     assert lost("send", to="bob", text="where am I?")["to"] == "agent:bob"
 
 
@@ -106,8 +106,8 @@ def test_tasks_of_another_project_are_not_there(store: Corral, ada: Agent, tmp_p
     other = store.projects.register(tmp_path)
     task = store.tasks.add(other.id, "secret", "Not for ada's project")
     for named in (task.id, "secret"):
-        assert "o task" in refused(ada, "task_show", task=named)
-        assert "o task" in refused(ada, "task_claim", task=named)
+        assert reason(ada, "task_show", task=named) == "unknown_task"
+        assert reason(ada, "task_claim", task=named) == "unknown_task"
 
 
 def test_a_token_of_one_project_opens_no_other(store: Corral, project: str, tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_token_of_one_project_opens_no_other(store: Corral, project: str, tmp_
     bound = store.tokens.create("bound", scope="agent:ada", project=project).value
     ada = Agent(store, "ada", project=other)
     ada._who = store.tokens.check(bound)
-    assert "is limited to" in refused(ada, "task_list")
+    assert reason(ada, "task_list") == "other_project"
     ada._place = {}
     assert ada("whoami")["project"]["id"] == project
 
@@ -160,7 +160,7 @@ def test_a_call_that_is_repeated_under_its_key_is_done_once(
 def test_a_key_is_one_agents_own_and_stands_for_one_call(ada: Agent, bob: Agent) -> None:
     mine = ada("send", to="bob", text="one", idempotency_key="k")
     assert bob("send", to="bob", text="one", idempotency_key="k")["letter"] != mine["letter"]
-    assert "another request" in refused(ada, "send", to="bob", text="two", idempotency_key="k")
+    assert reason(ada, "send", to="bob", text="two", idempotency_key="k") == "key_reused"
 
 
 def test_what_was_refused_can_be_asked_again_under_its_key(
@@ -199,8 +199,8 @@ def test_a_letter_that_is_not_acknowledged_comes_again(
 
 def test_nobody_acknowledges_anothers_letter(store: Corral, ada: Agent, bob: Agent) -> None:
     letter = store.mail.put("agent:bob", "for bob")
-    assert "is not addressed to you" in refused(ada, "ack", letters=[letter.id])
-    assert "Call inbox first" in refused(bob, "ack", letters=[letter.id])
+    assert refused(ada, "ack", letters=[letter.id]).details["reasons"] == ["other_recipient"]
+    assert refused(bob, "ack", letters=[letter.id]).details["reasons"] == ["not_claimed"]
     assert store.mail.get(letter.id).state == "waiting"
 
 
@@ -235,10 +235,10 @@ def test_a_doer_cannot_judge_itself_and_hears_why_it_was_sent_back(
     ada("task_add", tasks=[{"key": "a"}, {"key": "b", "depends_on": ["a"]}])
     assert bob("task_claim")["task"]["key"] == "a"
     assert bob("task_claim")["task"] is None
-    assert "evidence is empty" in refused(bob, "task_submit", task="a")
+    assert reason(bob, "task_submit", task="a") == "evidence_missing"
     assert bob("task_submit", task="a", text="done")["state"] == "submitted"
-    assert "cannot judge" in refused(bob, "task_judge", task="a", accept=True)
-    assert "what must be improved" in refused(ada, "task_judge", task="a", accept=False)
+    assert reason(bob, "task_judge", task="a", accept=True) == "own_work"
+    assert reason(ada, "task_judge", task="a", accept=False) == "feedback_missing"
     assert ada("task_judge", task="a", accept=False, words="no tests")["state"] == "ready"
     assert bob("inbox")["letters"][0]["body"]["reason"] == "no tests"
     bob("task_claim", task="a")
@@ -277,7 +277,7 @@ def test_work_is_handed_over_and_its_result_comes_back(ada: Agent, bob: Agent) -
     assert reason(ada, "result", delegation=handed["delegation"], result=1) == "other_delegate"
     bob("result", delegation=handed["delegation"], result={"files": 12})
     assert ada("inbox")["letters"][0]["body"]["result"] == {"files": 12}
-    assert "exactly one of text and task" in refused(ada, "delegate", to="bob")
+    assert reason(ada, "delegate", to="bob") == "text_or_task"
 
 
 def test_a_lock_that_another_holds_names_who_and_a_place_in_line_can_be_had(
@@ -287,7 +287,7 @@ def test_a_lock_that_another_holds_names_who_and_a_place_in_line_can_be_had(
     assert "agent:ada" in str(refused(bob, "lock", path="src/a.py"))
     assert "agent:ada" in str(refused(bob, "lock", path="src/a.py", wait_seconds=1))
     assert bob("lock", path="src/a.py", queue=True)["lock"]["state"] == "waiting"
-    assert "is a lock of agent:ada" in refused(bob, "lock_release", lock=mine["lock"]["id"])
+    assert reason(bob, "lock_release", lock=mine["lock"]["id"]) == "other_owner"
     assert [each["owner"] for each in bob("lock_list", path="src/a.py")["locks"]] == ["agent:ada"]
     ada("lock_release", lock=mine["lock"]["id"])
     assert bob("lock_list")["locks"][0]["state"] == "held"
@@ -305,8 +305,8 @@ def test_a_question_is_answered_in_the_same_call_or_later(
     assert asked["next_step"]
     (letter,) = bob("inbox")["letters"]
     assert asked["id"] in str(letter["body"])
-    assert "belongs to agent:ada" in refused(bob, "answer_wait", id=asked["id"])
-    assert "itself" in refused(ada, "answer", id=asked["id"], answer="left")
+    assert reason(bob, "answer_wait", id=asked["id"]) == "not_yours"
+    assert refused(ada, "answer", id=asked["id"], answer="left").code == "refused"
     assert bob("answer", id=asked["id"], answer="left")["answer"] == "left"
     told = ada("answer_wait", id=asked["id"], wait_seconds=1)
     assert (told["state"], told["answer"], told["by"]) == ("answered", "left", "agent:bob")
@@ -321,7 +321,7 @@ def test_a_decision_waits_for_its_yes(store: Corral, ada: Agent, bob: Agent) -> 
     assert bob("answer", id=proposed["id"], answer="No", reason="too soon")["state"] == "rejected"
     told = ada("answer_wait", id=proposed["id"])
     assert (told["state"], told["answer"]) == ("rejected", "too soon")
-    assert "Not approved" in told["next_step"]
+    assert told["next_step"]
 
 
 def test_a_group_is_read_until_it_is_said_how_far(
@@ -393,8 +393,7 @@ def test_bad_arguments_are_refused_in_words_and_change_nothing(
     store: Corral, ada: Agent, tool: str, arguments: dict[str, Any]
 ) -> None:
     with unchanged(store):
-        words = refused(ada, tool, **arguments)
-    assert "Internal error" not in words
+        assert refused(ada, tool, **arguments).code != "internal"
 
 
 # -- the host -------------------------------------------------------------------------------------
@@ -410,9 +409,9 @@ def test_what_an_agent_asks_of_the_host_is_decided_by_others(
     assert again["id"] == asked["id"]
     question = store.requests.get(asked["id"]).question_id
     for agent in (ada, bob):
-        assert "only a person may" in refused(agent, "answer", id=question, answer="yes")
-    assert "takes name" in refused(ada, "request", action="create_agent", arguments={"x": 1})
-    assert "rebuild" in refused(ada, "request", action="rebuild", arguments={})
+        assert reason(agent, "answer", id=question, answer="yes") == "not_an_answerer"
+    assert reason(ada, "request", action="create_agent", arguments={"x": 1}) == "bad_arguments"
+    assert "rebuild" in str(refused(ada, "request", action="rebuild", arguments={}))
     store.agents.grant("bob", "host:create_agent(b-*)")
     done = bob("request", action="create_agent", arguments={**wish, "name": "b-helper"})
     assert (done["state"], done["result"]["agent"]) == ("done", "b-helper")
@@ -426,6 +425,4 @@ def test_a_letter_of_an_agent_says_what_it_belongs_to_and_is_answered_to_its_wri
     assert letter["id"] == asked["letter"]
     answer = bob("send", text="8080", reply_to=letter["id"])
     assert answer["to"] == "agent:ada"
-    assert "not a letter from an agent to ada" in refused(
-        ada, "send", text="x", reply_to=letter["id"]
-    )
+    assert reason(ada, "send", text="x", reply_to=letter["id"]) == "unknown_letter"

@@ -147,7 +147,7 @@ class _Entry:
 def bring_in(monkeypatch: Any) -> None:
     """Let these kinds be found, as if a package had brought them."""
     foreign = {kind: _Entry(adapter) for kind, adapter in KINDS.items()}
-    monkeypatch.setattr(registry, "_foreign", lambda: foreign)
+    monkeypatch.setattr(registry, "_list_entry_points", lambda: foreign)
 
 
 class Chat:

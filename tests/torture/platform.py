@@ -239,7 +239,7 @@ class _Entry:
 
 def bring_in() -> None:
     """Let these kinds be found in this process, as if a package had brought them."""
-    registry._foreign = lambda: {kind: _Entry(each) for kind, each in KINDS.items()}
+    registry._list_entry_points = lambda: {kind: _Entry(each) for kind, each in KINDS.items()}
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def killed(module: str, maker: str, path: Path) -> None:
 
 
 def test_what_a_killed_import_left_goes_with_the_next_one(temporary: Path, source: Path) -> None:
-    killed("importers.source.database", "opened", source)
+    killed("importers.source.database", "open_source", source)
     (left,) = temporary.iterdir()
     assert [file.name for file in left.iterdir()] == ["copy.db"]
     with open_source(source):

@@ -195,7 +195,7 @@ class Sender(msgspec.Struct, frozen=True):
 
 class WiringState(StrEnum):
     ACTIVE = "active"  # the agent receives messages by it
-    REMOVED = "removed"
+    REMOVED = "removed"  # the agent receives no more messages by it
 
 
 WIRING_MOVES = TransitionTable(
