@@ -63,7 +63,7 @@ def test_a_file_that_is_too_large_is_said_not_to_be_taken(desk: Desk) -> None:
     talk = desk.begin()
     desk.store.settings.set("gateway.max_file_bytes", 10)
     desk.act("chat/say", {"file": ("big", b"x" * 11)}, id=talk, text="see", after="")
-    assert "not stored: it has more than 10 bytes" in desk.shown(f"/chat/{talk}")
+    assert "not stored: it is larger than 10 bytes" in desk.shown(f"/chat/{talk}")
     (said,) = desk.store.messages.list(place=talk).items
     answer = desk.client.get(f"/gateway/messages/{said.id}/files/1")
     assert (answer.status_code, "was not stored" in answer.text) == (404, True)

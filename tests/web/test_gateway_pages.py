@@ -132,7 +132,7 @@ def test_an_error_of_the_gateway_is_a_sentence_beside_its_form(desk: Desk) -> No
     talk = desk.begin()
     desk.says("x")
     room = desk.store.places.get("quay/room").id
-    desk.refused("chat/begin", "no agent", agent="nobody")
+    desk.refused("chat/begin", "'nobody'", agent="nobody")
     desk.refused("chat/say", "is required", id=talk, text="  ")
     desk.refused("chat/say", "belongs to channel", id=room, text="as if I were there")
     desk.refused("chat/say", "plc_zzz", id="plc_zzz", text="x")
@@ -142,7 +142,7 @@ def test_an_error_of_the_gateway_is_a_sentence_beside_its_form(desk: Desk) -> No
     )
     desk.refused("wirings/change", "Invalid number", id="wir_x", trigger="always", priority="x")
     desk.refused("senders/approve", "snd_zzz", id="snd_zzz")
-    desk.refused("channels/add", "is no NAME=VALUE", name="a", kind="web", config="nothing")
+    desk.refused("channels/add", "NAME=VALUE", name="a", kind="web", config="nothing")
     desk.refused("channels/add", "Unknown channel kind", name="a", kind="pigeon")
     desk.refused("channels/add", "base_url", name="a", kind="matrix")
     assert [each.name for each in desk.store.channels.list().items] == ["dashboard", "quay"]
@@ -317,7 +317,9 @@ def test_a_stranger_is_let_in_and_what_was_held_is_heard(desk: Desk) -> None:
     desk.act("senders/approve", id=str(held.sender_id), person="mal", role="member")
     assert "No senders are waiting for approval." in desk.shown("/gateway/held")
     page = desk.shown(f"/gateway/messages/{held.id}")
-    assert "it hears everything here" in page
+    (route,) = desk.store.messages.get(held.id).routes
+    assert route.heard
+    assert route.reason in page
     assert "waiting for ada" in desk.shown("/gateway")
 
 

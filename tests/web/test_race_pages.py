@@ -107,7 +107,7 @@ def test_every_action_of_races_does_what_its_button_says(track: Track) -> None:
         "abandoned",
         "enough",
     )
-    track.refused("start", "is no amount", project=raced.project, prompt="x", budget="much")
+    track.refused("start", "'much'", project=raced.project, prompt="x", budget="much")
     assert {*RACE_ACTIONS} - track.done == {"races/start"}, "a real race is started in the browser"
 
 
@@ -121,13 +121,13 @@ def test_an_error_of_an_action_is_a_sentence(track: Track) -> None:
     raced.settle(race)
     refused("select", "did not pass its checks", id=race.id, attempt="2")
     refused("select", "The reason is required", id=race.id, attempt="2", overrule="1")
-    refused("select", "left nothing that can win", id=race.id, attempt="3")
-    refused("select", "names no attempt", id=race.id, attempt="1.9")
+    refused("select", "Attempt 3", id=race.id, attempt="3")
+    refused("select", "'1.9'", id=race.id, attempt="1.9")
     refused("select", "There is no race", id="rac_zzz", attempt="1")
     refused("select", "The attempt is required", id=race.id)
     refused("graft", "Select the files", id=race.id, attempt="2")
     refused("graft", "has no winner yet", id=race.id, attempt="2", **{"pick:made": "on"})
-    refused("next", "is selecting; choose its winner", id=race.id)
+    refused("next", "is selecting", id=race.id)
     refused("next", "Invalid number for the round", id=race.id, **{"from": "first"})
     refused("retry", "has passed", id=race.id, attempt="1")
     refused("cancel", "Cannot cancel", id=race.id, attempt="1")
@@ -140,7 +140,7 @@ def test_an_error_of_an_action_is_a_sentence(track: Track) -> None:
     track.store.races.select(race.id, "1")
     refused("select", "already has a winner", id=race.id, attempt="1")
     refused("graft", "is the winner", id=race.id, attempt="1", **{"pick:made": "on"})
-    refused("merge", "There is no branch nowhere", id=race.id, into="nowhere")
+    refused("merge", "nowhere", id=race.id, into="nowhere")
 
 
 def test_what_takes_its_time_is_answered_at_once_and_goes_on(
@@ -218,7 +218,7 @@ def test_a_race_shows_its_attempts_with_checks_cost_lines_rank_and_why(track: Tr
     assert "Rank 1 score 0.9" in text
     assert "all checks passed; judges preferred it to 100% of the others" in text
     assert "judges preferred it to 0% of the others; cheapest" in text
-    assert "Not ranked score 0.30 its check `pytest -q` ended with 1" in text
+    assert "Not ranked score 0.30 its check `pytest -q` exited with 1" in text
     assert "12 of 12 passed · exit code 0 · 2 s" in text
     assert "9 of 12 passed, 3 failed · exit code 1" in text
     assert "ruff check not run: an earlier check failed" in text

@@ -133,7 +133,7 @@ def test_an_error_of_a_team_s_action_is_a_sentence(team: Team) -> None:
     team.refused("groups/send", "mailbox", to="nobody", text="x")
     team.refused("groups/mark", "Invalid number", id="x", number="\N{SUPERSCRIPT TWO}")
     team.refused("notes/add", "Invalid scope", text="x", scope="planet:mars")
-    team.refused("notes/add", "is no category", text="x", category="A B")
+    team.refused("notes/add", "'A B'", text="x", category="A B")
     team.refused("locks/revoke", "lck_9", id="lck_9", reason="x")
     question = team.store.questions.ask(
         "Agents only?", asker="agent:ada", answerers=["agent:grace"]

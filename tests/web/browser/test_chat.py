@@ -115,7 +115,7 @@ def test_a_stranger_is_let_in_and_what_was_held_is_heard(
     card.get_by_text("<i>may I?</i>").wait_for()
     shoot(page, "held-carol-light")
     town.store.wirings.add("grace", channel="quay", trigger="command", pattern="never")
-    card.get_by_text("Approve").click()
+    card.get_by_role("button", name="Approve").click()
     page.fill("#approve [name=person]", "carol")
     page.locator("#approve").get_by_role("button", name="Approve").click()
     card.wait_for(state="detached")
