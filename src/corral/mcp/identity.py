@@ -121,7 +121,11 @@ def _make_caller(
     if run is not None:
         run_record = store.runs.get(run)
         if run_record.agent_id != agent.id:
-            raise Refused(f"{run_record.id} is not a run of {agent.name}.", run=run_record.id)
+            raise Refused(
+                f"{run_record.id} is not a run of {agent.name}.",
+                run=run_record.id,
+                reason="other_run",
+            )
         run = run_record.id
         session = session or run_record.session_id
         project = project or run_record.project_id
@@ -129,7 +133,9 @@ def _make_caller(
         session_record = store.sessions.get(session)
         if session_record.agent_id != agent.id:
             raise Refused(
-                f"{session_record.id} is not a session of {agent.name}.", session=session_record.id
+                f"{session_record.id} is not a session of {agent.name}.",
+                session=session_record.id,
+                reason="other_session",
             )
         session = session_record.id
         project = project or session_record.project_id

@@ -335,7 +335,9 @@ def _lock_as_recipient(tx: Tx, delegation: str, agent: str | None) -> Delegation
     actor = _resolve_actor(tx, agent)
     if actor.startswith("agent:") and actor != locked.to_mailbox:
         raise Refused(
-            f"{locked.id} was delegated to {locked.to_mailbox}, not to {actor}.", id=locked.id
+            f"{locked.id} was delegated to {locked.to_mailbox}, not to {actor}.",
+            id=locked.id,
+            reason="other_delegate",
         )
     if locked.task_id is not None and locked.state is S.ACTIVE:
         raise Refused(

@@ -117,7 +117,9 @@ def _parse(action: str, arguments: dict[str, Any]) -> tuple[Action, Any]:
         return spec, convert(arguments, spec.arguments, strict=False)
     except msgspec.ValidationError as error:
         names = ", ".join(spec.arguments.__struct_fields__)
-        raise Invalid(f"Invalid arguments of {action}: {error}. It takes {names}.") from None
+        raise Invalid(
+            f"Invalid arguments of {action}: {error}. It takes {names}.", reason="bad_arguments"
+        ) from None
 
 
 def _check_no_secret(text: str) -> None:

@@ -300,6 +300,7 @@ def _lock_claimed(
             f"{locked.id} is {locked.state} and not claimed. Claim it first.",
             id=locked.id,
             state=locked.state,
+            reason="not_claimed",
         )
     return locked
 

@@ -66,6 +66,7 @@ def lock_as_reviewer(tx: Tx, task: Task | str, agent: str | None) -> Task:
             f"{actor} did the work of {locked.id} and cannot review it. Ask another agent or a "
             "person.",
             id=locked.id,
+            reason="own_work",
         )
     return locked
 

@@ -75,7 +75,11 @@ def _read_header(path: Path) -> bytes:
     """Return the header of a SQLite file; raises for any other file."""
     try:
         if path.is_dir():
-            raise Invalid(f"{path} is a folder. Give the database file in it.", path=str(path))
+            raise Invalid(
+                f"{path} is a folder. Give the database file in it.",
+                path=str(path),
+                reason="is_a_folder",
+            )
         _require_regular_file(path)
         for suffix in ("", "-wal", "-journal"):
             require_unused(_sibling(path, suffix))

@@ -82,7 +82,9 @@ def _wait_for_answer(call: ToolCall, id: str, seconds: int) -> AnswerResult:
     owner = record.author if is_decision else record.asker
     if owner != call.caller.mailbox:
         raise Refused(
-            f"{record.id} belongs to {owner}; only {owner} can wait for it.", id=record.id
+            f"{record.id} belongs to {owner}; only {owner} can wait for it.",
+            id=record.id,
+            reason="not_yours",
         )
     for wait_ms in call.wait_slices(seconds) if seconds else ():
         if record.state not in ("open", "proposed"):

@@ -111,7 +111,8 @@ def require_default_agent(project: Project, entries: Sequence[AttemptSpec]) -> N
         return
     raise Refused(
         f"No agent CLI was found on the PATH ({', '.join(request.PREFERRED_PROVIDERS)}). "
-        "Name agents, for example --agents scripted:2 (`scripted` is built in, for trials)."
+        "Name agents, for example --agents scripted:2 (`scripted` is built in, for trials).",
+        reason="no_agent_found",
     )
 
 

@@ -124,7 +124,11 @@ def _find_answered(tx: Tx, agent: Agent, letter: str) -> Exchange:
     )
     exchange = tx.one(sql.EXCHANGE, letter_id=found.id) if is_own else None
     if exchange is None or not exchange.reply_to:
-        raise Refused(f"{found.id} is not a letter from an agent to {agent.name}.", letter=found.id)
+        raise Refused(
+            f"{found.id} is not a letter from an agent to {agent.name}.",
+            letter=found.id,
+            reason="unknown_letter",
+        )
     return exchange
 
 
