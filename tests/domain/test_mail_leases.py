@@ -93,7 +93,12 @@ def test_what_an_owner_says_late_is_refused_after_a_take_over(
     (fresh,) = store.mail.claim(box, owner="b")
     with refuses(store, Held) as caught:
         verb(store, late)
-    assert caught.value.details == {"fence": fresh.fence, "yours": late.fence, "owner": "b"}
+    assert caught.value.details == {
+        "fence": fresh.fence,
+        "yours": late.fence,
+        "owner": "b",
+        "reason": "taken_over",
+    }
     assert "claim it again" in caught.value.message
 
 

@@ -422,13 +422,13 @@ def test_the_command_moves_tells_and_gives_up(
     with opened(old, clock) as store:
         store.timers.set("agent:ada", "tick", delay_ms=HOUR)
     cli = Cli(capsys, old)
-    said = cli("db", "move", new)
-    assert (said.code, "say --yes" in said.err) == (4, True), "nobody is there to be asked"
-    said = cli("db", "move", new, "--yes")
-    assert said.code == 0, said.err
-    assert "compared row by row" in said.out
+    error = cli.error("db", "move", new)
+    assert (error["exit_code"], error["details"]["reason"]) == (4, "not_confirmed")
+    moved = cli.json("db", "move", new, "--yes")
+    assert moved["url"] == new
+    assert moved["rows"] > 0
     assert cli.json("timer", "list") == Cli(capsys, new).json("timer", "list")
-    assert "not on its way" in cli("db", "move", "--cancel").out
+    assert cli.json("db", "move", "--cancel") == {"url": new}
     assert cli("db", "move").code == 2
     assert cli("db", "move", new, "--yes").code == 2
 

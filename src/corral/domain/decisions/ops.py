@@ -231,6 +231,7 @@ def _raise_late(current: Decision) -> NoReturn:
         id=current.id,
         found=current.state,
         decided_by=current.decided_by,
+        reason="too_late",
     )
 
 

@@ -366,6 +366,7 @@ def _raise_late(current: Question) -> NoReturn:
         found=current.state,
         answer=current.answer,
         answered_by=current.answered_by,
+        reason="too_late",
     )
 
 

@@ -133,6 +133,7 @@ def _find_parent(race: Race, from_round: int | None) -> Round:
                 id=race.id,
                 round=round.number,
                 state=round.state,
+                reason="round_open",
             )
     decided = [round for round in race.rounds if round.state is RoundState.COMPLETED]
     if from_round is not None:

@@ -129,7 +129,7 @@ def _get_definition(name: str) -> SettingDefinition:
 
     similar = get_close_matches(name, DEFINITIONS, 1)
     hint = f"Did you mean {similar[0]}?" if similar else "List them with `corral setting list`."
-    raise Invalid(f"Unknown setting {name!r}. {hint}", name=name)
+    raise Invalid(f"Unknown setting {name!r}. {hint}", name=name, reason="unknown_setting")
 
 
 def _check_value(name: str, value: Any) -> Any:

@@ -140,7 +140,9 @@ def accept_webhook(
     try:
         accepted = adapter.accept(headers, body, database.clock.now())
     except RequestRejected as error:
-        raise Refused(f"Not a valid webhook request of {channel}: {error}.") from None
+        raise Refused(
+            f"Not a valid webhook request of {channel}: {error}.", reason="bad_signature"
+        ) from None
     finally:
         adapter.stop()
     for event in accepted.events:

@@ -172,6 +172,7 @@ def open_output(
             f"The output of {run_id} was deleted ({row.reason}). See `corral show {run_id}` for "
             "the rest of the record.",
             id=run_id,
+            reason="deleted",
         )
     # The machine may have been renamed since, but this home's own folder belongs to the run.
     if row.folder is not None and (
@@ -258,7 +259,12 @@ def _unavailable(row: Output, stream: str) -> NotFound | Refused:
         reason = f"the run wrote none, or it is part of the output (`corral logs {row.id}`)."
     else:
         reason = f"its files are missing. Restore them into {row.folder} from a copy. {hint}"
-    return NotFound(f"There is no {name} of {row.id}: {reason}", id=row.id, host=row.host)
+    return NotFound(
+        f"There is no {name} of {row.id}: {reason}",
+        id=row.id,
+        host=row.host,
+        reason="files_missing",
+    )
 
 
 # -- deleting -------------------------------------------------------------------------------------

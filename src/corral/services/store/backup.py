@@ -100,6 +100,7 @@ def _check_live_runs(database: Database, backup: Path) -> None:
             f"The backup does not contain runs that are still live: {', '.join(live[:3])}{others}. "
             f"Wait until they have ended, or stop them (`corral stop {live[0]}`).",
             runs=live,
+            reason="runs_active",
         )
 
 

@@ -95,6 +95,7 @@ def _get_destination_place(tx: Tx, agent: Agent, ref: str) -> Place:
             f"`corral destination grant {agent.name} {place.id}`.",
             agent_id=agent.id,
             place=place.id,
+            reason="destination_not_granted",
         )
     return place
 
