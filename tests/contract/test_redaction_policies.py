@@ -20,11 +20,11 @@ from corral.db.schema import tables
 from corral.db.statement import Statement
 from corral.db.transitions import (
     StatefulTable,
-    _insert_many,
+    _change_events,
     _import_events,
-    _note_many,
-    _update,
+    _insert_many,
     _update_many,
+    _update_query,
 )
 from corral.errors import Invalid
 from corral.kernel.redaction_policy import Policy
@@ -94,12 +94,12 @@ def _declared_columns() -> set[str]:
 
 def _writing() -> Iterator[tuple[str, Statement]]:
     yield from statements().items()
-    yield "NOTE", tx.INSERT_EVENT
+    yield "INSERT_EVENT", tx.INSERT_EVENT
     for name, value in vars(store_move_record).items():
         if isinstance(value, Statement):
             yield f"relocation.{name}", value
     for name, numbered in find_declarations(GaplessInsert).items():
-        yield f"{name}.together", numbered.together
+        yield f"{name}.combined", numbered.combined
     for name, table in find_declarations(StatefulTable).items():
         for suffix, statement in _of_state_table(table):
             yield f"{name}.{suffix}", statement
@@ -111,15 +111,15 @@ def _of_state_table(table: StatefulTable[object]) -> Iterator[tuple[str, Stateme
     columns = next(each.names for each in tables() if each.name == table.table)
     columns = [name for name in columns if name != "state"]
     kinds = tuple((name, "text") for name in columns)
-    yield "note_many", _note_many(table)
-    yield "note_imports", _import_events(table.transitions.kind)
+    yield "change_events", _change_events(table)
+    yield "import_events", _import_events(table.transitions.kind)
     for engine in ENGINES:
         yield f"insert_many.{engine}", _insert_many(table, kinds, (), "", engine)
         for begin in table.transitions.entries:
-            yield f"{begin}.{engine}", table.insertion(dict.fromkeys(columns), "", begin, engine)
+            yield f"{begin}.{engine}", table.insert_query(dict.fromkeys(columns), "", begin, engine)
         for verb in table.transitions.verbs:
             for whole in (True, False):
-                move = _update(table, verb, tuple(columns), True, whole, engine)
+                move = _update_query(table, verb, tuple(columns), True, whole, engine)
                 yield f"{verb}.{engine}.{whole}", move
             yield f"{verb}_many.{engine}", _update_many(table, verb, tuple(columns), engine)
 
@@ -130,7 +130,7 @@ def writing() -> dict[str, Statement]:
 
 
 def test_there_are_statements_of_every_kind() -> None:
-    names = {"mail.ADD", "mail.LETTERS.ack.postgres.True", "sessions.APPEND.together"}
+    names = {"mail.ADD_EXCHANGE", "mail.LETTERS.ack.postgres.True", "sessions.APPEND.combined"}
     assert names <= {*writing()}
 
 

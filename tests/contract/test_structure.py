@@ -70,7 +70,15 @@ def _texts(file: Path) -> Iterator[str]:
 
 # Packages that read or connect several concepts and therefore have no table of their own.
 WITHOUT_TABLES = {"insights"}
+# Concepts whose operations are split over several modules instead of `ops.py`.
+SPLIT_OPS = {"tasks": {"declare.py", "delegation.py", "lifecycle.py", "management.py", "review.py"}}
 WITHOUT_OPS = {"chat", "insights"}
+
+
+def operation_modules(concept: str) -> set[str]:
+    if concept in WITHOUT_OPS:
+        return set()
+    return SPLIT_OPS.get(concept, {"ops.py"})
 
 
 def test_the_source_tree_has_the_expected_concepts() -> None:
@@ -92,9 +100,7 @@ def test_statements_are_imported_only_inside_their_concept(concept: str) -> None
 @each_case("concept", CONCEPTS)
 def test_a_concept_has_model_sql_and_docstrings(concept: str) -> None:
     folder = SOURCE / "domain" / concept
-    expected = {"__init__.py", "model.py", "sql.py"}
-    if concept not in WITHOUT_OPS:
-        expected |= {"ops.py"}
+    expected = {"__init__.py", "model.py", "sql.py"} | operation_modules(concept)
     assert expected <= {file.name for file in folder.glob("*.py")}
     for name in expected - {"sql.py"}:
         assert ast.get_docstring(ast.parse((folder / name).read_text(encoding="utf-8"))), name
@@ -102,8 +108,11 @@ def test_a_concept_has_model_sql_and_docstrings(concept: str) -> None:
 
 @each_case("concept", CONCEPTS)
 def test_operations_take_the_open_transaction_first(concept: str) -> None:
-    pure = re.compile(r"check_|parse_|real_")
-    for file in (SOURCE / "domain" / concept).rglob("ops.py"):
+    pure = re.compile(r"check_|parse_|require_|resolve_")
+    names = {"ops.py"} | operation_modules(concept)
+    for file in (SOURCE / "domain" / concept).rglob("*.py"):
+        if file.name not in names:
+            continue
         for node in tree_of(file).body:
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
                 first = node.args.args[0].arg if node.args.args else ""
@@ -137,7 +146,9 @@ def test_no_concept_depends_on_the_engine(concept: str) -> None:
         tree = tree_of(file)
         attributes = [n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)]
         assert "engine" not in attributes, file
-        words = " ".join([*attributes, *imported(file), *texts(file)]).lower()
+        # A comment in a statement may explain what one of the engines does.
+        statements = [re.sub(r"--.*", "", text) for text in texts(file)]
+        words = " ".join([*attributes, *imported(file), *statements]).lower()
         for word in ("postgres", "psycopg", "sqlite", "apsw"):
             assert word not in words, f"{file} names {word}"
 
@@ -150,7 +161,7 @@ def test_only_transitions_write_a_state_column() -> None:
     inserted = re.compile(r"\bINSERT INTO\b[^(]*\([^)]*\bstate\b", re.I | re.S)
     guilty = []
     for file in FILES:
-        if file in (SOURCE / "db" / "transitions.py", SOURCE / "db" / "bulk_transitions.py"):
+        if file == SOURCE / "db" / "transitions.py":
             assert any(written.search(text) for text in texts(file)), "the pattern matches"
             continue
         for text in texts(file):

@@ -126,7 +126,7 @@ def test_nothing_starts_where_nobody_asked_for_it_or_where_it_cannot(
         assert live.tasks.start_ready() == []
     ((what, key, reason),) = told(live, "user:tester")
     assert (what, key) == ("not started", "B")
-    assert "no git repository" in (reason or "")
+    assert "not a git repository" in (reason or "")
     assert live.runs.list().items == [], "nothing is left half-done"
 
 

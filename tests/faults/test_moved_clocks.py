@@ -10,7 +10,6 @@ import pytest
 
 import corral
 from corral.api import Corral
-from corral.api.mail import Mail
 from corral.api.wait import MIN_SLEEP
 from corral.db import store_clock
 from corral.db.store_clock import CONFIRMED_AFTER
@@ -18,6 +17,7 @@ from corral.domain.mail import ops as mail
 from corral.domain.mail.model import LetterDraft
 from corral.kernel.clock import HOUR, MINUTE, SECOND, ManualClock, SystemClock
 from corral.kernel.errors import Conflict
+from corral.services import mail as mail_service
 from tests.support.processes import Child
 
 T = TypeVar("T")
@@ -190,7 +190,7 @@ def test_whoever_waits_while_the_time_stands_still_is_not_busy(
 ) -> None:
     with corral.open(url, clock=clock) as store:
         store.mail.put("queue:work", 1, due_at=clock.now() + 1)
-        with patch.object(Mail, "next_due", return_value=clock.now() + 1) as look:
+        with patch.object(mail_service, "next_due", return_value=clock.now() + 1) as look:
             assert store.mail.claim("queue:work", owner="w", wait_ms=200) == []
         assert 0 < look.call_count <= 200 / (MIN_SLEEP * SECOND)
 

@@ -155,7 +155,7 @@ with corral.open(actor="user:root") as store:
         "accept": tried(lambda: store.tasks.accept(sys.argv[1])),
         "as a person": tried(lambda: store.mail.put("queue:q", "x", sender="user:root")),
         "as bob": tried(lambda: store.groups.send("user:root", "x", author="agent:bob")),
-        "acting": tried(lambda: store.acting_as("user:root")),
+        "acting": tried(lambda: store.act_as("user:root")),
         "transaction": tried(lambda: store.transaction().__enter__()),
         "own": tried(lambda: store.mail.put("queue:q", "x")),
     }
@@ -259,7 +259,7 @@ def test_a_caller_that_cannot_be_seen_is_not_a_person_while_runs_go_on(
         monkeypatch.setattr("corral.adapters.socket_peers._holders", lambda wanted: [])
         told = caller.post("/api/tokens/create", json={"name": "mine"})
         assert told.status_code == 403
-        assert "cannot be seen" in told.json()["error"]["message"]
+        assert told.json()["error"]["details"]["reason"] == "caller_unknown"
         assert caller.get("/api/tokens/list").status_code == 200
         store.runs.stop(run.id)
         home.ended(run.id)
@@ -333,13 +333,13 @@ def test_text_of_another_run_is_typed_only_where_that_run_started_it(home: Home)
 
 ENDS = """
 import corral
-from corral.kernel.exit_status import End
+from corral.kernel.exit_status import ExitStatus
 from corral.kernel.errors import Refused
 
 with corral.open() as store:
     run = store.runs.get(store.identity.run)
     for call in (
-        lambda: store.runs.end(run, End(exit_code=0)),
+        lambda: store.runs.end(run, ExitStatus(exit_code=0)),
         lambda: store.runs.give_up(run, verb="crash", reason="made up"),
         lambda: store.runs.park(run, until=1, reason="made up"),
         lambda: store.runs.take_over(run, owner="x", keeper_pid=1, keeper_token="1"),

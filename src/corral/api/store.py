@@ -57,10 +57,9 @@ class Store(Resource):
     @property
     def part_of(self) -> str | None:
         """The URL of the store that this one is an export of; None for an ordinary store."""
-        from corral.db.store_move_record import read_relocation
+        from corral.db.store_move_record import read_export_origin
 
-        record = read_relocation(self._database)
-        return record.url if record is not None and record.phase == "part" else None
+        return read_export_origin(self._database)
 
     def schema_version(self) -> int:
         """Return the number of the last migration that was applied."""
@@ -90,7 +89,7 @@ class Store(Resource):
         """
         from corral.services.store.verify import verify_store
 
-        return verify_store(self._database, told or no_progress, files=self.part_of is None)
+        return verify_store(self._database, told or no_progress)
 
     def backup(self, file: str | Path) -> Path:
         """Write a consistent snapshot of the store into a new private SQLite file.

@@ -63,6 +63,12 @@ def read_relocation(database: Database) -> Relocation | None:
     return database.read(lambda tx: tx.one(READ), mode="one")
 
 
+def read_export_origin(database: Database) -> str | None:
+    """Return the URL of the store that this one is an export of; None for an ordinary store."""
+    record = read_relocation(database)
+    return record.url if record is not None and record.phase == "part" else None
+
+
 def read_relocation_if_current(database: Database) -> Relocation | None:
     """As `read_relocation`; None also if the store is empty or has another schema version."""
     return (

@@ -202,6 +202,7 @@ class AccessMiddleware:
                 f"Token {who.name} belongs to a person, and the calling process cannot be "
                 "identified while runs are active. Keep the connection open until the response "
                 "arrives, and call from a process that other processes of its user can inspect.",
+                reason="caller_unknown",
             )
         if identity.agent is None:
             raise ApiError(

@@ -162,6 +162,8 @@ def delete_runs_of_project(database: "Database", project: str) -> int:
         raise Conflict(
             f"{live[0].id} is {live[0].state}. Stop it first with `corral stop {live[0].id}`.",
             id=live[0].id,
+            state=live[0].state,
+            reason="run_active",
         )
     deleted = 0
     while page := database.read(lambda tx: ops.list_runs(tx, project=project_id, limit=200)).items:

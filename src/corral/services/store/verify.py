@@ -13,6 +13,7 @@ from corral import config
 from corral.adapters import process
 from corral.db.database import Database, Finding, Progress
 from corral.db.schema import nonempty_tables
+from corral.db.store_move_record import read_export_origin
 from corral.db.transitions import StatefulTable
 from corral.domain.insights import integrity
 from corral.domain.insights.integrity import IntegrityCheck, IntegrityProblem
@@ -28,11 +29,10 @@ MAX_REPORTED = 20
 BATCH = 500
 
 
-def verify_store(database: Database, on_progress: Progress, *, files: bool) -> list[Finding]:
-    """Check pages, schema, rows and, with `files`, the files of this machine.
+def verify_store(database: Database, on_progress: Progress) -> list[Finding]:
+    """Check pages, schema, rows and the files of this machine.
 
-    Stops after the first broken layer: rows cannot be judged when pages or schema are damaged. An
-    export of another store has no `files` of its own; those around it belong to the other store.
+    Stops after the first broken layer: rows cannot be judged when pages or schema are damaged.
     """
     on_progress("pages", 0, 1)
     schema = check_schema(database, thorough=True)
@@ -41,7 +41,8 @@ def verify_store(database: Database, on_progress: Progress, *, files: bool) -> l
     if any(finding.state == "broken" for finding in findings):
         return findings
     findings += check_rows(database, on_progress)
-    if files:
+    # The files around an export belong to the store that it was exported from.
+    if read_export_origin(database) is None:
         findings += check_files(database, on_progress)
     return findings
 
