@@ -55,8 +55,8 @@ def test_every_code_that_a_face_makes_up_is_explained() -> None:
 
 def test_every_reason_of_a_store_that_cannot_be_used_is_explained() -> None:
     text = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
-    said = (StoreUnavailable.__doc__ or "").removeprefix("Reasons:")
-    known = set(re.findall(r"\w+", said))
+    _, _, listed = (StoreUnavailable.__doc__ or "").partition("Reasons:")
+    known = set(re.findall(r"\w+", listed))
     used = set()
     for file in (TOP / "src").rglob("*.py"):
         used |= set(re.findall(r'\breason="([a-z_]+)"', file.read_text(encoding="utf-8")))

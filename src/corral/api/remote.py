@@ -317,7 +317,8 @@ def _encode_arguments(
     if given.pop("claimed", False):
         raise Refused(
             "A run in the foreground cannot be started over HTTP. Run the command on the machine "
-            "of the store, or start it from the dashboard."
+            "of the store, or start it from the dashboard.",
+            reason="local_only",
         )
     known = {field.name: field for field in call.fields}
     sent: dict[str, Any] = {}

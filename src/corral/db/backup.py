@@ -74,6 +74,7 @@ def _damaged_error(path: Path) -> Invalid:
     return Invalid(
         f"{path} is damaged or not a back-up of a Corral store. Use another back-up.",
         path=str(path),
+        reason="damaged",
     )
 
 

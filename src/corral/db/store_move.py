@@ -79,6 +79,7 @@ def _move_in_progress(record: Relocation) -> Refused:
         f"This store is being moved to {record.url}. Finish the move with `corral db move "
         f"{record.url}`, or cancel it with `corral db move --cancel`.",
         url=record.url,
+        reason="move_unfinished",
     )
 
 

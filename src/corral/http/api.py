@@ -290,7 +290,11 @@ def _resolve(parts: list[str], is_read: bool) -> tuple[RemoteCall, str | None]:
 def _not_found(parts: list[str]) -> NotFound:
     name = f"{parts[0]}.{parts[-1]}" if len(parts) > 1 else ""
     if name in LOCAL_ONLY:
-        return NotFound(f"{name} is not available over HTTP: {LOCAL_ONLY[name]}.", call=name)
+        return NotFound(
+            f"{name} is not available over HTTP: {LOCAL_ONLY[name]}.",
+            call=name,
+            reason="local_only",
+        )
     if name in STREAMED:
         return NotFound(f"Over HTTP, {name} is {STREAMED[name]}.", call=name)
     hint = "GET /api/docs lists all operations."

@@ -50,7 +50,9 @@ def _describe_agent(tx: Tx, requester: Requester, args: CreateAgent) -> str:
     except NotFound:
         pass
     else:
-        raise Conflict(f"An agent {args.name} exists already ({found.id}).", id=found.id)
+        raise Conflict(
+            f"An agent {args.name} exists already ({found.id}).", id=found.id, reason="name_taken"
+        )
     check_text(args.instructions, "The instructions", max_bytes=MAX_TEXT)
     template = requester.agent
     return (
@@ -98,7 +100,8 @@ def _describe_task(tx: Tx, requester: Requester, args: ScheduleTask) -> str:
     check_script(args.script, None)
     if args.script and _sandbox_of(tx, requester) != "off":
         raise Refused(
-            f"{requester.agent.name} is sandboxed, and a script would run outside. Omit it."
+            f"{requester.agent.name} is sandboxed, and a script would run outside. Omit it.",
+            reason="sandboxed",
         )
     if (args.cron is None) == (args.every_seconds is None):
         raise Invalid("Give either cron or every_seconds.")

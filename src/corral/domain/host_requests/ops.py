@@ -213,7 +213,10 @@ def _carry_out(tx: Tx, request: HostRequest, requester: Requester, by: str | Non
     assert spec.run is not None
     # Only the effect that was approved: the objects may have changed since.
     if spec.describe(tx, requester, args) != request.effect:
-        raise Conflict("the effect differs from the approved one; request it again")
+        raise Conflict(
+            "the effect differs from the approved one; request it again",
+            reason="changed_since_shown",
+        )
     result = spec.run(tx, requester, args)
     return _end(tx, request, "do", by, result=encode_json(result, "The result"))
 

@@ -127,6 +127,7 @@ def _acquire(
             path=wanted.path,
             waits=deadlock.id,
             owner=deadlock.owner,
+            reason="deadlock",
         )
     return _create(tx, wanted, "ask", lease_until=wait_until, held_at=None)
 

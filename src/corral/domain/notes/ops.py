@@ -254,6 +254,7 @@ def _check_limit(tx: Tx, scope: str, project_id: object) -> None:
             "supersede one, or raise notes.max.",
             scope=scope,
             limit=limit,
+            reason="too_many_notes",
         )
 
 

@@ -178,7 +178,11 @@ def _validate(specs: Sequence[TaskSpec]) -> Needs:
                 reason="bad_key",
             )
         if task.key in needs:
-            raise Invalid(f"The key {task.key} is declared twice. Keys are unique.", key=task.key)
+            raise Invalid(
+                f"The key {task.key} is declared twice. Keys are unique.",
+                key=task.key,
+                reason="duplicate_key",
+            )
         needs[task.key] = list(dict.fromkeys(task.depends_on))
         _validate_fields(task)
     if sum(map(len, needs.values())) > MAX_EDGES:

@@ -367,7 +367,8 @@ def _named_runner(tx: Tx, request: RunRequest, session: "Session | None") -> Run
     if agent.provider is None:
         raise Invalid(
             f"The agent {agent.name} has no provider and no command. Set one with "
-            f"`corral agent edit {agent.name} --provider claude`."
+            f"`corral agent edit {agent.name} --provider claude`.",
+            reason="no_provider",
         )
     return _provider_runner(agent.provider)._replace(agent=agent)
 
