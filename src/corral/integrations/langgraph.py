@@ -275,7 +275,10 @@ def _thread_of(config: RunnableConfig) -> tuple[str, str]:
     """Return the thread and namespace that a config names."""
     configurable = config["configurable"]
     if configurable.get("thread_id") in (None, ""):
-        raise Invalid('The config has no thread_id. Pass {"configurable": {"thread_id": "…"}}.')
+        raise Invalid(
+            'The config has no thread_id. Pass {"configurable": {"thread_id": "…"}}.',
+            reason="thread_missing",
+        )
     return str(configurable["thread_id"]), str(configurable.get("checkpoint_ns") or "")
 
 
