@@ -51,7 +51,9 @@ def test_examples_parse(path: str) -> None:
                 child = target.get_command(click.Context(target), words[0])
                 assert child is not None, example
                 target, words = child, words[1:]
-            target.make_context(target.name, words, parent=click.Context(root))
+            # With the settings of the root: click caches the help options of the first context.
+            parent = click.Context(root, **root.context_settings)
+            target.make_context(target.name, words, parent=parent)
 
 
 def test_commands_have_the_help_of_their_module() -> None:

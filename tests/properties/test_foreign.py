@@ -168,10 +168,10 @@ class Told(ApiClient):
     def __init__(self, answer: Any) -> None:
         self.answer = answer
 
-    def ask(self, *_: Any, **__: Any) -> Any:
+    def request_json(self, *_: Any, **__: Any) -> Any:
         return self.answer
 
-    def fetch(self, *_: Any, **__: Any) -> bytes:
+    def download(self, *_: Any, **__: Any) -> bytes:
         return b""
 
     def close(self) -> None:
@@ -216,7 +216,7 @@ PRESSED = {"id": "1", "data": "qst_1:2", "from": SENDER, "message": {"chat": CHA
 def test_one_bad_message_holds_up_no_telegram_channel(message: Any, kind: str) -> None:
     good = {"update_id": 4, "message": UPDATES[0]}
     channel = TELEGRAM
-    channel._web = Told({"result": [{"update_id": 3, kind: message}, good]})
+    channel._api = Told({"result": [{"update_id": 3, kind: message}, good]})
     batch = channel.receive("1", 0)
     check_batch(batch)
     assert batch.cursor == "5"
@@ -227,7 +227,7 @@ def test_one_bad_message_holds_up_no_telegram_channel(message: Any, kind: str) -
 @few
 def test_one_bad_button_holds_up_no_telegram_channel(pressed: Any) -> None:
     channel = TELEGRAM
-    channel._web = Told({"result": [{"update_id": 3, "callback_query": pressed}]})
+    channel._api = Told({"result": [{"update_id": 3, "callback_query": pressed}]})
     assert channel.receive("1", 0).cursor == "4"
 
 
@@ -260,7 +260,7 @@ def test_one_bad_message_holds_up_no_matrix_channel(content: Any, kind: str) -> 
     good = {"type": "m.room.message", "event_id": "$3", "sender": "@ann:x", "content": CONTENTS[0]}
     timeline = {"timeline": {"events": [bad, good]}}
     channel = MATRIX
-    channel._web = Told({"next_batch": "s2", "rooms": {"join": {"!r:x": timeline}}})
+    channel._api = Told({"next_batch": "s2", "rooms": {"join": {"!r:x": timeline}}})
     batch = channel.receive("s1", 0)
     check_batch(batch)
     assert batch.cursor == "s2"
@@ -318,7 +318,7 @@ def test_a_request_of_slack_is_read_or_unwelcome(told: Any, form: bool) -> None:
     signed = hmac.new(b"s", b"v0:" + seconds.encode() + b":" + body, hashlib.sha256).hexdigest()
     headers = {"x-slack-request-timestamp": seconds, "x-slack-signature": f"v0={signed}"}
     channel = SLACK
-    channel._web = Told({})
+    channel._api = Told({})
     with suppress(RequestRejected):
         check_batch(EventBatch(channel.accept(headers, body, NOW).events))
 

@@ -113,9 +113,9 @@ def test_a_process_of_its_own_answers_line_by_line() -> None:
 def test_adding_and_pricing_charges_apart_does_not_load_the_table(tmp_path: Path) -> None:
     code = f"""
 import sys, corral
-from corral.adapters.providers.facts import Used
+from corral.adapters.providers.facts import UsageFact
 with corral.open("sqlite:///{tmp_path}/a.db") as store:
-    store.charges.add(Used(model="gpt-5", output=100), run_id="run_1")
+    store.charges.add(UsageFact(model="gpt-5", output=100), run_id="run_1")
     assert store.charges.price_unknown(apart=True) == 1
     assert store.charges.total().cost_micros == 1_000
 assert "genai_prices" not in sys.modules
