@@ -311,11 +311,11 @@ def manual() -> str:
 
 
 PAGES = {
-    "schema.md": schema,
-    "states.md": states,
-    "library.md": library,
-    "cli.md": cli,
-    "imports.md": imports,
+    "reference/schema.md": schema,
+    "reference/states.md": states,
+    "reference/library.md": library,
+    "reference/cli.md": cli,
+    "reference/imports.md": imports,
     "corral.1": manual,
 }
 

@@ -11,7 +11,7 @@ MAILBOX = "queue:bench"
 ACTOR = "user:bench"
 OWNER = "worker"
 LEASE_MS = 30_000
-BODY: dict[str, Any] = {"task": "index", "path": "docs/architecture.md", "attempt": 1}
+BODY: dict[str, Any] = {"task": "index", "path": "docs/explanation/architecture.md", "attempt": 1}
 
 
 class Queue(Protocol):

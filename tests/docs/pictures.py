@@ -37,7 +37,7 @@ def main() -> None:
             picture_terminal(shell)
             for page in ("first-team", "first-race"):
                 shell.run(f"cd {work} && mkdir {page} && cd {page}")
-                follow(shell, DOCS / "guide" / f"{page}.md")
+                follow(shell, DOCS / "tutorials" / f"{page}.md")
             shell.run("corral run -d --name nightly -- sleep 60")
             _, said = shell.run("corral up --port 0")
             picture_dashboard(re.search(r"http://\S+", said[0])[0])  # type: ignore[index]

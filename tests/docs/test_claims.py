@@ -64,7 +64,7 @@ def test_every_reason_of_a_store_that_cannot_be_used_is_explained() -> None:
     assert known <= used
 
 
-@pytest.mark.parametrize("page", ["security.md", "reliability.md"])
+@pytest.mark.parametrize("page", ["explanation/security.md", "explanation/guarantees.md"])
 def test_a_test_that_a_page_names_exists(page: str) -> None:
     claimed = set(re.findall(r"`(test_\w+)`", (DOCS / page).read_text(encoding="utf-8")))
     there = set()
@@ -75,7 +75,7 @@ def test_a_test_that_a_page_names_exists(page: str) -> None:
 
 
 def test_every_row_of_the_threat_model_names_what_shows_it() -> None:
-    text = (DOCS / "security.md").read_text(encoding="utf-8")
+    text = (DOCS / "explanation/security.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (to .+?) \|.*\|(.*)\|$", text, re.M)
     assert len(rows) > 25
     assert [tried for tried, shown in rows if "test_" not in shown] == []

@@ -106,11 +106,11 @@ PAGES = {
             (r"^    for letter in", "    build = print\n    for letter in"),
         ),
     ),
-    "daemon.md": Page(
+    "how-to/run-the-daemon.md": Page(
         before=(*REPOSITORY, "export CORRAL_HOST=build-2", "printf '#!/bin/sh\n' > long"),
         instead=((r"^corral up --slots 4", "chmod +x long && corral up --slots 4"),),
     ),
-    "gateway.md": Page(
+    "how-to/connect-a-chat.md": Page(
         before=("export MATRIX_TOKEN=a-long-word", "printf '#!/bin/sh\n' > new-mails.sh"),
         instead=(
             (r"^corral chat --agent ada", "echo hello | corral chat --agent ada"),
@@ -118,14 +118,14 @@ PAGES = {
             (r"gateway\.sandbox auto", "gateway.sandbox none"),  # not every machine has one
         ),
     ),
-    "guide/first-run.md": Page(
+    "tutorials/first-run.md": Page(
         instead=(
             # It still runs when it is listed, however slow the machine is.
             (r"sleep 1; done'$", "while [ ! -e listed ]; do sleep 0.1; done; done'"),
             (r"^corral wait slow$", "touch listed && corral wait slow"),
         ),
     ),
-    "http.md": Page(
+    "reference/http.md": Page(
         before=("corral run -- true", "corral up"),
         instead=(
             (r'token="crl_…"', "token=None"),
@@ -133,32 +133,32 @@ PAGES = {
             (r"^        \.\.\.", "        break"),
         ),
     ),
-    "locks.md": Page(
+    "how-to/lock-files.md": Page(
         before=(
             *REPOSITORY,
             "corral project register .",
             "mkdir src/parser && echo 'new = True' > src/parser/grammar.py",
         ),
     ),
-    "mcp.md": Page(before=REPOSITORY),
-    "races.md": Page(
+    "reference/mcp.md": Page(before=REPOSITORY),
+    "how-to/race-attempts.md": Page(
         before=(
             *REPOSITORY,
             UNKNOWN_PRICES,
             "corral agent create reviewer --command 'python -m corral.demo.judge'",
         ),
     ),
-    "running.md": Page(
+    "how-to/maintain-a-store.md": Page(
         before=("mkdir ~/harbour", "cd ~/harbour && corral run -- true && cd ~- && corral up"),
         instead=((r"^corral db move ", "corral db move --yes "),),
     ),
-    "runs.md": Page(
+    "how-to/run-agents.md": Page(
         before=(
             *REPOSITORY,
             "printf '#!/bin/sh\n' > long && chmod +x long && echo Look at the tests. > review.md",
         ),
     ),
-    "talking.md": Page(
+    "how-to/questions-and-groups.md": Page(
         before=(
             "corral project register .",
             ADA,
@@ -172,7 +172,7 @@ PAGES = {
             (r"react build 7", "react build 1"),
         ),
     ),
-    "team.md": Page(
+    "how-to/run-a-team.md": Page(
         before=(*REPOSITORY, "corral project register .", ADA, "echo It grows. > notes.md")
     ),
 }

@@ -1,4 +1,4 @@
--- The comment above a table and behind a column is its documentation: docs/schema.md is made of them.
+-- The comment above a table and behind a column is its documentation: docs/reference/schema.md is made of them.
 
 -- Which migrations this store has seen. Writer: db.
 CREATE TABLE migrations (
@@ -64,7 +64,7 @@ CREATE TABLE projects (
     name TEXT NOT NULL,                 -- for people; at first the directory's own name
     command TEXT,                       -- what is run here unless said otherwise
     prompt TEXT,                        -- what it is told unless said otherwise
-    state {key} NOT NULL                -- see docs/states.md
+    state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('active', 'archived')),
     created_at {integer} NOT NULL,      -- first registration
     updated_at {integer} NOT NULL,      -- last change of name, command, prompt or state
@@ -79,7 +79,7 @@ CREATE TABLE nodes (
     id {key} PRIMARY KEY,               -- nod_…
     name {key} NOT NULL,                -- the host's name
     boot_id {key} NOT NULL,             -- changes with every boot
-    state {key} NOT NULL                -- see docs/states.md
+    state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('up', 'left', 'lost')),
     owner TEXT,                         -- the daemon that heartbeats for it
     fence {integer} NOT NULL,           -- raised whenever a daemon joins as this node
@@ -112,7 +112,7 @@ CREATE TABLE letters (
     key {key},                          -- the same key in the same mailbox is the same letter
     body {json} NOT NULL,               -- any JSON value
     rank {integer} NOT NULL,            -- minus the priority: the smaller goes first
-    state {key} NOT NULL                -- see docs/states.md
+    state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('waiting', 'unknown', 'done', 'dead', 'refused', 'expired')),
     due_at {integer} NOT NULL,          -- not to be claimed before; while it is out, the end of the lease
     line_at {integer} NOT NULL,         -- its place in line; where order does not matter it moves with due_at
@@ -154,7 +154,7 @@ CREATE TABLE schedules (
         CHECK (misfire IN ('all', 'latest', 'skip')),
     overlap {key} NOT NULL              -- while its last letter is still open
         CHECK (overlap IN ('allow', 'skip', 'replace')),
-    state {key} NOT NULL                -- see docs/states.md
+    state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('active', 'paused', 'finished', 'cancelled')),
     next_at {integer},                  -- the moment that comes next; null when none does
     last_at {integer},                  -- the moment that was last put
@@ -183,7 +183,7 @@ CREATE TABLE occurrences (
     schedule_id {key} NOT NULL,         -- its schedule
     project_id {key},                   -- the schedule's project, if any
     moment {integer},                   -- the moment; null: somebody ran it by hand
-    state {key} NOT NULL                -- see docs/states.md
+    state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('checking', 'put', 'skipped', 'failed')),
     tries {integer} NOT NULL,           -- how often its script was run
     exit_code {integer},                -- what that ended with, the last time

@@ -3,7 +3,7 @@ CREATE TABLE runs (
     id {key} PRIMARY KEY,               -- run_…
     name TEXT,                          -- for people
     title TEXT,                         -- what it is about: the first words of its prompt
-    state {key} NOT NULL                -- see docs/states.md
+    state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('queued', 'starting', 'running', 'stopping', 'completed', 'failed',
                          'crashed', 'cancelled', 'timed_out', 'interrupted')),
     project_id {key},                   -- the project that it belongs to, if any

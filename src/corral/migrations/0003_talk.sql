@@ -2,7 +2,7 @@
 CREATE TABLE agents (
     id {key} PRIMARY KEY,               -- agt_…
     name {key} NOT NULL UNIQUE,         -- what people and other agents call it
-    state {key} NOT NULL                -- see docs/states.md
+    state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('active', 'retired')),
     version {integer} NOT NULL,         -- the number of its current version
     admin {integer} NOT NULL            -- 1: it may change Corral itself
@@ -49,7 +49,7 @@ CREATE TABLE sessions (
     agent_id {key},                     -- the agent that has it now, if any
     provider {key},                     -- the kind of program that has it now
     provider_session {key},             -- that program's own id of it; null: the next run starts afresh
-    state {key} NOT NULL                -- see docs/states.md
+    state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('open', 'closed')),
     turns {integer} NOT NULL,           -- how many turns it has, those that a fork inherited included
     cleared_turn {integer} NOT NULL,    -- the last turn before it was last cleared; 0: never

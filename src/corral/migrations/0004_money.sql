@@ -89,7 +89,7 @@ CREATE INDEX reservations_by_scope ON reservations (scope, period, day);
 -- Whom to tell of what. Writer: alerts.
 CREATE TABLE alerts (
     id {key} PRIMARY KEY,               -- alr_…
-    state {key} NOT NULL                -- see docs/states.md
+    state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('active', 'removed')),
     kinds {json} NOT NULL,              -- what is told: crashed, failed, stuck, needs_input, budget, finished
     project_id {key},                   -- only what belongs to this project

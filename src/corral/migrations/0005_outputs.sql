@@ -1,7 +1,7 @@
 -- What runs wrote, and where it is. Writer: outputs.
 CREATE TABLE outputs (
     run_id {key} PRIMARY KEY,           -- the run
-    state {key} NOT NULL                -- see docs/states.md
+    state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('open', 'sealed', 'lost', 'deleted')),
     host {key} NOT NULL,                -- the machine that has, or had, its files
     folder TEXT,                        -- where they are; null: they were removed

@@ -3,7 +3,7 @@ CREATE TABLE tasks (
     id {key} PRIMARY KEY,               -- tsk_…
     project_id {key} NOT NULL,          -- the project whose graph it is in
     key {key} NOT NULL,                 -- its name in that graph
-    state {key} NOT NULL                -- see docs/states.md
+    state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('pending', 'ready', 'running', 'submitted', 'done', 'failed', 'blocked',
                          'paused', 'skipped', 'cancelled')),
     role {key},                         -- the role of the agents that may take it; null: of any
@@ -75,7 +75,7 @@ CREATE INDEX edges_by_need ON edges (needs_id, task_id);
 CREATE TABLE delegations (
     id {key} PRIMARY KEY,               -- dlg_…
     project_id {key},                   -- the project that it belongs to, if any
-    state {key} NOT NULL                -- see docs/states.md
+    state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('active', 'done', 'failed', 'cancelled', 'expired')),
     from_mailbox {key} NOT NULL,        -- who handed it over, and gets the result
     to_agent_id {key} NOT NULL,         -- who is to do it

@@ -1,7 +1,7 @@
 -- Leases on paths, from asked for to their end. Writer: locks.
 CREATE TABLE locks (
     seq {serial},                       -- the number in lck_…: place in line and fence
-    state {key} NOT NULL                -- see docs/states.md
+    state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('held', 'waiting', 'released', 'expired', 'withdrawn', 'revoked')),
     project_id {key} NOT NULL,          -- the project whose path it is
     path {key} NOT NULL,                -- what is locked: a path or pattern, relative to the project

@@ -16,7 +16,7 @@ CREATE TABLE questions (
         DEFAULT 1 CHECK (needed >= 1),
     votes {json} NOT NULL               -- what each of them answered, when, where several are needed
         DEFAULT '[]',
-    state {key} NOT NULL                -- see docs/states.md
+    state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('open', 'answered', 'expired', 'withdrawn')),
     answer TEXT,                        -- what was answered, or the fallback
     answered_by {key},                  -- who answered
@@ -41,7 +41,7 @@ CREATE TABLE groups (
     kind {key} NOT NULL                 -- group; direct: of two; everyone: of all agents
         CHECK (kind IN ('group', 'direct', 'everyone')),
     roles {json} NOT NULL,              -- agents of these roles join by themselves; ["*"]: of any
-    state {key} NOT NULL                -- see docs/states.md
+    state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('open', 'archived')),
     posts {integer} NOT NULL,           -- how many posts it has had: the number of the last one
     created_by {key} NOT NULL,          -- who made it
@@ -116,7 +116,7 @@ CREATE TABLE decisions (
     answerers {json} NOT NULL,          -- who may confirm, as user:NAME or agent:NAME; []: any person
     at_deadline {key} NOT NULL          -- what becomes of it when nobody confirms it in time
         CHECK (at_deadline IN ('reject', 'dismiss')),
-    state {key} NOT NULL                -- see docs/states.md
+    state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('recorded', 'proposed', 'confirmed', 'rejected', 'dismissed')),
     decided_by {key},                   -- who confirmed, rejected or dismissed it; null: its deadline did
     reason TEXT,                        -- why
@@ -148,7 +148,7 @@ CREATE TABLE notes (
     uses {integer} NOT NULL,            -- how often it was given to an agent
     used_at {integer},                  -- when it last was
     supersedes {key},                   -- the note in whose place it came
-    state {key} NOT NULL                -- see docs/states.md
+    state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('current', 'superseded')),
     expires_at {integer},               -- from when on it does not count; null: it does until it is forgotten
     created_at {integer} NOT NULL,      -- when it was noted

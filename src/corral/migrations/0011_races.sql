@@ -4,7 +4,7 @@ CREATE TABLE races (
     project_id {key} NOT NULL,          -- the project that it is run in
     name TEXT NOT NULL,                 -- what it is about, in a line
     prompt TEXT NOT NULL,               -- what was asked at its start
-    state {key} NOT NULL                -- see docs/states.md
+    state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('active', 'completed', 'abandoned')),
     repository TEXT NOT NULL,           -- the git repository that its worktrees belong to
     inside TEXT NOT NULL,               -- the project's directory, from that repository's top
@@ -33,7 +33,7 @@ CREATE TABLE rounds (
     race_id {key} NOT NULL,             -- the race that it belongs to
     project_id {key} NOT NULL,          -- the project of that
     number {integer} NOT NULL,          -- its place in the race, from 1
-    state {key} NOT NULL                -- see docs/states.md
+    state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('running', 'selecting', 'failed', 'completed', 'abandoned')),
     parent_id {key},                    -- the round whose winner it goes on from; null: the race's base
     base_attempt_id {key},              -- the attempt that had won there
@@ -66,7 +66,7 @@ CREATE TABLE attempts (
     project_id {key} NOT NULL,          -- the project of the race
     number {integer} NOT NULL           -- its place in the round, from 1
         CHECK (number > 0),
-    state {key} NOT NULL                -- see docs/states.md
+    state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('preparing', 'running', 'checking', 'completed', 'failed', 'timed_out',
                          'cancelled')),
     agent {key},                        -- who tries, by name; null: whoever answers in the project
@@ -112,7 +112,7 @@ CREATE TABLE verdicts (
     round_id {key} NOT NULL,            -- the round that is judged
     project_id {key} NOT NULL,          -- the project of the race
     number {integer} NOT NULL,          -- its place in the round, from 1
-    state {key} NOT NULL                -- see docs/states.md
+    state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('asked', 'given', 'failed')),
     judge {key} NOT NULL,               -- the agent that was asked
     model {key},                        -- its model

@@ -9,7 +9,7 @@ CREATE TABLE channels (
         CHECK (in_doubt IN ('give_up', 'retry')),
     config {json} NOT NULL,             -- addresses and choices of its kind; never a secret
     secrets {json} NOT NULL,            -- where its secrets are, by their names
-    state {key} NOT NULL                -- see docs/states.md
+    state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('active', 'removed')),
     cursor TEXT,                        -- how far it was read, in the platform's own words
     trouble TEXT,                       -- why it could not be reached when it was last looked at; null: it could
@@ -34,7 +34,7 @@ CREATE TABLE places (
         CHECK (policy IN ('strict', 'ask', 'public')),
     guarded {integer} NOT NULL          -- 1: a secret is asked for there, which must not be typed there
         DEFAULT 0 CHECK (guarded IN (0, 1)),
-    state {key} NOT NULL                -- see docs/states.md
+    state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('open', 'blocked')),
     created_at {integer} NOT NULL,      -- when it was first heard of
     updated_at {integer} NOT NULL,      -- when it last changed
@@ -57,7 +57,7 @@ CREATE TABLE senders (
     platform_id {key} NOT NULL,         -- what the platform calls the account
     name TEXT,                          -- what it shows
     person {key},                       -- who it is; null: nobody knows
-    state {key} NOT NULL                -- see docs/states.md
+    state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('unknown', 'known', 'blocked')),
     created_at {integer} NOT NULL,      -- when it first spoke
     updated_at {integer} NOT NULL,      -- when it last changed
@@ -82,7 +82,7 @@ CREATE TABLE wirings (
         CHECK (mode IN ('shared', 'thread', 'agent')),
     priority {integer} NOT NULL,        -- higher is asked first
     project_id {key},                   -- where the agent works; null: in its own folder
-    state {key} NOT NULL                -- see docs/states.md
+    state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('active', 'removed')),
     created_at {integer} NOT NULL,      -- when it was added
     created_by {key} NOT NULL,          -- by whom
@@ -99,7 +99,7 @@ CREATE TABLE destinations (
     agent_id {key} NOT NULL,            -- who may send
     name {key} NOT NULL,                -- what that agent calls it
     place_id {key} NOT NULL,            -- the chat
-    state {key} NOT NULL                -- see docs/states.md
+    state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('granted', 'revoked')),
     created_at {integer} NOT NULL,      -- when it was granted
     created_by {key} NOT NULL,          -- by whom
@@ -129,7 +129,7 @@ CREATE TABLE messages (
     run_id {key},                       -- the run in which it was said
     text TEXT NOT NULL,                 -- the words
     data {json},                        -- files, options, signs
-    state {key} NOT NULL                -- see docs/states.md
+    state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('held', 'heard', 'unheard', 'refused', 'queued', 'sent', 'undelivered')),
     reason TEXT,                        -- why it is in that state
     routes {json} NOT NULL,             -- which agents heard it, in which session, and why
@@ -206,7 +206,7 @@ CREATE TABLE requests (
     arguments {json} NOT NULL,          -- with what; never a secret's value
     effect TEXT NOT NULL,               -- all of it, in words, as it was shown to those who decide
     question_id {key},                  -- the question by which people decide; null: nobody was asked
-    state {key} NOT NULL                -- see docs/states.md
+    state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('waiting', 'done', 'refused', 'expired', 'failed')),
     decided_by {key},                   -- who said yes or no; rule: a grant of the agent did
     result {json},                      -- what came of it: ids and names

@@ -1,4 +1,4 @@
--- The line above a column that is added becomes its text in docs/schema.md: SQLite keeps a comment
+-- The line above a column that is added becomes its text in docs/reference/schema.md: SQLite keeps a comment
 -- behind it as a part of the table, where it swallows what follows.
 
 -- the question that it asks, with its options and subject; null: none

@@ -191,7 +191,7 @@ def move(app: App, url: str | None, cancel: bool, yes: bool) -> None:
 )
 @pass_app
 def sql(app: App, query: str, limit: int, timeout: int) -> None:
-    """Run a read-only SQL query; docs/schema.md describes the tables."""
+    """Run a read-only SQL query; docs/reference/schema.md describes the tables."""
     table = app.store.db.sql(query, limit=limit, timeout_ms=timeout)
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
     columns = [
