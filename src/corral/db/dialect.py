@@ -85,11 +85,12 @@ def _deferred_index_view(table: str, column: str, *others: str) -> str:
     )
 
 
-# The columns of the first version of the events view.
-_EVENT = ("at", "actor", "kind", "verb", "project_id", "data")
+# The columns of the tables with a deferred index, apart from `seq` and the indexed one.
+_EVENT = ("at", "actor", "kind", "verb", "project_id", "data", "run_id", "imported_at")
 _LETTER = (
     *("sender", "project_id", "key", "body", "rank", "state", "due_at", "line_at", "expires_at"),
     *("owner", "fence", "attempts", "last_error", "created_at", "ended_at"),
+    "imported_at",
 )
 
 
@@ -116,14 +117,6 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
     "events_by_subject": {
         "sqlite": _deferred_index("events", "subject", *_EVENT),
         "postgres": "CREATE INDEX events_by_subject ON events (subject, xid, seq)",
-    },
-    # The columns of a view are fixed when it is created, so a new column needs a new view.
-    "views_with_added_columns": {
-        "sqlite": "DROP VIEW events_of_subject; "
-        + _deferred_index_view("events", "subject", *_EVENT, "run_id", "imported_at")
-        + "; DROP VIEW letters_of_mailbox; "
-        + _deferred_index_view("letters", "mailbox", *_LETTER, "imported_at"),
-        "postgres": "",
     },
     "events_of_subject": {"sqlite": "events_of_subject", "postgres": "events"},
     "letters_by_mailbox": {

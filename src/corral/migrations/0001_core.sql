@@ -31,7 +31,9 @@ CREATE TABLE events (
     verb {key} NOT NULL,                -- what was done: put, ack, archive …
     subject {key} NOT NULL,             -- the id of the thing that was changed
     project_id {key},                   -- the project that it belongs to, if any
-    data {json}                         -- what else the reader of the record may want
+    data {json},                        -- what else the reader of the record may want
+    run_id {key},                       -- the run whose process made the change; null: made outside of runs
+    imported_at {integer}               -- when another tool's row was imported; null: created by Corral
 ) {strict};
 
 {feed_index};
@@ -123,6 +125,7 @@ CREATE TABLE letters (
     last_error TEXT,                    -- why the last attempt failed, or why it ended as it did
     created_at {integer} NOT NULL,      -- when it was put
     ended_at {integer},                 -- when it reached done, dead, refused or expired
+    imported_at {integer},              -- when another tool's row was imported; null: created by Corral
     CHECK ((ended_at IS NULL) = (state IN ('waiting', 'unknown')))
 ) {strict};
 
@@ -167,6 +170,9 @@ CREATE TABLE schedules (
     sender {key},                       -- the mailbox that is told should a letter never arrive
     created_at {integer} NOT NULL,      -- when it was made
     ended_at {integer},                 -- when it was finished or cancelled
+    imported_at {integer},              -- when another tool's row was imported; null: created by Corral
+    correlation_id {key},               -- the letter chain that its letters continue; null: made by a person
+    hops {integer},                     -- letters of agents that led to the run that created or changed it; null: made by a person
     CHECK (state <> 'active' OR next_at IS NOT NULL),
     CHECK ((ended_at IS NULL) = (state IN ('active', 'paused')))
 ) {strict};

@@ -50,6 +50,11 @@ CREATE TABLE runs (
     created_at {integer} NOT NULL,      -- when it was asked for
     started_at {integer},               -- when the agent was first started; null while it waits
     ended_at {integer},                 -- when it reached its end
+    imported_at {integer},              -- when another tool's row was imported; null: created by Corral
+    dialog {json},                      -- the question on the screen with its options; null: none
+    screen_rows {integer},              -- rows of its terminal; null: it has none
+    screen_columns {integer},           -- columns of its terminal; null: it has none
+    denials {json},                     -- how often each tool was denied, by attempt; null: never
     CHECK ((ended_at IS NULL) = (state IN ('queued', 'starting', 'running', 'stopping')))
 ) {strict};
 
@@ -63,9 +68,8 @@ CREATE INDEX runs_by_session ON runs (session_id, id) WHERE session_id IS NOT NU
 CREATE INDEX runs_by_agent ON runs (agent_id, id) WHERE agent_id IS NOT NULL;
 CREATE INDEX runs_active_of_agent ON runs (agent_id)
     WHERE agent_id IS NOT NULL AND ended_at IS NULL AND state <> 'queued';
-CREATE INDEX runs_by_parent ON runs (parent_id, id) WHERE parent_id IS NOT NULL;
 CREATE INDEX runs_by_pid ON runs (pid, id) WHERE pid IS NOT NULL;
-CREATE INDEX runs_ended ON runs (ended_at) WHERE ended_at IS NOT NULL;
+CREATE INDEX runs_ended ON runs (ended_at, imported_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX runs_failed ON runs (ended_at)
     WHERE state NOT IN ('queued', 'starting', 'running', 'stopping', 'completed', 'cancelled');
 

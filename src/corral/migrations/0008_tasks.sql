@@ -34,6 +34,7 @@ CREATE TABLE tasks (
     submitted_at {integer},             -- when it was last submitted
     ended_at {integer},                 -- when it came to its end
     archived_at {integer},              -- out of the lists since then
+    imported_at {integer},              -- when another tool's row was imported; null: created by Corral
     CHECK ((ended_at IS NULL) = (state NOT IN ('done', 'failed', 'skipped', 'cancelled')))
 ) {strict};
 
@@ -60,7 +61,9 @@ CREATE INDEX tasks_to_check ON tasks (submitted_at)
     WHERE state = 'submitted' AND check_command IS NOT NULL;
 CREATE INDEX tasks_to_judge ON tasks (submitted_at, id)
     WHERE state = 'submitted' AND check_command IS NULL;
-CREATE INDEX tasks_ended ON tasks (ended_at, id) WHERE ended_at IS NOT NULL;
+CREATE INDEX tasks_ended ON tasks (ended_at, id, imported_at) WHERE ended_at IS NOT NULL;
+-- The cost of a task ends where its run claimed the next task.
+CREATE INDEX tasks_by_run ON tasks (run_id, started_at, id) WHERE run_id IS NOT NULL;
 
 -- Which task waits for which. Writer: tasks.
 CREATE TABLE edges (
@@ -90,6 +93,9 @@ CREATE TABLE delegations (
     deadline_at {integer},              -- it ends without a result after this moment
     created_at {integer} NOT NULL,      -- when it was handed over
     ended_at {integer},                 -- when it came to its end
+    imported_at {integer},              -- when another tool's row was imported; null: created by Corral
+    correlation_id {key},               -- the letter chain that its letters continue; null: made by a person
+    hops {integer},                     -- letters of agents that led to the run that delegated it; null: made by a person
     CHECK ((ended_at IS NULL) = (state = 'active'))
 ) {strict};
 
@@ -109,7 +115,8 @@ CREATE TABLE plans (
     run_id {key},                       -- the run in which it was made, if in any
     project_id {key},                   -- the project that it belongs to, if any
     entries {json} NOT NULL,            -- its steps: content, priority, status
-    updated_at {integer} NOT NULL       -- when it was last said
+    updated_at {integer} NOT NULL,      -- when it was last said
+    imported_at {integer}               -- when another tool's row was imported; null: created by Corral
 ) {strict};
 
 -- How far agents say they have come: the latest of each, with each task. Writer: plans.

@@ -18,6 +18,7 @@ CREATE TABLE locks (
     held_at {integer},                  -- when it was granted
     ended_at {integer},                 -- when it reached its end
     ended_by TEXT,                      -- who ended it
+    imported_at {integer},              -- when another tool's row was imported; null: created by Corral
     CHECK ((ended_at IS NULL) = (state IN ('held', 'waiting')))
 ) {strict};
 
@@ -39,6 +40,7 @@ CREATE TABLE touches (
     count {integer} NOT NULL,           -- how often
     first_at {integer} NOT NULL,        -- when it was first changed
     last_at {integer} NOT NULL,         -- when it was last changed
+    imported_at {integer},              -- when another tool's row was imported; null: created by Corral
     UNIQUE (project_id, path, owner)
 ) {strict};
 

@@ -23,6 +23,9 @@ CREATE TABLE questions (
     deadline_at {integer} NOT NULL,     -- from when on an answer comes too late
     created_at {integer} NOT NULL,      -- when it was asked
     ended_at {integer},                 -- when it was answered, expired or withdrawn
+    imported_at {integer},              -- when another tool's row was imported; null: created by Corral
+    correlation_id {key},               -- the letter chain that its letters continue; null: made by a person
+    hops {integer},                     -- letters of agents that led to the run that asked; null: made by a person
     CHECK ((ended_at IS NULL) = (state = 'open'))
 ) {strict};
 
@@ -48,6 +51,7 @@ CREATE TABLE groups (
     created_at {integer} NOT NULL,      -- when it was made
     updated_at {integer} NOT NULL,      -- when somebody last posted, joined or left
     ended_at {integer},                 -- when it was archived
+    imported_at {integer},              -- when another tool's row was imported; null: created by Corral
     CHECK ((ended_at IS NULL) = (state = 'open'))
 ) {strict};
 
@@ -87,7 +91,8 @@ CREATE TABLE posts (
     text TEXT NOT NULL,                 -- the words
     reply_to {integer},                 -- the number of the post that it answers
     key {key},                          -- the same key of the same author is the same post
-    at {integer} NOT NULL               -- when it was said
+    at {integer} NOT NULL,              -- when it was said
+    imported_at {integer}               -- when another tool's row was imported; null: created by Corral
 ) {strict};
 
 CREATE UNIQUE INDEX posts_by_number ON posts (group_id, number);
@@ -99,6 +104,7 @@ CREATE TABLE reactions (
     sign {key} NOT NULL,                -- an emoji, or a short word
     member {key} NOT NULL,              -- who gave it
     at {integer} NOT NULL,              -- when
+    imported_at {integer},              -- when another tool's row was imported; null: created by Corral
     PRIMARY KEY (post_id, sign, member)
 ) {strict};
 
@@ -123,6 +129,7 @@ CREATE TABLE decisions (
     deadline_at {integer},              -- from when on it cannot be confirmed; null: nobody waits for that
     created_at {integer} NOT NULL,      -- when it was recorded
     ended_at {integer},                 -- when it was confirmed, rejected or dismissed
+    imported_at {integer},              -- when another tool's row was imported; null: created by Corral
     CHECK ((ended_at IS NULL) = (state IN ('recorded', 'proposed')))
 ) {strict};
 
@@ -153,6 +160,7 @@ CREATE TABLE notes (
     expires_at {integer},               -- from when on it does not count; null: it does until it is forgotten
     created_at {integer} NOT NULL,      -- when it was noted
     ended_at {integer},                 -- when another one came in its place
+    imported_at {integer},              -- when another tool's row was imported; null: created by Corral
     CHECK ((ended_at IS NULL) = (state = 'current'))
 ) {strict};
 

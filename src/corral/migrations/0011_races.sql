@@ -20,6 +20,7 @@ CREATE TABLE races (
     created_at {integer} NOT NULL,      -- when it was started
     created_by TEXT NOT NULL,           -- by whom; its mailbox is told how it goes
     ended_at {integer},                 -- when it came to its end
+    imported_at {integer},              -- when another tool's row was imported; null: created by Corral
     CHECK ((ended_at IS NULL) = (state = 'active'))
 ) {strict};
 
@@ -131,7 +132,6 @@ CREATE TABLE verdicts (
 
 CREATE UNIQUE INDEX verdicts_by_round ON verdicts (round_id, number);
 CREATE INDEX verdicts_by_race ON verdicts (race_id, id);
-CREATE INDEX verdicts_of_run ON verdicts (run_id) WHERE state = 'asked';
 
 -- Winners as they were chosen, with who chose and what the ranking had said. Writer: races.
 CREATE TABLE choices (

@@ -18,6 +18,7 @@ CREATE TABLE charges (
     prices_version TEXT,                -- the table of prices that was asked last
     key {key},                          -- the same key in the same run (or session) is the same report
     at {integer} NOT NULL,              -- when they were used
+    imported_at {integer},              -- when another tool's row was imported; null: created by Corral
     CHECK ((cost_micros IS NULL) = (source IS NULL))
 ) {strict};
 
@@ -60,7 +61,6 @@ CREATE TABLE counters (
     updated_at {integer} NOT NULL       -- when
 ) {strict};
 
-CREATE INDEX counters_by_age ON counters (updated_at);
 
 -- What may be spent. Writer: charges.
 CREATE TABLE budgets (

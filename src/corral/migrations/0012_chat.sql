@@ -216,6 +216,9 @@ CREATE TABLE requests (
     CHECK ((ended_at IS NULL) = (state = 'waiting'))
 ) {strict};
 
+-- Counts the open requests of an agent at each new request, however many it has made.
+CREATE INDEX requests_waiting_of_agent ON requests (agent_id) WHERE state = 'waiting';
+
 CREATE UNIQUE INDEX requests_by_key ON requests (agent_id, key) WHERE key IS NOT NULL;
 CREATE INDEX requests_by_agent ON requests (agent_id, id);
 CREATE INDEX requests_waiting ON requests (action, id) WHERE state = 'waiting';

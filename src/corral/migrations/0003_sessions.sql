@@ -60,6 +60,8 @@ CREATE TABLE sessions (
     created_at {integer} NOT NULL,      -- when it was opened
     updated_at {integer} NOT NULL,      -- last turn or other change
     closed_at {integer},                -- when it was closed
+    imported_at {integer},              -- when another tool's row was imported; null: created by Corral
+    replaced_by {key},                  -- the session that receives its letters after it was closed; null: none
     CHECK ((closed_at IS NULL) = (state = 'open'))
 ) {strict};
 
@@ -73,7 +75,7 @@ CREATE INDEX sessions_open_by_agent ON sessions (agent_id, id)
 CREATE INDEX sessions_by_provider ON sessions (provider_session, provider, id)
     WHERE provider_session IS NOT NULL;
 CREATE INDEX sessions_by_parent ON sessions (parent_id) WHERE parent_id IS NOT NULL;
-CREATE INDEX sessions_closed ON sessions (closed_at, id) WHERE closed_at IS NOT NULL;
+CREATE INDEX sessions_closed ON sessions (closed_at, id, imported_at) WHERE closed_at IS NOT NULL;
 
 -- What was said in a session, in order; only ever added to. Writer: sessions.
 CREATE TABLE turns (
