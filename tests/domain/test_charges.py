@@ -258,7 +258,7 @@ def test_what_is_not_there_is_not_found(store: Corral) -> None:
 
 
 def test_old_charges_are_forgotten_and_their_totals_stay(store: Corral, clock: ManualClock) -> None:
-    store.settings.set("charges.keep_ms", DAY)
+    store.settings.set("charges.retention_ms", DAY)
     store.charges.add(used(cost_micros=3, counter="c"), **RUN)
     clock.advance(2 * DAY)
     store.charges.add(used(cost_micros=4), **RUN)
@@ -274,13 +274,13 @@ def test_old_charges_are_forgotten_and_their_totals_stay(store: Corral, clock: M
 def test_a_counter_goes_on_where_it_stood_also_when_its_charges_are_forgotten(
     store: Corral, clock: ManualClock
 ) -> None:
-    store.settings.set("charges.keep_ms", DAY)
+    store.settings.set("charges.retention_ms", DAY)
     store.charges.add(used(cost_micros=3, counter="c"), **RUN)
     clock.advance(2 * DAY)
     store.db.prune()
     store.charges.add(used(cost_micros=5, counter="c"), **RUN)
     assert store.charges.total().cost_micros == 5, "two were added to three"
-    clock.advance(store.settings.get("totals.keep_ms").value + HOUR)
+    clock.advance(store.settings.get("totals.retention_ms").value + HOUR)
     counted = {one.table: one.rows for one in store.db.prune(dry_run=True)}
     assert counted["counters"] == 1
     assert {one.table: one.rows for one in store.db.prune()} == counted

@@ -173,7 +173,7 @@ def test_old_decisions_are_forgotten_and_those_that_wait_never(
     store: Corral, clock: ManualClock
 ) -> None:
     store.decisions.record("old", author="agent:ada")
-    store.settings.set("decisions.keep_ms", 30 * DAY)
+    store.settings.set("decisions.retention_ms", 30 * DAY)
     waiting = propose(store, deadline_ms=365 * DAY)
     clock.advance(31 * DAY)
     counted = {each.table: each.rows for each in store.db.prune(dry_run=True)}["decisions"]

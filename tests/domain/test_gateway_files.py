@@ -190,7 +190,7 @@ def test_files_of_messages_that_are_long_gone_are_removed(
         store.messages.send_files([name], agent="ada", to="room")[0].data["file"]["path"]
         for name in ("sub/report.txt", "other.txt")
     ]
-    keep = 90 * DAY  # messages.keep_ms
+    keep = 90 * DAY  # messages.retention_ms
     old, young = (clock.now() - n * keep - n for n in (2, 1))
     os.utime(files[0], (old / 1_000, old / 1_000))
     os.utime(files[1], (young / 1_000, young / 1_000))

@@ -190,7 +190,7 @@ def test_a_card_whose_question_was_forgotten_is_in_nobodys_way(
     store: Corral, chat: Chat, clock: ManualClock
 ) -> None:
     question = asked(chat)
-    store.settings.set("questions.keep_ms", MINUTE)
+    store.settings.set("questions.retention_ms", MINUTE)
     store.questions.answer(question.id, "yes", by="user:ann")
     clock.advance(2 * MINUTE)
     store.db.prune()

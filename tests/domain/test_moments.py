@@ -134,8 +134,8 @@ def test_what_the_record_does_not_reach_back_to_is_not_known(
 ) -> None:
     project = project_with(store, tmp_path, "A", "B")
     start = clock.now()
-    keep_ms = int(store.settings.get("events.keep_ms").value)
-    clock.advance(keep_ms + MINUTE)
+    retention_ms = int(store.settings.get("events.retention_ms").value)
+    clock.advance(retention_ms + MINUTE)
     fail(store, project, "A")
     store.db.prune()
     assert states(store, project, start) == {"A": None, "B": None}

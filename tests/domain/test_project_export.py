@@ -58,7 +58,7 @@ def fill(store: Corral, project: str, word: str, *, agent: str) -> str:
             agent_id=store.agents.get(agent).id,
         )  # fmt: skip
     store.schedules.create("agent:all", f"{word} schedule", every_ms=DAY, project=project)
-    store.settings.set("runs.keep_ms", DAY, scope=f"project:{project}")
+    store.settings.set("runs.retention_ms", DAY, scope=f"project:{project}")
     store.budgets.set(f"project:{project}", 1_000_000)
     store.notes.add(f"{word} note", project=project)
     store.questions.ask(f"Which {word}?", asker="agent:all", project=project)
@@ -86,7 +86,7 @@ def heron(store: Corral, tmp_path: Path) -> tuple[str, str]:
     store.secrets.set("osprey", "env:OSPREY_TOKEN")
     store.tokens.create("osprey", scope="read")
     store.alerts.add(["crashed"], target_kind="webhook", target="http://127.0.0.1/osprey")
-    store.settings.set("mail.keep_ms", 40 * DAY)
+    store.settings.set("mail.retention_ms", 40 * DAY)
     return ids[0]
 
 

@@ -265,7 +265,7 @@ def test_a_session_closed_long_ago_is_forgotten_with_all_that_was_its_own(
         store.sessions.handoff(session, "ben")
         store.sessions.record_retro(session, 1)
     store.search.catch_up()
-    store.settings.set("sessions.keep_ms", DAY)
+    store.settings.set("sessions.retention_ms", DAY)
     store.sessions.close(old)
     clock.advance(DAY + 1)
     store.sessions.close(young)

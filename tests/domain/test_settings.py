@@ -84,7 +84,7 @@ def test_all_settings_are_listed_with_what_counts_for_a_scope(store: Corral) -> 
     chosen = {each.name: (each.value, each.scope) for each in listed.items}
     assert chosen[NAME] == (2, "global")
     assert chosen["schedules.max_timers"] == (5, "project:prj_1")
-    assert chosen["events.keep_ms"] == (DEFINITIONS["events.keep_ms"].default, "default")
+    assert chosen["events.retention_ms"] == (DEFINITIONS["events.retention_ms"].default, "default")
     plain = {each.name: each.scope for each in store.settings.list().items}
     assert plain["schedules.max_timers"] == "default"
     assert all(each.help for each in listed.items)
@@ -197,7 +197,7 @@ def test_the_event_of_a_projects_setting_belongs_to_the_project(store: Corral) -
 @pytest.mark.parametrize("scope", ["project:prj_1", "agent:ada"])
 def test_a_setting_is_not_taken_where_nobody_would_look(store: Corral, scope: str) -> None:
     with refuses(store, Invalid):
-        store.settings.set("nodes.keep_ms", DAY, scope=scope)
+        store.settings.set("nodes.retention_ms", DAY, scope=scope)
 
 
 def test_what_was_chosen_for_an_agent_counts_for_its_mailbox(store: Corral) -> None:

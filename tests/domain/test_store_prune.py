@@ -97,14 +97,14 @@ def test_a_letter_that_lay_for_long_is_kept_from_its_end_on(
 
 
 def test_how_long_is_a_setting(store: Corral, clock: ManualClock) -> None:
-    store.settings.set("mail.keep_ms", HOUR)
+    store.settings.set("mail.retention_ms", HOUR)
     done(store, 1)
     store.mail.put("agent:ada", "newer")
     clock.advance(HOUR)
     assert forgotten(store)["letters"] == 0
     clock.advance(1)
     (letters,) = [each for each in store.db.prune() if each.table == "letters"]
-    assert (letters.rows, letters.keep_ms) == (1, HOUR)
+    assert (letters.rows, letters.retention_ms) == (1, HOUR)
 
 
 def test_events_are_forgotten_but_for_the_newest(store: Corral, clock: ManualClock) -> None:

@@ -104,10 +104,10 @@ def test_a_dry_run_counts_what_goes_of_every_table_and_project(
     keep: dict[str, dict[str | None, int]] = {}
     for setting in sorted({setting for _, setting in tables} | {"outputs"}):
         keep[setting] = {None: 20 * DAY}
-        store.settings.set(f"{setting}.keep_ms", 20 * DAY)
+        store.settings.set(f"{setting}.retention_ms", 20 * DAY)
         for project in chance.sample(projects[1:], chance.randint(1, 2)):
             keep[setting][project] = own = chance.choice([2, 10, 100]) * DAY
-            store.settings.set(f"{setting}.keep_ms", own, scope=f"project:{project}")
+            store.settings.set(f"{setting}.retention_ms", own, scope=f"project:{project}")
     groups = {project: store.groups.create("crew", project=project).id for project in projects}
     for _ in range(2):
         expected: Counter[tuple[str, str | None]] = Counter()
@@ -166,8 +166,8 @@ def test_a_project_may_keep_things_for_longer_or_shorter(
     for name in ("short", "long"):
         (tmp_path / name).mkdir()
     short, long = (store.projects.register(tmp_path / name).id for name in ("short", "long"))
-    store.settings.set("mail.keep_ms", DAY, scope=f"project:{short}")
-    store.settings.set("mail.keep_ms", 90 * DAY, scope=f"project:{long}")
+    store.settings.set("mail.retention_ms", DAY, scope=f"project:{short}")
+    store.settings.set("mail.retention_ms", 90 * DAY, scope=f"project:{long}")
     ids = {}
     for project in (short, long, None):
         put = store.mail.put("queue:x", 1, project=project)
@@ -185,8 +185,8 @@ def test_a_project_may_keep_things_for_longer_or_shorter(
     clock.advance(30 * DAY)
     told = {each.project_id: each for each in store.db.prune() if each.table == "letters"}
     assert left() == [long]
-    assert (told[long].keep_ms, told[long].rows, told[None].rows) == (90 * DAY, 0, 1)
-    store.settings.unset("mail.keep_ms", scope=f"project:{long}")
+    assert (told[long].retention_ms, told[long].rows, told[None].rows) == (90 * DAY, 0, 1)
+    store.settings.unset("mail.retention_ms", scope=f"project:{long}")
     store.db.prune()
     assert left() == []
 
@@ -194,7 +194,7 @@ def test_a_project_may_keep_things_for_longer_or_shorter(
 def test_what_belongs_to_no_project_is_kept_as_long_everywhere(store: Corral) -> None:
     """A time that nobody would obey is refused."""
     for name, known in DEFINITIONS.items():
-        if name.endswith(".keep_ms") and known.scopes == ("global",):
+        if name.endswith(".retention_ms") and known.scopes == ("global",):
             with pytest.raises(Invalid, match="its scopes are"):
                 store.settings.set(name, 30 * DAY, scope="project:prj_x")
 
@@ -204,7 +204,7 @@ def test_the_command_says_which_project_chose_a_time_of_its_own(
 ) -> None:
     cli = Cli(capsys, f"sqlite:///{tmp_path}/corral.db")
     project = cli.json("project", "register", str(tmp_path))["id"]
-    cli("setting", "set", "runs.keep_ms", "7d", "--project", project)
+    cli("setting", "set", "runs.retention_ms", "7d", "--project", project)
     found = cli.json("db", "prune", "--dry-run")
     assert [each["project_id"] for each in found if each["table"] == "runs"] == [None, project]
     assert project in cli("db", "prune", "--dry-run").out

@@ -91,7 +91,7 @@ BAD_INPUT = {
     ),
     "a setting of the wrong type": (["setting", "set", "mail.max_attempts", "many"], 2, "int"),
     "a setting out of its bounds": (
-        ["setting", "set", "runs.keep_ms", "1ms"],
+        ["setting", "set", "runs.retention_ms", "1ms"],
         2,
         "expected 1m to 3650d.",
     ),

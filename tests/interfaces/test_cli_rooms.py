@@ -105,14 +105,14 @@ def test_timers_and_schedules(cli: Cli) -> None:
 
 def test_settings_take_durations_and_scopes(cli: Cli, tmp_path: Path) -> None:
     project = cli.json("project", "register", str(tmp_path))["id"]
-    assert cli.json("setting", "set", "mail.keep_ms", "7d")["value"] == 7 * 86_400_000
+    assert cli.json("setting", "set", "mail.retention_ms", "7d")["value"] == 7 * 86_400_000
     ladder = cli.json("setting", "set", "mail.backoff_ms", "1s 2s", "--project", project[:25])
     assert (ladder["value"], ladder["scope"]) == ([1_000, 2_000], f"project:{project}")
     assert cli.json("setting", "get", "mail.backoff_ms", "--project", project)["value"] == [
         1_000,
         2_000,
     ]
-    assert cli.json("setting", "unset", "mail.keep_ms")["scope"] == "default"
+    assert cli.json("setting", "unset", "mail.retention_ms")["scope"] == "default"
     assert "mail.max_attempts" in cli("setting", "list").out
 
 

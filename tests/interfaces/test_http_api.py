@@ -420,7 +420,7 @@ def test_an_agent_sees_nothing_of_others(ada: httpx.Client, store: Corral) -> No
         ada.post("/api/mail/put", json={"mailbox": "hook:alr_1", "body": 1}),
         ada.post("/api/runs/ask", json={"command": ["true"]}),
         ada.post("/api/tokens/create", json={"name": "x"}),
-        ada.post("/api/settings/set", json={"name": "mail.keep_ms", "value": 1}),
+        ada.post("/api/settings/set", json={"name": "mail.retention_ms", "value": 1}),
     ]
     assert {told.status_code for told in refused} == {403}
     assert not any("secret" in told.text for told in refused)

@@ -62,7 +62,7 @@ def ids(store: Corral, tmp_path: Path) -> list[str]:
         "let_1",
         "ada",
         "agent:ada",
-        "mail.keep_ms",
+        "mail.retention_ms",
         "all",
     ]
     store.budgets.set("all", 1)

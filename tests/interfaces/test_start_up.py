@@ -77,7 +77,7 @@ EVERYDAY = [
     ["mail", "claim", "agent:ada", "--owner", "x", "--json"],
     ["project", "list", "--json"],
     ["events", "--json"],
-    ["setting", "get", "mail.keep_ms", "--json"],
+    ["setting", "get", "mail.retention_ms", "--json"],
     ["token", "list", "--json"],
     ["--json"],
     ["alert", "list", "--json"],

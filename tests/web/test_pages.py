@@ -363,7 +363,7 @@ def test_an_error_of_an_action_is_a_sentence_beside_its_form(served: Served) -> 
             ("mail/resend", {"id": "let_1"}, "There is no letter"),
             ("mail/put", {"mailbox": "nonsense", "body": "x"}, "Invalid mailbox"),
             ("schedules/create", {"mailbox": "agent:a", "body": "x", "rule": "soon"}, "duration"),
-            ("settings/set", {"name": "mail.keep_ms", "value": "long"}, "duration"),
+            ("settings/set", {"name": "mail.retention_ms", "value": "long"}, "duration"),
             ("settings/set", {"name": "no.such", "value": "1"}, "Unknown setting"),
             ("budgets/set", {"scope": "all", "limit": "much"}, "'much'"),
             ("nothing/here", {}, "Unknown action"),
@@ -465,8 +465,8 @@ def test_every_action_does_what_its_button_says(served: Served, tmp_path: object
         act("agents/retire", id=agent.id)
         act("agents/restore", id=agent.id)
 
-        act("settings/set", name="mail.keep_ms", value="7d")
-        assert store.settings.get("mail.keep_ms").value == 7 * DAY
+        act("settings/set", name="mail.retention_ms", value="7d")
+        assert store.settings.get("mail.retention_ms").value == 7 * DAY
         act("settings/set", name="mail.backoff_ms", value="5s, 1m")
         assert store.settings.get("mail.backoff_ms").value == [5_000, 60_000]
         act("settings/set", name="mail.max_attempts", value="3")

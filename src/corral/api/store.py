@@ -153,7 +153,7 @@ class Store(Resource):
         return self._database.durability(wanted)
 
     def prune(self, *, dry_run: bool = False) -> list[Pruned]:
-        """Delete rows that are older than their retention setting (`….keep_ms`).
+        """Delete rows that are older than their retention setting (`….retention_ms`).
 
         A project may have its own setting. Letters that expired are ended, and their senders are
         notified. A dry run counts exactly the rows that a real run would delete.

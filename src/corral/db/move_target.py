@@ -74,7 +74,7 @@ class MoveTarget:
     def _claim(self, tx: Tx) -> None:
         """Fence an existing store, if it is empty."""
         write_fence.lock_content(tx)
-        record = tx.one(READ_FOR_UPDATE)
+        record = tx.first(READ_FOR_UPDATE)
         if record is not None and record.phase != "arrived":
             raise self._occupied_error(record)
         for table in write_fence.content_tables():
@@ -111,7 +111,7 @@ class MoveTarget:
         names = ", ".join(table.name for table in write_fence.content_tables())
 
         def empty(tx: Tx) -> None:
-            self._require_unchanged(tx.one(READ_FOR_UPDATE), before)
+            self._require_unchanged(tx.first(READ_FOR_UPDATE), before)
             write_fence.remove(tx)
             tx.run(Statement(f"TRUNCATE {names}"))
             self._enter(tx)
@@ -134,7 +134,7 @@ class MoveTarget:
 
         Raises Refused if another process cancelled the move or continued the copy.
         """
-        record = tx.one(OPEN_FENCE, move=self._move)
+        record = tx.first(OPEN_FENCE, move=self._move)
         if record is None or record.copied != copied:
             raise Refused(
                 f"Another process cancelled the move to {self.target.url}, or continues it. Run "

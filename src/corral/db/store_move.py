@@ -156,7 +156,7 @@ class StoreMove:
 
         def leave(tx: Tx) -> None:
             write_fence.lock_content(tx)
-            record = tx.one(READ_FOR_UPDATE)
+            record = tx.first(READ_FOR_UPDATE)
             if record is not None and record.phase == "leaving":
                 raise _move_in_progress(record)
             write_fence.install(
@@ -323,7 +323,7 @@ def keep_here(database: Database) -> None:
     """
 
     def unfence(tx: Tx) -> None:
-        record = tx.one(READ_FOR_UPDATE)
+        record = tx.first(READ_FOR_UPDATE)
         if record is not None and record.phase in ("leaving", "part"):
             write_fence.remove(tx)
             tx.run(MARK_STAYED)

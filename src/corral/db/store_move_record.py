@@ -60,7 +60,7 @@ SET_DURABILITY = Statement("UPDATE store SET durability = :promised")
 
 def read_relocation(database: Database) -> Relocation | None:
     """Return the record of the last move; None if the store was never moved."""
-    return database.read(lambda tx: tx.one(READ), mode="one")
+    return database.read(lambda tx: tx.first(READ), mode="one")
 
 
 def read_export_origin(database: Database) -> str | None:

@@ -18,11 +18,13 @@ from msgspec.structs import replace
 
 from corral.db.bulk_insert import insert_statement
 from corral.db.dialect import Engine
+from corral.db.listing import Listing
 from corral.db.lookup import not_found
 from corral.db.statement import Query, Row, Statement
 from corral.db.tx import Tx
 from corral.kernel.errors import CorralError, IllegalMove, Invalid, NotFound
 from corral.kernel.lease import stale_fence_error
+from corral.kernel.pagination import LAST_ID
 from corral.kernel.states import TransitionTable
 from corral.kernel.text import encode_json
 
@@ -38,6 +40,8 @@ class StatefulTable(Generic[R]):
     - `id_prefix`: the prefix of the public id, for tables whose key is a sequence number.
     - `make_record`: builds the record of a new row from its number, values and state, so that the
       row is not read back. For tables with so many inserts that this matters.
+    - `unread_columns`: columns that transitions set and that are not fields of the record by the
+      same name.
     - `insert_expressions`: columns whose INSERT value is a SQL expression in terms of the given
       values (`:column`). PostgreSQL only, where concurrent writers could otherwise choose the same
       queue position; SQLite has one writer and inserts the values as given.
@@ -54,6 +58,7 @@ class StatefulTable(Generic[R]):
         id_prefix: str | None = None,
         project: str | None = None,
         make_record: Callable[[int, Mapping[str, Any], Any], R] | None = None,
+        unread_columns: Iterable[str] = (),
         insert_expressions: Mapping[str, str] | None = None,
     ) -> None:
         self.record = record
@@ -65,13 +70,15 @@ class StatefulTable(Generic[R]):
         self.project = project
         self.make_record = make_record
         self.insert_expressions = insert_expressions or {}
+        fields: Any = record
+        self.writable = {*fields.__struct_fields__, *unread_columns} - {"id", "state", key}
         self._inserts: dict[tuple[str, ...], Query[R]] = {}
         self.by_key = Query(record, f"SELECT {columns} FROM {table} WHERE {key} = :key_")
         self.by_key_for_update = Query(record, f"{self.by_key.text} {{locked}}")
 
     def get(self, tx: Tx, key: str | int, *, for_update: bool = False) -> R:
         """Return the row with this key, or raise NotFound."""
-        row = tx.one(self.by_key_for_update if for_update else self.by_key, key_=key)
+        row = tx.first(self.by_key_for_update if for_update else self.by_key, key_=key)
         if row is None:
             raise self.not_found(key)
         return row
@@ -114,14 +121,18 @@ class StatefulTable(Generic[R]):
         parameter = f":{column}"
         return parameter if engine == "sqlite" else self.insert_expressions.get(column, parameter)
 
-    def newest(self, condition: str = "") -> "Query[R]":
-        """Return a query that lists rows with a text id, newest first, optionally filtered."""
+    def newest_first(self, condition: str = "") -> Listing[R]:
+        """Return the list of the rows that meet a condition, newest first.
+
+        For tables whose key is a text id, which ascends with the creation time.
+        """
         also = f" AND {condition}" if condition else ""
-        return Query(
+        query = Query(
             self.record,
             f"SELECT {self.columns} FROM {self.table} WHERE {self.key} < :before{also}"
             f" ORDER BY {self.key} DESC LIMIT :limit",
         )
+        return Listing(query, start={"before": LAST_ID}, key=_id_key)
 
     @property
     def public_id(self) -> str:
@@ -129,18 +140,39 @@ class StatefulTable(Generic[R]):
         return f"'{self.id_prefix}_' || {self.key}" if self.id_prefix else self.key
 
 
+def _id_key(record: Any) -> tuple[str]:
+    return (record.id,)
+
+
 def create(
     tx: Tx,
     table: StatefulTable[R],
     values: dict[str, Any],
     *,
-    on_conflict: str = "",
+    verb: str | None = None,
+    event_data: dict[str, Any] | None = None,
+) -> R:
+    """Insert a row with its event; by default with the table's create verb.
+
+    `values` is modified.
+    """
+    record = create_if_absent(tx, table, values, on_conflict="", verb=verb, event_data=event_data)
+    assert record is not None, "an INSERT without ON CONFLICT returns a row or raises"
+    return record
+
+
+def create_if_absent(
+    tx: Tx,
+    table: StatefulTable[R],
+    values: dict[str, Any],
+    *,
+    on_conflict: str,
     verb: str | None = None,
     event_data: dict[str, Any] | None = None,
 ) -> R | None:
-    """Insert a row with its event; by default with the table's create verb.
+    """Insert a row with its event, unless a row with the same key exists.
 
-    `on_conflict` is an ON CONFLICT target: if a row with that key exists, nothing is written and
+    `on_conflict` is the ON CONFLICT target that names the key. On a conflict nothing is written and
     the result is None. `values` is modified.
     """
     verb = verb or table.transitions.create_verb
@@ -279,6 +311,8 @@ def _update_query(
     reads_back: bool,
     engine: Engine,
 ) -> Query[R]:
+    if unknown := set(columns) - table.writable:
+        raise TypeError(f"{table.record.__name__} has no fields {', '.join(sorted(unknown))}")
     sources, to = table.transitions[verb]
     assignments = "".join(f", {name} = :{name}" for name in columns)
     states = ", ".join(f"'{state}'" for state in sources)
@@ -491,6 +525,8 @@ def _insert_many(
 def _update_many(
     table: StatefulTable[R], verb: str, columns: tuple[str, ...], engine: Engine
 ) -> Statement:
+    if unknown := set(columns) - table.writable:
+        raise TypeError(f"{table.record.__name__} has no fields {', '.join(sorted(unknown))}")
     sources, to = table.transitions[verb]
     assignments = "".join(f", {name} = :{name}" for name in columns)
     states = ", ".join(f"'{state}'" for state in sources)

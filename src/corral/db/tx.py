@@ -187,10 +187,17 @@ class Tx:
         make = query.make
         return [make(row) for row in self.execute(query, params)]
 
-    def one(self, query: Query[T], **params: Any) -> T | None:
+    def first(self, query: Query[T], **params: Any) -> T | None:
         """Return the first record, or None."""
         rows = self.execute(query, params)
         return query.make(rows[0]) if rows else None
+
+    def one(self, query: Query[T], **params: Any) -> T:
+        """Return the first record of a query that always has one.
+
+        For INSERT … RETURNING, and for UPDATE of a row that this transaction has read.
+        """
+        return query.make(self.execute(query, params)[0])
 
     def value(self, statement: Statement, **params: Any) -> Any:
         """Return the first column of the first row, or None."""

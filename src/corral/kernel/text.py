@@ -7,7 +7,8 @@ rejected here, so that the engines behave the same.
 import math
 import re
 from collections.abc import Callable
-from typing import Any, TypeVar
+from enum import StrEnum
+from typing import Any, TypeVar, cast
 from unicodedata import normalize
 
 import msgspec
@@ -15,6 +16,7 @@ import msgspec
 from corral.kernel.errors import Invalid
 
 T = TypeVar("T")
+E = TypeVar("E", bound=StrEnum)
 
 MAX_NAME = 200
 MAX_TEXT = 64 * 1024
@@ -45,6 +47,24 @@ def check_text(value: str, field: str, *, max_bytes: int = MAX_TEXT) -> str:
             reason="too_long",
         )
     return value
+
+
+def check_optional_text(value: str | None, field: str, *, max_bytes: int = MAX_TEXT) -> str | None:
+    """Return the checked text; None for None and for an empty text."""
+    return check_text(value, field, max_bytes=max_bytes) if value else None
+
+
+def check_choice(value: str, choices: type[E], field: str) -> E:
+    """Return the enum member with this value; raises Invalid with the possible values."""
+    member = choices._value2member_map_.get(value)
+    if member is None:
+        raise Invalid(
+            f"{field} {value!r} is invalid. Use one of {', '.join(choices)}.",
+            field=field,
+            value=value,
+            reason="unknown_choice",
+        )
+    return cast(E, member)
 
 
 def split_command(command: str) -> list[str]:

@@ -373,7 +373,7 @@ def test_a_budget_is_set_and_taken_back(town: Town, look: Look) -> None:
 
 def test_a_setting_is_changed_and_taken_back(town: Town, look: Look) -> None:
     page = look.go("/settings")
-    row = page.locator('[id="mail.keep_ms"]')
+    row = page.locator('[id="mail.retention_ms"]')
     row.get_by_text("Edit").click()
     page.fill("#change [name=value]", "3d")
     page.click("#change button:not([data-closes])")

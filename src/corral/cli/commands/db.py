@@ -209,7 +209,7 @@ def sql(app: App, query: str, limit: int, timeout: int) -> None:
 def prune(app: App, dry_run: bool) -> None:
     """Delete data that is older than its retention setting (`corral setting list`).
 
-    A project can have its own retention, such as `corral setting set runs.keep_ms 7d --project
+    A project can have its own retention, such as `corral setting set runs.retention_ms 7d --project
     DIR`; it is listed separately.
     """
     with _spinner(app, "Pruning …"):
@@ -217,7 +217,7 @@ def prune(app: App, dry_run: bool) -> None:
     columns = [
         ("TABLE", lambda row: row.table),
         ("TO DELETE" if dry_run else "DELETED", lambda row: row.rows),
-        ("RETENTION", lambda row: format_duration(row.keep_ms)),
+        ("RETENTION", lambda row: format_duration(row.retention_ms)),
     ]
     if any(row.project_id for row in pruned):
         columns.append(("PROJECT", lambda row: row.project_id or ""))

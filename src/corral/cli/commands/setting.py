@@ -62,7 +62,7 @@ def command() -> None:
     "set",
     examples=[
         "corral setting set mail.max_attempts 10",
-        "corral setting set runs.keep_ms 7d --project .",
+        "corral setting set runs.retention_ms 7d --project .",
     ],
 )
 @click.argument("name")

@@ -6,8 +6,7 @@ from typing import Any
 import msgspec
 
 from corral.adapters.providers import registry
-from corral.db.transitions import create as make
-from corral.db.transitions import transition
+from corral.db.transitions import create_if_absent, transition
 from corral.db.tx import Tx
 from corral.domain.agents import sql
 from corral.domain.agents.model import (
@@ -65,7 +64,7 @@ def create(
         workspace=workspace,
         limits=check_limits(limits),
     )
-    row = make(
+    row = create_if_absent(
         tx,
         sql.AGENTS,
         {
@@ -101,7 +100,7 @@ def get(tx: Tx, agent: str) -> Agent:
     """Return an agent by its name, or by its id, which may be shortened."""
     if agent.startswith("agt_"):
         return _load(tx, sql.IDS.resolve(tx, agent))
-    found = tx.one(sql.BY_NAME, name=check_text(agent, "The agent", max_bytes=MAX_NAME))
+    found = tx.first(sql.BY_NAME, name=check_text(agent, "The agent", max_bytes=MAX_NAME))
     if found is None:
         raise NotFound(
             f"No agent named {agent!r}. List agents with `corral agent list`.",
@@ -189,7 +188,7 @@ def list_versions(
 def get_version(tx: Tx, agent: str, number: int) -> AgentVersion:
     """Return one version of an agent."""
     current = get(tx, agent)
-    version = tx.one(sql.VERSION, agent_id=current.id, number=check_int(number, "The version"))
+    version = tx.first(sql.VERSION, agent_id=current.id, number=check_int(number, "The version"))
     if version is None:
         raise NotFound(
             f"{current.name} has no version {number}: its versions are 1 to {current.version}.",
@@ -222,7 +221,7 @@ def grant(tx: Tx, agent: str, tool: str, *, allow: bool = True) -> ToolGrant:
     check_text(tool, "The tool", max_bytes=2 * MAX_NAME)
     id = get(tx, agent).id
     tx.serialize(f"grants:{id}")
-    existing = tx.one(sql.GRANT, agent_id=id, tool=tool)
+    existing = tx.first(sql.GRANT, agent_id=id, tool=tool)
     if existing is not None and existing.allowed == allow:
         return existing
     if existing is None and tx.value(sql.COUNT_GRANTS, agent_id=id) >= MAX_GRANTS:
@@ -233,7 +232,6 @@ def grant(tx: Tx, agent: str, tool: str, *, allow: bool = True) -> ToolGrant:
     stored = tx.one(
         sql.SET_GRANT, agent_id=id, tool=tool, allowed=int(bool(allow)), now=tx.now, actor=tx.actor
     )
-    assert stored is not None
     tx.emit("agent", "grant" if allow else "deny", id, data={"tool": tool})
     return stored
 
@@ -241,7 +239,7 @@ def grant(tx: Tx, agent: str, tool: str, *, allow: bool = True) -> ToolGrant:
 def revoke(tx: Tx, agent: str, tool: str) -> ToolGrant:
     """Remove the rule for a tool, whether it allows or denies."""
     id = get(tx, agent).id
-    removed = tx.one(sql.DELETE_GRANT, agent_id=id, tool=check_text(tool, "The tool"))
+    removed = tx.first(sql.DELETE_GRANT, agent_id=id, tool=check_text(tool, "The tool"))
     if removed is None:
         raise NotFound(
             f"{agent} has no rule for {tool!r}. List its rules with `corral agent show {agent}`.",
@@ -327,7 +325,7 @@ def _add_version(tx: Tx, id: str, number: int, content: AgentContent) -> None:
 
 
 def _load(tx: Tx, id: str) -> Agent:
-    agent = tx.one(sql.GET, id=id)
+    agent = tx.first(sql.GET, id=id)
     if agent is None:
         raise sql.IDS.not_found(id)
     return agent

@@ -59,7 +59,7 @@ def add(
             f"The limit of {MAX_ALERTS} alerts is reached. Remove one first (`corral alert list`).",
             limit=MAX_ALERTS,
         )
-    alert = create(
+    return create(
         tx,
         sql.ALERTS,
         {
@@ -75,8 +75,6 @@ def add(
         },
         event_data={"target_kind": via, "kinds": chosen},
     )
-    assert alert is not None
-    return alert
 
 
 def remove(tx: Tx, id: str) -> Alert:

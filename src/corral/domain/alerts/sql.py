@@ -28,7 +28,7 @@ COUNT_ACTIVE = Statement("SELECT count(*) FROM alerts WHERE state = 'active'")
 
 RETENTION = Retention(
     "alerts",
-    setting="alerts.keep_ms",
+    setting="alerts.retention_ms",
     created="created_at",
     ended="ended_at < :before",
     project="project_id",

@@ -80,7 +80,7 @@ def add(
         figures = _advance_counter(tx, used.counter, figures)
     if figures.empty:
         return None
-    charge = tx.one(
+    charge = tx.first(
         sql.ADD,
         **values,
         **_columns(figures),
@@ -128,7 +128,7 @@ def _check_report(used: UsageFact) -> UsageFigures:
 
 def _advance_counter(tx: Tx, counter: str, figures: UsageFigures) -> UsageFigures:
     """Store a counter's report and return the delta to the previous one."""
-    last = tx.one(sql.COUNTER, name=counter)
+    last = tx.first(sql.COUNTER, name=counter)
     tx.run(sql.SET_COUNTER, name=counter, now=tx.now, **_columns(figures))
     compare = compute_cost_delta if counter.startswith(COST_COUNTER_PREFIX) else compute_delta
     return compare(last, figures)
@@ -192,7 +192,7 @@ def set_prices(tx: Tx, prices: Sequence[ChargePrice]) -> list[Charge]:
             tx.run(sql.SET_PRICES_VERSION, seq=seq, version=version)
             continue
         cost = check_micros(price.cost_micros, "The cost")
-        charge = tx.one(sql.SET_COST, seq=seq, cost_micros=cost, version=version)
+        charge = tx.first(sql.SET_COST, seq=seq, cost_micros=cost, version=version)
         if charge is None:
             continue
         _add_to_totals(tx, charge, cost, charges=0, unknown=-1)
@@ -209,7 +209,7 @@ def set_prices(tx: Tx, prices: Sequence[ChargePrice]) -> list[Charge]:
 
 def get(tx: Tx, id: str) -> Charge:
     """Return a charge by its id."""
-    charge = tx.one(sql.GET, seq=parse_number("chg", id))
+    charge = tx.first(sql.GET, seq=parse_number("chg", id))
     if charge is None:
         raise not_found("charge", id)
     return charge
@@ -251,7 +251,7 @@ def get_total(tx: Tx, scope: str = "all", *, day: str | None = None) -> UsageTot
     """Return the total of a scope, over all time or on one day (2027-01-31, in UTC)."""
     scope = _resolve_scope(tx, check_scope(scope))
     key = check_text(day, "The day", max_bytes=MAX_NAME) if day else ""
-    return tx.one(sql.TOTAL, scope=scope, day=key) or UsageTotal(
+    return tx.first(sql.TOTAL, scope=scope, day=key) or UsageTotal(
         scope, key, 0, 0, 0, 0, 0, 0, 0, None
     )
 
@@ -293,7 +293,7 @@ def get_budget(tx: Tx, scope: str, *, period: str = "total") -> Budget:
     """Return a budget, with what is spent and what is reserved."""
     kind = check_budget(scope, period)
     scope = _resolve_scope(tx, scope)
-    budget = tx.one(sql.GET_BUDGET, scope=scope, period=kind, today=utc_date(tx.now), run_id="")
+    budget = tx.first(sql.GET_BUDGET, scope=scope, period=kind, today=utc_date(tx.now), run_id="")
     if budget is None:
         raise _not_found_error(scope, kind)
     return budget
@@ -361,7 +361,7 @@ def reserve_budget(
         return []
     set_budget(tx, f"run:{run_id}", own)
     reserved = [
-        tx.one(
+        tx.first(
             sql.RESERVE,
             run_id=run_id,
             scope=budget.scope,

@@ -169,7 +169,7 @@ SET_PRICES_VERSION = Statement("""
 
 RETENTION = Retention(
     "charges",
-    setting="charges.keep_ms",
+    setting="charges.retention_ms",
     created="at",
     ended="at < :before",
     key="seq",
@@ -180,7 +180,7 @@ RETENTION = Retention(
 # The all-time totals of `all`, projects, agents and models are kept for ever.
 TOTALS_RETENTION = Retention(
     "totals",
-    setting="totals.keep_ms",
+    setting="totals.retention_ms",
     created=None,
     ended="""updated_at < :before AND (day > ''
         OR scope > 'run:' AND scope < 'run;' OR scope > 'session:' AND scope < 'session;')""",
@@ -190,7 +190,7 @@ TOTALS_RETENTION = Retention(
 # Kept as long as the totals: without its counter, a continued thread would be charged again from 0.
 COUNTERS_RETENTION = Retention(
     "counters",
-    setting="totals.keep_ms",
+    setting="totals.retention_ms",
     created=None,
     ended="updated_at < :before",
     key="name",

@@ -64,7 +64,7 @@ def _load_rows(tx: Tx, place_id: str | None, before: int, limit: int) -> list[Me
 
 def _scan_session(tx: Tx, id: str, before: int, limit: int) -> Page[Message]:
     """Return the messages that were routed to a session, and those that it sent."""
-    conversation = tx.one(sql.CONVERSATION, session_id=id)
+    conversation = tx.first(sql.CONVERSATION, session_id=id)
     place_id = conversation.place_id or None if conversation is not None else None
     rows = _load_rows(tx, place_id, before, SCAN_SIZE)
     scanned = rows[:SCAN_SIZE]

@@ -283,7 +283,7 @@ SET_LETTER = Query(
 
 MESSAGES_RETENTION = Retention(
     "messages",
-    setting="messages.keep_ms",
+    setting="messages.retention_ms",
     key="seq",
     created="created_at",
     ended="ended_at < :before",
@@ -394,7 +394,7 @@ EXCHANGE = Query(Exchange, f"SELECT {_EXCHANGE} FROM exchanges WHERE letter_id =
 
 EXCHANGES_RETENTION = Retention(
     "exchanges",
-    setting="mail.keep_ms",
+    setting="mail.retention_ms",
     key="letter_id",
     created=None,
     # An exchange is kept as long as its letter, which may wait longer than the retention period.
@@ -446,7 +446,7 @@ SETTLE_CARD = Query(
 
 CARDS_RETENTION = Retention(
     "cards",
-    setting="messages.keep_ms",
+    setting="messages.retention_ms",
     key="question_id",
     created="created_at",
     ended="settled = 1 AND created_at < :before",

@@ -128,7 +128,7 @@ _INACTIVE = """at < :before AND coalesce((
 
 def _retention(table: str) -> Retention:
     over = _INACTIVE.format(table=table)
-    return Retention(table, setting="checkpoints.keep_ms", created="at", ended=over, key="seq")
+    return Retention(table, setting="checkpoints.retention_ms", created="at", ended=over, key="seq")
 
 
 WRITES_RETENTION, CHECKPOINTS_RETENTION = _retention("checkpoint_writes"), _retention("checkpoints")

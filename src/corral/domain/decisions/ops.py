@@ -14,7 +14,7 @@ from corral.domain.questions.model import check_answerers, check_may_answer, com
 from corral.domain.settings import ops as settings
 from corral.kernel.deadline import is_overdue
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, Refused
-from corral.kernel.pagination import LAST_ID, Page, check_limit, decode_cursor, make_page
+from corral.kernel.pagination import Page, check_limit
 from corral.kernel.text import MAX_NAME, check_category, check_text, encode_json
 
 RETENTION = sql.RETENTION
@@ -69,12 +69,11 @@ def record(
     tx.serialize(f"decisions:{author_mailbox}")
     if (
         key is not None
-        and (existing := tx.one(sql.BY_KEY, author=author_mailbox, key=key)) is not None
+        and (existing := tx.first(sql.BY_KEY, author=author_mailbox, key=key)) is not None
     ):
         return existing
     note = {"author": author_mailbox, "category": category}
     created = create(tx, sql.DECISIONS, values, event_data=note)
-    assert created is not None
     return _propose(tx, created, deadline_ms) if confirm else created
 
 
@@ -143,14 +142,10 @@ def list_decisions(
     """List decisions, newest first: all, those of a project, or the proposed ones."""
     if proposed and project:
         raise Invalid("Give a project or --proposed, not both.")
-    (before,) = decode_cursor(after, LAST_ID)
-    query = sql.LIST_PROPOSED if proposed else sql.LIST
-    filters = {}
     if project:
-        query = sql.LIST_OF_PROJECT
-        filters["project_id"] = projects.find_id(tx, project)
-    rows = tx.all(query, before=before, limit=check_limit(limit) + 1, **filters)
-    return make_page(rows, limit, lambda decision: (decision.id,))
+        project_id = projects.find_id(tx, project)
+        return sql.OF_PROJECT.page(tx, after=after, limit=limit, project_id=project_id)
+    return (sql.PROPOSED if proposed else sql.ALL).page(tx, after=after, limit=limit)
 
 
 def next_due(tx: Tx) -> int | None:

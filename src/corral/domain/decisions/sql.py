@@ -19,13 +19,13 @@ BY_KEY = Query(Decision, f"SELECT {_COLUMNS} FROM decisions WHERE author = :auth
 
 WAITING = Deadlines(DECISIONS, state="proposed", owner="author")
 
-LIST = DECISIONS.newest()
-LIST_PROPOSED = DECISIONS.newest("state = 'proposed'")
-LIST_OF_PROJECT = DECISIONS.newest("project_id = :project_id")
+ALL = DECISIONS.newest_first()
+PROPOSED = DECISIONS.newest_first("state = 'proposed'")
+OF_PROJECT = DECISIONS.newest_first("project_id = :project_id")
 
 RETENTION = Retention(
     "decisions",
-    setting="decisions.keep_ms",
+    setting="decisions.retention_ms",
     created="created_at",
     ended="(ended_at < :before OR state = 'recorded' AND created_at < :before)",
     project="project_id",

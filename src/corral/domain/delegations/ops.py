@@ -111,7 +111,6 @@ def create_delegation(
         },
         event_data={"to": recipient.name, "task": task_id},
     )
-    assert created is not None
     chains.save(tx, "delegations", created.id, chains.get_for_caller(tx, reply_to))
     letter = mail.put(
         tx,
@@ -129,9 +128,7 @@ def create_delegation(
         sender=reply_to,
         project=project_id,
     )
-    sent = tx.one(sql.SET_LETTER, id=created.id, letter_id=letter.id)
-    assert sent is not None
-    return sent
+    return tx.one(sql.SET_LETTER, id=created.id, letter_id=letter.id)
 
 
 # -- end -----------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ DELETE_OF_PROJECT = Statement("""
 
 KEPT = Retention(
     "delegations",
-    setting="delegations.keep_ms",
+    setting="delegations.retention_ms",
     created="created_at",
     ended="ended_at < :before",
     project="project_id",

@@ -46,7 +46,7 @@ HELD_BACK = Statement("SELECT 1 FROM events WHERE {feed_held_back} LIMIT 1")
 
 RETENTION = Retention(
     "events",
-    setting="events.keep_ms",
+    setting="events.retention_ms",
     key="seq",
     created="at",
     ended="at < :before",

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from corral.db.retention import Key, PruneBatch, RetentionScope
-from corral.db.transitions import create as insert
-from corral.db.transitions import transition
+from corral.db.transitions import create_if_absent, transition
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.agents.model import Agent, AgentState
@@ -217,7 +216,7 @@ def sync_memberships(tx: Tx, agent: Agent) -> None:
 
 def require_member(tx: Tx, group: Group, member: str) -> Member:
     """Return a member of a group; raises Refused when it is not in the group."""
-    target = tx.one(sql.MEMBER, group_id=group.id, member=member)
+    target = tx.first(sql.MEMBER, group_id=group.id, member=member)
     if target is None:
         raise Refused(
             f"{member} is not in {group.name}. Join it first (`corral group join {group.name}`).",
@@ -255,7 +254,7 @@ def prune(
 def _create(
     tx: Tx, name: str, kind: GroupKind, roles: list[str], project: str | None, creator: str
 ) -> Group | None:
-    group = insert(
+    group = create_if_absent(
         tx,
         sql.GROUPS,
         {
@@ -295,7 +294,7 @@ def _role_of(group: Group, agent: Agent) -> str | None:
 
 
 def _add(tx: Tx, group: Group, member: str, role: str | None) -> Member:
-    membership = tx.one(sql.MEMBER, group_id=group.id, member=member)
+    membership = tx.first(sql.MEMBER, group_id=group.id, member=member)
     if membership is not None:
         return membership
     name = agent_name_of(member)
@@ -312,7 +311,7 @@ def _add(tx: Tx, group: Group, member: str, role: str | None) -> Member:
             limit=limit,
         )
     seen = max(sql.GROUPS.get(tx, group.id).posts - JOIN_BACKLOG, 0)
-    added = tx.one(
+    added = tx.first(
         sql.ADD_MEMBER,
         group_id=group.id,
         member=member,
@@ -334,7 +333,7 @@ def _add(tx: Tx, group: Group, member: str, role: str | None) -> Member:
 
 
 def _remove(tx: Tx, group: Group, member: str) -> Member:
-    removed = tx.one(sql.REMOVE_MEMBER, group_id=group.id, member=member)
+    removed = tx.first(sql.REMOVE_MEMBER, group_id=group.id, member=member)
     if removed is None:
         raise NotFound(f"{member} is not in {group.name}.", group=group.id, member=member)
     close_letters(tx, group, member, behind=removed.read_number, upto=group.posts)
@@ -352,7 +351,7 @@ def _get_joinable(tx: Tx, group: str, project: str | None) -> Group:
 
 
 def _get_by_name(tx: Tx, name: str, project: str | None) -> Group:
-    target = tx.one(sql.BY_NAME, name=name, project_id=project or "")
+    target = tx.first(sql.BY_NAME, name=name, project_id=project or "")
     if target is None:
         raise _not_found(name)
     return target

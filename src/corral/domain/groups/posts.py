@@ -116,7 +116,7 @@ def mark_read(
     known = ops.require_member(tx, target, reader)
     if not 0 <= check_int(number, "The number") <= target.posts:
         raise Invalid(f"{target.name} has posts 1 to {target.posts}, not {number}.", number=number)
-    marked = tx.one(sql.MARK_READ, group_id=target.id, member=reader, number=number)
+    marked = tx.first(sql.MARK_READ, group_id=target.id, member=reader, number=number)
     if marked is None:
         return known
     ops.close_letters(tx, target, reader, behind=known.read_number, upto=number)
@@ -148,7 +148,7 @@ def react(
     check_text(sign, "The sign", max_bytes=MAX_SIGN)
     if any(not c.isprintable() and c != "\u200d" for c in sign) or " " in sign:
         raise Invalid(f"Invalid reaction {sign!r}: use an emoji or a short word.", sign=sign)
-    stored = tx.one(sql.BY_NUMBER, group_id=target.id, number=check_int(number, "The number"))
+    stored = tx.first(sql.BY_NUMBER, group_id=target.id, number=check_int(number, "The number"))
     if stored is None:
         raise NotFound(
             f"{target.name} has no post {number}. List its posts with "
@@ -191,7 +191,7 @@ def _post(
     # Serialized: letters must have the order of the post numbers.
     tx.serialize(f"posts:{group.id}")
     if post_key is not None:
-        before = tx.one(sql.BY_KEY, group_id=group.id, author=author, key=post_key)
+        before = tx.first(sql.BY_KEY, group_id=group.id, author=author, key=post_key)
         if before is not None:
             return _with_reactions(tx, [before])[0]
     if reply_to is not None and not 1 <= check_int(reply_to, "The reply") <= group.posts:

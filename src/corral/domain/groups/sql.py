@@ -219,7 +219,7 @@ DELETE_GROUP = Statement("DELETE FROM groups WHERE id = :group_id")
 
 POSTS_RETENTION = Retention(
     "posts",
-    setting="groups.keep_ms",
+    setting="groups.retention_ms",
     created="at",
     ended="at < :before",
     project="(SELECT groups.project_id FROM groups WHERE groups.id = posts.group_id)",
@@ -230,7 +230,7 @@ POSTS_RETENTION = Retention(
 _POSTED_AT = "coalesce((SELECT posts.at FROM posts WHERE posts.id = reactions.post_id), at)"
 REACTIONS_RETENTION = Retention(
     "reactions",
-    setting="groups.keep_ms",
+    setting="groups.retention_ms",
     key="post_id",
     created=_POSTED_AT,
     ended=f"{_POSTED_AT} < :before",

@@ -30,7 +30,7 @@ from corral.domain.questions.model import Question, QuestionState, is_person
 from corral.domain.sessions import ops as sessions
 from corral.domain.settings import ops as settings
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
-from corral.kernel.pagination import LAST_ID, Page, check_limit, decode_cursor, make_page
+from corral.kernel.pagination import Page
 from corral.kernel.text import MAX_NAME, check_text, convert, encode_json
 
 RETENTION = sql.RETENTION
@@ -67,7 +67,7 @@ def ask(
     tx.serialize(f"requests:{sender.id}")
     if key is not None:
         check_text(key, "The key", max_bytes=MAX_NAME)
-        existing = tx.one(sql.BY_KEY, agent_id=sender.id, key=key)
+        existing = tx.first(sql.BY_KEY, agent_id=sender.id, key=key)
         if existing is not None:
             return existing
     requester = Requester(sender, _own_session(tx, sender, session))
@@ -101,7 +101,6 @@ def ask(
         },
         event_data={"agent": sender.name, "action": action},
     )
-    assert request is not None
     if spec.run is None:
         return _end_if_stored(tx, request) or _ask_approvers(tx, request, sender, spec, args)
     if rule or spec.is_own:
@@ -175,9 +174,7 @@ def _ask_approvers(
         run=request.run_id,
         key=f"request:{request.id}:{request.action}",
     )
-    updated = tx.one(sql.SET_QUESTION, id=request.id, question_id=question.id)
-    assert updated is not None
-    return updated
+    return tx.one(sql.SET_QUESTION, id=request.id, question_id=question.id)
 
 
 # -- decisions ------------------------------------------------------------------------------------
@@ -323,10 +320,7 @@ def list_requests(
     tx: Tx, *, agent: str | None = None, after: str | None = None, limit: int = 50
 ) -> Page[HostRequest]:
     """List requests, newest first: all, or those of one agent."""
-    (before,) = decode_cursor(after, LAST_ID)
-    page_args: dict[str, Any] = {"before": before, "limit": check_limit(limit) + 1}
     if agent is None:
-        rows = tx.all(sql.ALL, **page_args)
-    else:
-        rows = tx.all(sql.OF_AGENT, agent_id=agents.get(tx, agent).id, **page_args)
-    return make_page(rows, limit, lambda request: (request.id,))
+        return sql.ALL.page(tx, after=after, limit=limit)
+    agent_id = agents.get(tx, agent).id
+    return sql.OF_AGENT.page(tx, after=after, limit=limit, agent_id=agent_id)

@@ -15,8 +15,8 @@ REQUESTS = StatefulTable(HostRequest, MOVES, table="requests", columns=_REQUEST)
 _OWN_KEY = "WHERE agent_id = :agent_id AND key = :key"
 BY_KEY = Query(HostRequest, f"SELECT {_REQUEST} FROM requests {_OWN_KEY}")
 
-ALL = REQUESTS.newest()
-OF_AGENT = REQUESTS.newest("agent_id = :agent_id")
+ALL = REQUESTS.newest_first()
+OF_AGENT = REQUESTS.newest_first("agent_id = :agent_id")
 
 WAITING = Query(
     HostRequest,
@@ -33,5 +33,5 @@ SET_QUESTION = Query(
 )
 
 RETENTION = Retention(
-    "requests", setting="messages.keep_ms", created="created_at", ended="ended_at < :before"
+    "requests", setting="messages.retention_ms", created="created_at", ended="ended_at < :before"
 )

@@ -26,7 +26,7 @@ def begin(tx: Tx, token_id: str, key: str, fingerprint: str) -> StoredResponse |
     )
     if inserted:
         return None
-    stored = tx.one(sql.GET, token_id=token_id, key=key)
+    stored = tx.first(sql.GET, token_id=token_id, key=key)
     if stored is None or stored.fingerprint != fingerprint:
         raise Conflict(
             f"The Idempotency-Key {key!r} was used for another request. Use a new key.",

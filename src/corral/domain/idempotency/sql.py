@@ -26,5 +26,5 @@ DELETE_PENDING = Statement(
 )
 
 RETENTION = Retention(
-    "answers", setting="answers.keep_ms", created="created_at", ended="created_at < :before"
+    "answers", setting="answers.retention_ms", created="created_at", ended="created_at < :before"
 )

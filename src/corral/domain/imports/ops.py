@@ -35,7 +35,7 @@ def begin(tx: Tx, source: str, path: str, head: TranscriptHead) -> Import | None
     check_text(path, "The path", max_bytes=MAX_PATH)
     # Serialized: concurrent imports would each open a session for the conversation.
     tx.serialize(f"provider:{source}:{head.session}")
-    known = tx.one(sql.BY_PATH, source=source, path=path)
+    known = tx.first(sql.BY_PATH, source=source, path=path)
     if known is not None and not _exists(tx, known.session_id):
         return _begin_again(tx, known, head)
     if known is not None:
@@ -45,7 +45,7 @@ def begin(tx: Tx, source: str, path: str, head: TranscriptHead) -> Import | None
     if sessions.find_by_provider(tx, source, head.session) is not None:
         return None
     session = _open_session(tx, source, head, tx.new_id("ses"))
-    return tx.one(sql.ADD, source=source, path=path, session_id=session.id, now=tx.now)
+    return tx.first(sql.ADD, source=source, path=path, session_id=session.id, now=tx.now)
 
 
 def _exists(tx: Tx, session_id: str) -> bool:
@@ -63,7 +63,9 @@ def _begin_again(tx: Tx, known: Import, head: TranscriptHead) -> Import | None:
     """
     tx.run(sql.DELETE_FILE, source=known.source, path=known.path)
     session = _open_session(tx, known.source, head, known.session_id)
-    added = tx.one(sql.ADD, source=known.source, path=known.path, session_id=session.id, now=tx.now)
+    added = tx.first(
+        sql.ADD, source=known.source, path=known.path, session_id=session.id, now=tx.now
+    )
     if added is None:
         return None
     return msgspec.structs.replace(added, charged_until=known.read_bytes)
@@ -109,7 +111,7 @@ def import_items(
                 charged_ids.append(charged.id)
     charges.mark_imported(tx, charged_ids)
     count = len(charged_ids)
-    advanced = tx.one(
+    advanced = tx.first(
         sql.ADVANCE,
         source=imported.source,
         path=imported.path,

@@ -45,7 +45,7 @@ LIST = Query(
 # Kept as long as the session: an unknown file would be imported a second time.
 RETENTION = Retention(
     "imports",
-    setting="imports.keep_ms",
+    setting="imports.retention_ms",
     created=None,
     ended="""updated_at < :before
         AND NOT EXISTS (SELECT 1 FROM sessions WHERE sessions.id = imports.session_id)""",

@@ -116,7 +116,7 @@ def _build_counter_check(name: str) -> IntegrityCheck:
     def run(tx: Tx) -> list[IntegrityProblem]:
         params = {}
         if name == "sessions":
-            params = {"forgotten": tx.now - min(settings.list_values(tx, "sessions.keep_ms"))}
+            params = {"forgotten": tx.now - min(settings.list_values(tx, "sessions.retention_ms"))}
         count, example = tx.run(sql.COUNTS[name], **params)[0]
         if not count:
             return []
@@ -143,7 +143,7 @@ def check_totals(tx: Tx) -> list[IntegrityProblem]:
         "kept_since": tx.now - min(settings.list_values(tx, charges.TOTALS_RETENTION.setting)),
         # A total that was pruned before its charges starts again from 0 at the next charge.
         "outlast": int(
-            max(settings.list_values(tx, "charges.keep_ms"))
+            max(settings.list_values(tx, "charges.retention_ms"))
             <= min(settings.list_values(tx, charges.TOTALS_RETENTION.setting))
         ),
     }

@@ -108,7 +108,7 @@ def get_project(tx: Tx, dir: str) -> ProjectView:
     states = {state: min(count, MAX_COUNTED_RUNS) for state, count in counts.items() if count}
     return ProjectView(
         project=target,
-        latest_run=tx.one(sql.LATEST, project_id=target.id),
+        latest_run=tx.first(sql.LATEST, project_id=target.id),
         total_runs=sum(states.values()),
         states=states,
         exact=max(counts.values()) <= MAX_COUNTED_RUNS,
@@ -216,7 +216,7 @@ def list_task_costs(
 
 def get_task_cost(tx: Tx, task: str) -> TaskCost | None:
     """Return the cost of a task in its last run; None when no run worked on it."""
-    return tx.one(sql.COST_OF_TASK, id=tasks.get(tx, task).id, limit=1)
+    return tx.first(sql.COST_OF_TASK, id=tasks.get(tx, task).id, limit=1)
 
 
 def list_races(

@@ -176,9 +176,7 @@ def _create(tx: Tx, wanted: Lock, verb: str, **other: Any) -> Lock:
         "held_at": wanted.held_at,
     } | other
     note = {"path": wanted.path, "mode": wanted.mode, "owner": wanted.owner}
-    lock = create(tx, sql.LOCKS, values, verb=verb, event_data=note)
-    assert lock is not None
-    return lock
+    return create(tx, sql.LOCKS, values, verb=verb, event_data=note)
 
 
 def renew(tx: Tx, lock: Lock | str, *, agent: str | None = None, ttl_ms: int | None = None) -> Lock:
@@ -196,7 +194,7 @@ def extend_wait(tx: Tx, lock: Lock, *, wait_ms: int) -> Lock:
 
 
 def _extend(tx: Tx, lock: Lock, ttl_ms: int, until: int) -> Lock:
-    renewed = tx.one(
+    renewed = tx.first(
         sql.RENEW,
         seq=lock.fence,
         now=tx.now,

@@ -134,15 +134,13 @@ def list_of_owner(tx: Tx, agent: str, *, after: str | None = None, limit: int = 
 def record_touch(tx: Tx, project: str, path: str, agent: str) -> Touch:
     """Record that an owner changed a file."""
     target = resolve.get_project(tx, project)
-    touched = tx.one(
+    return tx.one(
         sql.ADD_TOUCH,
         project_id=target.id,
         path=resolve.resolve_pattern(target, path, lockable=False),
         owner=resolve.resolve_owner(tx, agent),
         now=tx.now,
     )
-    assert touched is not None
-    return touched
 
 
 def list_touches(

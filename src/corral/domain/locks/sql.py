@@ -163,7 +163,7 @@ DELETE_TOUCHES = Statement("DELETE FROM touches WHERE project_id = :project_id R
 
 RETENTION = Retention(
     "locks",
-    setting="locks.keep_ms",
+    setting="locks.retention_ms",
     key="seq",
     created="created_at",
     ended="ended_at < :before",
@@ -172,7 +172,7 @@ RETENTION = Retention(
 )
 TOUCHES_RETENTION = Retention(
     "touches",
-    setting="touches.keep_ms",
+    setting="touches.retention_ms",
     key="seq",
     created="first_at",
     ended="last_at < :before",

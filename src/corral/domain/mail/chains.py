@@ -56,7 +56,7 @@ def get_for_caller(tx: Tx, speaker: str | None = None) -> Chain | None:
 
 def get_for_letter(tx: Tx, letter: str) -> Chain | None:
     """Return the chain up to and including a letter; None: the letter is not from an agent."""
-    exchange = tx.one(sql.EXCHANGE, letter_id=letter)
+    exchange = tx.first(sql.EXCHANGE, letter_id=letter)
     return Chain(exchange.correlation_id, exchange.hops) if exchange is not None else None
 
 
@@ -159,7 +159,7 @@ def record_all(tx: Tx, mailboxes: Sequence[str], key: str, chain: Chain) -> None
 
 def mark_read(tx: Tx, letter: str, run: str) -> Exchange | None:
     """Record that a run read a letter; returns its exchange, None for a letter without one."""
-    return tx.one(sql.SET_READ_BY, letter_id=letter, run_id=run)
+    return tx.first(sql.SET_READ_BY, letter_id=letter, run_id=run)
 
 
 def mark_read_by_caller(tx: Tx, letters: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from corral.db.transitions import (
     create,
     create_each,
+    create_if_absent,
     create_many,
     encode_rows,
     transition,
@@ -177,9 +178,9 @@ def _put(tx: Tx, values: dict[str, Any]) -> Letter:
     letter = create(tx, sql.LETTERS, values) if key is None else None
     while letter is None:
         # Loop: the letter with this key may be pruned between the INSERT and the SELECT.
-        letter = create(tx, sql.LETTERS, dict(values), on_conflict=_UNIQUE_KEY) or tx.one(
-            sql.BY_KEY, mailbox=mailbox, key=key
-        )
+        letter = create_if_absent(
+            tx, sql.LETTERS, dict(values), on_conflict=_UNIQUE_KEY
+        ) or tx.first(sql.BY_KEY, mailbox=mailbox, key=key)
     return letter
 
 
@@ -340,7 +341,7 @@ def renew(
 ) -> Letter:
     """Renew the lease of a claimed letter; raises Held when the lease was lost."""
     number, guard = _check_claim(letter, fence)
-    renewed = tx.one(
+    renewed = tx.first(
         sql.RENEW, seq=number, fence=guard, now=tx.now, until=lease_expiry(tx.now, lease_ms)
     )
     if renewed is None:
@@ -535,13 +536,13 @@ def get(tx: Tx, id: str) -> Letter:
 
 def find_by_number(tx: Tx, number: int) -> Letter | None:
     """Return a letter by its number; None when it was pruned."""
-    return tx.one(sql.LETTERS.by_key, key_=number)
+    return tx.first(sql.LETTERS.by_key, key_=number)
 
 
 def find_for_update(tx: Tx, number: int) -> Letter | None:
     """Return a letter by its number and lock its row until the transaction ends."""
     tx.begin()
-    return tx.one(sql.LETTERS.by_key_for_update, key_=number)
+    return tx.first(sql.LETTERS.by_key_for_update, key_=number)
 
 
 def put_last(

@@ -448,7 +448,7 @@ SESSION = Statement("SELECT state, replaced_by FROM sessions WHERE id = :id {loc
 
 RETENTION = Retention(
     "letters",
-    setting="mail.keep_ms",
+    setting="mail.retention_ms",
     key="seq",
     created="created_at",
     ended="ended_at < :before",

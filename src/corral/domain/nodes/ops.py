@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from corral.db.transitions import create, transition
+from corral.db.transitions import create_if_absent, transition
 from corral.db.tx import Tx
 from corral.domain.nodes import sql
 from corral.domain.nodes.model import Leadership, Node, NodeHeartbeat
@@ -48,7 +48,7 @@ def join(
         "lease_until": lease_expiry(tx.now, lease_ms),
         "seen_at": tx.now,
     }
-    created = create(
+    created = create_if_absent(
         tx,
         sql.NODES,
         {
@@ -65,7 +65,6 @@ def join(
         return created
     tx.serialize(f"node:{name}")
     node = tx.one(sql.BY_BOOT, name=name, boot_id=boot_id)
-    assert node is not None
     return transition(
         tx, sql.NODES, "rejoin", node.id, fence=node.fence + 1, expected_fence=node.fence, **columns
     )
@@ -73,7 +72,7 @@ def join(
 
 def heartbeat(tx: Tx, node: Node, *, lease_ms: int = LEASE_MS) -> Node:
     """Renew a node's lease; raises Held when another daemon joined as this node, or it is lost."""
-    renewed = tx.one(
+    renewed = tx.first(
         sql.HEARTBEAT,
         id=node.id,
         fence=node.fence,
@@ -131,7 +130,7 @@ def get(tx: Tx, id: str) -> Node:
 
 def find_serving(tx: Tx, name: str) -> Node | None:
     """Return the node of a host with a live daemon; None: no daemon serves the store there."""
-    return tx.one(
+    return tx.first(
         sql.SERVING, name=check_text(name, "The node's name", max_bytes=MAX_NAME), now=tx.now
     )
 
@@ -150,7 +149,7 @@ def list_nodes(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Nod
 
 def acquire_leadership(tx: Tx, name: str, *, owner: str, lease_ms: int = LEASE_MS) -> Leadership:
     """Acquire or renew the leadership of a loop; raises Held while another owner leads it."""
-    leadership = tx.one(
+    leadership = tx.first(
         sql.ACQUIRE_LEADERSHIP,
         name=check_text(name, "The loop's name", max_bytes=MAX_NAME),
         owner=check_text(owner, "The owner", max_bytes=MAX_NAME),
@@ -158,7 +157,7 @@ def acquire_leadership(tx: Tx, name: str, *, owner: str, lease_ms: int = LEASE_M
         until=lease_expiry(tx.now, lease_ms),
     )
     if leadership is None:
-        leader = tx.one(sql.LEADER, name=name)
+        leader = tx.first(sql.LEADER, name=name)
         holder = leader.owner if leader else "another daemon"
         raise Held(
             f"{holder} leads {name}.",

@@ -71,7 +71,7 @@ RELEASE_LEADERSHIP = Statement("""
 # `leaders` has no retention: it has one row per loop, and a fence must never be reused.
 RETENTION = Retention(
     "nodes",
-    setting="nodes.keep_ms",
+    setting="nodes.retention_ms",
     created="joined_at",
     ended="state IN ('left', 'lost') AND seen_at < :before",
 )

@@ -48,7 +48,7 @@ def add(
     _check_source(values["source"], scope)
     # Serialized: unique keys and the limit are rules over several notes.
     tx.serialize(f"notes:{scope}")
-    before = tx.one(sql.BY_KEY, scope=scope, key=key) if key else None
+    before = tx.first(sql.BY_KEY, scope=scope, key=key) if key else None
     if before is not None and _is_same(before, values, tx.now) and ttl_ms is None:
         return before
     values |= {
@@ -80,7 +80,7 @@ def supersede(
 
 def forget(tx: Tx, note: str) -> Note:
     """Delete a note and its text from the store."""
-    gone = tx.one(sql.DELETE_NOTE, id=sql.IDS.resolve(tx, note))
+    gone = tx.first(sql.DELETE_NOTE, id=sql.IDS.resolve(tx, note))
     if gone is None:
         raise sql.IDS.not_found(note)
     tx.emit("note", "forget", gone.id, project_id=gone.project_id, data={"scope": gone.scope})
@@ -193,7 +193,7 @@ def _insert(tx: Tx, values: dict[str, object], before: Note | None) -> Note:
         _check_limit(tx, str(values["scope"]), values["project_id"])
     else:
         transition(tx, sql.NOTES, "supersede", before.id, ended_at=tx.now, event_data={"by": id})
-    made = create(
+    return create(
         tx,
         sql.NOTES,
         values
@@ -205,8 +205,6 @@ def _insert(tx: Tx, values: dict[str, object], before: Note | None) -> Note:
         },
         event_data={"scope": values["scope"], "category": values["category"]},
     )
-    assert made is not None
-    return made
 
 
 def _list_visible(tx: Tx, agent: str | None, project: str | None) -> list[Note]:

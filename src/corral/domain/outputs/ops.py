@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from corral.db.retention import ALL_ROWS, RetentionScope
-from corral.db.transitions import create, transition
+from corral.db.transitions import create_if_absent, transition
 from corral.db.tx import Tx
 from corral.domain.outputs import sql
 from corral.domain.outputs.model import CHUNK_BYTES, STREAMS, LogLevel, LogLine, Output, OutputState
@@ -39,7 +39,7 @@ def begin(tx: Tx, run_id: str, *, host: str, folder: str, mode: str = "pipe") ->
         "created_at": tx.now,
     }
     place: dict[str, Any] = {"host": host, "folder": folder, "mode": mode}
-    created = create(tx, sql.OUTPUTS, values, on_conflict="(run_id)")
+    created = create_if_absent(tx, sql.OUTPUTS, values, on_conflict="(run_id)")
     if created is not None:
         return created
     current = get(tx, run_id)
@@ -181,7 +181,7 @@ def delete(tx: Tx, run_id: str, reason: str = "deleted on request") -> Output:
 def delete_of_run(tx: Tx, run_id: str, reason: str) -> Output | None:
     """Delete the output, if any, and the log of a run."""
     _delete_log(tx, check_text(run_id, "The run", max_bytes=MAX_NAME))
-    exists = tx.one(sql.OUTPUTS.by_key, key_=run_id) is not None
+    exists = tx.first(sql.OUTPUTS.by_key, key_=run_id) is not None
     return delete(tx, run_id, reason) if exists else None
 
 
@@ -259,7 +259,7 @@ def prune(tx: Tx, *, before: int, limit: int = 100, scope: RetentionScope = ALL_
     """Delete a batch of outputs that were sealed before a time; returns how many, 0 at the end."""
     rows = sql.PRUNABLE.run(tx, scope, before=before, limit=limit)
     for (run_id,) in rows:
-        delete(tx, run_id, "deleted by retention (outputs.keep_ms)")
+        delete(tx, run_id, "deleted by retention (outputs.retention_ms)")
     return len(rows)
 
 
@@ -292,7 +292,6 @@ def add_log_line(
         metadata=None if metadata is None else _redact_json(metadata),
         source=check_text(source, "The source", max_bytes=MAX_NAME) if source else None,
     )
-    assert line is not None
     tx.has_events = True
     return line
 

@@ -8,7 +8,14 @@ from corral.domain.outputs.model import MOVES, LogLine, Output
 _COLUMNS = """run_id AS id, state, host, folder, mode, bytes, lines, sha256, cut_bytes, text_bytes,
     sealed_bytes, errors_bytes, utf8, head, tail, reason, created_at, sealed_at, deleted_at"""
 
-OUTPUTS = StatefulTable(Output, MOVES, table="outputs", columns=_COLUMNS, key="run_id")
+OUTPUTS = StatefulTable(
+    Output,
+    MOVES,
+    table="outputs",
+    columns=_COLUMNS,
+    key="run_id",
+    unread_columns=("frames",),
+)
 
 PROGRESS = Statement("""
     UPDATE outputs SET bytes = :bytes WHERE run_id = :run_id AND state = 'open' RETURNING run_id
@@ -70,7 +77,7 @@ COUNT_PRUNABLE = ScopedStatement(f"SELECT count(*) {_OLD}", project=_PROJECT, im
 # After this time, the machine is not expected to come back and remove its files.
 DELETED_RETENTION = Retention(
     "outputs",
-    setting="nodes.keep_ms",
+    setting="nodes.retention_ms",
     created="created_at",
     ended="state = 'deleted' AND deleted_at < :before",
     key="run_id",

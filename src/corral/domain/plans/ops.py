@@ -40,7 +40,6 @@ def set_plan(
         entries=entries,
         now=tx.now,
     )
-    assert plan is not None
     tx.emit("plan", "set", plan.subject, project_id=project_id)
     return plan
 
@@ -48,7 +47,7 @@ def set_plan(
 def get_plan(tx: Tx, of: str) -> Plan:
     """Return the latest plan of an agent, or of a run without an agent."""
     subject = of if of.startswith("run_") else agents.get(tx, of).id
-    plan = tx.one(sql.PLAN, subject=check_text(subject, "The run", max_bytes=MAX_NAME))
+    plan = tx.first(sql.PLAN, subject=check_text(subject, "The run", max_bytes=MAX_NAME))
     if plan is None:
         raise NotFound(
             f"{of} has not published a plan. List the plans with `corral plan list`.",
@@ -92,7 +91,6 @@ def report_progress(
         percent=percent,
         now=tx.now,
     )
-    assert progress is not None
     tx.emit(
         "progress",
         "report",

@@ -57,7 +57,7 @@ TASK_IDS = IdColumn("task", "tsk", "tasks")
 
 PLANS_KEPT = Retention(
     "plans",
-    setting="plans.keep_ms",
+    setting="plans.retention_ms",
     created=None,
     ended="updated_at < :before",
     key="subject",
@@ -66,7 +66,7 @@ PLANS_KEPT = Retention(
 )
 PROGRESS_KEPT = Retention(
     "progress",
-    setting="plans.keep_ms",
+    setting="plans.retention_ms",
     created=None,
     ended="updated_at < :before",
     project="project_id",

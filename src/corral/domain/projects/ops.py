@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from corral.db.transitions import create, transition
+from corral.db.transitions import create_if_absent, transition
 from corral.db.tx import Tx
 from corral.domain.projects import sql
 from corral.domain.projects.model import Project, ProjectState
@@ -56,7 +56,9 @@ def register(
         "created_at": tx.now,
         "updated_at": tx.now,
     } | given
-    created = create(tx, sql.PROJECTS, new, on_conflict="(dir)", event_data={"dir": real} | given)
+    created = create_if_absent(
+        tx, sql.PROJECTS, new, on_conflict="(dir)", event_data={"dir": real} | given
+    )
     if created is not None:
         return created
     project = get_by_dir(tx, real)
@@ -69,7 +71,7 @@ def register(
 def get_by_dir(tx: Tx, dir: str | Path) -> Project:
     """Return the project of a directory."""
     real = resolve_dir(dir)
-    project = tx.one(sql.BY_DIR, dir=real)
+    project = tx.first(sql.BY_DIR, dir=real)
     if project is None:
         raise NotFound(
             f"{real} is not a project. Register it with `corral project register {real}`.",
@@ -81,7 +83,7 @@ def get_by_dir(tx: Tx, dir: str | Path) -> Project:
 
 def find_containing(tx: Tx, path: str | Path) -> Project | None:
     """Return the innermost project that contains a path; None when there is none."""
-    return tx.one(sql.CONTAINING, heads=_encode_parents(resolve_dir(path)))
+    return tx.first(sql.CONTAINING, heads=_encode_parents(resolve_dir(path)))
 
 
 def list_overlapping(tx: Tx, path: str | Path) -> list[Project]:
@@ -107,7 +109,7 @@ def get(tx: Tx, id: str) -> Project:
     if os.path.isabs(id) or id.startswith(("~", "./", "../")) or id in (".", ".."):
         return get_by_dir(tx, id)
     if id.startswith("prj_"):
-        project = tx.one(sql.PROJECTS.by_key, key_=id) if len(id) == _FULL_ID_LENGTH else None
+        project = tx.first(sql.PROJECTS.by_key, key_=id) if len(id) == _FULL_ID_LENGTH else None
         return project or sql.PROJECTS.get(tx, sql.IDS.resolve(tx, id))
     named = tx.all(sql.BY_NAME, name=check_text(id, "The project", max_bytes=MAX_NAME))
     if len(named) > 1:
@@ -153,7 +155,7 @@ def rename(tx: Tx, id: str, name: str) -> Project:
 
 def touch(tx: Tx, id: str) -> Project:
     """Record that a run starts in the project now."""
-    touched = tx.one(sql.TOUCH, id=sql.IDS.resolve(tx, id), now=tx.now)
+    touched = tx.first(sql.TOUCH, id=sql.IDS.resolve(tx, id), now=tx.now)
     if touched is None:
         raise sql.IDS.not_found(id)
     tx.emit("project", "touch", touched.id, project_id=touched.id)

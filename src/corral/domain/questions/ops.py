@@ -24,7 +24,7 @@ from corral.domain.settings import ops as settings
 from corral.kernel.clock import DAY
 from corral.kernel.deadline import is_overdue
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, Refused
-from corral.kernel.pagination import LAST_ID, Page, check_limit, decode_cursor, make_page
+from corral.kernel.pagination import Page, check_limit
 from corral.kernel.text import MAX_NAME, check_text, encode_json
 
 RETENTION = sql.RETENTION
@@ -84,12 +84,11 @@ def ask(
     tx.serialize(f"questions:{asker_mailbox}")
     if (
         key is not None
-        and (existing := tx.one(sql.BY_KEY, asker=asker_mailbox, key=key)) is not None
+        and (existing := tx.first(sql.BY_KEY, asker=asker_mailbox, key=key)) is not None
     ):
         return existing
     _check_limit(tx, asker_mailbox, project)
     created = create(tx, sql.QUESTIONS, values, event_data={"asker": asker_mailbox})
-    assert created is not None
     cause = chains.get_for_run(tx, run) if run else chains.get_for_caller(tx, asker_mailbox)
     chains.save(tx, "questions", created.id, cause)
     notify_answerers(
@@ -219,12 +218,12 @@ def get(tx: Tx, question: str) -> Question:
 
 def find(tx: Tx, id: str) -> Question | None:
     """Return a question by its complete id; None when it was deleted."""
-    return tx.one(sql.QUESTIONS.by_key, key_=id)
+    return tx.first(sql.QUESTIONS.by_key, key_=id)
 
 
 def find_by_key(tx: Tx, asker: str, key: str) -> Question | None:
     """Return the question of an asker by its key, or None."""
-    return tx.one(sql.BY_KEY, asker=asker, key=key)
+    return tx.first(sql.BY_KEY, asker=asker, key=key)
 
 
 def list_questions(
@@ -236,19 +235,10 @@ def list_questions(
     limit: int = 50,
 ) -> Page[Question]:
     """List open questions, or all, newest first; of all askers or of one."""
-    (before,) = decode_cursor(after, LAST_ID)
     if asker is None:
-        rows = tx.all(
-            sql.LIST_ALL if all else sql.LIST_OPEN, before=before, limit=check_limit(limit) + 1
-        )
-    else:
-        rows = tx.all(
-            sql.LIST_ALL_OF_ASKER if all else sql.LIST_OPEN_OF_ASKER,
-            asker=check_mailbox(asker),
-            before=before,
-            limit=check_limit(limit) + 1,
-        )
-    return make_page(rows, limit, lambda question: (question.id,))
+        return (sql.ALL if all else sql.OPEN).page(tx, after=after, limit=limit)
+    listing = sql.ALL_OF_ASKER if all else sql.OPEN_OF_ASKER
+    return listing.page(tx, after=after, limit=limit, asker=check_mailbox(asker))
 
 
 def next_due(tx: Tx) -> int | None:

@@ -19,10 +19,10 @@ BY_KEY = Query(Question, f"SELECT {_COLUMNS} FROM questions WHERE asker = :asker
 
 WAITING = Deadlines(QUESTIONS, state="open", owner="asker")
 
-LIST_OPEN = QUESTIONS.newest("state = 'open'")
-LIST_ALL = QUESTIONS.newest()
-LIST_OPEN_OF_ASKER = QUESTIONS.newest("state = 'open' AND asker = :asker")
-LIST_ALL_OF_ASKER = QUESTIONS.newest("asker = :asker")
+OPEN = QUESTIONS.newest_first("state = 'open'")
+ALL = QUESTIONS.newest_first()
+OPEN_OF_ASKER = QUESTIONS.newest_first("state = 'open' AND asker = :asker")
+ALL_OF_ASKER = QUESTIONS.newest_first("asker = :asker")
 
 # Only for imported questions: the text of other questions never changes.
 SET_TEXT = Statement("""
@@ -32,7 +32,7 @@ SET_TEXT = Statement("""
 
 RETENTION = Retention(
     "questions",
-    setting="questions.keep_ms",
+    setting="questions.retention_ms",
     created="created_at",
     ended="ended_at < :before",
     project="project_id",

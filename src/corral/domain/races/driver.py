@@ -44,7 +44,7 @@ def acquire_round(tx: Tx, round_id: str, owner: str, *, gone: str | None = None)
 
     Raises Held while another driver has the lease, unless that driver is `gone`: known to be dead.
     """
-    acquired = tx.one(
+    acquired = tx.first(
         sql.ACQUIRE_ROUND,
         id=round_id,
         owner=owner,
@@ -68,7 +68,7 @@ def renew_lease(tx: Tx, round: Round) -> Round:
 
     Raises Held when another driver has acquired the round.
     """
-    renewed = tx.one(
+    renewed = tx.first(
         sql.RENEW_LEASE, id=round.id, fence=round.fence, until=lease_expiry(tx.now, LEASE_MS)
     )
     if renewed is None:
@@ -132,7 +132,7 @@ def record_run_end(tx: Tx, run: Run) -> Attempt | None:
 
     Idempotent and safe to call concurrently: the supervisor and the driver both call it.
     """
-    attempt = tx.one(sql.RUNNING_IN_RUN, run_id=run.id)
+    attempt = tx.first(sql.RUNNING_IN_RUN, run_id=run.id)
     if attempt is None or run.is_live:
         return None
     try:
@@ -307,7 +307,7 @@ def add_verdict(
 ) -> JudgeVerdict:
     """Create the verdict of a judge, in the transaction that requests its run."""
     number = len(tx.all(sql.VERDICTS_OF_ROUND, round_id=round.id)) + 1
-    verdict = create(
+    return create(
         tx,
         sql.VERDICTS,
         {
@@ -326,8 +326,6 @@ def add_verdict(
         },
         event_data={"round": round.id, "judge": judge},
     )
-    assert verdict is not None
-    return verdict
 
 
 def record_verdict(

@@ -69,7 +69,6 @@ def start(
         },
         event_data={"attempts": len(entries), "base": base_commit},
     )
-    assert race is not None
     _create_round(tx, race, 1, entries, text, base_commit=base_commit, folder=folder)
     return load_race(tx, race)
 
@@ -188,7 +187,6 @@ def _create_round(
             "base": base_commit,
         },
     )
-    assert round is not None
     for place, entry in enumerate(entries, 1):
         create(
             tx,
@@ -300,7 +298,7 @@ def set_budget(tx: Tx, race: str, budget_micros: int | None, rounds: int) -> Rac
         check_micros(budget_micros, "The budget")
     plan = replace(locked.plan, rounds=rounds)
     validate_plan(plan)
-    tx.one(
+    tx.first(
         sql.SET_PLAN,
         id=locked.id,
         plan=encode_json(plan, "The plan"),
@@ -312,7 +310,7 @@ def set_budget(tx: Tx, race: str, budget_micros: int | None, rounds: int) -> Rac
 
 def mark_merged(tx: Tx, race: str, commit: str, into: str) -> Race:
     """Record that the winner's commit was merged into a branch."""
-    merged = tx.one(sql.SET_MERGED, id=sql.IDS.resolve(tx, race), merged_commit=commit)
+    merged = tx.first(sql.SET_MERGED, id=sql.IDS.resolve(tx, race), merged_commit=commit)
     if merged is None:
         raise sql.IDS.not_found(race)
     tx.emit(

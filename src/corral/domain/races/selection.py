@@ -181,7 +181,7 @@ def record_graft(
             project_id=locked.project_id,
             data={"from": attempt.id, "files": list(files)[:20], "reason": reason},
         )
-    graft = tx.one(
+    return tx.one(
         sql.ADD_GRAFT,
         id=tx.new_id("grf"),
         round_id=round.id,
@@ -194,8 +194,6 @@ def record_graft(
         by=tx.actor,
         at=tx.now,
     )
-    assert graft is not None
-    return graft
 
 
 def request_judge(
@@ -222,7 +220,7 @@ def request_judge(
     earlier = sum({*verdict.labels.values()} == ids for verdict in latest.verdicts)
     plan = replace(plan, judge=judge, samples=more + earlier, rubric=rubric or plan.rubric)
     validate_plan(plan)
-    tx.one(
+    tx.first(
         sql.SET_PLAN,
         id=locked.id,
         plan=encode_json(plan, "The plan"),

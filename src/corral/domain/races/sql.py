@@ -40,7 +40,12 @@ ATTEMPT_IDS = IdColumn("attempt", "att", "attempts")
 RACES = StatefulTable(Race, RACE_MOVES, table="races", columns=_RACE, project="project_id")
 ROUNDS = StatefulTable(Round, ROUND_MOVES, table="rounds", columns=_ROUND, project="project_id")
 ATTEMPTS = StatefulTable(
-    Attempt, ATTEMPT_MOVES, table="attempts", columns=_ATTEMPT, project="project_id"
+    Attempt,
+    ATTEMPT_MOVES,
+    table="attempts",
+    columns=_ATTEMPT,
+    project="project_id",
+    unread_columns=("commit_id",),
 )
 VERDICTS = StatefulTable(
     JudgeVerdict, VERDICT_MOVES, table="verdicts", columns=_VERDICT, project="project_id"

@@ -62,7 +62,7 @@ def find_next_queued(tx: Tx, *, host: str, passed: Sequence[str] = ()) -> Run | 
     that are not pinned to this host).
     """
     node = nodes.find_serving(tx, host)
-    return tx.one(
+    return tx.first(
         sql.NEXT_QUEUED,
         now=tx.now,
         host=host,
@@ -94,7 +94,7 @@ def defer(tx: Tx, id: str, *, reason: str) -> None:
     """Defer a queued run that could not be started, so that the runs behind it go first."""
     tx.begin()
     due = tx.now + CLAIM_MS
-    if (run := tx.one(sql.DEFER, id=id, due=due, reason=reason)) is not None:
+    if (run := tx.first(sql.DEFER, id=id, due=due, reason=reason)) is not None:
         data = {"until": due, "reason": reason}
         tx.emit("run", "put_off", run.id, project_id=run.project_id, data=data)
 

@@ -140,7 +140,7 @@ def heartbeat(
     Raises Held when another supervisor took the run over or a recovery ended it. It writes no
     event.
     """
-    renewed = tx.one(
+    renewed = tx.first(
         sql.HEARTBEAT,
         id=run.id,
         fence=run.fence,
@@ -155,7 +155,7 @@ def heartbeat(
 
 def take_over(tx: Tx, run: Run, *, owner: str, keeper_pid: int, keeper_token: str) -> Run:
     """Take over a run whose process outlived its supervisor, for a new supervisor."""
-    taken = tx.one(
+    taken = tx.first(
         sql.TAKE_OVER,
         id=run.id,
         fence=run.fence,
@@ -185,7 +185,7 @@ def set_attention(
 
     Idempotent: setting the same attention and dialog again changes nothing and sends no alert.
     """
-    changed = tx.one(
+    changed = tx.first(
         sql.SET_ATTENTION,
         id=run.id,
         fence=run.fence,
@@ -227,7 +227,7 @@ def update_details(
     screen_columns: int | None = None,
 ) -> Run:
     """Update what the agent reports and the size of its terminal; None leaves a value unchanged."""
-    updated = tx.one(
+    updated = tx.first(
         sql.SET_DETAILS,
         id=run.id,
         model=sanitize(model),
@@ -255,7 +255,6 @@ def record_denials(tx: Tx, run: Run, counts: Mapping[str, int]) -> Run:
     changed = tx.one(
         sql.SET_DENIALS, id=run.id, denials=encode_json(msgspec.to_builtins(denials), "The denials")
     )
-    assert changed is not None
     tx.emit("run", "deny", run.id, project_id=run.project_id, data={"denied": changed.denied})
     return changed
 
@@ -270,7 +269,6 @@ def link_session(tx: Tx, run: Run, session_id: str) -> Run:
         id=run.id,
         session_id=check_text(session_id, "The session", max_bytes=MAX_NAME),
     )
-    assert linked is not None
     tx.emit("run", "link", run.id, project_id=run.project_id, data={"session": session_id})
     return linked
 

@@ -60,7 +60,6 @@ def enqueue(tx: Tx, spec: RunSpec) -> Run:
         },
         event_data={"command": spec.command, "cwd": spec.cwd},
     )
-    assert run is not None
     tx.run(
         sql.ADD_LAUNCH,
         run_id=run.id,
@@ -311,7 +310,7 @@ def get(tx: Tx, id: str) -> Run:
 
 def get_launch(tx: Tx, id: str) -> Launch:
     """Return the parameters with which a run is started."""
-    launch = tx.one(sql.LAUNCH, run_id=resolve_id(tx, id))
+    launch = tx.first(sql.LAUNCH, run_id=resolve_id(tx, id))
     if launch is None:
         raise sql.RUNS.not_found(id)
     return launch
@@ -319,7 +318,7 @@ def get_launch(tx: Tx, id: str) -> Launch:
 
 def find_by_pid(tx: Tx, pid: int) -> Run | None:
     """Return the newest run that has, or had, this pid."""
-    return tx.one(sql.BY_PID, pid=check_int(pid, "The pid"))
+    return tx.first(sql.BY_PID, pid=check_int(pid, "The pid"))
 
 
 def list_runs(
@@ -394,7 +393,7 @@ def delete(tx: Tx, id: str) -> Run:
 
 def delete_output(tx: Tx, id: str, reason: str) -> Output:
     """Delete the output and log of a run that has ended: a supervisor needs the directory."""
-    run = tx.one(sql.RUNS.by_key_for_update, key_=check_text(id, "The run", max_bytes=MAX_NAME))
+    run = tx.first(sql.RUNS.by_key_for_update, key_=check_text(id, "The run", max_bytes=MAX_NAME))
     if run is not None:
         _check_ended(run)
     return outputs.delete(tx, id, reason)

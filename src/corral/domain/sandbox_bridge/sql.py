@@ -27,7 +27,7 @@ DELETE_OUTCOME = Statement("""
 
 RETENTION = Retention(
     "boxed_outcomes",
-    setting="messages.keep_ms",
+    setting="messages.retention_ms",
     created="created_at",
     ended="created_at < :before",
 )

@@ -49,7 +49,6 @@ def edit(
     if columns["name"]:
         check_text(columns["name"], "The name", max_bytes=MAX_NAME)
     edited = tx.one(sql.EDIT, id=current.id, **columns)
-    assert edited is not None
     ops.save_chain(tx, edited)
     tx.emit("schedule", "edit", edited.id, project_id=edited.project_id, data={"rule": edited.rule})
     return edited

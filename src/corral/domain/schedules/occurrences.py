@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from corral.db.transitions import create, transition
+from corral.db.transitions import create_if_absent, transition
 from corral.db.tx import Tx
 from corral.domain.mail import chains, queries
 from corral.domain.mail import ops as mail
@@ -66,7 +66,7 @@ def put_letter(tx: Tx, schedule: Schedule, moment: int | None) -> Letter:
 def _create(
     tx: Tx, schedule: Schedule, moment: int | None, verb: str, **columns: Any
 ) -> Occurrence | None:
-    return create(
+    return create_if_absent(
         tx,
         sql.OCCURRENCES,
         {
@@ -216,7 +216,7 @@ def _find_occurrence(tx: Tx, letter: Letter) -> Occurrence | None:
     """
     if letter.key is None or not letter.key.startswith("occ_"):
         return None
-    occurrence = tx.one(sql.OCCURRENCES.by_key, key_=letter.key)
+    occurrence = tx.first(sql.OCCURRENCES.by_key, key_=letter.key)
     if occurrence is None or occurrence.state is not OccurrenceState.CHECKING:
         return None
     return occurrence

@@ -282,7 +282,6 @@ def _create(
             **columns,
         },
     )
-    assert schedule is not None
     save_chain(tx, schedule)
     return schedule
 

@@ -62,7 +62,7 @@ OF_PROJECT = Statement("""
 
 RETENTION = Retention(
     "schedules",
-    setting="schedules.keep_ms",
+    setting="schedules.retention_ms",
     created="created_at",
     ended="ended_at < :before",
     project="project_id",
@@ -90,6 +90,7 @@ OCCURRENCES = StatefulTable(
     table="occurrences",
     columns=_OCCURRENCE,
     project="project_id",
+    unread_columns=("letter",),
 )
 
 HISTORY = Query(
@@ -120,7 +121,7 @@ SET_RUN = Statement("UPDATE occurrences SET run_id = :run_id WHERE letter = :let
 
 OCCURRENCES_RETENTION = Retention(
     "occurrences",
-    setting="schedules.keep_ms",
+    setting="schedules.retention_ms",
     created="created_at",
     ended="ended_at < :before",
     project="project_id",

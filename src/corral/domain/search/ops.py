@@ -88,7 +88,7 @@ def index_turns(tx: Tx, *, limit: int = BATCH_SIZE) -> int:
     seq. While such a transaction is open, this may return 0 although turns remain.
     """
     tx.serialize(f"search:{_TURNS}")
-    cursor = tx.one(sql.CURSOR, source=_TURNS)
+    cursor = tx.first(sql.CURSOR, source=_TURNS)
     if cursor is None or cursor.seq >= cursor.ahead:
         cursor = _set_target(tx)
     if cursor.seq >= cursor.ahead or not _is_settled(tx, cursor):
@@ -106,15 +106,13 @@ def rewind_cursor(tx: Tx) -> None:
 
 def count_unindexed(tx: Tx) -> int:
     """Return an upper bound of the number of turns that are not indexed yet."""
-    cursor = tx.one(sql.CURSOR, source=_TURNS)
+    cursor = tx.first(sql.CURSOR, source=_TURNS)
     return max(sessions.highest_turn_seq(tx) - (cursor.seq if cursor else 0), 0)
 
 
 def _set_target(tx: Tx) -> IndexCursor:
     ahead = sessions.highest_turn_seq(tx)
-    cursor = tx.one(sql.SET_TARGET, source=_TURNS, ahead=ahead)
-    assert cursor is not None
-    return cursor
+    return tx.one(sql.SET_TARGET, source=_TURNS, ahead=ahead)
 
 
 def _is_settled(tx: Tx, cursor: IndexCursor) -> bool:

@@ -32,9 +32,7 @@ def clear(tx: Tx, session: Session | str, *, keep_provider_session: bool = False
     cleared_columns = {} if keep_provider_session else {"provider_session": None}
     transition(tx, sql.SESSIONS, "clear", id, handoff=None, **cleared_columns)
     tx.run(sql.DELETE_STATE, session_id=id)
-    cleared = tx.one(sql.SET_CLEARED_TURN, id=id, now=tx.now)
-    assert cleared is not None
-    return cleared
+    return tx.one(sql.SET_CLEARED_TURN, id=id, now=tx.now)
 
 
 def handoff(
@@ -82,7 +80,7 @@ def handoff(
         updated_at=tx.now,
     )
     from_turn = {"all": 0, "last": after.turns - (last or 0), "summary": after.turns}[policy]
-    recorded = tx.one(
+    return tx.one(
         sql.ADD_HANDOFF,
         session_id=id,
         number=number,
@@ -97,8 +95,6 @@ def handoff(
         run_id=run_id,
         created_at=tx.now,
     )
-    assert recorded is not None
-    return recorded
 
 
 def list_handoffs(
@@ -122,7 +118,7 @@ def get_context(
     """Return what the agent of a session gets: note, summary, and the turns it may see."""
     current = get_current(tx, session)
     active = (
-        tx.one(sql.HANDOFF, session_id=current.id, number=current.handoff)
+        tx.first(sql.HANDOFF, session_id=current.id, number=current.handoff)
         if current.handoff
         else None
     )
@@ -162,7 +158,9 @@ def fork(
     # Non-empty if the session was handed off after this turn: then by the agent that had it here.
     handed_off = tx.run(sql.AGENT_AT_TURN, session_id=parent_id, turn=turn)
     active = (
-        tx.one(sql.HANDOFF, session_id=parent_id, number=source.handoff) if source.handoff else None
+        tx.first(sql.HANDOFF, session_id=parent_id, number=source.handoff)
+        if source.handoff
+        else None
     )
     if active is not None and active.at_turn > turn:
         active = None
@@ -181,7 +179,7 @@ def fork(
     )
     if active is not None:
         fields = {name: getattr(active, name) for name in Handoff.__struct_fields__}
-        tx.one(sql.ADD_HANDOFF, **fields | {"session_id": forked.id, "number": 1})
+        tx.first(sql.ADD_HANDOFF, **fields | {"session_id": forked.id, "number": 1})
     return forked
 
 

@@ -84,7 +84,7 @@ def get(tx: Tx, session: str) -> Session:
 
 def rename(tx: Tx, session: Session | str, title: str | None) -> Session:
     """Change or clear the title of a session."""
-    renamed = tx.one(
+    renamed = tx.first(
         sql.RENAME,
         id=resolve_id(tx, session),
         title=check_optional(title, "The title", most=MAX_TITLE),
@@ -118,7 +118,7 @@ def set_successor(tx: Tx, closed: str, successor: str) -> None:
 
 def find_by_provider(tx: Tx, provider: str, id: str) -> Session | None:
     """Return the latest session with a provider's own id; None when there is none."""
-    return tx.one(
+    return tx.first(
         sql.BY_PROVIDER,
         provider=check_text(provider, "The provider", max_bytes=MAX_NAME),
         provider_session=check_text(id, "The id", max_bytes=2 * MAX_NAME),
@@ -201,7 +201,7 @@ def append(
     if key:
         tx.begin()
         tx.serialize(f"turns:{id}")
-        existing = tx.one(sql.BY_KEY, session_id=id, key=key)
+        existing = tx.first(sql.BY_KEY, session_id=id, key=key)
         if existing is not None:
             return existing
     row["session_id"] = id
@@ -226,10 +226,10 @@ def append_many(
     by_key: dict[str, Turn | None] = {}
     for new in new_turns:
         if new.key and new.key not in by_key:
-            by_key[new.key] = tx.one(sql.BY_KEY, session_id=id, key=new.key)
+            by_key[new.key] = tx.first(sql.BY_KEY, session_id=id, key=new.key)
     unseen_keys = {new.key for new in new_turns if new.key and by_key[new.key] is None}
     count = len(unseen_keys) + sum(not new.key for new in new_turns)
-    updated = tx.one(sql.RESERVE_NUMBERS, session_id=id, count=count, now=tx.now)
+    updated = tx.first(sql.RESERVE_NUMBERS, session_id=id, count=count, now=tx.now)
     if updated is None:
         raise _closed_error(sql.SESSIONS.get(tx, id))
     number = updated.turns - count
@@ -307,13 +307,13 @@ def set_state(tx: Tx, session: Session | str, name: str, value: Any) -> StateVal
             tx.emit("session", "unset", current.id, **event)
         return None
     if (
-        tx.one(sql.STATE_VALUE, session_id=current.id, name=name) is None
+        tx.first(sql.STATE_VALUE, session_id=current.id, name=name) is None
         and tx.value(sql.COUNT_STATE, session_id=current.id) >= MAX_VALUES
     ):
         raise Refused(
             f"{current.id} has reached the limit of {MAX_VALUES:,} state values. Delete some first."
         )
-    stored = tx.one(sql.SET_STATE, session_id=current.id, name=name, value=text, now=tx.now)
+    stored = tx.first(sql.SET_STATE, session_id=current.id, name=name, value=text, now=tx.now)
     tx.emit("session", "set", current.id, **event)
     return stored
 
@@ -346,7 +346,6 @@ def set_provider_session(
         provider_session=pointer,
         now=tx.now,
     )
-    assert changed is not None
     tx.emit(
         "session",
         "point",
@@ -404,7 +403,7 @@ def get_active_agent(tx: Tx, agent: str) -> Agent:
 
 def insert_session(tx: Tx, **columns: Any) -> Session:
     """Insert a session with these columns; the others have the defaults of an empty session."""
-    session = create(
+    return create(
         tx,
         sql.SESSIONS,
         {
@@ -424,8 +423,6 @@ def insert_session(tx: Tx, **columns: Any) -> Session:
             if value and name not in ("id", "imported_at")
         },
     )
-    assert session is not None
-    return session
 
 
 def _closed_error(session: Session) -> IllegalMove:
@@ -442,7 +439,7 @@ def _insert_turn(tx: Tx, session: Session, number: int, new: NewTurn) -> Turn:
     author = agents.get(tx, new.agent).id if new.agent else None
     if author is None and new.role == TurnRole.ASSISTANT:
         author = session.agent_id
-    turn = tx.one(
+    return tx.one(
         sql.ADD,
         session_id=session.id,
         number=number,
@@ -450,5 +447,3 @@ def _insert_turn(tx: Tx, session: Session, number: int, new: NewTurn) -> Turn:
         now=turn_time(new, tx.now),
         **turn_to_row(new),
     )
-    assert turn is not None
-    return turn

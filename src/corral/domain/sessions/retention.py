@@ -41,7 +41,7 @@ def delete_batch(tx: Tx, session_id: str, *, limit: int = BATCH_SIZE) -> bool:
         return False
     for statement in (sql.DELETE_STATE, sql.DELETE_HANDOFFS, sql.DELETE_RETROS):
         tx.run(statement, session_id=session_id)
-    deleted = tx.one(sql.DELETE, id=session_id)
+    deleted = tx.first(sql.DELETE, id=session_id)
     tx.run(sql.DELETE_BLANK_TURNS)
     if deleted is not None:
         tx.emit("session", "delete", session_id, project_id=deleted.project_id)

@@ -17,7 +17,6 @@ def record_retro(tx: Tx, session: Session | str, body: Any) -> Retro:
     tx.serialize(f"session:{current.id}")
     number = int(tx.value(sql.LAST_RETRO, session_id=current.id) or 0) + 1
     stored = tx.one(sql.ADD_RETRO, session_id=current.id, number=number, body=text, now=tx.now)
-    assert stored is not None
     tx.emit("session", "retro", current.id, project_id=current.project_id, data={"number": number})
     return stored
 

@@ -59,16 +59,16 @@ DEFINITIONS: dict[str, SettingDefinition] = {
         "How long a due letter may stay unclaimed before `corral doctor` reports its mailbox.",
         ("global",),
     ),
-    "mail.keep_ms": SettingDefinition(
+    "mail.retention_ms": SettingDefinition(
         int, 30 * DAY, MINUTE, TEN_YEARS, "How long ended letters are kept.", ("global", "project")
     ),
-    "events.keep_ms": SettingDefinition(
+    "events.retention_ms": SettingDefinition(
         int, 365 * DAY, MINUTE, TEN_YEARS, "How long events are kept.", ("global", "project")
     ),
-    "outputs.keep_ms": SettingDefinition(
+    "outputs.retention_ms": SettingDefinition(
         int, 90 * DAY, MINUTE, TEN_YEARS, "How long sealed outputs are kept.", ("global", "project")
     ),
-    "schedules.keep_ms": SettingDefinition(
+    "schedules.retention_ms": SettingDefinition(
         int,
         90 * DAY,
         MINUTE,
@@ -79,7 +79,7 @@ DEFINITIONS: dict[str, SettingDefinition] = {
     "schedules.script_ms": SettingDefinition(
         int, 30 * SECOND, SECOND, 10 * MINUTE, "Timeout of a schedule's script."
     ),
-    "sessions.keep_ms": SettingDefinition(
+    "sessions.retention_ms": SettingDefinition(
         int,
         365 * DAY,
         MINUTE,
@@ -87,7 +87,7 @@ DEFINITIONS: dict[str, SettingDefinition] = {
         "How long closed sessions are kept.",
         ("global", "project"),
     ),
-    "checkpoints.keep_ms": SettingDefinition(
+    "checkpoints.retention_ms": SettingDefinition(
         int,
         90 * DAY,
         MINUTE,
@@ -95,7 +95,7 @@ DEFINITIONS: dict[str, SettingDefinition] = {
         "How long the checkpoints of an inactive thread are kept.",
         ("global",),
     ),
-    "nodes.keep_ms": SettingDefinition(
+    "nodes.retention_ms": SettingDefinition(
         int,
         90 * DAY,
         DAY,
@@ -134,10 +134,10 @@ DEFINITIONS: dict[str, SettingDefinition] = {
         "Lease of a supervisor; when it expires, other machines may recover its run.",
         ("global",),
     ),
-    "runs.keep_ms": SettingDefinition(
+    "runs.retention_ms": SettingDefinition(
         int, 90 * DAY, MINUTE, TEN_YEARS, "How long ended runs are kept.", ("global", "project")
     ),
-    "charges.keep_ms": SettingDefinition(
+    "charges.retention_ms": SettingDefinition(
         int,
         365 * DAY,
         DAY,
@@ -152,7 +152,7 @@ DEFINITIONS: dict[str, SettingDefinition] = {
         1,
         "Whether to stop or allow a run with a budget whose model has no known price.",
     ),
-    "totals.keep_ms": SettingDefinition(
+    "totals.retention_ms": SettingDefinition(
         int,
         3 * 365 * DAY,
         DAY,
@@ -160,7 +160,7 @@ DEFINITIONS: dict[str, SettingDefinition] = {
         "How long totals per day, run and session are kept; all-time totals stay.",
         ("global",),
     ),
-    "imports.keep_ms": SettingDefinition(
+    "imports.retention_ms": SettingDefinition(
         int,
         3 * 365 * DAY,
         DAY,
@@ -173,10 +173,10 @@ DEFINITIONS: dict[str, SettingDefinition] = {
         False,
         0,
         1,
-        "Delete imported data by the same keep_ms settings as Corral's own data.",
+        "Delete imported data by the same retention_ms settings as Corral's own data.",
         ("global",),
     ),
-    "alerts.keep_ms": SettingDefinition(
+    "alerts.retention_ms": SettingDefinition(
         int, 90 * DAY, MINUTE, TEN_YEARS, "How long removed alerts are kept.", ("global", "project")
     ),
     "runs.may": SettingDefinition(
@@ -245,10 +245,10 @@ DEFINITIONS: dict[str, SettingDefinition] = {
         "Maximum number of tasks of a project that are started automatically at once.",
         ("global", "project"),
     ),
-    "tasks.keep_ms": SettingDefinition(
+    "tasks.retention_ms": SettingDefinition(
         int, 365 * DAY, MINUTE, TEN_YEARS, "How long ended tasks are kept.", ("global", "project")
     ),
-    "delegations.keep_ms": SettingDefinition(
+    "delegations.retention_ms": SettingDefinition(
         int,
         90 * DAY,
         MINUTE,
@@ -256,7 +256,7 @@ DEFINITIONS: dict[str, SettingDefinition] = {
         "How long ended delegations are kept.",
         ("global", "project"),
     ),
-    "plans.keep_ms": SettingDefinition(
+    "plans.retention_ms": SettingDefinition(
         int,
         90 * DAY,
         MINUTE,
@@ -283,7 +283,7 @@ DEFINITIONS: dict[str, SettingDefinition] = {
         "Timeout of a check or set-up command of a race.",
         ("global", "project"),
     ),
-    "races.keep_ms": SettingDefinition(
+    "races.retention_ms": SettingDefinition(
         int,
         365 * DAY,
         MINUTE,
@@ -315,7 +315,7 @@ DEFINITIONS: dict[str, SettingDefinition] = {
         DAY,
         "How long an edit locks its file, where hooks are installed; 0: edits do not lock.",
     ),
-    "locks.keep_ms": SettingDefinition(
+    "locks.retention_ms": SettingDefinition(
         int,
         90 * DAY,
         MINUTE,
@@ -323,7 +323,7 @@ DEFINITIONS: dict[str, SettingDefinition] = {
         "How long ended locks are kept.",
         ("global", "project"),
     ),
-    "touches.keep_ms": SettingDefinition(
+    "touches.retention_ms": SettingDefinition(
         int,
         365 * DAY,
         DAY,
@@ -331,7 +331,7 @@ DEFINITIONS: dict[str, SettingDefinition] = {
         "How long the record of who changed a file is kept after the last change.",
         ("global", "project"),
     ),
-    "tokens.keep_ms": SettingDefinition(
+    "tokens.retention_ms": SettingDefinition(
         int,
         90 * DAY,
         MINUTE,
@@ -339,7 +339,7 @@ DEFINITIONS: dict[str, SettingDefinition] = {
         "How long revoked and expired tokens are kept.",
         ("global",),
     ),
-    "answers.keep_ms": SettingDefinition(
+    "answers.retention_ms": SettingDefinition(
         int,
         DAY,
         MINUTE,
@@ -353,7 +353,7 @@ DEFINITIONS: dict[str, SettingDefinition] = {
     "questions.max_open": SettingDefinition(
         int, 100, 1, 10_000, "Maximum number of open questions of one asker."
     ),
-    "questions.keep_ms": SettingDefinition(
+    "questions.retention_ms": SettingDefinition(
         int,
         90 * DAY,
         MINUTE,
@@ -371,7 +371,7 @@ DEFINITIONS: dict[str, SettingDefinition] = {
     "decisions.max_proposed": SettingDefinition(
         int, 100, 1, 10_000, "Maximum number of unconfirmed decisions of one author."
     ),
-    "decisions.keep_ms": SettingDefinition(
+    "decisions.retention_ms": SettingDefinition(
         int,
         2 * 365 * DAY,
         MINUTE,
@@ -387,7 +387,7 @@ DEFINITIONS: dict[str, SettingDefinition] = {
         "Maximum number of members of a group; each post is a letter to each member.",
         ("global", "project"),
     ),
-    "groups.keep_ms": SettingDefinition(
+    "groups.retention_ms": SettingDefinition(
         int,
         365 * DAY,
         MINUTE,
@@ -405,7 +405,7 @@ DEFINITIONS: dict[str, SettingDefinition] = {
         10_000,
         "Maximum tokens of notes in the prompt of a started agent; 0: none.",
     ),
-    "notes.keep_ms": SettingDefinition(
+    "notes.retention_ms": SettingDefinition(
         int,
         90 * DAY,
         MINUTE,
@@ -483,7 +483,7 @@ DEFINITIONS: dict[str, SettingDefinition] = {
         "Maximum disk space of a sandboxed run in addition to its worktree.",
         ("global", "project"),
     ),
-    "messages.keep_ms": SettingDefinition(
+    "messages.retention_ms": SettingDefinition(
         int, 90 * DAY, MINUTE, TEN_YEARS, "How long channel messages are kept.", ("global",)
     ),
     "otel.enabled": SettingDefinition(

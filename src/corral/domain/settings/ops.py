@@ -194,7 +194,6 @@ def set_secret(tx: Tx, name: str, reference: str) -> Secret:
     if kind == "keyring" and not all(where.partition("/")):
         raise Invalid("Invalid keyring reference: expected keyring:SERVICE/NAME.", name=name)
     stored = tx.one(sql.SET_SECRET, name=name, reference=reference, now=tx.now, actor=tx.actor)
-    assert stored is not None
     tx.emit("secret", "set", name, data={"kind": kind})
     return stored
 
@@ -212,7 +211,7 @@ def check_secret_name(name: str) -> None:
 def get_secret(tx: Tx, name: str) -> Secret:
     """Return the reference of a secret."""
     check_secret_name(name)
-    secret = tx.one(sql.GET_SECRET, name=name)
+    secret = tx.first(sql.GET_SECRET, name=name)
     if secret is None:
         raise _secret_not_found_error(name)
     return secret
@@ -228,7 +227,7 @@ def list_secrets(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[S
 def delete_secret(tx: Tx, name: str) -> Secret:
     """Delete the reference of a secret; its value is not touched."""
     check_secret_name(name)
-    deleted = tx.one(sql.DELETE_SECRET, name=name)
+    deleted = tx.first(sql.DELETE_SECRET, name=name)
     if deleted is None:
         raise _secret_not_found_error(name)
     tx.emit("secret", "delete", name)

@@ -184,7 +184,7 @@ def renew(
 ) -> Task:
     """Renew the lease of a claimed task. Raises Held when the claim was lost."""
     claimed = _lock_claimed(tx, task, agent, fence)
-    renewed = tx.one(
+    renewed = tx.first(
         sql.RENEW,
         id=claimed.id,
         fence=claimed.fence,

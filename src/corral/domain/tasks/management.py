@@ -141,7 +141,6 @@ def reassign(tx: Tx, task: Task | str, to: str | None, *, agent: str | None = No
         assigned = tx.one(
             sql.SET_ASSIGNEE, id=before.id, assignee_id=assignee.id if assignee else None
         )
-        assert assigned is not None
         data = {"to": assignee.name if assignee else None}
         tx.emit("task", "assign", before.id, project_id=before.project_id, data=data)
         return with_needs(tx, assigned)
@@ -254,7 +253,6 @@ def edit(
         priority=before.priority if priority is UNSET else check_priority(priority),
         files=encode_json(paths, "The files"),
     )
-    assert changed is not None
     if before.state is S.RUNNING:  # other tasks may be held back for files it no longer reserves
         tx.run(sql.RELEASE_HELD_BACK, held_by=before.id)
     tx.emit("task", "edit", before.id, project_id=before.project_id)

@@ -168,7 +168,6 @@ def recount_needs(tx: Tx, before: Task) -> Task:
     """Recompute the counts of a task whose edges have changed, and apply the consequences."""
     ((open_count, broken_count),) = tx.run(sql.COUNT_NEEDS, id=before.id)
     counted = tx.one(sql.SET_NEED_COUNTS_OF, id=before.id, open=open_count, broken=broken_count)
-    assert counted is not None
     return follow_up(tx, before, counted)
 
 
@@ -187,7 +186,7 @@ def cause_in(task: Task | TaskStatus) -> Cause:
 
 def _find_cause(tx: Tx, id: str) -> Cause:
     """Return the cause of the first broken dependency of a task."""
-    first = tx.one(sql.BROKEN_NEEDS, id=id, limit=1)
+    first = tx.first(sql.BROKEN_NEEDS, id=id, limit=1)
     if first is None:
         return NO_CAUSE
     if first.state is S.PAUSED and first.cause_id is not None:

@@ -34,7 +34,6 @@ def archive(tx: Tx, task: Task | str, *, agent: str | None = None) -> Task:
             reason="needed_by_others",
         )
     archived = tx.one(sql.SET_ARCHIVED, id=before.id, at=tx.now)
-    assert archived is not None
     tx.emit("task", "archive", before.id, project_id=before.project_id)
     return with_needs(tx, archived)
 
@@ -44,7 +43,7 @@ def archive_ended(tx: Tx, project: str, *, limit: int = 1_000) -> int:
     project_id = lock_graph(tx, projects.get(tx, project).id)
     ids = [row[0] for row in tx.run(sql.ARCHIVABLE, project=project_id, limit=check_limit(limit))]
     for id in ids:
-        tx.one(sql.SET_ARCHIVED, id=id, at=tx.now)
+        tx.first(sql.SET_ARCHIVED, id=id, at=tx.now)
         tx.emit("task", "archive", id, project_id=project_id)
     return len(ids)
 

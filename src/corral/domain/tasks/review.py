@@ -103,7 +103,7 @@ def begin_check(tx: Tx, task: str | None = None) -> Task | None:
     check cannot be run now.
     """
     if task is None:
-        found = tx.one(sql.NEXT_TO_CHECK, now=tx.now)
+        found = tx.first(sql.NEXT_TO_CHECK, now=tx.now)
         if found is None:
             return None
     else:
@@ -111,7 +111,7 @@ def begin_check(tx: Tx, task: str | None = None) -> Task | None:
         if found.check_command is None:
             raise Invalid(f"{found.id} has no check. Accept or reject it instead.", id=found.id)
     timeout_ms = int(settings.get_value(tx, "tasks.check_timeout_ms", project=found.project_id))
-    claimed = tx.one(
+    claimed = tx.first(
         sql.CLAIM_CHECK,
         id=found.id,
         fence=found.fence,

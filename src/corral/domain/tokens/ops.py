@@ -3,8 +3,7 @@
 import os
 import re
 
-from corral.db.transitions import create as create_row
-from corral.db.transitions import transition
+from corral.db.transitions import create_if_absent, transition
 from corral.db.tx import Tx
 from corral.domain.tokens import sql
 from corral.domain.tokens.model import FULL, PREFIX, READ, NewToken, Token, TokenState
@@ -36,10 +35,10 @@ def create(
         raise Invalid("Only an agent's token can be limited to a project. Give an agent as well.")
     if ttl_ms is not None and not 1 <= check_int(ttl_ms, "The time") <= MAX_TTL_MS:
         raise Invalid("Invalid lifetime of a token: expected 1 ms to 10 years.", ttl_ms=ttl_ms)
-    if tx.one(sql.BY_NAME, name=name) is not None:
+    if tx.first(sql.BY_NAME, name=name) is not None:
         raise _name_taken_error(name)
     value = PREFIX + os.urandom(32).hex()
-    token = create_row(
+    token = create_if_absent(
         tx,
         sql.TOKENS,
         {
@@ -62,7 +61,7 @@ def create(
 
 def authenticate(tx: Tx, value: str) -> Token:
     """Return the token of a secret; raises Refused when it is unknown, revoked or expired."""
-    token = tx.one(sql.BY_HASH, hash=_hash(value)) if _VALUE.fullmatch(value) else None
+    token = tx.first(sql.BY_HASH, hash=_hash(value)) if _VALUE.fullmatch(value) else None
     if token is None:
         # The given text is not repeated: it may be another secret.
         raise Refused(
@@ -89,7 +88,7 @@ def get(tx: Tx, token: str) -> Token:
     if token.startswith("tok_"):
         return sql.TOKENS.get(tx, sql.IDS.resolve(tx, token))
     _check_name(token)
-    active = tx.one(sql.BY_NAME, name=token)
+    active = tx.first(sql.BY_NAME, name=token)
     if active is None:
         raise NotFound(
             f"No token named {token!r}. List tokens with `corral token list`.", name=token

@@ -33,7 +33,7 @@ SET_USED = Statement("""
 
 RETENTION = Retention(
     "tokens",
-    setting="tokens.keep_ms",
+    setting="tokens.retention_ms",
     created="created_at",
     ended="coalesce(ended_at, expires_at) < :before",
 )

@@ -15,7 +15,7 @@ def insert_projects(tx: Tx, rows: Sequence[dict[str, Any]]) -> list[ImportedRow]
     """Insert projects. A project whose directory is registered already is not changed."""
     placed = []
     for row in rows:
-        found = tx.one(sql.BY_DIR, dir=row["dir"])
+        found = tx.first(sql.BY_DIR, dir=row["dir"])
         if found is not None:
             placed.append(ImportedRow(found.id, KNOWN))
         else:

@@ -207,8 +207,8 @@ def reclaim(database: Database) -> list[AttemptLeftover]:
     Removes orphaned worktrees without work of their own, pooled files, ports, and pinned commits of
     deleted races that other branches have too.
     """
-    keep_ms = database.read(lambda tx: int(settings.get_value(tx, "races.unused_ms")))
-    before = database.clock.now() - keep_ms
+    retention_ms = database.read(lambda tx: int(settings.get_value(tx, "races.unused_ms")))
+    before = database.clock.now() - retention_ms
     old = [orphan for orphan in list_orphans(database) if _modified_at(orphan.folder) < before]
     found = _sweep([_clean_orphan(orphan, confirm=True) for orphan in old])
     found += _clean_pinned_commits(database, confirm=True)

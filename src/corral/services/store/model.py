@@ -8,6 +8,6 @@ class Pruned(msgspec.Struct, frozen=True):
 
     table: str
     rows: int
-    keep_ms: int
+    retention_ms: int
     project_id: str | None = None
     """The project that has its own retention time; None: all other rows."""

@@ -89,12 +89,14 @@ def _prune(
     dry_run: bool,
     imported: bool | None,
 ) -> Iterator[Pruned]:
-    keep_ms = database.read(lambda tx: settings.get_value(tx, retention.setting))
+    retention_ms = database.read(lambda tx: settings.get_value(tx, retention.setting))
     own = database.read(lambda tx: settings.list_project_values(tx, retention.setting))
     chosen: dict[str, int] = own if retention.by_project else {}
     rest = RetentionScope(except_projects=tuple(chosen), imported=imported)
     yield Pruned(
-        retention.table, _delete_batches(database, retention, rest, keep_ms, dry_run), keep_ms
+        retention.table,
+        _delete_batches(database, retention, rest, retention_ms, dry_run),
+        retention_ms,
     )
     for project, own_ms in chosen.items():
         rows = _delete_batches(
@@ -107,10 +109,10 @@ def _delete_batches(
     database: Database,
     retention: "Retention | CascadingRetention",
     scope: RetentionScope,
-    keep_ms: int,
+    retention_ms: int,
     dry_run: bool,
 ) -> int:
-    before = database.clock.now() - keep_ms
+    before = database.clock.now() - retention_ms
     run: Any = database.read if dry_run else database.write
     rows = 0
     last: Key | None = None
@@ -130,9 +132,9 @@ def _prune_files(database: Database) -> None:
     from corral.services.chat import attachments as chat_attachments
     from corral.services.chat import sandbox_sync
 
-    keep_ms = database.read(lambda tx: settings.get_value(tx, "messages.keep_ms"))
+    retention_ms = database.read(lambda tx: settings.get_value(tx, "messages.retention_ms"))
     # Twice the time, because a message that waits is kept longer.
-    before = database.clock.now() - 2 * keep_ms
+    before = database.clock.now() - 2 * retention_ms
     for folder in chat_attachments.list_own_folders(database):
         attachments.delete_older(folder, before / 1_000)
     sandbox_sync.remove_orphaned_folders(database)
@@ -248,7 +250,7 @@ RETENTIONS: tuple[Retention | CascadingRetention, ...] = (
     # First, because they are kept as long as the objects they name, and a dry run must count the
     # same rows.
     imports.RETENTION,
-    CascadingRetention("origins", "imports.keep_ms", _prune_origins, by_project=False),
+    CascadingRetention("origins", "imports.retention_ms", _prune_origins, by_project=False),
     mail.RETENTION,
     events.RETENTION,
     schedules.RETENTION,
@@ -263,8 +265,8 @@ RETENTIONS: tuple[Retention | CascadingRetention, ...] = (
     delegations.KEPT,
     *plans.KEPT,
     *checkpoints.RETENTION,
-    CascadingRetention("tasks", "tasks.keep_ms", _prune_tasks),
-    CascadingRetention("races", "races.keep_ms", _prune_races),
+    CascadingRetention("tasks", "tasks.retention_ms", _prune_tasks),
+    CascadingRetention("races", "races.retention_ms", _prune_races),
     locks.RETENTION,
     locks.TOUCHES_RETENTION,
     questions.RETENTION,
@@ -276,9 +278,9 @@ RETENTIONS: tuple[Retention | CascadingRetention, ...] = (
     boxes.RETENTION,
     groups.REACTIONS_RETENTION,
     groups.POSTS_RETENTION,
-    CascadingRetention("groups", "groups.keep_ms", groups.prune),
-    CascadingRetention("notes", "notes.keep_ms", _prune_notes),
-    CascadingRetention("sessions", "sessions.keep_ms", _prune_sessions),
-    CascadingRetention("outputs", "outputs.keep_ms", _prune_outputs),
-    CascadingRetention("runs", "runs.keep_ms", _prune_runs),
+    CascadingRetention("groups", "groups.retention_ms", groups.prune),
+    CascadingRetention("notes", "notes.retention_ms", _prune_notes),
+    CascadingRetention("sessions", "sessions.retention_ms", _prune_sessions),
+    CascadingRetention("outputs", "outputs.retention_ms", _prune_outputs),
+    CascadingRetention("runs", "runs.retention_ms", _prune_runs),
 )

@@ -259,8 +259,8 @@ def _attachments(database: Database, on_progress: Progress) -> Iterator[FileProb
         for path in folder.rglob("*")
         if path.is_file() and not path.is_symlink()
     }
-    keep_ms = database.read(lambda tx: int(settings.get_value(tx, "messages.keep_ms")))
-    deleted_before = database.clock.now() - 2 * keep_ms
+    retention_ms = database.read(lambda tx: int(settings.get_value(tx, "messages.retention_ms")))
+    deleted_before = database.clock.now() - 2 * retention_ms
     after = 0
     while page := database.read(partial(integrity.list_messages_with_files, after=after)):
         for message in page:

@@ -22,8 +22,8 @@ def grant(tx: Tx, agent: str, place: str, *, name: str | None = None) -> Destina
     target = places.get_place(tx, place)
     tx.serialize(f"destinations:{holder.id}")
     wanted = check_name(name, "The name") if name else _default_name(tx, holder.id, target)
-    current = tx.one(sql.DESTINATION_OF, agent_id=holder.id, place_id=target.id)
-    same_name = tx.one(sql.DESTINATION_BY_NAME, agent_id=holder.id, name=wanted)
+    current = tx.first(sql.DESTINATION_OF, agent_id=holder.id, place_id=target.id)
+    same_name = tx.first(sql.DESTINATION_BY_NAME, agent_id=holder.id, name=wanted)
     if same_name is not None and same_name.place_id != target.id:
         raise Conflict(
             f"{holder.name} uses the name {wanted} for another place. Choose another name.",
@@ -84,20 +84,20 @@ def ensure_destination(tx: Tx, agent_id: str, place: Place) -> None:
     """Allow an agent to answer where it listens, unless the destination was revoked."""
     # Serialized: two messages that reach the agent at the same time would both grant it.
     tx.serialize(f"destinations:{agent_id}")
-    if tx.one(sql.DESTINATION_OF, agent_id=agent_id, place_id=place.id) is None:
+    if tx.first(sql.DESTINATION_OF, agent_id=agent_id, place_id=place.id) is None:
         _create(tx, agent_id, place, _default_name(tx, agent_id, place))
 
 
 def find_granted(tx: Tx, agent_id: str, name: str) -> Destination | None:
     """Return a granted destination by the agent's name for it or by the place's id, or None."""
-    found = tx.one(sql.DESTINATION_BY_NAME, agent_id=agent_id, name=name)
+    found = tx.first(sql.DESTINATION_BY_NAME, agent_id=agent_id, name=name)
     if found is None and name.startswith("plc_"):
-        found = tx.one(sql.DESTINATION_OF, agent_id=agent_id, place_id=name)
+        found = tx.first(sql.DESTINATION_OF, agent_id=agent_id, place_id=name)
     return found if found is not None and found.state is DestinationState.GRANTED else None
 
 
 def _create(tx: Tx, agent_id: str, place: Place, name: str) -> Destination:
-    destination = create(
+    return create(
         tx,
         sql.DESTINATIONS,
         {
@@ -110,8 +110,6 @@ def _create(tx: Tx, agent_id: str, place: Place, name: str) -> Destination:
         },
         event_data={"agent_id": agent_id, "place": place.id},
     )
-    assert destination is not None
-    return destination
 
 
 def _default_name(tx: Tx, agent_id: str, place: Place) -> str:
@@ -119,5 +117,5 @@ def _default_name(tx: Tx, agent_id: str, place: Place) -> str:
     display = place.display_name.lower()
     slug = "".join(c if c.isalnum() or c in "._-" else "-" for c in display)[:MAX_DEFAULT_NAME]
     slug = slug.strip("-._") or place.id
-    holder = tx.one(sql.DESTINATION_BY_NAME, agent_id=agent_id, name=slug)
+    holder = tx.first(sql.DESTINATION_BY_NAME, agent_id=agent_id, name=slug)
     return slug if holder is None or holder.place_id == place.id else place.id

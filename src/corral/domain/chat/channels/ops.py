@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from corral.adapters.channels import registry
-from corral.db.transitions import create, transition
+from corral.db.transitions import create_if_absent, transition
 from corral.db.tx import Tx
 from corral.domain.chat import sql
 from corral.domain.chat.model import (
@@ -49,7 +49,7 @@ def add_channel(
     registry.validate_settings(kind, dict(config or {}), {*(secrets or {})})
     for reference in (secrets or {}).values():
         settings.get_secret(tx, reference)  # fail now, not at every use of the channel
-    channel = create(
+    channel = create_if_absent(
         tx,
         sql.CHANNELS,
         {
@@ -90,7 +90,9 @@ def get_channel(tx: Tx, channel: str) -> Channel:
     """Return a channel by its name, or by its id or a unique prefix of the id."""
     if channel.startswith("chn_"):
         return sql.CHANNELS.get(tx, sql.CHANNEL_IDS.resolve(tx, channel))
-    found = tx.one(sql.CHANNEL_BY_NAME, name=check_text(channel, "The channel", max_bytes=MAX_NAME))
+    found = tx.first(
+        sql.CHANNEL_BY_NAME, name=check_text(channel, "The channel", max_bytes=MAX_NAME)
+    )
     if found is None:
         raise NotFound(
             f"Channel {channel!r} does not exist. List channels with `corral channel list`.",

@@ -3,7 +3,7 @@
 A sender is one account on one channel. A person has a role and may have several accounts.
 """
 
-from corral.db.transitions import create, transition
+from corral.db.transitions import create_if_absent, transition
 from corral.db.tx import Tx
 from corral.domain.chat import sql
 from corral.domain.chat.channels.ops import get_channel
@@ -35,18 +35,17 @@ def set_person(tx: Tx, name: str, role: str = "member") -> Person:
     """Create a person or change their role: owner, admin or member. Idempotent."""
     check_name(name, "The name")
     choice = parse_choice(PersonRole, role)
-    current = tx.one(sql.PERSON, name=name)
+    current = tx.first(sql.PERSON, name=name)
     if current is not None and current.role is choice:
         return current
     person = tx.one(sql.SET_PERSON, name=name, role=choice, now=tx.now)
-    assert person is not None
     tx.emit("person", "set", f"user:{name}", data={"role": choice})
     return person
 
 
 def find_person(tx: Tx, name: str | None) -> Person | None:
     """Return a person by name, or None."""
-    return tx.one(sql.PERSON, name=name) if name else None
+    return tx.first(sql.PERSON, name=name) if name else None
 
 
 def list_people(tx: Tx, *, after: str | None = None, limit: int = 50) -> Page[Person]:
@@ -72,13 +71,13 @@ def ensure_sender(tx: Tx, channel: Channel, platform_id: str, name: str | None) 
     An account on a trusted kind of channel (`TRUSTED_KINDS`) becomes an owner.
     """
     platform_id = check_text(platform_id, "The sender", max_bytes=MAX_PLATFORM_ID)
-    sender = tx.one(sql.SENDER_BY_PLATFORM, channel_id=channel.id, platform_id=platform_id)
+    sender = tx.first(sql.SENDER_BY_PLATFORM, channel_id=channel.id, platform_id=platform_id)
     if sender is not None:
         if name and sender.name != clean_display_name(name):
             tx.run(sql.RENAME_SENDER, id=sender.id, name=clean_display_name(name), now=tx.now)
             sender = sql.SENDERS.get(tx, sender.id)
         return sender
-    create(
+    create_if_absent(
         tx,
         sql.SENDERS,
         {
@@ -94,7 +93,6 @@ def ensure_sender(tx: Tx, channel: Channel, platform_id: str, name: str | None) 
         event_data={"channel": channel.name, "platform_id": platform_id},
     )
     sender = tx.one(sql.SENDER_BY_PLATFORM, channel_id=channel.id, platform_id=platform_id)
-    assert sender is not None
     if channel.kind in TRUSTED_KINDS and sender.state is SenderState.UNKNOWN:
         return identify_sender(tx, sender, platform_id, "owner")
     return sender
@@ -107,7 +105,7 @@ def get_sender(tx: Tx, sender: str) -> Sender:
         return sql.SENDERS.get(tx, sql.SENDER_IDS.resolve(tx, sender))
     owner = get_channel(tx, channel)
     check_text(platform_id, "The sender", max_bytes=MAX_PLATFORM_ID)
-    found = tx.one(sql.SENDER_BY_PLATFORM, channel_id=owner.id, platform_id=platform_id)
+    found = tx.first(sql.SENDER_BY_PLATFORM, channel_id=owner.id, platform_id=platform_id)
     if found is None:
         raise NotFound(
             f"{owner.name} has no sender {platform_id!r}. List senders with `corral sender list`.",

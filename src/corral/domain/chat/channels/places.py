@@ -3,7 +3,7 @@
 A place is recorded when its first message arrives, or when a user registers it.
 """
 
-from corral.db.transitions import create, transition
+from corral.db.transitions import create_if_absent, transition
 from corral.db.tx import Tx
 from corral.domain.chat import sql
 from corral.domain.chat.channels.ops import get_channel
@@ -35,7 +35,7 @@ def ensure_place(
     platform_id = check_text(platform_id, "The place", max_bytes=MAX_PLATFORM_ID)
     place = find_by_platform_id(tx, channel, platform_id)
     if place is None:
-        create(
+        create_if_absent(
             tx,
             sql.PLACES,
             {
@@ -96,7 +96,7 @@ def resolve_place(tx: Tx, place: str) -> Place | Channel:
 
 def find_by_platform_id(tx: Tx, channel: Channel, platform_id: str) -> Place | None:
     """Return the place with this platform id on a channel, or None when it is not recorded."""
-    return tx.one(sql.PLACE_BY_PLATFORM, channel_id=channel.id, platform_id=platform_id)
+    return tx.first(sql.PLACE_BY_PLATFORM, channel_id=channel.id, platform_id=platform_id)
 
 
 def load_place(tx: Tx, id: str) -> Place:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from corral.db.transitions import create, transition
+from corral.db.transitions import create_if_absent, transition
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.agents.model import AgentState
@@ -75,7 +75,7 @@ def add_wiring(
             mode=mode,
             reason="sticky_needs_thread",
         )
-    wiring = create(
+    wiring = create_if_absent(
         tx,
         sql.WIRINGS,
         {

@@ -94,7 +94,7 @@ def reply(tx: Tx, conversation: Conversation, run_id: str, text: str) -> None:
     other until the hop limit.
     """
     for claimed in conversation.letters:
-        exchange = tx.one(sql.EXCHANGE, letter_id=claimed.id)
+        exchange = tx.first(sql.EXCHANGE, letter_id=claimed.id)
         if exchange is not None and exchange.answers is None and exchange.reply_to:
             send(
                 tx,
@@ -122,7 +122,7 @@ def _find_answered(tx: Tx, agent: Agent, letter: str) -> Exchange:
     is_own = found.mailbox == f"agent:{agent.name}" or (
         kind == "session" and sessions.get(tx, name).agent_id == agent.id
     )
-    exchange = tx.one(sql.EXCHANGE, letter_id=found.id) if is_own else None
+    exchange = tx.first(sql.EXCHANGE, letter_id=found.id) if is_own else None
     if exchange is None or not exchange.reply_to:
         raise Refused(
             f"{found.id} is not a letter from an agent to {agent.name}.",

@@ -26,7 +26,7 @@ def take_next(
     where they came from. Letters that were given after it, and never arrived, are given again. So a
     crash repeats only what was not acknowledged.
     """
-    conversation = tx.one(
+    conversation = tx.first(
         sql.CONVERSATION_OF_RUN, run_id=check_text(run, "The run", max_bytes=MAX_NAME)
     )
     if conversation is None:
@@ -52,7 +52,7 @@ def take_next(
     turns.record_given(tx, letters, run)
     prompt = prompts.build_prompt(tx, conversation, letters)
     given = [ClaimedLetter(letter.id, letter.fence, late=True) for letter in letters]
-    tx.one(
+    tx.first(
         sql.SET_LETTERS,
         session_id=conversation.session_id,
         run_id=run,
@@ -71,7 +71,7 @@ def take_next(
 
 def has_next(tx: Tx, run: str) -> bool:
     """Whether `take_next` would return letters, or raise an error."""
-    conversation = tx.one(sql.CONVERSATION_OF_RUN, run_id=run)
+    conversation = tx.first(sql.CONVERSATION_OF_RUN, run_id=run)
     return (
         conversation is None
         or bool(conversation.letters)

@@ -111,7 +111,7 @@ def quote_letter(tx: Tx, conversation: Conversation, letter: Letter) -> list[Pro
 def _find_message(tx: Tx, conversation: Conversation, chat: ChatPayload) -> Message | None:
     """Return the stored message of a letter; None unless it was routed to this session."""
     try:
-        message = tx.one(sql.MESSAGES.by_key, key_=parse_number("msg", chat.message))
+        message = tx.first(sql.MESSAGES.by_key, key_=parse_number("msg", chat.message))
     except CorralError:
         return None
     if message is None or message.direction != "in" or message.place_id != chat.place:

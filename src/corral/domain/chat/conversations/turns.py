@@ -61,7 +61,7 @@ MAIL_THREAD = "desk"
 
 def find_conversation(tx: Tx, session: str) -> Conversation | None:
     """Return the conversation of a session; None when letters do not wake the session."""
-    return tx.one(sql.CONVERSATION, session_id=session)
+    return tx.first(sql.CONVERSATION, session_id=session)
 
 
 def list_of_place(tx: Tx, place_id: str) -> list[Conversation]:
@@ -122,7 +122,7 @@ def open_for_mail(tx: Tx, agent_id: str) -> Conversation:
 
 def create_conversation(tx: Tx, session: Session, place_id: str, thread: str) -> Conversation:
     """Let a session be woken by its letters from now on."""
-    conversation = tx.one(
+    return tx.one(
         sql.ADD_CONVERSATION,
         session_id=session.id,
         agent_id=session.agent_id,
@@ -130,8 +130,6 @@ def create_conversation(tx: Tx, session: Session, place_id: str, thread: str) ->
         thread=thread,
         now=tx.now,
     )
-    assert conversation is not None
-    return conversation
 
 
 def _find_open(
@@ -142,7 +140,9 @@ def _find_open(
     At most one of them is set. Serialized, so that no other transaction creates the same one.
     """
     tx.serialize(f"talk:{agent_id}:{place_id}:{thread}")
-    found = tx.one(sql.CONVERSATION_BY_ADDRESS, agent_id=agent_id, place_id=place_id, thread=thread)
+    found = tx.first(
+        sql.CONVERSATION_BY_ADDRESS, agent_id=agent_id, place_id=place_id, thread=thread
+    )
     if found is None or found.run_id or _is_session_open(tx, found.session_id):
         return found, None
     tx.run(sql.DELETE_IDLE_CONVERSATION, session_id=found.session_id)
@@ -175,7 +175,7 @@ def advance_ingested(tx: Tx, session: str, run_id: str, number: int) -> Conversa
 
     None when it was ingested before, or when the run's turn is over.
     """
-    return tx.one(sql.ADVANCE_INGESTED, session_id=session, run_id=run_id, seq=number)
+    return tx.first(sql.ADVANCE_INGESTED, session_id=session, run_id=run_id, seq=number)
 
 
 def is_used(tx: Tx) -> bool:
@@ -314,7 +314,7 @@ def begin_turn(
     """Assign claimed letters to a run; None when another run has the session."""
     record_given(tx, letters, run_id)
     claimed = [ClaimedLetter(letter.id, letter.fence) for letter in letters]
-    return tx.one(
+    return tx.first(
         sql.BEGIN_TURN,
         session_id=conversation.session_id,
         run_id=run_id,
@@ -339,7 +339,7 @@ def last_message_number(letters: Sequence[Letter]) -> int:
 
 def end_turn(tx: Tx, conversation: Conversation) -> Conversation | None:
     """Detach the run from its session; None when another process did so already."""
-    return tx.one(sql.END_TURN, session_id=conversation.session_id, run_id=conversation.run_id)
+    return tx.first(sql.END_TURN, session_id=conversation.session_id, run_id=conversation.run_id)
 
 
 def ack_letters(tx: Tx, conversation: Conversation) -> None:

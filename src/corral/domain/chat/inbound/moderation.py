@@ -319,11 +319,9 @@ def store_message(
     """Store a message; `verb` gives its first state."""
     row = _build_row(tx, inbound, reason, recipients)
     row |= {"ended_at": None if verb == "hold" else tx.now}
-    message = create(
+    return create(
         tx, sql.MESSAGES, row, verb=verb, event_data=_event_data(inbound.place.id, reason)
     )
-    assert message is not None
-    return message
 
 
 def finish_held(

@@ -151,7 +151,7 @@ def may_be_secret(tx: Tx, channel: str, incoming: IncomingEvent) -> bool:
 
     If so, neither its text nor its files may be stored.
     """
-    place = tx.one(sql.PLACE_BY_PLATFORM, channel_id=channel, platform_id=incoming.place)
+    place = tx.first(sql.PLACE_BY_PLATFORM, channel_id=channel, platform_id=incoming.place)
     return place is not None and place.guarded and cards.may_be_secret(tx, place, incoming)
 
 

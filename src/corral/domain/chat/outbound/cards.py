@@ -37,7 +37,7 @@ def show_card(
     tx: Tx, question: Question, place: Place, conversation: Conversation | None = None
 ) -> Card | None:
     """Show a question in a place; None when it is shown already."""
-    if tx.one(sql.CARD, question_id=question.id) is not None:
+    if tx.first(sql.CARD, question_id=question.id) is not None:
         return None
     thread = conversation.thread or None if conversation is not None else None
     (message,) = queue.enqueue(
@@ -52,7 +52,7 @@ def show_card(
     )
     if asks_for_secret(question):
         tx.run(sql.SET_PLACE_GUARDED, id=place.id, guarded=1)
-    return tx.one(
+    return tx.first(
         sql.ADD_CARD,
         secret=int(asks_for_secret(question)),
         question_id=question.id,
@@ -105,7 +105,7 @@ def has_unshown(tx: Tx) -> bool:
     """Whether `show_open` has a question to show."""
     return any(
         question.run_id is not None
-        and tx.one(sql.CARD, question_id=question.id) is None
+        and tx.first(sql.CARD, question_id=question.id) is None
         and _find_conversation(tx, question) is not None
         for question in questions.list_questions(tx, limit=MAX_CARDS).items
     )
@@ -119,7 +119,7 @@ def _find_conversation(tx: Tx, question: Question) -> Conversation | None:
         session = runs.get(tx, question.run_id).session_id
     except NotFound:
         return None
-    return tx.one(sql.CONVERSATION, session_id=session) if session else None
+    return tx.first(sql.CONVERSATION, session_id=session) if session else None
 
 
 # -- secrets --------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def _is_awaited(tx: Tx, card: Card, question: Question | None) -> bool:
     """Whether the asking run still goes on and may read the answer itself."""
     if question is None or card.session_id is None or question.asker == GATEWAY_MAILBOX:
         return False
-    conversation = tx.one(sql.CONVERSATION, session_id=card.session_id)
+    conversation = tx.first(sql.CONVERSATION, session_id=card.session_id)
     run_id = conversation.run_id if conversation is not None else None
     return run_id is not None and run_id == question.run_id
 
@@ -239,7 +239,7 @@ def settle_ended(tx: Tx) -> int:
     """
     settled = 0
     for card in list_ended(tx):
-        if tx.one(sql.SETTLE_CARD, question_id=card.question_id) is None:
+        if tx.first(sql.SETTLE_CARD, question_id=card.question_id) is None:
             continue
         settled += 1
         if card.secret:
@@ -249,7 +249,7 @@ def settle_ended(tx: Tx) -> int:
             continue  # deleted by retention
         _edit_card(tx, card, question)
         conversation = (
-            tx.one(sql.CONVERSATION, session_id=card.session_id) if card.session_id else None
+            tx.first(sql.CONVERSATION, session_id=card.session_id) if card.session_id else None
         )
         if conversation is not None and question.asker != GATEWAY_MAILBOX:
             _put_answer(tx, conversation, question)

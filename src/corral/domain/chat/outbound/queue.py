@@ -13,7 +13,7 @@ import msgspec
 
 from corral.adapters.channels.contract import MessageKind, split_for_channel
 from corral.adapters.channels.registry import get_traits
-from corral.db.transitions import create, transition
+from corral.db.transitions import create, create_if_absent, transition
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.alerts import ops as alerts
@@ -167,7 +167,7 @@ def enqueue(
 
 def _enqueue_piece(tx: Tx, place: Place, row: dict[str, Any], sender: str | None) -> Message:
     event_id = row["event_id"]
-    message = create(
+    message = create_if_absent(
         tx,
         sql.MESSAGES,
         row,
@@ -176,20 +176,16 @@ def _enqueue_piece(tx: Tx, place: Place, row: dict[str, Any], sender: str | None
         event_data={"out": place.id},
     )
     if message is None:
-        existing = tx.one(sql.MESSAGE_BY_EVENT, channel_id=place.channel_id, event_id=event_id)
-        assert existing is not None
-        return existing
+        return tx.one(sql.MESSAGE_BY_EVENT, channel_id=place.channel_id, event_id=event_id)
     body = {"message": message.id}
     letter = mail.put_last(tx, place.mailbox, body, key=message.id, sender=sender)
     return _set_letter(tx, message, letter)
 
 
 def _set_letter(tx: Tx, message: Message, letter: Letter) -> Message:
-    updated = tx.one(
+    return tx.one(
         sql.SET_LETTER, seq=parse_number("msg", message.id), letter=parse_number("let", letter.id)
     )
-    assert updated is not None
-    return updated
 
 
 def _build_row(tx: Tx, place: Place, text: str, kind: MessageKind, key: str) -> dict[str, Any]:
@@ -241,7 +237,7 @@ def resolve_target(
 
     Raises Refused unless the agent has the destination.
     """
-    conversation = tx.one(sql.CONVERSATION, session_id=session) if session else None
+    conversation = tx.first(sql.CONVERSATION, session_id=session) if session else None
     is_own = conversation is not None and conversation.agent_id == agent_id
     address = reply_address(tx, conversation) if conversation is not None and is_own else None
     if to is None:
@@ -300,7 +296,7 @@ def find_sent(tx: Tx, place: Place, agent_id: str, key: str) -> Message | None:
 
 
 def _find_by_key(tx: Tx, place: Place, key: str) -> Message | None:
-    return tx.one(sql.MESSAGE_BY_EVENT, channel_id=place.channel_id, event_id=_event_id(key))
+    return tx.first(sql.MESSAGE_BY_EVENT, channel_id=place.channel_id, event_id=_event_id(key))
 
 
 def list_sent_ids(tx: Tx, place: Place) -> set[str]:
@@ -477,7 +473,7 @@ def _load_message(tx: Tx, letter: Letter) -> tuple[Message, Place]:
     body = letter.body
     place = sql.PLACES.get(tx, letter.mailbox.removeprefix("place:"))
     if isinstance(body, dict) and isinstance(id := body.get("message"), str) and "msg_" in id:
-        known = tx.one(sql.MESSAGES.by_key, key_=parse_number("msg", id))
+        known = tx.first(sql.MESSAGES.by_key, key_=parse_number("msg", id))
         if known is not None and known.letter_id == letter.id:
             return known, place
     text, thread = _render_body(tx, body)
@@ -486,7 +482,6 @@ def _load_message(tx: Tx, letter: Letter) -> tuple[Message, Place]:
         row = _build_row(tx, place, text[: MAX_BODY // 4], MessageKind.TEXT, letter.id)
         row |= {"thread": thread, "agent_id": _find_agent_id(tx, letter.sender)}
         message = create(tx, sql.MESSAGES, row, verb="queue", event_data={"out": place.id})
-        assert message is not None
     if message.letter_id != letter.id:
         message = _set_letter(tx, message, letter)
     return message, place
@@ -497,7 +492,7 @@ def _render_body(tx: Tx, body: Any) -> tuple[str, str | None]:
     if isinstance(body, str):
         return body, None
     if isinstance(body, dict) and isinstance(body.get("undelivered"), str):
-        original = tx.one(sql.MESSAGES.by_key, key_=_parse_number(body.get("key")))
+        original = tx.first(sql.MESSAGES.by_key, key_=_parse_number(body.get("key")))
         excerpt = f" ({original.text[:60]!r})" if original else ""
         is_task = str(body.get("key")).startswith("sch_")
         subject = "A task" if is_task else f"Your message{excerpt}"
@@ -521,6 +516,6 @@ def _find_agent_id(tx: Tx, sender: str | None) -> str | None:
     if kind == "agent":
         return agents.get(tx, name).id
     if kind == "session":
-        conversation = tx.one(sql.CONVERSATION, session_id=name)
+        conversation = tx.first(sql.CONVERSATION, session_id=name)
         return conversation.agent_id if conversation is not None else None
     return None
