@@ -177,9 +177,9 @@ agent tool. PATH is the file, or a folder in which it lies where the tool says; 
 - **Code in a source does not run.** Constraints, computed columns, views, triggers and virtual
   tables are not evaluated; computed columns and views are reported as left out. A value may have
   256 MB, and a statement 60 s between two rows.
-- **Retention does not delete imported data.** The `retention_ms` settings apply only to data that Corral
-  made. The report says how many imported rows retention would delete otherwise. To apply it, run
-  `corral setting set imports.retention true`.
+- **Retention does not delete imported data.** The `retention_ms` settings apply only to data that
+  Corral made. The report says how many imported rows retention would delete otherwise. To apply it,
+  run `corral setting set imports.retention true`.
 - **A second import restores** what became of a row and was deleted here since, under the same id.
   Parts of something (turns, log lines, members, tool grants) come back only together with it.
 
