@@ -14,7 +14,7 @@ from corral.adapters import diff_chunks, git_history, worktrees
 from corral.adapters import git as adapter
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from tests.support.errors import because
-from tests.support.repositories import commit, git, new_repository, write
+from tests.support.git_repositories import commit, git, new_repository, write
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("plain_git")]
 

@@ -20,7 +20,7 @@ from corral.importers.source.timestamps import parse_timestamp
 from corral.importers.tools import TOOL_NAMES, check_signature, find_tool
 from corral.kernel.clock import DAY, YEAR
 from corral.kernel.errors import CorralError, Invalid, NotFound, Refused
-from tests.support import foreign
+from tests.support import source_databases
 from tests.support.processes import Child, as_nobody
 
 EACH_TOOL = pytest.mark.parametrize("tool", TOOL_NAMES)
@@ -40,17 +40,19 @@ def all_rows(path: Path, table: str = "runs") -> list[dict[str, object]]:
 
 @pytest.mark.parametrize("wal", [False, True])
 def test_nothing_is_made_or_changed_beside_a_source(wal: bool, tmp_path: Path) -> None:
-    path = foreign.make(tmp_path / "s.db", foreign.AGENT_YES, foreign.AGENT_YES_ROWS, wal=wal)
+    path = source_databases.make(
+        tmp_path / "s.db", source_databases.AGENT_YES, source_databases.AGENT_YES_ROWS, wal=wal
+    )
     before = files_of(tmp_path)
     assert len(all_rows(path)) == 4
     assert files_of(tmp_path) == before
 
 
 def test_what_is_only_in_the_log_of_a_live_writer_is_read(tmp_path: Path) -> None:
-    path = foreign.make(tmp_path / "s.db", foreign.AGENT_YES, {}, wal=True)
+    path = source_databases.make(tmp_path / "s.db", source_databases.AGENT_YES, {}, wal=True)
     writer = apsw.Connection(str(path))
     try:
-        foreign.fill(writer, foreign.AGENT_YES_ROWS)
+        source_databases.fill(writer, source_databases.AGENT_YES_ROWS)
         before = files_of(tmp_path)
         assert "s.db-wal" in before
         assert len(all_rows(path)) == 4
@@ -60,9 +62,9 @@ def test_what_is_only_in_the_log_of_a_live_writer_is_read(tmp_path: Path) -> Non
 
 
 def test_a_log_that_a_dead_writer_left_is_read_and_left(tmp_path: Path) -> None:
-    path = foreign.make(tmp_path / "live.db", foreign.AGENT_YES, {}, wal=True)
+    path = source_databases.make(tmp_path / "live.db", source_databases.AGENT_YES, {}, wal=True)
     writer = apsw.Connection(str(path))
-    foreign.fill(writer, foreign.AGENT_YES_ROWS)
+    source_databases.fill(writer, source_databases.AGENT_YES_ROWS)
     left = tmp_path / "left"
     left.mkdir()
     for end in ("", "-wal"):
@@ -74,7 +76,9 @@ def test_a_log_that_a_dead_writer_left_is_read_and_left(tmp_path: Path) -> None:
 
 
 def test_a_transaction_that_was_never_finished_is_not_read(tmp_path: Path) -> None:
-    path = foreign.make(tmp_path / "live.db", foreign.AGENT_YES, foreign.AGENT_YES_ROWS)
+    path = source_databases.make(
+        tmp_path / "live.db", source_databases.AGENT_YES, source_databases.AGENT_YES_ROWS
+    )
     writer = apsw.Connection(str(path))
     writer.execute("PRAGMA cache_size = 1; PRAGMA cache_spill = 1; BEGIN; DELETE FROM runs")
     writer.execute(
@@ -150,7 +154,7 @@ def test_a_source_that_is_written_meanwhile_is_read_as_it_was_at_one_moment(
 def test_a_source_that_is_written_over_all_the_time_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = foreign.make(tmp_path / "s.db", foreign.AGENT_YES, {}, wal=True)
+    path = source_databases.make(tmp_path / "s.db", source_databases.AGENT_YES, {}, wal=True)
     monkeypatch.setattr(copy, "MAX_ATTEMPTS", 3)
     monkeypatch.setattr(copy, "_try_copy", lambda *_: False)
     with pytest.raises(Refused, match="keeps changing"), open_source(path):
@@ -158,8 +162,8 @@ def test_a_source_that_is_written_over_all_the_time_is_refused(
 
 
 def test_rows_come_in_pieces_of_bounded_size(tmp_path: Path) -> None:
-    path = foreign.make(tmp_path / "s.db", foreign.AGENT_YES, {})
-    foreign.change(
+    path = source_databases.make(tmp_path / "s.db", source_databases.AGENT_YES, {})
+    source_databases.change(
         path,
         "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1300)"
         " INSERT INTO runs SELECT i, i, 1, 'failed', 1, i, i, iif(i < 3, hex(zeroblob(700000)), '')"
@@ -185,13 +189,15 @@ def test_a_file_that_is_no_database_is_refused_in_a_sentence(tmp_path: Path) -> 
     (tmp_path / "a.txt").write_text("hello " * 100)
     (tmp_path / "empty").touch()
     half = tmp_path / "half.db"
-    whole = foreign.make(tmp_path / "s.db", foreign.AGENT_YES, foreign.AGENT_YES_ROWS)
+    whole = source_databases.make(
+        tmp_path / "s.db", source_databases.AGENT_YES, source_databases.AGENT_YES_ROWS
+    )
     half.write_bytes(whole.read_bytes()[:5_000])
     assert refusal(tmp_path / "a.txt").details["reason"] == "not_sqlite"
     os.mkfifo(tmp_path / "pipe")  # nobody writes into it
     assert refusal(tmp_path / "pipe").details["reason"] == "not_sqlite"
     for end in ("-wal", "-journal"):
-        sound = foreign.make(tmp_path / f"beside{end}.db", foreign.AGENT_YES, {})
+        sound = source_databases.make(tmp_path / f"beside{end}.db", source_databases.AGENT_YES, {})
         os.mkfifo(f"{sound}{end}")
         assert refusal(sound).details == {"path": f"{sound}{end}", "reason": "not_sqlite"}
     assert refusal(tmp_path / "empty").details["reason"] == "empty"
@@ -204,14 +210,16 @@ def test_a_file_that_may_not_be_read_is_refused() -> None:
     # Not in the test's own folder, which a user without rights does not reach.
     with tempfile.TemporaryDirectory(prefix="corral-test-") as folder:
         Path(folder).chmod(0o755)
-        path = foreign.make(Path(folder) / "s.db", foreign.AGENT_YES, {})
+        path = source_databases.make(Path(folder) / "s.db", source_databases.AGENT_YES, {})
         path.chmod(0)
         with Child(as_nobody(lambda: refusal(path).message)) as child:
             assert "Cannot read" in child.result()
 
 
 def test_a_locked_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = foreign.make(tmp_path / "s.db", foreign.AGENT_YES, foreign.AGENT_YES_ROWS)
+    path = source_databases.make(
+        tmp_path / "s.db", source_databases.AGENT_YES, source_databases.AGENT_YES_ROWS
+    )
     monkeypatch.setattr(copy, "BUSY_MS", 50)
     writer = apsw.Connection(str(path))
     writer.execute("BEGIN EXCLUSIVE")
@@ -223,7 +231,7 @@ def test_a_locked_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @EACH_TOOL
 def test_the_wrong_tools_database_is_refused_and_named(tool: str, tmp_path: Path) -> None:
-    path = foreign.MAKERS[tool](tmp_path)
+    path = source_databases.MAKERS[tool](tmp_path)
     for other in TOOL_NAMES:
         if other == tool:
             continue
@@ -234,7 +242,7 @@ def test_the_wrong_tools_database_is_refused_and_named(tool: str, tmp_path: Path
 
 
 def test_a_database_of_nobody_is_refused_with_what_it_has(tmp_path: Path) -> None:
-    path = foreign.make(tmp_path / "s.db", "CREATE TABLE stamps (id TEXT)", {})
+    path = source_databases.make(tmp_path / "s.db", "CREATE TABLE stamps (id TEXT)", {})
     error = refusal(path)
     assert error.details["reason"] == "unknown_schema"
     assert "stamps" in error.message
@@ -242,7 +250,7 @@ def test_a_database_of_nobody_is_refused_with_what_it_has(tmp_path: Path) -> Non
 
 def test_a_store_of_our_own_is_refused(tmp_path: Path) -> None:
     schema = "CREATE TABLE letters (mailbox TEXT); CREATE TABLE events (subject TEXT)"
-    path = foreign.make(tmp_path / "s.db", schema, {})
+    path = source_databases.make(tmp_path / "s.db", schema, {})
     assert refusal(path).details["reason"] == "corral_store"
 
 
@@ -254,8 +262,8 @@ def test_every_column_of_a_tool_has_a_home_that_exists(tool: str, tmp_path: Path
     here = {f"{table.name}.{column.name}" for table in tables() for column in table.columns}
     known = {table.name: table for table in find_tool(tool).tables if not table.alias}
     seen: set[str] = set()
-    for number, schema in enumerate(foreign.SCHEMAS[tool]):
-        path = foreign.make(tmp_path / f"{number}.db", schema, {})
+    for number, schema in enumerate(source_databases.SCHEMAS[tool]):
+        path = source_databases.make(tmp_path / f"{number}.db", schema, {})
         with open_source(path) as found:
             for name, columns in found.tables.items():
                 seen.add(name)
@@ -300,7 +308,7 @@ def test_whatever_is_given_is_a_moment_that_can_be_or_none(value: object) -> Non
 
 
 def test_an_open_source_tells_what_it_has(tmp_path: Path) -> None:
-    with open_source(foreign.make_flightdeck(tmp_path)) as found:
+    with open_source(source_databases.make_flightdeck(tmp_path)) as found:
         assert isinstance(found, SourceDatabase)
         assert len(found.tables) == 24
         assert "knowledge_fts" in found.derived

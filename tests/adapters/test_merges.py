@@ -8,10 +8,10 @@ import pytest
 from corral.adapters import git as adapter
 from corral.adapters import git_history, merges, worktrees
 from corral.kernel.errors import Conflict, Invalid, Refused
-from tests.support.disks import fill
 from tests.support.errors import because
-from tests.support.racing import tree_of
-from tests.support.repositories import commit, git, new_repository, write
+from tests.support.full_disk import fill
+from tests.support.git_repositories import commit, git, new_repository, write
+from tests.support.race_helpers import tree_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("plain_git")]
 LONG = "".join(f"line {number}\n" for number in range(60))

@@ -9,7 +9,7 @@ import pytest
 from corral.adapters import git_history, snapshot_repositories, worktrees
 from corral.kernel.errors import Refused
 from tests.support.errors import because
-from tests.support.repositories import git, new_repository, write
+from tests.support.git_repositories import git, new_repository, write
 
 pytestmark = pytest.mark.usefixtures("plain_git")
 

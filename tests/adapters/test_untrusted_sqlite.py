@@ -14,7 +14,7 @@ from corral.importers.source.copy import Unreadable
 from corral.importers.source.database import open_source
 from corral.kernel.errors import Refused
 from corral.untrusted_sqlite import TimeLimit, harden
-from tests.support import foreign
+from tests.support import source_databases
 
 # Counts to 10^12; a reader that evaluates it never comes back.
 ENDLESS = """(WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1e12)
@@ -133,8 +133,8 @@ def test_a_statement_that_takes_too_long_is_interrupted() -> None:
 def test_a_value_that_is_too_long_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = foreign.make_agent_yes(tmp_path)
-    foreign.change(path, "UPDATE projects SET prompt = hex(zeroblob(2000000))")
+    path = source_databases.make_agent_yes(tmp_path)
+    source_databases.change(path, "UPDATE projects SET prompt = hex(zeroblob(2000000))")
     monkeypatch.setitem(
         sys.modules["corral.untrusted_sqlite"].__dict__["_LIMITS"],
         apsw.SQLITE_LIMIT_LENGTH,
@@ -147,7 +147,7 @@ def test_a_value_that_is_too_long_is_refused(
 def test_a_source_that_does_not_fit_on_the_disk_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = foreign.make_multishot(tmp_path)
+    path = source_databases.make_multishot(tmp_path)
     with path.open("r+b") as file:
         file.truncate(1 << 50)  # sparse: it takes no room
     with pytest.raises(Refused) as caught, open_source(path):

@@ -16,8 +16,8 @@ import pytest
 from corral.adapters import git as adapter
 from corral.adapters import worktree_leftovers, worktree_pool, worktrees
 from corral.adapters.worktree_pool import WorktreePool
+from tests.support.git_repositories import commit, git, new_repository, write
 from tests.support.processes import Child
-from tests.support.repositories import commit, git, new_repository, write
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("plain_git")]
 

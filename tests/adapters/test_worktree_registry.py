@@ -8,7 +8,7 @@ import pytest
 
 from corral.adapters import git_history, merges, worktrees
 from corral.adapters.worktree_registry import find_checkout, resolve_checkout, sanitize_config
-from tests.support.repositories import commit, git, new_repository, write
+from tests.support.git_repositories import commit, git, new_repository, write
 
 pytestmark = pytest.mark.usefixtures("plain_git")
 

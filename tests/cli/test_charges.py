@@ -13,10 +13,10 @@ import corral
 from corral.adapters.providers.facts import UsageFact
 from corral.api import Corral
 from corral.cli.commands.stats import render_bar
-from tests.support.cases import each_case
-from tests.support.cli import Cli
-from tests.support.http import receiving
-from tests.support.runs import add_run
+from tests.support.cli_runner import Cli
+from tests.support.grouped_cases import each_case
+from tests.support.http_receiver import receiving
+from tests.support.run_factories import add_run
 
 
 @pytest.fixture

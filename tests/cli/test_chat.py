@@ -11,11 +11,11 @@ import pytest
 import corral
 from corral.adapters.channels.contract import IncomingEvent
 from corral.api import Corral
-from tests.support.channels import bring_in
-from tests.support.cli import Cli
+from tests.support.cli_runner import Cli
 from tests.support.errors import because
-from tests.support.keeping import Home, until
-from tests.support.mcp import Agent, ToolError
+from tests.support.fake_channels import register_adapters
+from tests.support.home import Home, until
+from tests.support.mcp_clients import Agent, ToolError
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 def test_a_channel_is_added_wired_tried_and_removed(
     cli: Cli, store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bring_in(monkeypatch)
+    register_adapters(monkeypatch)
     cli.json("agent", "create", "ada", "--provider", "scripted")
     channel = cli.json("channel", "add", "chat", "fake", "--policy", "public")
     assert cli.json("channel", "test", "chat")["ok"] is True
@@ -203,7 +203,7 @@ def test_an_agent_writes_to_another_and_is_answered(cli: Cli, store: Corral) -> 
 def test_an_agent_sends_files_of_its_folder_from_the_command_line_and_by_its_tool(
     cli: Cli, store: Corral, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bring_in(monkeypatch)
+    register_adapters(monkeypatch)
     work = tmp_path / "work"
     work.mkdir()
     (work / "a.txt").write_text("a")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli import Cli
+from tests.support.cli_runner import Cli
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

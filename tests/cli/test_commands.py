@@ -9,8 +9,8 @@ import pytest
 import corral
 from corral.domain.mail.model import Letter
 from corral.kernel.clock import HOUR
-from tests.support.cases import each_case
-from tests.support.cli import Cli
+from tests.support.cli_runner import Cli
+from tests.support.grouped_cases import each_case
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -12,9 +12,9 @@ from corral.api import Corral
 from corral.daemon.conflict_detector import ConflictDetector
 from corral.domain.runs.model import Run
 from corral.kernel.exit_status import ExitStatus
-from tests.interfaces.test_hook import git
-from tests.support.cli import Cli
-from tests.support.runs import held, queued, running
+from tests.hooks.test_hook import git
+from tests.support.cli_runner import Cli
+from tests.support.run_factories import held, queued, running
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from corral.cli.app import Command, Option
 from corral.cli.main import ALIASES, COMMANDS, root
-from tests.support.cli import Cli
+from tests.support.cli_runner import Cli
 
 
 def walk(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from corral.importers.tools import TOOL_NAMES
-from tests.support import foreign
-from tests.support.cli import Cli
+from tests.support import source_databases
+from tests.support.cli_runner import Cli
 
 
 @pytest.mark.parametrize("tool", TOOL_NAMES)
 def test_a_database_is_brought_in_and_the_second_time_is_told(
     cli: Cli, tool: str, tmp_path: Path
 ) -> None:
-    path = foreign.MAKERS[tool](tmp_path)
+    path = source_databases.MAKERS[tool](tmp_path)
     first = cli("import", tool, str(path))
     assert first.code == 0
     assert "BECAME" in first.out
@@ -29,12 +29,12 @@ def test_a_database_is_brought_in_and_the_second_time_is_told(
 def test_the_folder_of_a_tool_will_do(cli: Cli, tmp_path: Path) -> None:
     for tool in ("agent-yes", "agents", "multishot", "nanoclaw"):
         folder = tmp_path / tool
-        path = foreign.MAKERS[tool](folder)
+        path = source_databases.MAKERS[tool](folder)
         assert cli.json("import", tool, str(folder))["source"] == str(path)
 
 
 def test_what_is_wrong_is_told_in_a_sentence(cli: Cli, tmp_path: Path) -> None:
-    path = foreign.make_agent_yes(tmp_path)
+    path = source_databases.make_agent_yes(tmp_path)
     wrong = cli.error("import", "flightdeck", str(path))
     assert (wrong["exit_code"], wrong["details"]["reason"]) == (2, "other_tool")
     assert wrong["details"]["looks_like"] == "agent-yes"
@@ -45,8 +45,8 @@ def test_what_is_wrong_is_told_in_a_sentence(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_dirt_is_told_and_rows_show_what_became_of_them(cli: Cli, tmp_path: Path) -> None:
-    path = foreign.make_agent_yes(tmp_path)
-    foreign.change(path, "UPDATE runs SET args = '{' WHERE id = 1")
+    path = source_databases.make_agent_yes(tmp_path)
+    source_databases.change(path, "UPDATE runs SET args = '{' WHERE id = 1")
     said = cli("import", "agent-yes", str(path), "--name", "laptop")
     assert "runs: args is not JSON of the expected type (list) (1, as in 1)" in said.out
     found = json.loads(cli("import", "rows", "--json").out)
@@ -60,7 +60,7 @@ def test_dirt_is_told_and_rows_show_what_became_of_them(cli: Cli, tmp_path: Path
 
 def test_what_was_brought_in_can_be_looked_at(cli: Cli, tmp_path: Path) -> None:
     for tool in TOOL_NAMES:
-        cli("import", tool, str(foreign.MAKERS[tool](tmp_path / tool)))
+        cli("import", tool, str(source_databases.MAKERS[tool](tmp_path / tool)))
     rows = json.loads(cli("import", "rows", "--json", "--limit", "200").out)
     shown = [row["id"] for row in rows if row["id"] and row["id"][:3] not in ("trn", "chg")]
     kinds = {id[:3] for id in shown}
@@ -82,8 +82,8 @@ def test_what_was_brought_in_can_be_looked_at(cli: Cli, tmp_path: Path) -> None:
 def test_the_report_says_what_retention_would_delete_and_how_to_decide(
     cli: Cli, tmp_path: Path
 ) -> None:
-    path = foreign.make_agent_yes(tmp_path)
-    foreign.change(path, "UPDATE runs SET started_at = 1500000000, ended_at = 1500000060")
+    path = source_databases.make_agent_yes(tmp_path)
+    source_databases.change(path, "UPDATE runs SET started_at = 1500000000, ended_at = 1500000060")
     first = cli("import", "agent-yes", str(path))
     assert "4 runs" in first.out
     assert "corral setting set imports.retention true" in first.out

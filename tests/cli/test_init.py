@@ -11,8 +11,8 @@ import pytest
 import corral
 from corral.services.projects.agent_docs import AGENTS, SECTION, SKILL
 from corral.services.projects.config import FILE
-from tests.support.cases import each_case
-from tests.support.cli import Cli
+from tests.support.cli_runner import Cli
+from tests.support.grouped_cases import each_case
 
 # -- init --------------------------------------------------------------------------------------
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cases import each_case
-from tests.support.cli import Cli
+from tests.support.cli_runner import Cli
+from tests.support.grouped_cases import each_case
 
 
 @pytest.fixture(autouse=True)

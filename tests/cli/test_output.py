@@ -15,8 +15,8 @@ from corral.adapters import supervisor_process
 from corral.cli import main, render, run_command
 from corral.config import home, make_private_folder
 from corral.kernel.text import escape_unprintable
-from tests.support.cases import each_case
-from tests.support.cli import Cli
+from tests.support.cli_runner import Cli
+from tests.support.grouped_cases import each_case
 
 BAD_INPUT = {
     "another program's word": (["kill", "x"], 2, "Did you mean stop?"),

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import corral
-from tests.support.cli import Cli
-from tests.support.raced import Raced
+from tests.support.cli_runner import Cli
+from tests.support.race_factory import RaceFactory
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def test_the_hint_names_the_classes_to_approve_as_show_does(
     cli: Cli, url: str, tmp_path: Path, denials: tuple[str | None, ...], options: str
 ) -> None:
     with corral.open(url) as store:
-        raced = Raced(store, tmp_path)
+        raced = RaceFactory(store, tmp_path)
         race = raced.start("ada", "ben")
         for number, tool in enumerate(denials, 1):
             denied = [{"attempt": 1, "tool": tool, "count": 2}] if tool else None

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.cases import each_case
-from tests.support.cli import Cli, Said
-from tests.support.keeping import until
-from tests.support.racing import git, make_repository
+from tests.support.cli_runner import Cli, CliResult
+from tests.support.grouped_cases import each_case
+from tests.support.home import until
+from tests.support.race_helpers import git, make_repository
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +46,7 @@ def project(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def ok(cli: Cli, *words: str) -> Said:
+def ok(cli: Cli, *words: str) -> CliResult:
     said = cli(*words)
     assert said.code == 0, said
     return said

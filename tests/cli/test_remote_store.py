@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.interfaces.test_cli_rooms import (  # noqa: F401
+from tests.cli.test_commands import (  # noqa: F401
     test_a_claim_that_waits_in_vain_says_so_by_its_exit_code,
     test_a_failing_letter_dies_is_sent_again_and_dropped,
     test_a_letter_goes_its_whole_way,
     test_projects_are_registered_renamed_archived_and_forgotten,
 )
-from tests.support.cli import Cli
-from tests.support.served import Served, serving
+from tests.support.cli_runner import Cli
+from tests.support.http_server import HttpServer, serving
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def engine() -> str:
 
 
 @pytest.fixture
-def served(url: str) -> Iterator[Served]:
+def served(url: str) -> Iterator[HttpServer]:
     import corral
 
     with corral.open(url) as store, serving(store) as running:
@@ -33,7 +33,9 @@ def served(url: str) -> Iterator[Served]:
 
 
 @pytest.fixture
-def cli(served: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+def cli(
+    served: HttpServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Cli:
     monkeypatch.setenv("CORRAL_TOKEN", served.token)
     return Cli(capsys, served.url)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cases import Cases
+from tests.support.grouped_cases import Cases
 
 pytestmark = pytest.mark.slow
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import corral
 from corral.adapters import worktrees
 from corral.services.tasks.autostart import worktrees_folder
-from tests.support.cli import Cli
-from tests.support.repositories import new_repository
+from tests.support.cli_runner import Cli
+from tests.support.git_repositories import new_repository
 
 
 def test_it_shows_first_and_then_removes(cli: Cli, url: str, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli import Cli, Said
+from tests.support.cli_runner import Cli, CliResult
 
 GRAPH = """
 tasks:
@@ -30,13 +30,13 @@ def team(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def ok(cli: Cli, *words: str) -> Said:
+def ok(cli: Cli, *words: str) -> CliResult:
     said = cli(*words)
     assert said.code == 0, said.err
     return said
 
 
-def fails(cli: Cli, code: int, *words: str) -> Said:
+def fails(cli: Cli, code: int, *words: str) -> CliResult:
     said = cli(*words)
     assert said.code == code, said
     return said

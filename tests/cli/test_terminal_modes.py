@@ -1,7 +1,7 @@
 """What a program left set in a terminal is reset, and nothing else."""
 
 from corral.cli.terminal_modes import TerminalModes
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 
 OPENED = b"\x1b[?1049h\x1b[?25l\x1b[?1000;1006h\x1b[?2004h\x1b[>1u\x1b[>4;2m\x1b=\x1b[2 q\x1b[1;20r"
 

@@ -10,8 +10,8 @@ from corral.api.runs import RunOptions
 from corral.cli.commands import resume, run
 from corral.cli.render import _distribute_width, _fit_columns
 from corral.services.runs.request import RunRequest
-from tests.support.cli import Cli
-from tests.support.runs import add_run
+from tests.support.cli_runner import Cli
+from tests.support.run_factories import add_run
 
 
 def test_an_agent_is_shown_with_its_limits_and_its_tools(cli: Cli) -> None:

@@ -13,7 +13,7 @@ from corral.api import Corral
 from corral.domain.events.model import Event
 from corral.domain.mail import ops as mail
 from tests.support.listeners import HOUR, disable_safety_polls
-from tests.support.postgres import PostgresServer
+from tests.support.postgres_server import PostgresServer
 from tests.support.processes import Signal
 from tests.support.threads import Racer
 

@@ -26,9 +26,9 @@ from corral.domain.tasks import heartbeat as keeping_tasks
 from corral.kernel.clock import DAY, MINUTE, ManualClock
 from corral.kernel.errors import Conflict, Held, Refused
 from corral.kernel.exit_status import ExitStatus
-from tests.support.channels import Chat
-from tests.support.meeting import meanwhile
-from tests.support.runs import held, queued, running
+from tests.support.concurrent_transactions import meanwhile
+from tests.support.fake_channels import Chat
+from tests.support.run_factories import held, queued, running
 from tests.support.store import rows
 
 

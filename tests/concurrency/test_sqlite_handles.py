@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.torture.handles import Storm
+from tests.torture.sqlite_handles import Storm
 
 
 def test_a_short_storm_of_handles_and_other_libraries_loses_nothing(tmp_path: Path) -> None:

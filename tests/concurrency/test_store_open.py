@@ -2,7 +2,7 @@
 
 import corral
 from tests.support.invariants import check_store
-from tests.support.processes import at_once
+from tests.support.processes import run_concurrently
 
 
 def test_six_processes_that_open_an_empty_store_at_once_all_succeed(empty_url: str) -> None:
@@ -10,7 +10,7 @@ def test_six_processes_that_open_an_empty_store_at_once_all_succeed(empty_url: s
         with corral.open(empty_url) as store:
             return store.mail.put("queue:work", "hello").id
 
-    ids = at_once([open_and_put] * 6)
+    ids = run_concurrently([open_and_put] * 6)
     assert len(set(ids)) == 6
     with corral.open(empty_url) as store:
         applied = store.db.sql("SELECT number, count(*) FROM migrations GROUP BY number").rows

@@ -45,11 +45,11 @@ from corral.kernel.clock import ManualClock
 from corral.kernel.exit_status import ExitStatus
 from corral.kernel.pagination import encode_cursor
 from corral.services.store import deletion
-from tests.support.cases import Cases
-from tests.support.history import fill
-from tests.support.plans import Plan, postgres_plan, sqlite_plan
-from tests.support.runs import held, next_queued, order, queued, running
-from tests.support.trace import Call, traced
+from tests.support.grouped_cases import Cases
+from tests.support.large_store import fill
+from tests.support.query_plans import Plan, postgres_plan, sqlite_plan
+from tests.support.run_factories import held, next_queued, order, queued, running
+from tests.support.statement_trace import Call, traced
 
 Operation = Callable[[Corral], object]
 

@@ -18,8 +18,8 @@ from corral.db.statement import Statement
 from corral.domain.checkpoints.model import NewCheckpointWrite
 from corral.domain.mail import ops as mail
 from corral.kernel.clock import HOUR, ManualClock
-from tests.support.runs import held, order, queued, running, starting
-from tests.support.trace import Trace, traced
+from tests.support.run_factories import held, order, queued, running, starting
+from tests.support.statement_trace import Trace, traced
 
 Operation = Callable[[], object]
 Prepare = Callable[[Corral, ManualClock, Path], Operation]

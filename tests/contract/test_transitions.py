@@ -22,7 +22,7 @@ from corral.db.transitions import (
     transition_many,
 )
 from corral.kernel.errors import Held, IllegalMove, Invalid, NotFound
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 from tests.support.state_rows import NAMES, ROWS, has_lease, insert, state_tables, tied_to
 from tests.support.store import record, rows, unchanged
 

@@ -18,7 +18,7 @@ from corral.adapters.channels.contract import (
 )
 from corral.api import Corral
 from tests.crash.harness import FreshUrl, Scenario, Step, World, crash_at_every_commit
-from tests.support.channels import KINDS, Fake, Runner
+from tests.support.fake_channels import KINDS, FakeAdapter, Runner
 
 pytestmark = pytest.mark.usefixtures("kinds")
 
@@ -37,7 +37,7 @@ def connect(kind: str) -> Step:
     return prepare
 
 
-def adapter(kind: str, world: World) -> Fake:
+def adapter(kind: str, world: World) -> FakeAdapter:
     """An adapter whose platform is the diary: what it shows stays, whoever dies."""
 
     class Diary(KINDS[kind]):

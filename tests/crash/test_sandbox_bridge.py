@@ -11,9 +11,9 @@ import pytest
 
 from corral.api import Corral
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
-from tests.crash.test_gateway import EVENTS, adapter, connect
-from tests.support.boxed import Inside, box
-from tests.support.channels import Runner
+from tests.crash.test_chat import EVENTS, adapter, connect
+from tests.support.fake_channels import Runner
+from tests.support.fake_sandbox_agent import FakeSandboxAgent, box
 
 pytestmark = pytest.mark.usefixtures("kinds")
 
@@ -40,7 +40,7 @@ def turn(store: Corral, runner: Runner) -> None:
     """What a keeper and the inside do for one run."""
     run = runner.begin()
     store.gateway.prepare(str(run.session_id))
-    inside = Inside(store, run)
+    inside = FakeSandboxAgent(store, run)
     (row,) = inside.pending()
     word = row["content"]["said"].rpartition("say ")[2]
     inside.say(f"about {word}")

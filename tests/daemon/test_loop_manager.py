@@ -14,8 +14,8 @@ from corral.api import Corral
 from corral.daemon.loop import BaseLoop
 from corral.daemon.loop_manager import LoopManager
 from corral.kernel.errors import Held
-from tests.support.keeping import SECONDS, until
-from tests.support.runs import running
+from tests.support.home import SECONDS, until
+from tests.support.run_factories import running
 
 
 class Idle(BaseLoop):

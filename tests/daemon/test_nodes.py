@@ -10,9 +10,9 @@ import pytest
 from corral.db.postgres_pool import MAX_SERVER_WAIT
 from corral.db.statement import Statement
 from corral.domain.runs.model import Run
-from tests.support.keeping import lives, until
-from tests.support.machines import Machine
-from tests.support.postgres import PostgresServer
+from tests.support.daemon_nodes import Machine
+from tests.support.home import is_alive, until
+from tests.support.postgres_server import PostgresServer
 from tests.support.proxy import Proxy
 
 pytestmark = pytest.mark.parametrize("engine", ["postgres"])
@@ -193,7 +193,7 @@ def test_a_machine_that_was_stopped_joins_again_and_its_old_run_does_not_go_on_t
         stopped.everything(signal.SIGCONT)
     assert first.pid is not None
     old = first.pid
-    until(lambda: not lives(old), "the old attempt is ended")
+    until(lambda: not is_alive(old), "the old attempt is ended")
     until(lambda: both.state_of(stopped.name) == "up", "it joins again")
     now = left.get(run.id)
     assert (now.state, now.host) == ("running", left.name), "what the old keeper said is refused"
@@ -230,9 +230,11 @@ def test_a_machine_that_is_cut_off_stops_what_another_may_have(
         old = each.pid
         assert old is not None
         until(
-            lambda old=old: not lives(old), "it is ended where nobody can be asked", MAX_SERVER_WAIT
+            lambda old=old: not is_alive(old),
+            "it is ended where nobody can be asked",
+            MAX_SERVER_WAIT,
         )
     assert stays.pid is not None
-    assert lives(stays.pid), "what no other machine may have goes on"
+    assert is_alive(stays.pid), "what no other machine may have goes on"
     both.on(run.id, "two")
-    assert lives(both.one.pid), "the daemon waits for the store"
+    assert is_alive(both.one.pid), "the daemon waits for the store"

@@ -11,9 +11,9 @@ import corral
 from corral.api import Corral
 from corral.daemon.task_checker import TaskChecker
 from corral.daemon.task_starter import TaskStarter
-from tests.support.tasks import board, told
+from tests.support.task_factories import board, told
 
-# Processes and worktrees; the queries are tested on both engines in tests/rooms.
+# Processes and worktrees; the queries are tested on both engines in tests/domain.
 pytestmark = pytest.mark.parametrize("engine", ["sqlite"])
 
 

@@ -11,8 +11,8 @@ from corral.domain.mail.model import Letter
 from corral.domain.runs.model import Run
 from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.errors import Invalid, NotFound, Refused
-from tests.support.channels import Chat, Runner
-from tests.support.prompts import quotes_in
+from tests.support.fake_channels import Chat, Runner
+from tests.support.prompt_parser import quotes_in
 from tests.support.store import record, refuses
 
 pytestmark = pytest.mark.usefixtures("kinds")

@@ -22,11 +22,11 @@ from corral.api import Corral
 from corral.daemon.alert_sender import deliver_once, run_alert_sender
 from corral.domain.alerts.model import Alert
 from corral.kernel.clock import MINUTE, ManualClock
-from tests.support.cases import each_case
 from tests.support.errors import because
-from tests.support.http import Receiver, receiving
-from tests.support.keeping import lives, until
-from tests.support.postgres import reserve_port
+from tests.support.grouped_cases import each_case
+from tests.support.home import is_alive, until
+from tests.support.http_receiver import Receiver, receiving
+from tests.support.postgres_server import reserve_port
 from tests.support.threads import SECONDS, Racer
 
 
@@ -249,7 +249,7 @@ def test_a_command_that_hangs_is_ended_with_what_it_started(
     with pytest.raises(notifications.Undelivered, check=because("timeout")):
         notifications.run_command(f'sh -c "{script}"', b"{}", seconds=0.1)
     child = int(file.read_text())
-    until(lambda: not lives(child), "it is gone")  # killed, and soon out of the kernel too
+    until(lambda: not is_alive(child), "it is gone")  # killed, and soon out of the kernel too
 
 
 def screen(folder: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> Path:

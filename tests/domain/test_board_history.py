@@ -7,7 +7,7 @@ import pytest
 from corral.api import Corral
 from corral.kernel.clock import MINUTE, ManualClock
 from corral.kernel.errors import Invalid, NotFound
-from tests.support.tasks import fail, finish, project_with
+from tests.support.task_factories import fail, finish, project_with
 
 STEP = MINUTE
 

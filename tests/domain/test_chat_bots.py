@@ -15,12 +15,12 @@ from corral.api import Corral
 from corral.domain.chat.model import Message
 from corral.kernel.clock import MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Refused
-from tests.support import bots
-from tests.support.bots import DOWN, LATE, RETRY_SECONDS
-from tests.support.channels import Runner
+from tests.support import fake_bot_apis
+from tests.support.chat_server_stub import platform
 from tests.support.errors import because
-from tests.support.platforms import platform
-from tests.support.prompts import quotes_in
+from tests.support.fake_bot_apis import DOWN, LATE, RETRY_SECONDS
+from tests.support.fake_channels import Runner
+from tests.support.prompt_parser import quotes_in
 
 SIGNING = "hush"
 ANN = {"id": 5, "username": "ann"}
@@ -92,8 +92,8 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def telegram(
     store: Corral, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[Bot, bots.Telegram]]:
-    server = bots.Telegram()
+) -> Iterator[tuple[Bot, fake_bot_apis.Telegram]]:
+    server = fake_bot_apis.Telegram()
     monkeypatch.setenv("BOT_TOKEN", server.token)
     with platform(server) as api:
         bot = Bot(store, "telegram", server, api.url, tmp_path / "work")
@@ -104,8 +104,8 @@ def telegram(
 @pytest.fixture
 def slack(
     store: Corral, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[Bot, bots.Slack]]:
-    server = bots.Slack()
+) -> Iterator[tuple[Bot, fake_bot_apis.Slack]]:
+    server = fake_bot_apis.Slack()
     monkeypatch.setenv("BOT_TOKEN", server.token)
     with platform(server) as api:
         server.url = api.url
@@ -182,7 +182,7 @@ def update(id: int, text: str, **more: Any) -> dict[str, Any]:
 
 
 def test_an_update_that_telegram_sends_again_is_heard_once(
-    telegram: tuple[Bot, bots.Telegram], store: Corral
+    telegram: tuple[Bot, fake_bot_apis.Telegram], store: Corral
 ) -> None:
     bot, server = telegram
     server.twice = True
@@ -225,7 +225,7 @@ def test_of_what_telegram_does_not_tell_the_channels_rule_decides_and_it_is_said
     rule: str,
     seen: list[str],
 ) -> None:
-    server = bots.Telegram()
+    server = fake_bot_apis.Telegram()
     monkeypatch.setenv("BOT_TOKEN", server.token)
     with platform(server) as api:
         bot = Bot(store, "telegram", server, api.url, tmp_path / "work")
@@ -258,7 +258,7 @@ def test_of_what_telegram_does_not_tell_the_channels_rule_decides_and_it_is_said
 
 
 def test_a_card_of_telegram_is_answered_by_its_button_once(
-    telegram: tuple[Bot, bots.Telegram], store: Corral
+    telegram: tuple[Bot, fake_bot_apis.Telegram], store: Corral
 ) -> None:
     bot, server = telegram
     store.senders.approve("telegram/5", person="ann")
@@ -285,7 +285,7 @@ def test_a_card_of_telegram_is_answered_by_its_button_once(
 
 
 def test_telegram_changes_signs_answers_and_carries_files(
-    telegram: tuple[Bot, bots.Telegram], store: Corral
+    telegram: tuple[Bot, fake_bot_apis.Telegram], store: Corral
 ) -> None:
     bot, server = telegram
     server.files = {"f1": b"from ann"}
@@ -320,7 +320,7 @@ def slack_event(type: str = "message", **event: Any) -> dict[str, Any]:
 
 
 def test_slack_is_answered_and_what_it_tells_again_is_heard_once(
-    slack: tuple[Bot, bots.Slack], store: Corral
+    slack: tuple[Bot, fake_bot_apis.Slack], store: Corral
 ) -> None:
     bot, _ = slack
     assert bot.calls({"type": "url_verification", "challenge": "abc"}) == b"abc"
@@ -360,7 +360,11 @@ def test_slack_is_answered_and_what_it_tells_again_is_heard_once(
 @pytest.mark.parametrize("fault", [LATE, DOWN])
 @pytest.mark.parametrize("thread", [None, "1800000000.000100"])
 def test_what_slack_does_not_tell_is_found_in_its_history_however_much_was_said_since(
-    slack: tuple[Bot, bots.Slack], store: Corral, clock: ManualClock, fault: str, thread: str | None
+    slack: tuple[Bot, fake_bot_apis.Slack],
+    store: Corral,
+    clock: ManualClock,
+    fault: str,
+    thread: str | None,
 ) -> None:
     bot, server = slack
     bot.allow("C1", "room")
@@ -380,7 +384,7 @@ def test_what_slack_does_not_tell_is_found_in_its_history_however_much_was_said_
 
 @pytest.mark.parametrize("fault", ["", LATE, DOWN])
 def test_slack_carries_files_both_ways_and_shows_each_once(
-    slack: tuple[Bot, bots.Slack], store: Corral, clock: ManualClock, fault: str
+    slack: tuple[Bot, fake_bot_apis.Slack], store: Corral, clock: ManualClock, fault: str
 ) -> None:
     bot, server = slack
     bot.allow("C1", "room")
@@ -398,7 +402,7 @@ def test_slack_carries_files_both_ways_and_shows_each_once(
 
 
 def test_what_an_agent_says_in_slack_calls_nobody_and_changes_and_signs_work(
-    slack: tuple[Bot, bots.Slack], store: Corral
+    slack: tuple[Bot, fake_bot_apis.Slack], store: Corral
 ) -> None:
     bot, server = slack
     bot.allow("C1", "room")
@@ -417,7 +421,7 @@ def test_what_an_agent_says_in_slack_calls_nobody_and_changes_and_signs_work(
 
 
 def test_a_card_of_slack_is_answered_by_its_button_and_shows_how_it_ended(
-    slack: tuple[Bot, bots.Slack], store: Corral
+    slack: tuple[Bot, fake_bot_apis.Slack], store: Corral
 ) -> None:
     bot, server = slack
     store.senders.approve("slack/U1", person="ann")

@@ -15,9 +15,9 @@ from corral.adapters.channels.contract import (
 from corral.api import Corral
 from corral.daemon import delivery
 from corral.daemon.delivery import ChatDelivery
-from tests.support import channels
-from tests.support.channels import Chat, Fake, Platform, bring_in
-from tests.support.keeping import until
+from tests.support import fake_channels
+from tests.support.fake_channels import Chat, FakeAdapter, Platform, register_adapters
+from tests.support.home import until
 from tests.support.store import rows
 from tests.support.threads import SECONDS
 
@@ -47,7 +47,7 @@ def test_five_thousand_messages_at_once_are_stored_once_each_and_in_order(store:
     assert len(store.gateway.wake()) == 1
 
 
-class Shared(Fake):
+class Shared(FakeAdapter):
     kind = "shared"
     place = Platform()
 
@@ -93,8 +93,8 @@ def test_adapters_that_hang_or_throw_hold_up_nobody_and_are_named(
 ) -> None:
     Shared.place, Hanging.gate = Platform(), threading.Event()
     for each in (Shared, Hanging, Throwing):
-        monkeypatch.setitem(channels.KINDS, each.kind, each)
-    bring_in(monkeypatch)
+        monkeypatch.setitem(fake_channels.KINDS, each.kind, each)
+    register_adapters(monkeypatch)
     monkeypatch.setattr(delivery, "RETRY_SECONDS", (0.05, 0.1))
     loop = ChatDelivery()
     with corral.open(url) as store:
@@ -135,8 +135,8 @@ def test_a_line_of_which_one_thread_ended_while_the_loop_was_silent_is_opened_an
             return super().receive(cursor, seconds)
 
     Shared.place = Platform()
-    monkeypatch.setitem(channels.KINDS, Slow.kind, Slow)
-    bring_in(monkeypatch)
+    monkeypatch.setitem(fake_channels.KINDS, Slow.kind, Slow)
+    register_adapters(monkeypatch)
     loop = ChatDelivery()
     with corral.open(url) as store:
         store.channels.add("slow", "slow", policy="public")

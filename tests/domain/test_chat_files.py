@@ -9,7 +9,7 @@ from corral.adapters.channels.contract import ChannelTraits, MessageKind, Outgoi
 from corral.api import Corral
 from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.errors import Invalid, NotFound, Refused
-from tests.support.channels import Chat, Fake
+from tests.support.fake_channels import Chat, FakeAdapter
 from tests.support.store import refuses
 
 pytestmark = pytest.mark.usefixtures("kinds")
@@ -199,7 +199,7 @@ def test_files_of_messages_that_are_long_gone_are_removed(
     assert not Path(files[0]).parent.exists()
 
 
-class Wordy(Fake):
+class Wordy(FakeAdapter):
     kind = "wordy"
     traits = ChannelTraits(max_text=200)
 

@@ -12,8 +12,8 @@ from corral.domain.chat.outbound import cards
 from corral.domain.questions import ops as questions
 from corral.domain.questions.model import Question
 from corral.kernel.clock import MINUTE, ManualClock
-from tests.support.cases import each_case
-from tests.support.channels import Chat, Runner
+from tests.support.fake_channels import Chat, Runner
+from tests.support.grouped_cases import each_case
 from tests.support.store import rows
 from tests.support.threads import SECONDS
 

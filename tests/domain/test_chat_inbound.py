@@ -9,8 +9,8 @@ from corral.adapters.channels.contract import IncomingEvent, RawAttachment
 from corral.api import Corral
 from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
-from tests.support.channels import Chat
 from tests.support.errors import because
+from tests.support.fake_channels import Chat
 from tests.support.invariants import check_store
 from tests.support.store import record, refuses, unchanged, walk
 

@@ -13,7 +13,7 @@ from corral.domain.chat.outbound import queue
 from corral.kernel.clock import HOUR, MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
 from corral.services.chat.delivery import delivery_owner
-from tests.support.channels import KINDS, Chat, Fake, Platform, bring_in
+from tests.support.fake_channels import KINDS, Chat, FakeAdapter, Platform, register_adapters
 from tests.support.invariants import check_store
 from tests.support.store import refuses, walk
 
@@ -341,7 +341,7 @@ def test_messages_are_listed_newest_first_page_by_page(store: Corral) -> None:
     assert [message.text for message in here] == ["4", "3", "2", "1", "0", "first"]
 
 
-class Brief(Fake):
+class Brief(FakeAdapter):
     """It forgets keys after a while, and can tell what it shows."""
 
     kind = "brief"
@@ -359,7 +359,7 @@ def test_a_key_that_the_platform_has_forgotten_is_looked_up_before_it_is_repeate
     store: Corral, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(KINDS, "brief", Brief)
-    bring_in(monkeypatch)
+    register_adapters(monkeypatch)
     chat = chat_with(store, "brief")
     chat.platform.outcomes = ["lost", "away"]
     for text in ("arrived", "did not"):

@@ -4,8 +4,8 @@ import pytest
 
 from corral.api import Corral
 from corral.kernel.errors import NotFound
-from tests.support.channels import Chat, Runner
-from tests.support.prompts import quotes_in
+from tests.support.fake_channels import Chat, Runner
+from tests.support.prompt_parser import quotes_in
 from tests.support.store import refuses, unchanged
 
 pytestmark = pytest.mark.usefixtures("kinds")

@@ -11,9 +11,9 @@ from corral.kernel.clock import HOUR, MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Refused
 from corral.services.chat import turns
 from corral.services.runs import dispatch
-from tests.support.channels import Chat, Runner
+from tests.support.fake_channels import Chat, Runner
 from tests.support.invariants import check_store
-from tests.support.prompts import now_in
+from tests.support.prompt_parser import now_in
 
 pytestmark = pytest.mark.usefixtures("kinds")
 

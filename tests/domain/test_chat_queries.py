@@ -6,7 +6,7 @@ from corral.adapters.channels.contract import IncomingEvent, MessageKind
 from corral.api import Corral
 from corral.domain.chat import queries
 from corral.kernel.errors import IllegalMove, Invalid, NotFound, Refused
-from tests.support.channels import Chat, Runner
+from tests.support.fake_channels import Chat, Runner
 from tests.support.store import refuses, walk
 
 pytestmark = pytest.mark.usefixtures("kinds")

@@ -7,8 +7,8 @@ import pytest
 from corral.api import Corral
 from corral.domain.chat.inbound.regex import MAX_TEXT, Pattern
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
-from tests.support.cases import each_case
-from tests.support.channels import Chat
+from tests.support.fake_channels import Chat
+from tests.support.grouped_cases import each_case
 from tests.support.store import refuses, unchanged, walk
 
 pytestmark = pytest.mark.usefixtures("kinds")

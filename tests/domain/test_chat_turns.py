@@ -15,11 +15,11 @@ from corral.kernel.clock import MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Refused
 from corral.kernel.exit_status import ExitStatus
 from corral.services.chat import turns as chat_turns
-from tests.support.channels import Chat, Runner
+from tests.support.daemon_nodes import on_machine
+from tests.support.fake_channels import Chat, Runner
 from tests.support.invariants import check_store
-from tests.support.machines import on_machine
-from tests.support.prompts import now_in, quotes_in, texts_in
-from tests.support.runs import ELSEWHERE, held
+from tests.support.prompt_parser import now_in, quotes_in, texts_in
+from tests.support.run_factories import ELSEWHERE, held
 
 pytestmark = pytest.mark.usefixtures("kinds")
 

@@ -10,8 +10,8 @@ from corral.api import Corral
 from corral.domain.host_requests.model import HostRequest
 from corral.kernel.clock import DAY, MINUTE, ManualClock
 from corral.kernel.errors import Invalid, NotFound, Refused
-from tests.support.cases import each_case
-from tests.support.channels import Chat, Runner
+from tests.support.fake_channels import Chat, Runner
+from tests.support.grouped_cases import each_case
 from tests.support.store import contents, refuses
 
 pytestmark = pytest.mark.usefixtures("kinds")

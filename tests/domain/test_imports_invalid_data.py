@@ -9,18 +9,20 @@ import pytest
 
 from corral.api import Corral
 from corral.importers.report import ImportReport
-from tests.support import foreign
+from tests.support import source_databases
+from tests.support.fake_keys import KEY
 from tests.support.invariants import check_store
-from tests.support.keys import KEY
 from tests.support.store import contents, rows
 
 RUN = {"pid": 1, "project_id": 1, "status": "completed", "started_at": 1_770_000_000}
 
 
-def agent_yes(folder: Path, *runs: dict[str, Any], schema: str = foreign.AGENT_YES) -> Path:
-    projects = foreign.AGENT_YES_ROWS["projects"][:1]
+def agent_yes(
+    folder: Path, *runs: dict[str, Any], schema: str = source_databases.AGENT_YES
+) -> Path:
+    projects = source_databases.AGENT_YES_ROWS["projects"][:1]
     numbered = [{"id": number, **RUN, **run} for number, run in enumerate(runs, 1)]
-    return foreign.make(folder / "s.db", schema, {"projects": projects, "runs": numbered})
+    return source_databases.make(folder / "s.db", schema, {"projects": projects, "runs": numbered})
 
 
 def told(taken: ImportReport) -> dict[str, int]:
@@ -72,9 +74,9 @@ def test_nul_bytes_invalid_utf8_and_long_texts_are_kept_to_the_byte(
     store: Corral, tmp_path: Path
 ) -> None:
     long = "word " * 1_000_000
-    path = foreign.make_agents(tmp_path)
+    path = source_databases.make_agents(tmp_path)
     message = {"sessionId": "s1", "role": "user", "createdAt": 1_770_000_002_000}
-    foreign.grow(
+    source_databases.grow(
         path,
         {
             "Message": [
@@ -84,7 +86,9 @@ def test_nul_bytes_invalid_utf8_and_long_texts_are_kept_to_the_byte(
             ]
         },
     )
-    foreign.change(path, "UPDATE Message SET content = CAST(x'61ff62' AS TEXT) WHERE id = 'utf8'")
+    source_databases.change(
+        path, "UPDATE Message SET content = CAST(x'61ff62' AS TEXT) WHERE id = 'utf8'"
+    )
     taken = store.imports.take("agents", path)
     assert sorted(told(taken)) == [
         "message: content contains NUL bytes",
@@ -101,7 +105,9 @@ def test_nul_bytes_invalid_utf8_and_long_texts_are_kept_to_the_byte(
 
 
 def test_rows_with_the_same_key_or_none_are_all_kept(store: Corral, tmp_path: Path) -> None:
-    schema = foreign.AGENT_YES.replace("id INTEGER PRIMARY KEY AUTOINCREMENT, pid", "id, pid")
+    schema = source_databases.AGENT_YES.replace(
+        "id INTEGER PRIMARY KEY AUTOINCREMENT, pid", "id, pid"
+    )
     path = agent_yes(tmp_path, {"id": 7}, {"id": 7, "pid": 2}, {"id": None}, schema=schema)
     taken = store.imports.take("agent-yes", path)
     assert told(taken) == {"runs: the row has no key, or a key that another row has too": 2}
@@ -125,10 +131,14 @@ def test_keys_of_any_kind_that_are_spelled_alike_are_all_kept(
 ) -> None:
     file = apsw.Connection(str(tmp_path / "s.db"))
     file.pragma("encoding", encoding)
-    schema = foreign.AGENT_YES.replace("id INTEGER PRIMARY KEY AUTOINCREMENT, pid", "id, pid")
+    schema = source_databases.AGENT_YES.replace(
+        "id INTEGER PRIMARY KEY AUTOINCREMENT, pid", "id, pid"
+    )
     file.execute(schema)
     given = [{**RUN, "id": each} for each in ids]
-    foreign.fill(file, {"projects": foreign.AGENT_YES_ROWS["projects"][:1], "runs": given})
+    source_databases.fill(
+        file, {"projects": source_databases.AGENT_YES_ROWS["projects"][:1], "runs": given}
+    )
     file.close()
     taken = store.imports.take("agent-yes", tmp_path / "s.db")
     assert (taken.new, rows(store, "SELECT count(*) FROM runs")) == (len(ids) + 1, [(len(ids),)])
@@ -136,16 +146,16 @@ def test_keys_of_any_kind_that_are_spelled_alike_are_all_kept(
 
 
 def test_more_tokens_than_there_can_be_are_kept_as_they_were(store: Corral, tmp_path: Path) -> None:
-    path = foreign.MAKERS["agents"](tmp_path)
-    foreign.change(path, 'UPDATE "Run" SET "tokensUsed" = 253402300800000')
+    path = source_databases.MAKERS["agents"](tmp_path)
+    source_databases.change(path, 'UPDATE "Run" SET "tokensUsed" = 253402300800000')
     assert told(store.imports.take("agents", path))["run: tokensused is not a valid number"]
 
 
 def test_what_belongs_to_something_that_is_missing_is_kept_as_it_was(
     store: Corral, tmp_path: Path
 ) -> None:
-    path = foreign.make_agents(tmp_path)
-    foreign.change(path, "DELETE FROM Session")
+    path = source_databases.make_agents(tmp_path)
+    source_databases.change(path, "DELETE FROM Session")
     taken = store.imports.take("agents", path)
     table = {each.table: each for each in taken.tables}
     assert (table["message"].kept, table["message"].became) == (2, {})
@@ -158,8 +168,8 @@ def test_what_belongs_to_something_that_is_missing_is_kept_as_it_was(
 def test_tables_and_columns_of_another_version_are_kept_or_missed(
     store: Corral, tmp_path: Path
 ) -> None:
-    path = foreign.make_agent_yes(tmp_path)
-    foreign.change(
+    path = source_databases.make_agent_yes(tmp_path)
+    source_databases.change(
         path,
         "ALTER TABLE runs ADD COLUMN colour TEXT DEFAULT 'red';"
         "ALTER TABLE projects DROP COLUMN prompt;"
@@ -176,8 +186,8 @@ def test_tables_and_columns_of_another_version_are_kept_or_missed(
 def test_a_table_that_is_missing_is_told_and_the_rest_comes_in(
     store: Corral, tmp_path: Path
 ) -> None:
-    path = foreign.make_flightdeck(tmp_path)
-    foreign.change(path, "DROP TABLE timers; DROP TABLE knowledge_fts")
+    path = source_databases.make_flightdeck(tmp_path)
+    source_databases.change(path, "DROP TABLE timers; DROP TABLE knowledge_fts")
     taken = store.imports.take("flightdeck", path)
     assert taken.missing == ["timers"]
     assert rows(store, "SELECT count(*) FROM tasks") == [(2,)]
@@ -185,18 +195,18 @@ def test_a_table_that_is_missing_is_told_and_the_rest_comes_in(
 
 def test_secrets_are_blanked_wherever_they_stand(store: Corral, tmp_path: Path) -> None:
     secret = "sk-ant-api03-" + "A1b2C3d4" * 6
-    path = foreign.make_agents(tmp_path)
-    foreign.change(path, f"UPDATE Message SET content = 'take {secret}' WHERE id = 'm1'")
-    foreign.change(path, f"UPDATE Setting SET value = '{secret}'")
+    path = source_databases.make_agents(tmp_path)
+    source_databases.change(path, f"UPDATE Message SET content = 'take {secret}' WHERE id = 'm1'")
+    source_databases.change(path, f"UPDATE Setting SET value = '{secret}'")
     taken = store.imports.take("agents", path)
     assert taken.secrets == 2
     assert secret not in str(contents(store))
 
 
 def test_a_key_in_brackets_upon_brackets_is_blanked_too(store: Corral, tmp_path: Path) -> None:
-    path = foreign.MAKERS["agents"](tmp_path)
+    path = source_databases.MAKERS["agents"](tmp_path)
     deep = "[" * 5_000 + f'"{KEY}"' + "]" * 5_000
-    foreign.change(path, f"UPDATE \"Message\" SET content = '{deep}'")
+    source_databases.change(path, f"UPDATE \"Message\" SET content = '{deep}'")
     assert store.imports.take("agents", path).secrets
     assert KEY not in str(contents(store))
 
@@ -204,8 +214,8 @@ def test_a_key_in_brackets_upon_brackets_is_blanked_too(store: Corral, tmp_path:
 def test_a_place_that_is_taken_here_is_told_and_the_row_is_kept(
     store: Corral, tmp_path: Path
 ) -> None:
-    path = foreign.make_multishot(tmp_path)
-    foreign.change(path, "UPDATE agents SET agent_number = 2 WHERE id = 'a1'")
+    path = source_databases.make_multishot(tmp_path)
+    source_databases.change(path, "UPDATE agents SET agent_number = 2 WHERE id = 'a1'")
     taken = store.imports.take("multishot", path)
     assert told(taken)["agents: attempts has a row with the same key already"] == 1
     (kept,) = (row for row in store.imports.origins(kept=True).items if row.part == "agents")
@@ -215,7 +225,7 @@ def test_a_place_that_is_taken_here_is_told_and_the_row_is_kept(
 
 @pytest.mark.parametrize("tool", ["flightdeck", "nanoclaw"])
 def test_every_text_may_be_broken_at_once(store: Corral, tool: str, tmp_path: Path) -> None:
-    path = foreign.MAKERS[tool](tmp_path)
+    path = source_databases.MAKERS[tool](tmp_path)
     file = apsw.Connection(str(path))
     for table, (key, *names) in _columns(file).items():
         for name in names:
@@ -250,7 +260,7 @@ def _columns(file: Any) -> dict[str, list[str]]:
 
 
 def project_row(**columns: Any) -> dict[str, Any]:
-    return foreign.AGENT_YES_ROWS["projects"][0] | columns
+    return source_databases.AGENT_YES_ROWS["projects"][0] | columns
 
 
 def test_values_of_a_project_that_is_registered_already_are_kept_and_reported(
@@ -259,7 +269,9 @@ def test_values_of_a_project_that_is_registered_already_are_kept_and_reported(
     (tmp_path / "shop").mkdir()
     store.projects.register(tmp_path / "shop", command="mine")
     given = project_row(dir=str(tmp_path / "shop"), cmd="theirs", prompt="their prompt")
-    path = foreign.make(tmp_path / "s.db", foreign.AGENT_YES, {"projects": [given]})
+    path = source_databases.make(
+        tmp_path / "s.db", source_databases.AGENT_YES, {"projects": [given]}
+    )
     taken = store.imports.take("agent-yes", path)
     rest = rest_of(store, "1")
     assert (rest["cmd"], rest["prompt"], rest["last_run_at"]) == (
@@ -273,9 +285,9 @@ def test_values_of_a_project_that_is_registered_already_are_kept_and_reported(
 def test_a_directory_that_occurs_twice_keeps_the_values_of_both(
     store: Corral, tmp_path: Path
 ) -> None:
-    schema = foreign.AGENT_YES.replace("dir TEXT NOT NULL UNIQUE", "dir TEXT NOT NULL")
+    schema = source_databases.AGENT_YES.replace("dir TEXT NOT NULL UNIQUE", "dir TEXT NOT NULL")
     both = [project_row(id=1, cmd="first"), project_row(id=2, cmd="second", prompt="other")]
-    path = foreign.make(tmp_path / "s.db", schema, {"projects": both})
+    path = source_databases.make(tmp_path / "s.db", schema, {"projects": both})
     store.imports.take("agent-yes", path)
     assert store.projects.by_dir(both[0]["dir"]).command == "first"
     assert (rest_of(store, "2")["cmd"], rest_of(store, "2")["prompt"]) == ("second", "other")
@@ -283,10 +295,10 @@ def test_a_directory_that_occurs_twice_keeps_the_values_of_both(
 
 def test_a_name_that_is_changed_is_kept_as_it_was(store: Corral, tmp_path: Path) -> None:
     store.agents.create("Taken", command="cat")
-    path = foreign.make_agents(tmp_path)
-    base = foreign.AGENTS_ROWS["Agent"][0]
+    path = source_databases.make_agents(tmp_path)
+    base = source_databases.AGENTS_ROWS["Agent"][0]
     spaced, taken_name = {"id": "g2", "name": "My Agent"}, {"id": "g3", "name": "Taken"}
-    foreign.grow(path, {"Agent": [base | spaced, base | taken_name]})
+    source_databases.grow(path, {"Agent": [base | spaced, base | taken_name]})
     taken = store.imports.take("agents", path)
     assert {agent.name for agent in store.agents.list().items} >= {"My-Agent", "Taken-2"}
     assert rest_of(store, "g2")["name"] == "My Agent"
@@ -310,7 +322,7 @@ def test_an_end_before_its_start_and_a_time_of_zero_are_kept_and_reported(
 def test_every_word_for_a_state_is_kept_where_ours_is_another(
     store: Corral, tmp_path: Path
 ) -> None:
-    path = foreign.make_multishot(tmp_path)
-    foreign.change(path, "UPDATE rounds SET status = 'selecting'")
+    path = source_databases.make_multishot(tmp_path)
+    source_databases.change(path, "UPDATE rounds SET status = 'selecting'")
     store.imports.take("multishot", path)
     assert rest_of(store, "o1")["status"] == "selecting"

@@ -9,10 +9,10 @@ import pytest
 from corral.api import Corral
 from corral.domain.tasks.graph import closing_edges, critical_path
 from corral.kernel.errors import Conflict, CorralError, Invalid, NotFound, Refused
-from tests.support import foreign
-from tests.support.cases import Cases, each_case
+from tests.support import source_databases
+from tests.support.grouped_cases import Cases, each_case
 from tests.support.invariants import check_store
-from tests.support.runs import add_run, queued
+from tests.support.run_factories import add_run, queued
 from tests.support.store import rows, unchanged
 
 VERBS: dict[str, Callable[[Corral, str], Any]] = {
@@ -35,7 +35,7 @@ VERBS: dict[str, Callable[[Corral, str], Any]] = {
 def test_an_imported_race_refuses_what_needs_its_repository(
     store: Corral, tmp_path: Path, key: str
 ) -> None:
-    store.imports.take("multishot", foreign.make_multishot(tmp_path))
+    store.imports.take("multishot", source_databases.make_multishot(tmp_path))
     found = rows(store, "SELECT id FROM origins WHERE part = 'runs' AND row_id = :key", key=key)
     with Cases() as cases:
         for verb, call in VERBS.items():
@@ -50,7 +50,7 @@ def test_an_imported_race_refuses_what_needs_its_repository(
 
 @pytest.mark.parametrize("verb", ["so_far", "advance", "leave", "wait", "clean", "latest"])
 def test_an_imported_race_can_be_looked_at(store: Corral, tmp_path: Path, verb: str) -> None:
-    store.imports.take("multishot", foreign.make_multishot(tmp_path))
+    store.imports.take("multishot", source_databases.make_multishot(tmp_path))
     (race, project) = rows(store, "SELECT id, project_id FROM races")[0]
     getattr(store.races, verb)(project if verb == "latest" else race)
 
@@ -59,7 +59,11 @@ def test_an_imported_race_can_be_looked_at(store: Corral, tmp_path: Path, verb: 
 
 
 def cyclic(tmp_path: Path, needs: dict[str, list[str]]) -> Path:
-    plain = {"lead_id": foreign.LEAD, "project_id": "shop-1a2b3c", "created_at": foreign.WHEN}
+    plain = {
+        "lead_id": source_databases.LEAD,
+        "project_id": "shop-1a2b3c",
+        "created_at": source_databases.WHEN,
+    }
     tasks = [
         plain
         | {
@@ -70,7 +74,7 @@ def cyclic(tmp_path: Path, needs: dict[str, list[str]]) -> Path:
         }
         for key, needed in needs.items()
     ]
-    return foreign.make_flightdeck(tmp_path / "theirs", dag_tasks=tasks)
+    return source_databases.make_flightdeck(tmp_path / "theirs", dag_tasks=tasks)
 
 
 def test_a_cycle_of_imported_tasks_is_broken_and_reported(store: Corral, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from corral.api import Corral
 from corral.domain.runs.model import Run
 from corral.kernel.clock import HOUR, MINUTE, ManualClock
 from corral.kernel.errors import Refused
-from tests.support.channels import Runner
+from tests.support.fake_channels import Runner
 from tests.support.store import record
 
 pytestmark = pytest.mark.usefixtures("kinds")

@@ -6,8 +6,8 @@ import pytest
 
 from corral.adapters.channels.contract import IncomingEvent
 from corral.api import Corral
-from tests.support.channels import Chat
-from tests.support.raced import Raced
+from tests.support.fake_channels import Chat
+from tests.support.race_factory import RaceFactory
 from tests.support.store import contents
 
 KEY = "ghp_" + "a1B2c3D4e5F6" * 3
@@ -85,6 +85,6 @@ def test_a_title_made_of_a_prompt_does_not_cut_a_secret_in_two(
         prompt = "x" * room + f" {KEY}"
         run = store.runs.ask(prompt=prompt, agent="ada", project=str(tmp_path))
         assert KEY[:8] not in f"{run.title} {store.sessions.get(str(run.session_id)).title}"
-    race = Raced(store, tmp_path / "r").start("ada", prompt=f"{'x' * 40} {KEY}")
+    race = RaceFactory(store, tmp_path / "r").start("ada", prompt=f"{'x' * 40} {KEY}")
     assert race.name == f"{'x' * 40} [redacted]"
     assert KEY[:8] not in str(contents(store))

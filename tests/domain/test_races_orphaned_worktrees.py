@@ -15,16 +15,16 @@ from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.errors import Refused
 from corral.services.races.paths import create_race_folder, pin_commit, races_folder
 from tests.support.errors import because
-from tests.support.raced import BAD, Raced
-from tests.support.repositories import git
+from tests.support.git_repositories import git
+from tests.support.race_factory import BAD, RaceFactory
 
 
 @pytest.fixture
-def raced(store: Corral) -> Raced:
-    return Raced(store, config.home(), worktrees=races_folder())
+def raced(store: Corral) -> RaceFactory:
+    return RaceFactory(store, config.home(), worktrees=races_folder())
 
 
-def orphan(raced: Raced, race: Race, name: str, *, days: int = 31, **files: str) -> Path:
+def orphan(raced: RaceFactory, race: Race, name: str, *, days: int = 31, **files: str) -> Path:
     """A worktree with files in no commit, which nobody has touched for so many days."""
     create_race_folder(raced.store._database, race)
     folder = races_folder() / race.id / name
@@ -45,7 +45,7 @@ def told(store: Corral, **how: bool) -> dict[str, str]:
     return {each.worktree: each.action for each in store.races.clean(orphans=True, **how)}
 
 
-def test_an_orphan_is_reclaimed_when_its_time_is_over(store: Corral, raced: Raced) -> None:
+def test_an_orphan_is_reclaimed_when_its_time_is_over(store: Corral, raced: RaceFactory) -> None:
     race = raced.start("ada")
     old = orphan(raced, race, "old")
     young = orphan(raced, race, "young", days=29)
@@ -62,7 +62,7 @@ def test_an_orphan_is_reclaimed_when_its_time_is_over(store: Corral, raced: Race
 
 
 def test_an_orphan_goes_at_once_when_that_is_confirmed_and_never_with_work(
-    store: Corral, raced: Raced
+    store: Corral, raced: RaceFactory
 ) -> None:
     race = raced.start("ada")
     empty = orphan(raced, race, "empty", days=0)
@@ -75,7 +75,7 @@ def test_an_orphan_goes_at_once_when_that_is_confirmed_and_never_with_work(
 
 
 def test_an_orphan_of_a_race_that_the_store_forgot_is_found_too(
-    store: Corral, raced: Raced
+    store: Corral, raced: RaceFactory
 ) -> None:
     race = raced.start("ada")
     folder = orphan(raced, race, "round-1-1")
@@ -88,7 +88,7 @@ def test_an_orphan_of_a_race_that_the_store_forgot_is_found_too(
 
 
 def test_a_worktree_that_is_there_again_is_attached_to_its_attempt(
-    store: Corral, raced: Raced
+    store: Corral, raced: RaceFactory
 ) -> None:
     race = raced.start("ada", "ada")
     raced.end(race, 1)
@@ -102,10 +102,10 @@ def test_a_worktree_that_is_there_again_is_attached_to_its_attempt(
 
 
 def test_another_stores_worktrees_are_no_orphans_of_this_one(
-    store: Corral, raced: Raced, tmp_path: Path
+    store: Corral, raced: RaceFactory, tmp_path: Path
 ) -> None:
     with corral.open(f"sqlite:///{tmp_path}/other.db", actor="user:other") as other:
-        theirs = Raced(other, config.home() / "other", worktrees=races_folder())
+        theirs = RaceFactory(other, config.home() / "other", worktrees=races_folder())
         race = theirs.start("ada")
         (attempt,) = race.latest.attempts
         create_race_folder(other._database, race)
@@ -120,7 +120,7 @@ def test_another_stores_worktrees_are_no_orphans_of_this_one(
         assert other.races.reclaim() == [], "it is no orphan there either"
 
 
-def test_a_folder_without_a_mark_is_listed_and_left(store: Corral, raced: Raced) -> None:
+def test_a_folder_without_a_mark_is_listed_and_left(store: Corral, raced: RaceFactory) -> None:
     raced.start("ada")
     folder = races_folder() / "rac_unknown" / "round-1-1"
     worktrees.create(str(raced.repository), str(folder), "corral/unknown")
@@ -131,7 +131,7 @@ def test_a_folder_without_a_mark_is_listed_and_left(store: Corral, raced: Raced)
 
 
 def test_a_removal_that_a_crash_cut_short_is_shown_and_finished(
-    store: Corral, raced: Raced
+    store: Corral, raced: RaceFactory
 ) -> None:
     race = raced.start("ada")
     create_race_folder(store._database, race)
@@ -146,7 +146,9 @@ def test_a_removal_that_a_crash_cut_short_is_shown_and_finished(
     assert not cut.exists()
 
 
-def test_the_worktree_of_an_attempt_is_no_orphan_however_old(store: Corral, raced: Raced) -> None:
+def test_the_worktree_of_an_attempt_is_no_orphan_however_old(
+    store: Corral, raced: RaceFactory
+) -> None:
     race = raced.start("ada")
     (attempt,) = race.latest.attempts
     create_race_folder(store._database, race)
@@ -157,7 +159,9 @@ def test_the_worktree_of_an_attempt_is_no_orphan_however_old(store: Corral, race
     assert folder.exists()
 
 
-def test_a_repository_that_is_gone_leaves_its_worktrees_alone(store: Corral, raced: Raced) -> None:
+def test_a_repository_that_is_gone_leaves_its_worktrees_alone(
+    store: Corral, raced: RaceFactory
+) -> None:
     race = raced.start("ada")
     folder = orphan(raced, race, "lost")
     shutil.rmtree(raced.repository)
@@ -166,7 +170,7 @@ def test_a_repository_that_is_gone_leaves_its_worktrees_alone(store: Corral, rac
     assert folder.exists()
 
 
-def test_a_choice_that_is_refused_has_nothing_kept(store: Corral, raced: Raced) -> None:
+def test_a_choice_that_is_refused_has_nothing_kept(store: Corral, raced: RaceFactory) -> None:
     race = raced.start("ada", "ben")
     raced.end(race, 1)
     raced.end(race, 2, {"made": "badly\n"}, checks=[BAD])
@@ -179,7 +183,7 @@ def test_a_choice_that_is_refused_has_nothing_kept(store: Corral, raced: Raced) 
 
 
 def test_what_is_kept_for_a_race_goes_with_the_race_where_others_have_it(
-    store: Corral, raced: Raced, clock: ManualClock
+    store: Corral, raced: RaceFactory, clock: ManualClock
 ) -> None:
     merged, alone = raced.start("ada"), raced.start("ada")
     for race in (merged, alone):
@@ -211,23 +215,23 @@ def test_what_is_kept_for_a_race_goes_with_the_race_where_others_have_it(
 
 
 def test_what_another_store_has_kept_is_left_to_it(
-    store: Corral, raced: Raced, tmp_path: Path
+    store: Corral, raced: RaceFactory, tmp_path: Path
 ) -> None:
     with corral.open(f"sqlite:///{tmp_path}/other.db", actor="user:other") as other:
-        race = Raced(other, config.home() / "other", worktrees=races_folder()).start("ada")
+        race = RaceFactory(other, config.home() / "other", worktrees=races_folder()).start("ada")
         pin_commit(other._database, race, "1-1", "main")
         assert store.races.reclaim() == []
         assert git_history.list_kept(race.repository, race.id) == [f"{race.id}/1-1"]
 
 
-def kept(raced: Raced) -> set[str]:
+def kept(raced: RaceFactory) -> set[str]:
     """The races that the repository keeps commits for."""
     names = git(raced.repository, "for-each-ref", "--format=%(refname)", "refs/corral").split()
     return {name.split("/")[2] for name in names}
 
 
 def test_the_branch_of_a_worktree_that_was_never_whole_goes_with_it(
-    store: Corral, raced: Raced
+    store: Corral, raced: RaceFactory
 ) -> None:
     race = raced.start("ada", "ben")
     raced.end(race, 1, state="failed")

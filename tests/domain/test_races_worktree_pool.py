@@ -11,15 +11,15 @@ from corral.domain.races.model import Race
 from corral.kernel.clock import DAY
 from corral.kernel.exit_status import ExitStatus
 from corral.services.races.paths import pool_folder
-from tests.support.racing import attempts, make_repository, tree_of
-from tests.support.runs import held, without_keepers
+from tests.support.race_helpers import attempts, make_repository, tree_of
+from tests.support.run_factories import held, without_supervisors
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    without_keepers(monkeypatch)
+    without_supervisors(monkeypatch)
     return make_repository(tmp_path / "repository", **{".gitignore": "cache\n"})
 
 

@@ -13,9 +13,9 @@ import pytest
 import corral
 from corral.api import Corral
 from corral.errors import Invalid, Refused
-from tests.support.cases import each_case
 from tests.support.errors import because
-from tests.support.keys import KEY
+from tests.support.fake_keys import KEY
+from tests.support.grouped_cases import each_case
 
 Reopen = Callable[[], Corral]
 

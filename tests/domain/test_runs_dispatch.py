@@ -16,8 +16,8 @@ from corral.kernel.clock import HOUR, ManualClock
 from corral.kernel.errors import Conflict, CorralError, NoRoom
 from corral.kernel.exit_status import ExitStatus
 from corral.services.runs import dispatch as starter
-from tests.support import runs
-from tests.support.runs import held, running
+from tests.support import run_factories
+from tests.support.run_factories import held, running
 from tests.support.store import unchanged
 from tests.support.threads import Racer
 
@@ -26,7 +26,7 @@ Keep = Callable[[str], dict[str, Any]]
 
 def queued(store: Corral, **wanted: Any) -> Run:
     """A run that waits, in a directory that is here."""
-    return runs.queued(store, **{"cwd": "/"} | wanted)
+    return run_factories.queued(store, **{"cwd": "/"} | wanted)
 
 
 def claim(store: Corral, run: str, *, host: str) -> bool:

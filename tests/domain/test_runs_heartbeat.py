@@ -10,8 +10,8 @@ from corral.domain.runs.model import Attention, ResourceSample, RunState
 from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Conflict, Held, IllegalMove, Invalid, NotFound
 from corral.kernel.exit_status import ExitStatus
-from tests.support.cases import each_case
-from tests.support.runs import (
+from tests.support.grouped_cases import each_case
+from tests.support.run_factories import (
     ELSEWHERE,
     ended,
     held,
@@ -20,14 +20,14 @@ from tests.support.runs import (
     running,
     starting,
     stopping,
-    without_keepers,
+    without_supervisors,
 )
 from tests.support.store import record, refuses, rows, unchanged
 
 
 @pytest.fixture(autouse=True)
 def _no_agents(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_keepers(monkeypatch)
+    without_supervisors(monkeypatch)
 
 
 def test_a_keeper_takes_a_run_with_the_identity_of_its_process(

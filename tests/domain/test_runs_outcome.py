@@ -14,8 +14,8 @@ from corral.domain.runs.model import Attention, Run, RunState, StopKind
 from corral.kernel.clock import DAY, HOUR, SECOND, ManualClock
 from corral.kernel.errors import Conflict, Held, IllegalMove, Invalid, NotFound, Refused
 from corral.kernel.exit_status import ExitStatus
-from tests.support.cases import each_case
-from tests.support.runs import (
+from tests.support.grouped_cases import each_case
+from tests.support.run_factories import (
     ELSEWHERE,
     ended,
     held,
@@ -23,7 +23,7 @@ from tests.support.runs import (
     running,
     starting,
     stopping,
-    without_keepers,
+    without_supervisors,
 )
 from tests.support.store import record, refuses, rows, unchanged
 
@@ -65,7 +65,7 @@ ENDS = [
 
 @pytest.fixture(autouse=True)
 def _no_agents(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_keepers(monkeypatch)
+    without_supervisors(monkeypatch)
 
 
 @each_case(("stop", "how", "state", "reason"), ENDS)

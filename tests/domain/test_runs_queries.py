@@ -12,8 +12,8 @@ from corral.domain.runs.model import ResourceSample, Run, RunState
 from corral.kernel.clock import DAY, HOUR, MINUTE, ManualClock
 from corral.kernel.errors import Ambiguous, Conflict, Invalid, NoRoom, NotFound
 from corral.kernel.exit_status import ExitStatus
-from tests.support.cases import each_case
-from tests.support.runs import (
+from tests.support.grouped_cases import each_case
+from tests.support.run_factories import (
     ELSEWHERE,
     add_run,
     ended,
@@ -24,7 +24,7 @@ from tests.support.runs import (
     running,
     starting,
     stopping,
-    without_keepers,
+    without_supervisors,
 )
 from tests.support.store import refuses, rows, shared_length, unchanged, walk
 
@@ -33,7 +33,7 @@ HERE = "here"
 
 @pytest.fixture(autouse=True)
 def _no_agents(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_keepers(monkeypatch)
+    without_supervisors(monkeypatch)
 
 
 def ids(runs: list[Run]) -> list[str]:

@@ -10,8 +10,8 @@ from corral.domain.runs.model import RunMode, RunState
 from corral.domain.runs.spec import MAX_PROMPT
 from corral.kernel.clock import DAY, HOUR, ManualClock
 from corral.kernel.errors import Invalid
-from tests.support.cases import each_case
-from tests.support.runs import order, queued
+from tests.support.grouped_cases import each_case
+from tests.support.run_factories import order, queued
 from tests.support.store import record, refuses, rows
 
 MB = 1 << 20

@@ -10,14 +10,14 @@ from corral.api import Corral
 from corral.domain.runs.model import RunState
 from corral.kernel.exit_status import ExitStatus
 from tests.domain.test_runs_recovery import GONE, here, identity, note_exit
-from tests.support.runs import held, queued, without_keepers
+from tests.support.run_factories import held, queued, without_supervisors
 from tests.support.threads import race
 
 
 @pytest.fixture(autouse=True)
 def _no_keepers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is started."""
-    without_keepers(monkeypatch)
+    without_supervisors(monkeypatch)
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,12 @@ from corral.api import Corral
 from corral.daemon.delivery import ChatDelivery
 from corral.kernel.clock import MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Invalid, Refused
-from tests.adapters.test_boxed import leave_a_journal
-from tests.support.boxed import Inside, Talk
+from tests.adapters.test_sandbox_bridge import leave_a_journal
+from tests.support.daemon_nodes import on_machine
 from tests.support.errors import because
+from tests.support.fake_sandbox_agent import FakeSandboxAgent, Talk
 from tests.support.invariants import check_store
-from tests.support.machines import on_machine
-from tests.support.prompts import quotes_in
+from tests.support.prompt_parser import quotes_in
 
 pytestmark = pytest.mark.usefixtures("kinds")
 
@@ -395,7 +395,7 @@ def test_an_agent_that_wrote_to_a_boxed_one_gets_its_answer(talk: Talk) -> None:
 # -- a hostile inside -----------------------------------------------------------------------------
 
 
-def hostile(talk: Talk) -> Inside:
+def hostile(talk: Talk) -> FakeSandboxAgent:
     talk.chat.says("hello")
     return talk.begin()
 
@@ -565,7 +565,7 @@ def test_what_the_inside_remembers_is_kept_short_in_the_store(talk: Talk) -> Non
 # -- a machine that never comes back --------------------------------------------------------------
 
 
-def gone(talk: Talk, clock: ManualClock, ada: Inside) -> None:
+def gone(talk: Talk, clock: ManualClock, ada: FakeSandboxAgent) -> None:
     """Its machine ended the run, or was held to have, and was not heard of again."""
     talk.runner.end(ada.run)
     clock.advance(6 * MINUTE)

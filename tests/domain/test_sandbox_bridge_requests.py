@@ -11,18 +11,18 @@ from corral.api import Corral
 from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.ids import new_id
 from corral.services.chat.sandbox_sync import session_folder
-from tests.support.boxed import Inside, Talk
+from tests.support.fake_sandbox_agent import FakeSandboxAgent, Talk
 from tests.support.invariants import check_store
 
 pytestmark = pytest.mark.usefixtures("kinds")
 
 
-def begun(talk: Talk) -> Inside:
+def begun(talk: Talk) -> FakeSandboxAgent:
     talk.chat.says("hello")
     return talk.begin()
 
 
-def wish(ada: Inside, action: str, **arguments: object) -> str:
+def wish(ada: FakeSandboxAgent, action: str, **arguments: object) -> str:
     with ada.files.writing() as connection:
         id, _ = ada.files.put(connection, "system", {"action": action, "arguments": arguments})
     return id
@@ -125,7 +125,7 @@ def test_a_rule_that_forbids_it_forbids_it_from_inside_as_well(talk: Talk) -> No
 # -- files ----------------------------------------------------------------------------------------
 
 
-def lay_out(ada: Inside, id: str, name: str, data: bytes = b"bytes") -> Path:
+def lay_out(ada: FakeSandboxAgent, id: str, name: str, data: bytes = b"bytes") -> Path:
     path = Path(ada.files.outbox) / id / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)

@@ -9,9 +9,9 @@ from corral.domain.schedules.model import OccurrenceWithLetter, Schedule, parse_
 from corral.domain.sessions import retention
 from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Held, Invalid, Refused
-from tests.support.cases import each_case
-from tests.support.channels import Chat, Runner
-from tests.support.prompts import quotes_in, texts_in
+from tests.support.fake_channels import Chat, Runner
+from tests.support.grouped_cases import each_case
+from tests.support.prompt_parser import quotes_in, texts_in
 from tests.support.store import record, refuses, rows, unchanged
 
 pytestmark = pytest.mark.usefixtures("kinds")

@@ -9,7 +9,7 @@ from corral.domain.sessions import retention
 from corral.domain.sessions.model import NewTurn, Session
 from corral.kernel.clock import DAY, YEAR, ManualClock
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, NotFound, Refused
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 from tests.support.invariants import check_store
 from tests.support.store import record, refuses, rows, unchanged, walk
 

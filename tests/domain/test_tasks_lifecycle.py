@@ -10,9 +10,9 @@ from corral.domain.tasks.model import CommandResult, Task
 from corral.kernel.clock import DAY, MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Conflict, Held, IllegalMove, Invalid, NotFound, Refused
 from corral.kernel.exit_status import ExitStatus
-from tests.support.runs import running
+from tests.support.run_factories import running
 from tests.support.store import record, refuses, unchanged
-from tests.support.tasks import board, check_counts, finish, project_with, told
+from tests.support.task_factories import board, check_counts, finish, project_with, told
 
 
 def claim(store: Corral, project: str, agent: str = "ada", **how: object) -> Task:

@@ -13,8 +13,8 @@ from corral.api import Corral
 from corral.domain.mail import ops as mail
 from corral.kernel.errors import StoreUnavailable
 from tests.crash.harness import ALL
-from tests.support.cli import Cli
-from tests.support.postgres import PostgresServer
+from tests.support.cli_runner import Cli
+from tests.support.postgres_server import PostgresServer
 
 
 def page_size(file: Path) -> int:

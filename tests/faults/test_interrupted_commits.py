@@ -15,7 +15,7 @@ from corral.domain.mail import ops as mail
 from corral.kernel.clock import HOUR, ManualClock
 from corral.kernel.errors import CorralError, StoreUnavailable
 from tests.support.invariants import check_store
-from tests.support.postgres import PostgresServer
+from tests.support.postgres_server import PostgresServer
 from tests.support.proxy import Proxy, When
 
 COMMIT = "COMMIT\0"  # the whole statement, and not the end of READ COMMITTED

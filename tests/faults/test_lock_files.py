@@ -12,7 +12,7 @@ from corral.api import Corral
 from corral.db import write_lock
 from corral.db.write_lock import WriteLock
 from corral.kernel.errors import StoreUnavailable
-from tests.support.disks import fill
+from tests.support.full_disk import fill
 from tests.support.processes import Child
 
 VICTIM = "a file of somebody"

@@ -10,7 +10,7 @@ import corral
 from corral.api import Corral
 from corral.domain.mail import ops as mail
 from corral.kernel.errors import NotFound
-from tests.support.postgres import PostgresServer
+from tests.support.postgres_server import PostgresServer
 
 
 @pytest.fixture

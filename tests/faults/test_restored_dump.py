@@ -1,7 +1,7 @@
 """A PostgreSQL dump that was loaded into another server."""
 
 import corral
-from tests.support.postgres import PostgresServer
+from tests.support.postgres_server import PostgresServer
 
 
 def test_events_of_another_server_are_found_and_brought_into_the_feed(

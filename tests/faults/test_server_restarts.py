@@ -16,13 +16,13 @@ from corral.kernel.clock import HOUR, ManualClock
 from corral.kernel.errors import StoreUnavailable
 from corral.supervisor.lease import LEASE_LOST, RunLease
 from corral.supervisor.usage import UsageMeter
+from tests.support.home import until
 from tests.support.invariants import check_store
-from tests.support.keeping import until
 from tests.support.listeners import HOUR as HOUR_IN_SECONDS
 from tests.support.listeners import call_before_waits
-from tests.support.postgres import PostgresServer
+from tests.support.postgres_server import PostgresServer
 from tests.support.processes import Signal
-from tests.support.runs import running
+from tests.support.run_factories import running
 from tests.support.threads import Racer
 
 WORKERS = 4

@@ -9,8 +9,8 @@ import pytest
 import corral
 from corral.db import server_clock
 from corral.db.server_clock import ServerClock
-from tests.support.postgres import find_binaries
-from tests.torture.chaos.world import Network, Server
+from tests.support.postgres_server import find_binaries
+from tests.torture.chaos.machines import Network, Server
 
 PROGRAM = """
 import sys, time

@@ -8,7 +8,7 @@ import corral
 from corral.db import postgres_pool
 from corral.kernel.errors import Invalid, StoreUnavailable
 from tests.support.errors import because
-from tests.support.postgres import PostgresServer, reserve_port
+from tests.support.postgres_server import PostgresServer, reserve_port
 from tests.support.threads import Racer
 
 

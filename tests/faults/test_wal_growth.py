@@ -15,7 +15,7 @@ from corral.db.statement import Statement
 from corral.db.tx import Tx
 from corral.db.write_lock import is_stopped
 from corral.kernel.errors import StoreUnavailable
-from tests.support.keeping import until
+from tests.support.home import until
 from tests.support.processes import Child, Signal
 
 BODY = "x" * 10_000

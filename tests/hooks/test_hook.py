@@ -13,11 +13,11 @@ import pytest
 
 import corral
 from corral import hooks
-from tests.interfaces.test_start_up import HEAVY
-from tests.support.cases import each_case
-from tests.support.cli import Said
+from tests.cli.test_startup import HEAVY
+from tests.support.cli_runner import CliResult
+from tests.support.grouped_cases import each_case
 
-Hook = Callable[..., Said]
+Hook = Callable[..., CliResult]
 
 
 @pytest.fixture
@@ -35,14 +35,14 @@ def folder(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Hook:
-    def called(provider: str, event: str, told: object = "") -> Said:
+    def called(provider: str, event: str, told: object = "") -> CliResult:
         text = told if isinstance(told, str) else json.dumps(told)
         monkeypatch.setattr(
             sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode("utf-8", "surrogatepass")))
         )
         code = hooks.run([provider, event])
         said = capsys.readouterr()
-        return Said(code, said.out, said.err)
+        return CliResult(code, said.out, said.err)
 
     return called
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.interfaces.test_hook import git
-from tests.support.cli import Cli
+from tests.hooks.test_hook import git
+from tests.support.cli_runner import Cli
 
 ALL = ("git", "claude", "codex", "copilot", "gemini")
 

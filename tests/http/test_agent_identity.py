@@ -7,11 +7,11 @@ import httpx
 import pytest
 
 from corral.api import Corral
-from tests.support.served import Served
+from tests.support.http_server import HttpServer
 
 
 @pytest.fixture
-def ada(served: Served) -> Iterator[httpx.Client]:
+def ada(served: HttpServer) -> Iterator[httpx.Client]:
     """A client with the token of the agent ada; there is another agent, eve."""
     for name in ("ada", "eve"):
         served.store.agents.create(name)

@@ -11,10 +11,10 @@ import pytest
 from corral import config
 from corral.adapters import process
 from corral.api import Corral
-from tests.support.keeping import until
-from tests.support.racing import git, make_repository
-from tests.support.runs import held, queued, running, without_keepers
-from tests.support.served import Served
+from tests.support.home import until
+from tests.support.http_server import HttpServer
+from tests.support.race_helpers import git, make_repository
+from tests.support.run_factories import held, queued, running, without_supervisors
 from tests.support.store import rows, unchanged
 
 
@@ -24,7 +24,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def client(served: Served) -> Iterator[httpx.Client]:
+def client(served: HttpServer) -> Iterator[httpx.Client]:
     with served.client() as opened:
         opened.get("/api")  # from here on the token was used, which is written down
         yield opened
@@ -69,7 +69,7 @@ def test_a_verb_acts_with_or_without_the_id_in_the_path(
 def test_whoever_asks_for_a_run_from_afar_says_where(
     client: httpx.Client, store: Corral, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    without_keepers(monkeypatch)
+    without_supervisors(monkeypatch)
     (tmp_path / "served-from" / "inside").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "served-from")
     with unchanged(store):
@@ -93,7 +93,7 @@ def test_whoever_asks_for_a_run_from_afar_says_where(
 def test_whoever_starts_a_race_from_afar_says_where(
     client: httpx.Client, store: Corral, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    without_keepers(monkeypatch)
+    without_supervisors(monkeypatch)
     here = make_repository(tmp_path / "served-from")
     monkeypatch.chdir(here)
     (here / "inside").mkdir()
@@ -152,7 +152,7 @@ CLIMBING = [
 ]
 
 
-def test_a_path_that_climbs_leads_nowhere(client: httpx.Client, served: Served) -> None:
+def test_a_path_that_climbs_leads_nowhere(client: httpx.Client, served: HttpServer) -> None:
     for path in CLIMBING:
         told = client.send(client.build_request("GET", httpx.URL(served.url + path)))
         assert told.status_code in (400, 404), (path, told.text)
@@ -283,7 +283,7 @@ def test_a_key_that_stood_for_another_call_is_refused(client: httpx.Client, stor
 
 
 def test_keys_of_two_tokens_have_nothing_to_do_with_each_other(
-    client: httpx.Client, served: Served
+    client: httpx.Client, served: HttpServer
 ) -> None:
     first = put(client, **{"Idempotency-Key": "k"})
     with served.client(served.store.tokens.create("other").value) as other:
@@ -299,7 +299,7 @@ def test_a_refused_call_may_be_made_again(client: httpx.Client, store: Corral) -
     assert error(client.post("/api/agents/ada/retire")) == (409, "illegal_move")
 
 
-def test_the_same_call_ten_times_at_once_is_done_once(served: Served) -> None:
+def test_the_same_call_ten_times_at_once_is_done_once(served: HttpServer) -> None:
     told: list[httpx.Response] = []
 
     def call() -> None:
@@ -366,7 +366,7 @@ def test_a_claim_waits_for_a_letter(client: httpx.Client, store: Corral) -> None
     assert letter["body"] == "late"
 
 
-def test_nothing_is_claimed_for_somebody_who_has_gone(served: Served, store: Corral) -> None:
+def test_nothing_is_claimed_for_somebody_who_has_gone(served: HttpServer, store: Corral) -> None:
     sent = {"mailbox": "agent:ada", "owner": "o", "wait_ms": 20_000}
     with served.client() as client, pytest.raises(httpx.ReadTimeout):
         client.post("/api/mail/claim", json=sent, timeout=httpx.Timeout(60, read=0.3))
@@ -381,7 +381,7 @@ def test_nothing_is_claimed_for_somebody_who_has_gone(served: Served, store: Cor
 
 
 @pytest.fixture
-def ada(served: Served) -> Iterator[httpx.Client]:
+def ada(served: HttpServer) -> Iterator[httpx.Client]:
     served.store.agents.create("ada")
     served.store.agents.create("ben")
     with served.client(served.store.tokens.create("ada", scope="agent:ada").value) as opened:

@@ -14,8 +14,8 @@ from corral.api import Corral
 from corral.db.wakeups import SAFETY_POLL
 from corral.domain.events.model import Event
 from corral.http import feed, streams
-from tests.support.keeping import until
-from tests.support.served import Served, serving
+from tests.support.home import until
+from tests.support.http_server import HttpServer, serving
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -23,7 +23,7 @@ def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def ask(served: Served, query: str = "", last: str | None = None) -> bytes:
+def ask(served: HttpServer, query: str = "", last: str | None = None) -> bytes:
     """The request of a listener. What is told is read line by line: whatever stands between the
     lines of an event is the transport's."""
     lines = [f"GET /api/events{query} HTTP/1.1", "Host: 127.0.0.1", "Connection: close"]
@@ -35,7 +35,7 @@ def ask(served: Served, query: str = "", last: str | None = None) -> bytes:
 class Browser:
     """Listens on a thread of its own, as an EventSource does."""
 
-    def __init__(self, served: Served, query: str = "", last: str | None = None) -> None:
+    def __init__(self, served: HttpServer, query: str = "", last: str | None = None) -> None:
         self.ids: list[str] = []
         self.subjects: list[str] = []
         self._heard = threading.Condition()
@@ -83,7 +83,7 @@ def put(store: Corral, count: int) -> list[str]:
     return [store.mail.put("queue:q", n).id for n in range(count)]
 
 
-def test_an_event_of_another_process_is_heard_at_once(served: Served, url: str) -> None:
+def test_an_event_of_another_process_is_heard_at_once(served: HttpServer, url: str) -> None:
     browser = Browser(served)
     with corral.open(url) as another:
         took = []
@@ -97,7 +97,9 @@ def test_an_event_of_another_process_is_heard_at_once(served: Served, url: str) 
     browser.close()
 
 
-def test_whoever_was_cut_off_goes_on_behind_the_last_event(served: Served, store: Corral) -> None:
+def test_whoever_was_cut_off_goes_on_behind_the_last_event(
+    served: HttpServer, store: Corral
+) -> None:
     first = Browser(served)
     early = put(store, 5)
     # On PostgreSQL what was committed just before may still come first.
@@ -112,7 +114,7 @@ def test_whoever_was_cut_off_goes_on_behind_the_last_event(served: Served, store
     again.close()
 
 
-def test_a_page_can_name_the_place_to_follow_on_from(served: Served, store: Corral) -> None:
+def test_a_page_can_name_the_place_to_follow_on_from(served: HttpServer, store: Corral) -> None:
     put(store, 2)
     cursor = store.events.after(limit=100).items[-1].cursor
     late = put(store, 2)
@@ -121,7 +123,7 @@ def test_a_page_can_name_the_place_to_follow_on_from(served: Served, store: Corr
     browser.close()
 
 
-def test_events_can_be_chosen(served: Served, store: Corral) -> None:
+def test_events_can_be_chosen(served: HttpServer, store: Corral) -> None:
     agents = Browser(served, query="?kind=agent")
     store.agents.create("ada")
     put(store, 3)
@@ -133,13 +135,13 @@ def test_events_can_be_chosen(served: Served, store: Corral) -> None:
     one.close()
 
 
-def test_a_wrong_cursor_is_refused(served: Served) -> None:
+def test_a_wrong_cursor_is_refused(served: HttpServer) -> None:
     with served.client() as client:
         assert client.get("/api/events?after=x").status_code == 400
         assert client.get("/api/events?colour=red").status_code == 400
 
 
-def test_nothing_falls_between_the_past_and_the_present(served: Served, url: str) -> None:
+def test_nothing_falls_between_the_past_and_the_present(served: HttpServer, url: str) -> None:
     """A listener comes while another process writes as fast as it can."""
     stop = threading.Event()
     written: list[str] = []
@@ -211,7 +213,7 @@ def test_a_server_that_ends_lets_its_listeners_go(store: Corral) -> None:
     assert browser.ended()
 
 
-def test_five_hundred_browsers_get_every_event_in_order(served: Served, url: str) -> None:
+def test_five_hundred_browsers_get_every_event_in_order(served: HttpServer, url: str) -> None:
     """Every one of them, over real connections, while another process writes."""
     count, events = 500, 100
     expected: list[str] = []

@@ -19,8 +19,8 @@ from corral.api import Corral
 from corral.http import api
 from corral.http.middleware.rate_limits import Rate
 from corral.http.openapi import openapi_document
-from tests.support.runs import running, without_keepers
-from tests.support.served import Served, serving
+from tests.support.http_server import HttpServer, serving
+from tests.support.run_factories import running, without_supervisors
 
 pytestmark = pytest.mark.slow
 
@@ -36,8 +36,8 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def served(store: Corral, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Served]:
-    without_keepers(monkeypatch)  # nothing that is made up is ever run
+def served(store: Corral, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HttpServer]:
+    without_supervisors(monkeypatch)  # nothing that is made up is ever run
     monkeypatch.chdir(tmp_path)  # nor does a word that is taken for a directory lead into this one
     monkeypatch.setattr(api, "MAX_WAIT_MS", 10)
     with serving(store, rates={"full": FAST, "read": FAST, "agent": FAST}) as running:
@@ -70,7 +70,7 @@ def ids(store: Corral, tmp_path: Path) -> list[str]:
     return made
 
 
-def test_no_answer_is_a_mistake_of_the_servers(served: Served, ids: list[str]) -> None:
+def test_no_answer_is_a_mistake_of_the_servers(served: HttpServer, ids: list[str]) -> None:
     import schemathesis  # it takes a second, and every worker loads this file
 
     schema = schemathesis.openapi.from_dict(json.loads(openapi_document()))

@@ -10,15 +10,15 @@ import pytest
 from corral.api import Corral
 from corral.domain.projects.model import Project
 from corral.http.middleware import body_limits, concurrency
-from tests.interfaces.test_http_team import refused
-from tests.support.keeping import until
-from tests.support.raced import Raced
-from tests.support.runs import add_run
-from tests.support.served import Served
+from tests.http.test_agent_identity import refused
+from tests.support.home import until
+from tests.support.http_server import HttpServer
+from tests.support.race_factory import RaceFactory
+from tests.support.run_factories import add_run
 
 
 @pytest.fixture
-def eve(served: Served) -> Iterator[httpx.Client]:
+def eve(served: HttpServer) -> Iterator[httpx.Client]:
     """A client with the token of the agent eve; ada is another agent, who works in earnest."""
     for name in ("ada", "eve"):
         served.store.agents.create(name)
@@ -60,7 +60,7 @@ def test_a_run_that_is_named_is_ones_own(eve: httpx.Client, store: Corral, tmp_p
 
 
 def test_a_token_for_one_project_reaches_nothing_of_another_by_its_id_either(
-    served: Served, store: Corral, tmp_path: Path
+    served: HttpServer, store: Corral, tmp_path: Path
 ) -> None:
     for name in ("ada", "eve"):
         store.agents.create(name)
@@ -71,7 +71,7 @@ def test_a_token_for_one_project_reaches_nothing_of_another_by_its_id_either(
     group = store.groups.create("talk", members=["agent:eve"], project=other.id)
     store.plans.set(["x"], agent="ada", project_id=other.id)
     work = store.delegations.delegate("ada", "x", project_id=other.id)
-    race = Raced(store, tmp_path).start("ada")
+    race = RaceFactory(store, tmp_path).start("ada")
     session = store.sessions.open("ada", project=other.id)
     token = store.tokens.create("e", scope="agent:eve", project=own.id).value
     with served.client(token) as eve:
@@ -106,14 +106,14 @@ def test_a_token_for_one_project_reaches_nothing_of_another_by_its_id_either(
     assert store.tasks.get(task.id).state == "ready"
 
 
-def test_a_token_that_only_reads_asks_no_sql(served: Served, store: Corral) -> None:
+def test_a_token_that_only_reads_asks_no_sql(served: HttpServer, store: Corral) -> None:
     with served.client(store.tokens.create("r", scope="read").value) as reader:
         assert refused(reader.get("/api/db/sql", params={"query": "SELECT 1"}))
     with served.client(store.tokens.create("f", scope="full").value) as full:
         assert full.get("/api/db/sql", params={"query": "SELECT 1"}).json()["rows"] == [[1]]
 
 
-def test_an_agents_token_becomes_no_browsers_cookie(served: Served, store: Corral) -> None:
+def test_an_agents_token_becomes_no_browsers_cookie(served: HttpServer, store: Corral) -> None:
     store.agents.create("eve")
     token = store.tokens.create("e", scope="agent:eve").value
     told = httpx.get(f"{served.url}/", params={"token": token})
@@ -122,7 +122,7 @@ def test_an_agents_token_becomes_no_browsers_cookie(served: Served, store: Corra
 
 
 def test_an_agent_that_hangs_on_to_its_calls_keeps_nobody_else_out(
-    eve: httpx.Client, served: Served, store: Corral, monkeypatch: pytest.MonkeyPatch
+    eve: httpx.Client, served: HttpServer, store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its bodies never end; the others are answered, and in the end it is let go."""
     monkeypatch.setattr(

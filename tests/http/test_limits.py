@@ -21,15 +21,15 @@ from corral.http.connections import ConnectionPool
 from corral.http.middleware import body_limits
 from corral.kernel.clock import ManualClock
 from corral.mcp.http import routes as tool_routes
-from tests.support.keeping import until
-from tests.support.served import Served, serving
+from tests.support.home import until
+from tests.support.http_server import HttpServer, serving
 
 pytestmark = pytest.mark.slow
 
 MEGABYTE = 1 << 20
 
 
-def connected(served: Served, sent: bytes = b"") -> socket.socket:
+def connected(served: HttpServer, sent: bytes = b"") -> socket.socket:
     line = socket.create_connection(("127.0.0.1", served.port), timeout=60)
     line.sendall(sent)
     return line

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from tests.support.served import Served
+from tests.support.http_server import HttpServer
 
 
 def test_an_agents_token_locks_in_its_own_name_and_breaks_nothing_of_others(
-    served: Served, tmp_path: Path
+    served: HttpServer, tmp_path: Path
 ) -> None:
     store = served.store
     project = store.projects.register(tmp_path)

@@ -14,8 +14,8 @@ from corral.http import token_cache
 from corral.http.middleware import rate_limits
 from corral.http.middleware.rate_limits import Rate, RateLimiter
 from corral.kernel.clock import SECOND
-from tests.support.keeping import until
-from tests.support.served import Served, serving
+from tests.support.home import until
+from tests.support.http_server import HttpServer, serving
 from tests.support.store import rows
 
 
@@ -44,12 +44,12 @@ PAGES = [
 
 
 @pytest.fixture
-def served(store: Corral) -> Iterator[Served]:
+def served(store: Corral) -> Iterator[HttpServer]:
     with serving(store, pages=PAGES, error_page=error_page) as running:
         yield running
 
 
-def test_without_a_token_nothing_is_shown(served: Served) -> None:
+def test_without_a_token_nothing_is_shown(served: HttpServer) -> None:
     with served.stranger() as client:
         page = client.get("/")
         assert page.status_code == 401
@@ -61,7 +61,7 @@ def test_without_a_token_nothing_is_shown(served: Served) -> None:
             assert told.headers["www-authenticate"] == "Bearer"
 
 
-def test_a_wrong_token_is_refused_and_not_repeated(served: Served) -> None:
+def test_a_wrong_token_is_refused_and_not_repeated(served: HttpServer) -> None:
     for wrong in ("crl_" + "0" * 64, "x", "\u00fc"):
         with served.stranger() as client:
             headers = {"Authorization": f"Bearer {wrong}".encode("latin-1")}
@@ -70,7 +70,7 @@ def test_a_wrong_token_is_refused_and_not_repeated(served: Served) -> None:
             assert wrong not in told.json()["error"]["details"].values()
 
 
-def test_a_revoked_token_opens_nothing(served: Served) -> None:
+def test_a_revoked_token_opens_nothing(served: HttpServer) -> None:
     made = served.store.tokens.create("other")
     served.store.tokens.revoke("other")
     with served.client(made.value) as client:
@@ -81,7 +81,7 @@ def test_a_revoked_token_opens_nothing(served: Served) -> None:
 
 @pytest.mark.parametrize("end", ["revoke the token", "retire its agent"])
 def test_a_token_that_is_in_use_opens_nothing_as_soon_as_it_ends(
-    served: Served, monkeypatch: pytest.MonkeyPatch, end: str
+    served: HttpServer, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     monkeypatch.setattr(token_cache, "TTL_SECONDS", 600.0)  # so that nothing else ends it
     served.store.agents.create("ada")
@@ -129,13 +129,13 @@ def test_what_is_remembered_of_a_token_ends_with_it(
     assert known.get_cached(secret) is None
 
 
-def test_a_page_knows_who_asks(served: Served) -> None:
+def test_a_page_knows_who_asks(served: HttpServer) -> None:
     with served.client() as client:
         assert client.get("/").text == "tests full"
 
 
 def test_the_link_leaves_the_token_with_the_browser_and_not_in_the_address(
-    served: Served,
+    served: HttpServer,
 ) -> None:
     with served.stranger() as browser:
         told = browser.get(f"/?a=1&token={served.token}&b=%26")
@@ -147,7 +147,7 @@ def test_the_link_leaves_the_token_with_the_browser_and_not_in_the_address(
         assert browser.get("/").text == "tests full"
 
 
-def test_a_link_leads_nowhere_else(served: Served) -> None:
+def test_a_link_leads_nowhere_else(served: HttpServer) -> None:
     with socket.create_connection(("127.0.0.1", served.port)) as line:
         line.sendall(
             f"GET //evil.example/?token={served.token} HTTP/1.1\r\n"
@@ -158,14 +158,14 @@ def test_a_link_leads_nowhere_else(served: Served) -> None:
     assert "location: /evil.example/\r\n" in told
 
 
-def test_a_link_with_a_wrong_token_sets_nothing(served: Served) -> None:
+def test_a_link_with_a_wrong_token_sets_nothing(served: HttpServer) -> None:
     with served.stranger() as browser:
         told = browser.get("/?token=crl_wrong")
         assert told.status_code == 401
         assert "set-cookie" not in told.headers
 
 
-def test_a_foreign_name_that_points_here_is_no_way_in(served: Served) -> None:
+def test_a_foreign_name_that_points_here_is_no_way_in(served: HttpServer) -> None:
     with served.client() as client:
         for host in ("evil.example", "127.0.0.1.evil.example", "", "localhost.evil:80"):
             told = client.get("/api/runs", headers={"Host": host})
@@ -174,7 +174,7 @@ def test_a_foreign_name_that_points_here_is_no_way_in(served: Served) -> None:
             assert client.get("/", headers={"Host": host}).status_code == 200, host
 
 
-def test_a_page_of_another_origin_cannot_write(served: Served) -> None:
+def test_a_page_of_another_origin_cannot_write(served: HttpServer) -> None:
     with served.client() as client:
         foreign = [
             {"Origin": "https://evil.example"},
@@ -189,21 +189,21 @@ def test_a_page_of_another_origin_cannot_write(served: Served) -> None:
         assert client.post("/act", headers=own).status_code == 200
 
 
-def test_a_token_for_reading_changes_nothing(served: Served) -> None:
+def test_a_token_for_reading_changes_nothing(served: HttpServer) -> None:
     with served.client(served.store.tokens.create("eyes", scope="read").value) as client:
         assert client.get("/").text == "eyes read"
         assert client.post("/act").status_code == 403
     assert rows(served.store, "SELECT count(*) FROM letters") == [(0,)]
 
 
-def test_an_agents_token_opens_no_page(served: Served) -> None:
+def test_an_agents_token_opens_no_page(served: HttpServer) -> None:
     served.store.agents.create("ada")
     with served.client(served.store.tokens.create("a", scope="agent:ada").value) as client:
         assert client.get("/").status_code == 403
         assert client.post("/act").status_code == 403
 
 
-def test_the_record_names_the_token_that_acted(served: Served) -> None:
+def test_the_record_names_the_token_that_acted(served: HttpServer) -> None:
     with served.client() as client:
         id = client.post("/act").text
     assert rows(served.store, "SELECT actor FROM events WHERE subject = :id", id=id) == [
@@ -211,7 +211,7 @@ def test_the_record_names_the_token_that_acted(served: Served) -> None:
     ]
 
 
-def test_a_mistake_shows_no_traceback(served: Served) -> None:
+def test_a_mistake_shows_no_traceback(served: HttpServer) -> None:
     with served.client() as client:
         told = client.get("/stumble")
         assert told.status_code == 500
@@ -220,7 +220,7 @@ def test_a_mistake_shows_no_traceback(served: Served) -> None:
         assert client.post("/").status_code == 405
 
 
-def test_every_answer_protects_the_browser(served: Served) -> None:
+def test_every_answer_protects_the_browser(served: HttpServer) -> None:
     for client in (served.client(), served.stranger()):
         with client:
             for path in ("/", "/nothing", "/healthz", "/api/runs", "/api/nothing", "/stumble"):
@@ -239,7 +239,7 @@ def test_strangers_learn_only_whether_the_server_is_well(store: Corral) -> None:
             assert client.get("/healthz").json()["status"] == {"loops": 3}
 
 
-def test_a_body_that_is_too_large_is_refused_before_it_is_read(served: Served) -> None:
+def test_a_body_that_is_too_large_is_refused_before_it_is_read(served: HttpServer) -> None:
     with served.client() as client:
         told = client.post("/api/mail/put", content=b"x" * (10 * 1024 * 1024 + 1))
         assert told.status_code == 413
@@ -263,7 +263,7 @@ def test_whoever_asks_too_much_is_told_when_to_come_back(store: Corral) -> None:
 
 
 def test_whoever_guesses_tokens_is_slowed_down_and_locks_nobody_out(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         rate_limits, "ANONYMOUS_RATE", Rate(0.01, 20)
@@ -288,7 +288,7 @@ def test_a_bucket_fills_again_as_time_goes_by() -> None:
     assert buckets.take("b", rate) == 0
 
 
-def test_bytes_that_are_no_request_end_nothing(served: Served) -> None:
+def test_bytes_that_are_no_request_end_nothing(served: HttpServer) -> None:
     for garbage in (b"\x00\xff" * 100, b"GET / HTTP/9.9\r\n\r\n", b"GET /%zz%00 HTTP/1.1\r\n\r\n"):
         with socket.create_connection(("127.0.0.1", served.port), timeout=10) as line:
             line.sendall(garbage)

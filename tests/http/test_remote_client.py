@@ -29,14 +29,14 @@ from corral.kernel.clock import ManualClock
 from corral.kernel.exit_status import ExitStatus
 from corral.kernel.pagination import Page
 from tests.support.errors import because
-from tests.support.keeping import SECONDS
-from tests.support.runs import held, queued, running
-from tests.support.served import Served, closed_port, serving
+from tests.support.home import SECONDS
+from tests.support.http_server import HttpServer, closed_port, serving
+from tests.support.run_factories import held, queued, running
 from tests.support.store import rows, walk
 
 
 @pytest.fixture(params=["local", "remote"])
-def either(request: pytest.FixtureRequest, store: Corral, served: Served) -> Iterator[Corral]:
+def either(request: pytest.FixtureRequest, store: Corral, served: HttpServer) -> Iterator[Corral]:
     """The same store, opened here or through the daemon."""
     if request.param == "local":
         yield store
@@ -46,7 +46,7 @@ def either(request: pytest.FixtureRequest, store: Corral, served: Served) -> Ite
 
 
 @pytest.fixture
-def remote(served: Served) -> Iterator[Corral]:
+def remote(served: HttpServer) -> Iterator[Corral]:
     with corral.open(served.url, token=served.token) as opened:
         yield opened
 
@@ -224,7 +224,7 @@ def test_the_record_names_the_token(remote: Corral, store: Corral) -> None:
     ]
 
 
-def test_a_wrong_token_a_wrong_url_and_no_daemon_are_told_apart(served: Served) -> None:
+def test_a_wrong_token_a_wrong_url_and_no_daemon_are_told_apart(served: HttpServer) -> None:
     with pytest.raises(Refused, match="Invalid token"):
         corral.open(served.url, token="crl_" + "0" * 64)
     with pytest.raises(Invalid, check=because("token_missing")):
@@ -238,7 +238,9 @@ def test_a_wrong_token_a_wrong_url_and_no_daemon_are_told_apart(served: Served) 
     assert caught.value.reason == "unreachable"
 
 
-def test_the_environment_gives_the_token(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_gives_the_token(
+    served: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CORRAL_TOKEN", served.token)
     with corral.open(served.url) as opened:
         assert isinstance(opened, RemoteCorral)

@@ -11,9 +11,9 @@ from corral.http import agent_permissions
 from corral.http.agent_permissions import AGENT_RULES, OBJECT_ARGUMENTS
 from corral.kernel.errors import Refused
 from corral.services.tokens import TokenIdentity
-from tests.support.cases import each_case
-from tests.support.runs import add_run
-from tests.support.served import serving
+from tests.support.grouped_cases import each_case
+from tests.support.http_server import serving
+from tests.support.run_factories import add_run
 
 # Arguments that name no thing of a project: people, texts, numbers, and what the rules put there.
 OTHERS = {

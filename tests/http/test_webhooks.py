@@ -6,8 +6,8 @@ import pytest
 
 from corral.adapters import notifications
 from corral.api import Corral
-from tests.support.http import receiving
-from tests.support.served import serving
+from tests.support.http_receiver import receiving
+from tests.support.http_server import serving
 
 
 @pytest.fixture

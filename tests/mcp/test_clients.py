@@ -11,8 +11,8 @@ import corral
 from corral.api import Corral
 from corral.mcp.http import routes
 from corral.mcp.registry import TOOLS
-from tests.support.mcp import environment, over_http, over_stdio
-from tests.support.served import serving
+from tests.support.http_server import serving
+from tests.support.mcp_clients import environment, over_http, over_stdio
 
 pytestmark = pytest.mark.slow
 

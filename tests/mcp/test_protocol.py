@@ -12,9 +12,9 @@ import pytest
 import corral
 from corral.api import Corral
 from corral.mcp.http import routes
-from tests.support.keeping import until
-from tests.support.mcp import MODERN, Agent, Lines, ToolError, environment, lines
-from tests.support.served import Served, serving
+from tests.support.home import until
+from tests.support.http_server import HttpServer, serving
+from tests.support.mcp_clients import MODERN, Agent, Lines, ToolError, environment, lines
 
 pytestmark = pytest.mark.slow
 
@@ -178,7 +178,7 @@ def test_a_store_that_cannot_be_used_is_told_to_the_agent(home: Path) -> None:
 
 
 @pytest.fixture
-def served(home: Path) -> Iterator[Served]:
+def served(home: Path) -> Iterator[HttpServer]:
     with (
         corral.open(f"sqlite:///{home}/corral.db") as store,
         serving(store, pages=routes()) as running,
@@ -187,12 +187,12 @@ def served(home: Path) -> Iterator[Served]:
 
 
 @pytest.fixture
-def token(served: Served) -> str:
+def token(served: HttpServer) -> str:
     return served.store.tokens.create("ada", scope="agent:ada").value
 
 
 @pytest.fixture
-def client(served: Served, token: str) -> Iterator[httpx.Client]:
+def client(served: HttpServer, token: str) -> Iterator[httpx.Client]:
     with served.client(token) as opened:
         yield opened
 
@@ -210,7 +210,7 @@ def test_only_a_post_is_answered_and_a_notice_is_taken(client: httpx.Client) -> 
 
 
 def test_without_a_token_or_from_another_origin_nothing_is_served(
-    served: Served, client: httpx.Client
+    served: HttpServer, client: httpx.Client
 ) -> None:
     call = rpc("tools/call", name="whoami")
     with served.stranger() as stranger:
@@ -226,7 +226,7 @@ def test_without_a_token_or_from_another_origin_nothing_is_served(
 
 
 def test_a_revoked_token_and_one_of_full_scope_call_no_tool(
-    served: Served, client: httpx.Client
+    served: HttpServer, client: httpx.Client
 ) -> None:
     call = rpc("tools/call", name="whoami")
     assert not client.post("/mcp", json=call).json()["result"]["isError"]
@@ -264,7 +264,7 @@ def test_a_body_that_is_no_message_is_refused(client: httpx.Client, body: bytes)
 
 
 def test_a_caller_that_hangs_up_claims_nothing(
-    served: Served, client: httpx.Client, token: str
+    served: HttpServer, client: httpx.Client, token: str
 ) -> None:
     call = rpc("tools/call", name="inbox", arguments={"wait_seconds": 50})
     with served.client(token) as impatient, pytest.raises(httpx.ReadTimeout):
@@ -280,7 +280,7 @@ def test_a_caller_that_hangs_up_claims_nothing(
 
 
 def test_the_same_command_serves_an_agent_that_has_only_the_daemons_address(
-    served: Served, token: str, home: Path
+    served: HttpServer, token: str, home: Path
 ) -> None:
     served.store.agents.create("bob", command="cat")
     env = environment(served.url, None, home / "home", CORRAL_TOKEN=token)
@@ -297,7 +297,7 @@ def test_the_same_command_serves_an_agent_that_has_only_the_daemons_address(
         assert "Invalid token" in server.ask("ping")["error"]["message"]
 
 
-def test_many_agents_call_at_once(served: Served, home: Path) -> None:
+def test_many_agents_call_at_once(served: HttpServer, home: Path) -> None:
     """Sixteen threads over one endpoint: every letter arrives once."""
     store: Corral = served.store
     store.agents.create("bob", command="cat")

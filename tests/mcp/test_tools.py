@@ -10,9 +10,9 @@ from corral.api import Corral
 from corral.api.catalog import list_operations
 from corral.kernel.clock import ManualClock
 from corral.mcp.registry import MAX_TOOLS, TOOLS, ToolSpec, list_tools
-from tests.support.cases import each_case
-from tests.support.mcp import Agent, ToolError
-from tests.support.runs import add_run
+from tests.support.grouped_cases import each_case
+from tests.support.mcp_clients import Agent, ToolError
+from tests.support.run_factories import add_run
 from tests.support.store import record, rows, unchanged
 
 

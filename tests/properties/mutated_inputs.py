@@ -42,7 +42,7 @@ def places_in(value: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...
 
 
 @st.composite
-def spoilt(draw: Any, *samples: Any) -> Any:
+def mutated(draw: Any, *samples: Any) -> Any:
     """One of the samples, with something else in one place or a few."""
     value = deepcopy(draw(st.sampled_from(samples)))
     for _ in range(draw(st.integers(1, 3))):

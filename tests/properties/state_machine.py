@@ -26,7 +26,7 @@ SHARE = 1 if os.environ.get("CORRAL_FUZZ") else 0.5  # of the stories of a machi
 while_it_is_made_short = pytest.mark.timeout(420)
 
 
-class RoomMachine(RuleBasedStateMachine):
+class StoreMachine(RuleBasedStateMachine):
     """One story, on one fresh store."""
 
     def __init__(self, url: str) -> None:
@@ -54,8 +54,8 @@ class RoomMachine(RuleBasedStateMachine):
             self.store.close()
 
 
-def tell_stories(
-    machine: Callable[[str], RoomMachine], fresh_url: FreshUrl, *, stories: int, steps: int
+def run_machine(
+    machine: Callable[[str], StoreMachine], fresh_url: FreshUrl, *, stories: int, steps: int
 ) -> None:
     """Run half of the stories, or all of them with CORRAL_FUZZ.
 

@@ -20,7 +20,7 @@ from corral.kernel.clock import ManualClock
 from corral.kernel.errors import CorralError, NotFound
 from corral.mcp import protocol
 from corral.services.projects import config
-from tests.properties.spoiling import encoded, few, many, spoilt
+from tests.properties.mutated_inputs import encoded, few, many, mutated
 
 NOW = 1_800_000_000_000
 DEEP = "[" * 20_000
@@ -56,7 +56,7 @@ ACP = [
 ]
 
 
-@given(st.lists(spoilt(*ACP), max_size=5), st.binary(max_size=40))
+@given(st.lists(mutated(*ACP), max_size=5), st.binary(max_size=40))
 @many
 def test_no_agent_ends_whoever_talks_with_it(lines: list[Any], noise: bytes) -> None:
     written: list[bytes] = []
@@ -93,7 +93,7 @@ def nobody() -> Any:
     raise NotFound("There is no such agent.")
 
 
-@given(spoilt(*REQUESTS).map(encoded) | st.sampled_from([DEEP.encode(), b"", b"\xff", b"[]"]))
+@given(mutated(*REQUESTS).map(encoded) | st.sampled_from([DEEP.encode(), b"", b"\xff", b"[]"]))
 @many
 def test_every_message_to_the_tools_is_answered_or_refused(line: bytes) -> None:
     try:
@@ -179,7 +179,7 @@ def test_a_line_to_a_keeper_is_cut_into_frames_or_refused(data: bytes, cuts: lis
             frames.feed((good + data)[begin:end])
 
 
-@given(spoilt({"exit_code": 3, "signal": None, "cpu_ms": 5, "peak_bytes": 7, "reason": "x"}))
+@given(mutated({"exit_code": 3, "signal": None, "cpu_ms": 5, "peak_bytes": 7, "reason": "x"}))
 @many
 def test_an_exit_note_tells_an_end_that_can_be_or_none(note: Any) -> None:
     for data in (encoded(note), encoded(note)[:-1], DEEP.encode()):
@@ -220,7 +220,7 @@ HOOKS = {"hooks": {"PreToolUse": [{"matcher": "Edit", "hooks": [{"command": "cor
 
 
 @given(
-    text=spoilt(HOOKS).map(json.dumps)
+    text=mutated(HOOKS).map(json.dumps)
     | st.sampled_from([DEEP, '{"a":' * 20_000, "9" * 5_000, '"\\ud800"'])
 )
 @many

@@ -47,7 +47,7 @@ from corral.kernel.ids import id_range, parse_number
 from corral.kernel.money import parse_usd
 from corral.kernel.pagination import decode_cursor
 from corral.services import teams
-from tests.properties.spoiling import encoded, few, many, spoilt
+from tests.properties.mutated_inputs import encoded, few, many, mutated
 
 NOW = 1_800_000_000_000
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -70,7 +70,7 @@ STREAMS = {
 @few
 def test_a_stream_of_a_provider_never_ends_whoever_reads_it(name: str, data: Any) -> None:
     parser = registry.get_provider(name).parser(ManualClock(NOW))
-    for line in data.draw(st.lists(spoilt(*STREAMS[name]), max_size=4)):
+    for line in data.draw(st.lists(mutated(*STREAMS[name]), max_size=4)):
         json.dumps([repr(fact) for fact in parser.feed(encoded(line) + b"\n")])
     parser.feed(data.draw(st.binary(max_size=50)))
     parser.pending()
@@ -85,14 +85,14 @@ def test_a_transcript_never_ends_whoever_reads_it(
 ) -> None:
     name = module.__name__.rpartition(".")[2]
     recorded = (FIXTURES / "transcripts" / f"{name}.jsonl").read_bytes().splitlines()
-    lines = data.draw(st.lists(spoilt(*map(json.loads, recorded)), max_size=4))
+    lines = data.draw(st.lists(mutated(*map(json.loads, recorded)), max_size=4))
     file = tmp_path_factory.getbasetemp() / f"{name}-{os.getpid()}.jsonl"
     file.write_bytes(b"\n".join([recorded[0], *map(encoded, lines)]) + b"\n")
     module.head(file)
     list(module.read(file))
 
 
-@given(spoilt({"tool_input": {"file_path": "a"}, "cwd": "/", "hook_event_name": "PreToolUse"}))
+@given(mutated({"tool_input": {"file_path": "a"}, "cwd": "/", "hook_event_name": "PreToolUse"}))
 @many
 def test_what_a_hook_is_told_is_read_or_refused(told: Any) -> None:
     with suppress(ValueError):
@@ -211,7 +211,7 @@ UPDATES = [
 PRESSED = {"id": "1", "data": "qst_1:2", "from": SENDER, "message": {"chat": CHAT}}
 
 
-@given(message=spoilt(*UPDATES), kind=st.sampled_from(["message", "edited_message"]))
+@given(message=mutated(*UPDATES), kind=st.sampled_from(["message", "edited_message"]))
 @many
 def test_one_bad_message_holds_up_no_telegram_channel(message: Any, kind: str) -> None:
     good = {"update_id": 4, "message": UPDATES[0]}
@@ -223,7 +223,7 @@ def test_one_bad_message_holds_up_no_telegram_channel(message: Any, kind: str) -
     assert "4" in [event.event_id for event in batch.events]
 
 
-@given(pressed=spoilt(PRESSED))
+@given(pressed=mutated(PRESSED))
 @few
 def test_one_bad_button_holds_up_no_telegram_channel(pressed: Any) -> None:
     channel = TELEGRAM
@@ -252,7 +252,7 @@ CONTENTS = [
 ]
 
 
-@given(content=spoilt(*CONTENTS), kind=st.sampled_from(["m.room.message", "m.reaction"]))
+@given(content=mutated(*CONTENTS), kind=st.sampled_from(["m.room.message", "m.reaction"]))
 @many
 def test_one_bad_message_holds_up_no_matrix_channel(content: Any, kind: str) -> None:
     """What a member sends is what its client likes: the server looks at the envelope alone."""
@@ -310,7 +310,7 @@ EVENTS = [
 HEADERS = st.text(st.characters(max_codepoint=255), max_size=80)
 
 
-@given(told=spoilt(*EVENTS), form=st.booleans())
+@given(told=mutated(*EVENTS), form=st.booleans())
 @many
 def test_a_request_of_slack_is_read_or_unwelcome(told: Any, form: bool) -> None:
     body = encoded(told)
@@ -336,7 +336,7 @@ def test_a_forged_request_of_slack_is_unwelcome(stamp: str, signature: str) -> N
 SAID = {"event_id": "1", "place": "p", "sender": "s", "text": "hi", "at": 5, "direct": True}
 
 
-@given(told=spoilt(SAID))
+@given(told=mutated(SAID))
 @many
 def test_a_webhook_is_read_or_unwelcome(told: Any) -> None:
     channel, body = WebhookAdapter({}, {"secret": "s"}), encoded(told)
@@ -368,7 +368,7 @@ WRITTEN = st.text("-:?[]{}*&!|>'\"%@`#,\n ~<=0x1e9.:T_ay", max_size=60) | st.sam
 )
 
 
-@given(text=WRITTEN | spoilt(TEAM, [TASK]).map(json.dumps))
+@given(text=WRITTEN | mutated(TEAM, [TASK]).map(json.dumps))
 @many
 def test_a_file_of_tasks_or_a_team_is_read_or_refused(
     text: str, tmp_path_factory: pytest.TempPathFactory
@@ -383,7 +383,7 @@ def test_a_file_of_tasks_or_a_team_is_read_or_refused(
             teams._parse(found)
 
 
-@given(spoilt({"commits": ["a"], "commands": [{"command": "x", "exit_code": 0}], "text": "t"}))
+@given(mutated({"commits": ["a"], "commands": [{"command": "x", "exit_code": 0}], "text": "t"}))
 @few
 def test_evidence_is_read_or_refused(evidence: Any) -> None:
     with suppress(CorralError):

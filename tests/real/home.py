@@ -11,8 +11,8 @@ import corral
 from corral.domain.runs.model import Run
 from corral.domain.sessions.model import Session, Turn
 from tests.real.machine import HOW, Machine, program, steps
-from tests.support import keeping
-from tests.support.keeping import Home
+from tests.support import home
+from tests.support.home import Home
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ USAGE = {"input": 1_000, "output": 50, "cache_read": 300}
 
 
 def until(found: Callable[[], T | None], what: str) -> T:
-    return keeping.until(found, what, SECONDS)
+    return home.until(found, what, SECONDS)
 
 
 class RealHome(Home):

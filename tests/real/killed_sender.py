@@ -1,6 +1,6 @@
 """A process that delivers to a Matrix server and is killed as soon as the server has a message.
 
-Called as: python -m tests.real.victim URL CHANNEL TOKEN NOW
+Called as: python -m tests.real.killed_sender URL CHANNEL TOKEN NOW
 """
 
 import os
@@ -13,7 +13,7 @@ from corral.adapters.channels.matrix import MatrixAdapter
 from corral.kernel.clock import ManualClock
 
 
-class Killed(MatrixAdapter):
+class KilledAdapter(MatrixAdapter):
     def send(self, message: OutgoingMessage) -> SendOutcome:
         super().send(message)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -22,7 +22,7 @@ class Killed(MatrixAdapter):
 
 def main(url: str, channel: str, token: str, now: str) -> None:
     with corral.open(url, clock=ManualClock(int(now))) as store:
-        adapter = Killed(store.channels.get(channel).config, {"token": token})
+        adapter = KilledAdapter(store.channels.get(channel).config, {"token": token})
         adapter.start()
         store.gateway.deliver(channel, adapter, owner="victim")
 

@@ -8,8 +8,8 @@ from corral.adapters.providers.facts import LimitFact, ResultFact, TurnFact, Usa
 from corral.kernel.errors import StoreUnavailable
 from corral.supervisor import agent_io as voices
 from corral.supervisor.agent_io import MAX_PENDING_FACTS, AgentIO, Recorder
-from tests.support.keeping import Home
-from tests.support.runs import running
+from tests.support.home import Home
+from tests.support.run_factories import running
 
 
 def test_what_is_said_while_the_store_is_away_waits_and_is_kept_in_its_order(

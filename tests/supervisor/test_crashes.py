@@ -16,7 +16,7 @@ from corral.domain.runs import heartbeat
 from corral.domain.runs.model import Run, RunState
 from corral.kernel.exit_status import ExitStatus
 from corral.supervisor.main import Termination
-from tests.support.keeping import Home, lives, until
+from tests.support.home import Home, is_alive, until
 from tests.support.kernel_locks import requests_lock
 
 on_both_engines = pytest.mark.parametrize("engine", ["sqlite", "postgres"])
@@ -35,7 +35,7 @@ def kill(pid: int | None, number: int = signal.SIGKILL) -> None:
     assert pid > 1
     os.kill(pid, number)
     if number == signal.SIGKILL:
-        until(lambda: not lives(pid), f"{pid} is gone")
+        until(lambda: not is_alive(pid), f"{pid} is gone")
 
 
 def stop_outside_of_a_write(home: Home, pid: int | None) -> None:
@@ -170,7 +170,7 @@ def test_a_run_goes_on_whose_keeper_died_before_it_could_say_that_it_began(
     run = home.only()
     if detach:
         assert (code, run.state) == (0, RunState.RUNNING), said.err
-        assert lives(run.keeper_pid or 0)
+        assert is_alive(run.keeper_pid or 0)
         (home.work / "go").touch()
     else:
         assert (code, said.out) == (5, "went on\n"), said.err
@@ -200,7 +200,7 @@ def test_an_agent_that_ends_while_nobody_keeps_it_has_its_exit_code(home: Home) 
     run = waiting(home)
     kill(run.keeper_pid)
     (home.work / "go").touch()
-    until(lambda: not lives(run.pid or 0), "it ended")
+    until(lambda: not is_alive(run.pid or 0), "it ended")
     home.recover()
     ended = home.get(run.id)
     assert (ended.state, ended.exit_code) == (RunState.FAILED, 5)
@@ -212,7 +212,7 @@ def test_a_killed_guard_costs_the_exit_code_and_nothing_else(home: Home) -> None
     run = waiting(home)
     kill(home.guard_of(run))
     for _ in range(20):
-        assert lives(run.pid or 0), "the agent was ended, though nobody asked for that"
+        assert is_alive(run.pid or 0), "the agent was ended, though nobody asked for that"
         time.sleep(0.05)
     (home.work / "go").touch()
     ended = home.ended(run.id)
@@ -228,7 +228,7 @@ def test_a_killed_guard_does_not_end_the_run_before_its_agent_has(home: Home) ->
     kill(home.guard_of(run))
     home.recover()
     for _ in range(5):
-        lived = lives(run.pid or 0)
+        lived = is_alive(run.pid or 0)
         assert home.get(run.id).is_live or not lived
         time.sleep(0.1)
 
@@ -300,12 +300,12 @@ def test_a_keeper_that_slept_through_a_take_over_does_no_harm(home: Home) -> Non
             run, owner="test", keeper_pid=me.pid, keeper_token=me.start_token
         )
     kill(run.keeper_pid, signal.SIGCONT)
-    until(lambda: not lives(run.keeper_pid or 0), "the old keeper leaves")
-    assert lives(run.pid or 0), "the agent was left in peace"
+    until(lambda: not is_alive(run.keeper_pid or 0), "the old keeper leaves")
+    assert is_alive(run.pid or 0), "the agent was left in peace"
     found = home.get(run.id)
     assert (found.state, found.fence, found.owner) == (RunState.RUNNING, taken.fence, "test")
     (home.work / "go").touch()
-    until(lambda: not lives(run.pid or 0), "the agent ended")
+    until(lambda: not is_alive(run.pid or 0), "the agent ended")
 
 
 def test_a_keeper_that_slept_while_its_run_was_given_up_ends_what_it_has(home: Home) -> None:
@@ -337,9 +337,9 @@ def test_supervisor_that_was_replaced_spares_the_next_attempt(home: Home) -> Non
     following = home.in_state(run.id, RunState.RUNNING)
     assert following.attempts == 2
     kill(run.keeper_pid, signal.SIGCONT)
-    until(lambda: not lives(run.keeper_pid or 0), "the old supervisor leaves")
-    assert not lives(run.pid or 0), "the old attempt is ended"
-    assert lives(following.pid or 0), "the next attempt goes on"
+    until(lambda: not is_alive(run.keeper_pid or 0), "the old supervisor leaves")
+    assert not is_alive(run.pid or 0), "the old attempt is ended"
+    assert is_alive(following.pid or 0), "the next attempt goes on"
     (home.work / "go").touch()
     assert home.ended(run.id).attempts == 2
 
@@ -400,7 +400,7 @@ def test_many_recoveries_bury_a_run_whose_processes_were_all_killed_once(home: H
     assert (ended.state, ended.exit_code, ended.signal) == (RunState.CRASHED, None, None)
     assert ended.reason == "gone"
     assert home.events(run).count("crash") == 1
-    assert not lives(child), "what it left behind is ended too"
+    assert not is_alive(child), "what it left behind is ended too"
     assert not home.of_run(run)
     home.nobody_left()
     home.recover()
@@ -416,7 +416,7 @@ def test_what_the_last_attempt_left_is_ended_before_the_next_begins(home: Home) 
     for pid in (run.keeper_pid, home.guard_of(run), run.pid):
         kill(pid)
     home.recover()
-    assert not lives(child)
+    assert not is_alive(child)
     (home.work / "go").touch()
     ended = home.ended(run.id)
     assert (ended.state, ended.attempts) == (RunState.COMPLETED, 2)

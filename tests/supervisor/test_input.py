@@ -12,7 +12,7 @@ from corral.supervisor import screen_io
 from corral.supervisor.input_entries import INPUT_TIMEOUT, REPEAT_SECONDS
 from corral.supervisor.screen_io import ScreenIO
 from tests.seed_tools.test_agent_yes import SCREEN_FILES
-from tests.support.keeping import Home, until
+from tests.support.home import Home, until
 
 
 def asking(home: Home, *options: str) -> Run:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from corral.adapters import process
 from corral.domain.runs.model import RunState
-from tests.support.keeping import Home, lives, until
+from tests.support.home import Home, is_alive, until
 
 
 def kill(pid: int | None) -> None:
     assert pid is not None
     assert pid > 1
     os.kill(pid, signal.SIGKILL)
-    until(lambda: not lives(pid), f"{pid} is gone")
+    until(lambda: not is_alive(pid), f"{pid} is gone")
 
 
 def test_a_keeper_that_dies_at_the_gate_leaves_no_agent(home: Home) -> None:
@@ -40,7 +40,7 @@ def test_a_keeper_that_dies_at_the_gate_leaves_no_agent(home: Home) -> None:
                 if run.state is RunState.QUEUED:
                     store.runs.stop(run.id)
                     continue
-                assert lives(run.pid or 0)
+                assert is_alive(run.pid or 0)
                 store.runs.stop(run.id, grace_ms=100)
                 store.runs.wait(run.id, timeout_ms=40_000)
     home.nobody_left()
@@ -68,7 +68,7 @@ def test_what_ends_at_the_gate_has_no_exit_code(tmp_path: Path) -> None:
             os._exit(0)
     os.waitpid(keeper, 0)
     pid = int((tmp_path / "pid").read_text())
-    until(lambda: not lives(pid), "the process at the gate has ended")
+    until(lambda: not is_alive(pid), "the process at the gate has ended")
     end = exit_files.wait_for_exit(tmp_path, 1, pid, 20.0)
     assert not (tmp_path / "began").exists()
     assert (end.exit_code, end.signal) == (None, None), "nobody returned this"
@@ -89,14 +89,14 @@ def test_two_keepers_for_one_run_leave_the_winners_end_alone(home: Home) -> None
             for keeper in keepers:
                 read_message(keeper._answer_reader)
         taken = home.in_state(run.id, RunState.RUNNING)
-        until(lambda: sum(lives(k.pid) for k in keepers) == 1, "the others left")  # noqa: B023
+        until(lambda: sum(is_alive(k.pid) for k in keepers) == 1, "the others left")  # noqa: B023
         if number == 0:
             kill(taken.keeper_pid)  # the end is learned from what was written down
         elif number == 1:
             for pid in (taken.keeper_pid, home.guard_of(taken), taken.pid):
                 kill(pid)
         go.touch()
-        until(lambda: not lives(taken.pid or 0), "the program ended")  # noqa: B023
+        until(lambda: not is_alive(taken.pid or 0), "the program ended")  # noqa: B023
         if number < 2:
             home.recover()
         ended = home.ended(run.id)

@@ -15,8 +15,8 @@ import pytest
 from corral.adapters import sandbox, worktrees
 from corral.adapters.sandbox import SandboxKind
 from corral.domain.runs.model import Run, RunState
-from tests.support.keeping import Home, until
-from tests.support.repositories import git, new_repository
+from tests.support.git_repositories import git, new_repository
+from tests.support.home import Home, until
 
 
 @pytest.fixture(params=[SandboxKind.BUBBLEWRAP, SandboxKind.LANDLOCK])

@@ -18,7 +18,7 @@ from corral.adapters.sandbox_bridge.schema import SessionFolder
 from corral.domain.mail.model import Letter
 from corral.kernel.errors import Refused
 from corral.services.chat import sandbox_sync
-from tests.support.keeping import Home, until
+from tests.support.home import Home, until
 
 KINDS = [SandboxKind.BUBBLEWRAP, SandboxKind.LANDLOCK]
 

@@ -11,9 +11,9 @@ import pytest
 from corral.adapters import sandbox
 from corral.adapters.sandbox import SandboxKind
 from corral.domain.runs.model import Run, RunState
-from tests.supervisor.test_sandboxed import tree  # noqa: F401  a fixture
+from tests.supervisor.test_sandbox import tree  # noqa: F401  a fixture
 from tests.supervisor.test_usage import CODEX
-from tests.support.keeping import Home, lives, until
+from tests.support.home import Home, is_alive, until
 
 HOSTILE = """#!/usr/bin/env python3
 import json, os, sys, time
@@ -129,7 +129,7 @@ def test_a_new_supervisor_goes_on_with_the_record(
     until((tree / "begun").exists, "it is running")
     supervisor = until(lambda: home.get(run.id).keeper_pid, "its supervisor is known")
     os.kill(supervisor, signal.SIGKILL)
-    until(lambda: not lives(supervisor), "the supervisor is dead")
+    until(lambda: not is_alive(supervisor), "the supervisor is dead")
     home.recover()
     (tree / "go").touch()
     ended = home.ended(run.id)

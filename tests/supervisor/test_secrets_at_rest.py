@@ -18,10 +18,10 @@ import pytest
 import zstandard
 
 from corral.api import Corral
-from tests.support.keeping import Home, until
-from tests.support.keys import KEY
-from tests.support.mcp import Agent
-from tests.support.racing import git, make_repository
+from tests.support.fake_keys import KEY
+from tests.support.home import Home, until
+from tests.support.mcp_clients import Agent
+from tests.support.race_helpers import git, make_repository
 
 BY_VALUE = "hunter2-7f3a9c51e0-Zr8"
 BY_SHAPE = KEY

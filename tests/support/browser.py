@@ -24,7 +24,7 @@ MISSING = "no browser here: install chromium, or name one in CORRAL_BROWSER"
 
 
 @contextmanager
-def quiet_browser() -> "Iterator[Browser | None]":
+def headless_browser() -> "Iterator[Browser | None]":
     """The browser that was named, one on the PATH, or playwright's own; None where is none."""
     try:
         from playwright.sync_api import sync_playwright

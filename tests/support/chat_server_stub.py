@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 LOOKS_AGAIN = 0.02  # seconds; a server looks so often whether it is to end, and its test waits
 
 
-class Asked(NamedTuple):
+class ApiRequest(NamedTuple):
     method: str
     path: str
     query: dict[str, str]
@@ -23,11 +23,11 @@ class Asked(NamedTuple):
 Answer = tuple[int, Any] | tuple[int, Any, dict[str, str]]
 
 
-class Api:
+class ChatServerStub:
     """What a platform answers, by a function of what it is asked."""
 
-    def __init__(self, answer: Callable[[Asked], Answer]) -> None:
-        self.asked: list[Asked] = []
+    def __init__(self, answer: Callable[[ApiRequest], Answer]) -> None:
+        self.asked: list[ApiRequest] = []
         api = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -36,7 +36,7 @@ class Api:
                 length = int(self.headers.get("Content-Length", 0))
                 raw = self.rfile.read(length)
                 query = {name: each[0] for name, each in parse_qs(parts.query).items()}
-                asked = Asked(
+                asked = ApiRequest(
                     self.command,
                     unquote(parts.path),
                     query,
@@ -83,8 +83,8 @@ def _body(raw: bytes) -> Any:
 
 
 @contextmanager
-def platform(answer: Callable[[Asked], Answer]) -> Iterator[Api]:
-    api = Api(answer)
+def platform(answer: Callable[[ApiRequest], Answer]) -> Iterator[ChatServerStub]:
+    api = ChatServerStub(answer)
     try:
         yield api
     finally:

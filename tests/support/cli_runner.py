@@ -8,7 +8,7 @@ import pytest
 from corral.cli.main import run
 
 
-class Said(NamedTuple):
+class CliResult(NamedTuple):
     code: int
     out: str
     err: str
@@ -19,10 +19,10 @@ class Cli:
         self._capsys = capsys
         self._store = ["--store", url] if url else []
 
-    def __call__(self, *arguments: str) -> Said:
+    def __call__(self, *arguments: str) -> CliResult:
         code = run([*self._store, *arguments])
         captured = self._capsys.readouterr()
-        return Said(code, captured.out, captured.err)
+        return CliResult(code, captured.out, captured.err)
 
     def json(self, *arguments: str) -> Any:
         """The value that a command prints with --json, which must succeed."""

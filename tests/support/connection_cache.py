@@ -42,7 +42,7 @@ class _Keepable(psycopg.Connection[Any]):
         super().close()
 
 
-class Kept:
+class ConnectionCache:
     """The connections that were closed, by the URL of their database."""
 
     def __init__(self, name: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from corral.adapters import process
-from tests.support.keeping import SECONDS, Home, lives, until
+from tests.support.home import SECONDS, Home, is_alive, until
 
 
 class Machine(Home):
@@ -60,7 +60,7 @@ class Machine(Home):
         os.kill(self.pid, number)
 
     def has_ended(self, seconds: float = SECONDS) -> bool:
-        return until(lambda: not lives(self.pid), "the daemon has ended", seconds)
+        return until(lambda: not is_alive(self.pid), "the daemon has ended", seconds)
 
     def everything(self, number: int) -> None:
         """A signal to all that runs here: the daemon, keepers, guards and agents."""

@@ -14,10 +14,10 @@ from contextlib import suppress
 import psycopg
 from psycopg import sql
 
-from tests.support.kept import Kept
-from tests.support.postgres import PostgresServer
+from tests.support.connection_cache import ConnectionCache
+from tests.support.postgres_server import PostgresServer
 
-NAME = "shelf"
+NAME = "database_pool"
 SECONDS = 5.0  # for whoever is still connected to let go
 FEW_BYTES = 32_768  # from here on a table is truncated: its dead rows would be read by every test
 
@@ -56,29 +56,29 @@ RESTART_SEQUENCES = """
 Connection = psycopg.Connection[tuple[object, ...]]
 Rows = list[tuple[object, ...]]
 
-_lent: dict[str, "Shelf"] = {}
+_lent: dict[str, "DatabasePool"] = {}
 
 
 def filled_tables(url: str) -> set[str] | None:
     """The tables that hold a row now; None where nobody here may ask: of a store that is from no
-    shelf, and in a forked child, whose parent has the connection."""
-    shelf = _lent.get(url)
-    return None if shelf is None or shelf.pid != os.getpid() else shelf.filled(url)
+    pool, and in a forked child, whose parent has the connection."""
+    pool = _lent.get(url)
+    return None if pool is None or pool.pid != os.getpid() else pool.filled(url)
 
 
 def others_connected(url: str) -> bool:
-    """Return whether a client other than the shelf is connected to the database.
+    """Return whether a client other than the pool is connected to the database.
 
-    Uses the shelf's own connection where it may: a new one costs the server a process.
+    Uses the pool's own connection where it may: a new one costs the server a process.
     """
-    shelf = _lent.get(url)
-    if shelf is not None and shelf.pid == os.getpid():
-        return shelf.is_used(url)
+    pool = _lent.get(url)
+    if pool is not None and pool.pid == os.getpid():
+        return pool.is_used(url)
     with psycopg.connect(url, autocommit=True) as connection:
         return _is_used(connection)
 
 
-class Shelf:
+class DatabasePool:
     """Databases that are like a template whenever they are lent."""
 
     def __init__(self, server: PostgresServer, template: str) -> None:
@@ -87,7 +87,7 @@ class Shelf:
         self._template = template
         self._free: list[str] = []
         self._connections: dict[str, Connection] = {}
-        self.kept = Kept(NAME)
+        self.kept = ConnectionCache(NAME)
         with psycopg.connect(server.url(template), autocommit=True) as connection:
             self._shape = connection.execute(SHAPE).fetchone()
             names = [str(name) for (name,) in connection.execute(TABLES)]

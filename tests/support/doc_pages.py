@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.support.command_server import run_command
-from tests.support.keeping import end_all, with_variable
+from tests.support.home import end_all, with_variable
 
 _BLOCK = re.compile(
     r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$|^<!-- given\n(.*?)^-->$", re.M | re.S

@@ -5,7 +5,7 @@ from collections import defaultdict
 from itertools import count
 from typing import Any
 
-from tests.support.platforms import Answer, Asked
+from tests.support.chat_server_stub import Answer, ApiRequest
 
 LATE = "late"  # it was accepted, and the line broke before anybody was told
 DOWN = "down"  # it was not accepted, and the server says that it is broken
@@ -35,7 +35,7 @@ class Telegram:
     def words(self, chat: str) -> list[str]:
         return [each["text"] for each in self.shown[chat]]
 
-    def __call__(self, asked: Asked) -> Answer:
+    def __call__(self, asked: ApiRequest) -> Answer:
         head, _, method = asked.path.rpartition("/")
         if head.startswith("/file/"):
             name = asked.path.removeprefix(f"/file/bot{self.token}/")
@@ -45,32 +45,32 @@ class Telegram:
         body = asked.body if isinstance(asked.body, dict) else {}
         return getattr(self, f"_{method}", self._unknown)(body, asked)
 
-    def _unknown(self, body: dict[str, Any], asked: Asked) -> Answer:
+    def _unknown(self, body: dict[str, Any], asked: ApiRequest) -> Answer:
         return _no(404, "Not Found: method not found")
 
-    def _getMe(self, body: dict[str, Any], asked: Asked) -> Answer:
+    def _getMe(self, body: dict[str, Any], asked: ApiRequest) -> Answer:
         return _yes({"id": 99, "is_bot": True, "username": "corral_bot"})
 
-    def _getUpdates(self, body: dict[str, Any], asked: Asked) -> Answer:
+    def _getUpdates(self, body: dict[str, Any], asked: ApiRequest) -> Answer:
         offset = body.get("offset", 0)
         if not self.twice:
             self.updates = [each for each in self.updates if each["update_id"] >= offset]
         return _yes(self.updates[: body.get("limit", 100)])
 
-    def _getFile(self, body: dict[str, Any], asked: Asked) -> Answer:
+    def _getFile(self, body: dict[str, Any], asked: ApiRequest) -> Answer:
         if body["file_id"] not in self.files:
             return _no(400, "Bad Request: invalid file_id")
         return _yes({"file_id": body["file_id"], "file_path": body["file_id"]})
 
-    def _answerCallbackQuery(self, body: dict[str, Any], asked: Asked) -> Answer:
+    def _answerCallbackQuery(self, body: dict[str, Any], asked: ApiRequest) -> Answer:
         self.pressed.append(body["callback_query_id"])
         return _yes(True)
 
-    def _sendChatAction(self, body: dict[str, Any], asked: Asked) -> Answer:
+    def _sendChatAction(self, body: dict[str, Any], asked: ApiRequest) -> Answer:
         self.typing.append(str(body["chat_id"]))
         return _yes(True)
 
-    def _sendMessage(self, body: dict[str, Any], asked: Asked) -> Answer:
+    def _sendMessage(self, body: dict[str, Any], asked: ApiRequest) -> Answer:
         if why := _too_long(str(body.get("text", ""))):
             return _no(400, why)
         if why := self._bad_buttons(body):
@@ -89,7 +89,7 @@ class Telegram:
                 return "Bad Request: BUTTON_DATA_INVALID"
         return None
 
-    def _sendDocument(self, body: dict[str, Any], asked: Asked) -> Answer:
+    def _sendDocument(self, body: dict[str, Any], asked: ApiRequest) -> Answer:
         fields, files = multipart(asked)
         name, data = files["document"]
         return self._show(fields["chat_id"], fields | {"text": f"[{name}]", "data": data})
@@ -110,7 +110,7 @@ class Telegram:
         chat = self.shown[str(body["chat_id"])]
         return next((each for each in chat if each["message_id"] == body["message_id"]), None)
 
-    def _editMessageText(self, body: dict[str, Any], asked: Asked) -> Answer:
+    def _editMessageText(self, body: dict[str, Any], asked: ApiRequest) -> Answer:
         found = self._found(body)
         if found is None:
             return _no(400, "Bad Request: message to edit not found")
@@ -120,7 +120,7 @@ class Telegram:
         found.pop("reply_markup", None)
         return _yes(found)
 
-    def _setMessageReaction(self, body: dict[str, Any], asked: Asked) -> Answer:
+    def _setMessageReaction(self, body: dict[str, Any], asked: ApiRequest) -> Answer:
         (sign,) = body["reaction"]
         if sign["emoji"] not in "👍👎❤🔥🎉":
             return _no(400, "Bad Request: REACTION_INVALID")
@@ -171,7 +171,7 @@ class Slack:
         self.shown[channel].append(message | {"ts": ts})
         return ts
 
-    def __call__(self, asked: Asked) -> Answer:
+    def __call__(self, asked: ApiRequest) -> Answer:
         method = asked.path.rpartition("/")[2]
         if asked.path.startswith("/upload/"):
             self.uploads[method]["data"] = asked.raw
@@ -265,7 +265,7 @@ class Slack:
         return self._show(body["channel_id"], shown)
 
 
-def multipart(asked: Asked) -> tuple[dict[str, str], dict[str, tuple[str, bytes]]]:
+def multipart(asked: ApiRequest) -> tuple[dict[str, str], dict[str, tuple[str, bytes]]]:
     """The fields and files of a form."""
     from email.parser import BytesParser
     from email.policy import HTTP

@@ -1,6 +1,6 @@
 """A chat platform for tests, which is as bad as one can be: it fails, delays, doubles, reorders.
 
-A `Platform` is what people see and stays when a process dies; a `Fake` is an adapter of it.
+A `Platform` is what people see and stays when a process dies; a `FakeAdapter` is an adapter of it.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from corral.api import Corral
 from corral.domain.chat.model import Channel, Message
 from corral.domain.runs.model import Run
 from corral.kernel.exit_status import ExitStatus
-from tests.support.runs import held
+from tests.support.run_factories import held
 
 
 class Platform:
@@ -68,7 +68,7 @@ class Platform:
         return id
 
 
-class Fake(BaseAdapter):
+class FakeAdapter(BaseAdapter):
     """It dedupes by key, as Matrix does, and has buttons."""
 
     kind = "fake"
@@ -113,7 +113,7 @@ class Fake(BaseAdapter):
         return UnconfirmedMessage("the line broke") if how == "lost" else SentMessage([id])
 
 
-class Forgetful(Fake):
+class ForgetfulAdapter(FakeAdapter):
     """It shows a message as often as it is sent, and can tell what it shows."""
 
     kind = "forgetful"
@@ -129,22 +129,22 @@ class Forgetful(Fake):
         ]
 
 
-class Silent(Fake):
+class SilentAdapter(FakeAdapter):
     """It shows a message as often as it is sent, and tells nothing."""
 
     kind = "silent"
     traits = ChannelTraits(max_text=200)
 
 
-KINDS = {each.kind: each for each in (Fake, Forgetful, Silent)}
+KINDS = {each.kind: each for each in (FakeAdapter, ForgetfulAdapter, SilentAdapter)}
 
 
 class _Entry:
-    def __init__(self, adapter: type[Fake]) -> None:
+    def __init__(self, adapter: type[FakeAdapter]) -> None:
         self.load = lambda: adapter
 
 
-def bring_in(monkeypatch: Any) -> None:
+def register_adapters(monkeypatch: Any) -> None:
     """Let these kinds be found, as if a package had brought them."""
     foreign = {kind: _Entry(adapter) for kind, adapter in KINDS.items()}
     monkeypatch.setattr(registry, "_list_entry_points", lambda: foreign)

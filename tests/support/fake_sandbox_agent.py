@@ -9,7 +9,7 @@ from corral.adapters.sandbox_bridge.schema import SessionFolder
 from corral.api import Corral
 from corral.domain.runs.model import Run
 from corral.services.chat.sandbox_sync import session_folder
-from tests.support.channels import Chat, Runner
+from tests.support.fake_channels import Chat, Runner
 
 
 def box(store: Corral, agent: str = "ada") -> None:
@@ -17,7 +17,7 @@ def box(store: Corral, agent: str = "ada") -> None:
     store.settings.set("gateway.sandbox", "none", scope=f"agent:{agent}")
 
 
-class Inside:
+class FakeSandboxAgent:
     """Whoever is inside of one run's sandbox."""
 
     def __init__(self, store: Corral, run: Run) -> None:
@@ -84,14 +84,14 @@ class Talk:
         store.wirings.add("ada", channel=self.chat.channel.name, **wiring)
         self.runner = Runner(store)
 
-    def begin(self) -> Inside:
+    def begin(self) -> FakeSandboxAgent:
         """Start the next turn that waits."""
         self.store.gateway.wake()
         run = self.runner.begin()
         self.store.gateway.prepare(str(run.session_id))
-        return Inside(self.store, run)
+        return FakeSandboxAgent(self.store, run)
 
-    def end(self, who: Inside, how: str = "end") -> None:
+    def end(self, who: FakeSandboxAgent, how: str = "end") -> None:
         """The run is over; its turn is ended and what it said is sent."""
         getattr(self.runner, how)(who.run)
         self.store.gateway.settle()

@@ -46,7 +46,7 @@ def until(found: Callable[[], T | None], what: str, seconds: float = SECONDS) ->
     return got
 
 
-def lives(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     """Whether a process is there and no zombie."""
     found = process.read_stat(pid)
     return found is not None and found.state not in "ZX"
@@ -59,7 +59,7 @@ def with_variable(mark: str) -> list[int]:
         if name.isdigit() and int(name) != os.getpid():
             with suppress(OSError):
                 words = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
-                if mark.encode() in words and lives(int(name)):
+                if mark.encode() in words and is_alive(int(name)):
                     found.append(int(name))
     return found
 

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 
-from tests.support.platforms import LOOKS_AGAIN
+from tests.support.chat_server_stub import LOOKS_AGAIN
 
 
-class Posted(NamedTuple):
+class ReceivedRequest(NamedTuple):
     path: str
     headers: dict[str, str]
     body: bytes
@@ -17,7 +17,7 @@ class Posted(NamedTuple):
 
 class Receiver:
     def __init__(self) -> None:
-        self.posted: list[Posted] = []
+        self.posted: list[ReceivedRequest] = []
         self.answers: list[int] = []
         """Status codes for the next requests; 200 when there is none left."""
         self.location = ""
@@ -30,7 +30,7 @@ class Receiver:
             def do_POST(self) -> None:
                 length = int(self.headers.get("Content-Length", 0))
                 body = self.rfile.read(length)
-                receiver.posted.append(Posted(self.path, dict(self.headers), body))
+                receiver.posted.append(ReceivedRequest(self.path, dict(self.headers), body))
                 receiver.hang.wait(30)
                 self.send_response(receiver.answers.pop(0) if receiver.answers else 200)
                 if receiver.location:

@@ -20,7 +20,7 @@ from tests.support.threads import SECONDS
 NOBODY_TRUSTED = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
-class Served(NamedTuple):
+class HttpServer(NamedTuple):
     store: Corral
     url: str
     token: str
@@ -54,7 +54,7 @@ def serving(
     pool: ConnectionPool | None = None,
     connection: dict[str, Any] | None = None,
     **options: Any,
-) -> Iterator[Served]:
+) -> Iterator[HttpServer]:
     """The application on a port of its own, in a thread, for as long as the block runs."""
     app = create_app(store, **options)
     limits = server_options(pool, **(connection or {}))
@@ -76,7 +76,7 @@ def serving(
                 assert time.monotonic() < deadline, "the server did not start in time"
                 time.sleep(0.005)
             token = store.tokens.create("tests").value
-            yield Served(store, f"http://127.0.0.1:{listening.getsockname()[1]}", token)
+            yield HttpServer(store, f"http://127.0.0.1:{listening.getsockname()[1]}", token)
         finally:
             app.state.end()
             server.should_exit = True

@@ -1,15 +1,17 @@
+"""Fixtures of the tests of the command line, the hooks, the HTTP API and MCP."""
+
 from collections.abc import Iterator
 
 import pytest
 
 from corral.api import Corral
-from tests.support.cli import Cli
-from tests.support.served import Served, serving
+from tests.support.cli_runner import Cli
+from tests.support.http_server import HttpServer, serving
 
 
 @pytest.fixture
 def engine() -> str:
-    """SQLite: nothing in `corral.interfaces` depends on the engine, and every operation is tested
+    """SQLite: nothing in an interface depends on the engine, and every operation is tested
     on both. The modules that meet every room, and the feed, run on both all the same."""
     return "sqlite"
 
@@ -27,7 +29,7 @@ def home_cli(capsys: pytest.CaptureFixture[str]) -> Cli:
 
 
 @pytest.fixture
-def served(store: Corral) -> Iterator[Served]:
+def served(store: Corral) -> Iterator[HttpServer]:
     """The HTTP API of the store, without pages."""
     with serving(store) as running:
         yield running

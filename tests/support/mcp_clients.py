@@ -126,8 +126,9 @@ async def over_stdio(env: dict[str, str], cwd: Path, era: str) -> AsyncIterator[
 async def over_http(url: str, token: str, era: str) -> AsyncIterator[Any]:
     """The protocol's own client, with a daemon's endpoint."""
     import httpx2
-    from mcp import Client
     from mcp.client.streamable_http import streamable_http_client
+
+    from mcp import Client
 
     headers = {"Authorization": f"Bearer {token}"}
     async with (

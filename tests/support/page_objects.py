@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from corral.api import Corral
-from tests.support.served import Served
+from tests.support.http_server import HttpServer
 
 NEXT = r'rel="next" href="([^"]+)"'
 
@@ -18,7 +18,7 @@ def as_part(of: str) -> dict[str, str]:
     return {"HX-Request": "true", "HX-Target": f"div#{of}"}
 
 
-def leaf_through(client: httpx.Client, path: str, link: str = NEXT) -> Iterator[str]:
+def iter_pages(client: httpx.Client, path: str, link: str = NEXT) -> Iterator[str]:
     """The text of each page of a list, from one to the last that it leads to."""
     while path:
         text = client.get(path).text
@@ -27,13 +27,13 @@ def leaf_through(client: httpx.Client, path: str, link: str = NEXT) -> Iterator[
         path = unescape(more[1]) if more else ""
 
 
-class Buttons:
+class PageClient:
     """A way to read pages and to press their buttons; `done` remembers which did something."""
 
     noun = ""
     """What all their actions begin with, where that is the same."""
 
-    def __init__(self, served: Served, client: httpx.Client) -> None:
+    def __init__(self, served: HttpServer, client: httpx.Client) -> None:
         self.served = served
         self.store: Corral = served.store
         self.client = client

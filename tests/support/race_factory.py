@@ -17,14 +17,14 @@ from corral.domain.races.model import (
     RacePlan,
     Round,
 )
-from tests.support.repositories import commit, git, new_repository
-from tests.support.runs import add_launch, add_run
+from tests.support.git_repositories import commit, git, new_repository
+from tests.support.run_factories import add_launch, add_run
 
 GOOD = CheckResult("pytest -q", 0, 2_300, CheckTally(12, 12, 0), "12 passed in 2.1s")
 BAD = CheckResult("pytest -q", 1, 1_900, CheckTally(12, 9, 3), "3 failed, 9 passed in 1.8s")
 
 
-class Raced:
+class RaceFactory:
     def __init__(
         self,
         store: Corral,

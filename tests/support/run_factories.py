@@ -115,7 +115,7 @@ def ended(store: Corral, how: ExitStatus | None = None, **wanted: Any) -> Run:
     return store.runs.end(running(store, **wanted), how or ExitStatus(exit_code=0))
 
 
-def without_keepers(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def without_supervisors(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """From now on no keeper is started: whoever wants one finds that it was lost at once.
 
     Gives back what they would have been told.

@@ -13,8 +13,8 @@ from corral.api import Corral
 from corral.domain.races.model import CheckResult
 from corral.domain.runs.model import ResourceSample
 from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND
-from tests.support.raced import BAD, GOOD, Raced
-from tests.support.runs import add_launch, add_run
+from tests.support.race_factory import BAD, GOOD, RaceFactory
+from tests.support.run_factories import add_launch, add_run
 
 TITLES = (
     "Fix the flaky login test",
@@ -32,7 +32,7 @@ HOSTILE = (
 )
 
 
-class LivedIn:
+class SampleStore:
     """What was made, for tests that look for it."""
 
     def __init__(
@@ -294,7 +294,7 @@ class LivedIn:
         """Races in all kinds of states: one that goes on and goes back, one lost, one under way."""
         app = "".join(f"def step_{n}(x):\n    return x + {n}\n\n\n" for n in range(30))
         files: dict[str, str | bytes] = {"app.py": app, "docs/notes.md": "# Notes\n\nNone.\n"}
-        self.raced = raced = Raced(self.store, self.folder, files, host=self._host)
+        self.raced = raced = RaceFactory(self.store, self.folder, files, host=self._host)
         quick = app.replace("return x + 7", "return x + 7  # cached").replace("x + 21", "21 + x")
         race = raced.start(
             *("ada", "grace", "linus", "ada"),

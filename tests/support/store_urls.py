@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.shelf import Shelf, others_connected
+from tests.support.database_pool import DatabasePool, others_connected
 
 
 @pytest.fixture
@@ -19,14 +19,16 @@ def fresh_url(
     On SQLite that is a new file; on PostgreSQL the same database, emptied.
     """
     made = 0
-    shelf: Shelf | None = request.getfixturevalue("shelf") if engine == "postgres" else None
+    database_pool: DatabasePool | None = (
+        request.getfixturevalue("database_pool") if engine == "postgres" else None
+    )
 
     def fresh() -> str:
         nonlocal made
         made += 1
-        if shelf is not None:
+        if database_pool is not None:
             wait_until_alone(url)
-            assert shelf.empty(url)
+            assert database_pool.empty(url)
             return url
         copy = tmp_path / f"fresh-{made}.db"
         shutil.copyfile(url.removeprefix("sqlite:///"), copy)

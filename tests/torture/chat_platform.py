@@ -237,7 +237,7 @@ class _Entry:
         self.load = lambda: adapter
 
 
-def bring_in() -> None:
+def register_adapters() -> None:
     """Let these kinds be found in this process, as if a package had brought them."""
     registry._list_entry_points = lambda: {kind: _Entry(each) for kind, each in KINDS.items()}
 

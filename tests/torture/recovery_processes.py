@@ -37,7 +37,7 @@ def reap_for_ever() -> None:
     threading.Thread(target=reap, daemon=True).start()
 
 
-class Recoverers:
+class RecoveryProcesses:
     """So many of them, until the end."""
 
     def __init__(self, url: str, seed: int, folder: Path) -> None:
@@ -49,7 +49,14 @@ class Recoverers:
         marks.write_bytes(bytes(AT_ONCE))
         with marks.open("r+b") as file:
             self._marks = mmap.mmap(file.fileno(), AT_ONCE)
-        words = [sys.executable, "-m", "tests.torture.recoverers", url, str(seed), str(marks)]
+        words = [
+            sys.executable,
+            "-m",
+            "tests.torture.recovery_processes",
+            url,
+            str(seed),
+            str(marks),
+        ]
         self._mother = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors
         )

@@ -30,7 +30,7 @@ import corral
 from corral.api import Corral
 from corral.kernel.errors import Conflict, StoreUnavailable
 from tests.support.invariants import check_store
-from tests.torture.places import folder_for
+from tests.torture.workspace import folder_for
 
 MOST_HANDLES = 4
 THREADS = 2
@@ -225,7 +225,7 @@ class Storm:
                     number += 1
 
     def start(self, number: int) -> subprocess.Popen[bytes]:
-        words = [sys.executable, "-m", "tests.torture.handles", "--worker", str(number)]
+        words = [sys.executable, "-m", "tests.torture.sqlite_handles", "--worker", str(number)]
         words += ["--operations", str(self.share), "--folder", str(self.folder)]
         return subprocess.Popen(words)
 

@@ -33,7 +33,7 @@ from corral.db.store_move_record import read_relocation_if_current
 from corral.domain.mail.model import Letter
 from corral.kernel.errors import CorralError, IllegalMove, StoreUnavailable
 from tests.torture.ledger import Batch, counted, note
-from tests.torture.places import folder_for
+from tests.torture.workspace import folder_for
 
 MAILBOX = "agent:pool"
 WRITERS = 4
@@ -182,7 +182,7 @@ class Storm:
 
     def start(self, *words: str) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
-            [sys.executable, "-m", "tests.torture.moves", *words], stdout=subprocess.PIPE
+            [sys.executable, "-m", "tests.torture.store_moves", *words], stdout=subprocess.PIPE
         )
 
     def operations(self) -> Counter[str]:
@@ -380,7 +380,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--keep", action="store_true", help="keep the folder")
     parser.add_argument("--into", metavar="FILE", help="append a line for this batch")
     wanted = parser.parse_args(arguments)
-    from tests.support.postgres import PostgresServer
+    from tests.support.postgres_server import PostgresServer
 
     server = PostgresServer()
     try:

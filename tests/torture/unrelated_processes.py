@@ -34,7 +34,7 @@ def _command(program: str, folder: str) -> list[str]:
     return [sys.executable, "-S", "-E", program, folder]
 
 
-class Bystanders:
+class UnrelatedProcesses:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir()
@@ -44,7 +44,13 @@ class Bystanders:
         self.reused = 0
         # Alone, without threads: what forks by hand must be.
         self._cloner = subprocess.Popen(
-            [sys.executable, "-m", "tests.torture.bystanders", str(self._program), str(folder)],
+            [
+                sys.executable,
+                "-m",
+                "tests.torture.unrelated_processes",
+                str(self._program),
+                str(folder),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

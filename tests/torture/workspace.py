@@ -25,7 +25,7 @@ def store_for(url: str | None, *, postgres: bool) -> Iterator[str | None]:
     """The URL that was given, or one of a server that ends with it; None: a file in the folder."""
     with ExitStack() as stack:
         if postgres:
-            from tests.support.postgres import PostgresServer
+            from tests.support.postgres_server import PostgresServer
 
             server = PostgresServer()
             stack.callback(server.close)

@@ -1,7 +1,7 @@
 """Which tools the rules of an agent allow."""
 
 from corral.domain.agents.tools import is_allowed
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 
 
 def test_without_rules_everything_is_allowed() -> None:

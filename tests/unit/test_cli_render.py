@@ -1,7 +1,7 @@
 """Numbers of things in sentences."""
 
 from corral.cli.render import format_count
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 
 
 @each_case(

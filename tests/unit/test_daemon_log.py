@@ -4,7 +4,7 @@ import logging
 
 from corral.adapters.redaction import Redaction
 from corral.serve import RedactingFormatter
-from tests.support.keys import KEY
+from tests.support.fake_keys import KEY
 
 
 def test_a_line_of_the_log_holds_no_secret() -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from corral.domain.mail.model import summarize_body
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 
 
 @each_case(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from corral.adapters.output.lines import MAX_LINE_BYTES, LineSplitter, OutputLine
 from corral.adapters.output.reader import OutputReader
 from corral.adapters.output.render import PipeRenderer, render_pipe
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 
 pytestmark = pytest.mark.slow
 

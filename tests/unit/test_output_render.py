@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.adapters.output.render import TerminalEmulator, render, render_pipe
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 
 HARMFUL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]"

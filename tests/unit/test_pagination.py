@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from corral.kernel.errors import Invalid
 from corral.kernel.pagination import MAX_LIMIT, check_limit, decode_cursor, encode_cursor, make_page
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 
 SMALL = st.integers(-(2**62), 2**62)
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=50)

@@ -6,7 +6,7 @@ import signal
 from corral.domain.runs import outcome
 from corral.domain.runs.model import ACTIVE, MOVES, RunState, StopKind
 from corral.kernel.exit_status import ExitStatus
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 
 STOPS = (None, *StopKind)
 CODES = (None, 0, 1, 3, 127, 255)

@@ -13,7 +13,7 @@ from corral import scratch_folders
 from corral.api import Corral
 from corral.db import backup as db_backup
 from corral.importers.source.database import open_source
-from tests.support import foreign
+from tests.support import source_databases
 
 KILLED = """
 import os, signal
@@ -35,7 +35,9 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    return foreign.make(tmp_path / "s.db", foreign.AGENT_YES, foreign.AGENT_YES_ROWS)
+    return source_databases.make(
+        tmp_path / "s.db", source_databases.AGENT_YES, source_databases.AGENT_YES_ROWS
+    )
 
 
 def killed(module: str, maker: str, path: Path) -> None:

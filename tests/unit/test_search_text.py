@@ -14,7 +14,7 @@ from corral.domain.search.text import (
     split_text,
 )
 from corral.kernel.errors import Invalid
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 
 
 @each_case(

@@ -10,8 +10,8 @@ from corral.adapters.output.secret_patterns import TOKEN_PATTERNS
 from corral.adapters.redaction import Redaction, redact_value
 from corral.kernel.ids import new_id
 from corral.kernel.redaction_policy import may_hold_key
-from tests.support.cases import each_case
-from tests.support.keys import KEY
+from tests.support.fake_keys import KEY
+from tests.support.grouped_cases import each_case
 
 KEYS = (
     *(KEY, "sk-ant-" + "a1" * 20, "github_pat_" + "b2" * 15, "xoxb-" + "1234567890"),

@@ -17,8 +17,8 @@ from corral.adapters.token_prices import (
     serve_queries,
 )
 from corral.kernel.errors import Refused
-from tests.support.cases import each_case
 from tests.support.errors import because
+from tests.support.grouped_cases import each_case
 
 AT = 1_790_000_000_000
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from corral.kernel.errors import Invalid
 from corral.web.forms import MAX_FIELDS, MAX_FORM, read_form
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 
 BOUND = "----x7"
 KIND = f"multipart/form-data; boundary={BOUND}"

@@ -12,16 +12,16 @@ from corral.domain.chat.model import Message
 from corral.kernel.clock import DAY, ManualClock
 from corral.web.channel_actions import CHANNEL_ACTIONS
 from corral.web.pages import error_page, routes
-from tests.support.buttons import Buttons, as_part, leaf_through
-from tests.support.channels import Runner, bring_in
-from tests.support.lived_in import HOSTILE
-from tests.support.served import Served, serving
+from tests.support.fake_channels import Runner, register_adapters
+from tests.support.http_server import HttpServer, serving
+from tests.support.page_objects import PageClient, as_part, iter_pages
+from tests.support.sample_store import HOSTILE
 
 
-class Desk(Buttons):
+class Desk(PageClient):
     """An agent to talk to, and a platform with a stranger."""
 
-    def __init__(self, served: Served, client: httpx.Client) -> None:
+    def __init__(self, served: HttpServer, client: httpx.Client) -> None:
         super().__init__(served, client)
         self.runner = Runner(self.store)
         self.store.agents.create("ada", provider="scripted")
@@ -54,8 +54,8 @@ class Desk(Buttons):
 
 
 @pytest.fixture
-def desk(served: Served, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
-    bring_in(monkeypatch)
+def desk(served: HttpServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    register_adapters(monkeypatch)
     with served.client() as client:
         yield Desk(served, client)
 
@@ -389,5 +389,5 @@ def test_long_lists_of_the_gateway_are_paged_to_their_end(desk: Desk) -> None:
     for n in range(120):
         desk.says(f"line {n}", sender=f"s{n % 3}")
     for path in ("/gateway", "/gateway/held"):
-        found = re.findall(r'id="(msg_\d+)"', "".join(leaf_through(desk.client, path)))
+        found = re.findall(r'id="(msg_\d+)"', "".join(iter_pages(desk.client, path)))
         assert len(found) == len({*found}) == 120, path

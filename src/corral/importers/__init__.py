@@ -14,6 +14,6 @@ How the import of a database works:
 6. `report` counts what was imported, changed, restored and kept, table by table.
 
 Nothing that is imported is live. A second import adds new rows, and `restoration` restores objects
-that were deleted here. `transcripts` imports transcripts of claude and codex. docs/reference/imports.md is
-generated from the mappings.
+that were deleted here. `transcripts` imports transcripts of claude and codex.
+docs/reference/imports.md is generated from the mappings.
 """

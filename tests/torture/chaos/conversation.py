@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from corral.api import Corral
-from tests.support.postgres import free_port
-from tests.torture.platform import ask, bring_in
+from tests.support.postgres_server import free_port
+from tests.torture.chat_platform import ask, register_adapters
 
 PLACES = ("hall", "yard")
 _NUMBER = re.compile(r"#(\d+)")
@@ -30,7 +30,7 @@ print("echo: " + " ".join(re.findall("#[0-9]+", told)))
 class Talk:
     def __init__(self, folder: Path, seed: int, here: str | None) -> None:
         """`here` is the address under which machines with a network of their own find this one."""
-        bring_in()
+        register_adapters()
         self.said: list[tuple[str, int]] = []
         self.shown: list[tuple[str, int]] = []
         self._looked = 0
@@ -38,7 +38,7 @@ class Talk:
         port = free_port()
         self._own = f"http://127.0.0.1:{port}/"
         self.url = f"http://{here}:{port}/" if here else self._own
-        module = [sys.executable, "-m", "tests.torture.platform", str(port), str(seed)]
+        module = [sys.executable, "-m", "tests.torture.chat_platform", str(port), str(seed)]
         self._platform = subprocess.Popen(module)
         deadline = time.monotonic() + 20
         while not self.look() and time.monotonic() < deadline:

@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.support.keeping import CORRAL, SECONDS, lives
-from tests.support.machines import Machine
-from tests.support.postgres import PostgresServer
+from tests.support.daemon_nodes import Machine
+from tests.support.home import CORRAL, SECONDS, is_alive
+from tests.support.postgres_server import PostgresServer
 
 SITE = Path(__file__).parent / "site"
 ROOT = Path(__file__).parents[3]
@@ -120,7 +120,7 @@ class Disk:
         Network._run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "tmpfs", str(folder)])
 
     def fill(self) -> None:
-        from tests.support.disks import fill
+        from tests.support.full_disk import fill
 
         fill(self.folder / "ballast")
 
@@ -161,7 +161,7 @@ class Place(Machine):
         )
 
     def is_up(self) -> bool:
-        return self.pid != 0 and lives(self.pid)
+        return self.pid != 0 and is_alive(self.pid)
 
     def come_up(self) -> bool:
         """Start its daemon unless it is up; False when it could not be."""
@@ -173,7 +173,7 @@ class Place(Machine):
         return False
 
     def start_worker(self, name: str, folder: Path, seed: int) -> None:
-        words = [sys.executable, "-m", "tests.torture.chaos.actors", self.url, str(folder), name]
+        words = [sys.executable, "-m", "tests.torture.chaos.worker", self.url, str(folder), name]
         log = (folder / f"{name}.log").open("ab")
         with log:
             self.workers[name] = subprocess.Popen(

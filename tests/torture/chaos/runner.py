@@ -21,14 +21,14 @@ from corral.db.transitions import StatefulTable
 from corral.domain.runs.model import Run
 from corral.kernel.errors import CorralError
 from corral.services.store.declarations import find_declarations
+from tests.support.daemon_nodes import on_machine
 from tests.support.invariants import check_store
-from tests.support.machines import on_machine
-from tests.torture.bystanders import Bystanders
-from tests.torture.chaos import faults, record
-from tests.torture.chaos.actors import AGENT, DOUBTED
+from tests.torture.chaos import faults, journal
+from tests.torture.chaos.conversation import Talk
 from tests.torture.chaos.faults import Fault
-from tests.torture.chaos.talk import Talk
-from tests.torture.chaos.world import Disk, Network, Place, Server
+from tests.torture.chaos.machines import Disk, Network, Place, Server
+from tests.torture.chaos.worker import AGENT, DOUBTED
+from tests.torture.unrelated_processes import UnrelatedProcesses
 
 LONGEST_CALM = 150.0
 BETWEEN_WORDS = 3.0  # seconds between two messages of people
@@ -62,7 +62,7 @@ class Chaos:
         self.disk: Disk | None = None
         self.server: Server | None = None
         self._make_world(url, postgres)
-        self.bystanders = Bystanders(folder / "signals")
+        self.bystanders = UnrelatedProcesses(folder / "signals")
         self.talk = Talk(self.out, seed, self.network.here if self.network else None)
 
     def _make_world(self, url: str | None, postgres: bool) -> None:
@@ -278,7 +278,7 @@ class Chaos:
     def _settle(self, store: Corral) -> None:
         """Doubt is ended by whoever can see what was done."""
         unknown = store.mail.list(state="unknown", limit=200).items
-        acted = {n.subject for n in record.read_notes(self.out) if n.what == "act in doubt"}
+        acted = {n.subject for n in journal.read_notes(self.out) if n.what == "act in doubt"}
         for letter in unknown:
             if letter.mailbox == DOUBTED:
                 with suppress(CorralError):
@@ -314,12 +314,14 @@ class Chaos:
     def _left(self) -> list[int]:
         return [pid for machine in self.machines.values() for pid in machine.everybody()]
 
-    def history(self, left: list[str]) -> record.History:
+    def history(self, left: list[str]) -> journal.History:
         moves = {
             table.transitions.kind: table.transitions
             for table in find_declarations(StatefulTable).values()
         }
-        found = record.History(moves, seen=self.seen, left=left, notes=record.read_notes(self.out))
+        found = journal.History(
+            moves, seen=self.seen, left=left, notes=journal.read_notes(self.out)
+        )
         found.signalled = self.bystanders.judge()
         found.said, found.shown = self.talk.said, self.talk.shown
         with corral.open(self.url, actor="user:chaos") as store:
@@ -328,7 +330,7 @@ class Chaos:
             while items := (page := store.events.after(cursor, limit=1_000)).items:
                 cursor = page.next
                 found.events += [
-                    record.Told(each.kind, each.verb, each.subject, each.data) for each in items
+                    journal.Told(each.kind, each.verb, each.subject, each.data) for each in items
                 ]
             kinds = {note.subject: note.key for note in found.notes if note.what == "run"}
             for file in sorted(self.out.glob("*.ran")):
@@ -362,12 +364,12 @@ def _find(run: Run, role: str) -> int | None:
     return found.parent if is_guard else None
 
 
-def _attempts(store: Corral, file: Path, is_lossy: bool) -> list[record.Ran]:
+def _attempts(store: Corral, file: Path, is_lossy: bool) -> list[journal.Ran]:
     """What an agent wrote down in its attempts, and what is shown of each."""
-    found: dict[int, record.Ran] = {}
+    found: dict[int, journal.Ran] = {}
     for line in file.read_text().splitlines():
         pid, what, *rest = line.split()
-        ran = found.setdefault(int(pid), record.Ran(file.stem, int(pid), is_lossy=is_lossy))
+        ran = found.setdefault(int(pid), journal.Ran(file.stem, int(pid), is_lossy=is_lossy))
         ran.wrote += what == "wrote"
         ran.end = rest[0] if what == "end" else ran.end
     text = b""

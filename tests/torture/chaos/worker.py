@@ -16,7 +16,7 @@ from typing import Any
 import corral
 from corral.api import Corral
 from corral.kernel.errors import CorralError, Invalid, StoreUnavailable
-from tests.torture.chaos.record import Journal
+from tests.torture.chaos.journal import Journal
 
 LEASE_MS = 2_500
 TTL_MS = 3_000
