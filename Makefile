@@ -61,7 +61,7 @@ test-fast: setup ## the tests on SQLite, without browsers and long-lived process
 
 test-real: .venv-real/ready ## the tests with real agent CLIs and a real chat server, loopback only
 	@$(OFFLINE) .venv-real/bin/pytest tests/real
-	@$(OFFLINE) env CORRAL_FUZZ=100 .venv-real/bin/pytest --timeout 3600 tests/interfaces/test_http_fuzz.py
+	@$(OFFLINE) env CORRAL_FUZZ=100 .venv-real/bin/pytest --timeout 3600 tests/http/test_fuzz.py
 
 # The Makefile names the versions of the CLIs. Without npm the next call tries again.
 .venv-real/ready: pyproject.toml Makefile
@@ -152,7 +152,7 @@ torture: setup ## kill, stop, cut off and fill whatever there is, and see that t
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --handles
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --moves
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.torture --runs
-	@env -u PYTHONDONTWRITEBYTECODE CORRAL_CRASH=all $(BIN)/pytest --timeout 1800 -n $(WORKERS) --dist worksteal tests/crash tests/adapters/test_pool.py tests/faults/test_damage.py
+	@env -u PYTHONDONTWRITEBYTECODE CORRAL_CRASH=all $(BIN)/pytest --timeout 1800 -n $(WORKERS) --dist worksteal tests/crash tests/adapters/test_worktree_pool.py tests/faults/test_damaged_files.py
 
 clean: ## remove what the targets above made
 	@rm -rf build .venv .venv-real bench/node/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis

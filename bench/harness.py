@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import msgspec
-from tests.support.postgres import PostgresServer
+from tests.support.postgres_server import PostgresServer
 
 T = TypeVar("T")
 Rates = Mapping[str, float]

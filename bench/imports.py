@@ -13,8 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.support import foreign
-from tests.support.postgres import PostgresServer
+from tests.support import source_databases
+from tests.support.postgres_server import PostgresServer
 
 import corral
 
@@ -51,10 +51,10 @@ def measure(url: str, tool: str, path: Path) -> None:
 def main() -> None:
     rows = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
     with tempfile.TemporaryDirectory() as folder:
-        runs = foreign.make_agent_yes(Path(folder) / "runs")
-        foreign.change(runs, _RUNS.format(rows=rows))
-        messages = foreign.make_flightdeck(Path(folder) / "messages")
-        foreign.change(messages, _MESSAGES.format(rows=rows))
+        runs = source_databases.make_agent_yes(Path(folder) / "runs")
+        source_databases.change(runs, _RUNS.format(rows=rows))
+        messages = source_databases.make_flightdeck(Path(folder) / "messages")
+        source_databases.change(messages, _MESSAGES.format(rows=rows))
         sources = {"agent-yes": runs, "flightdeck": messages}
         for tool, path in sources.items():
             measure(f"sqlite:///{folder}/{tool}.db", tool, path)

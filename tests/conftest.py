@@ -17,19 +17,19 @@ import corral
 from corral import config
 from corral.api import Corral
 from corral.kernel.clock import ManualClock
-from tests.support import disks, failure_report
-from tests.support.postgres import PostgresServer, find_binaries
-from tests.support.shelf import Shelf
+from tests.support import failure_report, full_disk
+from tests.support.database_pool import DatabasePool
+from tests.support.postgres_server import PostgresServer, find_binaries
 
 if TYPE_CHECKING:
-    from tests.support.keeping import Home
+    from tests.support.home import Home
 
 
 # Both measure wall time, which a loaded machine makes arbitrarily long.
 settings.register_profile("corral", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("corral")
 
-FAST = ("adapters", "contract", "domain", "interfaces", "properties", "unit")
+FAST = ("adapters", "cli", "contract", "domain", "hooks", "http", "mcp", "properties", "unit")
 """The folders of `--fast`: no daemon, no supervisor, no browser, no other machine."""
 
 
@@ -151,8 +151,10 @@ def postgres_template(postgres_server: PostgresServer) -> str:
 
 
 @pytest.fixture(scope="session")
-def shelf(postgres_server: PostgresServer, postgres_template: str) -> Iterator[Shelf]:
-    made = Shelf(postgres_server, postgres_template)
+def database_pool(
+    postgres_server: PostgresServer, postgres_template: str
+) -> Iterator[DatabasePool]:
+    made = DatabasePool(postgres_server, postgres_template)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(psycopg, "connect", made.kept.connect)
         yield made
@@ -192,10 +194,10 @@ def url(engine: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator
         shutil.copy(request.getfixturevalue("sqlite_template"), path)
         yield f"sqlite:///{path}"
         return
-    shelf: Shelf = request.getfixturevalue("shelf")
-    url = shelf.lend()
+    database_pool: DatabasePool = request.getfixturevalue("database_pool")
+    url = database_pool.lend()
     yield url
-    shelf.take_back(url)
+    database_pool.take_back(url)
 
 
 @pytest.fixture
@@ -211,9 +213,9 @@ def new_url(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable
                 path = tmp_path / f"store-{made}.db"
                 shutil.copy(request.getfixturevalue("sqlite_template"), path)
                 return f"sqlite:///{path}"
-            shelf: Shelf = request.getfixturevalue("shelf")
-            url = shelf.lend()
-            stack.callback(shelf.take_back, url)
+            database_pool: DatabasePool = request.getfixturevalue("database_pool")
+            url = database_pool.lend()
+            stack.callback(database_pool.take_back, url)
             return url
 
         yield new
@@ -236,22 +238,22 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk that is soon full."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    with disks.small_disk(folder):
+    with full_disk.small_disk(folder):
         yield folder
 
 
 @pytest.fixture
 def kinds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Channels whose platforms are in the test's own memory."""
-    from tests.support.channels import bring_in
+    from tests.support.fake_channels import register_adapters
 
-    bring_in(monkeypatch)
+    register_adapters(monkeypatch)
 
 
 @pytest.fixture
 def home(url: str, tmp_path: Path) -> Iterator["Home"]:
     """A home for real runs, whose processes are all ended with the test."""
-    from tests.support.keeping import Home
+    from tests.support.home import Home
 
     made = Home(tmp_path, url)
     try:

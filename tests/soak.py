@@ -1,7 +1,7 @@
 """Run the suite, or a part of it, several times in random order while all cores are busy.
 
     python -m tests.soak                               # the whole suite, 5 times
-    python -m tests.soak --runs 50 tests/keeper tests/daemon
+    python -m tests.soak --runs 50 tests/supervisor tests/daemon
 
 A test that depends on scheduling, speed or order fails here sooner than in a quiet run. Each run
 has another order; `--seed` repeats one. All runs are made, also after a failure.

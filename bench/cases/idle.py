@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.support.machines import Machine, cpu_of, memory_of
+from tests.support.daemon_nodes import Machine, cpu_of, memory_of
 
 from bench.cases.history import ENGINES, Engine
 from bench.harness import Bar, Bench, Row, Spread

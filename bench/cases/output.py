@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyte
 import zstandard
-from tests.support.outputs import log_text
+from tests.support.output_samples import log_text
 
 from bench.harness import Bar, Bench, Rates, Rival, Row, Spread
 from corral.adapters.output.capped_file import CappedWriter

@@ -6,9 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.home import CORRAL, Home
 from tests.support.invariants import check_store
-from tests.support.keeping import CORRAL, Home
-from tests.support.racing import git, make_repository
+from tests.support.race_helpers import git, make_repository
 
 from bench.harness import Bar, Bench, Row, Spread
 from corral.api import Corral

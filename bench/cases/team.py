@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from tests.support import crowd
-from tests.support.crowd import Shift, Worker
+from tests.support import team_workload
+from tests.support.team_workload import Shift, Worker
 
 from bench.crew import Crew, Task
 from bench.harness import Bar, Bench, Row, Spread
@@ -42,20 +42,20 @@ def _measured(bench: Bench, engine: str, url: str) -> list[Row]:
     witnesses = folder / "witnesses"
     witnesses.mkdir()
     with open_store(url) as store:
-        project = crowd.gather(store, folder, AGENTS)
+        project = team_workload.gather(store, folder, AGENTS)
     with Crew(AGENTS, hire, url, project, witnesses) as crew:
         shifts = crew.shift(seconds)
     with open_store(url) as store:
-        lost = crowd.lost(store, shifts)
-    for error in crowd.errors(shifts)[:5]:
+        lost = team_workload.lost(store, shifts)
+    for error in team_workload.errors(shifts)[:5]:
         print(error)
-    waited = crowd.longest(shifts)
+    waited = team_workload.longest(shifts)
     return [
-        Row(f"{engine}: given out twice", _one(crowd.twice(shifts)), Bar("=", 0), ""),
+        Row(f"{engine}: given out twice", _one(team_workload.twice(shifts)), Bar("=", 0), ""),
         Row(f"{engine}: lost, or there twice", _one(lost), Bar("=", 0), ""),
         Row(
             f"{engine}: errors that reached an agent",
-            _one(len(crowd.errors(shifts))),
+            _one(len(team_workload.errors(shifts))),
             Bar("=", 0),
             "",
         ),
@@ -67,7 +67,7 @@ def _measured(bench: Bench, engine: str, url: str) -> list[Row]:
         ),
         Row(
             f"{engine}: least served over most served",
-            _one(crowd.fairness(shifts)),
+            _one(team_workload.fairness(shifts)),
             Bar(">=", 0.3),
         ),
         Row(
@@ -88,7 +88,9 @@ def _deadlocks(url: str) -> int:
 
 @contextmanager
 def hire(number: int, url: str, project: str, witnesses: Path) -> Iterator[Task]:
-    with crowd.working(url, project, crowd.names(AGENTS)[number], witnesses) as worker:
+    with team_workload.working(
+        url, project, team_workload.names(AGENTS)[number], witnesses
+    ) as worker:
         worker.round()  # imports and first connections are not the store's waiting
         yield partial(_work, worker)
 

@@ -5,8 +5,8 @@ import time
 from pathlib import Path
 
 import msgspec
-from tests.support.keeping import until
-from tests.support.machines import Machine
+from tests.support.daemon_nodes import Machine
+from tests.support.home import until
 
 from bench.cases.history import ENGINES, Engine
 from bench.harness import Bar, Bench, Row, Spread, percentile

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from tests.support.browsers import quiet_browser
-from tests.support.machines import Machine
+from tests.support.browser import headless_browser
+from tests.support.daemon_nodes import Machine
 
 from bench.cases.history import ENGINES, NUMBERS, PIECE, Engine, loaded
 from bench.harness import Bar, Bench, Rates, Rival, Row, Spread, percentile
@@ -124,7 +124,7 @@ WATCH = """() => {
 
 def _until_seen(bench: Bench) -> list[Row]:
     count = bench.pick(200, 60)
-    with quiet_browser() as browser:
+    with headless_browser() as browser:
         if browser is None:
             bench.told("no browser here: what it shows is not measured")
             return []

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.keeping import Home
+from tests.support.home import Home
 
 from bench.harness import Bar, Bench, Rates, Rival, Row
 from corral.adapters import worktrees

@@ -22,12 +22,12 @@ from corral.adapters.providers.facts import (
 )
 from corral.kernel.clock import ManualClock
 from corral.kernel.errors import Conflict, NotFound
-from tests.support.acp import AcpRun
+from tests.support.acp_client import AcpRun
 
 pytestmark = pytest.mark.slow
 
 SCRIPTED = [sys.executable, "-m", "corral.demo.agent", "--acp"]
-SDK = [sys.executable, "-m", "tests.support.sdk_agent"]
+SDK = [sys.executable, "-m", "tests.support.acp_sdk_agent"]
 ROOT = Path(__file__).parents[2]
 
 

@@ -18,7 +18,7 @@ from corral.adapters.channels.contract import (
 from corral.adapters.channels.matrix import MatrixAdapter
 from corral.adapters.channels.registry import BUILTIN_KINDS, get_traits
 from corral.adapters.channels.telegram import TelegramAdapter
-from tests.support.platforms import Answer, platform
+from tests.support.chat_server_stub import Answer, platform
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ from corral.adapters.channels.slack import SlackAdapter
 from corral.adapters.channels.telegram import TelegramAdapter
 from corral.adapters.channels.terminal import TerminalAdapter
 from corral.adapters.channels.webhook import WebhookAdapter
-from tests.support.http import receiving
-from tests.support.platforms import Answer, Asked, platform
+from tests.support.chat_server_stub import Answer, ApiRequest, platform
+from tests.support.http_receiver import receiving
 
 NOW = 1_800_000_000_000
 
@@ -142,7 +142,7 @@ def test_a_line_that_breaks_leaves_doubt_and_one_that_never_was_does_not(which: 
 
 @pytest.mark.parametrize("which", range(3))
 def test_a_wrong_token_is_said_without_the_token(which: int) -> None:
-    def refuse(asked: Asked) -> Answer:
+    def refuse(asked: ApiRequest) -> Answer:
         if "auth.test" in asked.path:
             return 200, {"ok": False, "error": "invalid_auth"}
         return 401, {"errcode": "M_UNKNOWN_TOKEN", "description": "Unauthorized"}
@@ -238,7 +238,7 @@ def test_what_a_url_answers_tells_whether_somebody_is_there(
 
 
 def updates(*found: dict[str, Any]) -> Any:
-    def answer(asked: Asked) -> Answer:
+    def answer(asked: ApiRequest) -> Answer:
         method = asked.path.rpartition("/")[2]
         if method == "getMe":
             return 200, {"ok": True, "result": {"id": 99, "username": "corral_bot"}}
@@ -413,7 +413,7 @@ def test_a_button_in_slack_is_an_answer() -> None:
 def test_slack_shows_by_its_history_what_arrived() -> None:
     shown: list[dict[str, Any]] = []
 
-    def answer(asked: Asked) -> Answer:
+    def answer(asked: ApiRequest) -> Answer:
         method = asked.path.rpartition("/")[2]
         if method == "chat.postMessage":
             shown.append({"ts": "1800000001.5", **asked.body})
@@ -461,7 +461,7 @@ class Homeserver:
         self.joined: list[str] = []
         self.sync: dict[str, Any] = {"next_batch": "s2", "rooms": {}}
 
-    def __call__(self, asked: Asked) -> Answer:
+    def __call__(self, asked: ApiRequest) -> Answer:
         path = asked.path
         if path.endswith("/whoami"):
             return 200, {"user_id": "@bot:here"}

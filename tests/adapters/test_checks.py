@@ -12,7 +12,7 @@ import pytest
 from corral.adapters import checks, sandbox
 from corral.adapters.checks import TIMEOUT_EXIT_CODE, run_check
 from corral.adapters.sandbox import SandboxKind
-from tests.support.keeping import lives, until
+from tests.support.home import is_alive, until
 
 FAR = 3_600_000
 # One that leaves its parent, its session and its environment, and ignores whoever asks it to end.
@@ -67,14 +67,14 @@ def test_a_check_that_hangs_is_ended_with_all_that_it_started(
     assert ended.exit_code == TIMEOUT_EXIT_CODE
     assert "began" in ended.output
     assert "Timed out after 0.7 s." in ended.output
-    assert not lives(pid_in(escaped))
+    assert not is_alive(pid_in(escaped))
 
 
 def test_nobody_is_left_behind_a_check_that_has_ended(tmp_path: Path) -> None:
     escaped = tmp_path / "escaped"
     ended = run_check(f"{ESCAPES.format(file=escaped)}; exit 0", str(tmp_path), timeout_ms=FAR)
     assert ended.exit_code == 0
-    assert not lives(pid_in(escaped))
+    assert not is_alive(pid_in(escaped))
 
 
 def test_a_check_does_not_outlive_whoever_runs_it(tmp_path: Path) -> None:
@@ -85,9 +85,9 @@ def test_a_check_does_not_outlive_whoever_runs_it(tmp_path: Path) -> None:
     )
     with subprocess.Popen([sys.executable, "-c", script]) as runner:
         found = [pid_in(mine), pid_in(escaped)]
-        assert all(map(lives, found))
+        assert all(map(is_alive, found))
         os.kill(runner.pid, signal.SIGKILL)
-    until(lambda: not any(map(lives, found)), "all of the check have ended")
+    until(lambda: not any(map(is_alive, found)), "all of the check have ended")
 
 
 def test_a_folder_that_is_gone_is_no_failed_check(tmp_path: Path) -> None:

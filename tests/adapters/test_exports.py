@@ -16,7 +16,7 @@ from corral.adapters import exports
 from corral.adapters.exports import CommitTree
 from corral.kernel.errors import Invalid, Refused
 from tests.support.errors import because
-from tests.support.repositories import commit, git, write
+from tests.support.git_repositories import commit, git, write
 
 pytestmark = pytest.mark.usefixtures("plain_git")
 ODD = os.fsdecode(b"odd %\n\xff")

@@ -15,7 +15,7 @@ from corral.adapters.sandbox import SandboxBounds, SandboxKind
 from corral.adapters.worktree_registry import Checkout, get_checkout
 from corral.kernel.errors import Refused
 from tests.support.errors import because
-from tests.support.repositories import IDENTITY, git, new_repository
+from tests.support.git_repositories import IDENTITY, git, new_repository
 
 pytestmark = pytest.mark.usefixtures("plain_git")
 KINDS = [SandboxKind.BUBBLEWRAP, SandboxKind.LANDLOCK]

@@ -17,7 +17,7 @@ from corral.adapters.worktree_registry import get_checkout
 from corral.kernel.errors import Conflict, Refused
 from tests.support import sandbox_attacks
 from tests.support.errors import because
-from tests.support.repositories import IDENTITY, commit, git, new_repository
+from tests.support.git_repositories import IDENTITY, commit, git, new_repository
 
 pytestmark = [
     pytest.mark.slow,

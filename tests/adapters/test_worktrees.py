@@ -13,8 +13,8 @@ import pytest
 from corral.adapters import worktree_leftovers, worktree_registry, worktrees
 from corral.kernel.errors import Refused
 from tests.support.errors import because
-from tests.support.keeping import until
-from tests.support.repositories import commit, git, new_repository, write
+from tests.support.git_repositories import commit, git, new_repository, write
+from tests.support.home import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("plain_git")]
 

@@ -9,7 +9,7 @@ from corral.api import Corral
 from corral.domain.charges.model import ChargePrice
 from corral.kernel.errors import Refused
 from tests.support.invariants import check_store
-from tests.support.processes import at_once
+from tests.support.processes import run_concurrently
 from tests.support.threads import race
 
 THREADS = 16
@@ -45,7 +45,7 @@ def test_processes_that_add_at_the_same_time_lose_nothing(url: str) -> None:
             ]
             return len(charged)
 
-    at_once([add] * 3)
+    run_concurrently([add] * 3)
     with corral.open(url) as store:
         assert store.charges.total("project:prj_1").cost_micros == 150
         check_store(store)
@@ -110,7 +110,7 @@ def test_processes_that_race_for_the_last_dollar_never_pass_the_limit(url: str) 
                     pass
         return won
 
-    assert sum(at_once([reserve] * 3)) == 10
+    assert sum(run_concurrently([reserve] * 3)) == 10
     with corral.open(url) as store:
         assert store.budgets.get("project:prj_1").left_micros == 0
 

@@ -8,8 +8,8 @@ import pytest
 import corral
 from corral.db import postgres_pool
 from corral.kernel.errors import StoreUnavailable
-from tests.support.keeping import until
-from tests.support.postgres import PostgresServer
+from tests.support.home import until
+from tests.support.postgres_server import PostgresServer
 from tests.support.threads import Racer
 
 MOST = 6

@@ -13,8 +13,8 @@ from corral.db.sqlite import SqliteDatabase
 from corral.db.tx import Tx
 from corral.domain.mail import ops as mail
 from corral.kernel.errors import Refused
-from tests.support.fresh import wait_until_alone
-from tests.support.postgres import PostgresServer
+from tests.support.postgres_server import PostgresServer
+from tests.support.store_urls import wait_until_alone
 from tests.support.threads import SECONDS, Racer
 
 

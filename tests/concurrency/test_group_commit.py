@@ -20,8 +20,8 @@ from corral.db.tx import Tx
 from corral.domain.mail import ops as mail
 from corral.kernel.clock import ManualClock
 from corral.kernel.errors import CorralError, Held, Invalid
+from tests.support.home import until
 from tests.support.invariants import check_store
-from tests.support.keeping import until
 from tests.support.threads import SECONDS, Racer
 
 BOX = "queue:work"

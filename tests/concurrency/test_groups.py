@@ -5,7 +5,7 @@ import os
 import corral
 from corral.kernel.errors import Conflict, Refused
 from tests.support.invariants import check_store
-from tests.support.processes import at_once
+from tests.support.processes import run_concurrently
 from tests.support.threads import race
 
 POSTERS = 3
@@ -30,7 +30,7 @@ def test_posts_of_several_processes_are_numbered_without_gaps_and_arrive_in_that
             ]
 
     works = [lambda name=name: post_as(name) for name in names]
-    numbers = at_once(works)
+    numbers = run_concurrently(works)
     count = POSTERS * POSTS
     assert sorted(number for own in numbers for number in own) == list(range(1, count + 1))
     assert all(own == sorted(own) for own in numbers)
@@ -62,7 +62,7 @@ def test_of_many_who_make_the_same_group_one_does_and_a_direct_one_is_found_by_a
                 return False, direct
             return True, direct
 
-    made = at_once([make] * 4)
+    made = run_concurrently([make] * 4)
     assert sum(first for first, _ in made) == 1
     assert len({direct for _, direct in made}) == 1
     with corral.open(url) as store:

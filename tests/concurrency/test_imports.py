@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import corral
-from tests.support import foreign
+from tests.support import source_databases
 from tests.support.invariants import check_store
-from tests.support.processes import at_once
+from tests.support.processes import run_concurrently
 from tests.support.store import rows
 
 COUNTED = ("agents", "sessions", "turns", "runs", "letters", "tasks", "attempts", "origins")
@@ -23,7 +23,7 @@ def counted(url: str) -> Counter[str]:
 
 @pytest.fixture
 def sources(tmp_path: Path) -> dict[str, Path]:
-    return {tool: make(tmp_path / tool) for tool, make in foreign.MAKERS.items()}
+    return {tool: make(tmp_path / tool) for tool, make in source_databases.MAKERS.items()}
 
 
 def take(url: str, sources: dict[str, Path], order: int = 1) -> None:
@@ -43,7 +43,7 @@ def test_the_same_sources_at_the_same_time_and_retention_beside(
 ) -> None:
     corral.open(url).close()
     works = [lambda order=order: take(url, sources, order) for order in (1, -1)]
-    at_once([*works, lambda: prune(url)])
+    run_concurrently([*works, lambda: prune(url)])
     once = counted(url)
     take(url, sources)
     prune(url)

@@ -14,7 +14,7 @@ from corral.api import Corral
 from corral.kernel.errors import Held
 from tests.support.invariants import check_store
 from tests.support.listeners import call_before_waits, disable_safety_polls
-from tests.support.processes import Child, Signal, at_once
+from tests.support.processes import Child, Signal, run_concurrently
 from tests.support.threads import race
 
 
@@ -49,7 +49,7 @@ def test_of_processes_that_wait_for_paths_that_meet_one_holds_them_at_a_time_in_
         with corral.open(url) as store:
             return [hold(store, project, paths[(number + n) % 4]) for n in range(10)]
 
-    by_worker = at_once([partial(work, number) for number in range(6)])
+    by_worker = run_concurrently([partial(work, number) for number in range(6)])
     stretches = sorted(one for worker in by_worker for one in worker)
     assert len(stretches) == 60
     assert all(one.until <= other.since for one, other in pairwise(stretches))
@@ -122,6 +122,6 @@ def test_readers_and_writers_of_many_processes_exclude_each_other(url: str, tmp_
                 store.locks.release(lock)
         return clashes
 
-    assert at_once([partial(work, number) for number in range(6)]) == [0] * 6
+    assert run_concurrently([partial(work, number) for number in range(6)]) == [0] * 6
     with corral.open(url) as store:
         check_store(store)

@@ -14,9 +14,9 @@ from corral.api import Corral
 from corral.db.tx import Tx
 from corral.domain.mail import ops
 from corral.kernel.clock import ManualClock
+from tests.support.concurrent_transactions import meanwhile
 from tests.support.invariants import check_store
-from tests.support.meeting import meanwhile
-from tests.support.processes import at_once
+from tests.support.processes import run_concurrently
 from tests.support.threads import race
 
 
@@ -38,7 +38,7 @@ def test_processes_on_one_queue_ack_every_letter_once(url: str) -> None:
 
     with corral.open(url) as store:
         put_many(store, "queue:work", 90)
-    done = at_once([work] * 5)
+    done = run_concurrently([work] * 5)
     with corral.open(url) as store:
         assert Counter(body for bodies in done for body in bodies) == Counter(range(90))
         assert store.mail.list(mailbox="queue:work").items == []
@@ -71,7 +71,7 @@ def test_an_ordered_mailbox_has_one_owner_at_a_time_and_keeps_its_order(url: str
 
     with corral.open(url) as store:
         put_many(store, "agent:ada", letters)
-    by_worker = at_once([work] * 4)
+    by_worker = run_concurrently([work] * 4)
     with corral.open(url) as store:
         held = sorted(one for worker in by_worker for one in worker)
         assert [one.body for one in held] == list(range(letters))
@@ -111,7 +111,7 @@ def test_putting_the_same_keys_from_four_processes_makes_one_letter_for_each(url
         with corral.open(url) as store:
             return [store.mail.put("queue:work", n, key=f"k{n}").id for n in range(15)]
 
-    answers = at_once([put_all] * 4)
+    answers = run_concurrently([put_all] * 4)
     assert answers[0] == answers[1] == answers[2] == answers[3]
     assert len(set(answers[0])) == 15
     with corral.open(url) as store:

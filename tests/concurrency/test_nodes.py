@@ -11,9 +11,9 @@ import corral
 from corral.domain.nodes.model import Node
 from corral.kernel.clock import SECOND
 from corral.kernel.errors import Held
-from tests.support.clocks import SharedClock
 from tests.support.invariants import check_store
-from tests.support.processes import SECONDS, Child, Counters, at_once
+from tests.support.processes import SECONDS, Child, Counters, run_concurrently
+from tests.support.shared_clock import SharedClock
 
 LEASE = 2 * SECOND
 PROCESSES = 4
@@ -76,7 +76,7 @@ def test_of_many_daemons_that_join_as_one_node_only_the_last_may_heartbeat(url: 
         with corral.open(url) as store:
             return store.nodes.join("host", "boot", owner=str(os.getpid()))
 
-    nodes = at_once([join] * 6)
+    nodes = run_concurrently([join] * 6)
     assert len({node.id for node in nodes}) == 1
     assert sorted(node.fence for node in nodes) == [1, 2, 3, 4, 5, 6]
     heard = []

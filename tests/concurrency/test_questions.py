@@ -6,7 +6,7 @@ from collections import Counter
 import corral
 from corral.kernel.errors import Conflict, Refused
 from tests.support.invariants import check_store
-from tests.support.processes import at_once
+from tests.support.processes import run_concurrently
 from tests.support.threads import race
 
 QUESTIONS = 8
@@ -28,7 +28,7 @@ def test_of_many_answers_one_stands_and_the_others_learn_which(url: str) -> None
                     outcomes.append((id, False, late.details["answer"]))
         return outcomes
 
-    outcomes = [each for process in at_once([answer_all] * 4) for each in process]
+    outcomes = [each for process in run_concurrently([answer_all] * 4) for each in process]
     won = Counter(id for id, first, _ in outcomes if first)
     assert won == Counter(ids)
     with corral.open(url) as store:

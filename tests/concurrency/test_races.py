@@ -12,16 +12,16 @@ from corral.domain.races import driver
 from corral.kernel.errors import Conflict
 from corral.kernel.exit_status import ExitStatus
 from tests.support.invariants import check_store
-from tests.support.processes import at_once
-from tests.support.racing import attempts, git, make_repository, states
-from tests.support.runs import held, without_keepers
+from tests.support.processes import run_concurrently
+from tests.support.race_helpers import attempts, git, make_repository, states
+from tests.support.run_factories import held, without_supervisors
 
 DRIVERS = 4
 
 
 @pytest.fixture(autouse=True)
 def _no_keepers(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_keepers(monkeypatch)
+    without_supervisors(monkeypatch)
 
 
 def begin(store: Corral, folder: Path, checks: Sequence[str] = ()) -> str:
@@ -46,7 +46,9 @@ def test_many_drive_a_race_and_each_step_is_done_once(url: str, tmp_path: Path) 
         with corral.open(url) as store:
             return str(store.races.wait(id, timeout_ms=600_000).latest.state)
 
-    assert at_once([lambda n=n: drive(n) for n in range(DRIVERS)]) == ["selecting"] * DRIVERS
+    assert (
+        run_concurrently([lambda n=n: drive(n) for n in range(DRIVERS)]) == ["selecting"] * DRIVERS
+    )
     with corral.open(url) as store:
         race = store.races.get(id)
         assert states(race) == ["completed", "completed"]
@@ -68,7 +70,7 @@ def test_of_many_who_choose_one_does(url: str, tmp_path: Path) -> None:
             except Conflict:
                 return None
 
-    chosen = at_once([lambda n=n: choose(n) for n in range(DRIVERS)])
+    chosen = run_concurrently([lambda n=n: choose(n) for n in range(DRIVERS)])
     (winner,) = [each for each in chosen if each is not None]
     with corral.open(url) as store:
         latest = store.races.get(id).latest
@@ -88,7 +90,7 @@ def test_the_end_of_a_run_may_be_told_by_many_at_the_same_moment(url: str, tmp_p
                 with store.transaction() as tx:
                     driver.record_run_end(tx, run)
 
-    at_once([lambda n=n: tell(n) for n in range(DRIVERS)])
+    run_concurrently([lambda n=n: tell(n) for n in range(DRIVERS)])
     with corral.open(url) as store:
         assert states(store.races.get(race.id)) == ["checking", "checking"]
         check_store(store)

@@ -8,7 +8,7 @@ from corral.api import Corral
 from corral.kernel.clock import HOUR, MINUTE, ManualClock
 from corral.kernel.errors import Refused
 from tests.support.invariants import check_store
-from tests.support.processes import at_once
+from tests.support.processes import run_concurrently
 from tests.support.threads import race
 
 
@@ -26,7 +26,7 @@ def test_two_processes_that_fire_at_the_same_time_put_each_moment_once(url: str)
                 put += len(letters)
         return put
 
-    put = at_once([fire] * 2)
+    put = run_concurrently([fire] * 2)
     print("put by each process:", put)
     assert sum(put) == series * (HOUR // step)
     with corral.open(url, clock=clock) as store:
@@ -54,7 +54,7 @@ def test_setters_that_race_never_pass_the_limit_of_twenty_timers(url: str) -> No
 
             return sum(racer.result() for racer in race([set_one] * 8))
 
-    accepted = at_once([set_many] * 4)
+    accepted = run_concurrently([set_many] * 4)
     with corral.open(url) as store:
         assert len(store.timers.list(limit=100).items) == 20
         assert sum(accepted) == 20

@@ -8,7 +8,7 @@ import corral
 from corral.api import Corral
 from corral.domain.sessions.model import NewTurn
 from tests.support.invariants import check_store
-from tests.support.processes import at_once
+from tests.support.processes import run_concurrently
 from tests.support.store import walk
 from tests.support.threads import race
 
@@ -60,7 +60,7 @@ def test_processes_append_one_and_many_to_one_session_while_others_read(url: str
                 seen += len(numbers)
         return seen
 
-    at_once([write] * PROCESSES + [read])
+    run_concurrently([write] * PROCESSES + [read])
     with corral.open(url) as store:
         told = whole(store, id)
         assert [number for number, _ in told] == list(range(1, PROCESSES * EACH * 3 + 1))
@@ -81,7 +81,7 @@ def test_the_same_keys_from_many_processes_are_each_one_turn(url: str) -> None:
             )
         return [turn.id for turn in one + many]
 
-    told = at_once([work] * PROCESSES)
+    told = run_concurrently([work] * PROCESSES)
     assert len({*map(tuple, told)}) == 1, "everybody was told of the same turns"
     with corral.open(url) as store:
         assert len(whole(store, id)) == EACH
@@ -103,7 +103,7 @@ def test_many_searchers_index_every_turn_once(url: str) -> None:
                 pass
         return 0
 
-    at_once([write, write, search, search])
+    run_concurrently([write, write, search, search])
     with corral.open(url) as store:
         hits = store.search.find("fox", limit=1_000).items
         assert sorted(hit.place for hit in hits) == list(range(1, 51))
@@ -123,7 +123,7 @@ def test_a_session_handed_over_by_many_at_once_has_one_chain_of_hand_offs(url: s
                 store.sessions.handoff(id, name, "last", last=1)
         return 0
 
-    at_once([partial(work, name) for name in names])
+    run_concurrently([partial(work, name) for name in names])
     with corral.open(url) as store:
         handoffs = store.sessions.handoffs(id).items
         assert [each.number for each in handoffs] == list(range(1, 5 * PROCESSES + 1))
@@ -143,7 +143,7 @@ def test_an_agent_edited_by_many_at_once_has_every_version(url: str) -> None:
                 store.agents.grant("ada", "Read")
         return 0
 
-    at_once([partial(work, str(n)) for n in range(PROCESSES)])
+    run_concurrently([partial(work, str(n)) for n in range(PROCESSES)])
     with corral.open(url) as store:
         numbers = [version.number for version in store.agents.versions("ada").items]
         assert numbers == list(range(5 * PROCESSES + 1, 0, -1))

@@ -20,8 +20,8 @@ from corral.db import write_lock
 from corral.db.write_lock import WriteLock, is_stopped
 from corral.domain.mail import ops as mail
 from corral.kernel.errors import StoreUnavailable
+from tests.support.home import until
 from tests.support.invariants import check_store
-from tests.support.keeping import until
 from tests.support.kernel_locks import holds_lock
 from tests.support.processes import Child, Signal
 from tests.support.threads import Racer

@@ -8,9 +8,9 @@ import corral
 from corral.api import Corral
 from corral.kernel.errors import Conflict, CorralError
 from tests.support.invariants import check_store
-from tests.support.processes import at_once
+from tests.support.processes import run_concurrently
 from tests.support.store import rows
-from tests.support.tasks import board, check_counts, project_with
+from tests.support.task_factories import board, check_counts, project_with
 from tests.support.threads import race
 
 TASKS = 30
@@ -50,7 +50,7 @@ def test_processes_finish_a_graph_and_no_task_is_given_out_twice(url: str, tmp_p
                 person.tasks.accept(task)
         return taken
 
-    found = at_once([lambda name=name: worker(name) for name in names])
+    found = run_concurrently([lambda name=name: worker(name) for name in names])
     taken = [each for one in found for each in one]
     assert sorted(key for key, _ in taken) == sorted(f"k{n}" for n in range(TASKS))
     assert {fence for _, fence in taken} == {1}
@@ -92,7 +92,7 @@ def test_leads_that_steer_at_random_beside_each_other_keep_every_count_true(
                     done += 1
         return done
 
-    done = at_once([lambda seed=seed: steer(seed) for seed in range(4)])
+    done = run_concurrently([lambda seed=seed: steer(seed) for seed in range(4)])
     print("moves of each:", done)
     with corral.open(url) as store:
         check_counts(store)
@@ -110,7 +110,7 @@ def test_one_declares_a_key_that_many_want(url: str, tmp_path: Path) -> None:
             return True
         return False
 
-    assert sum(at_once([declare] * 4)) == 1
+    assert sum(run_concurrently([declare] * 4)) == 1
     with corral.open(url) as store:
         assert rows(store, "SELECT count(*) FROM tasks") == [(2,)]
         assert rows(store, "SELECT count(*) FROM edges") == [(1,)]

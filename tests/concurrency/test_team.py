@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import corral
-from tests.support import crowd
-from tests.support.crowd import Shift
+from tests.support import team_workload
 from tests.support.invariants import check_store
-from tests.support.processes import at_once
-from tests.support.tasks import check_counts
+from tests.support.processes import run_concurrently
+from tests.support.task_factories import check_counts
+from tests.support.team_workload import Shift
 
 AGENTS = 5
 ROUNDS = 10
@@ -20,20 +20,22 @@ def test_agents_share_one_store_and_nothing_is_lost_or_given_out_twice(
     witnesses = tmp_path / "witnesses"
     witnesses.mkdir()
     with corral.open(url) as store:
-        project = crowd.gather(store, tmp_path / "project", AGENTS)
+        project = team_workload.gather(store, tmp_path / "project", AGENTS)
 
     def work(name: str) -> Shift:
-        with crowd.working(url, project, name, witnesses) as worker:
+        with team_workload.working(url, project, name, witnesses) as worker:
             for _ in range(ROUNDS):
                 worker.round()
             return worker.shift
 
-    shifts = at_once([lambda name=name: work(name) for name in crowd.names(AGENTS)])
-    slowest = crowd.longest(shifts)
+    shifts = run_concurrently(
+        [lambda name=name: work(name) for name in team_workload.names(AGENTS)]
+    )
+    slowest = team_workload.longest(shifts)
     print(f"longest wait: {slowest.longest_ms:.0f} ms ({slowest.longest_of})")
-    assert crowd.twice(shifts) == 0
+    assert team_workload.twice(shifts) == 0
     assert sum(shift.locked for shift in shifts) > 0
     with corral.open(url) as store:
-        assert crowd.lost(store, shifts) == 0
+        assert team_workload.lost(store, shifts) == 0
         check_counts(store)
         check_store(store)

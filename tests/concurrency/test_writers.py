@@ -18,10 +18,10 @@ from corral.db import write_lock
 from corral.db.write_lock import QueueLock
 from corral.domain.mail import ops as mail
 from corral.kernel.ids import parse_number
+from tests.support.home import until
 from tests.support.invariants import check_store
-from tests.support.keeping import until
 from tests.support.kernel_locks import holds_lock, requests_lock, waits_for_lock
-from tests.support.processes import Child, Counters, Signal, at_once
+from tests.support.processes import Child, Counters, Signal, run_concurrently
 
 PROCESSES = 8
 ROUNDS = 10
@@ -92,7 +92,7 @@ def test_processes_on_one_file_are_all_served_and_lose_nothing(file_url: str) ->
                 rounds.set(me, served)
         return served, max(overtaking.counts, default=0)
 
-    results = at_once([partial(put_and_ack, number) for number in range(PROCESSES)])
+    results = run_concurrently([partial(put_and_ack, number) for number in range(PROCESSES)])
     counts = sorted(served for served, _ in results)
     overtaken = max(most for _, most in results)
     print(f"served: least {counts[0]}, most {counts[-1]}; overtaken by {overtaken} at the most")

@@ -29,7 +29,7 @@ from corral.db.transitions import (
 from corral.errors import Invalid
 from corral.kernel.redaction_policy import Policy
 from corral.services.store.declarations import find_declarations
-from tests.support.keys import KEY
+from tests.support.fake_keys import KEY
 from tests.support.statements import statements
 
 # An unlisted type counts as text, so that a new type needs a decision.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import corral
 from corral.db import backup
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 
 SOURCE = Path(corral.__file__).parent
 TESTS = Path(__file__).parents[1]
@@ -122,12 +122,8 @@ def test_operations_take_the_open_transaction_first(concept: str) -> None:
 # Concepts whose crash scenarios are in the file of another concept.
 CRASH_TESTS = {
     "agents": "sessions",  # its versions
-    "chat": "gateway",
     "events": "store",  # every scenario compares them with the states
-    "host_requests": "requests",
-    "idempotency": "answers",
     "plans": "projects",
-    "sandbox_bridge": "boxed",
     "search": "sessions",  # its index
 }
 

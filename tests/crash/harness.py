@@ -30,10 +30,10 @@ import corral
 from corral import config
 from corral.api import Corral
 from corral.kernel.clock import HOUR
-from tests.support.clocks import SharedClock
-from tests.support.fresh import wait_until_alone
 from tests.support.invariants import check_rows, check_store
 from tests.support.processes import Child
+from tests.support.shared_clock import SharedClock
+from tests.support.store_urls import wait_until_alone
 from tests.torture.ledger import Batch, note
 
 FreshUrl = Callable[[], str]

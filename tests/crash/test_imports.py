@@ -6,12 +6,12 @@ import pytest
 
 from corral.api import Corral
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
-from tests.support import foreign
+from tests.support import source_databases
 from tests.support.store import contents
 
 
 def source_of(world: World, tool: str) -> Path:
-    return foreign.MAKERS[tool](world.folder)
+    return source_databases.MAKERS[tool](world.folder)
 
 
 @pytest.mark.parametrize("tool", ["flightdeck", "nanoclaw"])

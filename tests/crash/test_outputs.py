@@ -14,10 +14,10 @@ from corral.adapters.process import host
 from corral.api import Corral
 from corral.config import run_folder
 from tests.crash.harness import FreshUrl, Probe
-from tests.support.fresh import wait_until_alone
 from tests.support.invariants import check_store
-from tests.support.outputs import KEY, follow_all
-from tests.support.processes import Child, at_once
+from tests.support.output_samples import KEY, follow_all
+from tests.support.processes import Child, run_concurrently
+from tests.support.store_urls import wait_until_alone
 
 RUN = "run_1"
 SOURCE = b"".join(b"%06d some words of it\n" % n for n in range(8_000)) + b"the key " + KEY + b"\n"
@@ -96,7 +96,7 @@ def test_eight_processes_that_seal_at_once_come_to_the_same_end(url: str) -> Non
         with corral.open(url) as store:
             return str(store.outputs.seal_folder(RUN).sha256)
 
-    assert len({*at_once([seal] * 8)}) == 1
+    assert len({*run_concurrently([seal] * 8)}) == 1
     with corral.open(url) as store:
         check_sealed(store)
         verbs = [event.verb for event in store.events.newest(subject=RUN).items]
@@ -126,7 +126,7 @@ def test_whoever_follows_in_another_process_gets_every_byte_once(url: str) -> No
         with corral.open(url) as store:
             store.outputs.seal_folder(RUN)
 
-    texts = at_once([follow, follow, follow, write])
+    texts = run_concurrently([follow, follow, follow, write])
     assert texts[:3] == [TEXT] * 3
 
 

@@ -7,7 +7,7 @@ from corral.api import Corral
 from corral.kernel.clock import HOUR
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
 from tests.support.store import rows
-from tests.support.tasks import project_with
+from tests.support.task_factories import project_with
 
 TABLES = ("tasks", "plans", "progress", "delegations", "notes", "sessions")
 

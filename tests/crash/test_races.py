@@ -1,7 +1,7 @@
 """Races and a process that dies: the old state or the whole new one, and no work is lost.
 
 On SQLite only: these tests are about the order of commits and git commands, which does not depend
-on the engine. The statements of races run on both in tests/rooms and tests/concurrency.
+on the engine. The statements of races run on both in tests/domain and tests/concurrency.
 """
 
 from pathlib import Path
@@ -14,15 +14,15 @@ from corral.api import Corral
 from corral.domain.races.model import Race
 from corral.kernel.exit_status import ExitStatus
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
-from tests.support.racing import attempts, git, make_repository, states
-from tests.support.runs import held, without_keepers
+from tests.support.race_helpers import attempts, git, make_repository, states
+from tests.support.run_factories import held, without_supervisors
 
 pytestmark = pytest.mark.parametrize("engine", ["sqlite"])
 
 
 @pytest.fixture(autouse=True)
 def _no_keepers(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_keepers(monkeypatch)
+    without_supervisors(monkeypatch)
 
 
 def prepare(store: Corral, world: World) -> None:

@@ -1,7 +1,7 @@
 """Runs and a process that dies: no run is lost, none ends twice, and no money stays promised.
 
 The processes that die here are keepers without agents: they speak to the store and to nobody else.
-The agents that die, and keepers with them, are in `tests/keeper`.
+The agents that die, and keepers with them, are in `tests/supervisor`.
 """
 
 from pathlib import Path
@@ -16,12 +16,12 @@ from corral.kernel.errors import Held
 from corral.kernel.exit_status import ExitStatus
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit, nothing
 from tests.support.errors import because
-from tests.support.runs import held, next_queued, order, running, without_keepers
+from tests.support.run_factories import held, next_queued, order, running, without_supervisors
 
 
 @pytest.fixture(autouse=True)
 def _no_agents(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_keepers(monkeypatch)
+    without_supervisors(monkeypatch)
 
 
 ENDED = ("completed", "failed", "crashed", "cancelled", "timed_out", "interrupted")

@@ -18,10 +18,10 @@ from corral.domain.mail import ops as mail
 from corral.domain.settings import ops as settings
 from corral.kernel.clock import HOUR, ManualClock
 from tests.crash.harness import FreshUrl, Probe, Scenario, World, crash_at_every_commit, nothing
-from tests.support.clocks import SharedClock
-from tests.support.fresh import wait_until_alone
 from tests.support.invariants import check_store
 from tests.support.processes import Child
+from tests.support.shared_clock import SharedClock
+from tests.support.store_urls import wait_until_alone
 from tests.support.threads import race
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from corral.api import Corral
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
-from tests.support.tasks import board, check_counts
+from tests.support.task_factories import board, check_counts
 
 GRAPH = [
     {"key": "ship", "depends_on": ["build", "test"]},

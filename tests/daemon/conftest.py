@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.machines import Machine
+from tests.support.daemon_nodes import Machine
 
 
 @pytest.fixture

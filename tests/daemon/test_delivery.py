@@ -18,14 +18,14 @@ from corral.adapters.channels.contract import (
 from corral.api import Corral
 from corral.daemon.delivery import ChatDelivery
 from corral.kernel.errors import IllegalMove
-from tests.support import channels
-from tests.support.channels import Fake, Platform, bring_in
+from tests.support import fake_channels
+from tests.support.fake_channels import FakeAdapter, Platform, register_adapters
 
-# Threads and processes; the queries are tested on both engines in tests/rooms.
+# Threads and processes; the queries are tested on both engines in tests/domain.
 pytestmark = pytest.mark.parametrize("engine", ["sqlite"])
 
 
-class Shared(Fake):
+class Shared(FakeAdapter):
     """Its platform is the test's."""
 
     kind = "shared"
@@ -64,8 +64,8 @@ def test_one_channel_that_hangs_or_breaks_does_not_hold_up_the_others(
 ) -> None:
     Shared.place, Shared.gate = Platform(), threading.Event()
     for each in (Shared, Broken):
-        monkeypatch.setitem(channels.KINDS, each.kind, each)
-    bring_in(monkeypatch)
+        monkeypatch.setitem(fake_channels.KINDS, each.kind, each)
+    register_adapters(monkeypatch)
     loop = ChatDelivery()
     with corral.open(url) as store:
         store.agents.create("ada", command="cat")
@@ -99,8 +99,8 @@ def test_an_agent_in_a_box_is_woken_and_answers(url: str, monkeypatch: pytest.Mo
     if sandbox.probe_sandboxes(network=False).kind is sandbox.SandboxKind.NONE:
         pytest.skip(f"no sandbox works here: {sandbox.probe_sandboxes(network=False).why_not}")
     Shared.place = Platform()
-    monkeypatch.setitem(channels.KINDS, Shared.kind, Shared)
-    bring_in(monkeypatch)
+    monkeypatch.setitem(fake_channels.KINDS, Shared.kind, Shared)
+    register_adapters(monkeypatch)
     loop = ChatDelivery()
     with corral.open(url) as store:
         store.agents.create("ada", command="cat")

@@ -10,10 +10,10 @@ import pytest
 
 import corral
 from corral.db.postgres_pool import MAX_SERVER_WAIT
-from tests.support.disks import fill
-from tests.support.keeping import lives, until
-from tests.support.machines import Machine
-from tests.support.postgres import PostgresServer, find_binaries
+from tests.support.daemon_nodes import Machine
+from tests.support.full_disk import fill
+from tests.support.home import is_alive, until
+from tests.support.postgres_server import PostgresServer, find_binaries
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_a_server_that_is_restarted_in_the_middle_is_waited_for(
     one.up()
     run = one.detached("sleep", "600")
     own_server.stop()
-    assert lives(one.pid)
+    assert is_alive(one.pid)
     own_server.start()
     until(lambda: one.get_url("/healthz").status_code == 200, "it answers again", 60)
     with one.store() as store:
@@ -48,7 +48,7 @@ def test_a_server_that_is_restarted_in_the_middle_is_waited_for(
         assert store.runs.wait(asked_for.id, timeout_ms=60_000).state == "completed"
         assert store.runs.get(run.id).state == "running"
     assert run.pid is not None
-    assert lives(run.pid)
+    assert is_alive(run.pid)
     assert {loop["state"] for loop in one.status()["health"]["status"]["loops"]} == {"works"}
 
 
@@ -65,7 +65,7 @@ def test_a_server_that_is_away_is_said_in_words(
     answer = httpx.get(f"{address}/healthz", timeout=MAX_SERVER_WAIT)
     assert answer.status_code == 503, "soon, too: whoever watches it does not wait for a server"
     assert "Traceback" not in answer.text
-    assert lives(one.pid)
+    assert is_alive(one.pid)
     (log,) = Path(one.env["CORRAL_HOME"]).glob("daemon*.log")
     assert "Traceback" not in log.read_text()
     subprocess.run(["kill", str(one.pid)], check=True)
@@ -84,7 +84,7 @@ def test_a_store_that_another_program_locks_is_waited_for(one: Machine) -> None:
     holder.execute("ROLLBACK")
     holder.close()
     until(lambda: one.status()["health"]["ok"], "it goes on")
-    assert lives(one.pid)
+    assert is_alive(one.pid)
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
@@ -104,7 +104,7 @@ def test_a_full_disk_is_said_and_the_daemon_goes_on_when_there_is_room(
         (small_disk / "ballast").unlink()
         assert client.post("/api/mail/put", json=put, timeout=60).status_code == 200
     until(lambda: one.loop("janitor")["state"] == "works", "it leads again")
-    assert lives(one.pid)
+    assert is_alive(one.pid)
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])

@@ -11,7 +11,7 @@ from corral.api import Corral
 from corral.daemon import loop as loops
 from corral.daemon.loop import BaseLoop, LoopThread
 from corral.kernel.errors import StoreUnavailable
-from tests.support.keeping import until
+from tests.support.home import until
 
 FOREVER = 3_600.0
 

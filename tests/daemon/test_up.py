@@ -14,8 +14,8 @@ import pytest
 from corral import __version__
 from corral.adapters import daemon_process
 from corral.supervisor.lease import MAX_HEARTBEAT_SECONDS
-from tests.support.keeping import lives, until
-from tests.support.machines import Machine, children_of, cpu_of, memory_of
+from tests.support.daemon_nodes import Machine, children_of, cpu_of, memory_of
+from tests.support.home import is_alive, until
 
 on_one_engine = pytest.mark.parametrize("engine", ["sqlite"])
 """For processes, files and sockets, which are the same on both."""
@@ -33,7 +33,7 @@ def test_up_serves_until_down(one: Machine) -> None:
     assert {"scheduler", "courier", "janitor"} <= {lead["name"] for lead in told["leaders"]}
     down = one.corral("down")
     assert (down.returncode, down.stderr) == (0, b"")
-    assert not lives(one.pid)
+    assert not is_alive(one.pid)
     told = one.status()
     assert (told["daemon"], told["health"], told["leaders"]) == (None, None, [])
     assert [node["state"] for node in told["nodes"]] == ["left"]
@@ -221,14 +221,14 @@ def test_its_death_stops_no_agent_and_its_next_life_tells_what_it_found(one: Mac
     one.signal(signal.SIGKILL)
     one.has_ended()
     assert run.pid is not None
-    assert lives(run.pid)
+    assert is_alive(run.pid)
     for pid in (lost.keeper_pid, lost.pid):
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
     found = one.up()["found"]
     assert [(each["run_id"], each["was"]) for each in found] == [(lost.id, "running")]
     assert one.get(run.id).state == "running"
-    assert lives(run.pid)
+    assert is_alive(run.pid)
     assert one.loop("scheduler")["state"] == "works", "the dead one's leads are taken at once"
 
 
@@ -238,9 +238,9 @@ def test_told_twice_it_ends_at_once_and_agents_go_on(one: Machine) -> None:
     run = one.detached("sleep", "600")
     ended = one.corral("down", "--now")
     assert ended.returncode == 0
-    assert not lives(one.pid)
+    assert not is_alive(one.pid)
     assert run.pid is not None
-    assert lives(run.pid)
+    assert is_alive(run.pid)
     one.up()
 
 

@@ -13,8 +13,8 @@ from playwright.sync_api import Page
 from rich.console import Console
 from rich.text import Text
 
-from tests.support.browsers import quiet_browser
-from tests.support.pages import NewFile, Shell, read
+from tests.support.browser import headless_browser
+from tests.support.doc_pages import NewFile, Shell, read
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 PICTURES = DOCS / "pictures"
@@ -66,7 +66,7 @@ def picture_terminal(shell: Shell) -> None:
 
 
 def picture_dashboard(link: str) -> None:
-    with quiet_browser() as browser:
+    with headless_browser() as browser:
         assert browser is not None, "the pictures need a browser"
         page = browser.new_page(viewport={"width": 1280, "height": 860})
         page.goto(link)

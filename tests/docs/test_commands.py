@@ -23,9 +23,9 @@ import pytest
 
 from corral.cli.main import COMMANDS, root
 from tests.docs.test_claims import DOCS, TOP, WRITTEN, named, resolved
-from tests.support.cli import Cli
-from tests.support.pages import NewFile, Shell, Step, fits, read
-from tests.support.platforms import Asked, platform
+from tests.support.chat_server_stub import ApiRequest, platform
+from tests.support.cli_runner import Cli
+from tests.support.doc_pages import NewFile, Shell, Step, fits, read
 
 AGENTS = Path(__file__).parent / "agents"
 TRANSCRIPT = TOP / "tests/fixtures/transcripts/claude.jsonl"
@@ -38,7 +38,7 @@ LANGUAGES = {"sh", "console", "python", "yaml", "toml", "text"}
 NOT_RUN = {
     r"^pip (un)?install ": "a registry is asked; test_wheel.py installs, uses and removes it",
     r"^make (demo|up|test)\b": "each takes minutes or stays; that the targets exist is looked at",
-    r"^claude mcp add ": "Claude Code's own command; what it starts is in tests/interfaces",
+    r"^claude mcp add ": "Claude Code's own command; what it starts is in tests/mcp",
     r"from agents import Agent": "a model is asked; tests/integrations has it with a stub",
     r"builder\.compile\(checkpointer": "a graph is needed; tests/integrations has one",
 }
@@ -52,11 +52,11 @@ GIVEN = (
 """What was done before the commands in sentences are run."""
 
 ELSEWHERE = {
-    "corral up --install": "a service manager is needed; tests/adapters/test_units.py",
+    "corral up --install": "a service manager is needed; tests/adapters/test_service_units.py",
     "corral mail ack let_7 --fence 2": "how an operation goes; README.md acknowledges a letter",
     'corral progress report "half of it" --percent 50 --task login': "in a run; test_cli_tasks.py",
-    "corral alert deliver --watch": "it stays; tests/domain/test_courier.py",
-    "corral mcp": "it serves until its input ends; tests/interfaces/test_mcp_protocol.py",
+    "corral alert deliver --watch": "it stays; tests/domain/test_alert_sender.py",
+    "corral mcp": "it serves until its input ends; tests/mcp/test_protocol.py",
 }
 """Whole commands in sentences that are run elsewhere."""
 
@@ -224,7 +224,7 @@ class Reader:
         return ids[-back] if back <= len(ids) else None
 
 
-def quiet(asked: Asked) -> tuple[int, object]:
+def quiet(asked: ApiRequest) -> tuple[int, object]:
     """A chat server on which nothing is said; whoever asks is answered as Matrix does."""
     return 200, {"user_id": "@corral:here", "next_batch": "s1", "rooms": {}}
 

@@ -1,8 +1,8 @@
 import pytest
 
 from corral.api import Corral
-from tests.support.boxed import Talk
-from tests.support.channels import Runner
+from tests.support.fake_channels import Runner
+from tests.support.fake_sandbox_agent import Talk
 
 
 @pytest.fixture

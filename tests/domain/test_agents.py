@@ -10,7 +10,7 @@ from corral.domain.agents.model import AgentLimits
 from corral.domain.agents.roles import BUILTIN_ROLES
 from corral.kernel.clock import ManualClock
 from corral.kernel.errors import Ambiguous, Conflict, IllegalMove, Invalid, NotFound, Refused
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 from tests.support.store import record, refuses, rows, unchanged, walk
 
 

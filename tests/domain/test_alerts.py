@@ -8,7 +8,7 @@ from corral.api import Corral
 from corral.domain.alerts import ops
 from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.errors import IllegalMove, Invalid, NotFound, Refused
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 from tests.support.invariants import check_store
 from tests.support.store import record, refuses, unchanged, walk
 

@@ -10,7 +10,7 @@ from corral.api import Corral
 from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.kernel.money import MICROS_PER_USD
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 from tests.support.invariants import check_store
 from tests.support.store import record, refuses, unchanged, walk
 

@@ -9,7 +9,7 @@ from corral.api import Corral
 from corral.domain.charges.model import ChargePrice, CostSource
 from corral.kernel.clock import DAY, HOUR, ManualClock, utc_date
 from corral.kernel.errors import Invalid, NotFound
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 from tests.support.invariants import check_store
 from tests.support.store import record, refuses, rows, unchanged, walk
 

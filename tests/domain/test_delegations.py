@@ -9,10 +9,10 @@ import corral
 from corral.api import Corral
 from corral.kernel.clock import DAY, HOUR, YEAR, ManualClock
 from corral.kernel.errors import Conflict, Held, IllegalMove, Invalid, NotFound, Refused
-from tests.support.cases import each_case
-from tests.support.runs import add_run
+from tests.support.grouped_cases import each_case
+from tests.support.run_factories import add_run
 from tests.support.store import refuses, unchanged, walk
-from tests.support.tasks import board, project_with
+from tests.support.task_factories import board, project_with
 
 
 def letters(store: Corral, mailbox: str) -> list[Any]:

@@ -19,8 +19,8 @@ from corral.db.tx import Tx
 from corral.domain.mail import ops as mail
 from corral.domain.mail.model import Letter
 from corral.kernel.clock import HOUR, ManualClock
-from tests.support.channels import Chat
-from tests.support.keeping import until
+from tests.support.fake_channels import Chat
+from tests.support.home import until
 from tests.support.store import rows
 from tests.support.threads import Racer
 

@@ -10,7 +10,7 @@ from corral.domain.events.model import Event
 from corral.domain.mail import ops as mail
 from corral.kernel.clock import HOUR, ManualClock
 from corral.kernel.errors import Invalid, NotFound
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 from tests.support.store import refuses, rows, unchanged
 from tests.support.threads import SECONDS
 

@@ -8,7 +8,7 @@ from corral.api import Corral
 from corral.domain.groups import posts
 from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.errors import Ambiguous, Conflict, Invalid, NotFound, Refused
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 from tests.support.store import record, refuses, rows, walk
 
 ANN = "user:ann"

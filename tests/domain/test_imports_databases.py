@@ -9,9 +9,9 @@ from corral.api import Corral
 from corral.importers import workflow
 from corral.importers.tools import TOOL_NAMES
 from corral.kernel.errors import Refused
-from tests.support import foreign
+from tests.support import source_databases
 from tests.support.invariants import check_store
-from tests.support.runs import add_run
+from tests.support.run_factories import add_run
 from tests.support.store import contents, refuses, rows
 
 EACH_TOOL = pytest.mark.parametrize("tool", TOOL_NAMES)
@@ -36,7 +36,7 @@ def ids_of(store: Corral, tool: str, part: str) -> dict[str, str]:
 def test_every_row_is_brought_in_and_a_second_time_nothing_changes(
     store: Corral, tool: str, tmp_path: Path
 ) -> None:
-    path = foreign.MAKERS[tool](tmp_path / "theirs")
+    path = source_databases.MAKERS[tool](tmp_path / "theirs")
     before = beside(tmp_path / "theirs")
     taken = store.imports.take(tool, path)
     assert (taken.known, taken.changed, taken.missing, taken.unknown) == (0, 0, [], [])
@@ -50,7 +50,7 @@ def test_every_row_is_brought_in_and_a_second_time_nothing_changes(
 
 
 def test_runs_of_agent_yes_have_the_times_that_were_meant(store: Corral, tmp_path: Path) -> None:
-    store.imports.take("agent-yes", foreign.make_agent_yes(tmp_path))
+    store.imports.take("agent-yes", source_databases.make_agent_yes(tmp_path))
     ids = ids_of(store, "agent-yes", "runs")
     done, running, failed, crashed = (store.runs.get(ids[key]) for key in "1234")
     assert (done.state, done.exit_code, done.pid) == ("completed", 0, 11)
@@ -70,10 +70,14 @@ def test_runs_of_agent_yes_have_the_times_that_were_meant(store: Corral, tmp_pat
 def test_a_project_that_is_known_here_stays_as_it_is(store: Corral, tmp_path: Path) -> None:
     (tmp_path / "shop").mkdir()
     mine = store.projects.register(tmp_path / "shop", command="mine")
-    path = foreign.make(
+    path = source_databases.make(
         tmp_path / "s.db",
-        foreign.AGENT_YES,
-        {"projects": [{**foreign.AGENT_YES_ROWS["projects"][0], "dir": str(tmp_path / "shop")}]},
+        source_databases.AGENT_YES,
+        {
+            "projects": [
+                {**source_databases.AGENT_YES_ROWS["projects"][0], "dir": str(tmp_path / "shop")}
+            ]
+        },
     )
     store.imports.take("agent-yes", path)
     assert ids_of(store, "agent-yes", "projects") == {"1": mine.id}
@@ -83,7 +87,7 @@ def test_a_project_that_is_known_here_stays_as_it_is(store: Corral, tmp_path: Pa
 def test_agents_come_with_tools_sessions_turns_runs_and_costs(
     store: Corral, tmp_path: Path
 ) -> None:
-    store.imports.take("agents", foreign.make_agents(tmp_path))
+    store.imports.take("agents", source_databases.make_agents(tmp_path))
     agent = store.agents.get("Builder")
     assert (agent.role, agent.model, agent.instructions) == (
         "builder",
@@ -115,7 +119,7 @@ def test_agents_come_with_tools_sessions_turns_runs_and_costs(
 
 def test_an_agent_whose_name_is_taken_gets_a_number(store: Corral, tmp_path: Path) -> None:
     mine = store.agents.create("Builder", command="cat")
-    store.imports.take("agents", foreign.make_agents(tmp_path))
+    store.imports.take("agents", source_databases.make_agents(tmp_path))
     assert store.agents.get("Builder").id == mine.id
     assert store.agents.get("Builder-2").instructions == "Build well."
 
@@ -123,7 +127,7 @@ def test_an_agent_whose_name_is_taken_gets_a_number(store: Corral, tmp_path: Pat
 def test_races_of_multishot_have_their_rounds_attempts_winners_and_output(
     store: Corral, tmp_path: Path
 ) -> None:
-    store.imports.take("multishot", foreign.make_multishot(tmp_path))
+    store.imports.take("multishot", source_databases.make_multishot(tmp_path))
     races = ids_of(store, "multishot", "runs")
     shop, blog = store.races.get(races["r1"]), store.races.get(races["r2"])
     assert (shop.name, shop.state, blog.state) == (
@@ -150,7 +154,7 @@ def test_races_of_multishot_have_their_rounds_attempts_winners_and_output(
 
 
 def test_nothing_of_nanoclaw_is_in_force(store: Corral, tmp_path: Path) -> None:
-    store.imports.take("nanoclaw", foreign.make_nanoclaw(tmp_path))
+    store.imports.take("nanoclaw", source_databases.make_nanoclaw(tmp_path))
     agent = store.agents.get("Andy")
     assert (agent.admin, agent.provider, agent.workspace) == (False, "claude", "andy")
     assert store.channels.list().items == []
@@ -183,7 +187,7 @@ def test_nothing_of_nanoclaw_is_in_force(store: Corral, tmp_path: Path) -> None:
 
 
 def test_a_folder_of_one_session_alone_makes_its_session(store: Corral, tmp_path: Path) -> None:
-    foreign.make_nanoclaw(tmp_path)
+    source_databases.make_nanoclaw(tmp_path)
     taken = store.imports.take("nanoclaw", tmp_path / "data/v2-sessions/ag-1/sess-1")
     assert taken.kept < taken.new
     session = store.sessions.get(ids_of(store, "nanoclaw", "sessions")["sess-1"])
@@ -192,7 +196,7 @@ def test_a_folder_of_one_session_alone_makes_its_session(store: Corral, tmp_path
 
 
 def test_a_crew_of_flightdeck_comes_with_all_that_it_shared(store: Corral, tmp_path: Path) -> None:
-    store.imports.take("flightdeck", foreign.make_flightdeck(tmp_path))
+    store.imports.take("flightdeck", source_databases.make_flightdeck(tmp_path))
     project = store.projects.by_dir("/srv/shop")
     assert (project.name, project.state) == ("Shop", "active")
     lead = store.agents.get("flightdeck-11111111-2222")
@@ -216,7 +220,7 @@ def test_a_crew_of_flightdeck_comes_with_all_that_it_shared(store: Corral, tmp_p
 
 
 def test_what_a_crew_held_ended_and_what_it_knew_stays(store: Corral, tmp_path: Path) -> None:
-    store.imports.take("flightdeck", foreign.make_flightdeck(tmp_path))
+    store.imports.take("flightdeck", source_databases.make_flightdeck(tmp_path))
     project = store.projects.by_dir("/srv/shop")
     worker = "agent:flightdeck-66666666-7777"
     assert rows(store, "SELECT state, path, owner FROM locks") == [
@@ -249,9 +253,9 @@ def test_what_a_crew_held_ended_and_what_it_knew_stays(store: Corral, tmp_path: 
 
 
 def test_a_grown_source_gives_only_what_is_new(store: Corral, tmp_path: Path) -> None:
-    path = foreign.make_agents(tmp_path)
+    path = source_databases.make_agents(tmp_path)
     store.imports.take("agents", path)
-    foreign.grow(
+    source_databases.grow(
         path,
         {
             "Message": [
@@ -279,10 +283,12 @@ def test_a_grown_source_gives_only_what_is_new(store: Corral, tmp_path: Path) ->
 def test_a_row_that_changed_there_is_kept_beside_and_told_once(
     store: Corral, tmp_path: Path
 ) -> None:
-    path = foreign.make_agent_yes(tmp_path)
+    path = source_databases.make_agent_yes(tmp_path)
     store.imports.take("agent-yes", path)
     run = ids_of(store, "agent-yes", "runs")["2"]
-    foreign.change(path, "UPDATE runs SET status = 'completed', exit_code = 0 WHERE id = 2")
+    source_databases.change(
+        path, "UPDATE runs SET status = 'completed', exit_code = 0 WHERE id = 2"
+    )
     again = store.imports.take("agent-yes", path)
     assert (again.new, again.changed) == (0, 1)
     assert store.runs.get(run).state == "interrupted"
@@ -293,7 +299,7 @@ def test_a_row_that_changed_there_is_kept_beside_and_told_once(
 
 
 def test_a_moved_database_is_the_same_by_its_name(store: Corral, tmp_path: Path) -> None:
-    path = foreign.make_agent_yes(tmp_path)
+    path = source_databases.make_agent_yes(tmp_path)
     store.imports.take("agent-yes", path, source="laptop")
     moved = path.rename(tmp_path / "moved.sqlite")
     again = store.imports.take("agent-yes", moved, source="laptop")
@@ -304,7 +310,7 @@ def test_a_large_source_does_not_make_the_keepers_of_runs_wait(
     store: Corral, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workflow, "MAX_ROWS_BESIDE_RUNS", 5)
-    path = foreign.make_agent_yes(tmp_path)
+    path = source_databases.make_agent_yes(tmp_path)
     run = add_run(store, "running")
     if engine == "sqlite":
         with refuses(store, Refused) as caught:
@@ -317,15 +323,24 @@ def test_a_large_source_does_not_make_the_keepers_of_runs_wait(
 def test_what_needs_a_task_that_failed_there_is_known_to_be_broken_however_far_away(
     store: Corral, tmp_path: Path
 ) -> None:
-    plain = {"lead_id": foreign.LEAD, "project_id": "shop-1a2b3c", "created_at": foreign.WHEN}
+    plain = {
+        "lead_id": source_databases.LEAD,
+        "project_id": "shop-1a2b3c",
+        "created_at": source_databases.WHEN,
+    }
     chain = ["c", "b", "a"]  # each needs the next one; the last has failed
     tasks = [
         plain
         | {"id": key, "role": "developer", "dag_status": "pending", "depends_on": f'["{need}"]'}
         for key, need in pairwise(chain)
     ]
-    failed = {"id": "a", "role": "developer", "dag_status": "failed", "completed_at": foreign.WHEN}
-    path = foreign.make_flightdeck(tmp_path / "theirs", dag_tasks=[*tasks, plain | failed])
+    failed = {
+        "id": "a",
+        "role": "developer",
+        "dag_status": "failed",
+        "completed_at": source_databases.WHEN,
+    }
+    path = source_databases.make_flightdeck(tmp_path / "theirs", dag_tasks=[*tasks, plain | failed])
     store.imports.take("flightdeck", path)
     ids = ids_of(store, "flightdeck", "dag_tasks")
     of = {task.key[0]: task for task in (store.tasks.get(id) for id in ids.values())}

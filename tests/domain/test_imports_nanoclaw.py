@@ -9,7 +9,7 @@ import pytest
 from corral.api import Corral
 from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.errors import Invalid
-from tests.support import foreign
+from tests.support import source_databases
 from tests.support.invariants import check_store
 from tests.support.store import rows
 
@@ -29,12 +29,14 @@ def message(id: str, seq: int, at: str, content: Any, **columns: Any) -> dict[st
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     """A conversation with a question and files, of which the two files of the session know half."""
-    path = foreign.make_nanoclaw(tmp_path)
-    foreign.change(tmp_path / SESSION / "inbound.db", "DELETE FROM messages_in")
-    foreign.change(tmp_path / SESSION / "outbound.db", "DELETE FROM messages_out")
-    foreign.change(path, "UPDATE pending_questions SET message_out_id = 'o3', question_id = 'q1'")
+    path = source_databases.make_nanoclaw(tmp_path)
+    source_databases.change(tmp_path / SESSION / "inbound.db", "DELETE FROM messages_in")
+    source_databases.change(tmp_path / SESSION / "outbound.db", "DELETE FROM messages_out")
+    source_databases.change(
+        path, "UPDATE pending_questions SET message_out_id = 'o3', question_id = 'q1'"
+    )
     photo = {"name": "cat.png", "type": "image", "localPath": "inbox/i1/cat.png"}
-    foreign.grow(
+    source_databases.grow(
         tmp_path / SESSION / "inbound.db",
         {
             "messages_in": [
@@ -54,7 +56,7 @@ def source(tmp_path: Path) -> Path:
         "question": "Which one?",
         "options": [{"label": "left", "value": "l"}, {"label": "right", "value": "r"}],
     }
-    foreign.grow(
+    source_databases.grow(
         tmp_path / SESSION / "outbound.db",
         {
             "messages_out": [
@@ -102,9 +104,9 @@ def test_both_files_become_one_conversation_in_the_order_of_time(
 def test_later_messages_are_added_behind(store: Corral, source: Path, tmp_path: Path) -> None:
     store.imports.take("nanoclaw", source)
     later = [message("o9", 9, "11:02", {"text": "bye"})]
-    foreign.grow(tmp_path / SESSION / "outbound.db", {"messages_out": later})
+    source_databases.grow(tmp_path / SESSION / "outbound.db", {"messages_out": later})
     later = [message("i9", 10, "11:01", {"text": "see you"})]
-    foreign.grow(tmp_path / SESSION / "inbound.db", {"messages_in": later})
+    source_databases.grow(tmp_path / SESSION / "inbound.db", {"messages_in": later})
     store.imports.take("nanoclaw", source)
     assert said(store)[6:] == [("user", "see you"), ("assistant", "bye")]
     check_store(store)
@@ -152,7 +154,7 @@ def test_an_attachment_cannot_name_a_file_outside_of_its_session(
     (tmp_path / "secret").write_text("secret")
     (tmp_path / SESSION / "inbox/i1/link").symlink_to(tmp_path / "secret")
     evil = {"text": "x", "attachments": [{"name": "n", "localPath": path}]}
-    foreign.grow(
+    source_databases.grow(
         tmp_path / SESSION / "inbound.db", {"messages_in": [message("i8", 12, "12:00", evil)]}
     )
     store.imports.take("nanoclaw", source)
@@ -163,8 +165,8 @@ def test_an_attachment_cannot_name_a_file_outside_of_its_session(
 def test_continuations_of_several_providers_keep_that_of_the_session(
     store: Corral, source: Path, tmp_path: Path
 ) -> None:
-    foreign.change(source, "UPDATE sessions SET agent_provider = 'codex'")
-    foreign.change(
+    source_databases.change(source, "UPDATE sessions SET agent_provider = 'codex'")
+    source_databases.change(
         tmp_path / SESSION / "outbound.db",
         "DELETE FROM session_state; INSERT INTO session_state VALUES"
         " ('continuation:claude', 'c1', '2026-03-01'), ('continuation:codex', 'x1', '2026-03-01')",
@@ -180,13 +182,17 @@ def test_a_damaged_session_file_does_not_stop_the_import(
     store: Corral, source: Path, tmp_path: Path, file: str, damage: str
 ) -> None:
     other = tmp_path / "data/v2-sessions/ag-1/sess-2"
-    foreign.make(other / "inbound.db", foreign.NANOCLAW_INBOUND, foreign.NANOCLAW_INBOUND_ROWS)
+    source_databases.make(
+        other / "inbound.db",
+        source_databases.NANOCLAW_INBOUND,
+        source_databases.NANOCLAW_INBOUND_ROWS,
+    )
     path = tmp_path / SESSION / file
     whole = path.read_bytes()
     content = {"empty": b"", "noise": b"x" * 5_000, "torn": whole[:4_096] + b"\0" * 9_000}
     if damage == "no tables":
         path.unlink()
-        foreign.make(path, "CREATE TABLE other (id TEXT)", {})
+        source_databases.make(path, "CREATE TABLE other (id TEXT)", {})
     else:
         path.write_bytes(content[damage])
     report = store.imports.take("nanoclaw", source)

@@ -8,7 +8,7 @@ import pytest
 from corral.api import Corral
 from corral.importers.tools import TOOL_NAMES
 from corral.kernel.clock import DAY, ManualClock
-from tests.support import foreign
+from tests.support import source_databases
 from tests.support.invariants import check_store
 from tests.support.store import contents, rows
 
@@ -39,7 +39,7 @@ def activity(store: Corral) -> list[Any]:
 def test_retention_leaves_imported_rows_alone(
     store: Corral, clock: ManualClock, tool: str, tmp_path: Path
 ) -> None:
-    store.imports.take(tool, foreign.MAKERS[tool](tmp_path))
+    store.imports.take(tool, source_databases.MAKERS[tool](tmp_path))
     before, events = imported(store), activity(store)
     clock.advance(5_000 * DAY)
     store.db.prune()
@@ -51,7 +51,7 @@ def test_retention_leaves_imported_rows_alone(
 def test_the_report_counts_what_retention_would_delete(
     store: Corral, clock: ManualClock, tool: str, tmp_path: Path
 ) -> None:
-    path = foreign.MAKERS[tool](tmp_path)
+    path = source_databases.MAKERS[tool](tmp_path)
     store.imports.take(tool, path)
     clock.advance(5_000 * DAY)
     report = store.imports.take(tool, path)
@@ -68,7 +68,7 @@ def test_the_report_counts_what_retention_would_delete(
 def test_a_second_import_restores_what_was_deleted(
     store: Corral, clock: ManualClock, tool: str, tmp_path: Path
 ) -> None:
-    path = foreign.MAKERS[tool](tmp_path)
+    path = source_databases.MAKERS[tool](tmp_path)
     first = store.imports.take(tool, path)
     kept = {row.row_id: row.id for row in store.imports.origins(limit=500).items}
     counted = counts(store)
@@ -99,7 +99,7 @@ def test_origins_are_kept_as_long_as_what_they_name(
 ) -> None:
     """Without them the next import takes what exists for new rows."""
     monkeypatch.setattr("corral.services.store.prune.BATCH", 7)
-    path = foreign.MAKERS[tool](tmp_path)
+    path = source_databases.MAKERS[tool](tmp_path)
     first = store.imports.take(tool, path)
     counted = counts(store)
     store.settings.set("imports.retention", True)
@@ -115,7 +115,7 @@ def test_origins_of_a_database_of_which_nothing_exists_are_deleted(
     store: Corral, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("corral.services.store.prune.BATCH", 2)
-    store.imports.take("agents", foreign.make_agents(tmp_path))
+    store.imports.take("agents", source_databases.make_agents(tmp_path))
     (kept,) = rows(store, "SELECT count(*) FROM origins")[0]
     rows(store, "UPDATE origins SET id = 'agt_gone' WHERE id IS NOT NULL RETURNING 1")
     rows(store, "UPDATE origins SET became = 'agents' WHERE id IS NOT NULL RETURNING 1")
@@ -147,7 +147,7 @@ def test_the_file_of_a_session_is_known_as_long_as_the_session(
 def test_a_run_that_the_user_deleted_is_restored_with_its_log(
     store: Corral, tmp_path: Path
 ) -> None:
-    path = foreign.make_agents(tmp_path)
+    path = source_databases.make_agents(tmp_path)
     store.imports.take("agents", path)
     (run,) = rows(store, "SELECT id FROM origins WHERE part = 'run' AND row_id = 'u1'")[0]
     cost = store.charges.total("all").cost_micros
@@ -162,7 +162,7 @@ def test_a_run_that_the_user_deleted_is_restored_with_its_log(
 
 
 def test_a_right_that_was_taken_away_is_not_restored(store: Corral, tmp_path: Path) -> None:
-    path = foreign.make_agents(tmp_path)
+    path = source_databases.make_agents(tmp_path)
     store.imports.take("agents", path)
     store.agents.revoke("Builder", "Bash")
     assert store.imports.take("agents", path).restored == 0

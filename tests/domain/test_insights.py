@@ -10,9 +10,9 @@ from corral.api import Corral
 from corral.domain.insights import ops
 from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, ManualClock, utc_date
 from corral.kernel.errors import Invalid, NotFound
-from tests.support.runs import add_run
+from tests.support.run_factories import add_run
 from tests.support.store import unchanged, walk
-from tests.support.tasks import project_with
+from tests.support.task_factories import project_with
 
 
 def ended(store: Corral, state: str, took: int, *, ago: int = 0, **columns: Any) -> str:

@@ -6,20 +6,22 @@ import pytest
 
 from corral.api import Corral
 from corral.kernel.errors import Invalid
-from tests.support.raced import BAD, Raced
+from tests.support.race_factory import BAD, RaceFactory
 from tests.support.store import unchanged, walk
 
 
 @pytest.fixture
-def raced(store: Corral, tmp_path: Path) -> Raced:
-    return Raced(store, tmp_path)
+def raced(store: Corral, tmp_path: Path) -> RaceFactory:
+    return RaceFactory(store, tmp_path)
 
 
 def test_no_races_are_an_empty_page(store: Corral) -> None:
     assert store.insights.races().items == []
 
 
-def test_a_race_is_listed_with_how_its_latest_round_stands(store: Corral, raced: Raced) -> None:
+def test_a_race_is_listed_with_how_its_latest_round_stands(
+    store: Corral, raced: RaceFactory
+) -> None:
     race = raced.start("ada", "grace", "linus", budget_micros=2_000_000)
     raced.end(race, 1, cost_micros=100_000)
     raced.end(race, 2, checks=[BAD], cost_micros=None)
@@ -34,7 +36,9 @@ def test_a_race_is_listed_with_how_its_latest_round_stands(store: Corral, raced:
     assert found.spent_micros == store.races.get(race.id).spent_micros
 
 
-def test_a_race_waits_for_somebody_until_its_winner_is_chosen(store: Corral, raced: Raced) -> None:
+def test_a_race_waits_for_somebody_until_its_winner_is_chosen(
+    store: Corral, raced: RaceFactory
+) -> None:
     race = raced.start("ada", "grace")
     raced.end(race, 1)
     raced.end(race, 2)
@@ -55,7 +59,7 @@ def test_a_race_waits_for_somebody_until_its_winner_is_chosen(store: Corral, rac
 
 
 def test_races_are_paged_newest_first_and_found_by_project_and_state(
-    store: Corral, raced: Raced, tmp_path: Path
+    store: Corral, raced: RaceFactory, tmp_path: Path
 ) -> None:
     ids = [raced.start("ada", host="elsewhere").id for _ in range(7)]
     store.races.abandon(ids[2])

@@ -10,8 +10,8 @@ from corral.domain.projects.model import Project
 from corral.kernel.clock import DAY, MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Held, Invalid, NotFound, Refused
 from corral.kernel.exit_status import ExitStatus
-from tests.support.cases import each_case
-from tests.support.runs import running, without_keepers
+from tests.support.grouped_cases import each_case
+from tests.support.run_factories import running, without_supervisors
 from tests.support.store import record, refuses, rows, unchanged, walk
 
 
@@ -210,7 +210,7 @@ def test_a_person_takes_a_lock_away_and_its_owner_is_told_but_an_agent_cannot(
 def test_the_heartbeats_of_a_run_keep_its_locks_and_its_end_gives_them_back(
     store: Corral, project: Project, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without_keepers(monkeypatch)
+    without_supervisors(monkeypatch)
     run = running(store)
     lock = store.locks.acquire(project.id, "a", "x", run=run.id)
     other = store.locks.acquire(project.id, "b", "x")

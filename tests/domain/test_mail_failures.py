@@ -6,7 +6,7 @@ from corral.api import Corral
 from corral.domain.mail.model import Letter, LetterState
 from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Held, IllegalMove, Invalid, NotFound
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 from tests.support.store import record, refuses, unchanged
 
 BOTH = pytest.mark.parametrize("box", ["agent:ada", "queue:builds"])

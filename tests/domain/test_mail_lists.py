@@ -9,7 +9,7 @@ from corral.domain.mail.model import Letter
 from corral.kernel.clock import DAY, MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Invalid, NotFound
 from corral.kernel.pagination import encode_cursor
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 from tests.support.store import refuses, unchanged, walk
 
 # The ways in which letters are listed.

@@ -8,7 +8,7 @@ from corral.api import Corral
 from corral.domain.mail.model import LetterState
 from corral.kernel.clock import DAY, YEAR, ManualClock
 from corral.kernel.errors import Invalid
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 from tests.support.store import record, refuses, rows, unchanged
 
 

@@ -11,7 +11,7 @@ from corral.domain.nodes.model import NodeState
 from corral.kernel.clock import DAY, MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Ambiguous, Held, IllegalMove, Invalid, NotFound
 from corral.kernel.pagination import encode_cursor
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 from tests.support.store import record, refuses, rows, shared_length, walk
 
 

@@ -7,8 +7,8 @@ import pytest
 from corral.api import Corral
 from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
-from tests.support.cases import each_case
-from tests.support.prompts import quotes_in
+from tests.support.grouped_cases import each_case
+from tests.support.prompt_parser import quotes_in
 from tests.support.store import refuses, walk
 
 EVIL = (

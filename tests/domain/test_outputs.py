@@ -13,8 +13,8 @@ from corral.kernel.clock import DAY, MINUTE, ManualClock
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, NotFound, Refused
 from corral.kernel.exit_status import ExitStatus
 from tests.support.errors import because
-from tests.support.outputs import KEY, follow_all
-from tests.support.runs import add_run, running
+from tests.support.output_samples import KEY, follow_all
+from tests.support.run_factories import add_run, running
 from tests.support.store import record, refuses, rows, unchanged, walk
 
 RUN = "run_1"

@@ -20,9 +20,9 @@ from corral.kernel.clock import DAY, YEAR, ManualClock
 from corral.kernel.errors import Invalid, NotFound
 from corral.kernel.redaction_policy import Policy
 from tests.domain.test_store_verify import faults
-from tests.support.cli import Cli
-from tests.support.outputs import KEY
-from tests.support.runs import add_launch, add_run
+from tests.support.cli_runner import Cli
+from tests.support.output_samples import KEY
+from tests.support.run_factories import add_launch, add_run
 from tests.support.store import refuses, rows, unchanged
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ from corral.domain.projects.model import Project, ProjectState
 from corral.kernel.clock import HOUR, ManualClock
 from corral.kernel.errors import Ambiguous, IllegalMove, Invalid, NotFound
 from corral.kernel.pagination import encode_cursor
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 from tests.support.store import record, refuses, rows, shared_length, unchanged, walk
 
 

@@ -11,8 +11,8 @@ from corral.api import Corral
 from corral.domain.runs.model import Run
 from corral.kernel.clock import SECOND, ManualClock
 from corral.kernel.errors import Refused
-from tests.support.channels import Chat, Runner
-from tests.support.prompts import quotes_in, texts_in
+from tests.support.fake_channels import Chat, Runner
+from tests.support.prompt_parser import quotes_in, texts_in
 
 pytestmark = pytest.mark.usefixtures("kinds")
 

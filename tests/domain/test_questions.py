@@ -8,7 +8,7 @@ from corral.api import Corral
 from corral.domain.mail.model import Letter
 from corral.kernel.clock import DAY, HOUR, MINUTE, ManualClock
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, NotFound, Refused
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 from tests.support.store import record, refuses, walk
 from tests.support.threads import Racer, race
 

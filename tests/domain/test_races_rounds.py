@@ -23,10 +23,10 @@ from corral.domain.races.model import (
 from corral.domain.runs.model import Run
 from corral.errors import Conflict, Held, IllegalMove, Invalid, NotFound, Refused
 from corral.kernel.clock import MINUTE, ManualClock
-from tests.support.cases import each_case
 from tests.support.errors import because
-from tests.support.racing import attempts, states
-from tests.support.runs import ended, running
+from tests.support.grouped_cases import each_case
+from tests.support.race_helpers import attempts, states
+from tests.support.run_factories import ended, running
 
 _SET_RUN = Statement("UPDATE attempts SET run_id = :run_id WHERE id = :id")
 

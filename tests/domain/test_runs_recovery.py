@@ -22,9 +22,9 @@ from corral.domain.runs.model import Run, RunState
 from corral.kernel.clock import HOUR, ManualClock
 from corral.kernel.errors import CorralError
 from corral.kernel.exit_status import ExitStatus
-from tests.support.cases import each_case
-from tests.support.processes import at_once
-from tests.support.runs import (
+from tests.support.grouped_cases import each_case
+from tests.support.processes import run_concurrently
+from tests.support.run_factories import (
     held,
     insert_run,
     order,
@@ -32,7 +32,7 @@ from tests.support.runs import (
     running,
     starting,
     stopping,
-    without_keepers,
+    without_supervisors,
 )
 from tests.support.store import record, unchanged
 from tests.support.threads import race
@@ -56,7 +56,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 @pytest.fixture
 def no_keepers(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Nobody is started; gives what keepers would have been told."""
-    return without_keepers(monkeypatch)
+    return without_supervisors(monkeypatch)
 
 
 pytestmark = pytest.mark.usefixtures("no_keepers")
@@ -385,7 +385,7 @@ def test_of_processes_that_recover_at_once_exactly_one_decides(url: str) -> None
         with corral.open(url) as mine:
             return [found.run_id for found in mine.runs.recover()]
 
-    told = at_once([recover] * 3)
+    told = run_concurrently([recover] * 3)
     assert {id for one in told for id in one} == {*ids}
     with corral.open(url) as store:
         assert {store.runs.get(id).state for id in ids} == {RunState.CRASHED}

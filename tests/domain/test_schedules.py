@@ -9,7 +9,7 @@ from corral.domain.schedules.model import Misfire, Overlap, ScheduleKind, Schedu
 from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, YEAR, ManualClock
 from corral.kernel.errors import Ambiguous, IllegalMove, Invalid, NotFound
 from corral.kernel.pagination import encode_cursor
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 from tests.support.store import record, refuses, rows, shared_length, unchanged, walk
 
 

@@ -14,7 +14,7 @@ from corral.domain.sessions import ops as sessions
 from corral.domain.sessions.model import NewTurn
 from corral.kernel.clock import ManualClock
 from corral.kernel.errors import Invalid
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 from tests.support.store import refuses, rows, walk
 
 

@@ -11,7 +11,7 @@ import pytest
 from corral.api import Corral
 from corral.kernel.clock import ManualClock
 from corral.kernel.errors import Invalid, NotFound, Refused
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 from tests.support.store import contents, record, refuses, rows, walk
 
 VALUE = "hunter2-do-not-tell"

@@ -5,10 +5,10 @@ import pytest
 from corral.api import Corral
 from corral.kernel.clock import MINUTE, ManualClock
 from corral.kernel.errors import IllegalMove, NotFound
-from tests.support.cases import each_case
-from tests.support.channels import Runner
-from tests.support.cli import Cli
-from tests.support.prompts import quotes_in
+from tests.support.cli_runner import Cli
+from tests.support.fake_channels import Runner
+from tests.support.grouped_cases import each_case
+from tests.support.prompt_parser import quotes_in
 from tests.support.store import refuses
 
 pytestmark = pytest.mark.usefixtures("kinds")

@@ -11,9 +11,9 @@ from corral.domain.sessions.model import NewTurn
 from corral.domain.sessions.turn import MAX_CONTENT
 from corral.kernel.clock import ManualClock
 from corral.kernel.errors import IllegalMove, Invalid, NotFound, Refused
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
+from tests.support.statement_trace import traced
 from tests.support.store import record, refuses, unchanged, walk
-from tests.support.trace import traced
 
 MISSING = "ses_00000000000000000000000000"
 

@@ -9,7 +9,7 @@ from corral.api import Corral
 from corral.domain.settings.model import DEFINITIONS
 from corral.kernel.clock import DAY, MINUTE, ManualClock, format_duration
 from corral.kernel.errors import Invalid
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 from tests.support.store import record, refuses, rows, unchanged
 
 NAME = "mail.max_attempts"

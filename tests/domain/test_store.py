@@ -9,7 +9,7 @@ from corral.api import Corral
 from corral.db.statement import Statement
 from corral.kernel.clock import ManualClock
 from corral.kernel.errors import Invalid, StoreUnavailable
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 from tests.support.store import refuses, rows, unchanged
 
 

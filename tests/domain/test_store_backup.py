@@ -31,10 +31,10 @@ from corral.kernel.clock import DAY, HOUR, MINUTE, ManualClock
 from corral.kernel.errors import Held, Invalid, NotFound, Refused
 from corral.kernel.exit_status import ExitStatus
 from corral.services.store.backup import restore_problem
-from tests.support.cases import each_case
 from tests.support.errors import because
+from tests.support.grouped_cases import each_case
 from tests.support.invariants import check_store
-from tests.support.runs import add_launch, add_run, held, running
+from tests.support.run_factories import add_launch, add_run, held, running
 from tests.support.state_rows import insert, state_tables
 from tests.support.store import refuses
 

@@ -19,13 +19,13 @@ from corral.kernel.errors import Conflict, CorralError, Invalid, Refused, StoreU
 from tests.crash.harness import ALL, Probe
 from tests.domain.test_outputs import RUN, begun
 from tests.domain.test_store_backup import EACH_WAY, ENGINES, content, live, race
-from tests.support.cli import Cli
+from tests.support.cli_runner import Cli
+from tests.support.daemon_nodes import on_machine
 from tests.support.errors import because
-from tests.support.fresh import wait_until_alone
 from tests.support.invariants import check_store
-from tests.support.machines import on_machine
 from tests.support.processes import Child
-from tests.support.runs import running
+from tests.support.run_factories import running
+from tests.support.store_urls import wait_until_alone
 
 pytestmark = pytest.mark.slow
 

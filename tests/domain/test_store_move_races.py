@@ -17,9 +17,9 @@ from corral.kernel.errors import CorralError, Refused, StoreUnavailable
 from tests.crash.harness import ALL
 from tests.domain.test_store_backup import EACH_WAY, ENGINES
 from tests.domain.test_store_move import Place, filled, killed, opened, place
-from tests.support.fresh import wait_until_alone
+from tests.support.home import until
 from tests.support.invariants import check_store
-from tests.support.keeping import until
+from tests.support.store_urls import wait_until_alone
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from corral.db.tx import Tx
 from corral.domain.settings.model import DEFINITIONS
 from corral.kernel.clock import DAY, HOUR, ManualClock
 from corral.kernel.errors import Invalid
-from tests.support.cli import Cli
+from tests.support.cli_runner import Cli
 from tests.support.state_rows import NAMES, ROWS, TIED
 from tests.support.store import rows, unchanged
 

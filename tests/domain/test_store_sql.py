@@ -6,7 +6,7 @@ import pytest
 
 from corral.api import Corral
 from corral.kernel.errors import Invalid
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 from tests.support.store import refuses, unchanged
 
 ENDLESS = (

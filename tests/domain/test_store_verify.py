@@ -20,11 +20,11 @@ from corral.domain.insights.integrity_sql import PARENT_REFERENCES
 from corral.kernel.clock import DAY, YEAR, ManualClock
 from corral.kernel.errors import StoreUnavailable
 from tests.domain.test_store_backup import live, race
-from tests.support.channels import Chat, bring_in
-from tests.support.cli import Cli
+from tests.support.cli_runner import Cli
 from tests.support.errors import because
-from tests.support.postgres import PostgresServer
-from tests.support.runs import add_launch, add_run
+from tests.support.fake_channels import Chat, register_adapters
+from tests.support.postgres_server import PostgresServer
+from tests.support.run_factories import add_launch, add_run
 from tests.support.store import rows, unchanged
 
 CHECKS = ["orphans", "counts", "totals", "states"]
@@ -373,7 +373,7 @@ def test_folders_and_files_that_are_nobodys_are_found(store: Corral, clock: Manu
 def test_a_file_that_was_sent_and_is_changed_or_gone_is_found(
     store: Corral, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bring_in(monkeypatch)
+    register_adapters(monkeypatch)
     (tmp_path / "report.txt").write_text("the report")
     store.agents.create("ada", provider="scripted", workspace=str(tmp_path))
     chat = Chat(store)

@@ -8,7 +8,7 @@ import pytest
 from corral.adapters import worktrees
 from corral.api import Corral
 from corral.services.tasks.autostart import worktrees_folder
-from tests.support.repositories import commit, git, new_repository, write
+from tests.support.git_repositories import commit, git, new_repository, write
 
 
 @pytest.fixture

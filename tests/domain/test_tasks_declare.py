@@ -9,7 +9,7 @@ import corral
 from corral.api import Corral
 from corral.kernel.errors import Conflict, CorralError, Invalid, NotFound, Refused
 from tests.support.store import record, refuses, rows, walk
-from tests.support.tasks import board, check_counts, fail, finish, project_with
+from tests.support.task_factories import board, check_counts, fail, finish, project_with
 
 
 def test_a_batch_may_name_a_task_before_the_one_that_it_needs(
@@ -50,7 +50,7 @@ def test_a_batch_that_cannot_be_leaves_no_row(
     store: Corral, tmp_path: Path, tasks: Any, error: type[CorralError], fact: str
 ) -> None:
     project = project_with(store, tmp_path, "old")
-    from tests.support.tasks import task
+    from tests.support.task_factories import task
 
     given = [task(each) for each in tasks] if isinstance(tasks, list) else tasks
     with refuses(store, error) as caught:

@@ -8,7 +8,7 @@ import corral
 from corral.api import Corral
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, Refused
 from tests.support.store import refuses
-from tests.support.tasks import board, check_counts, fail, finish, project_with, told
+from tests.support.task_factories import board, check_counts, fail, finish, project_with, told
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from corral.api import Corral
 from corral.daemon.telemetry import Telemetry
 from corral.kernel.clock import ManualClock
 from corral.kernel.exit_status import ExitStatus
-from tests.support.http import Posted, Receiver, receiving
-from tests.support.keeping import until
-from tests.support.runs import ended, running
+from tests.support.home import until
+from tests.support.http_receiver import ReceivedRequest, Receiver, receiving
+from tests.support.run_factories import ended, running
 from tests.support.store import rows
 
 
@@ -45,7 +45,7 @@ def attributes(told: Any) -> dict[str, Any]:
     return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in told.attributes}
 
 
-def spans(posted: list[Posted]) -> list[Any]:
+def spans(posted: list[ReceivedRequest]) -> list[Any]:
     found = []
     for one in posted:
         if one.path == "/v1/traces":
@@ -59,7 +59,7 @@ def spans(posted: list[Posted]) -> list[Any]:
     return found
 
 
-def metrics(posted: list[Posted]) -> dict[str, list[Any]]:
+def metrics(posted: list[ReceivedRequest]) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for one in posted:
         if one.path == "/v1/metrics":

@@ -8,7 +8,7 @@ from corral.api import Corral
 from corral.domain.schedules.model import ScheduleKind, ScheduleState
 from corral.kernel.clock import DAY, HOUR, SECOND, YEAR, ManualClock
 from corral.kernel.errors import IllegalMove, Invalid, NotFound, Refused
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 from tests.support.store import record, refuses
 
 

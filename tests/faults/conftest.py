@@ -3,7 +3,7 @@ from collections.abc import Iterator
 import pytest
 
 import corral
-from tests.support.postgres import PostgresServer
+from tests.support.postgres_server import PostgresServer
 
 
 @pytest.fixture(scope="package")

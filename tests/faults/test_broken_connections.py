@@ -22,7 +22,7 @@ from corral.db.tx import Tx
 from corral.domain.mail import ops as mail
 from corral.domain.mail.sql import LETTERS
 from corral.kernel.errors import StoreUnavailable
-from tests.support.keeping import until
+from tests.support.home import until
 
 BLOCKED = Statement("SELECT 1 FROM pg_locks WHERE NOT granted")
 SLEEP = Statement("SELECT pg_sleep(3600)")

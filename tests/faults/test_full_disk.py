@@ -9,7 +9,7 @@ import pytest
 import corral
 from corral.api import Corral
 from corral.kernel.errors import StoreUnavailable
-from tests.support.disks import fill
+from tests.support.full_disk import fill
 from tests.support.invariants import check_store
 from tests.support.processes import Child
 from tests.support.threads import race

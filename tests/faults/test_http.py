@@ -9,9 +9,9 @@ import corral
 from corral.api import Corral
 from corral.db import postgres_pool
 from corral.kernel.clock import HOUR
-from tests.support.keeping import until
-from tests.support.postgres import PostgresServer
-from tests.support.served import serving
+from tests.support.home import until
+from tests.support.http_server import serving
+from tests.support.postgres_server import PostgresServer
 
 
 class Writing:

@@ -15,9 +15,9 @@ from corral.db.statement import Statement
 from corral.kernel.errors import StoreUnavailable
 from tests.crash.harness import Probe
 from tests.support.errors import because
-from tests.support.fresh import wait_until_alone
 from tests.support.invariants import check_store
-from tests.support.processes import Child, Signal, at_once
+from tests.support.processes import Child, Signal, run_concurrently
+from tests.support.store_urls import wait_until_alone
 
 GOOD = """
 -- Something that a later Corral needs.
@@ -166,7 +166,7 @@ def test_a_migration_whose_process_dies_is_done_or_not_done(
 
 def test_ten_processes_that_upgrade_at_once_all_succeed(old: str, later: Later) -> None:
     later(GOOD)
-    at_once([lambda: upgrade(old)] * 10)
+    run_concurrently([lambda: upgrade(old)] * 10)
     with corral.open(old) as store:
         assert is_upgraded(store)
         assert store.db.sql("SELECT id, size FROM extra").rows == [["one", 1]]

@@ -14,9 +14,9 @@ from corral.adapters.output.reader import OutputReader
 from corral.adapters.output.seal import remove_plain, seal
 from corral.adapters.process import host
 from corral.kernel.errors import NotFound, Refused
-from tests.support.disks import fill
 from tests.support.errors import because
-from tests.support.outputs import follow_all
+from tests.support.full_disk import fill
+from tests.support.output_samples import follow_all
 from tests.support.processes import Child
 
 RUN = "run_1"
@@ -137,7 +137,7 @@ print(before, peak(), index.bytes)
 def test_sealing_takes_little_memory_however_large_the_file(tmp_path: Path) -> None:
     if not Path("/proc/self/status").exists():
         pytest.skip("this system does not tell how much memory a process took")
-    from tests.support.outputs import log_text
+    from tests.support.output_samples import log_text
 
     text = log_text(1_000_000)
     taken = []

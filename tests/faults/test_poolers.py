@@ -11,7 +11,7 @@ from corral.api.doctor import examine
 from corral.kernel.clock import HOUR
 from corral.kernel.errors import StoreUnavailable
 from tests.support.pgbouncer import Pgbouncer, find_pgbouncer
-from tests.support.postgres import PostgresServer
+from tests.support.postgres_server import PostgresServer
 from tests.support.threads import SECONDS
 
 Through = Callable[..., str]

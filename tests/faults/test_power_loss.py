@@ -9,8 +9,8 @@ from corral.api import Corral
 from corral.api.doctor import examine
 from corral.db.database import Finding
 from corral.kernel.errors import Invalid
-from tests.support.keeping import until
-from tests.support.postgres import PostgresServer
+from tests.support.home import until
+from tests.support.postgres_server import PostgresServer
 
 
 @pytest.fixture(scope="module")

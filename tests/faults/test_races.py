@@ -21,9 +21,9 @@ from corral.domain.runs import dispatch
 from corral.domain.runs.model import Run
 from corral.errors import Conflict, Refused
 from corral.services.runs import dispatch as starter
-from tests.support.disks import fill
 from tests.support.errors import because
-from tests.support.racing import agent, attempts, git, make_repository, states
+from tests.support.full_disk import fill
+from tests.support.race_helpers import agent, attempts, git, make_repository, states
 
 WAIT_MS = 120_000
 NEWLINE = "a\nname"

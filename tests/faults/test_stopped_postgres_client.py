@@ -12,7 +12,7 @@ from corral.api import Corral
 from corral.db.statement import Statement
 from corral.db.tx import Tx
 from corral.kernel.errors import StoreUnavailable
-from tests.support.postgres import PostgresServer
+from tests.support.postgres_server import PostgresServer
 from tests.support.processes import Child, Signal
 
 LOCK_PROJECT = Statement("UPDATE projects SET name = name WHERE id = :id")

@@ -18,7 +18,7 @@ from corral.integrations.langgraph import CorralSaver
 from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.errors import Invalid
 from tests.support.errors import because
-from tests.support.served import serving
+from tests.support.http_server import serving
 from tests.support.store import rows
 
 ASKED = {"configurable": {"thread_id": "trip"}}

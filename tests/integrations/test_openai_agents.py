@@ -19,7 +19,7 @@ from corral.domain.sessions.turn import turn_from_row as kept
 from corral.domain.sessions.turn import turn_to_row
 from corral.integrations.openai_agents import CorralSession, item_from_turn, turn_from_item
 from corral.kernel.errors import IllegalMove, Invalid, NotFound
-from tests.support.served import serving
+from tests.support.http_server import serving
 from tests.support.stub_model import Stub
 
 HELLO = {"role": "user", "content": "hello"}

@@ -1,1 +1,1 @@
-from tests.support.fresh import fresh_url as fresh_url
+from tests.support.store_urls import fresh_url as fresh_url

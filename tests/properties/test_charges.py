@@ -10,10 +10,10 @@ from corral.adapters.providers.facts import UsageFact
 from corral.domain.charges.model import ChargePrice
 from corral.kernel.clock import DAY, utc_date
 from corral.kernel.errors import Refused
-from tests.properties.machine import (
+from tests.properties.state_machine import (
     FreshUrl,
-    RoomMachine,
-    tell_stories,
+    StoreMachine,
+    run_machine,
     while_it_is_made_short,
 )
 
@@ -37,7 +37,7 @@ def covers(scope: str, run: str) -> bool:
     return scope == "all" or WHERE[run].get(f"{kind}_id") == id
 
 
-class ChargesMachine(RoomMachine):
+class ChargesMachine(StoreMachine):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         # A charge: its id, run, day, tokens and cost.
@@ -222,4 +222,4 @@ class ChargesMachine(RoomMachine):
 
 @while_it_is_made_short
 def test_money_is_conserved_and_budgets_are_kept(fresh_url: FreshUrl) -> None:
-    tell_stories(ChargesMachine, fresh_url, stories=40, steps=25)
+    run_machine(ChargesMachine, fresh_url, stories=40, steps=25)

@@ -10,10 +10,10 @@ from hypothesis.stateful import invariant, rule
 from corral.domain.locks.model import Lock
 from corral.kernel.clock import MINUTE
 from corral.kernel.errors import Conflict, Held
-from tests.properties.machine import (
+from tests.properties.state_machine import (
     FreshUrl,
-    RoomMachine,
-    tell_stories,
+    StoreMachine,
+    run_machine,
     while_it_is_made_short,
 )
 
@@ -41,7 +41,7 @@ class Asked:
         self.held = lock.state == "held"
 
 
-class LocksMachine(RoomMachine):
+class LocksMachine(StoreMachine):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self.folder = tempfile.TemporaryDirectory()
@@ -157,4 +157,4 @@ class LocksMachine(RoomMachine):
 
 @while_it_is_made_short
 def test_locks_are_granted_as_a_plain_list_says(fresh_url: FreshUrl) -> None:
-    tell_stories(LocksMachine, fresh_url, stories=40, steps=25)
+    run_machine(LocksMachine, fresh_url, stories=40, steps=25)

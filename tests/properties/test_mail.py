@@ -9,10 +9,10 @@ from hypothesis.stateful import Bundle, initialize, invariant, multiple, rule
 from corral.domain.mail.model import Letter
 from corral.kernel.clock import MINUTE, SECOND
 from corral.kernel.errors import CorralError, Held, IllegalMove
-from tests.properties.machine import (
+from tests.properties.state_machine import (
     FreshUrl,
-    RoomMachine,
-    tell_stories,
+    StoreMachine,
+    run_machine,
     while_it_is_made_short,
 )
 
@@ -143,7 +143,7 @@ class Model:
             self.put(now, paper.sender, {"undelivered": paper.id})
 
 
-class MailMachine(RoomMachine):
+class MailMachine(StoreMachine):
     letters = Bundle("letters")
     claims = Bundle("claims")
 
@@ -398,4 +398,4 @@ class MailMachine(RoomMachine):
 
 @while_it_is_made_short
 def test_mail_is_what_the_model_says(fresh_url: FreshUrl) -> None:
-    tell_stories(MailMachine, fresh_url, stories=50, steps=40)
+    run_machine(MailMachine, fresh_url, stories=50, steps=40)

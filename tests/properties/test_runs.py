@@ -13,13 +13,13 @@ from corral.domain.runs.model import Run, StopKind
 from corral.kernel.clock import HOUR, MINUTE, SECOND
 from corral.kernel.errors import Conflict, CorralError, Held, IllegalMove, NoRoom, Refused
 from corral.kernel.exit_status import ExitStatus
-from tests.properties.machine import (
+from tests.properties.state_machine import (
     FreshUrl,
-    RoomMachine,
-    tell_stories,
+    StoreMachine,
+    run_machine,
     while_it_is_made_short,
 )
-from tests.support.runs import held, next_queued, order, without_keepers
+from tests.support.run_factories import held, next_queued, order, without_supervisors
 
 LEASE = MINUTE
 BUDGET = 100
@@ -73,7 +73,7 @@ class Claim:
     takings: int
 
 
-class RunsMachine(RoomMachine):
+class RunsMachine(StoreMachine):
     runs = Bundle("runs")
     claims = Bundle("claims")
 
@@ -354,5 +354,5 @@ class RunsMachine(RoomMachine):
 
 @while_it_is_made_short
 def test_runs_are_what_the_model_says(fresh_url: FreshUrl, monkeypatch: pytest.MonkeyPatch) -> None:
-    without_keepers(monkeypatch)
-    tell_stories(RunsMachine, fresh_url, stories=40, steps=40)
+    without_supervisors(monkeypatch)
+    run_machine(RunsMachine, fresh_url, stories=40, steps=40)

@@ -10,10 +10,10 @@ from corral.domain.mail.model import Letter
 from corral.domain.schedules.model import Schedule
 from corral.kernel.clock import HOUR, MINUTE, SECOND
 from corral.kernel.errors import IllegalMove, Refused
-from tests.properties.machine import (
+from tests.properties.state_machine import (
     FreshUrl,
-    RoomMachine,
-    tell_stories,
+    StoreMachine,
+    run_machine,
     while_it_is_made_short,
 )
 
@@ -63,7 +63,7 @@ class Plan:
         return [latest] if in_time else [], self.after(max(now, latest))
 
 
-class ScheduleMachine(RoomMachine):
+class ScheduleMachine(StoreMachine):
     plans = Bundle("plans")
 
     def __init__(self, url: str) -> None:
@@ -219,4 +219,4 @@ class ScheduleMachine(RoomMachine):
 
 @while_it_is_made_short
 def test_schedules_are_what_the_model_says(fresh_url: FreshUrl) -> None:
-    tell_stories(ScheduleMachine, fresh_url, stories=40, steps=25)
+    run_machine(ScheduleMachine, fresh_url, stories=40, steps=25)

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from corral.kernel.errors import CorralError, IllegalMove, Invalid
-from tests.properties.machine import (
+from tests.properties.state_machine import (
     FreshUrl,
-    RoomMachine,
-    tell_stories,
+    StoreMachine,
+    run_machine,
     while_it_is_made_short,
 )
 from tests.support.store import walk
@@ -57,7 +57,7 @@ class Talk:
         return [content for _, content, _ in self.said[behind:]]
 
 
-class SessionsMachine(RoomMachine):
+class SessionsMachine(StoreMachine):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self.talks: dict[str, Talk] = {}
@@ -236,4 +236,4 @@ class SessionsMachine(RoomMachine):
 
 @while_it_is_made_short
 def test_sessions_are_what_plain_lists_say(fresh_url: FreshUrl) -> None:
-    tell_stories(SessionsMachine, fresh_url, stories=25, steps=25)
+    run_machine(SessionsMachine, fresh_url, stories=25, steps=25)

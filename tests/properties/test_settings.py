@@ -8,10 +8,10 @@ from hypothesis.stateful import invariant, rule
 
 from corral.domain.settings.model import DEFINITIONS
 from corral.kernel.errors import Invalid
-from tests.properties.machine import (
+from tests.properties.state_machine import (
     FreshUrl,
-    RoomMachine,
-    tell_stories,
+    StoreMachine,
+    run_machine,
     while_it_is_made_short,
 )
 
@@ -31,7 +31,7 @@ def fits(name: str, value: Any) -> bool:
     return isinstance(value, list) and value != [] and all(type(part) is int for part in value)
 
 
-class SettingsMachine(RoomMachine):
+class SettingsMachine(StoreMachine):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self.chosen: dict[tuple[str, str], Any] = {}
@@ -90,4 +90,4 @@ class SettingsMachine(RoomMachine):
 
 @while_it_is_made_short
 def test_settings_are_what_a_dictionary_says(fresh_url: FreshUrl) -> None:
-    tell_stories(SettingsMachine, fresh_url, stories=70, steps=25)
+    run_machine(SettingsMachine, fresh_url, stories=70, steps=25)

@@ -11,8 +11,8 @@ import pytest
 
 from corral.adapters.providers import registry
 from corral.adapters.providers.provider import LaunchCommand, LaunchRequest, Provider
+from tests.real.home import Kind, RealHome
 from tests.real.homeserver import Homeserver
-from tests.real.keeping import Kind, RealHome
 from tests.real.machine import HOW, Machine, program
 from tests.support.stub_model import Stub
 

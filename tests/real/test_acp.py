@@ -14,7 +14,7 @@ from corral.adapters.providers.facts import (
 )
 from tests.real.conftest import Agent
 from tests.real.machine import HOW, Machine, program, steps
-from tests.support.acp import AcpRun
+from tests.support.acp_client import AcpRun
 
 Open = Callable[..., AcpRun]
 

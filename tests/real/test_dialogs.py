@@ -8,10 +8,10 @@ import pytest
 from corral.adapters.providers import registry
 from corral.adapters.providers.provider import LaunchCommand, LaunchRequest
 from corral.domain.runs.model import Attention, Run, RunState
-from tests.real.keeping import SECONDS, RealHome, until
+from tests.real.home import SECONDS, RealHome, until
 from tests.real.machine import program, steps
 from tests.real.test_terminals import Terminal
-from tests.support.keeping import with_variable
+from tests.support.home import with_variable
 
 SHELL: dict[str, tuple[str, dict[str, Any]]] = {
     "claude": ("Bash", {"command": "touch zz"}),
@@ -191,7 +191,7 @@ def test_gemini_works_in_a_folder_that_the_user_trusts(home: RealHome) -> None:
 
 
 def test_gemini_works_in_the_worktrees_of_a_race(home: RealHome) -> None:
-    from tests.support.racing import git
+    from tests.support.race_helpers import git
 
     home.install("gemini")
     git(home.work, "init", "-q", "-b", "main")

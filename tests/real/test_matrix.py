@@ -24,9 +24,9 @@ from corral.api import Corral
 from corral.daemon.delivery import ChatDelivery
 from corral.domain.chat.model import Message
 from corral.kernel.clock import HOUR, MINUTE, ManualClock
+from tests.real.home import until
 from tests.real.homeserver import Homeserver, Person
-from tests.real.keeping import until
-from tests.support.channels import Runner
+from tests.support.fake_channels import Runner
 from tests.support.store import record
 
 ROOT = Path(__file__).parents[2]
@@ -361,7 +361,15 @@ def test_killed_between_send_and_record_the_room_shows_one_copy(
 ) -> None:
     room = den.room()
     (said,) = den.store.messages.say(den.place(room), "only once")
-    victim = [sys.executable, "-m", "tests.real.victim", url, "den", den.bot.token, str(clock.at)]
+    victim = [
+        sys.executable,
+        "-m",
+        "tests.real.killed_sender",
+        url,
+        "den",
+        den.bot.token,
+        str(clock.at),
+    ]
     ended = subprocess.run(victim, cwd=ROOT, capture_output=True, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert den.ann.heard(room, den.bot) == ["only once"]

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.real.home import RealHome, until
 from tests.real.homeserver import Homeserver
-from tests.real.keeping import RealHome, until
 from tests.real.machine import steps
-from tests.support.keeping import lives
+from tests.support.home import is_alive
 
 
 class Gateway:
@@ -36,7 +36,7 @@ class Gateway:
 
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
-        until(lambda: not lives(self.pid), "the daemon is dead")
+        until(lambda: not is_alive(self.pid), "the daemon is dead")
 
     def says(self, *those: dict[str, object]) -> None:
         self.ann.say(self.room, steps(*those))

@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.real.keeping import RealHome
+from tests.real.home import RealHome
 from tests.real.machine import steps
-from tests.support.racing import git
+from tests.support.race_helpers import git
 
 RIGHT = "def add(one, other):\n    return one + other\n"
 WRONG = "def add(one, other):\n    return one * other\n"

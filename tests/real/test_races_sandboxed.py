@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from corral.domain.runs.model import Run, RunState
-from tests.real.keeping import RealHome
+from tests.real.home import RealHome
 from tests.real.machine import steps
 from tests.real.test_runs_usage import ALL, DEAR, MODELS, SMALL
-from tests.support.racing import git
+from tests.support.race_helpers import git
 
 SHELL: dict[str, tuple[str, str, dict[str, Any]]] = {
     "claude": ("Bash", "command", {}),

@@ -7,15 +7,15 @@ import pytest
 
 from corral.adapters.providers.provider import RESUME_PROMPT
 from corral.domain.runs.model import Run, RunState
-from tests.real.keeping import USAGE, Kind, RealHome, until
+from tests.real.home import USAGE, Kind, RealHome, until
 from tests.real.machine import steps
-from tests.support.keeping import lives
+from tests.support.home import is_alive
 
 
 def kill(pid: int | None) -> None:
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    until(lambda: not lives(pid), "the killed process is gone")
+    until(lambda: not is_alive(pid), "the killed process is gone")
 
 
 def open_gate(home: RealHome) -> None:

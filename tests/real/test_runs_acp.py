@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from corral.domain.runs.model import Attention, RunMode, RunState
-from tests.real.keeping import RealHome, until
+from tests.real.home import RealHome, until
 from tests.real.machine import program, steps
 from tests.real.test_runs_usage import DEAR, MODELS
 

@@ -3,7 +3,7 @@
 from corral.adapters.providers import registry
 from corral.adapters.providers.provider import LaunchRequest
 from corral.domain.runs.model import RunState
-from tests.real.keeping import USAGE, Kind, RealHome
+from tests.real.home import USAGE, Kind, RealHome
 from tests.real.machine import program, steps
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from corral.domain.runs.model import Attention, Run, RunState
-from tests.real.keeping import Kind, RealHome, until
+from tests.real.home import Kind, RealHome, until
 from tests.real.machine import steps
 
 MINUTE_MS = 60_000

@@ -6,10 +6,10 @@ from contextlib import suppress
 import pytest
 
 from corral.domain.runs.model import Attention, Run, RunMode, RunState
-from tests.real.keeping import SECONDS, Kind, RealHome, until
+from tests.real.home import SECONDS, Kind, RealHome, until
 from tests.real.machine import steps
-from tests.support.keeping import Screen
-from tests.support.keeping import until as soon
+from tests.support.home import Screen
+from tests.support.home import until as soon
 
 
 @pytest.fixture

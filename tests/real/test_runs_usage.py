@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from corral.domain.runs.model import Run, RunState
-from tests.real.keeping import RealHome, until
+from tests.real.home import RealHome, until
 from tests.real.machine import steps
 
 ALL = ["claude", "codex", "copilot", "gemini", "opencode", "qwen"]

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from corral.domain.runs.model import RunState
-from tests.real.keeping import RealHome
+from tests.real.home import RealHome
 from tests.real.machine import steps
 
 

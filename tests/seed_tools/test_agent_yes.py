@@ -18,9 +18,9 @@ from corral.kernel.clock import HOUR, SECOND, ManualClock
 from corral.kernel.errors import Conflict
 from corral.kernel.exit_status import ExitStatus
 from tests.support.errors import because
-from tests.support.keeping import Home, lives, until
+from tests.support.home import Home, is_alive, until
 from tests.support.processes import NOBODY
-from tests.support.runs import ended, held, order, running, without_keepers
+from tests.support.run_factories import ended, held, order, running, without_supervisors
 from tests.support.store import rows, unchanged
 
 SCREEN_FILES = Path(__file__).parents[1] / "fixtures" / "providers" / "screens"
@@ -28,7 +28,7 @@ SCREEN_FILES = Path(__file__).parents[1] / "fixtures" / "providers" / "screens"
 
 @pytest.fixture
 def engine() -> str:
-    """Processes and screens; projects and runs are tested on both engines in tests/rooms."""
+    """Processes and screens; projects and runs are tested on both engines in tests/domain."""
     return "sqlite"
 
 
@@ -107,7 +107,7 @@ def test_3_a_run_that_took_90_seconds_says_so_and_a_second_completion_changes_no
 def test_4_an_exit_code_is_kept_when_its_run_is_said_to_be_lost_without_one(
     store: Corral, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without_keepers(monkeypatch)
+    without_supervisors(monkeypatch)
     run = ended(store, ExitStatus(exit_code=3))
     assert run.state is RunState.FAILED
     clock.advance(HOUR)
@@ -148,7 +148,7 @@ def test_5_a_project_with_a_run_that_goes_on_is_not_deleted(store: Corral, tmp_p
 def test_6_a_pid_that_another_process_has_by_now_is_a_crash_and_nobody_is_signalled(
     store: Corral, stranger: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without_keepers(monkeypatch)
+    without_supervisors(monkeypatch)
     run = run_of(store, stranger, start_token="1")
     (found,) = store.runs.recover()
     assert (found.state, found.reason) == (RunState.CRASHED, "pid reused")
@@ -162,7 +162,7 @@ def test_6_a_pid_that_another_process_has_by_now_is_a_crash_and_nobody_is_signal
 def test_7_a_live_process_of_another_user_stays_running(
     store: Corral, stranger: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = without_keepers(monkeypatch)
+    asked = without_supervisors(monkeypatch)
     run = run_of(store, stranger)
     if os.geteuid() == 0:
         assert os.stat(f"/proc/{stranger.pid}").st_uid == NOBODY
@@ -176,7 +176,7 @@ def test_7_a_live_process_of_another_user_stays_running(
 def test_7_what_may_not_be_looked_at_is_not_said_to_be_gone(
     store: Corral, stranger: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without_keepers(monkeypatch)
+    without_supervisors(monkeypatch)
     run_of(store, stranger)
     look = process.read_stat
 
@@ -260,7 +260,7 @@ def test_9_an_agent_that_shows_that_it_works_goes_on(home: Home) -> None:
         drawn = store.now()
         until(lambda: store.now() > drawn + 5 * SECOND, "its patience is over")
     assert home.get(run.id).state is RunState.RUNNING
-    assert lives(run.pid or 0)
+    assert is_alive(run.pid or 0)
     (home.work / "go").touch()
     assert home.ended(run.id).exit_code == 0
 

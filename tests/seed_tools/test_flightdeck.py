@@ -9,9 +9,9 @@ from corral.api import Corral
 from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, Refused
 from corral.kernel.exit_status import ExitStatus
-from tests.support.runs import held
+from tests.support.run_factories import held
 from tests.support.store import refuses, unchanged
-from tests.support.tasks import board, check_counts, fail, finish, project_with, told
+from tests.support.task_factories import board, check_counts, fail, finish, project_with, told
 from tests.support.threads import race
 
 

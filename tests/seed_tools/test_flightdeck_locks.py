@@ -8,7 +8,7 @@ import pytest
 from corral.api import Corral
 from corral.kernel.clock import MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Held
-from tests.support.runs import running
+from tests.support.run_factories import running
 from tests.support.store import refuses
 
 

@@ -18,11 +18,11 @@ from corral import config
 from corral.api import Corral
 from corral.errors import Conflict, Invalid, Refused
 from tests.support.errors import because
-from tests.support.racing import agent, attempts, git, make_repository, states, tree_of
+from tests.support.race_helpers import agent, attempts, git, make_repository, states, tree_of
 from tests.support.store import record
 from tests.support.threads import Racer
 
-# Runs and worktrees; what races store is tested on both engines in tests/rooms.
+# Runs and worktrees; what races store is tested on both engines in tests/domain.
 pytestmark = pytest.mark.parametrize("engine", ["sqlite"])
 WAIT_MS = 120_000
 WRITES = 'cat >/dev/null; echo "$CORRAL_ATTEMPT" > made'

@@ -15,9 +15,9 @@ from corral.api import Corral
 from corral.domain.chat.model import Message
 from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, ManualClock
 from corral.kernel.errors import Held, Refused
-from tests.support.channels import Chat, Runner
+from tests.support.fake_channels import Chat, Runner
 from tests.support.invariants import check_store
-from tests.support.prompts import texts_in
+from tests.support.prompt_parser import texts_in
 from tests.support.store import record
 
 pytestmark = pytest.mark.usefixtures("kinds")

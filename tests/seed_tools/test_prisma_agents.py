@@ -1,8 +1,8 @@
 """What was promised of agents, sessions and runs, sentence by sentence (behaviours 1 to 10).
 
 Three of them are proven elsewhere as well: ten processes that open an empty store
-(`tests/concurrency/test_opening.py`), the same results on both engines (every test that asks for a
-store), and what comes back from a copy (`tests/domain/test_store_backup.py`).
+(`tests/concurrency/test_store_open.py`), the same results on both engines (every test that asks for
+a store), and what comes back from a copy (`tests/domain/test_store_backup.py`).
 """
 
 from collections.abc import Callable
@@ -19,9 +19,9 @@ from corral.domain.runs.model import Attention, RunState
 from corral.kernel.clock import HOUR, ManualClock
 from corral.kernel.errors import Conflict, Held
 from corral.kernel.exit_status import ExitStatus
-from tests.support.keeping import Home, until
-from tests.support.processes import at_once
-from tests.support.runs import ended, held, order, queued, running, without_keepers
+from tests.support.home import Home, until
+from tests.support.processes import run_concurrently
+from tests.support.run_factories import ended, held, order, queued, running, without_supervisors
 from tests.support.store import contents, record, refuses, rows, unchanged
 from tests.support.threads import race
 
@@ -33,7 +33,7 @@ def test_1_ten_processes_that_begin_together_make_one_schema_and_can_all_run(
         with corral.open(empty_url) as store:
             return store.runs.request(order(host="there")).id
 
-    ids = at_once([work] * 10)
+    ids = run_concurrently([work] * 10)
     with corral.open(empty_url) as store:
         assert sorted(run.id for run in store.runs.list().items) == sorted(ids)
         newest = len(list((Path(corral.__file__).parent / "migrations").glob("*.sql")))
@@ -139,7 +139,7 @@ def test_5_of_processes_that_want_a_run_one_gets_it(url: str) -> None:
 
         return work
 
-    got = at_once([take(number) for number in range(4)])
+    got = run_concurrently([take(number) for number in range(4)])
     assert sorted(id for one in got for id in one) == sorted(ids)
 
 
@@ -151,7 +151,7 @@ def test_6_the_run_of_a_worker_that_fell_silent_is_given_back_or_ended_and_it_is
     restarts: int,
     state: str,
 ) -> None:
-    without_keepers(monkeypatch)
+    without_supervisors(monkeypatch)
     silent = running(store, restarts=restarts)
     clock.advance(HOUR)
     (found,) = store.runs.recover()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.keeping import Home, Screen
+from tests.support.home import Home, Screen
 
 
 @pytest.fixture

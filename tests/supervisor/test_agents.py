@@ -11,8 +11,8 @@ import pytest
 from corral.adapters.providers.facts import LimitFact
 from corral.domain.runs.model import Attention, Run, RunMode, RunState
 from corral.supervisor.lease import RunLease
-from tests.support.keeping import Home, lives, until
-from tests.support.runs import running
+from tests.support.home import Home, is_alive, until
+from tests.support.run_factories import running
 
 both_languages = pytest.mark.parametrize("acp", [(), ("--acp",)], ids=["stream", "acp"])
 # Micro-dollars of 1,000 tokens in and 500 out, at the scripted agent's prices.
@@ -181,7 +181,7 @@ def test_a_parked_run_stays_so_when_its_keeper_is_told_to_end(home: Home) -> Non
     parked = home.in_state(run.id, RunState.QUEUED)
     assert parked.keeper_pid is not None
     os.kill(parked.keeper_pid, signal.SIGTERM)  # as the machine does when it is shut down
-    until(lambda: not lives(parked.keeper_pid or 0), "its keeper has ended")
+    until(lambda: not is_alive(parked.keeper_pid or 0), "its keeper has ended")
     now = home.get(run.id)
     assert (now.state, now.attention) == (RunState.QUEUED, Attention.PARKED)
     assert not (home.folder_of(run) / "keeper.error").exists()

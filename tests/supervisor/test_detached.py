@@ -13,7 +13,7 @@ import pytest
 from corral.domain.runs.model import Run, RunState
 from corral.kernel.errors import Conflict
 from corral.supervisor.main import _supervise
-from tests.support.keeping import Home, lives, until
+from tests.support.home import Home, is_alive, until
 
 on_both_engines = pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 
@@ -72,13 +72,13 @@ def test_files_of_the_project_do_not_become_part_of_the_keeper(home: Home) -> No
 def test_a_detached_run_is_running_when_the_command_comes_back(home: Home) -> None:
     said = home.json("run", "-d", "--name", "sleeper", "--json", "--", "sleep", "600")
     assert said["state"] == "running"
-    assert lives(said["pid"])
+    assert is_alive(said["pid"])
     assert Path(f"/proc/{said['pid']}/comm").read_text() == "sleep\n"
     (shown,) = home.json("ps", "--json")
     assert (shown["id"], shown["state"]) == (said["id"], "running")
     stopped = home.json("stop", "sleeper", "--json")
     assert stopped["state"] == "cancelled"
-    assert not lives(said["pid"])
+    assert not is_alive(said["pid"])
     assert home.json("ps", "--json") == []
     assert [run["state"] for run in home.json("ps", "-a", "--json")] == ["cancelled"]
 
@@ -154,7 +154,7 @@ def test_stop_ends_everybody(home: Home, script: str) -> None:
     run, child = tree(home, TELL + script, "--grace", "300ms")
     ended = home.json("stop", run.id, "--json")
     assert ended["state"] == "cancelled"
-    assert not lives(child)
+    assert not is_alive(child)
     assert not home.of_run(run)
     assert ended["exit_code"] is None or ended["signal"] is None
 
@@ -191,7 +191,7 @@ def test_stop_does_not_touch_strangers(home: Home) -> None:
     run = home.detached("sleep", "600")
     home.json("stop", run.id, "--json")
     assert home.get(bystander.id).state is RunState.RUNNING
-    assert lives(bystander.pid or 0)
+    assert is_alive(bystander.pid or 0)
 
 
 def test_a_shorter_grace_counts_though_the_stop_has_begun(home: Home) -> None:
@@ -200,7 +200,7 @@ def test_a_shorter_grace_counts_though_the_stop_has_begun(home: Home) -> None:
     )
     with home.store() as store:
         store.runs.stop(run.id)
-    assert lives(child)
+    assert is_alive(child)
     ended = home.json("stop", run.id, "--grace", "100ms", "--json")
     assert ended["state"] == "cancelled"
     assert ended["signal"] == signal.SIGKILL
@@ -217,7 +217,7 @@ def test_a_child_that_forks_and_leaves_ends_with_its_run(home: Home) -> None:
     )
     ended = home.ended(run.id)
     assert (ended.state, ended.exit_code) == (RunState.FAILED, 3)
-    assert not lives(child)
+    assert not is_alive(child)
     home.nobody_left()
     assert any("left processes behind" in line for line in home.log(ended))
 
@@ -362,8 +362,8 @@ def test_a_run_inside_a_run_has_a_parent_and_survives_its_stop(home: Home) -> No
     home.json("stop", outer.id, "--json")
     found = home.get(told["id"])
     assert found.state is RunState.RUNNING
-    assert lives(found.pid or 0)
-    assert lives(found.keeper_pid or 0)
+    assert is_alive(found.pid or 0)
+    assert is_alive(found.keeper_pid or 0)
     home.json("stop", found.id, "--json")
 
 

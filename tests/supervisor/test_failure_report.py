@@ -7,7 +7,7 @@ import pytest
 
 from corral.api import Corral
 from tests.support import failure_report
-from tests.support.keeping import Home
+from tests.support.home import Home
 
 
 def report(name: str, **fixtures: Any) -> dict[str, str]:

@@ -10,7 +10,7 @@ import pytest
 
 from corral.adapters import process
 from corral.domain.runs.model import Run, RunState
-from tests.support.keeping import CORRAL, Home, until
+from tests.support.home import CORRAL, Home, until
 
 on_both_engines = pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 

@@ -11,8 +11,8 @@ import pytest
 
 from corral.domain.runs.model import Run
 from corral.kernel.errors import Conflict
-from tests.support.keeping import Home, until
-from tests.support.served import serving
+from tests.support.home import Home, until
+from tests.support.http_server import serving
 
 CORRAL = f"{sys.executable} -m corral"
 

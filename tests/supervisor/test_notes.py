@@ -1,7 +1,7 @@
 """What was noted reaches the agents that are started: as data, within its room, and counted."""
 
-from tests.support.keeping import Home
-from tests.support.prompts import quotes_in
+from tests.support.home import Home
+from tests.support.prompt_parser import quotes_in
 
 WRITES = "cat"
 

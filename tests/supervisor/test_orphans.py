@@ -8,7 +8,7 @@ import pytest
 
 from corral.adapters import process
 from corral.domain.runs.model import Run, RunState
-from tests.support.keeping import Home, lives, until
+from tests.support.home import Home, is_alive, until
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="only Linux gives orphans to a guard"
@@ -58,7 +58,7 @@ def escaped(home: Home) -> tuple[Run, process.ProcessIdentity]:
 def test_it_is_ended_with_a_stop(home: Home, escaped: tuple[Run, process.ProcessIdentity]) -> None:
     run, child = escaped
     assert home.json("stop", run.id, "--json")["state"] == "cancelled"
-    assert not lives(child.pid)
+    assert not is_alive(child.pid)
     home.nobody_left()
 
 
@@ -67,7 +67,7 @@ def test_it_is_ended_with_its_run(home: Home, escaped: tuple[Run, process.Proces
     (home.work / "go").touch()
     ended = home.ended(run.id)
     assert (ended.state, ended.exit_code) == (RunState.FAILED, 3)
-    assert not lives(child.pid)
+    assert not is_alive(child.pid)
     assert any("left processes behind" in line for line in home.log(ended))
     home.nobody_left()
 
@@ -77,7 +77,7 @@ def test_a_new_keeper_ends_it_too(home: Home, escaped: tuple[Run, process.Proces
     assert run.keeper_pid is not None
     os.kill(run.keeper_pid, signal.SIGKILL)
     assert home.json("stop", run.id, "--json")["state"] == "cancelled"
-    assert not lives(child.pid)
+    assert not is_alive(child.pid)
     home.nobody_left()
 
 
@@ -88,7 +88,7 @@ def test_without_any_keeper_the_guard_ends_it(
     assert run.keeper_pid is not None
     os.kill(run.keeper_pid, signal.SIGKILL)
     (home.work / "go").touch()
-    until(lambda: not lives(child.pid), "it is ended")
+    until(lambda: not is_alive(child.pid), "it is ended")
     home.recover()
     ended = home.ended(run.id)
     assert (ended.state, ended.exit_code) == (RunState.FAILED, 3)
@@ -106,7 +106,7 @@ def test_it_is_ended_also_when_its_supervisor_and_guard_were_killed(
     for pid in (run.keeper_pid, home.guard_of(run), *((run.pid,) if agent_too else ())):
         os.kill(pid, signal.SIGKILL)
     assert home.json("stop", run.id, "--json")["state"] == "cancelled"
-    assert not lives(child.pid)
+    assert not is_alive(child.pid)
     home.nobody_left()
 
 
@@ -119,7 +119,7 @@ def test_a_process_that_cannot_be_ended_is_named_and_the_run_is_not_cancelled(
     killed = (run.keeper_pid, home.guard_of(run), run.pid)
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
-    until(lambda: not any(map(lives, killed)), "supervisor, guard and agent are gone")
+    until(lambda: not any(map(is_alive, killed)), "supervisor, guard and agent are gone")
     monkeypatch.setattr(
         process, "send_signal", lambda *_: False
     )  # as for one in uninterruptible sleep
@@ -130,7 +130,7 @@ def test_a_process_that_cannot_be_ended_is_named_and_the_run_is_not_cancelled(
     ended = home.get(run.id)
     assert ended.state is RunState.CRASHED
     assert str(child.pid) in str(ended.reason)
-    assert lives(child.pid)
+    assert is_alive(child.pid)
     os.kill(child.pid, signal.SIGKILL)
 
 
@@ -149,6 +149,6 @@ def test_a_run_that_it_started_is_no_orphan_of_its_own(home: Home) -> None:
     os.kill(home.guard_of(inner), signal.SIGKILL)
     assert home.json("stop", outer.id, "--json")["state"] == "cancelled"
     assert inner.pid is not None
-    assert lives(inner.pid)
+    assert is_alive(inner.pid)
     assert home.json("stop", inner.id, "--json")["state"] == "cancelled"
     home.nobody_left()

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from corral.domain.runs.model import RunState
-from tests.support.keeping import Home
+from tests.support.home import Home
 
 TEAM: dict[str, Any] = {
     "goal": "Everything works.",

@@ -13,7 +13,7 @@ import pytest
 
 from corral.adapters import process
 from corral.domain.runs.model import Run, RunMode, RunState
-from tests.support.keeping import CORRAL, Home, Screen, lives, until
+from tests.support.home import CORRAL, Home, Screen, is_alive, until
 
 Open = Callable[..., Screen]
 DETACH = b"\x1c"
@@ -221,7 +221,9 @@ def test_a_terminal_that_closes_leaves_the_run_and_it_can_be_attached(
     shell.until(b"noted")
     run = the_run(home)
     shell.close()
-    until(lambda: not lives(shell.pid) or os.waitpid(shell.pid, os.WNOHANG)[0], "the command ended")
+    until(
+        lambda: not is_alive(shell.pid) or os.waitpid(shell.pid, os.WNOHANG)[0], "the command ended"
+    )
     shell.status = 0
     assert home.get(run.id).state is RunState.RUNNING
     again = screen("attach", run.id)
@@ -359,7 +361,7 @@ def test_what_a_program_leaves_behind_in_its_terminal_is_ended(home: Home, scree
     opened = screen("run", "--", "bash", "-c", "trap '' HUP; sleep 600 & echo $! >child; exit 2")
     assert opened.exit_code() == 2
     child = home.pid_in("child")
-    until(lambda: not lives(child), "the child was ended")
+    until(lambda: not is_alive(child), "the child was ended")
     home.nobody_left()
 
 

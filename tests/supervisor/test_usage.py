@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from corral.domain.runs.model import Run, RunState
-from tests.support.keeping import Home, until
+from tests.support.home import Home, until
 
 CODEX = """#!/usr/bin/env python3
 import json, os, sys, time, datetime

@@ -16,7 +16,7 @@ from corral.db.tx import Tx
 from corral.kernel.clock import utc_date
 from corral.services.store import verify
 from corral.services.store.declarations import find_declarations
-from tests.support.runs import NO_FOLDER
+from tests.support.run_factories import NO_FOLDER
 
 Told = list[Row]
 """The verb, subject, data and project of events, in the order in which they were written."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 
-from tests.support.postgres import NOBODY, reserve_port
+from tests.support.postgres_server import NOBODY, reserve_port
 
 SECONDS = 120.0  # only a guard against hanging
 

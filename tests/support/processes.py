@@ -159,7 +159,7 @@ def _open_sqlite_files() -> list[str]:
     return [name for name in found if name.endswith("-shm")]
 
 
-def at_once(works: Sequence[Callable[[], T]], seconds: float = SECONDS) -> list[T]:
+def run_concurrently(works: Sequence[Callable[[], T]], seconds: float = SECONDS) -> list[T]:
     """Run each function in a process of its own, all let go at the same moment."""
     gate = Gate()
     with ExitStack() as stack:

@@ -12,7 +12,7 @@ from corral.db.schema import tables
 from corral.db.statement import Row, Statement
 from corral.kernel.errors import CorralError
 from corral.kernel.pagination import Page
-from tests.support.shelf import filled_tables
+from tests.support.database_pool import filled_tables
 
 T = TypeVar("T")
 E = TypeVar("E", bound=CorralError)

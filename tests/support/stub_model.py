@@ -50,6 +50,15 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.support.stub_anthropic_gemini import (
+    read_anthropic,
+    read_gemini,
+    stream_anthropic,
+    stream_gemini,
+    whole_anthropic,
+    whole_gemini,
+)
+from tests.support.stub_conversation import Talk, Turn, new_id, plan
 from tests.support.stub_openai import (
     read_chat,
     read_responses,
@@ -57,15 +66,6 @@ from tests.support.stub_openai import (
     stream_responses,
     whole_chat,
     whole_responses,
-)
-from tests.support.stub_talk import Talk, Turn, new_id, plan
-from tests.support.stub_wires import (
-    read_anthropic,
-    read_gemini,
-    stream_anthropic,
-    stream_gemini,
-    whole_anthropic,
-    whole_gemini,
 )
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from tests.support.stub_talk import Talk, Tool, Turn, new_id, pieces, text_of
+from tests.support.stub_conversation import Talk, Tool, Turn, new_id, pieces, text_of
 
 
 def read_responses(body: dict[str, Any]) -> Talk:

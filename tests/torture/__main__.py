@@ -31,11 +31,11 @@ from corral.api import Corral
 from corral.domain.runs.model import Run
 from corral.kernel.errors import CorralError
 from tests.torture import ledger
-from tests.torture.bystanders import Bystanders
+from tests.torture.expected_runs import AGENT, Plan, judge
 from tests.torture.ledger import counted
-from tests.torture.places import folder_for, store_for
-from tests.torture.plans import AGENT, Plan, judge
-from tests.torture.recoverers import Recoverers, reap_for_ever
+from tests.torture.recovery_processes import RecoveryProcesses, reap_for_ever
+from tests.torture.unrelated_processes import UnrelatedProcesses
+from tests.torture.workspace import folder_for, store_for
 
 AT_ONCE = 6
 LONGEST = 180.0
@@ -53,8 +53,8 @@ class Torture:
         self.plans: dict[str, Plan] = {}
         self.kills: Counter[str] = Counter()
         self.killed: set[int] = set()
-        self.bystanders = Bystanders(folder / "signals")
-        self.recoverers: Recoverers | None = None
+        self.bystanders = UnrelatedProcesses(folder / "signals")
+        self.recoverers: RecoveryProcesses | None = None
         self.starting: dict[int, Plan] = {}
         self.lock = threading.Lock()
         self.enough = threading.Event()
@@ -228,7 +228,7 @@ def run(wanted: argparse.Namespace, folder: Path, url: str | None) -> int:
     reap_for_ever()
     for env in ({}, {"CORRAL_RUN": "run_0"}, {"XCORRAL_RUN": "run_"}):
         torture.bystanders.add(env)
-    recoverers = torture.recoverers = Recoverers(url, seed, folder)
+    recoverers = torture.recoverers = RecoveryProcesses(url, seed, folder)
     feeders = [threading.Thread(target=torture.feed, args=(n,), daemon=True) for n in range(3)]
     began = time.monotonic()
     try:
@@ -331,17 +331,17 @@ def main() -> int:
 
         return chaos.main([word for word in sys.argv[1:] if word != "--chaos"])
     if "--handles" in sys.argv:
-        from tests.torture import handles
+        from tests.torture import sqlite_handles
 
-        return handles.main([word for word in sys.argv[1:] if word != "--handles"])
+        return sqlite_handles.main([word for word in sys.argv[1:] if word != "--handles"])
     if "--runs" in sys.argv:
         from tests.torture import many_runs
 
         return many_runs.main([word for word in sys.argv[1:] if word != "--runs"])
     if "--moves" in sys.argv:
-        from tests.torture import moves
+        from tests.torture import store_moves
 
-        return moves.main([word for word in sys.argv[1:] if word != "--moves"])
+        return store_moves.main([word for word in sys.argv[1:] if word != "--moves"])
     wanted = parser.parse_args()
     if wanted.total:
         print(ledger.table(ledger.read(wanted.total)))

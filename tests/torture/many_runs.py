@@ -21,8 +21,8 @@ import corral
 from corral.adapters.supervisor_process import StartingSupervisor
 from corral.api import Corral
 from corral.domain.runs.model import RunState
-from tests.support.postgres import PostgresServer
-from tests.torture.places import folder_for
+from tests.support.postgres_server import PostgresServer
+from tests.torture.workspace import folder_for
 
 STOCK = "max_connections=100"
 _COUNT = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> %s"

@@ -29,10 +29,10 @@ from corral.api import Corral
 from corral.domain.chat.model import Message
 from corral.domain.mail.model import Letter
 from tests.support.invariants import check_store
-from tests.support.postgres import free_port
+from tests.support.postgres_server import free_port
+from tests.torture.chat_platform import KINDS, ask, register_adapters
 from tests.torture.ledger import Batch, counted, note
-from tests.torture.places import folder_for, store_for
-from tests.torture.platform import KINDS, ask, bring_in
+from tests.torture.workspace import folder_for, store_for
 
 NAMES = ("ada", "ben", "cyd", "dan", "eve", "fay", "gus", "hal")
 ROLES = ("keeper", "guard", "agent")
@@ -110,7 +110,7 @@ class Storm:
                 store.wirings.add(name, channel=kind, trigger="mention")
 
     def begin(self) -> None:
-        module = [sys.executable, "-m", "tests.torture.platform", str(self.port)]
+        module = [sys.executable, "-m", "tests.torture.chat_platform", str(self.port)]
         self._platform = subprocess.Popen([*module, str(self.wanted.seed)])
         deadline = time.monotonic() + 20
         while True:
@@ -345,7 +345,7 @@ def host(url: str) -> None:
     from corral.daemon.loop_manager import LoopManager
     from corral.daemon.reaper import Reaper
 
-    bring_in()
+    register_adapters()
     with corral.open(url, actor="host") as store:
         LoopManager(store, loops=[Launcher(), Reaper(), ChatDelivery()]).begin()
         parent = os.getppid()
@@ -357,7 +357,7 @@ def run(wanted: argparse.Namespace, folder: Path, url: str | None = None) -> int
     os.environ["CORRAL_HOME"] = str(folder / "home")
     for name in ("CORRAL_RUN", "CORRAL_SESSION", "CORRAL_AGENT", "CORRAL_STORE"):
         os.environ.pop(name, None)
-    bring_in()
+    register_adapters()
     storm = Storm(folder, wanted, url or f"sqlite:///{folder}/corral.db")
     began = time.monotonic()
     try:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.domain.mail.backoff import JITTER, backoff_ms
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 
 LADDER = [5_000, 10_000, 20_000, 40_000, 80_000]
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from corral.db.transitions import StatefulTable
 from corral.services.store.declarations import find_declarations
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 from tests.torture.chaos import faults
 from tests.torture.chaos.checker import judge
-from tests.torture.chaos.record import History, Note, Ran, Told
+from tests.torture.chaos.journal import History, Note, Ran, Told
 
 MOVES = {
     table.transitions.kind: table.transitions for table in find_declarations(StatefulTable).values()

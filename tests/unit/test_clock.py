@@ -17,7 +17,7 @@ from corral.kernel.clock import (
     parse_duration,
 )
 from corral.kernel.errors import Invalid
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 
 
 @each_case(

@@ -9,7 +9,7 @@ import corral
 from corral import config
 from corral.db import connect
 from corral.kernel.errors import Invalid, StoreUnavailable
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 
 
 def test_the_store_that_was_named_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:

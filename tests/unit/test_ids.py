@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from corral.kernel.errors import Invalid
 from corral.kernel.ids import ALPHABET, ID_LENGTH, id_range, new_id, parse_number
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 
 MOMENT = 1_800_000_000_000
 

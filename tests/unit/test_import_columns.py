@@ -19,8 +19,8 @@ from corral.importers.source.database import RawRow
 from corral.importers.source.row import SourceRow
 from corral.importers.source.timestamps import parse_timestamp
 from corral.importers.tools import TOOL_NAMES, find_tool
-from tests.support import foreign
-from tests.support.cases import each_case
+from tests.support import source_databases
+from tests.support.grouped_cases import each_case
 
 NOW = 1_800_000_000_000
 LONG = "long " * 2_000
@@ -56,7 +56,7 @@ WORDS = {
 def schema_of(tool: str) -> dict[str, list[str]]:
     """The tables and columns as the tool itself makes them."""
     found: dict[str, list[str]] = {}
-    for schema in foreign.SCHEMAS[tool]:
+    for schema in source_databases.SCHEMAS[tool]:
         file = apsw.Connection(":memory:")
         file.execute(schema)
         listed = "SELECT name FROM sqlite_schema WHERE type = 'table' AND rootpage > 0"
@@ -104,13 +104,13 @@ def base_of(tool: str, table: str) -> dict[str, Any]:
     """A row in which every column has a value."""
     given: dict[str, Any] = {}
     for source in (
-        foreign.AGENT_YES_ROWS,
-        foreign.AGENTS_ROWS,
-        foreign.FLIGHTDECK_ROWS,
-        foreign.MULTISHOT_ROWS,
-        foreign.NANOCLAW_ROWS,
-        foreign.NANOCLAW_INBOUND_ROWS,
-        foreign.NANOCLAW_OUTBOUND_ROWS,
+        source_databases.AGENT_YES_ROWS,
+        source_databases.AGENTS_ROWS,
+        source_databases.FLIGHTDECK_ROWS,
+        source_databases.MULTISHOT_ROWS,
+        source_databases.NANOCLAW_ROWS,
+        source_databases.NANOCLAW_INBOUND_ROWS,
+        source_databases.NANOCLAW_OUTBOUND_ROWS,
     ):
         for name, listed in source.items():
             if name.lower() == table and listed:

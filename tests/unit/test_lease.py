@@ -5,7 +5,7 @@ import pytest
 from corral.kernel.clock import DAY, SECOND
 from corral.kernel.errors import Conflict, Held, Invalid
 from corral.kernel.lease import lease_expiry, stale_fence_error
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 
 
 @each_case("term", [SECOND, 30 * SECOND, DAY])

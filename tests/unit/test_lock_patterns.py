@@ -18,7 +18,7 @@ from corral.kernel.path_patterns import (
     split_pattern,
     subtree_pattern,
 )
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 
 from corral.kernel.errors import Invalid
 from corral.kernel.money import check_micros, format_usd, parse_usd
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 
 
 @each_case(

@@ -26,9 +26,9 @@ from corral.adapters.output.sealed_format import (
     merge_replacements,
 )
 from corral.kernel.errors import NotFound, StoreUnavailable
-from tests.support.cases import each_case
 from tests.support.errors import because
-from tests.support.outputs import KEY, NARROW, follow_all, text_of_lines
+from tests.support.grouped_cases import each_case
+from tests.support.output_samples import KEY, NARROW, follow_all, text_of_lines
 
 ANY = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -164,7 +164,7 @@ def test_the_zstd_program_reads_it_too(folder: Path) -> None:
 
 
 def test_text_takes_no_more_than_a_third_of_its_size(folder: Path) -> None:
-    from tests.support.outputs import log_text
+    from tests.support.output_samples import log_text
 
     data = log_text(3_000_000)
     write(folder, data)

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import corral
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 
 NAMES = ["CorralError", "NotFound", "Conflict", "IllegalMove", "Held", "Refused", "Invalid"]
 

@@ -8,7 +8,7 @@ from corral.db.column_policies import searched_parameters
 from corral.db.dialect import TOKENS
 from corral.db.parameter_columns import parameter_columns
 from corral.db.statement import Statement
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 
 
 @each_case(

@@ -23,7 +23,7 @@ from corral.domain.races.variations import (
 )
 from corral.errors import Invalid
 from corral.services.races.judge import parse_verdict
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 
 
 def attempt(number: int, **more: object) -> Attempt:

@@ -12,7 +12,7 @@ from corral.domain.schedules.model import ScheduleKind
 from corral.domain.schedules.recurrence import RecurrenceRule, check_cron, check_every, load_zone
 from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, YEAR
 from corral.kernel.errors import Invalid
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 
 BERLIN, NEW_YORK = "Europe/Berlin", "America/New_York"
 

@@ -12,7 +12,7 @@ from corral.adapters.output.escapes import INVISIBLE
 from corral.adapters.output.redact import MAX_BYTES_PER_LETTER, REDACTED, Redactor, secret_forms
 from corral.adapters.output.render import render
 from corral.adapters.output.secret_patterns import LOOKBEHIND, TOKEN_PATTERNS
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 LONG = (LETTERS * 2)[7:97].encode()

@@ -5,7 +5,7 @@ import re
 from corral.api import Corral
 from corral.db.migrations import FOLDER, latest_version, load_migrations, split_statements
 from corral.db.schema import TableDoc, tables
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 from tests.support.store import rows
 
 TABLES = {table.name: table for table in tables()}

@@ -9,7 +9,7 @@ import pytest
 
 from corral.adapters import secrets
 from corral.kernel.errors import CorralError, Invalid, NotFound, Refused
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 
 VALUE = "hunter2-do-not-tell"
 

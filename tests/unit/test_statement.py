@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from corral.db.dialect import TOKENS
 from corral.db.statement import Query, Statement, for_engine, record_maker
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 
 
 @each_case(

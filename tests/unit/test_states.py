@@ -5,7 +5,7 @@ from enum import StrEnum
 import pytest
 
 from corral.kernel.states import Transition, TransitionTable, transition
-from tests.support.cases import each_case
+from tests.support.grouped_cases import each_case
 
 
 class Light(StrEnum):

@@ -10,14 +10,14 @@ import pytest
 import corral
 from corral.api import Corral
 from corral.web.pages import error_page, routes
-from tests.support.lived_in import LivedIn
-from tests.support.postgres import PostgresServer
-from tests.support.served import Served, serving
+from tests.support.http_server import HttpServer, serving
+from tests.support.postgres_server import PostgresServer
+from tests.support.sample_store import SampleStore
 
 
 class House(NamedTuple):
-    served: Served
-    lived_in: LivedIn
+    served: HttpServer
+    sample: SampleStore
 
     @property
     def store(self) -> Corral:
@@ -27,9 +27,9 @@ class House(NamedTuple):
 @contextmanager
 def living(url: str, folder: Path) -> Iterator[House]:
     with corral.open(url, actor="user:tester") as store:
-        lived_in = LivedIn(store, folder)
+        sample = SampleStore(store, folder)
         with serving(store, pages=routes(), error_page=error_page) as served:
-            yield House(served, lived_in)
+            yield House(served, sample)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def house_on_postgresql(
 
 @pytest.fixture
 def engine(request: pytest.FixtureRequest) -> str:
-    """SQLite: pages call operations, which tests/rooms tests on both engines.
+    """SQLite: pages call operations, which tests/domain tests on both engines.
 
     A test that runs statements of many pages names both engines.
     """
@@ -60,7 +60,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def served(store: Corral) -> Iterator[Served]:
+def served(store: Corral) -> Iterator[HttpServer]:
     """The pages on an empty store."""
     with serving(store, pages=routes(), error_page=error_page) as running:
         yield running

@@ -10,9 +10,9 @@ import pytest
 
 from corral import config
 from corral.domain.chat.model import list_files
-from tests.support.lived_in import HOSTILE
+from tests.support.sample_store import HOSTILE
 from tests.support.store import contents
-from tests.web.test_gateway_pages import Desk, desk
+from tests.web.test_chat_pages import Desk, desk
 
 __all__ = ["desk"]
 

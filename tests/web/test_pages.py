@@ -20,11 +20,11 @@ from corral.web.events import EVENT_KINDS
 from corral.web.navigation import NAVIGATION
 from corral.web.race_actions import RACE_ACTIONS
 from corral.web.team_actions import TEAM_ACTIONS
-from tests.support.buttons import as_part, leaf_through
-from tests.support.lived_in import HOSTILE, LivedIn
-from tests.support.runs import add_run, queued, running
-from tests.support.served import Served
-from tests.support.tasks import fail, project_with
+from tests.support.http_server import HttpServer
+from tests.support.page_objects import as_part, iter_pages
+from tests.support.run_factories import add_run, queued, running
+from tests.support.sample_store import HOSTILE, SampleStore
+from tests.support.task_factories import fail, project_with
 from tests.web.conftest import House
 
 PAGES = {link.path for group in NAVIGATION for link in group.links} | {
@@ -71,37 +71,37 @@ PAGES = {link.path for group in NAVIGATION for link in group.links} | {
 }
 
 
-def of_gateway(lived_in: LivedIn) -> Iterator[str]:
-    store = lived_in.store
-    yield f"/chat/{lived_in.talk.id}"
+def of_gateway(sample: SampleStore) -> Iterator[str]:
+    store = sample.store
+    yield f"/chat/{sample.talk.id}"
     for channel in store.channels.list().items:
         yield f"/gateway/channels/{channel.id}"
     for message in store.messages.list().items:
         yield f"/gateway/messages/{message.id}"
-    for place in (lived_in.talk, lived_in.room):
+    for place in (sample.talk, sample.room):
         yield f"/gateway?place={place.id}"
         yield f"/gateway/wirings?place={place.id}&text=deploy&stranger=1"
         for talk in store.gateway.talks(place.id):
             yield f"/gateway?session={talk.session_id}"
 
 
-def of_one(lived_in: LivedIn) -> Iterator[str]:
+def of_one(sample: SampleStore) -> Iterator[str]:
     """The page of one thing of each kind."""
-    store = lived_in.store
+    store = sample.store
     for run in store.runs.list(limit=3).items:
         yield f"/runs/{run.id}"
-    yield f"/runs?project={lived_in.projects[0].id}"
-    yield f"/projects/{lived_in.projects[0].id}"
-    yield f"/agents/{lived_in.agents[0].id}"
-    yield f"/sessions/{lived_in.session.id}"
-    yield f"/sessions/{lived_in.session.id}?before=5"
-    yield f"/events?subject={lived_in.session.id}"
+    yield f"/runs?project={sample.projects[0].id}"
+    yield f"/projects/{sample.projects[0].id}"
+    yield f"/agents/{sample.agents[0].id}"
+    yield f"/sessions/{sample.session.id}"
+    yield f"/sessions/{sample.session.id}?before=5"
+    yield f"/events?subject={sample.session.id}"
     for letter in store.mail.dead().items:
         yield f"/mail/{letter.id}"
-    project = lived_in.projects[0].id
+    project = sample.projects[0].id
     for view in ("", "/graph", "/timeline", "/costs"):
         yield f"/board{view}?project={project}"
-    for task in lived_in.tasks:
+    for task in sample.tasks:
         yield f"/board/{task.id}"
     for asked in (*store.questions.list().items, *store.decisions.list().items):
         yield f"/inbox/{asked.id}"
@@ -111,13 +111,13 @@ def of_one(lived_in: LivedIn) -> Iterator[str]:
         yield f"/races/{race.id}"
         yield f"/races/{race.id}/diff"
         yield f"/races?project={race.project_id}"
-    race = lived_in.race
+    race = sample.race
     yield from (f"/races/{race.id}?round={number}" for number in (1, 2, 3))
     for asked in ("one=1.2", "one=1.2&file=fast.py", "one=1.3", "one=1.1&other=1.2"):
         yield f"/races/{race.id}/diff?{asked}"
     yield f"/races/{race.id}/diff?one=1.2&other=1.1&file=x.bin"
-    yield from of_gateway(lived_in)
-    yield f"/notes/{lived_in.note.id}"
+    yield from of_gateway(sample)
+    yield f"/notes/{sample.note.id}"
     yield f"/notes?scope=project:{project}&q=script"
     yield f"/locks?project={project}&path=src&forecast=1"
 
@@ -141,7 +141,7 @@ def test_every_page_is_a_page_on_postgresql(house_on_postgresql: House) -> None:
 
 
 def assert_pages(house: House, client: httpx.Client) -> None:
-    for path in [*sorted(PAGES), *of_one(house.lived_in)]:
+    for path in [*sorted(PAGES), *of_one(house.sample)]:
         page = client.get(path)
         assert page.status_code == 200, f"{path}: {page.text[:500]}"
         if "outcomes" not in path:
@@ -153,7 +153,7 @@ def assert_pages(house: House, client: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgres"], indirect=True)
-def test_every_page_of_an_empty_store_is_a_page(served: Served) -> None:
+def test_every_page_of_an_empty_store_is_a_page(served: HttpServer) -> None:
     with served.client() as client:
         for path in sorted(PAGES):
             page = client.get(path)
@@ -165,7 +165,7 @@ def test_text_of_others_is_never_markup_and_steers_no_terminal(
     house: House, client: httpx.Client
 ) -> None:
     found = 0
-    for path in [*sorted(PAGES), *of_one(house.lived_in)]:
+    for path in [*sorted(PAGES), *of_one(house.sample)]:
         text = client.get(path).text
         assert "<script>document" not in text, path
         assert "<img" not in text, path
@@ -174,11 +174,11 @@ def test_text_of_others_is_never_markup_and_steers_no_terminal(
     assert found > 3
 
 
-def test_names_of_every_kind_may_hold_anything(served: Served, tmp_path: object) -> None:
+def test_names_of_every_kind_may_hold_anything(served: HttpServer, tmp_path: object) -> None:
     store = served.store
     bad = HOSTILE + "' onfocus=alert(1) \""
     run = add_run(store, "failed", name=bad, title=bad, command=bad, reason=bad, model=bad)
-    LivedIn.launch(_Only(store), run)
+    SampleStore.launch(_Only(store), run)
     store.sessions.open(title=bad)
     store.secrets.set("x", f"env:{bad}"[:100])
     store.mail.put("agent:ada", {bad: bad}, key=bad, sender="agent:x")
@@ -223,21 +223,21 @@ def test_a_part_of_a_page_is_fetched_alone(client: httpx.Client) -> None:
     assert "terminal" not in facts
 
 
-def test_long_lists_are_paged_to_their_end(served: Served) -> None:
+def test_long_lists_are_paged_to_their_end(served: HttpServer) -> None:
     ids = [add_run(served.store, "completed", name=f"r{n}") for n in range(120)]
     with served.client() as client:
-        text = "".join(leaf_through(client, "/runs"))
+        text = "".join(iter_pages(client, "/runs"))
     assert re.findall(r'<tr id="(run_[^"]+)"', text) == ids[::-1]
 
 
-def test_the_record_is_paged_to_its_beginning(served: Served) -> None:
+def test_the_record_is_paged_to_its_beginning(served: HttpServer) -> None:
     letters = [served.store.mail.put("agent:ada", n).id for n in range(230)]
     with served.client() as client:
-        text = "".join(leaf_through(client, "/events?kind=letter"))
+        text = "".join(iter_pages(client, "/events?kind=letter"))
     assert re.findall(r'href="/show/(let_\d+)"', text) == letters[::-1]
 
 
-def test_a_run_in_line_has_not_begun_and_says_what_it_waits_for(served: Served) -> None:
+def test_a_run_in_line_has_not_begun_and_says_what_it_waits_for(served: HttpServer) -> None:
     run = queued(served.store, host=None, labels=["gpu", "big"])
     with served.client() as client:
         row = client.get("/runs").text.partition(f'<tr id="{run.id}">')[2].partition("</tr>")[0]
@@ -247,7 +247,9 @@ def test_a_run_in_line_has_not_begun_and_says_what_it_waits_for(served: Served) 
     assert f"<dt>Input tokens</dt><dd>{render.UNKNOWN}</dd>" in page, "what is not known is no zero"
 
 
-def test_a_letter_whose_claim_ran_out_is_with_nobody(served: Served, clock: ManualClock) -> None:
+def test_a_letter_whose_claim_ran_out_is_with_nobody(
+    served: HttpServer, clock: ManualClock
+) -> None:
     served.store.mail.put("agent:ada", "hello")
     served.store.mail.claim("agent:ada", owner="ada", lease_ms=HOUR)
     with served.client() as client:
@@ -256,21 +258,21 @@ def test_a_letter_whose_claim_ran_out_is_with_nobody(served: Served, clock: Manu
         assert "out with" not in client.get("/mail").text
 
 
-def test_a_conversation_is_paged_back_to_its_first_turn(served: Served) -> None:
+def test_a_conversation_is_paged_back_to_its_first_turn(served: HttpServer) -> None:
     session = served.store.sessions.open().id
     for n in range(250):
         served.store.sessions.append(session, "user", f"turn {n}")
     seen: list[int] = []
     earlier = r'href="([^"]+before=\d+[^"]*)">Earlier'
     with served.client() as client:
-        for text in leaf_through(client, f"/sessions/{session}", earlier):
+        for text in iter_pages(client, f"/sessions/{session}", earlier):
             seen = [int(n) for n in re.findall(r'id="turn-(\d+)"', text)] + seen
     assert seen == list(range(1, 251))
 
 
 def test_an_id_leads_to_its_page(house: House, client: httpx.Client) -> None:
     run = house.store.runs.list(limit=1).items[0]
-    for asked in (run.id, house.lived_in.session.id, house.store.mail.dead().items[0].id):
+    for asked in (run.id, house.sample.session.id, house.store.mail.dead().items[0].id):
         went = client.get("/search", params={"q": asked})
         assert went.status_code == 303
         assert client.get(went.headers["location"]).status_code == 200
@@ -311,7 +313,7 @@ def test_what_is_not_there_is_said_in_words(client: httpx.Client) -> None:
     "path",
     ["/static/%2e%2e/pages.py", "/static/..%2fpages.py", "/static/vendor/../../rendering.py"],
 )
-def test_a_path_that_climbs_leads_nowhere(served: Served, path: str) -> None:
+def test_a_path_that_climbs_leads_nowhere(served: HttpServer, path: str) -> None:
     with served.client() as client:
         request = client.build_request("GET", "/")
         request.url = request.url.copy_with(raw_path=path.encode())
@@ -335,7 +337,7 @@ def test_a_token_that_may_only_read_sees_no_button_and_is_refused(house: House) 
     token = house.store.tokens.create("looker", scope="read").value
     run = house.store.runs.list(limit=1).items[0]
     with house.served.client(token) as client:
-        for path in [*sorted(PAGES), *of_one(house.lived_in)]:
+        for path in [*sorted(PAGES), *of_one(house.sample)]:
             text = client.get(path).text
             assert "/do/" not in text, path
             assert "data-opens=" not in text.replace('data-opens="keys"', ""), path
@@ -355,7 +357,7 @@ def test_a_page_of_another_origin_cannot_act(house: House, client: httpx.Client)
     assert house.store.runs.get(run.id).id == run.id
 
 
-def test_an_error_of_an_action_is_a_sentence_beside_its_form(served: Served) -> None:
+def test_an_error_of_an_action_is_a_sentence_beside_its_form(served: HttpServer) -> None:
     with served.client() as client:
         for action, fields, words in (
             ("runs/stop", {"id": "run_zzz"}, "There is no run"),
@@ -381,7 +383,7 @@ def test_an_error_of_an_action_is_a_sentence_beside_its_form(served: Served) -> 
 # -- what they do ---------------------------------------------------------------------------------
 
 
-def test_every_action_does_what_its_button_says(served: Served, tmp_path: object) -> None:
+def test_every_action_does_what_its_button_says(served: HttpServer, tmp_path: object) -> None:
     """One walk through all of them; none is forgotten. Others have theirs beside their pages."""
     store = served.store
     done: set[str] = set()
@@ -481,7 +483,7 @@ def test_every_action_does_what_its_button_says(served: Served, tmp_path: object
     assert done == {*ACTIONS} - {*TEAM_ACTIONS} - {*RACE_ACTIONS} - {*CHANNEL_ACTIONS}
 
 
-def test_a_form_works_without_any_script(served: Served) -> None:
+def test_a_form_works_without_any_script(served: HttpServer) -> None:
     with served.client() as client:
         answer = client.post(
             "/do/mail/put",
@@ -539,7 +541,7 @@ def test_sizes_are_shown_in_powers_of_1024(bytes: int, text: str) -> None:
     assert render.format_size(bytes) == text
 
 
-def test_denied_calls_are_shown_beside_the_state(served: Served) -> None:
+def test_denied_calls_are_shown_beside_the_state(served: HttpServer) -> None:
     run = running(served.store)
     served.store.runs.count_denials(run, {"Edit": 2, "Bash": 1})
     told = "3 denied (Edit ×2, Bash)"  # noqa: RUF001
@@ -549,7 +551,7 @@ def test_denied_calls_are_shown_beside_the_state(served: Served) -> None:
             assert told in client.get(page).text, page
 
 
-def test_a_new_run_has_the_approvals_that_were_chosen(served: Served, tmp_path: object) -> None:
+def test_a_new_run_has_the_approvals_that_were_chosen(served: HttpServer, tmp_path: object) -> None:
     project = served.store.projects.register(str(tmp_path))
     fields = {"prompt": "say hi", "agent": "scripted", "project": project.id}
     with served.client() as client:
@@ -563,7 +565,7 @@ def test_a_new_run_has_the_approvals_that_were_chosen(served: Served, tmp_path: 
 
 
 def test_the_comment_of_an_accepted_task_is_not_shown_as_an_error(
-    served: Served, tmp_path: Path
+    served: HttpServer, tmp_path: Path
 ) -> None:
     store = served.store
     project = project_with(store, tmp_path, "A", "B", agents=("ada",))

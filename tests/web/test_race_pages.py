@@ -16,23 +16,25 @@ from corral.kernel.errors import Refused
 from corral.web import race_diffs, races
 from corral.web.race_actions import RACE_ACTIONS
 from corral.web.races import MAX_SCREENS, allowed_attempt_verbs, allowed_race_verbs
-from tests.support.buttons import Buttons, as_part, leaf_through
-from tests.support.lived_in import HOSTILE
-from tests.support.raced import BAD, Raced
-from tests.support.repositories import git
-from tests.support.served import Served
+from tests.support.git_repositories import git
+from tests.support.http_server import HttpServer
+from tests.support.page_objects import PageClient, as_part, iter_pages
+from tests.support.race_factory import BAD, RaceFactory
+from tests.support.sample_store import HOSTILE
 
 ODD = "odd\nname & <b>.txt"
 
 
-class Track(Buttons):
+class Track(PageClient):
     """Races, and those who ran in them."""
 
     noun = "races/"
 
-    def __init__(self, served: Served, folder: Path, client: httpx.Client) -> None:
+    def __init__(self, served: HttpServer, folder: Path, client: httpx.Client) -> None:
         super().__init__(served, client)
-        self.raced = Raced(served.store, folder, {"app.py": "one\ntwo\nthree\n", "gone": "x\n"})
+        self.raced = RaceFactory(
+            served.store, folder, {"app.py": "one\ntwo\nthree\n", "gone": "x\n"}
+        )
         for name in ("ada", "grace", "linus"):
             self.store.agents.create(name, command="true")
 
@@ -50,7 +52,7 @@ class Track(Buttons):
 
 
 @pytest.fixture
-def track(served: Served, tmp_path: Path) -> Iterator[Track]:
+def track(served: HttpServer, tmp_path: Path) -> Iterator[Track]:
     with served.client() as client:
         yield Track(served, tmp_path, client)
 
@@ -394,7 +396,7 @@ def test_many_attempts_are_paged_and_few_have_terminals(
     assert text.count("data-run=") == MAX_SCREENS
     assert f"Terminals of the first {MAX_SCREENS} of" in text
     monkeypatch.setattr(races, "MAX_CARDS", 5)
-    text = "".join(leaf_through(track.client, f"/races/{race.id}"))
+    text = "".join(iter_pages(track.client, f"/races/{race.id}"))
     seen = re.findall(r'class="attempt row" id="(att_[^"]+)"', text)
     assert seen == [attempt.id for attempt in track.store.races.get(race.id).latest.attempts]
     assert track.client.get(f"/races/{race.id}?after=x").status_code == 400
@@ -432,7 +434,7 @@ def told(lines: Iterator[str]) -> Iterator[tuple[str, str, str]]:
 
 
 def test_the_terminals_of_a_round_come_in_one_stream(
-    served: Served, track: Track, tmp_path: Path
+    served: HttpServer, track: Track, tmp_path: Path
 ) -> None:
     """Of runs that wrote, and of one whose output is gone; it ends when the round is over."""
     race = track.settled("ada", "grace")

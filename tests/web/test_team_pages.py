@@ -13,18 +13,18 @@ from corral.domain.tasks.model import MOVES, TaskState
 from corral.kernel.clock import HOUR
 from corral.web.tasks import BOARD_COLUMNS, TASK_VERBS, list_task_actions
 from corral.web.team_actions import TEAM_ACTIONS
-from tests.support.buttons import Buttons, as_part, leaf_through
-from tests.support.lived_in import HOSTILE
-from tests.support.runs import add_run
-from tests.support.served import Served
+from tests.support.http_server import HttpServer
+from tests.support.page_objects import PageClient, as_part, iter_pages
+from tests.support.run_factories import add_run
+from tests.support.sample_store import HOSTILE
 
 BAD = HOSTILE + "' onfocus=alert(1) \""
 
 
-class Team(Buttons):
+class Team(PageClient):
     """A project with two agents."""
 
-    def __init__(self, served: Served, folder: Path, client: httpx.Client) -> None:
+    def __init__(self, served: HttpServer, folder: Path, client: httpx.Client) -> None:
         super().__init__(served, client)
         self.project = self.store.projects.register(folder).id
         for name in ("ada", "grace"):
@@ -39,7 +39,7 @@ class Team(Buttons):
 
 
 @pytest.fixture
-def team(served: Served, tmp_path: Path) -> Iterator[Team]:
+def team(served: HttpServer, tmp_path: Path) -> Iterator[Team]:
     with served.client() as client:
         yield Team(served, tmp_path, client)
 
@@ -161,7 +161,7 @@ def test_a_board_shows_few_of_many_and_leads_to_all(team: Team) -> None:
     text = team.client.get(f"/board?project={team.project}").text
     assert len(re.findall(r'class="task row"', text)) == 25
     path = unescape(re.findall(r'href="([^"]*state=ready[^"]*)"', text)[0])
-    seen = re.findall(r'<tr id="(tsk_[^"]+)"', "".join(leaf_through(team.client, path)))
+    seen = re.findall(r'<tr id="(tsk_[^"]+)"', "".join(iter_pages(team.client, path)))
     assert len({*seen}) == len(seen) == 120
 
 
@@ -282,7 +282,7 @@ def test_a_chat_is_paged_back_to_its_first_post(team: Team) -> None:
     for n in range(130):
         team.store.groups.post(group, f"post {n}", author="agent:ada")
     seen: list[int] = []
-    for text in leaf_through(team.client, f"/groups/{group}"):
+    for text in iter_pages(team.client, f"/groups/{group}"):
         seen = [int(n) for n in re.findall(r'id="post-(\d+)"', text)] + seen
     assert seen == list(range(1, 131))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from corral.domain.mail.model import is_ordered
-from tests.torture.chaos.record import History, Note, Ran, Told
+from tests.torture.chaos.journal import History, Note, Ran, Told
 
 LETTER_ENDS = ("ack", "bury", "refuse", "expire", "confirm", "drop")
 RUN_ENDS = ("complete", "fail", "crash", "cancel", "time_out", "interrupt")

@@ -20,9 +20,9 @@ import msgspec
 from tests.torture import ledger
 from tests.torture.chaos import faults
 from tests.torture.chaos.checker import judge
-from tests.torture.chaos.stage import Chaos
+from tests.torture.chaos.runner import Chaos
 from tests.torture.ledger import Batch, counted
-from tests.torture.places import folder_for
+from tests.torture.workspace import folder_for
 
 
 def run(wanted: argparse.Namespace, folder: Path) -> int:

@@ -14,10 +14,10 @@ import pytest
 import corral
 from corral.api import Corral
 from corral.domain.runs.model import RunState
-from tests.support.browsers import MISSING, quiet_browser
-from tests.support.keeping import until
-from tests.support.lived_in import HOSTILE, LivedIn
-from tests.support.machines import Machine
+from tests.support.browser import MISSING, headless_browser
+from tests.support.daemon_nodes import Machine
+from tests.support.home import until
+from tests.support.sample_store import HOSTILE, SampleStore
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -36,7 +36,7 @@ class Town(NamedTuple):
 
     machine: Machine
     store: Corral
-    lived_in: LivedIn
+    sample: SampleStore
     runs: dict[str, str]
     link: str
 
@@ -51,7 +51,7 @@ def town(tmp_path_factory: pytest.TempPathFactory, browser: "Browser") -> Iterat
     url = f"sqlite:///{folder}/corral.db"
     machine = Machine(folder / "one", url, "one")
     with corral.open(url, actor="user:tester") as store:
-        lived_in = LivedIn(store, folder, host=machine.name)
+        sample = SampleStore(store, folder, host=machine.name)
         try:
             link = machine.up()["link"]
             runs = {
@@ -73,8 +73,8 @@ def town(tmp_path_factory: pytest.TempPathFactory, browser: "Browser") -> Iterat
             for name in ("talks", "colours"):
                 machine.in_state(runs[name], RunState.RUNNING)
             until(lambda: store.runs.get(runs["asks"]).attention, "it asks")
-            lived_in.samples(store.runs.get(runs["talks"]))
-            yield Town(machine, store, lived_in, runs, link)
+            sample.samples(store.runs.get(runs["talks"]))
+            yield Town(machine, store, sample, runs, link)
         finally:
             machine.end_all()
 
@@ -143,7 +143,7 @@ def options(mode: str) -> dict[str, Any]:
 # Package scope: the driver runs an event loop, and tests of other folders run one of their own.
 @pytest.fixture(scope="package")
 def browser() -> Iterator["Browser"]:
-    with quiet_browser() as found:
+    with headless_browser() as found:
         if found is None:
             pytest.skip(MISSING)
         yield found

@@ -9,7 +9,7 @@ import pytest
 
 from corral.adapters.channels.contract import IncomingEvent
 from corral.domain.agents.model import Agent
-from tests.support.keeping import until
+from tests.support.home import until
 from tests.web.browser.conftest import Look, Town
 
 _numbers = count(1)
@@ -71,7 +71,7 @@ def test_a_talk_is_had_in_the_page_and_is_there_after_a_reload(
 def test_a_wiring_is_added_tried_out_changed_and_removed(
     town: Town, parrot: Agent, look: Look
 ) -> None:
-    room = town.lived_in.room.id
+    room = town.sample.room.id
     page = look.go(f"/gateway/wirings?place={room}&text=hello")
     page.wait_for_selector("#feed[data-state=live]")
     page.click("text=New wiring")
@@ -202,7 +202,7 @@ def test_without_scripts_one_talks_sends_files_and_wires_agents(
     assert page.locator("[data-opens]:visible").count() == 0
     form = page.locator("#add")
     form.locator("[name=agent]").select_option(parrot.id)
-    form.locator("[name=where]").select_option(f"place:{town.lived_in.room.id}")
+    form.locator("[name=where]").select_option(f"place:{town.sample.room.id}")
     form.locator("[name=trigger]").select_option("mention")
     shoot(page, "wirings-plain")
     form.get_by_text("Create wiring").click()
@@ -210,6 +210,6 @@ def test_without_scripts_one_talks_sends_files_and_wires_agents(
     (made,) = [
         each
         for each in town.store.wirings.list().items
-        if each.agent_id == parrot.id and each.place_id == town.lived_in.room.id
+        if each.agent_id == parrot.id and each.place_id == town.sample.room.id
     ]
     town.store.wirings.remove(made.id)

@@ -8,7 +8,7 @@ import corral
 from corral.domain.runs.model import RunState
 from corral.kernel.clock import SECOND
 from corral.web.navigation import NAVIGATION
-from tests.support.keeping import until
+from tests.support.home import until
 from tests.web.browser.conftest import PICTURED, Look, Town, Window
 
 if TYPE_CHECKING:
@@ -20,34 +20,34 @@ def every_page(town: Town) -> dict[str, str]:
     found = {link.title.lower(): link.path for group in NAVIGATION for link in group.links}
     found |= {f"run-{name}": f"/runs/{id}" for name, id in town.runs.items()}
     found |= {
-        "project": f"/projects/{town.lived_in.projects[0].id}",
-        "agent": f"/agents/{town.lived_in.agents[0].id}",
-        "session": f"/sessions/{town.lived_in.session.id}",
+        "project": f"/projects/{town.sample.projects[0].id}",
+        "agent": f"/agents/{town.sample.agents[0].id}",
+        "session": f"/sessions/{town.sample.session.id}",
         "mail-dead": "/mail?state=dead",
         "letter": f"/mail/{town.store.mail.dead().items[0].id}",
         "found": "/search?q=login",
         "board-graph": "/board/graph",
         "board-timeline": "/board/timeline",
         "board-costs": "/board/costs",
-        "task": f"/board/{town.lived_in.tasks[0].id}",
-        "group": f"/groups/{town.lived_in.group.id}",
-        "locks-asked": f"/locks?project={town.lived_in.projects[0].id}&path=src",
+        "task": f"/board/{town.sample.tasks[0].id}",
+        "group": f"/groups/{town.sample.group.id}",
+        "locks-asked": f"/locks?project={town.sample.projects[0].id}&path=src",
     }
-    message = town.store.messages.list(place=town.lived_in.talk.id).items[-1]
+    message = town.store.messages.list(place=town.sample.talk.id).items[-1]
     found |= {
-        "talk": f"/chat/{town.lived_in.talk.id}",
+        "talk": f"/chat/{town.sample.talk.id}",
         "message": f"/gateway/messages/{message.id}",
         "held": "/gateway/held",
         "dead": "/gateway/dead?state=refused",
-        "wirings": f"/gateway/wirings?place={town.lived_in.room.id}&text=@ada+deploy",
+        "wirings": f"/gateway/wirings?place={town.sample.room.id}&text=@ada+deploy",
         "channels": "/gateway/channels",
-        "channel": f"/gateway/channels/{town.lived_in.room.channel_id}",
+        "channel": f"/gateway/channels/{town.sample.room.channel_id}",
     }
-    race = f"/races/{town.lived_in.race.id}"
+    race = f"/races/{town.sample.race.id}"
     found |= {
         "race": race,
         "race-decided": f"{race}?round=1",
-        "race-under-way": f"/races/{town.lived_in.under_way.id}",
+        "race-under-way": f"/races/{town.sample.under_way.id}",
         "race-diff": f"{race}/diff?one=1.2&file=fast.py",
         "race-graft": f"{race}/diff?one=2.1&other=1.1",
         "race-statistics": "/races/statistics",
@@ -160,12 +160,12 @@ def test_the_overview_follows_a_run_from_its_start_to_its_end(town: Town, look: 
 def test_a_part_that_is_fetched_anew_keeps_what_was_opened_and_typed(
     town: Town, look: Look
 ) -> None:
-    page = look.go(f"/sessions/{town.lived_in.session.id}")
+    page = look.go(f"/sessions/{town.sample.session.id}")
     page.wait_for_selector("#feed[data-state=live]")
     page.locator("#turn-3 summary").click()
     before = page.locator(".turn").count()
-    town.store.sessions.append(town.lived_in.session.id, "user", "one more")
-    town.store.sessions.rename(town.lived_in.session.id, "Why is the login test flaky?")
+    town.store.sessions.append(town.sample.session.id, "user", "one more")
+    town.store.sessions.rename(town.sample.session.id, "Why is the login test flaky?")
     page.wait_for_function(f"() => document.querySelectorAll('.turn').length > {before}")
     assert page.locator("#turn-3 details").get_attribute("open") is not None
 
@@ -296,7 +296,7 @@ def test_a_run_is_stopped_after_a_question_and_resumed(town: Town, look: Look) -
 def test_a_run_is_started_from_the_pages(town: Town, look: Look) -> None:
     page = look.go("/")
     page.click("text=New run")
-    page.select_option("#new-run [name=project]", town.lived_in.projects[0].id)
+    page.select_option("#new-run [name=project]", town.sample.projects[0].id)
     page.fill("#new-run [name=agent]", "scripted")
     page.fill("#new-run [name=prompt]", "say started from a page")
     page.fill("#new-run [name=timeout]", "soon")
@@ -350,7 +350,7 @@ def test_a_schedule_is_made_paused_and_deleted(town: Town, look: Look) -> None:
 
 
 def test_an_agent_is_edited_into_a_new_version(town: Town, look: Look) -> None:
-    page = look.go(f"/agents/{town.lived_in.agents[1].id}")
+    page = look.go(f"/agents/{town.sample.agents[1].id}")
     page.click("text=Edit")
     page.fill("#edit [name=instructions]", "Build it twice.")
     page.click("#edit button:not([data-closes])")
@@ -361,7 +361,7 @@ def test_an_agent_is_edited_into_a_new_version(town: Town, look: Look) -> None:
 def test_a_budget_is_set_and_taken_back(town: Town, look: Look) -> None:
     page = look.go("/costs")
     page.click("text=New budget")
-    page.fill("#budget [name=scope]", f"agent:{town.lived_in.agents[0].id}")
+    page.fill("#budget [name=scope]", f"agent:{town.sample.agents[0].id}")
     page.fill("#budget [name=limit]", "77")
     page.click("#budget button:not([data-closes])")
     row = page.locator("tr", has_text="$77.00")
@@ -383,12 +383,12 @@ def test_a_setting_is_changed_and_taken_back(town: Town, look: Look) -> None:
 
 
 def test_a_project_is_renamed(town: Town, look: Look) -> None:
-    page = look.go(f"/projects/{town.lived_in.projects[2].id}")
+    page = look.go(f"/projects/{town.sample.projects[2].id}")
     page.click("text=Rename")
     page.fill("#rename [name=name]", "tides")
     page.click("#rename button:not([data-closes])")
     page.locator("#notices", has_text="tides").wait_for()
-    assert town.store.projects.get(town.lived_in.projects[2].id).name == "tides"
+    assert town.store.projects.get(town.sample.projects[2].id).name == "tides"
 
 
 def test_a_search_finds_what_was_said_and_leads_there(town: Town, look: Look) -> None:

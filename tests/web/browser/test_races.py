@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from corral.domain.races.model import Race
-from tests.support.keeping import until
-from tests.support.raced import BAD, Raced
-from tests.support.repositories import new_repository
+from tests.support.git_repositories import new_repository
+from tests.support.home import until
+from tests.support.race_factory import BAD, RaceFactory
 from tests.web.browser.conftest import Look, Town
 
 if TYPE_CHECKING:
@@ -40,13 +40,13 @@ def notice(page: "Page", words: str) -> None:
 
 
 @pytest.fixture
-def raced(town: Town, request: pytest.FixtureRequest) -> Raced:
+def raced(town: Town, request: pytest.FixtureRequest) -> RaceFactory:
     """A repository of a test's own; races in it are no business of the daemon."""
-    folder = town.lived_in.folder / request.node.name
-    return Raced(town.store, folder, {"app.py": "one\ntwo\nthree\n"}, host="elsewhere")
+    folder = town.sample.folder / request.node.name
+    return RaceFactory(town.store, folder, {"app.py": "one\ntwo\nthree\n"}, host="elsewhere")
 
 
-def settled(town: Town, raced: Raced) -> Race:
+def settled(town: Town, raced: RaceFactory) -> Race:
     """A race that waits for somebody, on the daemon's machine."""
     race = raced.start("ada", "grace", "linus", checks=["true"])
     raced.end(race, 1, {"app.py": "one\nTWO\nthree\n"})
@@ -160,7 +160,7 @@ def test_a_failed_attempt_is_tried_again(town: Town, look: Look, tmp_path: Path)
 
 
 def test_what_another_process_does_to_a_race_is_seen_at_once(
-    town: Town, look: Look, raced: Raced
+    town: Town, look: Look, raced: RaceFactory
 ) -> None:
     race = raced.start("ada", "grace")
     page = look.go(f"/races/{race.id}")
@@ -180,7 +180,7 @@ def test_what_another_process_does_to_a_race_is_seen_at_once(
     page.locator("h2", has_text="Round 2").wait_for()
 
 
-def test_a_person_overrules_and_grafts(town: Town, look: Look, raced: Raced) -> None:
+def test_a_person_overrules_and_grafts(town: Town, look: Look, raced: RaceFactory) -> None:
     race = settled(town, raced)
     page = look.go(f"/races/{race.id}")
     button(page, 3, "Overrule").click()
@@ -212,7 +212,7 @@ def test_a_person_overrules_and_grafts(town: Town, look: Look, raced: Raced) -> 
 
 
 def test_a_diff_is_walked_through_by_file_and_by_keyboard(
-    town: Town, look: Look, raced: Raced
+    town: Town, look: Look, raced: RaceFactory
 ) -> None:
     race = settled(town, raced)
     page = look.go(f"/races/{race.id}/diff?one=1.2")
@@ -229,7 +229,9 @@ def test_a_diff_is_walked_through_by_file_and_by_keyboard(
     page.locator(".diff ins", has_text="TWO").wait_for()
 
 
-def test_the_plots_of_who_wins_show_their_numbers(town: Town, look: Look, raced: Raced) -> None:
+def test_the_plots_of_who_wins_show_their_numbers(
+    town: Town, look: Look, raced: RaceFactory
+) -> None:
     race = settled(town, raced)
     page = look.go("/races/statistics?by=agent")
     page.wait_for_selector("#feed[data-state=live]")
@@ -247,7 +249,7 @@ def test_the_plots_of_who_wins_show_their_numbers(town: Town, look: Look, raced:
     assert not row.is_visible()
 
 
-def test_a_read_token_sees_races_and_no_button(town: Town, look: Look, raced: Raced) -> None:
+def test_a_read_token_sees_races_and_no_button(town: Town, look: Look, raced: RaceFactory) -> None:
     race = settled(town, raced)
     token = town.store.tokens.create(f"looker-{race.id[-6:]}", scope="read").value
     page = look.page

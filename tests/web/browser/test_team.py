@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def project(town: Town, request: pytest.FixtureRequest) -> str:
     """A project of a test's own."""
-    folder = town.lived_in.folder / request.node.name
+    folder = town.sample.folder / request.node.name
     folder.mkdir()
     return town.store.projects.register(folder).id
 

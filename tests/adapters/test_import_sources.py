@@ -1,0 +1,315 @@
+"""Other programs' databases: read as they are at one moment, and never touched."""
+
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import apsw
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.db.schema import tables
+from corral.importers.mapping import KEPT, NOT_TAKEN
+from corral.importers.source import copy
+from corral.importers.source.database import BATCH_ROWS, SourceDatabase, open_source
+from corral.importers.source.timestamps import parse_timestamp
+from corral.importers.tools import TOOL_NAMES, check_signature, find_tool
+from corral.kernel.clock import DAY, YEAR
+from corral.kernel.errors import CorralError, Invalid, NotFound, Refused
+from tests.support import source_databases
+from tests.support.processes import Child, as_nobody
+
+EACH_TOOL = pytest.mark.parametrize("tool", TOOL_NAMES)
+
+
+def files_of(folder: Path) -> dict[str, tuple[int, bytes]]:
+    return {file.name: (file.stat().st_mtime_ns, file.read_bytes()) for file in folder.iterdir()}
+
+
+def all_rows(path: Path, table: str = "runs") -> list[dict[str, object]]:
+    with open_source(path) as found:
+        return [row.values for piece in found.batches(table, ("id",)) for row in piece]
+
+
+# -- the source -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wal", [False, True])
+def test_nothing_is_made_or_changed_beside_a_source(wal: bool, tmp_path: Path) -> None:
+    path = source_databases.make(
+        tmp_path / "s.db", source_databases.AGENT_YES, source_databases.AGENT_YES_ROWS, wal=wal
+    )
+    before = files_of(tmp_path)
+    assert len(all_rows(path)) == 4
+    assert files_of(tmp_path) == before
+
+
+def test_what_is_only_in_the_log_of_a_live_writer_is_read(tmp_path: Path) -> None:
+    path = source_databases.make(tmp_path / "s.db", source_databases.AGENT_YES, {}, wal=True)
+    writer = apsw.Connection(str(path))
+    try:
+        source_databases.fill(writer, source_databases.AGENT_YES_ROWS)
+        before = files_of(tmp_path)
+        assert "s.db-wal" in before
+        assert len(all_rows(path)) == 4
+        assert files_of(tmp_path) == before
+    finally:
+        writer.close()
+
+
+def test_a_log_that_a_dead_writer_left_is_read_and_left(tmp_path: Path) -> None:
+    path = source_databases.make(tmp_path / "live.db", source_databases.AGENT_YES, {}, wal=True)
+    writer = apsw.Connection(str(path))
+    source_databases.fill(writer, source_databases.AGENT_YES_ROWS)
+    left = tmp_path / "left"
+    left.mkdir()
+    for end in ("", "-wal"):
+        (left / f"s.db{end}").write_bytes(path.with_name(f"live.db{end}").read_bytes())
+    writer.close()
+    before = files_of(left)
+    assert len(all_rows(left / "s.db")) == 4
+    assert files_of(left) == before
+
+
+def test_a_transaction_that_was_never_finished_is_not_read(tmp_path: Path) -> None:
+    path = source_databases.make(
+        tmp_path / "live.db", source_databases.AGENT_YES, source_databases.AGENT_YES_ROWS
+    )
+    writer = apsw.Connection(str(path))
+    writer.execute("PRAGMA cache_size = 1; PRAGMA cache_spill = 1; BEGIN; DELETE FROM runs")
+    writer.execute(
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000)"
+        " INSERT INTO projects (dir, cmd, created_at, updated_at)"
+        " SELECT printf('/%d', i), hex(randomblob(200)), 1, 1 FROM n"
+    )
+    left = tmp_path / "left"
+    left.mkdir()
+    for end in ("", "-journal"):
+        (left / f"s.db{end}").write_bytes(path.with_name(f"live.db{end}").read_bytes())
+    before = files_of(left)
+    assert len(all_rows(left / "s.db")) == 4, "the delete was never committed"
+    assert files_of(left) == before
+    writer.execute("ROLLBACK")
+    writer.close()
+
+
+@pytest.fixture
+def moving_money(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A database in which somebody moves a sum from row to row, all the time.
+
+    Its writer pauses now and then, for longer the more often a copy failed: also on a slow machine
+    a copy fits into a pause.
+    """
+    failed_copies = 0
+    copied = copy._try_copy
+
+    def copied_and_counted(*paths: Path) -> bool:
+        nonlocal failed_copies
+        done = copied(*paths)
+        failed_copies = 0 if done else failed_copies + 1
+        return done
+
+    monkeypatch.setattr(copy, "_try_copy", copied_and_counted)
+    path = tmp_path / "s.db"
+    writer = apsw.Connection(str(path))
+    writer.execute(
+        "PRAGMA journal_mode = WAL; PRAGMA wal_autocheckpoint = 20;"
+        "CREATE TABLE runs (id INTEGER PRIMARY KEY, amount INTEGER, filler TEXT)"
+    ).fetchall()
+    with writer:
+        for number in range(300):
+            writer.execute("INSERT INTO runs VALUES (?, 10, ?)", (number, "x" * 500))
+    stop = threading.Event()
+
+    def move() -> None:
+        number = 0
+        while not stop.is_set():
+            with writer:
+                writer.execute("UPDATE runs SET amount = amount - 1 WHERE id = ?", (number % 300,))
+                other = (number * 7 + 1) % 300
+                writer.execute("UPDATE runs SET amount = amount + 1 WHERE id = ?", (other,))
+            number += 1
+            stop.wait(0.004 if number % 40 else 0.08 * 2 ** (failed_copies // 5))
+
+    thread = threading.Thread(target=move)
+    thread.start()
+    yield path
+    stop.set()
+    thread.join()
+    writer.close()
+
+
+def test_a_source_that_is_written_meanwhile_is_read_as_it_was_at_one_moment(
+    moving_money: Path,
+) -> None:
+    for _ in range(5):
+        amounts = [row["amount"] for row in all_rows(moving_money)]
+        assert sum(amounts) == 3_000
+
+
+def test_a_source_that_is_written_over_all_the_time_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = source_databases.make(tmp_path / "s.db", source_databases.AGENT_YES, {}, wal=True)
+    monkeypatch.setattr(copy, "MAX_ATTEMPTS", 3)
+    monkeypatch.setattr(copy, "_try_copy", lambda *_: False)
+    with pytest.raises(Refused, match="keeps changing"), open_source(path):
+        pass
+
+
+def test_rows_come_in_pieces_of_bounded_size(tmp_path: Path) -> None:
+    path = source_databases.make(tmp_path / "s.db", source_databases.AGENT_YES, {})
+    source_databases.change(
+        path,
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1300)"
+        " INSERT INTO runs SELECT i, i, 1, 'failed', 1, i, i, iif(i < 3, hex(zeroblob(700000)), '')"
+        " FROM n",
+    )
+    with open_source(path) as found:
+        sizes = [len(piece) for piece in found.batches("runs", ("id",))]
+    assert sum(sizes) == 1_300
+    assert max(sizes) <= BATCH_ROWS
+    assert sizes[:2] == [1, 1], "large values make small pieces"
+
+
+# -- what cannot be read --------------------------------------------------------------------------
+
+
+def refusal(path: Path, tool: str = "agent-yes") -> CorralError:
+    with pytest.raises(CorralError) as caught, open_source(path) as found:
+        check_signature(found, find_tool(tool), find_tool(tool).signature)
+    return caught.value
+
+
+def test_a_file_that_is_no_database_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("hello " * 100)
+    (tmp_path / "empty").touch()
+    half = tmp_path / "half.db"
+    whole = source_databases.make(
+        tmp_path / "s.db", source_databases.AGENT_YES, source_databases.AGENT_YES_ROWS
+    )
+    half.write_bytes(whole.read_bytes()[:5_000])
+    assert refusal(tmp_path / "a.txt").details["reason"] == "not_sqlite"
+    os.mkfifo(tmp_path / "pipe")  # nobody writes into it
+    assert refusal(tmp_path / "pipe").details["reason"] == "not_sqlite"
+    for end in ("-wal", "-journal"):
+        sound = source_databases.make(tmp_path / f"beside{end}.db", source_databases.AGENT_YES, {})
+        os.mkfifo(f"{sound}{end}")
+        assert refusal(sound).details == {"path": f"{sound}{end}", "reason": "not_sqlite"}
+    assert refusal(tmp_path / "empty").details["reason"] == "empty"
+    assert refusal(half).details["reason"] == "damaged"
+    assert refusal(tmp_path).details["reason"] == "is_a_folder"
+    assert isinstance(refusal(tmp_path / "missing"), NotFound)
+
+
+def test_a_file_that_may_not_be_read_is_refused() -> None:
+    # Not in the test's own folder, which a user without rights does not reach.
+    with tempfile.TemporaryDirectory(prefix="corral-test-") as folder:
+        Path(folder).chmod(0o755)
+        path = source_databases.make(Path(folder) / "s.db", source_databases.AGENT_YES, {})
+        path.chmod(0)
+        with Child(as_nobody(lambda: refusal(path).message)) as child:
+            assert "Cannot read" in child.result()
+
+
+def test_a_locked_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = source_databases.make(
+        tmp_path / "s.db", source_databases.AGENT_YES, source_databases.AGENT_YES_ROWS
+    )
+    monkeypatch.setattr(copy, "BUSY_MS", 50)
+    writer = apsw.Connection(str(path))
+    writer.execute("BEGIN EXCLUSIVE")
+    try:
+        assert refusal(path).details["reason"] == "locked"
+    finally:
+        writer.close()
+
+
+@EACH_TOOL
+def test_the_wrong_tools_database_is_refused_and_named(tool: str, tmp_path: Path) -> None:
+    path = source_databases.MAKERS[tool](tmp_path)
+    for other in TOOL_NAMES:
+        if other == tool:
+            continue
+        found = refusal(path, other)
+        assert isinstance(found, Invalid)
+        assert found.details["reason"] == "other_tool"
+        assert found.details["looks_like"] == tool
+
+
+def test_a_database_of_nobody_is_refused_with_what_it_has(tmp_path: Path) -> None:
+    path = source_databases.make(tmp_path / "s.db", "CREATE TABLE stamps (id TEXT)", {})
+    error = refusal(path)
+    assert error.details["reason"] == "unknown_schema"
+    assert "stamps" in error.message
+
+
+def test_a_store_of_our_own_is_refused(tmp_path: Path) -> None:
+    schema = "CREATE TABLE letters (mailbox TEXT); CREATE TABLE events (subject TEXT)"
+    path = source_databases.make(tmp_path / "s.db", schema, {})
+    assert refusal(path).details["reason"] == "corral_store"
+
+
+# -- mappings -------------------------------------------------------------------------------------
+
+
+@EACH_TOOL
+def test_every_column_of_a_tool_has_a_home_that_exists(tool: str, tmp_path: Path) -> None:
+    here = {f"{table.name}.{column.name}" for table in tables() for column in table.columns}
+    known = {table.name: table for table in find_tool(tool).tables if not table.alias}
+    seen: set[str] = set()
+    for number, schema in enumerate(source_databases.SCHEMAS[tool]):
+        path = source_databases.make(tmp_path / f"{number}.db", schema, {})
+        with open_source(path) as found:
+            for name, columns in found.tables.items():
+                seen.add(name)
+                assert {column.lower() for column in columns} == {*known[name].columns}, name
+    assert seen == {*known}
+    for table in find_tool(tool).tables:
+        for column, homes in table.columns.items():
+            if homes not in (KEPT, NOT_TAKEN):
+                assert {*homes.split(", ")} <= here, f"{table.name}.{column}"
+
+
+# -- moments --------------------------------------------------------------------------------------
+
+MOMENTS = st.integers(min_value=946_684_800_000, max_value=4_102_444_800_000)  # 2000 to 2100
+
+
+@given(MOMENTS)
+def test_a_moment_is_the_same_in_every_count(ms: int) -> None:
+    assert parse_timestamp(ms) == ms
+    assert parse_timestamp(ms * 1_000) == ms
+    assert parse_timestamp(ms * 1_000_000) == ms
+    assert parse_timestamp(ms // 1_000) == ms // 1_000 * 1_000
+    assert parse_timestamp(str(ms)) == ms
+    assert parse_timestamp(str(ms // 1_000)) == ms // 1_000 * 1_000
+    assert abs((parse_timestamp(ms / 1_000) or 0) - ms) <= 1
+
+
+@given(MOMENTS)
+def test_a_moment_is_the_same_in_every_spelling(ms: int) -> None:
+    at = datetime.fromtimestamp(ms / 1_000, UTC)
+    ms = int(at.timestamp() * 1_000 + 0.5)
+    at = datetime.fromtimestamp(ms / 1_000, UTC)
+    text = at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1_000:03}"
+    for spelled in (f"{text}Z", f"{text}+00:00", text.replace("T", " "), f" {text}z "):
+        assert parse_timestamp(spelled) == ms, spelled
+
+
+@given(st.one_of(st.text(), st.integers(), st.floats(), st.none(), st.binary(), st.booleans()))
+def test_whatever_is_given_is_a_moment_that_can_be_or_none(value: object) -> None:
+    found = parse_timestamp(value)
+    assert found is None or 0 < found < 10_000 * YEAR + DAY
+
+
+def test_an_open_source_tells_what_it_has(tmp_path: Path) -> None:
+    with open_source(source_databases.make_flightdeck(tmp_path)) as found:
+        assert isinstance(found, SourceDatabase)
+        assert len(found.tables) == 24
+        assert "knowledge_fts" in found.derived
+        assert found.count("messages") == 3

@@ -1,0 +1,99 @@
+"""Private repositories for folders that are in none."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from corral.adapters import git_history, snapshot_repositories, worktrees
+from corral.kernel.errors import Refused
+from tests.support.errors import because
+from tests.support.git_repositories import git, new_repository, write
+
+pytestmark = pytest.mark.usefixtures("plain_git")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    write(
+        folder,
+        {
+            "main.py": "print()\n",
+            "node_modules/big/index.js": "x",
+            "sub/node_modules/y": "x",
+            ".gitignore": "secret\n",
+            "secret": "key",
+            "venv": "a file, no folder",
+            os.fsdecode(b"odd\n\xff"): "odd",
+        },
+    )
+    (folder / "link").symlink_to("main.py")
+    return folder
+
+
+def files_of(folder: Path) -> list[tuple[str, int, int]]:
+    return sorted(
+        (os.path.join(where, name), info.st_mtime_ns, info.st_size)
+        for where, folders, files in os.walk(folder)
+        for name in (*folders, *files)
+        for info in [os.lstat(os.path.join(where, name))]
+    )
+
+
+def test_a_folder_is_committed_as_it_is_and_not_touched(folder: Path, tmp_path: Path) -> None:
+    private = tmp_path / "home" / "private" / "one.git"
+    before = files_of(folder)
+    first = snapshot_repositories.snapshot_folder(str(folder), str(private), message="as it is")
+    assert files_of(folder) == before
+    assert stat.S_IMODE(private.stat().st_mode) == 0o700
+    names = git(private, "ls-tree", "-r", "-z", "--name-only", first.commit).split("\0")[:-1]
+    assert names == [".gitignore", "link", "main.py", os.fsdecode(b"odd\n\xff"), "venv"]
+    assert first.made
+    again = snapshot_repositories.snapshot_folder(str(folder), str(private), message="again")
+    assert (again.made, again.commit) == (False, first.commit)
+    (folder / "main.py").unlink()
+    write(folder, {"new": "x"})
+    second = snapshot_repositories.snapshot_folder(str(folder), str(private), message="later")
+    changes = git_history.list_changes(str(private), first.commit, second.commit)
+    assert sorted(change.name for change in changes) == ["main.py", "new"]
+    assert git(private, "rev-parse", "main", "main^") == f"{second.commit}\n{first.commit}"
+
+
+def test_worktrees_of_a_private_repository_are_like_any_other(folder: Path, tmp_path: Path) -> None:
+    private = str(tmp_path / "one.git")
+    base = snapshot_repositories.snapshot_folder(str(folder), private, message="as it is").commit
+    tree = tmp_path / "tree"
+    worktrees.create(private, str(tree), "corral/one", base=base)
+    assert (tree / "main.py").read_text() == "print()\n"
+    write(tree, {"made": "x", "node_modules/x": "y"})
+    saved = git_history.commit_all(private, str(tree), "done")
+    assert [change.name for change in git_history.list_changes(private, base, saved.commit)] == [
+        "made"
+    ]
+    assert worktrees.inspect(private, str(tree)).unmerged == 1
+
+
+def test_repositories_inside_are_told(folder: Path, tmp_path: Path) -> None:
+    new_repository(folder / "inner")
+    found = snapshot_repositories.snapshot_folder(
+        str(folder), str(tmp_path / "one.git"), message="x"
+    )
+    assert found.left_out == ["inner/"]
+    assert "inner" not in git(tmp_path / "one.git", "ls-tree", "--name-only", "main")
+
+
+def test_what_needs_no_private_repository_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(Refused, check=because("contains_data")):
+        snapshot_repositories.snapshot_folder(str(folder), str(folder / ".corral"), message="x")
+    known = new_repository(tmp_path / "known")
+    assert snapshot_repositories.is_in_git(str(known))
+    assert not snapshot_repositories.is_in_git(str(folder))
+    with pytest.raises(Refused, check=because("already_a_repository")):
+        snapshot_repositories.snapshot_folder(str(known), str(tmp_path / "x.git"), message="x")
+    with pytest.raises(Refused, check=because("not_a_folder")):
+        snapshot_repositories.snapshot_folder(
+            str(tmp_path / "nowhere"), str(tmp_path / "x.git"), message="x"
+        )
+    assert not (tmp_path / "x.git").exists()

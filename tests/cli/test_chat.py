@@ -1,0 +1,243 @@
+"""Channels, places, wirings, destinations and messages on the command line, and real talks."""
+
+import io
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+import corral
+from corral.adapters.channels.contract import IncomingEvent
+from corral.api import Corral
+from tests.support.cli_runner import Cli
+from tests.support.errors import because
+from tests.support.fake_channels import register_adapters
+from tests.support.home import Home, until
+from tests.support.mcp_clients import Agent, ToolError
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_channel_is_added_wired_tried_and_removed(
+    cli: Cli, store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register_adapters(monkeypatch)
+    cli.json("agent", "create", "ada", "--provider", "scripted")
+    channel = cli.json("channel", "add", "chat", "fake", "--policy", "public")
+    assert cli.json("channel", "test", "chat")["ok"] is True
+    assert "chat works" in cli("channel", "test", "chat").out
+    assert cli.error("channel", "add", "chat", "fake")["exit_code"] == 4
+    assert cli.error("channel", "add", "x", "pigeon")["exit_code"] == 2
+    assert cli.error("channel", "add", "x", "fake", "--set", "colour")["exit_code"] == 2
+    assert cli.error("channel", "show", "nowhere")["exit_code"] == 3
+    event = IncomingEvent(event_id="1", place="room", sender="ann", sender_name="Ann", text="hello")
+    store.messages.receive("chat", event)
+    (place,) = cli.json("place", "list", "--channel", "chat")
+    assert cli.json("place", "show", "chat/room")["id"] == place["id"]
+    assert cli.json("place", "policy", place["id"], "strict")["policy"] == "strict"
+    assert cli.json("place", "policy", place["id"], "channel")["policy"] is None
+    assert cli.json("place", "block", place["id"])["state"] == "blocked"
+    assert cli.json("place", "unblock", place["id"])["state"] == "open"
+    wiring = cli.json(
+        "wiring", "add", "ada", "--place", place["id"], "--on", "mention", "--session", "thread"
+    )
+    assert (wiring["trigger"], wiring["mode"]) == ("mention", "thread")
+    (route,) = cli.json("wiring", "try", place["id"], "@ada hello")
+    assert route["heard"] is True
+    (route,) = cli.json("wiring", "try", place["id"], "hello")
+    assert route["heard"] is False
+    assert cli.json("wiring", "try", "chat/elsewhere", "hello") == []
+    assert cli("wiring", "list").out.split()[11:14] == ["ada", "room", "mention"]
+    assert [each["id"] for each in cli.json("wiring", "list")] == [wiring["id"]]
+    changed = cli.json("wiring", "change", wiring["id"], "--on", "pattern", "--pattern", "deploy")
+    assert (changed["id"], changed["pattern"], changed["mode"]) == (
+        wiring["id"],
+        "deploy",
+        "shared",
+    )
+    assert cli.error("wiring", "change", wiring["id"], "--on", "pattern")["exit_code"] == 2
+    assert "No messages wait" in cli("message", "held").out
+    (sender,) = cli.json("sender", "list")
+    known = cli.json("sender", "approve", sender["id"], "--person", "ann", "--role", "admin")
+    assert (known["state"], known["person"]) == ("known", "ann")
+    assert cli.json("person", "list")[0]["role"] == "admin"
+    assert cli.json("person", "set", "ann", "--role", "owner")["role"] == "owner"
+    assert cli.json("sender", "block", sender["id"])["state"] == "blocked"
+    (destination,) = cli.json("destination", "list", "--agent", "ada")
+    assert destination["name"] == "room"
+    assert cli.json("destination", "revoke", "ada", "room")["state"] == "revoked"
+    granted = cli.json("destination", "grant", "ada", place["id"], "--name", "crew")
+    assert granted["name"] == "crew"
+    (said,) = cli.json("message", "say", place["id"], "news for all")
+    monkeypatch.setenv("CORRAL_AGENT", "ada")
+    (sent,) = cli.json("message", "send", "hello", "--to", "crew")
+    assert cli.error("message", "send", "hello", "--to", "elsewhere")["exit_code"] == 4
+    monkeypatch.delenv("CORRAL_AGENT")
+    assert cli.error("message", "send", "hello", "--to", "crew")["exit_code"] == 2
+    listed = cli.json("message", "list", "--place", place["id"])
+    assert [each["id"] for each in listed][:2] == [sent["id"], said["id"]]
+    assert cli.json("message", "show", sent["id"])["state"] == "queued"
+    for thing in (channel, place, sender, wiring, granted, sent):
+        assert cli.json("show", thing["id"])["id"] == thing["id"]
+    assert cli.json("wiring", "remove", wiring["id"])["state"] == "removed"
+    assert cli.json("channel", "remove", "chat")["state"] == "removed"
+    assert cli.json("channel", "list") == []
+    assert [each["id"] for each in cli.json("channel", "list", "--all")] == [channel["id"]]
+
+
+def test_a_talk_at_a_terminal_says_how_to_leave_it(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    cli.json("agent", "create", "ada", "--provider", "scripted")
+    for stdin, told in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr("sys.stdin", stdin)
+        said = cli("chat")
+        assert (said.code, "with ada" in said.err and "Ctrl-D" in said.err) == (0, told)
+
+
+def test_a_talk_needs_somebody_to_talk_to(cli: Cli) -> None:
+    assert cli.error("chat", "--once", "hello")["exit_code"] == 3
+    for name in ("ada", "ben"):
+        cli.json("agent", "create", name, "--provider", "scripted")
+    assert cli.error("chat", "--once", "hello")["exit_code"] == 2
+    assert cli.error("chat", "--agent", "tom", "--once", "hello")["exit_code"] == 3
+    assert cli.error("chat", "--agent", "ada", "--once", "  ")["exit_code"] == 2
+
+
+def test_a_question_in_the_terminal_is_answered_and_the_talk_goes_on(home: Home) -> None:
+    home.json("agent", "create", "ada", "--provider", "scripted", "--json")
+    said = home.corral("chat", "--once", "say hello there")
+    assert (said.returncode, said.stdout.decode().strip()) == (0, "hello there")
+    told = json.loads(home.corral("chat", "--once", "say again", "--json").stdout)
+    assert (told["answers"], told["answered"]) == (["again"], True)
+    sessions = home.json("session", "list", "--json")
+    assert len(sessions) == 1, "it is one talk"
+    typed = home.corral("chat", input=b"say one\n/status\n\n")
+    lines = typed.stdout.decode().splitlines()
+    assert lines[0] == "one"
+    assert "idle" in lines[1]
+    (known,) = home.json("sender", "list", "--json")
+    actors = {event["actor"] for event in home.json("events", "--json")}
+    assert f"user:{known['person']}" in actors, "by one name, or nobody could answer as owner"
+
+
+def test_a_plain_command_answers_with_what_it_prints(home: Home) -> None:
+    home.json("agent", "create", "echo", "--command", "cat", "--json")
+    said = home.corral("chat", "--once", "hello")
+    assert (said.returncode, said.stdout.decode().strip()) == (0, "hello")
+
+
+def test_an_answer_outlives_whoever_asked(home: Home) -> None:
+    answers = "until [ -e go ]; do sleep 0.05; done; echo still here"
+    home.json("agent", "create", "ada", "--command", f"sh -c '{answers}'", "--json")
+    with home.begin("chat", "--once", "are you there?") as asking:
+        until(
+            lambda: home.json("ps", "--state", "running", "--json") or None,
+            "the agent runs",
+        )
+        os.kill(asking.pid, signal.SIGKILL)
+    (home.work / "go").touch()
+    until(lambda: home.json("ps", "--json") == [] or None, "the agent has ended")
+    said = home.corral("chat", input=b"\n")
+    assert said.stdout.decode().splitlines() == ["still here"]
+    assert home.corral("chat", input=b"\n").stdout == b"", "and is shown once"
+
+
+def test_an_agent_that_fails_is_not_waited_for_for_ever_nor_in_the_dark(home: Home) -> None:
+    with home.store() as store:
+        store.agents.create("ada", provider="scripted")
+        store.settings.set("mail.max_attempts", 2)
+        store.settings.set("mail.backoff_ms", [500])
+    said = home.corral("chat", "--once", "crash 3")
+    assert said.returncode == 1
+    assert said.stderr.count(b"ada failed: ") == 1, "the last time says it in the chat"
+    assert b"exit code 3" in said.stderr
+    assert b"could not be answered" in said.stdout
+
+
+def test_agents_ask_the_host_and_people_decide(
+    cli: Cli, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.json("agent", "create", "ada", "--provider", "scripted")
+    monkeypatch.setenv("CORRAL_AGENT", "ada")
+    words = ("request", "ask", "create_agent", "name=helper", "instructions=Help.")
+    asked = cli.json(*words)
+    assert cli.error("request", "ask", "create_agent", "name")["exit_code"] == 2
+    assert cli.error(*words, "--agent", "ben")["exit_code"] == 4
+    assert cli.error("question", "answer", asked["question_id"], "yes")["exit_code"] == 4
+    monkeypatch.delenv("CORRAL_AGENT")
+    assert "Help." in cli("question", "show", asked["question_id"]).out
+    cli.json("question", "answer", asked["question_id"], "yes")
+    with corral.open(url) as daemon:  # which has the time of the command line
+        daemon.gateway.look_after()
+    assert cli.json("request", "show", asked["id"])["state"] == "done"
+    assert cli.json("agent", "show", "helper")["name"] == "helper"
+    secret = cli.json("request", "ask", "secret", "name=key", "reason=mails", "--agent", "ada")
+    assert "Notified 1 agent" in cli("secret", "set", "key", "env:KEY").out
+    assert cli.json("request", "show", secret["id"])["state"] == "done"
+    again = cli.json("request", "ask", "secret", "name=other", "reason=x", "--agent", "ada")
+    assert cli.json("request", "withdraw", again["id"])["state"] == "refused"
+    assert len(cli.json("request", "list", "--agent", "ada")) == 3
+    assert cli.error("request", "show", "req_zz")["exit_code"] == 3
+
+
+def test_an_agent_writes_to_another_and_is_answered(cli: Cli, store: Corral) -> None:
+    for name in ("ada", "ben"):
+        cli.json("agent", "create", name, "--provider", "scripted")
+    asked = cli.json("mail", "write", "which port?", "--to", "ben", "--agent", "ada")
+    assert (asked["mailbox"], asked["sender"]) == ("agent:ben", "agent:ada")
+    answer = cli.json("mail", "write", "8080", "--reply-to", asked["id"], "--agent", "ben")
+    assert answer["mailbox"] == "agent:ada"
+    woken = cli.json("mail", "write", "go", "--to", "ben", "--wake", "--agent", "ada")
+    assert woken["mailbox"].startswith("session:")
+    assert cli.error("mail", "write", "x", "--agent", "ada")["exit_code"] == 2
+    assert cli.error("mail", "write", "x", "--to", "zoe", "--agent", "ada")["exit_code"] == 3
+
+
+def test_an_agent_sends_files_of_its_folder_from_the_command_line_and_by_its_tool(
+    cli: Cli, store: Corral, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register_adapters(monkeypatch)
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "a.txt").write_text("a")
+    (tmp_path / "b.txt").write_text("b")
+    store.agents.create("ada", provider="scripted", workspace=str(work))
+    store.channels.add("chat", "fake", policy="public")
+    place = store.places.meet("chat", "room")
+    store.destinations.grant("ada", place.id, name="crew")
+    monkeypatch.setenv("CORRAL_AGENT", "ada")
+    monkeypatch.chdir(work)
+    said, file = cli.json("message", "send", "Here.", "--to", "crew", "--file", "a.txt")
+    assert (said["kind"], file["kind"], file["text"]) == ("text", "file", "a.txt")
+    (alone,) = cli.json("message", "send", "--to", "crew", "--file", str(work / "a.txt"))
+    assert alone["data"]["file"]["sha256"] == file["data"]["file"]["sha256"]
+    for given, code in (
+        (("--file", "../b.txt"), 4),
+        (("--file", "never.txt"), 2),
+        (("--file", "a.txt", "--edit", alone["id"]), 2),
+        ((), 2),
+    ):
+        assert cli.error("message", "send", "--to", "crew", *given)["exit_code"] == code
+    tool = Agent(store, "ada")
+    told = tool("send", to="crew", text="By a tool.", files=["a.txt"], idempotency_key="k")
+    again = tool("send", to="crew", text="By a tool.", files=["a.txt"], idempotency_key="k")
+    assert (told["to"], told["letter"]) == (place.id, again["letter"])
+    with pytest.raises(ToolError, check=because("outside_folder")):
+        tool("send", to="crew", text="x", files=["../b.txt"])
+    with pytest.raises(ToolError, match="chats only"):
+        tool("send", to="user:tester", text="x", files=["a.txt"])
+    assert len(store.mail.list(mailbox=place.mailbox).items) == 5
+
+
+def test_a_token_in_the_place_of_its_name_is_not_repeated(cli: Cli) -> None:
+    for more in ((), ("--json",)):
+        said = cli("channel", "add", "bot", "telegram", "--secret", "token=12345:AAE-word", *more)
+        assert said.code == 2
+        assert "AAE" not in said.out + said.err

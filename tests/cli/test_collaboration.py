@@ -1,0 +1,156 @@
+"""Questions, decisions, groups and notes on the command line, on both engines."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli_runner import Cli
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_a_question_is_asked_listed_answered_and_answered_too_late(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CORRAL_AGENT", "ada")
+    asked = cli.json("ask", "Merge it?", "--option", "yes", "--option", "no", "--no-wait")
+    assert (asked["asker"], asked["state"]) == ("agent:ada", "open")
+    assert cli.error("question", "answer", asked["id"], "yes")["exit_code"] == 4
+    monkeypatch.delenv("CORRAL_AGENT")
+    assert [each["id"] for each in cli.json("question", "list")] == [asked["id"]]
+    assert "Merge it?" in cli("question", "list").out
+    assert cli.json()["open_questions"] == 1
+    assert "`corral question list`" in cli().out
+    assert cli.error("question", "answer", asked["id"], "perhaps")["exit_code"] == 2
+    assert cli.json("question", "answer", asked["id"], "1")["answer"] == "yes"
+    assert cli.error("question", "answer", asked["id"], "no")["exit_code"] == 4
+    assert cli("question", "wait", asked["id"]).out == "yes\n"
+    assert cli.json("show", asked["id"])["answered_by"] == "user:tester"
+    assert cli.json("question", "list") == []
+    assert len(cli.json("question", "list", "--all", "--asker", "agent:ada")) == 1
+
+
+def test_asking_waits_prints_the_answer_and_leaves_no_letter(cli: Cli) -> None:
+    first = cli.json("ask", "Which?", "--no-wait", "--key", "k")
+    cli.json("question", "answer", first["id"], "this one")
+    said = cli("ask", "Which?", "--key", "k")
+    assert (said.code, said.out) == (0, "this one\n")
+    assert cli.json("mail", "list", "--mailbox", "user:tester") == []
+
+
+def test_without_an_answer_asking_exits_with_1(cli: Cli) -> None:
+    first = cli.json("ask", "Which?", "--no-wait", "--key", "k")
+    assert cli.error("ask", "Which?", "--key", "k", "--timeout", "1ms")["exit_code"] == 4
+    cli.json("question", "withdraw", first["id"], "--reason", "never mind")
+    said = cli("ask", "Which?", "--key", "k")
+    assert (said.code, said.out) == (1, "")
+    assert "withdrawn" in said.err
+
+
+def test_a_decision_is_recorded_proposed_and_judged(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CORRAL_AGENT", "ada")
+    plain = cli.json(
+        "decision", "record", "Use msgspec", "--why", "fast", "--alternative", "pydantic",
+        "--category", "dependency",
+    )  # fmt: skip
+    assert (plain["state"], plain["author"]) == ("recorded", "agent:ada")
+    gates = [
+        cli.json("decision", "record", "Drop it", "--confirm", "--key", f"k{n}") for n in range(2)
+    ]
+    ids = [gate["id"] for gate in gates]
+    assert cli.error("decision", "confirm", ids[0])["exit_code"] == 4
+    monkeypatch.delenv("CORRAL_AGENT")
+    assert [each["id"] for each in cli.json("decision", "list", "--proposed")] == ids[::-1]
+    assert "Drop it" in cli("decision", "list").out
+    assert cli.json()["proposed_decisions"] == 2
+    assert "`corral decision list --proposed`" in cli().out
+    assert cli.error("decision", "wait", ids[0], "--timeout", "1ms")["exit_code"] == 4
+    judged = cli.json("decision", "confirm", *ids, "--reason", "go")
+    assert [each["state"] for each in judged] == ["confirmed", "confirmed"]
+    assert cli.error("decision", "reject", ids[0])["exit_code"] == 4
+    assert cli("decision", "wait", ids[0]).code == 0
+    monkeypatch.setenv("CORRAL_AGENT", "ada")
+    said = cli("decision", "record", "Drop it", "--confirm", "--key", "k0", "--wait")
+    assert (said.code, said.out) == (0, f"{ids[0]} is confirmed (go).\n")
+    assert len(cli.json("mail", "list", "--mailbox", "agent:ada")) == 1
+    assert cli.json("show", ids[1])["decided_by"] == "user:tester"
+    assert cli.json("decision", "show", ids[1])["state"] == "confirmed"
+
+
+def test_a_rejected_proposal_exits_with_1(cli: Cli) -> None:
+    gate = cli.json("decision", "record", "Drop it", "--confirm")
+    cli.json("decision", "dismiss", gate["id"])
+    assert cli("decision", "wait", gate["id"]).code == 1
+
+
+def test_a_group_is_made_posted_in_read_and_archived(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.json("agent", "create", "ada", "--role", "builder")
+    made = cli.json("group", "create", "build", "--role", "builder")
+    members = [each["member"] for each in cli.json("group", "members", "build")]
+    assert members == ["agent:ada", "user:tester"]
+    assert cli.json("group", "post", "build", "hello", "--key", "k")["number"] == 1
+    assert cli.json("group", "post", "build", "hello", "--key", "k")["number"] == 1
+    monkeypatch.setenv("CORRAL_AGENT", "ada")
+    assert [each["unread"] for each in cli.json("group", "list", "--mine")] == [1]
+    assert "hello" in cli("group", "read", "build").out
+    assert cli("group", "read", "build").out == "No unread posts.\n"
+    assert cli.json("mail", "list", "--mailbox", "agent:ada") == []
+    assert cli.json("group", "react", "build", "1", "👍")["reactions"] == {"👍": ["agent:ada"]}
+    assert cli.json("group", "react", "build", "1", "👍", "--remove")["reactions"] == {}
+    assert cli.json("group", "post", "build", "yes", "--reply-to", "1")["reply_to"] == 1
+    monkeypatch.delenv("CORRAL_AGENT")
+    assert [each["text"] for each in cli.json("group", "read", "build")] == ["yes"]
+    assert len(cli.json("group", "read", "build", "--all")) == 2
+    newest = cli.json("group", "read", "build", "--newest", "--limit", "1")
+    assert [each["number"] for each in newest] == [2]
+    cli.json("group", "join", "build", "user:ben")
+    cli.json("group", "leave", "build", "user:ben")
+    assert cli.error("group", "post", "nowhere", "x")["exit_code"] == 3
+    assert cli.json("group", "archive", "build")["state"] == "archived"
+    assert cli.error("group", "post", made["id"], "x")["exit_code"] == 4
+    assert cli.json("group", "list") == []
+    assert len(cli.json("group", "list", "--all")) == 1
+
+
+def test_a_message_goes_to_one_or_to_everyone(cli: Cli) -> None:
+    cli.json("agent", "create", "ada")
+    cli.json("group", "send", "agent:ada", "to you")
+    cli.json("group", "broadcast", "to all")
+    letters = cli.json("mail", "list", "--mailbox", "agent:ada")
+    assert [letter["body"]["text"] for letter in letters] == ["to you", "to all"]
+
+
+def test_the_notes_of_the_project_one_is_in_are_searched_too(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "No matching notes" in cli("note", "search", "make").out, "no project, no note"
+    cli.json("project", "register", ".")
+    cli.json("note", "add", "make needs version 4", "--project", ".")
+    assert len(cli.json("note", "search", "make")) == 1
+
+
+def test_notes_are_added_found_given_superseded_and_forgotten(cli: Cli) -> None:
+    cli.json("agent", "create", "ada")
+    first = cli.json("note", "add", "deploy needs a token", "--key", "deploy", "--category", "core")
+    cli.json("note", "add", "ada likes tests", "--agent", "ada", "--confidence", "50")
+    assert cli.json("note", "search", "deploy")[0]["note"]["id"] == first["id"]
+    assert [each["scope"] for each in cli.json("note", "list", "--agent", "ada")] == ["agent:ada"]
+    assert len(cli.json("note", "list")) == 2
+    part = cli("note", "section", "write tests", "--agent", "ada").out
+    assert part.startswith("[corral:")
+    assert "ada likes tests" in part
+    assert cli.json("note", "show", first["id"])["uses"] == 1
+    second = cli.json("note", "supersede", first["id"], "deploy needs no token")
+    assert second["supersedes"] == first["id"]
+    assert cli.json("search", "token", "--kind", "note")[0]["subject"] == second["id"]
+    assert cli.json("note", "forget", second["id"])["id"] == second["id"]
+    assert cli.error("note", "show", second["id"])["exit_code"] == 3
+    assert cli.error("note", "add", "x", "--confidence", "300")["exit_code"] == 2

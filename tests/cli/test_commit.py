@@ -1,0 +1,276 @@
+"""`corral commit` and `corral lock forecast`, in real git repositories."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import corral
+from corral.adapters import process
+from corral.api import Corral
+from corral.daemon.conflict_detector import ConflictDetector
+from corral.domain.runs.model import Run
+from corral.kernel.exit_status import ExitStatus
+from tests.hooks.test_hook import git
+from tests.support.cli_runner import Cli
+from tests.support.run_factories import held, queued, running
+
+
+@pytest.fixture
+def folder(cli: Cli, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with a commit, in a project; the agent is ada."""
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    for who in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{who}_NAME", "t")
+        monkeypatch.setenv(f"GIT_{who}_EMAIL", "t@example.com")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    git(folder, "init", "-q", "-b", "main")
+    for name in ("a.py", "b.py", "src/c.py", "src/d.py"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(f"{name}\n" * 20)
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", "first")
+    cli.json("project", "register", str(folder))
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("CORRAL_AGENT", "ada")
+    return folder
+
+
+def committed(folder: Path, revision: str = "HEAD") -> list[str]:
+    told = git(folder, "show", "--name-only", "--format=", "-z", revision).stdout
+    return sorted(name for name in told.split("\0") if name)
+
+
+def status(folder: Path) -> str:
+    return git(folder, "status", "--porcelain", "-uall").stdout
+
+
+def test_exactly_what_is_locked_or_named_is_committed_and_the_rest_is_told(
+    cli: Cli, folder: Path
+) -> None:
+    cli.json("lock", "acquire", "src/")
+    for name in ("a.py", "b.py", "src/c.py", "src/new *.py", "junk"):
+        (folder / name).write_text("changed\n")
+    (folder / "src" / "d.py").unlink()
+    git(folder, "add", "b.py")
+    would = cli.json("commit", "-m", "work", "a.py", "--dry-run")
+    assert would["commit"] is None
+    made = cli.json("commit", "-m", "work", "a.py")
+    assert made["files"] == ["a.py", "src/c.py", "src/d.py", "src/new *.py"] == would["files"]
+    assert (made["left"], made["unlocked"]) == (["b.py", "junk"], ["a.py"])
+    assert committed(folder) == made["files"]
+    assert status(folder) == "M  b.py\n?? junk\n"
+    message = git(folder, "log", "-1", "--format=%B").stdout
+    assert message.startswith("work\n\nCorral-Owner: agent:ada")
+    touched = {touch["path"] for touch in cli.json("lock", "touches")}
+    assert touched == {*made["files"]}
+
+
+def test_a_person_reads_what_was_left_out(cli: Cli, folder: Path) -> None:
+    cli.json("lock", "acquire", "a.py")
+    (folder / "a.py").write_text("x")
+    (folder / "b.py").write_text("x")
+    said = cli("commit", "-m", "x")
+    assert said.code == 0
+    assert "Committed 1 file" in said.out
+    assert "not committed: 'b.py'" in said.err
+
+
+def test_without_a_lock_or_a_name_nothing_is_committed(cli: Cli, folder: Path) -> None:
+    (folder / "a.py").write_text("x")
+    before = status(folder)
+    assert cli.error("commit", "-m", "x")["code"] == "refused"
+    cli.json("lock", "acquire", "b.py")
+    assert cli.error("commit", "-m", "x")["code"] == "refused"
+    assert cli.error("commit", "-m", "x", "b.py")["code"] == "refused"
+    assert cli.error("commit", "-m", "x", "../outside")["exit_code"] == 2
+    assert cli.error("commit", "-m", "", "a.py")["code"] == "invalid"
+    assert cli("commit", "a.py").code == 2
+    assert status(folder) == before
+
+
+def test_what_another_holds_is_not_committed_even_when_it_is_named(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.json("lock", "acquire", "a.py")
+    monkeypatch.setenv("CORRAL_AGENT", "ben")
+    cli.json("lock", "acquire", "b.py")
+    for name in ("a.py", "b.py"):
+        (folder / name).write_text("x")
+    error = cli.error("commit", "-m", "x", "a.py")
+    assert (error["code"], error["details"]["owner"]) == ("held", "agent:ada")
+    assert committed(folder, "HEAD") == ["a.py", "b.py", "src/c.py", "src/d.py"]
+    assert cli.json("commit", "-m", "x")["files"] == ["b.py"]
+
+
+def test_a_commit_that_the_repository_refuses_leaves_nothing_staged(cli: Cli, folder: Path) -> None:
+    script = folder / ".git" / "hooks" / "pre-commit"
+    script.write_text("#!/bin/sh\necho no such luck >&2\nexit 1\n")
+    script.chmod(0o755)
+    cli.json("lock", "acquire", ".")
+    (folder / "new").write_text("x")
+    (folder / "a.py").write_text("x")
+    before = status(folder)
+    error = cli.error("commit", "-m", "x")
+    assert error["code"] == "refused"
+    assert "no such luck" in error["message"]
+    assert status(folder) == before
+
+
+def test_a_commit_in_a_linked_worktree_keeps_to_the_locks_of_the_repository(
+    cli: Cli, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git(folder, "worktree", "add", "-q", str(tmp_path / "tree"))
+    cli.json("lock", "acquire", "a.py")
+    monkeypatch.chdir(tmp_path / "tree")
+    (tmp_path / "tree" / "a.py").write_text("x")
+    monkeypatch.setenv("CORRAL_AGENT", "ben")
+    assert cli.error("commit", "-m", "x", "a.py")["code"] == "held"
+    monkeypatch.setenv("CORRAL_AGENT", "ada")
+    assert cli.json("commit", "-m", "x")["files"] == ["a.py"]
+
+
+def test_names_that_are_no_text_are_committed_too(cli: Cli, folder: Path) -> None:
+    cli.json("lock", "acquire", "src/")
+    with open(os.fsencode(folder) + b"/src/\xff\n", "w") as file:
+        file.write("x")
+    assert len(cli.json("commit", "-m", "x")["files"]) == 1
+    assert status(folder) == ""
+
+
+# -- the forecast ------------------------------------------------------------------------------
+
+
+def add_tree(folder: Path, name: str) -> Path:
+    tree = folder.parent / name
+    assert git(folder, "worktree", "add", "-q", str(tree)).returncode == 0
+    return tree
+
+
+def objects(folder: Path) -> set[str]:
+    return {str(path) for path in (folder / ".git").rglob("*") if "objects" in str(path)}
+
+
+def test_worktrees_that_will_conflict_are_named_before_they_are_merged(
+    cli: Cli, folder: Path, url: str
+) -> None:
+    one, other, third = (add_tree(folder, name) for name in ("one", "other", "third"))
+    (one / "a.py").write_text("one\n")
+    git(one, "commit", "-q", "-a", "-m", "one")
+    (other / "a.py").write_text("other\n")  # not committed yet
+    (other / "fresh").write_text("x\n")
+    (third / "b.py").write_text("third\n")
+    before = objects(folder), status(other)
+    said = cli("lock", "forecast", "--json")
+    (clash,) = json.loads(said.out)
+    assert said.code == 1
+    assert clash["files"] == ["a.py"]
+    assert {clash["one"]["branch"], clash["other"]["branch"]} == {"one", "other"}
+    assert (objects(folder), status(other)) == before
+    (other / "a.py").write_text("a.py\n" * 20)
+    assert cli("lock", "forecast", "--json").out == "[]\n"
+
+
+def test_both_owners_are_told_once(cli: Cli, folder: Path, url: str) -> None:
+    trees = {name: add_tree(folder, name) for name in ("ann", "bob")}
+    for name, tree in trees.items():
+        (tree / "a.py").write_text(f"{name}\n")
+    with corral.open(url, actor="user:tester") as store:
+        for name, tree in trees.items():
+            agent = store.agents.create(name)
+            running(store, agent_id=agent.id, cwd=str(tree))
+        for _ in range(2):
+            (clash,) = store.locks.forecast(folder, tell=True)
+        assert {clash.one.owner, clash.other.owner} == {"agent:ann", "agent:bob"}
+        for name in trees:
+            (letter,) = store.mail.list(mailbox=f"agent:{name}").items
+            assert "a.py" in letter.body["text"]
+
+
+def at_work(store: Corral, name: str, tree: Path, host: str | None = None) -> Run:
+    """A run of an agent of this name, on this machine unless another is named."""
+    agent = store.agents.create(name)
+    asked = queued(store, agent_id=agent.id, cwd=str(tree))
+    place = held(len(name), host=host or process.host())
+    return store.runs.launch(store.runs.start(asked.id, place))
+
+
+def test_the_daemon_tells_two_who_are_at_work_once_and_of_two_others_again(
+    store: Corral, folder: Path
+) -> None:
+    trees = {name: add_tree(folder, name) for name in ("ann", "bobby", "carla", "away")}
+    for name, tree in trees.items():
+        (tree / "a.py").write_text(f"{name}\n")
+    forecaster = ConflictDetector()
+    ann = at_work(store, "ann", trees["ann"])
+    at_work(store, "away", trees["away"], host="elsewhere")
+    assert forecaster.run_once(store) == 0, "one alone meets nobody"
+    at_work(store, "bobby", trees["bobby"])
+    assert [forecaster.run_once(store) for _ in range(2)] == [1, 1]
+    (trees["ann"] / "b.py").write_text("more\n")
+    (trees["bobby"] / "b.py").write_text("of it\n")
+    assert forecaster.run_once(store) == 1
+    letters = {
+        name: len(store.mail.list(mailbox=f"agent:{name}").items) for name in ("ann", "bobby")
+    }
+    assert letters == {"ann": 1, "bobby": 1}
+    store.runs.end(ann, ExitStatus(exit_code=0))
+    assert forecaster.run_once(store) == 0
+    at_work(store, "carla", trees["carla"])
+    assert forecaster.run_once(store) == 1
+    assert len(store.mail.list(mailbox="agent:bobby").items) == 2
+    assert len(store.mail.list(mailbox="agent:carla").items) == 1
+    assert not store.mail.list(mailbox="agent:away").items
+
+
+def test_what_is_left_for_git_in_a_worktree_is_no_program_of_the_forecast(
+    store: Corral, folder: Path
+) -> None:
+    mark = folder.parent / "run-by-another"
+    project = store.projects.register(folder)
+    evil = folder.parent / "ann" / "evil"
+    for name in ("ann", "bobby"):
+        tree = add_tree(folder, name)
+        agent = store.agents.create(name)
+        asked = queued(store, agent_id=agent.id, cwd=str(tree), project_id=project.id)
+        store.runs.launch(store.runs.start(asked.id, held(len(name), host=process.host())))
+        (tree / "a.py").write_text(f"{name}\n")
+        (tree / ".gitattributes").write_text("* filter=out\n")
+    git(folder, "clone", "-q", str(folder), str(evil))
+    for setting in ("core.fsmonitor", "filter.out.clean"):
+        git(evil, "config", setting, f"touch {mark}; cat")
+    for name in ("ann", "bobby"):  # from now on each says that it belongs to another repository
+        own = evil / ".git" / "worktrees" / name
+        own.mkdir(parents=True)
+        (own / "commondir").write_text("../..\n")
+        (own / "gitdir").write_text(f"{folder.parent / name / '.git'}\n")
+        (own / "HEAD").write_text("ref: refs/heads/main\n")
+        (folder.parent / name / ".git").write_text(f"gitdir: {own}\n")
+    assert ConflictDetector().run_once(store) == 1, "by the project's own repository"
+    (clash,) = store.locks.forecast(folder)
+    assert "a.py" in clash.files
+    assert not mark.exists()
+
+
+def test_a_repository_in_trouble_does_not_stop_the_forecaster(store: Corral, folder: Path) -> None:
+    for name in ("ann", "bobby"):
+        at_work(store, name, add_tree(folder, name))
+    (folder / ".git" / "HEAD").write_text("nonsense")
+    assert ConflictDetector().run_once(store) == 0
+
+
+def test_without_worktrees_at_work_the_forecaster_asks_git_nothing(
+    store: Corral, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_work(store, "ann", add_tree(folder, "ann"))
+    monkeypatch.setenv("PATH", "")
+    assert ConflictDetector().run_once(store) == 0
+
+
+def test_outside_of_a_repository_there_is_nothing_to_forecast(
+    store: Corral, tmp_path: Path
+) -> None:
+    with pytest.raises(corral.errors.Refused):
+        store.locks.forecast(tmp_path)

@@ -1,0 +1,91 @@
+"""The help of the command line: complete, consistent, with examples that parse."""
+
+import re
+import shlex
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from corral.cli.app import Command, Option
+from corral.cli.main import ALIASES, COMMANDS, root
+from tests.support.cli_runner import Cli
+
+
+def walk(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
+    yield path, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child is not None
+            yield from walk(child, f"{path} {name}")
+
+
+ALL = dict(walk(root, "corral"))
+
+
+@pytest.mark.parametrize("path", ALL)
+def test_every_command_and_option_has_help(path: str) -> None:
+    command = ALL[path]
+    assert command.help
+    assert re.match(r"[A-Z].*[.:]", command.help.partition("\n")[0])
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, parameter.opts
+            assert parameter.help.endswith("."), parameter.help
+
+
+@pytest.mark.parametrize("path", [path for path, each in ALL.items() if isinstance(each, Command)])
+def test_examples_parse(path: str) -> None:
+    command = ALL[path]
+    assert isinstance(command, Command)
+    for example in command.examples:
+        line = re.sub(r'^eval "\$\((.*)\)"$', r"\1", example)
+        for part in re.split(r" (?:&& |> .*)", line):
+            words = shlex.split(part)[1:]
+            if not part.strip():
+                continue
+            target: click.Command = root
+            while isinstance(target, click.Group):
+                child = target.get_command(click.Context(target), words[0])
+                assert child is not None, example
+                target, words = child, words[1:]
+            # With the settings of the root: click caches the help options of the first context.
+            parent = click.Context(root, **root.context_settings)
+            target.make_context(target.name, words, parent=parent)
+
+
+def test_commands_have_the_help_of_their_module() -> None:
+    context = click.Context(root)
+    for name, (_, help) in COMMANDS.items():
+        assert help.endswith("."), name
+        assert root.get_command(context, name) is not None
+    for alias, name in ALIASES.items():
+        assert root.get_command(context, alias) is root.get_command(context, name)
+
+
+def test_former_names_work_and_are_hidden(cli: Cli) -> None:
+    aliases = [
+        (path, name)
+        for path, command in ALL.items()
+        if isinstance(command, Command)
+        for name in command.aliases
+    ]
+    assert ("corral mail resolve", "settle") in aliases
+    for path, name in aliases:
+        group = ALL[path.rpartition(" ")[0]]
+        assert isinstance(group, click.Group)
+        context = click.Context(group)
+        assert group.get_command(context, name) is ALL[path]
+        assert name not in group.list_commands(context)
+
+
+def test_former_options_work_and_are_hidden(cli: Cli) -> None:
+    for command in ALL.values():
+        for parameter in command.params:
+            if isinstance(parameter, Option):
+                assert not {*parameter.aliases} & {*parameter.opts}
+    assert "--grace " not in cli("stop", "--help").out
+    error = cli.error("stop", "run_0", "--grace", "1s")
+    assert error["code"] == "not_found", "the option itself is accepted"

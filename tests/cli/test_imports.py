@@ -1,0 +1,94 @@
+"""`corral import` of other tools' databases, as people call it."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from corral.importers.tools import TOOL_NAMES
+from tests.support import source_databases
+from tests.support.cli_runner import Cli
+
+
+@pytest.mark.parametrize("tool", TOOL_NAMES)
+def test_a_database_is_brought_in_and_the_second_time_is_told(
+    cli: Cli, tool: str, tmp_path: Path
+) -> None:
+    path = source_databases.MAKERS[tool](tmp_path)
+    first = cli("import", tool, str(path))
+    assert first.code == 0
+    assert "BECAME" in first.out
+    assert not re.search(r"\b1 (agents|sessions|tasks|turns|notes|runs)\b", first.out)
+    assert "Nothing new" in cli("import", tool, str(path)).out
+    found = cli.json("import", tool, str(path))
+    assert found["new"] == 0
+    assert {table["table"] for table in found["tables"]}
+
+
+def test_the_folder_of_a_tool_will_do(cli: Cli, tmp_path: Path) -> None:
+    for tool in ("agent-yes", "agents", "multishot", "nanoclaw"):
+        folder = tmp_path / tool
+        path = source_databases.MAKERS[tool](folder)
+        assert cli.json("import", tool, str(folder))["source"] == str(path)
+
+
+def test_what_is_wrong_is_told_in_a_sentence(cli: Cli, tmp_path: Path) -> None:
+    path = source_databases.make_agent_yes(tmp_path)
+    wrong = cli.error("import", "flightdeck", str(path))
+    assert (wrong["exit_code"], wrong["details"]["reason"]) == (2, "other_tool")
+    assert wrong["details"]["looks_like"] == "agent-yes"
+    missing = cli("import", "multishot", str(tmp_path / "nowhere.db"))
+    assert missing.code == 3
+    folder = cli.error("import", "flightdeck", str(tmp_path))
+    assert folder["details"]["reason"] == "is_a_folder"
+
+
+def test_dirt_is_told_and_rows_show_what_became_of_them(cli: Cli, tmp_path: Path) -> None:
+    path = source_databases.make_agent_yes(tmp_path)
+    source_databases.change(path, "UPDATE runs SET args = '{' WHERE id = 1")
+    said = cli("import", "agent-yes", str(path), "--name", "laptop")
+    assert "runs: args is not JSON of the expected type (list) (1, as in 1)" in said.out
+    found = json.loads(cli("import", "rows", "--json").out)
+    assert {row["source"] for row in found} == {"laptop"}
+    (broken,) = (row for row in found if row["trouble"])
+    assert broken["rest"] == {"args": "{"}
+    (again,) = json.loads(cli("import", "rows", "--id", broken["id"], "--json").out)
+    assert again == broken
+    assert json.loads(cli("import", "rows", "--kept", "--json").out) == []
+
+
+def test_what_was_brought_in_can_be_looked_at(cli: Cli, tmp_path: Path) -> None:
+    for tool in TOOL_NAMES:
+        cli("import", tool, str(source_databases.MAKERS[tool](tmp_path / tool)))
+    rows = json.loads(cli("import", "rows", "--json", "--limit", "200").out)
+    shown = [row["id"] for row in rows if row["id"] and row["id"][:3] not in ("trn", "chg")]
+    kinds = {id[:3] for id in shown}
+    assert kinds >= {"prj", "run", "agt", "ses", "rac", "tsk", "let", "dec", "nte", "grp"}
+    for kind in sorted(kinds):
+        id = next(id for id in shown if id.startswith(kind))
+        said = cli("show", id)
+        assert "Traceback" not in said.err, id
+        assert said.code in (0, 2, 3), (id, said.err)
+    assert cli("ps", "-a").code == 0
+    assert "corral import rows" in cli("import", "list").out
+    race = next(id for id in shown if id.startswith("rac"))
+    told = cli("race", "show", race).out
+    assert "without a repository" in told
+    assert not re.search(r"from [ ;]|from$|\(\)", told, re.M), "no empty places"
+    assert json.loads(cli("ps", "--json").out) == [], "nothing runs"
+
+
+def test_the_report_says_what_retention_would_delete_and_how_to_decide(
+    cli: Cli, tmp_path: Path
+) -> None:
+    path = source_databases.make_agent_yes(tmp_path)
+    source_databases.change(path, "UPDATE runs SET started_at = 1500000000, ended_at = 1500000060")
+    first = cli("import", "agent-yes", str(path))
+    assert "4 runs" in first.out
+    assert "corral setting set imports.retention true" in first.out
+    assert cli("setting", "set", "imports.retention", "true").code == 0
+    cli("db", "prune")
+    again = cli("import", "agent-yes", str(path)).out
+    assert "Restored 4 of those" in again
+    assert "corral setting set imports.retention false" in again

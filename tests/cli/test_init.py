@@ -1,0 +1,153 @@
+"""`corral init`, and what `corral team` refuses."""
+
+import json
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import corral
+from corral.services.projects.agent_docs import AGENTS, SECTION, SKILL
+from corral.services.projects.config import FILE
+from tests.support.cli_runner import Cli
+from tests.support.grouped_cases import each_case
+
+# -- init --------------------------------------------------------------------------------------
+
+
+def test_what_agents_read_is_written_once_and_taken_out_without_a_trace(
+    home_cli: Cli, tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    page = project / AGENTS
+    page.write_text("# Ours\n\nBe kind.\n")
+    for did in ("written", "unchanged"):
+        told = home_cli.json("init", str(project), "--agents")
+        assert [each["did"] for each in told["files"]] == [did, did]
+    assert page.read_text().startswith("# Ours\n\nBe kind.\n\n<!--")
+    assert page.read_text().count("whoami") == SECTION.count("whoami")
+    assert (project / SKILL).read_text().startswith("---\nname: corral\ndescription: >-\n")
+    told = home_cli.json("init", str(project), "--no-agents")
+    assert [each["did"] for each in told["files"]] == ["removed", "removed"]
+    assert page.read_text() == "# Ours\n\nBe kind.\n"
+    assert {each.name for each in project.iterdir()} == {AGENTS, ".corral"}
+
+
+def test_a_person_reads_a_line_for_each_file(home_cli: Cli, tmp_path: Path) -> None:
+    code, words, _ = home_cli("init", str(tmp_path), "--agents")
+    first, *files = words.splitlines()
+    assert (code, first.startswith(f"Registered {tmp_path} as project prj_")) == (0, True)
+    assert files == [f"{tmp_path / AGENTS}: written", f"{tmp_path / SKILL}: written"]
+
+
+def test_an_empty_project_stays_and_is_empty_again(home_cli: Cli, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    home_cli.json("init", str(project), "--agents")
+    home_cli.json("init", str(project), "--no-agents")
+    home_cli.json("init", str(project), "--no-agents")
+    assert [each.name for each in project.iterdir()] == [".corral"]
+
+
+def test_a_project_is_as_its_file_tells_and_what_it_tells_is_all_kept_or_nothing(
+    home_cli: Cli, tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    first = home_cli.json("init", str(project))["project"]
+    file = project / FILE
+    assert (first["command"], first["prompt"]) == (None, None)
+    assert tomllib.loads(file.read_text()) == {}, "as it is written it changes nothing"
+    file.write_text(
+        """
+        command = "claude"
+        prompt = "Take the next task."
+        [settings]
+        tasks.max_started = 2
+        "runs.tools" = true
+        """
+    )
+    again = home_cli.json("init", str(project))["project"]
+    assert (again["id"], again["command"]) == (first["id"], "claude")
+    assert again["prompt"] == "Take the next task."
+
+    def setting(name: str) -> Any:
+        return home_cli.json("setting", "get", name, "--project", first["id"])["value"]
+
+    assert (setting("tasks.max_started"), setting("runs.tools")) == (2, True)
+    for text, words in (
+        ("command = ", "not valid TOML"),
+        ('comand = "x"', "unknown field"),
+        ("command = 3", "Expected `str"),
+        ('command = "codex"\n[settings]\ntasks.max_started = 0', "tasks.max_started"),
+        ('command = "codex"\n[settings]\nno.such = 1', "no.such"),
+    ):
+        file.write_text(text)
+        code, _, said = home_cli("init", str(project))
+        assert (code, words in said) == (2, True), said
+        assert home_cli.json("project", "show", first["id"])["command"] == "claude"
+
+
+def test_a_pipe_in_the_place_of_its_file_is_not_waited_for(home_cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / ".corral").mkdir()
+    os.mkfifo(tmp_path / ".corral/config.toml")
+    error = home_cli.error("init", str(tmp_path))
+    assert (error["exit_code"], error["details"]["reason"]) == (4, "not_a_file")
+
+
+def test_anothers_skill_of_that_name_is_left_alone(home_cli: Cli, tmp_path: Path) -> None:
+    skill = tmp_path / SKILL
+    skill.parent.mkdir(parents=True)
+    skill.write_text("mine")
+    code, _, words = home_cli("init", str(tmp_path), "--agents")
+    assert (code, "not written by Corral" in words) == (4, True)
+    assert skill.read_text() == "mine"
+    assert not (tmp_path / AGENTS).exists()
+
+
+# -- team --------------------------------------------------------------------------------------
+
+TEAM: dict[str, Any] = {
+    "goal": "Everything works.",
+    "lead": {"name": "ada", "command": "cat", "role": "planner"},
+    "workers": [{"name": "bob", "command": "cat", "limits": {"timeout_ms": 60_000}}],
+    "tasks": [{"key": "one", "title": "One"}, {"key": "two", "depends_on": ["one"]}],
+}
+
+
+@each_case(
+    ("team", "words"),
+    [
+        ({}, "missing required field `lead`"),
+        ({"lead": {"name": "ada"}}, "no provider and no command"),
+        (TEAM | {"workers": [TEAM["lead"]]}, "two members"),
+        (TEAM | {"boss": 1}, "unknown field `boss`"),
+        (TEAM | {"workers": [{"name": "b b", "command": "cat"}]}, "'b b'"),
+        (TEAM | {"tasks": [{"key": "a", "depends_on": ["b"]}]}, "depends on 'b'"),
+        (TEAM | {"workers": [{"name": "bob", "provider": "gpt"}]}, "'gpt'"),
+        (TEAM | {"project": "nowhere"}, "nowhere"),
+        (TEAM | {"workers": [{"name": "bob", "provider": "codex"}]}, "codex"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_team_that_cannot_be_starts_nobody(
+    cli: Cli,
+    url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    team: dict[str, Any],
+    words: str,
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    file = tmp_path / "team.json"
+    file.write_text(json.dumps(team))
+    code, _, said = cli("team", "start", str(file))
+    assert code in (2, 3, 4)
+    assert words in said
+    with corral.open(url) as store:
+        assert store.agents.list().items == []
+        assert store.tasks.list().items == []
+        assert store.runs.list().items == []

@@ -1,0 +1,426 @@
+"""How the command line answers: sentences, exit codes, JSON, and never a traceback."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import apsw
+import pytest
+from rich.console import Console
+
+from corral.__main__ import main as main_of_corral
+from corral.adapters import supervisor_process
+from corral.cli import main, render, run_command
+from corral.config import home, make_private_folder
+from corral.kernel.text import escape_unprintable
+from tests.support.cli_runner import Cli
+from tests.support.grouped_cases import each_case
+
+BAD_INPUT = {
+    "another program's word": (["kill", "x"], 2, "Did you mean stop?"),
+    "a verb without its noun": (["backup", "x"], 2, "Did you mean db backup?"),
+    "a reference where a name belongs": (
+        ["channel", "add", "tg", "telegram", "--secret", "token=env:TOKEN"],
+        2,
+        "`corral secret set NAME env:VARIABLE`",
+    ),
+    "an unknown noun": (["frobnicate"], 2, "Unknown command 'frobnicate'"),
+    "a noun that is nearly right": (["mial", "list"], 2, "Did you mean mail?"),
+    "an unknown verb": (["mail", "frobnicate"], 2, "See `corral mail --help`"),
+    "a missing argument": (["mail", "put", "agent:a"], 2, "BODY"),
+    "an unknown id": (["mail", "show", "let_999"], 3, "let_999"),
+    "a malformed id": (["project", "show", "prj_!!"], 2, "prj_"),
+    "a path in the place of a number": (["lock", "release", "a.py"], 2, "`corral lock list`"),
+    "an id of nothing": (["race", "show", "race_1"], 2, "`corral race list`"),
+    "a wrong mailbox": (["mail", "put", "nobody", "x"], 2, "Invalid mailbox"),
+    "a wrong duration": (["timer", "set", "agent:a", "x", "--in", "soon"], 2, "soon"),
+    "a wrong moment": (["timer", "set", "agent:a", "x", "--at", "noon"], 2, "Invalid time"),
+    "a timer without a time": (["timer", "set", "agent:a", "x"], 2, "--in 10m"),
+    "a timer in the past": (
+        ["timer", "set", "agent:a", "x", "--at", "2020-01-01T00:00"],
+        2,
+        "365",
+    ),
+    "a timer too short": (["timer", "set", "agent:a", "x", "--in", "4s"], 2, "5 s to 365 days"),
+    "a wrong cron": (
+        ["schedule", "create", "agent:a", "x", "--cron", "hi"],
+        2,
+        "Invalid cron rule",
+    ),
+    "a day that never comes": (
+        ["schedule", "create", "agent:a", "x", "--cron", "0 0 30 2 *"],
+        2,
+        "30 2",
+    ),
+    "a wrong zone": (
+        ["schedule", "create", "agent:a", "x", "--cron", "0 0 * * *", "--zone", "Mars/Base"],
+        2,
+        "Unknown time zone",
+    ),
+    "two rules": (
+        ["schedule", "create", "agent:a", "x", "--cron", "0 0 * * *", "--every", "1m"],
+        2,
+        "Give exactly one of",
+    ),
+    "a task without a rule": (
+        ["schedule", "task", "ada", "x"],
+        2,
+        "--in, --at, --every and --cron",
+    ),
+    "a move to where nothing can be created": (
+        ["db", "move", "--yes", "sqlite:////proc/x/y.db"],
+        5,
+        "/proc/x/y.db",
+    ),
+    "an unknown setting": (
+        ["setting", "set", "mail.max_atempts", "1"],
+        2,
+        "Did you mean mail.max_attempts?",
+    ),
+    "a setting in brackets upon brackets": (
+        ["setting", "set", "mail.max_attempts", "[" * 5_000],
+        2,
+        "int",
+    ),
+    "a body in brackets upon brackets": (
+        ["mail", "put", "agent:ada", "--as-json", "[" * 5_000],
+        2,
+        "not valid JSON",
+    ),
+    "a setting of the wrong type": (["setting", "set", "mail.max_attempts", "many"], 2, "int"),
+    "a setting out of its bounds": (
+        ["setting", "set", "runs.retention_ms", "1ms"],
+        2,
+        "expected 1m to 3650d.",
+    ),
+    "a back-up that is not there": (["db", "restore", "/none/x"], 2, "/none/x"),
+    "a body that is no JSON": (
+        ["mail", "put", "agent:a", "{", "--as-json"],
+        2,
+        "is not valid JSON",
+    ),
+    "a file that is not there": (["mail", "put", "agent:a", "@/none/x"], 2, "Cannot read"),
+    "a NUL byte": (["mail", "put", "agent:a", "a\0b"], 2, "NUL"),
+    "invalid UTF-8": (["mail", "put", "agent:a", "\udcff"], 2, "not valid UTF-8"),
+    "a body of 10 MB": (["mail", "put", "agent:a", "x" * 10_000_000], 2, "1,048,576"),
+    "a directory that is not there": (["project", "register", "/none/such"], 2, "/none/such"),
+    "a size that is none": (["run", "--keep", "²", "--", "true"], 2, "Invalid size"),
+    "a restart that is none": (["run", "--restart", "on-failure:²", "--", "true"], 2, "restart"),
+    "a hunk that is none": (["race", "graft", "r", "1", "--hunk", "a#²"], 2, "Invalid hunk"),
+    "a cursor of another list": (["mail", "list", "--after", "zzz"], 2, "zzz"),
+}
+
+
+@each_case("case", BAD_INPUT)
+def test_bad_input_gets_one_sentence_and_writes_nothing(cli: Cli, case: str) -> None:
+    arguments, code, fact = BAD_INPUT[case]
+    said = cli(*arguments)
+    assert said.code == code
+    assert said.out == ""
+    assert fact in said.err
+    assert said.err.startswith("corral: ")
+    assert said.err.count("\n") == 1
+    assert cli.json("events") == []
+
+
+def test_an_error_is_json_where_json_was_asked_for(cli: Cli) -> None:
+    error = cli.error("mail", "show", "let_999")
+    assert error.pop("message")
+    assert error == {
+        "code": "not_found",
+        "details": {"kind": "letter", "id": "let_999"},
+        "exit_code": 3,
+    }
+    assert cli.error("mail", "nonsense")["code"] == "usage"
+    assert cli.error("mail", "show", "\udcff")["code"] == "invalid", "what is no text neither"
+
+
+def test_an_ambiguous_id_is_refused_with_its_candidates(cli: Cli) -> None:
+    made = [cli.json("timer", "set", "agent:a", n, "--in", "1h")["id"] for n in ("x", "y")]
+    error = cli.error("timer", "cancel", "sch_0")
+    assert (error["code"], error["exit_code"]) == ("ambiguous", 4)
+    assert sorted(error["details"]["candidates"]) == sorted(made)
+
+
+def test_an_illegal_move_says_what_would_have_been_allowed(cli: Cli) -> None:
+    timer = cli.json("timer", "set", "agent:a", "x", "--in", "1h")["id"]
+    cli.json("schedule", "pause", timer)
+    error = cli.error("schedule", "pause", timer)
+    assert (error["code"], error["exit_code"]) == ("illegal_move", 4)
+    assert error["details"]["allowed"] == ["resume", "cancel"]
+
+
+def test_a_late_answer_is_refused(cli: Cli) -> None:
+    cli.json("mail", "put", "queue:q", "x")
+    cli.json("mail", "claim", "queue:q", "--owner", "w")
+    cli.json("mail", "fail", "1", "later", "--fence", "1")
+    assert cli.error("mail", "ack", "1", "--fence", "1")["exit_code"] == 4
+
+
+@each_case(
+    ("url", "code", "reason"),
+    [
+        ("nonsense", 2, "bad_url"),
+        ("sqlite://x", 2, "bad_url"),
+        ("mysql://host/db", 2, "bad_url"),
+        ("sqlite:////dev/null/x.db", 5, "unwritable"),
+        ("postgresql://nobody@127.0.0.1:1/db", 5, "unreachable"),
+        ("postgresql://host/db?nonsense=1", 2, "bad_url"),
+    ],
+)
+def test_a_store_that_cannot_be_used_is_told_in_a_sentence(
+    capsys: pytest.CaptureFixture[str], url: str, code: int, reason: str
+) -> None:
+    said = Cli(capsys, url)("mail", "list")
+    assert (said.code, said.out) == (code, "")
+    assert said.err.count("\n") == 1
+    assert Cli(capsys, url).error("mail", "list")["details"]["reason"] == reason
+
+
+@each_case(
+    "url",
+    [
+        "postgresql://me:hush@127.0.0.1:1/db",
+        "postgresql://me:hu@hush@127.0.0.1:1/db",
+        "postgresql://me:hu/hush@127.0.0.1:1/db",
+        "postgresql://me:hu?hush@127.0.0.1:1/db",
+        "postgresql://me:%hush@127.0.0.1:1/db",
+        "postgresql://127.0.0.1:1?user=me&password=hush",
+        "postgresql+psycopg://me:hush@db/x",
+        "mysql://me:hush@db/x",
+        "sqlite://me:hush@x",
+    ],
+)
+def test_a_password_in_the_url_is_never_repeated(
+    capsys: pytest.CaptureFixture[str], url: str
+) -> None:
+    for arguments in (["mail", "list"], ["mail", "list", "--json"], ["doctor"]):
+        said = Cli(capsys, url)(*arguments)
+        assert said.code != 0
+        assert "hush" not in said.err + said.out
+
+
+def test_our_own_mistake_is_a_sentence_too(home_cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr("corral.api.open", broken)
+    said = home_cli("mail", "list")
+    assert said.code == 1
+    assert "Please report it" in said.err
+    assert "Traceback" not in said.err
+
+
+def test_without_arguments_it_says_what_is_going_on(home_cli: Cli) -> None:
+    said = home_cli()
+    assert said.code == 0
+    assert said.out.startswith("No runs yet. First steps:\n  corral run -- ")
+    assert home_cli.json()["active"] == []
+
+
+def test_help_says_what_there_is(home_cli: Cli) -> None:
+    said = home_cli("--help")
+    assert said.code == 0
+    assert all(name in said.out for name, (_, help) in main.COMMANDS.items() if help)
+
+
+def test_store_and_json_are_understood_before_the_noun_and_behind_the_verb(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli = Cli(capsys)
+    url = f"sqlite:///{tmp_path}/a.db"
+    assert cli("--store", url, "--json", "mail", "put", "agent:a", "x").out.startswith("{")
+    assert cli("mail", "list", "--store", url, "--json").out.startswith("[{")
+
+
+def test_pages_say_how_to_go_on(cli: Cli) -> None:
+    for n in range(3):
+        cli.json("mail", "put", "agent:a", str(n))
+    first = cli("mail", "list", "--limit", "2", "--json")
+    cursor = first.err.split("--after ")[1].strip()
+    (last,) = cli.json("mail", "list", "--after", cursor)
+    assert last["body"] == "2"
+
+
+def test_text_from_outside_cannot_steer_the_terminal(cli: Cli) -> None:
+    cli.json("mail", "put", "agent:a", "\x1b[31mred\x07 [bold]not markup[/bold]\nline")
+    shown = cli("mail", "list").out
+    assert "\x1b" not in shown
+    assert "\x07" not in shown
+    assert "[bold]not markup[/bold]" in shown
+    assert escape_unprintable("a\x1bb\nc") == "a\\x1bb⏎c"
+
+
+def test_a_state_has_a_colour_and_a_name_that_is_called_so_has_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal = Console(force_terminal=True, color_system="standard", width=80)
+    monkeypatch.setattr(render, "console", lambda: terminal)
+    columns = [("STATE", lambda row: row[0]), ("NAME", lambda row: row[1])]
+    render.write_table([("failed", "broken"), ("running", "failed")], columns)
+    _, first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("\x1b[31mfailed")
+    assert first.endswith("\x1b[0m  broken")
+    assert second == "\x1b[32mrunning\x1b[0m  failed"
+
+
+def test_a_run_in_line_says_what_it_waits_for(cli: Cli) -> None:
+    cli("run", "-d", "--label", "gpu", "--name", "train", "--", "true")
+    told = cli("show", "train").out
+    assert "waiting for a slot on any node with labels gpu; see `corral node list`" in told
+
+
+def test_a_back_up_says_what_is_not_in_it(home_cli: Cli, tmp_path: Path) -> None:
+    outputs = str(home() / "runs")
+    assert outputs not in home_cli("db", "backup", str(tmp_path / "one")).out
+    make_private_folder(home() / "runs")
+    assert (
+        f"{home() / 'runs'}; copy it as well" in home_cli("db", "backup", str(tmp_path / "2")).out
+    )
+
+
+def test_a_back_up_of_a_store_with_a_view_of_somebodys_own_says_what_to_do(
+    home_cli: Cli, tmp_path: Path
+) -> None:
+    assert home_cli("mail", "put", "agent:ada", "x").code == 0
+    plain = apsw.Connection(str(home() / "corral.db"))
+    plain.execute("CREATE VIEW mine AS SELECT 1")
+    plain.close()
+    file = tmp_path / "b.db"
+    said = home_cli("db", "backup", str(file))
+    mend = f"`sqlite3 {file} 'DROP VIEW IF EXISTS \"mine\"'`"
+    assert (said.code, "Backed up the store" in said.out, mend in said.err) == (0, True, True)
+    assert mend in home_cli("db", "restore", str(file), "--yes").err
+    told = home_cli("--json", "db", "backup", str(tmp_path / "c.db")).err
+    assert json.loads(told)["warning"]["code"] == "strange_schema"
+
+
+def test_a_back_up_that_is_not_there_makes_no_store(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    said = Cli(capsys, f"sqlite:///{tmp_path}/new.db")("db", "restore", "/none/x")
+    assert said.code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/a.db"
+    script = f"{sys.executable} -m corral --store {store} --help | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, check=True, timeout=30
+    )
+    assert done.stdout.strip() in ("0", "141")
+    assert "Traceback" not in done.stderr
+
+
+@each_case("meant", [one for near in main.SUGGESTIONS.values() for one in near])
+def test_what_is_meant_by_others_words_is_there(home_cli: Cli, meant: str) -> None:
+    assert home_cli(*meant.split(), "--help").code == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "words"),
+    [
+        (["mail", "put", "agent:ada", "x"], ["events", "-f"]),
+        (
+            ["run", "-d", "--name", "slow", "--", "sh", "-c", "echo begun; exec sleep 60"],
+            ["logs", "-f", "slow"],
+        ),
+    ],
+    ids=["events", "logs"],
+)
+def test_who_follows_ends_when_its_reader_goes_away(
+    cli: Cli, url: str, before: list[str], words: list[str]
+) -> None:
+    cli(*before)
+    command = [sys.executable, "-m", "corral", "--store", url, *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as follower:
+        assert follower.stdout is not None
+        assert follower.stdout.readline()
+        follower.stdout.close()
+        try:
+            assert follower.wait(30) == 0
+        finally:
+            follower.kill()
+            cli("stop", "slow")
+
+
+@each_case("shell", ["bash", "zsh", "fish"])
+def test_shell_completion_is_printed_and_knows_the_verbs(home_cli: Cli, shell: str) -> None:
+    script = home_cli("completion", shell).out
+    assert "_CORRAL_COMPLETE" in script
+    if shell == "bash":
+        # As bash does it when Tab is pressed.
+        asked = "COMP_WORDS=(corral mail d) COMP_CWORD=2; _corral_completion corral"
+        done = subprocess.run(
+            ["bash", "-c", f'{script}\n{asked}\necho "${{COMPREPLY[@]}}"'],
+            env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=30,
+        )
+        assert (done.stdout, done.stderr) == ("dead drop\n", "")
+
+
+def test_where_no_process_can_be_started_that_is_said(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(sys, "executable", "/none/python")
+    for _ in range(3):
+        said = cli("run", "-d", "--json", "--", "true")
+        assert (said.code, said.out) == (4, "")
+        assert "Cannot start a supervisor process" in said.err
+    assert len(os.listdir("/proc/self/fd")) == before
+    monkeypatch.setattr(sys, "argv", ["corral", "run", *cli._store, "--", "true"])
+    with pytest.raises(SystemExit) as ended:  # also where it is started before all else
+        main_of_corral()
+    assert ended.value.code == 4
+
+
+def test_of_a_lost_keeper_only_that_is_said(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the agent had begun by then, nobody here knows."""
+
+    class Lost:
+        def start(self, **told: object) -> dict[str, object]:
+            raise supervisor_process.SupervisorLost
+
+    monkeypatch.setattr(run_command, "_start_supervisor", Lost)
+    said = cli("run", "-d", "--json", "--", "true")
+    assert said.code != 0
+    assert "exited unexpectedly. Check its state with `corral ps -a`" in said.err
+    assert "began" not in said.err
+
+
+def test_a_file_that_the_system_withholds_is_named_and_not_mistaken_for_our_output(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def withheld(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", str(tmp_path / "private"))
+
+    monkeypatch.setattr("corral.api.mail.Mail.list", withheld)
+    said = cli("mail", "list")
+    assert (said.code, said.out) == (4, "")
+    assert said.err.startswith(f"corral: Cannot open {tmp_path}/private: Permission denied")
+
+
+def test_a_move_that_is_interrupted_says_how_to_go_on_and_how_to_stay(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("corral.api.store.Store.move", interrupted)
+    said = cli("db", "move", f"sqlite:///{tmp_path}/new.db", "--yes")
+    assert said.code == 130
+    assert "corral db move --cancel" in said.err
+
+
+def test_no_sentence_of_a_help_is_cut_off(cli: Cli) -> None:
+    for noun in ("db", "mail", "race"):
+        verbs = cli(noun, "--help").out.partition("Commands:")[2]
+        assert verbs
+        assert "..." not in verbs, noun

@@ -1,0 +1,32 @@
+"""What `corral race show` says about tools that attempts were not permitted to use."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import corral
+from tests.support.cli_runner import Cli
+from tests.support.race_factory import RaceFactory
+
+
+@pytest.mark.parametrize(
+    ("denials", "options"),
+    [
+        (("Edit", "Bash"), "--yes edit --yes run"),
+        (("Edit", None), "--yes edit"),
+        (("Frobnicate", "Bash"), "--yes all"),
+    ],
+)
+def test_the_hint_names_the_classes_to_approve_as_show_does(
+    cli: Cli, url: str, tmp_path: Path, denials: tuple[str | None, ...], options: str
+) -> None:
+    with corral.open(url) as store:
+        raced = RaceFactory(store, tmp_path)
+        race = raced.start("ada", "ben")
+        for number, tool in enumerate(denials, 1):
+            denied = [{"attempt": 1, "tool": tool, "count": 2}] if tool else None
+            raced.end(race, number, denials=denied and json.dumps(denied))
+        raced.settle(race)
+    said = " ".join(cli("race", "show", race.id).out.split())
+    assert f"start the race again with {options}." in said

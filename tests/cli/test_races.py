@@ -1,0 +1,225 @@
+"""`corral race`, as a user calls it."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cli_runner import Cli, CliResult
+from tests.support.grouped_cases import each_case
+from tests.support.home import until
+from tests.support.race_helpers import git, make_repository
+
+pytestmark = pytest.mark.slow
+
+ROUND = {"number", "state", "base_commit", "winner_id", "winner_commit", "reason", "decided_by"}
+ATTEMPT = {
+    "id",
+    "number",
+    "state",
+    "agent",
+    "branch",
+    "worktree",
+    "commit",
+    "passed",
+    "checks",
+    "score",
+    "cost_micros",
+    "run_id",
+}
+
+
+@pytest.fixture
+def project(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = make_repository(tmp_path / "project")
+    monkeypatch.chdir(folder)
+    scripts = {
+        "ada": 'cat > prompt; echo "$CORRAL_ATTEMPT" > made',
+        "ben": "cat >/dev/null; echo other > made; echo more > more",
+        "bad": "exit 5",
+    }
+    for name, script in scripts.items():
+        (tmp_path / f"{name}.sh").write_text(script)
+        ok(cli, "agent", "create", name, "--command", f"sh {tmp_path / name}.sh")
+    return folder
+
+
+def ok(cli: Cli, *words: str) -> CliResult:
+    said = cli(*words)
+    assert said.code == 0, said
+    return said
+
+
+def start(cli: Cli, *more: str) -> Any:
+    words = ("race", "start", "Do it", "--agents", "ada,ben", "--check", "test -e made", "--wait")
+    return cli.json(*words, *more)
+
+
+def test_a_race_from_start_to_export_on_the_command_line(cli: Cli, project: Path) -> None:
+    race = start(cli)
+    (round,) = race["rounds"]
+    assert {*round} >= ROUND
+    assert all({*attempt} >= ATTEMPT for attempt in round["attempts"])
+    assert (round["state"], round["base_commit"]) == (
+        "selecting",
+        git(project, "rev-parse", "HEAD"),
+    )
+    assert [attempt["passed"] for attempt in round["attempts"]] == [True, True]
+    assert "Select the winner: corral race select" in ok(cli, "race", "show").out
+    assert "Do it" in ok(cli, "race", "list").out
+    chosen = cli.json("race", "select", race["id"], "1", "--reason", "smaller")
+    assert chosen["rounds"][0]["winner_id"] == round["attempts"][0]["id"]
+    again = cli("race", "select", race["id"], "2")
+    assert again.code == 4
+    assert again.err.count("\n") == 1
+    second = cli.json("race", "next", race["id"], "Now better", "--agents", "ben", "--wait")
+    assert [each["number"] for each in second["rounds"]] == [1, 2]
+    assert second["rounds"][1]["base_commit"] == chosen["rounds"][0]["winner_commit"]
+    assert second["rounds"][1]["attempts"][0]["agent"] == "ben"
+    cli.json("race", "select", race["id"])
+    ok(cli, "race", "export", race["id"], "out")
+    assert (project / "out" / "round-2-winner" / "made").read_text() == "other\n"
+    assert (project / "out" / "logs" / "round-1-attempt-2.log").exists()
+    merged = cli.json("race", "merge", race["id"])
+    assert merged["outcome"] == "merged"
+    assert (project / "made").read_text() == "other\n"
+    places = cli.json("race", "clean", race["id"])
+    assert {place["action"] for place in places} == {"remove", "keep"}
+    assert "Dry run" in ok(cli, "race", "clean", race["id"]).out
+    ok(cli, "race", "clean", race["id"], "--yes")
+    ok(cli, "race", "finish", race["id"])
+    assert cli.json("race", "show", race["id"])["state"] == "completed"
+    assert "ben" in ok(cli, "race", "winning").out
+
+
+def test_what_two_attempts_differ_in_is_shown(cli: Cli, project: Path) -> None:
+    race = start(cli)["id"]
+    stat = cli.json("race", "diff", race, "1", "2", "--stat")
+    assert {change["name"] for change in stat} == {"made", "more", "prompt"}
+    shown = ok(cli, "race", "diff", race, "1", "2", "--file", "made").out
+    assert "+other" in shown
+    assert "more" not in shown
+    assert "+more" in ok(cli, "race", "diff", race, "2").out
+    assert cli("race", "diff", race, "7").code == 3
+
+
+def test_a_race_that_nobody_waits_for_goes_on_by_itself(cli: Cli, project: Path) -> None:
+    words = ("race", "start", "Do it", "--agents", "ada:2", "--check", "test -e made")
+    race = cli.json(*words)["id"]
+
+    def settled() -> bool:
+        return bool(cli.json("race", "show", race)["rounds"][0]["state"] == "selecting")
+
+    until(settled, "the round is selecting")
+
+
+def test_a_race_in_which_all_fail_says_so_by_its_exit_code(cli: Cli, project: Path) -> None:
+    said = cli("race", "start", "Do it", "--agents", "bad:2", "--wait")
+    assert said.code == 1
+    assert "No attempt passed" in said.out
+    assert cli("race", "select", "latest").code == 4
+    abandoned = cli.json("race", "abandon", "latest", "--reason", "no")
+    assert abandoned["state"] == "abandoned"
+
+
+def test_a_race_that_nobody_here_could_run_is_not_begun(
+    cli: Cli, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "git").symlink_to(str(shutil.which("git")))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    error = cli.error("race", "start", "Do it", "--wait")
+    assert (error["exit_code"], error["details"]["reason"]) == (4, "no_agent_found")
+    assert cli.json("race", "list") == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--agents", "claude:2"),
+        ("--agents", "ada,claude"),
+        ("--agents", "ada", "--judge", "claude"),
+        ("--agents", "away"),
+    ],
+)
+def test_a_race_whose_agents_are_not_installed_is_not_begun(
+    cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    ok(cli, "agent", "create", "away", "--command", "/nowhere/away --fast")
+    said = cli("race", "start", "Do it", *words, "--wait")
+    assert (said.code, said.out) == (4, "")
+    assert ("no program /nowhere/away." if "away" in words else "claude on the PATH") in said.err
+    assert "Install it, or use another agent" in said.err
+    assert (cli.json("race", "list"), cli.json("ps", "-a")) == ([], [])
+
+
+def test_no_round_and_no_judging_begins_with_agents_that_are_not_installed(
+    cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    race = start(cli)["id"]
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    error = cli.error("race", "judge", race, "--agent", "claude")
+    assert error["details"]["reason"] == "program_missing"
+    ok(cli, "race", "select", race, "1")
+    assert cli("race", "next", race, "--agents", "claude").code == 4
+    assert [round["state"] for round in cli.json("race", "show", race)["rounds"]] == ["completed"]
+
+
+def test_an_agent_that_is_in_its_worktree_is_there_in_time(cli: Cli, project: Path) -> None:
+    (project / "bin").mkdir()
+    (project / "bin" / "own").write_text("#!/bin/sh\necho x > made\n")
+    (project / "bin" / "own").chmod(0o755)
+    git(project, "add", "-A")
+    git(project, "commit", "-qm", "own")
+    ok(cli, "agent", "create", "own", "--command", "own")
+    ok(cli, "agent", "create", "near", "--command", "bin/own")
+    path = f"PATH=bin:{os.environ['PATH']}"
+    ok(cli, "race", "start", "Do it", "--agents", "own,near", "--env", path, "--wait")
+
+
+def test_grafting_keeps_what_is_not_worse(cli: Cli, project: Path) -> None:
+    race = start(cli)["id"]
+    ok(cli, "race", "select", race, "1")
+    kept = cli.json("race", "graft", race, "2", "--file", "more")
+    assert (kept["kept"], kept["files"]) == (True, ["more"])
+    latest = cli.json("race", "show", race)["rounds"][0]
+    assert git(project, "show", f"{latest['winner_commit']}:more") == "more"
+    assert cli("race", "graft", race, "1", "--file", "made").code == 4, "from the winner itself"
+    assert cli("race", "graft", race, "2", "--hunk", "made").code == 2
+
+
+@each_case(
+    ("words", "code"),
+    [
+        (("race", "start", "x", "--agents", "nobody"), 3),
+        (("race", "start", "x", "--agents", "ada:0"), 2),
+        (("race", "start", "", "--agents", "ada"), 2),
+        (("race", "start", "x", "--agents", "ada:5"), 4),
+        (("race", "start", "x", "--agents", "ada", "--budget", "a lot"), 2),
+        (("race", "start", "x", "--agents", "ada", "--rounds", "0"), 2),
+        (("race", "start", "x", "--agents", "ada", "--base", "nowhere"), 4),
+        (("race", "start", "x", "--agents", "ada", "--env", "TOKEN=abc"), 4),
+        (("race", "start", "x", "--agents", "ada", "--secret", "K=value"), 2),
+        (("race", "start", "x", "--agents", "ada", "--sandbox", "steel"), 2),
+        (("race", "start", "x", "--agents", "ada", "--judge", "ada"), 2),
+        (("race", "start", "x", "--agents", "ada", "--vary", "no-such-file"), 2),
+        (("race", "show", "rac_0000"), 3),
+        (("race", "show"), 3),
+        (("race", "next", "rac_0000"), 3),
+        (("race", "clean", "rac_0000"), 3),
+        (("race", "list", "--state", "odd"), 2),
+    ],
+)
+def test_bad_input_gets_one_sentence_and_leaves_nothing(
+    cli: Cli, project: Path, words: tuple[str, ...], code: int
+) -> None:
+    said = cli(*words)
+    assert said.code == code, said
+    assert said.out == ""
+    assert said.err.strip().count("\n") == 0, said.err
+    assert cli.json("race", "list") == []
+    assert git(project, "worktree", "list").count("\n") == 0
+    assert not os.path.exists(project / "made")

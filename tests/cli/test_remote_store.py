@@ -1,0 +1,83 @@
+"""The command line, on a store that is behind a daemon: the same commands, another URL.
+
+Tests of the command line that need nothing but its store are run once more, with the URL of a
+daemon; only on SQLite, since the engine is not the command line's matter.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_commands import (  # noqa: F401
+    test_a_claim_that_waits_in_vain_says_so_by_its_exit_code,
+    test_a_failing_letter_dies_is_sent_again_and_dropped,
+    test_a_letter_goes_its_whole_way,
+    test_projects_are_registered_renamed_archived_and_forgotten,
+)
+from tests.support.cli_runner import Cli
+from tests.support.http_server import HttpServer, serving
+
+
+@pytest.fixture
+def engine() -> str:
+    return "sqlite"
+
+
+@pytest.fixture
+def served(url: str) -> Iterator[HttpServer]:
+    import corral
+
+    with corral.open(url) as store, serving(store) as running:
+        yield running
+
+
+@pytest.fixture
+def cli(
+    served: HttpServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Cli:
+    monkeypatch.setenv("CORRAL_TOKEN", served.token)
+    return Cli(capsys, served.url)
+
+
+def test_a_token_is_made_listed_and_revoked(cli: Cli) -> None:
+    said = cli("token", "create", "phone", "--read", "--for", "30d")
+    assert said.out.startswith("crl_")
+    assert said.err, "the user is told to keep it"
+    assert {token["name"] for token in cli.json("token", "list")} == {"phone", "tests"}
+    assert cli.json("token", "revoke", "phone")["state"] == "revoked"
+    assert cli.error("token", "revoke", "phone")["exit_code"] == 3
+    assert cli("token", "create", "x", "--read", "--agent", "ada").code == 2
+
+
+def test_doctor_looks_at_a_store_that_is_behind_a_daemon(cli: Cli) -> None:
+    found = {check["check"]: check["state"] for check in cli.json("doctor")}
+    assert (found["store"], found["schema"]) == ("ok", "ok")
+    assert "daemon" not in found, "the daemon of this machine is another matter"
+
+
+def test_a_wrong_token_and_no_daemon_have_their_exit_codes(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CORRAL_TOKEN", "crl_" + "0" * 64)
+    assert cli.error("mail", "list")["exit_code"] == 4
+    monkeypatch.delenv("CORRAL_TOKEN")
+    missing = cli.error("mail", "list")
+    assert (missing["exit_code"], "CORRAL_TOKEN" in missing["message"]) == (2, True)
+    monkeypatch.setenv("CORRAL_TOKEN", "x")
+    assert Cli(capsys, "http://127.0.0.1:1").error("mail", "list")["exit_code"] == 5
+
+
+def test_what_needs_the_store_itself_is_refused_in_a_sentence(cli: Cli, tmp_path: Path) -> None:
+    for words in (["db", "backup", str(tmp_path / "x")], ["run", "-d", "--", "true"]):
+        told = cli.error(*words)
+        assert told["exit_code"] == 4
+        assert "over HTTP" in told["message"]
+
+
+def test_the_overview_and_the_record_are_shown(cli: Cli) -> None:
+    cli.json("mail", "put", "agent:ada", "x")
+    assert cli.json()["queued"] == 0
+    assert cli.json("events")[-1]["actor"] == "token:tests"
+    assert cli.json("ps") == []
+    assert cli.json("stats") == []

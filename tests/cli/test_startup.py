@@ -1,0 +1,181 @@
+"""Starting is cheap: agents call `corral` from hooks."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.grouped_cases import Cases
+
+pytestmark = pytest.mark.slow
+
+PRINT_MODULES = """
+import sys
+sys.argv = ["corral", *{arguments!r}]
+from corral.__main__ import main
+try:
+    main()
+except SystemExit:
+    pass
+print("\\n".join(sys.modules), file=sys.stderr)
+"""
+
+HEAVY = {
+    "asyncio",
+    "dataclasses",
+    "hashlib",
+    "http.client",
+    "jinja2",
+    "json",
+    "keyring",
+    "mcp",
+    "opentelemetry",
+    "psycopg",
+    "pydantic",
+    "pyte",
+    "rich",
+    "socket",
+    "sqlite3",
+    "starlette",
+    "subprocess",
+    "uvicorn",
+    "zoneinfo",
+    "zstandard",
+}
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Little enough, and the code that is being tested."""
+    kept = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+    return kept | {"CORRAL_HOME": str(home), "USER": "tester"}
+
+
+def modules_after(home: Path, *arguments: str) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", PRINT_MODULES.format(arguments=list(arguments))],
+        env=environment(home),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return set(done.stderr.split())
+
+
+def test_the_version_needs_next_to_nothing(tmp_path: Path) -> None:
+    loaded = modules_after(tmp_path, "--version")
+    assert {name for name in loaded if name.startswith("corral")} == {"corral", "corral.__main__"}
+    assert not loaded & (HEAVY | {"click", "msgspec", "apsw", "typing", "re"})
+
+
+EVERYDAY = [
+    ["mail", "list", "--json"],
+    ["mail", "put", "agent:ada", "x", "--json"],
+    ["mail", "claim", "agent:ada", "--owner", "x", "--json"],
+    ["project", "list", "--json"],
+    ["events", "--json"],
+    ["setting", "get", "mail.retention_ms", "--json"],
+    ["token", "list", "--json"],
+    ["--json"],
+    ["alert", "list", "--json"],
+    ["budget", "list", "--json"],
+    ["charge", "total", "--json"],
+    ["stats", "--json"],
+]
+
+
+def test_everyday_commands_load_nothing_heavy(tmp_path: Path) -> None:
+    modules_after(tmp_path, "db", "check", "--json")  # the store is made
+    with Cases() as cases:
+        for arguments in EVERYDAY:
+            with cases.case(" ".join(arguments)):
+                assert not modules_after(tmp_path, *arguments) & HEAVY
+
+
+@pytest.mark.parametrize(
+    ("command", "own"), [("mail list", {"mail", "settings"}), ("status", {"nodes"})]
+)
+def test_a_command_loads_only_its_own_room(tmp_path: Path, command: str, own: set[str]) -> None:
+    modules_after(tmp_path, "db", "check", "--json")
+    loaded = modules_after(tmp_path, *command.split(), "--json")
+    # Which run a process belongs to is asked by every command: one statement, no room.
+    asked = {"corral.domain.runs", "corral.domain.runs.process_sql", "corral.domain.runs.processes"}
+    rooms = {name.split(".")[2] for name in loaded - asked if name.startswith("corral.domain.")}
+    assert rooms == own
+
+
+def test_keeping_the_books_of_outputs_loads_nothing_that_packs_or_plays_them(
+    tmp_path: Path,
+) -> None:
+    told = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys, corral; store = corral.open(); store.outputs.begin('run_1', host='h',"
+            " folder='/x'); store.outputs.progress('run_1', 7); store.close()\n"
+            "print('\\n'.join(sys.modules))",
+        ],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert not {*told.stdout.split()} & (HEAVY - {"hashlib"})  # a new store needs that one
+    assert "corral.adapters.output.secret_patterns" not in told.stdout
+
+
+def test_a_detached_run_leaves_the_store_to_its_keeper(tmp_path: Path) -> None:
+    modules_after(tmp_path, "db", "check", "--json")
+    loaded = modules_after(tmp_path, "run", "-d", "--name", "short", "--", "true")
+    assert not loaded & (HEAVY | {"apsw", "pathlib", "shutil"})
+    assert not [name for name in loaded if name.startswith(("corral.domain", "corral.api"))]
+    modules_after(tmp_path, "wait", "short")
+
+
+def test_a_keeper_has_loaded_what_a_plain_run_needs_and_no_more_before_it_is_told(
+    tmp_path: Path,
+) -> None:
+    order, nobody_tells = os.pipe()
+    os.close(nobody_tells)
+    told = subprocess.run(
+        [
+            sys.executable,
+            "-P",
+            "-X",
+            "importtime",
+            "-m",
+            "corral.supervisor",
+            str(order),
+            "-1",
+            "-1",
+        ],
+        env=environment(tmp_path),
+        pass_fds=[order],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    os.close(order)
+    loaded = {line.rpartition("|")[2].strip() for line in told.stderr.splitlines()}
+    rooms = {name.split(".")[2] for name in loaded if name.startswith("corral.domain.")}
+    assert rooms == {"runs", "outputs", "charges", "nodes", "projects", "settings"}
+    assert {"apsw", "corral.services.runs.request", "corral.db.sqlite"} <= loaded
+    assert not loaded & (HEAVY | {"inspect", "random", "shutil", "struct"})
+    assert "corral.adapters.output.secret_patterns" not in loaded
+
+
+def test_the_tools_of_agents_are_served_before_a_store_is_loaded(tmp_path: Path) -> None:
+    loaded = modules_after(tmp_path, "mcp")  # nobody calls a tool
+    assert "corral.mcp.protocol" in loaded
+    assert not loaded & (HEAVY | {"apsw", "click", "inspect", "typing_extensions"})
+    assert not [name for name in loaded if name.startswith(("corral.api", "corral.db"))]
+
+
+def test_help_loads_no_command(tmp_path: Path) -> None:
+    loaded = modules_after(tmp_path, "--help")
+    assert not [name for name in loaded if name.startswith("corral.cli.commands.")]

@@ -1,0 +1,26 @@
+"""`corral task clean`: it shows first, and removes when it is told to."""
+
+from pathlib import Path
+
+import corral
+from corral.adapters import worktrees
+from corral.services.tasks.autostart import worktrees_folder
+from tests.support.cli_runner import Cli
+from tests.support.git_repositories import new_repository
+
+
+def test_it_shows_first_and_then_removes(cli: Cli, url: str, tmp_path: Path) -> None:
+    repository = new_repository(tmp_path / "repository")
+    with corral.open(url) as store:
+        project = store.projects.register(repository).id
+        (task,) = store.tasks.declare(project, [{"key": "A"}])
+        store.tasks.cancel(task.id)
+    folder = worktrees_folder() / project / task.id
+    worktrees.create(str(repository), str(folder), worktrees.make_branch_name("A", task.id))
+    shown = cli("task", "clean", "--project", project).out
+    assert "Dry run" in shown
+    assert folder.exists()
+    (done,) = cli.json("task", "clean", "--project", project, "--yes")
+    assert (done["key"], done["action"]) == ("A", "removed")
+    assert not folder.exists()
+    assert "No worktrees to remove" in cli("task", "clean", "--project", project).out

@@ -1,0 +1,48 @@
+"""What a program left set in a terminal is reset, and nothing else."""
+
+from corral.cli.terminal_modes import TerminalModes
+from tests.support.grouped_cases import each_case
+
+OPENED = b"\x1b[?1049h\x1b[?25l\x1b[?1000;1006h\x1b[?2004h\x1b[>1u\x1b[>4;2m\x1b=\x1b[2 q\x1b[1;20r"
+
+
+def modes(*pieces: bytes) -> TerminalModes:
+    found = TerminalModes()
+    for piece in pieces:
+        found.feed(piece)
+    return found
+
+
+def test_what_is_set_is_reset_and_the_alternate_screen_is_left_last() -> None:
+    found = modes(OPENED)
+    assert found.is_alternate
+    reset = found.reset()
+    for sequence in (
+        b"\x1b[?25h",
+        b"\x1b[?1000l",
+        b"\x1b[?1006l",
+        b"\x1b[?2004l",
+        b"\x1b[<u",
+        b"\x1b[>4;0m",
+        b"\x1b>",
+        b"\x1b[0 q",
+        b"\x1b7\x1b[r\x1b8",
+    ):
+        assert sequence in reset, reset
+    assert reset.endswith(b"\x1b[?1049l\x1b[0m")
+    assert found.reset() == b""
+
+
+def test_a_program_that_cleaned_up_after_itself_leaves_nothing_to_reset() -> None:
+    closed = b"\x1b[r\x1b[0 q\x1b>\x1b[>4;0m\x1b[<u\x1b[?2004l\x1b[?1006;1000l\x1b[?25h\x1b[?1049l"
+    assert modes(OPENED, b"text", closed).reset() == b""
+
+
+@each_case("at", range(1, len(OPENED)))
+def test_a_sequence_may_be_cut_anywhere(at: int) -> None:
+    whole = modes(OPENED)
+    assert modes(OPENED[:at], OPENED[at:]).reset() == whole.reset()
+
+
+def test_a_plain_program_changes_nothing() -> None:
+    assert modes(b"\x1b[31mred\x1b[0m\r\n", b"\x1b[2J\x1b[H$ ").reset() == b""

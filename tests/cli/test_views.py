@@ -1,0 +1,149 @@
+"""What is shown to a person who looks at runs, agents and sessions: names, words and limits."""
+
+from pathlib import Path
+
+import pytest
+
+import corral
+from corral.adapters.providers.registry import list_providers
+from corral.api.runs import RunOptions
+from corral.cli.commands import resume, run
+from corral.cli.render import _distribute_width, _fit_columns
+from corral.services.runs.request import RunRequest
+from tests.support.cli_runner import Cli
+from tests.support.run_factories import add_run
+
+
+def test_an_agent_is_shown_with_its_limits_and_its_tools(cli: Cli) -> None:
+    cli.json("agent", "create", "ada", "--budget", "2.5", "--timeout", "1h", "--max-runs", "3")
+    cli.json("agent", "grant", "ada", "Bash(git *)")
+    cli.json("agent", "grant", "ada", "WebFetch", "--deny")
+    shown = cli("agent", "show", "ada").out
+    assert "limits         $2.50 per run, 1h per run, 3 concurrent runs\n" in shown
+    assert "allowed tools  Bash(git *)\n" in shown
+    assert "denied tools   WebFetch\n" in shown
+    assert "admin          no\n" in shown
+    assert "TOOL         RULE" in cli("agent", "grants", "ada").out
+    assert "number        1\n" in cli("agent", "show", "ada", "--version", "1").out
+
+
+@pytest.mark.parametrize("verb", ["create", "edit"])
+def test_an_unknown_provider_is_refused_and_a_role_is_free_text(cli: Cli, verb: str) -> None:
+    if verb == "edit":
+        cli.json("agent", "create", "bob")
+    error = cli.error("agent", verb, "bob", "--provider", "nosuch")
+    assert (error["exit_code"], ", ".join(list_providers()) in error["message"]) == (2, True)
+    assert cli.json("agent", verb, "bob", "--role", "night watch")["role"] == "night watch"
+
+
+def test_runs_and_sessions_name_their_agent(cli: Cli, url: str) -> None:
+    ada = cli.json("agent", "create", "ada", "--provider", "scripted")
+    cli.json("session", "open", "--agent", "ada")
+    told = {"agent_id": ada["id"], "agent_version": 1, "provider": "scripted"}
+    with corral.open(url) as store:
+        id = add_run(store, "completed", **told)
+    assert " ada " in cli("ps", "-a").out
+    assert ada["id"] not in cli("session", "list").out
+    assert " ada " in cli("session", "list").out
+    shown = cli("show", id).out
+    assert "agent      ada, version 1 (scripted)\n" in shown
+    assert "keeper_token" not in shown
+    assert cli.json("show", id)["agent_id"] == ada["id"]
+
+
+def test_a_run_that_is_over_cannot_be_stopped_and_says_why(cli: Cli, url: str) -> None:
+    with corral.open(url) as store:
+        id = add_run(store, "completed")
+    error = cli.error("stop", id)
+    assert (error["exit_code"], error["code"]) == (4, "illegal_move")
+    assert (error["details"]["id"], error["details"]["found"]) == (id, "completed")
+
+
+def test_a_budget_is_set_for_the_directory_one_is_in(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = cli.json("project", "register", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for place in (".", str(tmp_path), f"project:{tmp_path}"):
+        assert cli.json("budget", "set", place, "3")["scope"] == f"project:{project['id']}"
+
+
+def test_a_folder_without_transcripts_says_so(cli: Cli, tmp_path: Path) -> None:
+    said = cli("import", "claude", str(tmp_path))
+    assert (said.code, said.out) == (0, "No transcripts found in that folder.\n")
+
+
+def test_a_command_that_needs_a_shell_is_not_taken_for_an_alert(cli: Cli) -> None:
+    error = cli.error("alert", "add", "--on", "failed", "--command", "cat >> told.log")
+    assert (error["exit_code"], "Use sh -c" in error["message"]) == (2, True)
+    made = cli.json("alert", "add", "--on", "failed", "--command", "sh -c 'cat >>told.log'")
+    assert f"`corral alert test {made['id']}`" not in made["target"]
+    said = cli("alert", "add", "--on", "failed", "--command", "true").out
+    assert "Test it with `corral alert test alr_" in said
+
+
+def test_the_figures_of_stats_are_explained(cli: Cli, url: str) -> None:
+    with corral.open(url) as store:
+        add_run(store, "completed")
+    said = cli("stats")
+    assert "OK: completed runs, without cancelled ones." in said.out.splitlines()[-1]
+    assert "+ after a cost" in cli("stats", "--help").out
+    assert "OK:" not in cli("stats", "--csv").out
+
+
+def test_resume_takes_what_run_takes() -> None:
+    given = [{option.name for option in each.params} for each in (run.command, resume.command)]
+    assert given[0] - given[1] == {"arguments", "session"}
+    # Callers inside Corral give `recorded_turns` (of the session) and `title` (of a task).
+    assert set(RunOptions.__annotations__) == set(RunRequest.__struct_fields__) - {
+        "recorded_turns",
+        "title",
+    }
+
+
+def test_a_narrow_table_does_without_the_lesser_columns_and_never_the_first() -> None:
+    columns = [("PROJECT", str), ("WHAT", lambda _: "x" * 40), ("PID", lambda _: "12345")]
+    for width, titles, last in (
+        (70, ["PROJECT", "WHAT", "PID"], [9, 40, 5]),
+        (30, ["PROJECT", "WHAT", "PID"], [9, 12, 5]),
+        (20, ["PROJECT", "WHAT"], [9, 9]),
+        (5, ["PROJECT"], [9]),
+    ):
+        given, rows, widths = _fit_columns(["the-first"], columns, width)
+        assert ([title for title, _ in given], widths) == (titles, last)
+        assert len(rows[0]) == len(titles)
+    assert _distribute_width([8, 8], [40, 10], 10) == [16, 10]
+
+
+def test_a_narrow_list_of_runs_names_them_or_says_what_they_were() -> None:
+    columns = [
+        ("ID", lambda _: "x" * 30),
+        ("STATE", lambda _: "completed"),
+        ("NAME", lambda name: name),
+        ("WHAT", lambda _: "fix the failing test"),
+        ("ENDED", lambda _: "12m ago"),
+        ("EXIT", lambda _: "127"),
+    ]
+    for given_names, titles in (
+        ([None, None], ["ID", "STATE", "WHAT", "ENDED"]),
+        ([None, "broken"], ["ID", "STATE", "NAME", "ENDED"]),
+    ):
+        given, _, widths = _fit_columns(given_names, columns, 60)
+        assert [title for title, _ in given] == titles
+        assert sum(widths) + 2 * (len(widths) - 1) <= 60
+
+
+def test_an_agent_that_there_is_not_is_answered_with_those_that_there_are(cli: Cli) -> None:
+    error = cli.error("run", "--agent", "nosuch", "hi")
+    assert error["exit_code"] == 3
+    assert "`corral agent list`" in error["message"]
+    assert "claude, codex" in error["message"]
+    assert "plain" not in error["message"]
+
+
+def test_looking_back_at_little_shows_no_blanks(cli: Cli) -> None:
+    session = cli.json("session", "open", "--title", "t")
+    cli.json("session", "append", session["id"], "assistant", "again\n")
+    shown = cli("session", "retro", session["id"]).out
+    assert "last message  again\n" in shown
+    assert "tools         -\n" in shown

@@ -1,0 +1,290 @@
+"""Two that meet at one row: what the second one does is right for what the first one made of it."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from corral.adapters.channels.contract import IncomingEvent
+from corral.adapters.output.seal import seal
+from corral.adapters.transcripts.reader import TranscriptHead
+from corral.api import Corral
+from corral.db.tx import Tx
+from corral.domain.chat.inbound import receive
+from corral.domain.delegations import ops as delegations
+from corral.domain.groups import posts
+from corral.domain.host_requests import ops as requests
+from corral.domain.imports import ops as imports
+from corral.domain.locks import ops as locks
+from corral.domain.mail import ops as mail
+from corral.domain.outputs import ops as outputs
+from corral.domain.runs import heartbeat
+from corral.domain.runs import ops as runs
+from corral.domain.schedules import ops as schedules
+from corral.domain.sessions import ops as sessions
+from corral.domain.tasks import heartbeat as keeping_tasks
+from corral.kernel.clock import DAY, MINUTE, ManualClock
+from corral.kernel.errors import Conflict, Held, Refused
+from corral.kernel.exit_status import ExitStatus
+from tests.support.concurrent_transactions import meanwhile
+from tests.support.fake_channels import Chat
+from tests.support.run_factories import held, queued, running
+from tests.support.store import rows
+
+
+def test_a_run_that_is_stopped_as_it_starts_is_stopped(store: Corral) -> None:
+    id = queued(store).id
+    stop = partial(store.runs.begin_to_stop, id, reason="not needed")
+    stopped = meanwhile(store, lambda tx: heartbeat.start(tx, id, held()), stop).result()
+    assert (stopped.state, stopped.stop_reason) == ("stopping", "not needed")
+
+
+def test_a_run_that_ends_as_it_is_stopped_has_its_end_and_its_exit_code(store: Corral) -> None:
+    run = running(store)
+    end = partial(store.runs.end, run, ExitStatus(exit_code=0))
+    ended = meanwhile(store, lambda tx: runs.stop(tx, run.id, reason="enough"), end).result()
+    assert (ended.state, ended.exit_code, ended.reason) == ("cancelled", 0, "enough")
+
+
+def test_a_schedule_that_is_edited_as_it_fires_does_not_go_back(
+    store: Corral, clock: ManualClock
+) -> None:
+    made = store.schedules.create("queue:x", "tick", every_ms=MINUTE, script="true")
+    clock.advance(MINUTE)
+    edit = partial(store.schedules.edit, made.id, name="other")
+    edited = meanwhile(store, lambda tx: schedules.fire_due(tx), edit).result()
+    assert (edited.name, edited.next_at) == ("other", clock.now() + MINUTE)
+    assert store.schedules.fire_due() == []
+
+
+def test_what_is_acknowledged_as_its_schedule_would_replace_it_stays_done(
+    store: Corral, clock: ManualClock
+) -> None:
+    made = store.schedules.create("agent:ada", "tick", every_ms=MINUTE, overlap="replace")
+    clock.advance(MINUTE)
+    store.schedules.fire_due()
+    (letter,) = store.mail.claim("agent:ada", owner="ada")
+    clock.advance(MINUTE)
+    fired = meanwhile(store, lambda tx: mail.ack(tx, letter), store.schedules.fire_due).result()
+    assert len(fired) == 1
+    assert store.mail.get(letter.id).state == "done"
+    assert store.schedules.get(made.id).last_letter == int(fired[0].id.removeprefix("let_"))
+
+
+def test_what_is_acknowledged_as_its_delegation_is_taken_back_stays_done(store: Corral) -> None:
+    store.agents.create("ada")
+    made = store.delegations.delegate("ada", "Look at it.")
+    (letter,) = store.mail.claim("agent:ada", owner="ada")
+    cancel = partial(store.delegations.cancel, made.id)
+    (cancelled,) = meanwhile(store, lambda tx: mail.ack(tx, letter), cancel).result()
+    assert (cancelled.state, store.mail.get(letter.id).state) == ("cancelled", "done")
+    (told,) = store.mail.list(mailbox="agent:ada").items
+    assert told.body["kind"] == "delegation_ended"
+
+
+def test_what_is_taken_back_as_a_part_of_it_is_handed_over_has_no_such_part(store: Corral) -> None:
+    store.agents.create("ada")
+    store.agents.create("ben")
+    whole = store.delegations.delegate("ada", "The whole login.")
+    hand_over = partial(store.delegations.delegate, "ben", "The form.", parent=whole.id)
+    part = meanwhile(store, lambda tx: delegations.cancel(tx, whole.id), hand_over)
+    assert isinstance(part.error, Conflict)
+    assert store.delegations.list().items == []
+
+
+def test_a_part_that_is_handed_over_as_all_of_it_is_taken_back_is_taken_back(
+    store: Corral,
+) -> None:
+    store.agents.create("ada")
+    store.agents.create("ben")
+    whole = store.delegations.delegate("ada", "The whole login.")
+    hand_over = partial(delegations.delegate, to="ben", text="The form.", parent=whole.id)
+    cancelled = meanwhile(store, hand_over, partial(store.delegations.cancel, whole.id)).result()
+    assert [each.to_mailbox for each in cancelled] == ["agent:ada", "agent:ben"]
+    assert store.delegations.list().items == []
+
+
+def test_a_part_that_is_done_as_all_of_it_is_taken_back_stays_done(store: Corral) -> None:
+    store.agents.create("ada")
+    store.agents.create("ben")
+    whole = store.delegations.delegate("ada", "The whole login.")
+    part = store.delegations.delegate("ben", "The form.", parent=whole.id, agent="ada")
+    finish = partial(delegations.finish, delegation=part.id, result="done", agent="ben")
+    cancelled = meanwhile(store, finish, partial(store.delegations.cancel, whole.id)).result()
+    assert [each.id for each in cancelled] == [whole.id]
+    assert store.delegations.get(part.id).state == "done"
+
+
+def test_a_result_that_comes_twice_at_once_is_handed_back_once(store: Corral) -> None:
+    store.agents.create("ada")
+    id = store.delegations.delegate("ada", "Look at it.").id
+    finish = partial(store.delegations.finish, id, "second", agent="ada")
+    again = meanwhile(store, lambda tx: delegations.finish(tx, id, "first", agent="ada"), finish)
+    assert again.result().result == "first"
+    assert len(store.mail.list(mailbox="user:tester").items) == 1
+
+
+def test_what_is_done_as_its_project_is_deleted_is_in_nobodys_way(
+    store: Corral, tmp_path: Path
+) -> None:
+    store.agents.create("ada")
+    project = store.projects.register(tmp_path).id
+    id = store.delegations.delegate("ada", "Look at it.", project_id=project).id
+    finish = partial(delegations.finish, delegation=id, result="done", agent="ada")
+    meanwhile(store, finish, partial(store.projects.delete, project)).result()
+    (told,) = store.mail.list(mailbox="user:tester").items
+    assert told.body["state"] == "done"
+
+
+def test_what_is_acknowledged_as_its_alert_is_removed_stays_done(store: Corral) -> None:
+    alert = store.alerts.add(["failed"], target_kind="command", target="true")
+    first, second = (
+        store._database.write(partial(_raise_alert, subject=f"run_{n}")) for n in (1, 2)
+    )
+    (letter,) = store.mail.claim(alert.mailbox, owner="courier")
+    remove = partial(store.alerts.remove, alert.id)
+    assert meanwhile(store, lambda tx: mail.ack(tx, letter), remove).result().state == "removed"
+    assert [store.mail.get(id).state for id in (first, second)] == ["done", "refused"]
+
+
+def _raise_alert(tx: Tx, subject: str) -> str:
+    from corral.domain.alerts import ops as alerts
+
+    return alerts.raise_alert(tx, "failed", subject, edge=1)[0].id
+
+
+def test_a_lock_that_its_owner_keeps_this_moment_goes_to_nobody_else(
+    store: Corral, clock: ManualClock, tmp_path: Path
+) -> None:
+    project = store.projects.register(tmp_path).id
+    lock = store.locks.acquire(project, "a.py", "user:ann", ttl_ms=MINUTE)
+    clock.advance(MINUTE - 1_000)
+
+    def renew_slowly(tx: Tx) -> None:
+        locks.renew(tx, lock)
+        clock.advance(2_000)
+
+    acquire = partial(store.locks.acquire, project, "a.py", "user:eve")
+    assert isinstance(meanwhile(store, renew_slowly, acquire).error, Held)
+    assert store.locks.renew(lock).state == "held"
+
+
+def test_a_task_that_its_run_keeps_this_moment_is_not_taken_back(
+    store: Corral, clock: ManualClock, tmp_path: Path
+) -> None:
+    project = store.projects.register(tmp_path).id
+    store.agents.create("ada")
+    store.tasks.add(project, "a")
+    run = running(store).id
+    task = store.tasks.claim(project, "ada", run=run, lease_ms=MINUTE)
+    assert task is not None
+    clock.advance(MINUTE)
+    keep = partial(keeping_tasks.renew_for_run, run_id=run)
+    assert meanwhile(store, keep, store.tasks.release_due).result() == []
+    assert store.tasks.get(task.id).state == "running"
+
+
+def test_a_session_that_is_reopened_as_it_would_be_forgotten_stays(
+    store: Corral, clock: ManualClock
+) -> None:
+    id = store.sessions.open().id
+    store.sessions.append(id, "user", "keep this")
+    store.sessions.close(id)
+    clock.advance(366 * DAY)
+    meanwhile(store, lambda tx: sessions.reopen(tx, id), store.db.prune).result()
+    assert [turn.content for turn in store.sessions.turns(id).items] == ["keep this"]
+
+
+def test_a_conversation_that_two_begin_to_import_becomes_one_session(store: Corral) -> None:
+    head = TranscriptHead("conversation")
+    begin = partial(imports.begin, source="claude", path="/srv/a.jsonl", head=head)
+    begun = meanwhile(store, begin, lambda: store._database.write(begin, repeatable=True))
+    (session,) = store.sessions.list().items
+    found = begun.result()
+    assert found is not None
+    assert found.session_id == session.id
+
+
+@pytest.mark.usefixtures("kinds")
+def test_the_first_words_of_two_people_in_a_place_are_both_heard(store: Corral) -> None:
+    store.agents.create("ada", provider="scripted")
+    chat = Chat(store)
+    store.places.meet(chat.channel.name, "room")
+    store.wirings.add("ada", channel=chat.channel.name)
+    for who in ("ann", "bob"):
+        store.senders.approve(f"fake/{who}", person=who)
+    ann = IncomingEvent(event_id="e-ann", place="room", sender="ann", text="hello")
+    second = meanwhile(
+        store,
+        lambda tx: receive.receive(tx, chat.channel.id, ann),
+        partial(chat.says, "hello", sender="bob"),
+    ).result()
+    assert second.state == "heard"
+    assert len(store.destinations.list(agent="ada").items) == 1
+
+
+def test_of_two_who_give_a_post_its_last_sign_one_does(store: Corral) -> None:
+    store.groups.create("build", members=["user:ann", "user:bob"])
+    store.groups.post("build", "hello", author="user:ann")
+    for n in range(posts.MAX_SIGNS - 1):
+        store.groups.react("build", 1, f"s{n}", member="user:ann")
+    first = partial(posts.react, group="build", number=1, sign="a", member="user:ann")
+    second = partial(store.groups.react, "build", 1, "b", member="user:bob")
+    assert isinstance(meanwhile(store, first, second).error, Refused)
+    (post,) = store.groups.read("build").items
+    assert len(post.reactions) == posts.MAX_SIGNS
+    store.groups.react("build", 1, "a", member="user:bob")
+
+
+def test_of_two_requests_for_an_agents_last_place_one_waits(store: Corral) -> None:
+    store.agents.create("ada")
+    helper = {"name": "helper", "instructions": "Help."}
+    for _ in range(requests.MAX_WAITING - 1):
+        store.requests.ask("ada", "create_agent", helper)
+    ask = partial(requests.ask, agent="ada", action="create_agent", arguments=helper)
+    second = partial(store.requests.ask, "ada", "create_agent", helper)
+    assert isinstance(meanwhile(store, ask, second).error, Refused)
+    assert len(store.requests.list(agent="ada").items) == requests.MAX_WAITING
+
+
+def test_a_piece_of_an_output_that_is_deleted_this_moment_is_not_kept(store: Corral) -> None:
+    store.outputs.begin("run_1", host="a", folder="/x")
+    add = partial(store.outputs.add_chunk, "run_1", 0, b"piece")
+    late = meanwhile(store, lambda tx: outputs.delete(tx, "run_1"), add)
+    assert isinstance(late.error, Conflict)
+    assert rows(store, "SELECT count(*) FROM output_chunks") == [(0,)]
+
+
+def test_an_output_that_is_deleted_as_a_piece_of_it_comes_leaves_nothing(store: Corral) -> None:
+    store.outputs.begin("run_1", host="a", folder="/x")
+    add = partial(outputs.add_chunk, run_id="run_1", number=0, data=b"piece")
+    deleted = meanwhile(store, add, partial(store.outputs.delete, "run_1")).result()
+    assert deleted.state == "deleted"
+    assert rows(store, "SELECT count(*) FROM output_chunks") == [(0,)]
+
+
+def test_an_output_that_two_delete_at_once_is_deleted(store: Corral) -> None:
+    store.outputs.begin("run_1", host="a", folder="/x")
+    delete = partial(store.outputs.delete, "run_1")
+    second = meanwhile(store, lambda tx: outputs.delete(tx, "run_1", "first"), delete).result()
+    assert (second.state, second.reason) == ("deleted", "first")
+
+
+def test_a_piece_that_comes_as_its_output_is_sealed_is_not_left_beyond_its_end(
+    store: Corral, tmp_path: Path
+) -> None:
+    (tmp_path / "output").write_bytes(b"one")
+    index = seal(tmp_path)
+    store.outputs.begin("run_1", host="a", folder="/x")
+    add = partial(outputs.add_chunk, run_id="run_1", number=7, data=b"piece")
+    meanwhile(store, add, partial(store.outputs.seal, "run_1", index)).result()
+    assert rows(store, "SELECT count(*) FROM output_chunks") == [(0,)]
+
+
+def test_an_output_that_two_seal_at_once_is_sealed(store: Corral, tmp_path: Path) -> None:
+    (tmp_path / "output").write_bytes(b"one")
+    index = seal(tmp_path)
+    store.outputs.begin("run_1", host="a", folder="/x")
+    again = partial(store.outputs.seal, "run_1", index)
+    sealed = meanwhile(store, lambda tx: outputs.seal(tx, "run_1", index), again).result()
+    assert (sealed.state, sealed.sha256) == ("sealed", index.sha256)

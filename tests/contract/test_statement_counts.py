@@ -1,0 +1,318 @@
+"""What each hot operation costs, counted and not timed: transactions, and statements in them.
+
+SQLite has no round trips, so a move and its event are two statements; on PostgreSQL they are one,
+and a single statement commits by itself.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corral.adapters.channels.contract import IncomingEvent
+from corral.adapters.providers.facts import UsageFact
+from corral.api import Corral
+from corral.db.statement import Statement
+from corral.domain.checkpoints.model import NewCheckpointWrite
+from corral.domain.mail import ops as mail
+from corral.kernel.clock import HOUR, ManualClock
+from tests.support.run_factories import held, order, queued, running, starting
+from tests.support.statement_trace import Trace, traced
+
+Operation = Callable[[], object]
+Prepare = Callable[[Corral, ManualClock, Path], Operation]
+
+
+def put(store: Corral, clock: ManualClock, folder: Path) -> Operation:
+    return lambda: store.mail.put("queue:x", 1)
+
+
+def put_with_a_key(store: Corral, clock: ManualClock, folder: Path) -> Operation:
+    return lambda: store.mail.put("queue:x", 1, key="k")
+
+
+def put_with_a_key_that_was_seen(store: Corral, clock: ManualClock, folder: Path) -> Operation:
+    store.mail.put("queue:x", 1, key="k")
+    return lambda: store.mail.put("queue:x", 1, key="k")
+
+
+def claim(box: str) -> Prepare:
+    def prepare(store: Corral, clock: ManualClock, folder: Path) -> Operation:
+        store.mail.put(box, 1)
+        return lambda: store.mail.claim(box, owner="o")
+
+    return prepare
+
+
+def claim_of_nothing(box: str) -> Prepare:
+    return lambda store, clock, folder: lambda: store.mail.claim(box, owner="o")
+
+
+def on_a_claimed(verb: str, *arguments: Any, box: str = "queue:x", **named: Any) -> Prepare:
+    def prepare(store: Corral, clock: ManualClock, folder: Path) -> Operation:
+        store.mail.put(box, 1)
+        store.mail.put(box, 2)
+        (letter,) = store.mail.claim(box, owner="o")
+        return lambda: getattr(store.mail, verb)(letter, *arguments, **named)
+
+    return prepare
+
+
+def fire(schedules: int) -> Prepare:
+    def prepare(store: Corral, clock: ManualClock, folder: Path) -> Operation:
+        for _ in range(schedules):
+            store.schedules.create("queue:x", 1, every_ms=HOUR)
+        clock.advance(HOUR)
+        return store.schedules.fire_due
+
+    return prepare
+
+
+def register(store: Corral, clock: ManualClock, folder: Path) -> Operation:
+    return lambda: store.projects.register(folder)
+
+
+def register_again(store: Corral, clock: ManualClock, folder: Path) -> Operation:
+    store.projects.register(folder)
+    return lambda: store.projects.register(folder)
+
+
+def heartbeat(store: Corral, clock: ManualClock, folder: Path) -> Operation:
+    node = store.nodes.join("host", "boot", owner="d")
+    return lambda: store.nodes.heartbeat(node)
+
+
+def take_lead(store: Corral, clock: ManualClock, folder: Path) -> Operation:
+    return lambda: store.nodes.take_lead("loop", owner="d")
+
+
+def get(store: Corral, clock: ManualClock, folder: Path) -> Operation:
+    letter = store.mail.put("queue:x", 1)
+    return lambda: store.mail.get(letter.id)
+
+
+def list_letters(store: Corral, clock: ManualClock, folder: Path) -> Operation:
+    return store.mail.list
+
+
+def feed(store: Corral, clock: ManualClock, folder: Path) -> Operation:
+    return store.events.after
+
+
+def append(**more: Any) -> Prepare:
+    def prepare(store: Corral, clock: ManualClock, folder: Path) -> Operation:
+        session = store.sessions.open()
+        return lambda: store.sessions.append(session.id, "user", "hi", **more)
+
+    return prepare
+
+
+def last_turns(store: Corral, clock: ManualClock, folder: Path) -> Operation:
+    session = store.sessions.open()
+    return lambda: store.sessions.last(session.id)
+
+
+def get_session(store: Corral, clock: ManualClock, folder: Path) -> Operation:
+    session = store.sessions.open()
+    return lambda: store.sessions.get(session.id)
+
+
+def put_checkpoint(store: Corral, clock: ManualClock, folder: Path) -> Operation:
+    return lambda: store.checkpoints.put("t", "c", "json", b"x")
+
+
+def put_writes(count: int) -> Prepare:
+    writes = [NewCheckpointWrite(number, "channel", "json", b"x") for number in range(count)]
+    return lambda store, clock, folder: (
+        lambda: store.checkpoints.put_writes("t", "c", "task", writes)
+    )
+
+
+def on_checkpoints(verb: str, *arguments: Any, **named: Any) -> Prepare:
+    """With three checkpoints of a thread, each with its writes."""
+
+    def prepare(store: Corral, clock: ManualClock, folder: Path) -> Operation:
+        for id in ("c1", "c2", "c3"):
+            store.checkpoints.put("t", id, "json", b"x")
+            writes = [NewCheckpointWrite(number, "channel", "json", b"x") for number in range(3)]
+            store.checkpoints.put_writes("t", id, "task", writes)
+        return lambda: getattr(store.checkpoints, verb)(*arguments, **named)
+
+    return prepare
+
+
+def request_run(store: Corral, clock: ManualClock, folder: Path) -> Operation:
+    return lambda: store.runs.request(order())
+
+
+def start_run(store: Corral, clock: ManualClock, folder: Path) -> Operation:
+    run = queued(store)
+    return lambda: store.runs.start(run.id, held())
+
+
+def launch_run(store: Corral, clock: ManualClock, folder: Path) -> Operation:
+    run = starting(store)
+    return lambda: store.runs.launch(run)
+
+
+def on_a_run(verb: str, *arguments: Any, **named: Any) -> Prepare:
+    def prepare(store: Corral, clock: ManualClock, folder: Path) -> Operation:
+        run = running(store)
+        return lambda: getattr(store.runs, verb)(run, *arguments, **named)
+
+    return prepare
+
+
+def charge(store: Corral, clock: ManualClock, folder: Path) -> Operation:
+    report = UsageFact(model="m", input=1, key="k")
+    return lambda: store.charges.add(report, run_id="run_1", project_id="prj_1", agent_id="agn_1")
+
+
+def charge_by_a_counter(store: Corral, clock: ManualClock, folder: Path) -> Operation:
+    report = UsageFact(model="m", input=1, key="k", counter="c")
+    return lambda: store.charges.add(report, run_id="run_1")
+
+
+def total(store: Corral, clock: ManualClock, folder: Path) -> Operation:
+    return lambda: store.charges.total("project:prj_1")
+
+
+def over_budget(store: Corral, clock: ManualClock, folder: Path) -> Operation:
+    return lambda: store.charges.over_budget("run_1", project_id="prj_1")
+
+
+def receive(events: int) -> Prepare:
+    """Of somebody who spoke before, in a place that an agent hears."""
+
+    def prepare(store: Corral, clock: ManualClock, folder: Path) -> Operation:
+        store.agents.create("ada", provider="scripted")
+        channel = store.channels.add("chat", "terminal").id
+        store.wirings.add("ada", channel="chat")
+
+        def event(number: int) -> IncomingEvent:
+            return IncomingEvent(event_id=f"e{number}", place="p", sender="ann", text="what now?")
+
+        store.messages.receive(channel, event(0))
+        batch = [event(number) for number in range(1, events + 1)]
+        return lambda: store.messages.receive_all(channel, batch)
+
+    return prepare
+
+
+# name: preparation, statements on SQLite, texts on PostgreSQL (BEGIN and COMMIT counted: each is
+# a round trip).
+COSTS: dict[str, tuple[Prepare, int, int]] = {
+    "put": (put, 2, 1),
+    "put with a key": (put_with_a_key, 2, 1),
+    "put with a key that was seen": (put_with_a_key_that_was_seen, 2, 2),
+    "claim": (claim("queue:x"), 1, 1),
+    "claim in order": (claim("agent:x"), 1, 4),
+    "claim of nothing": (claim_of_nothing("queue:x"), 1, 1),
+    "claim of nothing in order": (claim_of_nothing("agent:x"), 1, 4),
+    "ack": (on_a_claimed("ack"), 2, 1),
+    "renew": (on_a_claimed("renew"), 1, 1),
+    "doubt": (on_a_claimed("doubt"), 2, 1),
+    "ack_and_claim": (on_a_claimed("ack_and_claim", owner="o"), 3, 4),
+    "ack_and_claim in order": (on_a_claimed("ack_and_claim", owner="o", box="agent:x"), 3, 5),
+    "fail": (on_a_claimed("fail", "no"), 5, 6),
+    "fire_due of nothing": (fire(0), 1, 3),
+    "fire_due of one": (fire(1), 7, 7),
+    "fire_due of three": (fire(3), 19, 15),
+    "register": (register, 2, 3),
+    "register again": (register_again, 2, 4),
+    "heartbeat": (heartbeat, 1, 1),
+    "take_lead": (take_lead, 1, 1),
+    "get": (get, 1, 1),
+    "list": (list_letters, 1, 1),
+    "events.after": (feed, 1, 1),
+    "append": (append(), 2, 1),
+    "append with a key": (append(key="k"), 3, 5),
+    "last": (last_turns, 2, 4),
+    "sessions.get": (get_session, 1, 1),
+    "checkpoints.put": (put_checkpoint, 1, 1),
+    "checkpoints.put_writes of one": (put_writes(1), 1, 1),
+    # On PostgreSQL the three go on one way to the server.
+    "checkpoints.put_writes of three": (put_writes(3), 3, 5),
+    "checkpoints.get": (on_checkpoints("get", "t", id="c2"), 1, 1),
+    "checkpoints.get, the latest": (on_checkpoints("get", "t"), 1, 1),
+    "checkpoints.history": (on_checkpoints("history", "t", ns=""), 2, 4),
+    "charges.add": (charge, 3, 5),
+    "charges.add of a counter, with a key": (charge_by_a_counter, 6, 9),
+    "charges.total": (total, 1, 1),
+    # What is known, who listens; the message and the letter, each with its event.
+    "receive": (receive(1), 6, 7),
+    "receive ten at once": (receive(10), 43, 35),
+    "charges.over_budget": (over_budget, 1, 1),
+}
+
+
+def cost_of(
+    prepare: Prepare, store: Corral, clock: ManualClock, folder: Path, patch: pytest.MonkeyPatch
+) -> Trace:
+    store.settings.set("mail.max_attempts", 6)  # opens the connection that writes
+    operation = prepare(store, clock, folder)
+    with traced(store, patch) as trace:
+        operation()
+    return trace
+
+
+@pytest.mark.parametrize("name", COSTS)
+def test_an_operation_is_one_transaction_of_so_many_statements(
+    store: Corral, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    prepare, on_sqlite, on_postgres = COSTS[name]
+    trace = cost_of(prepare, store, clock, tmp_path, monkeypatch)
+    # Where the first statement finds that nothing is to be written, the second only looks.
+    only_looks = store.db.engine == "postgres" and name == "put with a key that was seen"
+    assert trace.transactions == (2 if only_looks else 1), trace.texts
+    if store.db.engine == "sqlite":
+        assert trace.statements == on_sqlite, trace.texts
+    else:
+        assert len(trace.texts) == on_postgres, trace.texts
+
+
+BACK_OFF = Statement("""
+    UPDATE letters SET attempts = 1, fence = 2, due_at = :later WHERE mailbox = :mailbox
+""")
+
+
+ROWS_READ = Statement("""
+    SELECT coalesce(sum(seq_tup_read + idx_tup_fetch), 0) FROM pg_stat_xact_user_tables
+""")
+
+
+def _work_of_claim(store: Corral, limit: int, *, between_attempts: int) -> int:
+    """What the database does for a claim in a mailbox that keeps order, past letters of a lower
+    priority that wait for another try: SQLite's steps, PostgreSQL's rows."""
+    mailbox = f"agent:{between_attempts}"
+    with store.transaction() as tx:
+        for number in range(between_attempts):
+            mail.put(tx, mailbox, number, priority=-1)
+        tx.run(BACK_OFF, mailbox=mailbox, later=tx.now + HOUR)
+        for number in range(limit):
+            mail.put(tx, mailbox, number)
+    with store.transaction() as tx, ExitStack() as counting:
+        steps = 0
+
+        def count() -> bool:
+            nonlocal steps
+            steps += 1
+            return False
+
+        if store.db.engine == "sqlite":
+            writer = store._database._shared.writer.connection
+            writer.set_progress_handler(count, 1)
+            counting.callback(writer.set_progress_handler, None)
+        before = 0 if store.db.engine == "sqlite" else int(tx.value(ROWS_READ))
+        assert len(mail.claim(tx, mailbox, owner="o", limit=limit)) == limit
+        return steps if store.db.engine == "sqlite" else int(tx.value(ROWS_READ)) - before
+
+
+def test_a_claim_of_many_in_order_looks_once_at_those_that_are_held_back(store: Corral) -> None:
+    """Not once for each letter that it takes: that was a hundred times as much."""
+    plain = _work_of_claim(store, 500, between_attempts=0)
+    past_many = _work_of_claim(store, 500, between_attempts=5_000)
+    print(f"500 letters: {plain:,}, past 5,000 others {past_many:,}")
+    assert past_many < 20 * plain

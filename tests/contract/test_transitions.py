@@ -1,0 +1,315 @@
+"""All tables with states, all states, all verbs, on both engines.
+
+Nothing here names a room: a new one is found, and is tested as soon as it has a row in
+`tests.support.state_rows`.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from corral.api import Corral
+from corral.db.statement import Row
+from corral.db.transitions import (
+    StatefulTable,
+    create,
+    create_many,
+    import_many,
+    transition,
+    transition_many,
+)
+from corral.kernel.errors import Held, IllegalMove, Invalid, NotFound
+from tests.support.grouped_cases import each_case
+from tests.support.state_rows import NAMES, ROWS, has_lease, insert, state_tables, tied_to
+from tests.support.store import record, rows, unchanged
+
+TABLES = state_tables()
+EACH_TABLE = each_case("table", TABLES.values(), ids=TABLES)
+LEASED = {name: table for name, table in TABLES.items() if has_lease(table)}
+EACH_LEASED_TABLE = each_case("table", LEASED.values(), ids=LEASED)
+
+Table = StatefulTable[Any]
+
+
+@contextmanager
+def failing_with(verb: str, state: str = "any state") -> Iterator[None]:
+    """Name the verb and the state in the failure: one test takes all of a table."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"verb {verb}, from {state}")
+        raise
+
+
+def put_into(store: Corral, table: Table, state: str) -> str | int:
+    """One more row, in this state."""
+    with store.transaction() as tx:
+        return insert(tx, table, state)
+
+
+def events_of(store: Corral, subject: str, after: int = 0) -> list[Row]:
+    return rows(
+        store,
+        "SELECT kind, verb FROM events WHERE subject = :subject AND seq > :after ORDER BY seq",
+        subject=subject,
+        after=after,
+    )
+
+
+def last_event(store: Corral) -> int:
+    """Its number. The rows of two tables may have the same key: a run and its output."""
+    ((number,),) = rows(store, "SELECT coalesce(max(seq), 0) FROM events")
+    return int(str(number))
+
+
+def state_of(store: Corral, table: Table, key: str | int) -> str:
+    ((state,),) = rows(store, f"SELECT state FROM {table.table} WHERE {table.key} = :key", key=key)
+    return str(state)
+
+
+def try_move(store: Corral, table: Table, verb: str, key: str | int, **how: Any) -> Any:
+    with store.transaction() as tx:
+        return transition(tx, table, verb, key, **how, **tied_to(table, table.transitions[verb].to))
+
+
+def test_every_table_with_states_has_a_row_to_be_tested_with() -> None:
+    assert sorted(TABLES) == sorted(ROWS)
+
+
+@EACH_TABLE
+def test_a_verb_leads_from_its_own_states_with_one_event(store: Corral, table: Table) -> None:
+    before = last_event(store)
+    for verb, (sources, to) in table.transitions.verbs.items():
+        for state in sources:
+            with failing_with(verb, state):
+                key = put_into(store, table, state)
+                moved = try_move(store, table, verb, key)
+                assert moved.state is to
+                assert state_of(store, table, key) == to
+                assert events_of(store, moved.id, before) == [(table.transitions.kind, verb)]
+
+
+@EACH_TABLE
+def test_a_verb_leads_from_no_other_state_and_says_what_would_have_been_allowed(
+    store: Corral, table: Table
+) -> None:
+    keys = {state: put_into(store, table, state) for state in table.transitions.states}
+    refused = [
+        (verb, state, sources)
+        for verb, (sources, _) in table.transitions.verbs.items()
+        for state in {*table.transitions.states} - {*sources}
+    ]
+    with unchanged(store):
+        for verb, state, sources in refused:
+            with failing_with(verb, state):
+                with pytest.raises(IllegalMove) as caught:
+                    try_move(store, table, verb, keys[state])
+                assert caught.type is IllegalMove
+                details = caught.value.details
+                assert (details["verb"], details["found"]) == (verb, state)
+                assert details["allowed"] == table.transitions.allowed_from(state)
+                assert details["wanted"] == list(sources)
+                for word in (verb, state, *details["allowed"]):
+                    assert word in caught.value.message
+
+
+@EACH_LEASED_TABLE
+def test_a_late_owner_moves_nothing_whatever_the_state(store: Corral, table: Table) -> None:
+    keys = {state: put_into(store, table, state) for state in table.transitions.states}
+    with unchanged(store):
+        for verb in table.transitions.verbs:
+            for state, key in keys.items():
+                with failing_with(verb, state), pytest.raises(Held):
+                    try_move(store, table, verb, key, expected_fence=ROWS[table.table]["fence"] - 1)
+
+
+@EACH_LEASED_TABLE
+def test_the_owner_itself_moves_the_row(store: Corral, table: Table) -> None:
+    for verb, (sources, to) in table.transitions.verbs.items():
+        for state in sources:
+            with failing_with(verb, state):
+                key = put_into(store, table, state)
+                moved = try_move(store, table, verb, key, expected_fence=ROWS[table.table]["fence"])
+                assert moved.state is to
+                assert len(events_of(store, moved.id)) == 1
+
+
+@EACH_TABLE
+def test_a_move_leaves_a_twin_of_its_row_alone(store: Corral, table: Table) -> None:
+    twin_query = f"SELECT * FROM {table.table} WHERE {table.key} = :key"
+    first = len(record(store)) + 1
+    for number, (verb, (sources, _)) in enumerate(table.transitions.verbs.items(), first):
+        with failing_with(verb, sources[0]):
+            key = put_into(store, table, sources[0])
+            twin = put_into(store, table, sources[0])
+            before = rows(store, twin_query, key=twin)
+            try_move(store, table, verb, key)
+            assert rows(store, twin_query, key=twin) == before
+            assert len(record(store)) == number
+
+
+MOVED_TOGETHER = {name: table for name, table in TABLES.items() if table.id_prefix is None}
+"""Numbered rows move one at a time."""
+
+
+@each_case("table", MOVED_TOGETHER.values(), ids=MOVED_TOGETHER)
+def test_many_rows_move_as_each_alone_would(store: Corral, table: Table) -> None:
+    before = last_event(store)
+    for verb, (sources, to) in table.transitions.verbs.items():
+        with failing_with(verb):
+            keys = {state: str(put_into(store, table, state)) for state in table.transitions.states}
+            with store.transaction() as tx:
+                moved = transition_many(tx, table, verb, list(keys.values()), **tied_to(table, to))
+                assert transition_many(tx, table, verb, []) == []
+            assert sorted(moved) == sorted(keys[state] for state in sources)
+            for state, key in keys.items():
+                assert state_of(store, table, key) == (to if state in sources else state)
+                wanted = [(table.transitions.kind, verb)] if state in sources else []
+                assert events_of(store, key, before) == wanted
+
+
+def test_many_rows_are_made_each_with_its_event(store: Corral) -> None:
+    table = TABLES["projects"]
+    shared = {"created_at": 1, "updated_at": 1}
+    made = [{"id": f"prj_{n}", "dir": f"/{n}", "name": "ünï ' \\ ☃"} for n in range(3)]
+    with store.transaction() as tx:
+        create_many(tx, table, made, {"id": "text", "dir": "text", "name": "text"}, **shared)
+    assert rows(store, "SELECT id, name, state, created_at FROM projects ORDER BY id") == [
+        (row["id"], row["name"], "active", 1) for row in made
+    ]
+    assert rows(store, "SELECT verb, subject, actor, project_id FROM events ORDER BY seq") == [
+        ("register", row["id"], "user:tester", row["id"]) for row in made
+    ]
+
+
+@EACH_TABLE
+def test_a_move_of_nothing_is_not_found_and_writes_nothing(store: Corral, table: Table) -> None:
+    missing: str | int = 99 if table.id_prefix else "missing"
+    with unchanged(store):
+        for verb in table.transitions.verbs:
+            with failing_with(verb), pytest.raises(NotFound):
+                try_move(store, table, verb, missing)
+
+
+@EACH_TABLE
+def test_a_new_row_enters_its_initial_state_with_one_event(store: Corral, table: Table) -> None:
+    for verb, initial in table.transitions.entries.items():
+        values = {**ROWS[table.table], **tied_to(table, initial)}
+        values |= {name: f"{values[name]}{verb}" for name in NAMES if name in values}
+        with store.transaction() as tx:
+            made: Any = create(tx, table, values, verb=verb, event_data={"why": "test"})
+        assert made.state is initial
+        assert events_of(store, made.id) == [(table.transitions.kind, verb)]
+
+
+@EACH_TABLE
+def test_the_event_of_a_move_names_its_project_moment_actor_and_note(
+    store: Corral, table: Table
+) -> None:
+    initial = table.transitions.initial
+    verb = table.transitions.allowed_from(initial)[0]
+    key = put_into(store, table, initial)
+    before = len(record(store))
+    moved = try_move(store, table, verb, key, event_data={"why": "test"})
+    project = getattr(moved, table.project) if table.project else None
+    assert table.project is None or project is not None
+    ((at, actor, project_id, data),) = rows(
+        store, "SELECT at, actor, project_id, CAST(data AS TEXT) FROM events ORDER BY seq"
+    )[before:]
+    assert (actor, project_id, data) == ("user:tester", project, '{"why":"test"}')
+    assert at == store.now()
+
+
+@EACH_TABLE
+def test_every_state_can_be_reached(table: Table) -> None:
+    reached = {*table.transitions.entries.values()}
+    while (
+        grown := {move.to for move in table.transitions.verbs.values() if reached & {*move.sources}}
+        - reached
+    ):
+        reached |= grown
+    assert reached == {*table.transitions.states}
+
+
+@EACH_TABLE
+def test_every_verb_starts_and_ends_in_states_of_its_table(table: Table) -> None:
+    states = {*table.transitions.states}
+    for sources, to in table.transitions.verbs.values():
+        assert sources
+        assert {*sources, to} <= states
+        assert len({*sources}) == len(sources)
+    assert not {*table.transitions.entries} & {*table.transitions.verbs}
+
+
+@EACH_TABLE
+def test_the_check_in_the_live_catalogue_is_the_enum(store: Corral, table: Table) -> None:
+    assert _checked_states(store, table.table) == sorted(table.transitions.states)
+
+
+@EACH_TABLE
+def test_the_engine_itself_refuses_a_state_that_does_not_exist(store: Corral, table: Table) -> None:
+    with (
+        unchanged(store),
+        pytest.raises(Exception, match=r"(?i)check constraint"),
+        store.transaction() as tx,
+    ):
+        insert(tx, table, "no such state")
+
+
+def _checked_states(store: Corral, table: str) -> list[str]:
+    """The states that the engine's own catalogue allows in `table.state`."""
+    if store.db.engine == "sqlite":
+        ((text,),) = rows(store, "SELECT sql FROM sqlite_schema WHERE name = :name", name=table)
+        # SQLite is told in comparisons, see `for_engine`; of two states, as a list.
+        found = re.search(r"CHECK \(\(?state (?:=|IN) ([^)]*)\)", text)
+        assert found is not None
+        return sorted(re.findall(r"'(\w+)'", found[1]))
+    definitions = [
+        text
+        for (text,) in rows(
+            store,
+            "SELECT pg_get_constraintdef(c.oid) FROM pg_constraint AS c"
+            " JOIN pg_attribute AS a ON a.attrelid = c.conrelid AND a.attname = 'state'"
+            " WHERE c.conrelid = CAST(CAST(:name AS TEXT) AS REGCLASS) AND c.contype = 'c'"
+            " AND c.conkey = ARRAY[a.attnum]",
+            name=table,
+        )
+    ]
+    (definition,) = definitions
+    return sorted(re.findall(r"'(\w+)'", definition))
+
+
+IMPORTED = [
+    pytest.param(table, id=name)
+    for name, table in TABLES.items()
+    if table.transitions.import_states
+]
+
+
+def foreign_row(table: Table, state: str, nth: int) -> dict[str, Any]:
+    values = {**ROWS[table.table], **tied_to(table, state), "state": state}
+    return values | {name: f"{values[name]}{nth}" for name in NAMES if name in values}
+
+
+@each_case("table", IMPORTED)
+def test_rows_of_another_program_come_in_with_one_event_each(store: Corral, table: Table) -> None:
+    states = table.transitions.import_states
+    given = [foreign_row(table, state, nth) for nth, state in enumerate(states)]
+    with store.transaction() as tx:
+        ids = import_many(tx, table, given)
+    for id, state in zip(ids, states, strict=True):
+        key = id and (int(id.partition("_")[2]) if table.id_prefix else id)
+        found = rows(store, f"SELECT state FROM {table.table} WHERE {table.key} = :key", key=key)
+        assert found == [(str(state),)]
+        assert events_of(store, id or "") == [(table.transitions.kind, "import")]
+
+
+@each_case("table", IMPORTED)
+def test_rows_of_another_program_come_in_in_no_other_state(store: Corral, table: Table) -> None:
+    with unchanged(store):
+        for state in {*table.transitions.states} - {*table.transitions.import_states}:
+            with pytest.raises(Invalid), store.transaction() as tx:
+                import_many(tx, table, [foreign_row(table, state, 1)])

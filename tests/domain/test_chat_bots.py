@@ -1,0 +1,453 @@
+"""Telegram and Slack as a store uses them, against servers that behave as theirs do."""
+
+import hashlib
+import hmac
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from corral.adapters.channels.contract import MessageKind
+from corral.api import Corral
+from corral.domain.chat.model import Message
+from corral.kernel.clock import MINUTE, SECOND, ManualClock
+from corral.kernel.errors import Refused
+from tests.support import fake_bot_apis
+from tests.support.chat_server_stub import platform
+from tests.support.errors import because
+from tests.support.fake_bot_apis import DOWN, LATE, RETRY_SECONDS
+from tests.support.fake_channels import Runner
+from tests.support.prompt_parser import quotes_in
+
+SIGNING = "hush"
+ANN = {"id": 5, "username": "ann"}
+
+
+class Bot:
+    """A channel of a store, its server, and an agent that may speak there."""
+
+    def __init__(self, store: Corral, kind: str, server: Any, url: str, work: Path) -> None:
+        self.store = store
+        self.kind = kind
+        self.server = server
+        self.url = url
+        store.secrets.set("token", "env:BOT_TOKEN")
+        store.secrets.set("signing", "env:BOT_SIGNING")
+        secrets = {"token": "token"} | ({"signing_secret": "signing"} if kind == "slack" else {})
+        work.mkdir()
+        (work / "report.txt").write_text("the report")
+        store.agents.create("ada", provider="scripted", workspace=str(work))
+        self.channel = store.channels.add(
+            kind, kind, config={"base_url": url}, secrets=secrets, policy="public"
+        )
+        store.wirings.add("ada", channel=kind)
+        self.adapter = store.channels.open(kind)
+        self.adapter.start()
+
+    def close(self) -> None:
+        self.adapter.stop()
+
+    def allow(self, place: str, name: str) -> str:
+        found = self.store.places.meet(self.kind, place)
+        self.store.destinations.grant("ada", found.id, name=name)
+        return found.mailbox
+
+    def send(self) -> list[str]:
+        told = self.store.gateway.deliver(self.kind, self.adapter, owner="test")
+        return [each.state for each in told]
+
+    def hear(self) -> list[Message]:
+        return self.store.gateway.take_in(self.kind, self.adapter)
+
+    def calls(self, told: dict[str, Any], *, form: bool = False, retry: int = 0) -> bytes:
+        """Slack calls, as it does: signed, and again when it is not answered in time."""
+        text = json.dumps(told)
+        body = urlencode({"payload": text}).encode() if form else text.encode()
+        seconds = str(self.store.now() // 1_000)
+        signed = b"v0:" + seconds.encode() + b":" + body
+        code = hmac.new(SIGNING.encode(), signed, hashlib.sha256).hexdigest()
+        headers = {
+            "x-slack-request-timestamp": seconds,
+            "x-slack-signature": f"v0={code}",
+            "content-type": "application/x-www-form-urlencoded" if form else "application/json",
+        }
+        if retry:
+            headers |= {"x-slack-retry-num": str(retry), "x-slack-retry-reason": "http_timeout"}
+        return self.store.gateway.accept("slack", headers, body).answer
+
+    def stored(self) -> list[Message]:
+        return [m for m in reversed(self.store.messages.list().items) if m.direction == "in"]
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "https_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("BOT_SIGNING", SIGNING)
+
+
+@pytest.fixture
+def telegram(
+    store: Corral, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Bot, fake_bot_apis.Telegram]]:
+    server = fake_bot_apis.Telegram()
+    monkeypatch.setenv("BOT_TOKEN", server.token)
+    with platform(server) as api:
+        bot = Bot(store, "telegram", server, api.url, tmp_path / "work")
+        yield bot, server
+        bot.close()
+
+
+@pytest.fixture
+def slack(
+    store: Corral, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Bot, fake_bot_apis.Slack]]:
+    server = fake_bot_apis.Slack()
+    monkeypatch.setenv("BOT_TOKEN", server.token)
+    with platform(server) as api:
+        server.url = api.url
+        bot = Bot(store, "slack", server, api.url, tmp_path / "work")
+        yield bot, server
+        bot.close()
+
+
+# -- both -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "place"), [("telegram", "7"), ("slack", "C7")])
+def test_a_limit_of_one_place_holds_up_that_place_alone_and_as_long_as_asked(
+    store: Corral, clock: ManualClock, request: pytest.FixtureRequest, kind: str, place: str
+) -> None:
+    bot, server = request.getfixturevalue(kind)
+    other = place + "1"
+    full = bot.allow(place, "full")
+    bot.allow(other, "free")
+    server.full.add(place)
+    for to in ("full", "free", "full"):
+        store.messages.send(f"to {to}", agent="ada", to=to)
+    assert sorted(bot.send()) == ["done", "waiting"]
+    assert (server.words(place), server.words(other)) == ([], ["to free"])
+    letter = store.mail.list(mailbox=full).items[0]
+    assert letter.due_at >= clock.now() + RETRY_SECONDS * SECOND
+    server.full.clear()
+    clock.advance(RETRY_SECONDS * SECOND - 1)
+    assert bot.send() == []
+    clock.advance(MINUTE)
+    assert bot.send() == ["done", "done"]
+    assert server.words(place) == ["to full", "to full"]
+
+
+@pytest.mark.parametrize(("kind", "place"), [("telegram", "7"), ("slack", "C7")])
+def test_a_text_of_any_length_is_cut_as_the_platform_counts(
+    store: Corral, request: pytest.FixtureRequest, kind: str, place: str
+) -> None:
+    bot, server = request.getfixturevalue(kind)
+    bot.allow(place, "room")
+    text = " ".join("🦙" * 30 for _ in range(400))
+    sent = store.messages.send(text, agent="ada", to="room")
+    assert bot.send() == ["done"] * len(sent)
+    assert " ".join(server.words(place)) == text
+
+
+@pytest.mark.parametrize("kind", ["telegram", "slack"])
+def test_a_wrong_token_is_said_and_nowhere_shown(
+    store: Corral,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+) -> None:
+    request.getfixturevalue(kind)
+    monkeypatch.setenv("BOT_TOKEN", "1:wrong-one")
+    health = store.channels.test(kind)
+    assert not health.ok
+    assert "401" in str(health.trouble) or "invalid_auth" in str(health.trouble)
+    assert "wrong-one" not in str(health.trouble)
+
+
+# -- Telegram -------------------------------------------------------------------------------------
+
+
+def update(id: int, text: str, **more: Any) -> dict[str, Any]:
+    message = {
+        "message_id": id,
+        "from": ANN,
+        "chat": {"id": 5, "type": "private", "username": "ann"},
+        "date": 1_800_000_000,
+        "text": text,
+    }
+    return {"update_id": id, "message": message | more}
+
+
+def test_an_update_that_telegram_sends_again_is_heard_once(
+    telegram: tuple[Bot, fake_bot_apis.Telegram], store: Corral
+) -> None:
+    bot, server = telegram
+    server.twice = True
+    server.updates = [update(1, "one"), update(2, "two"), update(2, "two")]
+    server.updates.append({"update_id": 3, "edited_message": update(2, "TWO")["message"]})
+    for _ in range(3):
+        bot.hear()
+    assert [(m.kind, m.text) for m in bot.stored()] == [
+        (MessageKind.TEXT, "one"),
+        (MessageKind.TEXT, "two"),
+        (MessageKind.EDIT, "TWO"),
+    ]
+    store.gateway.wake()
+    runner = Runner(store)
+    run = runner.begin()
+    assert [quote.text for quote in quotes_in(runner.prompt(run))] == ["one", "two"]
+    runner.end(run, "both")
+    store.gateway.settle()
+    bot.send()
+    assert server.words("5") == ["both"]
+    bot.adapter.typing("5", None)
+    assert server.typing == ["5"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "rule", "seen"),
+    [
+        (LATE, "give_up", ["words"]),
+        (LATE, "retry", ["words", "words"]),
+        (DOWN, "give_up", []),
+        (DOWN, "retry", ["words"]),
+    ],
+)
+def test_of_what_telegram_does_not_tell_the_channels_rule_decides_and_it_is_said(
+    store: Corral,
+    clock: ManualClock,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+    rule: str,
+    seen: list[str],
+) -> None:
+    server = fake_bot_apis.Telegram()
+    monkeypatch.setenv("BOT_TOKEN", server.token)
+    with platform(server) as api:
+        bot = Bot(store, "telegram", server, api.url, tmp_path / "work")
+        store.channels.remove("telegram")
+        config = {"base_url": api.url}
+        store.channels.add(
+            "telegram",
+            "telegram",
+            config=config,
+            secrets={"token": "token"},
+            in_doubt=rule,
+            policy="public",
+        )
+        bot.allow("7", "room")
+        server.faults = [fault]
+        (sent,) = store.messages.send("words", agent="ada", to="room")
+        assert bot.send() == ["unknown"]
+        for _ in range(3):
+            clock.advance(5 * MINUTE)
+            bot.send()
+        bot.close()
+    assert server.words("7") == seen
+    found = store.messages.get(sent.id)
+    told = store.mail.list(mailbox="agent:ada").items
+    if rule == "give_up":
+        assert (found.state, len(told)) == ("undelivered", 1)
+        assert "unconfirmed" in str(found.reason)
+    else:
+        assert (found.state, told) == ("sent", [])
+
+
+def test_a_card_of_telegram_is_answered_by_its_button_once(
+    telegram: tuple[Bot, fake_bot_apis.Telegram], store: Corral
+) -> None:
+    bot, server = telegram
+    store.senders.approve("telegram/5", person="ann")
+    server.updates = [update(1, "may we ship?")]
+    bot.hear()
+    store.gateway.wake()
+    run = Runner(store).begin()
+    options = ["ship " + "x" * 80, "wait"]
+    store.questions.ask(
+        "Ship?", options=options, asker="agent:ada", answerers=["user:ann"], run=run.id
+    )
+    store.gateway.look_after()
+    assert bot.send() == ["done"]
+    (card,) = server.shown["5"]
+    rows = card["reply_markup"]["inline_keyboard"]
+    shown = card | {"chat": {"id": 5, "type": "private"}}
+    press = {"from": ANN, "message": shown}
+    pressed = [press | {"id": f"c{n}", "data": rows[3 - n][0]["callback_data"]} for n in (2, 3)]
+    server.updates = [{"update_id": n, "callback_query": pressed[n - 2]} for n in (2, 3)]
+    first, second = bot.hear()
+    assert (first.state, second.state) == ("heard", "refused")
+    assert store.questions.list(all=True).items[0].answer == "wait"
+    assert server.pressed == ["c2", "c3"]
+
+
+def test_telegram_changes_signs_answers_and_carries_files(
+    telegram: tuple[Bot, fake_bot_apis.Telegram], store: Corral
+) -> None:
+    bot, server = telegram
+    server.files = {"f1": b"from ann"}
+    document = {"file_id": "f1", "file_name": "../../x", "file_size": 8}
+    server.updates = [update(1, "", document=document), update(2, "gone soon")]
+    attached, gone = bot.hear()
+    (file,) = attached.data["files"]
+    assert Path(file["path"]).read_bytes() == b"from ann"
+    store.destinations.grant("ada", attached.place_id, name="room")
+    (said,) = store.messages.send("draft", agent="ada", to="room")
+    bot.send()
+    for _ in range(2):  # the second changes nothing, which Telegram calls an error
+        store.messages.send("final", agent="ada", to="room", edit=said.id)
+    store.messages.send("👍", agent="ada", to="room", react=said.id)
+    store.messages.send("an answer", agent="ada", to="room", reply_to=gone.id)
+    store.messages.send_files(["report.txt"], agent="ada", to="room")
+    assert bot.send() == ["done"] * 5
+    assert server.words("5") == ["final", "an answer", "[report.txt]"]
+    assert server.shown["5"][-1]["data"] == b"the report"
+    store.messages.send("nonsense", agent="ada", to="room", react=said.id)
+    assert bot.send() == ["refused"]
+    (told,) = store.mail.list(mailbox="agent:ada").items
+    assert "REACTION_INVALID" in told.body["reason"]
+
+
+# -- Slack ----------------------------------------------------------------------------------------
+
+
+def slack_event(type: str = "message", **event: Any) -> dict[str, Any]:
+    usual = {"type": type, "channel": "C1", "user": "U1", "ts": "1800000000.000100"}
+    return {"type": "event_callback", "event": usual | event}
+
+
+def test_slack_is_answered_and_what_it_tells_again_is_heard_once(
+    slack: tuple[Bot, fake_bot_apis.Slack], store: Corral
+) -> None:
+    bot, _ = slack
+    assert bot.calls({"type": "url_verification", "challenge": "abc"}) == b"abc"
+    for retry in range(4):
+        bot.calls(slack_event(text="is 1 &lt; 2 &amp;&amp; 3?"), retry=retry)
+    changed = {"user": "U1", "ts": "1800000000.000100", "text": "is 1 &lt; 2?"}
+    was = changed | {"text": "is 1 &lt; 2 &amp;&amp; 3?"}
+    edit = slack_event(
+        subtype="message_changed", message=changed, previous_message=was, event_ts="1800000001.1"
+    )
+    sign = slack_event(
+        "reaction_added",
+        reaction="eyes",
+        item={"type": "message", "channel": "C1", "ts": "1800000000.000100"},
+        event_ts="1800000002.1",
+    )
+    for told in (edit, edit, sign, sign):
+        bot.calls(told)
+    bot.calls(
+        slack_event(
+            text="a preview",
+            subtype="message_changed",
+            message=changed,
+            previous_message=changed,
+            event_ts="1800000003.1",
+        )
+    )
+    assert [(m.kind, m.text) for m in bot.stored()] == [
+        (MessageKind.TEXT, "is 1 < 2 && 3?"),
+        (MessageKind.EDIT, "is 1 < 2?"),
+        (MessageKind.REACTION, ":eyes:"),
+    ]
+    with pytest.raises(Refused, check=because("bad_signature")):
+        store.gateway.accept("slack", {"x-slack-request-timestamp": "1"}, b"{}")
+
+
+@pytest.mark.parametrize("fault", [LATE, DOWN])
+@pytest.mark.parametrize("thread", [None, "1800000000.000100"])
+def test_what_slack_does_not_tell_is_found_in_its_history_however_much_was_said_since(
+    slack: tuple[Bot, fake_bot_apis.Slack],
+    store: Corral,
+    clock: ManualClock,
+    fault: str,
+    thread: str | None,
+) -> None:
+    bot, server = slack
+    bot.allow("C1", "room")
+    server.page = 2
+    server.faults = [fault]
+    (sent,) = store.messages.say(store.places.get("slack/C1").id, "words", thread=thread)
+    assert bot.send() == ["unknown"]
+    for n in range(7):
+        server.says("C1", f"noise {n}", **({"thread_ts": thread} if thread else {}))
+    clock.advance(5 * MINUTE)
+    assert bot.send()[-1] == "done"
+    assert server.words("C1").count("words") == 1
+    found = store.messages.get(sent.id)
+    ours = next(each for each in server.shown["C1"] if each["text"] == "words")
+    assert (found.state, found.platform_ids) == ("sent", [ours["ts"]])
+
+
+@pytest.mark.parametrize("fault", ["", LATE, DOWN])
+def test_slack_carries_files_both_ways_and_shows_each_once(
+    slack: tuple[Bot, fake_bot_apis.Slack], store: Corral, clock: ManualClock, fault: str
+) -> None:
+    bot, server = slack
+    bot.allow("C1", "room")
+    server.says("C1", "", files=[{"id": "F0", "title": "report.txt"}])
+    server.faults = [fault]
+    (sent,) = store.messages.send_files(["report.txt"], agent="ada", to="room")
+    assert bot.send() == ["unknown" if fault else "done"]
+    clock.advance(5 * MINUTE)
+    bot.send()
+    shared = [each for each in server.shown["C1"] if each.get("user") == "UBOT"]
+    assert len(shared) == 1
+    (file,) = shared[0]["files"]
+    assert server.uploads[file["id"]]["data"] == b"the report"
+    assert store.messages.get(sent.id).platform_ids == [file["id"]]
+
+
+def test_what_an_agent_says_in_slack_calls_nobody_and_changes_and_signs_work(
+    slack: tuple[Bot, fake_bot_apis.Slack], store: Corral
+) -> None:
+    bot, server = slack
+    bot.allow("C1", "room")
+    (said,) = store.messages.send("<!channel> & <@U1>", agent="ada", to="room")
+    assert bot.send() == ["done"]
+    assert server.words("C1") == ["&lt;!channel&gt; &amp; &lt;@U1&gt;"]
+    store.messages.send("better", agent="ada", to="room", edit=said.id)
+    for _ in range(2):
+        store.messages.send(":eyes:", agent="ada", to="room", react=said.id)
+    assert bot.send() == ["done"] * 3
+    (shown,) = server.shown["C1"]
+    assert (shown["text"], shown["signs"]) == ("better", ["eyes"])
+    bot.allow("X9", "nowhere")
+    store.messages.send("x", agent="ada", to="nowhere")
+    assert bot.send() == ["refused"]
+
+
+def test_a_card_of_slack_is_answered_by_its_button_and_shows_how_it_ended(
+    slack: tuple[Bot, fake_bot_apis.Slack], store: Corral
+) -> None:
+    bot, server = slack
+    store.senders.approve("slack/U1", person="ann")
+    bot.calls(slack_event(text="may we ship?"))
+    store.gateway.wake()
+    runner = Runner(store)
+    run = runner.begin()
+    store.questions.ask(
+        "Ship?", options=["ship", "wait"], asker="agent:ada", answerers=["user:ann"], run=run.id
+    )
+    store.gateway.look_after()
+    assert bot.send() == ["done"]
+    (card,) = server.shown["C1"]
+    value = card["blocks"][1]["elements"][0]["value"]
+    press = {
+        "type": "block_actions",
+        "user": {"id": "U1"},
+        "channel": {"id": "C1"},
+        "actions": [{"value": value, "action_ts": "9"}],
+    }
+    for _ in range(2):
+        bot.calls(press, form=True)
+    assert store.questions.list(all=True).items[0].answer == "ship"
+    runner.end(run, "so we ship")
+    store.gateway.settle()
+    store.gateway.look_after()
+    bot.send()
+    assert server.words("C1") == ["Ship?\nann answered: ship", "so we ship"]
+    assert server.shown["C1"][0]["blocks"] == [], "its buttons are gone"

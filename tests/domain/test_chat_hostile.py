@@ -1,0 +1,200 @@
+"""A chat with somebody in it who means harm: it opens nothing, and what it did is said."""
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import pytest
+
+from corral.adapters.channels.contract import IncomingEvent, MessageKind, mentions_account
+from corral.api import Corral
+from corral.domain.chat.channels import places
+from corral.domain.chat.outbound import cards
+from corral.domain.questions import ops as questions
+from corral.domain.questions.model import Question
+from corral.kernel.clock import MINUTE, ManualClock
+from tests.support.fake_channels import Chat, Runner
+from tests.support.grouped_cases import each_case
+from tests.support.store import rows
+from tests.support.threads import SECONDS
+
+pytestmark = pytest.mark.usefixtures("kinds")
+
+
+@pytest.fixture
+def chat(store: Corral) -> Chat:
+    """A public chat with an agent, an owner, a member, and whoever comes by."""
+    store.agents.create("ada", provider="scripted")
+    found = Chat(store)
+    store.wirings.add("ada", channel=found.channel.name)
+    for sender, role in (("ann", "owner"), ("bob", "member")):
+        found.says("hello", sender=sender)
+        store.senders.approve(f"fake/{sender}", person=sender, role=role)
+    return found
+
+
+def asked(chat: Chat, *, answerers: list[str] | None = None, key: str = "k") -> Question:
+    """A card in the chat, of the run that works there."""
+    store = chat.store
+    if store.gateway.talks(chat.place())[0].run_id is None:
+        store.gateway.wake()
+        Runner(store).begin()
+    question = store.questions.ask(
+        "Delete it?",
+        options=["yes", "no"],
+        asker="agent:ada",
+        run=str(store.gateway.talks(chat.place())[0].run_id),
+        answerers=answerers or [],
+        key=key,
+    )
+    store.gateway.look_after()
+    chat.deliver()
+    return question
+
+
+def press(question: str, answer: str, sender: str, event: str) -> IncomingEvent:
+    """Somebody presses a button of a card."""
+    return IncomingEvent(
+        event_id=event,
+        place="room",
+        sender=sender,
+        kind=MessageKind.ANSWER,
+        question=question,
+        text=answer,
+    )
+
+
+@pytest.mark.parametrize("sender", ["bob", "mallory"])
+@pytest.mark.parametrize("way", ["button", "words", "number"])
+def test_who_may_not_answer_is_told_so_and_the_question_stays_open(
+    store: Corral, chat: Chat, sender: str, way: str
+) -> None:
+    question = asked(chat, answerers=["user:ann"])
+    if way == "button":
+        message = store.messages.receive("fake", press(question.id, "yes", sender, "x1"))
+    else:
+        message = chat.says("yes" if way == "words" else "1", sender=sender)
+    assert message.state == "refused"
+    assert store.questions.get(question.id).state == "open"
+    chat.deliver()
+    assert chat.platform.words()[-1], "the sender gets a reply"
+    store.messages.receive("fake", press(question.id, "no", "ann", "x2"))
+    assert store.questions.get(question.id).answer == "no"
+
+
+def test_of_two_who_answer_at_once_one_counts_and_the_other_is_told(
+    store: Corral, chat: Chat
+) -> None:
+    together = Barrier(2, timeout=SECONDS)
+
+    def answer(event: IncomingEvent) -> str:
+        together.wait()
+        return store.messages.receive("fake", event).state
+
+    for number in range(4):
+        question = asked(chat, key=f"k{number}")
+        events = [
+            press(question.id, said, sender, f"{sender}{number}")
+            for sender, said in (("ann", "yes"), ("bob", "no"))
+        ]
+        with ThreadPoolExecutor(2) as both:
+            states = list(both.map(answer, events))
+        ended = store.questions.get(question.id)
+        assert sorted(states) == ["heard", "refused"]
+        winner = ("ann", "yes") if states[0] == "heard" else ("bob", "no")
+        assert (ended.answered_by, ended.answer) == (f"user:{winner[0]}", winner[1])
+
+
+def test_a_card_that_never_was_answers_nothing(store: Corral, chat: Chat) -> None:
+    question = asked(chat, answerers=["user:ann"])
+    for id, event in (("qst_00000000000000000000000000", "a"), ("nonsense", "b")):
+        assert store.messages.receive("fake", press(id, "yes", "ann", event)).state == "refused"
+    assert store.questions.get(question.id).state == "open"
+
+
+@pytest.mark.parametrize("word", ["stop", "clear"])
+def test_a_direct_chat_that_others_come_to_is_direct_no_more(
+    store: Corral, chat: Chat, word: str
+) -> None:
+    first = chat.says(f"/{word}", sender="bob", place="two", direct=True)
+    assert first.state == "heard", "of two, one may"
+    sign = IncomingEvent(
+        event_id="s", place="two", sender="bob", kind=MessageKind.REACTION, text="+"
+    )
+    store.messages.receive("fake", sign)
+    assert store.places.get("fake/two").direct, "a sign does not say where it was"
+    later = chat.says(f"/{word}", sender="bob", place="two", direct=False)
+    assert later.state == "refused"
+    assert not store.places.get("fake/two").direct
+    assert chat.says(f"/{word}", sender="ann", place="two").state == "heard"
+
+
+@pytest.mark.parametrize("sender", ["bob", "mallory"])
+def test_steering_is_for_those_who_may_however_it_is_written(
+    store: Corral, chat: Chat, sender: str
+) -> None:
+    store.gateway.wake()
+    run = Runner(store).begin()
+    for text in ("/stop", "  /STOP now", "/stop@corral_bot", "/Clear"):
+        assert chat.says(text, sender=sender).state == "refused", text
+    assert store.runs.get(run.id).is_live
+    assert chat.says("/stop", sender="ann").state == "heard"
+    assert store.runs.get(run.id).state == "stopping"
+
+
+@each_case(
+    ("text", "account", "meant"),
+    [
+        ("@corral_bot look", "@corral_bot", True),
+        ("look, @Corral_Bot!", "@corral_bot", True),
+        ("@corral_bot: look", "@corral_bot", True),
+        ("(@corral_bot)", "@corral_bot", True),
+        ("@corral_bot2 look", "@corral_bot", False),
+        ("@corral_bot-evil", "@corral_bot", False),
+        ("mail me@corral_bot", "@corral_bot", False),
+        ("@@corral_bot", "@corral_bot", False),
+        ("@bot:here hi", "@bot:here", True),
+        ("@bot:here: hi", "@bot:here", True),
+        ("I ask @bot:here.", "@bot:here", True),
+        ("@bot:here.evil.example", "@bot:here", False),
+        ("@bot:here:8448", "@bot:here", False),
+        ("@bot-here", "@bot.here", False),
+        ("anything", "", False),
+    ],
+)
+def test_a_name_that_begins_like_ours_is_not_ours(text: str, account: str, meant: bool) -> None:
+    assert mentions_account(text, account) is meant
+
+
+@each_case("text", ["@ada.evil x", "@adam x", "x@ada", "@@ada"])
+def test_an_agent_is_called_by_its_whole_name_alone(store: Corral, chat: Chat, text: str) -> None:
+    (wiring,) = store.wirings.list().items
+    store.wirings.change(wiring.id, trigger="mention")
+    assert chat.says(text).state == "unheard"
+    assert chat.says("well, @ada: x").state == "heard"
+
+
+def test_a_card_says_how_it_ended_however_many_others_are_open(store: Corral, chat: Chat) -> None:
+    with store.transaction() as tx:
+        place = places.get_place(tx, chat.place())
+        for number in range(cards.MAX_CARDS):
+            cards.show_card(tx, questions.ask(tx, "Which?", asker=f"agent:a{number}"), place)
+    last = asked(chat)
+    store.questions.answer(last.id, "yes", by="user:ann")
+    store.runs.lose(str(store.gateway.talks(chat.place())[0].run_id))
+    store.gateway.settle()
+    store.gateway.look_after()
+    assert rows(store, "SELECT question_id FROM cards WHERE settled = 1") == [(last.id,)]
+
+
+def test_a_card_whose_question_was_forgotten_is_in_nobodys_way(
+    store: Corral, chat: Chat, clock: ManualClock
+) -> None:
+    question = asked(chat)
+    store.settings.set("questions.retention_ms", MINUTE)
+    store.questions.answer(question.id, "yes", by="user:ann")
+    clock.advance(2 * MINUTE)
+    store.db.prune()
+    assert chat.says("1").state == "heard"
+    store.gateway.look_after()
+    assert chat.says("and on").state == "heard"
+    assert rows(store, "SELECT count(*) FROM cards WHERE settled = 0") == [(0,)]

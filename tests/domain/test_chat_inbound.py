@@ -1,0 +1,436 @@
+"""What comes in: stored once, strangers by policy, owners asked, commands by rights, files safe."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from corral.adapters.channels.contract import IncomingEvent, RawAttachment
+from corral.api import Corral
+from corral.kernel.clock import DAY, ManualClock
+from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
+from tests.support.errors import because
+from tests.support.fake_channels import Chat
+from tests.support.invariants import check_store
+from tests.support.store import record, refuses, unchanged, walk
+
+pytestmark = pytest.mark.usefixtures("kinds")
+
+
+def chat_with(store: Corral, **options: str) -> Chat:
+    store.agents.create("ada", provider="scripted")
+    chat = Chat(store, **options)
+    store.wirings.add("ada", channel=chat.channel.name)
+    return chat
+
+
+def letters_of(store: Corral, message: object) -> list[str]:
+    routes = message.routes
+    return [
+        letter.body["text"]
+        for route in routes
+        for letter in store.mail.list(mailbox=f"session:{route.session_id}").items
+    ]
+
+
+def test_an_event_that_comes_twice_is_stored_and_heard_once(store: Corral) -> None:
+    chat = chat_with(store)
+    first = chat.says("hello", event="e7")
+    with unchanged(store):
+        assert chat.says("hello again", event="e7") == first
+    assert letters_of(store, first) == ["hello"]
+    other = Chat(store, "silent")
+    store.wirings.add("ada", channel="silent")
+    assert other.says("another channel's", event="e7").id != first.id
+
+
+def test_a_message_keeps_the_platforms_ids_apart_from_ours(store: Corral) -> None:
+    chat = chat_with(store)
+    message = chat.says("hello", event="e1", message_id="platform-9", thread="t")
+    assert message.id.startswith("msg_")
+    assert (message.platform_ids, message.event_id, message.thread) == (
+        ["platform-9"],
+        "in:e1",
+        "t",
+    )
+    assert message.state == "heard"
+
+
+def test_a_stranger_is_turned_away_where_that_is_the_rule(store: Corral) -> None:
+    chat = chat_with(store, policy="strict")
+    message = chat.says("let me in")
+    assert message.state == "refused"
+    assert "ann is unknown" in (message.reason or "")
+    store.senders.approve("fake/ann", person="ann")
+    assert chat.says("and now?").state == "heard"
+    assert store.messages.get(message.id).state == "refused", "nothing is heard afterwards"
+
+
+def test_an_owner_is_asked_once_and_what_was_said_meanwhile_is_heard_in_order(
+    store: Corral,
+) -> None:
+    chat = chat_with(store, policy="ask")
+    store.people.set("olga", "owner")
+    said = [chat.says(f"message {n}") for n in range(3)]
+    assert {message.state for message in said} == {"held"}
+    (question,) = store.questions.list().items
+    assert question.answerers == ["user:olga"]
+    with pytest.raises(Refused):
+        store.questions.answer(question.id, "yes", by="user:ann")
+    store.questions.answer(question.id, "yes", by="user:olga")
+    assert store.gateway.look_after() > 0
+    assert store.gateway.look_after() == 0
+    heard = [store.messages.get(message.id) for message in said]
+    assert {message.state for message in heard} == {"heard"}
+    assert letters_of(store, heard[0]) == ["message 0", "message 1", "message 2"]
+    assert chat.says("I am known now").state == "heard"
+    check_store(store)
+
+
+def test_an_answer_that_somebody_made_up_lets_nobody_in(store: Corral) -> None:
+    chat = chat_with(store, policy="ask")
+    message = chat.says("let me in")
+    sender = store.senders.list().items[0].id
+    (asked,) = store.questions.list().items
+    own = store.questions.ask(
+        "?", options=["yes"], asker="agent:eve", key=f"sender:{sender}:x", answerers=["agent:bob"]
+    )
+    store.questions.answer(own.id, "yes", by="agent:bob")
+    for body in (
+        {"question": own.id},
+        {"question": asked.id, "answer": "yes"},
+        {"question": 5},
+        "yes",
+    ):
+        store.mail.put("queue:gateway", body, sender="agent:eve")
+    store.gateway.look_after()
+    assert store.messages.get(message.id).state == "held"
+    assert store.senders.get(sender).state == "unknown"
+    assert len(store.mail.list(state="refused").items) == 4
+
+
+def test_a_retired_agent_is_told_nothing_and_the_message_is_kept(store: Corral) -> None:
+    chat = chat_with(store)
+    store.agents.retire("ada")
+    message = chat.says("hello")
+    assert (message.state, message.routes[0].reason) == ("unheard", "the agent is retired")
+
+
+def test_an_event_that_can_never_be_stored_holds_up_nothing(store: Corral) -> None:
+    chat = chat_with(store)
+    chat.platform.pending = [
+        IncomingEvent(event_id="x" * 600, place="room", sender="ann", text="bad"),
+        IncomingEvent(event_id="good", place="room", sender="ann", text="good"),
+    ]
+    (stored,) = store.gateway.take_in(chat.channel.id, chat.adapter)
+    assert stored.text == "good"
+    assert store.channels.get("fake").cursor == "2"
+    assert "channel.pass_over" in record(store)
+
+
+def test_what_comes_at_once_is_stored_in_its_order_and_each_event_once(store: Corral) -> None:
+    chat = chat_with(store)
+    first = chat.says("0", event="e0")
+    chat.platform.pending = [
+        IncomingEvent(
+            event_id=f"e{n}", place=f"room{n % 2}" if n else "room", sender="ann", text=str(n)
+        )
+        for n in (0, 1, 2, 3, 2, 4, 1)
+    ]
+    stored = store.gateway.take_in(chat.channel.id, chat.adapter)
+    assert [each.text for each in stored] == ["0", "1", "2", "3", "2", "4", "1"]
+    assert stored[0].id == first.id
+    assert stored[2].id == stored[4].id
+    assert len({each.id for each in stored}) == 5
+    assert store.channels.get("fake").cursor == "7"
+    for room, said in (("room0", ["2", "4"]), ("room1", ["1", "3"])):
+        place = chat.place(room)
+        session = store.messages.list(place=place, limit=1).items[0].routes[0].session_id
+        letters = store.mail.list(mailbox=f"session:{session}").items
+        assert [letter.body["text"] for letter in letters] == said
+
+
+def test_a_command_or_a_new_wiring_within_a_batch_counts_for_what_follows(store: Corral) -> None:
+    store.agents.create("ada", provider="scripted")
+    chat = Chat(store, policy="ask")
+    chat.says("hello", event="e0")
+    store.senders.approve("fake/ann")
+    chat.platform.pending = [
+        IncomingEvent(event_id=f"e{n}", place="room", sender=who, text=text)
+        for n, (who, text) in enumerate([("ann", "one"), ("ann", "/help"), ("ben", "two")], 1)
+    ]
+    one, command, two = store.gateway.take_in(chat.channel.id, chat.adapter)
+    assert (one.state, command.state, two.state) == ("held", "heard", "held")
+    assert two.reason == "an owner has not approved ben yet"
+
+
+def test_a_batch_is_stored_whole_or_not_at_all(store: Corral) -> None:
+    chat = chat_with(store)
+    events = [
+        IncomingEvent(event_id="good", place="room", sender="ann", text="good"),
+        IncomingEvent(event_id="bad", place="room", sender="ann", text="bad", thread="t" * 600),
+    ]
+    with pytest.raises(Invalid, check=because("too_long")):
+        store.messages.receive_all(chat.channel.id, events, cursor="2")
+    assert store.messages.list().items == []
+    assert store.channels.get("fake").cursor is None
+
+
+def test_a_message_tells_the_letters_by_which_it_was_heard(store: Corral) -> None:
+    chat = chat_with(store)
+    message = chat.says("hello")
+    (route,) = message.routes
+    assert store.mail.get(str(route.letter_id)).key == message.id
+    assert store.messages.get(message.id) == message
+    assert store.messages.list().items == [message]
+
+
+def test_an_owner_who_says_no_blocks_the_account(store: Corral) -> None:
+    chat = chat_with(store, policy="ask")
+    message = chat.says("buy this")
+    (question,) = store.questions.list().items
+    store.questions.answer(question.id, "no", by="user:olga")
+    store.gateway.look_after()
+    assert store.messages.get(message.id).state == "refused"
+    assert chat.says("buy that").state == "refused"
+    assert store.questions.list().items == [], "nobody is asked again"
+
+
+def test_without_an_answer_in_time_nobody_is_let_in(store: Corral, clock: ManualClock) -> None:
+    chat = chat_with(store, policy="ask")
+    message = chat.says("hello?")
+    clock.advance(8 * DAY)
+    store.questions.expire_due()
+    store.gateway.look_after()
+    found = store.messages.get(message.id)
+    assert (found.state, found.reason) == ("refused", "no owner approved the sender in time")
+    assert chat.says("still there?").state == "held"
+    assert len(store.questions.list().items) == 1, "and it is asked anew"
+
+
+def test_strangers_without_end_do_not_fill_the_store(store: Corral) -> None:
+    chat = chat_with(store, policy="ask")
+    store.settings.set("questions.max_open", 3)
+    states = [chat.says("hi", sender=f"s{n}").state for n in range(5)]
+    assert states == ["held"] * 3 + ["refused"] * 2
+
+
+def test_where_no_agent_listens_an_owner_says_which_one_is_to(store: Corral) -> None:
+    store.agents.create("ada", provider="scripted")
+    chat = Chat(store, policy="ask")
+    store.senders.approve("fake/ann", person="ann")
+    first, second = chat.says("@ada anybody?"), chat.says("hello?")
+    assert (first.state, second.state) == ("held", "held")
+    (question,) = store.questions.list().items
+    assert question.options == ["ada", "nobody"]
+    store.questions.answer(question.id, "ada", by="user:olga")
+    store.gateway.look_after()
+    assert store.messages.get(first.id).state == "heard"
+    assert store.messages.get(second.id).state == "unheard", "a group: it must be addressed"
+    assert [wiring.trigger for wiring in store.wirings.list().items] == ["mention"]
+
+
+def test_where_nobody_is_to_listen_nothing_is_kept_waiting(store: Corral) -> None:
+    store.agents.create("ada", provider="scripted")
+    chat = Chat(store, policy="ask")
+    store.senders.approve("fake/ann", person="ann")
+    message = chat.says("hello?")
+    store.questions.answer(store.questions.list().items[0].id, "nobody", by="user:olga")
+    store.gateway.look_after()
+    assert store.messages.get(message.id).state == "unheard"
+
+
+@pytest.mark.parametrize("where", ["place", "channel"])
+def test_what_was_held_where_no_agent_listened_is_heard_when_one_is_wired(
+    store: Corral, where: str
+) -> None:
+    store.agents.create("ada", provider="scripted")
+    chat = Chat(store, policy="ask")
+    store.senders.approve("fake/ann", person="ann")
+    held = [chat.says(text) for text in ("one", "two", "three")]
+    stranger = chat.says("let me in", sender="eve")
+    given = chat.place() if where == "place" else "fake"
+    made = store.wirings.add("ada", **{where: given})
+    assert made.trigger == "always"
+    assert {store.messages.get(each.id).state for each in held} == {"heard"}
+    letters = [each for each in store.mail.list().items if each.mailbox.startswith("session:")]
+    assert [letter.body["text"] for letter in letters] == ["one", "two", "three"]
+    assert store.messages.get(stranger.id).state == "held", "a wiring lets nobody in"
+    (left,) = store.questions.list().items
+    assert "May eve" in left.text, "which agent is to hear is asked no more"
+
+
+def test_what_does_not_wake_the_agent_that_is_wired_is_not_kept_waiting(store: Corral) -> None:
+    store.agents.create("ada", provider="scripted")
+    chat = Chat(store, policy="ask")
+    store.senders.approve("fake/ann", person="ann")
+    held = chat.says("hello?")
+    store.wirings.add("ada", channel="fake", trigger="mention")
+    assert store.messages.get(held.id).state == "unheard"
+    assert store.questions.list().items == []
+
+
+def test_a_direct_chat_is_none_any_more_when_a_third_person_comes(store: Corral) -> None:
+    store.agents.create("ada", provider="scripted")
+    chat = Chat(store, policy="public")
+    store.wirings.add("ada", channel="fake", trigger="mention")
+    assert chat.says("hello", direct=True).state == "heard", "nobody else could be meant"
+    assert chat.says("hello", direct=None).state == "heard", "the platform does not say"
+    assert chat.says("hello all", direct=False).state == "unheard"
+    assert store.places.get(chat.place()).direct is False
+    assert chat.says("hello", direct=True).state == "heard", "it left again"
+
+
+def test_a_blocked_place_hears_and_says_nothing(store: Corral) -> None:
+    chat = chat_with(store)
+    chat.says("first")
+    store.messages.say(chat.place(), "news")
+    store.places.block(chat.place())
+    assert chat.says("second").state == "refused"
+    assert chat.deliver() == ["refused"]
+    store.places.unblock(chat.place())
+    assert chat.says("third").state == "heard"
+
+
+def test_a_place_may_treat_strangers_otherwise_than_its_channel(store: Corral) -> None:
+    chat = chat_with(store)
+    chat.says("first")
+    store.places.set_policy(chat.place(), "strict")
+    assert chat.says("second").state == "refused"
+    store.places.set_policy(chat.place(), None)
+    assert chat.says("third").state == "heard"
+
+
+@pytest.mark.parametrize(
+    ("name", "role", "direct", "allowed"),
+    [
+        ("help", None, False, True),
+        ("status", None, False, False),
+        ("status", "member", False, True),
+        ("stop", "member", False, False),
+        ("stop", "member", True, True),
+        ("clear", "admin", False, True),
+        ("cost", "member", False, True),
+    ],
+)
+def test_a_command_is_for_those_who_may(
+    store: Corral, name: str, role: str | None, direct: bool, allowed: bool
+) -> None:
+    chat = chat_with(store)
+    chat.says("hello", direct=direct)
+    if role is not None:
+        store.senders.approve("fake/ann", person="ann", role=role)
+    message = chat.says(f"/{name}", direct=direct)
+    assert message.state == ("heard" if allowed else "refused")
+    assert message.routes == [], "no agent is woken by it"
+    assert chat.deliver() == ["done"]
+    (said,) = chat.platform.words()
+    assert ("needs at least the role" in said) is not allowed
+
+
+def test_clear_lets_the_agent_start_afresh(store: Corral) -> None:
+    chat = chat_with(store)
+    session = chat.says("hello").routes[0].session_id
+    assert session is not None
+    store.sessions.set_provider_session(session, "scripted", "abc")
+    store.senders.approve("fake/ann", person="ann", role="owner")
+    chat.says("/clear")
+    assert store.sessions.get(session).provider_session is None
+
+
+def test_attachments_become_private_files_with_harmless_names(
+    store: Corral, tmp_path: Path
+) -> None:
+    chat = chat_with(store)
+    store.settings.set("gateway.max_file_bytes", 10)
+    message = chat.says(
+        "look",
+        attached=[
+            RawAttachment("../../etc/passwd", b"one", 3),
+            RawAttachment("..\\..\\boot.ini\0", b"two", 3),
+            RawAttachment("", b"three", 5),
+            RawAttachment("large.bin", b"x" * 11, 11),
+            RawAttachment("gone.png", None, 9, None, "the platform does not have it any more"),
+        ],
+    )
+    files = message.data["files"]
+    home = (tmp_path / "home").resolve()
+    for file in files[:3]:
+        path = Path(file["path"])
+        assert path.resolve().is_relative_to(home)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert "/" not in path.name
+        assert not path.name.startswith(".")
+    assert Path(files[0]["path"]).read_bytes() == b"one"
+    assert [file["path"] for file in files[3:]] == [None, None]
+    assert "10 bytes" in files[3]["reason"]
+
+
+def test_a_link_in_the_place_of_an_attachment_is_not_followed(
+    store: Corral, tmp_path: Path
+) -> None:
+    chat = chat_with(store)
+    first = chat.says("look", event="e1", attached=[RawAttachment("a.txt", b"one", 3)])
+    path = Path(first.data["files"][0]["path"])
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    path.unlink()
+    path.symlink_to(victim)
+    chat.says("again", event="e1", attached=[RawAttachment("a.txt", b"two", 3)])
+    assert victim.read_text() == "mine"
+
+
+def test_a_message_of_a_megabyte_is_kept_whole_in_a_file(store: Corral) -> None:
+    chat = chat_with(store)
+    message = chat.says("x" * 1_000_000)
+    assert message.state == "heard"
+    assert len(message.text) == 64 * 1024
+    assert Path(message.data["files"][0]["path"]).stat().st_size == 1_000_000
+
+
+def test_words_that_no_engine_keeps_are_kept_as_far_as_they_can_be(store: Corral) -> None:
+    chat = chat_with(store)
+    assert chat.says("a\0b\ud800c").text == "ab?c"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"event": "x" * 501}, {"place": ""}, {"sender": ""}, {"thread": "t" * 501}],
+)
+def test_an_event_that_cannot_be_stored_is_refused(store: Corral, given: dict[str, str]) -> None:
+    chat = chat_with(store)
+    with refuses(store, Invalid):
+        chat.says("hello", **given)
+
+
+def test_a_channel_has_a_name_and_what_its_kind_needs(store: Corral) -> None:
+    store.channels.add("one", "fake")
+    with refuses(store, Conflict):
+        store.channels.add("one", "fake")
+    with refuses(store, Invalid):
+        store.channels.add("two", "carrier-pigeon")
+    with refuses(store, Invalid):
+        store.channels.add("two", "fake", config={"colour": "red"})
+    with refuses(store, Invalid):
+        store.channels.add("t", "telegram")
+    with refuses(store, NotFound):
+        store.channels.add("t", "telegram", secrets={"token": "nowhere"})
+    with refuses(store, Invalid):
+        store.channels.add("two", "fake", policy="polite")
+    store.channels.remove("one")
+    store.channels.add("one", "fake")
+    assert len(walk(store.channels.list, all=True)) == 2
+    assert [channel.name for channel in store.channels.list().items] == ["one"]
+
+
+def test_a_platform_is_read_on_from_where_everything_is_stored(store: Corral) -> None:
+    chat = chat_with(store)
+    chat.platform.pending = [
+        IncomingEvent(event_id=f"e{n}", place="room", sender="ann", text=str(n))
+        for n in (1, 2, 2, 1)
+    ]
+    stored = store.gateway.take_in(chat.channel.id, chat.adapter)
+    assert [message.text for message in stored] == ["1", "2", "2", "1"]
+    assert len({message.id for message in stored}) == 2
+    assert store.channels.get("fake").cursor == "4"
+    assert store.gateway.take_in(chat.channel.id, chat.adapter) == []

@@ -1,0 +1,373 @@
+"""What goes out: in order, once, with permission; failures, doubt and what is said of them."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from corral.adapters import process
+from corral.adapters.channels.contract import ChannelTraits, OutgoingMessage, PostedMessage
+from corral.api import Corral
+from corral.domain.chat.outbound import queue
+from corral.kernel.clock import HOUR, MINUTE, SECOND, ManualClock
+from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
+from corral.services.chat.delivery import delivery_owner
+from tests.support.fake_channels import KINDS, Chat, FakeAdapter, Platform, register_adapters
+from tests.support.invariants import check_store
+from tests.support.store import refuses, walk
+
+pytestmark = pytest.mark.usefixtures("kinds")
+
+
+def chat_with(store: Corral, kind: str = "fake", **options: str) -> Chat:
+    store.agents.create("ada", provider="scripted")
+    chat = Chat(store, kind, **options)
+    chat.says("first")
+    store.destinations.grant("ada", chat.place(), name="room")
+    return chat
+
+
+def test_a_message_arrives_with_the_platforms_id_beside_ours(store: Corral) -> None:
+    chat = chat_with(store)
+    (sent,) = store.messages.send("hello", agent="ada", to="room")
+    assert (sent.state, sent.platform_ids) == ("queued", [])
+    assert chat.deliver() == ["done"]
+    found = store.messages.get(sent.id)
+    assert (found.state, found.platform_ids) == ("sent", ["m1"])
+    assert chat.deliver() == []
+    assert chat.platform.words() == ["hello"]
+
+
+def test_the_same_key_is_the_same_message(store: Corral) -> None:
+    chat = chat_with(store)
+    first = store.messages.send("hello", agent="ada", to="room", key="k")
+    assert store.messages.send("hello", agent="ada", to="room", key="k")[0].id == first[0].id
+    chat.deliver()
+    assert chat.platform.words() == ["hello"]
+
+
+def test_a_long_text_is_split_at_its_seams_and_stays_in_order(store: Corral) -> None:
+    chat = chat_with(store)
+    text = "\n\n".join(f"paragraph {n} " + "word " * 20 for n in range(6))
+    sent = store.messages.send(text, agent="ada", to="room")
+    assert len(sent) > 2
+    chat.deliver()
+    assert " ".join(" ".join(chat.platform.words()).split()) == " ".join(text.split())
+    assert all(len(words) <= 200 for words in chat.platform.words())
+
+
+def test_what_is_said_second_is_shown_second_also_by_who_began_earlier(store: Corral) -> None:
+    chat = Chat(store)
+    place = store.places.meet("fake", "room")
+    with store.transaction() as tx:
+        queue.enqueue(tx, place, "first")
+    with store.transaction() as tx:
+        tx.now -= 50  # it began before, and waited for the other
+        queue.enqueue(tx, place, "second")
+    chat.deliver()
+    assert chat.platform.words() == ["first", "second"]
+
+
+def test_an_earlier_message_is_changed_or_signed_by_the_platforms_own_id(store: Corral) -> None:
+    chat = chat_with(store)
+    (sent,) = store.messages.send("helo", agent="ada", to="room")
+    with refuses(store, Refused):  # it has not arrived yet
+        store.messages.send("hello", agent="ada", to="room", edit=sent.id)
+    chat.deliver()
+    store.messages.send("hello", agent="ada", to="room", edit=sent.id)
+    chat.deliver()
+    assert chat.platform.words() == ["hello"]
+    with refuses(store, Invalid):
+        store.messages.send("x", agent="ada", to="room", edit=sent.id, react=sent.id)
+    with refuses(store, NotFound):
+        store.messages.send("x", agent="ada", to="room", edit="msg_99")
+
+
+def test_an_agent_sends_by_its_own_names_and_to_no_other_place(store: Corral) -> None:
+    chat = chat_with(store)
+    chat.says("elsewhere", place="other")
+    with refuses(store, Refused) as caught:
+        store.messages.send("hello", agent="ada", to="other")
+    assert "room" in caught.value.message, "it says what there is"
+    with refuses(store, Refused):
+        store.messages.send("hello", agent="ada", to=chat.place("other"))
+    with refuses(store, Refused):
+        store.messages.send("hello", agent="ada")
+
+
+def test_what_was_allowed_when_it_was_written_is_asked_again_when_it_goes(store: Corral) -> None:
+    chat = chat_with(store)
+    store.alerts.add(["undelivered"], target_kind="mailbox", target="user:operator")
+    (sent,) = store.messages.send("secret", agent="ada", to="room")
+    store.destinations.revoke("ada", "room")
+    assert chat.deliver() == ["refused"]
+    found = store.messages.get(sent.id)
+    assert (found.state, "no destination" in (found.reason or "")) == ("undelivered", True)
+    assert chat.platform.words() == []
+    (notice,) = store.mail.list(mailbox="agent:ada").items
+    assert notice.body["state"] == "refused"
+    (alert,) = store.mail.list(mailbox="user:operator").items
+    assert alert.body["kind"] == "undelivered"
+    store.destinations.grant("ada", chat.place(), name="room")
+    store.messages.send("allowed again", agent="ada", to="room")
+    chat.deliver()
+    assert chat.platform.words() == ["allowed again"]
+
+
+def test_names_of_destinations_are_an_agents_own(store: Corral) -> None:
+    chat = chat_with(store)
+    chat.says("x", place="other")
+    with refuses(store, Conflict):
+        store.destinations.grant("ada", chat.place("other"), name="room")
+    store.destinations.grant("ada", chat.place("other"))
+    assert [each.name for each in walk(store.destinations.list, agent="ada")] == ["other", "room"]
+    with refuses(store, NotFound):
+        store.destinations.revoke("ada", "nowhere")
+
+
+def test_a_letter_put_by_hand_goes_out_and_a_made_up_place_hurts_nobody(store: Corral) -> None:
+    chat = chat_with(store)
+    store.mail.put("place:nowhere", "lost")
+    store.mail.put(f"place:{chat.place()}", "deployed", sender="user:me")
+    store.mail.put(f"place:{chat.place()}", {"n": 1})
+    assert chat.deliver() == ["done", "done"]
+    assert chat.platform.words() == ["deployed", '{"n":1}']
+
+
+def test_failures_are_counted_on_disk_and_end_in_a_message_that_never_arrived(
+    store: Corral, clock: ManualClock
+) -> None:
+    chat = chat_with(store)
+    store.settings.set("mail.max_attempts", 3)
+    chat.platform.outcomes = ["fail"] * 3
+    (sent,) = store.messages.send("hello", agent="ada", to="room")
+    (after,) = store.messages.send("later", agent="ada", to="room")
+    for _ in range(3):
+        chat.deliver()
+        clock.advance(5 * MINUTE)
+    assert store.messages.get(sent.id).state == "undelivered"
+    chat.deliver()
+    assert chat.platform.words() == ["later"]
+    (dead,) = store.mail.dead().items
+    store.mail.resend(dead.id)
+    assert chat.deliver() == ["done"]
+    assert store.messages.get(sent.id).state == "sent"
+    assert store.messages.get(after.id).state == "sent"
+    check_store(store)
+
+
+def test_a_platform_that_asks_for_time_is_given_it(store: Corral, clock: ManualClock) -> None:
+    chat = chat_with(store)
+    chat.platform.outcomes = ["slow down"]
+    store.messages.send("hello", agent="ada", to="room")
+    chat.deliver()
+    clock.advance(9 * MINUTE)
+    assert chat.deliver() == []
+    clock.advance(MINUTE)
+    assert chat.deliver() == ["done"]
+
+
+def test_what_a_platform_refuses_is_not_tried_again(store: Corral, clock: ManualClock) -> None:
+    chat = chat_with(store)
+    chat.platform.outcomes = ["refuse"]
+    (sent,) = store.messages.send("rude", agent="ada", to="room")
+    assert chat.deliver() == ["refused"]
+    clock.advance(60 * MINUTE)
+    assert chat.deliver() == []
+    assert store.messages.get(sent.id).reason == "it may not be said"
+
+
+@pytest.mark.parametrize("how", ["lost", "away", "throw"])
+def test_where_keys_count_an_unknown_outcome_is_repeated_and_seen_once(
+    store: Corral, clock: ManualClock, how: str
+) -> None:
+    chat = chat_with(store)
+    chat.platform.outcomes = [how]
+    store.messages.send("hello", agent="ada", to="room")
+    store.messages.send("world", agent="ada", to="room")
+    assert chat.deliver() == ["waiting"]
+    clock.advance(MINUTE)
+    assert chat.deliver() == ["done", "done"]
+    assert chat.platform.words() == ["hello", "world"]
+
+
+@pytest.mark.parametrize("how", ["lost", "away"])
+def test_where_the_platform_can_tell_it_is_asked(
+    store: Corral, clock: ManualClock, how: str
+) -> None:
+    chat = chat_with(store, "forgetful")
+    store.messages.send("hello", agent="ada", to="room")
+    chat.deliver()
+    chat.platform.outcomes = [how]
+    (second,) = store.messages.send("hello", agent="ada", to="room")
+    store.messages.send("world", agent="ada", to="room")
+    assert chat.deliver() == ["unknown"]
+    assert chat.deliver() == [], "nothing overtakes it"
+    clock.advance(2 * MINUTE)
+    chat.deliver()
+    assert chat.platform.words() == ["hello", "hello", "world"]
+    assert store.messages.get(second.id).state == "sent"
+    assert store.messages.get(second.id).platform_ids != []
+    check_store(store)
+
+
+@pytest.mark.parametrize(
+    ("rule", "state", "seen"), [("give_up", "undelivered", 1), ("retry", "sent", 2)]
+)
+def test_where_nobody_can_tell_the_channels_rule_decides_and_it_is_said(
+    store: Corral, clock: ManualClock, rule: str, state: str, seen: int
+) -> None:
+    chat = chat_with(store, "silent", in_doubt=rule)
+    chat.platform.outcomes = ["lost"]
+    (sent,) = store.messages.send("hello", agent="ada", to="room")
+    chat.deliver()
+    clock.advance(2 * MINUTE)
+    chat.deliver()
+    assert store.messages.get(sent.id).state == state
+    assert len(chat.platform.words()) == seen
+    assert len(store.mail.list(mailbox="agent:ada").items) == (state == "undelivered")
+
+
+@pytest.mark.parametrize("kind", ["fake", "forgetful"])
+def test_nobody_waits_for_the_lease_of_a_process_that_died_here(
+    store: Corral, clock: ManualClock, kind: str
+) -> None:
+    chat = chat_with(store, kind)
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    store.messages.send("one", agent="ada", to="room")
+    store.messages.send("two", agent="ada", to="room")
+    box = store.places.get(chat.place()).mailbox
+    dead = f"delivery:{process.host()}:{gone.pid}:1:1"
+    (letter,) = store.mail.claim(box, owner=dead, lease_ms=MINUTE)
+    if kind == "forgetful":
+        store.mail.doubt(letter)  # it was about to send it
+    chat.deliver()
+    clock.advance(2 * SECOND)
+    chat.deliver()
+    assert chat.platform.words() == ["one", "two"]
+
+
+def test_a_clock_that_was_set_back_holds_up_no_message_for_long(
+    store: Corral, clock: ManualClock
+) -> None:
+    chat = chat_with(store)
+    store.messages.send("one", agent="ada", to="room")
+    clock.advance(-HOUR)
+    store.messages.send("two", agent="ada", to="room")
+    assert chat.deliver() == []
+    clock.advance(MINUTE)
+    chat.deliver()
+    assert chat.platform.words() == ["two"]
+
+
+def test_a_process_that_has_the_number_of_the_dead_one_is_not_taken_for_it(
+    store: Corral, clock: ManualClock
+) -> None:
+    chat = chat_with(store)
+    store.messages.send("one", agent="ada", to="room")
+    box = store.places.get(chat.place()).mailbox
+    before = f"delivery:{process.host()}:{os.getpid()}:1:1"  # of this number, in another life
+    store.mail.claim(box, owner=before, lease_ms=MINUTE)
+    chat.deliver()
+    clock.advance(2 * SECOND)
+    assert chat.deliver() == ["done"]
+
+
+def test_the_lease_of_one_who_lives_is_waited_for(store: Corral, clock: ManualClock) -> None:
+    chat = chat_with(store)
+    store.messages.send("one", agent="ada", to="room")
+    box = store.places.get(chat.place()).mailbox
+    for owner in (delivery_owner(), "delivery:elsewhere:1:1:1"):
+        store.mail.claim(box, owner=owner, lease_ms=MINUTE)
+        chat.deliver()
+        clock.advance(2 * SECOND)
+        assert chat.deliver() == []
+        clock.advance(MINUTE)
+    assert chat.deliver() == ["done"]
+
+
+def test_a_sign_where_there_are_none_is_said_to_be_unsupported(store: Corral) -> None:
+    chat = chat_with(store, "silent")
+    (sent,) = store.messages.send("hello", agent="ada", to="room")
+    chat.deliver()
+    (sign,) = store.messages.send("+", agent="ada", to="room", react=sent.id)
+    assert chat.deliver() == ["refused"]
+    assert "no reactions" in (store.messages.get(sign.id).reason or "")
+
+
+def test_a_letter_that_a_person_drops_leaves_a_message_that_says_so(store: Corral) -> None:
+    chat = chat_with(store)
+    (sent,) = store.messages.send("hello", agent="ada", to="room")
+    assert sent.letter_id is not None
+    store.mail.drop(sent.letter_id, reason="not that")
+    store.gateway.look_after()
+    found = store.messages.get(sent.id)
+    assert (found.state, found.reason) == ("undelivered", "not that")
+    assert chat.deliver() == []
+
+
+def test_a_removed_channel_drops_what_waited_and_says_so(store: Corral) -> None:
+    chat = chat_with(store)
+    (sent,) = store.messages.send("hello", agent="ada", to="room")
+    store.channels.remove(chat.channel.name)
+    store.gateway.look_after()
+    assert store.messages.get(sent.id).state == "undelivered"
+
+
+def test_what_was_queued_as_its_channel_was_removed_is_not_sent_and_says_so(
+    store: Corral,
+) -> None:
+    chat = chat_with(store)
+    place = store.places.get(chat.place())
+    store.channels.remove(chat.channel.name)
+    with store.transaction() as tx:
+        (late,) = queue.enqueue(tx, place, "hello")
+    chat.deliver()
+    assert chat.platform.words() == []
+    found = store.messages.get(late.id)
+    assert (found.state, found.reason) == ("undelivered", "the channel fake was removed")
+
+
+def test_messages_are_listed_newest_first_page_by_page(store: Corral) -> None:
+    chat = chat_with(store)
+    for n in range(5):
+        store.messages.say(chat.place(), str(n))
+    chat.says("elsewhere", place="other")
+    everything = walk(store.messages.list)
+    assert [message.text for message in everything][:2] == ["elsewhere", "4"]
+    here = walk(store.messages.list, place=chat.place())
+    assert [message.text for message in here] == ["4", "3", "2", "1", "0", "first"]
+
+
+class Brief(FakeAdapter):
+    """It forgets keys after a while, and can tell what it shows."""
+
+    kind = "brief"
+    traits = ChannelTraits(max_text=200, idempotent=True, remembers_ms=15 * MINUTE, history=True)
+
+    def history(self, message: OutgoingMessage) -> list[PostedMessage]:
+        return [PostedMessage(id, shown[2], shown[1], 0) for id, shown in _shown(self.platform)]
+
+
+def _shown(platform: Platform) -> list[tuple[str, tuple[str, str | None, str]]]:
+    return list(zip(platform.ids, platform.shown, strict=True))
+
+
+def test_a_key_that_the_platform_has_forgotten_is_looked_up_before_it_is_repeated(
+    store: Corral, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(KINDS, "brief", Brief)
+    register_adapters(monkeypatch)
+    chat = chat_with(store, "brief")
+    chat.platform.outcomes = ["lost", "away"]
+    for text in ("arrived", "did not"):
+        store.messages.send(text, agent="ada", to="room")
+    assert chat.deliver() == ["waiting"]
+    chat.platform.by_key.clear()  # it has forgotten
+    clock.advance(HOUR)
+    assert chat.deliver() == ["done", "waiting"]
+    clock.advance(HOUR)
+    assert chat.deliver() == ["done"]
+    assert chat.platform.words() == ["arrived", "did not"]

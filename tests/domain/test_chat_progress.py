@@ -1,0 +1,227 @@
+"""A session always makes progress: no letter can block the letters behind it for ever."""
+
+import pytest
+
+from corral.api import Corral
+from corral.daemon.delivery import ChatDelivery
+from corral.db.tx import Tx
+from corral.domain.chat.model import Conversation
+from corral.domain.runs.model import Run
+from corral.kernel.clock import HOUR, MINUTE, SECOND, ManualClock
+from corral.kernel.errors import Refused
+from corral.services.chat import turns
+from corral.services.runs import dispatch
+from tests.support.fake_channels import Chat, Runner
+from tests.support.invariants import check_store
+from tests.support.prompt_parser import now_in
+
+pytestmark = pytest.mark.usefixtures("kinds")
+
+ROUNDS = 30
+"""More than any of these sessions needs."""
+
+
+@pytest.fixture
+def chat(store: Corral) -> Chat:
+    store.agents.create("ada", provider="scripted")
+    chat = Chat(store)
+    store.wirings.add("ada", channel=chat.channel.name)
+    return chat
+
+
+def answer_all(store: Corral, runner: Runner, clock: ManualClock) -> list[str]:
+    """Run turns until the session rests; gives the prompts of the turns."""
+    prompts = []
+    for _ in range(ROUNDS):
+        if store.gateway.wake():
+            run = runner.begin()
+            prompts.append(runner.prompt(run) or "")
+            runner.end(run, f"answer {len(prompts)}")
+            store.gateway.settle()
+        clock.advance(2 * MINUTE)
+    return prompts
+
+
+def lose_answer(chat: Chat, runner: Runner) -> str:
+    """One turn whose answer the platform refuses; gives the session, which now holds a notice."""
+    session = str(chat.says("hello").routes[0].session_id)
+    chat.store.gateway.wake()
+    runner.end(runner.begin(), "an answer")
+    chat.store.gateway.settle()
+    chat.platform.outcomes = ["refuse"]
+    chat.deliver()
+    return session
+
+
+def notify(store: Corral, session: str, number: int = 0) -> None:
+    body = {"undelivered": f"let_{number}", "reason": f"the platform refused message {number}"}
+    store.mail.put(f"session:{session}", body, key=f"undelivered:{number}")
+
+
+def test_session_answers_after_a_failed_turn_that_carried_a_notice(
+    store: Corral, runner: Runner, clock: ManualClock, chat: Chat
+) -> None:
+    session = lose_answer(chat, runner)
+    assert store.gateway.wake() == [], "a notice wakes no agent"
+    second = chat.says("are you there?")
+    store.gateway.wake()
+    runner.die(runner.begin())
+    store.gateway.settle()
+    third = chat.says("still there?")
+    clock.advance(10 * MINUTE)
+    prompts = answer_all(store, runner, clock)
+    assert any("are you there?" in prompt for prompt in prompts)
+    assert any("did not arrive" in prompt for prompt in prompts)
+    for message in (second, third):
+        assert store.mail.get(str(message.routes[0].letter_id)).state == "done"
+    assert store.mail.list(mailbox=f"session:{session}").items == []
+    check_store(store)
+
+
+def test_notices_that_fill_a_whole_batch_do_not_hide_the_next_message(
+    store: Corral, runner: Runner, clock: ManualClock, chat: Chat
+) -> None:
+    session = lose_answer(chat, runner)
+    for number in range(130):
+        notify(store, session, number)
+    message = chat.says("are you there?")
+    answer_all(store, runner, clock)
+    assert store.mail.get(str(message.routes[0].letter_id)).state == "done"
+    assert store.mail.list(mailbox=f"session:{session}").items == []
+
+
+@pytest.mark.parametrize("priority", [-5, 5])
+def test_a_notice_of_another_priority_does_not_block_a_letter(
+    store: Corral, runner: Runner, clock: ManualClock, chat: Chat, priority: int
+) -> None:
+    session = lose_answer(chat, runner)
+    letter = store.mail.put(f"session:{session}", "do it", priority=priority)
+    answer_all(store, runner, clock)
+    assert store.mail.get(letter.id).state == "done"
+
+
+def test_a_letter_for_tomorrow_with_a_high_priority_does_not_block_a_message(
+    store: Corral, runner: Runner, clock: ManualClock, chat: Chat
+) -> None:
+    session = lose_answer(chat, runner)
+    later = store.now() + 20 * HOUR
+    store.mail.put(f"session:{session}", "later", priority=50, due_at=later)
+    message = chat.says("are you there?")
+    assert len(store.gateway.wake()) == 1
+    runner.end(runner.begin(), "yes")
+    store.gateway.settle()
+    assert store.mail.get(str(message.routes[0].letter_id)).state == "done"
+    assert store.gateway.next_due() == later
+
+
+def test_a_notice_dies_before_it_uses_up_the_attempts_of_a_message(
+    store: Corral, runner: Runner, clock: ManualClock, chat: Chat
+) -> None:
+    """A notice that makes every turn fail (poison) must not end the message that it goes with."""
+    session = lose_answer(chat, runner)
+    message = chat.says("are you there?")
+    for _ in range(ROUNDS):
+        if store.gateway.wake():
+            run = runner.begin()
+            poisoned = "did not arrive" in now_in(runner.prompt(run))
+            runner.die(run) if poisoned else runner.end(run, "yes")
+            store.gateway.settle()
+        clock.advance(10 * MINUTE)
+    assert store.mail.get(str(message.routes[0].letter_id)).state == "done"
+    (dead,) = [each for each in store.mail.dead().items if each.mailbox == f"session:{session}"]
+    assert "undelivered" in dead.body
+
+
+def test_a_letter_dropped_during_its_turn_does_not_stop_the_session(
+    store: Corral, runner: Runner, clock: ManualClock, chat: Chat
+) -> None:
+    store.agents.create("ben", provider="scripted")
+    store.wirings.add("ben", channel=chat.channel.name)
+    first = chat.says("hello")
+    store.gateway.wake()
+    runs = [runner.begin(), runner.begin()]
+    for route in first.routes:
+        store.mail.drop(str(route.letter_id))
+    for run in runs:
+        runner.end(run, "done")
+    assert len(store.gateway.settle()) == 2
+    second = chat.says("and now?")
+    assert len(store.gateway.wake()) == 2
+    for how in (runner.die, runner.end):
+        run = runner.begin()
+        for route in second.routes:
+            if route.session_id == run.session_id:
+                store.mail.drop(str(route.letter_id))
+        how(run)
+    assert len(store.gateway.settle()) == 2
+    chat.says("still there?")
+    clock.advance(SECOND)
+    assert len(store.gateway.wake()) == 2
+
+
+def test_letters_of_a_closed_session_are_refused_when_a_new_one_takes_its_place(
+    store: Corral, runner: Runner, chat: Chat
+) -> None:
+    first = chat.says("hello")
+    session = str(first.routes[0].session_id)
+    later = store.mail.put(f"session:{session}", "later", due_at=store.now() + HOUR)
+    store.sessions.close(session)
+    second = chat.says("hello again")
+    assert second.routes[0].session_id != session
+    for letter in (str(first.routes[0].letter_id), later.id):
+        assert store.mail.get(letter).state == "refused"
+    chat.deliver()
+    assert "could not be answered" in chat.platform.words()[0]
+
+
+def test_a_turn_that_cannot_be_ended_does_not_hold_up_the_others(
+    store: Corral, runner: Runner, chat: Chat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.agents.create("ben", provider="scripted")
+    store.wirings.add("ben", channel=chat.channel.name)
+    chat.says("hello")
+    store.gateway.wake()
+    runs = [runner.begin(), runner.begin()]
+    for run in runs:
+        runner.end(run, "done")
+    end_turn = turns.end_turn
+
+    def refuse_first(
+        tx: Tx, talk: Conversation, run: Run | None, text: str | None
+    ) -> Conversation | None:
+        if talk.run_id == min(each.id for each in runs):
+            raise Refused("no")
+        return end_turn(tx, talk, run, text)
+
+    monkeypatch.setattr(turns, "end_turn", refuse_first)
+    assert len(store.gateway.settle()) == 1
+
+
+def test_the_daemon_wakes_a_session_in_a_store_without_channels(
+    store: Corral, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "start_queued", lambda database: [])
+    store.agents.create("ada", provider="scripted")
+    store.schedules.task("ada", "report", every_ms=MINUTE)
+    clock.advance(2 * MINUTE)
+    store.schedules.fire_due()
+    assert ChatDelivery().run_once(store) == 1
+    assert len(store.runs.list(state="queued").items) == 1
+
+
+def test_a_malformed_letter_signed_by_a_place_stops_no_session(
+    store: Corral, runner: Runner, clock: ManualClock, chat: Chat
+) -> None:
+    session = lose_answer(chat, runner)
+    place = chat.place()
+    for number, body in enumerate(
+        (
+            {"kind": "chat", "message": "msg_1", "place": place, "text": 5},
+            {"text": "do it", "place": place, "thread": 5},
+        )
+    ):
+        key = ("msg_1", "sch_1:1")[number]
+        store.mail.put(f"session:{session}", body, key=key, sender=f"place:{place}")
+    message = chat.says("are you there?")
+    answer_all(store, runner, clock)
+    assert store.mail.get(str(message.routes[0].letter_id)).state == "done"

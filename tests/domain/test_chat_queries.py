@@ -1,0 +1,154 @@
+"""Looking at messages: by place, by session, what is held; and the dashboard as a channel."""
+
+import pytest
+
+from corral.adapters.channels.contract import IncomingEvent, MessageKind
+from corral.api import Corral
+from corral.domain.chat import queries
+from corral.kernel.errors import IllegalMove, Invalid, NotFound, Refused
+from tests.support.fake_channels import Chat, Runner
+from tests.support.store import refuses, walk
+
+pytestmark = pytest.mark.usefixtures("kinds")
+
+
+@pytest.fixture
+def chat(store: Corral) -> Chat:
+    store.agents.create("ada", provider="scripted")
+    store.agents.create("ben", provider="scripted")
+    return Chat(store)
+
+
+def answered(store: Corral, chat: Chat, runner: Runner, text: str) -> None:
+    store.gateway.wake()
+    runner.end(runner.begin(), text)
+    store.gateway.settle()
+    chat.deliver()
+
+
+def test_what_was_heard_and_said_in_a_session_is_found_among_the_rest(
+    chat: Chat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, runner = chat.store, Runner(chat.store)
+    store.wirings.add("ada", channel=chat.channel.id, trigger="mention")
+    store.wirings.add("ben", channel=chat.channel.id, trigger="mention")
+    heard = chat.says("@ada how are you?")
+    (route,) = [each for each in heard.routes if each.heard]
+    answered(store, chat, runner, "fine")
+    for n in range(4):
+        chat.says(f"@ben {n}")
+    chat.says("nobody is meant")
+    monkeypatch.setattr(queries, "SCAN_SIZE", 3)
+    page = store.messages.list(session=route.session_id)
+    found = page.items
+    while page.next is not None:  # a page may be short: few are looked through at a time
+        page = store.messages.list(session=route.session_id, after=page.next)
+        found += page.items
+    assert [each.text for each in found] == ["fine", "@ada how are you?"]
+    with refuses(store, NotFound):
+        store.messages.list(session="ses_zzz")
+    with refuses(store, Invalid):
+        store.messages.list(session=route.session_id, place=chat.place())
+
+
+def test_what_is_held_is_listed_by_account_and_is_gone_when_it_is_let_in(store: Corral) -> None:
+    store.agents.create("ada", provider="scripted")
+    chat = Chat(store, policy="ask")
+    store.wirings.add("ada", channel=chat.channel.id)
+    for text in ("one", "two"):
+        for sender in ("mallory", "bob"):
+            chat.says(text, sender=sender)
+    held = walk(store.messages.held)
+    assert sorted(each.text for each in held[:2]) == ["one", "two"]
+    assert held[0].sender_id == held[1].sender_id != held[2].sender_id
+    store.senders.approve(str(held[0].sender_id), person="robert")
+    assert {each.sender_id for each in walk(store.messages.held)} == {held[2].sender_id}
+    assert store.messages.get(held[0].id).state == "heard"
+    assert [each.state for each in store.questions.list(all=True).items].count("open") == 1
+    store.senders.block(str(held[2].sender_id))
+    assert store.questions.list().items == [], "owners are not asked what was said already"
+    assert walk(store.messages.held) == []
+
+
+def test_letters_are_looked_up_many_at_once_and_those_that_are_gone_are_left_out(
+    store: Corral,
+) -> None:
+    letters = [store.mail.put("queue:a", n) for n in range(3)]
+    found = store.mail.get_all([letters[2].id, "let_999", letters[0].id])
+    assert [each.id for each in found] == [letters[0].id, letters[2].id]
+    assert store.mail.get_all([]) == []
+    with refuses(store, Invalid):
+        store.mail.get_all(["msg_1"])
+
+
+def test_a_place_tells_which_sessions_it_has(chat: Chat) -> None:
+    store, runner = chat.store, Runner(chat.store)
+    store.wirings.add("ada", channel=chat.channel.id)
+    chat.says("hello")
+    (talk,) = store.gateway.talks(chat.place())
+    assert talk.run_id is None
+    store.gateway.wake()
+    run = runner.begin()
+    assert [each.run_id for each in store.gateway.talks(chat.place())] == [run.id]
+
+
+def test_a_wiring_is_changed_and_heard_by_at_once(chat: Chat) -> None:
+    store = chat.store
+    chat.says("first")
+    wiring = store.wirings.add("ada", place=chat.place())
+    changed = store.wirings.change(
+        wiring.id, trigger="pattern", pattern="deploy", priority=3, mode="thread"
+    )
+    assert (changed.id, changed.trigger, changed.pattern, changed.priority, changed.mode) == (
+        wiring.id,
+        "pattern",
+        "deploy",
+        3,
+        "thread",
+    )
+    assert chat.says("hello").state == "unheard"
+    assert chat.says("please deploy").state == "heard"
+    with refuses(store, Invalid):
+        store.wirings.change(wiring.id, trigger="pattern")
+    store.wirings.remove(wiring.id)
+    with refuses(store, IllegalMove):
+        store.wirings.change(wiring.id, trigger="always")
+
+
+# -- the dashboard's own channel ------------------------------------------------------------------
+
+
+def test_the_dashboard_is_a_channel_whose_people_are_known_and_whose_answers_arrive_once(
+    store: Corral,
+) -> None:
+    store.agents.create("ada", provider="scripted")
+    channel = store.channels.add("dashboard", "web", policy="strict")
+    place = store.places.meet("dashboard", "tester:ada", direct=True)
+    store.wirings.add("ada", place=place.id)
+    said = IncomingEvent(event_id="1", place="tester:ada", sender="tester", text="hello")
+    heard = store.messages.receive(channel.id, said)
+    assert (heard.state, store.messages.receive(channel.id, said).id) == ("heard", heard.id)
+    assert store.senders.get("dashboard/tester").person == "tester"
+    adapter = store.channels.open("dashboard")
+    (sent,) = store.messages.send("hi", agent="ada", to=place.id)
+    (card,) = store.messages.send("+", agent="ada", to=place.id, key="k")
+    told = store.gateway.deliver(channel.id, adapter, owner="d")
+    assert [each.state for each in told] == ["done", "done"]
+    found = store.messages.get(sent.id)
+    assert found.state == "sent"
+    store.messages.send("hi there", agent="ada", to=place.id, edit=sent.id)
+    assert (
+        store.messages.send("+", agent="ada", to=place.id, react=card.id)[0].kind
+        is MessageKind.REACTION
+    )
+    assert [each.state for each in store.gateway.deliver(channel.id, adapter, owner="d")] == [
+        "done",
+        "done",
+    ]
+    assert store.channels.test("dashboard").ok
+
+
+def test_nobody_gets_into_the_dashboards_channel_by_the_door_for_platforms(store: Corral) -> None:
+    store.channels.add("dashboard", "web")
+    with refuses(store, Refused):
+        store.gateway.accept("dashboard", {}, b"{}")

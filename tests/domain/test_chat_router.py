@@ -1,0 +1,184 @@
+"""Who hears a message: patterns that end, triggers, modes, priorities, and the reason kept."""
+
+import time
+
+import pytest
+
+from corral.api import Corral
+from corral.domain.chat.inbound.regex import MAX_TEXT, Pattern
+from corral.kernel.errors import Conflict, Invalid, NotFound, Refused
+from tests.support.fake_channels import Chat
+from tests.support.grouped_cases import each_case
+from tests.support.store import refuses, unchanged, walk
+
+pytestmark = pytest.mark.usefixtures("kinds")
+
+
+@pytest.fixture
+def chat(store: Corral) -> Chat:
+    for name in ("ada", "ben"):
+        store.agents.create(name, provider="scripted")
+    return Chat(store)
+
+
+def heard_by(chat: Chat, text: str, **given: object) -> list[str]:
+    message = chat.says(text, **given)
+    names = {agent.id: agent.name for agent in chat.store.agents.list().items}
+    return [names[route.agent_id] for route in message.routes if route.heard]
+
+
+@each_case(
+    ("pattern", "text", "found"),
+    [
+        ("a+b", "xaab", True),
+        ("^a+b$", "xaab", False),
+        ("(ab|cd)*e", "ababcde", True),
+        ("h[ae]llo", "say HELLO", True),
+        (r"\bship\b", "please ship it", True),
+        (r"\bship\b", "shipment", False),
+        (r"v\d+\.\d", "v3.1", True),
+        ("colou?r", "Color", True),
+        ("[^a-z]", "abc", False),
+        (r"x(a|b)+y", "xy", False),
+        ("[]a]", "]", True),
+        (r"\*", "a*b", True),
+        (r"\S\W\D", "a -", True),
+        ("end$", "x" * MAX_TEXT + "end", False),
+    ],
+)
+def test_a_pattern_finds_what_it_says(pattern: str, text: str, found: bool) -> None:
+    assert Pattern(pattern).found_in(text) is found
+
+
+@each_case("pattern", ["(a+)+$", "(a|a)*b", "(a*)*(a*)*b", "(" * 60 + "a*" + ")*" * 60])
+def test_no_pattern_runs_for_ever(pattern: str) -> None:
+    began = time.process_time()
+    Pattern(pattern).found_in("a" * (MAX_TEXT - 1) + "!")
+    assert time.process_time() - began < 5.0
+
+
+@each_case("pattern", ["(", ")", "*a", "[a", "a\\", "(?=a)", r"(a)\1", "a{3}", "", "a" * 201])
+def test_a_pattern_that_is_none_is_refused_in_a_sentence(pattern: str) -> None:
+    with pytest.raises(Invalid):
+        Pattern(pattern)
+
+
+def test_a_message_is_heard_by_those_whose_trigger_it_is_and_says_why(chat: Chat) -> None:
+    chat.says("first")
+    chat.store.wirings.add("ada", place=chat.place(), trigger="mention")
+    chat.store.wirings.add("ben", place=chat.place(), trigger="pattern", pattern="deploy")
+    assert heard_by(chat, "hello") == []
+    assert heard_by(chat, "@ada hello") == ["ada"]
+    assert heard_by(chat, "please DEPLOY it") == ["ben"]
+    assert heard_by(chat, "you there", mentioned=True) == ["ada"]
+    message = chat.says("@ben and not ada")
+    assert message.state == "unheard"
+    assert {route.reason for route in message.routes} == {
+        "the agent was not addressed",
+        "the text does not match 'deploy'",
+    }
+    assert message.reason == "no wiring of this place matched"
+
+
+def test_a_command_wakes_its_agent_alone(chat: Chat) -> None:
+    chat.says("first")
+    chat.store.wirings.add("ada", place=chat.place(), trigger="command", pattern="/ask")
+    assert heard_by(chat, "/ask what time is it") == ["ada"]
+    assert heard_by(chat, "/asking") == []
+    assert heard_by(chat, "ask") == []
+
+
+def test_a_sticky_agent_follows_the_thread_in_which_it_was_addressed(chat: Chat) -> None:
+    chat.says("first")
+    chat.store.wirings.add("ada", place=chat.place(), trigger="sticky", mode="thread")
+    assert heard_by(chat, "hello", thread="t1") == []
+    assert heard_by(chat, "@ada hello", thread="t1") == ["ada"]
+    assert heard_by(chat, "and more", thread="t1") == ["ada"]
+    assert heard_by(chat, "elsewhere", thread="t2") == []
+
+
+def test_a_wiring_of_a_channel_covers_all_its_places_and_a_places_own_one_goes_first(
+    chat: Chat,
+) -> None:
+    chat.store.wirings.add("ada", channel=chat.channel.name, trigger="always")
+    assert heard_by(chat, "one", place="room") == ["ada"]
+    chat.store.wirings.add("ada", place=chat.place(), trigger="mention")
+    assert heard_by(chat, "two", place="room") == []
+    assert heard_by(chat, "three", place="other") == ["ada"]
+
+
+def test_those_of_higher_priority_are_asked_first_and_several_may_hear(chat: Chat) -> None:
+    chat.says("first")
+    chat.store.wirings.add("ada", place=chat.place(), priority=0)
+    chat.store.wirings.add("ben", place=chat.place(), priority=10)
+    assert heard_by(chat, "all of you") == ["ben", "ada"]
+
+
+def test_people_we_know_alone_are_heard_where_that_is_asked_for(chat: Chat) -> None:
+    chat.says("first")
+    chat.store.wirings.add("ada", place=chat.place(), scope="known")
+    assert heard_by(chat, "hello", sender="ann") == []
+    chat.store.senders.approve(f"{chat.channel.name}/ann", person="ann")
+    assert heard_by(chat, "hello", sender="ann") == ["ada"]
+
+
+def test_what_would_be_heard_can_be_tried_out_without_a_trace(chat: Chat) -> None:
+    chat.says("first")
+    chat.store.wirings.add("ada", place=chat.place(), trigger="mention")
+    with unchanged(chat.store):
+        (route,) = chat.store.wirings.try_out(chat.place(), "@ada?")
+    assert (route.heard, route.reason) == (True, "the agent was addressed")
+
+
+def test_a_wiring_is_made_once_and_can_be_made_again_when_it_was_removed(chat: Chat) -> None:
+    store = chat.store
+    chat.says("first")
+    made = store.wirings.add("ada", place=chat.place())
+    with refuses(store, Conflict):
+        store.wirings.add("ada", place=chat.place())
+    assert store.wirings.remove(made.id).state == "removed"
+    assert chat.says("hello").state == "unheard"
+    store.wirings.add("ada", place=chat.place())
+    assert [each.state for each in walk(store.wirings.list, all=True)] == ["removed", "active"]
+
+
+@each_case(
+    ("given", "error"),
+    [
+        ({"trigger": "pattern"}, Invalid),
+        ({"trigger": "pattern", "pattern": "("}, Invalid),
+        ({"trigger": "always", "pattern": "x"}, Invalid),
+        ({"trigger": "sometimes"}, Invalid),
+        ({"mode": "loose"}, Invalid),
+        ({"priority": 1_000}, Invalid),
+        ({"project": "prj_zzz"}, NotFound),
+    ],
+)
+def test_a_wiring_that_makes_no_sense_is_refused(
+    chat: Chat, given: dict[str, str], error: type[Exception]
+) -> None:
+    chat.says("first")
+    with refuses(chat.store, error):
+        chat.store.wirings.add("ada", place=chat.place(), **given)
+
+
+def test_a_retired_agent_and_a_removed_channel_are_wired_no_more(chat: Chat) -> None:
+    store = chat.store
+    store.agents.retire("ben")
+    with refuses(store, Refused):
+        store.wirings.add("ben", channel=chat.channel.id)
+    store.wirings.add("ada", channel=chat.channel.id)
+    store.channels.remove(chat.channel.name)
+    assert store.wirings.list().items == []
+    with refuses(store, Refused):
+        store.wirings.add("ada", channel=chat.channel.id)
+    with refuses(store, Refused):
+        chat.says("anybody there?")
+
+
+def test_a_sticky_wiring_with_one_session_for_all_chats_is_refused_in_words(store: Corral) -> None:
+    store.agents.create("ada", provider="scripted")
+    Chat(store)
+    with refuses(store, Invalid) as caught:
+        store.wirings.add("ada", channel="fake", trigger="sticky", mode="agent")
+    assert "Use --session shared or thread" in str(caught.value)

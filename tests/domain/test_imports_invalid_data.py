@@ -1,0 +1,328 @@
+"""Data that is not as it should be: all of it is kept, and told."""
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from corral.api import Corral
+from corral.importers.report import ImportReport
+from tests.support import source_databases
+from tests.support.fake_keys import KEY
+from tests.support.invariants import check_store
+from tests.support.store import contents, rows
+
+RUN = {"pid": 1, "project_id": 1, "status": "completed", "started_at": 1_770_000_000}
+
+
+def agent_yes(
+    folder: Path, *runs: dict[str, Any], schema: str = source_databases.AGENT_YES
+) -> Path:
+    projects = source_databases.AGENT_YES_ROWS["projects"][:1]
+    numbered = [{"id": number, **RUN, **run} for number, run in enumerate(runs, 1)]
+    return source_databases.make(folder / "s.db", schema, {"projects": projects, "runs": numbered})
+
+
+def told(taken: ImportReport) -> dict[str, int]:
+    return {f"{each.table}: {each.what}": each.rows for each in taken.troubles}
+
+
+def rest_of(store: Corral, key: str) -> Any:
+    found = [row for row in store.imports.origins(limit=1_000).items if row.row_id == key]
+    return found[0].rest
+
+
+def test_seconds_milliseconds_and_texts_in_one_column_are_moments(
+    store: Corral, tmp_path: Path
+) -> None:
+    same = (1_770_000_000, 1_770_000_000_000, "2026-02-02T02:40:00Z", "2026-02-02 02:40:00")
+    path = agent_yes(tmp_path, *({"started_at": given} for given in same))
+    assert store.imports.take("agent-yes", path).troubles == []
+    assert {row[0] for row in rows(store, "SELECT started_at FROM runs")} == {1_770_000_000_000}
+
+
+def test_broken_values_are_kept_as_they_were_and_told(store: Corral, tmp_path: Path) -> None:
+    path = agent_yes(
+        tmp_path,
+        {"args": "{broken"},
+        {"status": "levitating"},
+        {"project_id": 99},
+        {"started_at": "soon"},
+        {"exit_code": "three"},
+        {"started_at": 9_999_999_999_999},
+        {"exit_code": b"1.0e999"},
+    )
+    taken = store.imports.take("agent-yes", path)
+    assert told(taken) == {
+        "runs: args is not JSON of the expected type (list)": 1,
+        "runs: status has an unknown value": 1,
+        "runs: project_id refers to a missing row": 1,
+        "runs: started_at is not a timestamp": 1,
+        "runs: exit_code is not a valid number": 2,
+        "runs: started_at is in the future": 1,
+    }
+    assert rows(store, "SELECT count(*) FROM runs") == [(7,)]
+    assert rest_of(store, "2") == {"status": "levitating"}
+    assert rest_of(store, "4") == {"started_at": "soon"}
+    assert {trouble.example for trouble in taken.troubles} == set("123456")
+    check_store(store)
+
+
+def test_nul_bytes_invalid_utf8_and_long_texts_are_kept_to_the_byte(
+    store: Corral, tmp_path: Path
+) -> None:
+    long = "word " * 1_000_000
+    path = source_databases.make_agents(tmp_path)
+    message = {"sessionId": "s1", "role": "user", "createdAt": 1_770_000_002_000}
+    source_databases.grow(
+        path,
+        {
+            "Message": [
+                {**message, "id": "nul", "content": "a\0b"},
+                {**message, "id": "long", "content": long},
+                {**message, "id": "utf8", "content": "x"},
+            ]
+        },
+    )
+    source_databases.change(
+        path, "UPDATE Message SET content = CAST(x'61ff62' AS TEXT) WHERE id = 'utf8'"
+    )
+    taken = store.imports.take("agents", path)
+    assert sorted(told(taken)) == [
+        "message: content contains NUL bytes",
+        "message: content is longer than 4,194,304 bytes; it was cut, and the original is kept",
+        "message: content is not valid UTF-8",
+        "setting: settings of the tool are not imported",
+    ]
+    turns = dict(rows(store, "SELECT number, content FROM turns"))
+    assert (turns[3], turns[5]) == ("a\N{REPLACEMENT CHARACTER}b", "a\N{REPLACEMENT CHARACTER}b")
+    assert len(turns[4].encode()) <= 4 * 1024 * 1024
+    assert base64.b64decode(rest_of(store, "nul")["content"]["base64"]) == b"a\0b"
+    assert base64.b64decode(rest_of(store, "utf8")["content"]["base64"]) == b"a\xffb"
+    assert rest_of(store, "long")["content"] == long
+
+
+def test_rows_with_the_same_key_or_none_are_all_kept(store: Corral, tmp_path: Path) -> None:
+    schema = source_databases.AGENT_YES.replace(
+        "id INTEGER PRIMARY KEY AUTOINCREMENT, pid", "id, pid"
+    )
+    path = agent_yes(tmp_path, {"id": 7}, {"id": 7, "pid": 2}, {"id": None}, schema=schema)
+    taken = store.imports.take("agent-yes", path)
+    assert told(taken) == {"runs: the row has no key, or a key that another row has too": 2}
+    assert rows(store, "SELECT count(*) FROM runs") == [(3,)]
+    again = store.imports.take("agent-yes", path)
+    assert (again.new, again.changed) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [float("inf"), float("inf"), 1e20, 1e20],
+        [b"\xff", "\\xff", b"\xff", "\\0", "\0"],
+        [1, "1", 1.0, b"1"],
+        [None, None, "", ""],
+    ],
+)
+@pytest.mark.parametrize("encoding", ["UTF-8", "UTF-16"])
+def test_keys_of_any_kind_that_are_spelled_alike_are_all_kept(
+    store: Corral, tmp_path: Path, ids: list[Any], encoding: str
+) -> None:
+    file = apsw.Connection(str(tmp_path / "s.db"))
+    file.pragma("encoding", encoding)
+    schema = source_databases.AGENT_YES.replace(
+        "id INTEGER PRIMARY KEY AUTOINCREMENT, pid", "id, pid"
+    )
+    file.execute(schema)
+    given = [{**RUN, "id": each} for each in ids]
+    source_databases.fill(
+        file, {"projects": source_databases.AGENT_YES_ROWS["projects"][:1], "runs": given}
+    )
+    file.close()
+    taken = store.imports.take("agent-yes", tmp_path / "s.db")
+    assert (taken.new, rows(store, "SELECT count(*) FROM runs")) == (len(ids) + 1, [(len(ids),)])
+    assert store.imports.take("agent-yes", tmp_path / "s.db").new == 0
+
+
+def test_more_tokens_than_there_can_be_are_kept_as_they_were(store: Corral, tmp_path: Path) -> None:
+    path = source_databases.MAKERS["agents"](tmp_path)
+    source_databases.change(path, 'UPDATE "Run" SET "tokensUsed" = 253402300800000')
+    assert told(store.imports.take("agents", path))["run: tokensused is not a valid number"]
+
+
+def test_what_belongs_to_something_that_is_missing_is_kept_as_it_was(
+    store: Corral, tmp_path: Path
+) -> None:
+    path = source_databases.make_agents(tmp_path)
+    source_databases.change(path, "DELETE FROM Session")
+    taken = store.imports.take("agents", path)
+    table = {each.table: each for each in taken.tables}
+    assert (table["message"].kept, table["message"].became) == (2, {})
+    assert table["run"].became["runs"] == 3, "a run needs no session"
+    kept = [row for row in store.imports.origins(kept=True).items if row.part == "message"]
+    assert kept[0].rest["content"] == "hello"
+    assert kept[0].trouble == ["sessionid refers to a missing row"]
+
+
+def test_tables_and_columns_of_another_version_are_kept_or_missed(
+    store: Corral, tmp_path: Path
+) -> None:
+    path = source_databases.make_agent_yes(tmp_path)
+    source_databases.change(
+        path,
+        "ALTER TABLE runs ADD COLUMN colour TEXT DEFAULT 'red';"
+        "ALTER TABLE projects DROP COLUMN prompt;"
+        "CREATE TABLE moods (id TEXT, mood TEXT); INSERT INTO moods VALUES ('m', 'fine')",
+    )
+    taken = store.imports.take("agent-yes", path)
+    assert taken.missing == ["projects.prompt"]
+    assert sorted(taken.unknown) == ["moods", "runs.colour"]
+    everything = {str(row.rest) for row in store.imports.origins().items}
+    assert str({"colour": "red"}) in everything
+    assert str({"id": "m", "mood": "fine"}) in everything
+
+
+def test_a_table_that_is_missing_is_told_and_the_rest_comes_in(
+    store: Corral, tmp_path: Path
+) -> None:
+    path = source_databases.make_flightdeck(tmp_path)
+    source_databases.change(path, "DROP TABLE timers; DROP TABLE knowledge_fts")
+    taken = store.imports.take("flightdeck", path)
+    assert taken.missing == ["timers"]
+    assert rows(store, "SELECT count(*) FROM tasks") == [(2,)]
+
+
+def test_secrets_are_blanked_wherever_they_stand(store: Corral, tmp_path: Path) -> None:
+    secret = "sk-ant-api03-" + "A1b2C3d4" * 6
+    path = source_databases.make_agents(tmp_path)
+    source_databases.change(path, f"UPDATE Message SET content = 'take {secret}' WHERE id = 'm1'")
+    source_databases.change(path, f"UPDATE Setting SET value = '{secret}'")
+    taken = store.imports.take("agents", path)
+    assert taken.secrets == 2
+    assert secret not in str(contents(store))
+
+
+def test_a_key_in_brackets_upon_brackets_is_blanked_too(store: Corral, tmp_path: Path) -> None:
+    path = source_databases.MAKERS["agents"](tmp_path)
+    deep = "[" * 5_000 + f'"{KEY}"' + "]" * 5_000
+    source_databases.change(path, f"UPDATE \"Message\" SET content = '{deep}'")
+    assert store.imports.take("agents", path).secrets
+    assert KEY not in str(contents(store))
+
+
+def test_a_place_that_is_taken_here_is_told_and_the_row_is_kept(
+    store: Corral, tmp_path: Path
+) -> None:
+    path = source_databases.make_multishot(tmp_path)
+    source_databases.change(path, "UPDATE agents SET agent_number = 2 WHERE id = 'a1'")
+    taken = store.imports.take("multishot", path)
+    assert told(taken)["agents: attempts has a row with the same key already"] == 1
+    (kept,) = (row for row in store.imports.origins(kept=True).items if row.part == "agents")
+    assert kept.rest["variation_prompt"] == "bold"
+    check_store(store)
+
+
+@pytest.mark.parametrize("tool", ["flightdeck", "nanoclaw"])
+def test_every_text_may_be_broken_at_once(store: Corral, tool: str, tmp_path: Path) -> None:
+    path = source_databases.MAKERS[tool](tmp_path)
+    file = apsw.Connection(str(path))
+    for table, (key, *names) in _columns(file).items():
+        for name in names:
+            if name not in ("id", "lead_id", key):
+                file.execute(f"UPDATE {table} SET {name} = CAST(x'7bff00' AS TEXT)")
+    file.close()
+    taken = store.imports.take(tool, path)
+    assert taken.new == taken.rows
+    assert taken.troubles
+    check_store(store)
+    assert store.imports.take(tool, path).new == 0
+
+
+def _columns(file: Any) -> dict[str, list[str]]:
+    names = [
+        name
+        for (name,) in file.execute(
+            "SELECT name FROM pragma_table_list WHERE type = 'table' AND name NOT LIKE 'sqlite%'"
+        ).fetchall()
+    ]
+    return {
+        name: [
+            column
+            for column, unique in file.execute(
+                "SELECT name, pk FROM pragma_table_info(?) WHERE type <> 'INTEGER'", (name,)
+            ).fetchall()
+            if unique == 0
+        ]
+        for name in names
+        if name not in ("messaging_groups", "agent_groups")
+    }
+
+
+def project_row(**columns: Any) -> dict[str, Any]:
+    return source_databases.AGENT_YES_ROWS["projects"][0] | columns
+
+
+def test_values_of_a_project_that_is_registered_already_are_kept_and_reported(
+    store: Corral, tmp_path: Path
+) -> None:
+    (tmp_path / "shop").mkdir()
+    store.projects.register(tmp_path / "shop", command="mine")
+    given = project_row(dir=str(tmp_path / "shop"), cmd="theirs", prompt="their prompt")
+    path = source_databases.make(
+        tmp_path / "s.db", source_databases.AGENT_YES, {"projects": [given]}
+    )
+    taken = store.imports.take("agent-yes", path)
+    rest = rest_of(store, "1")
+    assert (rest["cmd"], rest["prompt"], rest["last_run_at"]) == (
+        "theirs",
+        "their prompt",
+        given["last_run_at"],
+    )
+    assert any("registered already" in each for each in told(taken))
+
+
+def test_a_directory_that_occurs_twice_keeps_the_values_of_both(
+    store: Corral, tmp_path: Path
+) -> None:
+    schema = source_databases.AGENT_YES.replace("dir TEXT NOT NULL UNIQUE", "dir TEXT NOT NULL")
+    both = [project_row(id=1, cmd="first"), project_row(id=2, cmd="second", prompt="other")]
+    path = source_databases.make(tmp_path / "s.db", schema, {"projects": both})
+    store.imports.take("agent-yes", path)
+    assert store.projects.by_dir(both[0]["dir"]).command == "first"
+    assert (rest_of(store, "2")["cmd"], rest_of(store, "2")["prompt"]) == ("second", "other")
+
+
+def test_a_name_that_is_changed_is_kept_as_it_was(store: Corral, tmp_path: Path) -> None:
+    store.agents.create("Taken", command="cat")
+    path = source_databases.make_agents(tmp_path)
+    base = source_databases.AGENTS_ROWS["Agent"][0]
+    spaced, taken_name = {"id": "g2", "name": "My Agent"}, {"id": "g3", "name": "Taken"}
+    source_databases.grow(path, {"Agent": [base | spaced, base | taken_name]})
+    taken = store.imports.take("agents", path)
+    assert {agent.name for agent in store.agents.list().items} >= {"My-Agent", "Taken-2"}
+    assert rest_of(store, "g2")["name"] == "My Agent"
+    assert rest_of(store, "g3")["name"] == "Taken"
+    assert any("a number was added" in each for each in told(taken))
+
+
+def test_an_end_before_its_start_and_a_time_of_zero_are_kept_and_reported(
+    store: Corral, tmp_path: Path
+) -> None:
+    path = agent_yes(tmp_path, {"ended_at": 1_500_000_000}, {"ended_at": 0})
+    taken = store.imports.take("agent-yes", path)
+    kept = [row.rest for row in store.imports.origins().items if row.part == "runs"]
+    assert kept == [{"ended_at": 1_500_000_000}, {"ended_at": 0}]
+    assert told(taken) == {
+        "runs: ended_at is before its start; the start counts as its end": 1,
+        "runs: ended_at is not a timestamp": 1,
+    }
+
+
+def test_every_word_for_a_state_is_kept_where_ours_is_another(
+    store: Corral, tmp_path: Path
+) -> None:
+    path = source_databases.make_multishot(tmp_path)
+    source_databases.change(path, "UPDATE rounds SET status = 'selecting'")
+    store.imports.take("multishot", path)
+    assert rest_of(store, "o1")["status"] == "selecting"

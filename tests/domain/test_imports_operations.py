@@ -1,0 +1,188 @@
+"""What was imported can be used: no operation on it fails in a way that was not foreseen."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corral.api import Corral
+from corral.domain.tasks.graph import closing_edges, critical_path
+from corral.kernel.errors import Conflict, CorralError, Invalid, NotFound, Refused
+from tests.support import source_databases
+from tests.support.grouped_cases import Cases, each_case
+from tests.support.invariants import check_store
+from tests.support.run_factories import add_run, queued
+from tests.support.store import rows, unchanged
+
+VERBS: dict[str, Callable[[Corral, str], Any]] = {
+    "next": lambda c, race: c.races.next(race),
+    "next, with a prompt": lambda c, race: c.races.next(race, prompt="more", agents="claude"),
+    "next, from a round": lambda c, race: c.races.next(race, from_round=1, budget_micros=5),
+    "select": lambda c, race: c.races.select(race),
+    "select, overruling": lambda c, race: c.races.select(race, "1.1", overrule=True),
+    "judge": lambda c, race: c.races.judge(race, judge="claude"),
+    "retry": lambda c, race: c.races.retry(race, "1.1"),
+    "diff": lambda c, race: c.races.diff(race, "1.1", "a.py"),
+    "changes": lambda c, race: c.races.changes(race, "1.1", "1.2"),
+    "export": lambda c, race: c.races.export(race, "/nowhere"),
+    "merge": lambda c, race: c.races.merge(race),
+    "graft": lambda c, race: c.races.graft(race, "1.1", files=["a.py"]),
+}
+
+
+@pytest.mark.parametrize("key", ["r1", "r2"])
+def test_an_imported_race_refuses_what_needs_its_repository(
+    store: Corral, tmp_path: Path, key: str
+) -> None:
+    store.imports.take("multishot", source_databases.make_multishot(tmp_path))
+    found = rows(store, "SELECT id FROM origins WHERE part = 'runs' AND row_id = :key", key=key)
+    with Cases() as cases:
+        for verb, call in VERBS.items():
+            with cases.case(verb):
+                with unchanged(store), pytest.raises(CorralError) as caught:
+                    call(store, found[0][0])
+                if verb.startswith("next"):
+                    assert isinstance(caught.value, Refused)
+                    assert caught.value.details["reason"] == "imported"
+    check_store(store)
+
+
+@pytest.mark.parametrize("verb", ["so_far", "advance", "leave", "wait", "clean", "latest"])
+def test_an_imported_race_can_be_looked_at(store: Corral, tmp_path: Path, verb: str) -> None:
+    store.imports.take("multishot", source_databases.make_multishot(tmp_path))
+    (race, project) = rows(store, "SELECT id, project_id FROM races")[0]
+    getattr(store.races, verb)(project if verb == "latest" else race)
+
+
+# -- tasks that wait for each other --------------------------------------------------------------
+
+
+def cyclic(tmp_path: Path, needs: dict[str, list[str]]) -> Path:
+    plain = {
+        "lead_id": source_databases.LEAD,
+        "project_id": "shop-1a2b3c",
+        "created_at": source_databases.WHEN,
+    }
+    tasks = [
+        plain
+        | {
+            "id": key,
+            "role": "developer",
+            "dag_status": "pending",
+            "depends_on": str(needed).replace("'", '"'),
+        }
+        for key, needed in needs.items()
+    ]
+    return source_databases.make_flightdeck(tmp_path / "theirs", dag_tasks=tasks)
+
+
+def test_a_cycle_of_imported_tasks_is_broken_and_reported(store: Corral, tmp_path: Path) -> None:
+    path = cyclic(tmp_path, {"a": ["c"], "b": ["a"], "c": ["b"], "d": ["d"], "e": ["a"]})
+    report = store.imports.take("flightdeck", path)
+    graph = store.tasks.graph(store.projects.by_dir("/srv/shop").id)
+    assert len(graph.tasks) == 5
+    assert len(graph.edges) == 3
+    assert graph.critical_path
+    assert any("closes a cycle" in each.what for each in report.troubles)
+    kept = [
+        row for row in store.imports.origins(limit=200).items if "depends_on" in (row.rest or {})
+    ]
+    assert {row.rest["depends_on"] for row in kept} >= {'["d"]'}
+    check_store(store)
+    assert store.imports.take("flightdeck", path).new == 0
+
+
+def test_a_graph_with_a_cycle_of_an_early_import_can_be_shown(
+    store: Corral, tmp_path: Path
+) -> None:
+    store.imports.take("flightdeck", cyclic(tmp_path, {"a": [], "b": ["a"], "c": ["b"]}))
+    ids = dict(rows(store, "SELECT key, id FROM tasks"))
+    a, b = ids["a@11111111"], ids["b@11111111"]
+    from corral.db.statement import Statement
+
+    insert = f"INSERT INTO edges (task_id, needs_id) VALUES ('{a}', '{b}')"
+    store._database.write(lambda tx: tx.run(Statement(insert)))
+    graph = store.tasks.graph(store.projects.by_dir("/srv/shop").id)
+    assert len(graph.edges) == 3
+    assert graph.critical_path == []
+
+
+def test_edges_that_close_a_cycle_are_found_one_by_one() -> None:
+    needs = {"a": ["b"], "b": ["c"], "c": ["a", "d"], "d": []}
+    assert closing_edges(needs, [("c", "a"), ("c", "d")]) == [("c", "a")]
+    assert closing_edges({"a": ["b"], "b": []}, [("a", "b")]) == []
+    assert critical_path(needs) == ["d"]
+    ring = {str(n): [str((n + 1) % 2_000)] for n in range(2_000)}
+    edges = [(task, needed[0]) for task, needed in ring.items()]
+    assert len(closing_edges(ring, edges)) == 1
+    assert len(closing_edges(ring, edges, budget=0)) == 2_000
+
+
+# -- roles, ends and filters ----------------------------------------------------------------------
+
+
+def test_a_role_is_any_text(store: Corral) -> None:
+    made = store.agents.create("ada", role="night watch", provider="claude")
+    assert (made.role, made.instructions) == ("night watch", None)
+    assert store.agents.edit("ada", role="tester").instructions
+    assert store.agents.edit("ada", role="astronaut").instructions is None
+
+
+def test_a_running_process_that_is_only_recorded_can_be_failed(store: Corral) -> None:
+    import os
+
+    run = store.runs.record(pid=os.getpid())
+    failed = store.runs.fail(run.id, reason="it never answered")
+    assert (failed.state, failed.reason) == ("failed", "it never answered")
+    assert store.runs.fail(run.id, reason="again") == failed
+
+
+@each_case("state", ["starting", "running", "stopping"])
+def test_a_run_with_a_supervisor_cannot_just_be_called_failed(store: Corral, state: str) -> None:
+    run = add_run(store, state)
+    with pytest.raises(Conflict) as caught:
+        store.runs.fail(run, reason="no")
+    assert caught.value.details["reason"] == "run_active"
+    assert store.runs.get(run).state == state
+
+
+def spellings(id: str, *names: str) -> list[str]:
+    return [id, id[:20], *names]
+
+
+def test_every_list_takes_a_project_by_id_prefix_name_and_directory(
+    store: Corral, tmp_path: Path
+) -> None:
+    (tmp_path / "shop").mkdir()
+    project = store.projects.register(tmp_path / "shop")
+    agent = store.agents.create("ada", command="cat")
+    session = store.sessions.open("ada", project=project.id)
+    queued(store, project_id=project.id, agent_id=agent.id)
+    lists: dict[str, Callable[..., Any]] = {
+        "runs": store.runs.list,
+        "sessions": store.sessions.list,
+        "charges": store.charges.list,
+        "decisions": store.decisions.list,
+        "groups": store.groups.list,
+        "tasks": store.tasks.list,
+        "races": store.races.list,
+        "locks": store.locks.list,
+        "notes": store.notes.list,
+    }
+    named = spellings(project.id, "shop", str(tmp_path / "shop"))
+    for name, find in lists.items():
+        pages = [find(project=given) for given in named]
+        assert all(page == pages[0] for page in pages), name
+        with pytest.raises((NotFound, Invalid)):
+            find(project="nothing of this name")
+    assert store.sessions.list(project="shop").items == [session]
+    assert [each.project_id for each in store.runs.list(project="shop").items] == [project.id]
+    for given in spellings(agent.id, "ada"):
+        assert len(store.runs.list(agent=given).items) == 1
+        assert store.sessions.list(agent=given).items == [session]
+    for given in spellings(session.id):
+        assert store.runs.list(session=given).items == []
+    with pytest.raises(Invalid):
+        store.events.newest(project="shop")
+    assert [hit for hit in store.search.find("x", project="shop").items] == []

@@ -1,0 +1,90 @@
+"""What agents and people write to each other is kept without what has the shape of a secret."""
+
+from pathlib import Path
+
+import pytest
+
+from corral.adapters.channels.contract import IncomingEvent
+from corral.api import Corral
+from tests.support.fake_channels import Chat
+from tests.support.race_factory import RaceFactory
+from tests.support.store import contents
+
+KEY = "ghp_" + "a1B2c3D4e5F6" * 3
+
+
+def test_a_secret_in_a_post_is_kept_nowhere(store: Corral) -> None:
+    for name in ("ada", "ben"):
+        store.agents.create(name)
+    store.groups.create("crew", members=["agent:ada", "agent:ben"])
+    post = store.groups.post("crew", f"use {KEY} for it", author="agent:ada", key="k")
+    assert post.text == "use [redacted] for it"
+    assert store.groups.post("crew", f"use {KEY} for it", author="agent:ada", key="k") == post
+    store.groups.send("agent:ben", f"or {KEY}", author="agent:ada")
+    store.groups.broadcast(f"all: {KEY}", author="agent:ada")
+    assert [letter.body["text"] for letter in store.mail.list(mailbox="agent:ben").items] == [
+        "use [redacted] for it",
+        "or [redacted]",
+        "all: [redacted]",
+    ]
+    assert KEY not in str(contents(store))
+
+
+@pytest.mark.usefixtures("kinds")
+def test_a_secret_that_is_said_in_a_chat_is_kept_nowhere(store: Corral) -> None:
+    store.agents.create("ada", provider="scripted")
+    chat = Chat(store)
+    store.wirings.add("ada", channel=chat.channel.name)
+    alone = chat.says(f"use {KEY} for it")
+    assert alone.text == "use [redacted] for it"
+    together = [
+        IncomingEvent(event_id=f"t{n}", place="room", sender="ann", text=f"{n}: {KEY}")
+        for n in range(3)
+    ]
+    store.messages.receive_all(chat.channel.id, together)
+    messages = store.messages.list().items[::-1]
+    assert [each.text for each in messages] == [
+        "use [redacted] for it",
+        *(f"{n}: [redacted]" for n in range(3)),
+    ]
+    told = [store.mail.get(str(each.routes[0].letter_id)).body["text"] for each in messages]
+    assert told == [each.text for each in messages]
+    assert KEY not in str(contents(store))
+
+
+def test_a_secret_in_a_question_or_its_answer_is_kept_nowhere(store: Corral) -> None:
+    asked = store.questions.ask(f"Is {KEY} right?", options=[f"no, {KEY}2", "yes"], free=True)
+    assert asked.text == "Is [redacted] right?"
+    answered = store.questions.answer(asked.id, f"take {KEY}")
+    assert answered.answer == "take [redacted]"
+    assert store.questions.answer(asked.id, f"take {KEY}") == answered, "the same again is fine"
+    other = store.questions.ask("Which?", asker="agent:ada")
+    store.questions.withdraw(other.id, reason=f"it is {KEY}")
+    assert KEY not in str(contents(store))
+
+
+def test_a_secret_in_a_decision_is_kept_nowhere(store: Corral) -> None:
+    made = store.decisions.record(
+        f"Use {KEY}",
+        rationale=f"because of {KEY}",
+        alternatives=[f"or {KEY}"],
+        confirm=True,
+        author="agent:ada",
+    )
+    assert (made.title, made.alternatives) == ("Use [redacted]", ["or [redacted]"])
+    store.decisions.reject(made.id, reason=f"{KEY} is mine")
+    assert KEY not in str(contents(store))
+
+
+def test_a_title_made_of_a_prompt_does_not_cut_a_secret_in_two(
+    store: Corral, tmp_path: Path
+) -> None:
+    """What is left of one has no shape by which it would be known."""
+    store.agents.create("ada", command="true")
+    for room in (*range(20, 60, 4), *range(150, 200, 4)):
+        prompt = "x" * room + f" {KEY}"
+        run = store.runs.ask(prompt=prompt, agent="ada", project=str(tmp_path))
+        assert KEY[:8] not in f"{run.title} {store.sessions.get(str(run.session_id)).title}"
+    race = RaceFactory(store, tmp_path / "r").start("ada", prompt=f"{'x' * 40} {KEY}")
+    assert race.name == f"{'x' * 40} [redacted]"
+    assert KEY[:8] not in str(contents(store))

@@ -1,0 +1,408 @@
+"""What keepers say of their runs, and which of them is listened to."""
+
+from pathlib import Path
+
+import pytest
+
+from corral.api import Corral
+from corral.domain.runs.heartbeat import LEASE_MS
+from corral.domain.runs.model import Attention, ResourceSample, RunState
+from corral.kernel.clock import DAY, HOUR, MINUTE, SECOND, ManualClock
+from corral.kernel.errors import Conflict, Held, IllegalMove, Invalid, NotFound
+from corral.kernel.exit_status import ExitStatus
+from tests.support.grouped_cases import each_case
+from tests.support.run_factories import (
+    ELSEWHERE,
+    ended,
+    held,
+    next_queued,
+    queued,
+    running,
+    starting,
+    stopping,
+    without_supervisors,
+)
+from tests.support.store import record, refuses, rows, unchanged
+
+
+@pytest.fixture(autouse=True)
+def _no_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_supervisors(monkeypatch)
+
+
+def test_a_keeper_takes_a_run_with_the_identity_of_its_process(
+    store: Corral, clock: ManualClock
+) -> None:
+    asked = queued(store)
+    clock.advance(SECOND)
+    run = store.runs.start(asked.id, held(1))
+    assert (run.state, run.owner, run.fence, run.attempts) == ("starting", "keeper:1", 1, 1)
+    assert (run.host, run.boot_id, run.pid, run.start_token) == (ELSEWHERE, "boot", 10_001, "100")
+    assert (run.keeper_pid, run.keeper_token) == (20_001, "101")
+    assert (run.started_at, run.seen_at) == (clock.now(), clock.now())
+    assert run.lease_until == clock.now() + LEASE_MS
+    assert store.outputs.get(run.id).host == ELSEWHERE
+    assert [verb for verb in record(store, run.id) if verb.startswith("run.")] == [
+        "run.queue",
+        "run.start",
+    ]
+
+
+def test_a_run_that_was_taken_is_not_taken_twice(store: Corral) -> None:
+    run = starting(store)
+    for keeper in (1, 2):
+        with refuses(store, IllegalMove):
+            store.runs.start(run.id, held(keeper))
+
+
+def test_a_run_that_is_over_is_not_taken(store: Corral) -> None:
+    run = ended(store)
+    with refuses(store, IllegalMove):
+        store.runs.start(run.id, held(2))
+    with refuses(store, NotFound):
+        store.runs.start("run_" + "0" * 26, held(2))
+
+
+def test_the_program_was_executed_once(store: Corral, clock: ManualClock) -> None:
+    run = starting(store)
+    clock.advance(5)
+    launched = store.runs.launch(run)
+    assert (launched.state, launched.seen_at) == ("running", clock.now())
+    assert launched.started_at == clock.now() - 5
+    with refuses(store, IllegalMove):
+        store.runs.launch(run)
+
+
+def test_a_keeper_that_starts_touches_the_project(
+    store: Corral, clock: ManualClock, tmp_path: Path
+) -> None:
+    project = store.projects.register(tmp_path)
+    clock.advance(MINUTE)
+    starting(store, project_id=project.id)
+    assert store.projects.get(project.id).last_run_at == clock.now()
+
+
+@each_case("lease_ms", [0, 999, DAY + 1])
+def test_a_lease_that_protects_nothing_is_refused(store: Corral, lease_ms: int) -> None:
+    asked = queued(store)
+    with refuses(store, Invalid):
+        store.runs.start(asked.id, held(), lease_ms=lease_ms)
+    run = running(store)
+    with refuses(store, Invalid):
+        store.runs.heartbeat(run, output_bytes=0, lease_ms=lease_ms)
+
+
+# -- going on ----------------------------------------------------------------------------------
+
+
+def test_a_heartbeat_renews_the_lease_and_is_no_event(store: Corral, clock: ManualClock) -> None:
+    run = running(store)
+    before = record(store)
+    clock.advance(30 * SECOND)
+    beaten = store.runs.heartbeat(run, output_bytes=7, cpu_ms=5, peak_bytes=9)
+    assert (beaten.lease_until, beaten.seen_at) == (clock.now() + LEASE_MS, clock.now())
+    assert (beaten.output_bytes, beaten.cpu_ms, beaten.peak_bytes) == (7, 5, 9)
+    assert beaten.fence == run.fence
+    quiet = store.runs.heartbeat(run, output_bytes=8)
+    assert (quiet.output_bytes, quiet.cpu_ms, quiet.peak_bytes) == (8, 5, 9)
+    assert record(store) == before
+
+
+def test_a_heartbeat_tells_that_the_run_is_to_be_stopped(store: Corral) -> None:
+    run = running(store)
+    store.runs.begin_to_stop(run.id, reason="enough")
+    heard = store.runs.heartbeat(run, output_bytes=0)
+    assert (heard.state, heard.stop_reason) == (RunState.STOPPING, "enough")
+
+
+def test_a_late_heartbeat_of_a_lease_that_nobody_took_still_counts(
+    store: Corral, clock: ManualClock
+) -> None:
+    run = running(store)
+    clock.advance(HOUR)
+    assert store.runs.heartbeat(run, output_bytes=0).lease_until == clock.now() + LEASE_MS
+
+
+def test_no_heart_beats_for_a_run_that_waits_or_is_over(store: Corral) -> None:
+    for run in (queued(store), ended(store)):
+        with refuses(store, Conflict):
+            store.runs.heartbeat(run, output_bytes=0)
+
+
+def test_another_attempt_is_the_same_run_with_another_process(
+    store: Corral, clock: ManualClock
+) -> None:
+    run = running(store)
+    store.runs.call_for(run, Attention.NEEDS_INPUT)
+    clock.advance(SECOND)
+    again = store.runs.restart(
+        run, held(1, pid=77, start_token="7"), ExitStatus(exit_code=3), quick_failures=1
+    )
+    assert (again.id, again.state, again.attempts) == (run.id, RunState.STARTING, 2)
+    assert (again.pid, again.start_token, again.quick_failures) == (77, "7", 1)
+    assert (again.fence, again.started_at, again.attention) == (run.fence + 1, run.started_at, None)
+    assert again.exit_code is None
+    assert store.runs.launch(again).state is RunState.RUNNING
+    ((data,),) = rows(store, "SELECT CAST(data AS TEXT) FROM events WHERE verb = 'restart'")
+    assert '"exit_code":3' in data.replace(" ", "")
+
+
+def test_who_still_thinks_of_the_last_attempt_can_say_nothing_of_the_next(store: Corral) -> None:
+    """A recovery reads the first attempt, its keeper begins the second and is killed: the first
+    one's end, which is written down, must not become the second one's."""
+    seen = running(store)
+    store.runs.restart(
+        seen, held(1, pid=77, start_token="7"), ExitStatus(signal=11), quick_failures=1
+    )
+    with refuses(store, Held):
+        store.runs.end(seen, ExitStatus(signal=11))
+    with refuses(store, Held):
+        store.runs.give_up(seen, verb="crash", reason="gone")
+
+
+def test_a_run_that_is_being_stopped_is_not_started_again(store: Corral) -> None:
+    run = stopping(store)
+    with refuses(store, IllegalMove):
+        store.runs.restart(run, held(), ExitStatus(exit_code=1), quick_failures=1)
+    with refuses(store, IllegalMove):
+        store.runs.park(run, until=1, reason="quota")
+
+
+# -- being taken over --------------------------------------------------------------------------
+
+
+@each_case("state", ["starting", "running", "stopping"])
+def test_a_new_keeper_takes_over_whatever_has_a_process(store: Corral, state: str) -> None:
+    run = {"starting": starting, "running": running, "stopping": stopping}[state](store)
+    taken = store.runs.take_over(run, owner="keeper:2", keeper_pid=5, keeper_token="5")
+    assert (taken.owner, taken.keeper_pid, taken.keeper_token) == ("keeper:2", 5, "5")
+    assert (taken.state, taken.fence) == (state, run.fence + 1)
+    assert (taken.pid, taken.start_token, taken.attempts) == (run.pid, run.start_token, 1)
+    assert record(store, run.id)[-1] == "run.take_over"
+
+
+def test_a_run_without_a_process_is_not_taken_over(store: Corral) -> None:
+    for run in (queued(store), ended(store)):
+        with refuses(store, Conflict):
+            store.runs.take_over(run, owner="k", keeper_pid=5, keeper_token="5")
+
+
+def test_of_two_new_keepers_one_gets_it(store: Corral) -> None:
+    run = running(store)
+    store.runs.take_over(run, owner="keeper:2", keeper_pid=5, keeper_token="5")
+    with refuses(store, Held):
+        store.runs.take_over(run, owner="keeper:3", keeper_pid=6, keeper_token="6")
+
+
+def test_a_late_keeper_is_refused_whatever_it_says(store: Corral, clock: ManualClock) -> None:
+    late = running(store)
+    store.runs.take_over(late, owner="keeper:2", keeper_pid=5, keeper_token="5")
+    said = {
+        "heartbeat": lambda: store.runs.heartbeat(late, output_bytes=9),
+        "launch": lambda: store.runs.launch(late),
+        "restart": lambda: store.runs.restart(
+            late, held(), ExitStatus(exit_code=1), quick_failures=1
+        ),
+        "park": lambda: store.runs.park(late, until=clock.now() + 1, reason="quota"),
+        "end": lambda: store.runs.end(late, ExitStatus(exit_code=0), output_bytes=5),
+        "take_over": lambda: store.runs.take_over(
+            late, owner="keeper:1", keeper_pid=1, keeper_token="1"
+        ),
+    }
+    for what, say in said.items():
+        with refuses(store, Held) as caught:
+            say()
+        assert "keeper:2" in caught.value.message, what
+
+
+def test_what_a_late_keeper_sees_on_its_screen_raises_no_attention(store: Corral) -> None:
+    late = running(store)
+    store.runs.take_over(late, owner="keeper:2", keeper_pid=5, keeper_token="5")
+    with unchanged(store), pytest.raises(Held):
+        store.runs.call_for(late, Attention.STUCK)
+
+
+def test_the_keeper_of_a_run_that_was_given_up_and_begun_anew_is_refused(
+    store: Corral, clock: ManualClock
+) -> None:
+    late = running(store, restarts=1)
+    clock.advance(HOUR)
+    (found,) = store.runs.recover()
+    assert (found.state, found.reason) == ("queued", "lease expired")
+    new = store.runs.start(late.id, held(2, host=ELSEWHERE))
+    with refuses(store, Held):
+        store.runs.end(late, ExitStatus(exit_code=0))
+    with refuses(store, Held):
+        store.runs.heartbeat(late, output_bytes=1)
+    assert store.runs.end(store.runs.launch(new), ExitStatus(exit_code=4)).exit_code == 4
+
+
+# -- what is told ------------------------------------------------------------------------------
+
+
+def test_what_the_agent_says_of_itself_adds_up_and_is_not_forgotten(store: Corral) -> None:
+    run = running(store)
+    store.runs.tell(run, model="m-1", provider_version="1.2")
+    told = store.runs.tell(run, tokens=10)
+    assert (told.model, told.provider_version, told.tokens) == ("m-1", "1.2", 10)
+    assert told.cost_micros is None
+    assert store.runs.tell(run, cost_micros=0).cost_micros == 0
+    assert store.runs.tell(run).tokens == 10
+
+
+@each_case("name", ["model", "provider_version"])
+@each_case("text", ["a\0b", "a\ud800b", "x" * 100_000, "\0", ""], ids=lambda text: repr(text)[:12])
+def test_whatever_an_agent_calls_itself_is_cut_to_what_can_be_kept(
+    store: Corral, name: str, text: str
+) -> None:
+    run = running(store)
+    told = store.runs.tell(run, **{name: text})
+    kept = getattr(told, name) or ""
+    assert "\0" not in kept
+    assert len(kept) <= 200
+    assert store.runs.get(run.id) == told
+
+
+@each_case("figure", [1 << 70, -1, 1.5])
+@each_case("name", ["tokens", "cost_micros"])
+def test_figures_that_an_agent_makes_up_are_refused(
+    store: Corral, figure: float, name: str
+) -> None:
+    run = running(store)
+    with refuses(store, Invalid):
+        store.runs.tell(run, **{name: figure})
+
+
+def test_what_a_run_found_where_it_runs_is_kept(store: Corral) -> None:
+    run = running(store)
+    store.runs.describe(run, {"commit": "abc", "dirty": True})
+    store.runs.describe(run, {"commit": "def"})
+    assert store.runs.launch_of(run.id).environment == {"commit": "def"}
+    with refuses(store, Invalid):
+        store.runs.describe(run, {"commit": "\0"})
+    with refuses(store, Invalid):
+        store.runs.describe(run, {"commit": "x" * (1 << 21)})
+
+
+def test_samples_come_in_the_order_of_time_and_one_for_each_moment(
+    store: Corral, clock: ManualClock
+) -> None:
+    run, other = running(store), running(store)
+    for at, cpu in ((30, 3), (10, 1), (20, 2), (10, 9)):
+        store.runs.add_sample(run, ResourceSample(at, cpu, 100, 2))
+    store.runs.add_sample(other, ResourceSample(15, 1, 1, 1))
+    assert [(one.at, one.cpu_ms) for one in store.runs.samples(run.id)] == [
+        (10, 1),
+        (20, 2),
+        (30, 3),
+    ]
+    assert store.runs.samples(queued(store).id) == []
+
+
+# -- waiting for quota -------------------------------------------------------------------------
+
+
+def test_a_parked_run_waits_for_its_moment_and_goes_on_as_the_same_run(
+    store: Corral, clock: ManualClock
+) -> None:
+    run = running(store)
+    until = clock.now() + HOUR
+    parked = store.runs.park(run, until=until, reason="quota until noon")
+    assert (parked.state, parked.due_at, parked.attention) == ("queued", until, "parked")
+    assert (parked.reason, parked.lease_until, parked.fence) == (
+        "quota until noon",
+        None,
+        run.fence + 1,
+    )
+    assert next_queued(store, host=ELSEWHERE) is None
+    clock.at = until
+    assert next_queued(store, host=ELSEWHERE) == parked
+    again = store.runs.start(run.id, held(2))
+    assert (again.attempts, again.attention, again.reason) == (2, None, None)
+    assert again.started_at == run.started_at
+    with refuses(store, Held):
+        store.runs.end(run, ExitStatus(exit_code=1))
+
+
+def test_a_quota_that_is_back_already_is_not_waited_for(store: Corral, clock: ManualClock) -> None:
+    parked = store.runs.park(running(store), until=5, reason="quota")
+    assert parked.due_at == clock.now()
+
+
+@each_case("reason", ["", "x" * 100_000, "a\0b", "half \ud800 a pair"])
+def test_whatever_a_provider_writes_of_its_quota_the_run_is_parked(
+    store: Corral, clock: ManualClock, reason: str
+) -> None:
+    parked = store.runs.park(running(store), until=clock.now() + 1, reason=reason)
+    assert parked.state is RunState.QUEUED
+    assert len(parked.reason or "") <= 200
+
+
+def test_a_parked_run_can_be_stopped_and_what_was_promised_to_it_is_given_back(
+    store: Corral, clock: ManualClock
+) -> None:
+    store.budgets.set("all", 100)
+    run = running(store, budget_micros=60)
+    store.runs.park(run, until=clock.now() + DAY, reason="quota")
+    stopped = store.runs.stop(run.id, reason="enough")
+    assert (stopped.state, stopped.reason, stopped.attention) == ("cancelled", "enough", None)
+    assert store.budgets.get("all").reserved_micros == 0
+
+
+# -- a clock that jumps back -------------------------------------------------------------------
+
+
+def test_a_clock_that_jumps_back_makes_no_run_end_before_it_began(
+    store: Corral, clock: ManualClock
+) -> None:
+    run = running(store)
+    clock.advance(-HOUR)
+    beaten = store.runs.heartbeat(run, output_bytes=1)
+    assert beaten.lease_until == clock.now() + LEASE_MS
+    over = store.runs.end(run, ExitStatus(exit_code=0))
+    assert over.started_at is not None
+    assert over.ended_at is not None
+    assert over.ended_at >= over.started_at
+
+
+def test_a_queued_run_that_is_cancelled_after_a_jump_back_ended_not_before_it_was_asked_for(
+    store: Corral, clock: ManualClock
+) -> None:
+    asked = queued(store)
+    clock.advance(-HOUR)
+    over = store.runs.stop(asked.id)
+    assert over.ended_at is not None
+    assert over.ended_at >= over.created_at
+
+
+def test_the_newest_run_is_first_although_the_clock_jumped_back(
+    store: Corral, clock: ManualClock
+) -> None:
+    first = queued(store)
+    clock.advance(-HOUR)
+    second = queued(store)
+    assert [run.id for run in store.runs.list().items] == [second.id, first.id]
+    assert next_queued(store, host="h") == second  # due already, by the clock that counts
+
+
+def test_denied_calls_are_counted_by_attempt_and_tool(store: Corral) -> None:
+    run = running(store)
+    assert (run.denials, run.denied, run.denied_text) == (None, {}, None)
+    for _ in range(2):  # told again, they are the same
+        run = store.runs.count_denials(run, {"Bash": 1, "Edit": 2})
+    assert run.denied == {"Edit": 2, "Bash": 1}
+    assert run.denied_text == "3 denied (Edit ×2, Bash)"  # noqa: RUF001
+    assert run.retry_command is None, "it goes on"
+    again = store.runs.restart(run, held(2), ExitStatus(exit_code=1), quick_failures=0)
+    again = store.runs.count_denials(again, {"Edit": 1})
+    assert again.denied == {"Edit": 3, "Bash": 1}
+    assert store.runs.get(run.id).denied == again.denied
+
+
+def test_a_run_is_linked_with_the_conversation_that_its_cli_records(store: Corral) -> None:
+    run = running(store)
+    session = store.sessions.open(provider="claude", provider_session="abc")
+    linked = store.runs.link_session(run, session.id)
+    assert linked.session_id == session.id
+    with unchanged(store):
+        assert store.runs.link_session(linked, session.id) == linked

@@ -1,0 +1,431 @@
+"""How runs end: the first end stands, the exit code stays, and what was promised is given back."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corral.adapters.providers.facts import UsageFact
+from corral.api import Corral
+from corral.domain.runs import ops, outcome
+from corral.domain.runs.model import Attention, Run, RunState, StopKind
+from corral.kernel.clock import DAY, HOUR, SECOND, ManualClock
+from corral.kernel.errors import Conflict, Held, IllegalMove, Invalid, NotFound, Refused
+from corral.kernel.exit_status import ExitStatus
+from tests.support.grouped_cases import each_case
+from tests.support.run_factories import (
+    ELSEWHERE,
+    ended,
+    held,
+    queued,
+    running,
+    starting,
+    stopping,
+    without_supervisors,
+)
+from tests.support.store import record, refuses, rows, unchanged
+
+ENDS = [
+    (None, ExitStatus(exit_code=0), "completed", None),
+    (None, ExitStatus(exit_code=3), "failed", "exit code 3"),
+    (None, ExitStatus(signal=9), "crashed", "signal 9"),
+    (None, ExitStatus(), "crashed", "gone"),
+    (None, ExitStatus(exit_code=0, reason="it said no"), "failed", "it said no"),
+    (None, ExitStatus(signal=15, well=True), "completed", None),
+    (StopKind.ASKED, ExitStatus(exit_code=0), "cancelled", "stopped"),
+    (StopKind.ASKED, ExitStatus(signal=9), "cancelled", "stopped"),
+    (
+        StopKind.TIMED_OUT,
+        ExitStatus(signal=15),
+        "timed_out",
+        outcome.DEFAULT_STOP_REASONS[StopKind.TIMED_OUT],
+    ),
+    (
+        StopKind.TIMED_OUT,
+        ExitStatus(exit_code=0),
+        "timed_out",
+        outcome.DEFAULT_STOP_REASONS[StopKind.TIMED_OUT],
+    ),
+    (
+        StopKind.INTERRUPTED,
+        ExitStatus(signal=15),
+        "interrupted",
+        outcome.DEFAULT_STOP_REASONS[StopKind.INTERRUPTED],
+    ),
+    (
+        StopKind.OVER_BUDGET,
+        ExitStatus(exit_code=1),
+        "cancelled",
+        outcome.DEFAULT_STOP_REASONS[StopKind.OVER_BUDGET],
+    ),
+]
+
+
+@pytest.fixture(autouse=True)
+def _no_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_supervisors(monkeypatch)
+
+
+@each_case(("stop", "how", "state", "reason"), ENDS)
+def test_an_end_is_kept_with_its_code_or_signal_and_why(
+    store: Corral,
+    clock: ManualClock,
+    stop: StopKind | None,
+    how: ExitStatus,
+    state: str,
+    reason: str | None,
+) -> None:
+    run = running(store)
+    if stop:
+        store.runs.begin_to_stop(run.id, kind=stop)
+    clock.advance(90 * SECOND)
+    over = store.runs.end(run, how, output_bytes=12)
+    assert (over.state, over.exit_code, over.signal) == (state, how.exit_code, how.signal)
+    assert (over.reason, over.output_bytes, over.ended_at) == (reason, 12, clock.now())
+    assert (over.lease_until, over.attention) == (None, None)
+    assert not over.is_live
+
+
+@each_case("words", [*outcome.DEFAULT_STOP_REASONS.values(), outcome.IDLE_REASON])
+def test_whatever_a_person_gives_as_the_reason_it_is_cancelled(store: Corral, words: str) -> None:
+    run = running(store)
+    store.runs.begin_to_stop(run.id, reason=words)
+    over = store.runs.end(run, ExitStatus(signal=15))
+    assert (over.state, over.stop_kind, over.reason) == ("cancelled", "asked", words)
+
+
+def test_a_run_that_did_its_work_while_it_was_being_stopped_ends_all_the_same(
+    store: Corral,
+) -> None:
+    run = running(store)
+    store.runs.begin_to_stop(run.id)
+    over = store.runs.end(run, ExitStatus(exit_code=0, well=True))
+    assert over.state is RunState.CANCELLED
+
+
+@pytest.mark.parametrize(
+    "how", [ExitStatus(exit_code=127, reason="x: not found"), ExitStatus(signal=9)]
+)
+def test_a_run_may_end_before_its_program_was_executed(store: Corral, how: ExitStatus) -> None:
+    assert not store.runs.end(starting(store), how).is_live
+
+
+@each_case("reason", ["a\0b", "half \ud800 a pair", "x" * 100_000, ""])
+def test_whatever_an_agent_says_at_its_end_the_run_ends(store: Corral, reason: str) -> None:
+    over = store.runs.end(running(store), ExitStatus(exit_code=1, reason=reason))
+    assert over.state is RunState.FAILED
+    assert over.exit_code == 1
+    assert len(over.reason or "") <= 500
+
+
+# -- the first end stands ----------------------------------------------------------------------
+
+SECOND_ENDS: dict[str, Callable[[Corral, Run], Run]] = {
+    "end": lambda store, run: store.runs.end(run, ExitStatus(exit_code=7), output_bytes=1),
+    "end unknown": lambda store, run: store.runs.end(run, ExitStatus()),
+    "finish": lambda store, run: store.runs.finish(run.id, exit_code=8),
+    "lose": lambda store, run: store.runs.lose(run.id),
+}
+
+
+@each_case("second", SECOND_ENDS)
+@each_case(
+    "first",
+    [ExitStatus(exit_code=0), ExitStatus(exit_code=3), ExitStatus(signal=9), ExitStatus()],
+    ids=str,
+)
+def test_the_first_end_stands_and_a_second_one_changes_nothing(
+    store: Corral, clock: ManualClock, first: ExitStatus, second: str
+) -> None:
+    run = running(store)
+    clock.advance(90 * SECOND)
+    over = store.runs.end(run, first)
+    clock.advance(HOUR)
+    with unchanged(store):
+        assert SECOND_ENDS[second](store, run) == over
+    assert over.ended_at == (over.started_at or 0) + 90 * SECOND
+
+
+@pytest.mark.parametrize("verb", ["begin_to_stop", "stop"])
+def test_what_is_over_cannot_be_stopped(store: Corral, verb: str) -> None:
+    over = ended(store, ExitStatus(exit_code=3))
+    with refuses(store, IllegalMove):
+        getattr(store.runs, verb)(over.id)
+    assert store.runs.get(over.id).exit_code == 3
+
+
+def test_a_keeper_that_ends_a_run_of_somebody_else_is_refused(store: Corral) -> None:
+    run = running(store)
+    taken = store.runs.take_over(run, owner="keeper:2", keeper_pid=5, keeper_token="5")
+    with refuses(store, Held):
+        store.runs.end(run, ExitStatus(exit_code=0))
+    assert store.runs.end(taken, ExitStatus(exit_code=4)).exit_code == 4
+    with unchanged(store):  # over is over; the late one learns how it ended
+        assert store.runs.end(run, ExitStatus(exit_code=0)).exit_code == 4
+
+
+def test_no_fence_that_was_ever_given_out_holds_after_the_end(store: Corral) -> None:
+    run = running(store)
+    over = store.runs.end(run, ExitStatus(exit_code=0))
+    assert over.fence > run.fence
+    with refuses(store, Held):
+        store.runs.heartbeat(run, output_bytes=1)
+
+
+# -- stopping ----------------------------------------------------------------------------------
+
+
+def test_a_queued_run_is_cancelled_at_once(store: Corral, clock: ManualClock) -> None:
+    run = queued(store)
+    over = store.runs.stop(run.id, reason="not needed")
+    assert (over.state, over.reason, over.ended_at) == ("cancelled", "not needed", clock.now())
+    assert (over.started_at, over.exit_code, over.signal) == (None, None, None)
+    with refuses(store, IllegalMove):
+        store.runs.start(run.id, held())
+
+
+@pytest.mark.parametrize("make", [starting, running])
+def test_what_has_a_process_is_stopping_until_it_is_gone(
+    store: Corral, make: Callable[[Corral], Run]
+) -> None:
+    run = make(store)
+    asked = store.runs.stop(run.id, reason="enough")
+    assert (asked.state, asked.stop_reason, asked.fence) == ("stopping", "enough", run.fence)
+    with unchanged(store):
+        assert store.runs.stop(run.id, reason="again") == asked
+    over = store.runs.end(run, ExitStatus(signal=15))
+    assert (over.state, over.signal, over.reason) == ("cancelled", 15, "enough")
+
+
+@each_case("reason", ["", "a\0b", "\ud800", "x" * 2_001])
+def test_a_reason_that_cannot_be_kept_stops_nothing(store: Corral, reason: str) -> None:
+    run = running(store)
+    with refuses(store, Invalid):
+        store.runs.stop(run.id, reason=reason)
+
+
+@each_case("grace_ms", [-1, 2 * DAY, 1.5, True])
+def test_a_time_to_end_that_cannot_be_stops_nothing(store: Corral, grace_ms: Any) -> None:
+    run = running(store)
+    with refuses(store, Invalid):
+        store.runs.stop(run.id, grace_ms=grace_ms)
+
+
+def test_a_run_that_does_not_exist_is_not_stopped(store: Corral) -> None:
+    with refuses(store, NotFound):
+        store.runs.stop("run_0")
+    with refuses(store, NotFound):
+        store.runs.stop("what is this")
+
+
+# -- processes that Corral did not start, or that vanished -------------------------------------
+
+
+@each_case(("code", "state"), [(0, "completed"), (3, "failed"), (-9, "failed")])
+def test_somebody_says_how_a_process_ended(store: Corral, code: int, state: str) -> None:
+    over = store.runs.finish(running(store).id, exit_code=code)
+    assert (over.state, over.exit_code) == (state, code)
+
+
+def test_a_finish_of_what_was_being_stopped_is_a_cancellation(store: Corral) -> None:
+    over = store.runs.finish(stopping(store).id, exit_code=0)
+    assert (over.state, over.exit_code) == ("cancelled", 0)
+
+
+@each_case("code", [1 << 70, "0", 1.0, None, True])
+def test_an_exit_code_is_a_whole_number(store: Corral, code: object) -> None:
+    run = running(store)
+    with refuses(store, Invalid):
+        store.runs.finish(run.id, exit_code=code)
+
+
+def test_a_run_that_was_never_started_cannot_have_finished(store: Corral) -> None:
+    run = queued(store)
+    with refuses(store, IllegalMove):
+        store.runs.finish(run.id, exit_code=0)
+
+
+def test_what_vanished_has_crashed_without_an_exit_code(store: Corral) -> None:
+    over = store.runs.lose(running(store).id)
+    assert (over.state, over.reason, over.exit_code) == ("crashed", "gone", None)
+    waited = store.runs.lose(queued(store).id, reason="nobody wants it")
+    assert (waited.state, waited.reason) == ("cancelled", "nobody wants it")
+
+
+def test_what_vanished_while_it_was_being_stopped_was_cancelled(store: Corral) -> None:
+    run = stopping(store)
+    over = store.runs.lose(run.id)
+    assert (over.state, over.reason) == ("cancelled", "stopped")
+
+
+# -- money -------------------------------------------------------------------------------------
+
+
+def test_a_budget_is_reserved_at_the_start_and_given_back_at_the_end(store: Corral) -> None:
+    store.budgets.set("all", 100)
+    run = queued(store, budget_micros=60)
+    assert store.budgets.get("all").reserved_micros == 0
+    run = store.runs.launch(store.runs.start(run.id, held()))
+    assert store.budgets.get("all").reserved_micros == 60
+    store.charges.add(UsageFact(model="m", output=1, cost_micros=25), run_id=run.id)
+    assert store.budgets.get("all").reserved_micros == 35
+    store.runs.end(run, ExitStatus(exit_code=0))
+    budget = store.budgets.get("all")
+    assert (budget.spent_micros, budget.reserved_micros) == (25, 0)
+    assert [one.scope for one in store.budgets.list().items] == ["all"]
+
+
+def test_a_run_whose_budget_does_not_fit_is_not_started_and_waits(store: Corral) -> None:
+    store.budgets.set("all", 100)
+    running(store, budget_micros=60)
+    waiting = queued(store, budget_micros=60)
+    with refuses(store, Refused):
+        store.runs.start(waiting.id, held(2))
+    assert store.runs.get(waiting.id).state is RunState.QUEUED
+
+
+@each_case("way", ["end", "finish", "lose", "give up"])
+def test_however_a_run_ends_nothing_stays_reserved(
+    store: Corral, clock: ManualClock, way: str
+) -> None:
+    store.budgets.set("all", 100)
+    run = running(store, budget_micros=60)
+    clock.advance(HOUR)
+    match way:
+        case "end":
+            store.runs.end(run, ExitStatus(signal=9))
+        case "finish":
+            store.runs.finish(run.id, exit_code=1)
+        case "lose":
+            store.runs.lose(run.id)
+        case "give up":
+            (found,) = store.runs.recover()
+            assert found.state == "interrupted"
+    assert store.budgets.get("all").reserved_micros == 0
+
+
+def test_a_restart_reserves_nothing_twice(store: Corral, clock: ManualClock) -> None:
+    store.budgets.set("all", 100)
+    run = running(store, budget_micros=60)
+    run = store.runs.restart(run, held(), ExitStatus(exit_code=1), quick_failures=1)
+    parked = store.runs.park(store.runs.launch(run), until=clock.now(), reason="quota")
+    store.runs.start(parked.id, held(2))
+    assert store.budgets.get("all").reserved_micros == 60
+
+
+# -- being told --------------------------------------------------------------------------------
+
+
+def told(store: Corral) -> list[tuple[str, str]]:
+    letters = store.mail.list(mailbox="agent:boss", limit=100).items
+    return [(letter.body["kind"], letter.body["subject"]) for letter in letters]
+
+
+ALL_KINDS = ["crashed", "failed", "stuck", "needs_input", "budget", "finished"]
+
+
+@pytest.fixture
+def boss(store: Corral) -> None:
+    store.alerts.add(ALL_KINDS, target_kind="mailbox", target="agent:boss")
+
+
+@pytest.mark.usefixtures("boss")
+def test_an_end_is_told_once(store: Corral) -> None:
+    run = running(store)
+    for _ in range(3):
+        store.runs.end(run, ExitStatus(exit_code=1))
+    store.runs.lose(run.id)
+    assert told(store) == [("failed", run.id)]
+
+
+@pytest.mark.usefixtures("boss")
+@pytest.mark.parametrize(
+    ("stop", "how", "kind"),
+    [
+        (None, ExitStatus(exit_code=0), "finished"),
+        (None, ExitStatus(exit_code=2), "failed"),
+        (None, ExitStatus(signal=11), "crashed"),
+        (StopKind.TIMED_OUT, ExitStatus(signal=15), "failed"),
+        (StopKind.INTERRUPTED, ExitStatus(signal=15), "crashed"),
+        (StopKind.OVER_BUDGET, ExitStatus(signal=15), "budget"),
+        (StopKind.ASKED, ExitStatus(signal=15), None),
+    ],
+)
+def test_each_end_is_told_by_its_kind(
+    store: Corral, stop: StopKind | None, how: ExitStatus, kind: str | None
+) -> None:
+    run = running(store)
+    if stop:
+        store.runs.begin_to_stop(run.id, kind=stop)
+    store.runs.end(run, how)
+    assert told(store) == ([(kind, run.id)] if kind else [])
+
+
+@pytest.mark.usefixtures("boss")
+def test_attention_is_told_once_for_each_edge(store: Corral, clock: ManualClock) -> None:
+    run = running(store)
+    for _ in range(3):
+        clock.advance(SECOND)
+        assert store.runs.call_for(run, Attention.NEEDS_INPUT).attention == "needs_input"
+    assert store.runs.get(run.id).attention_at == clock.now() - 2 * SECOND
+    assert store.runs.call_for(run, None).attention is None
+    with unchanged(store):
+        store.runs.call_for(run, None)
+    clock.advance(SECOND)
+    store.runs.call_for(run, Attention.NEEDS_INPUT)
+    store.runs.call_for(run, Attention.STUCK)
+    assert told(store) == [
+        ("needs_input", run.id),
+        ("needs_input", run.id),
+        ("stuck", run.id),
+    ]
+    assert record(store, run.id)[-4:] == ["run.call", "run.calm", "run.call", "run.call"]
+
+
+@pytest.mark.usefixtures("boss")
+def test_a_run_that_is_over_calls_for_nobody(store: Corral) -> None:
+    run = running(store)
+    store.runs.end(run, ExitStatus(signal=15, well=True))
+    with unchanged(store), pytest.raises(Held):
+        store.runs.call_for(run, Attention.STUCK)
+
+
+@pytest.mark.usefixtures("boss")
+def test_the_alert_says_which_run_and_how_it_ended(store: Corral, tmp_path: Path) -> None:
+    project = store.projects.register(tmp_path).id
+    run = ended(
+        store, ExitStatus(exit_code=3), name="nightly", project_id=project, agent_id="agt_1"
+    )
+    (letter,) = store.mail.list(mailbox="agent:boss").items
+    body = letter.body
+    assert (body["project_id"], body["agent_id"]) == (project, "agt_1")
+    assert body["data"] == {
+        "state": "failed",
+        "name": "nightly",
+        "command": run.command,
+        "exit_code": 3,
+        "reason": "exit code 3",
+    }
+
+
+def test_an_end_its_event_and_the_money_given_back_are_one(store: Corral) -> None:
+    store.budgets.set("all", 100)
+    run = running(store, budget_micros=60)
+    before = rows(store, "SELECT count(*) FROM events")
+    with suppress(RuntimeError), store.transaction() as tx:
+        ops.record_end(tx, run, ExitStatus(exit_code=0))
+        raise RuntimeError
+    assert store.runs.get(run.id) == run
+    assert rows(store, "SELECT count(*) FROM events") == before
+    assert store.budgets.get("all").reserved_micros == 60
+
+
+def test_the_end_of_a_run_on_another_machine_waits_for_its_keeper(store: Corral) -> None:
+    run = running(store)
+    assert run.host == ELSEWHERE
+    assert store.runs.stop(run.id, grace_ms=5).state is RunState.STOPPING
+    assert store.runs.recover() == []
+    with pytest.raises(Conflict):
+        store.runs.delete(run.id)

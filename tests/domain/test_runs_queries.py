@@ -1,0 +1,381 @@
+"""Looking for runs, the line in which they wait, and forgetting them."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from corral.api import Corral
+from corral.domain.runs import dispatch, ops
+from corral.domain.runs.model import ResourceSample, Run, RunState
+from corral.kernel.clock import DAY, HOUR, MINUTE, ManualClock
+from corral.kernel.errors import Ambiguous, Conflict, Invalid, NoRoom, NotFound
+from corral.kernel.exit_status import ExitStatus
+from tests.support.grouped_cases import each_case
+from tests.support.run_factories import (
+    ELSEWHERE,
+    add_run,
+    ended,
+    held,
+    insert_run,
+    next_queued,
+    queued,
+    running,
+    starting,
+    stopping,
+    without_supervisors,
+)
+from tests.support.store import refuses, rows, shared_length, unchanged, walk
+
+HERE = "here"
+
+
+@pytest.fixture(autouse=True)
+def _no_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_supervisors(monkeypatch)
+
+
+def ids(runs: list[Run]) -> list[str]:
+    return [run.id for run in runs]
+
+
+# -- one run -----------------------------------------------------------------------------------
+
+
+def test_a_run_is_found_by_its_id_shortened_or_not(store: Corral) -> None:
+    one, other = queued(store), queued(store)
+    length = shared_length(one.id, other.id)
+    assert store.runs.get(one.id) == one
+    assert store.runs.get(one.id.removeprefix("run_").upper()) == one
+    assert store.runs.get(other.id[: length + 1]) == other
+    with pytest.raises(Ambiguous):
+        store.runs.get(one.id[:length])
+    with pytest.raises(NotFound):
+        store.runs.get("run_0000")
+
+
+@each_case("typed", ["", "a b", "prj_0", "ä", "a\0b", "\ud800", "x" * 1_000])
+def test_what_is_no_run_is_said_to_be_none(store: Corral, typed: str) -> None:
+    queued(store)
+    for look in (store.runs.get, store.runs.launch_of, store.runs.samples):
+        with pytest.raises((Invalid, NotFound)):
+            look(typed)
+
+
+def test_a_run_is_found_by_its_name_the_live_one_first(store: Corral) -> None:
+    old = ended(store, name="nightly")
+    assert store.runs.get("nightly") == old
+    new = running(store, name="nightly")
+    assert store.runs.get("nightly") == new
+    assert store.runs.launch_of("nightly").run_id == new.id
+    assert store.runs.begin_to_stop("nightly").id == new.id
+    assert store.runs.get(old.id) == old
+
+
+def test_two_live_runs_do_not_have_the_same_name(store: Corral) -> None:
+    first = queued(store, name="twin")
+    with pytest.raises(Conflict) as caught:
+        queued(store, name="twin")
+    assert caught.value.details["id"] == first.id
+    store.runs.begin_to_stop(first.id)
+    assert store.runs.get("twin") == store.runs.get(first.id)
+    assert queued(store, name="twin").id != first.id
+
+
+def test_a_name_may_look_like_the_beginning_of_an_id(store: Corral) -> None:
+    other = queued(store)
+    named = queued(store, name=other.id.removeprefix("run_")[:8])
+    assert store.runs.get(named.name or "") == named
+
+
+def test_the_newest_run_with_a_pid_is_found(store: Corral) -> None:
+    old = ended(store)
+    assert store.runs.by_pid(old.pid or 0) == old
+    new = running(store)
+    assert new.pid == old.pid
+    assert store.runs.by_pid(new.pid or 0) == new
+    assert store.runs.by_pid(1) is None
+    with pytest.raises(Invalid):
+        store.runs.by_pid("1")
+
+
+# -- lists -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def projects(store: Corral, tmp_path: Path) -> tuple[str, str]:
+    made = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        made.append(store.projects.register(tmp_path / name).id)
+    return made[0], made[1]
+
+
+@pytest.fixture
+def many(store: Corral, projects: tuple[str, str]) -> list[Run]:
+    """Runs in all kinds of states, of two projects and none, newest first."""
+    made: list[Run] = []
+    for project in (*projects, None):
+        wanted = {"project_id": project, "session_id": "ses_1" if project else None}
+        made.append(queued(store, **wanted))
+        made.append(starting(store, **wanted))
+        made.append(running(store, **wanted))
+        made.append(stopping(store, **wanted))
+        made.append(ended(store, **wanted))
+        made.append(ended(store, ExitStatus(exit_code=1), **wanted))
+        made.append(ended(store, ExitStatus(signal=9), **wanted))
+    return made[::-1]
+
+
+def test_runs_come_newest_first_page_by_page(store: Corral, many: list[Run]) -> None:
+    for limit in (1, 2, 4, 50):
+        assert walk(store.runs.list, limit=limit) == many
+
+
+def test_runs_of_a_project_a_session_or_a_state(
+    store: Corral, many: list[Run], projects: tuple[str, str]
+) -> None:
+    for project in projects:
+        of = [run for run in many if run.project_id == project]
+        assert walk(store.runs.list, project=project) == of
+        for state in RunState:
+            assert walk(store.runs.list, project=project, state=state) == [
+                run for run in of if run.state is state
+            ]
+    for state in RunState:
+        assert walk(store.runs.list, state=state) == [run for run in many if run.state is state]
+    assert walk(store.runs.list, session="ses_1") == [run for run in many if run.session_id]
+    assert walk(store.runs.list, live=True) == [run for run in many if run.is_live]
+    assert store.runs.list(project="prj_0n3").items == []
+    assert store.runs.list(session="ses_0n3").items == []
+
+
+def test_filters_hold_together(store: Corral, many: list[Run], projects: tuple[str, str]) -> None:
+    """What is asked for is given, or refused, and never something else."""
+    asked = [
+        {"project": projects[0], "live": True},
+        {"session": "ses_1", "live": True},
+        {"session": "ses_1", "state": "completed"},
+        {"session": "ses_1", "project": projects[1]},
+        {"state": "completed", "live": True},
+    ]
+    for wanted in asked:
+        try:
+            found = walk(store.runs.list, **wanted)
+        except Invalid:
+            continue
+        for run in found:
+            assert run.project_id == wanted.get("project", run.project_id), wanted
+            assert run.session_id == wanted.get("session", run.session_id), wanted
+            assert run.state == wanted.get("state", run.state), wanted
+            assert run.is_live or not wanted.get("live"), wanted
+
+
+def test_a_list_that_grows_between_two_pages_shows_nothing_twice(
+    store: Corral, many: list[Run]
+) -> None:
+    assert walk(store.runs.list, between=lambda: queued(store)) == many
+
+
+@each_case(
+    "wrong",
+    [
+        {"limit": 0},
+        {"limit": 1_001},
+        {"limit": "5"},
+        {"state": "asleep"},
+        {"state": ""},
+        {"after": "made up"},
+        {"after": "WzFd"},
+    ],
+    ids=str,
+)
+def test_a_list_that_makes_no_sense_is_refused(store: Corral, wrong: dict[str, object]) -> None:
+    with pytest.raises(Invalid):
+        store.runs.list(**wrong)
+
+
+@each_case("of", ["project", "session"])
+@each_case("made_up", ["a\0b", "\ud800"])
+def test_a_list_of_what_cannot_exist_is_empty_or_refused(
+    store: Corral, of: str, made_up: str
+) -> None:
+    with suppress(Invalid):
+        assert store.runs.list(**{of: made_up}).items == []
+
+
+# -- the line ----------------------------------------------------------------------------------
+
+
+def test_the_oldest_of_the_project_that_has_the_fewest_going_is_next(
+    store: Corral, projects: tuple[str, str]
+) -> None:
+    one, two = projects
+    first = [queued(store, project_id=one) for _ in range(3)]
+    second = [queued(store, project_id=two) for _ in range(2)]
+    alone = queued(store)
+    order: list[str] = []
+    while (run := next_queued(store, host=ELSEWHERE)) is not None:
+        store.runs.start(run.id, held(len(order)))
+        order.append(run.id)
+    assert order == [
+        first[0].id,
+        second[0].id,
+        alone.id,
+        first[1].id,
+        second[1].id,
+        first[2].id,
+    ]
+
+
+def test_whoever_ends_makes_room_for_its_own_project(
+    store: Corral, projects: tuple[str, str]
+) -> None:
+    one, two = projects
+    busy = [running(store, project_id=one), running(store, project_id=two)]
+    for project in (one, two):
+        queued(store, project_id=project)
+    store.runs.end(busy[1], ExitStatus(exit_code=0))
+    found = next_queued(store, host=ELSEWHERE)
+    assert found is not None
+    assert found.project_id == two
+
+
+def test_runs_wait_until_they_are_due_and_for_their_own_machine(
+    store: Corral, clock: ManualClock
+) -> None:
+    later = queued(store, due_at=clock.now() + HOUR)
+    theirs = queued(store, host="there")
+    assert next_queued(store, host=HERE) is None
+    assert next_queued(store, host="there") == theirs
+    clock.advance(HOUR)
+    assert next_queued(store, host=HERE) == later
+    mine = queued(store, host=HERE)
+    store.runs.start(later.id, held())
+    assert next_queued(store, host=HERE) == mine
+
+
+def test_no_more_are_started_than_may_go_at_once(store: Corral) -> None:
+    store.settings.set("runs.max_at_once", 2)
+    first, second, third = (queued(store) for _ in range(3))
+    assert store._database.read(dispatch.count_free_slots) == 2
+    taken = store.runs.start(first.id, held(1))
+    store.runs.start(second.id, held(2))
+    assert store._database.read(dispatch.count_free_slots) == 0
+    with refuses(store, NoRoom) as caught:
+        store.runs.start(third.id, held(3))
+    assert "runs.max_at_once" in caught.value.message
+    store.runs.begin_to_stop(taken.id)
+    assert store._database.read(dispatch.count_free_slots) == 0, "it is still there"
+    store.runs.end(taken, ExitStatus(signal=15))
+    assert store.runs.start(third.id, held(3)).state is RunState.STARTING
+
+
+def test_fewer_may_go_than_are_going(store: Corral) -> None:
+    for _ in range(3):
+        running(store)
+    store.settings.set("runs.max_at_once", 1)
+    assert store._database.read(dispatch.count_free_slots) == 0
+
+
+def test_what_corral_did_not_start_takes_nobodys_room(store: Corral) -> None:
+    store.settings.set("runs.max_at_once", 1)
+    add_run(store, "running", mode="recorded")
+    assert store._database.read(dispatch.count_free_slots) == 1
+
+
+def test_a_run_that_was_given_back_may_be_started_by_another_machine(
+    store: Corral, clock: ManualClock
+) -> None:
+    run = running(store, restarts=3)  # asked for without naming a machine
+    clock.advance(HOUR)
+    (found,) = store.runs.recover()
+    assert (found.was, found.state, found.reason) == ("running", "queued", "lease expired")
+    again = next_queued(store, host="a-third-machine")
+    assert again is not None
+    started = store.runs.start(run.id, held(2, host="a-third-machine", folder="/srv/other"))
+    assert (started.host, started.attempts) == ("a-third-machine", 2)
+
+
+def test_a_run_that_was_asked_for_on_one_machine_waits_for_it(
+    store: Corral, clock: ManualClock
+) -> None:
+    queued(store, restarts=3, host=ELSEWHERE)
+    run = store.runs.launch(store.runs.start(next_queued(store, host=ELSEWHERE).id, held()))
+    clock.advance(HOUR)
+    store.runs.recover()
+    assert next_queued(store, host="a-third-machine") is None, "its directory is not there"
+    again = next_queued(store, host=ELSEWHERE)
+    assert again is not None
+    assert again.id == run.id
+
+
+# -- forgetting --------------------------------------------------------------------------------
+
+TABLES = ("runs", "launches", "samples")
+
+
+def counts(store: Corral) -> list[int]:
+    return [rows(store, f"SELECT count(*) FROM {table}")[0][0] for table in TABLES]
+
+
+def test_a_run_that_is_over_is_forgotten_with_all_that_was_kept_of_it(store: Corral) -> None:
+    run = ended(store)
+    store.runs.add_sample(run, ResourceSample(1, 1, 1, 1))
+    kept = ended(store)
+    store.runs.add_sample(kept, ResourceSample(1, 1, 1, 1))
+    assert store.runs.delete(run.id) == run
+    assert counts(store) == [1, 1, 1]
+    for look in (store.runs.get, store.runs.launch_of, store.runs.delete):
+        with pytest.raises(NotFound):
+            look(run.id)
+    assert store.runs.get(kept.id) == kept
+
+
+@each_case("make", [queued, starting, running, stopping])
+def test_a_run_that_is_not_over_is_not_forgotten(
+    store: Corral, make: Callable[[Corral], Run]
+) -> None:
+    run = make(store)
+    with refuses(store, Conflict) as caught:
+        store.runs.delete(run.id)
+    assert caught.value.details["reason"] == "run_active"
+
+
+def test_all_runs_of_a_project_are_forgotten_and_those_of_others_stay(
+    store: Corral, projects: tuple[str, str]
+) -> None:
+    one, two = projects
+    for project in (one, one, one, two):
+        ended(store, project_id=project)
+    assert store.runs.delete_all(project=one) == 3
+    assert store.runs.delete_all(project=one) == 0
+    assert [run.project_id for run in store.runs.list().items] == [two]
+    with pytest.raises(NotFound):
+        store.runs.delete_all(project="prj_zzz")
+
+
+@pytest.mark.parametrize("newer", [0, 60])
+def test_a_project_with_a_run_that_is_not_over_keeps_all_of_them(
+    store: Corral, projects: tuple[str, str], newer: int
+) -> None:
+    live = queued(store, project_id=projects[0])
+    with store.transaction() as tx:
+        for at in range(newer):
+            insert_run(tx, "completed", store.now() + at, project_id=projects[0])
+    with unchanged(store), pytest.raises(Conflict) as caught:
+        store.runs.delete_all(project=projects[0])
+    assert live.id in caught.value.message
+
+
+def test_old_runs_are_found_by_their_end(store: Corral, clock: ManualClock) -> None:
+    old = ended(store)
+    clock.advance(DAY)
+    new = ended(store)
+    running(store)
+    cut = clock.now() - MINUTE
+    with store.transaction() as tx:
+        assert ops.list_ended_before(tx, before=cut) == [old.id]
+        assert ops.list_ended_before(tx, before=clock.now() + 1) == [old.id, new.id]
+        assert ops.list_ended_before(tx, before=clock.now() + 1, limit=1) == [old.id]

@@ -1,0 +1,95 @@
+"""A run whose keeper died with its agent goes on as its keeper would have let it."""
+
+import subprocess
+
+import pytest
+
+import corral
+from corral.adapters import process
+from corral.api import Corral
+from corral.domain.runs.model import RunState
+from corral.kernel.exit_status import ExitStatus
+from tests.domain.test_runs_recovery import GONE, here, identity, note_exit
+from tests.support.run_factories import held, queued, without_supervisors
+from tests.support.threads import race
+
+
+@pytest.fixture(autouse=True)
+def _no_keepers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is started."""
+    without_supervisors(monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        (ExitStatus(exit_code=5), "exit code 5"),
+        (ExitStatus(signal=9), "signal 9"),
+        (None, "gone"),
+    ],
+)
+def test_a_run_with_attempts_left_is_put_back_in_line(
+    store: Corral, end: ExitStatus | None, reason: str
+) -> None:
+    run = here(store, restarts=1)
+    if end is not None:
+        note_exit(run, end)
+    (found,) = store.runs.recover()
+    assert (found.run_id, found.state, found.reason) == (run.id, RunState.QUEUED, reason)
+    now = store.runs.get(run.id)
+    assert (now.state, now.attempts, now.host) == (RunState.QUEUED, 1, process.host())
+    assert now.fence > run.fence
+    started = store.runs.start(run.id, held(2, host=process.host()))
+    assert started.attempts == 2
+
+
+def test_the_last_attempt_is_the_last(store: Corral) -> None:
+    run = here(store, restarts=1)
+    store.runs.recover()
+    plain = {"host": process.host(), "boot_id": process.boot_id(), "keeper_pid": GONE}
+    again = store.runs.start(run.id, held(1, pid=GONE, start_token="1", **plain))
+    store.runs.launch(again)
+    (found,) = store.runs.recover()
+    assert (found.state, store.runs.get(run.id).attempts) == (RunState.CRASHED, 2)
+
+
+def test_what_ended_well_does_not_go_on(store: Corral) -> None:
+    run = here(store, restarts=3)
+    note_exit(run, ExitStatus(exit_code=0))
+    (found,) = store.runs.recover()
+    assert found.state is RunState.COMPLETED
+
+
+def test_what_was_stopped_does_not_go_on(store: Corral) -> None:
+    run = here(store, restarts=3)
+    store.runs.begin_to_stop(run.id, reason="enough")
+    (found,) = store.runs.recover()
+    assert found.state is RunState.CANCELLED
+
+
+def test_attempts_that_failed_within_seconds_are_counted_and_end_it(store: Corral) -> None:
+    child = subprocess.Popen(["sleep", "600"])
+    began = identity(child).start_token
+    child.kill()
+    child.wait()
+    plain = {"host": process.host(), "boot_id": process.boot_id(), "keeper_pid": GONE}
+    run = queued(store, restarts=9)
+    states = []
+    for number in range(3):
+        holding = held(number + 1, pid=child.pid, start_token=began, **plain)
+        started = store.runs.launch(store.runs.start(run.id, holding))
+        note_exit(started, ExitStatus(exit_code=1))
+        (found,) = store.runs.recover()
+        states.append((found.state, store.runs.get(run.id).quick_failures))
+    assert states == [("queued", 1), ("queued", 2), ("failed", 2)]
+
+
+def test_of_two_recoveries_one_puts_it_back(store: Corral, url: str) -> None:
+    run = here(store, restarts=5)
+    with corral.open(url) as other:
+        racers = race([store.runs.recover, other.runs.recover])
+    assert sum(len(racer.result()) for racer in racers) == 1
+    now = store.runs.get(run.id)
+    assert (now.state, now.attempts) == (RunState.QUEUED, 1)
+    verbs = [event.verb for event in store.events.after(subject=run.id).items]
+    assert verbs.count("requeue") == 1

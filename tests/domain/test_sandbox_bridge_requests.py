@@ -1,0 +1,219 @@
+"""Boxed agents ask the host for something and send files: by rows of which nothing is believed."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from corral import config
+from corral.api import Corral
+from corral.kernel.clock import DAY, ManualClock
+from corral.kernel.ids import new_id
+from corral.services.chat.sandbox_sync import session_folder
+from tests.support.fake_sandbox_agent import FakeSandboxAgent, Talk
+from tests.support.invariants import check_store
+
+pytestmark = pytest.mark.usefixtures("kinds")
+
+
+def begun(talk: Talk) -> FakeSandboxAgent:
+    talk.chat.says("hello")
+    return talk.begin()
+
+
+def wish(ada: FakeSandboxAgent, action: str, **arguments: object) -> str:
+    with ada.files.writing() as connection:
+        id, _ = ada.files.put(connection, "system", {"action": action, "arguments": arguments})
+    return id
+
+
+def reasons(store: Corral) -> list[str]:
+    found = store.events.after(None, limit=500).items
+    return [str(each.data["reason"]) for each in found if each.verb == "refuse"]
+
+
+# -- what it asks of the host ---------------------------------------------------------------------
+
+
+def test_people_decide_what_a_boxed_agent_asks_for_and_it_is_told(talk: Talk) -> None:
+    ada = begun(talk)
+    id = wish(ada, "create_agent", name="helper", instructions="Help.")
+    assert talk.store.gateway.exchange(ada.run.id).taken == 1
+    talk.store.gateway.exchange(ada.run.id)
+    (request,) = talk.store.requests.list().items
+    assert (request.state, request.session_id) == ("waiting", ada.session)
+    assert "in the same sandbox: none" in request.effect
+    assert ada.outcomes() == {id: "delivered"}
+    ada.answer("asked")
+    talk.end(ada)
+    talk.store.questions.answer(str(request.question_id), "yes", by="user:olga")
+    talk.store.gateway.look_after()
+    again = talk.begin()
+    assert "was carried out" in again.prompt()
+    assert "helper" in again.prompt()
+    check_store(talk.store)
+
+
+def test_an_agent_that_a_boxed_one_has_made_is_boxed_as_well(talk: Talk) -> None:
+    talk.store.agents.grant("ada", "host:create_agent")
+    ada = begun(talk)
+    wish(ada, "create_agent", name="helper", instructions="Help.")
+    talk.store.gateway.exchange(ada.run.id)
+    assert talk.store.agents.get("helper").state == "active"
+    assert talk.store.settings.get("gateway.sandbox", agent="helper").value == "none"
+    ada.answer("done")
+    talk.end(ada)
+    assert "was carried out" in talk.begin().prompt(), "it learns also what was done at once"
+
+
+def test_a_wish_is_done_once_however_often_the_file_is_looked_at(talk: Talk) -> None:
+    talk.store.agents.grant("ada", "host:schedule_task")
+    ada = begun(talk)
+    wish(ada, "schedule_task", text="look around", every_seconds=3600)
+    for _ in range(3):
+        talk.store.gateway.exchange(ada.run.id)
+    assert len(talk.store.schedules.list().items) == 1
+    assert len(talk.store.requests.list().items) == 1
+
+
+def test_a_script_of_a_boxed_agent_would_run_outside_and_is_refused(talk: Talk) -> None:
+    talk.store.agents.grant("ada", "host:schedule_task")
+    ada = begun(talk)
+    id = wish(ada, "schedule_task", text="x", every_seconds=3600, script="touch /tmp/out")
+    assert talk.store.gateway.exchange(ada.run.id).refused == 1
+    assert "would run outside" in reasons(talk.store)[0]
+    assert ada.outcomes()[id] == "failed"
+    assert talk.store.schedules.list().items == []
+
+
+WRONG: list[tuple[str, object]] = [
+    ("create_agent", {"name": "../x", "instructions": "y"}),
+    ("create_agent", {"name": "x", "instructions": "y", "admin": True}),
+    ("create_agent", {"name": "ada", "instructions": "y"}),
+    ("create_agent", ["name"]),
+    ("destination", {"place": "plc_nowhere"}),
+    ("change_task", {"task": "sch_of_another", "verb": "cancel"}),
+    ("secret", {"name": "x\0y", "reason": "z"}),
+]
+
+
+@pytest.mark.parametrize(("action", "arguments"), WRONG)
+def test_a_wish_that_makes_no_sense_is_refused_and_the_rest_goes_on(
+    talk: Talk, action: str, arguments: object
+) -> None:
+    ada = begun(talk)
+    with ada.files.writing() as connection:
+        content = {"action": action, "arguments": arguments}
+        id, _ = ada.files.put(connection, "system", content)
+    ada.say("honest")
+    looked = talk.store.gateway.exchange(ada.run.id)
+    assert (looked.taken, looked.refused) == (1, 1)
+    assert ada.outcomes()[id] == "failed"
+    assert talk.store.requests.list().items == []
+    check_store(talk.store)
+
+
+def test_a_rule_that_forbids_it_forbids_it_from_inside_as_well(talk: Talk) -> None:
+    talk.store.agents.grant("ada", "host:create_agent", allow=False)
+    ada = begun(talk)
+    wish(ada, "create_agent", name="helper", instructions="Help.")
+    assert talk.store.gateway.exchange(ada.run.id).refused == 1
+    assert len(reasons(talk.store)) == 1
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+def lay_out(ada: FakeSandboxAgent, id: str, name: str, data: bytes = b"bytes") -> Path:
+    path = Path(ada.files.outbox) / id / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def test_a_file_is_sent_as_it_was_when_the_host_took_it(talk: Talk) -> None:
+    ada = begun(talk)
+    lay_out(ada, "out-1", "1-report.txt", b"first")
+    ada.forge("out-1", 9, {"text": "the report", "files": ["1-report.txt"]})
+    assert talk.store.gateway.exchange(ada.run.id).taken == 1
+    lay_out(ada, "out-1", "1-report.txt", b"changed")
+    ada.answer(None)
+    talk.end(ada)
+    messages = talk.store.messages.list(limit=5).items
+    files = [each.data["file"] for each in messages if each.kind == "file"]
+    assert [Path(each["path"]).read_bytes() for each in files] == [b"first"]
+    assert talk.shown()[0] == "the report"
+    assert [each.state for each in messages if each.direction == "out"][:1] == ["sent"]
+
+
+STRANGE_NAMES = ["../../secret", "/etc/passwd", "..", "", "link", "folder", "pipe", "missing"]
+
+
+@pytest.mark.parametrize("name", STRANGE_NAMES)
+def test_a_name_that_leads_elsewhere_is_refused(talk: Talk, tmp_path: Path, name: str) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("precious")
+    ada = begun(talk)
+    folder = lay_out(ada, "out-1", "plain").parent
+    (folder / "link").symlink_to(secret)
+    (folder / "folder").mkdir()
+    os.mkfifo(folder / "pipe")
+    ada.forge("out-1", 9, {"text": "look", "files": ["plain", name]})
+    looked = talk.store.gateway.exchange(ada.run.id)
+    assert (looked.taken, looked.refused) == (0, 1)
+    talk.chat.deliver()
+    assert talk.shown() == [], "all of it, or nothing"
+    assert ada.outcomes()["out-1"] == "failed"
+
+
+def test_a_link_in_the_place_of_the_outbox_is_not_followed(talk: Talk, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere" / "out-1"
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "precious").write_text("precious")
+    ada = begun(talk)
+    os.symlink(elsewhere.parent, ada.files.outbox)
+    ada.forge("out-1", 9, {"text": "look", "files": ["precious"]})
+    assert talk.store.gateway.exchange(ada.run.id).refused == 1
+    assert "link" in reasons(talk.store)[0]
+
+
+def test_too_many_files_and_too_large_ones_are_refused(talk: Talk) -> None:
+    talk.store.settings.set("gateway.max_file_bytes", 10)
+    ada = begun(talk)
+    lay_out(ada, "out-1", "large", b"x" * 11)
+    ada.forge("out-1", 9, {"text": "x", "files": ["large"]})
+    ada.forge("out-2", 11, {"text": "x", "files": ["large"] * 11})
+    ada.forge("out-3", 13, {"text": "x", "files": "large"})
+    assert talk.store.gateway.exchange(ada.run.id).refused == 3
+    assert not any((config.home() / "channels").rglob("large"))
+
+
+# -- the folder of a session ----------------------------------------------------------------------
+
+
+def test_the_folder_goes_with_its_session_and_never_one_of_another_store(
+    talk: Talk, clock: ManualClock
+) -> None:
+    store = talk.store
+    ada = begun(talk)
+    ada.answer("hi")
+    talk.end(ada)
+    locked = Path(ada.folder.home) / "locked"
+    locked.mkdir()
+    (locked / "file").write_text("x")
+    locked.chmod(0)
+    foreign, stray = (
+        Path(session_folder(name).top) for name in (new_id("ses", clock.now()), "ses_of_whom")
+    )
+    for path in (foreign, stray):
+        shutil.copytree(ada.folder.inside, path / "in")
+        (path / "store").write_text("another")
+    store.db.prune()
+    assert Path(ada.folder.top).is_dir(), "the session is open"
+    store.sessions.close(ada.session)
+    clock.advance(3_650 * DAY)
+    store.db.prune()
+    assert not Path(ada.folder.top).exists()
+    assert foreign.is_dir()
+    assert stray.is_dir()

@@ -1,0 +1,345 @@
+"""Sessions from hand to hand: what the next agent is given, fresh starts, and forks."""
+
+from typing import Any
+
+import pytest
+
+from corral.api import Corral
+from corral.domain.sessions import retention
+from corral.domain.sessions.model import NewTurn, Session
+from corral.kernel.clock import DAY, YEAR, ManualClock
+from corral.kernel.errors import Conflict, IllegalMove, Invalid, NotFound, Refused
+from tests.support.grouped_cases import each_case
+from tests.support.invariants import check_store
+from tests.support.store import record, refuses, rows, unchanged, walk
+
+
+@pytest.fixture(autouse=True)
+def crew(store: Corral) -> None:
+    store.agents.create("ada", provider="claude")
+    store.agents.create("ben", provider="codex")
+
+
+def say(store: Corral, session: Session, *contents: object) -> None:
+    store.sessions.append_many(session, [NewTurn("user", str(each)) for each in contents])
+
+
+def numbers(store: Corral, session: Session) -> list[int]:
+    return [turn.number for turn in store.sessions.turns(session).items]
+
+
+def given(store: Corral, session: Session) -> list[int]:
+    return [turn.number for turn in store.sessions.context(session).turns]
+
+
+def test_the_last_turns_and_a_note_are_given_and_the_history_stays_whole(store: Corral) -> None:
+    session = store.sessions.open("ada")
+    say(store, session, *range(20))
+    store.sessions.set_provider_session(session, "claude", "abc")
+    made = store.sessions.handoff(session, "ben", "last", "mind the gap", last=5)
+    assert (made.number, made.at_turn, made.from_turn) == (1, 20, 15)
+    context = store.sessions.context(session)
+    assert [turn.number for turn in context.turns] == [16, 17, 18, 19, 20]
+    assert (context.note, context.summary) == ("mind the gap", None)
+    assert numbers(store, session) == list(range(1, 21))
+    after = store.sessions.get(session.id)
+    assert after.agent_id == context.agent_id == store.agents.get("ben").id
+    assert (after.provider, after.provider_session) == ("codex", None)
+    assert rows(store, "SELECT count(*) FROM handoffs") == [(1,)]
+    assert record(store, session.id)[-1] == "session.handoff"
+
+
+def test_turns_since_the_hand_off_are_given_too(store: Corral) -> None:
+    session = store.sessions.open("ada")
+    say(store, session, *range(4))
+    store.sessions.handoff(session, "ben", "last", last=1)
+    say(store, session, "new")
+    assert given(store, session) == [4, 5]
+
+
+def test_with_a_summary_no_turn_from_before_is_given(store: Corral) -> None:
+    session = store.sessions.open("ada")
+    say(store, session, *range(4))
+    store.sessions.handoff(session, "ben", "summary", summary="it began well")
+    say(store, session, "new")
+    context = store.sessions.context(session)
+    assert context.summary == "it began well"
+    assert given(store, session) == [5]
+
+
+def test_all_is_all_whatever_an_earlier_hand_off_left_out(store: Corral) -> None:
+    session = store.sessions.open("ada")
+    say(store, session, 1, 2)
+    store.sessions.handoff(session, "ben", "summary", "n", summary="s")
+    store.sessions.handoff(session, "ada", "all")
+    context = store.sessions.context(session)
+    assert (context.note, context.summary) == (None, None)
+    assert given(store, session) == [1, 2]
+    listed = walk(lambda **g: store.sessions.handoffs(session, **g), limit=1)
+    assert [(each.number, each.policy) for each in listed] == [(1, "summary"), (2, "all")]
+
+
+@each_case(
+    ("policy", "more"),
+    [
+        ("some", {}),
+        ("last", {}),
+        ("last", {"last": 0}),
+        ("last", {"last": -2}),
+        ("all", {"last": 3}),
+        ("summary", {}),
+        ("summary", {"last": 3, "summary": "s"}),
+    ],
+)
+def test_a_policy_that_says_nothing_is_refused(
+    store: Corral, policy: str, more: dict[str, Any]
+) -> None:
+    session = store.sessions.open("ada")
+    with refuses(store, Invalid):
+        store.sessions.handoff(session, "ben", policy, **more)
+
+
+def test_a_session_goes_to_nobody_that_is_not_there_and_not_when_it_is_closed(
+    store: Corral,
+) -> None:
+    session = store.sessions.open("ada")
+    with refuses(store, NotFound):
+        store.sessions.handoff(session, "eve")
+    store.agents.retire("ben")
+    with refuses(store, Refused):
+        store.sessions.handoff(session, "ben")
+    store.sessions.close(session)
+    with refuses(store, IllegalMove):
+        store.sessions.handoff(session, "ada")
+    with refuses(store, IllegalMove):
+        store.sessions.clear(session)
+
+
+def test_what_the_agent_before_says_of_its_provider_is_refused(store: Corral) -> None:
+    session = store.sessions.open("ada")
+    store.sessions.set_provider_session(session, "claude", "a", agent="ada")
+    store.sessions.handoff(session, "ben")
+    with refuses(store, Conflict):
+        store.sessions.set_provider_session(session, "claude", "b", agent="ada")
+    store.sessions.set_provider_session(session, "codex", "c", agent="ben")
+
+
+# -- clear ---------------------------------------------------------------------------------------
+
+
+def test_a_cleared_session_starts_afresh_and_stays_readable(store: Corral) -> None:
+    session = store.sessions.open("ada")
+    say(store, session, 1, 2)
+    store.sessions.set_state(session, "a", 1)
+    store.sessions.set_provider_session(session, "claude", "abc")
+    cleared = store.sessions.clear(session)
+    assert (cleared.provider_session, cleared.cleared_turn) == (None, 2)
+    assert store.sessions.state(session) == {}
+    assert given(store, session) == []
+    say(store, session, 3)
+    assert given(store, session) == [3]
+    assert numbers(store, session) == [1, 2, 3]
+
+
+def test_a_clear_ends_the_hand_off_and_bounds_the_next_one(store: Corral) -> None:
+    session = store.sessions.open("ada")
+    say(store, session, 1, 2)
+    store.sessions.handoff(session, "ben", "all", "a note")
+    store.sessions.clear(session)
+    assert store.sessions.context(session).note is None
+    say(store, session, 3)
+    store.sessions.handoff(session, "ada", "last", last=10)
+    assert given(store, session) == [3]
+    store.sessions.handoff(session, "ben", "all")
+    assert given(store, session) == [3]
+
+
+def test_a_long_context_comes_in_pieces(store: Corral) -> None:
+    session = store.sessions.open("ada")
+    say(store, session, *range(5))
+    first = store.sessions.context(session, limit=3)
+    rest = store.sessions.context(session, after=first.next, limit=3)
+    assert [turn.number for turn in first.turns + rest.turns] == [1, 2, 3, 4, 5]
+    assert rest.next is None
+
+
+# -- forks ---------------------------------------------------------------------------------------
+
+
+def test_a_fork_reads_as_the_old_one_up_to_its_turn_and_copies_nothing(store: Corral) -> None:
+    session = store.sessions.open("ada", title="t")
+    say(store, session, *"abcde")
+    fork = store.sessions.fork(session, 3)
+    assert (fork.parent_id, fork.parent_turn, fork.turns) == (session.id, 3, 3)
+    assert (fork.title, fork.agent_id, fork.state) == ("t", session.agent_id, "open")
+    assert rows(store, "SELECT count(*) FROM turns") == [(5,)]
+    say(store, fork, "x", "y")
+    say(store, session, "f")
+    assert [turn.content for turn in store.sessions.turns(fork).items] == list("abcxy")
+    assert [turn.content for turn in store.sessions.turns(session).items] == list("abcdef")
+    assert numbers(store, fork) == [1, 2, 3, 4, 5]
+
+
+def test_forks_of_forks_are_paged_from_either_end(store: Corral) -> None:
+    session = store.sessions.open("ada")
+    say(store, session, *"abcd")
+    one = store.sessions.fork(session, 3)
+    say(store, one, *"ef")
+    two = store.sessions.fork(one)
+    say(store, two, *"gh")
+    three = store.sessions.fork(two, 2)
+    four = store.sessions.fork(two, 0)
+    for fork, text in ((one, "abcef"), (two, "abcefgh"), (three, "ab"), (four, "")):
+        for limit in (1, 2, 3, 10):
+
+            def page(fork: Session = fork, **more: Any) -> Any:
+                return store.sessions.turns(fork, **more)
+
+            assert "".join(turn.content for turn in walk(page, limit=limit)) == text
+            backwards = walk(page, limit=limit, newest=True)
+            assert "".join(turn.content for turn in backwards) == text[::-1]
+            last = store.sessions.last(fork, limit).items
+            assert "".join(turn.content for turn in last) == text[-limit:]
+
+
+def test_a_fork_at_a_turn_that_is_not_there_is_refused(store: Corral) -> None:
+    session = store.sessions.open("ada")
+    say(store, session, 1)
+    for at in (-1, 2):
+        with refuses(store, Invalid):
+            store.sessions.fork(session, at)
+
+
+def test_a_fork_belongs_to_whoever_had_the_session_at_that_turn(store: Corral) -> None:
+    session = store.sessions.open("ada")
+    say(store, session, 1, 2)
+    store.sessions.handoff(session, "ben", "last", "n", last=1)
+    say(store, session, 3)
+    before, after = store.sessions.fork(session, 1), store.sessions.fork(session, 2)
+    assert before.agent_id == store.agents.get("ada").id
+    assert store.sessions.context(before).note is None
+    assert after.agent_id == store.agents.get("ben").id
+    assert store.sessions.context(after).note == "n"
+    assert given(store, before) == [1]
+    assert given(store, after) == [2]
+
+
+def test_a_clear_goes_with_a_fork_behind_it_and_not_with_one_before_it(store: Corral) -> None:
+    session = store.sessions.open("ada")
+    say(store, session, 1, 2)
+    store.sessions.clear(session)
+    say(store, session, 3)
+    assert given(store, store.sessions.fork(session)) == [3]
+    assert given(store, store.sessions.fork(session, 1)) == [1]
+
+
+def test_a_fork_begins_without_values_and_without_the_providers_pointer(store: Corral) -> None:
+    session = store.sessions.open("ada")
+    store.sessions.set_state(session, "a", 1)
+    store.sessions.set_provider_session(session, "claude", "abc")
+    fork = store.sessions.fork(session)
+    assert (store.sessions.state(fork), fork.provider_session) == ({}, None)
+
+
+def test_a_key_of_before_the_fork_is_the_old_sessions_own(store: Corral) -> None:
+    session = store.sessions.open("ada")
+    store.sessions.append(session, "user", "old", key="k")
+    fork = store.sessions.fork(session)
+    assert store.sessions.append(fork, "user", "new", key="k").content == "new"
+
+
+# -- forgetting ----------------------------------------------------------------------------------
+
+
+def pruned(store: Corral, *, dry_run: bool = False) -> int:
+    return next(each.rows for each in store.db.prune(dry_run=dry_run) if each.table == "sessions")
+
+
+def test_a_session_closed_long_ago_is_forgotten_with_all_that_was_its_own(
+    store: Corral, clock: ManualClock
+) -> None:
+    old, young, open_ = (store.sessions.open("ada") for _ in range(3))
+    for session in (old, young, open_):
+        say(store, session, "zebra")
+        store.sessions.set_state(session, "a", 1)
+        store.sessions.handoff(session, "ben")
+        store.sessions.record_retro(session, 1)
+    store.search.catch_up()
+    store.settings.set("sessions.retention_ms", DAY)
+    store.sessions.close(old)
+    clock.advance(DAY + 1)
+    store.sessions.close(young)
+    with unchanged(store):
+        assert pruned(store, dry_run=True) == 1
+    assert pruned(store) == 1
+    with pytest.raises(NotFound):
+        store.sessions.get(old.id)
+    for table in ("turns", "session_state", "handoffs", "retros"):
+        assert len(rows(store, f"SELECT 1 FROM {table}")) == 2, table
+    assert len(store.search.find("zebra").items) == 2
+    assert record(store, old.id)[-1] == "session.delete"
+    check_store(store)
+
+
+def test_a_number_of_a_turn_that_was_forgotten_is_not_given_out_again(
+    store: Corral, clock: ManualClock
+) -> None:
+    session = store.sessions.open("ada")
+    say(store, session, 1, 2, 3)
+    store.sessions.close(session)
+    clock.advance(2 * YEAR)
+    assert pruned(store) == 1
+    other = store.sessions.open("ada")
+    assert store.sessions.append(other, "user", "new").id == "trn_4"
+    store.sessions.close(other)
+    clock.advance(2 * YEAR)
+    assert pruned(store) == 1
+    assert rows(store, "SELECT seq, session_id FROM turns") == [(4, "")]
+    assert store.search.find("new").items == []
+
+
+def test_what_a_fork_still_shows_is_not_forgotten_before_the_fork(
+    store: Corral, clock: ManualClock
+) -> None:
+    session = store.sessions.open("ada")
+    say(store, session, *"abc")
+    fork = store.sessions.fork(session, 2)
+    store.sessions.close(session)
+    clock.advance(2 * YEAR)
+    assert pruned(store, dry_run=True) == pruned(store) == 0
+    assert [turn.content for turn in store.sessions.turns(fork).items] == ["a", "b"]
+    store.sessions.close(fork)
+    clock.advance(2 * YEAR)
+    assert pruned(store, dry_run=True) == 2
+    assert pruned(store) == 2
+
+
+def test_a_long_session_is_forgotten_in_pieces(store: Corral, clock: ManualClock) -> None:
+    session = store.sessions.open("ada")
+    for n in range(3):
+        say(store, session, *(f"{n} {i}" for i in range(900)))
+    store.search.catch_up()
+    store.sessions.close(session)
+    with store.transaction() as tx:
+        assert not retention.delete_batch(tx, session.id, limit=1_000)
+    with refuses(store, Refused):
+        store.sessions.reopen(session)
+    with refuses(store, Refused):
+        store.sessions.fork(session)
+    clock.advance(2 * YEAR)
+    assert pruned(store) == 1
+    assert rows(store, "SELECT count(*) FROM passages") == [(0,)]
+
+
+def test_a_projects_sessions_are_forgotten_forks_first(store: Corral, tmp_path: Any) -> None:
+    project = store.projects.register(tmp_path)
+    session = store.sessions.open("ada", project=project.id)
+    say(store, session, 1, 2)
+    say(store, store.sessions.fork(session), "zebra")
+    kept = store.sessions.open("ada")
+    assert len(store.search.find("zebra").items) == 1
+    store.projects.delete(project.id)
+    assert store.search.find("zebra").items == []
+    assert [each.id for each in store.sessions.list(all=True).items] == [kept.id]
+    assert store.sessions.append(kept, "user", "on").id == "trn_4"
+    check_store(store)

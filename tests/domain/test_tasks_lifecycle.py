@@ -1,0 +1,439 @@
+"""Taking tasks, keeping them, submitting them, and having them judged."""
+
+from pathlib import Path
+
+import pytest
+
+import corral
+from corral.api import Corral
+from corral.domain.tasks.model import CommandResult, Task
+from corral.kernel.clock import DAY, MINUTE, SECOND, ManualClock
+from corral.kernel.errors import Conflict, Held, IllegalMove, Invalid, NotFound, Refused
+from corral.kernel.exit_status import ExitStatus
+from tests.support.run_factories import running
+from tests.support.store import record, refuses, unchanged
+from tests.support.task_factories import board, check_counts, finish, project_with, told
+
+
+def claim(store: Corral, project: str, agent: str = "ada", **how: object) -> Task:
+    taken = store.tasks.claim(project, agent, **how)
+    assert taken is not None
+    return taken
+
+
+# -- whose turn it is --------------------------------------------------------------------------
+
+
+def test_the_highest_priority_comes_first_then_what_is_ready_for_longest(
+    store: Corral, clock: ManualClock, tmp_path: Path
+) -> None:
+    project = project_with(store, tmp_path, "a", {"key": "b", "priority": 5}, "c", "d:b")
+    clock.advance(SECOND)
+    store.tasks.add(project, "e")
+    assert claim(store, project).key == "b"
+    store.tasks.skip("b")  # d is ready from now on, later than the others
+    assert [claim(store, project).key for _ in range(4)] == ["a", "c", "d", "e"]
+    assert store.tasks.claim(project, "ada") is None
+
+
+def test_a_role_takes_its_own_tasks_and_those_of_no_role(store: Corral, tmp_path: Path) -> None:
+    project = project_with(
+        store,
+        tmp_path,
+        {"key": "build", "role": "builder"},
+        {"key": "test", "role": "tester"},
+        "any",
+        agents=("plain",),
+    )
+    store.agents.create("tess", role="tester")
+    assert [claim(store, project, "tess").key for _ in range(2)] == ["test", "any"]
+    assert store.tasks.claim(project, "tess") is None
+    assert store.tasks.claim(project, "tess", role="writer") is None
+    assert claim(store, project, "plain").key == "build", "whoever has no role takes any"
+
+
+def test_an_assigned_task_is_for_its_agent_alone(store: Corral, tmp_path: Path) -> None:
+    project = project_with(store, tmp_path, agents=("ada", "bob"))
+    store.tasks.add(project, "mine", assignee="bob", role="nobody has it")
+    assert store.tasks.claim(project, "ada") is None
+    with refuses(store, Refused):
+        store.tasks.claim(project, "ada", key="mine")
+    assert claim(store, project, "bob").key == "mine"
+
+
+def test_a_task_is_taken_by_its_key_or_it_is_said_why_not(store: Corral, tmp_path: Path) -> None:
+    project = project_with(store, tmp_path, "A", "B:A", agents=("ada", "bob"))
+    with refuses(store, IllegalMove):
+        store.tasks.claim(project, "ada", key="B")
+    with refuses(store, NotFound):
+        store.tasks.claim(project, "ada", key="Z")
+    with refuses(store, NotFound):
+        store.tasks.claim(project, "nobody")
+    assert claim(store, project, key="A").key == "A"
+    with refuses(store, IllegalMove):
+        store.tasks.claim(project, "bob", key="A")
+    store.agents.retire("bob")
+    with refuses(store, Refused):
+        store.tasks.claim(project, "bob")
+
+
+def test_tasks_that_share_files_do_not_run_side_by_side(store: Corral, tmp_path: Path) -> None:
+    project = project_with(
+        store,
+        tmp_path,
+        {"key": "a", "files": ["src/app"]},
+        {"key": "b", "files": ["src/app/main.py"]},
+        {"key": "c", "files": ["src/**/*.py"]},
+        {"key": "d", "files": ["docs/a.md"]},
+        agents=("ada", "bob", "cyd"),
+    )
+    first = claim(store, project)
+    assert first.key == "a"
+    assert claim(store, project, "bob").key == "d", "b and c are held back"
+    assert store.tasks.get("b").held_by == first.id
+    assert store.tasks.claim(project, "cyd") is None
+    with refuses(store, Held) as caught:
+        store.tasks.claim(project, "cyd", key="b")
+    assert first.id in str(caught.value)
+    store.tasks.submit(first, "done")
+    assert store.tasks.get("b").held_by is None
+    assert claim(store, project, "cyd").key == "b"
+
+
+def test_a_task_that_is_held_back_and_changed_is_looked_at_again(
+    store: Corral, tmp_path: Path
+) -> None:
+    project = project_with(
+        store, tmp_path, {"key": "a", "files": ["x"]}, {"key": "b", "files": ["x"]}
+    )
+    claim(store, project)
+    assert store.tasks.claim(project, "ada") is None
+    store.tasks.edit("b", files=["y"])
+    assert claim(store, project).key == "b"
+
+
+def test_a_hundred_tasks_that_share_a_file_are_passed_over_once(
+    store: Corral, tmp_path: Path
+) -> None:
+    same = [{"key": f"k{n}", "files": ["x"]} for n in range(100)]
+    project = project_with(store, tmp_path, *same, {"key": "free", "priority": -1})
+    claim(store, project)
+    assert claim(store, project).key == "free"
+
+
+# -- the lease ---------------------------------------------------------------------------------
+
+
+def test_a_claim_is_a_lease_that_a_renewal_keeps(
+    store: Corral, clock: ManualClock, tmp_path: Path
+) -> None:
+    project = project_with(store, tmp_path, "A", agents=("ada", "bob"))
+    taken = claim(store, project, lease_ms=10 * SECOND)
+    for _ in range(3):
+        clock.advance(9 * SECOND)
+        taken = store.tasks.renew(taken, lease_ms=10 * SECOND)
+        assert store.tasks.claim(project, "bob") is None
+    clock.advance(10 * SECOND)
+    assert claim(store, project, "bob").fence == 2, "no sweep was needed"
+    with refuses(store, Held):
+        store.tasks.renew(taken)
+
+
+def test_silence_is_not_success(store: Corral, clock: ManualClock, tmp_path: Path) -> None:
+    project = project_with(store, tmp_path, "A", "B:A")
+    store.settings.set("tasks.max_attempts", 2)
+    first = claim(store, project)
+    clock.advance(5 * MINUTE)
+    (back,) = store.tasks.release_due()
+    assert (back.state, back.reason) == ("ready", "the lease of its agent expired")
+    assert store.tasks.release_due() == []
+    assert told(store, "user:tester") == [("returned", "A", "the lease of its agent expired")]
+    with refuses(store, Refused) as caught:
+        store.tasks.submit(first, "too late")
+    assert "Claim it first" in str(caught.value)
+    claim(store, project)
+    clock.advance(DAY)
+    store.tasks.release_due()
+    assert board(store, project) == {"A": "failed", "B": "blocked"}
+    assert told(store, "user:tester")[1:] == [
+        ("failed", "A", "the lease of its agent expired, 2 times")
+    ]
+    check_counts(store)
+
+
+def test_a_submit_that_comes_late_counts_when_nobody_has_taken_the_task_since(
+    store: Corral, clock: ManualClock, tmp_path: Path
+) -> None:
+    project = project_with(store, tmp_path, "A")
+    taken = claim(store, project)
+    clock.advance(DAY)
+    assert store.tasks.submit(taken, "it took a while").state == "submitted"
+
+
+def test_a_submit_after_a_takeover_is_refused(
+    store: Corral, clock: ManualClock, tmp_path: Path
+) -> None:
+    project = project_with(store, tmp_path, "A", agents=("ada", "bob"))
+    late = claim(store, project)
+    clock.advance(DAY)
+    claim(store, project, "bob")
+    for verb in ("submit", "fail"):
+        with refuses(store, Held):
+            getattr(store.tasks, verb)(late, "late")
+    with refuses(store, Held):
+        store.tasks.release(late)
+
+
+def test_a_task_given_back_counts_as_no_attempt(store: Corral, tmp_path: Path) -> None:
+    project = project_with(store, tmp_path, "A")
+    store.settings.set("tasks.max_attempts", 1)
+    for _ in range(3):
+        back = store.tasks.release(claim(store, project), reason="not mine")
+        assert (back.state, back.attempts, back.agent_id) == ("ready", 0, None)
+
+
+def test_a_runs_heartbeat_keeps_its_tasks(
+    store: Corral, clock: ManualClock, tmp_path: Path
+) -> None:
+    project = project_with(store, tmp_path, "A", "B", agents=("ada", "bob"))
+    run = running(store)
+    claim(store, project, key="A", run=run.id)
+    claim(store, project, "bob", key="B")
+    clock.advance(4 * MINUTE)
+    run = store.runs.heartbeat(run, output_bytes=0)
+    clock.advance(4 * MINUTE)
+    assert [task.key for task in store.tasks.release_due()] == ["B"]
+
+
+@pytest.mark.parametrize(
+    "how", [ExitStatus(exit_code=0), ExitStatus(exit_code=1), ExitStatus(signal=9)]
+)
+def test_a_run_that_ends_without_a_submit_gives_its_tasks_back(
+    store: Corral, tmp_path: Path, how: ExitStatus
+) -> None:
+    project = project_with(store, tmp_path, "A", "B")
+    run = running(store)
+    claim(store, project, key="A", run=run.id)
+    submitted = claim(store, project, key="B", run=run.id)
+    store.tasks.submit(submitted, "done")
+    ended = store.runs.end(run, how)
+    for _ in range(2):
+        store.runs.after_end(ended)
+    assert board(store, project) == {"A": "ready", "B": "submitted"}
+    returned = [what for what, _, _ in told(store, "user:tester") if what == "returned"]
+    assert returned == ["returned"]
+    assert ended.id in (store.tasks.get("A").reason or "")
+
+
+# -- evidence and judgement --------------------------------------------------------------------
+
+
+def test_done_needs_evidence_and_somebody_else(url: str, tmp_path: Path) -> None:
+    with corral.open(url, actor="user:tester") as store:
+        project = project_with(store, tmp_path, "A", "B:A", agents=("ada", "rev"))
+    with corral.open(url, actor="agent:ada") as ada:
+        taken = claim(ada, project)
+        for nothing in ({}, "", {"commits": []}, {"text": ""}):
+            with refuses(ada, Invalid):
+                ada.tasks.submit(taken, nothing)
+        submitted = ada.tasks.submit(
+            taken,
+            {
+                "commits": ["abc123"],
+                "commands": [{"command": "make test", "exit_code": 0}],
+                "files": ["src/a.py"],
+                "text": "corral task accept A",
+            },
+        )
+        assert submitted.state == "submitted"
+        for verb in ("accept", "reject"):
+            with refuses(ada, Refused) as caught:
+                getattr(ada.tasks, verb)("A", *(["no"] if verb == "reject" else []))
+            assert "cannot review" in str(caught.value)
+        assert ada.tasks.get("B").state == "pending", "submitted is not done"
+    with corral.open(url, actor="agent:rev") as rev:
+        accepted = rev.tasks.accept("A", note="well done")
+        assert accepted.state == "done"
+        assert accepted.evidence is not None
+        assert accepted.evidence.commits == ["abc123"]
+        assert rev.tasks.get("B").state == "ready"
+        with unchanged(rev):
+            assert rev.tasks.accept("A").state == "done"
+
+
+def test_a_submitted_task_waits_for_its_lead_to_look(store: Corral, tmp_path: Path) -> None:
+    project = project_with(store, tmp_path, "A")
+    taken = claim(store, project)
+    store.tasks.submit(taken, "look")
+    with unchanged(store):
+        assert store.tasks.submit(taken, "look again").state == "submitted"
+    assert told(store, "user:tester") == [("submitted", "A", None)]
+
+
+def test_submitting_a_task_that_is_done_is_harmless(store: Corral, tmp_path: Path) -> None:
+    project = project_with(store, tmp_path, "A")
+    taken = claim(store, project)
+    store.tasks.submit(taken, "look")
+    store.tasks.accept("A")
+    with unchanged(store):
+        assert store.tasks.submit(taken, "once more").state == "done"
+
+
+def test_a_rejected_task_goes_back_with_the_reason(store: Corral, tmp_path: Path) -> None:
+    project = project_with(store, tmp_path, "A")
+    taken = claim(store, project)
+    store.tasks.submit(taken, "look")
+    back = store.tasks.reject("A", "there is no test")
+    assert (back.state, back.reason) == ("ready", "there is no test")
+    assert told(store, "agent:ada") == [("rejected", "A", "there is no test")]
+    again = claim(store, project)
+    assert again.reason == "there is no test", "whoever takes it next is told"
+    assert again.attempts == 1
+
+
+def test_nobody_completes_the_task_of_another_or_of_nobody(url: str, tmp_path: Path) -> None:
+    with corral.open(url, actor="user:tester") as store:
+        project = project_with(store, tmp_path, "A", "B", agents=("ada", "eve"))
+        taken = claim(store, project, key="A")
+    with corral.open(url, actor="agent:eve") as eve:
+        for task in (taken, "A"):
+            for verb in ("submit", "fail"):
+                with refuses(eve, Refused) as caught:
+                    getattr(eve.tasks, verb)(task, "mine now")
+                assert "ada" in str(caught.value)
+        with refuses(eve, Refused):
+            eve.tasks.submit("B", "nobody had it")
+    with corral.open(url, actor="user:tester") as store, refuses(store, Refused):
+        store.tasks.submit("B", "nobody had it")
+
+
+def test_evidence_with_only_good_commands_is_accepted_where_that_is_the_policy(
+    store: Corral, tmp_path: Path
+) -> None:
+    project = project_with(store, tmp_path, "A", "B", "C:A", agents=("ada",))
+    store.settings.set("tasks.auto_accept", True, scope=f"project:{project}")
+    good = {"commands": [{"command": "make test", "exit_code": 0}]}
+    bad = {"commands": [{"command": "make test", "exit_code": 2}]}
+    assert store.tasks.submit(claim(store, project, key="A"), good).state == "done"
+    assert store.tasks.submit(claim(store, project, key="B"), bad).state == "submitted"
+    assert board(store, project)["C"] == "ready"
+
+
+def test_a_task_is_given_to_another_and_its_doer_cannot_submit_it(
+    store: Corral, tmp_path: Path
+) -> None:
+    project = project_with(store, tmp_path, "A", agents=("ada", "bob"))
+    taken = claim(store, project)
+    given = store.tasks.reassign("A", "bob")
+    assert (given.state, given.agent_id) == ("ready", None)
+    assert told(store, "agent:ada") == [("stop: reassigned", "A", "the task was assigned to bob")]
+    with refuses(store, Held):
+        store.tasks.submit(taken, "but I was done")
+    assert store.tasks.claim(project, "ada") is None
+    assert claim(store, project, "bob").key == "A"
+    finished = store.tasks.submit("A", "done")
+    store.tasks.accept(finished)
+    with refuses(store, Conflict):
+        store.tasks.reassign("A", "ada")
+
+
+# -- checks ------------------------------------------------------------------------------------
+
+
+def test_a_check_that_ends_well_accepts(store: Corral, tmp_path: Path) -> None:
+    project = project_with(store, tmp_path, {"key": "A", "check": "test -e made"}, "B:A")
+    (tmp_path / "made").touch()
+    submitted = store.tasks.submit(claim(store, project), "made it")
+    assert submitted.state == "submitted"
+    assert told(store, "user:tester") == [], "nobody has to look"
+    done = store.tasks.check("A")
+    assert done.state == "done"
+    assert done.evidence is not None
+    assert [(ran.command, ran.exit_code) for ran in done.evidence.checks] == [("test -e made", 0)]
+    assert board(store, project)["B"] == "ready"
+
+
+def test_a_check_that_fails_rejects_with_what_it_printed(store: Corral, tmp_path: Path) -> None:
+    project = project_with(store, tmp_path, {"key": "A", "check": "echo 'two tests fail'; exit 3"})
+    store.tasks.submit(claim(store, project), "made it")
+    back = store.tasks.check("A")
+    assert (back.state, back.reason) == ("ready", "its check exited with 3: two tests fail")
+    assert back.evidence is not None
+    assert back.evidence.checks[0].output == "two tests fail\n"
+    assert [what for what, _, _ in told(store, "agent:ada")] == ["rejected"]
+    assert [what for what, _, _ in told(store, "user:tester")] == ["rejected"]
+
+
+def test_a_check_that_hangs_is_ended_with_all_its_children(store: Corral, tmp_path: Path) -> None:
+    project = project_with(store, tmp_path, {"key": "A", "check": "sleep 600 & sleep 600"})
+    store.settings.set("tasks.check_timeout_ms", SECOND)
+    store.tasks.submit(claim(store, project), "made it")
+    back = store.tasks.check("A")
+    assert back.state == "ready"
+    assert "124" in (back.reason or "")
+
+
+def test_what_a_check_prints_is_bounded_and_holds_no_secret(store: Corral, tmp_path: Path) -> None:
+    script = tmp_path / "check"
+    script.write_text(
+        "head -c 3000000 /dev/zero | tr '\\0' 'x'; echo; echo sk-ant-api03-" + "a" * 95
+    )
+    project = project_with(store, tmp_path, {"key": "A", "check": "sh check; exit 1"})
+    store.tasks.submit(claim(store, project), "made it")
+    back = store.tasks.check("A")
+    assert back.evidence is not None
+    output = back.evidence.checks[0].output
+    assert output is not None
+    assert len(output) < 20_000
+    assert "sk-ant-api03-aaaa" not in output + (back.reason or "")
+
+
+def test_a_check_is_run_by_one_at_a_time_and_again_when_that_one_died(
+    store: Corral, clock: ManualClock, tmp_path: Path
+) -> None:
+    project = project_with(store, tmp_path, {"key": "A", "check": "true"})
+    store.tasks.submit(claim(store, project), "made it")
+    begun = store.tasks.begin_check()
+    assert begun is not None
+    assert store.tasks.begin_check() is None
+    with refuses(store, Conflict):
+        store.tasks.check("A")
+    clock.advance(DAY)
+    assert store.tasks.check_next() is not None
+    assert board(store, project) == {"A": "done"}
+    with unchanged(store):
+        assert store.tasks.conclude_check(begun, CommandResult("true", 1)).state == "done"
+    assert store.tasks.check_next() is None
+
+
+def test_a_check_that_ends_after_the_task_was_taken_anew_says_nothing(
+    store: Corral, tmp_path: Path
+) -> None:
+    project = project_with(store, tmp_path, {"key": "A", "check": "true"})
+    store.tasks.submit(claim(store, project), "made it")
+    begun = store.tasks.begin_check()
+    assert begun is not None
+    store.tasks.reject("A", "I looked at it myself")
+    store.tasks.submit(claim(store, project), "better now")
+    with unchanged(store):
+        assert store.tasks.conclude_check(begun, CommandResult("true", 0)).state == "submitted"
+
+
+def test_a_task_without_a_check_is_not_checked(store: Corral, tmp_path: Path) -> None:
+    project = project_with(store, tmp_path, "A")
+    store.tasks.submit(claim(store, project), "made it")
+    assert store.tasks.check_next() is None
+    with refuses(store, Invalid):
+        store.tasks.check("A")
+
+
+def test_the_record_tells_the_whole_story(store: Corral, tmp_path: Path) -> None:
+    project = project_with(store, tmp_path, "A")
+    done = finish(store, project, "A")
+    assert record(store, done.id) == [
+        "task.declare",
+        "task.promote",
+        "task.claim",
+        "task.submit",
+        "task.accept",
+    ]

@@ -1,0 +1,200 @@
+"""Files that are damaged, foreign or too new: told apart, refused in a sentence, left alone."""
+
+import random
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import apsw
+import pytest
+
+import corral
+from corral.api import Corral
+from corral.domain.mail import ops as mail
+from corral.kernel.errors import StoreUnavailable
+from tests.crash.harness import ALL
+from tests.support.cli_runner import Cli
+from tests.support.postgres_server import PostgresServer
+
+
+def page_size(file: Path) -> int:
+    return int.from_bytes(file.read_bytes()[16:18])  # where the format has it
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A store with something in it, closed."""
+    path = tmp_path / "store" / "corral.db"
+    with corral.open(path) as store:
+        with store.transaction() as tx:
+            for number in range(300):
+                mail.put(tx, f"queue:{number % 7}", "x" * 100, key=str(number))
+        store.settings.set("mail.max_attempts", 3)
+        store.timers.set("agent:ada", "tea", delay_ms=5_000)
+    return path
+
+
+def read_everything(store: Corral) -> None:
+    store.settings.list()
+    store.timers.list()
+    for page in (
+        store.mail.list(all=True, limit=1_000),
+        store.mail.list(limit=1_000),
+        store.events.after(limit=1_000),
+    ):
+        assert len(page.items) >= 300
+    for number in range(7):
+        store.mail.list(mailbox=f"queue:{number}", limit=1_000)
+
+
+def refused_as(reason: str, path: Path, use: Callable[[Corral], object] = read_everything) -> None:
+    """At the opening, or when it is first used; and nothing is changed by finding it out."""
+    before = path.read_bytes()
+    with pytest.raises(StoreUnavailable) as caught:
+        open_and_use(path, use)
+    assert caught.value.reason == reason
+    assert str(path) in caught.value.message
+    assert path.read_bytes() == before
+
+
+def open_and_use(path: Path, use: Callable[[Corral], object]) -> None:
+    with corral.open(path) as store:
+        use(store)
+
+
+def test_a_file_of_random_bytes_is_refused_as_corrupt(tmp_path: Path) -> None:
+    path = tmp_path / "corral.db"
+    path.write_bytes(random.Random(1).randbytes(20_000))
+    refused_as("corrupt", path)
+
+
+def test_a_short_text_is_refused_as_corrupt(tmp_path: Path) -> None:
+    path = tmp_path / "corral.db"
+    path.write_text("these are my notes")
+    refused_as("corrupt", path)
+
+
+@pytest.mark.parametrize("kept", [0.5, 0.9])
+def test_a_store_that_was_cut_short_is_refused_as_corrupt(file: Path, kept: float) -> None:
+    whole, size = file.read_bytes(), page_size(file)
+    file.write_bytes(whole[: int(len(whole) // size * kept) * size])
+    refused_as("corrupt", file)
+
+
+def test_a_damaged_page_never_passes_for_an_answer_or_a_fault_of_the_program(file: Path) -> None:
+    """Whichever page it is: what is read is right, or the store is said to be corrupt."""
+    found = 0
+    for page, damaged in each_page_damaged(file):
+        file.write_bytes(damaged)
+        reason = reason_of(partial(open_and_use, file, read_everything))
+        assert reason in (None, "corrupt"), f"page {page}"
+        found += reason is not None
+        assert file.read_bytes() == damaged
+    assert found >= 5
+
+
+def test_whichever_page_is_damaged_a_thorough_look_says_so(file: Path) -> None:
+    for page, damaged in each_page_damaged(file):
+        file.write_bytes(damaged)
+        with corral.open(file) as store:
+            assert "broken" in [finding.state for finding in store.db.verify()], f"page {page}"
+
+
+def each_page_damaged(file: Path) -> Iterator[tuple[int, bytes]]:
+    """The whole file, again and again, each time with another page of nonsense in it. Without the
+    first: there the schema is, and the opening itself looks at it. All pages with CORRAL_CRASH=all,
+    else every third."""
+    whole, size = file.read_bytes(), page_size(file)
+    for page in range(1, len(whole) // size, 1 if ALL else 3):
+        nonsense = random.Random(page).randbytes(size)
+        yield page, whole[: page * size] + nonsense + whole[(page + 1) * size :]
+
+
+def reason_of(work: Callable[[], object]) -> str | None:
+    try:
+        work()
+    except StoreUnavailable as error:
+        return error.reason
+    return None
+
+
+def test_a_write_that_meets_a_damaged_page_changes_nothing(file: Path) -> None:
+    """Tables and indexes of letters: a put needs them all."""
+    connection = apsw.Connection(str(file))
+    ((root,),) = connection.execute(
+        "SELECT rootpage FROM sqlite_schema WHERE name = 'letters'"
+    ).fetchall()
+    connection.close()
+    size = page_size(file)
+    with file.open("r+b") as raw:
+        raw.seek((root - 1) * size)
+        raw.write(random.Random(3).randbytes(size))
+    refused_as("corrupt", file, lambda store: store.mail.put("agent:ada", "hello"))
+
+
+def test_a_database_of_another_program_is_refused_and_nothing_is_put_beside_it(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "other" / "places.sqlite"
+    path.parent.mkdir()
+    connection = apsw.Connection(str(path))
+    connection.execute("CREATE TABLE places (name TEXT)")
+    connection.close()
+    refused_as("foreign", path)
+    assert [entry.name for entry in path.parent.iterdir()] == ["places.sqlite"]
+
+
+def test_a_file_marked_by_another_program_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "corral.db"
+    connection = apsw.Connection(str(path))
+    connection.execute("PRAGMA application_id = 12345; CREATE TABLE letters (seq INTEGER)")
+    connection.close()
+    refused_as("foreign", path)
+
+
+def test_a_newer_file_is_refused_and_left_as_it_is(file: Path) -> None:
+    connection = apsw.Connection(str(file))
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(StoreUnavailable, match="Upgrade Corral"):
+        corral.open(file)
+    refused_as("newer", file)
+
+
+def test_a_newer_postgres_store_is_refused_and_left_as_it_is(
+    postgres_server: PostgresServer, postgres_template: str
+) -> None:
+    url = postgres_server.new_database(template=postgres_template)
+    name = url.rpartition("/")[2]
+    postgres_server.run_sql("INSERT INTO migrations VALUES (99, 'later', 'x', 0)", name)
+    with pytest.raises(StoreUnavailable, match="Upgrade Corral") as caught:
+        corral.open(url)
+    assert caught.value.reason == "newer"
+    assert caught.value.details["found"] == 99
+    postgres_server.drop_database(url)
+
+
+def test_a_store_whose_migrations_are_not_ours_is_found_by_a_check(url: str) -> None:
+    from corral.db.statement import Statement
+
+    with corral.open(url) as store:
+        with store.transaction() as tx:
+            tx.run(Statement("UPDATE migrations SET checksum = 'altered' WHERE number = 1"))
+        (finding,) = [found for found in store.db.check() if found.check == "schema"]
+        assert finding.state == "broken"
+        assert "another build" in finding.message
+
+
+def test_what_is_advised_for_a_damaged_store_brings_it_back(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with corral.open(file) as store:
+        store.db.backup(tmp_path / "copy.db")
+    file.write_bytes(random.Random(4).randbytes(20_000))
+    corral_cli = Cli(capsys, f"sqlite:///{file}")
+    told = corral_cli("mail", "list")
+    assert told.code == 5
+    assert "corral db restore FILE" in told.err
+    said = corral_cli("db", "restore", str(tmp_path / "copy.db"))
+    assert said.code == 0, said.err
+    open_and_use(file, read_everything)

@@ -1,0 +1,131 @@
+"""Long transactions on the same PostgreSQL server, in other databases and in the store's own."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import psycopg
+import pytest
+
+import corral
+from corral.api import Corral
+from corral.domain.mail import ops as mail
+from corral.kernel.errors import NotFound
+from tests.support.postgres_server import PostgresServer
+
+
+@pytest.fixture
+def neighbour(postgres_server: PostgresServer) -> Iterator[str]:
+    """The URL of another database of the same server."""
+    url = postgres_server.new_database()
+    postgres_server.run_sql("CREATE TABLE things (id INT)", url.rpartition("/")[2])
+    yield url
+    postgres_server.drop_database(url)
+
+
+@pytest.fixture
+def own(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
+    url = postgres_server.new_database(template=postgres_template)
+    yield url
+    postgres_server.drop_database(url)
+
+
+@contextmanager
+def open_transaction(url: str, prepared: str | None = None) -> Iterator[None]:
+    """A transaction that has written and stays open, or stays prepared."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("BEGIN")
+        connection.execute("CREATE TABLE IF NOT EXISTS things (id INT)")
+        connection.execute("INSERT INTO things VALUES (1)")
+        if prepared is not None:
+            connection.execute(f"PREPARE TRANSACTION '{prepared}'".encode())
+        try:
+            yield
+        finally:
+            end = "ROLLBACK" if prepared is None else f"ROLLBACK PREPARED '{prepared}'"
+            connection.execute(end.encode())
+
+
+def subjects(store: Corral, after: str | None = None) -> list[str]:
+    return [event.subject for event in store.events.after(after).items]
+
+
+@pytest.mark.parametrize("prepared", [None, "elsewhere"])
+def test_transaction_in_another_database_does_not_hold_back_the_feed(
+    own: str, neighbour: str, prepared: str | None
+) -> None:
+    with corral.open(own) as store, open_transaction(neighbour, prepared):
+        letter = store.mail.put("queue:work", "now")
+        assert subjects(store) == [letter.id]
+        assert [event.subject for event in store.events.newest().items] == [letter.id]
+        feed = store.events.follow("0-0", timeout_ms=3_600_000)
+        assert next(feed).subject == letter.id
+        feed.close()  # type: ignore[attr-defined]
+        (finding,) = (each for each in store.db.check() if each.check == "feed")
+        assert finding.state == "ok"
+
+
+def test_feed_of_a_plain_role_is_not_held_back_by_another_database(
+    postgres_server: PostgresServer, neighbour: str
+) -> None:
+    """The role may not see what other users do, only in which database their transactions run."""
+    name = "plainly_owned"
+    with suppress(psycopg.Error):
+        postgres_server.run_sql("CREATE ROLE plain LOGIN")
+    postgres_server.run_sql(f"CREATE DATABASE {name} OWNER plain")
+    url = postgres_server.url(name)
+    try:
+        with (
+            corral.open(url.replace("postgres@", "plain@")) as store,
+            open_transaction(neighbour),
+            open_transaction(neighbour, "plainly"),
+        ):
+            letter = store.mail.put("queue:work", "now")
+            assert subjects(store) == [letter.id]
+    finally:
+        postgres_server.drop_database(url)
+
+
+@pytest.mark.parametrize("prepared", [None, "here"])
+def test_transaction_in_the_same_database_still_holds_back_the_feed(
+    own: str, prepared: str | None
+) -> None:
+    """It could still write an older event; doctor says who it is once that takes long."""
+    with corral.open(own) as store:
+        with open_transaction(own, prepared):
+            letter = store.mail.put("queue:work", "later")
+            assert subjects(store) == []
+        assert subjects(store) == [letter.id]
+
+
+def test_no_event_is_skipped_beside_transactions_of_other_databases(
+    own: str, neighbour: str
+) -> None:
+    with corral.open(own) as store, corral.open(own) as other:
+        with open_transaction(neighbour), store.transaction() as tx:
+            mail.put(tx, "queue:work", "1, late")
+            with open_transaction(neighbour, "between"):
+                other.mail.put("queue:work", "2, early")
+            shown = other.events.after()
+            assert shown.items == []
+        assert subjects(other, shown.next) == ["let_1", "let_2"]
+
+
+def test_feed_read_in_a_writing_transaction_does_not_show_its_own_events(own: str) -> None:
+    """They may be rolled back, and a cursor behind them would skip others."""
+    from corral.domain.events import ops as events
+
+    with corral.open(own) as store:
+        before = store.mail.put("queue:work", "before")
+        with suppress(NotFound), store.transaction() as tx:
+            mail.put(tx, "queue:work", "undone")
+            assert [event.subject for event in events.list_after(tx).items] == [before.id]
+            raise NotFound("roll back")
+
+
+def test_turns_become_findable_beside_a_transaction_of_another_database(
+    own: str, neighbour: str
+) -> None:
+    with corral.open(own) as store, open_transaction(neighbour):
+        session = store.sessions.open()
+        store.sessions.append(session, "user", "zebra")
+        assert [hit.place for hit in store.search.find("zebra").items] == [1]

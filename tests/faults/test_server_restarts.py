@@ -1,0 +1,267 @@
+"""A PostgreSQL server that goes away: for a moment, or for good."""
+
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+import corral
+from corral.adapters.process import ProcessUsage
+from corral.api import Corral
+from corral.db import postgres_pool
+from corral.kernel.clock import HOUR, ManualClock
+from corral.kernel.errors import StoreUnavailable
+from corral.supervisor.lease import LEASE_LOST, RunLease
+from corral.supervisor.usage import UsageMeter
+from tests.support.home import until
+from tests.support.invariants import check_store
+from tests.support.listeners import HOUR as HOUR_IN_SECONDS
+from tests.support.listeners import call_before_waits
+from tests.support.postgres_server import PostgresServer
+from tests.support.processes import Signal
+from tests.support.run_factories import running
+from tests.support.threads import Racer
+
+WORKERS = 4
+RESTARTS = {"stopped": signal.SIGINT, "killed": signal.SIGQUIT}
+
+
+@pytest.fixture(autouse=True)
+def _long_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server is waited for until it is back, however long it takes to start on this machine."""
+    monkeypatch.setattr(postgres_pool, "MAX_SERVER_WAIT", HOUR_IN_SECONDS)
+
+
+@pytest.fixture
+def asleep(monkeypatch: pytest.MonkeyPatch) -> Signal:
+    """Sent each time that a listener is to wait."""
+    made = Signal()
+    call_before_waits(monkeypatch, made.send)
+    return made
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Why connections could not be opened, one entry each."""
+    reasons: list[str] = []
+    connect_once = postgres_pool.PostgresPool._connect_once
+
+    def seen(self: postgres_pool.PostgresPool, **options: bool) -> object:
+        try:
+            return connect_once(self, **options)
+        except StoreUnavailable as error:
+            reasons.append(error.reason)
+            raise
+
+    monkeypatch.setattr(postgres_pool.PostgresPool, "_connect_once", seen)
+    return reasons
+
+
+def restart(server: PostgresServer, how: signal.Signals) -> None:
+    server.stop(how)
+    server.start()
+
+
+def put_and_work(store: Corral, me: int, stop: threading.Event, accepted: list[str]) -> int:
+    """A worker's round, over and over: `accepted` gets the keys whose letters were accepted. Gives
+    back how often the outcome of a put was unknown."""
+    unknown = 0
+    number = 0
+    while not stop.is_set():
+        number += 1
+        key = f"{me}-{number}"
+        try:
+            store.mail.put("queue:work", key, key=key)
+            accepted.append(key)
+        except StoreUnavailable as error:
+            if error.reason != "unknown_outcome":
+                raise
+            unknown += 1
+        for letter in store.mail.claim("queue:work", owner=f"worker {me}"):
+            store.mail.renew(letter)
+            store.mail.ack(letter)
+    return unknown
+
+
+@pytest.mark.parametrize("how", RESTARTS)
+def test_a_restart_in_the_middle_of_work_loses_and_doubles_nothing(
+    own_server: PostgresServer, own_url: str, how: str
+) -> None:
+    clock = ManualClock()
+    stop = threading.Event()
+    keys: list[list[str]] = [[] for _ in range(WORKERS)]
+
+    def await_progress() -> None:
+        """Each worker has put letters since now."""
+        wanted = [len(own) + 5 for own in keys]
+        until(
+            lambda: all(len(own) >= count for own, count in zip(keys, wanted, strict=True)),
+            "all workers go on",
+        )
+
+    with corral.open(own_url, clock=clock) as store:
+        workers = [
+            Racer(partial(put_and_work, store, me, stop, own)) for me, own in enumerate(keys)
+        ]
+        await_progress()
+        restart(own_server, RESTARTS[how])
+        await_progress()
+        stop.set()
+        unknown = sum(worker.result() for worker in workers)
+        accepted = [key for own in keys for key in own]
+        print(f"{len(accepted)} accepted, {unknown} unknown")
+
+        # A claim whose answer was lost holds its letter until the lease is over.
+        clock.advance(HOUR)
+        for letter in store.mail.claim("queue:work", owner="the last one", limit=1_000):
+            store.mail.ack(letter)
+        with corral.open(own_url) as other:
+            found = other.db.sql("SELECT key, state FROM letters", limit=100_000).rows
+            acks = other.db.sql("SELECT subject FROM events WHERE verb = 'ack'", limit=100_000).rows
+        assert {key for key, _ in found} >= set(accepted), "an accepted letter is gone"
+        assert len(found) == len({key for key, _ in found})
+        assert {state for _, state in found} == {"done"}
+        assert set(Counter(subject for (subject,) in acks).values()) == {1}
+        assert len(acks) == len(found)
+        check_store(store)
+
+
+def test_a_restart_while_nobody_used_the_store_is_not_noticed(
+    own_server: PostgresServer, own_url: str
+) -> None:
+    """The connections on the shelf are dead, and nothing was asked of the server through them."""
+    with corral.open(own_url) as store:
+        store.mail.put("queue:work", "before")
+        restart(own_server, signal.SIGINT)
+        store.mail.put("queue:work", "after")
+        assert [letter.body for letter in store.mail.list().items] == ["before", "after"]
+
+
+def test_a_claim_that_waits_goes_on_waiting_through_a_restart(
+    own_server: PostgresServer, own_url: str, asleep: Signal
+) -> None:
+    with corral.open(own_url) as store, corral.open(own_url) as other:
+        waiting = Racer(lambda: store.mail.claim("agent:ada", owner="me", wait_ms=HOUR))
+        asleep.wait()
+        restart(own_server, signal.SIGINT)
+        other.mail.put("agent:ada", "hello", key="k")
+        assert [letter.body for letter in waiting.result()] == ["hello"]
+
+
+def test_a_follower_goes_on_following_through_a_restart(
+    own_server: PostgresServer, own_url: str, asleep: Signal
+) -> None:
+    with corral.open(own_url) as store, corral.open(own_url) as other:
+        other.mail.put("agent:ada", 1, key="1")
+
+        def follow() -> list[str]:
+            events = store.events.follow("0-0", timeout_ms=HOUR)
+            seen = [next(events).subject for _ in range(3)]
+            events.close()
+            return seen
+
+        following = Racer(follow)
+        asleep.wait()
+        restart(own_server, signal.SIGQUIT)
+        for number in (2, 3):
+            other.mail.put("agent:ada", number, key=str(number))
+        seen = following.result()
+        assert len(seen) == len(set(seen)) == 3
+
+
+def test_a_claim_that_begins_to_wait_during_a_restart_is_as_patient_as_any_other(
+    own_server: PostgresServer, own_url: str, refused: list[str]
+) -> None:
+    with corral.open(own_url) as store:
+        own_server.stop()
+        waiting = Racer(lambda: store.mail.claim("agent:ada", owner="me", wait_ms=HOUR))
+        until(lambda: refused, "it has met no server")
+        own_server.start()
+        with corral.open(own_url) as other:
+            other.mail.put("agent:ada", "hello")
+        assert [letter.body for letter in waiting.result()] == ["hello"]
+
+
+def test_whoever_says_how_long_waits_for_a_server_no_longer_than_that(
+    own_server: PostgresServer, own_url: str, refused: list[str]
+) -> None:
+    """Without that, a call waits for as long as PATIENCE says: longer than this test may take."""
+    with corral.open(own_url) as store:
+        own_server.stop()
+
+        def list_within_a_moment() -> None:
+            with store.server_timeout(0.1):
+                store.mail.list()
+
+        with pytest.raises(StoreUnavailable):
+            Racer(list_within_a_moment).result()
+        refused.clear()
+        later = Racer(lambda: store.mail.list().items)  # who does not say waits as usual
+        until(lambda: refused, "it has met no server")
+        own_server.start()
+        assert later.result() == []
+
+
+def test_a_keeper_waits_for_a_server_no_longer_than_with_a_heartbeat_whatever_it_has_to_say(
+    own_server: PostgresServer, own_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits does not see that its lease has run out, and its agent goes on beside another's."""
+    monkeypatch.setattr(corral.supervisor.lease, "LEASE_MS", 3_000)
+    with corral.open(own_url) as store:
+        hold = RunLease(store, running(store), is_bound=False)
+        hold.renew(None, 0, UsageMeter())
+        assert hold.is_store_reachable
+        own_server.stop()  # between one heartbeat and the next
+
+        def speak_until_it_is_cut_off() -> None:
+            hold.record_usage(ProcessUsage(cpu_ms=1, memory_bytes=1, processes=1))
+            hold.log("info", "still there")
+            while hold.stop_reason is None:
+                hold.renew(None, 0, UsageMeter())
+
+        Racer(speak_until_it_is_cut_off).result()
+        assert hold.stop_reason == LEASE_LOST
+        own_server.start()
+
+
+def test_a_server_that_stays_away_is_given_up_after_a_while_and_found_again_later(
+    own_server: PostgresServer, own_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uses: list[Callable[[Corral], object]] = [
+        lambda store: store.mail.list(),
+        lambda store: store.mail.claim("queue:work", owner="me"),
+        lambda store: store.settings.set("mail.max_attempts", 3),
+        lambda store: store.timers.set("agent:ada", "tea", delay_ms=5_000),
+        lambda store: list(store.events.follow("0-0", timeout_ms=HOUR)),
+        lambda store: store.mail.claim("agent:ada", owner="me", wait_ms=HOUR),
+    ]
+    with corral.open(own_url) as store:
+        store.mail.put("queue:work", "before", key="before")
+        own_server.stop()
+        with monkeypatch.context() as patch:
+            patch.setattr(postgres_pool, "MAX_SERVER_WAIT", 1.0)
+            for use in uses:
+                asking = Racer(partial(use, store)).join()
+                assert isinstance(asking.error, StoreUnavailable)
+                assert asking.error.reason == "unreachable"
+        own_server.start()
+        assert [letter.body for letter in store.mail.list().items] == ["before"]
+        store.mail.put("queue:work", "after", key="after")
+        check_store(store)
+
+
+def test_a_connection_that_the_server_ends_is_replaced(own_url: str) -> None:
+    """What an administrator does, or a proxy that has waited for too long."""
+    import psycopg
+
+    with corral.open(own_url) as store, psycopg.connect(own_url, autocommit=True) as admin:
+        store.mail.put("queue:work", 1, key="1")
+        admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        store.mail.put("queue:work", 2, key="2")
+        assert len(store.mail.list().items) == 2

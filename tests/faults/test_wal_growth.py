@@ -1,0 +1,104 @@
+"""A reader that is stopped inside its transaction: the log stays bounded, and doctor names it."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import corral
+from corral.api.doctor import examine
+from corral.db import sqlite_wal
+from corral.db.statement import Statement
+from corral.db.tx import Tx
+from corral.db.write_lock import is_stopped
+from corral.kernel.errors import StoreUnavailable
+from tests.support.home import until
+from tests.support.processes import Child, Signal
+
+BODY = "x" * 10_000
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(sqlite_wal, "WARN_BYTES", 300_000)
+    monkeypatch.setattr(sqlite_wal, "MAX_BYTES", 1_000_000)
+    monkeypatch.setattr(sqlite_wal, "MAX_BYTES_FOR_LIVE_READERS", 4_000_000)
+    monkeypatch.setattr(sqlite_wal, "CHECK_INTERVAL", 4)
+    path = tmp_path / "corral.db"
+    with corral.open(path) as store:
+        store.mail.put("queue:work", "first")
+    return path
+
+
+@contextmanager
+def reader_of(path: Path, *, empty_log: bool = False) -> Iterator["Child[None]"]:
+    """A process inside a read transaction, until it is killed."""
+    reads = Signal()
+
+    def stay(tx: Tx) -> None:
+        tx.run(Statement("SELECT count(*) FROM letters"))
+        reads.send()
+        signal.pause()
+
+    def read() -> None:
+        with corral.open(path) as store:
+            if not empty_log:
+                store.mail.put("queue:work", "first")
+            store._database.read(stay)
+
+    with Child(read) as child:
+        reads.wait()
+        yield child
+
+
+def put_until_refused(path: Path, most: int) -> tuple[StoreUnavailable, int]:
+    with corral.open(path) as store:
+        for _ in range(most):
+            try:
+                store.mail.put("queue:work", BODY)
+            except StoreUnavailable as error:
+                return error, sqlite_wal.wal_size(str(path))
+    raise AssertionError(f"the log grew to {sqlite_wal.wal_size(str(path)):,} bytes")
+
+
+@pytest.mark.parametrize("empty_log", [False, True])
+def test_a_stopped_reader_bounds_the_log_and_is_named(file: Path, empty_log: bool) -> None:
+    with reader_of(file, empty_log=empty_log) as child:
+        os.kill(child.pid, signal.SIGSTOP)
+        until(lambda: is_stopped(child.pid), "it is stopped")
+        error, size = put_until_refused(file, 500)
+        assert error.reason == "log_full"
+        assert error.details["holder"] == child.pid
+        assert size < 1_500_000
+        reported = [each for each in examine(f"sqlite:///{file}") if each.check == "log"]
+        assert [each.state for each in reported] == ["warning"]
+        assert str(child.pid) in reported[0].message
+        with corral.open(file) as store:
+            accepted = len(store.mail.list(limit=200).items)
+            os.kill(child.pid, signal.SIGCONT)
+            child.kill()
+            store.mail.put("queue:work", "after")
+            assert len(store.mail.list(limit=200).items) == accepted + 1
+            assert sqlite_wal.wal_size(str(file)) < 300_000
+    assert not [each for each in examine(f"sqlite:///{file}") if each.check == "log"]
+
+
+def test_a_reader_that_runs_is_given_more_room_than_a_stopped_one(file: Path) -> None:
+    with reader_of(file):
+        error, size = put_until_refused(file, 900)
+        assert error.reason == "log_full"
+        assert 4_000_000 < size < 5_000_000
+
+
+def test_a_large_transaction_without_readers_is_not_refused(file: Path) -> None:
+    from corral.domain.mail import ops as mail
+
+    with corral.open(file) as store:
+        with store.transaction() as tx:
+            for _ in range(300):
+                mail.put(tx, "queue:work", BODY)
+        for _ in range(10):
+            store.mail.put("queue:work", "after")

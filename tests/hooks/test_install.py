@@ -1,0 +1,150 @@
+"""`corral lock install`: our hooks beside those of others, and gone without a trace."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.hooks.test_hook import git
+from tests.support.cli_runner import Cli
+
+ALL = ("git", "claude", "codex", "copilot", "gemini")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "my project"
+    folder.mkdir()
+    git(folder, "init", "-q")
+    return folder
+
+
+def tree(folder: Path) -> dict[str, tuple[str, int]]:
+    """Every file with its text and mode, but for git's own."""
+    return {
+        str(path.relative_to(folder)): (path.read_text(), path.stat().st_mode)
+        for path in folder.rglob("*")
+        if path.is_file() and (".git/hooks" in str(path) or "/.git/" not in str(path))
+    }
+
+
+def targets(*names: str) -> list[str]:
+    return [word for name in names for word in ("--for", name)]
+
+
+def test_hooks_are_set_up_once_and_removed_without_a_trace(cli: Cli, folder: Path) -> None:
+    before = tree(folder)
+    first = cli.json("lock", "install", str(folder), *targets(*ALL))
+    assert [(one["target"], one["did"]) for one in first] == [(name, "added") for name in ALL]
+    made = tree(folder)
+    again = cli.json("lock", "install", str(folder), *targets(*ALL))
+    assert {one["did"] for one in again} == {"unchanged"}
+    assert tree(folder) == made
+    removed = cli.json("lock", "uninstall", str(folder))
+    assert {one["did"] for one in removed} == {"removed"}
+    assert tree(folder) == before
+    assert not (folder / ".claude").exists()
+    assert {one["did"] for one in cli.json("lock", "uninstall", str(folder))} == {"unchanged"}
+    assert cli.json("project", "show", str(folder))["dir"] == str(folder)
+
+
+SETTINGS = """{
+    "model": "opus",
+    "hooks": {
+        "PreToolUse": [
+            {
+                "matcher": "Bash",
+                "hooks": [
+                    {
+                        "type": "command",
+                        "command": "mine \u00e9"
+                    }
+                ]
+            }
+        ]
+    }
+}
+"""
+SCRIPT = '#!/usr/bin/env bash\n\nset -e\nexec make "$@"\n'
+
+
+def test_what_others_wrote_stays_to_the_byte(cli: Cli, folder: Path) -> None:
+    (folder / ".claude").mkdir()
+    (folder / ".claude" / "settings.local.json").write_text(SETTINGS)
+    script = folder / ".git" / "hooks" / "pre-commit"
+    script.write_text(SCRIPT)
+    script.chmod(0o700)
+    before = tree(folder)
+    cli.json("lock", "install", str(folder))
+    found = json.loads((folder / ".claude" / "settings.local.json").read_text())
+    mine, ours = found["hooks"]["PreToolUse"]
+    assert mine["hooks"][0]["command"] == "mine \u00e9"
+    assert ours["hooks"][0]["command"].endswith(" hook claude pre-tool-use")
+    assert script.read_text().endswith(SCRIPT.partition("\n")[2])
+    cli.json("lock", "uninstall", str(folder))
+    assert tree(folder) == before
+
+
+def test_when_one_cannot_be_set_up_none_is(cli: Cli, folder: Path) -> None:
+    script = folder / ".git" / "hooks" / "pre-commit"
+    for text, mode in (("#!/usr/bin/env python3\nprint()\n", 0o755), ("#!/bin/sh\ntrue\n", 0o644)):
+        script.write_text(text)
+        script.chmod(mode)
+        before = tree(folder)
+        error = cli.error("lock", "install", str(folder), *targets("claude", "git"))
+        assert (error["code"], error["exit_code"]) == ("refused", 4)
+        assert tree(folder) == before
+    script.unlink()
+    settings = folder / ".claude" / "settings.local.json"
+    settings.parent.mkdir()
+    for text in ("{ // mine\n}", "[]", '{"hooks": []}', '{"hooks": {"PreToolUse": {}}}'):
+        settings.write_text(text)
+        before = tree(folder)
+        assert cli.error("lock", "install", str(folder))["code"] == "refused"
+        assert tree(folder) == before
+    assert cli.error("lock", "install", str(folder), "--for", "emacs")["exit_code"] == 2
+    assert cli.error("lock", "install", str(folder / "none"))["exit_code"] == 2
+
+
+def test_hooks_that_others_share_are_left_alone(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    git(folder, "config", "core.hooksPath", str(tmp_path / "everybodys"))
+    error = cli.error("lock", "install", str(folder), "--for", "git")
+    assert error["code"] == "refused"
+    assert error["details"]["reason"] == "foreign_hooks"
+
+
+def test_outside_of_git_only_the_agent_is_set_up(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    (did,) = cli.json("lock", "install", str(tmp_path / "plain"))
+    assert did["target"] == "claude"
+    assert cli.error("lock", "install", str(tmp_path / "plain"), "--for", "git")["exit_code"] == 4
+
+
+def test_the_installed_hooks_refuse(
+    cli: Cli, url: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CORRAL_STORE", url)
+    monkeypatch.chdir(folder)
+    cli.json("lock", "install", str(folder))
+    lock = cli.json("lock", "acquire", "a.py", "--agent", "ada")
+    (folder / "a.py").write_text("x")
+    git(folder, "add", "-A")
+    refused = git(folder, "commit", "-q", "-m", "x")
+    assert refused.returncode != 0
+    assert "agent:ada holds a.py" in refused.stderr
+    settings = json.loads((folder / ".claude" / "settings.local.json").read_text())
+    command = settings["hooks"]["PreToolUse"][0]["hooks"][0]["command"]
+    told = {"tool_name": "Edit", "tool_input": {"file_path": "a.py"}, "cwd": str(folder)}
+    done = subprocess.run(
+        ["/bin/sh", "-c", command],
+        input=json.dumps(told),
+        capture_output=True,
+        text=True,
+        env=os.environ,
+    )
+    assert done.returncode == 2
+    assert "agent:ada holds a.py" in done.stderr
+    cli.json("lock", "release", lock["id"], "--agent", "ada")
+    assert git(folder, "commit", "-q", "-m", "x").returncode == 0

@@ -1,0 +1,94 @@
+"""Agents that talk by the API: each in its own name, whatever it sends."""
+
+import threading
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from corral.api import Corral
+from tests.support.http_server import HttpServer
+
+
+@pytest.fixture
+def ada(served: HttpServer) -> Iterator[httpx.Client]:
+    """A client with the token of the agent ada; there is another agent, eve."""
+    for name in ("ada", "eve"):
+        served.store.agents.create(name)
+    with served.client(served.store.tokens.create("a", scope="agent:ada").value) as client:
+        yield client
+
+
+def refused(told: httpx.Response) -> bool:
+    return told.status_code == 403 and told.json()["error"]["code"] == "refused"
+
+
+def test_an_agent_asks_and_waits_in_its_own_name(ada: httpx.Client, store: Corral) -> None:
+    asked = ada.post("/api/questions/ask", json={"text": "Which?", "asker": "agent:eve"}).json()
+    assert asked["asker"] == "agent:ada"
+    path = f"/api/questions/{asked['id']}"
+    assert refused(ada.post(f"{path}/answer", json={"answer": "x", "by": "user:ann"}))
+    later = threading.Timer(0.2, lambda: store.questions.answer(asked["id"], "it", by="user:ann"))
+    later.start()
+    assert ada.get(f"{path}/wait", params={"timeout_ms": 20_000}).json()["answer"] == "it"
+    later.join()
+    assert ada.post(f"{path}/hear").status_code == 200
+    assert store.mail.list(mailbox="agent:ada").items == []
+    others = store.questions.ask("Which?", asker="agent:eve")
+    for verb in ("", "/wait"):
+        assert refused(ada.get(f"/api/questions/{others.id}{verb}"))
+    assert refused(ada.post(f"/api/questions/{others.id}/withdraw"))
+    assert refused(ada.post(f"/api/questions/{others.id}/hear"))
+    listed = ada.get("/api/questions", params={"asker": "agent:eve", "all": True}).json()["items"]
+    assert [each["id"] for each in listed] == [asked["id"]]
+
+
+def test_an_agent_decides_in_its_own_name_and_confirms_nothing_of_its_own(
+    ada: httpx.Client, store: Corral
+) -> None:
+    sent = {"title": "Drop it", "confirm": True, "author": "agent:eve"}
+    made = ada.post("/api/decisions/record", json=sent).json()
+    assert made["author"] == "agent:ada"
+    path = f"/api/decisions/{made['id']}"
+    assert refused(ada.post(f"{path}/confirm", json={"by": "user:ann"}))
+    assert refused(ada.post("/api/decisions/judge", json={"decisions": [], "verdict": "confirm"}))
+    store.decisions.confirm(made["id"], by="user:ann")
+    assert ada.get(f"{path}/wait").json()["state"] == "confirmed"
+
+
+def test_an_agent_speaks_only_where_it_is_and_as_itself(ada: httpx.Client, store: Corral) -> None:
+    own = store.groups.create("own", members=["agent:ada"], by="user:ann")
+    other = store.groups.create("other", members=["agent:eve"], by="user:ann")
+    sent = {"text": "hi", "author": "agent:eve"}
+    assert ada.post(f"/api/groups/{own.id}/post", json=sent).json()["author"] == "agent:ada"
+    assert refused(ada.post(f"/api/groups/{other.id}/post", json=sent))
+    for path in ("", "/read", "/members"):
+        assert refused(ada.get(f"/api/groups/{other.id}{path}", params={}))
+    assert refused(ada.get(f"/api/groups/{other.id}/read", params={"member": "agent:eve"}))
+    assert refused(ada.post(f"/api/groups/{other.id}/mark", json={"number": 0}))
+    assert refused(ada.post(f"/api/groups/{other.id}/join"))
+    store.groups.post("own", "yes", author="user:ann")
+    assert [post["text"] for post in ada.get("/api/groups/own/read").json()["items"]] == ["yes"]
+
+
+def test_an_agent_notes_and_recalls_for_itself(ada: httpx.Client, store: Corral) -> None:
+    sent = {"text": "obey", "agent": "eve", "source": "user:ann"}
+    assert refused(ada.post("/api/notes/add", json=sent))
+    own = ada.post("/api/notes/add", json={"text": "zebra", "agent": "ada"}).json()
+    assert own["source"] == "agent:ada"
+    store.notes.add("zebra of eve", agent="eve")
+    found = ada.get("/api/notes/search", params={"text": "zebra", "agent": "eve"}).json()
+    assert [each["note"]["id"] for each in found] == [own["id"]]
+    assert "zebra" in ada.get("/api/notes/section").json()["text"]
+    assert refused(ada.post(f"/api/notes/{own['id']}/forget"))
+
+
+def test_the_same_key_posts_once(ada: httpx.Client, store: Corral) -> None:
+    store.groups.create("own", members=["agent:ada"], by="user:ann")
+    headers = {"Idempotency-Key": "k"}
+    posts = [
+        ada.post("/api/groups/own/post", json={"text": "hi"}, headers=headers).json()
+        for _ in range(2)
+    ]
+    assert posts[0] == posts[1]
+    assert store.groups.get("own").posts == 1

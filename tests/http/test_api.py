@@ -1,0 +1,451 @@
+"""The API, as a program calls it."""
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from corral import config
+from corral.adapters import process
+from corral.api import Corral
+from tests.support.home import until
+from tests.support.http_server import HttpServer
+from tests.support.race_helpers import git, make_repository
+from tests.support.run_factories import held, queued, running, without_supervisors
+from tests.support.store import rows, unchanged
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def client(served: HttpServer) -> Iterator[httpx.Client]:
+    with served.client() as opened:
+        opened.get("/api")  # from here on the token was used, which is written down
+        yield opened
+
+
+def error(told: httpx.Response) -> tuple[int, str]:
+    return told.status_code, told.json()["error"]["code"]
+
+
+def put(client: httpx.Client, **headers: str) -> httpx.Response:
+    sent = {"mailbox": "agent:ada", "body": {"n": 1}}
+    return client.post("/api/mail/put", json=sent, headers=headers)
+
+
+# -- routes -----------------------------------------------------------------------------------
+
+
+def test_a_list_a_thing_and_a_question_are_asked_for(client: httpx.Client, store: Corral) -> None:
+    run = running(store)
+    assert [one["id"] for one in client.get("/api/runs").json()["items"]] == [run.id]
+    assert client.get(f"/api/runs/{run.id[:12]}").json()["state"] == "running"
+    assert client.get(f"/api/runs/{run.id}/samples").json() == []
+    assert client.get(f"/api/runs/samples?id={run.id}").json() == []
+    assert client.get("/api/insights/overview").json()["queued"] == 0
+    assert client.get("/api").json()["engine"] == store.db.engine
+
+
+def test_a_verb_acts_with_or_without_the_id_in_the_path(
+    client: httpx.Client, store: Corral
+) -> None:
+    for path, sent in (
+        ("/api/agents/ada/retire", {}),
+        ("/api/agents/restore", {"agent": "ada"}),
+        ("/api/agents/ada/retire", {"agent": "ada"}),
+    ):
+        if not store.agents.list(retired=True).items:
+            store.agents.create("ada")
+        assert client.post(path, json=sent).status_code == 200, path
+    assert error(client.post("/api/agents/ada/restore", json={"agent": "ben"})) == (400, "invalid")
+
+
+def test_whoever_asks_for_a_run_from_afar_says_where(
+    client: httpx.Client, store: Corral, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    without_supervisors(monkeypatch)
+    (tmp_path / "served-from" / "inside").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "served-from")
+    with unchanged(store):
+        told = client.post("/api/runs/ask", json={"command": ["true"]})
+        assert error(told) == (400, "invalid")
+        assert "`project`" in told.json()["error"]["message"]
+        relative = client.post("/api/runs/ask", json={"command": ["true"], "project": "inside"})
+        assert error(relative) == (404, "not_found")
+    (tmp_path / "work").mkdir()
+    for where in (str(tmp_path / "work"), store.projects.register(tmp_path / "work").id):
+        asked = client.post("/api/runs/ask", json={"command": ["true"], "project": where})
+        assert asked.json()["cwd"] == str(tmp_path / "work")
+    store.agents.create("ada", command="true", workspace=str(tmp_path / "work"))
+    own = client.post("/api/runs/ask", json={"agent": "ada", "prompt": "x"}).json()
+    assert own["cwd"] == str(tmp_path / "work")
+    store.runs.stop(own["id"])
+    again = client.post(f"/api/runs/{own['id']}/resume", json={"prompt": "y"})
+    assert again.json()["cwd"] == str(tmp_path / "work")
+
+
+def test_whoever_starts_a_race_from_afar_says_where(
+    client: httpx.Client, store: Corral, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    without_supervisors(monkeypatch)
+    here = make_repository(tmp_path / "served-from")
+    monkeypatch.chdir(here)
+    (here / "inside").mkdir()
+    store.agents.create("ada", command="true")
+    for where in ({}, {"project": None}, {"project": ""}, {"project": "."}, {"project": "inside"}):
+        told = client.post("/api/races/start", json={"prompt": "Do it", "agents": "ada", **where})
+        assert told.status_code in (400, 404), told.text
+    assert store.projects.list().items == []
+    assert git(here, "branch", "--format=%(refname:short)") == "main"
+    there = make_repository(tmp_path / "meant")
+    by_path = {"prompt": "Do it", "agents": "ada", "project": str(there)}
+    race = client.post("/api/races/start", json=by_path).json()
+    assert race["repository"] == str(there)
+    by_id = by_path | {"project": race["project_id"]}
+    assert client.post("/api/races/start", json=by_id).json()["repository"] == str(there)
+
+
+def test_pages_go_on_where_they_ended(client: httpx.Client) -> None:
+    for _ in range(3):
+        put(client)
+    first = client.get("/api/mail?limit=2").json()
+    rest = client.get("/api/mail", params={"limit": 2, "after": first["next"]}).json()
+    assert [one["id"] for one in first["items"] + rest["items"]] == ["let_1", "let_2", "let_3"]
+    assert rest["next"] is None
+
+
+def test_what_is_not_there_is_said_to_be_so(client: httpx.Client) -> None:
+    assert error(client.get("/api/rnus")) == (404, "not_found")
+    assert "runs" in client.get("/api/rnus").json()["error"]["message"]
+    assert error(client.get("/api/runs/run_000")) == (404, "not_found")
+    assert error(client.post("/api/runs/x/paint")) == (404, "not_found")
+    assert error(client.get("/api/a/b/c/d")) == (404, "not_found")
+    local = client.post("/api/runs/x/heartbeat")
+    assert error(local) == (404, "not_found")
+    assert "runs.heartbeat" in local.json()["error"]["message"]
+    assert "/api/events" in client.get("/api/events/follow").json()["error"]["message"]
+
+
+def test_a_wrong_method_names_the_right_one(client: httpx.Client) -> None:
+    told = client.get("/api/mail/put")
+    assert error(told) == (405, "invalid")
+    assert told.headers["allow"] == "POST"
+    assert client.post("/api/runs").status_code == 405
+    assert client.delete("/api/runs").status_code == 405
+    assert client.head("/api/runs").status_code == 200
+
+
+CLIMBING = [
+    "/api/runs/..%2f..%2fetc%2fpasswd",
+    "/api/runs/%2e%2e",
+    "/api/runs/a%00b",
+    "/api/runs/%ff",
+    "/api/../../etc/passwd",
+    "/api/runs/../../../etc/passwd/output",
+    "/api/runs/..%2f..%2fx/output",
+]
+
+
+def test_a_path_that_climbs_leads_nowhere(client: httpx.Client, served: HttpServer) -> None:
+    for path in CLIMBING:
+        told = client.send(client.build_request("GET", httpx.URL(served.url + path)))
+        assert told.status_code in (400, 404), (path, told.text)
+        assert "root:" not in told.text
+
+
+def test_no_file_but_its_output_is_read_by_a_run(client: httpx.Client, store: Corral) -> None:
+    asked = queued(store)
+    folder = config.run_folder(asked.id)
+    folder.mkdir(parents=True)
+    (folder / "output").write_bytes(b"hello\n")
+    (folder.parent / "secret").write_bytes(b"key")
+    store.runs.start(asked.id, held(host=process.host(), folder=str(folder)))
+    path = f"/api/runs/{asked.id}/output"
+    told = client.get(path)
+    assert told.content == b"hello\n"
+    assert told.headers["content-type"] == "application/octet-stream"
+    assert (told.headers["x-next-offset"], told.headers["x-more"]) == ("6", "true")
+    assert client.get(path, params={"tail": 1}).content == b"hello"
+    for stream in ("../secret", "/etc/passwd", "output/../../secret", "outputs"):
+        assert error(client.get(path, params={"stream": stream})) == (400, "invalid")
+    for wrong in ("offset=-1", "limit=0", "limit=9999999", "limit=x", "colour=red"):
+        assert error(client.get(f"{path}?{wrong}")) == (400, "invalid"), wrong
+
+
+# -- bodies -----------------------------------------------------------------------------------
+
+
+WRONG = [
+    b"{",
+    b"[]",
+    b"null",
+    b'"x"',
+    b"\xff\xfe",
+    b'{"mailbox": 1, "body": 1}',
+    b'{"mailbox": "agent:ada"}',
+    b'{"mailbox": "agent:ada", "body": 1, "colour": "red"}',
+    b'{"mailbox": "agent:ada", "body": 1, "priority": 1e999}',
+    b'{"mailbox": "agent:ada", "body": 1, "priority": 99999999999999999999}',
+    b'{"mailbox": "agent:a\\u0000da", "body": 1}',
+    b'{"mailbox": "agent:ada", "body": "\\ud800"}',
+    b'{"mailbox": "agent:ada", "body": ' + b"[" * 100_000,
+    b"",
+]
+
+
+def test_a_wrong_body_is_refused_in_a_sentence(client: httpx.Client, store: Corral) -> None:
+    headers = {"Content-Type": "application/json"}
+    with unchanged(store):
+        for body in WRONG:
+            told = client.post("/api/mail/put", content=body, headers=headers)
+            assert error(told) == (400, "invalid"), body[:80]
+            assert "Traceback" not in told.text
+
+
+def test_a_form_is_no_body(client: httpx.Client) -> None:
+    assert client.post("/api/mail/put", data={"mailbox": "agent:ada"}).status_code == 415
+
+
+def test_a_wrong_query_is_refused_in_a_sentence(client: httpx.Client) -> None:
+    for query in ("limit=x", "limit=1&limit=2", "colour=red", "after=%ff", "limit=0"):
+        assert error(client.get(f"/api/mail?{query}")) == (400, "invalid"), query
+
+
+def test_what_agents_say_comes_back_as_it_is_and_never_as_a_page(client: httpx.Client) -> None:
+    body = '<script>alert(1)</script>\x1b[31m"\u2028'
+    client.post("/api/mail/put", json={"mailbox": "agent:ada", "body": body})
+    told = client.get("/api/mail/let_1")
+    assert told.json()["body"] == body
+    assert told.headers["content-type"] == "application/json"
+    assert told.headers["x-content-type-options"] == "nosniff"
+
+
+# -- states and leases ------------------------------------------------------------------------
+
+
+def test_the_status_tells_the_kind_of_error(client: httpx.Client, store: Corral) -> None:
+    put(client)
+    client.post("/api/mail/claim", json={"mailbox": "agent:ada", "owner": "o"})
+    assert error(client.post("/api/mail/let_1/ack", json={"fence": 9})) == (423, "held")
+    store.agents.create("ada")
+    assert error(client.post("/api/agents/create", json={"name": "ada"})) == (409, "conflict")
+    store.agents.retire("ada")
+    told = client.post("/api/agents/ada/retire")
+    assert error(told) == (409, "illegal_move")
+    assert told.json()["error"]["details"]["found"] == "retired"
+
+
+def test_a_store_that_cannot_be_used_is_a_503(
+    client: httpx.Client, store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from corral.errors import StoreUnavailable
+
+    def unusable(*_: object, **__: object) -> None:
+        raise StoreUnavailable("The disk is full.", reason="full")
+
+    client.get("/api/runs")  # the token is known from here on
+    for name in ("read", "schema_version"):
+        monkeypatch.setattr(store._database, name, unusable)
+    told = client.get("/api/runs/newest")
+    assert error(told) == (503, "store_unavailable")
+    assert told.headers["retry-after"]
+    assert client.get("/healthz").status_code == 503
+
+
+# -- once -------------------------------------------------------------------------------------
+
+
+def test_a_repeated_call_is_done_once_and_answered_the_same(
+    client: httpx.Client, store: Corral
+) -> None:
+    first = put(client, **{"Idempotency-Key": "k"})
+    with unchanged(store):
+        again = put(client, **{"Idempotency-Key": "k"})
+    assert again.content == first.content
+    assert put(client, **{"Idempotency-Key": "other"}).json()["id"] != first.json()["id"]
+
+
+def test_a_key_that_stood_for_another_call_is_refused(client: httpx.Client, store: Corral) -> None:
+    put(client, **{"Idempotency-Key": "k"})
+    with unchanged(store):
+        told = client.post(
+            "/api/mail/put",
+            json={"mailbox": "agent:ada", "body": 2},
+            headers={"Idempotency-Key": "k"},
+        )
+        assert error(told) == (409, "conflict")
+
+
+def test_keys_of_two_tokens_have_nothing_to_do_with_each_other(
+    client: httpx.Client, served: HttpServer
+) -> None:
+    first = put(client, **{"Idempotency-Key": "k"})
+    with served.client(served.store.tokens.create("other").value) as other:
+        assert put(other, **{"Idempotency-Key": "k"}).json()["id"] != first.json()["id"]
+
+
+def test_a_refused_call_may_be_made_again(client: httpx.Client, store: Corral) -> None:
+    headers = {"Idempotency-Key": "k"}
+    assert client.post("/api/agents/ada/retire", headers=headers).status_code == 404
+    store.agents.create("ada")
+    assert client.post("/api/agents/ada/retire", headers=headers).status_code == 200
+    assert client.post("/api/agents/ada/retire", headers=headers).status_code == 200
+    assert error(client.post("/api/agents/ada/retire")) == (409, "illegal_move")
+
+
+def test_the_same_call_ten_times_at_once_is_done_once(served: HttpServer) -> None:
+    told: list[httpx.Response] = []
+
+    def call() -> None:
+        with served.client() as client:
+            told.append(put(client, **{"Idempotency-Key": "k"}))
+
+    threads = [threading.Thread(target=call) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert {answer.text for answer in told} == {told[0].text}
+    assert rows(served.store, "SELECT count(*) FROM letters") == [(1,)]
+
+
+def test_a_composed_call_under_a_key_gives_the_same_letters_again(client: httpx.Client) -> None:
+    put(client)
+    put(client)
+    sent = {"mailbox": "queue:q", "owner": "o"}
+    for _ in range(2):
+        client.post("/api/mail/put", json={"mailbox": "queue:q", "body": 1})
+    headers = {"Idempotency-Key": "k"}
+    first = client.post("/api/mail/claim", json=sent, headers=headers).json()
+    assert client.post("/api/mail/claim", json=sent, headers=headers).json() == first
+    assert client.post("/api/mail/claim", json=sent).json() != first
+
+
+def test_a_call_whose_outcome_is_not_known_is_not_made_again(
+    client: httpx.Client, store: Corral
+) -> None:
+    sent = json.dumps({"mailbox": "queue:q", "owner": "o"}).encode()
+    headers = {"Idempotency-Key": "k", "Content-Type": "application/json"}
+    client.post("/api/mail/put", json={"mailbox": "queue:q", "body": 1})
+    assert client.post("/api/mail/claim", content=sent, headers=headers).json()
+    rows(store, "UPDATE answers SET body = NULL")  # as if the server had died in between
+    with unchanged(store):
+        told = client.post("/api/mail/claim", content=sent, headers=headers)
+        assert error(told) == (409, "conflict")
+        assert "has no response" in told.json()["error"]["message"]
+
+
+def test_the_secret_of_a_token_is_stored_nowhere(client: httpx.Client, store: Corral) -> None:
+    made = client.post(
+        "/api/tokens/create", json={"name": "x"}, headers={"Idempotency-Key": "k"}
+    ).json()
+    found = [
+        row
+        for table in ("tokens", "answers", "events")
+        for row in rows(store, f"SELECT * FROM {table}")
+    ]
+    assert made["value"].startswith("crl_")
+    assert made["value"] not in repr(found)
+
+
+# -- waiting ----------------------------------------------------------------------------------
+
+
+def test_a_claim_waits_for_a_letter(client: httpx.Client, store: Corral) -> None:
+    waiting = threading.Timer(0.3, lambda: store.mail.put("agent:ada", "late"))
+    waiting.start()
+    sent = {"mailbox": "agent:ada", "owner": "o", "wait_ms": 20_000}
+    (letter,) = client.post("/api/mail/claim", json=sent).json()
+    waiting.join()
+    assert letter["body"] == "late"
+
+
+def test_nothing_is_claimed_for_somebody_who_has_gone(served: HttpServer, store: Corral) -> None:
+    sent = {"mailbox": "agent:ada", "owner": "o", "wait_ms": 20_000}
+    with served.client() as client, pytest.raises(httpx.ReadTimeout):
+        client.post("/api/mail/claim", json=sent, timeout=httpx.Timeout(60, read=0.3))
+    with served.client() as client:
+        # The server notices within one look; then nobody takes the letter any more.
+        until(lambda: "mail.claim" in client.get("/metrics").text, "the server has noticed")
+    store.mail.put("agent:ada", 1)
+    assert [letter.owner for letter in store.mail.list().items] == [None]
+
+
+# -- agents -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ada(served: HttpServer) -> Iterator[httpx.Client]:
+    served.store.agents.create("ada")
+    served.store.agents.create("ben")
+    with served.client(served.store.tokens.create("ada", scope="agent:ada").value) as opened:
+        yield opened
+
+
+def test_an_agent_reads_its_own_mail_and_signs_with_its_own_name(
+    ada: httpx.Client, store: Corral
+) -> None:
+    store.mail.put("agent:ada", "hello")
+    (letter,) = ada.post("/api/mail/claim", json={"mailbox": "agent:ada", "owner": "x"}).json()
+    told = ada.post(f"/api/mail/{letter['id']}/ack", json={"fence": letter["fence"]})
+    assert told.json()["state"] == "done"
+    sent = {"mailbox": "agent:ben", "body": "hi", "sender": "user:boss"}
+    assert ada.post("/api/mail/put", json=sent).json()["sender"] == "agent:ada"
+    assert rows(store, "SELECT DISTINCT actor FROM events WHERE subject = 'let_2'") == [
+        ("agent:ada",)
+    ]
+
+
+def test_an_agent_sees_nothing_of_others(ada: httpx.Client, store: Corral) -> None:
+    store.mail.put("agent:ben", "secret", key="k")
+    theirs = store.sessions.open("ben")
+    store.sessions.append(theirs, "user", "secret")
+    refused = [
+        ada.get("/api/mail"),
+        ada.get("/api/mail/let_1"),
+        ada.get("/api/runs"),
+        ada.get("/api/events"),
+        ada.get("/api/tokens"),
+        ada.get("/api/db/sql?query=select+1"),
+        ada.get(f"/api/sessions/{theirs.id}/turns"),
+        ada.get("/api/agents/ben"),
+        ada.post("/api/mail/claim", json={"mailbox": "agent:ben", "owner": "x"}),
+        ada.post("/api/mail/claim", json={"mailbox": "queue:q", "owner": "x"}),
+        ada.post("/api/mail/put", json={"mailbox": "hook:alr_1", "body": 1}),
+        ada.post("/api/runs/ask", json={"command": ["true"]}),
+        ada.post("/api/tokens/create", json={"name": "x"}),
+        ada.post("/api/settings/set", json={"name": "mail.retention_ms", "value": 1}),
+    ]
+    assert {told.status_code for told in refused} == {403}
+    assert not any("secret" in told.text for told in refused)
+    same_key = ada.post("/api/mail/put", json={"mailbox": "agent:ben", "body": 1, "key": "k"})
+    assert same_key.json()["body"] == 1
+
+
+def test_an_agents_sessions_are_those_it_has(ada: httpx.Client, store: Corral) -> None:
+    own = store.sessions.open("ada")
+    store.sessions.open("ben")
+    listed = ada.get("/api/sessions", params={"agent": "ben"}).json()["items"]
+    assert [session["id"] for session in listed] == [own.id]
+    told = ada.post(f"/api/sessions/{own.id}/append", json={"role": "assistant", "content": "x"})
+    assert told.json()["agent_id"] == store.agents.get("ada").id
+
+
+def test_a_retired_agents_token_is_no_good(ada: httpx.Client, store: Corral) -> None:
+    assert ada.get("/api/agents/ada").status_code == 200
+    store.agents.retire("ada")
+    until(lambda: ada.get("/api/agents/ada").status_code == 401, "the token is refused")
+
+
+def test_what_is_said_of_the_api_needs_nobody_else(client: httpx.Client) -> None:
+    page = client.get("/api/docs")
+    assert page.headers["content-type"].startswith("text/html")
+    assert client.get("/api/openapi.json").json()["openapi"] == "3.1.0"
+    metrics = client.get("/metrics").text
+    assert 'corral_requests_total{method="GET",route="/api/docs",status="200"} 1' in metrics

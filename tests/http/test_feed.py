@@ -1,0 +1,251 @@
+"""The feed of events for browsers: every event, in order, each once, however many listen."""
+
+import asyncio
+import socket
+import threading
+import time
+from contextlib import suppress
+
+import msgspec
+import pytest
+
+import corral
+from corral.api import Corral
+from corral.db.wakeups import SAFETY_POLL
+from corral.domain.events.model import Event
+from corral.http import feed, streams
+from tests.support.home import until
+from tests.support.http_server import HttpServer, serving
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def ask(served: HttpServer, query: str = "", last: str | None = None) -> bytes:
+    """The request of a listener. What is told is read line by line: whatever stands between the
+    lines of an event is the transport's."""
+    lines = [f"GET /api/events{query} HTTP/1.1", "Host: 127.0.0.1", "Connection: close"]
+    lines += [f"Authorization: Bearer {served.token}"]
+    lines += [f"Last-Event-ID: {last}"] if last else []
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+class Browser:
+    """Listens on a thread of its own, as an EventSource does."""
+
+    def __init__(self, served: HttpServer, query: str = "", last: str | None = None) -> None:
+        self.ids: list[str] = []
+        self.subjects: list[str] = []
+        self._heard = threading.Condition()
+        self._ready = threading.Event()
+        self._line = socket.create_connection(("127.0.0.1", served.port))
+        self._line.sendall(ask(served, query, last))
+        self._thread = threading.Thread(target=self._listen)
+        self._thread.start()
+        assert self._ready.wait(60)
+
+    def _listen(self) -> None:
+        with self._line.makefile("rb") as told:
+            for line in told:
+                if line.startswith(b"retry: "):
+                    self._ready.set()
+                if line.startswith(b"id: "):
+                    self.ids.append(line[4:].decode().strip())
+                if line.startswith(b"data: "):
+                    with self._heard:
+                        self.subjects.append(msgspec.json.decode(line[6:])["subject"])
+                        self._heard.notify_all()
+
+    def wait_for(self, count: int, seconds: float = 60) -> list[str]:
+        with self._heard:
+            assert self._heard.wait_for(lambda: len(self.subjects) >= count, seconds), (
+                f"{len(self.subjects)} of {count} events"
+            )
+        return self.subjects
+
+    def ended(self, seconds: float = 60) -> bool:
+        """Whether the server let it go."""
+        self._thread.join(seconds)
+        gone = not self._thread.is_alive()
+        self.close()
+        return gone
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._line.shutdown(socket.SHUT_RDWR)
+        self._thread.join(30)
+        self._line.close()
+
+
+def put(store: Corral, count: int) -> list[str]:
+    return [store.mail.put("queue:q", n).id for n in range(count)]
+
+
+def test_an_event_of_another_process_is_heard_at_once(served: HttpServer, url: str) -> None:
+    browser = Browser(served)
+    with corral.open(url) as another:
+        took = []
+        for _ in range(20):
+            before = time.monotonic()
+            heard = len(browser.subjects)
+            (id,) = put(another, 1)
+            assert browser.wait_for(heard + 1)[-1] == id
+            took.append(time.monotonic() - before)
+    assert min(took) < SAFETY_POLL / 2, "it is woken, and does not only look from time to time"
+    browser.close()
+
+
+def test_whoever_was_cut_off_goes_on_behind_the_last_event(
+    served: HttpServer, store: Corral
+) -> None:
+    first = Browser(served)
+    early = put(store, 5)
+    # On PostgreSQL what was committed just before may still come first.
+    until(lambda: early[4] in first.subjects, "the letters are heard")
+    first.close()
+    late = put(store, 1_200)  # more than a page
+    again = Browser(served, last=first.ids[first.subjects.index(early[2])])
+    assert again.wait_for(1_202) == early[3:] + late
+    later = put(store, 3)
+    assert again.wait_for(1_205) == early[3:] + late + later
+    assert len({*again.ids}) == 1_205
+    again.close()
+
+
+def test_a_page_can_name_the_place_to_follow_on_from(served: HttpServer, store: Corral) -> None:
+    put(store, 2)
+    cursor = store.events.after(limit=100).items[-1].cursor
+    late = put(store, 2)
+    browser = Browser(served, query=f"?after={cursor}")
+    assert browser.wait_for(2) == late
+    browser.close()
+
+
+def test_events_can_be_chosen(served: HttpServer, store: Corral) -> None:
+    agents = Browser(served, query="?kind=agent")
+    store.agents.create("ada")
+    put(store, 3)
+    id = store.agents.create("ben").id
+    assert agents.wait_for(2)[-1] == id
+    one = Browser(served, query="?subject=let_2", last="0-0")
+    assert one.wait_for(1) == ["let_2"]
+    agents.close()
+    one.close()
+
+
+def test_a_wrong_cursor_is_refused(served: HttpServer) -> None:
+    with served.client() as client:
+        assert client.get("/api/events?after=x").status_code == 400
+        assert client.get("/api/events?colour=red").status_code == 400
+
+
+def test_nothing_falls_between_the_past_and_the_present(served: HttpServer, url: str) -> None:
+    """A listener comes while another process writes as fast as it can."""
+    stop = threading.Event()
+    written: list[str] = []
+
+    def write() -> None:
+        with corral.open(url) as another:
+            while not stop.is_set():
+                written.extend(put(another, 1))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    browsers = []
+    for _ in range(8):
+        browsers.append(Browser(served, last="0-0"))
+        time.sleep(0.02)
+    stop.set()
+    writer.join(30)
+    expected = [event.subject for event in _all(served.store)]
+    for browser in browsers:
+        assert browser.wait_for(len(expected)) == expected
+        assert len({*browser.ids}) == len(expected)
+        browser.close()
+
+
+def _all(store: Corral) -> list[Event]:
+    found, cursor = [], None
+    deadline = time.monotonic() + 60
+    total = store.db.sql("SELECT count(*) FROM events").rows[0][0]
+    while len(found) < total:  # PostgreSQL's feed may hold the last ones back for a moment
+        page = store.events.after(cursor, limit=500)
+        found += page.items
+        cursor = page.next
+        assert time.monotonic() < deadline
+    return found
+
+
+def test_a_browser_that_does_not_read_is_cut_off_and_the_others_are_not(
+    store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "SEND_TIMEOUT_SECONDS", 5.0)  # the other one reads within it
+    monkeypatch.setattr(feed, "MAX_QUEUED_BYTES", 256 * 1024)  # so that the other one lags, too
+    with (
+        serving(store) as served,
+        socket.create_connection(("127.0.0.1", served.port)) as asleep,
+        served.client() as client,
+    ):
+        asleep.sendall(ask(served))
+        assert asleep.recv(12) == b"HTTP/1.1 200"
+        browser = Browser(served)
+        for n in range(300):  # more than the system keeps for somebody who does not read
+            with store.transaction() as tx:
+                tx.emit("letter", "put", f"let_{n}", data={"text": "x" * 50_000})
+        browser.wait_for(300)
+        until(lambda: "corral_feed_subscribers 1\n" in client.get("/metrics").text, "it is cut off")
+        browser.close()
+
+
+def test_a_revoked_tokens_feed_ends(store: Corral, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "TOKEN_CHECK_SECONDS", 0.0)
+    with serving(store) as served:
+        browser = Browser(served)
+        store.tokens.revoke("tests")
+        assert browser.ended()
+
+
+def test_a_server_that_ends_lets_its_listeners_go(store: Corral) -> None:
+    with serving(store) as served:
+        browser = Browser(served)
+    assert browser.ended()
+
+
+def test_five_hundred_browsers_get_every_event_in_order(served: HttpServer, url: str) -> None:
+    """Every one of them, over real connections, while another process writes."""
+    count, events = 500, 100
+    expected: list[str] = []
+
+    def write() -> None:
+        with corral.open(url) as another:
+            expected.extend(put(another, events))
+
+    async def listen(ready: asyncio.Semaphore) -> list[str]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(ask(served))
+        subjects: list[str] = []
+        while b"retry" not in await reader.readline():
+            pass
+        ready.release()
+        while len(subjects) < events:
+            line = await reader.readline()
+            assert line, "the line was cut"
+            if line.startswith(b"data: "):
+                subjects.append(msgspec.json.decode(line[6:])["subject"])
+        writer.close()
+        await writer.wait_closed()
+        return subjects
+
+    async def all_of_them() -> list[list[str]]:
+        ready = asyncio.Semaphore(0)
+        tasks = [asyncio.create_task(listen(ready)) for _ in range(count)]
+        for _ in range(count):
+            await asyncio.wait_for(ready.acquire(), 120)
+        await asyncio.to_thread(write)
+        return await asyncio.wait_for(asyncio.gather(*tasks), 240)
+
+    heard = asyncio.run(all_of_them())
+    assert len(heard) == count
+    assert all(subjects == expected for subjects in heard)

@@ -1,0 +1,115 @@
+"""Whatever is sent, no answer is a mistake of the server's: the API's own description, fuzzed.
+
+Here some examples of every operation; `make test-real` makes many more (`CORRAL_FUZZ`).
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import hypothesis
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from corral.api import Corral
+from corral.http import api
+from corral.http.middleware.rate_limits import Rate
+from corral.http.openapi import openapi_document
+from tests.support.http_server import HttpServer, serving
+from tests.support.run_factories import running, without_supervisors
+
+pytestmark = pytest.mark.slow
+
+EXAMPLES = int(os.environ.get("CORRAL_FUZZ", "3"))
+ENDLESS = {"events.follow"}
+FAST = Rate(1e9, 1e9)
+
+
+@pytest.fixture(params=["sqlite", "postgres"] if "CORRAL_FUZZ" in os.environ else ["postgres"])
+def engine(request: pytest.FixtureRequest) -> str:
+    """PostgreSQL is the stricter engine; `make test-real` takes both."""
+    return str(request.param)
+
+
+@pytest.fixture
+def served(store: Corral, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HttpServer]:
+    without_supervisors(monkeypatch)  # nothing that is made up is ever run
+    monkeypatch.chdir(tmp_path)  # nor does a word that is taken for a directory lead into this one
+    monkeypatch.setattr(api, "MAX_WAIT_MS", 10)
+    with serving(store, rates={"full": FAST, "read": FAST, "agent": FAST}) as running:
+        yield running
+
+
+@pytest.fixture
+def ids(store: Corral, tmp_path: Path) -> list[str]:
+    """Things that there are, so that not every call is about nothing."""
+    agent = store.agents.create("ada")
+    session = store.sessions.open("ada")
+    store.mail.put("agent:ada", 1)
+    made = [
+        store.projects.register(tmp_path).id,
+        agent.id,
+        session.id,
+        store.mail.put("queue:q", 1).id,
+        store.schedules.create("agent:ada", 1, every_ms=60_000).id,
+        store.timers.set("agent:ada", 1, delay_ms=60_000).id,
+        store.alerts.add(["failed"], target_kind="mailbox", target="user:me").id,
+        running(store).id,
+        "let_1",
+        "ada",
+        "agent:ada",
+        "mail.retention_ms",
+        "all",
+    ]
+    store.budgets.set("all", 1)
+    store.secrets.set("x", "env:X")
+    return made
+
+
+def test_no_answer_is_a_mistake_of_the_servers(served: HttpServer, ids: list[str]) -> None:
+    import schemathesis  # it takes a second, and every worker loads this file
+
+    schema = schemathesis.openapi.from_dict(json.loads(openapi_document()))
+    asked: dict[int, int] = {}
+    with served.client() as client:
+        for found in schema.get_all_operations():
+            operation = found.ok()
+            if operation.definition.raw["operationId"] not in ENDLESS:
+                _fuzz(client, operation, ids, asked)
+    assert asked.get(200, 0) > 20, asked
+    assert asked.get(400, 0) > 20, asked
+
+
+def _fuzz(client: httpx.Client, operation: Any, ids: list[str], asked: dict[int, int]) -> None:
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(), id=st.sampled_from(ids), known=st.integers(0, 3).map(bool))
+    def check(case: Any, id: str, known: bool) -> None:
+        if known:
+            for name in case.path_parameters or {}:
+                case.path_parameters[name] = id
+        sent = case.as_transport_kwargs(base_url=str(client.base_url))
+        sent.pop("cookies", None)
+        headers = {name: str(value) for name, value in sent.pop("headers", {}).items()}
+        headers.pop("Authorization", None)
+        try:
+            told = client.request(headers=headers, **sent)
+        except httpx.InvalidURL:
+            hypothesis.reject()
+        asked[told.status_code] = asked.get(told.status_code, 0) + 1
+        label = operation.definition.raw["operationId"]
+        assert told.status_code < 500, (label, sent, told.text)
+        if told.status_code >= 400:
+            assert set(told.json()["error"]) == {"code", "message", "details"}, label
+
+    check()

@@ -1,0 +1,186 @@
+"""Agents that are hostile, with a token of their own: what they try is refused or does no harm."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from corral.api import Corral
+from corral.domain.projects.model import Project
+from corral.http.middleware import body_limits, concurrency
+from tests.http.test_agent_identity import refused
+from tests.support.home import until
+from tests.support.http_server import HttpServer
+from tests.support.race_factory import RaceFactory
+from tests.support.run_factories import add_run
+
+
+@pytest.fixture
+def eve(served: HttpServer) -> Iterator[httpx.Client]:
+    """A client with the token of the agent eve; ada is another agent, who works in earnest."""
+    for name in ("ada", "eve"):
+        served.store.agents.create(name)
+    with served.client(served.store.tokens.create("e", scope="agent:eve").value) as client:
+        yield client
+
+
+def made(store: Corral, folder: Path) -> Project:
+    folder.mkdir()
+    return store.projects.register(folder)
+
+
+def test_nobody_takes_a_task_from_its_doer_by_a_delegation_of_it(
+    eve: httpx.Client, store: Corral, tmp_path: Path
+) -> None:
+    project = made(store, tmp_path / "p")
+    task = store.tasks.add(project.id, "build")
+    store.tasks.claim(project.id, "ada")
+    sent = {"to": "ada", "text": "x", "task_id": task.id}
+    assert eve.post("/api/delegations/delegate", json=sent).status_code == 400
+    assert refused(eve.post(f"/api/tasks/{task.id}/delegate", json={"to": "ada"}))
+    plain = eve.post("/api/delegations/delegate", json={"to": "ada", "text": "x"}).json()
+    assert eve.post(f"/api/delegations/{plain['id']}/cancel").status_code == 200
+    assert store.tasks.get(task.id).state == "running"
+
+
+def test_a_run_that_is_named_is_ones_own(eve: httpx.Client, store: Corral, tmp_path: Path) -> None:
+    project = made(store, tmp_path / "p")
+    store.tasks.add(project.id, "build")
+    run = add_run(store, "running", agent_id=store.agents.get("ada").id)
+    claim = {"project": project.id, "agent": "eve", "run": run}
+    assert refused(eve.post("/api/tasks/claim", json=claim))
+    said = {"summary": "x", "agent": "eve", "run": run}
+    assert refused(eve.post("/api/progress/report", json=said))
+    assert refused(eve.post("/api/plans/set", json={"steps": ["x"], "run": run}))
+    assert store.tasks.get("build").state == "ready"
+    own = add_run(store, "running", agent_id=store.agents.get("eve").id)
+    assert eve.post("/api/tasks/claim", json=claim | {"run": own}).json()["run_id"] == own
+
+
+def test_a_token_for_one_project_reaches_nothing_of_another_by_its_id_either(
+    served: HttpServer, store: Corral, tmp_path: Path
+) -> None:
+    for name in ("ada", "eve"):
+        store.agents.create(name)
+    own, other = made(store, tmp_path / "own"), made(store, tmp_path / "other")
+    mine = store.tasks.add(own.id, "mine", agent="eve")
+    task = store.tasks.add(other.id, "build", agent="eve")
+    lock = store.locks.acquire(other.id, "src/", "eve")
+    group = store.groups.create("talk", members=["agent:eve"], project=other.id)
+    store.plans.set(["x"], agent="ada", project_id=other.id)
+    work = store.delegations.delegate("ada", "x", project_id=other.id)
+    race = RaceFactory(store, tmp_path).start("ada")
+    session = store.sessions.open("ada", project=other.id)
+    token = store.tokens.create("e", scope="agent:eve", project=own.id).value
+    with served.client(token) as eve:
+        for path in (
+            f"/api/tasks/{task.id}",
+            f"/api/locks/{lock.id}",
+            f"/api/groups/{group.id}",
+            f"/api/groups/{group.id}/read",
+            f"/api/delegations/{work.id}",
+            "/api/plans/ada",
+            f"/api/races/{race.id}",
+        ):
+            assert refused(eve.get(path)), path
+        for path, sent in (
+            (f"/api/tasks/{task.id}/cancel", {}),
+            (f"/api/tasks/{task.id}/edit", {"title": "x"}),
+            (f"/api/locks/{lock.id}/release", {}),
+            (f"/api/groups/{group.id}/post", {"text": "x"}),
+            ("/api/mail/put", {"mailbox": f"session:{session.id}", "body": "x"}),
+        ):
+            assert refused(eve.post(path, json=sent)), path
+        # A key is looked for in the token's own project alone.
+        assert eve.post(f"/api/tasks/{task.key}/cancel", json={}).status_code == 404
+        assert [each["id"] for each in eve.get("/api/tasks").json()["items"]] == [mine.id]
+        assert eve.get("/api/locks").json()["items"] == []
+        assert eve.get("/api/delegations").json()["items"] == []
+        assert eve.get("/api/sessions").json()["items"] == []
+        assert eve.get("/api/tasks/mine").json()["id"] == mine.id
+        assert eve.post("/api/notes/add", json={"text": "x"}).json()["scope"] == f"project:{own.id}"
+        said = eve.post("/api/groups/broadcast", json={"text": "x"}).json()
+        assert store.groups.get(said["group_id"]).project_id == own.id
+    assert store.tasks.get(task.id).state == "ready"
+
+
+def test_a_token_that_only_reads_asks_no_sql(served: HttpServer, store: Corral) -> None:
+    with served.client(store.tokens.create("r", scope="read").value) as reader:
+        assert refused(reader.get("/api/db/sql", params={"query": "SELECT 1"}))
+    with served.client(store.tokens.create("f", scope="full").value) as full:
+        assert full.get("/api/db/sql", params={"query": "SELECT 1"}).json()["rows"] == [[1]]
+
+
+def test_an_agents_token_becomes_no_browsers_cookie(served: HttpServer, store: Corral) -> None:
+    store.agents.create("eve")
+    token = store.tokens.create("e", scope="agent:eve").value
+    told = httpx.get(f"{served.url}/", params={"token": token})
+    assert told.status_code == 403
+    assert "set-cookie" not in told.headers
+
+
+def test_an_agent_that_hangs_on_to_its_calls_keeps_nobody_else_out(
+    eve: httpx.Client, served: HttpServer, store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bodies never end; the others are answered, and in the end it is let go."""
+    monkeypatch.setattr(
+        body_limits, "AGENT_LIMIT", body_limits.AGENT_LIMIT._replace(idle_seconds=8.0)
+    )
+    head = (
+        f"POST /api/mail/put HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        f"Authorization: {eve.headers['authorization']}\r\nContent-Length: 100\r\n\r\n{{"
+    )
+    host, _, port = served.url.removeprefix("http://").partition(":")
+    lines: list[socket.socket] = []
+
+    def hang_one_more() -> None:
+        lines.append(socket.create_connection((host, int(port)), timeout=30))
+        lines[-1].sendall(head.encode())
+
+    def refused_another() -> bool:
+        hang_one_more()  # the call that asks may just have taken a line's place
+        return "too_many" in eve.get("/api/agents/eve").text
+
+    try:
+        for _ in range(concurrency.MAX_PER_AGENT - 1):
+            hang_one_more()
+        until(refused_another, "the agent has all it may have")
+        with served.client(store.tokens.create("a", scope="agent:ada").value) as ada:
+            assert ada.get("/api/agents/ada").status_code == 200
+        said = [line.recv(4_096).split(b"\r\n")[0].split()[1] for line in lines]
+        assert said.count(b"408") >= concurrency.MAX_PER_AGENT
+        assert eve.get("/api/agents/eve").status_code == 200
+    finally:
+        for line in lines:
+            line.close()
+
+
+def test_no_letter_is_so_deep_that_its_mailbox_cannot_be_read(
+    eve: httpx.Client, store: Corral
+) -> None:
+    for depth in (200, 900, 990):
+        body = "[" * depth + "]" * depth
+        sent = f'{{"mailbox": "agent:ada", "body": {body}}}'
+        headers = {"content-type": "application/json"}
+        told = eve.post("/api/mail/put", content=sent, headers=headers)
+        assert told.status_code == 400, depth
+        assert depth > 900 or told.json()["error"]["details"]["reason"] == "nested_too_deeply"
+    flat = [["[" * 500, {"{": [1]}]] * 300
+    assert eve.post("/api/mail/put", json={"mailbox": "agent:ada", "body": flat}).status_code == 200
+    assert [letter.body for letter in store.mail.claim("agent:ada", owner="a")] == [flat]
+
+
+def test_an_agent_makes_no_groups_by_naming_projects_that_are_none(
+    eve: httpx.Client, store: Corral, tmp_path: Path
+) -> None:
+    project = made(store, tmp_path / "p")
+    for name in ("prj_none", "/no/such/dir", "x"):
+        sent = {"text": "x", "project": name}
+        assert eve.post("/api/groups/broadcast", json=sent).status_code in (400, 404), name
+    groups = set()
+    for name in (project.id, project.id[:-2], str(tmp_path / "p")):
+        told = eve.post("/api/groups/broadcast", json={"text": "x", "project": name}).json()
+        groups.add(told["group_id"])
+    assert len(groups) == len(store.groups.list().items) == 1

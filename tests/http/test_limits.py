@@ -1,0 +1,308 @@
+"""Callers that use up what others need, before and after they are known."""
+
+import json
+import os
+import resource
+import select
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+import httpx
+import pytest
+
+import corral
+from corral.api import Corral
+from corral.db.write_lock import MAX_WAIT
+from corral.http import connections
+from corral.http.connections import ConnectionPool
+from corral.http.middleware import body_limits
+from corral.kernel.clock import ManualClock
+from corral.mcp.http import routes as tool_routes
+from tests.support.home import until
+from tests.support.http_server import HttpServer, serving
+
+pytestmark = pytest.mark.slow
+
+MEGABYTE = 1 << 20
+
+
+def connected(served: HttpServer, sent: bytes = b"") -> socket.socket:
+    line = socket.create_connection(("127.0.0.1", served.port), timeout=60)
+    line.sendall(sent)
+    return line
+
+
+def read_answer(line: socket.socket) -> bytes:
+    """One whole answer whose body is an object."""
+    answer = b""
+    while not answer.endswith(b"}"):
+        answer += line.recv(4_096)
+    return answer
+
+
+def add_channel(store: Corral) -> None:
+    store.secrets.set("HOOK", "env:HOME")
+    store.channels.add("hook", "webhook", secrets={"secret": "HOOK"})
+
+
+def is_closed(line: socket.socket) -> bool:
+    """Whether the server has closed a connection without an answer."""
+    line.setblocking(False)
+    try:
+        return line.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+@contextmanager
+def more_files(count: int) -> Iterator[None]:
+    """Descriptors for both ends of many connections: the test is the client, too."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < count:
+        pytest.skip(f"this test needs {count} descriptors, and may have {hard}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_half_open_requests_keep_nobody_out(store: Corral) -> None:
+    """1,100 callers that never end their headers: a caller with a token is answered."""
+    with (
+        more_files(4_096),
+        ExitStack() as lines,
+        serving(store, pool=ConnectionPool(512)) as served,
+    ):
+        for _ in range(1_100):
+            lines.enter_context(connected(served, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "))
+        with served.client() as client:
+            assert client.get("/api/projects").status_code == 200
+            assert client.post("/api/mail/put", json={"mailbox": "queue:q", "body": 1}).is_success
+
+
+def test_connections_without_a_token_give_way_to_new_ones(
+    store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "BURST_SECONDS", 0.0)
+    pool = ConnectionPool(64)
+    with ExitStack() as lines, serving(store, pool=pool) as served:
+        known = lines.enter_context(served.client())
+        assert known.get("/api").status_code == 200
+        made = [lines.enter_context(connected(served)) for _ in range(100)]
+        until(lambda: is_closed(made[0]), "the oldest is closed")
+        until(lambda: len(pool) <= 64 // 4 + 1, "one peer has a quarter of all")
+        assert not is_closed(made[-1])
+        assert known.get("/api").status_code == 200, "a connection with a token stays"
+
+
+def test_many_callers_that_begin_at_once_are_all_answered(store: Corral) -> None:
+    with ExitStack() as lines, serving(store, pool=ConnectionPool(300)) as served:
+        request = (
+            f"GET /api/projects HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+            f"Authorization: Bearer {served.token}\r\n\r\n"
+        )
+        made = [lines.enter_context(connected(served, request.encode())) for _ in range(250)]
+        assert all(line.recv(15) == b"HTTP/1.1 200 OK" for line in made)
+
+
+def test_headers_must_come_in_time_and_a_kept_connection_waits_for_the_next(
+    store: Corral,
+) -> None:
+    with serving(store, connection={"header_seconds": 2.0}) as served:
+        request = f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\n\r\n".encode()
+        with (
+            connected(served) as silent,
+            connected(served, b"GET / HT") as slow,
+            connected(served, request) as kept,
+        ):
+            assert read_answer(kept).startswith(b"HTTP/1.1 200")
+            until(lambda: is_closed(silent), "nothing came")
+            until(lambda: is_closed(slow), "the headers did not end")
+            kept.sendall(request)
+            assert read_answer(kept).startswith(b"HTTP/1.1 200"), "between requests it may wait"
+            kept.sendall(request[:20])
+            until(lambda: is_closed(kept), "the headers of the next request did not end")
+
+
+def test_an_upload_to_a_channel_that_is_not_there_is_not_read(store: Corral) -> None:
+    head = b"POST /channels/x HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 900000\r\n\r\n"
+    with serving(store) as served, connected(served, head) as line:
+        assert line.recv(4_096).startswith(b"HTTP/1.1 404")
+
+
+def test_uploads_whose_last_byte_is_withheld_need_little_memory(store: Corral) -> None:
+    """100 bodies of 10 MB that say how long they are, and 100 that do not."""
+    add_channel(store)
+    piece = b"x" * 65_536
+    before = _memory()
+    with ExitStack() as lines, serving(store) as served:
+        told: list[bytes] = []
+        for number in range(200):
+            known = number % 2
+            length = b"Content-Length: 10485760" if known else b"Transfer-Encoding: chunked"
+            line = lines.enter_context(
+                connected(
+                    served,
+                    b"POST /channels/hook HTTP/1.1\r\nHost: 127.0.0.1\r\n" + length + b"\r\n\r\n",
+                )
+            )
+            if known:  # refused for its length alone; a body behind it might reset the connection
+                told.append(line.recv(4_096)[:12])
+            line.settimeout(0.2)
+            with suppress(OSError):
+                for _ in range(160):
+                    line.sendall(piece if known else b"10000\r\n" + piece + b"\r\n")
+        assert told == [b"HTTP/1.1 413"] * 100, "those that say too much are not read"
+        assert _memory() - before < 120 * MEGABYTE
+        with served.client() as client:
+            assert client.get("/api").status_code == 200
+
+
+def test_bodies_of_all_strangers_together_are_limited(
+    store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = body_limits.ANONYMOUS_LIMIT._replace(
+        max_bytes=2_000, max_bytes_per_caller=5_000, idle_seconds=300.0
+    )
+    monkeypatch.setattr(body_limits, "ANONYMOUS_LIMIT", limit)
+    add_channel(store)
+    head = b"POST /channels/hook HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2000\r\n\r\n"
+    with ExitStack() as lines, serving(store) as served:
+        made = [lines.enter_context(connected(served, head + b"x" * 1_999)) for _ in range(3)]
+        (refused,) = select.select(made, [], [], 60)[0]
+        assert refused.recv(4_096).startswith(b"HTTP/1.1 429")
+        assert not any(_answer_of(line, 0.1) for line in made if line is not refused)
+        for line in made:
+            line.close()
+        until(
+            lambda: (
+                httpx.post(f"{served.url}/channels/hook", content=b"x" * 1_999).status_code != 429
+            ),
+            "what was let go can be used again",
+        )
+
+
+def _answer_of(line: socket.socket, seconds: float) -> bytes:
+    line.settimeout(seconds)
+    try:
+        return line.recv(4_096)
+    except TimeoutError:
+        return b""
+
+
+def test_a_body_that_drips_in_ends_at_its_time(
+    store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = body_limits.TOKEN_LIMIT._replace(idle_seconds=300.0, total_seconds=0.5)
+    monkeypatch.setattr(body_limits, "TOKEN_LIMIT", limit)
+    with serving(store) as served:
+        head = (
+            f"POST /api/mail/put HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n"
+            f"Authorization: Bearer {served.token}\r\n\r\n"
+        )
+        with connected(served, head.encode()) as line:
+            answer = b""
+            for _ in range(900):
+                with suppress(OSError):
+                    line.sendall(b" ")
+                if answer := _answer_of(line, 0.05):
+                    break
+            assert answer.startswith(b"HTTP/1.1 408")
+
+
+def test_bodies_full_of_empty_objects_are_refused_before_they_are_decoded(store: Corral) -> None:
+    store.agents.create("eve")
+    token = store.tokens.create("e", scope="agent:eve").value
+    small = b'{"mailbox":"agent:eve","body":[' + b",".join([b"{}"] * 1_200_000) + b"]}"
+    numbers = json.dumps({"mailbox": "agent:eve", "body": [0] * 250_000}).encode()
+    large = b'{"mailbox":"agent:eve","body":[' + b",".join([b"{}"] * 3_000_000) + b"]}"
+    before = _memory()
+    with serving(store, pages=tool_routes()) as served, served.client(token) as eve:
+        answers = []
+
+        def send(body: bytes) -> None:
+            answers.append(eve.post("/api/mail/put", content=body).status_code)
+
+        threads = [
+            threading.Thread(target=send, args=(body,))
+            for body in [small] * 12 + [numbers] * 2 + [large] * 2
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert set(answers) <= {413, 429}
+        assert _memory() - before < 300 * MEGABYTE
+        sent = eve.post(
+            "/mcp",
+            content=b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":['
+            + b",".join([b"{}"] * 300_000)
+            + b"]}}",
+        )
+        assert sent.status_code == 413
+        assert eve.post("/api/mail/put", json={"mailbox": "agent:eve", "body": {}}).is_success
+
+
+def _memory() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_an_agent_has_so_many_connections_and_no_more(
+    store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MAX_PER_AGENT", 3)
+    store.agents.create("eve")
+    token = store.tokens.create("e", scope="agent:eve").value
+    with ExitStack() as clients, serving(store) as served:
+        told = []
+        for _ in range(4):
+            client = clients.enter_context(served.client(token))
+            told.append(client.get("/api/agents/eve").status_code)
+        assert told == [200, 200, 200, 429]
+
+
+def test_connections_leave_descriptors_to_everything_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    for files, most in ((1_024, 512), (8_192, 4_096), (300, 44), (100, 32)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
+        assert connections.max_connections() == most
+
+
+def test_reads_go_on_while_the_store_cannot_be_written(
+    store: Corral, url: str, clock: ManualClock
+) -> None:
+    """A writer that was stopped in the middle of a write holds up other writers, and no reader."""
+    store.questions.ask("Well?", deadline_ms=1_000, asker="user:tester")
+    with (
+        corral.open(url, clock=clock, actor="user:other") as other,
+        serving(store) as served,
+        served.client() as client,
+    ):
+        clock.advance(60_000)
+        held, let_go = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with other.transaction() as tx:
+                tx.emit("project", "touch", "prj_x")
+                held.set()
+                let_go.wait(300)
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        assert held.wait(60)
+        try:
+            began = time.monotonic()
+            for path in ("/api", "/api/projects", "/api/questions", "/api/locks", "/api/runs"):
+                assert client.get(path).status_code == 200, path
+            assert client.get("/api/search/find", params={"text": "x"}).status_code == 200
+            assert time.monotonic() - began < MAX_WAIT, "no request waited for the writer"
+        finally:
+            let_go.set()
+            holder.join()
+        until(lambda: store.tokens.get("tests").used_at, "its use is written down later")

@@ -1,0 +1,36 @@
+"""Locks from afar: in an agent's own name, and no longer than the server waits."""
+
+from pathlib import Path
+
+from tests.support.http_server import HttpServer
+
+
+def test_an_agents_token_locks_in_its_own_name_and_breaks_nothing_of_others(
+    served: HttpServer, tmp_path: Path
+) -> None:
+    store = served.store
+    project = store.projects.register(tmp_path)
+    for name in ("ada", "ben"):
+        store.agents.create(name)
+    held = store.locks.acquire(project.id, "a", "ben")
+    with served.client(store.tokens.create("t", scope="agent:ada").value) as client:
+        want = {"project": project.id, "path": "b", "agent": "ben", "run": "run_1"}
+        made = client.post("/api/locks/acquire", json=want).json()
+        assert (made["owner"], made["run_id"]) == ("agent:ada", None)
+        refused = client.post("/api/locks/acquire", json=want | {"path": "a"})
+        assert refused.status_code == 423
+        assert "agent:ben" in refused.json()["error"]["message"]
+        named = {"agent": "ben"}
+        assert client.post(f"/api/locks/{held.id}/release", json=named).status_code == 423
+        assert client.post(f"/api/locks/{held.id}/renew", json=named).status_code == 423
+        taken = client.post(f"/api/locks/{held.id}/revoke", json={"reason": "mine"})
+        assert taken.status_code == 403
+        waiting = client.post("/api/locks/request", json=want | {"path": "a"}).json()
+        assert waiting["state"] == "waiting"
+        slow = client.get(f"/api/locks/{waiting['id']}/wait", params={"timeout_ms": 10})
+        assert slow.status_code == 403
+        assert client.post("/api/locks/acquire", json=want | {"wait": True}).status_code == 400
+        assert len(client.get("/api/locks").json()["items"]) == 3
+        assert client.post("/api/locks/install", json={"folder": "/"}).status_code in (403, 404)
+    store.locks.release(held)
+    assert store.locks.get(waiting["id"]).state == "held"

@@ -1,0 +1,298 @@
+"""The one door: who gets in, from where, and with what."""
+
+import socket
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from corral.api import Corral
+from corral.http import token_cache
+from corral.http.middleware import rate_limits
+from corral.http.middleware.rate_limits import Rate, RateLimiter
+from corral.kernel.clock import SECOND
+from tests.support.home import until
+from tests.support.http_server import HttpServer, serving
+from tests.support.store import rows
+
+
+def who(request: Request) -> Response:
+    return PlainTextResponse(f"{request.state.who.name} {request.state.who.scope}")
+
+
+def act(request: Request) -> Response:
+    letter = request.state.store.mail.put("agent:ada", "x")
+    return PlainTextResponse(letter.id)
+
+
+def stumble(request: Request) -> Response:
+    raise ZeroDivisionError("secret words")
+
+
+def error_page(request: Request, status: int, message: str) -> Response:
+    return HTMLResponse(f"<h1>{status}</h1>", status_code=status)
+
+
+PAGES = [
+    Route("/", who),
+    Route("/act", act, methods=["POST"]),
+    Route("/stumble", stumble),
+]
+
+
+@pytest.fixture
+def served(store: Corral) -> Iterator[HttpServer]:
+    with serving(store, pages=PAGES, error_page=error_page) as running:
+        yield running
+
+
+def test_without_a_token_nothing_is_shown(served: HttpServer) -> None:
+    with served.stranger() as client:
+        page = client.get("/")
+        assert page.status_code == 401
+        assert page.text == "<h1>401</h1>"
+        for path in ("/api/runs", "/api/nothing", "/metrics"):
+            told = client.get(path)
+            assert told.status_code == 401
+            assert told.json()["error"]["code"] == "unauthenticated"
+            assert told.headers["www-authenticate"] == "Bearer"
+
+
+def test_a_wrong_token_is_refused_and_not_repeated(served: HttpServer) -> None:
+    for wrong in ("crl_" + "0" * 64, "x", "\u00fc"):
+        with served.stranger() as client:
+            headers = {"Authorization": f"Bearer {wrong}".encode("latin-1")}
+            told = client.get("/api/runs", headers=headers)
+            assert told.status_code == 401
+            assert wrong not in told.json()["error"]["details"].values()
+
+
+def test_a_revoked_token_opens_nothing(served: HttpServer) -> None:
+    made = served.store.tokens.create("other")
+    served.store.tokens.revoke("other")
+    with served.client(made.value) as client:
+        told = client.get("/api/runs")
+        assert told.status_code == 401
+        assert told.json()["error"]["details"]["reason"] == "revoked"
+
+
+@pytest.mark.parametrize("end", ["revoke the token", "retire its agent"])
+def test_a_token_that_is_in_use_opens_nothing_as_soon_as_it_ends(
+    served: HttpServer, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    monkeypatch.setattr(token_cache, "TTL_SECONDS", 600.0)  # so that nothing else ends it
+    served.store.agents.create("ada")
+    made = served.store.tokens.create("other", scope="agent:ada")
+    with served.client(made.value) as client:
+        assert client.get("/api/tasks").status_code != 401
+        if end == "revoke the token":
+            served.store.tokens.revoke("other")
+        else:
+            served.store.agents.retire("ada")
+        until(lambda: client.get("/api/tasks").status_code == 401, "it opens nothing")
+
+
+@pytest.mark.parametrize("kind", ["token", "agent"])
+def test_what_is_remembered_of_a_token_ends_when_it_or_its_agent_does(
+    store: Corral, kind: str
+) -> None:
+    store.agents.create("ada")
+    secret = store.tokens.create("other", scope="agent:ada").value
+    known = token_cache.TokenCache(store)
+    assert known.look_up(secret) == known.get_cached(secret)
+    if kind == "token":
+        store.tokens.revoke("other")
+    else:
+        store.agents.retire("ada")
+    (event,) = until(
+        lambda: [each for each in store.events.newest(limit=1).items if each.kind == kind],
+        "it comes by the feed",
+    )
+    known.handle_event(event)
+    assert known.get_cached(secret) is None
+
+
+def test_what_is_remembered_of_a_token_ends_with_it(
+    store: Corral, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed = [0.0]
+    monkeypatch.setattr(token_cache, "time", SimpleNamespace(monotonic=lambda: passed[0]))
+    secret = store.tokens.create("short", ttl_ms=2 * SECOND).value
+    known = token_cache.TokenCache(store)
+    who = known.look_up(secret)
+    passed[0] = 1.9
+    assert known.get_cached(secret) == who
+    passed[0] = 2.1
+    assert known.get_cached(secret) is None
+
+
+def test_a_page_knows_who_asks(served: HttpServer) -> None:
+    with served.client() as client:
+        assert client.get("/").text == "tests full"
+
+
+def test_the_link_leaves_the_token_with_the_browser_and_not_in_the_address(
+    served: HttpServer,
+) -> None:
+    with served.stranger() as browser:
+        told = browser.get(f"/?a=1&token={served.token}&b=%26")
+        assert told.status_code == 303
+        assert told.headers["location"] == "/?a=1&b=%26"
+        cookie = told.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=Strict" in cookie
+        assert browser.get("/").text == "tests full"
+
+
+def test_a_link_leads_nowhere_else(served: HttpServer) -> None:
+    with socket.create_connection(("127.0.0.1", served.port)) as line:
+        line.sendall(
+            f"GET //evil.example/?token={served.token} HTTP/1.1\r\n"
+            f"Host: 127.0.0.1\r\nConnection: close\r\n\r\n".encode()
+        )
+        told = line.makefile("rb").read().decode()
+    assert "303" in told.splitlines()[0]
+    assert "location: /evil.example/\r\n" in told
+
+
+def test_a_link_with_a_wrong_token_sets_nothing(served: HttpServer) -> None:
+    with served.stranger() as browser:
+        told = browser.get("/?token=crl_wrong")
+        assert told.status_code == 401
+        assert "set-cookie" not in told.headers
+
+
+def test_a_foreign_name_that_points_here_is_no_way_in(served: HttpServer) -> None:
+    with served.client() as client:
+        for host in ("evil.example", "127.0.0.1.evil.example", "", "localhost.evil:80"):
+            told = client.get("/api/runs", headers={"Host": host})
+            assert told.status_code == 403, host
+        for host in ("localhost", "127.0.0.1:1", "[::1]:7717", "LOCALHOST:80"):
+            assert client.get("/", headers={"Host": host}).status_code == 200, host
+
+
+def test_a_page_of_another_origin_cannot_write(served: HttpServer) -> None:
+    with served.client() as client:
+        foreign = [
+            {"Origin": "https://evil.example"},
+            {"Origin": "null"},
+            {"Origin": f"http://127.0.0.1:{served.port + 1}"},
+            {"Sec-Fetch-Site": "cross-site"},
+        ]
+        for headers in foreign:
+            assert client.post("/act", headers=headers).status_code == 403, headers
+        assert rows(served.store, "SELECT count(*) FROM letters") == [(0,)]
+        own = {"Origin": served.url, "Sec-Fetch-Site": "same-origin"}
+        assert client.post("/act", headers=own).status_code == 200
+
+
+def test_a_token_for_reading_changes_nothing(served: HttpServer) -> None:
+    with served.client(served.store.tokens.create("eyes", scope="read").value) as client:
+        assert client.get("/").text == "eyes read"
+        assert client.post("/act").status_code == 403
+    assert rows(served.store, "SELECT count(*) FROM letters") == [(0,)]
+
+
+def test_an_agents_token_opens_no_page(served: HttpServer) -> None:
+    served.store.agents.create("ada")
+    with served.client(served.store.tokens.create("a", scope="agent:ada").value) as client:
+        assert client.get("/").status_code == 403
+        assert client.post("/act").status_code == 403
+
+
+def test_the_record_names_the_token_that_acted(served: HttpServer) -> None:
+    with served.client() as client:
+        id = client.post("/act").text
+    assert rows(served.store, "SELECT actor FROM events WHERE subject = :id", id=id) == [
+        ("token:tests",)
+    ]
+
+
+def test_a_mistake_shows_no_traceback(served: HttpServer) -> None:
+    with served.client() as client:
+        told = client.get("/stumble")
+        assert told.status_code == 500
+        assert "secret words" not in told.text
+        assert client.get("/nothing").text == "<h1>404</h1>"
+        assert client.post("/").status_code == 405
+
+
+def test_every_answer_protects_the_browser(served: HttpServer) -> None:
+    for client in (served.client(), served.stranger()):
+        with client:
+            for path in ("/", "/nothing", "/healthz", "/api/runs", "/api/nothing", "/stumble"):
+                headers = client.get(path).headers
+                assert "script-src 'self';" in headers["content-security-policy"]
+                assert headers["x-content-type-options"] == "nosniff"
+                assert headers["referrer-policy"] == "same-origin"
+                assert headers["cache-control"] == "no-store"
+
+
+def test_strangers_learn_only_whether_the_server_is_well(store: Corral) -> None:
+    with serving(store, status=lambda: {"loops": 3}) as served:
+        with served.stranger() as client:
+            assert "status" not in client.get("/healthz").json()
+        with served.client() as client:
+            assert client.get("/healthz").json()["status"] == {"loops": 3}
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_is_read(served: HttpServer) -> None:
+    with served.client() as client:
+        told = client.post("/api/mail/put", content=b"x" * (10 * 1024 * 1024 + 1))
+        assert told.status_code == 413
+        assert "10 MB" in told.json()["error"]["message"]
+
+        def pieces() -> Iterator[bytes]:
+            for _ in range(11):
+                yield b"x" * 1024 * 1024
+
+        assert client.post("/api/mail/put", content=pieces()).status_code == 413
+
+
+def test_whoever_asks_too_much_is_told_when_to_come_back(store: Corral) -> None:
+    rates = {"full": Rate(0.5, 3), "read": Rate(1, 3), "agent": Rate(1, 3)}
+    with serving(store, pages=PAGES, rates=rates) as served, served.client() as client:
+        told = [client.get("/").status_code for _ in range(4)]
+        assert told == [200, 200, 200, 429]
+        answer = client.get("/api/runs")
+        assert answer.json()["error"]["code"] == "too_many"
+        assert 1 <= int(answer.headers["retry-after"]) <= 2
+
+
+def test_whoever_guesses_tokens_is_slowed_down_and_locks_nobody_out(
+    served: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        rate_limits, "ANONYMOUS_RATE", Rate(0.01, 20)
+    )  # however slow this machine is
+    with served.stranger() as stranger:
+        told = [
+            stranger.get("/api/runs", headers={"Authorization": f"Bearer crl_{n:064x}"}).status_code
+            for n in range(30)
+        ]
+    assert {*told} == {401, 429}
+    with served.client(served.store.tokens.create("new").value) as client:
+        assert client.get("/").status_code == 200
+
+
+def test_a_bucket_fills_again_as_time_goes_by() -> None:
+    now = 0.0
+    buckets = RateLimiter(now=lambda: now)
+    rate = Rate(2, 2)
+    assert [buckets.take("a", rate) for _ in range(3)] == [0, 0, 0.5]
+    now = 0.5
+    assert [buckets.take("a", rate) for _ in range(2)] == [0, 0.5]
+    assert buckets.take("b", rate) == 0
+
+
+def test_bytes_that_are_no_request_end_nothing(served: HttpServer) -> None:
+    for garbage in (b"\x00\xff" * 100, b"GET / HTTP/9.9\r\n\r\n", b"GET /%zz%00 HTTP/1.1\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", served.port), timeout=10) as line:
+            line.sendall(garbage)
+            line.shutdown(socket.SHUT_WR)
+            line.recv(4096)
+    with served.client() as client:
+        assert client.get("/healthz").status_code == 200

@@ -1,0 +1,281 @@
+"""A program on another machine changes only its URL: the same behaviour, here and from afar."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import corral
+from corral import config
+from corral.adapters import process
+from corral.adapters.http_client import RETRY_SECONDS
+from corral.api import Corral
+from corral.api.remote import RemoteCorral
+from corral.domain.mail.model import Letter
+from corral.domain.runs.model import Run, RunState
+from corral.errors import (
+    Ambiguous,
+    Conflict,
+    Held,
+    IllegalMove,
+    Invalid,
+    NotFound,
+    Refused,
+    StoreUnavailable,
+)
+from corral.kernel.clock import ManualClock
+from corral.kernel.exit_status import ExitStatus
+from corral.kernel.pagination import Page
+from tests.support.errors import because
+from tests.support.home import SECONDS
+from tests.support.http_server import HttpServer, closed_port, serving
+from tests.support.run_factories import held, queued, running
+from tests.support.store import rows, walk
+
+
+@pytest.fixture(params=["local", "remote"])
+def either(request: pytest.FixtureRequest, store: Corral, served: HttpServer) -> Iterator[Corral]:
+    """The same store, opened here or through the daemon."""
+    if request.param == "local":
+        yield store
+        return
+    with corral.open(served.url, token=served.token) as opened:
+        yield opened
+
+
+@pytest.fixture
+def remote(served: HttpServer) -> Iterator[Corral]:
+    with corral.open(served.url, token=served.token) as opened:
+        yield opened
+
+
+def test_a_letter_goes_its_whole_way(either: Corral) -> None:
+    put = either.mail.put("agent:ada", {"a": [1, None, "ü"]}, key="k")
+    assert isinstance(put, Letter)
+    assert either.mail.put("agent:ada", "other", key="k") == put
+    (letter,) = either.mail.claim("agent:ada", owner="o")
+    assert (letter.id, letter.body, letter.fence) == (put.id, {"a": [1, None, "ü"]}, 1)
+    assert either.mail.renew(letter, lease_ms=60_000).due_at > letter.due_at
+    assert either.mail.ack(letter).state == "done"
+    assert either.mail.ack(letter).state == "done"
+    assert either.mail.claim("agent:ada", owner="o") == []
+    assert either.mail.next_due("agent:ada") is None
+
+
+def test_a_late_owner_is_refused(either: Corral, clock: ManualClock) -> None:
+    either.mail.put("queue:q", 1)
+    (early,) = either.mail.claim("queue:q", owner="a", lease_ms=1_000)
+    clock.advance(2_000)
+    (late,) = either.mail.claim("queue:q", owner="b")
+    with pytest.raises(Held) as caught:
+        either.mail.ack(early)
+    assert caught.value.details["yours"] == 1
+    either.mail.ack(late)
+
+
+def test_errors_are_the_librarys_own(either: Corral, tmp_path: Path) -> None:
+    with pytest.raises(NotFound):
+        either.runs.get("run_0000")
+    with pytest.raises(Invalid):
+        either.mail.put("nowhere", 1)
+    with pytest.raises(Invalid):
+        either.mail.list(limit=0)
+    either.agents.create("ada")
+    with pytest.raises(Conflict):
+        either.agents.create("ada")
+    either.agents.retire("ada")
+    with pytest.raises(IllegalMove) as caught:
+        either.agents.retire("ada")
+    assert caught.value.details["found"] == "retired"
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        either.projects.register(tmp_path / name)
+    with pytest.raises(Ambiguous):
+        either.projects.get("prj_0")
+    with pytest.raises(TypeError):
+        either.mail.put("agent:ada", 1, colour="red")
+    with pytest.raises(TypeError):
+        either.mail.put("agent:ada")
+    with pytest.raises(AttributeError):
+        either.mail.paint()
+
+
+def test_lists_are_pages(either: Corral) -> None:
+    for n in range(5):
+        either.mail.put("queue:q", n)
+    page = either.mail.list(limit=2)
+    assert isinstance(page, Page)
+    assert [letter.body for letter in walk(either.mail.list, limit=2)] == [0, 1, 2, 3, 4]
+
+
+def test_what_is_left_out_is_kept_and_none_clears(either: Corral, tmp_path: Path) -> None:
+    made = either.projects.register(tmp_path, command="claude", prompt="hi")
+    assert either.projects.register(tmp_path).prompt == "hi"
+    assert either.projects.register(str(tmp_path), prompt=None).prompt is None
+    assert either.projects.by_dir(tmp_path).id == made.id
+    assert either.projects.by_dir(tmp_path).command == "claude"
+
+
+def test_a_conversation(either: Corral) -> None:
+    session = either.sessions.open(title="x")
+    either.sessions.append(session, "user", "hello")
+    many = either.sessions.append_many(
+        session.id, [{"role": "assistant", "content": "hi"}, {"role": "user", "content": "bye"}]
+    )
+    assert [turn.number for turn in many] == [2, 3]
+    assert [turn.content for turn in either.sessions.turns(session, after=1).items] == ["hi", "bye"]
+    either.sessions.set_state(session, "a", {"b": None})
+    assert either.sessions.state(session) == {"a": {"b": None}}
+    assert either.search.find("hello").items[0].subject == session.id
+
+
+def test_settings_budgets_and_money(either: Corral) -> None:
+    assert either.settings.set("mail.backoff_ms", [1, 2]).value == [1, 2]
+    assert either.settings.get("mail.backoff_ms").value == [1, 2]
+    either.budgets.set("all", 5_000_000, period="day")
+    assert either.budgets.get("all", period="day").limit_micros == 5_000_000
+    assert either.budgets.remove("all", period="day") is None
+    assert either.charges.total().cost_micros is None
+    assert either.insights.overview().queued == 0
+
+
+def test_several_of_a_kind_are_asked_for_at_once(either: Corral) -> None:
+    ids = [either.agents.create(name).id for name in ("ada", "ben")]
+    assert either.insights.names(ids) == dict(zip(ids, ("ada", "ben"), strict=True))
+    assert either.insights.names([]) == {}
+
+
+def test_what_nobody_chose_may_be_said_to_be_nothing(either: Corral, tmp_path: Path) -> None:
+    asked = either.runs.ask(command=["true"], project=str(tmp_path), dir=None, name=None)
+    assert asked.cwd == str(tmp_path)
+
+
+def test_a_run_and_what_it_wrote(either: Corral, store: Corral) -> None:
+    asked = queued(store)
+    wrote = b"one\ntwo\n\xff\x00three\n" + b"x" * 200_000
+    folder = config.run_folder(asked.id)
+    folder.mkdir(parents=True)
+    (folder / "output").write_bytes(wrote)
+    holding = held(host=process.host(), folder=str(folder))
+    run = store.runs.launch(store.runs.start(asked.id, holding))
+    found = either.runs.get(run.id)
+    assert isinstance(found, Run)
+    assert found.state is RunState.RUNNING
+    text = either.outputs.open(run.id)
+    assert text.lines(1, 1) == [b"two"]
+    store.runs.end(run, ExitStatus(exit_code=0))
+    assert either.runs.wait(run.id, timeout_ms=5_000).state is RunState.COMPLETED
+    whole = b"".join(piece.text for piece in either.outputs.follow(run.id))
+    assert whole == wrote
+    assert either.outputs.open(run.id).size == len(whole)
+    assert either.outputs.open(run.id).bytes(4, 3) == b"two"
+
+
+def test_a_wait_that_is_in_vain_ends_in_time(either: Corral, store: Corral) -> None:
+    run = running(store)
+    with pytest.raises(Refused):
+        either.runs.wait(run.id, timeout_ms=50)
+    assert either.mail.claim("agent:ada", owner="o", wait_ms=50) == []
+
+
+def test_a_claim_that_waits_is_woken(either: Corral, store: Corral) -> None:
+    found: list[Letter] = []
+    waiting = threading.Thread(
+        target=lambda: found.extend(either.mail.claim("agent:ada", owner="o", wait_ms=20_000))
+    )
+    waiting.start()
+    store.mail.put("agent:ada", "at last")
+    waiting.join(SECONDS)
+    assert [letter.body for letter in found] == ["at last"]
+
+
+def test_the_feed_is_followed_and_ends_when_nothing_comes(either: Corral, store: Corral) -> None:
+    first = store.mail.put("agent:ada", 1)
+    put = [store.mail.put("agent:ada", n).id for n in range(300)]
+    followed = either.events.follow("0-0", timeout_ms=3_000)
+    letters = (event.subject for event in followed if event.kind == "letter")
+    assert [next(letters) for _ in range(301)] == [first.id, *put]
+
+
+def test_now_is_the_stores_time(either: Corral, store: Corral) -> None:
+    assert abs(either.now() - store.now()) < 10_000
+
+
+def test_what_needs_the_store_itself_says_so(remote: Corral, tmp_path: Path) -> None:
+    for call in (
+        lambda: remote.db.backup(tmp_path / "x"),
+        lambda: remote.secrets.resolve("x"),
+        lambda: remote.runs.record(pid=1),
+        lambda: remote.runs.ask(command=["true"], claimed=True),
+        lambda: remote.transaction(),
+        lambda: remote.listening(),
+    ):
+        with pytest.raises(Refused) as caught:
+            call()
+        assert "over HTTP" in caught.value.message
+
+
+def test_the_record_names_the_token(remote: Corral, store: Corral) -> None:
+    letter = remote.mail.put("agent:ada", 1)
+    assert rows(store, "SELECT actor FROM events WHERE subject = :id", id=letter.id) == [
+        ("token:tests",)
+    ]
+
+
+def test_a_wrong_token_a_wrong_url_and_no_daemon_are_told_apart(served: HttpServer) -> None:
+    with pytest.raises(Refused, match="Invalid token"):
+        corral.open(served.url, token="crl_" + "0" * 64)
+    with pytest.raises(Invalid, check=because("token_missing")):
+        corral.open(served.url)
+    with pytest.raises(Invalid):
+        corral.open("http://", token="x")
+    with pytest.raises(Invalid):
+        corral.open(f"http://me:secret@127.0.0.1:{served.port}", token="x")
+    with closed_port() as port, pytest.raises(StoreUnavailable) as caught:
+        corral.open(f"http://127.0.0.1:{port}", token="x")
+    assert caught.value.reason == "unreachable"
+
+
+def test_the_environment_gives_the_token(
+    served: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CORRAL_TOKEN", served.token)
+    with corral.open(served.url) as opened:
+        assert isinstance(opened, RemoteCorral)
+        assert opened.db.engine == served.store.db.engine
+
+
+def test_a_server_that_was_restarted_is_found_again(store: Corral) -> None:
+    with closed_port() as port:
+        with serving(store, port=port) as first:
+            opened = corral.open(first.url, token=first.token)
+            opened.mail.put("agent:ada", 1)
+        with pytest.raises(StoreUnavailable):
+            opened.mail.put("agent:ada", 2)
+        store.tokens.revoke("tests")
+        with serving(store, port=port) as second:
+            again = corral.open(second.url, token=second.token)
+            assert [letter.body for letter in again.mail.list().items] == [1]
+            again.close()
+        opened.close()
+
+
+def test_many_threads_share_one_store(remote: Corral, store: Corral) -> None:
+    threads = [
+        threading.Thread(target=lambda: [remote.mail.put("queue:q", n) for n in range(10)])
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert rows(store, "SELECT count(*) FROM letters") == [(80,)]
+
+
+def test_opening_takes_no_server_for_granted_for_long() -> None:
+    before = time.monotonic()
+    with closed_port() as port, pytest.raises(StoreUnavailable):
+        corral.open(f"http://127.0.0.1:{port}", token="x")
+    assert time.monotonic() - before < RETRY_SECONDS

@@ -1,0 +1,133 @@
+"""An agent's token for one project reaches nothing of another, by whatever argument."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from corral.api import Corral
+from corral.api.remote_table import RemoteCall, find_call
+from corral.http import agent_permissions
+from corral.http.agent_permissions import AGENT_RULES, OBJECT_ARGUMENTS
+from corral.kernel.errors import Refused
+from corral.services.tokens import TokenIdentity
+from tests.support.grouped_cases import each_case
+from tests.support.http_server import serving
+from tests.support.run_factories import add_run
+
+# Arguments that name no thing of a project: people, texts, numbers, and what the rules put there.
+OTHERS = {
+    *("about", "action", "after", "agent", "all", "alternatives", "answer", "answerers"),
+    *("archived", "arguments", "as_spelled", "asker", "assignee", "at", "at_deadline", "author"),
+    *("body", "by", "category", "check", "confidence", "confirm", "content", "context"),
+    *("deadline_at", "deadline_ms", "delay_ms", "description", "due_at", "edit", "effect", "error"),
+    *("evidence", "expires_at", "fallback", "fence", "files", "free", "input_tokens", "is_error"),
+    *("key", "lead", "lease_ms", "limit", "member", "meta", "mode", "name", "needed", "newest"),
+    *("note", "number", "options", "output_tokens", "owner", "path", "paths", "pause_ms"),
+    *("percent", "priority", "rationale", "react", "reason", "remove", "reply_to", "result"),
+    *("role", "sender", "sign", "source", "state", "steps", "summary", "template", "text"),
+    *("timeout_ms", "title", "to", "tokens", "tool", "tool_call_id", "tool_name", "ttl_ms"),
+    *("value", "wait_ms", "wake", "tells"),
+    # Keys of tasks of the project that is named.
+    *("depends_on", "tasks"),
+    # Checked to be the agent's own, or that of its session.
+    *("letter", "letters", "mailbox"),
+    # Checked by themselves.
+    *("project", "project_id"),
+}
+
+
+class World(NamedTuple):
+    who: TokenIdentity
+    project: str
+    things: dict[str, str]
+    """Of the other project, by room: all of them eve's own, as far as that can be."""
+
+
+def call_named(name: str) -> RemoteCall:
+    call = find_call(*name.split("."))
+    assert call is not None
+    return call
+
+
+@pytest.fixture
+def world(store: Corral, tmp_path: Path) -> World:
+    projects = []
+    for name in ("own", "other"):
+        (tmp_path / name).mkdir()
+        projects.append(store.projects.register(tmp_path / name))
+    own, other = projects[0].id, projects[1].id
+    eve = store.agents.create("eve")
+    token = store.tokens.create("e", scope="agent:eve", project=own)
+    run = add_run(store, "running", agent_id=eve.id, project_id=other)
+    session = store.sessions.open("eve", project=other).id
+    store.plans.set(["x"], agent="eve", project_id=other)
+    things = {
+        "decisions": store.decisions.record("t", author="agent:eve", project=other).id,
+        "delegations": store.delegations.delegate("eve", "x", project_id=other).id,
+        "groups": store.groups.create("g", members=["agent:eve"], project=other).id,
+        "locks": store.locks.acquire(other, "x", "eve").id,
+        "plans": "eve",
+        "questions": store.questions.ask("?", asker="agent:eve", project=other).id,
+        "runs": run,
+        "sessions": session,
+        "tasks": store.tasks.add(other, "build").id,
+    }
+    return World(store.tokens.check(token.value), own, things)
+
+
+MATRIX = [
+    (name, field.name)
+    for name in sorted(AGENT_RULES)
+    for field in call_named(name).fields
+    if field.name in OBJECT_ARGUMENTS or (field.name == "id" and not name.startswith("mail."))
+]
+
+NOT_MADE = {"races", "requests"}
+"""Rooms of which the world has nothing in another project."""
+
+
+@each_case(("name", "argument"), MATRIX)
+def test_a_thing_of_another_project_is_refused(
+    store: Corral, world: World, name: str, argument: str
+) -> None:
+    call = call_named(name)
+    room = OBJECT_ARGUMENTS.get(argument, call.attribute)
+    if room in NOT_MADE:
+        return
+    thing: Any = world.things[room]
+    if argument == "on":
+        thing = [thing]
+    with pytest.raises(Refused) as refused:
+        agent_permissions.check_agent_call(store, world.who, call, {argument: thing})
+    assert refused.value.details["reason"] == "other_project"
+
+
+@each_case("name", sorted(AGENT_RULES))
+def test_every_argument_is_known_to_name_a_thing_or_not(name: str) -> None:
+    """A new argument is put into one of the two lists, by whoever adds it."""
+    fields = {field.name for field in call_named(name).fields}
+    subject = {"id"} if call_named(name).subject == "id" else set()
+    assert fields - OTHERS - OBJECT_ARGUMENTS.keys() - subject == set()
+
+
+@each_case("name", sorted(AGENT_RULES))
+def test_another_project_cannot_be_named(store: Corral, world: World, name: str) -> None:
+    call = call_named(name)
+    other = store.tasks.get(world.things["tasks"]).project_id
+    for field in call.fields:
+        if field.name in ("project", "project_id"):
+            with pytest.raises(Refused):
+                agent_permissions.check_agent_call(store, world.who, call, {field.name: other})
+
+
+def test_progress_is_reported_in_the_tokens_own_project_alone(store: Corral, world: World) -> None:
+    task = store.tasks.add(world.project, "mine")
+    token = store.tokens.create("again", scope="agent:eve", project=world.project).value
+    with serving(store) as served, served.client(token) as eve:
+        said = {"summary": "half", "agent": "eve", "percent": 50}
+        foreign = eve.post("/api/progress/report", json=said | {"task": world.things["tasks"]})
+        assert foreign.status_code == 403
+        own = eve.post("/api/progress/report", json=said | {"task": task.id})
+        assert own.status_code == 200, own.text
+    assert [each.task_id for each in store.progress.list().items] == [task.id]

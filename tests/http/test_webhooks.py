@@ -1,0 +1,100 @@
+"""The door for platforms: signed requests, stored before they are answered; nobody else gets in."""
+
+import json
+
+import pytest
+
+from corral.adapters import notifications
+from corral.api import Corral
+from tests.support.http_receiver import receiving
+from tests.support.http_server import serving
+
+
+@pytest.fixture
+def store_with_hook(store: Corral, monkeypatch: pytest.MonkeyPatch) -> Corral:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOOK_SECRET", "hush-hush")
+    store.secrets.set("hook", "env:HOOK_SECRET")
+    store.agents.create("ada", provider="scripted")
+    return store
+
+
+def event(number: int, **given: object) -> bytes:
+    return json.dumps(
+        {"event_id": f"e{number}", "place": "p", "sender": "s", "text": "hello"} | given
+    ).encode()
+
+
+def signed(store: Corral, body: bytes, key: str = "hush-hush") -> dict[str, str]:
+    return {notifications.SIGNATURE_HEADER: notifications.sign_body(key, body, store.now())}
+
+
+def test_a_signed_request_is_stored_once_and_answered_then(store_with_hook: Corral) -> None:
+    store = store_with_hook
+    store.channels.add("ci", "webhook", secrets={"secret": "hook"}, policy="public")
+    store.wirings.add("ada", channel="ci")
+    with serving(store) as served, served.stranger() as caller:
+        body = event(1)
+        for _ in range(2):
+            told = caller.post("/channels/ci", content=body, headers=signed(store, body))
+            assert (told.status_code, told.content) == (200, b"{}")
+        (message,) = store.messages.list().items
+        assert (message.text, message.state) == ("hello", "heard")
+        forged = caller.post("/channels/ci", content=body, headers=signed(store, body, "guess"))
+        assert forged.status_code == 403
+        assert caller.post("/channels/ci", content=body).status_code == 403
+        assert caller.get("/channels/ci").status_code == 401
+        unknown = caller.post("/channels/nowhere", content=body, headers=signed(store, body))
+        assert unknown.status_code == 404
+        broken = event(2, surprise=1)
+        told = caller.post("/channels/ci", content=broken, headers=signed(store, broken))
+        assert told.status_code == 403
+        assert "surprise" in told.json()["error"]["message"]
+    assert len(store.messages.list().items) == 1
+
+
+def test_a_channel_that_is_not_called_refuses_calls(store_with_hook: Corral) -> None:
+    store_with_hook.channels.add("here", "terminal")
+    with serving(store_with_hook) as served, served.stranger() as caller:
+        told = caller.post("/channels/here", content=b"{}")
+        assert told.status_code == 400
+
+
+def test_what_is_answered_goes_to_the_hooks_url_signed(store_with_hook: Corral) -> None:
+    store = store_with_hook
+    with receiving() as receiver:
+        channel = store.channels.add(
+            "ci",
+            "webhook",
+            config={"url": receiver.url},
+            secrets={"secret": "hook"},
+            policy="public",
+        )
+        place = store.places.meet("ci", "p")
+        store.messages.say(place.id, "the build is green")
+        adapter = store.channels.open(channel.id)
+        (told,) = store.gateway.deliver(channel.id, adapter, owner="me")
+        assert told.state == "done"
+    (posted,) = receiver.posted
+    assert json.loads(posted.body)["text"] == "the build is green"
+    assert notifications.SIGNATURE_HEADER in posted.headers
+
+
+def test_an_agents_token_sends_in_its_own_name_alone(store_with_hook: Corral) -> None:
+    store = store_with_hook
+    store.agents.create("ben", provider="scripted")
+    store.channels.add("ci", "webhook", secrets={"secret": "hook"})
+    place = store.places.meet("ci", "p")
+    store.destinations.grant("ben", place.id, name="room")
+    token = store.tokens.create("of-ada", scope="agent:ada").value
+    with serving(store) as served, served.client(token) as ada:
+        asked = {"text": "as ben", "agent": "ben", "to": "room"}
+        told = ada.post("/api/messages/send", json=asked)
+        assert told.status_code == 403, "ada has no such destination"
+        store.destinations.grant("ada", place.id, name="room")
+        told = ada.post("/api/messages/send", json=asked)
+        assert told.status_code == 200
+        assert told.json()[0]["agent_id"] == store.agents.get("ada").id
+        assert ada.post("/api/messages/say", json={"place": place.id, "text": "x"}).is_error
+        assert ada.post("/api/channels/add", json={"name": "x", "kind": "terminal"}).is_error

@@ -1,0 +1,133 @@
+"""The protocol's own client, in both eras, on both transports."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import corral
+from corral.api import Corral
+from corral.mcp.http import routes
+from corral.mcp.registry import TOOLS
+from tests.support.http_server import serving
+from tests.support.mcp_clients import environment, over_http, over_stdio
+
+pytestmark = pytest.mark.slow
+
+Story = Callable[[Any], Awaitable[None]]
+Tell = Callable[[str, Story], None]
+
+
+@pytest.fixture
+def team(url: str, tmp_path: Path) -> Iterator[Corral]:
+    """Two agents and a project, by the real clock: other processes work on it too."""
+    (tmp_path / "project").mkdir()
+    with corral.open(url) as store:
+        store.agents.create("ada", command="cat", role="developer")
+        store.agents.create("bob", command="cat")
+        store.projects.register(tmp_path / "project")
+        yield store
+
+
+@pytest.fixture(params=["stdio", "http"])
+def tell(request: pytest.FixtureRequest, team: Corral, url: str, tmp_path: Path) -> Iterator[Tell]:
+    """Let a client of an era live through a story as ada."""
+    project = team.projects.list().items[0]
+    if request.param == "stdio":
+        env = environment(url, "ada", tmp_path / "home")
+
+        def by_stdio(era: str, story: Story) -> None:
+            async def live() -> None:
+                async with over_stdio(env, tmp_path / "project", era) as client:
+                    await story(client)
+
+            asyncio.run(live())
+
+        yield by_stdio
+        return
+    token = team.tokens.create("ada", scope="agent:ada").value
+    with serving(team, pages=routes()) as served:
+
+        def by_http(era: str, story: Story) -> None:
+            async def live() -> None:
+                at = f"{served.url}/mcp?project={project.id}"
+                async with over_http(at, token, era) as client:
+                    await story(client)
+
+            asyncio.run(live())
+
+        yield by_http
+
+
+@pytest.mark.parametrize("era", ["auto", "legacy"])
+def test_an_agent_does_a_task_from_beginning_to_end(tell: Tell, team: Corral, era: str) -> None:
+    async def story(client: Any) -> None:
+        assert client.protocol_version == {"auto": "2026-07-28", "legacy": "2025-11-25"}[era]
+        listed = await client.list_tools()
+        assert [tool.name for tool in listed.tools] == [row.name for row in TOOLS]
+
+        async def call(tool: str, **arguments: Any) -> Any:
+            told = await client.call_tool(tool, arguments)  # it checks the answer by its schema
+            assert not told.is_error, told.content
+            return told.structured_content
+
+        me = await call("whoami")
+        assert (me["agent"], me["role"], me["project"]["name"]) == ("ada", "developer", "project")
+        await call("task_add", tasks=[{"key": "build", "title": "Build it", "files": ["a.py"]}])
+        taken = await call("task_claim", idempotency_key="first")
+        again = await call("task_claim", idempotency_key="first")
+        assert taken["task"]["key"] == "build"
+        assert again == taken
+        lock = await call("lock", path="a.py")
+        await call("progress", summary="half", percent=50, task="build")
+        ran = [{"command": "make", "exit_code": 0}]
+        done = await call("task_submit", task="build", text="built", commands=ran)
+        assert done["state"] == "submitted"
+        await call("lock_release", lock=lock["lock"]["id"])
+        sent = await call("send", to="bob", text="It is built.", data={"n": 1})
+        assert team.mail.get(sent["letter"]).sender == "agent:ada"
+        letters = (await call("inbox"))["letters"]
+        assert [letter["body"]["what"] for letter in letters] == ["submitted"]
+        assert (await call("ack", letters=[letters[0]["id"]]))["failed"] == []
+        assert (await call("inbox", wait_seconds=1))["letters"] == []
+
+    tell(era, story)
+    assert team.tasks.get("build").evidence is not None
+    assert team.locks.list().items == []
+
+
+@pytest.mark.parametrize("era", ["auto", "legacy"])
+def test_what_cannot_be_is_said_in_words_that_the_agent_reads(
+    tell: Tell, team: Corral, era: str
+) -> None:
+    async def story(client: Any) -> None:
+        for tool, arguments, words in [
+            ("send", {"to": "zed", "text": "x"}, "No agent named 'zed'"),
+            ("task_claim", {"agent": "bob"}, "unknown field `agent`"),
+            ("task_claim", {"task": "none"}, "none"),
+            ("lock", {"path": "../x"}, "outside"),
+            ("history", {}, "no session"),
+        ]:
+            told = await client.call_tool(tool, arguments)
+            assert told.is_error
+            assert words in told.content[0].text
+        with pytest.raises(Exception, match="task_claim"):
+            await client.call_tool("task_clame", {})
+
+    tell(era, story)
+
+
+@pytest.mark.parametrize("era", ["auto", "legacy"])
+def test_a_call_that_waits_keeps_nobody_else_waiting(tell: Tell, team: Corral, era: str) -> None:
+    async def story(client: Any) -> None:
+        waiting = asyncio.ensure_future(client.call_tool("inbox", {"wait_seconds": 50}))
+        await asyncio.sleep(0.2)
+        told = await asyncio.wait_for(client.call_tool("whoami", {}), 45)
+        assert told.structured_content["letters"] == 0
+        team.mail.put("agent:ada", "hello", sender="user:tester")
+        told = await asyncio.wait_for(waiting, 120)
+        assert [letter["body"] for letter in told.structured_content["letters"]] == ["hello"]
+
+    tell(era, story)

@@ -1,0 +1,322 @@
+"""The protocol itself, message by message: what is answered, what is refused, and how it ends."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import corral
+from corral.api import Corral
+from corral.mcp.http import routes
+from tests.support.home import until
+from tests.support.http_server import HttpServer, serving
+from tests.support.mcp_clients import MODERN, Agent, Lines, ToolError, environment, lines
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A SQLite store with an agent; what goes over the wire does not depend on the engine."""
+    (tmp_path / "project").mkdir()
+    with corral.open(f"sqlite:///{tmp_path}/corral.db") as store:
+        store.agents.create("ada", command="cat")
+        store.projects.register(tmp_path / "project")
+    return tmp_path
+
+
+def env_of(home: Path, agent: str | None = "ada", **more: str) -> dict[str, str]:
+    return environment(f"sqlite:///{home}/corral.db", agent, home / "home", **more)
+
+
+@pytest.fixture
+def server(home: Path) -> Iterator[Lines]:
+    with lines(env_of(home), home / "project") as opened:
+        yield opened
+
+
+# -- on standard input -------------------------------------------------------------------------
+
+
+def test_versions_are_settled_as_the_protocol_says(server: Lines) -> None:
+    for asked, given in [
+        ("2024-11-05", "2024-11-05"),
+        ("2025-06-18", "2025-06-18"),
+        ("2025-11-25", "2025-11-25"),
+        ("1999-01-01", "2025-11-25"),
+        ("2026-07-28", "2025-11-25"),
+    ]:
+        told = server.ask("initialize", protocolVersion=asked)["result"]
+        assert told["protocolVersion"] == given
+        assert told["serverInfo"]["name"] == "corral"
+        assert "whoami" in told["instructions"]
+    told = server.ask("server/discover", _meta=MODERN)["result"]
+    assert told["supportedVersions"] == ["2026-07-28"]
+    assert (told["resultType"], told["cacheScope"]) == ("complete", "public")
+    unknown = {**MODERN, "io.modelcontextprotocol/protocolVersion": "2099-01-01"}
+    told = server.ask("tools/list", _meta=unknown)["error"]
+    assert (told["code"], told["data"]["supported"]) == (-32022, ["2026-07-28"])
+
+
+def test_an_older_client_is_told_nothing_of_the_newer_era(server: Lines) -> None:
+    told = server.ask("tools/list")["result"]
+    assert {*told} == {"tools"}
+    assert server.ask("ping")["result"] == {}
+    assert server.ask("ping", _meta=MODERN)["error"]["code"] == -32601
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "id"),
+    [
+        (b"nonsense", -32700, None),
+        (b"[" * 100_000, -32600, None),
+        (b'{"params":' * 100_000 + b"1" + b"}" * 100_000, -32700, None),
+        (b'{"jsonrpc":"2.0","id":1,"method":"ping"', -32700, None),
+        (b"\xff\xfe", -32700, None),
+        (b"[]", -32600, None),
+        (b'{"id":1,"method":"ping"}', -32600, None),
+        (b'{"jsonrpc":"2.0","id":null,"method":"ping"}', -32600, None),
+        (b'{"jsonrpc":"2.0","id":{},"method":"ping"}', -32600, None),
+        (b'{"jsonrpc":"2.0","id":7,"result":{}}', -32600, None),
+        (b'{"jsonrpc":"2.0","id":7,"method":"ping","params":[1]}', -32602, 7),
+        (b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{}}', -32602, 7),
+        (b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"no"}}', -32602, 7),
+        (b'{"jsonrpc":"2.0","id":"x","method":"resources/list"}', -32601, "x"),
+        (b'{"jsonrpc":"2.0","id":7,"method":"initialize"}', -32602, 7),
+        (b'{"jsonrpc":"2.0","id":7,"method":"server/discover"}', -32602, 7),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_is_no_message_is_answered_as_such_and_the_next_one_is_served(
+    server: Lines, line: bytes, code: int, id: Any
+) -> None:
+    server.send(line)
+    told = server.next()
+    assert (told["error"]["code"], told["id"]) == (code, id)
+    assert server.ask("ping", id=8) == {"jsonrpc": "2.0", "id": 8, "result": {}}
+
+
+HALVES = [rb"\ud83d", b"\xf0\x9f"]
+"""Of an emoji, as programs write it that cut texts: spelled out, and as it is."""
+
+
+def remembering(text: bytes) -> bytes:
+    asked = b'{"name":"remember","arguments":{"text":"cut %s"}}' % text
+    return b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":%s}' % asked
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_half_a_character_is_replaced_and_the_call_answered(server: Lines, half: bytes) -> None:
+    server.send(remembering(half))
+    told = server.next()
+    assert told["id"] == 7, "its client would wait for ever"
+    assert not told["result"].get("isError"), told
+
+
+def test_a_notice_gets_no_answer_whatever_it_is(server: Lines) -> None:
+    for method in ("notifications/initialized", "notifications/cancelled", "tools/call", "x"):
+        server.send({"jsonrpc": "2.0", "method": method})
+        server.send(f'{{"jsonrpc":"2.0","method":"{method}","params":[1]}}'.encode())
+    server.send(b"   ")
+    assert server.ask("ping", id="last")["id"] == "last"
+
+
+def test_a_call_that_waits_can_be_cancelled_and_is_then_not_answered(server: Lines) -> None:
+    arguments = {"name": "inbox", "arguments": {"wait_seconds": 50}}
+    server.send({"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": arguments})
+    cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 5}}
+    server.send(cancel)
+    assert server.ask("ping", id=6)["id"] == 6
+
+
+def test_a_server_ends_with_its_client_also_while_a_call_waits(home: Path) -> None:
+    with lines(env_of(home), home / "project") as server:
+        arguments = {"name": "inbox", "arguments": {"wait_seconds": 50}}
+        server.send({"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": arguments})
+        assert server.ask("ping", id=6)["id"] == 6
+        began = time.monotonic()
+    assert time.monotonic() - began < 50, "it did not wait for the call to end"
+
+
+def test_who_has_no_more_to_ask_still_gets_the_answers(home: Path) -> None:
+    with lines(env_of(home), home / "project") as server:
+        call = {"name": "inbox", "arguments": {}}
+        server.send({"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": call})
+        assert server.process.stdin is not None
+        server.process.stdin.close()
+        assert server.next()["id"] == 5
+
+
+def test_who_calls_is_told_by_the_environment_alone(home: Path) -> None:
+    with lines(env_of(home, None), home) as server, pytest.raises(ToolError, match="CORRAL_AGENT"):
+        server.call("whoami")
+    with lines(env_of(home, "eve"), home) as server, pytest.raises(ToolError, match="No agent"):
+        server.call("whoami")
+    with (
+        lines(env_of(home, CORRAL_RUN="run_" + "0" * 26), home) as server,
+        pytest.raises(ToolError, match="run"),
+    ):
+        server.call("whoami")
+    with lines(env_of(home), home / "project") as server:
+        assert server.call("whoami")["project"]["dir"] == str(home / "project")
+
+
+def test_a_store_that_cannot_be_used_is_told_to_the_agent(home: Path) -> None:
+    (home / "corral.db").write_bytes(b"not a database, by far" * 100)
+    with lines(env_of(home), home) as server:
+        assert server.ask("tools/list")["result"]["tools"]
+        with pytest.raises(ToolError, match="Nothing was changed") as caught:
+            server.call("whoami")
+        assert caught.value.code == "store_unavailable"
+
+
+# -- over HTTP ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def served(home: Path) -> Iterator[HttpServer]:
+    with (
+        corral.open(f"sqlite:///{home}/corral.db") as store,
+        serving(store, pages=routes()) as running,
+    ):
+        yield running
+
+
+@pytest.fixture
+def token(served: HttpServer) -> str:
+    return served.store.tokens.create("ada", scope="agent:ada").value
+
+
+@pytest.fixture
+def client(served: HttpServer, token: str) -> Iterator[httpx.Client]:
+    with served.client(token) as opened:
+        yield opened
+
+
+def rpc(method: str, **params: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+
+
+def test_only_a_post_is_answered_and_a_notice_is_taken(client: httpx.Client) -> None:
+    assert client.get("/mcp").status_code == 405
+    assert client.delete("/mcp").status_code == 405
+    notice = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    told = client.post("/mcp", json=notice)
+    assert (told.status_code, told.content) == (202, b"")
+
+
+def test_without_a_token_or_from_another_origin_nothing_is_served(
+    served: HttpServer, client: httpx.Client
+) -> None:
+    call = rpc("tools/call", name="whoami")
+    with served.stranger() as stranger:
+        told = stranger.post("/mcp", json=call)
+        assert (told.status_code, told.json()["error"]["code"]) == (401, "unauthenticated")
+    told = client.post("/mcp", json=call, headers={"Origin": "https://evil.example"})
+    assert told.status_code == 403
+    told = client.post("/mcp", json=call, headers={"Host": "evil.example"})
+    assert told.status_code == 403
+    reader = served.store.tokens.create("reader", scope="read").value
+    with served.client(reader) as reading:
+        assert reading.post("/mcp", json=call).status_code == 403
+
+
+def test_a_revoked_token_and_one_of_full_scope_call_no_tool(
+    served: HttpServer, client: httpx.Client
+) -> None:
+    call = rpc("tools/call", name="whoami")
+    assert not client.post("/mcp", json=call).json()["result"]["isError"]
+    with served.client() as full:
+        told = full.post("/mcp", json=call).json()["result"]
+        assert told["isError"]
+        assert "--agent" in told["content"][0]["text"]
+    served.store.tokens.revoke("ada")
+    until(lambda: client.post("/mcp", json=call).status_code == 401, "the token is refused")
+
+
+def test_headers_must_say_what_the_message_says(client: httpx.Client) -> None:
+    call = rpc("tools/call", name="whoami", _meta=MODERN)
+    right = {"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "whoami"}
+    assert client.post("/mcp", json=call, headers=right).status_code == 200
+    wrapped = {**right, "Mcp-Name": "=?base64?d2hvYW1p?="}
+    assert client.post("/mcp", json=call, headers=wrapped).status_code == 200
+    for name in right:
+        wrong = {**right, name: "else"}
+        told = client.post("/mcp", json=call, headers=wrong)
+        assert (told.status_code, told.json()["error"]["code"]) == (400, -32020)
+    told = client.post(
+        "/mcp", json=rpc("no/such", _meta=MODERN), headers={**right, "Mcp-Method": "no/such"}
+    )
+    assert (told.status_code, told.json()["error"]["code"]) == (404, -32601)
+    told = client.post("/mcp", json=rpc("ping"), headers={"Mcp-Protocol-Version": "1999-01-01"})
+    assert told.json()["error"]["code"] == -32022
+
+
+@pytest.mark.parametrize("body", [b"", b"x", b"[" * 100_000, b"[]", b"\xff", b"null", b'"x"'])
+def test_a_body_that_is_no_message_is_refused(client: httpx.Client, body: bytes) -> None:
+    told = client.post("/mcp", content=body)
+    assert told.status_code == 400
+    assert told.json()["error"]["code"] in (-32700, -32600)
+
+
+def test_a_caller_that_hangs_up_claims_nothing(
+    served: HttpServer, client: httpx.Client, token: str
+) -> None:
+    call = rpc("tools/call", name="inbox", arguments={"wait_seconds": 50})
+    with served.client(token) as impatient, pytest.raises(httpx.ReadTimeout):
+        impatient.post("/mcp", json=call, timeout=httpx.Timeout(60, read=0.3))
+    with served.client() as full:
+        # A request is counted when it is over.
+        until(lambda: 'route="/mcp"' in full.get("/metrics").text, "the server has noticed")
+    served.store.mail.put("agent:ada", "not lost")
+    assert served.store.mail.claim("agent:ada", owner="another")
+
+
+# -- handed on ---------------------------------------------------------------------------------
+
+
+def test_the_same_command_serves_an_agent_that_has_only_the_daemons_address(
+    served: HttpServer, token: str, home: Path
+) -> None:
+    served.store.agents.create("bob", command="cat")
+    env = environment(served.url, None, home / "home", CORRAL_TOKEN=token)
+    with lines(env, home) as server:
+        assert server.call("whoami")["agent"] == "ada"
+        sent = server.call("send", to="bob", text="from afar")
+        assert served.store.mail.get(sent["letter"]).sender == "agent:ada"
+        server.send(remembering(HALVES[0]))
+        assert server.next()["id"] == 7
+        told = server.ask("tools/call", name="whoami", _meta=MODERN)["result"]
+        assert told["resultType"] == "complete"
+        assert server.ask("no/such", _meta=MODERN)["error"]["code"] == -32601
+    with lines({**env, "CORRAL_TOKEN": "crl_" + "0" * 64}, home) as server:
+        assert "Invalid token" in server.ask("ping")["error"]["message"]
+
+
+def test_many_agents_call_at_once(served: HttpServer, home: Path) -> None:
+    """Sixteen threads over one endpoint: every letter arrives once."""
+    store: Corral = served.store
+    store.agents.create("bob", command="cat")
+    token = store.tokens.create("crowd", scope="agent:ada").value
+
+    def send(number: int) -> None:
+        with served.client(token) as client:
+            for nth in range(5):
+                text = f"{number}/{nth}"
+                arguments = {"to": "bob", "text": text, "idempotency_key": text}
+                call = rpc("tools/call", name="send", arguments=arguments)
+                for _ in range(2):
+                    assert not client.post("/mcp", json=call).json()["result"]["isError"]
+
+    threads = [threading.Thread(target=send, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    told = [letter["body"] for letter in Agent(store, "bob")("inbox", limit=50)["letters"]]
+    assert len(told) == len({*told}) == 50
+    assert len(store.mail.list(mailbox="agent:bob", limit=200).items) == 80

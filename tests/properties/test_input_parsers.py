@@ -1,0 +1,466 @@
+"""Whatever comes from outside is read or refused in words: every parser of foreign input gives a
+value or the one error that it promises, and never takes for ever.
+
+What agents talk in, and what lies on disk, is in `test_foreign_talk.py`.
+"""
+
+import hashlib
+import hmac
+import json
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.adapters import hook_payloads, notifications, test_reports
+from corral.adapters.channels.contract import EventBatch, IncomingEvent, RequestRejected
+from corral.adapters.channels.http_client import ApiClient
+from corral.adapters.channels.matrix import MatrixAdapter
+from corral.adapters.channels.slack import SlackAdapter
+from corral.adapters.channels.telegram import TelegramAdapter
+from corral.adapters.channels.webhook import WebhookAdapter
+from corral.adapters.output.redact import redact
+from corral.adapters.providers import registry
+from corral.adapters.sandbox_bridge import agent_client, inbound, outbound
+from corral.adapters.sandbox_bridge.outbound import FileBusy, HotJournal, InvalidFile
+from corral.adapters.sandbox_bridge.rows import InboundView
+from corral.adapters.sandbox_bridge.schema import SessionFolder
+from corral.adapters.transcripts import claude, codex
+from corral.cli.task_view import read_data_file
+from corral.domain.agents.model import check_limits
+from corral.domain.chat.inbound.regex import compile_pattern
+from corral.domain.events.ops import parse_cursor
+from corral.domain.races import variations
+from corral.domain.schedules.recurrence import check_cron
+from corral.domain.sessions.turn import parse_turns
+from corral.domain.tasks.model import parse_evidence, parse_tasks
+from corral.kernel import path_patterns
+from corral.kernel.clock import ManualClock, parse_duration
+from corral.kernel.errors import CorralError, Invalid
+from corral.kernel.ids import id_range, parse_number
+from corral.kernel.money import parse_usd
+from corral.kernel.pagination import decode_cursor
+from corral.services import teams
+from tests.properties.mutated_inputs import encoded, few, many, mutated
+
+NOW = 1_800_000_000_000
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+
+# -- agents ----------------------------------------------------------------------------------------
+
+STREAMS = {
+    name: [
+        json.loads(line)
+        for file in sorted((FIXTURES / "providers").glob(f"{name}*.jsonl"))
+        for line in file.read_bytes().splitlines()[:40]
+        if line.startswith(b"{")
+    ]
+    for name in ("claude", "codex", "copilot", "gemini", "opencode", "qwen")
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+@given(data=st.data())
+@few
+def test_a_stream_of_a_provider_never_ends_whoever_reads_it(name: str, data: Any) -> None:
+    parser = registry.get_provider(name).parser(ManualClock(NOW))
+    for line in data.draw(st.lists(mutated(*STREAMS[name]), max_size=4)):
+        json.dumps([repr(fact) for fact in parser.feed(encoded(line) + b"\n")])
+    parser.feed(data.draw(st.binary(max_size=50)))
+    parser.pending()
+    parser.close()
+
+
+@pytest.mark.parametrize("module", [claude, codex])
+@given(data=st.data())
+@few
+def test_a_transcript_never_ends_whoever_reads_it(
+    module: Any, data: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    name = module.__name__.rpartition(".")[2]
+    recorded = (FIXTURES / "transcripts" / f"{name}.jsonl").read_bytes().splitlines()
+    lines = data.draw(st.lists(mutated(*map(json.loads, recorded)), max_size=4))
+    file = tmp_path_factory.getbasetemp() / f"{name}-{os.getpid()}.jsonl"
+    file.write_bytes(b"\n".join([recorded[0], *map(encoded, lines)]) + b"\n")
+    module.head(file)
+    list(module.read(file))
+
+
+@given(mutated({"tool_input": {"file_path": "a"}, "cwd": "/", "hook_event_name": "PreToolUse"}))
+@many
+def test_what_a_hook_is_told_is_read_or_refused(told: Any) -> None:
+    with suppress(ValueError):
+        hook_payloads.list_edited_paths(encoded(told), "/")
+
+
+class Written(NamedTuple):
+    """A file that the inside of a box has written."""
+
+    folder: SessionFolder
+    good: bytes
+
+    def __repr__(self) -> str:
+        return "Written(…)"  # shown whole, a failure would be hidden behind it
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    folder = SessionFolder(str(tmp_path_factory.mktemp("box")))
+    os.mkdir(folder.inside)
+    os.mkdir(folder.outside)
+    inbound.write_view(folder, InboundView(), NOW)
+    files = agent_client.SessionFiles(folder.top)
+    with files.writing() as connection:
+        files.put(connection, "chat", {"text": "hello"})
+    return Written(folder, Path(folder.outbound).read_bytes())
+
+
+@given(
+    changes=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), max_size=20),
+    kept=st.sampled_from([1 << 20, 100, 5_000]),
+)
+@few
+def test_a_file_from_a_box_is_read_or_refused(
+    changes: list[tuple[int, int]], kept: int, written: Written
+) -> None:
+    folder, good = written
+    torn = bytearray(good)
+    for place, byte in changes:
+        torn[place % len(torn)] = byte
+    Path(folder.outbound).write_bytes(torn[:kept])
+    with suppress(FileBusy, HotJournal, InvalidFile):
+        outbound.read_snapshot(folder, taken=0, above=0)
+
+
+@given(
+    column=st.sampled_from(["seq", "kind", "content", "in_reply_to", "timestamp"]),
+    value=st.none()
+    | st.integers(-(1 << 63), (1 << 63) - 1)
+    | st.binary(max_size=9)
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=9),
+)
+@few
+def test_a_row_from_a_box_is_read_or_refused(column: str, value: Any, written: Written) -> None:
+    folder, good = written
+    Path(folder.outbound).write_bytes(good)
+    with (
+        closing(sqlite3.connect(folder.outbound)) as connection,
+        connection,
+        suppress(sqlite3.Error),  # its own schema forbids it
+    ):
+        connection.execute(f"UPDATE messages_out SET {column} = ?", [value])
+    with suppress(FileBusy, HotJournal, InvalidFile):
+        outbound.read_snapshot(folder, taken=0, above=0)
+
+
+# -- chats -----------------------------------------------------------------------------------------
+
+
+class Told(ApiClient):
+    """A platform's API that says one thing, whatever it is asked."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def request_json(self, *_: Any, **__: Any) -> Any:
+        return self.answer
+
+    def download(self, *_: Any, **__: Any) -> bytes:
+        return b""
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+
+# To make one takes long; each test hands over its own platform.
+TELEGRAM = TelegramAdapter({}, {"token": "t"})
+MATRIX = MatrixAdapter({"base_url": "http://x"}, {"token": "t"})
+SLACK = SlackAdapter({}, {"token": "t", "signing_secret": "s"})
+
+
+def check_batch(batch: EventBatch) -> None:
+    for event in batch.events:
+        for name in ("event_id", "place", "sender", "text"):
+            assert isinstance(getattr(event, name), str), name
+        assert isinstance(event, IncomingEvent)
+    assert all(isinstance(id, str) for id in batch.unreadable)
+
+
+SENDER = {"id": 5, "username": "ann"}
+CHAT = {"id": -7, "type": "group", "title": "room"}
+UPDATES = [
+    {"from": SENDER, "chat": CHAT, "message_id": 3, "text": "hi", "date": 17},
+    {
+        "from": SENDER,
+        "chat": CHAT,
+        "message_id": 3,
+        "caption": "x",
+        "reply_to_message": {"message_id": 2, "from": SENDER},
+        "photo": [{"file_id": "f", "file_size": 3}],
+        "document": {"file_id": "f", "file_name": "a.txt", "mime_type": "text/plain"},
+        "is_topic_message": True,
+        "message_thread_id": 9,
+    },
+]
+PRESSED = {"id": "1", "data": "qst_1:2", "from": SENDER, "message": {"chat": CHAT}}
+
+
+@given(message=mutated(*UPDATES), kind=st.sampled_from(["message", "edited_message"]))
+@many
+def test_one_bad_message_holds_up_no_telegram_channel(message: Any, kind: str) -> None:
+    good = {"update_id": 4, "message": UPDATES[0]}
+    channel = TELEGRAM
+    channel._api = Told({"result": [{"update_id": 3, kind: message}, good]})
+    batch = channel.receive("1", 0)
+    check_batch(batch)
+    assert batch.cursor == "5"
+    assert "4" in [event.event_id for event in batch.events]
+
+
+@given(pressed=mutated(PRESSED))
+@few
+def test_one_bad_button_holds_up_no_telegram_channel(pressed: Any) -> None:
+    channel = TELEGRAM
+    channel._api = Told({"result": [{"update_id": 3, "callback_query": pressed}]})
+    assert channel.receive("1", 0).cursor == "4"
+
+
+CONTENTS = [
+    {"msgtype": "m.text", "body": "hi", "m.mentions": {"user_ids": ["@bot:x"]}},
+    {
+        "msgtype": "m.file",
+        "body": "a.txt",
+        "url": "mxc://x/y",
+        "info": {"size": 3, "mimetype": "text/plain"},
+        "m.relates_to": {
+            "rel_type": "m.thread",
+            "event_id": "$1",
+            "m.in_reply_to": {"event_id": "$0"},
+        },
+    },
+    {
+        "body": "* new",
+        "m.new_content": {"body": "new"},
+        "m.relates_to": {"rel_type": "m.replace", "event_id": "$1"},
+    },
+]
+
+
+@given(content=mutated(*CONTENTS), kind=st.sampled_from(["m.room.message", "m.reaction"]))
+@many
+def test_one_bad_message_holds_up_no_matrix_channel(content: Any, kind: str) -> None:
+    """What a member sends is what its client likes: the server looks at the envelope alone."""
+    bad = {"type": kind, "event_id": "$2", "sender": "@ann:x", "content": content}
+    good = {"type": "m.room.message", "event_id": "$3", "sender": "@ann:x", "content": CONTENTS[0]}
+    timeline = {"timeline": {"events": [bad, good]}}
+    channel = MATRIX
+    channel._api = Told({"next_batch": "s2", "rooms": {"join": {"!r:x": timeline}}})
+    batch = channel.receive("s1", 0)
+    check_batch(batch)
+    assert batch.cursor == "s2"
+    assert "$3" in [event.event_id for event in batch.events]
+
+
+EVENTS = [
+    {
+        "type": "event_callback",
+        "authorizations": [{"user_id": "U0"}],
+        "event": {
+            "type": "message",
+            "channel": "C1",
+            "ts": "1.2",
+            "user": "U1",
+            "text": "hi",
+            "files": [{"name": "a", "size": 3, "url_private": "https://files.slack.com/x"}],
+        },
+    },
+    {
+        "type": "event_callback",
+        "event": {
+            "subtype": "message_changed",
+            "channel": "C1",
+            "event_ts": "1.3",
+            "message": {"ts": "1.2", "user": "U1", "text": "new"},
+            "previous_message": {"text": "old"},
+        },
+    },
+    {
+        "type": "event_callback",
+        "event": {
+            "type": "reaction_added",
+            "user": "U1",
+            "reaction": "eyes",
+            "event_ts": "1.3",
+            "item": {"type": "message", "channel": "C1", "ts": "1.2"},
+        },
+    },
+    {
+        "type": "block_actions",
+        "user": {"id": "U1", "username": "ann"},
+        "channel": {"id": "C1"},
+        "actions": [{"value": "qst_1:1", "action_ts": "1.4"}],
+    },
+]
+HEADERS = st.text(st.characters(max_codepoint=255), max_size=80)
+
+
+@given(told=mutated(*EVENTS), form=st.booleans())
+@many
+def test_a_request_of_slack_is_read_or_unwelcome(told: Any, form: bool) -> None:
+    body = encoded(told)
+    seconds = str(NOW // 1_000)
+    signed = hmac.new(b"s", b"v0:" + seconds.encode() + b":" + body, hashlib.sha256).hexdigest()
+    headers = {"x-slack-request-timestamp": seconds, "x-slack-signature": f"v0={signed}"}
+    channel = SLACK
+    channel._api = Told({})
+    with suppress(RequestRejected):
+        check_batch(EventBatch(channel.accept(headers, body, NOW).events))
+
+
+@given(stamp=HEADERS | st.sampled_from(["²", "1" * 13]), signature=HEADERS)
+@few
+def test_a_forged_request_of_slack_is_unwelcome(stamp: str, signature: str) -> None:
+    channel = SLACK
+    for given_stamp in (stamp, str(NOW // 1_000)):
+        headers = {"x-slack-request-timestamp": given_stamp, "x-slack-signature": signature}
+        with pytest.raises(RequestRejected):
+            channel.accept(headers, b"{}", NOW)
+
+
+SAID = {"event_id": "1", "place": "p", "sender": "s", "text": "hi", "at": 5, "direct": True}
+
+
+@given(told=mutated(SAID))
+@many
+def test_a_webhook_is_read_or_unwelcome(told: Any) -> None:
+    channel, body = WebhookAdapter({}, {"secret": "s"}), encoded(told)
+    headers = {notifications.SIGNATURE_HEADER.lower(): notifications.sign_body("s", body, NOW)}
+    with suppress(RequestRejected):
+        check_batch(EventBatch(channel.accept(headers, body, NOW).events))
+
+
+@given(header=HEADERS, v1=HEADERS)
+@few
+def test_a_forged_webhook_is_unwelcome(header: str, v1: str) -> None:
+    channel = WebhookAdapter({}, {"secret": "s"})
+    for given_header in (header, f"t={NOW // 1_000},v1={v1}", f"t=²,v1={v1}", "t=1,t=²"):
+        with pytest.raises(RequestRejected):
+            channel.accept({notifications.SIGNATURE_HEADER.lower(): given_header}, b"{}", NOW)
+
+
+# -- what people and programs write ----------------------------------------------------------------
+
+TASK = {"key": "a", "title": "A", "files": ["x"], "depends_on": [], "priority": 1, "check": "true"}
+TEAM = {
+    "lead": {"name": "ada", "provider": "claude", "limits": {}, "env": {"A": "1"}},
+    "workers": [{"name": "ben", "command": "true", "approve": ["edit"]}],
+    "goal": "g",
+    "tasks": [TASK],
+}
+WRITTEN = st.text("-:?[]{}*&!|>'\"%@`#,\n ~<=0x1e9.:T_ay", max_size=60) | st.sampled_from(
+    ["- 2020-99-99", "- 0x", "- 1:99:99", "[" * 20_000, "- " * 5_000, "- " + "9" * 5_000]
+)
+
+
+@given(text=WRITTEN | mutated(TEAM, [TASK]).map(json.dumps))
+@many
+def test_a_file_of_tasks_or_a_team_is_read_or_refused(
+    text: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = tmp_path_factory.getbasetemp() / f"graph-{os.getpid()}.yaml"
+    file.write_text(text, errors="replace")
+    with suppress(CorralError):
+        found = read_data_file(str(file))
+        with suppress(CorralError):
+            parse_tasks(found)
+        if isinstance(found, dict):
+            teams._parse(found)
+
+
+@given(mutated({"commits": ["a"], "commands": [{"command": "x", "exit_code": 0}], "text": "t"}))
+@few
+def test_evidence_is_read_or_refused(evidence: Any) -> None:
+    with suppress(CorralError):
+        parse_evidence(evidence)
+
+
+@pytest.mark.parametrize(
+    ("read", "given"),
+    [
+        (parse_evidence, {"commits": "\ud800"}),
+        (parse_tasks, [{"key": "a", "title": "t", "depends_on": "\ud800"}]),
+        (check_limits, {"max_runs": "\ud800"}),
+        (parse_turns, [{"role": "user", "content": "c", "input_tokens": "\ud800"}]),
+    ],
+)
+def test_half_a_sign_where_no_text_belongs_is_refused(
+    read: Callable[[Any], Any], given: Any
+) -> None:
+    with pytest.raises(Invalid):
+        read(given)
+
+
+LETTERS = st.text(max_size=40) | st.text("0123456789*/?,-.:_ dhmsw[]{}!\\^$|()²", max_size=40)
+READERS: dict[str, Callable[[str], Any]] = {
+    "duration": parse_duration,
+    "money": parse_usd,
+    "id": lambda text: id_range("prj", text),
+    "number": lambda text: parse_number("let", text),
+    "cursor": lambda text: decode_cursor(text, "", 0),
+    "place in the feed": parse_cursor,
+    "cron": lambda text: check_cron(text, "UTC", NOW),
+    "zone": lambda text: check_cron("* * * * *", text, NOW),
+    "pattern of a wiring": lambda text: compile_pattern(text).found_in(text),
+    "pattern of a lock": lambda text: path_patterns.patterns_overlap(
+        path_patterns.subtree_pattern(text), "a/*/b"
+    ),
+    "variations": variations.parse_variations,
+    "agents of a race": variations.parse_agents,
+    "what tests printed": test_reports.parse_output,
+    "JUnit as text": lambda text: test_reports.parse_junit(text.encode(errors="replace")),
+}
+
+
+@pytest.mark.parametrize("what", READERS)
+@given(
+    text=LETTERS | st.sampled_from(["9" * 400 + "d", "9" * 5_000, "\ud800", "a*" * 200, "/" * 900])
+)
+@few
+def test_a_text_is_read_or_refused(what: str, text: str) -> None:  # fmt: skip
+    with suppress(CorralError):
+        READERS[what](text)
+
+
+@given(
+    head=st.sampled_from(["", '<?xml version="1.0" encoding="{}"?>']),
+    encoding=st.sampled_from(["utf-8", "utf-16", "gbk", "foo", "cp037", "undefined", "idna"]),
+    body=st.sampled_from(
+        ['<testsuite><testcase name="a"/></testsuite>', "<testsuite>" * 5_000, "<!DOCTYPE a><a/>"]
+    ),
+    cut=st.integers(0, 80),
+)
+@many
+def test_a_report_of_tests_is_read_or_passed_over(
+    head: str, encoding: str, body: str, cut: int
+) -> None:
+    document = (head.format(encoding) + body).encode()
+    test_reports.parse_junit(document)
+    test_reports.parse_junit(document[:cut] + b"\xff\0" + document[cut:])
+
+
+@given(
+    data=st.binary(max_size=200),
+    secret=st.text(st.characters(exclude_categories=["Cs"]), min_size=8, max_size=30),
+    at=st.integers(0, 200),
+)
+@many
+def test_no_value_of_a_secret_stays_in_any_bytes(data: bytes, secret: str, at: int) -> None:
+    raw = secret.encode()
+    redacted = redact(data[:at] + raw + data[at:], [secret])
+    assert raw not in redacted

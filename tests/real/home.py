@@ -1,0 +1,134 @@
+"""Whole runs of real agent CLIs: a made-up user's machine with a store of its own."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+import corral
+from corral.domain.runs.model import Run
+from corral.domain.sessions.model import Session, Turn
+from tests.real.machine import HOW, Machine, program, steps
+from tests.support import home
+from tests.support.home import Home
+
+T = TypeVar("T")
+
+SECONDS = 100.0  # these are large programs, and slow to start where much else goes on
+USAGE = {"input": 1_000, "output": 50, "cache_read": 300}
+
+
+def until(found: Callable[[], T | None], what: str) -> T:
+    return home.until(found, what, SECONDS)
+
+
+class RealHome(Home):
+    """The machine's user calls `corral` there; his agent CLIs are on the PATH."""
+
+    def __init__(self, machine: Machine, corral_home: Path) -> None:
+        self.machine = machine
+        self.stub = machine.stub
+        self.folder = corral_home.parent
+        self.url = f"sqlite:///{corral_home}/corral.db"
+        self.work = machine.work
+        self.programs = self.folder / "programs"
+        self.programs.mkdir()
+        machine.env |= {
+            "CORRAL_HOME": str(corral_home),
+            "CORRAL_STORE": self.url,
+            "PATH": f"{self.programs}:{machine.env['PATH']}",
+            "USER": "tester",
+        }
+        if "PYTHONPATH" in os.environ:  # so that commands and servers of tools are this Corral
+            machine.env["PYTHONPATH"] = os.environ["PYTHONPATH"]
+        self.env = machine.env
+        corral_home.mkdir(mode=0o700)
+        corral.open(self.url).close()
+
+    def install(self, name: str) -> None:
+        """Put a real program on the PATH; without it the test is skipped, with the reason."""
+        found = program(name)
+        if found is None:
+            pytest.skip(f"{name} is not here: {HOW}")
+        (self.programs / name).symlink_to(found)
+
+    def corral(self, *arguments: str, seconds: float = SECONDS, **more: Any) -> Any:
+        return super().corral(*arguments, seconds=seconds, **more)
+
+    def ended(self, id: str, seconds: float = SECONDS) -> Run:
+        return super().ended(id, seconds)
+
+    def session_of(self, run: Run) -> Session:
+        assert run.session_id is not None
+        with self.store() as store:
+            return store.sessions.get(run.session_id)
+
+    def turns(self, run: Run) -> list[Turn]:
+        assert run.session_id is not None
+        with self.store() as store:
+            return list(store.sessions.turns(run.session_id, limit=200).items)
+
+    def said(self, run: Run) -> list[str]:
+        """What the agent said in words."""
+        turns = [turn for turn in self.turns(run) if turn.role == "assistant"]
+        return [turn.content for turn in turns if turn.tool_name is None]
+
+    def charged(self, scope: str) -> tuple[int, int, int, int]:
+        """As the stub counts for the provider: input, output, from and to the cache."""
+        with self.store() as store:
+            total = store.charges.total(scope)
+        return total.input, total.output, total.cache_read, total.cache_write
+
+    def asked_for(self) -> list[dict[str, Any]]:
+        """The requests to the model that belong to the conversation, not to its title."""
+        return [entry for entry in self.stub.seen if entry.get("tools")]
+
+    def times_told(self, words: str) -> int:
+        """How often the words stand in the conversation that was sent last."""
+        last = self.asked_for()[-1]["body"]
+        messages = last.get("messages") or last.get("input") or last.get("contents")
+        return str(messages).count(words)
+
+
+class Kind:
+    """What the same test says to each of the agents."""
+
+    def __init__(self, name: str, home: RealHome) -> None:
+        self.name = name
+        self.home = home
+
+    @property
+    def approvals(self) -> tuple[str, ...]:
+        return ("--yes", "all") if self.name == "codex" else ("--yes", "edit", "--yes", "run")
+
+    def write(self, file: str, content: str = "hi", **more: Any) -> dict[str, Any]:
+        """A step that writes a file with one of the agent's tools."""
+        if self.name == "codex":
+            return self.shell(f"printf {content} > {file}", **more)
+        args = {"file_path": f"{self.home.work}/{file}", "content": content}
+        return {"tool": "Write", "args": args, **more}
+
+    def shell(self, command: str, **more: Any) -> dict[str, Any]:
+        if self.name == "codex":
+            return {"tool": "exec_command", "args": {"cmd": command}, **more}
+        return {"tool": "Bash", "args": {"command": command}, **more}
+
+    def used(self) -> tuple[int, int, int, int]:
+        """What the stub says was used, as Corral counts: what came from the cache is not input."""
+        given, output, read, written = self.home.machine.used()
+        return (given - read if self.name == "codex" else given, output, read, written)
+
+    def begin_long(self, *options: str) -> tuple[Run, str]:
+        """A run that has used a tool and now stands still in the middle of its second answer,
+        until the gate `go` is opened; and the mark that only its prompt holds."""
+        mark = "the-one-prompt"
+        first = self.write("a.txt", text="I begin.", usage=USAGE)
+        last = {"text": "I went on to the end.", "gate": "go"}
+        # Claude puts a line in the model's mouth before it goes on, which the stub counts.
+        prompt = f"{mark} " + steps(first, last, last)
+        run = self.home.asked(self.name, prompt, *self.approvals, *options)
+        until(lambda: len(self.home.asked_for()) == 2, "it waits for the second answer")
+        until(lambda: [t for t in self.home.turns(run) if t.role == "tool"], "the tool's turn")
+        return self.home.get(run.id), mark

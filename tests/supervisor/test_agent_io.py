@@ -1,0 +1,68 @@
+"""What an agent says goes into the store; one that is away holds nobody up, and loses nothing."""
+
+from typing import Any
+
+import pytest
+
+from corral.adapters.providers.facts import LimitFact, ResultFact, TurnFact, UsageFact
+from corral.kernel.errors import StoreUnavailable
+from corral.supervisor import agent_io as voices
+from corral.supervisor.agent_io import MAX_PENDING_FACTS, AgentIO, Recorder
+from tests.support.home import Home
+from tests.support.run_factories import running
+
+
+def test_what_is_said_while_the_store_is_away_waits_and_is_kept_in_its_order(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(voices, "MAX_PAUSE", 600.0)  # no try falls due while this test runs
+    voice, away, tries = AgentIO(), True, 0
+    with home.store() as store:
+        session = store.sessions.open()
+        run = running(store, session_id=session.id)
+        append = store.sessions.append
+
+        def sometimes(*given: Any, **more: Any) -> Any:
+            nonlocal tries
+            tries += 1
+            if away:
+                raise StoreUnavailable("It is away.", reason="unreachable")
+            return append(*given, **more)
+
+        monkeypatch.setitem(vars(store.sessions), "append", sometimes)
+        recorder = Recorder(store, run, voice, lambda *line: None)
+        recorder.record(
+            [TurnFact("assistant", "one"), TurnFact("assistant", "two"), ResultFact(True)]
+        )
+        recorder.record([LimitFact("no more")])
+        assert (recorder.has_pending, tries) == (True, 1), "tried now and then, not once a fact"
+        assert voice.finished is not None, "what the keeper goes by waits for nobody"
+        assert voice.limit is not None
+        recorder.record([TurnFact("assistant", str(number)) for number in range(MAX_PENDING_FACTS)])
+        assert recorder.is_behind
+        away = False
+        recorder.finish()
+        assert not recorder.has_pending
+        said = [turn.content for turn in store.sessions.turns(session.id, limit=5).items]
+        assert said == ["one", "two", "0", "1", "2"]
+
+
+def test_a_charge_is_made_once_though_the_store_went_away_behind_it(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with home.store() as store:
+        run = running(store)
+        tell, fails = store.runs.tell, [True, False]
+
+        def sometimes(*given: Any, **more: Any) -> Any:
+            if fails.pop(0):
+                raise StoreUnavailable("It is away.", reason="unreachable")
+            return tell(*given, **more)
+
+        monkeypatch.setitem(vars(store.runs), "tell", sometimes)
+        recorder = Recorder(store, run, AgentIO(), lambda *line: None)
+        recorder.record([UsageFact("m", output=100, cost_micros=5)])
+        assert recorder.has_pending
+        recorder.finish()
+        assert store.charges.total(f"run:{run.id}").cost_micros == 5
+        assert store.runs.get(run.id).cost_micros == 5

@@ -1,0 +1,251 @@
+"""What a person sends to a run that asks something, and to one that does not."""
+
+import os
+from typing import Any
+
+import pytest
+
+from corral.adapters.providers.screens import SCREENS
+from corral.demo.agent import MARK
+from corral.domain.runs.model import Attention, Run, RunState
+from corral.supervisor import screen_io
+from corral.supervisor.input_entries import INPUT_TIMEOUT, REPEAT_SECONDS
+from corral.supervisor.screen_io import ScreenIO
+from tests.seed_tools.test_agent_yes import SCREEN_FILES
+from tests.support.home import Home, until
+
+
+def asking(home: Home, *options: str) -> Run:
+    run = home.asked("scripted", "say so; ask May I?; say after", "--pty", *options)
+
+    def look() -> Run | None:
+        found = home.get(run.id)
+        # A dialog that is read while it is drawn has fewer options, and another id.
+        return found if found.dialog is not None and len(found.dialog.options) == 3 else None
+
+    return until(look, "it asks")
+
+
+@pytest.mark.parametrize("answer", ["No", "3"])
+def test_answering_no_declines(home: Home, answer: str) -> None:
+    run = asking(home)
+    said = home.json("send", "--json", run.id, answer)
+    assert (said["how"], said["option"]) == ("answered", "3. No")
+    until(lambda: b"after" in home.so_far(run), "it goes on")
+    assert b"Nobody answered." in home.so_far(run)
+    assert b"Answered:" not in home.so_far(run)
+    until(lambda: home.get(run.id).attention is None, "it asks no more")
+    assert home.get(run.id).dialog is None
+
+
+def test_text_that_is_not_an_option_is_rejected_and_nothing_is_typed(home: Home) -> None:
+    run = asking(home)
+    before = home.so_far(run)
+    for text in ("no thanks", "please use git instead", "4", "\r"):
+        for enter in ((), ("--no-enter",)):
+            said = home.corral("send", *enter, run.id, text)
+            assert said.returncode == 2, said
+            if text.strip():
+                assert b"1. Yes; 2. Yes, and do not ask again; 3. No" in said.stderr
+            assert home.so_far(run) == before
+            assert home.get(run.id).attention is Attention.NEEDS_INPUT
+
+
+def test_the_question_and_its_options_are_shown(home: Home) -> None:
+    run = asking(home)
+    assert run.dialog is not None
+    assert run.dialog.question == "Do you want to proceed?"
+    assert run.dialog.options == ["1. Yes", "2. Yes, and do not ask again", "3. No"]
+    for command in (("show", run.id), ("question", "list")):
+        shown = home.corral(*command).stdout.decode()
+        assert "Do you want to proceed?" in shown, shown
+        assert "3. No" in shown, shown
+        assert "May I?" in shown, shown
+        assert "⏎" not in shown, shown
+    assert "`corral question list`" in home.corral().stdout.decode()
+    (listed,) = home.json("question", "list", "--json")
+    assert listed["dialog"]["id"] == run.dialog.id
+
+
+def test_an_answer_to_another_dialog_is_not_given(home: Home) -> None:
+    run = asking(home)
+    said = home.corral("send", run.id, "yes", "--dialog", "000000000000")
+    assert said.returncode == 5 or said.returncode == 4, said
+    assert home.get(run.id).attention is Attention.NEEDS_INPUT
+    assert run.dialog is not None
+    assert home.corral("send", run.id, "yes", "--dialog", run.dialog.id).returncode == 0
+    until(lambda: b"Answered: yes" in home.so_far(run), "it is answered")
+
+
+def test_an_idle_run_whose_question_is_open_is_not_approved_and_not_completed(home: Home) -> None:
+    run = asking(home, "--idle-exit", "8s")  # the agent must be able to ask within this time
+    ended = home.ended(run.id)
+    assert b"Answered:" not in home.output(ended)
+    assert (ended.state, ended.reason) == (
+        RunState.CANCELLED,
+        "its question was not answered in time",
+    )
+
+
+def test_an_idle_run_that_does_not_quit_is_not_called_completed(home: Home) -> None:
+    prompt = f"ignore TERM; say {MARK}; sleep 600"  # it looks ready for input, and takes none
+    run = home.asked("scripted", prompt, "--pty", "--idle-exit", "1s", "--grace", "300ms")
+    ended = home.ended(run.id)
+    assert (ended.state, ended.signal) == (RunState.CANCELLED, 9)
+    assert "ended with SIGKILL" in str(ended.reason)
+
+
+def test_a_slow_start_is_not_idleness(home: Home) -> None:
+    """A run that is ended before its interface appears would look completed."""
+    gate, programs = home.folder / "gate", home.folder / "programs"
+    os.mkfifo(gate)
+    programs.mkdir()
+    program = programs / "claude"
+    program.write_text(
+        "#!/bin/sh\n"
+        'if [ "$1" = --version ]; then echo 2.1.326; exit; fi\n'
+        f"cat {gate} {SCREEN_FILES / 'claude-ready.txt'}\n"
+        "sleep 600\n"
+    )
+    program.chmod(0o755)
+    home.env["PATH"] = f"{programs}:{home.env['PATH']}"
+    limits = ("--pty", "--idle-exit", "1s", "--grace", "100ms")
+    slow = home.asked("claude", "hello", *limits)
+    for _ in range(2):  # their interface appears, and they idle as long
+        home.ended(home.asked("scripted", "say so", *limits).id)
+    assert home.get(slow.id).is_live, home.get(slow.id)
+    gate.write_text("")  # returns when the program opens it
+    ended = home.ended(slow.id)
+    assert str(ended.reason).startswith("no activity within the idle timeout"), ended
+    assert b"shortcuts" in home.output(ended), "it was idle after its interface appeared"
+
+
+class Interface:
+    """A CLI's interface, of which recorded screens are shown one after the other."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        self.typed: list[str] = []
+        self.outcomes: list[dict[str, Any]] = []
+        self.now = 100.0
+        monkeypatch.setattr(screen_io.time, "monotonic", lambda: self.now)
+        self.name = name
+        self.voice = ScreenIO(
+            SCREENS[name],
+            size=(60, 120),
+            approvals=frozenset(),
+            type_in=lambda keys: self.typed.append(keys.decode()) is None,
+            first_prompt=None,
+            log=lambda *_: None,
+        )
+
+    def shows(self, kind: str) -> None:
+        file = SCREEN_FILES / f"{self.name}-{kind}.txt"
+        text = file.read_text().rstrip("\n").replace("\n", "\r\n")
+        self.voice.feed(b"\x1b[2J\x1b[H" + text.encode())
+        self.voice.poll()
+
+    def send(self, text: str, **more: Any) -> None:
+        given = {"enter": True, "dialog": None, **more}
+        self.voice.send(text, reply=self.outcomes.append, **given)
+
+    def passes(self, seconds: float) -> None:
+        until = self.now + seconds
+        while self.now < until:
+            self.now += 0.1
+            self.voice.poll()
+
+
+ALL = ("claude", "codex", "copilot", "gemini", "opencode", "qwen")
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name != "qwen"])
+def test_text_and_enter_are_two_steps_and_the_submission_is_confirmed(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    interface = Interface(monkeypatch, name)
+    interface.shows("ready")
+    interface.send("hello")
+    interface.passes(1.0)
+    assert interface.typed == ["hello"], "no Enter before the screen has settled"
+    interface.shows("typed")
+    interface.passes(1.0)
+    assert interface.typed == ["hello", "\r"]
+    assert interface.outcomes == []
+    interface.shows("ready")
+    interface.passes(0.2)
+    assert interface.outcomes == [{"ok": True}]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_text_that_stays_in_the_input_line_is_reported(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    interface = Interface(monkeypatch, name)
+    interface.shows("typed")
+    interface.send("hello")
+    interface.passes(8 * REPEAT_SECONDS)
+    assert interface.typed == ["hello", "\r", "\r", "\r"]
+    assert interface.outcomes == [{"ok": False, "error": "not_submitted"}]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_no_enter_is_pressed_when_a_dialog_opens_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    interface = Interface(monkeypatch, name)
+    interface.shows("typed")
+    interface.send("hello")
+    interface.passes(0.6)
+    interface.shows("run")
+    interface.passes(5.0)
+    assert interface.typed == ["hello"]
+    assert interface.outcomes == [{"ok": False, "error": "typed_into_dialog"}]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_nothing_is_typed_into_a_screen_that_is_not_understood(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    interface = Interface(monkeypatch, name)
+    interface.voice.feed(b"\x1b[2J\x1b[HA new kind of menu\r\n  * Approve everything\r\n    Deny")
+    interface.voice.poll()
+    interface.send("no")
+    interface.passes(INPUT_TIMEOUT + 1)
+    assert interface.typed == []
+    assert interface.outcomes == [{"ok": False, "error": "no_input_line"}]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_an_idle_interface_with_an_open_dialog_is_not_typed_into(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    interface = Interface(monkeypatch, name)
+    interface.shows("run")
+    assert not interface.voice.quit("/quit", lambda: None)
+    interface.passes(3.0)
+    assert interface.typed == []
+
+
+def test_a_dialog_that_is_replaced_by_another_gets_no_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    interface = Interface(monkeypatch, "claude")
+    interface.shows("run")
+    interface.send("4")
+    interface.voice.poll()
+    assert interface.typed == ["\x1b[B" * 3], "the mark is moved, and Enter waits"
+    interface.shows("edit")
+    interface.passes(2.0)
+    assert interface.typed == ["\x1b[B" * 3]
+    assert [outcome["error"] for outcome in interface.outcomes] == ["dialog_changed"]
+
+
+def test_enter_is_pressed_only_when_the_wanted_option_is_marked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    interface = Interface(monkeypatch, "claude")
+    interface.shows("run")
+    interface.send("no")
+    interface.passes(1.5)  # the arrows were swallowed: they are pressed again
+    assert interface.typed == ["\x1b[B" * 3] * 3
+    assert [outcome["error"] for outcome in interface.outcomes] == ["not_heard"]

@@ -1,0 +1,121 @@
+"""The moment before an agent begins: keepers that die there, and several that want the same run."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from corral.adapters import process
+from corral.domain.runs.model import RunState
+from tests.support.home import Home, is_alive, until
+
+
+def kill(pid: int | None) -> None:
+    assert pid is not None
+    assert pid > 1
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not is_alive(pid), f"{pid} is gone")
+
+
+def test_a_keeper_that_dies_at_the_gate_leaves_no_agent(home: Home) -> None:
+    """Killed at any moment of its start, again and again: the program runs as a run, or not."""
+    for number in range(6):
+        marker = home.work / f"began{number}"
+        with home.begin("run", "-d", "--json", "--", "sh", "-c", f"touch {marker}; sleep 600") as c:
+            time.sleep(0.06 * number)  # any moment will do
+            keepers = [
+                pid
+                for pid in home.everybody()
+                if "corral.supervisor" in " ".join(process.read_command_line(pid))
+            ]
+            for pid in keepers:
+                with_parent = process.read_stat(pid)
+                if with_parent is not None and with_parent.parent == c.pid:
+                    os.kill(pid, signal.SIGKILL)
+            c.communicate(timeout=60)
+        home.recover()
+        with home.store() as store:
+            live = store.runs.list(live=True, limit=100).items
+            for run in live:
+                if run.state is RunState.QUEUED:
+                    store.runs.stop(run.id)
+                    continue
+                assert is_alive(run.pid or 0)
+                store.runs.stop(run.id, grace_ms=100)
+                store.runs.wait(run.id, timeout_ms=40_000)
+    home.nobody_left()
+
+
+def test_what_ends_at_the_gate_has_no_exit_code(tmp_path: Path) -> None:
+    """A keeper that dies before it opens the gate: what never began has returned nothing."""
+    from corral.adapters import exit_files
+    from corral.supervisor.child import ChildProcess, Stdio
+
+    keeper = os.fork()
+    if keeper == 0:
+        try:
+            null = os.open(os.devnull, os.O_RDWR)
+            attempt = ChildProcess(
+                ["touch", str(tmp_path / "began")],
+                cwd="/",
+                env=dict(os.environ),
+                stdio=Stdio(null, null, null),
+                folder=tmp_path,
+                number=1,
+            )
+            (tmp_path / "pid").write_text(str(attempt.pid))
+        finally:
+            os._exit(0)
+    os.waitpid(keeper, 0)
+    pid = int((tmp_path / "pid").read_text())
+    until(lambda: not is_alive(pid), "the process at the gate has ended")
+    end = exit_files.wait_for_exit(tmp_path, 1, pid, 20.0)
+    assert not (tmp_path / "began").exists()
+    assert (end.exit_code, end.signal) == (None, None), "nobody returned this"
+
+
+def test_two_keepers_for_one_run_leave_the_winners_end_alone(home: Home) -> None:
+    """Both have a process at the gate; one is refused, and what it leaves counts for nothing."""
+    from corral.adapters.supervisor_process import StartingSupervisor, read_message, write_message
+
+    for number in range(3):
+        go = home.work / f"go{number}"
+        script = f"while [ ! -e '{go}' ]; do sleep 0.1; done; exit 5"
+        with home.store() as store:
+            run = store.runs.ask(command=["sh", "-c", script], project=str(home.work))
+            keepers = [StartingSupervisor() for _ in range(3)]
+            for keeper in keepers:  # all are told before one is asked how it went
+                write_message(keeper._order_writer, {"store": store.address, "run": run.id})
+            for keeper in keepers:
+                read_message(keeper._answer_reader)
+        taken = home.in_state(run.id, RunState.RUNNING)
+        until(lambda: sum(is_alive(k.pid) for k in keepers) == 1, "the others left")  # noqa: B023
+        if number == 0:
+            kill(taken.keeper_pid)  # the end is learned from what was written down
+        elif number == 1:
+            for pid in (taken.keeper_pid, home.guard_of(taken), taken.pid):
+                kill(pid)
+        go.touch()
+        until(lambda: not is_alive(taken.pid or 0), "the program ended")  # noqa: B023
+        if number < 2:
+            home.recover()
+        ended = home.ended(run.id)
+        expected = (RunState.CRASHED, None) if number == 1 else (RunState.FAILED, 5)
+        assert (ended.state, ended.exit_code) == expected
+
+
+def test_a_keeper_that_comes_too_late_touches_nothing(home: Home) -> None:
+    """The run is over and its output sealed; somebody had found it in line before that."""
+    from corral.adapters.supervisor_process import StartingSupervisor
+
+    run = home.detached("sh", "-c", "echo the words; exit 3")
+    ended = home.ended(run.id)
+    home.nobody_left()
+    before = sorted(file.name for file in home.folder_of(run).iterdir())
+    with home.store() as store:
+        answer = StartingSupervisor().start(store=store.address, run=run.id)
+    assert "pid" not in answer
+    home.nobody_left()
+    assert sorted(file.name for file in home.folder_of(run).iterdir()) == before
+    assert home.output(ended) == b"the words\n"
+    assert home.get(run.id) == ended

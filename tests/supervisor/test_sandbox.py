@@ -1,0 +1,382 @@
+"""Runs that a sandbox keeps in their worktree: nothing that they leave there lets the next one out,
+nor is run by whoever keeps it."""
+
+import json
+import os
+import shlex
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from corral.adapters import sandbox, worktrees
+from corral.adapters.sandbox import SandboxKind
+from corral.domain.runs.model import Run, RunState
+from tests.support.git_repositories import git, new_repository
+from tests.support.home import Home, until
+
+
+@pytest.fixture(params=[SandboxKind.BUBBLEWRAP, SandboxKind.LANDLOCK])
+def kind(request: pytest.FixtureRequest) -> SandboxKind:
+    kind: SandboxKind = request.param
+    if (why := sandbox.probe_sandboxes().why_not.get(kind)) is not None:
+        pytest.skip(f"{kind} does not work here: {why}")
+    return kind
+
+
+@pytest.fixture
+def any_kind() -> SandboxKind:
+    """The best sandbox that works here, for what the supervisor does, whichever sandbox it is."""
+    if (kind := sandbox.probe_sandboxes().kind) is SandboxKind.NONE:
+        pytest.skip("no sandbox works here")
+    return kind
+
+
+@pytest.fixture
+def tree(home: Home) -> Path:
+    """A worktree of the project's repository."""
+    repository = new_repository(home.folder / "repository")
+    where = home.folder / "tree"
+    worktrees.create(str(repository), str(where), "corral/race/one")
+    return where
+
+
+def sandboxed(
+    home: Home, kind: SandboxKind, tree: Path, script: str, *, project: Path | None = None
+) -> Run:
+    """A run of a shell script, kept in the worktree until it has ended."""
+    with home.store() as store:
+        asked = store.runs.ask(
+            command=["/bin/sh", "-ec", script],
+            project=store.projects.register(project or home.folder / "repository").id,
+            dir=str(tree),
+            sandbox=kind,
+        )
+        store.runs.start_queued()
+    return home.ended(asked.id)
+
+
+def test_it_may_commit_in_its_worktree_and_change_nothing_else(
+    home: Home, kind: SandboxKind, tree: Path
+) -> None:
+    named = "-c user.name=ada -c user.email=ada@example.org"
+    script = f"echo x > made && git add made && git {named} commit -qm made"
+    assert sandboxed(home, kind, tree, script).state is RunState.COMPLETED
+    assert git(home.folder / "repository", "log", "-1", "--format=%s", "corral/race/one") == "made"
+    # It may be let write there: into a place of its own that only looks like it.
+    sandboxed(home, kind, tree, f"echo x > {home.folder}/repository/README")
+    assert (home.folder / "repository" / "README").read_text() == "hello\n"
+
+
+@pytest.mark.parametrize("left", ["folder", "link", "nothing"])
+def test_git_that_a_user_calls_in_its_worktree_runs_nothing_that_it_left(
+    home: Home, any_kind: SandboxKind, tree: Path, left: str
+) -> None:
+    marker = home.folder / "marker"
+    repository = f"""
+        rm .git && git init -q . && git config core.fsmonitor 'touch {marker}; false'
+        git config core.worktree "$PWD"
+    """
+    script = {
+        "folder": repository,
+        "link": f"{repository} mv .git evil && ln -s evil .git",
+        "nothing": "rm .git",
+    }
+    assert sandboxed(home, any_kind, tree, script[left]).state is RunState.COMPLETED
+    git(tree, "status")
+    assert not marker.exists()
+    own = git(tree, "rev-parse", "--path-format=absolute", "--git-common-dir")
+    assert own == str(home.folder / "repository" / ".git")
+
+
+def test_what_it_writes_for_git_lets_the_next_one_out_of_nothing(
+    home: Home, any_kind: SandboxKind, tree: Path
+) -> None:
+    precious = home.folder / "precious"
+    precious.mkdir()
+    own = tree / "evil" / "worktrees" / "w"
+    script = f"""
+        mkdir -p {own} evil/refs && ln -s {precious} evil/objects
+        echo 'ref: refs/heads/corral/race/one' | tee evil/HEAD > {own}/HEAD
+        echo ../.. > {own}/commondir && echo {tree}/.git > {own}/gitdir
+        echo 'gitdir: {own}' > .git
+    """
+    link = (tree / ".git").read_text()
+    assert sandboxed(home, any_kind, tree, script).state is RunState.COMPLETED
+    assert (tree / ".git").read_text() == link, "git of the user finds the user's repository"
+    (tree / ".git").write_text(f"gitdir: {own}\n")  # as a run without a sandbox could leave it
+    shown = git(tree, "rev-parse", "--path-format=absolute", "--git-common-dir")
+    assert shown == str(tree / "evil"), "git itself is taken in"
+    sandboxed(home, any_kind, tree, f"echo x > {precious}/x")
+    assert not list(precious.iterdir())
+
+
+def test_whoever_keeps_it_runs_nothing_that_was_left_for_git(
+    home: Home, any_kind: SandboxKind, tree: Path
+) -> None:
+    mark = home.folder / "run-by-another"
+    script = f"""
+        rm .git && git init -q . && git add README
+        git config core.fsmonitor 'touch {mark}; false'
+        git config filter.out.clean 'touch {mark}; cat'
+        echo '* filter=out' > .gitattributes
+        touch README
+    """
+    first = sandboxed(home, any_kind, tree, script)
+    assert first.state is RunState.COMPLETED
+    second = sandboxed(home, any_kind, tree, "true")
+    assert not mark.exists()
+    with home.store() as store:
+        told = store.runs.launch_of(second.id).environment["git"]
+    head = git(home.folder / "repository", "rev-parse", "corral/race/one")
+    assert told == {"commit": head, "branch": "corral/race/one", "dirty": False}
+
+
+@pytest.mark.parametrize("inside", ["", "src"])
+def test_where_only_the_worktree_could_say_whose_it_is_nobody_is_let_in(
+    home: Home, any_kind: SandboxKind, tree: Path, inside: str
+) -> None:
+    """The project's own folder is a worktree: an agent in there would write what the next one is
+    kept in by."""
+    project = tree / inside
+    project.mkdir(exist_ok=True)
+    ended = sandboxed(home, any_kind, project, "touch made", project=project)
+    assert ended.state is RunState.FAILED
+    assert "the project's own folder" in str(ended.reason)
+    assert not (project / "made").exists()
+
+
+SECRET = "a-secret-of-the-user-4711"
+
+
+@pytest.fixture
+def user(home: Home, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The home folder of the user, with what an agent must not see or change."""
+    real = home.folder / "user"
+    for name in (".ssh/id_rsa", ".aws/credentials", ".claude/settings.json", ".netrc"):
+        (real / name).parent.mkdir(parents=True, exist_ok=True)
+        (real / name).write_text(SECRET)
+    (real / ".gitconfig").write_text("[user]\n\tname = Ada\n\temail = ada@example.org\n")
+    for name, value in {"HOME": str(real), "GITHUB_TOKEN": SECRET, "PGPASSWORD": SECRET}.items():
+        monkeypatch.setenv(name, value)
+    return real
+
+
+def test_it_sees_no_store_no_home_and_no_token_of_its_user(
+    home: Home, kind: SandboxKind, tree: Path, user: Path
+) -> None:
+    token = Path(home.env["CORRAL_HOME"]) / "daemon.token"
+    token.parent.mkdir(exist_ok=True)
+    token.write_text(SECRET)
+    script = f"""
+        env > env.txt
+        for file in {token} {user}/.ssh/id_rsa {user}/.aws/credentials {user}/.netrc; do
+            cat $file >> seen.txt 2>/dev/null || true
+        done
+        ls {home.env["CORRAL_HOME"]}/*.db >> seen.txt 2>/dev/null || true
+        mkdir -p ~/.claude && echo evil > ~/.claude/settings.json && echo evil > ~/.bashrc
+        git commit -q --allow-empty -m "as the user"
+    """
+    run = sandboxed(home, kind, tree, script)
+    assert run.state is RunState.COMPLETED, home.output(run)
+    assert (tree / "seen.txt").read_text() == ""
+    shown = (tree / "env.txt").read_text()
+    assert SECRET not in shown
+    assert str(home.url) not in shown
+    assert "CORRAL_HOME" not in shown
+    assert (user / ".claude/settings.json").read_text() == SECRET
+    assert not (user / ".bashrc").exists()
+    log = git(home.folder / "repository", "log", "-1", "--format=%s by %an", "corral/race/one")
+    assert log == "as the user by Ada"
+    left = {path.name for path in home.folder_of(run).iterdir()}
+    assert left.isdisjoint({"home", "git", "scratch"}), "no copy of a login stays"
+
+
+def test_it_cannot_delete_the_objects_of_the_repository(
+    home: Home, kind: SandboxKind, tree: Path
+) -> None:
+    repository = home.folder / "repository"
+    script = f"""
+        G=$(git rev-parse --git-common-dir)
+        find $G {repository}/.git /run/corral -type f -delete 2>/dev/null || true
+        rm -rf $G {repository}/.git /run/corral 2>/dev/null || true
+        echo kept > work
+    """
+    run = sandboxed(home, kind, tree, script)
+    assert git(repository, "fsck", "--full", "--strict") == ""
+    assert git(repository, "log", "-1", "--format=%s", "corral/race/one") == "first"
+    assert (tree / "work").read_text() == "kept\n"
+    assert any("Cannot import the commits" in line for line in home.log(run))
+
+
+FORKS = """
+import os, time
+for _ in range(60):
+    if os.fork() == 0:
+        os.setsid(); time.sleep(600); os._exit(0)
+time.sleep(600)
+"""
+FILLS = """
+import itertools, time
+for number in itertools.count():
+    with open(f"big-{number}", "wb") as file:
+        file.write(b"x" * (4 << 20))
+    time.sleep(0.5 if number > 20 else 0)
+"""
+GROWS = "import time; kept = bytearray(b'x') * (100 << 20); time.sleep(600)"
+
+# Memory that belongs to files and segments, and to the address space of no process.
+MEMORY_FILES = """
+import os, time
+kept = [os.memfd_create("kept") for _ in range(4)]
+for file in kept:
+    for _ in range(25):
+        os.write(file, bytes(1 << 20))
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "setting", "most", "program"),
+    [
+        (SandboxKind.BUBBLEWRAP, "memory_bytes", 60 << 20, MEMORY_FILES),
+        (SandboxKind.LANDLOCK, "memory_bytes", 60 << 20, MEMORY_FILES),
+        (SandboxKind.BUBBLEWRAP, "processes", 40, FORKS),
+        (SandboxKind.LANDLOCK, "processes", 40, FORKS),
+        (SandboxKind.BUBBLEWRAP, "disk_bytes", 60 << 20, FILLS),
+        (SandboxKind.LANDLOCK, "memory_bytes", 60 << 20, GROWS),
+    ],
+    indirect=["kind"],
+)
+def test_what_uses_too_much_is_killed_with_all_that_it_started(
+    home: Home, kind: SandboxKind, tree: Path, setting: str, most: int, program: str
+) -> None:
+    with home.store() as store:
+        store.settings.set(f"sandbox.{setting}", most)
+    (tree / "program.py").write_text(program)
+    run = sandboxed(home, kind, tree, f"exec {sys.executable} program.py")
+    assert run.state is RunState.INTERRUPTED
+    assert f"sandbox.{setting}" in str(run.reason)
+    home.nobody_left()
+    size = sum(path.stat().st_size for path in tree.glob("big-*"))
+    assert size < 10 * most
+
+
+def test_it_reaches_corral_by_the_daemon_as_its_agent_alone(home: Home, tree: Path) -> None:
+    kind = sandbox.probe_sandboxes().kind
+    if kind is SandboxKind.NONE:
+        pytest.skip("no sandbox works here")
+    assert home.corral("up", "--port", "0").returncode == 0
+    try:
+        call = f"{sys.executable} -P -m corral"
+        hello = {"protocolVersion": "2025-03-26", "capabilities": {}}
+        hello["clientInfo"] = {"name": "test", "version": "1"}
+        said = [
+            {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello},
+            {"jsonrpc": "2.0", "method": "notifications/initialized"},
+            {
+                "jsonrpc": "2.0",
+                "id": 2,
+                "method": "tools/call",
+                "params": {"name": "whoami", "arguments": {}},
+            },
+        ]
+        (tree / "said").write_text("".join(f"{json.dumps(line)}\n" for line in said))
+        script = f"""
+            {call} mcp < said > answers 2> mcp.err
+            {call} token create evil > evil.txt 2> evil.err && exit 1
+            CORRAL_AGENT=bob {call} token create evil > evil.txt 2> evil.err && exit 1
+            exit 0
+        """
+        with home.store() as store:
+            store.agents.create("ada", command=shlex.join(["sh", "-ec", script]))
+            store.agents.create("bob", command="true")
+            asked = store.runs.ask(
+                prompt="Do it",
+                agent="ada",
+                project=store.projects.register(home.folder / "repository").id,
+                dir=str(tree),
+                sandbox=kind,
+            )
+            store.runs.start_queued()
+        run = home.ended(asked.id)
+        assert run.state is RunState.COMPLETED, [path.read_text() for path in tree.glob("*.err")]
+        assert "tok_" not in (tree / "evil.txt").read_text()
+        answers = (tree / "answers").read_text().splitlines()
+        assert "ada" in answers[-1], answers
+        with home.store() as store:
+            names = [token.name for token in store.tokens.list().items]
+            assert not [name for name in names if name.startswith("run-")], "it is revoked"
+    finally:
+        home.corral("down")
+
+
+def test_commits_are_imported_also_when_the_supervisor_was_killed(
+    home: Home, any_kind: SandboxKind, tree: Path
+) -> None:
+    script = """
+        echo x > made && git add made
+        git -c user.name=a -c user.email=a@example.org commit -qm made
+        touch here; sleep 600
+    """
+    with home.store() as store:
+        asked = store.runs.ask(
+            command=["/bin/sh", "-ec", script],
+            project=store.projects.register(home.folder / "repository").id,
+            dir=str(tree),
+            sandbox=any_kind,
+        )
+        store.runs.start_queued()
+    until((tree / "here").exists, "it has committed")
+    run = home.get(asked.id)
+    assert run.keeper_pid is not None
+    assert run.pid is not None
+    guard = home.guard_of(run)
+    for pid in (run.keeper_pid, guard, run.pid):
+        os.kill(pid, signal.SIGKILL)
+    home.recover()
+    ended = home.ended(run.id)
+    assert ended.state is RunState.CRASHED
+    assert git(home.folder / "repository", "log", "-1", "--format=%s", "corral/race/one") == "made"
+    left = {path.name for path in home.folder_of(run).iterdir()}
+    assert left.isdisjoint({"home", "git", "scratch"}), "no copy of a login stays"
+    home.nobody_left()
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder whose path is short enough for that of a socket."""
+    with tempfile.TemporaryDirectory(prefix="c") as folder:
+        yield Path(folder)
+
+
+def test_it_cannot_type_into_a_run_without_a_sandbox(home: Home, tree: Path, short: Path) -> None:
+    """Landlock does not keep it from connecting to the socket of another run's supervisor."""
+    kind = SandboxKind.LANDLOCK
+    if (why := sandbox.probe_sandboxes().why_not.get(kind)) is not None:
+        pytest.skip(f"{kind} does not work here: {why}")
+    other = home.detached("cat", options=("--pty",))
+    (short / "run").symlink_to(home.folder_of(other))
+    until((home.folder_of(other) / "line").exists, "the supervisor listens")
+    program = f"""
+import socket, struct
+line = socket.socket(socket.AF_UNIX)
+line.settimeout(5)
+line.connect({str(short / "run" / "line")!r})
+body = b'{{"op":"send","text":"touch /escaped","enter":true}}'
+try:
+    line.sendall(struct.pack("!cI", b"?", len(body)) + body)
+    answer = line.recv(100)
+except OSError:
+    answer = b""
+raise SystemExit(7 if answer else 0)
+"""
+    (tree / "program.py").write_text(program)
+    run = sandboxed(home, kind, tree, f"exec {sys.executable} program.py")
+    assert run.state is RunState.COMPLETED, home.corral("logs", run.id).stdout
+    assert b"touch" not in home.corral("logs", other.id).stdout
+    assert home.corral("stop", other.id).returncode == 0
+    home.ended(other.id)

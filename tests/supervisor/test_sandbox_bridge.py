@@ -1,0 +1,288 @@
+"""Boxed agents for real: each sandbox that works here, from the chat to the answer and back."""
+
+import json
+import os
+import signal
+import socket
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from corral.adapters import sandbox
+from corral.adapters.sandbox import SandboxKind
+from corral.adapters.sandbox_bridge.schema import SessionFolder
+from corral.domain.mail.model import Letter
+from corral.kernel.errors import Refused
+from corral.services.chat import sandbox_sync
+from tests.support.home import Home, until
+
+KINDS = [SandboxKind.BUBBLEWRAP, SandboxKind.LANDLOCK]
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> SandboxKind:
+    kind: SandboxKind = request.param
+    if not sandbox.can_block_network(kind):
+        pytest.skip(
+            f"{kind} cannot box an agent here: {sandbox.probe_sandboxes(network=False).why_not}"
+        )
+    return kind
+
+
+@pytest.fixture
+def any_kind() -> SandboxKind:
+    """The best sandbox that works here, for what the host does, whichever sandbox it is."""
+    for kind in KINDS:
+        if sandbox.can_block_network(kind):
+            return kind
+    pytest.skip(f"no sandbox works here: {sandbox.probe_sandboxes(network=False).why_not}")
+
+
+@contextmanager
+def agent(home: Home, kind: str, script: str, name: str = "ada") -> Iterator[None]:
+    """A boxed agent that is a shell script of the test's own, outside of its work folder."""
+    path = home.folder / f"{name}.sh"
+    path.write_text("#!/bin/sh\n" + textwrap.dedent(script))
+    path.chmod(0o700)
+    with home.store() as store:
+        store.agents.create(name, command=str(path))
+        store.settings.set("gateway.sandbox", kind, scope=f"agent:{name}")
+    yield
+
+
+def ask(home: Home, text: str, name: str = "ada") -> list[str]:
+    told = home.corral("chat", "--agent", name, "--once", text, "--timeout", "60s", "--json")
+    assert told.returncode == 0, told.stderr
+    answers: list[str] = json.loads(told.stdout)["answers"]
+    return answers
+
+
+def test_a_question_is_answered_from_inside(home: Home, kind: SandboxKind) -> None:
+    with agent(home, kind, 'read -r said; echo "you said: $said"'):
+        assert ask(home, "hello there") == ["you said: hello there"]
+        with home.store() as store:
+            (run,) = store.runs.list().items
+            launch = store.runs.launch_of(run.id)
+            assert launch.sandbox == f"boxed:{kind}"
+            assert launch.environment["sandbox"]["kind"] == kind
+
+
+def test_it_reaches_its_work_and_its_own_file_and_nothing_else(
+    home: Home, kind: SandboxKind
+) -> None:
+    secret = home.folder / "secret"
+    secret.write_text("precious")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        connect = f"import socket; socket.create_connection(('127.0.0.1', {port}), 2)"
+        script = f"""
+            echo x > here && echo "work: written"
+            cat {secret} 2>/dev/null || echo "secret: hidden"
+            cat "$CORRAL_BOXED/in/inbound.db" > /dev/null && echo "inbound: read"
+            (echo x >> "$CORRAL_BOXED/in/inbound.db") 2>/dev/null || echo "inbound: kept"
+            (rm "$CORRAL_BOXED/in/inbound.db") 2>/dev/null || echo "inbound: there"
+            (mv "$CORRAL_BOXED/in" "$CORRAL_BOXED/on") 2>/dev/null || echo "folder: there"
+            ls {os.environ["CORRAL_HOME"]}/corral.db 2>/dev/null || echo "store: hidden"
+            echo "store variable: $CORRAL_STORE$SECRET_OF_THE_HOST"
+            {sys.executable} -c "{connect}" 2>/dev/null || echo "network: none"
+        """
+        home.env["SECRET_OF_THE_HOST"] = "leaked"
+        with agent(home, kind, script):
+            (answer,) = ask(home, "go")
+    assert answer.splitlines() == [
+        "work: written",
+        "secret: hidden",
+        "inbound: read",
+        "inbound: kept",
+        "inbound: there",
+        "folder: there",
+        "store: hidden",
+        "store variable: ",
+        "network: none",
+    ]
+    assert (home.work / "here").exists()
+
+
+def test_the_agents_own_commands_go_through_the_files(home: Home, any_kind: SandboxKind) -> None:
+    script = """
+        corral session state count "$(( $(corral session state count 2>/dev/null || echo 0) + 1 ))"
+        corral message send "working on it" > /dev/null
+        corral message send "to nobody" --to nobody 2>/dev/null || echo "no such destination"
+        echo "turn $(corral session state count)"
+    """
+    with agent(home, any_kind, script):
+        assert ask(home, "go") == ["working on it", "no such destination\nturn 1"]
+        assert ask(home, "go on") == ["working on it", "no such destination\nturn 2"]
+        with home.store() as store:
+            (session,) = store.sessions.list().items
+            assert store.sessions.state(session.id) == {"boxed:count": "2"}
+
+
+def test_files_and_wishes_go_through_the_files_too(home: Home, any_kind: SandboxKind) -> None:
+    secret = home.folder / "secret"
+    secret.write_text("precious")
+    script = f"""
+        echo "all is well" > report.txt
+        corral message send "look" --file report.txt > /dev/null
+        corral message send "mine?" --file {secret} 2>/dev/null || echo "secret: hidden"
+        corral request ask create_agent name=helper instructions=Help. > /dev/null
+        mkdir -p "$CORRAL_BOXED/out/outbox"
+        ln -s {secret.parent} "$CORRAL_BOXED/out/outbox/out-x"
+        {sys.executable} - <<'END'
+        import json, os, sqlite3
+        said = json.dumps({{"text": "x", "files": ["secret"]}})
+        with sqlite3.connect(os.environ["CORRAL_BOXED"] + "/out/outbound.db") as db:
+            db.execute("INSERT INTO messages_out (id, seq, timestamp, kind, content) "
+                       "VALUES ('out-x', 901, 't', 'chat', ?)", (said,))
+        END
+    """
+    with agent(home, any_kind, textwrap.dedent(script)), home.store() as store:
+        assert ask(home, "go")[0] == "look"
+        messages = store.messages.list().items
+        sent = [each.data["file"]["path"] for each in messages if each.kind == "file"]
+        assert [Path(path).read_text() for path in sent] == ["all is well\n"]
+        (request,) = store.requests.list().items
+        assert (request.action, request.state) == ("create_agent", "waiting")
+        assert f"in the same sandbox: {any_kind}" in request.effect
+        refused = [
+            each.data for each in store.events.newest(limit=200).items if each.verb == "refuse"
+        ]
+        assert [each["message"] for each in refused] == ["out-x"]
+        assert "link" in refused[0]["reason"]
+
+
+def test_a_question_of_the_agents_is_answered_while_it_waits(
+    home: Home, any_kind: SandboxKind
+) -> None:
+    script = 'echo "so: $(corral ask "Really?" --option yes --option no --timeout 60)"'
+    with agent(home, any_kind, script), home.store() as store:
+        with home.begin("chat", "--agent", "ada", "--once", "go", "--timeout", "60s") as chat:
+            question = until(
+                lambda: next(iter(store.questions.list(all=True).items), None), "a question"
+            )
+            store.questions.answer(question.id, "yes", by="user:olga")
+            told, _ = chat.communicate(timeout=60)
+        assert "so: yes" in told.decode()
+
+
+def test_an_agent_that_fails_is_asked_again(home: Home, any_kind: SandboxKind) -> None:
+    script = '[ -e once ] && { echo fine; exit 0; }; touch once; echo "oh no" >&2; exit 3'
+    with agent(home, any_kind, script):
+        assert ask(home, "go") == ["fine"]
+        with home.store() as store:
+            runs = store.runs.list(limit=5).items
+            assert [run.exit_code for run in runs] == [0, 3]
+
+
+def test_a_run_that_is_killed_in_the_middle_is_repeated_and_answered_once(
+    home: Home, any_kind: SandboxKind
+) -> None:
+    script = "[ -e once ] && { echo fine; exit 0; }; touch once; sleep 600"
+    with agent(home, any_kind, script), home.store() as store:
+        with home.begin("chat", "--agent", "ada", "--once", "go", "--timeout", "60s") as chat:
+            until((home.work / "once").exists, "the agent's first turn")
+            (run,) = store.runs.list(live=True).items
+            os.kill(int(str(run.pid)), signal.SIGKILL)
+            told, _ = chat.communicate(timeout=90)
+        assert told.decode().split() == ["fine"]
+        runs = store.runs.list(limit=5).items
+        said = [home.corral("logs", "--raw", run.id).stdout for run in runs]
+        assert [run.state for run in runs] == ["completed", "crashed"], said
+
+
+def test_an_agent_cli_is_understood_as_ever(home: Home) -> None:
+    if not sandbox.can_block_network(SandboxKind.BUBBLEWRAP):
+        pytest.skip("there is no bubblewrap here")
+    with home.store() as store:
+        store.agents.create("bob", provider="scripted")
+        store.settings.set("gateway.sandbox", "auto", scope="agent:bob")
+    assert ask(home, "say first; spend 100 50; say last words", "bob") == ["last words"]
+    with home.store() as store:
+        (run,) = store.runs.list().items
+        assert run.tokens == 150
+        (session,) = store.sessions.list().items
+        assert session.provider_session is not None
+    assert ask(home, "say again", "bob") == ["again"], "and its conversation goes on"
+
+
+def test_where_it_cannot_be_boxed_it_is_not_started_and_said(home: Home) -> None:
+    if not sandbox.can_block_network(SandboxKind.LANDLOCK):
+        pytest.skip("there is no Landlock here")
+    with agent(home, "landlock", "echo out"):
+        # Its work folder has Corral's own files in it, which Landlock cannot keep it from.
+        words = ("chat", "--agent", "ada", "--once", "go", "--timeout", "10m")
+        with home.begin(*words, cwd=home.folder) as chat, home.store() as store:
+            run = until(lambda: next(iter(store.runs.list(limit=1).items), None), "it is asked for")
+            run = home.ended(run.id)
+            assert run.state == "failed"
+            assert "Landlock cannot protect" in str(run.reason)
+            assert chat.poll() is None, "nothing was answered"
+
+
+def test_without_any_sandbox_an_agent_is_boxed_by_nothing_only_if_somebody_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    none = sandbox.ProbeResult(SandboxKind.NONE, {SandboxKind.BUBBLEWRAP: "it is not there"})
+    monkeypatch.setattr(sandbox, "probe_sandboxes", lambda **_: none)
+    folder = SessionFolder(str(tmp_path))
+    for path in (folder.inside, folder.outside, folder.home):
+        os.mkdir(path)
+    given = {"work": None, "store": "sqlite:///x", "scratch": str(tmp_path / "scratch")}
+    with pytest.raises(Refused, match="Install bubblewrap"):
+        sandbox_sync.wrap_command(["true"], folder, by="auto", **given)
+    wrapped = sandbox_sync.wrap_command(["true"], folder, by="none", **given)
+    assert wrapped.words == ["true"]
+    assert "Not sandboxed" in wrapped.lacks[0]
+
+
+def test_the_host_believes_none_of_it_in_a_real_sandbox_either(
+    home: Home, any_kind: SandboxKind
+) -> None:
+    script = f"""
+        {sys.executable} - <<'END'
+        import os, sqlite3
+        path = os.environ["CORRAL_BOXED"] + "/out/outbound.db"
+        with sqlite3.connect(path) as db:
+            db.execute("CREATE TRIGGER t AFTER INSERT ON processing_ack BEGIN SELECT 1; END")
+        END
+        [ -e once ] || {{ touch once; exit 0; }}
+        rm -f "$CORRAL_BOXED/out/outbound.db"; mkfifo "$CORRAL_BOXED/out/outbound.db"
+    """
+    with agent(home, any_kind, textwrap.dedent(script)):
+        words = ("chat", "--agent", "ada", "--once", "go", "--timeout", "10m")
+        with home.begin(*words) as chat, home.store() as store:
+
+            def given_back() -> Letter | None:
+                letters = store.mail.list().items
+                found = [each for each in letters if each.mailbox.startswith("session:")]
+                waits = [each for each in found if each.state == "waiting" and each.attempts >= 2]
+                return waits[0] if waits else None
+
+            letter = until(given_back, "its letter is given back twice")
+            assert "rejected" in str(letter.last_error)
+            events = store.events.newest(limit=200).items
+            said = [each.data for each in events if each.verb == "refuse"]
+            assert said, "it is said"
+            assert {each["file"] for each in said} == {"outbound.db"}
+            assert chat.poll() is None, "nothing was answered"
+
+
+def test_what_it_leaves_for_git_in_its_work_is_run_by_nobody(
+    home: Home, any_kind: SandboxKind
+) -> None:
+    mark = home.folder / "run-by-another"
+    script = f"""
+        git init -q . && echo x > file && git add file
+        git config core.fsmonitor 'touch {mark}; false'
+        git config filter.out.clean 'touch {mark}; cat'
+        echo '* filter=out' > .gitattributes
+        touch file
+        echo done
+    """
+    with agent(home, any_kind, script):
+        assert [ask(home, "go"), ask(home, "again")] == [["done"], ["done"]]
+    assert not mark.exists()

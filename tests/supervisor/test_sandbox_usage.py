@@ -1,0 +1,160 @@
+"""Usage and budgets of sandboxed runs: their CLI records the conversation in a private home."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corral.adapters import sandbox
+from corral.adapters.sandbox import SandboxKind
+from corral.domain.runs.model import Run, RunState
+from tests.supervisor.test_sandbox import tree  # noqa: F401  a fixture
+from tests.supervisor.test_usage import CODEX
+from tests.support.home import Home, is_alive, until
+
+HOSTILE = """#!/usr/bin/env python3
+import json, os, sys, time
+if "--version" in sys.argv:
+    print("codex-cli 0.169.0"); sys.exit()
+folder = os.path.expanduser("~/.codex/sessions/2026/11/18")
+os.makedirs(folder, exist_ok=True)
+thread = "01a1ec0e-4b91-7cd1-a064-000000000001"
+path = f"{folder}/rollout-2026-11-18T00-28-42-{thread}.jsonl"
+trick = os.environ["TRICK"]
+if trick == "pipe":
+    os.mkfifo(path)
+elif trick == "symlink":
+    os.symlink(os.environ["VICTIM"], path)
+elif trick == "device":
+    os.symlink("/dev/zero", path)
+elif trick == "folder":
+    os.rmdir(folder); os.symlink(os.path.dirname(os.environ["VICTIM"]), folder)
+elif trick == "line":
+    with open(path, "wb") as file:
+        file.write(b'{"type": "session_meta", "payload": {"id": "')
+        file.truncate(40 << 20)  # longer than any line that is read
+elif trick == "name":
+    thread = "../" * 20 + os.environ["VICTIM"]
+print(json.dumps({"type": "thread.started", "thread_id": thread}), flush=True)
+time.sleep(3)
+print(json.dumps({"type": "item.completed", "item": {"type": "agent_message", "text": "x"}}))
+print(json.dumps({"type": "turn.completed", "usage": {"input_tokens": 5, "output_tokens": 1}}))
+"""
+
+
+@pytest.fixture
+def kind(request: pytest.FixtureRequest) -> SandboxKind:
+    kind: SandboxKind = request.param
+    if (why := sandbox.probe_sandboxes().why_not.get(kind)) is not None:
+        pytest.skip(f"{kind} does not work here: {why}")
+    return kind
+
+
+@pytest.fixture
+def codex(home: Home, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The program on the PATH that stands in for codex; the user has an empty home folder."""
+    programs, own = home.folder / "programs", home.folder / "own"
+    programs.mkdir()
+    own.mkdir()
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(own))
+    install(programs / "codex", CODEX)
+    return programs / "codex"
+
+
+def install(path: Path, text: str) -> None:
+    path.write_text(text.replace("#!/usr/bin/env python3", f"#!{sys.executable}"))
+    path.chmod(0o755)
+
+
+def started(home: Home, kind: SandboxKind, tree: Path, env: dict[str, str], **more: Any) -> Run:  # noqa: F811
+    with home.store() as store:
+        asked = store.runs.ask(
+            prompt="look at it",
+            agent="codex",
+            project=store.projects.register(home.folder / "repository").id,
+            dir=str(tree),
+            sandbox=kind,
+            env=env,
+            **more,
+        )
+        store.runs.start_queued()
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("kind", "variable"),
+    [(SandboxKind.BUBBLEWRAP, None), (SandboxKind.LANDLOCK, "CODEX_HOME")],
+    indirect=["kind"],
+)
+def test_a_budget_stops_a_sandboxed_run(
+    home: Home,
+    kind: SandboxKind,
+    tree: Path,  # noqa: F811
+    codex: Path,
+    variable: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = {"TOKENS": "2000000"}
+    if variable:
+        monkeypatch.setenv(variable, str(home.folder / "elsewhere"))
+        given |= {variable: str(home.folder / "elsewhere"), "HOME": "/nowhere"}
+    run = started(home, kind, tree, given, budget_micros=100_000, grace_ms=1_000)
+    ended = home.ended(run.id)
+    assert ended.state is RunState.CANCELLED, home.log(ended)
+    assert ended.reason == "its budget is spent: $2.50 of $0.10"
+    assert ended.cost_micros == 2_500_100
+    assert ended.denied == {"exec_command": 1}
+    real = home.folder / ("elsewhere/sessions" if variable else "own/.codex/sessions")
+    assert len(list(real.rglob("rollout-*.jsonl"))) == 1, "its transcript is written back"
+    left = {path.name for path in home.folder_of(ended).iterdir()}
+    assert not [name for name in left if name.startswith(("home", "records"))], left
+    home.nobody_left()
+
+
+@pytest.mark.parametrize("kind", [SandboxKind.BUBBLEWRAP], indirect=True)
+def test_a_new_supervisor_goes_on_with_the_record(
+    home: Home,
+    kind: SandboxKind,
+    tree: Path,  # noqa: F811
+    codex: Path,
+) -> None:
+    wait = "open('begun', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.05)\n"
+    install(codex, CODEX.replace("use(int(", f"{wait}use(int(", 1))
+    given = {"TOKENS": "2000000"}
+    run = started(home, kind, tree, given, budget_micros=100_000, grace_ms=1_000)
+    until((tree / "begun").exists, "it is running")
+    supervisor = until(lambda: home.get(run.id).keeper_pid, "its supervisor is known")
+    os.kill(supervisor, signal.SIGKILL)
+    until(lambda: not is_alive(supervisor), "the supervisor is dead")
+    home.recover()
+    (tree / "go").touch()
+    ended = home.ended(run.id)
+    assert ended.state is RunState.CANCELLED, home.log(ended)
+    assert ended.reason == "its budget is spent: $2.50 of $0.10"
+    home.nobody_left()
+
+
+@pytest.mark.parametrize("trick", ["pipe", "symlink", "device", "folder", "line", "name"])
+def test_a_hostile_record_is_not_followed(
+    home: Home,
+    tree: Path,  # noqa: F811
+    codex: Path,
+    trick: str,
+) -> None:
+    kind = sandbox.probe_sandboxes().kind
+    if kind is SandboxKind.NONE:
+        pytest.skip("no sandbox works here")
+    secret = home.folder / "other" / "rollout-2026-11-18T00-28-42-x.jsonl"
+    secret.parent.mkdir()
+    lines = Path(__file__).parents[1] / "fixtures/transcripts/codex.jsonl"
+    secret.write_bytes(lines.read_bytes())
+    install(codex, HOSTILE)
+    run = started(home, kind, tree, {"TRICK": trick, "VICTIM": str(secret)})
+    ended = home.ended(run.id)
+    assert ended.state is RunState.COMPLETED, (ended, home.log(ended))
+    assert ended.tokens == 6, "only what its own stream reports"
+    home.nobody_left()

@@ -1,0 +1,38 @@
+"""The command line, called in this process as a user would call it."""
+
+import json
+from typing import Any, NamedTuple
+
+import pytest
+
+from corral.cli.main import run
+
+
+class CliResult(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+class Cli:
+    def __init__(self, capsys: pytest.CaptureFixture[str], url: str | None = None) -> None:
+        self._capsys = capsys
+        self._store = ["--store", url] if url else []
+
+    def __call__(self, *arguments: str) -> CliResult:
+        code = run([*self._store, *arguments])
+        captured = self._capsys.readouterr()
+        return CliResult(code, captured.out, captured.err)
+
+    def json(self, *arguments: str) -> Any:
+        """The value that a command prints with --json, which must succeed."""
+        said = self(*arguments, "--json")
+        assert said.code == 0, said.err
+        return json.loads(said.out)
+
+    def error(self, *arguments: str) -> dict[str, Any]:
+        """The error that a command prints with --json, with its exit code; stdout stays empty."""
+        said = self(*arguments, "--json")
+        assert said.out == ""
+        error: dict[str, Any] = json.loads(said.err)["error"]
+        return error | {"exit_code": said.code}

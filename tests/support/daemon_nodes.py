@@ -1,0 +1,115 @@
+"""Machines of their own on one store: each with a home, a name, and a daemon that can die."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from corral.adapters import process
+from tests.support.home import SECONDS, Home, is_alive, until
+
+
+class Machine(Home):
+    """A home with a daemon; as seen from the store, a machine like any other."""
+
+    def __init__(self, folder: Path, url: str, name: str) -> None:
+        folder.mkdir()
+        own = {"CORRAL_HOME": str(folder / "home"), "CORRAL_HOST": name}
+        kept = dict(os.environ)
+        os.environ.update(own)
+        try:
+            super().__init__(folder, url)
+        finally:
+            os.environ.clear()
+            os.environ.update(kept)
+        self.name = name
+        self.link = ""
+        self.pid = 0
+
+    def up(self, *options: str) -> dict[str, Any]:
+        """Start its daemon; what it says."""
+        said: dict[str, Any] = self.json("up", "--port", "0", "--json", *options)
+        self.link = said["link"]
+        self.pid = said["daemon"]["pid"]
+        return said
+
+    def status(self) -> dict[str, Any]:
+        """What `corral status` says, whether all is well or not."""
+        told: dict[str, Any] = json.loads(self.corral("status", "--json").stdout)
+        return told
+
+    def loop(self, name: str) -> dict[str, Any]:
+        """One loop of its daemon, as the daemon itself reports it."""
+        loops = {loop["name"]: loop for loop in self.get_url("/healthz").json()["status"]["loops"]}
+        found: dict[str, Any] = loops[name]
+        return found
+
+    def get_url(self, path: str) -> httpx.Response:
+        """The answer of its daemon to a request with its own token."""
+        address, _, token = self.link.partition("/?token=")
+        headers = {"Authorization": f"Bearer {token}"}
+        return httpx.get(f"{address}{path}", headers=headers, timeout=60)
+
+    def signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def has_ended(self, seconds: float = SECONDS) -> bool:
+        return until(lambda: not is_alive(self.pid), "the daemon has ended", seconds)
+
+    def everything(self, number: int) -> None:
+        """A signal to all that runs here: the daemon, keepers, guards and agents."""
+        for pid in self.everybody():
+            with suppress(OSError):
+                os.kill(pid, number)
+
+    def lose_power(self) -> None:
+        """All that runs here is gone at once."""
+        self.everything(signal.SIGKILL)
+        self.end_all()
+
+
+@contextmanager
+def on_machine(name: str) -> Iterator[None]:
+    """As if this process ran on the machine of that name, whose files are here."""
+    own = os.environ.get("CORRAL_HOST")
+    os.environ["CORRAL_HOST"] = name
+    process.host.cache_clear()
+    try:
+        yield
+    finally:
+        if own is None:
+            del os.environ["CORRAL_HOST"]
+        else:
+            os.environ["CORRAL_HOST"] = own
+        process.host.cache_clear()
+
+
+def children_of(pid: int) -> Iterator[process.ProcessStat]:
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with suppress(OSError):
+                found = process.read_stat(int(name))
+                if found is not None and found.parent == pid:
+                    yield found
+
+
+def cpu_of(pid: int, seconds: float) -> float:
+    """The share of one core that a process uses over a time."""
+    before = process.read_stat(pid)
+    time.sleep(seconds)
+    after = process.read_stat(pid)
+    assert before is not None
+    assert after is not None
+    return (after.cpu_ticks - before.cpu_ticks) / os.sysconf("SC_CLK_TCK") / seconds
+
+
+def memory_of(pid: int) -> int:
+    """The bytes of memory that a process has for itself or shares, as the kernel counts them."""
+    words = Path(f"/proc/{pid}/status").read_text().split()
+    return int(words[words.index("VmRSS:") + 1]) * 1024

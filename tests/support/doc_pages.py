@@ -1,0 +1,213 @@
+"""Pages of the documentation, read as scripts: what stands after `$ ` is run, what stands below it
+is compared.
+
+    ```console                        commands and what they print
+    $ corral ps                       a line that begins with `$ ` is a command
+    $ corral show nope   # exits 3    it ends with 0, unless it says otherwise
+    run_…  completed                  `…` stands for anything within a line
+    …                                 and alone for any lines
+    ```
+    ```sh                             commands alone, one a line
+    ```python                         a program
+    ```yaml title="plan.yaml"         a file, written where the commands run
+    <!-- given                        commands that a reader need not see, a line each
+    -->
+
+A command with nothing below it may print what it likes. Blocks in other languages are not read.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.support.command_server import run_command
+from tests.support.home import end_all, with_variable
+
+_BLOCK = re.compile(
+    r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$|^<!-- given\n(.*?)^-->$", re.M | re.S
+)
+_CODE = re.compile(r"#\s*exits (\d+)\b")
+# One `corral` command whose words a shell would hand on as they are: no variables, globs, pipes.
+_WORD = r"""(?:[\w@%+=:,./…-]|'[^'\n]*'|"[^"$`\\\n!]*")+"""
+_SIMPLE = re.compile(rf"corral((?:\s+{_WORD})*)\s*(?:\s#.*)?")
+_CHANGES_VARIABLES = re.compile(r"\b(export|source|unset)\b")
+_END = "-- end of the command:"
+_SECONDS = 240.0  # ends a command that hangs
+
+
+class Step(NamedTuple):
+    line: int
+    command: str
+    shown: list[str]
+
+    @property
+    def code(self) -> int:
+        said = _CODE.search(self.command)
+        return int(said[1]) if said else 0
+
+
+class NewFile(NamedTuple):
+    name: str
+    text: str
+
+
+def read(page: Path) -> Iterator[Step | NewFile]:
+    """What a page asks for, in its order."""
+    text = page.read_text(encoding="utf-8")
+    for block in _BLOCK.finditer(text):
+        language, title, body, given = block.groups()
+        line = text.count("\n", 0, block.start()) + 2
+        if given is not None:
+            yield from (Step(line, command, []) for command in given.splitlines())
+        elif title is not None:
+            yield NewFile(title, body)
+        elif language == "console":
+            yield from _steps(line, body.splitlines())
+        elif language == "sh":
+            yield from _lines(line, body)
+        elif language == "python":
+            yield Step(line, f"python - <<'END'\n{body}END", [])
+
+
+def _lines(first: int, body: str) -> Iterator[Step]:
+    """The commands of a block that shows nothing else; one may go on behind a backslash."""
+    for found in re.finditer(r"^(?! *(?:#|$))(?:\\\n|[^\n])+", body, re.M):
+        yield Step(first + body.count("\n", 0, found.start()), found[0], [])
+
+
+def _steps(first: int, lines: list[str]) -> Iterator[Step]:
+    step: Step | None = None
+    for number, line in enumerate(lines, first):
+        if line.startswith("$ "):
+            if step is not None:
+                yield step
+            step = Step(number, line[2:], [])
+        elif step is None:
+            raise ValueError(f"line {number}: output of no command: {line}")
+        elif line.startswith("> ") and not step.shown:
+            step = step._replace(command=f"{step.command}\n{line[2:]}")
+        else:
+            step.shown.append(line)
+    if step is not None:
+        yield step
+
+
+def fits(shown: list[str], said: list[str]) -> bool:
+    """Whether what a command said is what the page shows, however wide its columns are."""
+    lines = []
+    for line in shown:
+        words = "[^\n]*".join(re.escape(part) for part in re.split(" ?… ?", _narrow(line)))
+        lines.append(r"(?:[^\n]*\n)*" if line.strip() == "…" else words + r"\n")
+    return re.fullmatch("".join(lines), "".join(f"{_narrow(line)}\n" for line in said)) is not None
+
+
+def _narrow(line: str) -> str:
+    return " ".join(line.split())
+
+
+class Shell:
+    """One shell for a whole page, so that `cd` and `export` count for what follows."""
+
+    @classmethod
+    def of_a_newcomer(cls, folder: Path, programs: Path | None = None) -> "Shell":
+        """One in an empty directory, with an empty home; `programs` come first on its PATH."""
+        home, work = folder / "home", folder / "work"
+        home.mkdir()
+        work.mkdir()
+        (home / ".gitconfig").write_text("[user]\nname = You\nemail = you@example.org\n")
+        path = [*([str(programs)] if programs else []), str(Path(sys.executable).parent)]
+        return cls(
+            work,
+            {
+                "HOME": str(home),
+                "CORRAL_HOME": f"{home}/corral",
+                "CORRAL_AGENT_HOME": f"{home}/conversations",
+                "PATH": ":".join([*path, os.environ["PATH"]]),
+                "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+                "USER": "you",
+                "LANG": "C.UTF-8",
+                "NO_COLOR": "1",
+            },
+        )
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        self._folder = folder
+        self._directory = str(folder)
+        self._environment = dict(environment)
+        self._mark = f"CORRAL_HOME={environment['CORRAL_HOME']}"
+        self._bash = subprocess.Popen(
+            ["bash", "--noprofile", "--norc"],
+            cwd=folder,
+            env=dict(environment),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, command: str) -> tuple[int, list[str]]:
+        """The exit code of a command, and the lines that it printed."""
+        if simple := _SIMPLE.fullmatch(command.replace("\\\n", " ")):
+            done = run_command(
+                shlex.split(simple[1]),
+                cwd=Path(self._directory),
+                env=self._environment,
+                timeout=_SECONDS,
+                merge_output=True,
+            )
+            if done is not None:
+                lines = done.stdout.decode(errors="replace").splitlines()
+                return done.returncode, _trimmed([line.rstrip() for line in lines])
+        code, said = self._run_in_bash(command)
+        if _CHANGES_VARIABLES.search(command):
+            _, variables = self._run_in_bash("env -0 | tr '\\n\\0' '\\0\\n'")
+            pairs = (line.replace("\0", "\n").partition("=") for line in variables)
+            self._environment = {name: value for name, _, value in pairs}
+        return code, said
+
+    def _run_in_bash(self, command: str) -> tuple[int, list[str]]:
+        assert self._bash.stdin is not None
+        assert self._bash.stdout is not None
+        self._bash.stdin.write(
+            f"{{ {command}\n}} </dev/null\nprintf '\\n%s %s %s\\n' '{_END}' $? \"$PWD\"\n"
+        )
+        self._bash.stdin.flush()
+        said: list[str] = []
+        ended = threading.Timer(_SECONDS, self._end_all)
+        ended.start()
+        try:
+            for line in self._bash.stdout:
+                if line.startswith(_END):
+                    code, self._directory = line.removeprefix(_END).strip().split(" ", 1)
+                    return int(code), _trimmed(said)
+                said.append(line.rstrip())
+        finally:
+            ended.cancel()
+        raise AssertionError(f"the shell ended in the middle of: {command}\n" + "\n".join(said))
+
+    def write(self, file: NewFile) -> None:
+        (self._folder / file.name).write_text(file.text, encoding="utf-8")
+
+    def close(self) -> None:
+        """Its end, and that of everybody who was started in it."""
+        assert self._bash.stdin is not None
+        assert self._bash.stdout is not None
+        self._bash.stdin.close()
+        self._bash.wait(60)
+        self._bash.stdout.close()
+        self._end_all()
+
+    def _end_all(self) -> None:
+        end_all(lambda: with_variable(self._mark))
+
+
+def _trimmed(lines: list[str]) -> list[str]:
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines

@@ -1,0 +1,282 @@
+"""Local servers that behave as Telegram and Slack do for bots: their limits, their refusals, their
+answers that come too late. A test tells the next faults; what people see stays to be read."""
+
+from collections import defaultdict
+from itertools import count
+from typing import Any
+
+from tests.support.chat_server_stub import Answer, ApiRequest
+
+LATE = "late"  # it was accepted, and the line broke before anybody was told
+DOWN = "down"  # it was not accepted, and the server says that it is broken
+SLOW = "slow"  # too many in this place: again in so many seconds
+RETRY_SECONDS = 7
+
+
+class Telegram:
+    """The bot API for one bot."""
+
+    token = "1:right"
+
+    def __init__(self) -> None:
+        self.shown: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        """What can be seen in each chat, in order."""
+        self.updates: list[dict[str, Any]] = []
+        self.faults: list[str] = []
+        self.full: set[str] = set()
+        """Chats in which too much was said lately."""
+        self.pressed: list[str] = []
+        self.typing: list[str] = []
+        self.files: dict[str, bytes] = {}
+        self.twice = False
+        """Whether updates that were confirmed come once more."""
+        self._numbers = count(100)
+
+    def words(self, chat: str) -> list[str]:
+        return [each["text"] for each in self.shown[chat]]
+
+    def __call__(self, asked: ApiRequest) -> Answer:
+        head, _, method = asked.path.rpartition("/")
+        if head.startswith("/file/"):
+            name = asked.path.removeprefix(f"/file/bot{self.token}/")
+            return (200, self.files[name]) if name in self.files else (404, {"ok": False})
+        if head != f"/bot{self.token}":
+            return _no(401, "Unauthorized")
+        body = asked.body if isinstance(asked.body, dict) else {}
+        return getattr(self, f"_{method}", self._unknown)(body, asked)
+
+    def _unknown(self, body: dict[str, Any], asked: ApiRequest) -> Answer:
+        return _no(404, "Not Found: method not found")
+
+    def _getMe(self, body: dict[str, Any], asked: ApiRequest) -> Answer:
+        return _yes({"id": 99, "is_bot": True, "username": "corral_bot"})
+
+    def _getUpdates(self, body: dict[str, Any], asked: ApiRequest) -> Answer:
+        offset = body.get("offset", 0)
+        if not self.twice:
+            self.updates = [each for each in self.updates if each["update_id"] >= offset]
+        return _yes(self.updates[: body.get("limit", 100)])
+
+    def _getFile(self, body: dict[str, Any], asked: ApiRequest) -> Answer:
+        if body["file_id"] not in self.files:
+            return _no(400, "Bad Request: invalid file_id")
+        return _yes({"file_id": body["file_id"], "file_path": body["file_id"]})
+
+    def _answerCallbackQuery(self, body: dict[str, Any], asked: ApiRequest) -> Answer:
+        self.pressed.append(body["callback_query_id"])
+        return _yes(True)
+
+    def _sendChatAction(self, body: dict[str, Any], asked: ApiRequest) -> Answer:
+        self.typing.append(str(body["chat_id"]))
+        return _yes(True)
+
+    def _sendMessage(self, body: dict[str, Any], asked: ApiRequest) -> Answer:
+        if why := _too_long(str(body.get("text", ""))):
+            return _no(400, why)
+        if why := self._bad_buttons(body):
+            return _no(400, why)
+        reply = body.get("reply_parameters", {})
+        known = {each["message_id"] for each in self.shown[str(body["chat_id"])]}
+        gone = bool(reply) and reply["message_id"] not in known
+        if gone and not reply.get("allow_sending_without_reply"):
+            return _no(400, "Bad Request: message to be replied not found")
+        return self._show(str(body["chat_id"]), body)
+
+    def _bad_buttons(self, body: dict[str, Any]) -> str | None:
+        rows = body.get("reply_markup", {}).get("inline_keyboard", [])
+        for button in (button for row in rows for button in row):
+            if not button["text"] or not 1 <= len(button["callback_data"].encode()) <= 64:
+                return "Bad Request: BUTTON_DATA_INVALID"
+        return None
+
+    def _sendDocument(self, body: dict[str, Any], asked: ApiRequest) -> Answer:
+        fields, files = multipart(asked)
+        name, data = files["document"]
+        return self._show(fields["chat_id"], fields | {"text": f"[{name}]", "data": data})
+
+    def _show(self, chat: str, body: dict[str, Any]) -> Answer:
+        how = self.faults.pop(0) if self.faults else ""
+        if how == DOWN:
+            return _no(502, "Bad Gateway")
+        if how == SLOW or chat in self.full:
+            told = {"ok": False, "error_code": 429, "parameters": {"retry_after": RETRY_SECONDS}}
+            return 429, told | {"description": f"Too Many Requests: retry after {RETRY_SECONDS}"}
+        message = body | {"message_id": next(self._numbers)}
+        self.shown[chat].append(message)
+        told = {name: value for name, value in message.items() if name != "data"}
+        return (0, None) if how == LATE else _yes(told)
+
+    def _found(self, body: dict[str, Any]) -> dict[str, Any] | None:
+        chat = self.shown[str(body["chat_id"])]
+        return next((each for each in chat if each["message_id"] == body["message_id"]), None)
+
+    def _editMessageText(self, body: dict[str, Any], asked: ApiRequest) -> Answer:
+        found = self._found(body)
+        if found is None:
+            return _no(400, "Bad Request: message to edit not found")
+        if found["text"] == body["text"] and "reply_markup" not in found:
+            return _no(400, "Bad Request: message is not modified: specified new message content")
+        found["text"] = body["text"]
+        found.pop("reply_markup", None)
+        return _yes(found)
+
+    def _setMessageReaction(self, body: dict[str, Any], asked: ApiRequest) -> Answer:
+        (sign,) = body["reaction"]
+        if sign["emoji"] not in "👍👎❤🔥🎉":
+            return _no(400, "Bad Request: REACTION_INVALID")
+        return _yes(True)
+
+
+def _yes(result: Any) -> Answer:
+    return 200, {"ok": True, "result": result}
+
+
+def _no(code: int, why: str) -> Answer:
+    return code, {"ok": False, "error_code": code, "description": why}
+
+
+def _too_long(text: str) -> str | None:
+    if not text.strip():
+        return "Bad Request: message text is empty"
+    if len(text.encode("utf-16-le")) // 2 > 4_096:
+        return "Bad Request: message is too long"
+    return None
+
+
+class Slack:
+    """The web API for one bot."""
+
+    token = "xoxb-right"
+
+    def __init__(self) -> None:
+        self.url = ""
+        """Where it is, once it is somewhere."""
+        self.shown: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        self.faults: list[str] = []
+        self.full: set[str] = set()
+        self.uploads: dict[str, dict[str, Any]] = {}
+        self.page = 200
+        """How many messages of a history come at once, however many are asked for."""
+        self._numbers = count(1)
+
+    def words(self, channel: str) -> list[str]:
+        return [each["text"] for each in self.shown[channel]]
+
+    def says(self, channel: str, text: str, **more: Any) -> str:
+        """Somebody else says something."""
+        return self._add(channel, {"text": text, "user": "U1"} | more)
+
+    def _add(self, channel: str, message: dict[str, Any]) -> str:
+        ts = f"1800000{next(self._numbers):03}.000100"
+        self.shown[channel].append(message | {"ts": ts})
+        return ts
+
+    def __call__(self, asked: ApiRequest) -> Answer:
+        method = asked.path.rpartition("/")[2]
+        if asked.path.startswith("/upload/"):
+            self.uploads[method]["data"] = asked.raw
+            return 200, b"OK - 5"
+        if asked.headers.get("authorization") != f"Bearer {self.token}":
+            return 200, {"ok": False, "error": "invalid_auth"}
+        body = asked.body if isinstance(asked.body, dict) else {}
+        return getattr(self, "_" + method.replace(".", "_"), self._unknown)(body)
+
+    def _unknown(self, body: dict[str, Any]) -> Answer:
+        return 200, {"ok": False, "error": "unknown_method"}
+
+    def _auth_test(self, body: dict[str, Any]) -> Answer:
+        return 200, {"ok": True, "user_id": "UBOT", "bot_id": "B1"}
+
+    def _chat_postMessage(self, body: dict[str, Any]) -> Answer:
+        channel = body["channel"]
+        if not channel.startswith("C"):
+            return 200, {"ok": False, "error": "channel_not_found"}
+        for block in body.get("blocks", []):
+            if block["type"] == "section" and len(block["text"]["text"]) > 3_000:
+                return 200, {"ok": False, "error": "invalid_blocks"}
+        return self._show(channel, body)
+
+    def _show(self, channel: str, body: dict[str, Any]) -> Answer:
+        how = self.faults.pop(0) if self.faults else ""
+        if how == DOWN:
+            return 503, b"service unavailable"
+        if how == SLOW or channel in self.full:
+            return 429, {"ok": False, "error": "ratelimited"}, {"Retry-After": str(RETRY_SECONDS)}
+        ts = self._add(channel, body | {"user": "UBOT", "bot_id": "B1"})
+        return (0, None) if how == LATE else (200, {"ok": True, "ts": ts, "channel": channel})
+
+    def _found(self, channel: str, ts: str) -> dict[str, Any] | None:
+        return next((each for each in self.shown[channel] if each["ts"] == ts), None)
+
+    def _chat_update(self, body: dict[str, Any]) -> Answer:
+        found = self._found(body["channel"], body["ts"])
+        if found is None:
+            return 200, {"ok": False, "error": "message_not_found"}
+        found |= {"text": body["text"], "blocks": body.get("blocks", found.get("blocks"))}
+        return 200, {"ok": True, "ts": body["ts"]}
+
+    def _reactions_add(self, body: dict[str, Any]) -> Answer:
+        found = self._found(body["channel"], body["timestamp"])
+        if found is None:
+            return 200, {"ok": False, "error": "message_not_found"}
+        if body["name"] in found.setdefault("signs", []):
+            return 200, {"ok": False, "error": "already_reacted"}
+        found["signs"].append(body["name"])
+        return 200, {"ok": True}
+
+    def _conversations_history(self, body: dict[str, Any]) -> Answer:
+        return self._listed(body, self.shown[body["channel"]])
+
+    def _conversations_replies(self, body: dict[str, Any]) -> Answer:
+        inside = [
+            each for each in self.shown[body["channel"]] if each.get("thread_ts") == body["ts"]
+        ]
+        return self._listed(body, inside)
+
+    def _listed(self, body: dict[str, Any], found: list[dict[str, Any]]) -> Answer:
+        """Newest first, page by page; metadata only for those who ask for it."""
+        start = int(body.get("cursor") or 0)
+        newest = found[::-1]
+        most = min(int(body.get("limit", 100)), self.page)
+        page = newest[start : start + most]
+        if body.get("include_all_metadata") != "true":
+            page = [
+                {name: value for name, value in each.items() if name != "metadata"} for each in page
+            ]
+        more = start + most < len(newest)
+        told: dict[str, Any] = {"ok": True, "messages": page, "has_more": more}
+        if more:
+            told["response_metadata"] = {"next_cursor": str(start + most)}
+        return 200, told
+
+    def _files_getUploadURLExternal(self, body: dict[str, Any]) -> Answer:
+        id = f"F{next(self._numbers)}"
+        self.uploads[id] = {"name": body["filename"], "length": int(body["length"])}
+        return 200, {"ok": True, "upload_url": f"{self.url}/upload/{id}", "file_id": id}
+
+    def _files_completeUploadExternal(self, body: dict[str, Any]) -> Answer:
+        (given,) = body["files"]
+        upload = self.uploads[given["id"]]
+        if len(upload.get("data", b"")) != upload["length"]:
+            return 200, {"ok": False, "error": "file_not_found"}
+        shown = {"text": "", "files": [{"id": given["id"], "title": given["title"]}]}
+        if "thread_ts" in body:
+            shown["thread_ts"] = body["thread_ts"]
+        return self._show(body["channel_id"], shown)
+
+
+def multipart(asked: ApiRequest) -> tuple[dict[str, str], dict[str, tuple[str, bytes]]]:
+    """The fields and files of a form."""
+    from email.parser import BytesParser
+    from email.policy import HTTP
+
+    head = f"Content-Type: {asked.headers['content-type']}\r\n\r\n".encode()
+    fields, files = {}, {}
+    for part in BytesParser(policy=HTTP).parsebytes(head + asked.raw).iter_parts():
+        name = str(part.get_param("name", header="content-disposition"))
+        data: bytes = part.get_payload(decode=True)
+        if (file := part.get_filename()) is not None:
+            files[name] = (file, data)
+        else:
+            fields[name] = data.decode()
+    return fields, files

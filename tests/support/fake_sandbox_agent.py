@@ -1,0 +1,101 @@
+"""A boxed agent for tests: it works with the two files as the inside does, without a sandbox."""
+
+import json
+from typing import Any
+
+from corral.adapters.sandbox_bridge import agent_client
+from corral.adapters.sandbox_bridge.files import SessionFiles, acknowledge
+from corral.adapters.sandbox_bridge.schema import SessionFolder
+from corral.api import Corral
+from corral.domain.runs.model import Run
+from corral.services.chat.sandbox_sync import session_folder
+from tests.support.fake_channels import Chat, Runner
+
+
+def box(store: Corral, agent: str = "ada") -> None:
+    """The agent is boxed from now on; in tests, by nothing but the files."""
+    store.settings.set("gateway.sandbox", "none", scope=f"agent:{agent}")
+
+
+class FakeSandboxAgent:
+    """Whoever is inside of one run's sandbox."""
+
+    def __init__(self, store: Corral, run: Run) -> None:
+        self._store = store
+        self.run = run
+        self.session = str(run.session_id)
+        self.folder: SessionFolder = session_folder(self.session)
+        self.files = SessionFiles(self.folder.top)
+
+    def pending(self) -> list[dict[str, Any]]:
+        return [row for row in self.files.pending() if "text" in row["content"]]
+
+    def prompt(self) -> str:
+        texts = (row["content"]["text"] for row in self.pending())
+        return "\n\n".join(text for text in texts if text)
+
+    def say(self, text: str, **more: Any) -> str:
+        """One message, during the turn; its id."""
+        address = more.pop("address", (None, None, None))
+        kind = more.pop("kind", "chat")
+        answers = more.pop("in_reply_to", None)
+        with self.files.writing() as connection:
+            id, _ = self.files.put(
+                connection, kind, {"text": text} | more, address=address, in_reply_to=answers
+            )
+        return id
+
+    def answer(self, text: str | None) -> None:
+        """End the turn: the answer and the acknowledgements are one transaction."""
+        rows = self.pending()
+        with self.files.writing() as connection:
+            if text is not None:
+                agent_client._put_answer(self.files, connection, rows, text)
+            acknowledge(connection, [row["id"] for row in rows], "completed")
+
+    def write(self, statement: str, *values: Any) -> None:
+        """Write what an agent likes into its own file."""
+        with self.files.writing() as connection:
+            connection.execute(statement, values)
+
+    def forge(self, id: str, seq: Any, content: Any = None, **more: Any) -> None:
+        told = content if isinstance(content, str) else json.dumps(content or {"text": "forged"})
+        self.write(
+            "INSERT INTO messages_out (id, seq, timestamp, kind, platform_id, channel_type, "
+            "content) VALUES (?, ?, 't', ?, ?, ?, ?)",
+            *(id, seq, more.get("kind", "chat"), more.get("platform_id")),
+            *(more.get("channel_type"), told),
+        )
+
+    def outcomes(self) -> dict[str, str]:
+        """What the host says became of its messages."""
+        with self.files.reading() as connection:
+            return dict(connection.execute("SELECT message_out_id, status FROM delivered"))
+
+
+class Talk:
+    """A boxed agent, a chat in which it is heard, and whoever runs its turns."""
+
+    def __init__(self, store: Corral, **wiring: Any) -> None:
+        self.store = store
+        store.agents.create("ada", provider="scripted")
+        box(store)
+        self.chat = Chat(store)
+        store.wirings.add("ada", channel=self.chat.channel.name, **wiring)
+        self.runner = Runner(store)
+
+    def begin(self) -> FakeSandboxAgent:
+        """Start the next turn that waits."""
+        self.store.gateway.wake()
+        run = self.runner.begin()
+        self.store.gateway.prepare(str(run.session_id))
+        return FakeSandboxAgent(self.store, run)
+
+    def end(self, who: FakeSandboxAgent, how: str = "end") -> None:
+        """The run is over; its turn is ended and what it said is sent."""
+        getattr(self.runner, how)(who.run)
+        self.store.gateway.settle()
+        self.chat.deliver()
+
+    def shown(self) -> list[str]:
+        return self.chat.platform.words()

@@ -1,0 +1,367 @@
+"""Real runs for tests: a home of their own, the command line as a process, and nobody left behind.
+
+Every process that a test leads to carries the test's CORRAL_HOME in its environment, wherever it
+went; `end_all` ends those and nobody else.
+"""
+
+import fcntl
+import json
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+import corral
+from corral.adapters import process
+from corral.api import Corral
+from corral.domain.runs.model import Run, RunState
+from corral.kernel.errors import NotFound
+from tests.support.command_server import run_command
+
+T = TypeVar("T")
+
+SECONDS = 40.0
+CORRAL = [sys.executable, "-m", "corral"]
+
+
+def until(found: Callable[[], T | None], what: str, seconds: float = SECONDS) -> T:
+    """What `found` gives once it gives something that is true; a failure after `seconds`."""
+    deadline = time.monotonic() + seconds
+    pause = 0.005
+    while not (got := found()):
+        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
+        time.sleep(pause)
+        pause = min(pause * 2, 0.1)
+    return got
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    found = process.read_stat(pid)
+    return found is not None and found.state not in "ZX"
+
+
+def with_variable(mark: str) -> list[int]:
+    """The living processes that have `NAME=value` in their environment, this one not counted."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            with suppress(OSError):
+                words = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
+                if mark.encode() in words and is_alive(int(name)):
+                    found.append(int(name))
+    return found
+
+
+def end_all(found: Callable[[], list[int]]) -> None:
+    """Kill whoever is found, until nobody is."""
+    for _ in range(100):
+        pids = found()
+        if not pids:
+            return
+        for pid in pids:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+class Command(subprocess.Popen[bytes]):
+    """A command that goes on; leaving its block ends it."""
+
+    def __exit__(self, *error: Any) -> None:
+        if self.poll() is None:
+            self.kill()
+        super().__exit__(*error)
+
+
+class Home:
+    """One store, one folder for its runs, and all that is started there."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder = folder
+        self.url = url
+        self.work = folder / "work"
+        self.work.mkdir(exist_ok=True)
+        self.env = os.environ | {
+            "CORRAL_STORE": url,
+            "CORRAL_AGENT_HOME": str(folder / "conversations"),
+            "TERM": "xterm-256color",
+        }
+        for name in ("COLUMNS", "LINES"):  # a terminal says them itself
+            self.env.pop(name, None)
+        assert self.env["CORRAL_HOME"].startswith(str(folder)), "a test's home is its own"
+
+    @property
+    def mark(self) -> str:
+        return f"CORRAL_HOME={self.env['CORRAL_HOME']}"
+
+    # -- the command line ----------------------------------------------------------------------
+
+    def corral(
+        self,
+        *arguments: str,
+        input: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        seconds: float = SECONDS,
+    ) -> "subprocess.CompletedProcess[bytes]":
+        """A whole command, with its input, output and exit code.
+
+        It is a real process of its own where `env` is given, else a fork of the command server.
+        """
+        if env is None:
+            done = run_command(arguments, input=input, cwd=self.work, env=self.env, timeout=seconds)
+            if done is not None:
+                return done
+        return subprocess.run(
+            [*CORRAL, *arguments],
+            input=input,
+            capture_output=True,
+            cwd=self.work,
+            env={**self.env, **(env or {})},
+            timeout=seconds,
+            check=False,
+        )
+
+    def json(self, *arguments: str, env: Mapping[str, str] | None = None) -> Any:
+        said = self.corral(*arguments, env=env)
+        assert said.returncode == 0, said.stderr.decode(errors="replace")
+        return json.loads(said.stdout)
+
+    def begin(self, *arguments: str, **options: Any) -> Command:
+        """A command that goes on; the caller ends it."""
+        usual: dict[str, Any] = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "cwd": self.work,
+            "env": self.env,
+        }
+        return Command([*CORRAL, *arguments], **(usual | options))
+
+    def detached(
+        self, *command: str, options: tuple[str, ...] = (), env: Mapping[str, str] | None = None
+    ) -> Run:
+        """A detached run of a command."""
+        return self._start(*options, "--", *command, env=env)
+
+    def asked(
+        self, agent: str, prompt: str, *options: str, env: Mapping[str, str] | None = None
+    ) -> Run:
+        """A detached run of an agent with a prompt."""
+        return self._start("--agent", agent, *options, prompt, env=env)
+
+    def _start(self, *arguments: str, env: Mapping[str, str] | None = None) -> Run:
+        return self.get(self.json("run", "--detach", "--json", *arguments, env=env)["id"])
+
+    @contextmanager
+    def entered(self, env: Mapping[str, str] | None = None) -> Iterator[None]:
+        """This process has the environment and the working directory of the home's commands."""
+        with pytest.MonkeyPatch.context() as patch:
+            wanted = {**self.env, **(env or {})}
+            for name in os.environ.keys() - wanted.keys():
+                patch.delenv(name)
+            for name, value in wanted.items():
+                patch.setenv(name, value)
+            patch.chdir(self.work)
+            process.host.cache_clear()
+            try:
+                yield
+            finally:
+                process.host.cache_clear()
+
+    # -- the library ---------------------------------------------------------------------------
+
+    @contextmanager
+    def store(self) -> Iterator[Corral]:
+        with corral.open(self.url, actor="user:tester") as store:
+            yield store
+
+    def get(self, id: str) -> Run:
+        with self.store() as store:
+            return store.runs.get(id)
+
+    def only(self) -> Run:
+        """The one run that there is."""
+        with self.store() as store:
+            (run,) = store.runs.list().items
+            return run
+
+    def ended(self, id: str, seconds: float = SECONDS) -> Run:
+        with self.store() as store:
+            return store.runs.wait(id, timeout_ms=int(seconds * 1_000))
+
+    def in_state(self, id: str, state: RunState, seconds: float = SECONDS) -> Run:
+        def look() -> Run | None:
+            run = self.get(id)
+            return run if run.state is state else None
+
+        return until(look, f"{id} is {state}", seconds)
+
+    def recover(self) -> list[Any]:
+        with self.store() as store:
+            return list(store.runs.recover())
+
+    def output(self, run: Run, stream: str = "output") -> bytes:
+        """Everything that a run wrote, as it is shown."""
+        with self.store() as store:
+            text = store.outputs.open(run.id, stream=stream)
+            whole, offset = b"", 0
+            while data := text.bytes(offset, 1 << 20):
+                whole += data
+                offset += len(data)
+            return whole
+
+    def so_far(self, run: Run) -> bytes:
+        """The same while it may have written nothing yet."""
+        with suppress(NotFound):
+            return self.output(self.get(run.id))
+        return b""
+
+    def log(self, run: Run) -> list[str]:
+        with self.store() as store:
+            return [line.message for line in store.outputs.log_lines(run.id).items]
+
+    def events(self, run: Run) -> list[str]:
+        """The verbs of what happened to a run, in order."""
+        with self.store() as store:
+            return [event.verb for event in store.events.after(subject=run.id).items]
+
+    def folder_of(self, run: Run) -> Path:
+        return Path(self.env["CORRAL_HOME"]) / "runs" / run.id
+
+    # -- processes -----------------------------------------------------------------------------
+
+    def guard_of(self, run: Run) -> int:
+        """The process between keeper and agent."""
+        assert run.pid is not None
+        found = process.read_stat(run.pid)
+        assert found is not None
+        return found.parent
+
+    def pid_in(self, name: str) -> int:
+        """A pid that a process wrote into a file of the working directory."""
+        file = self.work / name
+
+        def look() -> int:
+            text = file.read_text() if file.exists() else ""
+            return int(text) if text.endswith("\n") else 0
+
+        return until(look, f"a pid in {name}")
+
+    def everybody(self) -> list[int]:
+        return with_variable(self.mark)
+
+    def of_run(self, run: Run) -> list[int]:
+        return with_variable(f"CORRAL_RUN={run.id}")
+
+    def nobody_left(self) -> None:
+        """Keepers, guards and agents are all gone; sealing may take its time."""
+        until(lambda: not self.everybody(), "everybody has ended")
+
+    def end_all(self) -> None:
+        end_all(self.everybody)
+
+
+class Screen:
+    """A command at a real terminal, which the test holds."""
+
+    def __init__(self, home: Home, *arguments: str, rows: int = 24, columns: int = 80) -> None:
+        self.seen = b""
+        self.pid, self.master = pty.fork()
+        if self.pid == 0:
+            try:
+                signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may ignore it
+                os.chdir(home.work)
+                size = struct.pack("HHHH", rows, columns, 0, 0)
+                fcntl.ioctl(0, termios.TIOCSWINSZ, size)
+                os.execvpe(arguments[0], list(arguments), home.env)
+            finally:
+                os._exit(127)
+        os.set_blocking(self.master, False)
+        self.status: int | None = None
+
+    @classmethod
+    def corral(cls, home: Home, *arguments: str, rows: int = 24, columns: int = 80) -> "Screen":
+        return cls(home, *CORRAL, *arguments, rows=rows, columns=columns)
+
+    def type(self, data: bytes) -> None:
+        while data:
+            select.select([], [self.master], [], SECONDS)
+            with suppress(BlockingIOError):
+                data = data[os.write(self.master, data) :]
+
+    def resize(self, rows: int, columns: int) -> None:
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def read(self, seconds: float) -> bool:
+        """Take what comes within a time; False at the end of the terminal."""
+        if select.select([self.master], [], [], seconds)[0]:
+            try:
+                data = os.read(self.master, 1 << 16)
+            except BlockingIOError:
+                return True
+            except OSError:
+                return False
+            self.seen += data
+            return bool(data)
+        return True
+
+    def until(self, text: bytes, *, times: int = 1, seconds: float = SECONDS) -> None:
+        deadline = time.monotonic() + seconds
+        while self.seen.count(text) < times:
+            goes_on = self.read(0.1)
+            if self.seen.count(text) >= times:
+                return
+            assert goes_on, f"the terminal ended before {text!r}: {self.seen[-2_000:]!r}"
+            assert time.monotonic() < deadline, f"no {text!r} in {self.seen[-2_000:]!r}"
+
+    def forget(self) -> None:
+        self.seen = b""
+
+    def stopped(self, seconds: float = SECONDS) -> bool:
+        """Wait until the command itself is stopped (as its shell would be told)."""
+
+        def look() -> bool:
+            self.read(0)
+            found = process.read_stat(self.pid)
+            return found is not None and found.state == "T"
+
+        return until(look, "the command is stopped", seconds)
+
+    def exit_code(self, seconds: float = SECONDS) -> int:
+        """Read to the end, and tell how the command ended."""
+        deadline = time.monotonic() + seconds
+        while self.status is None:
+            self.read(0.02)
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.status = status
+                while self.read(0) and select.select([self.master], [], [], 0)[0]:
+                    pass
+            assert time.monotonic() < deadline, f"it did not end: {self.seen[-2_000:]!r}"
+        return os.waitstatus_to_exitcode(self.status)
+
+    def close(self) -> None:
+        """The window is closed: the kernel sends SIGHUP to whoever has it."""
+        if self.master >= 0:
+            os.close(self.master)
+            self.master = -1
+
+    def end(self) -> None:
+        self.close()
+        if self.status is None:
+            with suppress(OSError):
+                os.kill(self.pid, signal.SIGKILL)
+            with suppress(OSError):
+                self.status = os.waitpid(self.pid, 0)[1]

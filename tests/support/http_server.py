@@ -1,0 +1,84 @@
+"""A real server on a loopback port, and what tests ask of it."""
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import httpx
+import uvicorn
+
+from corral.api import Corral
+from corral.http.app import create_app
+from corral.http.connections import ConnectionPool, server_options
+from tests.support.threads import SECONDS
+
+# Nothing here is https, and to read the trusted certificates takes longer than most requests.
+NOBODY_TRUSTED = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+class HttpServer(NamedTuple):
+    store: Corral
+    url: str
+    token: str
+    """Of full scope."""
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def client(self, token: str | None = None, **options: Any) -> httpx.Client:
+        return self.stranger(headers={"Authorization": f"Bearer {token or self.token}"}, **options)
+
+    def stranger(self, **options: Any) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=SECONDS, verify=NOBODY_TRUSTED, **options)
+
+
+@contextmanager
+def closed_port() -> Iterator[int]:
+    """A loopback port on which nothing listens, and which no other process is given meanwhile."""
+    with socket.socket() as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
+
+
+@contextmanager
+def serving(
+    store: Corral,
+    *,
+    port: int = 0,
+    pool: ConnectionPool | None = None,
+    connection: dict[str, Any] | None = None,
+    **options: Any,
+) -> Iterator[HttpServer]:
+    """The application on a port of its own, in a thread, for as long as the block runs."""
+    app = create_app(store, **options)
+    limits = server_options(pool, **(connection or {}))
+    config = uvicorn.Config(
+        app, log_level="error", lifespan="on", timeout_graceful_shutdown=1, **limits
+    )
+    server = uvicorn.Server(config)
+    # Named as TCP, so that the server sets TCP_NODELAY: else every answer waits for 40 ms.
+    with socket.socket(proto=socket.IPPROTO_TCP) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(("127.0.0.1", port))
+        listening.listen(1_024)
+        thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+        thread.start()
+        try:
+            deadline = time.monotonic() + SECONDS
+            while not server.started:
+                assert thread.is_alive(), "the server did not start"
+                assert time.monotonic() < deadline, "the server did not start in time"
+                time.sleep(0.005)
+            token = store.tokens.create("tests").value
+            yield HttpServer(store, f"http://127.0.0.1:{listening.getsockname()[1]}", token)
+        finally:
+            app.state.end()
+            server.should_exit = True
+            thread.join(SECONDS)
+            assert not thread.is_alive(), "the server did not end"

@@ -1,0 +1,70 @@
+"""Pages as a program uses them: they are read, and their buttons are pressed."""
+
+import re
+from collections.abc import Iterator
+from html import unescape
+from typing import Any
+
+import httpx
+
+from corral.api import Corral
+from tests.support.http_server import HttpServer
+
+NEXT = r'rel="next" href="([^"]+)"'
+
+
+def as_part(of: str) -> dict[str, str]:
+    """What htmx says when it fetches a part of a page."""
+    return {"HX-Request": "true", "HX-Target": f"div#{of}"}
+
+
+def iter_pages(client: httpx.Client, path: str, link: str = NEXT) -> Iterator[str]:
+    """The text of each page of a list, from one to the last that it leads to."""
+    while path:
+        text = client.get(path).text
+        yield text
+        more = re.search(link, text)
+        path = unescape(more[1]) if more else ""
+
+
+class PageClient:
+    """A way to read pages and to press their buttons; `done` remembers which did something."""
+
+    noun = ""
+    """What all their actions begin with, where that is the same."""
+
+    def __init__(self, served: HttpServer, client: httpx.Client) -> None:
+        self.served = served
+        self.store: Corral = served.store
+        self.client = client
+        self.done: set[str] = set()
+
+    def post(self, action: str, uploads: Any = None, /, **fields: str) -> httpx.Response:
+        return self.client.post(
+            f"/do/{self.noun}{action}", data=fields, files=uploads, headers=as_part("x")
+        )
+
+    def act(self, action: str, uploads: Any = None, /, **fields: str) -> httpx.Response:
+        """Press a button that does what it says."""
+        answer = self.post(action, uploads, **fields)
+        assert answer.status_code == 200, f"{action}: {answer.text}"
+        assert "HX-Redirect" in answer.headers or answer.headers["HX-Trigger"] == "corral:done"
+        self.done.add(f"{self.noun}{action}")
+        return answer
+
+    def refused(self, action: str, words: str, uploads: Any = None, /, **fields: str) -> None:
+        """Press one that does not, and says why beside its form."""
+        answer = self.post(action, uploads, **fields)
+        assert 400 <= answer.status_code < 500, f"{action}: {answer.status_code}"
+        assert words in unescape(answer.text), f"{action}: {answer.text}"
+        assert 'class="problem"' in answer.text
+
+    def text(self, path: str) -> str:
+        """A page as it is sent."""
+        page = self.client.get(path)
+        assert page.status_code == 200, f"{path}: {page.text[:400]}"
+        return page.text
+
+    def shown(self, path: str) -> str:
+        """A page as it is read."""
+        return re.sub(r"\s+", " ", unescape(self.text(path)))

@@ -1,0 +1,193 @@
+"""Races as those who drive them leave them: real commits and all that is recorded, no process."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from corral.adapters import process
+from corral.api import Corral
+from corral.db.statement import Statement
+from corral.domain.races import driver, ops, queries, selection
+from corral.domain.races.model import (
+    Attempt,
+    AttemptSpec,
+    CheckResult,
+    CheckTally,
+    Race,
+    RacePlan,
+    Round,
+)
+from tests.support.git_repositories import commit, git, new_repository
+from tests.support.run_factories import add_launch, add_run
+
+GOOD = CheckResult("pytest -q", 0, 2_300, CheckTally(12, 12, 0), "12 passed in 2.1s")
+BAD = CheckResult("pytest -q", 1, 1_900, CheckTally(12, 9, 3), "3 failed, 9 passed in 1.8s")
+
+
+class RaceFactory:
+    def __init__(
+        self,
+        store: Corral,
+        folder: Path,
+        files: dict[str, str | bytes] | None = None,
+        *,
+        host: str | None = None,
+        worktrees: Path | None = None,
+    ) -> None:
+        self.store = store
+        self._host = host or process.host()
+        self.repository = new_repository(folder / "raced", files)
+        self._aside = folder / "aside"
+        self._worktrees = str(worktrees or self._aside / "worktrees")
+        self.project = store.projects.register(self.repository).id
+
+    def start(
+        self,
+        *agents: str,
+        prompt: str = "Make it faster",
+        host: str | None = None,
+        variations: Sequence[str | None] = (None,),
+        budget_micros: int | None = None,
+        **plan: Any,
+    ) -> Race:
+        with self.store.transaction() as tx:
+            return ops.start(
+                tx,
+                prompt,
+                [AttemptSpec(who, variations[n % len(variations)]) for n, who in enumerate(agents)],
+                RacePlan(**{"checks": ["pytest -q"]} | plan),
+                project=self.project,
+                repository=str(self.repository),
+                inside="",
+                private=False,
+                branch="main",
+                base_commit=git(self.repository, "rev-parse", "main"),
+                host=host or self._host,
+                folder=self._worktrees,
+                budget_micros=budget_micros,
+            )
+
+    def next(self, race: Race, *agents: str, from_round: int | None = None, **given: Any) -> Race:
+        with self.store.transaction() as tx:
+            return ops.next_round(
+                tx,
+                race.id,
+                [AttemptSpec(who) for who in agents],
+                folder=self._worktrees,
+                from_round=from_round,
+                **given,
+            )
+
+    def begin(self, race: Race, number: int, **columns: Any) -> Attempt:
+        """An attempt's run goes; on another machine, so that nobody looks for it here."""
+        round, attempt = self._now(race, number)
+        run = self._run(
+            "running",
+            project_id=self.project,
+            host="elsewhere",
+            **{"lease_until": self.store.now() + 3_600_000, "model": f"model-{number}"} | columns,
+        )
+        with self.store.transaction() as tx:
+            held = driver.acquire_round(tx, round.id, "tests")
+            found = driver.mark_started(
+                tx, held, attempt, self.store.runs.get(run), port=None, sandbox="none"
+            )
+            driver.release_round(tx, held)
+        return found
+
+    def end(
+        self,
+        race: Race,
+        number: int,
+        files: dict[str, str | bytes] | None = None,
+        *,
+        checks: Sequence[CheckResult] = (GOOD,),
+        took: int = 60_000,
+        cost_micros: int | None = 120_000,
+        state: str = "completed",
+        **columns: Any,
+    ) -> None:
+        """An attempt came to its end: what it left is committed and checked."""
+        round, attempt = self._now(race, number)
+        run = self._run(
+            state,
+            self.store.now() - took,
+            project_id=self.project,
+            ended_at=self.store.now(),
+            cost_micros=cost_micros,
+            **{"model": f"model-{number}"} | columns,
+        )
+        with self.store.transaction() as tx:
+            held = driver.acquire_round(tx, round.id, "tests")
+            found = self.store.runs.get(run)
+            driver.mark_started(tx, held, attempt, found, port=None, sandbox="none")
+            checking = driver.record_run_end(tx, found)
+            assert checking is not None
+            if state == "completed":
+                made: dict[str, str | bytes] = {"made": f"in round {round.number} by {number}\n"}
+                left = self.commit(files or made, round.base_commit)
+                driver.record_commit(
+                    tx, held, checking, left, files=len(files or "1"), added=3, removed=1
+                )
+                passed = all(check.exit_code == 0 for check in checks) if checks else None
+                driver.record_checks(tx, held, checking, checks, passed=passed, tree=None)
+            driver.release_round(tx, held)
+
+    def settle(self, race: Race) -> Race:
+        """All are over: somebody has to choose, or none passed."""
+        with self.store.transaction() as tx:
+            found = queries.get(tx, race.id)
+            held = driver.acquire_round(tx, found.latest.id, "tests")
+            driver.settle_round(tx, found, held)
+            driver.mark_idle(tx, found, held)
+            driver.release_round(tx, held)
+        return self.store.races.get(race.id)
+
+    def judge(self, race: Race, ranking: list[list[int]] | None, reason: str) -> None:
+        """A judge was asked, and answered; None: with nothing that counts."""
+        round = self.store.races.get(race.id).latest
+        ids = {each.number: each.id for each in round.attempts}
+        run = self._run("completed", cost_micros=30_000, model="judge-model")
+        with self.store.transaction() as tx:
+            asked = driver.add_verdict(
+                tx,
+                round,
+                self.store.runs.get(run),
+                judge="solomon",
+                labels={chr(64 + number): id for number, id in ids.items()},
+                prompt_hash="0",
+                truncated=True,
+            )
+            given = [[ids[number] for number in group] for group in ranking] if ranking else None
+            driver.record_verdict(tx, asked, self.store.runs.get(run), given, reason)
+
+    def choose(self, race: Race, attempt: str, **given: Any) -> Race:
+        """The winner, also of a race of another machine."""
+        with self.store.transaction() as tx:
+            return selection.select(tx, race.id, attempt, **given)
+
+    def bring(self, race: Race, host: str) -> None:
+        """Its worktrees are on another machine now; whoever drives races there left it alone."""
+        with self.store.transaction() as tx:
+            tx.run(Statement("UPDATE races SET host = :host WHERE id = :id"), host=host, id=race.id)
+            tx.run(
+                Statement("UPDATE rounds SET host = :host WHERE race_id = :id"),
+                host=host,
+                id=race.id,
+            )
+
+    def commit(self, files: dict[str, str | bytes], base: str = "main") -> str:
+        """A commit on top of another one, on no branch."""
+        git(self.repository, "worktree", "add", "-q", "--detach", str(self._aside / "w"), base)
+        made = commit(self._aside / "w", files, "what an attempt left")
+        git(self.repository, "worktree", "remove", "--force", str(self._aside / "w"))
+        return made
+
+    def _run(self, state: str, at: int | None = None, **columns: Any) -> str:
+        made = add_run(self.store, state, at, **columns)
+        add_launch(self.store, made)
+        return made
+
+    def _now(self, race: Race, number: int) -> tuple[Round, Attempt]:
+        round = self.store.races.get(race.id).latest
+        return round, next(each for each in round.attempts if each.number == number)

@@ -1,0 +1,163 @@
+"""The stub in Anthropic's and in Gemini's words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from tests.support.stub_conversation import Talk, Tool, Turn, new_id, pieces, text_of
+
+
+def read_anthropic(body: dict[str, Any]) -> Talk:
+    entries: list[tuple[str, str]] = []
+    for message in body.get("messages", []):
+        content = message.get("content")
+        if message["role"] == "assistant":
+            entries.append(("assistant", text_of(content)))
+            continue
+        if message["role"] != "user":
+            continue
+        blocks = content if isinstance(content, list) else []
+        for block in blocks:
+            if isinstance(block, dict) and block.get("type") == "tool_result":
+                entries.append(("tool", text_of(block.get("content"))))
+        if words := text_of(content):
+            entries.append(("user", words))
+    tools = [Tool(t["name"]) for t in body.get("tools") or [] if "name" in t]
+    wanted = (body.get("output_config") or {}).get("format") or body.get("output_format") or {}
+    return Talk(
+        body.get("model", "stub"), bool(body.get("stream")), entries, tools, wanted.get("schema")
+    )
+
+
+def anthropic_usage(usage: dict[str, int]) -> dict[str, int]:
+    return {
+        "input_tokens": usage["input"],
+        "output_tokens": usage["output"],
+        "cache_read_input_tokens": usage["cache_read"],
+        "cache_creation_input_tokens": usage["cache_write"],
+    }
+
+
+def whole_anthropic(talk: Talk, turn: Turn) -> dict[str, Any]:
+    content: list[dict[str, Any]] = []
+    if turn.text:
+        content.append({"type": "text", "text": turn.text})
+    for call in turn.calls:
+        content.append(
+            {"type": "tool_use", "id": call.id, "name": call.tool.name, "input": call.args}
+        )
+    return {
+        "id": new_id("msg"),
+        "type": "message",
+        "role": "assistant",
+        "model": talk.model,
+        "content": content,
+        "stop_reason": "tool_use" if turn.calls else "end_turn",
+        "stop_sequence": None,
+        "usage": anthropic_usage(turn.usage),
+    }
+
+
+def stream_anthropic(talk: Talk, turn: Turn) -> Iterator[tuple[str | None, Any]]:
+    whole = whole_anthropic(talk, turn)
+    content, stop = whole["content"], whole["stop_reason"]
+    yield (
+        "message_start",
+        {
+            "type": "message_start",
+            "message": {
+                **whole,
+                "content": [],
+                "stop_reason": None,
+                "usage": {**whole["usage"], "output_tokens": 1},
+            },
+        },
+    )
+    for at, block in enumerate(content):
+        empty = {**block, "text": ""} if block["type"] == "text" else {**block, "input": {}}
+        yield (
+            "content_block_start",
+            {"type": "content_block_start", "index": at, "content_block": empty},
+        )
+        if block["type"] == "text":
+            deltas = [{"type": "text_delta", "text": p} for p in pieces(block["text"])]
+        else:
+            deltas = [
+                {"type": "input_json_delta", "partial_json": p}
+                for p in pieces(json.dumps(block["input"]))
+            ]
+        for delta in deltas:
+            yield (
+                "content_block_delta",
+                {"type": "content_block_delta", "index": at, "delta": delta},
+            )
+        yield "content_block_stop", {"type": "content_block_stop", "index": at}
+    yield (
+        "message_delta",
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": stop, "stop_sequence": None},
+            "usage": whole["usage"],
+        },
+    )
+    yield "message_stop", {"type": "message_stop"}
+
+
+def read_gemini(body: dict[str, Any], model: str, stream: bool) -> Talk:
+    entries: list[tuple[str, str]] = []
+    for content in body.get("contents", []):
+        parts = content.get("parts", [])
+        if content.get("role") == "model":
+            entries.append(("assistant", text_of(parts)))
+            continue
+        for part in parts:
+            if "functionResponse" in part:
+                entries.append(("tool", json.dumps(part["functionResponse"].get("response"))))
+        if words := text_of(parts):
+            entries.append(("user", words))
+    tools = [
+        Tool(d["name"])
+        for t in body.get("tools") or []
+        for d in t.get("functionDeclarations") or []
+    ]
+    wanted = body.get("generationConfig") or {}
+    schema = wanted.get("responseJsonSchema") or wanted.get("responseSchema")
+    if schema is None and wanted.get("responseMimeType") == "application/json":
+        schema = {"type": "object"}
+    return Talk(model, stream, entries, tools, schema)
+
+
+def whole_gemini(talk: Talk, turn: Turn) -> dict[str, Any]:
+    parts: list[dict[str, Any]] = [{"text": turn.text}] if turn.text else []
+    parts += [
+        {"functionCall": {"name": c.tool.name, "args": c.args, "id": c.id}} for c in turn.calls
+    ]
+    return {
+        "candidates": [
+            {"content": {"role": "model", "parts": parts}, "finishReason": "STOP", "index": 0}
+        ],
+        "modelVersion": talk.model,
+        "responseId": new_id("resp"),
+        "usageMetadata": {
+            "promptTokenCount": turn.usage["input"],
+            "candidatesTokenCount": turn.usage["output"],
+            "cachedContentTokenCount": turn.usage["cache_read"],
+            "totalTokenCount": turn.usage["input"] + turn.usage["output"],
+        },
+    }
+
+
+def stream_gemini(talk: Talk, turn: Turn) -> Iterator[tuple[str | None, Any]]:
+    whole = whole_gemini(talk, turn)
+    last = whole["candidates"][0]
+    for piece in pieces(turn.text):
+        part = {
+            "candidates": [{"content": {"role": "model", "parts": [{"text": piece}]}, "index": 0}],
+            "modelVersion": talk.model,
+            "responseId": whole["responseId"],
+        }
+        yield None, part
+    rest = [p for p in last["content"]["parts"] if "functionCall" in p] or [{"text": ""}]
+    yield None, {**whole, "candidates": [{**last, "content": {"role": "model", "parts": rest}}]}

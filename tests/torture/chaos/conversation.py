@@ -1,0 +1,115 @@
+"""A small talk in the middle of it: people on a platform that does its worst speak to an agent, and
+each must be answered once, in the order of the place.
+"""
+
+import re
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from corral.api import Corral
+from tests.support.postgres_server import free_port
+from tests.torture.chat_platform import ask, register_adapters
+
+PLACES = ("hall", "yard")
+_NUMBER = re.compile(r"#(\d+)")
+ANSWERS = """\
+#!{python} -SE
+import re, sys
+told = sys.stdin.read().rpartition("\\n\\nNow: ")[2]
+print("echo: " + " ".join(re.findall("#[0-9]+", told)))
+"""
+
+
+class Talk:
+    def __init__(self, folder: Path, seed: int, here: str | None) -> None:
+        """`here` is the address under which machines with a network of their own find this one."""
+        register_adapters()
+        self.said: list[tuple[str, int]] = []
+        self.shown: list[tuple[str, int]] = []
+        self._looked = 0
+        self._folder = folder
+        port = free_port()
+        self._own = f"http://127.0.0.1:{port}/"
+        self.url = f"http://{here}:{port}/" if here else self._own
+        module = [sys.executable, "-m", "tests.torture.chat_platform", str(port), str(seed)]
+        self._platform = subprocess.Popen(module)
+        deadline = time.monotonic() + 20
+        while not self.look() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if here is not None:
+            self._door = socket.create_server((here, port))
+            threading.Thread(target=self._let_in, daemon=True).start()
+
+    def prepare(self, store: Corral) -> None:
+        program = self._folder / "echo"
+        program.write_text(ANSWERS.format(python=sys.executable))
+        program.chmod(0o755)
+        store.agents.create("echo", command=str(program))
+        store.channels.add("once", "once", config={"url": self.url}, policy="public")
+        store.wirings.add("echo", channel="once", trigger="mention")
+
+    def say(self) -> None:
+        """Somebody says something; it is on the platform when this returns."""
+        number = len(self.said) + 1
+        place = PLACES[number % len(PLACES)]
+        event = {"event_id": f"e{number}", "place": place, "sender": "ann"}
+        event["text"] = f"@echo #{number}"
+        ask(self._own, what="say", kind="once", events=[event])
+        self.said.append((place, number))
+
+    def look(self) -> bool:
+        """See what people see; False when the platform does not answer."""
+        with suppress(OSError, ValueError):
+            _, told = ask(self._own, what="look", after=self._looked)
+            self._looked += len(told["shown"])
+            for each in told["shown"]:
+                numbers = map(int, _NUMBER.findall(each["text"]))
+                self.shown += [(each["place"], number) for number in numbers]
+            return True
+        return False
+
+    def unanswered(self) -> list[str]:
+        self.look()
+        return [f"#{n} in {place}" for place, n in self.said if (place, n) not in self.shown]
+
+    @staticmethod
+    def heard(store: Corral) -> list[int]:
+        """What was said, in the order in which it was stored."""
+        found, after = {}, None
+        while True:
+            page = store.messages.list(after=after, limit=200)
+            for each in page.items:
+                if each.direction == "in":
+                    found[int(each.id.removeprefix("msg_"))] = each.event_id
+            if (after := page.next) is None:
+                break
+        return [int(found[number].removeprefix("in:e")) for number in sorted(found)]
+
+    def close(self) -> None:
+        self._platform.kill()
+        self._platform.wait()
+
+    # -- a door to the platform, which listens on this machine alone -----------------------------
+
+    def _let_in(self) -> None:
+        while True:
+            client, _ = self._door.accept()
+            threading.Thread(target=self._forward, args=(client,), daemon=True).start()
+
+    def _forward(self, client: socket.socket) -> None:
+        there = ("127.0.0.1", self._door.getsockname()[1])
+        with suppress(OSError), client, socket.create_connection(there) as server:
+            other: dict[Any, Any] = {client: server, server: client}
+            while True:
+                for ready in select.select([client, server], [], [])[0]:
+                    data = ready.recv(1 << 16)
+                    if not data:
+                        return
+                    other[ready].sendall(data)

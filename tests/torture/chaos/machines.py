@@ -1,0 +1,207 @@
+"""Machines whose clocks, disks and networks are the test's."""
+
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tests.support.daemon_nodes import Machine
+from tests.support.home import CORRAL, SECONDS, is_alive
+from tests.support.postgres_server import PostgresServer
+
+SITE = Path(__file__).parent / "site"
+ROOT = Path(__file__).parents[3]
+DISK_MB = 48
+
+
+class Network:
+    """A network namespace with one line to this one, which can be cut: nothing comes through then,
+    and nobody is told."""
+
+    def __init__(self) -> None:
+        """OSError where that is not allowed."""
+        self._line = ""
+        self._holder = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
+        self.enter = ["nsenter", f"--net=/proc/{self._holder.pid}/ns/net"]
+        try:
+            self._wait_for_it()
+            number = self._add_line()
+            self.here, self.there = f"10.213.{number}.1", f"10.213.{number}.2"
+            self._ip("addr", "add", f"{self.here}/30", "dev", self._line)
+            self._ip("link", "set", self._line, "up")
+            for words in (
+                ["link", "set", "lo", "up"],
+                ["addr", "add", f"{self.there}/30", "dev", "eth0"],
+                ["link", "set", "eth0", "up"],
+            ):
+                self._run([*self.enter, "ip", *words])
+        except OSError:
+            self.close()
+            raise
+
+    def _add_line(self) -> int:
+        """Add the line under a number that no other process on this machine uses."""
+        for offset in range(250):
+            number = (os.getpid() + offset) % 250
+            name = f"chaos{number}"
+            try:
+                self._ip("link", "add", name, "type", "veth", "peer", "name", "eth0", "netns",
+                         str(self._holder.pid))  # fmt: skip
+            except OSError as error:
+                if "File exists" not in str(error):
+                    raise
+            else:
+                self._line = name
+                return number
+        raise OSError("all numbers of lines are in use")
+
+    def _wait_for_it(self) -> None:
+        own = os.readlink("/proc/self/ns/net")
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            if self._holder.poll() is not None:
+                break
+            if os.readlink(f"/proc/{self._holder.pid}/ns/net") != own:
+                return
+            time.sleep(0.01)
+        raise OSError("no network namespace can be made here")
+
+    def cut(self) -> None:
+        self._ip("link", "set", self._line, "down")
+
+    def mend(self) -> None:
+        self._ip("link", "set", self._line, "up")
+
+    def close(self) -> None:
+        self._holder.kill()
+        self._holder.wait()
+        if self._line:
+            subprocess.run(["ip", "link", "del", self._line], check=False, capture_output=True)
+
+    def _ip(self, *words: str) -> None:
+        self._run(["ip", *words])
+
+    @staticmethod
+    def _run(words: list[str]) -> None:
+        done = subprocess.run(words, check=False, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise OSError(f"{' '.join(words)}: {done.stderr.strip()}")
+
+
+class Server(PostgresServer):
+    """A server that machines behind a network of their own can reach, too."""
+
+    def __init__(self, also: str | None) -> None:
+        self._also = also
+        super().__init__()
+
+    def _launch(self, settings: list[str], log: Any) -> "subprocess.Popen[bytes]":
+        if self._also is not None:
+            rules = self.folder / "data" / "pg_hba.conf"
+            line = f"host all all {self._also}/24 trust\n"
+            if line not in rules.read_text():
+                rules.write_text(rules.read_text() + line)
+            settings = [*settings, "-c", f"listen_addresses=127.0.0.1,{self._also}"]
+        return super()._launch(settings, log)
+
+
+class Disk:
+    """A small disk, which can be filled."""
+
+    def __init__(self, folder: Path) -> None:
+        """OSError where none can be mounted."""
+        folder.mkdir()
+        self.folder = folder
+        Network._run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "tmpfs", str(folder)])
+
+    def fill(self) -> None:
+        from tests.support.full_disk import fill
+
+        fill(self.folder / "ballast")
+
+    def free(self) -> None:
+        (self.folder / "ballast").unlink(missing_ok=True)
+
+    def close(self) -> None:
+        subprocess.run(["umount", "--lazy", str(self.folder)], check=False)
+
+
+class Place(Machine):
+    """A machine whose clock can be moved, perhaps behind a line that can be cut."""
+
+    def __init__(self, folder: Path, url: str, name: str, network: Network | None) -> None:
+        super().__init__(folder, url, name)
+        self.network = network
+        self._enter = network.enter if network is not None else []
+        self._clock = folder / "clock"
+        self.move_clock(0)
+        paths = [str(SITE), str(ROOT / "src"), str(ROOT)]
+        self.env |= {"CHAOS_CLOCK": str(self._clock), "PYTHONPATH": os.pathsep.join(paths)}
+        self.workers: dict[str, subprocess.Popen[bytes]] = {}
+
+    def move_clock(self, ms: int) -> None:
+        """So many milliseconds from the true time."""
+        file = os.open(self._clock, os.O_WRONLY | os.O_CREAT, 0o600)
+        os.pwrite(file, struct.pack("<q", ms), 0)
+        os.close(file)
+
+    def corral(self, *arguments: str, **how: Any) -> "subprocess.CompletedProcess[bytes]":
+        return subprocess.run(
+            [*self._enter, *CORRAL, *arguments],
+            capture_output=True,
+            cwd=self.work,
+            env={**self.env, **(how.get("env") or {})},
+            timeout=how.get("seconds", SECONDS),
+            check=False,
+        )
+
+    def is_up(self) -> bool:
+        return self.pid != 0 and is_alive(self.pid)
+
+    def come_up(self) -> bool:
+        """Start its daemon unless it is up; False when it could not be."""
+        if self.is_up():
+            return True
+        with suppress(AssertionError, subprocess.TimeoutExpired, ValueError):
+            self.up("--label", "chaos", "--slots", "4")
+            return True
+        return False
+
+    def start_worker(self, name: str, folder: Path, seed: int) -> None:
+        words = [sys.executable, "-m", "tests.torture.chaos.worker", self.url, str(folder), name]
+        log = (folder / f"{name}.log").open("ab")
+        with log:
+            self.workers[name] = subprocess.Popen(
+                [*self._enter, *words, str(seed)],
+                cwd=self.work,
+                env=self.env | {"CHAOS_WORKER": "1"},
+                stdout=log,
+                stderr=log,
+            )
+
+    def kill_worker(self, name: str) -> bool:
+        """Whether there was one to be killed."""
+        lived = self.workers[name].poll() is None
+        self.workers[name].kill()
+        self.workers[name].wait()
+        return lived
+
+    def signal_all(self, number: int) -> int:
+        """All that runs here, its workers not counted: those have their own faults. How many."""
+        mine = {worker.pid for worker in self.workers.values()}
+        count = 0
+        for pid in self.everybody():
+            if pid not in mine:
+                with suppress(OSError):
+                    os.kill(pid, number)
+                    count += 1
+        return count
+
+    def kill_all(self) -> int:
+        """All that runs here is gone at once; how many those were."""
+        return self.signal_all(signal.SIGKILL) + sum(map(self.kill_worker, [*self.workers]))

@@ -1,0 +1,387 @@
+"""Those who take part, what is done to them, and what is left of it at the end."""
+
+import heapq
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+
+import corral
+from corral.adapters import process
+from corral.api import Corral
+from corral.db.transitions import StatefulTable
+from corral.domain.runs.model import Run
+from corral.kernel.errors import CorralError
+from corral.services.store.declarations import find_declarations
+from tests.support.daemon_nodes import on_machine
+from tests.support.invariants import check_store
+from tests.torture.chaos import faults, journal
+from tests.torture.chaos.conversation import Talk
+from tests.torture.chaos.faults import Fault
+from tests.torture.chaos.machines import Disk, Network, Place, Server
+from tests.torture.chaos.worker import AGENT, DOUBTED
+from tests.torture.unrelated_processes import UnrelatedProcesses
+
+LONGEST_CALM = 150.0
+BETWEEN_WORDS = 3.0  # seconds between two messages of people
+SETTINGS = {
+    "nodes.lease_ms": 1_500,
+    "runs.lease_ms": int(faults.LEASE * 1_000),
+    "mail.backoff_ms": [150, 300, 600],
+    "mail.max_attempts": 50,
+    "tasks.max_attempts": 50,
+}
+
+
+class Chaos:
+    def __init__(self, folder: Path, seed: int, seconds: float, url: str | None, postgres: bool):
+        self.folder, self.seed, self.seconds = folder, seed, seconds
+        self.out = folder / "out"
+        (self.out / "project").mkdir(parents=True)
+        (self.out / "agent.py").write_text(AGENT)
+        self.counts: Counter[str] = Counter()
+        self.killed: Counter[str] = Counter()
+        """Whom a SIGKILL of ours has met."""
+        self.not_done: list[str] = []
+        """What cannot be done here, and why."""
+        self.seen: list[tuple[str, int]] = []
+        self.waiting: set[str] = set()
+        """Machines whose daemon is to stay away for now."""
+        self._undo: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = count()
+        self._over = threading.Event()
+        self.network: Network | None = None
+        self.disk: Disk | None = None
+        self.server: Server | None = None
+        self._make_world(url, postgres)
+        self.bystanders = UnrelatedProcesses(folder / "signals")
+        self.talk = Talk(self.out, seed, self.network.here if self.network else None)
+
+    def _make_world(self, url: str | None, postgres: bool) -> None:
+        shared = postgres or url is not None
+        if postgres:
+            self.network = self._try("cut", Network)
+            self.server = Server(self.network.here if self.network else None)
+            url = self.server.new_database()
+        self.disk = self._try("fill", lambda: Disk(self.folder / "disk"))
+        small = self.disk.folder if self.disk else self.folder
+        self.url = url or f"sqlite:///{small}/corral.db"
+        away = self.url.replace("127.0.0.1", self.network.here) if self.network else self.url
+        corral.open(self.url).close()
+        self.machines = {
+            "one": Place(small / "one", self.url, "one", None),
+            "two": Place((self.folder if shared else small) / "two", away, "two", self.network),
+        }
+        self.kinds = set(faults.BOTH)
+        self.kinds |= {"fill"} if self.disk else set()
+        self.kinds |= {"cut"} if self.network else set()
+        self.kinds |= {"restart"} if self.server else set()
+
+    def _try(self, kind: str, make: Callable[[], "object"]) -> "object | None":
+        try:
+            return make()
+        except OSError as error:
+            self.not_done.append(f"{kind}: {error}")
+            return None
+
+    # -- those who take part ---------------------------------------------------------------------
+
+    def begin(self) -> None:
+        with corral.open(self.url, actor="user:chaos") as store:
+            for name, value in SETTINGS.items():
+                store.settings.set(name, value)
+            project = store.projects.register(str(self.out / "project"))
+            (self.out / "project" / "id").write_text(project.id)
+            for number in range(faults.WORKERS):
+                store.agents.create(f"w{number}", command="true")
+            self.talk.prepare(store)
+            store.schedules.create("queue:series", "again", every_ms=5_000, misfire="all")
+        for env in ({}, {"CORRAL_RUN": "run_0"}):
+            self.bystanders.add(env)
+        for name, machine in self.machines.items():
+            threading.Thread(target=self._keep_up, args=(name, machine), daemon=True).start()
+        self._replace_workers()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _keep_up(self, name: str, machine: Place) -> None:
+        while not self._over.wait(0.3):
+            if name not in self.waiting and not machine.is_up():
+                machine.come_up()
+
+    def _replace_workers(self) -> None:
+        for number in range(faults.WORKERS):
+            name, machine = f"w{number}", self.machines[faults.MACHINES[number % 2]]
+            worker = machine.workers.get(name)
+            if worker is None or worker.poll() is not None:
+                machine.start_worker(name, self.out, self.seed)
+
+    def _watch(self) -> None:
+        """Somebody who looks again and again."""
+        while not self._over.wait(0.4):
+            with suppress(CorralError), corral.open(self.url, actor="user:watcher") as store:
+                while not self._over.wait(0.4):
+                    things = [
+                        *store.runs.list(limit=50).items,
+                        *store.mail.list(limit=200).items,
+                        *store.nodes.list(limit=20).items,
+                    ]
+                    self.seen += [(thing.id, thing.fence) for thing in things]
+
+    # -- what goes wrong -------------------------------------------------------------------------
+
+    def rage(self) -> None:
+        began = told = time.monotonic()
+        left = faults.plan(self.seed, self.seconds, self.kinds)[::-1]
+        while (now := time.monotonic() - began) < self.seconds:
+            while left and left[-1].at <= now:
+                self.do(left.pop(), now)
+            while self._undo and self._undo[0][0] <= now:
+                heapq.heappop(self._undo)[2]()
+            self._replace_workers()
+            if now > len(self.talk.said) * BETWEEN_WORDS:
+                self.talk.say()
+            if time.monotonic() - told > 20:
+                told = time.monotonic()
+                print(f"  {now:4.0f} s: {sum(self.counts.values())} faults", flush=True)
+            time.sleep(0.05)
+
+    def later(self, at: float, call: Callable[[], None]) -> None:
+        heapq.heappush(self._undo, (at, next(self._numbers), call))
+
+    def do(self, fault: Fault, now: float) -> None:
+        machine = self.machines[fault.machine]
+        what, _, whom = fault.kind.partition(" ")
+        until = now + fault.lasts
+        if what == "kill" and whom == "daemon":
+            if not machine.is_up():
+                return
+            self._daemon_away(machine, until)
+            self._signal(machine.pid, signal.SIGKILL)
+            self.killed["daemon"] += 1
+        elif what in ("kill", "stop") and whom in ("keeper", "guard", "agent"):
+            if not self._strike_run(fault, whom, until):
+                return
+        elif what in ("kill", "stop") and whom == "worker":
+            self._strike_worker(fault, until)
+        elif what == "stop":
+            self._stop(machine, whom, until)
+        else:
+            self._strike_world(fault, machine, until)
+        self.counts[fault.kind] += 1
+
+    def _strike_world(self, fault: Fault, machine: Place, until: float) -> None:
+        if fault.kind == "power":
+            self._daemon_away(machine, until)
+            self.killed["by a loss of power"] += machine.kill_all()
+        elif fault.kind == "down":
+            self._daemon_away(machine, until)
+            subprocess.Popen(
+                [sys.executable, "-m", "corral", "down"],
+                cwd=machine.work,
+                env=machine.env,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        elif fault.kind == "clock":
+            machine.move_clock(fault.ms)
+            self.later(until, lambda: machine.move_clock(0))
+        elif fault.kind == "restart" and self.server is not None:
+            self.server.stop(signal.SIGQUIT)
+            self.server.start()
+        elif fault.kind == "fill" and self.disk is not None:
+            self.disk.fill()
+            self.later(until, self.disk.free)
+        elif fault.kind == "cut" and self.network is not None:
+            self.network.cut()
+            self.later(until, self.network.mend)
+
+    def _daemon_away(self, machine: Place, until: float) -> None:
+        self.waiting.add(machine.name)
+        self.later(until, lambda: self.waiting.discard(machine.name))
+
+    def _strike_worker(self, fault: Fault, until: float) -> None:
+        name, worker = sorted(self.machines[fault.machine].workers.items())[int(fault.pick * 2)]
+        if fault.kind == "kill worker":
+            self.killed["worker"] += self.machines[fault.machine].kill_worker(name)
+        else:
+            self._hold_up(worker.pid, until)
+
+    def _stop(self, machine: Place, whom: str, until: float) -> None:
+        if whom == "daemon":
+            self._hold_up(machine.pid, until)
+        else:
+            machine.signal_all(signal.SIGSTOP)
+            self.later(until, lambda: machine.signal_all(signal.SIGCONT))
+
+    def _strike_run(self, fault: Fault, role: str, until: float) -> bool:
+        """A process of a run that goes on; False when there is none."""
+        with suppress(CorralError), corral.open(self.url, actor="user:chaos") as store:
+            live = [run for run in store.runs.list(live=True, limit=20).items if run.pid]
+            pid = _find(live[int(fault.pick * len(live))], role) if live else None
+            if pid is None:
+                return False
+            if fault.kind.startswith("stop"):
+                self._hold_up(pid, until)
+                return True
+            who = process.identify(pid)
+            self._signal(pid, signal.SIGKILL)
+            self.killed[role] += 1
+            if who is not None and fault.pick < 0.4:
+                self.bystanders.take_pid_of(who)
+            return True
+        return False
+
+    def _hold_up(self, pid: int, until: float) -> None:
+        """Stop a process for a while; whoever has its pid when it is over may be another one."""
+        if pid > 1 and (who := process.identify(pid)) is not None:
+            self._signal(pid, signal.SIGSTOP)
+            self.later(until, lambda: process.send_signal(who, signal.SIGCONT))
+
+    @staticmethod
+    def _signal(pid: int, number: int) -> None:
+        if pid > 1:
+            with suppress(OSError):
+                os.kill(pid, number)
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def calm(self) -> float:
+        """Mend everything, and wait until nothing is left to be done; how long that took."""
+        while self._undo:
+            heapq.heappop(self._undo)[2]()
+        for machine in self.machines.values():
+            machine.everything(signal.SIGCONT)
+        (self.out / "calm").touch()
+        began = time.monotonic()
+        with corral.open(self.url, actor="user:chaos") as store:
+            for series in store.schedules.list().items:
+                store.schedules.delete(series.id)
+            while time.monotonic() - began < LONGEST_CALM:
+                self._replace_workers()
+                if time.monotonic() - began > 5:
+                    self._settle(store)
+                if not self._open(store):
+                    break
+                time.sleep(0.3)
+            for what in self._open(store)[:10]:
+                print(f"  still open: {what}")
+        return time.monotonic() - began
+
+    def _settle(self, store: Corral) -> None:
+        """Doubt is ended by whoever can see what was done."""
+        unknown = store.mail.list(state="unknown", limit=200).items
+        acted = {n.subject for n in journal.read_notes(self.out) if n.what == "act in doubt"}
+        for letter in unknown:
+            if letter.mailbox == DOUBTED:
+                with suppress(CorralError):
+                    store.mail.settle(letter.id, delivered=letter.id in acted)
+
+    def _open(self, store: Corral) -> list[str]:
+        tasks = store.tasks.list(limit=1_000).items
+        unsealed = store.outputs.unsealed
+        return [
+            *self.talk.unanswered(),
+            *(f"{run.id} is {run.state}" for run in store.runs.list(live=True).items),
+            *(f"{letter.id} waits" for letter in store.mail.list(limit=200).items),
+            *(f"{letter.id} unknown" for letter in store.mail.list(state="unknown").items),
+            *(f"{timer.id} pending" for timer in store.timers.list().items),
+            *(f"{task.key} is {task.state}" for task in tasks if task.ended_at is None),
+            *(f"{run.id} unsealed" for host in self.machines for run in unsealed(host=host).items),
+        ]
+
+    def end(self) -> list[str]:
+        """Let everybody go; who did not."""
+        self._over.set()
+        (self.out / "over").touch()
+        for machine in self.machines.values():
+            for worker in machine.workers.values():
+                with suppress(subprocess.TimeoutExpired):
+                    worker.wait(20)
+            machine.corral("down")
+        deadline = time.monotonic() + 20
+        while (left := self._left()) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        return [f"{pid} {' '.join(process.read_command_line(pid))[:100]}" for pid in left]
+
+    def _left(self) -> list[int]:
+        return [pid for machine in self.machines.values() for pid in machine.everybody()]
+
+    def history(self, left: list[str]) -> journal.History:
+        moves = {
+            table.transitions.kind: table.transitions
+            for table in find_declarations(StatefulTable).values()
+        }
+        found = journal.History(
+            moves, seen=self.seen, left=left, notes=journal.read_notes(self.out)
+        )
+        found.signalled = self.bystanders.judge()
+        found.said, found.shown = self.talk.said, self.talk.shown
+        with corral.open(self.url, actor="user:chaos") as store:
+            found.heard = self.talk.heard(store)
+            cursor = None
+            while items := (page := store.events.after(cursor, limit=1_000)).items:
+                cursor = page.next
+                found.events += [
+                    journal.Told(each.kind, each.verb, each.subject, each.data) for each in items
+                ]
+            kinds = {note.subject: note.key for note in found.notes if note.what == "run"}
+            for file in sorted(self.out.glob("*.ran")):
+                found.runs += _attempts(store, file, kinds.get(file.stem) == "pty")
+            check_store(store)
+        return found
+
+    def close(self) -> None:
+        self._over.set()
+        self.bystanders.end()
+        self.talk.close()
+        for machine in self.machines.values():
+            machine.everything(signal.SIGCONT)
+            machine.end_all()
+        for thing in (self.server, self.network, self.disk):
+            if thing is not None:
+                thing.close()
+
+
+def _find(run: Run, role: str) -> int | None:
+    """The process of a run, if it is still that one."""
+    pid, token = (run.keeper_pid, run.keeper_token)
+    if role != "keeper":
+        pid, token = run.pid, run.start_token
+    found = process.read_stat(pid) if pid else None
+    if found is None or found.start_token != token:
+        return None
+    if role != "guard":
+        return pid
+    is_guard = found.parent > 1 and "corral.supervisor" in process.read_command_line(found.parent)
+    return found.parent if is_guard else None
+
+
+def _attempts(store: Corral, file: Path, is_lossy: bool) -> list[journal.Ran]:
+    """What an agent wrote down in its attempts, and what is shown of each."""
+    found: dict[int, journal.Ran] = {}
+    for line in file.read_text().splitlines():
+        pid, what, *rest = line.split()
+        ran = found.setdefault(int(pid), journal.Ran(file.stem, int(pid), is_lossy=is_lossy))
+        ran.wrote += what == "wrote"
+        ran.end = rest[0] if what == "end" else ran.end
+    text = b""
+    with suppress(CorralError), on_machine(store.outputs.get(file.stem).host or ""):
+        reader = store.outputs.open(file.stem)
+        while piece := reader.bytes(len(text), 1 << 20):
+            text += piece
+    for ran in found.values():
+        ran.shown = []
+    for pid, number in re.findall(rb"^(\d+):(\d{6}) x{40}\r?$", text, re.MULTILINE):
+        if int(pid) in found:
+            shown = found[int(pid)].shown
+            assert shown is not None
+            shown.append(int(number))
+    return [*found.values()]

@@ -1,0 +1,230 @@
+"""A worker: a process that puts, takes, fails, doubts, locks, does tasks, sets timers and asks for
+runs, at random, and writes down what the store said yes to.
+
+It holds on to things for longer than their leases now and then, and is killed, stopped and cut off
+by the test. Whatever the store refuses is fine; what it accepts is judged at the end.
+"""
+
+import os
+import random
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import corral
+from corral.api import Corral
+from corral.kernel.errors import CorralError, Invalid, StoreUnavailable
+from tests.torture.chaos.journal import Journal
+
+LEASE_MS = 2_500
+TTL_MS = 3_000
+ORDERED = ("agent:a", "agent:b")
+DOUBTED = "agent:once"
+PLAIN = ("queue:plain", "queue:timers", "queue:series")
+PATHS = ("one.txt", "two.txt")
+MOST_RUNS = 3
+MOST_TASKS = 12
+
+# It writes down for itself what it has written and how it means to end.
+AGENT = r"""
+import os, signal, sys, time
+lines, pause, end = int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
+flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+notes = os.open(f"{sys.argv[1]}/{os.environ['CORRAL_RUN']}.ran", flags, 0o600)
+me = os.getpid()
+def note(text):
+    os.write(notes, f"{me} {text}\n".encode())
+note("begin")
+try:
+    os.write(1, b"\n")  # an attempt before it may have been cut off in the middle of a line
+except OSError:
+    pass
+for number in range(1, lines + 1):
+    line = b"%d:%06d %s\n" % (me, number, b"x" * 40)
+    try:
+        whole = os.write(1, line) == len(line)
+    except OSError:  # its terminal is gone, or the disk is full
+        whole = False
+    if not whole:
+        note("end exit74")
+        os._exit(74)
+    note("wrote")
+    time.sleep(pause)
+note("end " + end)
+if end.startswith("exit"):
+    os._exit(int(end[4:]))
+os.kill(me, int(end[6:]))
+time.sleep(60)
+"""
+
+
+class Worker:
+    def __init__(self, store: Corral, folder: Path, name: str, seed: int) -> None:
+        self.store = store
+        self.folder = folder
+        self.name = name
+        self.random = random.Random(f"{seed} {name} {os.getpid()}")
+        self.owner = f"{name}-{os.getpid()}"
+        self.journal = Journal(folder / f"{self.owner}.notes", name)
+        self.project = (folder / "project" / "id").read_text()
+        self.own = (f"user:{name}", f"agent:{name}")
+        """Where it is told what became of its tasks and locks."""
+        self.count = 0
+        self.steps = {
+            self.put: 5,
+            self.take: 6,
+            self.lock: 2,
+            self.do_task: 2,
+            self.add_task: 1,
+            self.accept: 1,
+            self.set_timer: 1,
+            self.ask_for_run: 1,
+        }
+        self.calm = {self.take: 4, self.do_task: 2, self.accept: 2}
+        """What it goes on with once no more is to be made."""
+
+    @property
+    def is_calm(self) -> bool:
+        return (self.folder / "calm").exists()
+
+    def work(self) -> None:
+        """Until its parent is gone, or all is over."""
+        parent = os.getppid()
+        while os.getppid() == parent and not (self.folder / "over").exists():
+            steps = self.calm if self.is_calm else self.steps
+            (step,) = self.random.choices([*steps], [*steps.values()])
+            try:
+                step()
+            except Invalid:
+                raise  # that is the test's own mistake
+            except CorralError:
+                # Refused, or nobody knows: nothing to write down. What it may hold without knowing
+                # is another's from now on, so that nothing is given to it past that.
+                self.count += 1
+                self.owner = f"{self.name}-{os.getpid()}-{self.count}"
+                time.sleep(0.05)
+            time.sleep(self.random.uniform(0, 0.08))
+
+    def linger(self) -> None:
+        """Hold on to something for a moment, or for longer than its lease."""
+        if not self.is_calm:
+            time.sleep(self.random.choice((0, 0, 0, 0, 0.02, 0.1, 0.5, LEASE_MS / 1_000 + 0.5)))
+
+    # -- letters ---------------------------------------------------------------------------------
+
+    def put(self) -> None:
+        mailbox = self.random.choice((*ORDERED, *ORDERED, DOUBTED, PLAIN[0]))
+        self.count += 1
+        key = f"{self.owner}-{self.count}"
+        began = time.monotonic()
+        letter = self.store.mail.put(mailbox, {"n": self.count}, key=key)
+        self.journal.note("put", letter.id, began, mailbox=mailbox, key=key)
+
+    def take(self) -> None:
+        mailbox = self.random.choice((*ORDERED, DOUBTED, *PLAIN, *self.own))
+        began = time.monotonic()
+        for letter in self.store.mail.claim(mailbox, owner=self.owner, lease_ms=LEASE_MS):
+            self.journal.note("claim", letter.id, began, fence=letter.fence)
+            self._deal_with(letter, mailbox == DOUBTED)
+
+    def _deal_with(self, letter: Any, in_doubt: bool) -> None:
+        mail, act = self.store.mail, "act"
+        if in_doubt:
+            self._said("doubt", letter.id, letter.fence, lambda: mail.doubt(letter))
+            act = "act in doubt"
+        self.journal.note(act, letter.id, time.monotonic())
+        self.linger()
+        luck = 1.0 if in_doubt or self.is_calm else self.random.random()
+        if luck < 0.1:
+            self._said("renew", letter.id, letter.fence, lambda: mail.renew(letter))
+            self.linger()
+        if luck < 0.06:
+            self._said("fail", letter.id, letter.fence, lambda: mail.fail(letter, "not today"))
+        else:
+            self._said("ack", letter.id, letter.fence, lambda: mail.ack(letter))
+
+    def _said(self, what: str, subject: str, fence: int, call: Any) -> Any:
+        began = time.monotonic()
+        answer = call()
+        self.journal.note(what, subject, began, fence=fence)
+        return answer
+
+    # -- locks, tasks, timers, runs --------------------------------------------------------------
+
+    def lock(self) -> None:
+        path = self.random.choice(PATHS)
+        locks, began = self.store.locks, time.monotonic()
+        lock = locks.acquire(self.project, path, f"agent:{self.name}", ttl_ms=TTL_MS)
+        self.journal.note("acquire", f"lock:{path}", began, fence=lock.fence)
+        self.linger()
+        if self.random.random() < 0.3:
+            self._said("renew", f"lock:{path}", lock.fence, lambda: locks.renew(lock))
+            self.linger()
+        self._said("release", f"lock:{path}", lock.fence, lambda: locks.release(lock))
+
+    def add_task(self) -> None:
+        known = self.store.tasks.list(project=self.project, limit=100).items
+        if sum(task.ended_at is None for task in known) < MOST_TASKS:
+            self.count += 1
+            needs = [task.key for task in known[:1] if self.random.random() < 0.5]
+            key = f"{self.owner}-{self.count}"
+            began = time.monotonic()
+            task = self.store.tasks.add(self.project, key, key, depends_on=needs)
+            self.journal.note("task", task.id, began)
+
+    def do_task(self) -> None:
+        tasks, began = self.store.tasks, time.monotonic()
+        task = tasks.claim(self.project, self.name, lease_ms=LEASE_MS)
+        if task is None:
+            return
+        self.journal.note("claim", task.id, began, fence=task.fence)
+        self.linger()
+        evidence = {"text": f"by {self.owner}"}
+        self._said("submit", task.id, task.fence, lambda: tasks.submit(task, evidence))
+
+    def accept(self) -> None:
+        """Whatever was submitted; a person does, for no doer judges itself."""
+        for task in self.store.tasks.list(project=self.project, state="submitted", limit=5).items:
+            self.store.tasks.accept(task.id)
+
+    def set_timer(self) -> None:
+        self.count += 1
+        body, delay = {"timer": self.count}, self.random.randrange(5_100, 9_000)
+        began = time.monotonic()
+        timer = self.store.timers.set("queue:timers", body, delay_ms=delay)
+        self.journal.note("timer", timer.id, began)
+
+    def ask_for_run(self) -> None:
+        if len(self.store.runs.list(live=True, limit=20).items) >= MOST_RUNS:
+            return
+        command = [sys.executable, "-S", "-E", str(self.folder / "agent.py"), str(self.folder)]
+        lines = self.random.randrange(10, 120)
+        end = self.random.choice(("exit0", "exit0", "exit3", "signal11"))
+        terminal = self.random.random() < 0.25
+        began = time.monotonic()
+        run = self.store.runs.ask(
+            command=[*command, str(lines), f"{self.random.uniform(0.01, 0.1):.3f}", end],
+            project=self.project,
+            terminal=terminal,
+            restarts=self.random.choice((0, 0, 1, 2)),
+            grace_ms=500,
+            labels=["chaos"],
+        )
+        self.journal.note("run", run.id, began, key="pty" if terminal else "pipe")
+
+
+def main() -> None:
+    url, folder, name, seed = sys.argv[1:5]
+    while True:
+        with (
+            suppress(StoreUnavailable),
+            corral.open(url, actor=f"user:{name}") as store,
+        ):
+            return Worker(store, Path(folder), name, int(seed)).work()
+        time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,246 @@
+"""A chat platform in a process of its own, as bad as one can be, and the adapters that speak to it.
+
+It fails, delays, doubles and reorders what people say, and loses answers to what is sent to it. Two
+kinds of channels: `once` shows a repeated key once, `open` shows a message as often as it is sent
+and can tell what it shows. What became visible stays here, whoever dies.
+"""
+
+import json
+import random
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
+
+from corral.adapters.channels import registry
+from corral.adapters.channels.contract import (
+    BaseAdapter,
+    ChannelTraits,
+    EventBatch,
+    FailedMessage,
+    IncomingEvent,
+    OutgoingMessage,
+    PostedMessage,
+    SendOutcome,
+    SentMessage,
+    UnconfirmedMessage,
+)
+
+POLL = 0.3
+SECONDS = 10.0
+
+
+# -- the platform ----------------------------------------------------------------------------------
+
+
+class Platform:
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._lock = threading.Lock()
+        self._held: list[tuple[float, str, dict[str, Any]]] = []
+        self._logs: dict[str, list[dict[str, Any]]] = {"once": [], "open": []}
+        self.shown: list[dict[str, Any]] = []
+        self._keys: dict[tuple[str, str], str] = {}
+        self.counts: dict[str, int] = {}
+
+    def count(self, what: str) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+    def say(self, kind: str, event: dict[str, Any]) -> None:
+        """Somebody says something; it is told sooner or later, and not always in order."""
+        with self._lock:
+            late = self._random.choice((0, 0, 0, 0.05, 0.5))
+            self._held.append((time.monotonic() + late, kind, event))
+
+    def poll(self, kind: str, cursor: int) -> dict[str, Any] | None:
+        with self._lock:
+            if self._random.random() < 0.08:
+                self.count("polls that failed")
+                return None
+            now = time.monotonic()
+            free = [each for each in self._held if each[0] <= now]
+            self._held = [each for each in self._held if each[0] > now]
+            if self._random.random() < 0.3:
+                self._random.shuffle(free)
+                self.count("batches out of order")
+            for _, whose, event in free:
+                self._logs[whose].append(event)
+            log = self._logs[kind]
+            events = log[cursor : cursor + 40]
+            told = list(events)
+            for _ in range(self._random.choice((0, 0, 1, 3)) if log else 0):
+                told.insert(self._random.randint(0, len(told)), self._random.choice(log))
+                self.count("events told again")
+            # One that comes before its turn is told again at its turn.
+            return {"events": told, "cursor": cursor + len(events)}
+
+    def send(self, kind: str, said: dict[str, Any]) -> tuple[int, dict[str, Any]] | None:
+        """None: the line breaks, and whoever sent does not know what became of it."""
+        with self._lock:
+            luck = self._random.random()
+            if luck < 0.08:
+                self.count("sendings that failed")
+                return 503, {}
+            if luck < 0.12:
+                self.count("sendings told to wait")
+                return 429, {"retry_ms": 150}
+            if luck < 0.15:
+                self.count("sendings lost on the way there")
+                return None
+            known = self._keys.get((kind, said["key"])) if kind == "once" else None
+            if known is None:
+                known = f"m{len(self.shown)}"
+                self._keys[kind, said["key"]] = known
+                self.shown.append({"id": known, "kind": kind, **said})
+            else:
+                self.count("keys sent again")
+            if luck < 0.19:
+                self.count("answers lost on the way back")
+                return None
+            return 200, {"id": known}
+
+    def asked(
+        self, what: str, kind: str, body: dict[str, Any]
+    ) -> tuple[int, dict[str, Any]] | None:
+        """The answer to a request; None: there is none."""
+        if what == "say":
+            for event in body["events"]:
+                self.say(kind, event)
+            return 200, {}
+        if what == "poll":
+            told = self.poll(kind, body["cursor"])
+            return (503, {}) if told is None else (200, told)
+        if what == "send":
+            return self.send(kind, body)
+        if what == "history":
+            return 200, {"shown": self.history(kind, body["place"])}
+        return 200, {"shown": self.shown[body["after"] :], **self.counts}
+
+    def delay(self) -> None:
+        with self._lock:
+            pause = self._random.choice((0, 0, 0, 0, 0.01, 0.1))
+        time.sleep(pause)
+
+    def history(self, kind: str, place: str) -> list[dict[str, Any]]:
+        with self._lock:
+            self.count("looks into the history")
+            ours = [each for each in self.shown if each["kind"] == kind and each["place"] == place]
+            return ours[-100:]
+
+
+def serve(port: int, seed: int) -> None:
+    platform = Platform(seed)
+
+    class Door(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_: Any) -> None:
+            """Nobody reads it."""
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            platform.delay()
+            answer = platform.asked(body.pop("what"), body.pop("kind", "once"), body)
+            if answer is None:
+                self.close_connection = True
+            else:
+                self._tell(*answer)
+
+        def _tell(self, status: int, body: dict[str, Any]) -> None:
+            data = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+    class Server(ThreadingHTTPServer):
+        request_queue_size = 128
+
+        def handle_error(self, *_: Any) -> None:
+            """Whoever asked was killed."""
+
+    Server(("127.0.0.1", port), Door).serve_forever()
+
+
+# -- those who speak to it -------------------------------------------------------------------------
+
+
+def ask(url: str, **body: Any) -> tuple[int, dict[str, Any]]:
+    """What the platform says; OSError when the line breaks."""
+    request = urllib.request.Request(url, json.dumps(body).encode(), method="POST")  # noqa: S310
+    try:
+        with urllib.request.urlopen(request, timeout=SECONDS) as answer:  # noqa: S310
+            return 200, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+class Once(BaseAdapter):
+    """A channel of the platform that shows a repeated key once."""
+
+    kind = "once"
+    traits = ChannelTraits(max_text=2_000, idempotent=True)
+    config: ClassVar[Mapping[str, bool]] = {"url": True}
+
+    @property
+    def _url(self) -> str:
+        return str(self._config["url"])
+
+    def receive(self, cursor: str | None, seconds: float) -> EventBatch:
+        status, told = ask(self._url, what="poll", kind=self.kind, cursor=int(cursor or 0))
+        if status != 200:
+            raise OSError(f"the platform answered {status}")
+        if not told["events"]:
+            time.sleep(POLL)
+        return EventBatch([IncomingEvent(**event) for event in told["events"]], str(told["cursor"]))
+
+    def send(self, message: OutgoingMessage) -> SendOutcome:
+        try:
+            status, told = ask(
+                self._url,
+                what="send",
+                kind=self.kind,
+                key=message.key,
+                place=message.place,
+                text=message.text,
+            )
+        except (OSError, ValueError) as error:
+            return UnconfirmedMessage(f"the line broke ({type(error).__name__})")
+        if status == 200:
+            return SentMessage([told["id"]])
+        return FailedMessage(f"it answered {status}", retry_ms=told.get("retry_ms"))
+
+
+class Open(Once):
+    """One that shows a message as often as it is sent, and can tell what it shows."""
+
+    kind = "open"
+    traits = ChannelTraits(max_text=2_000, history=True)
+
+    def history(self, message: OutgoingMessage) -> list[PostedMessage]:
+        _, told = ask(self._url, what="history", kind=self.kind, place=message.place)
+        return [
+            PostedMessage(each["id"], each["text"], None, message.begun_at)
+            for each in told["shown"]
+        ]
+
+
+KINDS = {each.kind: each for each in (Once, Open)}
+
+
+class _Entry:
+    def __init__(self, adapter: type[BaseAdapter]) -> None:
+        self.load = lambda: adapter
+
+
+def register_adapters() -> None:
+    """Let these kinds be found in this process, as if a package had brought them."""
+    registry._list_entry_points = lambda: {kind: _Entry(each) for kind, each in KINDS.items()}
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,160 @@
+"""Processes that have nothing to do with any run, and write down every signal that they get.
+
+Some of them have the very pid of a process that was just killed, where the system allows to choose.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from corral.adapters import process
+from corral.adapters.process import Liveness, ProcessIdentity
+
+MOST_REUSED = 24
+
+BYSTANDER = r"""
+import os, signal, sys, time
+def tell(number, _):
+    with open(f"{sys.argv[1]}/signal.{os.getpid()}", "a") as file:
+        file.write(f"{number}\n")
+for number in signal.Signals:
+    if number not in (signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD):
+        signal.signal(number, tell)
+open(f"{sys.argv[1]}/ready.{os.getpid()}", "w").close()
+while True:
+    time.sleep(3600)
+"""
+
+
+def _command(program: str, folder: str) -> list[str]:
+    return [sys.executable, "-S", "-E", program, folder]
+
+
+class UnrelatedProcesses:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir()
+        self._program = folder / "bystander.py"
+        self._program.write_text(BYSTANDER)
+        self._all: list[ProcessIdentity] = []
+        self.reused = 0
+        # Alone, without threads: what forks by hand must be.
+        self._cloner = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "tests.torture.unrelated_processes",
+                str(self._program),
+                str(folder),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            env={k: v for k, v in os.environ.items() if not k.startswith("CORRAL_")},
+        )
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def add(self, env: dict[str, str] | None = None, *, pid: int | None = None) -> bool:
+        command = _command(str(self._program), str(self._folder))
+        if pid is None:
+            got = os.posix_spawn(command[0], command, {"PATH": os.defpath, **(env or {})})
+        else:
+            got = self._ask_for(pid)
+        if got <= 0:
+            return False
+        ready = self._folder / f"ready.{got}"
+        deadline = time.monotonic() + 20
+        while not ready.exists() and time.monotonic() < deadline:
+            time.sleep(0.002)
+        who = process.identify(got)
+        assert who is not None, "a bystander ended before it began"
+        self._all.append(who)
+        return True
+
+    def _ask_for(self, pid: int) -> int:
+        assert self._cloner.stdin is not None
+        assert self._cloner.stdout is not None
+        self._cloner.stdin.write(f"{pid}\n")
+        return int(self._cloner.stdout.readline())
+
+    def take_pid_of(self, who: ProcessIdentity) -> None:
+        """A bystander with the very pid that was just freed."""
+        if self.reused >= MOST_REUSED:
+            return
+        for _ in range(50):
+            if process.read_stat(who.pid) is None:
+                self.reused += self.add(pid=who.pid)
+                return
+            time.sleep(0.004)
+
+    def judge(self) -> list[str]:
+        """Who of them was signalled."""
+        wrong = []
+        for who in self._all:
+            signalled = self._folder / f"signal.{who.pid}"
+            if signalled.exists():
+                wrong.append(f"bystander {who.pid} got {signalled.read_text().split()}")
+            elif process.check(who) is not Liveness.ALIVE:
+                wrong.append(f"bystander {who.pid} is gone")
+        return wrong
+
+    def end(self) -> None:
+        self._cloner.kill()
+        for who in self._all:
+            process.send_signal(who, signal.SIGKILL)
+
+
+class _CloneArgs(ctypes.Structure):
+    _fields_ = [
+        (name, ctypes.c_uint64)
+        for name in [
+            "flags",
+            "pidfd",
+            "child_tid",
+            "parent_tid",
+            "exit_signal",
+            "stack",
+            "stack_size",
+            "tls",
+            "set_tid",
+            "set_tid_size",
+            "cgroup",
+        ]
+    ]
+
+
+def _clone(pid: int, command: list[str], env: dict[str, str]) -> int:
+    """A process with a pid of our choice; -1 where the system does not let us, or it is taken."""
+    libc = ctypes.CDLL(None)
+    wanted = (ctypes.c_int * 1)(pid)
+    args = _CloneArgs(
+        exit_signal=int(signal.SIGCHLD), set_tid=ctypes.addressof(wanted), set_tid_size=1
+    )
+    got = int(libc.syscall(435, ctypes.byref(args), ctypes.sizeof(args)))
+    if got == 0:
+        try:
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, 0)
+            os.dup2(null, 1)
+            os.execve(command[0], command, env)
+        finally:
+            os._exit(127)
+    return got
+
+
+def main() -> None:
+    """Make a bystander with each pid that is asked for."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for line in sys.stdin:
+        print(_clone(int(line), _command(*sys.argv[1:3]), {"PATH": os.defpath}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

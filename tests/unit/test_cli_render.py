@@ -1,0 +1,21 @@
+"""Numbers of things in sentences."""
+
+from corral.cli.render import format_count
+from tests.support.grouped_cases import each_case
+
+
+@each_case(
+    ("number", "things", "text"),
+    [
+        (0, "agents", "0 agents"),
+        (1, "agents", "1 agent"),
+        (2, "agents", "2 agents"),
+        (1, "touches", "1 touch"),
+        (1, "charges", "1 charge"),
+        (1, "log_lines", "1 log line"),
+        (1_000, "log_lines", "1,000 log lines"),
+        (1, "session_state", "1 session state"),
+    ],
+)
+def test_one_thing_is_named_in_the_singular(number: int, things: str, text: str) -> None:
+    assert format_count(number, things) == text

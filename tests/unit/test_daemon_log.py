@@ -1,0 +1,22 @@
+"""What the daemon writes into its log."""
+
+import logging
+
+from corral.adapters.redaction import Redaction
+from corral.serve import RedactingFormatter
+from tests.support.fake_keys import KEY
+
+
+def test_a_line_of_the_log_holds_no_secret() -> None:
+    clean = RedactingFormatter()
+    clean.clean = Redaction(lambda: ["hunter2-and-more"]).clean
+    try:
+        raise ValueError(f"https://ada:{KEY}@example.org says hunter2-and-more")
+    except ValueError as error:
+        record = logging.LogRecord(
+            "corral", logging.ERROR, "", 1, "%s failed", (KEY,), (ValueError, error, None)
+        )
+    told = clean.format(record)
+    assert "[redacted] failed" in told
+    assert "ValueError: https://[redacted]@example.org says [redacted]" in told
+    assert KEY not in told

@@ -1,0 +1,32 @@
+"""Letters in a list: what they are about, in words."""
+
+from typing import Any
+
+from corral.domain.mail.model import summarize_body
+from tests.support.grouped_cases import each_case
+
+
+@each_case(
+    ("body", "words"),
+    [
+        ("plain words", "plain words"),
+        ({"kind": "post", "group": "grp_1", "text": "hello"}, "post: hello"),
+        ({"kind": "task", "what": "submitted", "title": "Build it"}, "task submitted: Build it"),
+        (
+            {"kind": "delegation_result", "state": "done", "result": "7"},
+            "delegation result done: 7",
+        ),
+        ({"lock": "lck_1", "state": "held", "text": "It is yours."}, "It is yours."),
+        ({"kind": "finished", "subject": "run_1", "data": {}}, "finished: run_1"),
+    ],
+)
+def test_what_corral_itself_writes_is_told_in_a_line(body: Any, words: str) -> None:
+    assert summarize_body(body) == words
+
+
+@each_case(
+    "body",
+    [{"commit": "abc"}, [1, 2], None, 7, {"kind": 3, "title": "x"}, {"kind": "a", "text": 5}],
+)
+def test_any_other_body_is_given_back_as_it_is(body: Any) -> None:
+    assert summarize_body(body) is body

@@ -1,0 +1,77 @@
+"""Lines that have no end for very long: all is shown, in a time and a memory that are bounded."""
+
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from corral.adapters.output.lines import MAX_LINE_BYTES, LineSplitter, OutputLine
+from corral.adapters.output.reader import OutputReader
+from corral.adapters.output.render import PipeRenderer, render_pipe
+from tests.support.grouped_cases import each_case
+
+pytestmark = pytest.mark.slow
+
+MB = 1_000_000
+LENGTH = 5 * MB
+
+
+@each_case(
+    "piece", [b"word ", b"progress\r", b"\x1b[31mred ", "ünï".encode(), b"\x1b]0;", b"\xff\xfe"]
+)
+def test_a_long_line_takes_seconds_and_holds_little(tmp_path: Path, piece: bytes) -> None:
+    with (tmp_path / "output").open("wb") as file:
+        for _ in range(LENGTH // MB):
+            file.write(piece * (MB // len(piece)))
+    busy = time.process_time()
+    text, length = PipeRenderer(), 0
+    for part in OutputReader(tmp_path).follow(over=lambda: True):
+        shown = text.feed(part.text)
+        length += len(shown)
+        assert len(shown) <= 2 * MAX_LINE_BYTES
+        assert len(text._buffer) <= 2 * MAX_LINE_BYTES
+    length += len(text.finish())
+    assert time.process_time() - busy < 2
+    if piece == b"word ":
+        assert length == LENGTH + 1
+    (last,) = OutputReader(tmp_path).tail(5)
+    assert len(last) < 2 * MAX_LINE_BYTES
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.sampled_from(["words ", "ü", "\x1b[31m", "\n", "\r\n"]),
+            st.sampled_from(["<long>", "<longer>"]),
+        ),
+        max_size=8,
+    ),
+    st.lists(st.integers(0, 200_000), max_size=6),
+)
+def test_pieces_give_what_the_whole_gives(parts: list[str], borders: list[int]) -> None:
+    written = "".join(parts).replace("<long>", "words " * 12_000)
+    data = written.replace("<longer>", "words " * 40_000).encode()
+    text, out, at = PipeRenderer(), "", 0
+    for border in [*sorted(min(border, len(data)) for border in borders), len(data)]:
+        out += text.feed(data[at:border])
+        at = border
+    whole = render_pipe(data)
+    out += text.finish()
+    assert out in (whole, f"{whole}\n")
+
+
+@given(st.lists(st.sampled_from([b"a", b"\n", b"bcd", b"efghij"]), max_size=20))
+def test_lines_are_known_by_where_they_begin(pieces: list[bytes]) -> None:
+    data = b"".join(pieces)
+    lines = LineSplitter(7, max_bytes=5)
+    found = [line for piece in pieces for line in lines.feed(piece)] + lines.finish()
+    wanted, at = [], 7
+    for part in data.split(b"\n"):
+        wanted.append(OutputLine(at, len(part), part if len(part) <= 5 else None))
+        at += len(part) + 1
+    if not wanted[-1].length:
+        wanted.pop()
+    assert found == wanted

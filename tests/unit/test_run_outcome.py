@@ -1,0 +1,154 @@
+"""How the end of a run is named: why it was stopped, what its process returned, what it said."""
+
+import itertools
+import signal
+
+from corral.domain.runs import outcome
+from corral.domain.runs.model import ACTIVE, MOVES, RunState, StopKind
+from corral.kernel.exit_status import ExitStatus
+from tests.support.grouped_cases import each_case
+
+STOPS = (None, *StopKind)
+CODES = (None, 0, 1, 3, 127, 255)
+SIGNALS = (None, signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV)
+WAYS = [
+    ExitStatus(exit_code=code, signal=number)
+    for code, number in itertools.product(CODES, SIGNALS)
+    if code is None or number is None
+]
+
+
+def state_after(end: ExitStatus, stop: StopKind | None) -> RunState:
+    return RunState(MOVES[outcome.end_verb(end, stop)].to)
+
+
+@each_case(
+    ("end", "state"),
+    [
+        (ExitStatus(exit_code=0), "completed"),
+        (ExitStatus(exit_code=1), "failed"),
+        (ExitStatus(exit_code=3), "failed"),
+        (ExitStatus(exit_code=127), "failed"),
+        (ExitStatus(signal=9), "crashed"),
+        (ExitStatus(signal=15), "crashed"),
+        (ExitStatus(signal=11), "crashed"),
+        (ExitStatus(), "crashed"),
+        (ExitStatus(exit_code=0, reason="the agent said that it failed"), "failed"),
+        (ExitStatus(exit_code=143, well=True), "completed"),
+        (ExitStatus(signal=15, well=True), "completed"),
+    ],
+)
+def test_an_end_that_nobody_asked_for(end: ExitStatus, state: str) -> None:
+    assert state_after(end, None) == state
+
+
+@each_case("end", WAYS, ids=str)
+@each_case(
+    ("stop", "state"),
+    [
+        (StopKind.ASKED, "cancelled"),
+        (StopKind.OVER_BUDGET, "cancelled"),
+        (StopKind.TIMED_OUT, "timed_out"),
+        (StopKind.INTERRUPTED, "interrupted"),
+    ],
+)
+def test_why_it_was_stopped_counts_before_how_it_ended(
+    end: ExitStatus, stop: StopKind, state: str
+) -> None:
+    assert state_after(end, stop) == state
+
+
+@each_case("end", WAYS, ids=str)
+def test_a_run_that_was_stopped_is_never_shown_as_completed(end: ExitStatus) -> None:
+    for stop in StopKind:
+        assert state_after(end, stop) is not RunState.COMPLETED
+        assert (
+            outcome.end_reason(end, outcome.DEFAULT_STOP_REASONS[stop])
+            == outcome.DEFAULT_STOP_REASONS[stop]
+        )
+
+
+@each_case("well", [False, True])
+@each_case("end", WAYS, ids=str)
+def test_every_end_is_a_legal_move_of_the_state_in_which_it_may_come(
+    end: ExitStatus, well: bool
+) -> None:
+    """A run is stopping exactly when there is a reason to stop it."""
+    for stop in STOPS:
+        sources = MOVES[outcome.end_verb(end._replace(well=well), stop)].sources
+        wanted = {RunState.STOPPING} if stop else {*ACTIVE} - {RunState.STOPPING}
+        assert wanted <= {*sources}, stop
+
+
+@each_case(
+    ("end", "reason"),
+    [
+        (ExitStatus(exit_code=0), None),
+        (ExitStatus(exit_code=4), "exit code 4"),
+        (ExitStatus(signal=9), "signal 9"),
+        (ExitStatus(), "gone"),
+        (ExitStatus(exit_code=127, reason="nothing: no such file"), "nothing: no such file"),
+        (ExitStatus(exit_code=1, well=True, reason=outcome.IDLE_REASON), outcome.IDLE_REASON),
+        (ExitStatus(signal=15, well=True), None),
+    ],
+)
+def test_the_reason_says_why_in_a_few_words(end: ExitStatus, reason: str | None) -> None:
+    assert outcome.end_reason(end, None) == reason
+
+
+def test_failures_are_quick_within_three_seconds_and_only_in_a_row() -> None:
+    failed, killed, well = ExitStatus(exit_code=1), ExitStatus(signal=9), ExitStatus(exit_code=0)
+    assert outcome.count_quick_failures(0, failed, 2_999) == 1
+    assert outcome.count_quick_failures(1, killed, 0) == 2
+    assert outcome.count_quick_failures(2, failed, 3_000) == 0
+    assert outcome.count_quick_failures(2, well, 5) == 0
+
+
+def test_the_third_quick_failure_is_the_last_attempt() -> None:
+    def goes_on(quick: int) -> bool:
+        return outcome.should_restart(
+            ExitStatus(exit_code=1), stop_reason=None, attempts=3, restarts=100, quick=quick
+        )
+
+    assert [goes_on(quick) for quick in range(5)] == [True, True, True, False, False]
+
+
+def test_a_run_goes_on_as_often_as_it_may_and_no_more() -> None:
+    def goes_on(attempts: int, restarts: int) -> bool:
+        return outcome.should_restart(
+            ExitStatus(signal=9), stop_reason=None, attempts=attempts, restarts=restarts, quick=0
+        )
+
+    assert not goes_on(1, 0)
+    assert [goes_on(attempts, 2) for attempts in (1, 2, 3)] == [True, True, False]
+
+
+@each_case("stop_reason", outcome.DEFAULT_STOP_REASONS.values())
+def test_what_was_stopped_does_not_go_on(stop_reason: str) -> None:
+    assert not outcome.should_restart(
+        ExitStatus(exit_code=1), stop_reason=stop_reason, attempts=1, restarts=9, quick=0
+    )
+
+
+def test_what_ended_by_itself_with_nothing_wrong_does_not_go_on() -> None:
+    assert not outcome.should_restart(
+        ExitStatus(exit_code=0), stop_reason=None, attempts=1, restarts=9, quick=0
+    )
+
+
+def test_people_are_told_of_ends_that_they_did_not_ask_for() -> None:
+    told = {state: outcome.alert_kind(state, None) for state in RunState}
+    assert told == {
+        RunState.COMPLETED: "finished",
+        RunState.FAILED: "failed",
+        RunState.TIMED_OUT: "failed",
+        RunState.CRASHED: "crashed",
+        RunState.INTERRUPTED: "crashed",
+        RunState.CANCELLED: None,
+        RunState.QUEUED: None,
+        RunState.STARTING: None,
+        RunState.RUNNING: None,
+        RunState.STOPPING: None,
+    }
+    assert outcome.alert_kind(RunState.CANCELLED, StopKind.OVER_BUDGET) == "budget"
+    assert outcome.alert_kind(RunState.CANCELLED, StopKind.ASKED) is None

@@ -1,0 +1,123 @@
+"""The table of prices: exact, offline, and only where it is asked for."""
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from corral.adapters.token_prices import (
+    PricedTokens,
+    PriceQuery,
+    answer_query,
+    calculate_price,
+    query_prices,
+    serve_queries,
+)
+from corral.kernel.errors import Refused
+from tests.support.errors import because
+from tests.support.grouped_cases import each_case
+
+AT = 1_790_000_000_000
+
+
+@each_case(
+    ("model", "provider", "usage", "micros"),
+    [
+        # 1.25, 0.125 and 10 dollars a million tokens.
+        (
+            "gpt-5",
+            "codex",
+            PricedTokens(input=1_000, output=500, cache_read=200),
+            1_250 + 5_000 + 25,
+        ),
+        # 3, 15, 0.30 and 3.75; half a micro-dollar is rounded up.
+        ("claude-sonnet-4-5", "claude", PricedTokens(1, 1, 1, 1), 22),
+        ("claude-sonnet-4-5", "claude", PricedTokens(cache_write=10), 38),
+        ("claude-sonnet-4-5-20250929", None, PricedTokens(input=1_000), 3_000),
+        ("anthropic/claude-sonnet-4-5", "opencode", PricedTokens(input=1_000), 3_000),
+        # A program of one company may run another one's model.
+        ("claude-sonnet-4-5", "codex", PricedTokens(input=1_000), 3_000),
+        # A sum of many requests is not one long request.
+        ("claude-sonnet-4-5", "claude", PricedTokens(input=1_000_000), 3_000_000),
+        ("gpt-5", None, PricedTokens(), 0),
+    ],
+)
+def test_a_price_is_exact_to_the_micro_dollar(
+    model: str, provider: str | None, usage: PricedTokens, micros: int
+) -> None:
+    told = calculate_price(model, provider, usage, AT)
+    assert told is not None
+    assert told[0] == micros
+    assert told[1].startswith("genai-prices ")
+
+
+@each_case("model", ["nobody-knows", "", "/", "openai/nobody-knows"])
+def test_a_model_that_is_not_in_the_table_has_no_price(model: str) -> None:
+    assert calculate_price(model, "codex", PricedTokens(input=1), AT) is None
+
+
+def test_a_question_that_is_none_gets_an_error_and_no_price() -> None:
+    lines = ["x", "[]", '{"model": 3}', '{"model": "gpt-5", "input": -1}', '{"at": 1e99}']
+    told = io.StringIO()
+    serve_queries(io.StringIO("\n".join(lines)), told)
+    answers = [json.loads(line) for line in told.getvalue().splitlines()]
+    assert len(answers) == len(lines)
+    for one in answers:
+        assert one["cost_micros"] is None
+        assert one["error"]
+    absurd = answer_query(PriceQuery(input=1, model="gpt-5", at=1 << 62))
+    assert (absurd.cost_micros, bool(absurd.error)) == (None, True)
+
+
+def test_a_table_that_does_not_answer_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    question = [PriceQuery(input=1, model="gpt-5")]
+    with pytest.raises(Refused, check=because("no_answer")):
+        query_prices(question, seconds=0.001)
+    monkeypatch.setattr(sys, "executable", "/srv/none/python")
+    with pytest.raises(Refused, check=because("no_answer")):
+        query_prices(question)
+
+
+def test_what_lies_in_the_folder_is_not_loaded_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("queue", "secrets", "msgspec", "corral"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('loaded from the folder')\n")
+    monkeypatch.chdir(tmp_path)
+    (told,) = query_prices([PriceQuery(1_000, 500, model="gpt-5", provider="codex", at=AT)])
+    assert told.cost_micros == 6_250
+
+
+def test_a_process_of_its_own_answers_line_by_line() -> None:
+    questions = [
+        {"model": "gpt-5", "provider": "codex", "input": 1_000, "output": 500, "at": AT},
+        {"model": "nobody-knows", "input": 1},
+        {"model": 1},
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "corral.adapters.token_prices"],
+        input="".join(json.dumps(question) + "\n" for question in questions),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one["cost_micros"] for one in told] == [6_250, None, None]
+    assert [one["error"] is None for one in told] == [True, True, False]
+
+
+def test_adding_and_pricing_charges_apart_does_not_load_the_table(tmp_path: Path) -> None:
+    code = f"""
+import sys, corral
+from corral.adapters.providers.facts import UsageFact
+with corral.open("sqlite:///{tmp_path}/a.db") as store:
+    store.charges.add(UsageFact(model="gpt-5", output=100), run_id="run_1")
+    assert store.charges.price_unknown(apart=True) == 1
+    assert store.charges.total().cost_micros == 1_000
+assert "genai_prices" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

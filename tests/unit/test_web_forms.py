@@ -1,0 +1,77 @@
+"""What a browser sends with a form, and what only looks like one."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.kernel.errors import Invalid
+from corral.web.forms import MAX_FIELDS, MAX_FORM, read_form
+from tests.support.grouped_cases import each_case
+
+BOUND = "----x7"
+KIND = f"multipart/form-data; boundary={BOUND}"
+
+
+def sent(*parts: tuple[str, bytes]) -> bytes:
+    """Parts with their heads, as a browser puts them together."""
+    made = b"".join(
+        f"--{BOUND}\r\nContent-Disposition: form-data; {head}\r\n\r\n".encode() + data + b"\r\n"
+        for head, data in parts
+    )
+    return made + f"--{BOUND}--\r\n".encode()
+
+
+def test_fields_are_read_in_both_spellings() -> None:
+    plain = read_form("application/x-www-form-urlencoded", b"a=1&b=%C3%A4&a=2&c=")
+    assert (dict(plain), plain.files) == ({"a": "2", "b": "ä", "c": ""}, [])
+    form = read_form(KIND, sent(('name="text"', "zwei\r\nZeilen ä".encode()), ('name="id"', b"7")))
+    assert dict(form) == {"text": "zwei\r\nZeilen ä", "id": "7"}
+
+
+@given(st.binary(max_size=2_000))
+def test_the_bytes_of_a_file_come_as_they_are(data: bytes) -> None:
+    if f"\r\n--{BOUND}".encode() in b"\r\n" + data:
+        return
+    (file,) = read_form(KIND, sent(('name="file"; filename="a.bin"', data))).files
+    assert (file.name, file.data, file.bytes) == ("a.bin", data, len(data))
+
+
+@each_case(
+    ("head", "name"),
+    [
+        ('filename="../../x"', "../../x"),
+        ('filename="a\\"b.txt"', 'a"b.txt'),
+        ('filename="ä ö.txt"', "ä ö.txt"),
+        ("filename*=UTF-8''%C3%A4.txt", "ä.txt"),
+    ],
+)
+def test_a_name_of_a_file_is_told_as_it_was_given(head: str, name: str) -> None:
+    (file,) = read_form(KIND, sent((f'name="file"; {head}', b"x"))).files
+    assert file.name == name
+
+
+def test_a_field_for_files_in_which_nothing_was_chosen_has_none() -> None:
+    assert read_form(KIND, sent(('name="file"; filename=""', b""))).files == []
+
+
+@each_case(
+    ("kind", "body"),
+    [
+        ("multipart/form-data", sent(('name="a"', b"1"))),
+        (KIND, b""),
+        (KIND, b"nonsense"),
+        (KIND, sent(('name="a"', b"1"))[:-6]),
+        (KIND, sent(("filename=x", b"1"))),
+        (KIND, f"--{BOUND}\r\nno blank line\r\n--{BOUND}--".encode()),
+        (KIND, sent(('name="a"', b"\xff"))),
+        (KIND, sent(*[('name="a"', b"1")] * (MAX_FIELDS + 1))),
+        (KIND, sent((f'name="{"a" * 9_000}"', b"1"))),
+        (KIND, sent(('name="a"', b"x" * (MAX_FORM + 1)))),
+        ("application/x-www-form-urlencoded", b"a=\xff"),
+        ("application/x-www-form-urlencoded", b"a=" + b"x" * MAX_FORM),
+        ("application/x-www-form-urlencoded", b"&".join([b"a=1"] * (MAX_FIELDS + 1))),
+    ],
+)
+def test_what_is_no_form_is_refused_in_a_sentence(kind: str, body: bytes) -> None:
+    with pytest.raises(Invalid):
+        read_form(kind, body)
