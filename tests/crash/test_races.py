@@ -133,7 +133,7 @@ def test_a_driver_that_dies_leaves_a_round_that_another_drives(
             base = f"{race.base_commit}..{attempt.commit}"
             assert git(world.folder, "rev-list", "--count", base) == "1", "committed once"
         letters = store.mail.list(mailbox=race.created_by).items
-        assert [letter.body["what"] for letter in letters] == ["selecting"], "told once"
+        assert [letter.body["event"] for letter in letters] == ["selecting"], "told once"
 
     crash_at_every_commit(fresh_url, tmp_path, Scenario(drive, drive, check, ready))
 

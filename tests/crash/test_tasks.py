@@ -86,9 +86,9 @@ def test_a_worker_that_dies_anywhere_leaves_a_graph_that_another_finishes(
         done = [deed for deed in world.deeds if deed.startswith("did ")]
         assert len(done) == len({*done}), "no taking of a task is given out twice"
         returned = [
-            letter.body["what"]
+            letter.body["event"]
             for letter in store.mail.list(all=True, limit=100).items
-            if letter.body.get("what") == "returned"
+            if letter.body.get("event") == "returned"
         ]
         assert len(returned) <= 1, "whoever leads is told once"
         check_counts(store)

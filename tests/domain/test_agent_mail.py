@@ -82,7 +82,7 @@ def test_two_agents_that_answer_one_another_for_ever_are_cut_off_and_both_are_to
     notices = [
         each
         for each in store.mail.list(mailbox="agent:ben").items
-        if isinstance(each.body, dict) and each.body.get("kind") == "notice"
+        if isinstance(each.body, dict) and each.body.get("kind") == "undelivered"
     ]
     assert len(notices) == 1, "it is told once"
     assert store.mail.write("ada", "anew", to="ben", run="run_6").mailbox == "agent:ben"

@@ -63,7 +63,7 @@ def test_a_webhook_is_signed_and_its_signature_can_be_checked(
     assert code == hmac.new(b"hush-hush", signed, hashlib.sha256).hexdigest()
     assert int(seconds) == store.now() // 1_000
     body = json.loads(posted.body)
-    assert (body["alert"], body["kind"], body["subject"]) == (alert.id, "crashed", "run_1")
+    assert (body["alert"], body["event"], body["subject"]) == (alert.id, "crashed", "run_1")
     assert body["letter"] == told.letter_id
     assert body["data"] == {"reason": "it vanished"}
     assert posted.headers["Content-Type"] == "application/json"

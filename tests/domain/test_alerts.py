@@ -21,7 +21,7 @@ def test_an_edge_is_told_once_however_often_it_is_raised(store: Corral) -> None:
         (letter,) = store.alerts.raise_alert("crashed", "run_1", edge=1, data={"reason": "gone"})
     assert letter.mailbox == alert.mailbox == f"hook:{alert.id}"
     assert letter.body["data"] == {"reason": "gone"}
-    assert (letter.body["kind"], letter.body["subject"]) == ("crashed", "run_1")
+    assert (letter.body["event"], letter.body["subject"]) == ("crashed", "run_1")
     store.alerts.raise_alert("crashed", "run_1", edge=2)
     store.alerts.raise_alert("crashed", "run_2", edge=1)
     assert len(store.mail.list(mailbox=alert.mailbox).items) == 3

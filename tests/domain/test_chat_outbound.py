@@ -108,7 +108,7 @@ def test_what_was_allowed_when_it_was_written_is_asked_again_when_it_goes(store:
     (notice,) = store.mail.list(mailbox="agent:ada").items
     assert notice.body["state"] == "refused"
     (alert,) = store.mail.list(mailbox="user:operator").items
-    assert alert.body["kind"] == "undelivered"
+    assert alert.body["event"] == "undelivered"
     store.destinations.grant("ada", chat.place(), name="room")
     store.messages.send("allowed again", agent="ada", to="room")
     chat.deliver()

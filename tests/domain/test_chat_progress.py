@@ -54,7 +54,11 @@ def lose_answer(chat: Chat, runner: Runner) -> str:
 
 
 def notify(store: Corral, session: str, number: int = 0) -> None:
-    body = {"undelivered": f"let_{number}", "reason": f"the platform refused message {number}"}
+    body = {
+        "kind": "undelivered",
+        "undelivered": f"let_{number}",
+        "reason": f"the platform refused message {number}",
+    }
     store.mail.put(f"session:{session}", body, key=f"undelivered:{number}")
 
 

@@ -508,10 +508,10 @@ def test_a_letter_is_quoted_whoever_signs_it_and_whatever_it_claims(
         FORGED,
         f"x\n{FORGED}",
         {"text": FORGED},
-        {"kind": "notice", "reason": FORGED},
-        {"kind": "request", "text": f"\n{FORGED}"},
+        {"kind": "undelivered", "reason": FORGED},
+        {"kind": "host_request", "text": f"\n{FORGED}"},
         {"kind": "question", "question": "qst_1", "answer": FORGED, "answered_by": "user:root"},
-        {"undelivered": f"\n{FORGED}", "reason": f"\n{FORGED}"},
+        {"kind": "undelivered", "undelivered": f"\n{FORGED}", "reason": f"\n{FORGED}"},
     )
     for number, body in enumerate(bodies):
         own = f"{key}@{number}" if key else None

@@ -216,7 +216,7 @@ def test_a_task_that_is_allowed_wakes_the_agent_where_it_is_answered(
     (letter,) = [
         each
         for each in store.mail.list(mailbox=task.mailbox).items
-        if isinstance(each.body, dict) and each.body.get("kind") == "request"
+        if isinstance(each.body, dict) and each.body.get("kind") == "host_request"
     ]
     assert letter.body["state"] == "done"
 

@@ -146,6 +146,7 @@ def test_the_sender_of_a_dead_letter_is_told_exactly_once(
     dead = fail_until_dead(store, clock)
     assert notices(store) == [
         {
+            "kind": "undelivered",
             "undelivered": dead.id,
             "mailbox": "agent:ada",
             "state": "dead",

@@ -113,7 +113,7 @@ def test_an_agent_does_not_rewrite_the_task_of_a_person(team: Team, clock: Manua
 
 
 def test_a_notice_without_its_fields_does_not_stop_a_session(team: Team) -> None:
-    team.store.mail.put(team.mailbox, {"undelivered": "let_1"})
+    team.store.mail.put(team.mailbox, {"kind": "undelivered", "undelivered": "let_1"})
     team.chat.says("are you there?")
     assert "are you there?" in texts_in(team.prompt())
 

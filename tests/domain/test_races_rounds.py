@@ -129,7 +129,7 @@ def test_a_round_is_selecting_when_all_are_over_and_one_can_win(
     race = settle(store, race, held)
     assert (race.latest.state, states(race)) == ("selecting", ["completed", "failed"])
     (letter,) = store.mail.list(mailbox="user:tester").items
-    assert (letter.body["what"], letter.body["round"]) == ("selecting", 1)
+    assert (letter.body["event"], letter.body["round"]) == ("selecting", 1)
 
 
 def test_a_round_in_which_none_passed_its_gates_has_failed_and_a_person_may_overrule(

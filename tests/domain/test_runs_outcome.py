@@ -320,7 +320,7 @@ def test_a_restart_reserves_nothing_twice(store: Corral, clock: ManualClock) -> 
 
 def told(store: Corral) -> list[tuple[str, str]]:
     letters = store.mail.list(mailbox="agent:boss", limit=100).items
-    return [(letter.body["kind"], letter.body["subject"]) for letter in letters]
+    return [(letter.body["event"], letter.body["subject"]) for letter in letters]
 
 
 ALL_KINDS = ["crashed", "failed", "stuck", "needs_input", "budget", "finished"]

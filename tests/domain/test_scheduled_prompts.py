@@ -172,7 +172,9 @@ def test_the_title_of_a_run_is_the_text_of_its_letter(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
     made = daily(store)
-    store.mail.put(made.mailbox, {"undelivered": "let_1", "reason": "a notice"})
+    store.mail.put(
+        made.mailbox, {"kind": "undelivered", "undelivered": "let_1", "reason": "a notice"}
+    )
     come(store, clock)
     store.gateway.wake()
     run = runner.begin()

@@ -54,7 +54,7 @@ def fail(store: Corral, project: str, key: str, reason: str = "no way", agent: s
 def told(store: Corral, mailbox: str) -> list[tuple[str, str, str | None]]:
     """What a mailbox was told of tasks: (what, key, reason)."""
     return [
-        (letter.body["what"], letter.body["key"], letter.body["reason"])
+        (letter.body["event"], letter.body["key"], letter.body["reason"])
         for letter in store.mail.list(mailbox=mailbox, limit=500).items
         if letter.body["kind"] == "task"
     ]

@@ -11,7 +11,7 @@ from tests.support.grouped_cases import each_case
     [
         ("plain words", "plain words"),
         ({"kind": "post", "group": "grp_1", "text": "hello"}, "post: hello"),
-        ({"kind": "task", "what": "submitted", "title": "Build it"}, "task submitted: Build it"),
+        ({"kind": "task", "event": "submitted", "title": "Build it"}, "task submitted: Build it"),
         (
             {"kind": "delegation_result", "state": "done", "result": "7"},
             "delegation result done: 7",

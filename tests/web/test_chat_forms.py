@@ -145,7 +145,7 @@ def test_a_secret_given_in_its_form_goes_to_the_store_of_secrets_and_nowhere_els
         each.body
         for talk_ in store.gateway.talks(talk)
         for each in store.mail.list(mailbox=talk_.mailbox).items
-        if isinstance(each.body, dict) and each.body.get("kind") == "request"
+        if isinstance(each.body, dict) and each.body.get("kind") == "host_request"
     ]
     assert letter["text"] == "The secret mail-token is available to new runs."
     pages = [desk.text(path) for path in (f"/chat/{talk}", "/inbox", "/events", "/settings")]

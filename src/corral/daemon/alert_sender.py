@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 
@@ -11,6 +10,7 @@ from corral.api import Corral
 from corral.daemon.loop import BaseLoop
 from corral.domain.alerts.model import Alert, TargetKind
 from corral.domain.mail.model import Letter
+from corral.domain.mail.payloads import AlertPayload, parse_payload
 from corral.kernel.clock import MINUTE
 from corral.kernel.errors import Conflict, CorralError
 from corral.kernel.pagination import iter_all
@@ -124,7 +124,7 @@ def _deliver_next(store: Corral, alert: Alert, owner: str) -> AlertDelivery | No
         return None
     letter = letters[0]
     try:
-        if not isinstance(letter.body, dict) or "kind" not in letter.body:
+        if not isinstance(parse_payload(letter), AlertPayload):
             error: str | None = NOT_AN_ALERT
             ended = store.mail.refuse(letter, NOT_AN_ALERT)
         else:
@@ -148,7 +148,7 @@ def _send(store: Corral, alert: Alert, letter: Letter) -> str | None:
         elif alert.target_kind is TargetKind.COMMAND:
             notifications.run_command(alert.target, body)
         else:
-            notifications.show_on_desktop(*_headline(letter.body))
+            notifications.show_on_desktop(*_headline(letter))
     except (notifications.Undelivered, CorralError) as error:
         return str(error)
     return None
@@ -160,12 +160,13 @@ def _url(store: Corral, target: str) -> str:
     return target
 
 
-def _headline(body: Any) -> tuple[str, str]:
+def _headline(letter: Letter) -> tuple[str, str]:
     """Return the title and text of a desktop notification."""
-    data = body.get("data") or {}
-    reason = data.get("reason") if isinstance(data, dict) else None
-    kind = str(body["kind"]).replace("_", " ")
-    return f"corral: {kind}", f"{body['subject']}{f': {reason}' if reason else ''}"[:500]
+    alert = parse_payload(letter)
+    assert isinstance(alert, AlertPayload)
+    reason = alert.data.get("reason") if isinstance(alert.data, dict) else None
+    event = alert.event.replace("_", " ")
+    return f"corral: {event}", f"{alert.subject}{f': {reason}' if reason else ''}"[:500]
 
 
 def _seconds_until_due(store: Corral) -> float:

@@ -11,6 +11,7 @@ from corral.domain.alerts.model import Alert, AlertKind, TargetKind, check_targe
 from corral.domain.mail import chains
 from corral.domain.mail import ops as mail
 from corral.domain.mail.model import Letter, check_mailbox
+from corral.domain.mail.payloads import AlertPayload
 from corral.domain.settings import ops as settings
 from corral.kernel.errors import Invalid, Refused
 from corral.kernel.pagination import Page, check_limit, decode_cursor, make_page
@@ -106,21 +107,21 @@ def raise_alert(
     check_text(subject, "The subject", max_bytes=MAX_EDGE)
     edge_text = check_text(str(edge), "The edge", max_bytes=MAX_EDGE)
     encode_json(data, "The data", max_bytes=MAX_DATA)
-    body = {
-        "kind": event,
-        "subject": subject,
-        "edge": edge_text,
-        "project_id": project_id,
-        "agent_id": agent_id,
-        "at": tx.now,
-        "data": data,
-    }
     return [
         mail.put_caused_by(
             tx,
             chains.get_for_subject(tx, subject) if chains.is_read_by_agent(alert.mailbox) else None,
             alert.mailbox,
-            {"alert": alert.id, **body},
+            AlertPayload(
+                alert=alert.id,
+                event=event,
+                subject=subject,
+                edge=edge_text,
+                project_id=project_id,
+                agent_id=agent_id,
+                at=tx.now,
+                data=data,
+            ),
             key=f"{alert.id}:{event}:{subject}:{edge_text}",
             project=project_id,
         )
@@ -136,7 +137,7 @@ def send_test(tx: Tx, id: str) -> Letter:
     alert = get(tx, id)
     if alert.ended_at is not None:
         raise Refused(f"{alert.id} was removed. Add it again.", id=alert.id, reason="removed")
-    body = {"alert": alert.id, "kind": "test", "subject": alert.id, "at": tx.now}
+    body = AlertPayload(alert=alert.id, event="test", subject=alert.id, at=tx.now)
     return mail.put(tx, alert.test_mailbox, body, project=alert.project_id)
 
 

@@ -8,6 +8,7 @@ from corral.db.tx import Tx
 from corral.domain.decisions import sql
 from corral.domain.decisions.model import MOVES, VERDICTS, Decision, DecisionState
 from corral.domain.mail.model import agent_name_of, check_mailbox
+from corral.domain.mail.payloads import DecisionPayload
 from corral.domain.projects import ops as projects
 from corral.domain.questions import ops as questions
 from corral.domain.questions.model import check_answerers, check_may_answer, compute_deadline
@@ -173,7 +174,9 @@ def _propose(tx: Tx, created: Decision, deadline_ms: int | None) -> Decision:
     timeout_ms = deadline_ms or settings.get_value(tx, "decisions.deadline_ms", **scope)
     until = compute_deadline(tx.now, timeout_ms)
     proposed = transition(tx, sql.DECISIONS, "propose", created.id, deadline_at=until)
-    questions.notify_answerers(tx, created.id, created.answerers, _to_body(proposed), until=until)
+    questions.notify_answerers(
+        tx, created.id, created.answerers, _to_payload(proposed), until=until
+    )
     return proposed
 
 
@@ -209,7 +212,7 @@ def _end(tx: Tx, verb: str, current: Decision, decider: str | None, reason: str 
             ended.id,
             ended.author,
             ended.answerers,
-            _to_body(ended),
+            _to_payload(ended),
             project=ended.project_id,
         )
     return ended
@@ -230,18 +233,17 @@ def _raise_late(current: Decision) -> NoReturn:
     )
 
 
-def _to_body(decision: Decision) -> dict[str, object]:
-    return {
-        "kind": "decision",
-        "decision": decision.id,
-        "state": decision.state,
-        "author": decision.author,
-        "title": decision.title,
-        "rationale": decision.rationale,
-        "decided_by": decision.decided_by,
-        "reason": decision.reason,
-        "deadline_at": decision.deadline_at,
-    }
+def _to_payload(decision: Decision) -> DecisionPayload:
+    return DecisionPayload(
+        decision=decision.id,
+        state=decision.state,
+        author=decision.author,
+        title=decision.title,
+        rationale=decision.rationale,
+        decided_by=decision.decided_by,
+        reason=decision.reason,
+        deadline_at=decision.deadline_at,
+    )
 
 
 def _clean_alternatives(values: Sequence[str]) -> list[str]:

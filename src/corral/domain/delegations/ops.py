@@ -11,6 +11,7 @@ from corral.domain.delegations.model import Delegation, DelegationState
 from corral.domain.mail import chains
 from corral.domain.mail import ops as mail
 from corral.domain.mail.model import LetterState, check_mailbox
+from corral.domain.mail.payloads import DelegationEnded, DelegationPayload, DelegationResult
 from corral.kernel.clock import DAY, YEAR
 from corral.kernel.errors import Conflict, Invalid, Refused
 from corral.kernel.ids import parse_number
@@ -115,15 +116,14 @@ def create_delegation(
     letter = mail.put(
         tx,
         created.to_mailbox,
-        {
-            "kind": "delegation",
-            "delegation": created.id,
-            "from": reply_to,
-            "task": task_id,
-            "text": created.text,
-            "context": created.context,
-            "deadline_at": deadline_at,
-        },
+        DelegationPayload(
+            delegation=created.id,
+            sender=reply_to,
+            task=task_id,
+            text=created.text,
+            context=created.context,
+            deadline_at=deadline_at,
+        ),
         key=created.id,
         sender=reply_to,
         project=project_id,
@@ -215,15 +215,14 @@ def _end(
         tx,
         chains.load(tx, "delegations", ended.id),
         ended.from_mailbox,
-        {
-            "kind": "delegation_result",
-            "delegation": ended.id,
-            "from": ended.to_mailbox,
-            "state": ended.state,
-            "task": ended.task_id,
-            "result": ended.result,
-            "reason": ended.reason,
-        },
+        DelegationResult(
+            delegation=ended.id,
+            sender=ended.to_mailbox,
+            state=ended.state,
+            task=ended.task_id,
+            result=ended.result,
+            reason=ended.reason,
+        ),
         key=f"{ended.id}:end",
         project=ended.project_id,
         expires_at=tx.now + LETTER_MS,
@@ -244,9 +243,9 @@ def _withdraw(tx: Tx, ended: Delegation) -> None:
     mail.put(
         tx,
         ended.to_mailbox,
-        {"kind": "delegation_ended", "delegation": ended.id, "state": ended.state}
-        | ({"task": ended.task_id} if ended.task_id else {})
-        | ({"reason": ended.reason} if ended.reason else {}),
+        DelegationEnded(
+            delegation=ended.id, state=ended.state, task=ended.task_id, reason=ended.reason
+        ),
         key=f"{ended.id}:back",
         project=ended.project_id,
         expires_at=tx.now + LETTER_MS,

@@ -19,6 +19,7 @@ from corral.domain.groups.model import (
 from corral.domain.mail import chains
 from corral.domain.mail import ops as mail
 from corral.domain.mail.model import Chain
+from corral.domain.mail.payloads import GroupPost
 from corral.kernel.clock import DAY
 from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.kernel.pagination import LAST_NUMBER, Page, check_limit, decode_cursor, make_page
@@ -222,15 +223,14 @@ def _post(
 
 
 def _put_letters(tx: Tx, group: Group, new_post: Post, cause: Chain | None) -> None:
-    body = {
-        "kind": "post",
-        "group": group.id,
-        "name": group.name,
-        "number": new_post.number,
-        "from": new_post.author,
-        "text": new_post.text,
-        "reply_to": new_post.reply_to,
-    }
+    body = GroupPost(
+        group=group.id,
+        name=group.name,
+        number=new_post.number,
+        author=new_post.author,
+        text=new_post.text,
+        reply_to=new_post.reply_to,
+    )
     members = tx.all(sql.MEMBERS, group_id=group.id, after="", limit=LAST_NUMBER)
     mail.broadcast(
         tx,

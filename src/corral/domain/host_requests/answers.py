@@ -6,6 +6,7 @@ from corral.domain.chat.model import GATEWAY_MAILBOX
 from corral.domain.host_requests import ops
 from corral.domain.mail import ops as mail
 from corral.domain.mail.model import Letter
+from corral.domain.mail.payloads import QuestionPayload, parse_payload
 from corral.domain.questions import ops as questions
 from corral.domain.questions.model import Question
 from corral.kernel.errors import NotFound
@@ -13,8 +14,8 @@ from corral.kernel.errors import NotFound
 
 def apply_answer(tx: Tx, letter: Letter) -> None:
     """Carry out the decision of an answered question, and acknowledge its letter."""
-    id = letter.body.get("question") if isinstance(letter.body, dict) else None
-    question = questions.get(tx, id) if isinstance(id, str) else None
+    payload = parse_payload(letter)
+    question = questions.get(tx, payload.question) if isinstance(payload, QuestionPayload) else None
     if question is None or question.asker != GATEWAY_MAILBOX or question.ended_at is None:
         # Any process can put a letter here; only a stored answer counts.
         mail.refuse(tx, letter, "it is not an answer to a question of the gateway")
@@ -33,7 +34,7 @@ def record_failure(tx: Tx, letter: Letter, reason: str) -> None:
     A request fails and its agent is notified. Any other decision is retried.
     """
     try:
-        about, id = _parse_subject(questions.get(tx, str(letter.body.get("question"))))
+        about, id = _parse_subject(questions.get(tx, letter.body["question"]))
     except NotFound:  # deleted by retention; the letter becomes dead at its limit of attempts
         about, id = "", ""
     if about != "request":

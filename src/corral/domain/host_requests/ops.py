@@ -25,6 +25,7 @@ from corral.domain.host_requests.actions import ACTIONS, Action, Requester
 from corral.domain.host_requests.model import HostRequest, RequestArguments, RequestState, describe
 from corral.domain.mail import chains
 from corral.domain.mail import ops as mail
+from corral.domain.mail.payloads import HostRequestOutcome
 from corral.domain.questions import ops as questions
 from corral.domain.questions.model import Question, QuestionState, is_person
 from corral.domain.sessions import ops as sessions
@@ -252,14 +253,13 @@ def notify_agent(tx: Tx, ended: HostRequest) -> HostRequest:
     name = agents.get(tx, ended.agent_id).name
     woken = ended.session_id and turns.find_conversation(tx, ended.session_id)
     mailbox = f"session:{ended.session_id}" if woken else f"agent:{name}"
-    body = {
-        "kind": "request",
-        "request": ended.id,
-        "action": ended.action,
-        "state": ended.state,
-        "result": ended.result,
-        "text": describe(ended),
-    }
+    body = HostRequestOutcome(
+        request=ended.id,
+        action=ended.action,
+        state=ended.state,
+        result=ended.result,
+        text=describe(ended),
+    )
     by_person = ended.decided_by is not None and is_person(ended.decided_by)
     cause = chains.get_for_run(tx, ended.run_id) if ended.run_id and not by_person else None
     mail.put_caused_by(tx, cause, mailbox, body, key=f"{ended.id}:ended")

@@ -12,6 +12,7 @@ from corral.db.tx import Tx
 from corral.domain.locks import resolve, sql, wait_queue
 from corral.domain.locks.model import Lock, LockState
 from corral.domain.mail import ops as mail
+from corral.domain.mail.payloads import LockNotice
 from corral.kernel.clock import MINUTE
 from corral.kernel.errors import Conflict, IllegalMove, Refused
 from corral.kernel.ids import parse_number
@@ -356,14 +357,14 @@ def _notify_owner(tx: Tx, lock: Lock, text: str) -> None:
             tx,
             None,
             lock.owner,
-            {
-                "lock": lock.id,
-                "state": lock.state,
-                "path": lock.path,
-                "mode": lock.mode,
-                "until": lock.lease_until if lock.state is LockState.HELD else None,
-                "text": f"Your lock {lock.id} on {lock.path} is {lock.state}: {text}.",
-            },
+            LockNotice(
+                lock=lock.id,
+                state=lock.state,
+                path=lock.path,
+                mode=lock.mode,
+                until=lock.lease_until if lock.state is LockState.HELD else None,
+                text=f"Your lock {lock.id} on {lock.path} is {lock.state}: {text}.",
+            ),
             key=f"lock:{lock.id}:{lock.state}",
             project=lock.project_id,
         )

@@ -202,6 +202,6 @@ def summarize_body(body: Any) -> Any:
     text = next((body[name] for name in _TEXT_FIELDS if body.get(name)), None)
     if not isinstance(text, str) or not isinstance(kind, str):
         return body["text"] if isinstance(body.get("text"), str) else body
-    outcome = body.get("what") or body.get("state")
+    outcome = body.get("event") or body.get("state")
     prefix = f"{kind} {outcome}" if isinstance(outcome, str) else kind
     return f"{prefix.replace('_', ' ')}: {text}"

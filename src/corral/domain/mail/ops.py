@@ -7,6 +7,8 @@ Where a side effect must happen at most once, the owner calls `mark_unconfirmed`
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from corral.db.transitions import (
     create,
     create_each,
@@ -29,6 +31,7 @@ from corral.domain.mail.model import (
     check_priority,
     is_ordered,
 )
+from corral.domain.mail.payloads import Payload, UndeliveredNotice
 from corral.domain.settings import ops as settings
 from corral.kernel.clock import YEAR
 from corral.kernel.errors import CorralError, Held, IllegalMove, Invalid
@@ -166,7 +169,7 @@ def _put_counted(tx: Tx, values: dict[str, Any], cause: Chain, *, is_limited: bo
 def notify_hop_limit(tx: Tx, chain: Chain, mailbox: str, sender: str, limit: int) -> Letter:
     """Put a notice that a chain reached the hop limit, once per chain. It wakes no agent."""
     reason = f"A further letter from {sender} was not delivered. {chains.hop_limit_message(limit)}"
-    body = {"kind": "notice", "undelivered": chain.correlation_id, "reason": reason}
+    body = UndeliveredNotice(undelivered=chain.correlation_id, reason=reason)
     data = {"to": mailbox, "correlation": chain.correlation_id}
     tx.emit("agent", "cut_off", sender, data=data)
     key = f"cut_off:{chain.correlation_id}"
@@ -238,6 +241,8 @@ def _values(
     """
     now = tx.now
     due = now if due_at is None else _check_due(due_at, now)
+    if isinstance(body, Payload):
+        body = msgspec.to_builtins(body)  # the checks of `encode_json` walk plain values
     values = {
         "body": encode_json(body, "The body"),
         "rank": 0 if priority == 0 else -check_priority(priority),
@@ -576,13 +581,13 @@ def _end(tx: Tx, verb: str, number: int, reason: str, *, guard: int | None = Non
         put(
             tx,
             ended.sender,
-            {
-                "undelivered": ended.id,
-                "mailbox": ended.mailbox,
-                "state": ended.state,
-                "reason": reason,
-                "key": ended.key,
-            },
+            UndeliveredNotice(
+                undelivered=ended.id,
+                mailbox=ended.mailbox,
+                state=ended.state,
+                reason=reason,
+                key=ended.key,
+            ),
             key=f"undelivered:{ended.id}:{ended.fence}",
             project=ended.project_id,
         )

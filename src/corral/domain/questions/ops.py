@@ -8,6 +8,7 @@ from corral.db.tx import Tx
 from corral.domain.mail import chains
 from corral.domain.mail import ops as mail
 from corral.domain.mail.model import Chain, agent_name_of, check_mailbox
+from corral.domain.mail.payloads import Payload, QuestionPayload
 from corral.domain.questions import sql
 from corral.domain.questions.model import (
     Question,
@@ -92,7 +93,7 @@ def ask(
     cause = chains.get_for_run(tx, run) if run else chains.get_for_caller(tx, asker_mailbox)
     chains.save(tx, "questions", created.id, cause)
     notify_answerers(
-        tx, created.id, created.answerers, _to_body(created), until=created.deadline_at
+        tx, created.id, created.answerers, _to_payload(created), until=created.deadline_at
     )
     return created
 
@@ -265,7 +266,7 @@ def _withdraw(tx: Tx, id: str, actor: str, reason: str | None) -> Question:
 
 
 def notify_answerers(
-    tx: Tx, id: str, answerers: Sequence[str], body: dict[str, object], *, until: int
+    tx: Tx, id: str, answerers: Sequence[str], body: Payload, *, until: int
 ) -> None:
     """Put a letter to each answerer, which expires at the deadline."""
     mail.broadcast(tx, answerers, body, key=id, expires_at=until)
@@ -276,7 +277,7 @@ def send_outcome(
     id: str,
     to: str,
     answerers: Sequence[str],
-    body: dict[str, object],
+    body: Payload,
     *,
     project: str | None,
     cause: Chain | None = None,
@@ -302,7 +303,7 @@ def _send_outcome(tx: Tx, ended: Question) -> Question:
         ended.id,
         ended.asker,
         ended.answerers,
-        _to_body(ended),
+        _to_payload(ended),
         project=ended.project_id,
         cause=outcome_chain(tx, ended),
     )
@@ -318,20 +319,19 @@ def outcome_chain(tx: Tx, ended: Question) -> Chain | None:
     return None if by_people else chains.load(tx, "questions", ended.id)
 
 
-def _to_body(question: Question) -> dict[str, object]:
-    return {
-        "kind": "question",
-        "question": question.id,
-        "state": question.state,
-        "asker": question.asker,
-        "text": question.text,
-        "options": question.options,
-        "effect": question.effect,
-        "needed": question.needed,
-        "answer": question.answer,
-        "answered_by": question.answered_by,
-        "deadline_at": question.deadline_at,
-    }
+def _to_payload(question: Question) -> QuestionPayload:
+    return QuestionPayload(
+        question=question.id,
+        state=question.state,
+        asker=question.asker,
+        text=question.text,
+        options=list(question.options),
+        effect=question.effect,
+        required_votes=question.needed,
+        answer=question.answer,
+        answered_by=question.answered_by,
+        deadline_at=question.deadline_at,
+    )
 
 
 def _letter_key(id: str) -> str:

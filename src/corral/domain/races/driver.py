@@ -10,6 +10,7 @@ from typing import Any
 from corral.db.transitions import create, transition
 from corral.db.tx import Tx
 from corral.domain.mail import ops as mail
+from corral.domain.mail.payloads import RaceNotice
 from corral.domain.races import sql
 from corral.domain.races.attempts import end_attempt
 from corral.domain.races.limits import add_costs
@@ -268,7 +269,7 @@ def mark_idle(tx: Tx, race: Race, round: Round) -> Round:
     return current
 
 
-def notify_starter(tx: Tx, race: Race, round: Round, what: str, reason: str | None = None) -> None:
+def notify_starter(tx: Tx, race: Race, round: Round, event: str, reason: str | None = None) -> None:
     """Notify the starter of a race about a round, once for each state and set of tries."""
     mailbox = race.created_by
     if not mailbox.startswith(("user:", "agent:")):
@@ -276,17 +277,16 @@ def notify_starter(tx: Tx, race: Race, round: Round, what: str, reason: str | No
     mail.put(
         tx,
         mailbox,
-        {
-            "kind": "race",
-            "what": what,
-            "race": race.id,
-            "name": race.name,
-            "round": round.number,
-            "state": round.state,
-            "reason": reason,
-        },
+        RaceNotice(
+            event=event,
+            race=race.id,
+            name=race.name,
+            round=round.number,
+            state=round.state,
+            reason=reason,
+        ),
         # A retry changes the sum, so the round can notify again.
-        key=f"{round.id}:{what}:{sum(attempt.tries for attempt in round.attempts)}",
+        key=f"{round.id}:{event}:{sum(attempt.tries for attempt in round.attempts)}",
         project=race.project_id,
         expires_at=tx.now + LETTER_MS,
     )

@@ -26,6 +26,7 @@ from corral.domain.host_requests.actions import ACTIONS
 from corral.domain.mail import chains
 from corral.domain.mail import ops as mail
 from corral.domain.mail.model import Letter
+from corral.domain.mail.payloads import UndeliveredNotice
 from corral.domain.questions import ops as questions
 from corral.domain.questions.model import Question
 from corral.domain.runs.model import Run
@@ -314,7 +315,7 @@ def reject_message(
         return False
     tx.emit("session", "refuse", session, data={"message": id, "reason": shorten(reason, 500)})
     if tell:
-        body = {"undelivered": id, "reason": reason}
+        body = UndeliveredNotice(undelivered=id, reason=reason)
         mail.put_caused_by(tx, None, f"session:{session}", body, key=f"refused:{id}")
     return True
 

@@ -15,6 +15,7 @@ from corral.db.tx import Tx
 from corral.domain.mail import chains, queries
 from corral.domain.mail import ops as mail
 from corral.domain.mail.model import Letter, LetterState, agent_name_of
+from corral.domain.mail.payloads import ScriptCheck
 from corral.domain.schedules import sql
 from corral.domain.schedules.model import (
     Occurrence,
@@ -59,7 +60,7 @@ def put_letter(tx: Tx, schedule: Schedule, moment: int | None) -> Letter:
         return letter
     occurrence = _create(tx, schedule, moment, "check")
     assert occurrence is not None, "a schedule fires once for each time"
-    body = {"occurrence": occurrence.id, "schedule": schedule.id}
+    body = ScriptCheck(occurrence=occurrence.id)
     return mail.put(tx, SCRIPT_QUEUE, body, key=occurrence.id, project=schedule.project_id)
 
 

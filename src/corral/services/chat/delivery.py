@@ -38,6 +38,7 @@ from corral.domain.chat.outbound.queue import Dispatch
 from corral.domain.mail import ops as mail
 from corral.domain.mail import queries
 from corral.domain.mail.model import Letter, LetterState
+from corral.domain.mail.payloads import OutboundMessage, parse_payload
 from corral.kernel.clock import MINUTE, SECOND
 from corral.kernel.errors import Conflict, CorralError
 from corral.services.mail import claim, next_due
@@ -241,9 +242,9 @@ class Delivery:
 
     def _result(self, letter: Letter) -> DeliveryResult:
         current = self._database.read(lambda tx: mail.get(tx, letter.id))
-        body = current.body if isinstance(current.body, dict) else {}
+        payload = parse_payload(current)
         return DeliveryResult(
-            message_id=str(body.get("message", current.id)),
+            message_id=payload.message if isinstance(payload, OutboundMessage) else current.id,
             place_id=current.mailbox.removeprefix("place:"),
             state=current.state,
             reason=current.last_error,

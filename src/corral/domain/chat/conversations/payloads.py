@@ -1,34 +1,14 @@
 """The bodies of letters that give a session work: a chat message, or a scheduled task.
 
 Any process of the user can write to a session's mailbox. So a body is trusted only when the letter
-has the sender and the key that the gateway would have given it.
+has the sender and the key that Corral would have given it.
 """
-
-from typing import Any, TypeVar
 
 import msgspec
 
 from corral.domain.mail.model import Letter
+from corral.domain.mail.payloads import ChatPayload, UndeliveredNotice, parse_payload
 from corral.kernel.text import convert
-
-T = TypeVar("T")
-
-
-class ChatPayload(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="chat"
-):
-    """A message of a place, as the body of a letter to a session."""
-
-    message: str
-    place: str
-    place_name: str
-    direct: bool
-    thread: str | None = None
-    sender: str
-    text: str
-    files: list[dict[str, Any]] = []
-    keeps: bool = False
-    """Whether the agent also gets the earlier messages that did not wake it."""
 
 
 def parse_chat(letter: Letter) -> ChatPayload | None:
@@ -36,12 +16,11 @@ def parse_chat(letter: Letter) -> ChatPayload | None:
 
     Agents can write any body to each other's sessions. Only the gateway can sign as a place.
     """
-    body = letter.body
-    if not isinstance(body, dict) or body.get("kind") != "chat":
+    chat = parse_payload(letter)
+    if not isinstance(chat, ChatPayload):
         return None
-    if letter.sender != f"place:{body.get('place')}" or letter.key != body.get("message"):
-        return None
-    return _convert(body, ChatPayload)
+    is_signed = letter.sender == f"place:{chat.place}" and letter.key == chat.message
+    return chat if is_signed else None
 
 
 class TaskPayload(msgspec.Struct, frozen=True):
@@ -68,22 +47,17 @@ def parse_task(letter: Letter) -> TaskPayload | None:
     place = body.get("place")
     if letter.sender != (f"place:{place}" if place else None):
         return None
-    return _convert(body, TaskPayload)
-
-
-def _convert(body: Any, kind: type[T]) -> T | None:
-    """Decode a body; None when it is malformed. Any user can sign a letter as a place, and a letter
-    that cannot be decoded must not block a session."""
     try:
-        return convert(body, kind)
+        return convert(body, TaskPayload)
     except msgspec.ValidationError:
+        # Any user can sign a letter as a place. A malformed one must not block the session.
         return None
 
 
 def is_notice(letter: Letter) -> bool:
     """Whether a letter only reports that an earlier one was not delivered. A notice wakes no agent:
     it is delivered together with the next letter."""
-    return isinstance(letter.body, dict) and "undelivered" in letter.body
+    return isinstance(parse_payload(letter), UndeliveredNotice)
 
 
 def parse_request(letter: Letter) -> ChatPayload | TaskPayload | None:

@@ -10,10 +10,17 @@ from typing import NamedTuple
 
 from corral.db.tx import Tx
 from corral.domain.chat import sql
-from corral.domain.chat.conversations.payloads import ChatPayload, is_notice, parse_chat, parse_task
+from corral.domain.chat.conversations.payloads import is_notice, parse_chat, parse_task
 from corral.domain.chat.model import Conversation, Message
 from corral.domain.mail import ops as mail
 from corral.domain.mail.model import Letter
+from corral.domain.mail.payloads import (
+    ChatPayload,
+    HostRequestOutcome,
+    QuestionPayload,
+    UndeliveredNotice,
+    parse_payload,
+)
 from corral.domain.questions import ops as questions
 from corral.domain.schedules import ops as schedules
 from corral.domain.schedules.model import Schedule
@@ -153,11 +160,10 @@ def _goes_to(tx: Tx, mailbox: str, conversation: Conversation) -> bool:
 
 def _quote_answer(tx: Tx, letter: Letter) -> Quote | None:
     """Return the stored answer to a question; None when the letter is something else."""
-    body = letter.body
-    if not isinstance(body, dict) or body.get("kind") != "question":
+    payload = parse_payload(letter)
+    if not isinstance(payload, QuestionPayload):
         return None
-    id = body.get("question")
-    question = questions.find(tx, id) if isinstance(id, str) else None
+    question = questions.find(tx, payload.question)
     if question is None or question.ended_at is None or letter.key != f"{question.id}:ended":
         return None
     if question.answer is None:
@@ -168,19 +174,19 @@ def _quote_answer(tx: Tx, letter: Letter) -> Quote | None:
 
 
 def _quote_notice(letter: Letter) -> Quote | None:
-    body = letter.body
-    if not is_notice(letter) or letter.sender is not None:
+    notice = parse_payload(letter)
+    if not isinstance(notice, UndeliveredNotice) or letter.sender is not None:
         return None
     source = f"notice {letter.id}: your message did not arrive"
-    reason = body.get("reason") or "its reason is not known"
-    return Quote(f"{source} ({quote_inline(str(body['undelivered']))})", str(reason))
+    reason = notice.reason or "its reason is not known"
+    return Quote(f"{source} ({quote_inline(notice.undelivered)})", reason)
 
 
 def _quote_other(letter: Letter, origin: str = "") -> Quote:
-    body = letter.body
+    body, payload = letter.body, parse_payload(letter)
     signed = f"signed {quote_inline(letter.sender)}" if letter.sender else "unsigned"
-    if isinstance(body, dict) and body.get("kind") in ("notice", "request") and not letter.sender:
-        text = str(body.get("text") or body.get("reason"))
+    if isinstance(payload, HostRequestOutcome) and not letter.sender:
+        text = payload.text
     else:
         text = body if isinstance(body, str) else encode_json(body, "The letter")
     return Quote(f"letter {letter.id}, {origin}{signed}", text)

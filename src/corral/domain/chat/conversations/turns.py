@@ -14,7 +14,6 @@ from corral.db.tx import Tx
 from corral.domain.alerts import ops as alerts
 from corral.domain.chat import sql
 from corral.domain.chat.conversations.payloads import (
-    ChatPayload,
     is_notice,
     parse_chat,
     parse_request,
@@ -34,6 +33,7 @@ from corral.domain.chat.outbound import queue
 from corral.domain.mail import chains, queries
 from corral.domain.mail import ops as mail
 from corral.domain.mail.model import Letter, LetterDraft, LetterState
+from corral.domain.mail.payloads import ChatPayload
 from corral.domain.projects import ops as projects
 from corral.domain.schedules import occurrences
 from corral.domain.sessions import ops as sessions

@@ -1,7 +1,5 @@
 """Cards: questions that are shown in a place and answered there by a button or by text."""
 
-from typing import Any
-
 from corral.adapters.channels.contract import IncomingEvent, MessageKind, format_card
 from corral.adapters.channels.registry import get_traits
 from corral.db.tx import Tx
@@ -9,6 +7,7 @@ from corral.domain.chat import sql
 from corral.domain.chat.model import GATEWAY_MAILBOX, Card, Conversation, Place
 from corral.domain.chat.outbound import queue
 from corral.domain.mail import ops as mail
+from corral.domain.mail.payloads import QuestionPayload
 from corral.domain.questions import ops as questions
 from corral.domain.questions.model import Question, QuestionState
 from corral.domain.runs import ops as runs
@@ -290,13 +289,12 @@ def _put_answer(tx: Tx, conversation: Conversation, question: Question) -> None:
     """Put the answer into the session's mailbox, unless the asking run has read it."""
     if not mail.ack_unclaimed(tx, question.asker, [f"{question.id}:ended"]):
         return
-    body: dict[str, Any] = {
-        "kind": "question",
-        "question": question.id,
-        "state": question.state,
-        "text": question.text,
-        "answer": question.answer,
-        "answered_by": question.answered_by,
-    }
+    body = QuestionPayload(
+        question=question.id,
+        state=question.state,
+        text=question.text,
+        answer=question.answer,
+        answered_by=question.answered_by,
+    )
     cause = questions.outcome_chain(tx, question)
     mail.put_caused_by(tx, cause, conversation.mailbox, body, key=f"{question.id}:ended")

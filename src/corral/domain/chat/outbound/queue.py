@@ -31,6 +31,7 @@ from corral.domain.chat.model import (
 )
 from corral.domain.mail import ops as mail
 from corral.domain.mail.model import Letter, LetterState
+from corral.domain.mail.payloads import OutboundMessage, UndeliveredNotice, parse_payload
 from corral.kernel.errors import Invalid, NotFound, Refused
 from corral.kernel.ids import parse_number
 from corral.kernel.pagination import LAST_NUMBER
@@ -177,7 +178,7 @@ def _enqueue_piece(tx: Tx, place: Place, row: dict[str, Any], sender: str | None
     )
     if message is None:
         return tx.one(sql.MESSAGE_BY_EVENT, channel_id=place.channel_id, event_id=event_id)
-    body = {"message": message.id}
+    body = OutboundMessage(message=message.id)
     letter = mail.put_last(tx, place.mailbox, body, key=message.id, sender=sender)
     return _set_letter(tx, message, letter)
 
@@ -470,13 +471,13 @@ def _load_message(tx: Tx, letter: Letter) -> tuple[Message, Place]:
     A letter that was put into the mailbox by hand, or that reports a failed delivery, has no
     message yet; one is created.
     """
-    body = letter.body
+    payload = parse_payload(letter)
     place = sql.PLACES.get(tx, letter.mailbox.removeprefix("place:"))
-    if isinstance(body, dict) and isinstance(id := body.get("message"), str) and "msg_" in id:
-        known = tx.first(sql.MESSAGES.by_key, key_=parse_number("msg", id))
+    if isinstance(payload, OutboundMessage):
+        known = tx.first(sql.MESSAGES.by_key, key_=_parse_number(payload.message))
         if known is not None and known.letter_id == letter.id:
             return known, place
-    text, thread = _render_body(tx, body)
+    text, thread = _render_body(tx, letter)
     message = _find_by_key(tx, place, letter.id)
     if message is None:
         row = _build_row(tx, place, text[: MAX_BODY // 4], MessageKind.TEXT, letter.id)
@@ -487,25 +488,26 @@ def _load_message(tx: Tx, letter: Letter) -> tuple[Message, Place]:
     return message, place
 
 
-def _render_body(tx: Tx, body: Any) -> tuple[str, str | None]:
+def _render_body(tx: Tx, letter: Letter) -> tuple[str, str | None]:
     """Return the text of a letter that is not a message, and the thread that it belongs to."""
+    body, payload = letter.body, parse_payload(letter)
     if isinstance(body, str):
         return body, None
-    if isinstance(body, dict) and isinstance(body.get("undelivered"), str):
-        original = tx.first(sql.MESSAGES.by_key, key_=_parse_number(body.get("key")))
+    if isinstance(payload, UndeliveredNotice):
+        original = tx.first(sql.MESSAGES.by_key, key_=_parse_number(payload.key))
         excerpt = f" ({original.text[:60]!r})" if original else ""
-        is_task = str(body.get("key")).startswith("sch_")
+        is_task = (payload.key or "").startswith("sch_")
         subject = "A task" if is_task else f"Your message{excerpt}"
-        text = f"{subject} could not be answered: {body.get('reason')}"
+        text = f"{subject} could not be answered: {payload.reason}"
         return text, original.thread if original else None
     if isinstance(body, dict) and isinstance(body.get("text"), str):
         return body["text"], None
     return encode_json(body, "The body"), None
 
 
-def _parse_number(id: Any) -> int:
+def _parse_number(id: str | None) -> int:
     try:
-        return parse_number("msg", id) if isinstance(id, str) else 0
+        return parse_number("msg", id) if id is not None else 0
     except (Invalid, NotFound):
         return 0
 
