@@ -35,7 +35,7 @@ from tests.support.store import rows
 def test_a_run_that_is_stopped_as_it_starts_is_stopped(store: Corral) -> None:
     id = queued(store).id
     stop = partial(store.runs.begin_to_stop, id, reason="not needed")
-    stopped = meanwhile(store, lambda tx: heartbeat.start(tx, id, held()), stop).result()
+    stopped = meanwhile(store, lambda tx: heartbeat.acquire(tx, id, held()), stop).result()
     assert (stopped.state, stopped.stop_reason) == ("stopping", "not needed")
 
 

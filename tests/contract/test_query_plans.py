@@ -83,7 +83,7 @@ SAME = {
     "runs_by_state": "runs_pkey",
 }
 ONE_RUN = (
-    "runs.start",
+    "runs.acquire",
     "runs.restart",
     "runs.heartbeat",
     "runs.call_for",
@@ -221,7 +221,7 @@ def lock_and(verb: str) -> Operation:
 
 def start_one(store: Corral) -> Operation:
     id = queued(store, budget_micros=1).id
-    return lambda store: store.runs.start(id, held())
+    return lambda store: store.runs.acquire(id, held())
 
 
 def delete_one(store: Corral) -> Operation:
@@ -255,7 +255,7 @@ READY: dict[str, tuple[Operation, set[str]]] = {
         next_page("delegations", "list", all=True),
         {"delegations_pkey"},
     ),
-    "runs.start": (
+    "runs.acquire": (
         start_one,
         {
             "budgets_pkey",

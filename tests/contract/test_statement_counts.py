@@ -149,7 +149,7 @@ def request_run(store: Corral, clock: ManualClock, folder: Path) -> Operation:
 
 def start_run(store: Corral, clock: ManualClock, folder: Path) -> Operation:
     run = queued(store)
-    return lambda: store.runs.start(run.id, held())
+    return lambda: store.runs.acquire(run.id, held())
 
 
 def launch_run(store: Corral, clock: ManualClock, folder: Path) -> Operation:

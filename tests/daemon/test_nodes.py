@@ -196,7 +196,9 @@ def test_a_machine_that_was_stopped_joins_again_and_its_old_run_does_not_go_on_t
     until(lambda: not is_alive(old), "the old attempt is ended")
     until(lambda: both.state_of(stopped.name) == "up", "it joins again")
     now = left.get(run.id)
-    assert (now.state, now.host) == ("running", left.name), "what the old keeper said is refused"
+    assert (now.state, now.host) == ("running", left.name), (
+        "what the old supervisor said is refused"
+    )
     assert (now.pid, now.attempts) == (following.pid, following.attempts)
 
 

@@ -319,12 +319,14 @@ def test_open_outputs_of_a_host_are_listed_in_pages(store: Corral) -> None:
 
 def test_a_log_is_read_behind_a_line_and_from_a_level_on(store: Corral) -> None:
     for level in ("debug", "info", "warn", "error"):
-        store.outputs.log(RUN, level, f"{level} it is", metadata={"n": [1, None]}, source="keeper")
+        store.outputs.log(
+            RUN, level, f"{level} it is", metadata={"n": [1, None]}, source="supervisor"
+        )
     store.outputs.log("run_other", "error", "elsewhere")
     first = store.outputs.log_lines(RUN, limit=3)
     assert [line.level for line in first.items] == ["debug", "info", "warn"]
     assert first.items[0].metadata == {"n": [1, None]}
-    assert first.items[0].source == "keeper"
+    assert first.items[0].source == "supervisor"
     rest = store.outputs.log_lines(RUN, after=first.next)
     assert [line.message for line in rest.items] == ["error it is"]
     assert store.outputs.log_lines(RUN, after=rest.next).next == rest.next

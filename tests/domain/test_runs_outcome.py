@@ -156,9 +156,9 @@ def test_what_is_over_cannot_be_stopped(store: Corral, verb: str) -> None:
     assert store.runs.get(over.id).exit_code == 3
 
 
-def test_a_keeper_that_ends_a_run_of_somebody_else_is_refused(store: Corral) -> None:
+def test_a_supervisor_that_ends_a_run_of_somebody_else_is_refused(store: Corral) -> None:
     run = running(store)
-    taken = store.runs.take_over(run, owner="keeper:2", keeper_pid=5, keeper_token="5")
+    taken = store.runs.take_over(run, owner="supervisor:2", supervisor_pid=5, supervisor_token="5")
     with refuses(store, Held):
         store.runs.end(run, ExitStatus(exit_code=0))
     assert store.runs.end(taken, ExitStatus(exit_code=4)).exit_code == 4
@@ -183,7 +183,7 @@ def test_a_queued_run_is_cancelled_at_once(store: Corral, clock: ManualClock) ->
     assert (over.state, over.reason, over.ended_at) == ("cancelled", "not needed", clock.now())
     assert (over.started_at, over.exit_code, over.signal) == (None, None, None)
     with refuses(store, IllegalMove):
-        store.runs.start(run.id, held())
+        store.runs.acquire(run.id, held())
 
 
 @pytest.mark.parametrize("make", [starting, running])
@@ -267,7 +267,7 @@ def test_a_budget_is_reserved_at_the_start_and_given_back_at_the_end(store: Corr
     store.budgets.set("all", 100)
     run = queued(store, budget_micros=60)
     assert store.budgets.get("all").reserved_micros == 0
-    run = store.runs.launch(store.runs.start(run.id, held()))
+    run = store.runs.launch(store.runs.acquire(run.id, held()))
     assert store.budgets.get("all").reserved_micros == 60
     store.charges.add(UsageFact(model="m", output=1, cost_micros=25), run_id=run.id)
     assert store.budgets.get("all").reserved_micros == 35
@@ -282,7 +282,7 @@ def test_a_run_whose_budget_does_not_fit_is_not_started_and_waits(store: Corral)
     running(store, budget_micros=60)
     waiting = queued(store, budget_micros=60)
     with refuses(store, Refused):
-        store.runs.start(waiting.id, held(2))
+        store.runs.acquire(waiting.id, held(2))
     assert store.runs.get(waiting.id).state is RunState.QUEUED
 
 
@@ -311,7 +311,7 @@ def test_a_restart_reserves_nothing_twice(store: Corral, clock: ManualClock) -> 
     run = running(store, budget_micros=60)
     run = store.runs.restart(run, held(), ExitStatus(exit_code=1), quick_failures=1)
     parked = store.runs.park(store.runs.launch(run), until=clock.now(), reason="quota")
-    store.runs.start(parked.id, held(2))
+    store.runs.acquire(parked.id, held(2))
     assert store.budgets.get("all").reserved_micros == 60
 
 
@@ -422,7 +422,7 @@ def test_an_end_its_event_and_the_money_given_back_are_one(store: Corral) -> Non
     assert store.budgets.get("all").reserved_micros == 60
 
 
-def test_the_end_of_a_run_on_another_machine_waits_for_its_keeper(store: Corral) -> None:
+def test_the_end_of_a_run_on_another_machine_waits_for_its_supervisor(store: Corral) -> None:
     run = running(store)
     assert run.host == ELSEWHERE
     assert store.runs.stop(run.id, grace_ms=5).state is RunState.STOPPING

@@ -165,7 +165,7 @@ def test_no_file_but_its_output_is_read_by_a_run(client: httpx.Client, store: Co
     folder.mkdir(parents=True)
     (folder / "output").write_bytes(b"hello\n")
     (folder.parent / "secret").write_bytes(b"key")
-    store.runs.start(asked.id, held(host=process.host(), folder=str(folder)))
+    store.runs.acquire(asked.id, held(host=process.host(), folder=str(folder)))
     path = f"/api/runs/{asked.id}/output"
     told = client.get(path)
     assert told.content == b"hello\n"

@@ -159,7 +159,7 @@ def test_a_run_and_what_it_wrote(either: Corral, store: Corral) -> None:
     folder.mkdir(parents=True)
     (folder / "output").write_bytes(wrote)
     holding = held(host=process.host(), folder=str(folder))
-    run = store.runs.launch(store.runs.start(asked.id, holding))
+    run = store.runs.launch(store.runs.acquire(asked.id, holding))
     found = either.runs.get(run.id)
     assert isinstance(found, Run)
     assert found.state is RunState.RUNNING

@@ -111,7 +111,7 @@ def test_5_a_queued_run_has_not_begun_and_of_workers_that_want_it_one_gets_it(
         run = queued(store)
         assert run.started_at is None
         wants: list[Callable[[], object]] = [
-            lambda n=n, run=run: store.runs.start(run.id, held(n)) for n in range(4)
+            lambda n=n, run=run: store.runs.acquire(run.id, held(n)) for n in range(4)
         ]
         racers = race(wants)
         assert [racer.error for racer in racers].count(None) == 1
@@ -132,7 +132,7 @@ def test_5_of_processes_that_want_a_run_one_gets_it(url: str) -> None:
             with corral.open(url) as store:
                 for id in ids:
                     try:
-                        got.append(store.runs.start(id, held(number)).id)
+                        got.append(store.runs.acquire(id, held(number)).id)
                     except Conflict:
                         continue
             return got
@@ -159,7 +159,7 @@ def test_6_the_run_of_a_worker_that_fell_silent_is_given_back_or_ended_and_it_is
     verb = {"queued": "run.requeue", "interrupted": "run.interrupt"}[state]
     assert record(store, silent.id)[-1] == verb or verb in record(store, silent.id)
     if state == "queued":
-        store.runs.start(silent.id, held(2))
+        store.runs.acquire(silent.id, held(2))
         with refuses(store, Held):
             store.runs.end(silent, ExitStatus(exit_code=0))
     else:

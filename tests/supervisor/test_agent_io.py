@@ -36,7 +36,7 @@ def test_what_is_said_while_the_store_is_away_waits_and_is_kept_in_its_order(
         )
         recorder.record([LimitFact("no more")])
         assert (recorder.has_pending, tries) == (True, 1), "tried now and then, not once a fact"
-        assert voice.finished is not None, "what the keeper goes by waits for nobody"
+        assert voice.finished is not None, "what the supervisor goes by waits for nobody"
         assert voice.limit is not None
         recorder.record([TurnFact("assistant", str(number)) for number in range(MAX_PENDING_FACTS)])
         assert recorder.is_behind

@@ -297,7 +297,7 @@ def test_a_directory_that_vanishes_under_it_does_not_lose_the_run(home: Home) ->
     assert (said.returncode, said.stdout) == (5, b"done\n")
 
 
-def test_without_words_nothing_starts_and_no_keeper_stays(home: Home) -> None:
+def test_without_words_nothing_starts_and_no_supervisor_stays(home: Home) -> None:
     for words in ([], ["two", "words"], ["--nonsense"], ["--env", "x", "--", "true"]):
         said = home.corral("run", *words)
         assert said.returncode == 2
@@ -309,7 +309,7 @@ def test_without_words_nothing_starts_and_no_keeper_stays(home: Home) -> None:
 
 
 def test_a_command_that_is_killed_leaves_its_run_going(home: Home) -> None:
-    """Whoever watches is not the run: its keeper goes on."""
+    """Whoever watches is not the run: its supervisor goes on."""
     script = "touch here; while [ ! -e go ]; do sleep 0.1; done; echo went on"
     with home.begin("run", "--", "sh", "-c", script) as command:
         run = started(home)
@@ -321,7 +321,7 @@ def test_a_command_that_is_killed_leaves_its_run_going(home: Home) -> None:
     assert home.output(ended) == b"went on\n"
 
 
-def test_the_program_sees_nothing_of_its_keeper(home: Home) -> None:
+def test_the_program_sees_nothing_of_its_supervisor(home: Home) -> None:
     """Its descriptors, its signals and its environment are as a shell would give them."""
     script = (
         "import os, signal, sys\n"

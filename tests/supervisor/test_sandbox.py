@@ -332,10 +332,10 @@ def test_commits_are_imported_also_when_the_supervisor_was_killed(
         store.runs.start_queued()
     until((tree / "here").exists, "it has committed")
     run = home.get(asked.id)
-    assert run.keeper_pid is not None
+    assert run.supervisor_pid is not None
     assert run.pid is not None
     guard = home.guard_of(run)
-    for pid in (run.keeper_pid, guard, run.pid):
+    for pid in (run.supervisor_pid, guard, run.pid):
         os.kill(pid, signal.SIGKILL)
     home.recover()
     ended = home.ended(run.id)

@@ -1,4 +1,4 @@
-"""A stream that is read again, by a keeper that took over: nothing twice, and nothing left out."""
+"""A stream that a new supervisor reads again: nothing is recorded twice, nothing is missing."""
 
 import json
 from pathlib import Path

@@ -105,7 +105,7 @@ def run(folder: Path, url: str, count: int, seconds: float) -> int:
         print(f"ended      {right} of {count} as they should (exit 7)")
         print(f"connections while all end: {meter.part(at)}")
         wrong += [f"{count - right} ended otherwise"] if right < count else []
-    errors = sorted((folder / "home" / "runs").glob("*/keeper.error"))
+    errors = sorted((folder / "home" / "runs").glob("*/supervisor.error"))
     wrong += [f"{path.parent.name}: {path.read_text().splitlines()[-1]}" for path in errors[:5]]
     for text in wrong:
         print(f"  ! {text}")

@@ -126,7 +126,7 @@ LOCAL_ONLY = {
     "runs.request": "use `runs.ask`",
     "runs.restart": _SUPERVISOR,
     "runs.see_to_line": _SUPERVISOR,
-    "runs.start": _SUPERVISOR,
+    "runs.acquire": _SUPERVISOR,
     "runs.take_over": _SUPERVISOR,
     "runs.tell": _SUPERVISOR,
     "runs.unclaim": _SUPERVISOR,

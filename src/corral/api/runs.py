@@ -65,7 +65,7 @@ class Runs(Resource):
     fail = write(ops.fail, repeatable=True)
 
     # For supervisors.
-    start = write(supervision.start)
+    acquire = write(supervision.acquire)
     launch = write(supervision.launch)
     restart = write(supervision.restart)
     heartbeat = write(lifecycle.heartbeat, repeatable=True)

@@ -82,7 +82,7 @@ class RunLease:
 
     @property
     def _owner(self) -> str:
-        return f"keeper:{self._me.host}:{self._me.pid}"
+        return f"supervisor:{self._me.host}:{self._me.pid}"
 
     # -- acquire -------------------------------------------------------------------------------
 
@@ -100,12 +100,12 @@ class RunLease:
             boot_id=agent.boot_id,
             pid=agent.pid,
             start_token=agent.start_token,
-            keeper_pid=self._me.pid,
-            keeper_token=self._me.start_token,
+            supervisor_pid=self._me.pid,
+            supervisor_token=self._me.start_token,
             folder=str(folder),
         )
         if previous is None:
-            self.run = self._store.runs.start(self.run.id, holding)
+            self.run = self._store.runs.acquire(self.run.id, holding)
         else:
             self.run = self._store.runs.restart(self.run, holding, previous, quick_failures=quick)
         self.is_parked = False
@@ -118,7 +118,10 @@ class RunLease:
         assert run.pid is not None
         assert run.start_token is not None
         self.run = self._store.runs.take_over(
-            run, owner=self._owner, keeper_pid=self._me.pid, keeper_token=self._me.start_token
+            run,
+            owner=self._owner,
+            supervisor_pid=self._me.pid,
+            supervisor_token=self._me.start_token,
         )
         self._read_lease_length()
         return ProcessIdentity(self._me.host, self._me.boot_id, run.pid, run.start_token)

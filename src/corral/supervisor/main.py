@@ -118,7 +118,7 @@ def _detach_from_caller() -> None:
 def _open_store(order: StartOrder) -> Corral:
     """Open the store. With a `wish`, queue the run first, under the identity of the caller."""
     if order.wish is None:
-        return open_service(order.store, actor="keeper")
+        return open_service(order.store, actor="supervisor")
     os.environ.update(order.asker)
     store = open_store(order.store)
     try:
@@ -129,7 +129,7 @@ def _open_store(order: StartOrder) -> Corral:
     finally:
         for name in order.asker:
             del os.environ[name]
-    return store.as_service("keeper")
+    return store.as_service("supervisor")
 
 
 def _encode_error(error: Exception) -> dict[str, Any]:
@@ -226,5 +226,5 @@ def _supervise(store: Corral, supervisor: Supervisor) -> None:
         import traceback
 
         text = redact_value(traceback.format_exc(), supervisor.secrets)
-        write_private_file(supervisor.folder / "keeper.error", text)
+        write_private_file(supervisor.folder / "supervisor.error", text)
         raise
