@@ -279,7 +279,7 @@ def _many(bench: Bench, place: Place) -> list[Row]:
     os.mkfifo(gate)
     with corral.open(place.url) as store:
         asked = {
-            store.runs.ask(
+            store.runs.start(
                 command=["sh", "-c", f"read _ <'{gate}'; echo I am {n}; exit {n % 7}"],
                 project=str(place.folder),
             ).id: n

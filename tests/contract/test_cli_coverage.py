@@ -147,7 +147,7 @@ ELSEWHERE = {
     "races.so_far": "shown by `corral race wait`",
     "runs.add_sample": "the supervisor's work",
     "runs.after_end": "the supervisor's work, and part of `corral recover`",
-    "runs.ask": "`corral run`",
+    "runs.start": "`corral run`",
     "runs.begin_to_stop": "part of `corral stop`",
     "runs.by_pid": "`corral show` takes a run; for programs that know a pid",
     "runs.call_for": "the supervisor's work",

@@ -190,7 +190,7 @@ def test_a_run_asked_for_from_afar_is_started_at_once_and_its_end_is_told(one: M
     with httpx.Client(base_url=address, headers=headers, timeout=60) as client:
         assert "<html" in client.get("/").text
         asked = client.post(
-            "/api/runs/ask", json={"command": ["echo", "hello"], "project": str(one.work)}
+            "/api/runs/start", json={"command": ["echo", "hello"], "project": str(one.work)}
         )
         assert asked.status_code == 200, asked.text
         id = asked.json()["id"]
@@ -248,7 +248,7 @@ def test_told_twice_it_ends_at_once_and_agents_go_on(one: Machine) -> None:
 def test_a_supervisor_that_is_killed_is_noticed_at_once_and_leaves_no_zombie(one: Machine) -> None:
     one.up()
     with one.store() as store:
-        asked = store.runs.ask(command=["sleep", "600"], project=str(one.work), host="one")
+        asked = store.runs.start(command=["sleep", "600"], project=str(one.work), host="one")
         run = until(lambda: (r := store.runs.get(asked.id)).pid and r, "the launcher started it")
         assert run.node_id is not None
         assert run.supervisor_pid is not None
@@ -263,7 +263,7 @@ def test_a_supervisor_that_is_killed_is_noticed_at_once_and_leaves_no_zombie(one
 def test_a_stop_from_another_machine_is_told_to_the_supervisor_at_once(one: Machine) -> None:
     one.up()
     with one.store() as store:
-        asked = store.runs.ask(command=["sleep", "600"], project=str(one.work), host="one")
+        asked = store.runs.start(command=["sleep", "600"], project=str(one.work), host="one")
         until(lambda: store.runs.get(asked.id).state == "running", "the launcher started it")
         before = store.runs.get(asked.id).seen_at or 0
         beaten = until(lambda: (r := store.runs.get(asked.id)).seen_at != before and r, "a beat")

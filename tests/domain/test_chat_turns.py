@@ -248,7 +248,7 @@ def test_a_session_that_somebody_works_in_by_hand_is_left_alone_until_that_ends(
     chat = chat_with(store)
     session = chat.says("hello").routes[0].session_id
     assert session is not None
-    store.runs.ask(agent="ada", session=session, prompt="by hand")
+    store.runs.start(agent="ada", session=session, prompt="by hand")
     by_hand = runner.begin()
     assert store.gateway.wake() == []
     runner.end(by_hand, "x")

@@ -158,6 +158,6 @@ def test_a_command_that_makes_no_words_is_refused_when_it_is_given(
 
 def test_a_sandbox_that_nobody_knows_is_refused(store: Corral, tmp_path: Path) -> None:
     with refuses(store, Invalid):
-        store.runs.ask(command=["true"], project=str(tmp_path), sandbox="box")
-    asked = store.runs.ask(command=["true"], project=str(tmp_path), sandbox="landlock")
+        store.runs.start(command=["true"], project=str(tmp_path), sandbox="box")
+    asked = store.runs.start(command=["true"], project=str(tmp_path), sandbox="landlock")
     assert store.runs.launch_of(asked.id).sandbox == "landlock"

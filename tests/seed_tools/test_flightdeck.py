@@ -54,7 +54,7 @@ def test_4_silence_is_not_success(
 ) -> None:
     project = project_with(store, tmp_path, "A")
     run = store.runs.launch(
-        store.runs.acquire(store.runs.ask(command=["true"], project=str(tmp_path)).id, held())
+        store.runs.acquire(store.runs.start(command=["true"], project=str(tmp_path)).id, held())
     )
     for attempt in range(3):
         taken = store.tasks.claim(project, "ada", run=run.id if exits else None)
@@ -73,7 +73,7 @@ def test_9_resume_claims_once_and_repairs(
 ) -> None:
     project = project_with(store, tmp_path, "A", "B", agents=())
     store.agents.create("ada", provider="scripted")
-    run = store.runs.ask(agent="ada", prompt="hang", project=str(tmp_path))
+    run = store.runs.start(agent="ada", prompt="hang", project=str(tmp_path))
     run = store.runs.launch(store.runs.acquire(run.id, held()))
     assert run.session_id is not None
     taken = store.tasks.claim(project, "ada", key="A", run=run.id)

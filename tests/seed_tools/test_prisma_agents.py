@@ -95,7 +95,7 @@ def test_4_a_run_uses_the_version_that_was_there_when_it_was_asked_for(
     store: Corral, tmp_path: Path
 ) -> None:
     store.agents.create("ada", provider="scripted", instructions="be kind")
-    run = store.runs.ask(agent="ada", prompt="hello", project=str(tmp_path))
+    run = store.runs.start(agent="ada", prompt="hello", project=str(tmp_path))
     store.agents.edit("ada", instructions="be quick")
     assert (run.agent_version, store.agents.get("ada").version) == (1, 2)
     assert store.runs.get(run.id).agent_version == 1

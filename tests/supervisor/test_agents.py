@@ -142,7 +142,7 @@ def test_what_lies_in_the_folder_is_loaded_by_nobody(
     told = home.folder / "told"
     with home.store() as store:
         store.alerts.add(["finished"], target_kind="command", target=f"tee {told}")
-        asked = store.runs.ask(agent="scripted", prompt="say hello; spend 1000 500 gpt-5")
+        asked = store.runs.start(agent="scripted", prompt="say hello; spend 1000 500 gpt-5")
         store.runs.start_queued()
     ended = home.ended(asked.id)
     assert (ended.state, ended.exit_code) == (RunState.COMPLETED, 0), home.output(ended)

@@ -276,7 +276,7 @@ def test_a_directory_that_vanished_fails_the_run_and_names_it(home: Home, tmp_pa
     place = tmp_path / "place"
     place.mkdir()
     with home.store() as store:
-        run = store.runs.ask(command=["true"], project=str(place))
+        run = store.runs.start(command=["true"], project=str(place))
         place.rmdir()
         store.runs.start_queued()
     ended = home.ended(run.id)

@@ -82,7 +82,7 @@ def test_two_supervisors_for_one_run_leave_the_winners_end_alone(home: Home) -> 
         go = home.work / f"go{number}"
         script = f"while [ ! -e '{go}' ]; do sleep 0.1; done; exit 5"
         with home.store() as store:
-            run = store.runs.ask(command=["sh", "-c", script], project=str(home.work))
+            run = store.runs.start(command=["sh", "-c", script], project=str(home.work))
             supervisors = [StartingSupervisor() for _ in range(3)]
             for supervisor in supervisors:  # all are told before one is asked how it went
                 write_message(supervisor._order_writer, {"store": store.address, "run": run.id})

@@ -49,7 +49,7 @@ def sandboxed(
 ) -> Run:
     """A run of a shell script, kept in the worktree until it has ended."""
     with home.store() as store:
-        asked = store.runs.ask(
+        asked = store.runs.start(
             command=["/bin/sh", "-ec", script],
             project=store.projects.register(project or home.folder / "repository").id,
             dir=str(tree),
@@ -294,7 +294,7 @@ def test_it_reaches_corral_by_the_daemon_as_its_agent_alone(home: Home, tree: Pa
         with home.store() as store:
             store.agents.create("ada", command=shlex.join(["sh", "-ec", script]))
             store.agents.create("bob", command="true")
-            asked = store.runs.ask(
+            asked = store.runs.start(
                 prompt="Do it",
                 agent="ada",
                 project=store.projects.register(home.folder / "repository").id,
@@ -323,7 +323,7 @@ def test_commits_are_imported_also_when_the_supervisor_was_killed(
         touch here; sleep 600
     """
     with home.store() as store:
-        asked = store.runs.ask(
+        asked = store.runs.start(
             command=["/bin/sh", "-ec", script],
             project=store.projects.register(home.folder / "repository").id,
             dir=str(tree),

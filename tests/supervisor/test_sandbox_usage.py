@@ -72,7 +72,7 @@ def install(path: Path, text: str) -> None:
 
 def started(home: Home, kind: SandboxKind, tree: Path, env: dict[str, str], **more: Any) -> Run:  # noqa: F811
     with home.store() as store:
-        asked = store.runs.ask(
+        asked = store.runs.start(
             prompt="look at it",
             agent="codex",
             project=store.projects.register(home.folder / "repository").id,

@@ -24,7 +24,7 @@ def told(nth: int) -> bytes:
 @pytest.fixture
 def run(store: Corral) -> Run:
     session = store.sessions.open()
-    return store.runs.ask(command=["true"], session=session.id)
+    return store.runs.start(command=["true"], session=session.id)
 
 
 def voice(store: Corral, run: Run, path: Path) -> StreamIO:

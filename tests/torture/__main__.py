@@ -80,11 +80,11 @@ class Torture:
             last = "; crash 3" if plan.end == "exit3" else ""
             first = f"write {plan.record.with_suffix('.begin')} begin 1"
             prompt = "\n".join([first, *says, f"write {plan.record} end 1 {plan.end}{last}"])
-            return store.runs.ask(
+            return store.runs.start(
                 prompt=prompt, agent="scripted", project=work, terminal=False, grace_ms=500
             )
         command = [sys.executable, "-S", "-E", str(self.folder / "agent.py"), str(plan.record)]
-        return store.runs.ask(
+        return store.runs.start(
             command=[*command, str(plan.lines), f"{pause:.4f}", plan.end],
             project=work,
             terminal=plan.kind == "pty",

@@ -54,7 +54,7 @@ class Meter(threading.Thread):
 def start(store: Corral, project: Path, release: Path) -> str:
     """A run that waits until a file is there."""
     words = f"while ! test -e {release}; do sleep 2; done; exit 7"
-    run = store.runs.ask(command=["sh", "-c", words], project=str(project), terminal=False)
+    run = store.runs.start(command=["sh", "-c", words], project=str(project), terminal=False)
     StartingSupervisor().start(store=store.address, run=run.id)
     return run.id
 

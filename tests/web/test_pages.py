@@ -398,7 +398,7 @@ def test_every_action_does_what_its_button_says(served: HttpServer, tmp_path: ob
 
         project = store.projects.register(str(tmp_path))
         went = act(
-            "runs/ask",
+            "runs/start",
             prompt="say hi",
             agent="scripted",
             project=project.id,
@@ -558,7 +558,7 @@ def test_a_new_run_has_the_approvals_that_were_chosen(served: HttpServer, tmp_pa
         assert 'name="approvals"' in client.get("/runs").text
         for chosen, approvals in (("edit,run", ["edit", "run"]), ("", [])):
             went = client.post(
-                "/do/runs/ask", data=fields | {"approvals": chosen}, headers=as_part("x")
+                "/do/runs/start", data=fields | {"approvals": chosen}, headers=as_part("x")
             )
             id = went.headers["HX-Redirect"].rpartition("/")[2]
             assert served.store.runs.launch_of(id).approvals == approvals

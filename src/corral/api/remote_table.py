@@ -123,7 +123,7 @@ LOCAL_ONLY = {
     "runs.launch": _SUPERVISOR,
     "runs.park": _SUPERVISOR,
     "runs.record": "it identifies a process of the machine that calls it",
-    "runs.request": "use `runs.ask`",
+    "runs.request": "use `runs.start`",
     "runs.restart": _SUPERVISOR,
     "runs.see_to_line": _SUPERVISOR,
     "runs.acquire": _SUPERVISOR,
@@ -193,10 +193,10 @@ _LOCAL_OPTIONS = {"claimed", "afar"}
 # Arguments that are not available over HTTP. To wait for a lock, use `locks.request`, `locks.wait`.
 _LOCAL_ARGUMENTS = {"locks.acquire": {"wait", "timeout_ms"}, "db.verify": {"told"}}
 
-LOCATION_ARGUMENTS = {"races.start": "project", "runs.ask": "project", "runs.resume": "project"}
+LOCATION_ARGUMENTS = {"races.start": "project", "runs.start": "project", "runs.resume": "project"}
 """The argument with the project, by id or absolute path. It is required over HTTP: the working
 directory of the server is never meant."""
-OPTIONAL_LOCATION = {"runs.ask", "runs.resume"}
+OPTIONAL_LOCATION = {"runs.start", "runs.resume"}
 """Calls whose project may come from the session or the agent instead."""
 
 _INT = Annotated[int, msgspec.Meta(ge=-(2**63) + 1, le=2**63 - 1)]

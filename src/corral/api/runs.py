@@ -16,7 +16,7 @@ Findings = list[RecoveryResult]
 
 
 class RunOptions(TypedDict, total=False):
-    """The options of `Runs.ask` and `Runs.resume`; see `services.runs.request.Wish`."""
+    """The options of `Runs.start` and `Runs.resume`; see `services.runs.request.RunRequest`."""
 
     prompt: str | None
     command: Sequence[str] | None
@@ -47,7 +47,7 @@ class RunOptions(TypedDict, total=False):
 class Runs(Resource):
     """Runs: processes of agents or of plain commands, from the queue to their end.
 
-    `ask` queues a run and `start_queued` starts it under a supervisor process, which records how it
+    `start` queues a run. `start_queued` starts it under a supervisor process, which records how it
     ended. A run is shown as live only if its process was identified or its lease has not expired.
     """
 
@@ -87,7 +87,7 @@ class Runs(Resource):
 
     # -- starting --------------------------------------------------------------------------------
 
-    def ask(self, **options: Unpack[RunOptions]) -> Run:
+    def start(self, **options: Unpack[RunOptions]) -> Run:
         """Queue a run of an agent with a prompt, or of a command.
 
         One transaction registers the project, opens the session, records the prompt as its first

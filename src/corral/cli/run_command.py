@@ -35,7 +35,7 @@ def start_run(
         }
         # Placing a run on a node needs the store, so that request is made here.
         is_placed = request["host"] is not None or request["labels"]
-        run = None if detach and not is_placed else app.store.runs.ask(**request, claimed=True)
+        run = None if detach and not is_placed else app.store.runs.start(**request, claimed=True)
     except BaseException:
         supervisor.cancel()
         raise

@@ -122,7 +122,7 @@ def _open_store(order: StartOrder) -> Corral:
     os.environ.update(order.asker)
     store = open_store(order.store)
     try:
-        order.run = store.runs.ask(**order.wish, claimed=True).id
+        order.run = store.runs.start(**order.wish, claimed=True).id
     except BaseException:
         store.close()
         raise
