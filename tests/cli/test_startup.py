@@ -115,7 +115,7 @@ def test_keeping_the_books_of_outputs_loads_nothing_that_packs_or_plays_them(
             sys.executable,
             "-c",
             "import sys, corral; store = corral.open(); store.outputs.begin('run_1', host='h',"
-            " folder='/x'); store.outputs.progress('run_1', 7); store.close()\n"
+            " folder='/x'); store.outputs.record_progress('run_1', 7); store.close()\n"
             "print('\\n'.join(sys.modules))",
         ],
         env=environment(tmp_path),

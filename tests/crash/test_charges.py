@@ -30,7 +30,7 @@ def charge_all(store: Corral, world: World) -> None:
         )
         store.charges.add(report, **RUN)
         world.note(f"charged {spent}")
-    assert store.charges.over_budget("run_1", project_id="prj_1") is not None
+    assert store.charges.exceeded_budget("run_1", project_id="prj_1") is not None
     store.charges.release("run_1")
     world.note("released")
 

@@ -44,17 +44,17 @@ def recover(store: Corral, world: World) -> None:
 
 def keep_one(store: Corral, world: World) -> None:
     """A supervisor's whole life, told to the world word by word."""
-    run = store.runs.request(order(host=held().host, name="one", budget_micros=60, restarts=0))
+    run = store.runs.enqueue(order(host=held().host, name="one", budget_micros=60, restarts=0))
     world.note(f"asked {run.id}")
     run = store.runs.acquire(run.id, held(1))
     world.note("started")
     run = store.runs.launch(run)
     world.note("launched")
-    store.runs.describe(run, {"commit": "abc"})
+    store.runs.record_environment(run, {"commit": "abc"})
     store.charges.add(UsageFact(model="m", output=1, cost_micros=5, key="1"), run_id=run.id)
     run = store.runs.heartbeat(run, output_bytes=10)
     store.runs.add_sample(run, ResourceSample(1, 2, 3, 4))
-    run = store.runs.call_for(run, Attention.NEEDS_INPUT)
+    run = store.runs.set_attention(run, Attention.NEEDS_INPUT)
     run = store.runs.restart(run, held(1, pid=7), ExitStatus(exit_code=3), quick_failures=0)
     run = store.runs.launch(run)
     store.runs.end(run, ExitStatus(exit_code=0), output_bytes=20)
@@ -96,7 +96,7 @@ def test_a_run_that_may_be_started_again_is_given_back_wherever_its_supervisor_d
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     def keep(store: Corral, world: World) -> None:
-        run = store.runs.request(order(host=held().host, budget_micros=60, restarts=1))
+        run = store.runs.enqueue(order(host=held().host, budget_micros=60, restarts=1))
         run = store.runs.launch(store.runs.acquire(run.id, held(1)))
         world.note("launched")
         store.runs.end(run, ExitStatus(exit_code=0))
@@ -123,7 +123,7 @@ def test_a_run_that_may_be_started_again_is_given_back_wherever_its_supervisor_d
 def test_whoever_asked_a_run_to_stop_finds_it_stopped(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def stop_three(store: Corral, world: World) -> None:
         """One that waits, and two that go; the supervisor of the last one obeys."""
-        waits = store.runs.request(order(host=held().host, budget_micros=10))
+        waits = store.runs.enqueue(order(host=held().host, budget_micros=10))
         store.runs.stop(waits.id, reason="no more")
         world.note(f"stopped {waits.id}")
         goes, obeys = (
@@ -230,7 +230,7 @@ def test_a_run_is_forgotten_as_a_whole_or_not_at_all(fresh_url: FreshUrl, tmp_pa
         left = every(store)
         assert {run.id for run in left}.isdisjoint(world.deeds)
         for run in left:
-            assert store.runs.launch_of(run.id).run_id == run.id
+            assert store.runs.get_launch(run.id).run_id == run.id
             assert len(store.runs.samples(run.id)) == 1
 
     crash_at_every_commit(fresh_url, tmp_path, Scenario(forget, nothing, check, three))

@@ -77,7 +77,7 @@ def test_an_end_lets_the_next_one_in(store: Corral, keep: list[str]) -> None:
     first, second = queued(store), queued(store)
     store.runs.start_queued()
     over = store.runs.end(store.runs.get(first.id), ExitStatus(exit_code=0))
-    store.runs.after_end(over)
+    store.runs.clean_up(over)
     assert states(store, first, second) == ["completed", "running"]
 
 
@@ -224,7 +224,7 @@ def test_whoever_sees_to_the_line_outlasts_one_who_died_with_a_claim(
     store.settings.set("runs.max_at_once", 1)
     claimed, waits = queued(store), queued(store)
     assert claim(store, claimed.id, host=process.host())
-    seeing = Racer(store.runs.see_to_line)
+    seeing = Racer(store.runs.drain_queue)
     clock.advance(HOUR)
     seeing.result()
     assert states(store, claimed, waits) == ["running", "queued"]
@@ -244,7 +244,7 @@ def test_a_claim_that_ends_just_after_the_line_was_looked_at_is_seen(
         return found
 
     monkeypatch.setattr(starter, "start_queued", look_in_vain_once)
-    store.runs.see_to_line()
+    store.runs.drain_queue()
     assert states(store, claimed, waits) == ["running", "queued"]
 
 
@@ -252,11 +252,11 @@ def test_nobody_stays_to_see_to_a_line_that_does_not_wait_for_claims(
     store: Corral, keep: list[str]
 ) -> None:
     store.settings.set("runs.max_at_once", 1)
-    store.runs.see_to_line()  # nobody is in line
+    store.runs.drain_queue()  # nobody is in line
     first, _ = queued(store), queued(store, cwd="/srv/not/here")
-    store.runs.see_to_line()  # the second waits for the first
+    store.runs.drain_queue()  # the second waits for the first
     store.runs.end(store.runs.get(first.id), ExitStatus(exit_code=0))
-    store.runs.see_to_line()  # it fits another machine
+    store.runs.drain_queue()  # it fits another machine
     assert keep == [first.id]
 
 
@@ -322,7 +322,7 @@ def test_a_run_waits_for_a_machine_that_offers_all_its_labels(
     assert [run.id for run in store.runs.start_queued()] == [one.id]
     serve(store, labels=["big", "gpu", "x"])
     assert [run.id for run in store.runs.start_queued()] == [both.id]
-    assert store.runs.launch_of(both.id).labels == ["big", "gpu"]
+    assert store.runs.get_launch(both.id).labels == ["big", "gpu"]
 
 
 def test_a_machine_whose_daemon_went_silent_offers_nothing(
@@ -432,7 +432,7 @@ def test_two_who_want_to_start_the_same_run_are_told_apart(
     run = queued(store)
     assert claim(store, run.id, host="here")
     assert not claim(store, run.id, host="here")
-    store.runs.unclaim(run.id)
+    store.runs.release_claim(run.id)
     assert claim(store, run.id, host="here")
     clock.advance(HOUR)
     assert claim(store, run.id, host="here"), "who claimed it and died is not waited for"

@@ -110,7 +110,7 @@ def test_a_heartbeat_renews_the_lease_and_is_no_event(store: Corral, clock: Manu
 
 def test_a_heartbeat_tells_that_the_run_is_to_be_stopped(store: Corral) -> None:
     run = running(store)
-    store.runs.begin_to_stop(run.id, reason="enough")
+    store.runs.request_stop(run.id, reason="enough")
     heard = store.runs.heartbeat(run, output_bytes=0)
     assert (heard.state, heard.stop_reason) == (RunState.STOPPING, "enough")
 
@@ -133,7 +133,7 @@ def test_another_attempt_is_the_same_run_with_another_process(
     store: Corral, clock: ManualClock
 ) -> None:
     run = running(store)
-    store.runs.call_for(run, Attention.NEEDS_INPUT)
+    store.runs.set_attention(run, Attention.NEEDS_INPUT)
     clock.advance(SECOND)
     again = store.runs.restart(
         run, held(1, pid=77, start_token="7"), ExitStatus(exit_code=3), quick_failures=1
@@ -157,7 +157,7 @@ def test_who_still_thinks_of_the_last_attempt_can_say_nothing_of_the_next(store:
     with refuses(store, Held):
         store.runs.end(seen, ExitStatus(signal=11))
     with refuses(store, Held):
-        store.runs.give_up(seen, verb="crash", reason="gone")
+        store.runs.end_orphaned(seen, verb="crash", reason="gone")
 
 
 def test_a_run_that_is_being_stopped_is_not_started_again(store: Corral) -> None:
@@ -219,7 +219,7 @@ def test_what_a_late_supervisor_sees_on_its_screen_raises_no_attention(store: Co
     late = running(store)
     store.runs.take_over(late, owner="supervisor:2", supervisor_pid=5, supervisor_token="5")
     with unchanged(store), pytest.raises(Held):
-        store.runs.call_for(late, Attention.STUCK)
+        store.runs.set_attention(late, Attention.STUCK)
 
 
 def test_the_supervisor_of_a_run_that_was_given_up_and_begun_anew_is_refused(
@@ -242,12 +242,12 @@ def test_the_supervisor_of_a_run_that_was_given_up_and_begun_anew_is_refused(
 
 def test_what_the_agent_says_of_itself_adds_up_and_is_not_forgotten(store: Corral) -> None:
     run = running(store)
-    store.runs.tell(run, model="m-1", provider_version="1.2")
-    told = store.runs.tell(run, tokens=10)
+    store.runs.update_details(run, model="m-1", provider_version="1.2")
+    told = store.runs.update_details(run, tokens=10)
     assert (told.model, told.provider_version, told.tokens) == ("m-1", "1.2", 10)
     assert told.cost_micros is None
-    assert store.runs.tell(run, cost_micros=0).cost_micros == 0
-    assert store.runs.tell(run).tokens == 10
+    assert store.runs.update_details(run, cost_micros=0).cost_micros == 0
+    assert store.runs.update_details(run).tokens == 10
 
 
 @each_case("name", ["model", "provider_version"])
@@ -256,7 +256,7 @@ def test_whatever_an_agent_calls_itself_is_cut_to_what_can_be_kept(
     store: Corral, name: str, text: str
 ) -> None:
     run = running(store)
-    told = store.runs.tell(run, **{name: text})
+    told = store.runs.update_details(run, **{name: text})
     kept = getattr(told, name) or ""
     assert "\0" not in kept
     assert len(kept) <= 200
@@ -270,18 +270,18 @@ def test_figures_that_an_agent_makes_up_are_refused(
 ) -> None:
     run = running(store)
     with refuses(store, Invalid):
-        store.runs.tell(run, **{name: figure})
+        store.runs.update_details(run, **{name: figure})
 
 
 def test_what_a_run_found_where_it_runs_is_kept(store: Corral) -> None:
     run = running(store)
-    store.runs.describe(run, {"commit": "abc", "dirty": True})
-    store.runs.describe(run, {"commit": "def"})
-    assert store.runs.launch_of(run.id).environment == {"commit": "def"}
+    store.runs.record_environment(run, {"commit": "abc", "dirty": True})
+    store.runs.record_environment(run, {"commit": "def"})
+    assert store.runs.get_launch(run.id).environment == {"commit": "def"}
     with refuses(store, Invalid):
-        store.runs.describe(run, {"commit": "\0"})
+        store.runs.record_environment(run, {"commit": "\0"})
     with refuses(store, Invalid):
-        store.runs.describe(run, {"commit": "x" * (1 << 21)})
+        store.runs.record_environment(run, {"commit": "x" * (1 << 21)})
 
 
 def test_samples_come_in_the_order_of_time_and_one_for_each_moment(
@@ -389,12 +389,12 @@ def test_denied_calls_are_counted_by_attempt_and_tool(store: Corral) -> None:
     run = running(store)
     assert (run.denials, run.denied, run.denied_text) == (None, {}, None)
     for _ in range(2):  # told again, they are the same
-        run = store.runs.count_denials(run, {"Bash": 1, "Edit": 2})
+        run = store.runs.record_denials(run, {"Bash": 1, "Edit": 2})
     assert run.denied == {"Edit": 2, "Bash": 1}
     assert run.denied_text == "3 denied (Edit ×2, Bash)"  # noqa: RUF001
     assert run.retry_command is None, "it goes on"
     again = store.runs.restart(run, held(2), ExitStatus(exit_code=1), quick_failures=0)
-    again = store.runs.count_denials(again, {"Edit": 1})
+    again = store.runs.record_denials(again, {"Edit": 1})
     assert again.denied == {"Edit": 3, "Bash": 1}
     assert store.runs.get(run.id).denied == again.denied
 

@@ -79,7 +79,7 @@ def test_an_end_is_kept_with_its_code_or_signal_and_why(
 ) -> None:
     run = running(store)
     if stop:
-        store.runs.begin_to_stop(run.id, kind=stop)
+        store.runs.request_stop(run.id, kind=stop)
     clock.advance(90 * SECOND)
     over = store.runs.end(run, how, output_bytes=12)
     assert (over.state, over.exit_code, over.signal) == (state, how.exit_code, how.signal)
@@ -91,7 +91,7 @@ def test_an_end_is_kept_with_its_code_or_signal_and_why(
 @each_case("words", [*outcome.DEFAULT_STOP_REASONS.values(), outcome.IDLE_REASON])
 def test_whatever_a_person_gives_as_the_reason_it_is_cancelled(store: Corral, words: str) -> None:
     run = running(store)
-    store.runs.begin_to_stop(run.id, reason=words)
+    store.runs.request_stop(run.id, reason=words)
     over = store.runs.end(run, ExitStatus(signal=15))
     assert (over.state, over.stop_kind, over.reason) == ("cancelled", "asked", words)
 
@@ -100,7 +100,7 @@ def test_a_run_that_did_its_work_while_it_was_being_stopped_ends_all_the_same(
     store: Corral,
 ) -> None:
     run = running(store)
-    store.runs.begin_to_stop(run.id)
+    store.runs.request_stop(run.id)
     over = store.runs.end(run, ExitStatus(exit_code=0, well=True))
     assert over.state is RunState.CANCELLED
 
@@ -148,7 +148,7 @@ def test_the_first_end_stands_and_a_second_one_changes_nothing(
     assert over.ended_at == (over.started_at or 0) + 90 * SECOND
 
 
-@pytest.mark.parametrize("verb", ["begin_to_stop", "stop"])
+@pytest.mark.parametrize("verb", ["request_stop", "stop"])
 def test_what_is_over_cannot_be_stopped(store: Corral, verb: str) -> None:
     over = ended(store, ExitStatus(exit_code=3))
     with refuses(store, IllegalMove):
@@ -358,7 +358,7 @@ def test_each_end_is_told_by_its_kind(
 ) -> None:
     run = running(store)
     if stop:
-        store.runs.begin_to_stop(run.id, kind=stop)
+        store.runs.request_stop(run.id, kind=stop)
     store.runs.end(run, how)
     assert told(store) == ([(kind, run.id)] if kind else [])
 
@@ -368,14 +368,14 @@ def test_attention_is_told_once_for_each_edge(store: Corral, clock: ManualClock)
     run = running(store)
     for _ in range(3):
         clock.advance(SECOND)
-        assert store.runs.call_for(run, Attention.NEEDS_INPUT).attention == "needs_input"
+        assert store.runs.set_attention(run, Attention.NEEDS_INPUT).attention == "needs_input"
     assert store.runs.get(run.id).attention_at == clock.now() - 2 * SECOND
-    assert store.runs.call_for(run, None).attention is None
+    assert store.runs.set_attention(run, None).attention is None
     with unchanged(store):
-        store.runs.call_for(run, None)
+        store.runs.set_attention(run, None)
     clock.advance(SECOND)
-    store.runs.call_for(run, Attention.NEEDS_INPUT)
-    store.runs.call_for(run, Attention.STUCK)
+    store.runs.set_attention(run, Attention.NEEDS_INPUT)
+    store.runs.set_attention(run, Attention.STUCK)
     assert told(store) == [
         ("needs_input", run.id),
         ("needs_input", run.id),
@@ -389,7 +389,7 @@ def test_a_run_that_is_over_calls_for_nobody(store: Corral) -> None:
     run = running(store)
     store.runs.end(run, ExitStatus(signal=15, well=True))
     with unchanged(store), pytest.raises(Held):
-        store.runs.call_for(run, Attention.STUCK)
+        store.runs.set_attention(run, Attention.STUCK)
 
 
 @pytest.mark.usefixtures("boss")

@@ -58,7 +58,7 @@ def test_a_run_is_found_by_its_id_shortened_or_not(store: Corral) -> None:
 @each_case("typed", ["", "a b", "prj_0", "ä", "a\0b", "\ud800", "x" * 1_000])
 def test_what_is_no_run_is_said_to_be_none(store: Corral, typed: str) -> None:
     queued(store)
-    for look in (store.runs.get, store.runs.launch_of, store.runs.samples):
+    for look in (store.runs.get, store.runs.get_launch, store.runs.samples):
         with pytest.raises((Invalid, NotFound)):
             look(typed)
 
@@ -68,8 +68,8 @@ def test_a_run_is_found_by_its_name_the_live_one_first(store: Corral) -> None:
     assert store.runs.get("nightly") == old
     new = running(store, name="nightly")
     assert store.runs.get("nightly") == new
-    assert store.runs.launch_of("nightly").run_id == new.id
-    assert store.runs.begin_to_stop("nightly").id == new.id
+    assert store.runs.get_launch("nightly").run_id == new.id
+    assert store.runs.request_stop("nightly").id == new.id
     assert store.runs.get(old.id) == old
 
 
@@ -78,7 +78,7 @@ def test_two_live_runs_do_not_have_the_same_name(store: Corral) -> None:
     with pytest.raises(Conflict) as caught:
         queued(store, name="twin")
     assert caught.value.details["id"] == first.id
-    store.runs.begin_to_stop(first.id)
+    store.runs.request_stop(first.id)
     assert store.runs.get("twin") == store.runs.get(first.id)
     assert queued(store, name="twin").id != first.id
 
@@ -266,7 +266,7 @@ def test_no_more_are_started_than_may_go_at_once(store: Corral) -> None:
     with refuses(store, NoRoom) as caught:
         store.runs.acquire(third.id, held(3))
     assert "runs.max_at_once" in caught.value.message
-    store.runs.begin_to_stop(taken.id)
+    store.runs.request_stop(taken.id)
     assert store._database.read(dispatch.count_free_slots) == 0, "it is still there"
     store.runs.end(taken, ExitStatus(signal=15))
     assert store.runs.acquire(third.id, held(3)).state is RunState.STARTING
@@ -327,7 +327,7 @@ def test_a_run_that_is_over_is_forgotten_with_all_that_was_kept_of_it(store: Cor
     store.runs.add_sample(kept, ResourceSample(1, 1, 1, 1))
     assert store.runs.delete(run.id) == run
     assert counts(store) == [1, 1, 1]
-    for look in (store.runs.get, store.runs.launch_of, store.runs.delete):
+    for look in (store.runs.get, store.runs.get_launch, store.runs.delete):
         with pytest.raises(NotFound):
             look(run.id)
     assert store.runs.get(kept.id) == kept

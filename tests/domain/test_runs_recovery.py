@@ -70,7 +70,7 @@ def identity(child: "subprocess.Popen[bytes]") -> process.ProcessIdentity:
 
 def here(store: Corral, *, pid: int = GONE, began: str = "1", **known: Any) -> Run:
     """A run of this machine whose supervisor is gone."""
-    run = store.runs.request(order(restarts=known.pop("restarts", 0)))
+    run = store.runs.enqueue(order(restarts=known.pop("restarts", 0)))
     plain = {"host": process.host(), "boot_id": process.boot_id(), "supervisor_pid": GONE}
     started = store.runs.acquire(run.id, held(1, pid=pid, start_token=began, **plain | known))
     return store.runs.launch(started)
@@ -104,7 +104,7 @@ def test_an_output_is_sealed_by_its_supervisor_for_as_long_as_that_lives(
     store: Corral, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
     supervisor = identity(sleeper)
-    id = store.runs.request(order()).id
+    id = store.runs.enqueue(order()).id
     folder = run_folder(id)
     make_private_folder(folder)
     (folder / "output").write_bytes(b"it may still be writing")
@@ -148,7 +148,7 @@ def test_a_note_of_an_earlier_attempt_says_nothing_of_this_one(store: Corral) ->
 
 def test_what_was_being_stopped_when_its_supervisor_died_was_cancelled(store: Corral) -> None:
     run = here(store)
-    store.runs.begin_to_stop(run.id, reason="enough")
+    store.runs.request_stop(run.id, reason="enough")
     assert told(store) == [("stopping", "cancelled", "enough")]
 
 

@@ -62,7 +62,7 @@ def test_what_ended_well_does_not_go_on(store: Corral) -> None:
 
 def test_what_was_stopped_does_not_go_on(store: Corral) -> None:
     run = here(store, restarts=3)
-    store.runs.begin_to_stop(run.id, reason="enough")
+    store.runs.request_stop(run.id, reason="enough")
     (found,) = store.runs.recover()
     assert found.state is RunState.CANCELLED
 

@@ -121,7 +121,7 @@ class RunsMachine(StoreMachine):
     )
     def request(self, budget: int | None, restarts: int, delay: int) -> str:
         due = self.now + delay
-        run = self.store.runs.request(
+        run = self.store.runs.enqueue(
             order(budget_micros=budget, restarts=restarts, due_at=due, host=held().host)
         )
         self.papers[run.id] = Paper(run.id, budget, restarts, due_at=due)
@@ -267,7 +267,7 @@ class RunsMachine(StoreMachine):
         paper, reason = self.papers[id], outcome.DEFAULT_STOP_REASONS[kind]
 
         def call() -> Run:
-            return self.store.runs.begin_to_stop(id, kind=kind)
+            return self.store.runs.request_stop(id, kind=kind)
 
         if self.refused(None if paper.is_live else IllegalMove, call):
             return

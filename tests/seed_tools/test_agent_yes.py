@@ -54,7 +54,7 @@ def run_of(store: Corral, child: "subprocess.Popen[bytes]", **known: Any) -> Run
         "start_token": found.start_token,
         "supervisor_pid": 4_190_000,
     }
-    asked = store.runs.request(order())
+    asked = store.runs.enqueue(order())
     return store.runs.launch(store.runs.acquire(asked.id, held(1, **said | known)))
 
 

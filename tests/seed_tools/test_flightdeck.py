@@ -60,7 +60,7 @@ def test_4_silence_is_not_success(
         taken = store.tasks.claim(project, "ada", run=run.id if exits else None)
         assert taken is not None
         if exits and attempt == 0:
-            store.runs.after_end(store.runs.end(run, ExitStatus(exit_code=0)))
+            store.runs.clean_up(store.runs.end(run, ExitStatus(exit_code=0)))
         else:
             clock.advance(DAY)
             store.tasks.release_due()
@@ -79,7 +79,7 @@ def test_9_resume_claims_once_and_repairs(
     taken = store.tasks.claim(project, "ada", key="A", run=run.id)
     delegation = store.delegations.delegate("ada", "look around")
     lost = store.runs.lose(run.id, reason="the machine died")
-    store.runs.after_end(lost)
+    store.runs.clean_up(lost)
     # Repaired, and listed: the task may be taken again, what was delegated still is.
     assert taken is not None
     assert board(store, project)["A"] == "ready"

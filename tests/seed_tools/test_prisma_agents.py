@@ -31,7 +31,7 @@ def test_1_ten_processes_that_begin_together_make_one_schema_and_can_all_run(
 ) -> None:
     def work() -> str:
         with corral.open(empty_url) as store:
-            return store.runs.request(order(host="there")).id
+            return store.runs.enqueue(order(host="there")).id
 
     ids = run_concurrently([work] * 10)
     with corral.open(empty_url) as store:
@@ -237,7 +237,7 @@ def test_9_a_run_that_ends_well_while_it_is_cancelled_is_never_shown_as_complete
 ) -> None:
     for how in (ExitStatus(exit_code=0), ExitStatus(exit_code=0, well=True)):
         run = running(store)
-        store.runs.begin_to_stop(run.id)
+        store.runs.request_stop(run.id)
         assert store.runs.end(run, how).state is RunState.CANCELLED
 
 
@@ -250,7 +250,7 @@ def test_10_runs_with_all_that_belongs_to_them_come_back_from_a_copy(
     store.budgets.set("all", 1_000)
     over = ended(store, ExitStatus(exit_code=3), name="over", prompt="hello", budget_micros=10)
     goes = running(store, name="goes", budget_micros=20)
-    store.runs.call_for(goes, Attention.STUCK)
+    store.runs.set_attention(goes, Attention.STUCK)
     queued(store, args=["a", "b"])
     held_before = contents(store)
     store.db.backup(tmp_path / "copy")

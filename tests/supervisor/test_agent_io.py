@@ -52,14 +52,14 @@ def test_a_charge_is_made_once_though_the_store_went_away_behind_it(
 ) -> None:
     with home.store() as store:
         run = running(store)
-        tell, fails = store.runs.tell, [True, False]
+        tell, fails = store.runs.update_details, [True, False]
 
         def sometimes(*given: Any, **more: Any) -> Any:
             if fails.pop(0):
                 raise StoreUnavailable("It is away.", reason="unreachable")
             return tell(*given, **more)
 
-        monkeypatch.setitem(vars(store.runs), "tell", sometimes)
+        monkeypatch.setitem(vars(store.runs), "update_details", sometimes)
         recorder = Recorder(store, run, AgentIO(), lambda *line: None)
         recorder.record([UsageFact("m", output=100, cost_micros=5)])
         assert recorder.has_pending

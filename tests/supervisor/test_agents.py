@@ -190,7 +190,7 @@ def test_a_parked_run_stays_so_when_its_supervisor_is_told_to_end(home: Home) ->
 def test_a_run_that_is_stopped_as_it_is_parked_ends(home: Home) -> None:
     with home.store() as store:
         hold = RunLease(store, going := running(store))
-        store.runs.begin_to_stop(going.id)
+        store.runs.request_stop(going.id)
         assert not hold.park(LimitFact("the quota is used up"))
         assert (hold.stop_reason, hold.is_parked) == ("stopped", False)
 
@@ -335,7 +335,7 @@ def test_a_resumed_run_takes_the_options_of_any_run(home: Home) -> None:
     options = ["--budget", "2.00", "--name", "again", "--yes", "edit", "--restart", "no"]
     told = home.json("resume", "-d", run.id, "say two", *options, "--timeout", "1h", "--json")
     with home.store() as store:
-        launch = store.runs.launch_of(told["id"])
+        launch = store.runs.get_launch(told["id"])
     assert (told["name"], launch.budget_micros, launch.approvals) == ("again", 2_000_000, ["edit"])
     assert launch.timeout_ms == 3_600_000
 

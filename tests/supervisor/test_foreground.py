@@ -166,7 +166,7 @@ def test_a_prompt_of_a_megabyte_reaches_the_agent(home: Home) -> None:
     assert abs(int(said.stdout) - len(words)) <= 2
     run = home.only()
     with home.store() as store:
-        assert len(store.runs.launch_of(run.id).prompt or "") >= 1 << 20
+        assert len(store.runs.get_launch(run.id).prompt or "") >= 1 << 20
 
 
 def test_variables_reach_the_command_and_a_value_that_looks_secret_is_refused(home: Home) -> None:
@@ -205,7 +205,7 @@ def test_a_secret_is_nowhere_but_in_the_commands_environment(home: Home, tmp_pat
             assert value.encode() not in file.read_bytes(), file
     with home.store() as store:
         assert value not in str(store.events.after(limit=1_000).items)
-        assert store.runs.launch_of(run.id).secrets == {"PASS": "env:THE_PASS"}
+        assert store.runs.get_launch(run.id).secrets == {"PASS": "env:THE_PASS"}
 
 
 SPELL = """

@@ -126,7 +126,7 @@ def test_a_process_that_cannot_be_ended_is_named_and_the_run_is_not_cancelled(
         process, "send_signal", lambda *_: False
     )  # as for one in uninterruptible sleep
     with home.store() as store:
-        store.runs.begin_to_stop(run.id)
+        store.runs.request_stop(run.id)
         store.runs.recover()
     monkeypatch.undo()
     ended = home.get(run.id)

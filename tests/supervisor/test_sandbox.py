@@ -130,7 +130,7 @@ def test_whoever_keeps_it_runs_nothing_that_was_left_for_git(
     second = sandboxed(home, any_kind, tree, "true")
     assert not mark.exists()
     with home.store() as store:
-        told = store.runs.launch_of(second.id).environment["git"]
+        told = store.runs.get_launch(second.id).environment["git"]
     head = git(home.folder / "repository", "rev-parse", "corral/race/one")
     assert told == {"commit": head, "branch": "corral/race/one", "dirty": False}
 

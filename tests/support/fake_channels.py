@@ -205,4 +205,4 @@ class Runner:
         return self._store.runs.end(run, ExitStatus(exit_code=1))
 
     def prompt(self, run: Run) -> str | None:
-        return self._store.runs.launch_of(run.id).prompt
+        return self._store.runs.get_launch(run.id).prompt

@@ -91,7 +91,7 @@ def held(number: int = 1, **known: Any) -> SupervisedProcess:
 
 
 def queued(store: Corral, **wanted: Any) -> Run:
-    return store.runs.request(order(**wanted))
+    return store.runs.enqueue(order(**wanted))
 
 
 def next_queued(store: Corral, **where: str) -> Run | None:
@@ -108,7 +108,7 @@ def running(store: Corral, supervisor: int = 1, **wanted: Any) -> Run:
 
 
 def stopping(store: Corral, supervisor: int = 1, **wanted: Any) -> Run:
-    return store.runs.begin_to_stop(running(store, supervisor, **wanted).id)
+    return store.runs.request_stop(running(store, supervisor, **wanted).id)
 
 
 def ended(store: Corral, how: ExitStatus | None = None, **wanted: Any) -> Run:

@@ -88,7 +88,7 @@ def _process_columns(tx: Tx, process: SupervisedProcess) -> dict[str, Any]:
     """Return the columns of the run; the folder belongs to the row of the output."""
     columns: dict[str, Any] = msgspec.to_builtins(process)
     del columns["folder"]
-    node = nodes.find_serving(tx, process.host)
+    node = nodes.daemon_of(tx, process.host)
     return columns | {"node_id": node.id if node is not None else None}
 
 

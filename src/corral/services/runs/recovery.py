@@ -175,7 +175,7 @@ class Recovery:
             )
         else:
             current = self._database.write(
-                lambda tx: ops.abandon(
+                lambda tx: ops.end_orphaned(
                     tx,
                     taken,
                     verb=verdict.verb,
@@ -247,7 +247,7 @@ class Recovery:
 
     def _give_up(self, run: Run, verdict: Verdict) -> Run:
         return self._database.write(
-            lambda tx: ops.abandon(tx, run, verb=verdict.verb, reason=verdict.reason),
+            lambda tx: ops.end_orphaned(tx, run, verb=verdict.verb, reason=verdict.reason),
             repeatable=True,
         )
 
