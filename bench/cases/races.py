@@ -17,10 +17,10 @@ from corral.domain.races.model import Attempt
 TITLE = "A race of sixteen"
 ABOUT = """
     One race, sixteen attempts of the scripted agent at once: each computes for five seconds of a
-    core, says 200 lines and writes a file; its check computes for one second. The whole is the
-    processor time of all processes: of the command that drives the race, of keepers and guards, of
-    git, agents and checks. Agents and checks say themselves what they took; all the rest is counted
-    as Corral's, also git and Python's start for each keeper, so that the figure is an upper bound.
+    core, says 200 lines and writes a file; its check computes for one second. The total is
+    the processor time of all processes: the command that drives the race, supervisors, guards, git,
+    agents and checks. Agents and checks report their own time. The rest is counted as Corral's,
+    including git and the start of Python for each supervisor, so the figure is an upper bound.
 """
 ATTEMPTS = 16
 AGENT_SECONDS = 5.0

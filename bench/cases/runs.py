@@ -1,4 +1,4 @@
-"""What it costs an agent to be run by Corral: its output, its start, its keeper's memory."""
+"""What it costs an agent to be run by Corral: its output, its start, its supervisor's memory."""
 
 import json
 import os
@@ -22,7 +22,8 @@ ABOUT = """
     A child writes 200 MB in large pieces, then 1,000,000 lines one by one, and takes its own time:
     into a file by itself, and in a detached run; at a terminal of `script -q`, and in a detached
     run with a terminal. After every run each byte is compared. The start is from `corral run -d`
-    to the child executing. A keeper is looked at when it is quiet. At the end 200 runs go at once.
+    to the child executing. A supervisor is measured while it is idle. At the end 200
+    runs are active at the same time.
 """
 CORRAL = [sys.executable, "-m", "corral"]
 LINE = b"0123456789 " * 9 + b"\n"
@@ -118,7 +119,7 @@ class Place:
             assert run.exit_code == 0, run
             whole = expected.replace(b"\n", b"\r\n") if pty else expected
             assert run.output_bytes == len(whole), (run.output_bytes, len(whole))
-            _leaves(run.keeper_pid)
+            _leaves(run.supervisor_pid)
             _compare(store, run, whole)
             store.runs.delete(run.id)
 
@@ -206,7 +207,7 @@ def _start(bench: Bench, place: Place) -> list[Row]:
         with corral.open(place.url) as store:
             (run,) = store.runs.list(limit=1).items
             store.runs.wait(run.id)
-        _leaves(run.keeper_pid)
+        _leaves(run.supervisor_pid)
         return {"start": 1 / took}
 
     def nothing() -> Rates:
@@ -229,7 +230,7 @@ def _start(bench: Bench, place: Place) -> list[Row]:
 
 
 def _memory(place: Place) -> list[Row]:
-    """Of a keeper that has nothing to do, a little after its start."""
+    """Of a supervisor that has nothing to do, a little after its start."""
     found: dict[str, list[float]] = {}
     with corral.open(place.url) as store:
         for option in ("--no-pty", "--pty"):
@@ -241,17 +242,25 @@ def _memory(place: Place) -> list[Row]:
                 check=True,
             )
             run = store.runs.get(json.loads(said.stdout)["id"])
-            assert run.keeper_pid is not None
+            assert run.supervisor_pid is not None
             agent = process.read_stat(run.pid or 0)
             time.sleep(4)
-            for who, pid in (("keeper", run.keeper_pid), ("guard", agent.parent if agent else 0)):
+            for who, pid in (
+                ("supervisor", run.supervisor_pid),
+                ("guard", agent.parent if agent else 0),
+            ):
                 for name, size in _sizes(pid).items():
                     found.setdefault(f"{who}, {name} (MB)", []).append(size)
             store.runs.stop(run.id)
             store.runs.wait(run.id)
-            _leaves(run.keeper_pid)
+            _leaves(run.supervisor_pid)
     return [
-        Row(what, Spread.of(sizes), Bar("<=", 25) if what.startswith("keeper") else None, unit="")
+        Row(
+            what,
+            Spread.of(sizes),
+            Bar("<=", 25) if what.startswith("supervisor") else None,
+            unit="",
+        )
         for what, sizes in found.items()
     ]
 
@@ -270,7 +279,7 @@ def _many(bench: Bench, place: Place) -> list[Row]:
     os.mkfifo(gate)
     with corral.open(place.url) as store:
         asked = {
-            store.runs.ask(
+            store.runs.start(
                 command=["sh", "-c", f"read _ <'{gate}'; echo I am {n}; exit {n % 7}"],
                 project=str(place.folder),
             ).id: n
@@ -295,7 +304,7 @@ def _many(bench: Bench, place: Place) -> list[Row]:
             wrong += run.exit_code != n % 7
         ended = time.perf_counter() - began
         for id, n in asked.items():
-            _leaves(store.runs.get(id).keeper_pid)
+            _leaves(store.runs.get(id).supervisor_pid)
             text = store.outputs.open(id)
             wrong += bytes(text.bytes(0, 1_000)) != b"I am %d\n" % n
     return [

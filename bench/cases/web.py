@@ -41,7 +41,8 @@ PAST = "CASE n % 20 WHEN 0 THEN 'failed' WHEN 1 THEN 'crashed' ELSE 'completed' 
 TODAY = "CASE n % 3 WHEN 0 THEN 'running' WHEN 1 THEN 'failed' ELSE 'completed' END"
 EVENTS = """
     INSERT INTO events (at, actor, kind, verb, subject)
-    SELECT {now} - n * CAST(2000 AS BIGINT), 'keeper', 'run', 'launch', 'run_' || n FROM {numbers}
+    SELECT {now} - n * CAST(2000 AS BIGINT), 'supervisor', 'run', 'launch', 'run_' || n
+    FROM {numbers}
 """
 
 

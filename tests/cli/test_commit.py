@@ -194,7 +194,7 @@ def at_work(store: Corral, name: str, tree: Path, host: str | None = None) -> Ru
     agent = store.agents.create(name)
     asked = queued(store, agent_id=agent.id, cwd=str(tree))
     place = held(len(name), host=host or process.host())
-    return store.runs.launch(store.runs.start(asked.id, place))
+    return store.runs.launch(store.runs.acquire(asked.id, place))
 
 
 def test_the_daemon_tells_two_who_are_at_work_once_and_of_two_others_again(
@@ -235,7 +235,7 @@ def test_what_is_left_for_git_in_a_worktree_is_no_program_of_the_forecast(
         tree = add_tree(folder, name)
         agent = store.agents.create(name)
         asked = queued(store, agent_id=agent.id, cwd=str(tree), project_id=project.id)
-        store.runs.launch(store.runs.start(asked.id, held(len(name), host=process.host())))
+        store.runs.launch(store.runs.acquire(asked.id, held(len(name), host=process.host())))
         (tree / "a.py").write_text(f"{name}\n")
         (tree / ".gitattributes").write_text("* filter=out\n")
     git(folder, "clone", "-q", str(folder), str(evil))

@@ -381,7 +381,7 @@ def test_where_no_process_can_be_started_that_is_said(
     assert ended.value.code == 4
 
 
-def test_of_a_lost_keeper_only_that_is_said(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_lost_supervisor_only_that_is_said(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the agent had begun by then, nobody here knows."""
 
     class Lost:

@@ -115,7 +115,7 @@ def test_keeping_the_books_of_outputs_loads_nothing_that_packs_or_plays_them(
             sys.executable,
             "-c",
             "import sys, corral; store = corral.open(); store.outputs.begin('run_1', host='h',"
-            " folder='/x'); store.outputs.progress('run_1', 7); store.close()\n"
+            " folder='/x'); store.outputs.record_progress('run_1', 7); store.close()\n"
             "print('\\n'.join(sys.modules))",
         ],
         env=environment(tmp_path),
@@ -128,7 +128,7 @@ def test_keeping_the_books_of_outputs_loads_nothing_that_packs_or_plays_them(
     assert "corral.adapters.output.secret_patterns" not in told.stdout
 
 
-def test_a_detached_run_leaves_the_store_to_its_keeper(tmp_path: Path) -> None:
+def test_a_detached_run_leaves_the_store_to_its_supervisor(tmp_path: Path) -> None:
     modules_after(tmp_path, "db", "check", "--json")
     loaded = modules_after(tmp_path, "run", "-d", "--name", "short", "--", "true")
     assert not loaded & (HEAVY | {"apsw", "pathlib", "shutil"})
@@ -136,7 +136,7 @@ def test_a_detached_run_leaves_the_store_to_its_keeper(tmp_path: Path) -> None:
     modules_after(tmp_path, "wait", "short")
 
 
-def test_a_keeper_has_loaded_what_a_plain_run_needs_and_no_more_before_it_is_told(
+def test_a_supervisor_has_loaded_what_a_plain_run_needs_and_no_more_before_it_is_told(
     tmp_path: Path,
 ) -> None:
     order, nobody_tells = os.pipe()

@@ -47,7 +47,7 @@ def test_runs_and_sessions_name_their_agent(cli: Cli, url: str) -> None:
     assert " ada " in cli("session", "list").out
     shown = cli("show", id).out
     assert "agent      ada, version 1 (scripted)\n" in shown
-    assert "keeper_token" not in shown
+    assert "supervisor_token" not in shown
     assert cli.json("show", id)["agent_id"] == ada["id"]
 
 

@@ -41,13 +41,13 @@ def test_four_processes_that_want_the_lead_never_have_it_two_at_once(url: str) -
         with corral.open(url, clock=clock) as store:
             while not is_over():
                 with suppress(Held):
-                    lead = store.nodes.take_lead("loop", owner=me, lease_ms=LEASE)
+                    lead = store.nodes.acquire_leadership("loop", owner=me, lease_ms=LEASE)
                     fences.set(number, lead.fence)
                     since = lead.lease_until - LEASE
                     if lead.fence % 3 == 0:
                         # It lets go at once: from then on, whoever asked before may have it.
                         reigns.append(Reign(lead.fence, since, 0, me))
-                        store.nodes.yield_lead("loop", owner=me)
+                        store.nodes.release_leadership("loop", owner=me)
                     else:
                         reigns.append(Reign(lead.fence, since, lead.lease_until, me))
                     while clock.now() < lead.lease_until + SECOND and not is_over():

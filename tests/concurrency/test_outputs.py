@@ -1,4 +1,4 @@
-"""A child that writes straight into its file, while its keeper cuts it and others read it."""
+"""A child that writes straight into its file, while its supervisor cuts it and others read it."""
 
 import os
 import subprocess

@@ -20,7 +20,7 @@ DRIVERS = 4
 
 
 @pytest.fixture(autouse=True)
-def _no_keepers(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_supervisors(monkeypatch: pytest.MonkeyPatch) -> None:
     without_supervisors(monkeypatch)
 
 
@@ -31,9 +31,10 @@ def begin(store: Corral, folder: Path, checks: Sequence[str] = ()) -> str:
     for number, attempt in enumerate(attempts(race), 1):
         (Path(attempt.worktree) / "made").write_text(attempt.id)
         assert attempt.run_id is not None
-        keeper = held(number, host=process.host())
+        supervisor = held(number, host=process.host())
         store.runs.end(
-            store.runs.launch(store.runs.start(attempt.run_id, keeper)), ExitStatus(exit_code=0)
+            store.runs.launch(store.runs.acquire(attempt.run_id, supervisor)),
+            ExitStatus(exit_code=0),
         )
     return race.id
 

@@ -34,15 +34,17 @@ from tests.support.store import rows
 
 def test_a_run_that_is_stopped_as_it_starts_is_stopped(store: Corral) -> None:
     id = queued(store).id
-    stop = partial(store.runs.begin_to_stop, id, reason="not needed")
-    stopped = meanwhile(store, lambda tx: heartbeat.start(tx, id, held()), stop).result()
+    stop = partial(store.runs.request_stop, id, reason="not needed")
+    stopped = meanwhile(store, lambda tx: heartbeat.acquire(tx, id, held()), stop).result()
     assert (stopped.state, stopped.stop_reason) == ("stopping", "not needed")
 
 
 def test_a_run_that_ends_as_it_is_stopped_has_its_end_and_its_exit_code(store: Corral) -> None:
     run = running(store)
     end = partial(store.runs.end, run, ExitStatus(exit_code=0))
-    ended = meanwhile(store, lambda tx: runs.stop(tx, run.id, reason="enough"), end).result()
+    ended = meanwhile(
+        store, lambda tx: runs.request_stop(tx, run.id, reason="enough"), end
+    ).result()
     assert (ended.state, ended.exit_code, ended.reason) == ("cancelled", 0, "enough")
 
 

@@ -225,24 +225,24 @@ def test_a_process_that_is_killed_while_it_stands_in_line_holds_nobody_up(file_u
 def test_a_child_forked_in_the_middle_of_a_write_does_not_keep_the_turn_of_its_dead_parent(
     file_url: str,
 ) -> None:
-    """A daemon's keepers outlive it, and were forked at any moment of its life."""
+    """A daemon's supervisors outlive it, and were forked at any moment of its life."""
     told, tell = os.pipe()
 
     def fork_while_writing_and_stay() -> None:
         with corral.open(file_url) as store, store.transaction() as tx:
             mail.put(tx, "queue:work", "half done")
-            keeper = os.fork()
-            if keeper == 0:
+            supervisor = os.fork()
+            if supervisor == 0:
                 signal.pause()
                 os._exit(0)
-            os.write(tell, f"{keeper}\n".encode())
+            os.write(tell, f"{supervisor}\n".encode())
             signal.pause()
 
     with Child(fork_while_writing_and_stay) as parent:
-        keeper = int(os.read(told, 100))
+        supervisor = int(os.read(told, 100))
         try:
             parent.kill()
             with Child(lambda: put_one(file_url)) as next_one:
                 next_one.result()
         finally:
-            os.kill(keeper, signal.SIGKILL)
+            os.kill(supervisor, signal.SIGKILL)

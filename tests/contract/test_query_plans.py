@@ -83,10 +83,10 @@ SAME = {
     "runs_by_state": "runs_pkey",
 }
 ONE_RUN = (
-    "runs.start",
+    "runs.acquire",
     "runs.restart",
     "runs.heartbeat",
-    "runs.call_for",
+    "runs.set_attention",
     "runs.park",
     "runs.end",
     "runs.stop",
@@ -221,7 +221,7 @@ def lock_and(verb: str) -> Operation:
 
 def start_one(store: Corral) -> Operation:
     id = queued(store, budget_micros=1).id
-    return lambda store: store.runs.start(id, held())
+    return lambda store: store.runs.acquire(id, held())
 
 
 def delete_one(store: Corral) -> Operation:
@@ -255,7 +255,7 @@ READY: dict[str, tuple[Operation, set[str]]] = {
         next_page("delegations", "list", all=True),
         {"delegations_pkey"},
     ),
-    "runs.start": (
+    "runs.acquire": (
         start_one,
         {
             "budgets_pkey",
@@ -272,9 +272,12 @@ READY: dict[str, tuple[Operation, set[str]]] = {
         run_and("heartbeat", output_bytes=1),
         {"runs_pkey", "locks_of_run", "tasks_of_run"},
     ),
-    "runs.tell": (run_and("tell", tokens=1), {"runs_pkey"}),
-    "runs.call_for": (run_and("call_for", Attention.STUCK), {"runs_pkey", "alerts_active"}),
-    "runs.describe": (run_and("describe", {}), {"launches_pkey"}),
+    "runs.update_details": (run_and("update_details", tokens=1), {"runs_pkey"}),
+    "runs.set_attention": (
+        run_and("set_attention", Attention.STUCK),
+        {"runs_pkey", "alerts_active"},
+    ),
+    "runs.record_environment": (run_and("record_environment", {}), {"launches_pkey"}),
     "runs.add_sample": (run_and("add_sample", ResourceSample(1, 1, 1, 1)), set()),
     "runs.samples": (run_id_and("samples"), {"runs_pkey", "samples_pkey"}),
     "runs.park": (run_and("park", until=1, reason="x"), {"runs_pkey"}),
@@ -282,9 +285,9 @@ READY: dict[str, tuple[Operation, set[str]]] = {
         run_and("end", ExitStatus(exit_code=0)),
         {"runs_pkey", "alerts_active", "budgets_pkey", "reservations_pkey"},
     ),
-    "runs.stop": (run_id_and("begin_to_stop"), {"runs_pkey"}),
+    "runs.stop": (run_id_and("request_stop"), {"runs_pkey"}),
     "runs.get by its id": (run_id_and("get"), {"runs_pkey"}),
-    "runs.launch_of": (run_id_and("launch_of"), {"launches_pkey", "runs_pkey"}),
+    "runs.get_launch": (run_id_and("get_launch"), {"launches_pkey", "runs_pkey"}),
     "runs.delete": (
         delete_one,
         {
@@ -446,7 +449,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"agents_pkey", "agent_versions_pkey", "progress_pkey"},
     ),
     "progress.list of a task": (lambda c: c.progress.list(task_id=ONE_TASK), {"progress_by_task"}),
-    "runs.request": (lambda c: c.runs.request(order(project_id=RUNS_PROJECT)), set()),
+    "runs.enqueue": (lambda c: c.runs.enqueue(order(project_id=RUNS_PROJECT)), set()),
     "runs.get by a shortened id": (lambda c: c.runs.get("run_29999x"), {"runs_pkey"}),
     "runs.get by a name": (lambda c: c.runs.get("7x"), {"runs_by_name", "runs_pkey"}),
     "runs.by_pid": (lambda c: c.runs.by_pid(77), {"runs_by_pid"}),
@@ -471,7 +474,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c._database.read(lambda tx: dispatch.count_free_slots(tx, host="h")),
         {"nodes_name_boot_id_key", "runs_pkey", "settings_pkey"},
     ),
-    "nodes.serving": (lambda c: c.nodes.serving("h"), {"nodes_name_boot_id_key"}),
+    "nodes.daemon_of": (lambda c: c.nodes.daemon_of("h"), {"nodes_name_boot_id_key"}),
     "nodes.leaders": (lambda c: c.nodes.leaders(), {"leaders_pkey"}),
     "runs.next_due": (lambda c: c.runs.next_due(), {"runs_pkey"}),
     "runs, next in line": (
@@ -618,18 +621,21 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         },
     ),
     "nodes.list": (lambda c: c.nodes.list(), {"nodes_pkey"}),
-    "nodes.lose_silent": (lambda c: c.nodes.lose_silent(), {"nodes_up"}),
-    "nodes.take_lead": (lambda c: c.nodes.take_lead("loop1", owner="d"), set()),
-    "nodes.yield_lead": (lambda c: c.nodes.yield_lead("loop1", owner="d"), {"leaders_pkey"}),
+    "nodes.mark_lost": (lambda c: c.nodes.mark_lost(), {"nodes_up"}),
+    "nodes.acquire_leadership": (lambda c: c.nodes.acquire_leadership("loop1", owner="d"), set()),
+    "nodes.release_leadership": (
+        lambda c: c.nodes.release_leadership("loop1", owner="d"),
+        {"leaders_pkey"},
+    ),
     "settings.get": (
         lambda c: c.settings.get("mail.max_attempts", agent="a7", project="prj_1"),
         {"settings_pkey"},
     ),
     "settings.list": (lambda c: c.settings.list(scope="agent:a7"), {"settings_pkey"}),
     "outputs.get": (lambda c: c.outputs.get(RUN), {"outputs_pkey"}),
-    "outputs.progress": (lambda c: c.outputs.progress(RUN, 7), {"outputs_pkey"}),
+    "outputs.record_progress": (lambda c: c.outputs.record_progress(RUN, 7), {"outputs_pkey"}),
     "outputs.chunk": (lambda c: c.outputs.chunk(RUN, 1), {"output_chunks_pkey"}),
-    "outputs.unsealed": (lambda c: c.outputs.unsealed(host="host1"), {"outputs_open"}),
+    "outputs.list_unsealed": (lambda c: c.outputs.list_unsealed(host="host1"), {"outputs_open"}),
     "outputs.clear_deleted": (
         lambda c: c._database.read(lambda tx: outputs.list_uncleared(tx, host="host1")),
         {"outputs_uncleared"},
@@ -1052,8 +1058,8 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c.charges.release("run_9"),
         {"budgets_pkey", "reservations_pkey"},
     ),
-    "charges.over_budget": (
-        lambda c: c.charges.over_budget("run_9", project_id="prj_9", agent_id="agn_1"),
+    "charges.exceeded_budget": (
+        lambda c: c.charges.exceeded_budget("run_9", project_id="prj_9", agent_id="agn_1"),
         {"budgets_pkey", "totals_pkey"},
     ),
     "budgets.list": (
@@ -1085,8 +1091,8 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "totals_pkey",
         },
     ),
-    "insights.moment": (
-        lambda c: c.insights.moment(GRAPH, c.now(), limit=20),
+    "insights.board_at": (
+        lambda c: c.insights.board_at(GRAPH, c.now(), limit=20),
         {
             "events_by_subject",
             "events_pkey",
@@ -1095,8 +1101,8 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "tasks_by_project",
         },
     ),
-    "insights.moment, what was archived since": (
-        lambda c: c.insights.moment(GRAPH, c.now(), after=encode_cursor(1, "")),
+    "insights.board_at, what was archived since": (
+        lambda c: c.insights.board_at(GRAPH, c.now(), after=encode_cursor(1, "")),
         {
             "events_by_subject",
             "events_pkey",
@@ -1110,8 +1116,8 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c.insights.task_cost("tsk_7x"),
         TASK | {"charges_by_run", "tasks_by_run"},
     ),
-    "insights.named": (
-        lambda c: c.insights.named("a7"),
+    "insights.find_by_name": (
+        lambda c: c.insights.find_by_name("a7"),
         {"agents_name_key", "projects_recent", "runs_by_name"},
     ),
     "insights.names": (

@@ -84,8 +84,8 @@ def heartbeat(store: Corral, clock: ManualClock, folder: Path) -> Operation:
     return lambda: store.nodes.heartbeat(node)
 
 
-def take_lead(store: Corral, clock: ManualClock, folder: Path) -> Operation:
-    return lambda: store.nodes.take_lead("loop", owner="d")
+def acquire_leadership(store: Corral, clock: ManualClock, folder: Path) -> Operation:
+    return lambda: store.nodes.acquire_leadership("loop", owner="d")
 
 
 def get(store: Corral, clock: ManualClock, folder: Path) -> Operation:
@@ -144,12 +144,12 @@ def on_checkpoints(verb: str, *arguments: Any, **named: Any) -> Prepare:
 
 
 def request_run(store: Corral, clock: ManualClock, folder: Path) -> Operation:
-    return lambda: store.runs.request(order())
+    return lambda: store.runs.enqueue(order())
 
 
 def start_run(store: Corral, clock: ManualClock, folder: Path) -> Operation:
     run = queued(store)
-    return lambda: store.runs.start(run.id, held())
+    return lambda: store.runs.acquire(run.id, held())
 
 
 def launch_run(store: Corral, clock: ManualClock, folder: Path) -> Operation:
@@ -180,7 +180,7 @@ def total(store: Corral, clock: ManualClock, folder: Path) -> Operation:
 
 
 def over_budget(store: Corral, clock: ManualClock, folder: Path) -> Operation:
-    return lambda: store.charges.over_budget("run_1", project_id="prj_1")
+    return lambda: store.charges.exceeded_budget("run_1", project_id="prj_1")
 
 
 def receive(events: int) -> Prepare:
@@ -223,7 +223,7 @@ COSTS: dict[str, tuple[Prepare, int, int]] = {
     "register": (register, 2, 3),
     "register again": (register_again, 2, 4),
     "heartbeat": (heartbeat, 1, 1),
-    "take_lead": (take_lead, 1, 1),
+    "acquire_leadership": (acquire_leadership, 1, 1),
     "get": (get, 1, 1),
     "list": (list_letters, 1, 1),
     "events.after": (feed, 1, 1),
@@ -244,7 +244,7 @@ COSTS: dict[str, tuple[Prepare, int, int]] = {
     # What is known, who listens; the message and the letter, each with its event.
     "receive": (receive(1), 6, 7),
     "receive ten at once": (receive(10), 43, 35),
-    "charges.over_budget": (over_budget, 1, 1),
+    "charges.exceeded_budget": (over_budget, 1, 1),
 }
 
 

@@ -16,7 +16,7 @@ def prepare(store: Corral, world: World) -> None:
 
 
 def charge_all(store: Corral, world: World) -> None:
-    """A keeper: it reserves, reads its agent's stream from the start, and releases at the end."""
+    """A supervisor: reserves a budget, reads its agent's stream, and releases the budget."""
     store.charges.reserve("run_1", project_id="prj_1", budget_micros=60)
     spent = 0
     for number, cost in enumerate(COSTS):
@@ -30,7 +30,7 @@ def charge_all(store: Corral, world: World) -> None:
         )
         store.charges.add(report, **RUN)
         world.note(f"charged {spent}")
-    assert store.charges.over_budget("run_1", project_id="prj_1") is not None
+    assert store.charges.exceeded_budget("run_1", project_id="prj_1") is not None
     store.charges.release("run_1")
     world.note("released")
 

@@ -68,7 +68,7 @@ def answer_everything(store: Corral) -> None:
                 words = (runner.prompt(going) or "").rpartition("say ")[2]
                 runner.end(going, f"you said {words}")
             else:
-                runner.die(run)  # its keeper died with the process
+                runner.die(run)  # its supervisor died with the process
 
 
 def serve(kind: str) -> Step:

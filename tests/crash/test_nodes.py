@@ -13,10 +13,10 @@ LOOPS = ("courier", "reaper")
 
 def serve(store: Corral, world: World) -> None:
     node = store.nodes.join("one", "boot", owner="first")
-    store.nodes.beat(node, leads=LOOPS)
+    store.nodes.renew(node, loops=LOOPS)
     world.note("led")
-    node = store.nodes.beat(node, leads=LOOPS).node
-    store.nodes.yield_lead("reaper", owner="first")
+    node = store.nodes.renew(node, loops=LOOPS).node
+    store.nodes.release_leadership("reaper", owner="first")
 
 
 def test_another_leads_wherever_the_daemon_died_and_the_dead_one_is_refused(
@@ -25,13 +25,13 @@ def test_another_leads_wherever_the_daemon_died_and_the_dead_one_is_refused(
     def take_over(store: Corral, world: World) -> None:
         before = store.nodes.list().items
         assert [node.owner for node in before] in ([], ["first"])
-        assert len(store.nodes.lose_silent()) == len(before)
+        assert len(store.nodes.mark_lost()) == len(before)
         second = store.nodes.join("two", "boot", owner="second")
-        beat = store.nodes.beat(second, leads=LOOPS)
-        assert {lead.owner for lead in beat.leads} == {"second"}
+        beat = store.nodes.renew(second, loops=LOOPS)
+        assert {lead.owner for lead in beat.leaderships} == {"second"}
         for dead in before:
             with pytest.raises(Held):
-                store.nodes.beat(dead, leads=LOOPS)
+                store.nodes.renew(dead, loops=LOOPS)
 
     def check(store: Corral, world: World) -> None:
         assert {(lead.name, lead.owner) for lead in store.nodes.leaders()} == {

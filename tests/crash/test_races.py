@@ -21,7 +21,7 @@ pytestmark = pytest.mark.parametrize("engine", ["sqlite"])
 
 
 @pytest.fixture(autouse=True)
-def _no_keepers(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_supervisors(monkeypatch: pytest.MonkeyPatch) -> None:
     without_supervisors(monkeypatch)
 
 
@@ -52,8 +52,8 @@ def work(store: Corral, race: Race) -> None:
         if attempt.state == "running":
             (Path(attempt.worktree) / "made").write_text(attempt.id)
             assert attempt.run_id is not None
-            keeper = held(number, host=process.host())
-            run = store.runs.launch(store.runs.start(attempt.run_id, keeper))
+            supervisor = held(number, host=process.host())
+            run = store.runs.launch(store.runs.acquire(attempt.run_id, supervisor))
             store.runs.end(run, ExitStatus(exit_code=0))
 
 

@@ -1,7 +1,7 @@
-"""Runs and a process that dies: no run is lost, none ends twice, and no money stays promised.
+"""Runs and a process that is killed: no run is lost or ends twice, and no budget stays reserved.
 
-The processes that die here are keepers without agents: they speak to the store and to nobody else.
-The agents that die, and keepers with them, are in `tests/supervisor`.
+The killed processes are supervisors without agents, which only use the store. `tests/supervisor`
+kills agents, with and without their supervisors.
 """
 
 from pathlib import Path
@@ -43,18 +43,18 @@ def recover(store: Corral, world: World) -> None:
 
 
 def keep_one(store: Corral, world: World) -> None:
-    """A keeper's whole life, told to the world word by word."""
-    run = store.runs.request(order(host=held().host, name="one", budget_micros=60, restarts=0))
+    """A supervisor's whole life, told to the world word by word."""
+    run = store.runs.enqueue(order(host=held().host, name="one", budget_micros=60, restarts=0))
     world.note(f"asked {run.id}")
-    run = store.runs.start(run.id, held(1))
+    run = store.runs.acquire(run.id, held(1))
     world.note("started")
     run = store.runs.launch(run)
     world.note("launched")
-    store.runs.describe(run, {"commit": "abc"})
+    store.runs.record_environment(run, {"commit": "abc"})
     store.charges.add(UsageFact(model="m", output=1, cost_micros=5, key="1"), run_id=run.id)
     run = store.runs.heartbeat(run, output_bytes=10)
     store.runs.add_sample(run, ResourceSample(1, 2, 3, 4))
-    run = store.runs.call_for(run, Attention.NEEDS_INPUT)
+    run = store.runs.set_attention(run, Attention.NEEDS_INPUT)
     run = store.runs.restart(run, held(1, pid=7), ExitStatus(exit_code=3), quick_failures=0)
     run = store.runs.launch(run)
     store.runs.end(run, ExitStatus(exit_code=0), output_bytes=20)
@@ -86,28 +86,28 @@ def one_true_end(store: Corral, world: World) -> None:
 VERBS = ("complete", "fail", "crash", "cancel", "time_out", "interrupt")
 
 
-def test_a_run_has_one_true_end_wherever_its_keeper_dies(
+def test_a_run_has_one_true_end_wherever_its_supervisor_dies(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     crash_at_every_commit(fresh_url, tmp_path, Scenario(keep_one, recover, one_true_end, prepare))
 
 
-def test_a_run_that_may_be_started_again_is_given_back_wherever_its_keeper_dies(
+def test_a_run_that_may_be_started_again_is_given_back_wherever_its_supervisor_dies(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     def keep(store: Corral, world: World) -> None:
-        run = store.runs.request(order(host=held().host, budget_micros=60, restarts=1))
-        run = store.runs.launch(store.runs.start(run.id, held(1)))
+        run = store.runs.enqueue(order(host=held().host, budget_micros=60, restarts=1))
+        run = store.runs.launch(store.runs.acquire(run.id, held(1)))
         world.note("launched")
         store.runs.end(run, ExitStatus(exit_code=0))
         world.note("ended")
 
     def go_on(store: Corral, world: World) -> None:
-        """The next keeper starts what waits, and ends it."""
+        """The next supervisor starts what waits, and ends it."""
         store.runs.recover()
         for run in every(store):
             if run.state == "queued":
-                again = store.runs.launch(store.runs.start(run.id, held(2)))
+                again = store.runs.launch(store.runs.acquire(run.id, held(2)))
                 store.runs.end(again, ExitStatus(exit_code=0))
 
     def check(store: Corral, world: World) -> None:
@@ -122,8 +122,8 @@ def test_a_run_that_may_be_started_again_is_given_back_wherever_its_keeper_dies(
 
 def test_whoever_asked_a_run_to_stop_finds_it_stopped(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def stop_three(store: Corral, world: World) -> None:
-        """One that waits, and two that go; the keeper of the last one obeys."""
-        waits = store.runs.request(order(host=held().host, budget_micros=10))
+        """One that waits, and two that go; the supervisor of the last one obeys."""
+        waits = store.runs.enqueue(order(host=held().host, budget_micros=10))
         store.runs.stop(waits.id, reason="no more")
         world.note(f"stopped {waits.id}")
         goes, obeys = (
@@ -159,7 +159,7 @@ def test_a_parked_run_goes_on_later_and_is_parked_once(fresh_url: FreshUrl, tmp_
     def go_on(store: Corral, world: World) -> None:
         store.runs.recover()
         while (run := next_queued(store, host=held().host)) is not None:
-            again = store.runs.launch(store.runs.start(run.id, held(2)))
+            again = store.runs.launch(store.runs.acquire(run.id, held(2)))
             world.note(f"went on {again.attempts}")
             store.runs.end(again, ExitStatus(exit_code=0))
 
@@ -176,22 +176,24 @@ def test_a_parked_run_goes_on_later_and_is_parked_once(fresh_url: FreshUrl, tmp_
     crash_at_every_commit(fresh_url, tmp_path, Scenario(park, go_on, check, prepare, later_ms=HOUR))
 
 
-def test_a_run_that_was_taken_over_belongs_to_one_keeper_wherever_one_dies(
+def test_a_run_that_was_taken_over_belongs_to_one_supervisor_wherever_one_dies(
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     def take(store: Corral, world: World) -> None:
         (run,) = every(store)
-        taken = store.runs.take_over(run, owner="keeper:2", keeper_pid=5, keeper_token="5")
+        taken = store.runs.take_over(
+            run, owner="supervisor:2", supervisor_pid=5, supervisor_token="5"
+        )
         world.note("taken")
         store.runs.end(taken, ExitStatus(exit_code=4))
         world.note("ended")
 
     def come_late(store: Corral, world: World) -> None:
-        """The first keeper wakes up, and says how it thinks that it ended."""
+        """The first supervisor wakes up, and says how it thinks that it ended."""
         (run,) = every(store)
         late = Run(**{name: getattr(run, name) for name in Run.__struct_fields__} | {"fence": 1})
         if run.fence > 1 and run.is_live:
-            with pytest.raises(Held, check=because("taken_over", owner="keeper:2")):
+            with pytest.raises(Held, check=because("taken_over", owner="supervisor:2")):
                 store.runs.end(late, ExitStatus(exit_code=0))
             store.runs.recover()
         else:
@@ -228,7 +230,7 @@ def test_a_run_is_forgotten_as_a_whole_or_not_at_all(fresh_url: FreshUrl, tmp_pa
         left = every(store)
         assert {run.id for run in left}.isdisjoint(world.deeds)
         for run in left:
-            assert store.runs.launch_of(run.id).run_id == run.id
+            assert store.runs.get_launch(run.id).run_id == run.id
             assert len(store.runs.samples(run.id)) == 1
 
     crash_at_every_commit(fresh_url, tmp_path, Scenario(forget, nothing, check, three))

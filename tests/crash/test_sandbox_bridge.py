@@ -33,11 +33,11 @@ def answer_everything(store: Corral) -> None:
             if run.state == "queued":
                 turn(store, runner)
             else:
-                runner.die(run)  # its keeper died with the process
+                runner.die(run)  # its supervisor died with the process
 
 
 def turn(store: Corral, runner: Runner) -> None:
-    """What a keeper and the inside do for one run."""
+    """What a supervisor and the inside do for one run."""
     run = runner.begin()
     store.gateway.prepare(str(run.session_id))
     inside = FakeSandboxAgent(store, run)

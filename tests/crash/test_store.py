@@ -53,7 +53,7 @@ WRITES: dict[str, Callable[[Corral], Callable[[], object]]] = {
         node := store.nodes.join("n", "b", owner="me"),
         lambda: store.nodes.heartbeat(node),
     )[1],
-    "lead": lambda store: lambda: store.nodes.take_lead("loop", owner="me"),
+    "lead": lambda store: lambda: store.nodes.acquire_leadership("loop", owner="me"),
 }
 
 

@@ -44,7 +44,7 @@ def test_a_server_that_is_restarted_in_the_middle_is_waited_for(
     with one.store() as store:
         before = store.now()
         until(lambda: store.nodes.get(run.node_id or "").seen_at > before, "it beats again", 60)
-        asked_for = store.runs.ask(command=["true"], project=str(one.work), host="one")
+        asked_for = store.runs.start(command=["true"], project=str(one.work), host="one")
         assert store.runs.wait(asked_for.id, timeout_ms=60_000).state == "completed"
         assert store.runs.get(run.id).state == "running"
     assert run.pid is not None
@@ -117,7 +117,7 @@ def test_doctor_tells_of_the_daemon_and_of_runs_that_nobody_can_take(one: Machin
     assert f"{one.pid}" in findings()["daemon"]["message"]
     assert findings()["line"]["state"] == "ok"
     with one.store() as store:
-        asked_for = store.runs.ask(command=["true"], project=str(one.work), labels=["tape"])
+        asked_for = store.runs.start(command=["true"], project=str(one.work), labels=["tape"])
         with store.transaction() as tx:
             from corral.db.statement import Statement
 

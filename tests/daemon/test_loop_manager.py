@@ -60,12 +60,12 @@ def states(host: LoopManager) -> list[str]:
 def test_it_joins_leads_and_leaves(live: Corral, host: Callable[..., LoopManager]) -> None:
     one = host("one", slots=3, labels=["gpu"])
     assert one.begin() == []
-    node = live.nodes.serving("one")
+    node = live.nodes.daemon_of("one")
     assert node is not None
     assert (node.slots, node.labels, node.owner) == (3, ["gpu"], one.owner)
     assert states(one) == ["works", "works"]
     assert one.end(SECONDS)
-    assert live.nodes.serving("one") is None
+    assert live.nodes.daemon_of("one") is None
     assert [lead.lease_until for lead in live.nodes.leaders()] == [0, 0]
 
 
@@ -111,7 +111,7 @@ def test_the_place_and_the_leads_of_a_dead_daemon_are_taken_at_once(
 ) -> None:
     dead = "daemon:one:4190000:1"
     live.nodes.join("one", process.boot_id(), owner=dead, slots=1)
-    live.nodes.take_lead("scheduler", owner=dead, lease_ms=3_600_000)
+    live.nodes.acquire_leadership("scheduler", owner=dead, lease_ms=3_600_000)
     one = host("one")
     one.begin()
     assert states(one) == ["works", "works"]
@@ -120,14 +120,14 @@ def test_the_place_and_the_leads_of_a_dead_daemon_are_taken_at_once(
 def test_who_was_taken_for_lost_joins_again(live: Corral, host: Callable[..., LoopManager]) -> None:
     one = host("one")
     one.begin()
-    node = live.nodes.serving("one")
+    node = live.nodes.daemon_of("one")
     assert node is not None
     with live.transaction() as tx:
         from corral.db.transitions import transition
         from corral.domain.nodes import sql
 
         transition(tx, sql.NODES, "lose", node.id)
-    until(lambda: live.nodes.serving("one"), "it is there again")
+    until(lambda: live.nodes.daemon_of("one"), "it is there again")
     assert live.nodes.get(node.id).fence == node.fence + 1
 
 
@@ -144,7 +144,7 @@ def test_who_was_replaced_gives_up(live: Corral, host: Callable[..., LoopManager
     live.nodes.join("one", process.boot_id(), owner="another", slots=1)
     assert ended.wait(SECONDS)
     assert "another" in reasons[0]
-    assert live.nodes.serving("one") is not None, "the other one's place is not given up"
+    assert live.nodes.daemon_of("one") is not None, "the other one's place is not given up"
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])

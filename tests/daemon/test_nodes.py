@@ -33,7 +33,9 @@ class Two:
     def ask(self, *command: str, **wishes: Any) -> Run:
         """A run that any of them may take; started again twice where its machine is lost."""
         with self.two.store() as store:
-            return store.runs.ask(command=command, project=str(self.two.work), restarts=2, **wishes)
+            return store.runs.start(
+                command=command, project=str(self.two.work), restarts=2, **wishes
+            )
 
     def on(self, id: str, name: str, *, without: str | None = None) -> Run:
         """The run, once it runs on a machine; the leases of the one `without` are over."""
@@ -82,7 +84,7 @@ def test_a_run_is_placed_on_a_machine_that_can_take_it(both: Two, tmp_path: Path
     both.on(named.id, "one")
     with both.two.store() as store:
         # Both see the same disk here; a folder that does not exist stands for one elsewhere.
-        missing = store.runs.ask(
+        missing = store.runs.start(
             command=["pwd"], project=str(tmp_path / "nowhere"), host="any", restarts=0
         )
         here = both.ask("pwd", host="any")
@@ -99,7 +101,7 @@ def test_runs_are_spread_over_free_slots(machine: Callable[..., Machine]) -> Non
     two.up("--slots", "2")
     with two.store() as store:
         asked = [
-            store.runs.ask(command=["sleep", "600"], project=str(two.work), host="any")
+            store.runs.start(command=["sleep", "600"], project=str(two.work), host="any")
             for _ in range(5)
         ]
 
@@ -145,7 +147,7 @@ def test_when_a_daemon_dies_the_other_leads_its_loops_and_its_run_goes_on(both: 
 def test_a_run_of_a_machine_that_lost_power_goes_on_elsewhere_and_is_told(both: Two) -> None:
     with both.two.store() as store:
         store.agents.create("ada", command="sh -c 'cat; echo; echo that was all; sleep 600'")
-        run = store.runs.ask(
+        run = store.runs.start(
             agent="ada",
             prompt="count the stars",
             project=str(both.two.work),
@@ -196,7 +198,9 @@ def test_a_machine_that_was_stopped_joins_again_and_its_old_run_does_not_go_on_t
     until(lambda: not is_alive(old), "the old attempt is ended")
     until(lambda: both.state_of(stopped.name) == "up", "it joins again")
     now = left.get(run.id)
-    assert (now.state, now.host) == ("running", left.name), "what the old keeper said is refused"
+    assert (now.state, now.host) == ("running", left.name), (
+        "what the old supervisor said is refused"
+    )
     assert (now.pid, now.attempts) == (following.pid, following.attempts)
 
 
@@ -217,7 +221,7 @@ def test_a_machine_that_is_cut_off_stops_what_another_may_have(
     run = both.ask("sleep", "600", labels=["gpu"])
     with both.two.store() as store:  # one that speaks, and of whom much is to be kept meanwhile
         prompt = "; ".join(["say a word", "sleep 0.2"] * 500)
-        talks = store.runs.ask(
+        talks = store.runs.start(
             agent="scripted", prompt=prompt, project=str(both.two.work), restarts=2, labels=["gpu"]
         )
     bound = both.ask("sleep", "600", host="one")

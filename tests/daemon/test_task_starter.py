@@ -103,7 +103,7 @@ def test_an_agent_that_ends_without_a_submit_is_started_again_until_the_limit(
         run = live.runs.list().items[0]
         folders.add(run.cwd)
         ended = live.runs.wait(run.id, timeout_ms=60_000)
-        live.runs.after_end(ended)
+        live.runs.clean_up(ended)
     assert foreman.run_once(live) == 0
     assert board(live, project) == {"A": "failed"}
     (folder,) = folders

@@ -190,7 +190,7 @@ def test_a_run_asked_for_from_afar_is_started_at_once_and_its_end_is_told(one: M
     with httpx.Client(base_url=address, headers=headers, timeout=60) as client:
         assert "<html" in client.get("/").text
         asked = client.post(
-            "/api/runs/ask", json={"command": ["echo", "hello"], "project": str(one.work)}
+            "/api/runs/start", json={"command": ["echo", "hello"], "project": str(one.work)}
         )
         assert asked.status_code == 200, asked.text
         id = asked.json()["id"]
@@ -222,7 +222,7 @@ def test_its_death_stops_no_agent_and_its_next_life_tells_what_it_found(one: Mac
     one.has_ended()
     assert run.pid is not None
     assert is_alive(run.pid)
-    for pid in (lost.keeper_pid, lost.pid):
+    for pid in (lost.supervisor_pid, lost.pid):
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
     found = one.up()["found"]
@@ -245,31 +245,31 @@ def test_told_twice_it_ends_at_once_and_agents_go_on(one: Machine) -> None:
 
 
 @on_one_engine
-def test_a_keeper_that_is_killed_is_noticed_at_once_and_leaves_no_zombie(one: Machine) -> None:
+def test_a_supervisor_that_is_killed_is_noticed_at_once_and_leaves_no_zombie(one: Machine) -> None:
     one.up()
     with one.store() as store:
-        asked = store.runs.ask(command=["sleep", "600"], project=str(one.work), host="one")
+        asked = store.runs.start(command=["sleep", "600"], project=str(one.work), host="one")
         run = until(lambda: (r := store.runs.get(asked.id)).pid and r, "the launcher started it")
         assert run.node_id is not None
-        assert run.keeper_pid is not None
-        os.kill(run.keeper_pid, signal.SIGKILL)
+        assert run.supervisor_pid is not None
+        os.kill(run.supervisor_pid, signal.SIGKILL)
         # Its notice of the last commit may have died with it; then the slow look finds it.
-        until(lambda: store.runs.get(run.id).fence > run.fence, "it has a new keeper", 40)
+        until(lambda: store.runs.get(run.id).fence > run.fence, "it has a new supervisor", 40)
         store.runs.stop(run.id)
         store.runs.wait(run.id, timeout_ms=60_000)
     until(lambda: not [c for c in children_of(one.pid) if c.state == "Z"], "no zombies")
 
 
-def test_a_stop_from_another_machine_is_told_to_the_keeper_at_once(one: Machine) -> None:
+def test_a_stop_from_another_machine_is_told_to_the_supervisor_at_once(one: Machine) -> None:
     one.up()
     with one.store() as store:
-        asked = store.runs.ask(command=["sleep", "600"], project=str(one.work), host="one")
+        asked = store.runs.start(command=["sleep", "600"], project=str(one.work), host="one")
         until(lambda: store.runs.get(asked.id).state == "running", "the launcher started it")
         before = store.runs.get(asked.id).seen_at or 0
         beaten = until(lambda: (r := store.runs.get(asked.id)).seen_at != before and r, "a beat")
         store.runs.stop(asked.id)
         ended = store.runs.wait(asked.id, timeout_ms=60_000)
-    # Without its daemon the keeper would hear of it with its next heartbeat.
+    # Without its daemon the supervisor would hear of it with its next heartbeat.
     assert (ended.ended_at or 0) < (beaten.seen_at or 0) + MAX_HEARTBEAT_SECONDS * 1_000
     assert (ended.state, ended.signal) == ("cancelled", signal.SIGTERM)
 

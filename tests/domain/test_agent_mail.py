@@ -252,7 +252,7 @@ def test_a_run_that_another_one_started_continues_its_chain(
     store.settings.set("mail.max_hops", 5)
 
     def put(run: Run, mailbox: str) -> None:
-        child = store.runs.ask(command=["true"], project=str(tmp_path))
+        child = store.runs.start(command=["true"], project=str(tmp_path))
         assert child.parent_id == run.id
         store.runs.stop(child.id)
         store.as_actor("run:child", origin=child.id).mail.put(mailbox, "again")

@@ -13,7 +13,7 @@ STEP = MINUTE
 
 
 def states(store: Corral, project: str, at: int) -> dict[str, str | None]:
-    return {task.key: task.state for task in store.insights.moment(project, at).tasks}
+    return {task.key: task.state for task in store.insights.board_at(project, at).tasks}
 
 
 def test_a_moment_that_has_not_come_and_a_project_that_is_not_there_are_refused(
@@ -22,9 +22,9 @@ def test_a_moment_that_has_not_come_and_a_project_that_is_not_there_are_refused(
     project = project_with(store, tmp_path)
     for at in (clock.now() + 1, 0, -5):
         with pytest.raises(Invalid, match="must be in the past"):
-            store.insights.moment(project, at)
+            store.insights.board_at(project, at)
     with pytest.raises(NotFound):
-        store.insights.moment("prj_00000000000000000000000000", clock.now())
+        store.insights.board_at("prj_00000000000000000000000000", clock.now())
 
 
 def test_the_board_of_any_moment_is_what_it_was(
@@ -72,7 +72,9 @@ def test_it_tells_who_did_each_task_and_who_had_moved_it(
     given_back = clock.now()
     clock.advance(STEP)
     finish(store, project, "A", "ben")
-    found = [store.insights.moment(project, at).tasks[0] for at in (taken, given_back, clock.now())]
+    found = [
+        store.insights.board_at(project, at).tasks[0] for at in (taken, given_back, clock.now())
+    ]
     assert [(task.state, task.agent) for task in found] == [
         ("running", "ada"),
         ("ready", None),
@@ -95,13 +97,13 @@ def test_locks_of_a_moment_are_those_that_were_held_then(
     clock.advance(STEP)
 
     def held(at: int) -> set[tuple[str, str]]:
-        return {(lock.path, lock.owner) for lock in store.insights.moment(project, at).locks}
+        return {(lock.path, lock.owner) for lock in store.insights.board_at(project, at).locks}
 
     assert held(start - 1) == set()
     assert held(start) == {("a.py", "agent:ada"), ("b.py", "agent:ben")}
     assert held(start + STEP) == {("a.py", "agent:ada")}  # the other one had run out
     assert held(start + 2 * STEP) == {("a.py", "agent:ben")}
-    assert store.insights.moment(project, clock.now()).locks[0].id == waits.id
+    assert store.insights.board_at(project, clock.now()).locks[0].id == waits.id
 
 
 def test_what_was_archived_since_is_on_it_and_pages_hold_all_of_it_once(
@@ -121,7 +123,7 @@ def test_what_was_archived_since_is_on_it_and_pages_hold_all_of_it_once(
     for limit in range(1, 6):
         seen, after = [], None
         while True:
-            page = store.insights.moment(project, at, after=after, limit=limit)
+            page = store.insights.board_at(project, at, after=after, limit=limit)
             seen += [task.key for task in page.tasks]
             after = page.next
             if after is None:

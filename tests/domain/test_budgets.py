@@ -101,7 +101,7 @@ def test_a_budget_covers_only_its_own(store: Corral) -> None:
     store.budgets.set("project:prj_2", 0)
     store.budgets.set("agent:agt_2", 0)
     assert store.charges.reserve("run_1", **WHERE, budget_micros=DOLLAR) == []
-    assert store.charges.over_budget("run_1", **WHERE) is None
+    assert store.charges.exceeded_budget("run_1", **WHERE) is None
 
 
 def test_asking_again_after_a_restart_asks_for_what_is_left(store: Corral) -> None:
@@ -130,18 +130,18 @@ def test_the_nearest_budget_that_is_spent_stops_a_run(store: Corral) -> None:
     store.budgets.set("project:prj_1", 2 * DOLLAR, period="day")
     store.charges.reserve("run_1", **WHERE, budget_micros=DOLLAR)
     spend(store, DOLLAR - 1)
-    assert store.charges.over_budget("run_1", **WHERE) is None
+    assert store.charges.exceeded_budget("run_1", **WHERE) is None
     spend(store, 1)
-    over = store.charges.over_budget("run_1", **WHERE)
+    over = store.charges.exceeded_budget("run_1", **WHERE)
     assert over is not None
     assert over.scope == "run:run_1"
     assert over.reason == "its budget is spent: $1.00 of $1.00"
     spend(store, DOLLAR, run="run_2")
-    over = store.charges.over_budget("run_2", **WHERE)
+    over = store.charges.exceeded_budget("run_2", **WHERE)
     assert over is not None
     assert over.reason == ("the budget of project prj_1 for today (UTC) is spent: $2.00 of $2.00")
     spend(store, DOLLAR, run="run_3", project_id="prj_9")
-    over = store.charges.over_budget("run_3", project_id="prj_9")
+    over = store.charges.exceeded_budget("run_3", project_id="prj_9")
     assert over is not None
     assert over.reason == "the budget of everything is spent: $3.00 of $3.00"
 
@@ -163,12 +163,12 @@ def test_a_budget_of_a_day_begins_anew_at_midnight_in_utc(
 
 def test_costs_that_are_not_known_do_not_spend_a_budget_until_they_are(store: Corral) -> None:
     store.budgets.set("all", 0)
-    assert store.charges.over_budget("run_1") is not None
+    assert store.charges.exceeded_budget("run_1") is not None
     store.budgets.set("all", 1)
     store.charges.add(UsageFact(model="gpt-5", output=10_000), run_id="run_1")
-    assert store.charges.over_budget("run_1") is None
-    assert store.charges.price_unknown() == 1
-    assert store.charges.over_budget("run_1") is not None
+    assert store.charges.exceeded_budget("run_1") is None
+    assert store.charges.price_unpriced() == 1
+    assert store.charges.exceeded_budget("run_1") is not None
 
 
 def test_a_budget_is_changed_listed_and_removed(store: Corral) -> None:

@@ -227,12 +227,12 @@ def test_unknown_costs_are_worked_out_from_the_table_of_prices(store: Corral) ->
     store.charges.add(used(input=1_000, output=500, cache_read=200), **RUN, at=at)
     store.charges.add(used(model="nobody-knows"), **RUN)
     store.charges.add(used(model=None), **RUN)
-    assert store.charges.price_unknown() == 1
+    assert store.charges.price_unpriced() == 1
     # gpt-5: 1.25, 0.125 and 10 dollars a million tokens read, from the cache, written.
     total = store.charges.total()
     assert (total.cost_micros, total.unknown) == (1_250 + 25 + 5_000, 2)
-    assert store.charges.price_unknown() == 0
-    assert store.charges.price_unknown(again=True) == 0
+    assert store.charges.price_unpriced() == 0
+    assert store.charges.price_unpriced(retry=True) == 0
     assert store.charges.total() == total
     check_store(store)
 

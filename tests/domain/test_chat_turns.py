@@ -248,7 +248,7 @@ def test_a_session_that_somebody_works_in_by_hand_is_left_alone_until_that_ends(
     chat = chat_with(store)
     session = chat.says("hello").routes[0].session_id
     assert session is not None
-    store.runs.ask(agent="ada", session=session, prompt="by hand")
+    store.runs.start(agent="ada", session=session, prompt="by hand")
     by_hand = runner.begin()
     assert store.gateway.wake() == []
     runner.end(by_hand, "x")
@@ -315,7 +315,7 @@ def test_the_machine_that_has_a_plain_commands_words_ends_its_turn_whoever_leads
     chat.says("hello")
     store.gateway.wake()
     (queued,) = store.runs.list(state="queued").items
-    run = store.runs.launch(store.runs.start(queued.id, held(folder=str(tmp_path))))
+    run = store.runs.launch(store.runs.acquire(queued.id, held(folder=str(tmp_path))))
     (tmp_path / "output").write_text("hello yourself\n")
     store.runs.end(run, ExitStatus(exit_code=0))
     aside = ChatDelivery().run_as_follower

@@ -38,7 +38,7 @@ def dead_pid() -> int:
 
 
 def leave_behind(home: Path) -> list[Path]:
-    """What a daemon, a keeper and a command leave that die at a bad moment."""
+    """What a daemon, a supervisor and a command leave that die at a bad moment."""
     run = home / "runs" / "run_1"
     run.mkdir(parents=True, mode=0o700)
     control_socket.listen(run).close()
@@ -76,7 +76,7 @@ def test_what_dead_processes_left_is_told_and_removed_only_when_asked_for(home: 
     left = leave_behind(home)
     for path in left:
         path.chmod(0o600)
-    checks = ("daemon files", "keepers' sockets", "unfinished files")
+    checks = ("daemon files", "supervisors' sockets", "unfinished files")
     told = home_check.check_home(home)
     for path, check in zip(left, checks, strict=True):
         finding = of(told, check)

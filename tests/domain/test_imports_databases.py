@@ -306,7 +306,7 @@ def test_a_moved_database_is_the_same_by_its_name(store: Corral, tmp_path: Path)
     assert (again.new, again.known) == (0, 6)
 
 
-def test_a_large_source_does_not_make_the_keepers_of_runs_wait(
+def test_a_large_source_does_not_make_the_supervisors_of_runs_wait(
     store: Corral, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workflow, "MAX_ROWS_BESIDE_RUNS", 5)

@@ -307,10 +307,10 @@ def test_things_are_found_by_the_beginning_of_their_name(store: Corral, tmp_path
     agent = store.agents.create("harry")
     run = add_run(store, "completed", name="harvest")
     add_run(store, "completed", name="other")
-    assert {found.id for found in store.insights.named("har")} == {project.id, agent.id, run}
-    assert [found.label for found in store.insights.named("zz")] == []
+    assert {found.id for found in store.insights.find_by_name("har")} == {project.id, agent.id, run}
+    assert [found.label for found in store.insights.find_by_name("zz")] == []
     with pytest.raises(Invalid):
-        store.insights.named("  ")
+        store.insights.find_by_name("  ")
 
 
 def test_costs_are_told_day_by_day_for_each_agent(store: Corral, clock: ManualClock) -> None:

@@ -220,7 +220,7 @@ def test_the_heartbeats_of_a_run_keep_its_locks_and_its_end_gives_them_back(
     assert store.locks.get(lock.id).lease_until == clock.now() + 5 * MINUTE
     assert store.locks.holders(project.id, "b") == []
     waiting = store.locks.request(project.id, "a", "y")
-    store.runs.after_end(store.runs.end(run, ExitStatus(exit_code=0)))
+    store.runs.clean_up(store.runs.end(run, ExitStatus(exit_code=0)))
     assert store.locks.get(lock.id).state == "released"
     assert store.locks.get(waiting.id).state == "held"
     assert store.locks.get(other.id).owner == "agent:x"

@@ -183,7 +183,7 @@ def test_a_post_continues_the_chain_and_is_refused_beyond_the_limit(
 ) -> None:
     store.groups.create("team", members=["agent:ada", "agent:ben"])
     speakers = {
-        name: store.runs.ask(command=["true"], project=str(tmp_path)) for name in ("ada", "ben")
+        name: store.runs.start(command=["true"], project=str(tmp_path)) for name in ("ada", "ben")
     }
 
     def post(name: str) -> None:
@@ -206,7 +206,7 @@ def test_posts_that_a_run_reads_in_the_group_count_too(
 ) -> None:
     store.groups.create("team", members=["agent:ada", "agent:ben"])
     speakers = {
-        name: store.runs.ask(command=["true"], project=str(tmp_path)) for name in ("ada", "ben")
+        name: store.runs.start(command=["true"], project=str(tmp_path)) for name in ("ada", "ben")
     }
     for number in range(LIMIT + 1):
         name = "ada" if number % 2 == 0 else "ben"

@@ -83,7 +83,7 @@ def test_a_title_made_of_a_prompt_does_not_cut_a_secret_in_two(
     store.agents.create("ada", command="true")
     for room in (*range(20, 60, 4), *range(150, 200, 4)):
         prompt = "x" * room + f" {KEY}"
-        run = store.runs.ask(prompt=prompt, agent="ada", project=str(tmp_path))
+        run = store.runs.start(prompt=prompt, agent="ada", project=str(tmp_path))
         assert KEY[:8] not in f"{run.title} {store.sessions.get(str(run.session_id)).title}"
     race = RaceFactory(store, tmp_path / "r").start("ada", prompt=f"{'x' * 40} {KEY}")
     assert race.name == f"{'x' * 40} [redacted]"

@@ -100,7 +100,7 @@ def test_the_heartbeat_of_a_node_that_was_given_up_is_refused(
 ) -> None:
     node = store.nodes.join("host", "boot", owner="d")
     clock.advance(MINUTE)
-    store.nodes.lose_silent()
+    store.nodes.mark_lost()
     with refuses(store, Held) as caught:
         store.nodes.heartbeat(node)
     assert caught.value.details["state"] == "lost"
@@ -112,7 +112,7 @@ def test_a_heartbeat_that_comes_late_still_counts_while_nobody_gave_the_node_up(
     node = store.nodes.join("host", "boot", owner="d")
     clock.advance(MINUTE)
     store.nodes.heartbeat(node)
-    assert store.nodes.lose_silent() == []
+    assert store.nodes.mark_lost() == []
 
 
 @each_case("lease_ms", [0, 999, DAY + 1])
@@ -129,7 +129,7 @@ def test_a_node_that_says_good_bye_is_not_lost_later(store: Corral, clock: Manua
     node = store.nodes.join("host", "boot", owner="d")
     assert store.nodes.leave(node).state is NodeState.LEFT
     clock.advance(DAY)
-    assert store.nodes.lose_silent() == []
+    assert store.nodes.mark_lost() == []
     with refuses(store, IllegalMove):
         store.nodes.leave(node)
     assert record(store) == ["node.join", "node.leave"]
@@ -148,10 +148,10 @@ def test_silent_nodes_are_lost_once_their_lease_has_run_out(
     silent = store.nodes.join("silent", "boot", owner="d")
     alive = store.nodes.join("alive", "boot", owner="d", lease_ms=MINUTE)
     clock.advance(15 * SECOND - 1)
-    assert store.nodes.lose_silent() == []
+    assert store.nodes.mark_lost() == []
     clock.advance(1)
-    assert [node.id for node in store.nodes.lose_silent()] == [silent.id]
-    assert store.nodes.lose_silent() == []
+    assert [node.id for node in store.nodes.mark_lost()] == [silent.id]
+    assert store.nodes.mark_lost() == []
     assert store.nodes.get(silent.id).state is NodeState.LOST
     assert store.nodes.get(alive.id).state is NodeState.UP
     assert record(store, silent.id) == ["node.join", "node.lose"]
@@ -165,7 +165,7 @@ def test_a_node_that_was_gone_joins_again_as_itself(
     if how == "leave":
         store.nodes.leave(node)
     clock.advance(MINUTE)
-    store.nodes.lose_silent()
+    store.nodes.mark_lost()
     again = store.nodes.join("host", "boot", owner="d")
     assert (again.id, again.state, again.fence) == (node.id, NodeState.UP, 2)
 
@@ -176,10 +176,10 @@ def test_a_sweep_takes_at_most_the_limit_the_longest_silent_first(
     for n in (2, 0, 1):
         store.nodes.join(f"host{n}", "boot", owner="d", lease_ms=(n + 1) * SECOND)
     clock.advance(MINUTE)
-    assert [node.name for node in store.nodes.lose_silent(limit=2)] == ["host0", "host1"]
-    assert [node.name for node in store.nodes.lose_silent(limit=2)] == ["host2"]
+    assert [node.name for node in store.nodes.mark_lost(limit=2)] == ["host0", "host1"]
+    assert [node.name for node in store.nodes.mark_lost(limit=2)] == ["host2"]
     with refuses(store, Invalid):
-        store.nodes.lose_silent(limit=0)
+        store.nodes.mark_lost(limit=0)
 
 
 def test_a_heartbeat_that_commits_during_a_sweep_saves_its_node(
@@ -188,7 +188,7 @@ def test_a_heartbeat_that_commits_during_a_sweep_saves_its_node(
     node = store.nodes.join("host", "boot", owner="d")
     clock.advance(MINUTE)
     lost: list[Any] = []
-    sweep = threading.Thread(target=lambda: lost.extend(store.nodes.lose_silent()))
+    sweep = threading.Thread(target=lambda: lost.extend(store.nodes.mark_lost()))
     with store.transaction() as tx:
         ops.heartbeat(tx, node)
         sweep.start()
@@ -236,47 +236,47 @@ def test_an_id_may_be_shortened_to_what_is_unique(store: Corral, clock: ManualCl
 
 
 def test_the_first_who_asks_leads(store: Corral, clock: ManualClock) -> None:
-    lead = store.nodes.take_lead("scheduler", owner="a")
+    lead = store.nodes.acquire_leadership("scheduler", owner="a")
     assert (lead.name, lead.owner, lead.fence) == ("scheduler", "a", 1)
     assert lead.lease_until == clock.now() + 15 * SECOND
 
 
 def test_while_one_leads_another_is_refused_and_told_who_and_until_when(store: Corral) -> None:
-    lead = store.nodes.take_lead("scheduler", owner="a")
+    lead = store.nodes.acquire_leadership("scheduler", owner="a")
     with refuses(store, Held) as caught:
-        store.nodes.take_lead("scheduler", owner="b")
+        store.nodes.acquire_leadership("scheduler", owner="b")
     assert caught.value.details == {"owner": "a", "lease_until": lead.lease_until}
-    assert store.nodes.take_lead("courier", owner="b").owner == "b"
+    assert store.nodes.acquire_leadership("courier", owner="b").owner == "b"
 
 
 def test_the_one_who_leads_goes_on_with_the_same_fence(store: Corral, clock: ManualClock) -> None:
-    store.nodes.take_lead("scheduler", owner="a")
+    store.nodes.acquire_leadership("scheduler", owner="a")
     clock.advance(10 * SECOND)
-    again = store.nodes.take_lead("scheduler", owner="a")
+    again = store.nodes.acquire_leadership("scheduler", owner="a")
     assert (again.fence, again.lease_until) == (1, clock.now() + 15 * SECOND)
 
 
 def test_a_lead_that_ran_out_goes_to_whoever_asks_with_a_higher_fence(
     store: Corral, clock: ManualClock
 ) -> None:
-    store.nodes.take_lead("scheduler", owner="a")
+    store.nodes.acquire_leadership("scheduler", owner="a")
     clock.advance(15 * SECOND - 1)
     with refuses(store, Held):
-        store.nodes.take_lead("scheduler", owner="b")
+        store.nodes.acquire_leadership("scheduler", owner="b")
     clock.advance(1)
-    assert store.nodes.take_lead("scheduler", owner="b").fence == 2
+    assert store.nodes.acquire_leadership("scheduler", owner="b").fence == 2
     with refuses(store, Held):
-        store.nodes.take_lead("scheduler", owner="a")
+        store.nodes.acquire_leadership("scheduler", owner="a")
 
 
 def test_a_lead_that_is_yielded_may_be_taken_at_once(store: Corral) -> None:
-    store.nodes.take_lead("scheduler", owner="a")
-    assert store.nodes.yield_lead("scheduler", owner="b") is False
-    assert store.nodes.yield_lead("scheduler", owner="a") is True
-    lead = store.nodes.take_lead("scheduler", owner="b")
+    store.nodes.acquire_leadership("scheduler", owner="a")
+    assert store.nodes.release_leadership("scheduler", owner="b") is False
+    assert store.nodes.release_leadership("scheduler", owner="a") is True
+    lead = store.nodes.acquire_leadership("scheduler", owner="b")
     assert (lead.owner, lead.fence) == ("b", 2)
-    assert store.nodes.yield_lead("scheduler", owner="a") is False
-    assert store.nodes.yield_lead("nothing", owner="a") is False
+    assert store.nodes.release_leadership("scheduler", owner="a") is False
+    assert store.nodes.release_leadership("nothing", owner="a") is False
 
 
 @each_case(
@@ -296,18 +296,18 @@ def test_a_lead_that_cannot_be_one_is_refused(
     store: Corral, name: str, owner: str, lease_ms: int
 ) -> None:
     with refuses(store, Invalid):
-        store.nodes.take_lead(name, owner=owner, lease_ms=lease_ms)
+        store.nodes.acquire_leadership(name, owner=owner, lease_ms=lease_ms)
 
 
 @each_case(("name", "owner"), [("n\0", "a"), ("n", "a\0"), ("\ud800", "a")], ids=ascii)
 def test_a_yield_that_names_nobody_is_refused(store: Corral, name: str, owner: str) -> None:
     with refuses(store, Invalid):
-        store.nodes.yield_lead(name, owner=owner)
+        store.nodes.release_leadership(name, owner=owner)
 
 
 def test_a_lead_is_no_event(store: Corral) -> None:
-    store.nodes.take_lead("scheduler", owner="a")
-    store.nodes.yield_lead("scheduler", owner="a")
+    store.nodes.acquire_leadership("scheduler", owner="a")
+    store.nodes.release_leadership("scheduler", owner="a")
     assert record(store) == []
 
 
@@ -324,22 +324,22 @@ def test_a_beat_renews_the_lease_and_takes_the_leads_that_nobody_has(
 ) -> None:
     mine = store.nodes.join("here", "boot", owner="d1")
     theirs = store.nodes.join("there", "boot", owner="d2")
-    store.nodes.take_lead("courier", owner="d2")
+    store.nodes.acquire_leadership("courier", owner="d2")
     clock.advance(SECOND)
-    beat = store.nodes.beat(mine, leads=["scheduler", "courier"], lease_ms=20 * SECOND)
+    beat = store.nodes.renew(mine, loops=["scheduler", "courier"], lease_ms=20 * SECOND)
     assert beat.node.lease_until == clock.now() + 20 * SECOND
-    assert [(lead.name, lead.owner) for lead in beat.leads] == [
+    assert [(lead.name, lead.owner) for lead in beat.leaderships] == [
         ("courier", "d2"),
         ("scheduler", "d1"),
     ]
     clock.advance(16 * SECOND)
-    beat = store.nodes.beat(mine, leads=["scheduler", "courier"])
-    assert {lead.owner for lead in beat.leads} == {"d1"}
+    beat = store.nodes.renew(mine, loops=["scheduler", "courier"])
+    assert {lead.owner for lead in beat.leaderships} == {"d1"}
     with refuses(store, Held):
-        store.nodes.take_lead("courier", owner="d2")
+        store.nodes.acquire_leadership("courier", owner="d2")
     assert [lead.name for lead in store.nodes.leaders()] == ["courier", "scheduler"]
-    assert store.nodes.serving("there") is None, "its lease has run out"
-    assert store.nodes.serving("here") == beat.node
+    assert store.nodes.daemon_of("there") is None, "its lease has run out"
+    assert store.nodes.daemon_of("here") == beat.node
     assert store.nodes.get(theirs.id).state is NodeState.UP, "nobody has said that it is lost"
 
 
@@ -347,5 +347,5 @@ def test_a_beat_that_comes_too_late_takes_no_lead(store: Corral) -> None:
     old = store.nodes.join("here", "boot", owner="d1")
     store.nodes.join("here", "boot", owner="d2")
     with refuses(store, Held):
-        store.nodes.beat(old, leads=["scheduler"])
+        store.nodes.renew(old, loops=["scheduler"])
     assert store.nodes.leaders() == []

@@ -50,15 +50,15 @@ def test_a_run_whose_machine_is_gone_begins_again_elsewhere(store: Corral) -> No
 def test_progress_is_told_without_an_event_and_only_while_it_is_open(store: Corral) -> None:
     begun(store)
     told = record(store)
-    assert store.outputs.progress(RUN, 500) is True
+    assert store.outputs.record_progress(RUN, 500) is True
     assert store.outputs.get(RUN).bytes == 500
     assert record(store) == told
     store.outputs.seal_folder(RUN)
     with unchanged(store):
-        assert store.outputs.progress(RUN, 900) is False
-        assert store.outputs.progress("run_unknown", 1) is False
+        assert store.outputs.record_progress(RUN, 900) is False
+        assert store.outputs.record_progress("run_unknown", 1) is False
     with refuses(store, Invalid):
-        store.outputs.progress(RUN, -1)
+        store.outputs.record_progress(RUN, -1)
 
 
 def test_sealing_packs_the_files_and_tells_the_store(store: Corral, clock: ManualClock) -> None:
@@ -256,7 +256,7 @@ def test_deleting_removes_rows_files_and_log_and_says_so(store: Corral, clock: M
         store.outputs.delete(RUN)
         with pytest.raises(NotFound, check=because("deleted")):
             store.outputs.open(RUN)
-    assert store.outputs.forget(RUN) is True
+    assert store.outputs.delete_record(RUN) is True
     with pytest.raises(NotFound):
         store.outputs.get(RUN)
     assert record(store, RUN)[-3:] == ["output.delete", "output.clear", "output.forget"]
@@ -266,7 +266,7 @@ def test_files_on_another_machine_wait_for_that_machine(store: Corral) -> None:
     store.outputs.begin(RUN, host="far-away", folder="/srv/runs/run_1")
     store.outputs.delete(RUN)
     assert store.outputs.get(RUN).folder == "/srv/runs/run_1"
-    assert store.outputs.forget(RUN) is False
+    assert store.outputs.delete_record(RUN) is False
     assert [
         row.id for row in store._database.read(lambda tx: ops.list_uncleared(tx, host="far-away"))
     ] == [RUN]
@@ -310,7 +310,7 @@ def test_open_outputs_of_a_host_are_listed_in_pages(store: Corral) -> None:
         store.outputs.begin(f"run_{n}", host="a", folder="/x")
     store.outputs.begin("run_other", host="b", folder="/x")
     store.outputs.lose("run_2", "gone")
-    listed = walk(lambda **page: store.outputs.unsealed(host="a", **page))
+    listed = walk(lambda **page: store.outputs.list_unsealed(host="a", **page))
     assert [row.id for row in listed] == ["run_0", "run_1", "run_3", "run_4"]
 
 
@@ -319,12 +319,14 @@ def test_open_outputs_of_a_host_are_listed_in_pages(store: Corral) -> None:
 
 def test_a_log_is_read_behind_a_line_and_from_a_level_on(store: Corral) -> None:
     for level in ("debug", "info", "warn", "error"):
-        store.outputs.log(RUN, level, f"{level} it is", metadata={"n": [1, None]}, source="keeper")
+        store.outputs.log(
+            RUN, level, f"{level} it is", metadata={"n": [1, None]}, source="supervisor"
+        )
     store.outputs.log("run_other", "error", "elsewhere")
     first = store.outputs.log_lines(RUN, limit=3)
     assert [line.level for line in first.items] == ["debug", "info", "warn"]
     assert first.items[0].metadata == {"n": [1, None]}
-    assert first.items[0].source == "keeper"
+    assert first.items[0].source == "supervisor"
     rest = store.outputs.log_lines(RUN, after=first.next)
     assert [line.message for line in rest.items] == ["error it is"]
     assert store.outputs.log_lines(RUN, after=rest.next).next == rest.next

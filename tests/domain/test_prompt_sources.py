@@ -26,7 +26,7 @@ class Team:
             store.agents.create(name, provider="scripted")
         self.chat = Chat(store)
         store.wirings.add("ada", channel=self.chat.channel.name)
-        store.runs.ask(prompt="go", agent="mallory", project=str(folder))
+        store.runs.start(prompt="go", agent="mallory", project=str(folder))
         self.attacker = self.runner.begin()
         self.chat.says("hello")
         self.session = str(self.turn("hi").session_id)

@@ -34,8 +34,8 @@ def decided(store: Corral, repository: Path, inside: str | None = None) -> Race:
         (Path(attempt.worktree) / "cache").write_text("of no worth")
         if inside is not None and number == 1:
             make_repository(Path(attempt.worktree) / inside)
-        keeper = held(number, host=process.host())
-        run = store.runs.launch(store.runs.start(attempt.run_id or "", keeper))
+        supervisor = held(number, host=process.host())
+        run = store.runs.launch(store.runs.acquire(attempt.run_id or "", supervisor))
         store.runs.end(run, ExitStatus(exit_code=0))
     store.races.advance(race.id)
     store.races.select(race.id, "1")

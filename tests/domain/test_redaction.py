@@ -100,7 +100,7 @@ def test_where_none_can_be_taken_out_a_secret_is_refused_and_nothing_is_kept(
     with pytest.raises(Invalid, check=because("looks_like_a_secret", field="name")):
         store.agents.create(KEY, command="true")
     with pytest.raises(Invalid, check=because("looks_like_a_secret", field="env")):
-        store.runs.ask(command=["true"], env={"GREETING": KEY}, project=str(tmp_path))
+        store.runs.start(command=["true"], env={"GREETING": KEY}, project=str(tmp_path))
     assert not store.events.newest().items
 
 

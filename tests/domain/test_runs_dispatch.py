@@ -35,16 +35,16 @@ def claim(store: Corral, run: str, *, host: str) -> bool:
 
 @pytest.fixture
 def keep(store: Corral, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Keepers that only take their runs, in this process; gives the runs that were offered."""
+    """Supervisors that only take their runs, in this process; gives the runs that were offered."""
     offered: list[str] = []
 
-    class Keeper:
+    class Supervisor:
         def start(self, *, run: str, **_: Any) -> dict[str, Any]:
             offered.append(run)
             assert len(offered) < 100, "the same run is offered for ever"
             me = held(len(offered), host=process.host(), boot_id=process.boot_id())
             try:
-                store.runs.launch(store.runs.start(run, me))
+                store.runs.launch(store.runs.acquire(run, me))
             except NoRoom as error:
                 return {"waits": error.message}
             except Conflict as error:
@@ -54,7 +54,7 @@ def keep(store: Corral, monkeypatch: pytest.MonkeyPatch) -> list[str]:
                 return {"failed": error.message}
             return {"pid": me.pid}
 
-    monkeypatch.setattr(supervisor_process, "StartingSupervisor", Keeper)
+    monkeypatch.setattr(supervisor_process, "StartingSupervisor", Supervisor)
     return offered
 
 
@@ -77,7 +77,7 @@ def test_an_end_lets_the_next_one_in(store: Corral, keep: list[str]) -> None:
     first, second = queued(store), queued(store)
     store.runs.start_queued()
     over = store.runs.end(store.runs.get(first.id), ExitStatus(exit_code=0))
-    store.runs.after_end(over)
+    store.runs.clean_up(over)
     assert states(store, first, second) == ["completed", "running"]
 
 
@@ -106,7 +106,7 @@ def test_a_run_that_may_not_start_does_not_hold_up_those_behind_it(
     assert (over.exit_code, over.started_at) == (None, None)
 
 
-def test_a_keeper_that_is_lost_does_not_hold_up_those_behind_it(
+def test_a_supervisor_that_is_lost_does_not_hold_up_those_behind_it(
     store: Corral, keep: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad, good = queued(store), queued(store)
@@ -134,13 +134,13 @@ def test_a_run_that_somebody_else_took_does_not_hold_up_those_behind_it(
     class Late(taking):
         def start(self, *, run: str, **told: Any) -> dict[str, Any]:
             if run == first.id:  # another machine was quicker by a moment
-                store.runs.start(first.id, held(9))
+                store.runs.acquire(first.id, held(9))
             answer: dict[str, Any] = super().start(run=run, **told)
             return answer
 
     monkeypatch.setattr(supervisor_process, "StartingSupervisor", Late)
     assert [run.id for run in store.runs.start_queued()] == [second.id]
-    assert store.runs.get(first.id).owner == "keeper:9"
+    assert store.runs.get(first.id).owner == "supervisor:9"
 
 
 def test_two_who_see_to_the_line_start_one_run_for_one_place(
@@ -152,7 +152,7 @@ def test_two_who_see_to_the_line_start_one_run_for_one_place(
 
     class Slow(taking):
         def start(self, *, run: str, **told: Any) -> dict[str, Any]:
-            if run == first.id:  # its keeper is on its way while another one looks
+            if run == first.id:  # its supervisor is on its way while another one looks
                 assert store.runs.start_queued() == []
             answer: dict[str, Any] = super().start(run=run, **told)
             return answer
@@ -176,7 +176,7 @@ def test_a_place_is_free_again_once_nobody_came_to_take_it(
     assert states(store, bad, good) == ["running", "queued"]
 
 
-def test_a_run_whose_keepers_are_always_lost_keeps_no_place_from_those_behind_it(
+def test_a_run_whose_supervisors_are_always_lost_keeps_no_place_from_those_behind_it(
     store: Corral, clock: ManualClock, keep: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.settings.set("runs.max_at_once", 1)
@@ -224,7 +224,7 @@ def test_whoever_sees_to_the_line_outlasts_one_who_died_with_a_claim(
     store.settings.set("runs.max_at_once", 1)
     claimed, waits = queued(store), queued(store)
     assert claim(store, claimed.id, host=process.host())
-    seeing = Racer(store.runs.see_to_line)
+    seeing = Racer(store.runs.drain_queue)
     clock.advance(HOUR)
     seeing.result()
     assert states(store, claimed, waits) == ["running", "queued"]
@@ -244,7 +244,7 @@ def test_a_claim_that_ends_just_after_the_line_was_looked_at_is_seen(
         return found
 
     monkeypatch.setattr(starter, "start_queued", look_in_vain_once)
-    store.runs.see_to_line()
+    store.runs.drain_queue()
     assert states(store, claimed, waits) == ["running", "queued"]
 
 
@@ -252,11 +252,11 @@ def test_nobody_stays_to_see_to_a_line_that_does_not_wait_for_claims(
     store: Corral, keep: list[str]
 ) -> None:
     store.settings.set("runs.max_at_once", 1)
-    store.runs.see_to_line()  # nobody is in line
+    store.runs.drain_queue()  # nobody is in line
     first, _ = queued(store), queued(store, cwd="/srv/not/here")
-    store.runs.see_to_line()  # the second waits for the first
+    store.runs.drain_queue()  # the second waits for the first
     store.runs.end(store.runs.get(first.id), ExitStatus(exit_code=0))
-    store.runs.see_to_line()  # it fits another machine
+    store.runs.drain_queue()  # it fits another machine
     assert keep == [first.id]
 
 
@@ -322,7 +322,7 @@ def test_a_run_waits_for_a_machine_that_offers_all_its_labels(
     assert [run.id for run in store.runs.start_queued()] == [one.id]
     serve(store, labels=["big", "gpu", "x"])
     assert [run.id for run in store.runs.start_queued()] == [both.id]
-    assert store.runs.launch_of(both.id).labels == ["big", "gpu"]
+    assert store.runs.get_launch(both.id).labels == ["big", "gpu"]
 
 
 def test_a_machine_whose_daemon_went_silent_offers_nothing(
@@ -340,7 +340,7 @@ def test_a_machine_takes_as_many_as_it_has_slots(store: Corral, keep: list[str])
     assert len(store.runs.start_queued()) == 2
     assert store.runs.get(third.id).state == "queued"
     with pytest.raises(NoRoom):
-        store.runs.start(third.id, held(9, host=process.host()))
+        store.runs.acquire(third.id, held(9, host=process.host()))
     started = store.runs.get(first.id)
     assert started.node_id == store.nodes.list().items[0].id
     store.runs.end(started, ExitStatus(exit_code=0))
@@ -404,7 +404,7 @@ def test_a_run_that_may_go_anywhere_is_left_to_a_machine_that_has_its_directory(
     mine = queued(store)
     assert [run.id for run in store.runs.start_queued()] == [mine.id]
     assert states(store, *theirs, alone) == ["queued"] * 4
-    assert keep == [mine.id], "no keeper is started to find that out"
+    assert keep == [mine.id], "no supervisor is started to find that out"
 
 
 def test_a_run_that_must_go_here_is_tried_although_its_directory_is_gone(
@@ -416,7 +416,7 @@ def test_a_run_that_must_go_here_is_tried_although_its_directory_is_gone(
     assert keep == [bound.id]
 
 
-def test_runs_of_an_agent_that_is_busy_enough_cost_no_keepers(
+def test_runs_of_an_agent_that_is_busy_enough_cost_no_supervisors(
     store: Corral, keep: list[str]
 ) -> None:
     busy = store.agents.create("ada", provider="scripted", limits={"max_runs": 1})
@@ -432,7 +432,7 @@ def test_two_who_want_to_start_the_same_run_are_told_apart(
     run = queued(store)
     assert claim(store, run.id, host="here")
     assert not claim(store, run.id, host="here")
-    store.runs.unclaim(run.id)
+    store.runs.release_claim(run.id)
     assert claim(store, run.id, host="here")
     clock.advance(HOUR)
     assert claim(store, run.id, host="here"), "who claimed it and died is not waited for"

@@ -1,4 +1,4 @@
-"""What keepers say of their runs, and which of them is listened to."""
+"""What supervisors say of their runs, and which of them is listened to."""
 
 from pathlib import Path
 
@@ -30,15 +30,15 @@ def _no_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     without_supervisors(monkeypatch)
 
 
-def test_a_keeper_takes_a_run_with_the_identity_of_its_process(
+def test_a_supervisor_takes_a_run_with_the_identity_of_its_process(
     store: Corral, clock: ManualClock
 ) -> None:
     asked = queued(store)
     clock.advance(SECOND)
-    run = store.runs.start(asked.id, held(1))
-    assert (run.state, run.owner, run.fence, run.attempts) == ("starting", "keeper:1", 1, 1)
+    run = store.runs.acquire(asked.id, held(1))
+    assert (run.state, run.owner, run.fence, run.attempts) == ("starting", "supervisor:1", 1, 1)
     assert (run.host, run.boot_id, run.pid, run.start_token) == (ELSEWHERE, "boot", 10_001, "100")
-    assert (run.keeper_pid, run.keeper_token) == (20_001, "101")
+    assert (run.supervisor_pid, run.supervisor_token) == (20_001, "101")
     assert (run.started_at, run.seen_at) == (clock.now(), clock.now())
     assert run.lease_until == clock.now() + LEASE_MS
     assert store.outputs.get(run.id).host == ELSEWHERE
@@ -50,17 +50,17 @@ def test_a_keeper_takes_a_run_with_the_identity_of_its_process(
 
 def test_a_run_that_was_taken_is_not_taken_twice(store: Corral) -> None:
     run = starting(store)
-    for keeper in (1, 2):
+    for supervisor in (1, 2):
         with refuses(store, IllegalMove):
-            store.runs.start(run.id, held(keeper))
+            store.runs.acquire(run.id, held(supervisor))
 
 
 def test_a_run_that_is_over_is_not_taken(store: Corral) -> None:
     run = ended(store)
     with refuses(store, IllegalMove):
-        store.runs.start(run.id, held(2))
+        store.runs.acquire(run.id, held(2))
     with refuses(store, NotFound):
-        store.runs.start("run_" + "0" * 26, held(2))
+        store.runs.acquire("run_" + "0" * 26, held(2))
 
 
 def test_the_program_was_executed_once(store: Corral, clock: ManualClock) -> None:
@@ -73,7 +73,7 @@ def test_the_program_was_executed_once(store: Corral, clock: ManualClock) -> Non
         store.runs.launch(run)
 
 
-def test_a_keeper_that_starts_touches_the_project(
+def test_a_supervisor_that_starts_touches_the_project(
     store: Corral, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = store.projects.register(tmp_path)
@@ -86,7 +86,7 @@ def test_a_keeper_that_starts_touches_the_project(
 def test_a_lease_that_protects_nothing_is_refused(store: Corral, lease_ms: int) -> None:
     asked = queued(store)
     with refuses(store, Invalid):
-        store.runs.start(asked.id, held(), lease_ms=lease_ms)
+        store.runs.acquire(asked.id, held(), lease_ms=lease_ms)
     run = running(store)
     with refuses(store, Invalid):
         store.runs.heartbeat(run, output_bytes=0, lease_ms=lease_ms)
@@ -110,7 +110,7 @@ def test_a_heartbeat_renews_the_lease_and_is_no_event(store: Corral, clock: Manu
 
 def test_a_heartbeat_tells_that_the_run_is_to_be_stopped(store: Corral) -> None:
     run = running(store)
-    store.runs.begin_to_stop(run.id, reason="enough")
+    store.runs.request_stop(run.id, reason="enough")
     heard = store.runs.heartbeat(run, output_bytes=0)
     assert (heard.state, heard.stop_reason) == (RunState.STOPPING, "enough")
 
@@ -133,7 +133,7 @@ def test_another_attempt_is_the_same_run_with_another_process(
     store: Corral, clock: ManualClock
 ) -> None:
     run = running(store)
-    store.runs.call_for(run, Attention.NEEDS_INPUT)
+    store.runs.set_attention(run, Attention.NEEDS_INPUT)
     clock.advance(SECOND)
     again = store.runs.restart(
         run, held(1, pid=77, start_token="7"), ExitStatus(exit_code=3), quick_failures=1
@@ -148,7 +148,7 @@ def test_another_attempt_is_the_same_run_with_another_process(
 
 
 def test_who_still_thinks_of_the_last_attempt_can_say_nothing_of_the_next(store: Corral) -> None:
-    """A recovery reads the first attempt, its keeper begins the second and is killed: the first
+    """A recovery reads the first attempt, its supervisor begins the second and is killed: the first
     one's end, which is written down, must not become the second one's."""
     seen = running(store)
     store.runs.restart(
@@ -157,7 +157,7 @@ def test_who_still_thinks_of_the_last_attempt_can_say_nothing_of_the_next(store:
     with refuses(store, Held):
         store.runs.end(seen, ExitStatus(signal=11))
     with refuses(store, Held):
-        store.runs.give_up(seen, verb="crash", reason="gone")
+        store.runs.end_orphaned(seen, verb="crash", reason="gone")
 
 
 def test_a_run_that_is_being_stopped_is_not_started_again(store: Corral) -> None:
@@ -172,10 +172,10 @@ def test_a_run_that_is_being_stopped_is_not_started_again(store: Corral) -> None
 
 
 @each_case("state", ["starting", "running", "stopping"])
-def test_a_new_keeper_takes_over_whatever_has_a_process(store: Corral, state: str) -> None:
+def test_a_new_supervisor_takes_over_whatever_has_a_process(store: Corral, state: str) -> None:
     run = {"starting": starting, "running": running, "stopping": stopping}[state](store)
-    taken = store.runs.take_over(run, owner="keeper:2", keeper_pid=5, keeper_token="5")
-    assert (taken.owner, taken.keeper_pid, taken.keeper_token) == ("keeper:2", 5, "5")
+    taken = store.runs.take_over(run, owner="supervisor:2", supervisor_pid=5, supervisor_token="5")
+    assert (taken.owner, taken.supervisor_pid, taken.supervisor_token) == ("supervisor:2", 5, "5")
     assert (taken.state, taken.fence) == (state, run.fence + 1)
     assert (taken.pid, taken.start_token, taken.attempts) == (run.pid, run.start_token, 1)
     assert record(store, run.id)[-1] == "run.take_over"
@@ -184,19 +184,19 @@ def test_a_new_keeper_takes_over_whatever_has_a_process(store: Corral, state: st
 def test_a_run_without_a_process_is_not_taken_over(store: Corral) -> None:
     for run in (queued(store), ended(store)):
         with refuses(store, Conflict):
-            store.runs.take_over(run, owner="k", keeper_pid=5, keeper_token="5")
+            store.runs.take_over(run, owner="k", supervisor_pid=5, supervisor_token="5")
 
 
-def test_of_two_new_keepers_one_gets_it(store: Corral) -> None:
+def test_of_two_new_supervisors_one_gets_it(store: Corral) -> None:
     run = running(store)
-    store.runs.take_over(run, owner="keeper:2", keeper_pid=5, keeper_token="5")
+    store.runs.take_over(run, owner="supervisor:2", supervisor_pid=5, supervisor_token="5")
     with refuses(store, Held):
-        store.runs.take_over(run, owner="keeper:3", keeper_pid=6, keeper_token="6")
+        store.runs.take_over(run, owner="supervisor:3", supervisor_pid=6, supervisor_token="6")
 
 
-def test_a_late_keeper_is_refused_whatever_it_says(store: Corral, clock: ManualClock) -> None:
+def test_a_late_supervisor_is_refused_whatever_it_says(store: Corral, clock: ManualClock) -> None:
     late = running(store)
-    store.runs.take_over(late, owner="keeper:2", keeper_pid=5, keeper_token="5")
+    store.runs.take_over(late, owner="supervisor:2", supervisor_pid=5, supervisor_token="5")
     said = {
         "heartbeat": lambda: store.runs.heartbeat(late, output_bytes=9),
         "launch": lambda: store.runs.launch(late),
@@ -206,30 +206,30 @@ def test_a_late_keeper_is_refused_whatever_it_says(store: Corral, clock: ManualC
         "park": lambda: store.runs.park(late, until=clock.now() + 1, reason="quota"),
         "end": lambda: store.runs.end(late, ExitStatus(exit_code=0), output_bytes=5),
         "take_over": lambda: store.runs.take_over(
-            late, owner="keeper:1", keeper_pid=1, keeper_token="1"
+            late, owner="supervisor:1", supervisor_pid=1, supervisor_token="1"
         ),
     }
     for what, say in said.items():
         with refuses(store, Held) as caught:
             say()
-        assert "keeper:2" in caught.value.message, what
+        assert "supervisor:2" in caught.value.message, what
 
 
-def test_what_a_late_keeper_sees_on_its_screen_raises_no_attention(store: Corral) -> None:
+def test_what_a_late_supervisor_sees_on_its_screen_raises_no_attention(store: Corral) -> None:
     late = running(store)
-    store.runs.take_over(late, owner="keeper:2", keeper_pid=5, keeper_token="5")
+    store.runs.take_over(late, owner="supervisor:2", supervisor_pid=5, supervisor_token="5")
     with unchanged(store), pytest.raises(Held):
-        store.runs.call_for(late, Attention.STUCK)
+        store.runs.set_attention(late, Attention.STUCK)
 
 
-def test_the_keeper_of_a_run_that_was_given_up_and_begun_anew_is_refused(
+def test_the_supervisor_of_a_run_that_was_given_up_and_begun_anew_is_refused(
     store: Corral, clock: ManualClock
 ) -> None:
     late = running(store, restarts=1)
     clock.advance(HOUR)
     (found,) = store.runs.recover()
     assert (found.state, found.reason) == ("queued", "lease expired")
-    new = store.runs.start(late.id, held(2, host=ELSEWHERE))
+    new = store.runs.acquire(late.id, held(2, host=ELSEWHERE))
     with refuses(store, Held):
         store.runs.end(late, ExitStatus(exit_code=0))
     with refuses(store, Held):
@@ -242,12 +242,12 @@ def test_the_keeper_of_a_run_that_was_given_up_and_begun_anew_is_refused(
 
 def test_what_the_agent_says_of_itself_adds_up_and_is_not_forgotten(store: Corral) -> None:
     run = running(store)
-    store.runs.tell(run, model="m-1", provider_version="1.2")
-    told = store.runs.tell(run, tokens=10)
+    store.runs.update_details(run, model="m-1", provider_version="1.2")
+    told = store.runs.update_details(run, tokens=10)
     assert (told.model, told.provider_version, told.tokens) == ("m-1", "1.2", 10)
     assert told.cost_micros is None
-    assert store.runs.tell(run, cost_micros=0).cost_micros == 0
-    assert store.runs.tell(run).tokens == 10
+    assert store.runs.update_details(run, cost_micros=0).cost_micros == 0
+    assert store.runs.update_details(run).tokens == 10
 
 
 @each_case("name", ["model", "provider_version"])
@@ -256,7 +256,7 @@ def test_whatever_an_agent_calls_itself_is_cut_to_what_can_be_kept(
     store: Corral, name: str, text: str
 ) -> None:
     run = running(store)
-    told = store.runs.tell(run, **{name: text})
+    told = store.runs.update_details(run, **{name: text})
     kept = getattr(told, name) or ""
     assert "\0" not in kept
     assert len(kept) <= 200
@@ -270,18 +270,18 @@ def test_figures_that_an_agent_makes_up_are_refused(
 ) -> None:
     run = running(store)
     with refuses(store, Invalid):
-        store.runs.tell(run, **{name: figure})
+        store.runs.update_details(run, **{name: figure})
 
 
 def test_what_a_run_found_where_it_runs_is_kept(store: Corral) -> None:
     run = running(store)
-    store.runs.describe(run, {"commit": "abc", "dirty": True})
-    store.runs.describe(run, {"commit": "def"})
-    assert store.runs.launch_of(run.id).environment == {"commit": "def"}
+    store.runs.record_environment(run, {"commit": "abc", "dirty": True})
+    store.runs.record_environment(run, {"commit": "def"})
+    assert store.runs.get_launch(run.id).environment == {"commit": "def"}
     with refuses(store, Invalid):
-        store.runs.describe(run, {"commit": "\0"})
+        store.runs.record_environment(run, {"commit": "\0"})
     with refuses(store, Invalid):
-        store.runs.describe(run, {"commit": "x" * (1 << 21)})
+        store.runs.record_environment(run, {"commit": "x" * (1 << 21)})
 
 
 def test_samples_come_in_the_order_of_time_and_one_for_each_moment(
@@ -317,7 +317,7 @@ def test_a_parked_run_waits_for_its_moment_and_goes_on_as_the_same_run(
     assert next_queued(store, host=ELSEWHERE) is None
     clock.at = until
     assert next_queued(store, host=ELSEWHERE) == parked
-    again = store.runs.start(run.id, held(2))
+    again = store.runs.acquire(run.id, held(2))
     assert (again.attempts, again.attention, again.reason) == (2, None, None)
     assert again.started_at == run.started_at
     with refuses(store, Held):
@@ -389,12 +389,12 @@ def test_denied_calls_are_counted_by_attempt_and_tool(store: Corral) -> None:
     run = running(store)
     assert (run.denials, run.denied, run.denied_text) == (None, {}, None)
     for _ in range(2):  # told again, they are the same
-        run = store.runs.count_denials(run, {"Bash": 1, "Edit": 2})
+        run = store.runs.record_denials(run, {"Bash": 1, "Edit": 2})
     assert run.denied == {"Edit": 2, "Bash": 1}
     assert run.denied_text == "3 denied (Edit ×2, Bash)"  # noqa: RUF001
     assert run.retry_command is None, "it goes on"
     again = store.runs.restart(run, held(2), ExitStatus(exit_code=1), quick_failures=0)
-    again = store.runs.count_denials(again, {"Edit": 1})
+    again = store.runs.record_denials(again, {"Edit": 1})
     assert again.denied == {"Edit": 3, "Bash": 1}
     assert store.runs.get(run.id).denied == again.denied
 

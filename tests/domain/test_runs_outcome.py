@@ -79,7 +79,7 @@ def test_an_end_is_kept_with_its_code_or_signal_and_why(
 ) -> None:
     run = running(store)
     if stop:
-        store.runs.begin_to_stop(run.id, kind=stop)
+        store.runs.request_stop(run.id, kind=stop)
     clock.advance(90 * SECOND)
     over = store.runs.end(run, how, output_bytes=12)
     assert (over.state, over.exit_code, over.signal) == (state, how.exit_code, how.signal)
@@ -91,7 +91,7 @@ def test_an_end_is_kept_with_its_code_or_signal_and_why(
 @each_case("words", [*outcome.DEFAULT_STOP_REASONS.values(), outcome.IDLE_REASON])
 def test_whatever_a_person_gives_as_the_reason_it_is_cancelled(store: Corral, words: str) -> None:
     run = running(store)
-    store.runs.begin_to_stop(run.id, reason=words)
+    store.runs.request_stop(run.id, reason=words)
     over = store.runs.end(run, ExitStatus(signal=15))
     assert (over.state, over.stop_kind, over.reason) == ("cancelled", "asked", words)
 
@@ -100,7 +100,7 @@ def test_a_run_that_did_its_work_while_it_was_being_stopped_ends_all_the_same(
     store: Corral,
 ) -> None:
     run = running(store)
-    store.runs.begin_to_stop(run.id)
+    store.runs.request_stop(run.id)
     over = store.runs.end(run, ExitStatus(exit_code=0, well=True))
     assert over.state is RunState.CANCELLED
 
@@ -148,7 +148,7 @@ def test_the_first_end_stands_and_a_second_one_changes_nothing(
     assert over.ended_at == (over.started_at or 0) + 90 * SECOND
 
 
-@pytest.mark.parametrize("verb", ["begin_to_stop", "stop"])
+@pytest.mark.parametrize("verb", ["request_stop", "stop"])
 def test_what_is_over_cannot_be_stopped(store: Corral, verb: str) -> None:
     over = ended(store, ExitStatus(exit_code=3))
     with refuses(store, IllegalMove):
@@ -156,9 +156,9 @@ def test_what_is_over_cannot_be_stopped(store: Corral, verb: str) -> None:
     assert store.runs.get(over.id).exit_code == 3
 
 
-def test_a_keeper_that_ends_a_run_of_somebody_else_is_refused(store: Corral) -> None:
+def test_a_supervisor_that_ends_a_run_of_somebody_else_is_refused(store: Corral) -> None:
     run = running(store)
-    taken = store.runs.take_over(run, owner="keeper:2", keeper_pid=5, keeper_token="5")
+    taken = store.runs.take_over(run, owner="supervisor:2", supervisor_pid=5, supervisor_token="5")
     with refuses(store, Held):
         store.runs.end(run, ExitStatus(exit_code=0))
     assert store.runs.end(taken, ExitStatus(exit_code=4)).exit_code == 4
@@ -183,7 +183,7 @@ def test_a_queued_run_is_cancelled_at_once(store: Corral, clock: ManualClock) ->
     assert (over.state, over.reason, over.ended_at) == ("cancelled", "not needed", clock.now())
     assert (over.started_at, over.exit_code, over.signal) == (None, None, None)
     with refuses(store, IllegalMove):
-        store.runs.start(run.id, held())
+        store.runs.acquire(run.id, held())
 
 
 @pytest.mark.parametrize("make", [starting, running])
@@ -267,7 +267,7 @@ def test_a_budget_is_reserved_at_the_start_and_given_back_at_the_end(store: Corr
     store.budgets.set("all", 100)
     run = queued(store, budget_micros=60)
     assert store.budgets.get("all").reserved_micros == 0
-    run = store.runs.launch(store.runs.start(run.id, held()))
+    run = store.runs.launch(store.runs.acquire(run.id, held()))
     assert store.budgets.get("all").reserved_micros == 60
     store.charges.add(UsageFact(model="m", output=1, cost_micros=25), run_id=run.id)
     assert store.budgets.get("all").reserved_micros == 35
@@ -282,7 +282,7 @@ def test_a_run_whose_budget_does_not_fit_is_not_started_and_waits(store: Corral)
     running(store, budget_micros=60)
     waiting = queued(store, budget_micros=60)
     with refuses(store, Refused):
-        store.runs.start(waiting.id, held(2))
+        store.runs.acquire(waiting.id, held(2))
     assert store.runs.get(waiting.id).state is RunState.QUEUED
 
 
@@ -311,7 +311,7 @@ def test_a_restart_reserves_nothing_twice(store: Corral, clock: ManualClock) -> 
     run = running(store, budget_micros=60)
     run = store.runs.restart(run, held(), ExitStatus(exit_code=1), quick_failures=1)
     parked = store.runs.park(store.runs.launch(run), until=clock.now(), reason="quota")
-    store.runs.start(parked.id, held(2))
+    store.runs.acquire(parked.id, held(2))
     assert store.budgets.get("all").reserved_micros == 60
 
 
@@ -358,7 +358,7 @@ def test_each_end_is_told_by_its_kind(
 ) -> None:
     run = running(store)
     if stop:
-        store.runs.begin_to_stop(run.id, kind=stop)
+        store.runs.request_stop(run.id, kind=stop)
     store.runs.end(run, how)
     assert told(store) == ([(kind, run.id)] if kind else [])
 
@@ -368,14 +368,14 @@ def test_attention_is_told_once_for_each_edge(store: Corral, clock: ManualClock)
     run = running(store)
     for _ in range(3):
         clock.advance(SECOND)
-        assert store.runs.call_for(run, Attention.NEEDS_INPUT).attention == "needs_input"
+        assert store.runs.set_attention(run, Attention.NEEDS_INPUT).attention == "needs_input"
     assert store.runs.get(run.id).attention_at == clock.now() - 2 * SECOND
-    assert store.runs.call_for(run, None).attention is None
+    assert store.runs.set_attention(run, None).attention is None
     with unchanged(store):
-        store.runs.call_for(run, None)
+        store.runs.set_attention(run, None)
     clock.advance(SECOND)
-    store.runs.call_for(run, Attention.NEEDS_INPUT)
-    store.runs.call_for(run, Attention.STUCK)
+    store.runs.set_attention(run, Attention.NEEDS_INPUT)
+    store.runs.set_attention(run, Attention.STUCK)
     assert told(store) == [
         ("needs_input", run.id),
         ("needs_input", run.id),
@@ -389,7 +389,7 @@ def test_a_run_that_is_over_calls_for_nobody(store: Corral) -> None:
     run = running(store)
     store.runs.end(run, ExitStatus(signal=15, well=True))
     with unchanged(store), pytest.raises(Held):
-        store.runs.call_for(run, Attention.STUCK)
+        store.runs.set_attention(run, Attention.STUCK)
 
 
 @pytest.mark.usefixtures("boss")
@@ -422,7 +422,7 @@ def test_an_end_its_event_and_the_money_given_back_are_one(store: Corral) -> Non
     assert store.budgets.get("all").reserved_micros == 60
 
 
-def test_the_end_of_a_run_on_another_machine_waits_for_its_keeper(store: Corral) -> None:
+def test_the_end_of_a_run_on_another_machine_waits_for_its_supervisor(store: Corral) -> None:
     run = running(store)
     assert run.host == ELSEWHERE
     assert store.runs.stop(run.id, grace_ms=5).state is RunState.STOPPING

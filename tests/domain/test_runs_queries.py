@@ -58,7 +58,7 @@ def test_a_run_is_found_by_its_id_shortened_or_not(store: Corral) -> None:
 @each_case("typed", ["", "a b", "prj_0", "ä", "a\0b", "\ud800", "x" * 1_000])
 def test_what_is_no_run_is_said_to_be_none(store: Corral, typed: str) -> None:
     queued(store)
-    for look in (store.runs.get, store.runs.launch_of, store.runs.samples):
+    for look in (store.runs.get, store.runs.get_launch, store.runs.samples):
         with pytest.raises((Invalid, NotFound)):
             look(typed)
 
@@ -68,8 +68,8 @@ def test_a_run_is_found_by_its_name_the_live_one_first(store: Corral) -> None:
     assert store.runs.get("nightly") == old
     new = running(store, name="nightly")
     assert store.runs.get("nightly") == new
-    assert store.runs.launch_of("nightly").run_id == new.id
-    assert store.runs.begin_to_stop("nightly").id == new.id
+    assert store.runs.get_launch("nightly").run_id == new.id
+    assert store.runs.request_stop("nightly").id == new.id
     assert store.runs.get(old.id) == old
 
 
@@ -78,7 +78,7 @@ def test_two_live_runs_do_not_have_the_same_name(store: Corral) -> None:
     with pytest.raises(Conflict) as caught:
         queued(store, name="twin")
     assert caught.value.details["id"] == first.id
-    store.runs.begin_to_stop(first.id)
+    store.runs.request_stop(first.id)
     assert store.runs.get("twin") == store.runs.get(first.id)
     assert queued(store, name="twin").id != first.id
 
@@ -217,7 +217,7 @@ def test_the_oldest_of_the_project_that_has_the_fewest_going_is_next(
     alone = queued(store)
     order: list[str] = []
     while (run := next_queued(store, host=ELSEWHERE)) is not None:
-        store.runs.start(run.id, held(len(order)))
+        store.runs.acquire(run.id, held(len(order)))
         order.append(run.id)
     assert order == [
         first[0].id,
@@ -252,7 +252,7 @@ def test_runs_wait_until_they_are_due_and_for_their_own_machine(
     clock.advance(HOUR)
     assert next_queued(store, host=HERE) == later
     mine = queued(store, host=HERE)
-    store.runs.start(later.id, held())
+    store.runs.acquire(later.id, held())
     assert next_queued(store, host=HERE) == mine
 
 
@@ -260,16 +260,16 @@ def test_no_more_are_started_than_may_go_at_once(store: Corral) -> None:
     store.settings.set("runs.max_at_once", 2)
     first, second, third = (queued(store) for _ in range(3))
     assert store._database.read(dispatch.count_free_slots) == 2
-    taken = store.runs.start(first.id, held(1))
-    store.runs.start(second.id, held(2))
+    taken = store.runs.acquire(first.id, held(1))
+    store.runs.acquire(second.id, held(2))
     assert store._database.read(dispatch.count_free_slots) == 0
     with refuses(store, NoRoom) as caught:
-        store.runs.start(third.id, held(3))
+        store.runs.acquire(third.id, held(3))
     assert "runs.max_at_once" in caught.value.message
-    store.runs.begin_to_stop(taken.id)
+    store.runs.request_stop(taken.id)
     assert store._database.read(dispatch.count_free_slots) == 0, "it is still there"
     store.runs.end(taken, ExitStatus(signal=15))
-    assert store.runs.start(third.id, held(3)).state is RunState.STARTING
+    assert store.runs.acquire(third.id, held(3)).state is RunState.STARTING
 
 
 def test_fewer_may_go_than_are_going(store: Corral) -> None:
@@ -294,7 +294,7 @@ def test_a_run_that_was_given_back_may_be_started_by_another_machine(
     assert (found.was, found.state, found.reason) == ("running", "queued", "lease expired")
     again = next_queued(store, host="a-third-machine")
     assert again is not None
-    started = store.runs.start(run.id, held(2, host="a-third-machine", folder="/srv/other"))
+    started = store.runs.acquire(run.id, held(2, host="a-third-machine", folder="/srv/other"))
     assert (started.host, started.attempts) == ("a-third-machine", 2)
 
 
@@ -302,7 +302,7 @@ def test_a_run_that_was_asked_for_on_one_machine_waits_for_it(
     store: Corral, clock: ManualClock
 ) -> None:
     queued(store, restarts=3, host=ELSEWHERE)
-    run = store.runs.launch(store.runs.start(next_queued(store, host=ELSEWHERE).id, held()))
+    run = store.runs.launch(store.runs.acquire(next_queued(store, host=ELSEWHERE).id, held()))
     clock.advance(HOUR)
     store.runs.recover()
     assert next_queued(store, host="a-third-machine") is None, "its directory is not there"
@@ -327,7 +327,7 @@ def test_a_run_that_is_over_is_forgotten_with_all_that_was_kept_of_it(store: Cor
     store.runs.add_sample(kept, ResourceSample(1, 1, 1, 1))
     assert store.runs.delete(run.id) == run
     assert counts(store) == [1, 1, 1]
-    for look in (store.runs.get, store.runs.launch_of, store.runs.delete):
+    for look in (store.runs.get, store.runs.get_launch, store.runs.delete):
         with pytest.raises(NotFound):
             look(run.id)
     assert store.runs.get(kept.id) == kept

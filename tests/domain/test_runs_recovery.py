@@ -54,12 +54,12 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.fixture
-def no_keepers(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Nobody is started; gives what keepers would have been told."""
+def no_supervisors(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Nobody is started; gives what supervisors would have been told."""
     return without_supervisors(monkeypatch)
 
 
-pytestmark = pytest.mark.usefixtures("no_keepers")
+pytestmark = pytest.mark.usefixtures("no_supervisors")
 
 
 def identity(child: "subprocess.Popen[bytes]") -> process.ProcessIdentity:
@@ -69,10 +69,10 @@ def identity(child: "subprocess.Popen[bytes]") -> process.ProcessIdentity:
 
 
 def here(store: Corral, *, pid: int = GONE, began: str = "1", **known: Any) -> Run:
-    """A run of this machine whose keeper is gone."""
-    run = store.runs.request(order(restarts=known.pop("restarts", 0)))
-    plain = {"host": process.host(), "boot_id": process.boot_id(), "keeper_pid": GONE}
-    started = store.runs.start(run.id, held(1, pid=pid, start_token=began, **plain | known))
+    """A run of this machine whose supervisor is gone."""
+    run = store.runs.enqueue(order(restarts=known.pop("restarts", 0)))
+    plain = {"host": process.host(), "boot_id": process.boot_id(), "supervisor_pid": GONE}
+    started = store.runs.acquire(run.id, held(1, pid=pid, start_token=began, **plain | known))
     return store.runs.launch(started)
 
 
@@ -92,7 +92,7 @@ def told(store: Corral) -> list[tuple[str, str, str]]:
 # -- on this machine ---------------------------------------------------------------------------
 
 
-def test_a_run_whose_process_and_keeper_are_gone_has_crashed(store: Corral) -> None:
+def test_a_run_whose_process_and_supervisor_are_gone_has_crashed(store: Corral) -> None:
     run = here(store)
     assert told(store) == [("running", "crashed", "gone")]
     over = store.runs.get(run.id)
@@ -100,17 +100,17 @@ def test_a_run_whose_process_and_keeper_are_gone_has_crashed(store: Corral) -> N
     assert told(store) == []
 
 
-def test_an_output_is_sealed_by_its_keeper_for_as_long_as_that_lives(
+def test_an_output_is_sealed_by_its_supervisor_for_as_long_as_that_lives(
     store: Corral, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
-    keeper = identity(sleeper)
-    id = store.runs.request(order()).id
+    supervisor = identity(sleeper)
+    id = store.runs.enqueue(order()).id
     folder = run_folder(id)
     make_private_folder(folder)
     (folder / "output").write_bytes(b"it may still be writing")
-    plain = {"host": keeper.host, "boot_id": keeper.boot_id, "folder": str(folder)}
-    kept = held(1, keeper_pid=keeper.pid, keeper_token=keeper.start_token, **plain)
-    store.runs.end(store.runs.launch(store.runs.start(id, kept)), ExitStatus(exit_code=0))
+    plain = {"host": supervisor.host, "boot_id": supervisor.boot_id, "folder": str(folder)}
+    kept = held(1, supervisor_pid=supervisor.pid, supervisor_token=supervisor.start_token, **plain)
+    store.runs.end(store.runs.launch(store.runs.acquire(id, kept)), ExitStatus(exit_code=0))
     assert told(store) == []
     assert store.outputs.get(id).state == "open"
     sleeper.kill()
@@ -146,9 +146,9 @@ def test_a_note_of_an_earlier_attempt_says_nothing_of_this_one(store: Corral) ->
     assert told(store) == [("running", "crashed", "gone")]
 
 
-def test_what_was_being_stopped_when_its_keeper_died_was_cancelled(store: Corral) -> None:
+def test_what_was_being_stopped_when_its_supervisor_died_was_cancelled(store: Corral) -> None:
     run = here(store)
-    store.runs.begin_to_stop(run.id, reason="enough")
+    store.runs.request_stop(run.id, reason="enough")
     assert told(store) == [("stopping", "cancelled", "enough")]
 
 
@@ -170,33 +170,33 @@ def test_a_machine_that_rebooted_interrupted_its_runs(
     assert sleeper.poll() is None
 
 
-def test_a_keeper_that_lives_is_left_to_its_work_although_its_lease_ran_out(
+def test_a_supervisor_that_lives_is_left_to_its_work_although_its_lease_ran_out(
     store: Corral, clock: ManualClock, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
-    keeper = identity(sleeper)
-    here(store, keeper_pid=keeper.pid, keeper_token=keeper.start_token)
+    supervisor = identity(sleeper)
+    here(store, supervisor_pid=supervisor.pid, supervisor_token=supervisor.start_token)
     clock.advance(HOUR)
     with unchanged(store):
         assert told(store) == []
 
 
-def test_an_agent_that_lives_without_a_keeper_is_given_a_new_one(
-    store: Corral, sleeper: "subprocess.Popen[bytes]", no_keepers: list[dict[str, Any]]
+def test_an_agent_that_lives_without_a_supervisor_is_given_a_new_one(
+    store: Corral, sleeper: "subprocess.Popen[bytes]", no_supervisors: list[dict[str, Any]]
 ) -> None:
     agent = identity(sleeper)
     run = here(store, pid=agent.pid, began=agent.start_token)
     with unchanged(store):
         assert told(store) == []  # nobody came
-    assert [(asked["run"], asked["adopt"]) for asked in no_keepers] == [(run.id, True)]
+    assert [(asked["run"], asked["adopt"]) for asked in no_supervisors] == [(run.id, True)]
     assert sleeper.poll() is None
 
 
-@pytest.mark.parametrize("who", ["agent", "keeper"])
+@pytest.mark.parametrize("who", ["agent", "supervisor"])
 def test_what_cannot_be_read_stays_as_it_is(
     store: Corral, monkeypatch: pytest.MonkeyPatch, who: str
 ) -> None:
-    run = here(store, pid=4_000_001, keeper_pid=4_000_002 if who == "keeper" else GONE)
-    hidden = {"agent": run.pid, "keeper": run.keeper_pid}[who]
+    run = here(store, pid=4_000_001, supervisor_pid=4_000_002 if who == "supervisor" else GONE)
+    hidden = {"agent": run.pid, "supervisor": run.supervisor_pid}[who]
     stat = process.read_stat
 
     def look(pid: int) -> process.ProcessStat | None:
@@ -265,7 +265,7 @@ def test_what_may_be_started_again_is_given_back_with_an_event(
     clock.advance(HOUR)
     assert told(store) == [("running", "queued", "lease expired")]
     assert record(store, run.id)[-1] == "run.requeue"
-    again = store.runs.launch(store.runs.start(run.id, held(2)))
+    again = store.runs.launch(store.runs.acquire(run.id, held(2)))
     clock.advance(HOUR)
     assert told(store) == [("running", "interrupted", "lease expired")]
     assert store.runs.get(run.id).attempts == again.attempts == 2
@@ -278,7 +278,7 @@ def test_a_run_whose_output_is_lost_already_is_given_back_too(
     store.outputs.lose(run.id, "its folder is gone")
     clock.advance(HOUR)
     assert told(store) == [("running", "queued", "lease expired")]
-    assert store.runs.start(run.id, held(2, host="another")).attempts == 2
+    assert store.runs.acquire(run.id, held(2, host="another")).attempts == 2
 
 
 def test_what_is_being_stopped_is_not_started_again_although_it_might_be(
@@ -307,7 +307,7 @@ def test_a_lease_that_is_renewed_in_time_is_left_alone(store: Corral, clock: Man
         assert told(store) == []
 
 
-def test_a_clock_that_jumped_back_takes_no_run_from_its_keeper(
+def test_a_clock_that_jumped_back_takes_no_run_from_its_supervisor(
     store: Corral, clock: ManualClock
 ) -> None:
     run = running(store)
@@ -329,7 +329,7 @@ def test_a_recorded_process_is_told_by_its_identity(
         ["600"],
         identity(sleeper).start_token,
     )
-    assert run.keeper_pid is None
+    assert run.supervisor_pid is None
     assert told(store) == []
     sleeper.kill()
     sleeper.wait()
@@ -393,7 +393,7 @@ def test_of_processes_that_recover_at_once_exactly_one_decides(url: str) -> None
             assert record(store, id).count("run.crash") == 1
 
 
-def test_a_keeper_that_ends_its_run_beside_a_recovery_is_believed_or_told(
+def test_a_supervisor_that_ends_its_run_beside_a_recovery_is_believed_or_told(
     store: Corral, clock: ManualClock
 ) -> None:
     for n in range(10):

@@ -48,7 +48,7 @@ def test_what_it_is_started_with_is_kept_as_it_was_given(store: Corral, clock: M
         mode=RunMode.PTY,
         due_at=clock.now() + HOUR,
     )
-    launch = store.runs.launch_of(run.id)
+    launch = store.runs.get_launch(run.id)
     assert (launch.prompt, launch.resume_session) == ("fix it\n", "abc")
     assert (launch.env, launch.secrets) == ({"LANG": "C"}, {"KEY": "env:KEY"})
     assert (launch.approvals, launch.raw, launch.interactive) == (["edit"], True, True)
@@ -61,7 +61,7 @@ def test_what_it_is_started_with_is_kept_as_it_was_given(store: Corral, clock: M
 def test_a_prompt_of_a_megabyte_comes_back_whole(store: Corral) -> None:
     prompt = ("ä€\U0001f40e line\n" * MB)[: MB // 4]
     run = queued(store, prompt=prompt)
-    assert store.runs.launch_of(run.id).prompt == prompt
+    assert store.runs.get_launch(run.id).prompt == prompt
     assert len(prompt.encode()) < MAX_PROMPT
 
 
@@ -115,7 +115,7 @@ BAD: dict[str, dict[str, Any]] = {
 @each_case("what", BAD)
 def test_what_can_never_be_run_is_refused_and_nothing_is_kept(store: Corral, what: str) -> None:
     with refuses(store, Invalid) as caught:
-        store.runs.request(order(**BAD[what]))
+        store.runs.enqueue(order(**BAD[what]))
     assert caught.value.message.endswith(".")
     assert "\0" not in caught.value.message
 
@@ -127,7 +127,7 @@ def test_what_can_never_be_run_is_refused_and_nothing_is_kept(store: Corral, wha
 def test_limits_may_be_as_small_and_as_large_as_they_say(
     store: Corral, limits: dict[str, int]
 ) -> None:
-    launch = store.runs.launch_of(queued(store, **limits).id)
+    launch = store.runs.get_launch(queued(store, **limits).id)
     assert {name: getattr(launch, name) for name in limits} == limits
 
 
@@ -158,6 +158,6 @@ def test_a_command_that_makes_no_words_is_refused_when_it_is_given(
 
 def test_a_sandbox_that_nobody_knows_is_refused(store: Corral, tmp_path: Path) -> None:
     with refuses(store, Invalid):
-        store.runs.ask(command=["true"], project=str(tmp_path), sandbox="box")
-    asked = store.runs.ask(command=["true"], project=str(tmp_path), sandbox="landlock")
-    assert store.runs.launch_of(asked.id).sandbox == "landlock"
+        store.runs.start(command=["true"], project=str(tmp_path), sandbox="box")
+    asked = store.runs.start(command=["true"], project=str(tmp_path), sandbox="landlock")
+    assert store.runs.get_launch(asked.id).sandbox == "landlock"

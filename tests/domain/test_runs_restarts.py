@@ -1,4 +1,4 @@
-"""A run whose keeper died with its agent goes on as its keeper would have let it."""
+"""A run whose supervisor died with its agent goes on as its supervisor would have let it."""
 
 import subprocess
 
@@ -15,7 +15,7 @@ from tests.support.threads import race
 
 
 @pytest.fixture(autouse=True)
-def _no_keepers(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_supervisors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is started."""
     without_supervisors(monkeypatch)
 
@@ -39,15 +39,15 @@ def test_a_run_with_attempts_left_is_put_back_in_line(
     now = store.runs.get(run.id)
     assert (now.state, now.attempts, now.host) == (RunState.QUEUED, 1, process.host())
     assert now.fence > run.fence
-    started = store.runs.start(run.id, held(2, host=process.host()))
+    started = store.runs.acquire(run.id, held(2, host=process.host()))
     assert started.attempts == 2
 
 
 def test_the_last_attempt_is_the_last(store: Corral) -> None:
     run = here(store, restarts=1)
     store.runs.recover()
-    plain = {"host": process.host(), "boot_id": process.boot_id(), "keeper_pid": GONE}
-    again = store.runs.start(run.id, held(1, pid=GONE, start_token="1", **plain))
+    plain = {"host": process.host(), "boot_id": process.boot_id(), "supervisor_pid": GONE}
+    again = store.runs.acquire(run.id, held(1, pid=GONE, start_token="1", **plain))
     store.runs.launch(again)
     (found,) = store.runs.recover()
     assert (found.state, store.runs.get(run.id).attempts) == (RunState.CRASHED, 2)
@@ -62,7 +62,7 @@ def test_what_ended_well_does_not_go_on(store: Corral) -> None:
 
 def test_what_was_stopped_does_not_go_on(store: Corral) -> None:
     run = here(store, restarts=3)
-    store.runs.begin_to_stop(run.id, reason="enough")
+    store.runs.request_stop(run.id, reason="enough")
     (found,) = store.runs.recover()
     assert found.state is RunState.CANCELLED
 
@@ -72,12 +72,12 @@ def test_attempts_that_failed_within_seconds_are_counted_and_end_it(store: Corra
     began = identity(child).start_token
     child.kill()
     child.wait()
-    plain = {"host": process.host(), "boot_id": process.boot_id(), "keeper_pid": GONE}
+    plain = {"host": process.host(), "boot_id": process.boot_id(), "supervisor_pid": GONE}
     run = queued(store, restarts=9)
     states = []
     for number in range(3):
         holding = held(number + 1, pid=child.pid, start_token=began, **plain)
-        started = store.runs.launch(store.runs.start(run.id, holding))
+        started = store.runs.launch(store.runs.acquire(run.id, holding))
         note_exit(started, ExitStatus(exit_code=1))
         (found,) = store.runs.recover()
         states.append((found.state, store.runs.get(run.id).quick_failures))

@@ -47,7 +47,7 @@ def test_a_message_is_a_row_and_the_row_of_an_answer_is_said_once(talk: Talk) ->
     assert row["seq"] == 2
     assert (row["channel_type"], row["platform_id"]) == ("fake", "room")
     assert row["content"]["text"] == "hello"
-    assert talk.store.runs.launch_of(ada.run.id).sandbox == "boxed:none"
+    assert talk.store.runs.get_launch(ada.run.id).sandbox == "boxed:none"
     ada.answer("hi ann")
     assert talk.store.mail.get(letter).state == "waiting", "not before the turn ends"
     talk.end(ada)
@@ -199,7 +199,7 @@ def test_a_setting_that_is_turned_off_acts_at_the_next_turn(talk: Talk) -> None:
     talk.chat.says("two")
     talk.store.gateway.wake()
     run = talk.runner.begin()
-    assert not talk.store.runs.launch_of(run.id).is_boxed
+    assert not talk.store.runs.get_launch(run.id).is_boxed
     with pytest.raises(Invalid, check=because("bad_value", name="gateway.sandbox")):
         talk.store.settings.set("gateway.sandbox", "perhaps")
 

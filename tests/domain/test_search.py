@@ -209,11 +209,11 @@ def test_the_index_is_sound_after_passages_went(store: Corral) -> None:
 
 def test_a_search_that_has_not_caught_up_says_so(store: Corral) -> None:
     session = store.sessions.open()
-    assert store.search.behind() == 0
+    assert store.search.count_unindexed() == 0
     for _ in range(3):
         say(store, *["fox"] * 900, session=session)
-    assert store.search.behind() == 2_700
+    assert store.search.count_unindexed() == 2_700
     assert store.search.catch_up(batches=1) == 1_000
-    assert store.search.behind() == 1_700
+    assert store.search.count_unindexed() == 1_700
     store.search.find("fox")
-    assert store.search.behind() == 0
+    assert store.search.count_unindexed() == 0

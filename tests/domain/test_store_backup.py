@@ -61,7 +61,7 @@ def live(store: Corral, clock: ManualClock, folder: Path) -> None:
     store.settings.set("mail.backoff_ms", [MINUTE], scope=f"project:{project.id}")
     store.secrets.set("token", "env:TOKEN")
     store.nodes.join("host", "boot", owner="d", labels=["gpu"])
-    store.nodes.take_lead("loop", owner="d")
+    store.nodes.acquire_leadership("loop", owner="d")
     store.schedules.create("agent:ada", {"z": 1, "a": [None]}, cron="0 9 * * *", name="daily")
     store.timers.set("agent:ada", "tick", delay_ms=HOUR)
     clock.advance(HOUR)

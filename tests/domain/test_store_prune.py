@@ -212,11 +212,11 @@ def test_nodes_that_are_gone_are_forgotten_and_others_never(
     gone = store.nodes.join("old", "boot 1", owner="d")
     store.nodes.leave(gone)
     silent = store.nodes.join("silent", "boot 1", owner="d")
-    store.nodes.lose_silent()
+    store.nodes.mark_lost()
     up = store.nodes.join("up", "boot 1", owner="d", lease_ms=DAY)
-    store.nodes.take_lead("loop", owner="d")
+    store.nodes.acquire_leadership("loop", owner="d")
     clock.advance(30 * DAY)
-    assert [node.id for node in store.nodes.lose_silent()] == [silent.id, up.id]
+    assert [node.id for node in store.nodes.mark_lost()] == [silent.id, up.id]
     up = store.nodes.join("up", "boot 1", owner="d")
     clock.advance(60 * DAY)
     assert forgotten(store)["nodes"] == 0, "ninety days have not passed"
@@ -225,7 +225,7 @@ def test_nodes_that_are_gone_are_forgotten_and_others_never(
     assert forgotten(store)["nodes"] == 2
     assert [node.id for node in store.nodes.list().items] == [up.id]
     # Who leads is remembered for ever: a fence is given out once.
-    assert store.nodes.take_lead("loop", owner="another").fence == 2
+    assert store.nodes.acquire_leadership("loop", owner="another").fence == 2
 
 
 def test_a_node_that_was_forgotten_may_come_back_as_a_new_one(

@@ -218,7 +218,7 @@ def test_a_run_that_ends_without_a_submit_gives_its_tasks_back(
     store.tasks.submit(submitted, "done")
     ended = store.runs.end(run, how)
     for _ in range(2):
-        store.runs.after_end(ended)
+        store.runs.clean_up(ended)
     assert board(store, project) == {"A": "ready", "B": "submitted"}
     returned = [what for what, _, _ in told(store, "user:tester") if what == "returned"]
     assert returned == ["returned"]

@@ -95,7 +95,7 @@ def test_a_run_its_turns_and_its_tools_are_one_trace(
     store.sessions.append(
         session, "tool", "secret words", tool_name="Bash", tool_call_id="c1", run=run.id
     )
-    child = running(store, keeper=2, parent_id=run.id)
+    child = running(store, supervisor=2, parent_id=run.id)
     store.runs.end(child, ExitStatus(exit_code=3))
     store.charges.add(
         UsageFact(input=100, output=7, model="claude-x", cost_micros=1_500_000),

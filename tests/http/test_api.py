@@ -73,17 +73,17 @@ def test_whoever_asks_for_a_run_from_afar_says_where(
     (tmp_path / "served-from" / "inside").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "served-from")
     with unchanged(store):
-        told = client.post("/api/runs/ask", json={"command": ["true"]})
+        told = client.post("/api/runs/start", json={"command": ["true"]})
         assert error(told) == (400, "invalid")
         assert "`project`" in told.json()["error"]["message"]
-        relative = client.post("/api/runs/ask", json={"command": ["true"], "project": "inside"})
+        relative = client.post("/api/runs/start", json={"command": ["true"], "project": "inside"})
         assert error(relative) == (404, "not_found")
     (tmp_path / "work").mkdir()
     for where in (str(tmp_path / "work"), store.projects.register(tmp_path / "work").id):
-        asked = client.post("/api/runs/ask", json={"command": ["true"], "project": where})
+        asked = client.post("/api/runs/start", json={"command": ["true"], "project": where})
         assert asked.json()["cwd"] == str(tmp_path / "work")
     store.agents.create("ada", command="true", workspace=str(tmp_path / "work"))
-    own = client.post("/api/runs/ask", json={"agent": "ada", "prompt": "x"}).json()
+    own = client.post("/api/runs/start", json={"agent": "ada", "prompt": "x"}).json()
     assert own["cwd"] == str(tmp_path / "work")
     store.runs.stop(own["id"])
     again = client.post(f"/api/runs/{own['id']}/resume", json={"prompt": "y"})
@@ -165,7 +165,7 @@ def test_no_file_but_its_output_is_read_by_a_run(client: httpx.Client, store: Co
     folder.mkdir(parents=True)
     (folder / "output").write_bytes(b"hello\n")
     (folder.parent / "secret").write_bytes(b"key")
-    store.runs.start(asked.id, held(host=process.host(), folder=str(folder)))
+    store.runs.acquire(asked.id, held(host=process.host(), folder=str(folder)))
     path = f"/api/runs/{asked.id}/output"
     told = client.get(path)
     assert told.content == b"hello\n"
@@ -418,7 +418,7 @@ def test_an_agent_sees_nothing_of_others(ada: httpx.Client, store: Corral) -> No
         ada.post("/api/mail/claim", json={"mailbox": "agent:ben", "owner": "x"}),
         ada.post("/api/mail/claim", json={"mailbox": "queue:q", "owner": "x"}),
         ada.post("/api/mail/put", json={"mailbox": "hook:alr_1", "body": 1}),
-        ada.post("/api/runs/ask", json={"command": ["true"]}),
+        ada.post("/api/runs/start", json={"command": ["true"]}),
         ada.post("/api/tokens/create", json={"name": "x"}),
         ada.post("/api/settings/set", json={"name": "mail.retention_ms", "value": 1}),
     ]

@@ -148,7 +148,7 @@ def test_several_of_a_kind_are_asked_for_at_once(either: Corral) -> None:
 
 
 def test_what_nobody_chose_may_be_said_to_be_nothing(either: Corral, tmp_path: Path) -> None:
-    asked = either.runs.ask(command=["true"], project=str(tmp_path), dir=None, name=None)
+    asked = either.runs.start(command=["true"], project=str(tmp_path), dir=None, name=None)
     assert asked.cwd == str(tmp_path)
 
 
@@ -159,7 +159,7 @@ def test_a_run_and_what_it_wrote(either: Corral, store: Corral) -> None:
     folder.mkdir(parents=True)
     (folder / "output").write_bytes(wrote)
     holding = held(host=process.host(), folder=str(folder))
-    run = store.runs.launch(store.runs.start(asked.id, holding))
+    run = store.runs.launch(store.runs.acquire(asked.id, holding))
     found = either.runs.get(run.id)
     assert isinstance(found, Run)
     assert found.state is RunState.RUNNING
@@ -208,7 +208,7 @@ def test_what_needs_the_store_itself_says_so(remote: Corral, tmp_path: Path) -> 
         lambda: remote.db.backup(tmp_path / "x"),
         lambda: remote.secrets.resolve("x"),
         lambda: remote.runs.record(pid=1),
-        lambda: remote.runs.ask(command=["true"], claimed=True),
+        lambda: remote.runs.start(command=["true"], claimed=True),
         lambda: remote.transaction(),
         lambda: remote.listening(),
     ):

@@ -171,7 +171,7 @@ def test_a_limit_is_understood_or_not(message: str) -> None:
 
 @given(st.binary(max_size=60), st.lists(st.integers(0, 60), max_size=3))
 @many
-def test_a_line_to_a_keeper_is_cut_into_frames_or_refused(data: bytes, cuts: list[int]) -> None:
+def test_a_line_to_a_supervisor_is_cut_into_frames_or_refused(data: bytes, cuts: list[int]) -> None:
     frames = control_socket.FrameDecoder()
     good = control_socket.encode_frame(b"q", {"stop": True})
     with suppress(ValueError):

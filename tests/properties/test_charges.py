@@ -210,7 +210,7 @@ class ChargesMachine(StoreMachine):
     @invariant()
     def a_run_is_stopped_exactly_when_a_budget_that_covers_it_is_spent(self) -> None:
         for run in WHERE:
-            over = self.store.charges.over_budget(run, **WHERE[run])
+            over = self.store.charges.exceeded_budget(run, **WHERE[run])
             spent = [
                 scope
                 for (scope, period), limit in self.budgets.items()

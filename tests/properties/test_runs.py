@@ -67,7 +67,7 @@ class Paper:
 
 @dataclass
 class Claim:
-    """What a keeper has in hand: a run as it was when the keeper last heard of it."""
+    """What a supervisor has in hand: a run as it was when the supervisor last heard of it."""
 
     run: Run
     takings: int
@@ -80,7 +80,7 @@ class RunsMachine(StoreMachine):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self.papers: dict[str, Paper] = {}
-        self.keepers = 0
+        self.supervisors = 0
 
     @initialize()
     def begin(self) -> None:
@@ -121,21 +121,21 @@ class RunsMachine(StoreMachine):
     )
     def request(self, budget: int | None, restarts: int, delay: int) -> str:
         due = self.now + delay
-        run = self.store.runs.request(
+        run = self.store.runs.enqueue(
             order(budget_micros=budget, restarts=restarts, due_at=due, host=held().host)
         )
         self.papers[run.id] = Paper(run.id, budget, restarts, due_at=due)
         return run.id
 
-    # -- keepers --------------------------------------------------------------------------------
+    # -- supervisors ---------------------------------------------------------------------------
 
     @rule(target=claims, id=runs)
     def start(self, id: str) -> Any:
         paper = self.papers[id]
-        self.keepers += 1
+        self.supervisors += 1
 
         def call() -> Run:
-            return self.store.runs.start(id, held(self.keepers), lease_ms=LEASE)
+            return self.store.runs.acquire(id, held(self.supervisors), lease_ms=LEASE)
 
         if self.refused(self.why_not_start(paper), call):
             return multiple()
@@ -221,17 +221,20 @@ class RunsMachine(StoreMachine):
             paper.takings += 1
 
     def spend(self, claim: Claim, n: int) -> None:
-        """Charges are of the run and not of a keeper: a stream may be read by any of them."""
+        """Charges are of the run and not of a supervisor: a stream may be read by any of them."""
         self.store.charges.add(UsageFact(model="m", output=1, cost_micros=n), run_id=claim.run.id)
         self.papers[claim.run.id].spent += n
 
     @rule(target=claims, claim=claims)
     def take_over(self, claim: Claim) -> Any:
-        self.keepers += 1
+        self.supervisors += 1
 
         def call() -> Run:
             return self.store.runs.take_over(
-                claim.run, owner=f"keeper:{self.keepers}", keeper_pid=5, keeper_token="5"
+                claim.run,
+                owner=f"supervisor:{self.supervisors}",
+                supervisor_pid=5,
+                supervisor_token="5",
             )
 
         refusal = self.refusal(claim, *ACTIVE)
@@ -264,7 +267,7 @@ class RunsMachine(StoreMachine):
         paper, reason = self.papers[id], outcome.DEFAULT_STOP_REASONS[kind]
 
         def call() -> Run:
-            return self.store.runs.begin_to_stop(id, kind=kind)
+            return self.store.runs.request_stop(id, kind=kind)
 
         if self.refused(None if paper.is_live else IllegalMove, call):
             return

@@ -147,7 +147,7 @@ class Machine:
         )
 
     def run(self, provider: Provider, start: LaunchCommand, seconds: float = 90) -> "Outcome":
-        """Run it to its end, as a keeper does: the prompt by its standard input."""
+        """Run it to its end, as a supervisor does: the prompt by its standard input."""
         process = self.popen(start)
         try:
             out, err = process.communicate((start.stdin or "").encode(), timeout=seconds)

@@ -112,22 +112,22 @@ def test_a_resumed_conversation_hears_the_new_prompt(home: RealHome, kind: Kind)
     assert home.charged(f"run:{run.id}") != home.charged(f"run:{after.id}")
 
 
-def test_the_agent_goes_on_without_its_keeper_and_nothing_is_kept_twice(
+def test_the_agent_goes_on_without_its_supervisor_and_nothing_is_kept_twice(
     home: RealHome, kind: Kind
 ) -> None:
     run, mark = kind.begin_long()
-    kill(run.keeper_pid)
+    kill(run.supervisor_pid)
     home.recover()
     assert home.get(run.id).state is RunState.RUNNING
-    assert home.get(run.id).keeper_pid != run.keeper_pid
+    assert home.get(run.id).supervisor_pid != run.supervisor_pid
     open_gate(home)
     went_on(home, run, home.ended(run.id), mark)
     assert home.charged(f"run:{run.id}") == kind.used()
 
 
-def test_agent_and_keeper_are_killed_and_the_run_is_resumed(home: RealHome, kind: Kind) -> None:
+def test_agent_and_supervisor_are_killed_and_the_run_is_resumed(home: RealHome, kind: Kind) -> None:
     run, mark = kind.begin_long()
-    kill(run.keeper_pid)
+    kill(run.supervisor_pid)
     kill(run.pid)
     home.recover()
     crashed = home.ended(run.id)

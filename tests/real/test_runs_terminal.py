@@ -1,4 +1,4 @@
-"""Claude Code at a terminal that a keeper holds: read, typed into, and answered by policy alone."""
+"""Claude Code at a supervisor's terminal: screen reading, typing, and answers by policy."""
 
 import json
 from contextlib import suppress

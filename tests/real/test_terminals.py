@@ -36,8 +36,10 @@ class Terminal:
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
 
     def until(self, *states: str, seconds: float = 40) -> ScreenReading:
-        """Look at the screen now and then, as a keeper does, and type what the policy answers. One
-        that works moves all the time: who waits for quiet does not see it."""
+        """Poll the screen as a supervisor does, and type what the policy answers.
+
+        A working agent redraws its screen all the time, so this does not wait for a quiet screen.
+        """
         end = time.monotonic() + seconds
         reading = ScreenReading("unknown")
         look_at = 0.0

@@ -44,7 +44,7 @@ def stranger() -> Iterator["subprocess.Popen[bytes]"]:
 
 
 def run_of(store: Corral, child: "subprocess.Popen[bytes]", **known: Any) -> Run:
-    """A run of this machine that is said to be that process, and whose keeper is gone."""
+    """A run of this machine that is said to be that process, and whose supervisor is gone."""
     found = process.identify(child.pid)
     assert found is not None
     said = {
@@ -52,10 +52,10 @@ def run_of(store: Corral, child: "subprocess.Popen[bytes]", **known: Any) -> Run
         "boot_id": found.boot_id,
         "pid": found.pid,
         "start_token": found.start_token,
-        "keeper_pid": 4_190_000,
+        "supervisor_pid": 4_190_000,
     }
-    asked = store.runs.request(order())
-    return store.runs.launch(store.runs.start(asked.id, held(1, **said | known)))
+    asked = store.runs.enqueue(order())
+    return store.runs.launch(store.runs.acquire(asked.id, held(1, **said | known)))
 
 
 # -- 1, 2: projects ----------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def test_7_a_live_process_of_another_user_stays_running(
     with unchanged(store):
         assert store.runs.recover() == []
     assert store.runs.get(run.id).state is RunState.RUNNING
-    assert len(asked) == 1, "it lives, so it is offered a new keeper"
+    assert len(asked) == 1, "it lives, so it is offered a new supervisor"
     assert stranger.poll() is None
 
 

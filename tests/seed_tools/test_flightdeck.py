@@ -54,13 +54,13 @@ def test_4_silence_is_not_success(
 ) -> None:
     project = project_with(store, tmp_path, "A")
     run = store.runs.launch(
-        store.runs.start(store.runs.ask(command=["true"], project=str(tmp_path)).id, held())
+        store.runs.acquire(store.runs.start(command=["true"], project=str(tmp_path)).id, held())
     )
     for attempt in range(3):
         taken = store.tasks.claim(project, "ada", run=run.id if exits else None)
         assert taken is not None
         if exits and attempt == 0:
-            store.runs.after_end(store.runs.end(run, ExitStatus(exit_code=0)))
+            store.runs.clean_up(store.runs.end(run, ExitStatus(exit_code=0)))
         else:
             clock.advance(DAY)
             store.tasks.release_due()
@@ -73,13 +73,13 @@ def test_9_resume_claims_once_and_repairs(
 ) -> None:
     project = project_with(store, tmp_path, "A", "B", agents=())
     store.agents.create("ada", provider="scripted")
-    run = store.runs.ask(agent="ada", prompt="hang", project=str(tmp_path))
-    run = store.runs.launch(store.runs.start(run.id, held()))
+    run = store.runs.start(agent="ada", prompt="hang", project=str(tmp_path))
+    run = store.runs.launch(store.runs.acquire(run.id, held()))
     assert run.session_id is not None
     taken = store.tasks.claim(project, "ada", key="A", run=run.id)
     delegation = store.delegations.delegate("ada", "look around")
     lost = store.runs.lose(run.id, reason="the machine died")
-    store.runs.after_end(lost)
+    store.runs.clean_up(lost)
     # Repaired, and listed: the task may be taken again, what was delegated still is.
     assert taken is not None
     assert board(store, project)["A"] == "ready"

@@ -277,7 +277,7 @@ def test_8_the_judge_is_blind_shuffled_and_kept_and_a_person_stands_beside_it(
     for verdict in (first, second):
         assert (verdict.state, verdict.truncated) == ("given", False)
         assert verdict.run_id is not None
-        prompt = live.runs.launch_of(verdict.run_id).prompt or ""
+        prompt = live.runs.get_launch(verdict.run_id).prompt or ""
         assert live.runs.get(verdict.run_id).title == "judge: Do it"
         for word in ("fancy", "plain", *(each.id for each in round.attempts)):
             assert word not in prompt, "it does not know whose they are"

@@ -133,7 +133,7 @@ def test_3_a_message_whose_runner_dies_goes_to_the_next_one_in_the_same_conversa
     assert again.id != first.id
     run = runner.begin()
     assert runner.prompt(run) == "build it"
-    assert store.runs.launch_of(run.id).resume_session == "its-own-id"
+    assert store.runs.get_launch(run.id).resume_session == "its-own-id"
     runner.end(run, "done")
     store.gateway.settle()
     assert store.mail.get(str(letter_id)).state == "done"

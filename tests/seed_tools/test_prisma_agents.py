@@ -31,7 +31,7 @@ def test_1_ten_processes_that_begin_together_make_one_schema_and_can_all_run(
 ) -> None:
     def work() -> str:
         with corral.open(empty_url) as store:
-            return store.runs.request(order(host="there")).id
+            return store.runs.enqueue(order(host="there")).id
 
     ids = run_concurrently([work] * 10)
     with corral.open(empty_url) as store:
@@ -95,7 +95,7 @@ def test_4_a_run_uses_the_version_that_was_there_when_it_was_asked_for(
     store: Corral, tmp_path: Path
 ) -> None:
     store.agents.create("ada", provider="scripted", instructions="be kind")
-    run = store.runs.ask(agent="ada", prompt="hello", project=str(tmp_path))
+    run = store.runs.start(agent="ada", prompt="hello", project=str(tmp_path))
     store.agents.edit("ada", instructions="be quick")
     assert (run.agent_version, store.agents.get("ada").version) == (1, 2)
     assert store.runs.get(run.id).agent_version == 1
@@ -111,7 +111,7 @@ def test_5_a_queued_run_has_not_begun_and_of_workers_that_want_it_one_gets_it(
         run = queued(store)
         assert run.started_at is None
         wants: list[Callable[[], object]] = [
-            lambda n=n, run=run: store.runs.start(run.id, held(n)) for n in range(4)
+            lambda n=n, run=run: store.runs.acquire(run.id, held(n)) for n in range(4)
         ]
         racers = race(wants)
         assert [racer.error for racer in racers].count(None) == 1
@@ -132,7 +132,7 @@ def test_5_of_processes_that_want_a_run_one_gets_it(url: str) -> None:
             with corral.open(url) as store:
                 for id in ids:
                     try:
-                        got.append(store.runs.start(id, held(number)).id)
+                        got.append(store.runs.acquire(id, held(number)).id)
                     except Conflict:
                         continue
             return got
@@ -159,7 +159,7 @@ def test_6_the_run_of_a_worker_that_fell_silent_is_given_back_or_ended_and_it_is
     verb = {"queued": "run.requeue", "interrupted": "run.interrupt"}[state]
     assert record(store, silent.id)[-1] == verb or verb in record(store, silent.id)
     if state == "queued":
-        store.runs.start(silent.id, held(2))
+        store.runs.acquire(silent.id, held(2))
         with refuses(store, Held):
             store.runs.end(silent, ExitStatus(exit_code=0))
     else:
@@ -237,7 +237,7 @@ def test_9_a_run_that_ends_well_while_it_is_cancelled_is_never_shown_as_complete
 ) -> None:
     for how in (ExitStatus(exit_code=0), ExitStatus(exit_code=0, well=True)):
         run = running(store)
-        store.runs.begin_to_stop(run.id)
+        store.runs.request_stop(run.id)
         assert store.runs.end(run, how).state is RunState.CANCELLED
 
 
@@ -250,7 +250,7 @@ def test_10_runs_with_all_that_belongs_to_them_come_back_from_a_copy(
     store.budgets.set("all", 1_000)
     over = ended(store, ExitStatus(exit_code=3), name="over", prompt="hello", budget_micros=10)
     goes = running(store, name="goes", budget_micros=20)
-    store.runs.call_for(goes, Attention.STUCK)
+    store.runs.set_attention(goes, Attention.STUCK)
     queued(store, args=["a", "b"])
     held_before = contents(store)
     store.db.backup(tmp_path / "copy")

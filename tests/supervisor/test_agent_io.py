@@ -36,7 +36,7 @@ def test_what_is_said_while_the_store_is_away_waits_and_is_kept_in_its_order(
         )
         recorder.record([LimitFact("no more")])
         assert (recorder.has_pending, tries) == (True, 1), "tried now and then, not once a fact"
-        assert voice.finished is not None, "what the keeper goes by waits for nobody"
+        assert voice.finished is not None, "what the supervisor goes by waits for nobody"
         assert voice.limit is not None
         recorder.record([TurnFact("assistant", str(number)) for number in range(MAX_PENDING_FACTS)])
         assert recorder.is_behind
@@ -52,14 +52,14 @@ def test_a_charge_is_made_once_though_the_store_went_away_behind_it(
 ) -> None:
     with home.store() as store:
         run = running(store)
-        tell, fails = store.runs.tell, [True, False]
+        tell, fails = store.runs.update_details, [True, False]
 
         def sometimes(*given: Any, **more: Any) -> Any:
             if fails.pop(0):
                 raise StoreUnavailable("It is away.", reason="unreachable")
             return tell(*given, **more)
 
-        monkeypatch.setitem(vars(store.runs), "tell", sometimes)
+        monkeypatch.setitem(vars(store.runs), "update_details", sometimes)
         recorder = Recorder(store, run, AgentIO(), lambda *line: None)
         recorder.record([UsageFact("m", output=100, cost_micros=5)])
         assert recorder.has_pending

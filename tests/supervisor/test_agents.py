@@ -135,14 +135,14 @@ def test_a_refusal_with_a_long_reason_ends_the_run(home: Home, detach: tuple[str
 def test_what_lies_in_the_folder_is_loaded_by_nobody(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither by the keeper and the agent, nor by the commands that they leave things to."""
+    """Neither by the supervisor and the agent, nor by the commands that they leave things to."""
     for name in ("queue", "secrets", "msgspec", "corral"):
         (home.work / f"{name}.py").write_text("raise SystemExit('loaded from the folder')\n")
-    monkeypatch.chdir(home.work)  # keepers are started where the command was typed
+    monkeypatch.chdir(home.work)  # supervisors are started where the command was typed
     told = home.folder / "told"
     with home.store() as store:
         store.alerts.add(["finished"], target_kind="command", target=f"tee {told}")
-        asked = store.runs.ask(agent="scripted", prompt="say hello; spend 1000 500 gpt-5")
+        asked = store.runs.start(agent="scripted", prompt="say hello; spend 1000 500 gpt-5")
         store.runs.start_queued()
     ended = home.ended(asked.id)
     assert (ended.state, ended.exit_code) == (RunState.COMPLETED, 0), home.output(ended)
@@ -176,21 +176,21 @@ def test_a_parked_run_shows_why_and_until_when_and_can_be_stopped(home: Home) ->
     assert home.json("stop", run.id, "--json")["state"] == "cancelled"
 
 
-def test_a_parked_run_stays_so_when_its_keeper_is_told_to_end(home: Home) -> None:
+def test_a_parked_run_stays_so_when_its_supervisor_is_told_to_end(home: Home) -> None:
     run = home.asked("scripted", "quota 3600")
     parked = home.in_state(run.id, RunState.QUEUED)
-    assert parked.keeper_pid is not None
-    os.kill(parked.keeper_pid, signal.SIGTERM)  # as the machine does when it is shut down
-    until(lambda: not is_alive(parked.keeper_pid or 0), "its keeper has ended")
+    assert parked.supervisor_pid is not None
+    os.kill(parked.supervisor_pid, signal.SIGTERM)  # as the machine does when it is shut down
+    until(lambda: not is_alive(parked.supervisor_pid or 0), "its supervisor has ended")
     now = home.get(run.id)
     assert (now.state, now.attention) == (RunState.QUEUED, Attention.PARKED)
-    assert not (home.folder_of(run) / "keeper.error").exists()
+    assert not (home.folder_of(run) / "supervisor.error").exists()
 
 
 def test_a_run_that_is_stopped_as_it_is_parked_ends(home: Home) -> None:
     with home.store() as store:
         hold = RunLease(store, going := running(store))
-        store.runs.begin_to_stop(going.id)
+        store.runs.request_stop(going.id)
         assert not hold.park(LimitFact("the quota is used up"))
         assert (hold.stop_reason, hold.is_parked) == ("stopped", False)
 
@@ -262,13 +262,13 @@ def test_an_interactive_agent_that_waits_too_long_is_let_go(home: Home) -> None:
     assert ended.reason == "no activity within the idle timeout"
 
 
-def test_the_keeper_of_acp_is_killed_and_the_agent_is_not_left_behind(home: Home) -> None:
+def test_the_supervisor_of_acp_is_killed_and_the_agent_is_not_left_behind(home: Home) -> None:
     import os
     import signal
 
     run = home.asked("scripted", "say so; hang", "--acp")
     until(lambda: b"so" in home.so_far(run), "it talks")
-    os.kill(run.keeper_pid or 0, signal.SIGKILL)
+    os.kill(run.supervisor_pid or 0, signal.SIGKILL)
     until(lambda: home.recover() is not None and not home.get(run.id).is_live, "it is over")
     ended = home.get(run.id)
     assert ended.state in (RunState.CRASHED, RunState.COMPLETED, RunState.FAILED)
@@ -335,7 +335,7 @@ def test_a_resumed_run_takes_the_options_of_any_run(home: Home) -> None:
     options = ["--budget", "2.00", "--name", "again", "--yes", "edit", "--restart", "no"]
     told = home.json("resume", "-d", run.id, "say two", *options, "--timeout", "1h", "--json")
     with home.store() as store:
-        launch = store.runs.launch_of(told["id"])
+        launch = store.runs.get_launch(told["id"])
     assert (told["name"], launch.budget_micros, launch.approvals) == ("again", 2_000_000, ["edit"])
     assert launch.timeout_ms == 3_600_000
 

@@ -1,4 +1,4 @@
-"""Keepers, guards and agents that die: what is told afterwards is what happened."""
+"""Supervisors, guards and agents that die: what is told afterwards is what happened."""
 
 import os
 import signal
@@ -56,14 +56,14 @@ def stop_outside_of_a_write(home: Home, pid: int | None) -> None:
 
 
 @on_both_engines
-def test_a_killed_keeper_is_replaced_and_the_exit_code_is_learned(home: Home) -> None:
+def test_a_killed_supervisor_is_replaced_and_the_exit_code_is_learned(home: Home) -> None:
     run = waiting(home)
-    kill(run.keeper_pid)
+    kill(run.supervisor_pid)
     (found,) = home.recover()
     assert (found.run_id, found.state) == (run.id, RunState.RUNNING)
     taken = home.get(run.id)
     assert (taken.pid, taken.start_token) == (run.pid, run.start_token)
-    assert taken.keeper_pid != run.keeper_pid
+    assert taken.supervisor_pid != run.supervisor_pid
     assert taken.fence > run.fence
     (home.work / "go").touch()
     ended = home.ended(run.id)
@@ -73,19 +73,19 @@ def test_a_killed_keeper_is_replaced_and_the_exit_code_is_learned(home: Home) ->
     assert ended.output_bytes == len(b"went on\n")
 
 
-def test_a_replaced_keeper_obeys_stop(home: Home) -> None:
+def test_a_replaced_supervisor_obeys_stop(home: Home) -> None:
     run = waiting(home)
-    kill(run.keeper_pid)
+    kill(run.supervisor_pid)
     ended = home.json("stop", run.id, "--json")
     assert ended["state"] == "cancelled"
     assert not home.of_run(run)
 
 
-def test_a_replaced_keeper_minds_the_time_limit(home: Home) -> None:
+def test_a_replaced_supervisor_minds_the_time_limit(home: Home) -> None:
     from corral.db.statement import Statement
 
     run = waiting(home, "--timeout", "10m")
-    kill(run.keeper_pid)
+    kill(run.supervisor_pid)
     with home.store() as store:
         earlier = Statement("UPDATE runs SET started_at = started_at - 599000 WHERE id = :id")
         store._database.write(lambda tx: tx.run(earlier, id=run.id))
@@ -94,13 +94,13 @@ def test_a_replaced_keeper_minds_the_time_limit(home: Home) -> None:
     assert ended.state is RunState.TIMED_OUT
 
 
-def test_a_replaced_keeper_goes_on_with_restarts(home: Home) -> None:
+def test_a_replaced_supervisor_goes_on_with_restarts(home: Home) -> None:
     script = (
         "echo x >>count; touch here; while [ ! -e go ]; do sleep 0.1; done; "
         "test $(wc -l <count) -ge 2"
     )
     run = waiting(home, "--restart", "on-failure:2", script=script)
-    kill(run.keeper_pid)
+    kill(run.supervisor_pid)
     home.recover()
     (home.work / "go").touch()
     ended = home.ended(run.id)
@@ -113,7 +113,7 @@ def test_everybody_is_killed_and_the_next_attempt_goes_on(home: Home) -> None:
         "[ $(wc -l <count) -ge 2 ] && exit 0; while :; do sleep 0.1; done"
     )
     run = waiting(home, "--restart", "on-failure:2", script=script)
-    for pid in (run.keeper_pid, home.guard_of(run), run.pid):
+    for pid in (run.supervisor_pid, home.guard_of(run), run.pid):
         kill(pid)
     (found,) = home.recover()
     assert (found.was, found.state) == (RunState.RUNNING, RunState.QUEUED)
@@ -123,29 +123,29 @@ def test_everybody_is_killed_and_the_next_attempt_goes_on(home: Home) -> None:
     assert home.output(ended) == b"attempt\nattempt\n"
 
 
-def test_whoever_waits_finds_the_dead_keeper_by_itself(home: Home) -> None:
+def test_whoever_waits_finds_the_dead_supervisor_by_itself(home: Home) -> None:
     run = waiting(home)
     with home.begin("wait", run.id) as waits:
-        kill(run.keeper_pid)
-        until(lambda: home.get(run.id).keeper_pid != run.keeper_pid, "a new keeper")
+        kill(run.supervisor_pid)
+        until(lambda: home.get(run.id).supervisor_pid != run.supervisor_pid, "a new supervisor")
         (home.work / "go").touch()
         waits.wait(timeout=60)
     assert waits.returncode == 5
 
 
-def test_the_command_in_the_foreground_survives_its_keeper(home: Home) -> None:
+def test_the_command_in_the_foreground_survives_its_supervisor(home: Home) -> None:
     with home.begin("run", "--", "sh", "-c", WAITS) as command:
         until((home.work / "here").exists, "its program has begun")
         run = home.in_state(home.only().id, RunState.RUNNING)
-        kill(run.keeper_pid)
-        until(lambda: home.get(run.id).keeper_pid != run.keeper_pid, "a new keeper")
+        kill(run.supervisor_pid)
+        until(lambda: home.get(run.id).supervisor_pid != run.supervisor_pid, "a new supervisor")
         (home.work / "go").touch()
         out, err = command.communicate(timeout=60)
     assert (command.returncode, out) == (5, b"went on\n"), err
 
 
 @pytest.mark.parametrize("detach", [False, True], ids=["stays", "leaves"])
-def test_a_run_goes_on_whose_keeper_died_before_it_could_say_that_it_began(
+def test_a_run_goes_on_whose_supervisor_died_before_it_could_say_that_it_began(
     home: Home,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
@@ -163,14 +163,14 @@ def test_a_run_goes_on_whose_keeper_died_before_it_could_say_that_it_began(
 
     monkeypatch.setattr(run_command, "_start_supervisor", Mute)
     monkeypatch.chdir(home.work)
-    # Asked for by name of the machine, it is asked for by the command and not by its keeper.
+    # Asked for by name of the machine, it is asked for by the command and not by its supervisor.
     options = ["-d", "--host", process.host()] if detach else []
     code = main.run(["--store", home.url, "run", *options, "--", "sh", "-c", WAITS])
     said = capfd.readouterr()
     run = home.only()
     if detach:
         assert (code, run.state) == (0, RunState.RUNNING), said.err
-        assert is_alive(run.keeper_pid or 0)
+        assert is_alive(run.supervisor_pid or 0)
         (home.work / "go").touch()
     else:
         assert (code, said.out) == (5, "went on\n"), said.err
@@ -187,9 +187,9 @@ def test_a_killed_agent_crashed_by_that_signal(home: Home) -> None:
     home.nobody_left()
 
 
-def test_keeper_and_agent_killed_is_learned_from_the_guard(home: Home) -> None:
+def test_supervisor_and_agent_killed_is_learned_from_the_guard(home: Home) -> None:
     run = waiting(home)
-    kill(run.keeper_pid)
+    kill(run.supervisor_pid)
     kill(run.pid)
     home.recover()
     ended = home.get(run.id)
@@ -198,7 +198,7 @@ def test_keeper_and_agent_killed_is_learned_from_the_guard(home: Home) -> None:
 
 def test_an_agent_that_ends_while_nobody_keeps_it_has_its_exit_code(home: Home) -> None:
     run = waiting(home)
-    kill(run.keeper_pid)
+    kill(run.supervisor_pid)
     (home.work / "go").touch()
     until(lambda: not is_alive(run.pid or 0), "it ended")
     home.recover()
@@ -233,10 +233,10 @@ def test_a_killed_guard_does_not_end_the_run_before_its_agent_has(home: Home) ->
         time.sleep(0.1)
 
 
-def test_a_terminal_ends_with_its_keeper_and_that_is_told(home: Home) -> None:
-    """The terminal was the keeper's: the agent is hung up on, as when a window closes."""
+def test_a_terminal_ends_with_its_supervisor_and_that_is_told(home: Home) -> None:
+    """The terminal was the supervisor's: the agent is hung up on, as when a window closes."""
     run = waiting(home, "--pty")
-    kill(run.keeper_pid)
+    kill(run.supervisor_pid)
     home.recover()
     ended = home.ended(run.id)
     assert ended.state is RunState.CRASHED
@@ -246,7 +246,7 @@ def test_a_terminal_ends_with_its_keeper_and_that_is_told(home: Home) -> None:
 
 def test_a_terminal_program_that_ignores_the_hangup_is_not_left_behind(home: Home) -> None:
     run = waiting(home, "--pty", script="trap '' HUP; " + WAITS)
-    kill(run.keeper_pid)
+    kill(run.supervisor_pid)
     home.recover()
     assert home.get(run.id).is_live == bool(home.of_run(run))
     (home.work / "go").touch()
@@ -256,9 +256,9 @@ def test_a_terminal_program_that_ignores_the_hangup_is_not_left_behind(home: Hom
     home.nobody_left()
 
 
-def test_a_keeper_that_is_told_to_end_interrupts_its_run(home: Home) -> None:
+def test_a_supervisor_that_is_told_to_end_interrupts_its_run(home: Home) -> None:
     run = waiting(home)
-    kill(run.keeper_pid, signal.SIGTERM)
+    kill(run.supervisor_pid, signal.SIGTERM)
     ended = home.ended(run.id)
     assert ended.state is RunState.INTERRUPTED
     assert not home.of_run(run)
@@ -267,13 +267,13 @@ def test_a_keeper_that_is_told_to_end_interrupts_its_run(home: Home) -> None:
 
 def test_sigterm_that_arrives_while_the_run_begins_interrupts_it() -> None:
     calls: list[str] = []
-    keeper: Any = SimpleNamespace(interrupt=lambda: calls.append("interrupt"))
+    supervisor: Any = SimpleNamespace(interrupt=lambda: calls.append("interrupt"))
     handler = signal.getsignal(signal.SIGTERM)
     try:
         termination = Termination()
         signal.raise_signal(signal.SIGTERM)
         assert calls == []
-        termination.set_supervisor(keeper)
+        termination.set_supervisor(supervisor)
         assert calls == ["interrupt"]
         signal.raise_signal(signal.SIGTERM)
         assert calls == ["interrupt"] * 2
@@ -281,26 +281,26 @@ def test_sigterm_that_arrives_while_the_run_begins_interrupts_it() -> None:
         signal.signal(signal.SIGTERM, handler)
 
 
-def test_a_keeper_minds_neither_hangups_nor_interrupts(home: Home) -> None:
+def test_a_supervisor_minds_neither_hangups_nor_interrupts(home: Home) -> None:
     run = waiting(home)
-    kill(run.keeper_pid, signal.SIGHUP)
-    kill(run.keeper_pid, signal.SIGINT)
+    kill(run.supervisor_pid, signal.SIGHUP)
+    kill(run.supervisor_pid, signal.SIGINT)
     (home.work / "go").touch()
     assert home.ended(run.id).exit_code == 5
 
 
-def test_a_keeper_that_slept_through_a_take_over_does_no_harm(home: Home) -> None:
+def test_a_supervisor_that_slept_through_a_take_over_does_no_harm(home: Home) -> None:
     """Stopped past its lease; another takes the run as such a recovery would; then it goes on."""
     run = waiting(home)
-    stop_outside_of_a_write(home, run.keeper_pid)
+    stop_outside_of_a_write(home, run.supervisor_pid)
     me = process.identify(os.getpid())
     assert me is not None
     with home.store() as store:
         taken = store.runs.take_over(
-            run, owner="test", keeper_pid=me.pid, keeper_token=me.start_token
+            run, owner="test", supervisor_pid=me.pid, supervisor_token=me.start_token
         )
-    kill(run.keeper_pid, signal.SIGCONT)
-    until(lambda: not is_alive(run.keeper_pid or 0), "the old keeper leaves")
+    kill(run.supervisor_pid, signal.SIGCONT)
+    until(lambda: not is_alive(run.supervisor_pid or 0), "the old supervisor leaves")
     assert is_alive(run.pid or 0), "the agent was left in peace"
     found = home.get(run.id)
     assert (found.state, found.fence, found.owner) == (RunState.RUNNING, taken.fence, "test")
@@ -308,12 +308,12 @@ def test_a_keeper_that_slept_through_a_take_over_does_no_harm(home: Home) -> Non
     until(lambda: not is_alive(run.pid or 0), "the agent ended")
 
 
-def test_a_keeper_that_slept_while_its_run_was_given_up_ends_what_it_has(home: Home) -> None:
+def test_a_supervisor_that_slept_while_its_run_was_given_up_ends_what_it_has(home: Home) -> None:
     run = waiting(home)
-    stop_outside_of_a_write(home, run.keeper_pid)
+    stop_outside_of_a_write(home, run.supervisor_pid)
     with home.store() as store:
         store.runs.lose(run.id, reason="a test said so")
-    kill(run.keeper_pid, signal.SIGCONT)
+    kill(run.supervisor_pid, signal.SIGCONT)
     until(lambda: not home.of_run(run), "what is no run any more is ended")
     found = home.get(run.id)
     assert (found.state, found.reason) == (RunState.CRASHED, "a test said so")
@@ -323,12 +323,12 @@ def test_a_keeper_that_slept_while_its_run_was_given_up_ends_what_it_has(home: H
 def test_supervisor_that_was_replaced_spares_the_next_attempt(home: Home) -> None:
     """Two homes of one machine may share a store: the next attempt may run beside the old one."""
     run = waiting(home)
-    stop_outside_of_a_write(home, run.keeper_pid)
+    stop_outside_of_a_write(home, run.supervisor_pid)
     me = process.identify(os.getpid())
     assert me is not None
     with home.store() as store, home.entered():
         taken = store.runs.take_over(
-            run, owner="test", keeper_pid=me.pid, keeper_token=me.start_token
+            run, owner="test", supervisor_pid=me.pid, supervisor_token=me.start_token
         )
         store._database.write(
             lambda tx: heartbeat.retry(tx, taken, ExitStatus(), reason="lost", quick_failures=0)
@@ -336,8 +336,8 @@ def test_supervisor_that_was_replaced_spares_the_next_attempt(home: Home) -> Non
         store.runs.start_queued()
     following = home.in_state(run.id, RunState.RUNNING)
     assert following.attempts == 2
-    kill(run.keeper_pid, signal.SIGCONT)
-    until(lambda: not is_alive(run.keeper_pid or 0), "the old supervisor leaves")
+    kill(run.supervisor_pid, signal.SIGCONT)
+    until(lambda: not is_alive(run.supervisor_pid or 0), "the old supervisor leaves")
     assert not is_alive(run.pid or 0), "the old attempt is ended"
     assert is_alive(following.pid or 0), "the next attempt goes on"
     (home.work / "go").touch()
@@ -348,7 +348,7 @@ def test_last_words_of_an_agent_whose_processes_were_all_killed_are_read(home: H
     run = home.asked("scripted", "say the last words; hang")
     until(lambda: b"the last words" in home.so_far(run), "it talks")
     run = home.in_state(run.id, RunState.RUNNING)
-    for pid in (run.keeper_pid, home.guard_of(run), run.pid):
+    for pid in (run.supervisor_pid, home.guard_of(run), run.pid):
         kill(pid)
     with home.entered():
         (found,) = home.recover()
@@ -363,25 +363,28 @@ def test_last_words_of_an_agent_whose_processes_were_all_killed_are_read(home: H
 
 
 @on_both_engines
-def test_many_recoveries_at_once_give_one_new_keeper(home: Home) -> None:
+def test_many_recoveries_at_once_give_one_new_supervisor(home: Home) -> None:
     run = waiting(home)
-    kill(run.keeper_pid)
+    kill(run.supervisor_pid)
     others = [home.begin("recover", "--json") for _ in range(3)]
     for other in others:
         _, err = other.communicate(timeout=60)
         assert other.returncode == 0, err
     assert home.events(run).count("take_over") == 1
-    # Whoever lost ends; one keeper is left.
+    # Whoever lost ends; one supervisor is left.
     taken = home.get(run.id)
 
-    def keepers() -> list[int]:
+    def supervisors() -> list[int]:
         return [
             pid
             for pid in home.everybody()
             if "corral.supervisor" in " ".join(process.read_command_line(pid))
         ]
 
-    until(lambda: set(keepers()) - {home.guard_of(run)} == {taken.keeper_pid}, "one keeper")
+    until(
+        lambda: set(supervisors()) - {home.guard_of(run)} == {taken.supervisor_pid},
+        "one supervisor",
+    )
     (home.work / "go").touch()
     assert home.ended(run.id).exit_code == 5
 
@@ -390,7 +393,7 @@ def test_many_recoveries_bury_a_run_whose_processes_were_all_killed_once(home: H
     script = "(setsid sleep 600 & echo $! >child.part; mv child.part child); " + WAITS
     run = waiting(home, script=script)
     child = home.pid_in("child")
-    for pid in (run.keeper_pid, home.guard_of(run), run.pid):
+    for pid in (run.supervisor_pid, home.guard_of(run), run.pid):
         kill(pid)
     others = [home.begin("recover", "--json") for _ in range(3)]
     for other in others:
@@ -413,7 +416,7 @@ def test_what_the_last_attempt_left_is_ended_before_the_next_begins(home: Home) 
     script = f"{left}; touch here; while [ ! -e go ]; do sleep 0.1; done"
     run = waiting(home, "--restart", "on-failure:2", script=script)
     child = home.pid_in("child")
-    for pid in (run.keeper_pid, home.guard_of(run), run.pid):
+    for pid in (run.supervisor_pid, home.guard_of(run), run.pid):
         kill(pid)
     home.recover()
     assert not is_alive(child)
@@ -441,13 +444,13 @@ def test_a_pid_that_was_given_out_again_is_never_signalled(home: Home) -> None:
 
     run = waiting(home)
     guard = home.guard_of(run)
-    for pid in (run.keeper_pid, guard, run.pid):
+    for pid in (run.supervisor_pid, guard, run.pid):
         kill(pid)
     with subprocess.Popen(["sleep", "600"], env={"PATH": os.environ["PATH"]}) as stranger:
         from corral.db.statement import Statement
 
         with home.store() as store:
-            move = Statement("UPDATE runs SET pid = :pid, keeper_pid = :pid WHERE id = :id")
+            move = Statement("UPDATE runs SET pid = :pid, supervisor_pid = :pid WHERE id = :id")
             store._database.write(lambda tx: tx.run(move, pid=stranger.pid, id=run.id))
             store.runs.recover()
             found = store.runs.get(run.id)
@@ -461,7 +464,7 @@ def test_another_boot_is_an_interruption(home: Home) -> None:
     from corral.db.statement import Statement
 
     run = waiting(home)
-    pids = (run.keeper_pid, home.guard_of(run), run.pid)
+    pids = (run.supervisor_pid, home.guard_of(run), run.pid)
     for pid in pids:
         kill(pid)
     with home.store() as store:
@@ -487,7 +490,7 @@ def test_the_scripted_agents_stream_is_read_on_after_a_take_over(home: Home) -> 
             return [t.content for t in store.sessions.turns(session).items if t.role == "assistant"]
 
     until(lambda: "one" in said(), "the first words")
-    kill(run.keeper_pid)
+    kill(run.supervisor_pid)
     killed.touch()
     folder: Path = home.folder_of(run)
     until(lambda: b"three" in (folder / "output").read_bytes(), "it went on")
@@ -517,4 +520,4 @@ def test_a_store_that_forgot_the_run_ends_the_agent_and_its_output_stays(home: H
         home.nobody_left()
         assert not store.runs.list().items
     assert (home.folder_of(run) / "output").read_bytes() == b"words\n"
-    assert not (home.folder_of(run) / "keeper.error").exists()
+    assert not (home.folder_of(run) / "supervisor.error").exists()

@@ -33,7 +33,9 @@ def tell():
 """
 
 
-def test_a_detached_run_is_asked_for_by_whoever_calls_and_kept_by_its_keeper(home: Home) -> None:
+def test_a_detached_run_is_asked_for_by_whoever_calls_and_kept_by_its_supervisor(
+    home: Home,
+) -> None:
     outer = home.detached("sleep", "600")
     inner = home.detached("true", env={"CORRAL_RUN": outer.id, "CORRAL_AGENT": "ada"})
     home.ended(inner.id)
@@ -42,7 +44,7 @@ def test_a_detached_run_is_asked_for_by_whoever_calls_and_kept_by_its_keeper(hom
         said = {event.verb: event.actor for event in events if event.kind == "run"}
     assert home.get(inner.id).parent_id == outer.id
     # A run that is named counts; which agent it has is known from the run, not from a variable.
-    assert (said["queue"], said["start"]) == (f"run:{outer.id}", "keeper")
+    assert (said["queue"], said["start"]) == (f"run:{outer.id}", "supervisor")
     assert home.get(outer.id).is_live, "nobody of the inner one was taken for one of it"
 
 
@@ -62,7 +64,7 @@ def test_what_speaks_against_a_detached_run_is_said_as_by_any_command(home: Home
     assert len(home.json("ps", "-a", "--json")) == 1
 
 
-def test_files_of_the_project_do_not_become_part_of_the_keeper(home: Home) -> None:
+def test_files_of_the_project_do_not_become_part_of_the_supervisor(home: Home) -> None:
     (home.work / "socket.py").write_text("raise SystemExit('a socket of the project')")
     run = home.detached("sh", "-c", "exit 3")
     assert home.ended(run.id).exit_code == 3
@@ -363,7 +365,7 @@ def test_a_run_inside_a_run_has_a_parent_and_survives_its_stop(home: Home) -> No
     found = home.get(told["id"])
     assert found.state is RunState.RUNNING
     assert is_alive(found.pid or 0)
-    assert is_alive(found.keeper_pid or 0)
+    assert is_alive(found.supervisor_pid or 0)
     home.json("stop", found.id, "--json")
 
 
@@ -428,13 +430,13 @@ def test_deleting_a_run_deletes_its_files_and_refuses_while_it_goes(home: Home) 
     assert not home.folder_of(run).exists()
 
 
-def test_keepers_leave_no_zombies_and_no_files_in_the_way(home: Home) -> None:
+def test_supervisors_leave_no_zombies_and_no_files_in_the_way(home: Home) -> None:
     before = set(os.listdir("/tmp"))
     run = home.detached("true")
     ended = home.ended(run.id)
     home.nobody_left()
     assert not (home.folder_of(run) / "line").exists()
-    assert not (home.folder_of(run) / "keeper.error").exists()
+    assert not (home.folder_of(run) / "supervisor.error").exists()
     assert not {name for name in set(os.listdir("/tmp")) - before if run.id in name}
     assert home.get(run.id).ended_at == ended.ended_at
 
@@ -461,7 +463,7 @@ def test_every_file_of_a_run_is_for_its_user_alone(home: Home) -> None:
             home.nobody_left()
 
 
-def test_what_a_keeper_died_of_is_for_its_user_alone(tmp_path: Path) -> None:
+def test_what_a_supervisor_died_of_is_for_its_user_alone(tmp_path: Path) -> None:
     class Dying:
         folder, secrets = tmp_path, ["hunter2-7f3a"]
 
@@ -474,7 +476,7 @@ def test_what_a_keeper_died_of_is_for_its_user_alone(tmp_path: Path) -> None:
             _supervise(SimpleNamespace(runs=None), Dying())
     finally:
         os.umask(before)
-    told = tmp_path / "keeper.error"
+    told = tmp_path / "supervisor.error"
     assert stat.S_IMODE(told.stat().st_mode) == 0o600
     assert "RuntimeError: [redacted] is no number" in told.read_text()
 

@@ -166,7 +166,7 @@ def test_a_prompt_of_a_megabyte_reaches_the_agent(home: Home) -> None:
     assert abs(int(said.stdout) - len(words)) <= 2
     run = home.only()
     with home.store() as store:
-        assert len(store.runs.launch_of(run.id).prompt or "") >= 1 << 20
+        assert len(store.runs.get_launch(run.id).prompt or "") >= 1 << 20
 
 
 def test_variables_reach_the_command_and_a_value_that_looks_secret_is_refused(home: Home) -> None:
@@ -205,7 +205,7 @@ def test_a_secret_is_nowhere_but_in_the_commands_environment(home: Home, tmp_pat
             assert value.encode() not in file.read_bytes(), file
     with home.store() as store:
         assert value not in str(store.events.after(limit=1_000).items)
-        assert store.runs.launch_of(run.id).secrets == {"PASS": "env:THE_PASS"}
+        assert store.runs.get_launch(run.id).secrets == {"PASS": "env:THE_PASS"}
 
 
 SPELL = """
@@ -276,7 +276,7 @@ def test_a_directory_that_vanished_fails_the_run_and_names_it(home: Home, tmp_pa
     place = tmp_path / "place"
     place.mkdir()
     with home.store() as store:
-        run = store.runs.ask(command=["true"], project=str(place))
+        run = store.runs.start(command=["true"], project=str(place))
         place.rmdir()
         store.runs.start_queued()
     ended = home.ended(run.id)
@@ -297,7 +297,7 @@ def test_a_directory_that_vanishes_under_it_does_not_lose_the_run(home: Home) ->
     assert (said.returncode, said.stdout) == (5, b"done\n")
 
 
-def test_without_words_nothing_starts_and_no_keeper_stays(home: Home) -> None:
+def test_without_words_nothing_starts_and_no_supervisor_stays(home: Home) -> None:
     for words in ([], ["two", "words"], ["--nonsense"], ["--env", "x", "--", "true"]):
         said = home.corral("run", *words)
         assert said.returncode == 2
@@ -309,7 +309,7 @@ def test_without_words_nothing_starts_and_no_keeper_stays(home: Home) -> None:
 
 
 def test_a_command_that_is_killed_leaves_its_run_going(home: Home) -> None:
-    """Whoever watches is not the run: its keeper goes on."""
+    """Whoever watches is not the run: its supervisor goes on."""
     script = "touch here; while [ ! -e go ]; do sleep 0.1; done; echo went on"
     with home.begin("run", "--", "sh", "-c", script) as command:
         run = started(home)
@@ -321,7 +321,7 @@ def test_a_command_that_is_killed_leaves_its_run_going(home: Home) -> None:
     assert home.output(ended) == b"went on\n"
 
 
-def test_the_program_sees_nothing_of_its_keeper(home: Home) -> None:
+def test_the_program_sees_nothing_of_its_supervisor(home: Home) -> None:
     """Its descriptors, its signals and its environment are as a shell would give them."""
     script = (
         "import os, signal, sys\n"

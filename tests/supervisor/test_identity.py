@@ -340,9 +340,9 @@ with corral.open() as store:
     run = store.runs.get(store.identity.run)
     for call in (
         lambda: store.runs.end(run, ExitStatus(exit_code=0)),
-        lambda: store.runs.give_up(run, verb="crash", reason="made up"),
+        lambda: store.runs.end_orphaned(run, verb="crash", reason="made up"),
         lambda: store.runs.park(run, until=1, reason="made up"),
-        lambda: store.runs.take_over(run, owner="x", keeper_pid=1, keeper_token="1"),
+        lambda: store.runs.take_over(run, owner="x", supervisor_pid=1, supervisor_token="1"),
     ):
         try:
             call()

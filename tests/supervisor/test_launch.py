@@ -1,4 +1,4 @@
-"""The moment before an agent begins: keepers that die there, and several that want the same run."""
+"""The launch of an agent: supervisors that die before it, and several that want the same run."""
 
 import os
 import signal
@@ -17,18 +17,18 @@ def kill(pid: int | None) -> None:
     until(lambda: not is_alive(pid), f"{pid} is gone")
 
 
-def test_a_keeper_that_dies_at_the_gate_leaves_no_agent(home: Home) -> None:
+def test_a_supervisor_that_dies_at_the_gate_leaves_no_agent(home: Home) -> None:
     """Killed at any moment of its start, again and again: the program runs as a run, or not."""
     for number in range(6):
         marker = home.work / f"began{number}"
         with home.begin("run", "-d", "--json", "--", "sh", "-c", f"touch {marker}; sleep 600") as c:
             time.sleep(0.06 * number)  # any moment will do
-            keepers = [
+            supervisors = [
                 pid
                 for pid in home.everybody()
                 if "corral.supervisor" in " ".join(process.read_command_line(pid))
             ]
-            for pid in keepers:
+            for pid in supervisors:
                 with_parent = process.read_stat(pid)
                 if with_parent is not None and with_parent.parent == c.pid:
                     os.kill(pid, signal.SIGKILL)
@@ -47,12 +47,12 @@ def test_a_keeper_that_dies_at_the_gate_leaves_no_agent(home: Home) -> None:
 
 
 def test_what_ends_at_the_gate_has_no_exit_code(tmp_path: Path) -> None:
-    """A keeper that dies before it opens the gate: what never began has returned nothing."""
+    """A supervisor that dies before it opens the gate: what never began has returned nothing."""
     from corral.adapters import exit_files
     from corral.supervisor.child import ChildProcess, Stdio
 
-    keeper = os.fork()
-    if keeper == 0:
+    supervisor = os.fork()
+    if supervisor == 0:
         try:
             null = os.open(os.devnull, os.O_RDWR)
             attempt = ChildProcess(
@@ -66,7 +66,7 @@ def test_what_ends_at_the_gate_has_no_exit_code(tmp_path: Path) -> None:
             (tmp_path / "pid").write_text(str(attempt.pid))
         finally:
             os._exit(0)
-    os.waitpid(keeper, 0)
+    os.waitpid(supervisor, 0)
     pid = int((tmp_path / "pid").read_text())
     until(lambda: not is_alive(pid), "the process at the gate has ended")
     end = exit_files.wait_for_exit(tmp_path, 1, pid, 20.0)
@@ -74,7 +74,7 @@ def test_what_ends_at_the_gate_has_no_exit_code(tmp_path: Path) -> None:
     assert (end.exit_code, end.signal) == (None, None), "nobody returned this"
 
 
-def test_two_keepers_for_one_run_leave_the_winners_end_alone(home: Home) -> None:
+def test_two_supervisors_for_one_run_leave_the_winners_end_alone(home: Home) -> None:
     """Both have a process at the gate; one is refused, and what it leaves counts for nothing."""
     from corral.adapters.supervisor_process import StartingSupervisor, read_message, write_message
 
@@ -82,18 +82,18 @@ def test_two_keepers_for_one_run_leave_the_winners_end_alone(home: Home) -> None
         go = home.work / f"go{number}"
         script = f"while [ ! -e '{go}' ]; do sleep 0.1; done; exit 5"
         with home.store() as store:
-            run = store.runs.ask(command=["sh", "-c", script], project=str(home.work))
-            keepers = [StartingSupervisor() for _ in range(3)]
-            for keeper in keepers:  # all are told before one is asked how it went
-                write_message(keeper._order_writer, {"store": store.address, "run": run.id})
-            for keeper in keepers:
-                read_message(keeper._answer_reader)
+            run = store.runs.start(command=["sh", "-c", script], project=str(home.work))
+            supervisors = [StartingSupervisor() for _ in range(3)]
+            for supervisor in supervisors:  # all are told before one is asked how it went
+                write_message(supervisor._order_writer, {"store": store.address, "run": run.id})
+            for supervisor in supervisors:
+                read_message(supervisor._answer_reader)
         taken = home.in_state(run.id, RunState.RUNNING)
-        until(lambda: sum(is_alive(k.pid) for k in keepers) == 1, "the others left")  # noqa: B023
+        until(lambda: sum(is_alive(k.pid) for k in supervisors) == 1, "the others left")  # noqa: B023
         if number == 0:
-            kill(taken.keeper_pid)  # the end is learned from what was written down
+            kill(taken.supervisor_pid)  # the end is learned from what was written down
         elif number == 1:
-            for pid in (taken.keeper_pid, home.guard_of(taken), taken.pid):
+            for pid in (taken.supervisor_pid, home.guard_of(taken), taken.pid):
                 kill(pid)
         go.touch()
         until(lambda: not is_alive(taken.pid or 0), "the program ended")  # noqa: B023
@@ -104,7 +104,7 @@ def test_two_keepers_for_one_run_leave_the_winners_end_alone(home: Home) -> None
         assert (ended.state, ended.exit_code) == expected
 
 
-def test_a_keeper_that_comes_too_late_touches_nothing(home: Home) -> None:
+def test_a_supervisor_that_comes_too_late_touches_nothing(home: Home) -> None:
     """The run is over and its output sealed; somebody had found it in line before that."""
     from corral.adapters.supervisor_process import StartingSupervisor
 

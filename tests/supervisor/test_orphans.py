@@ -72,21 +72,23 @@ def test_it_is_ended_with_its_run(home: Home, escaped: tuple[Run, process.Proces
     home.nobody_left()
 
 
-def test_a_new_keeper_ends_it_too(home: Home, escaped: tuple[Run, process.ProcessIdentity]) -> None:
+def test_a_new_supervisor_ends_it_too(
+    home: Home, escaped: tuple[Run, process.ProcessIdentity]
+) -> None:
     run, child = escaped
-    assert run.keeper_pid is not None
-    os.kill(run.keeper_pid, signal.SIGKILL)
+    assert run.supervisor_pid is not None
+    os.kill(run.supervisor_pid, signal.SIGKILL)
     assert home.json("stop", run.id, "--json")["state"] == "cancelled"
     assert not is_alive(child.pid)
     home.nobody_left()
 
 
-def test_without_any_keeper_the_guard_ends_it(
+def test_without_any_supervisor_the_guard_ends_it(
     home: Home, escaped: tuple[Run, process.ProcessIdentity]
 ) -> None:
     run, child = escaped
-    assert run.keeper_pid is not None
-    os.kill(run.keeper_pid, signal.SIGKILL)
+    assert run.supervisor_pid is not None
+    os.kill(run.supervisor_pid, signal.SIGKILL)
     (home.work / "go").touch()
     until(lambda: not is_alive(child.pid), "it is ended")
     home.recover()
@@ -101,9 +103,9 @@ def test_it_is_ended_also_when_its_supervisor_and_guard_were_killed(
 ) -> None:
     """Its parents, session and environment tell nothing then; its resource limits do."""
     run, child = escaped
-    assert run.keeper_pid is not None
+    assert run.supervisor_pid is not None
     assert run.pid is not None
-    for pid in (run.keeper_pid, home.guard_of(run), *((run.pid,) if agent_too else ())):
+    for pid in (run.supervisor_pid, home.guard_of(run), *((run.pid,) if agent_too else ())):
         os.kill(pid, signal.SIGKILL)
     assert home.json("stop", run.id, "--json")["state"] == "cancelled"
     assert not is_alive(child.pid)
@@ -114,9 +116,9 @@ def test_a_process_that_cannot_be_ended_is_named_and_the_run_is_not_cancelled(
     home: Home, escaped: tuple[Run, process.ProcessIdentity], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, child = escaped
-    assert run.keeper_pid is not None
+    assert run.supervisor_pid is not None
     assert run.pid is not None
-    killed = (run.keeper_pid, home.guard_of(run), run.pid)
+    killed = (run.supervisor_pid, home.guard_of(run), run.pid)
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
     until(lambda: not any(map(is_alive, killed)), "supervisor, guard and agent are gone")
@@ -124,7 +126,7 @@ def test_a_process_that_cannot_be_ended_is_named_and_the_run_is_not_cancelled(
         process, "send_signal", lambda *_: False
     )  # as for one in uninterruptible sleep
     with home.store() as store:
-        store.runs.begin_to_stop(run.id)
+        store.runs.request_stop(run.id)
         store.runs.recover()
     monkeypatch.undo()
     ended = home.get(run.id)
@@ -135,17 +137,17 @@ def test_a_process_that_cannot_be_ended_is_named_and_the_run_is_not_cancelled(
 
 
 def test_a_run_that_it_started_is_no_orphan_of_its_own(home: Home) -> None:
-    """Its keeper comes to be a child of the outer run's guard, and goes on all the same."""
+    """Its supervisor comes to be a child of the outer run's guard, and goes on all the same."""
     script = f"{sys.executable} -m corral run -d --name inner -- sleep 600; touch here; sleep 600"
     outer = home.detached("sh", "-c", script, options=("--grace", "300ms"))
     until((home.work / "here").exists, "the inner one has begun")
     inner = home.in_state(home.get("inner").id, RunState.RUNNING)
-    assert inner.keeper_pid is not None
-    found = process.read_stat(inner.keeper_pid)
+    assert inner.supervisor_pid is not None
+    found = process.read_stat(inner.supervisor_pid)
     assert found is not None
     assert found.parent == home.guard_of(outer)
     # Even when nobody is left between its agent and the outer run.
-    os.kill(inner.keeper_pid, signal.SIGKILL)
+    os.kill(inner.supervisor_pid, signal.SIGKILL)
     os.kill(home.guard_of(inner), signal.SIGKILL)
     assert home.json("stop", outer.id, "--json")["state"] == "cancelled"
     assert inner.pid is not None

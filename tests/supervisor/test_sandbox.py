@@ -49,7 +49,7 @@ def sandboxed(
 ) -> Run:
     """A run of a shell script, kept in the worktree until it has ended."""
     with home.store() as store:
-        asked = store.runs.ask(
+        asked = store.runs.start(
             command=["/bin/sh", "-ec", script],
             project=store.projects.register(project or home.folder / "repository").id,
             dir=str(tree),
@@ -130,7 +130,7 @@ def test_whoever_keeps_it_runs_nothing_that_was_left_for_git(
     second = sandboxed(home, any_kind, tree, "true")
     assert not mark.exists()
     with home.store() as store:
-        told = store.runs.launch_of(second.id).environment["git"]
+        told = store.runs.get_launch(second.id).environment["git"]
     head = git(home.folder / "repository", "rev-parse", "corral/race/one")
     assert told == {"commit": head, "branch": "corral/race/one", "dirty": False}
 
@@ -294,7 +294,7 @@ def test_it_reaches_corral_by_the_daemon_as_its_agent_alone(home: Home, tree: Pa
         with home.store() as store:
             store.agents.create("ada", command=shlex.join(["sh", "-ec", script]))
             store.agents.create("bob", command="true")
-            asked = store.runs.ask(
+            asked = store.runs.start(
                 prompt="Do it",
                 agent="ada",
                 project=store.projects.register(home.folder / "repository").id,
@@ -323,7 +323,7 @@ def test_commits_are_imported_also_when_the_supervisor_was_killed(
         touch here; sleep 600
     """
     with home.store() as store:
-        asked = store.runs.ask(
+        asked = store.runs.start(
             command=["/bin/sh", "-ec", script],
             project=store.projects.register(home.folder / "repository").id,
             dir=str(tree),
@@ -332,10 +332,10 @@ def test_commits_are_imported_also_when_the_supervisor_was_killed(
         store.runs.start_queued()
     until((tree / "here").exists, "it has committed")
     run = home.get(asked.id)
-    assert run.keeper_pid is not None
+    assert run.supervisor_pid is not None
     assert run.pid is not None
     guard = home.guard_of(run)
-    for pid in (run.keeper_pid, guard, run.pid):
+    for pid in (run.supervisor_pid, guard, run.pid):
         os.kill(pid, signal.SIGKILL)
     home.recover()
     ended = home.ended(run.id)

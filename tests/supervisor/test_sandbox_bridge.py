@@ -66,7 +66,7 @@ def test_a_question_is_answered_from_inside(home: Home, kind: SandboxKind) -> No
         assert ask(home, "hello there") == ["you said: hello there"]
         with home.store() as store:
             (run,) = store.runs.list().items
-            launch = store.runs.launch_of(run.id)
+            launch = store.runs.get_launch(run.id)
             assert launch.sandbox == f"boxed:{kind}"
             assert launch.environment["sandbox"]["kind"] == kind
 

@@ -72,7 +72,7 @@ def install(path: Path, text: str) -> None:
 
 def started(home: Home, kind: SandboxKind, tree: Path, env: dict[str, str], **more: Any) -> Run:  # noqa: F811
     with home.store() as store:
-        asked = store.runs.ask(
+        asked = store.runs.start(
             prompt="look at it",
             agent="codex",
             project=store.projects.register(home.folder / "repository").id,
@@ -127,7 +127,7 @@ def test_a_new_supervisor_goes_on_with_the_record(
     given = {"TOKENS": "2000000"}
     run = started(home, kind, tree, given, budget_micros=100_000, grace_ms=1_000)
     until((tree / "begun").exists, "it is running")
-    supervisor = until(lambda: home.get(run.id).keeper_pid, "its supervisor is known")
+    supervisor = until(lambda: home.get(run.id).supervisor_pid, "its supervisor is known")
     os.kill(supervisor, signal.SIGKILL)
     until(lambda: not is_alive(supervisor), "the supervisor is dead")
     home.recover()

@@ -79,7 +79,7 @@ def say_everywhere(store: Corral, project: str) -> None:
     store.mail.fail(letter, words)
     store.timers.set("agent:ada", words, delay_ms=60_000)
     store.schedules.create("agent:ada", words, every_ms=3_600_000)
-    run = store.runs.ask(prompt=words, agent="ada", project=project)
+    run = store.runs.start(prompt=words, agent="ada", project=project)
     store.runs.stop(run.id, reason=words)
     store.sessions.close(session.id)
 

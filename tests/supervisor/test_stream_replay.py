@@ -1,4 +1,4 @@
-"""A stream that is read again, by a keeper that took over: nothing twice, and nothing left out."""
+"""A stream that a new supervisor reads again: nothing is recorded twice, nothing is missing."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ def told(nth: int) -> bytes:
 @pytest.fixture
 def run(store: Corral) -> Run:
     session = store.sessions.open()
-    return store.runs.ask(command=["true"], session=session.id)
+    return store.runs.start(command=["true"], session=session.id)
 
 
 def voice(store: Corral, run: Run, path: Path) -> StreamIO:

@@ -1,4 +1,4 @@
-"""Drives an `AcpTalk` against a real agent process, as a keeper does: one loop, no threads."""
+"""Drives an `AcpTalk` against a real agent process, as a supervisor does: one loop, no threads."""
 
 import contextlib
 import os
@@ -68,7 +68,7 @@ class AcpRun:
         return self.process.stderr.read()[-2_000:].decode(errors="replace")
 
     def end(self) -> None:
-        """Kindly, as a keeper does: some agents write their record only then."""
+        """Kindly, as a supervisor does: some agents write their record only then."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, 15)
         with contextlib.suppress(subprocess.TimeoutExpired):

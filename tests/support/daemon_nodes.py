@@ -63,7 +63,7 @@ class Machine(Home):
         return until(lambda: not is_alive(self.pid), "the daemon has ended", seconds)
 
     def everything(self, number: int) -> None:
-        """A signal to all that runs here: the daemon, keepers, guards and agents."""
+        """A signal to all that runs here: the daemon, supervisors, guards and agents."""
         for pid in self.everybody():
             with suppress(OSError):
                 os.kill(pid, number)

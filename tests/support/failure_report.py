@@ -70,7 +70,7 @@ def _run(store: Corral, run: Run, folder: Path) -> str:
     command = " ".join([run.command, *run.args])
     lines = [f"{run.id} {run.state}, exit {run.exit_code}, {run.reason or 'no reason'}: {command}"]
     lines += [f"  log: {line.message}" for line in store.outputs.log_lines(run.id).items]
-    error = folder / "keeper.error"
+    error = folder / "supervisor.error"
     if error.exists():
         lines.append(f"  supervisor: {_end_of(error)}")
     with suppress(NotFound):

@@ -188,7 +188,7 @@ class Runner:
     def begin(self) -> Run:
         """Take the oldest run that is queued."""
         queued = self._store.runs.list(state="queued", limit=200).items
-        taken = self._store.runs.start(queued[-1].id, held(next(self._numbers)))
+        taken = self._store.runs.acquire(queued[-1].id, held(next(self._numbers)))
         return self._store.runs.launch(taken)
 
     def end(self, run: Run, text: str | None = None) -> Run:
@@ -205,4 +205,4 @@ class Runner:
         return self._store.runs.end(run, ExitStatus(exit_code=1))
 
     def prompt(self, run: Run) -> str | None:
-        return self._store.runs.launch_of(run.id).prompt
+        return self._store.runs.get_launch(run.id).prompt

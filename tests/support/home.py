@@ -243,7 +243,7 @@ class Home:
     # -- processes -----------------------------------------------------------------------------
 
     def guard_of(self, run: Run) -> int:
-        """The process between keeper and agent."""
+        """The process between supervisor and agent."""
         assert run.pid is not None
         found = process.read_stat(run.pid)
         assert found is not None
@@ -266,7 +266,7 @@ class Home:
         return with_variable(f"CORRAL_RUN={run.id}")
 
     def nobody_left(self) -> None:
-        """Keepers, guards and agents are all gone; sealing may take its time."""
+        """Supervisors, guards and agents are all gone; sealing may take its time."""
         until(lambda: not self.everybody(), "everybody has ended")
 
     def end_all(self) -> None:

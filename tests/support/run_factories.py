@@ -76,22 +76,22 @@ def order(**wanted: Any) -> RunSpec:
 
 
 def held(number: int = 1, **known: Any) -> SupervisedProcess:
-    """What the keeper of a number says when it takes a run."""
+    """What the supervisor of a number says when it takes a run."""
     plain: dict[str, Any] = {
-        "owner": f"keeper:{number}",
+        "owner": f"supervisor:{number}",
         "host": ELSEWHERE,
         "boot_id": "boot",
         "pid": 10_000 + number,
         "start_token": f"{number}00",
-        "keeper_pid": 20_000 + number,
-        "keeper_token": f"{number}01",
+        "supervisor_pid": 20_000 + number,
+        "supervisor_token": f"{number}01",
         "folder": NO_FOLDER,
     }
     return SupervisedProcess(**plain | known)
 
 
 def queued(store: Corral, **wanted: Any) -> Run:
-    return store.runs.request(order(**wanted))
+    return store.runs.enqueue(order(**wanted))
 
 
 def next_queued(store: Corral, **where: str) -> Run | None:
@@ -99,16 +99,16 @@ def next_queued(store: Corral, **where: str) -> Run | None:
     return store._database.read(lambda tx: dispatch.find_next_queued(tx, **where))
 
 
-def starting(store: Corral, keeper: int = 1, **wanted: Any) -> Run:
-    return store.runs.start(queued(store, **wanted).id, held(keeper))
+def starting(store: Corral, supervisor: int = 1, **wanted: Any) -> Run:
+    return store.runs.acquire(queued(store, **wanted).id, held(supervisor))
 
 
-def running(store: Corral, keeper: int = 1, **wanted: Any) -> Run:
-    return store.runs.launch(starting(store, keeper, **wanted))
+def running(store: Corral, supervisor: int = 1, **wanted: Any) -> Run:
+    return store.runs.launch(starting(store, supervisor, **wanted))
 
 
-def stopping(store: Corral, keeper: int = 1, **wanted: Any) -> Run:
-    return store.runs.begin_to_stop(running(store, keeper, **wanted).id)
+def stopping(store: Corral, supervisor: int = 1, **wanted: Any) -> Run:
+    return store.runs.request_stop(running(store, supervisor, **wanted).id)
 
 
 def ended(store: Corral, how: ExitStatus | None = None, **wanted: Any) -> Run:
@@ -116,7 +116,7 @@ def ended(store: Corral, how: ExitStatus | None = None, **wanted: Any) -> Run:
 
 
 def without_supervisors(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """From now on no keeper is started: whoever wants one finds that it was lost at once.
+    """From now on no supervisor is started: whoever wants one finds that it was lost at once.
 
     Gives back what they would have been told.
     """

@@ -1,5 +1,5 @@
-"""Kill keepers, guards and agents of a mix of runs, in any order and at any moment, and see that
-what the store says afterwards is what happened.
+"""Kill supervisors, guards and agents of various runs at random, then compare the store with the
+events that happened.
 
     python -m tests.torture --count 500 --seed 1 [--postgres | --url URL]
     python -m tests.torture --kills 10000 --into FILE [--postgres]
@@ -39,7 +39,7 @@ from tests.torture.workspace import folder_for, store_for
 
 AT_ONCE = 6
 LONGEST = 180.0
-ROLES = ("keeper", "guard", "agent")
+ROLES = ("supervisor", "guard", "agent")
 ENDS = ("exit0", "exit0", "exit3", "exit77", "signal11", "signal15", "signal9")
 
 
@@ -80,11 +80,11 @@ class Torture:
             last = "; crash 3" if plan.end == "exit3" else ""
             first = f"write {plan.record.with_suffix('.begin')} begin 1"
             prompt = "\n".join([first, *says, f"write {plan.record} end 1 {plan.end}{last}"])
-            return store.runs.ask(
+            return store.runs.start(
                 prompt=prompt, agent="scripted", project=work, terminal=False, grace_ms=500
             )
         command = [sys.executable, "-S", "-E", str(self.folder / "agent.py"), str(plan.record)]
-        return store.runs.ask(
+        return store.runs.start(
             command=[*command, str(plan.lines), f"{pause:.4f}", plan.end],
             project=work,
             terminal=plan.kind == "pty",
@@ -93,20 +93,20 @@ class Torture:
         )
 
     def start(self, store: Corral, plan: Plan, pause: float) -> None:
-        """Ask for a run and start its keeper, which may be killed while it starts."""
+        """Ask for a run and start its supervisor, which may be killed while it starts."""
         run = self.ask(store, plan, pause)
         plan.id = run.id
         with self.lock:
             self.plans[run.id] = plan
-        keeper = StartingSupervisor()
+        supervisor = StartingSupervisor()
         with self.lock:
-            self.starting[keeper.pid] = plan
+            self.starting[supervisor.pid] = plan
         try:
             with suppress(SupervisorLost):
-                keeper.start(store=store.address, run=run.id)
+                supervisor.start(store=store.address, run=run.id)
         finally:
             with self.lock:
-                self.starting.pop(keeper.pid)
+                self.starting.pop(supervisor.pid)
 
     def feed(self, number: int) -> None:
         """One of those who start runs while there are too few."""
@@ -154,7 +154,7 @@ class Torture:
         pid, plan = self.random.choice(found)
         time.sleep(self.random.uniform(0, 0.3))
         who = process.identify(pid)
-        self.kill(plan, "keeper", who)
+        self.kill(plan, "supervisor", who)
 
     def kill_recoverer(self) -> None:
         """One of those who look after what the others left, in the middle of it."""
@@ -181,8 +181,8 @@ class Torture:
                 return process.identify(agent.parent) if "corral.supervisor" in words else None
             return None
         pid, token = (run.pid, run.start_token)
-        if role == "keeper":
-            pid, token = (run.keeper_pid, run.keeper_token)
+        if role == "supervisor":
+            pid, token = (run.supervisor_pid, run.supervisor_token)
         return (
             None
             if pid is None or token is None
@@ -243,7 +243,7 @@ def run(wanted: argparse.Namespace, folder: Path, url: str | None) -> int:
             while store.runs.list(live=True).items and time.monotonic() < deadline:
                 time.sleep(0.1)
             recoverers.end()
-            # One that holds a run for a moment, to let it go on, may be killed as its keeper.
+            # One that holds a run for a moment, to let it go on, may be killed as its supervisor.
             tired = [pid for pid in recoverers.died if pid not in torture.killed]
             store.runs.recover()
             seconds = time.monotonic() - began
@@ -296,7 +296,7 @@ def report(torture: Torture, store: Corral, seconds: float, tired: list[int], fo
     said: Any = (folder / "recoverers").read_text().strip()
     if said:
         print(f"  recoverers said: {said[-1_500:]}")
-    for error in sorted((folder / "home" / "runs").glob("*/keeper.error"))[:5]:
+    for error in sorted((folder / "home" / "runs").glob("*/supervisor.error"))[:5]:
         print(f"  {error.parent.name}: {error.read_text().strip().splitlines()[-1]}")
     return len(wrong) + len(strangers) + len(tired)
 

@@ -102,7 +102,7 @@ def _output(store: Corral, run: Run, plan: Plan) -> list[str]:
             data += piece
             offset += len(piece)
     except CorralError as error:
-        lossy = plan.kind == "pty" and plan.killed["keeper"]
+        lossy = plan.kind == "pty" and plan.killed["supervisor"]
         return [] if lossy else [f"no output: {error.message}"]
     if plan.kind == "stream":
         said = [int(n) for n in re.findall(rb'"type": "text", "text": "(\d+)"', data)]
@@ -125,8 +125,8 @@ def _lines(data: bytes, plan: Plan) -> list[str]:
         got = found.get(attempt, [])
         if got != list(range(1, len(got) + 1)):
             wrong.append(f"attempt {attempt}: not every line in order")
-        # What is still inside a terminal when its keeper is killed goes with it.
-        lossy = plan.kind == "pty" and plan.killed["keeper"]
+        # What is still inside a terminal when its supervisor is killed goes with it.
+        lossy = plan.kind == "pty" and plan.killed["supervisor"]
         if len(got) < plan.wrote(attempt) and not lossy:
             wrong.append(f"attempt {attempt}: {len(got)} of {plan.wrote(attempt)} lines")
     return wrong
@@ -165,7 +165,7 @@ def _left_the_line(run: Run, plan: Plan) -> bool:
 def _signals(plan: Plan) -> set[int]:
     """What the test, or the end of a terminal, may have sent."""
     found = {int(signal.SIGKILL)} if plan.killed["agent"] else set()
-    if plan.kind == "pty" and plan.killed["keeper"]:
+    if plan.kind == "pty" and plan.killed["supervisor"]:
         found.add(int(signal.SIGHUP))
     if plan.stopped:
         found |= {int(signal.SIGTERM), int(signal.SIGKILL)}

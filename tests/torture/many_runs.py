@@ -54,7 +54,7 @@ class Meter(threading.Thread):
 def start(store: Corral, project: Path, release: Path) -> str:
     """A run that waits until a file is there."""
     words = f"while ! test -e {release}; do sleep 2; done; exit 7"
-    run = store.runs.ask(command=["sh", "-c", words], project=str(project), terminal=False)
+    run = store.runs.start(command=["sh", "-c", words], project=str(project), terminal=False)
     StartingSupervisor().start(store=store.address, run=run.id)
     return run.id
 
@@ -105,7 +105,7 @@ def run(folder: Path, url: str, count: int, seconds: float) -> int:
         print(f"ended      {right} of {count} as they should (exit 7)")
         print(f"connections while all end: {meter.part(at)}")
         wrong += [f"{count - right} ended otherwise"] if right < count else []
-    errors = sorted((folder / "home" / "runs").glob("*/keeper.error"))
+    errors = sorted((folder / "home" / "runs").glob("*/supervisor.error"))
     wrong += [f"{path.parent.name}: {path.read_text().splitlines()[-1]}" for path in errors[:5]]
     for text in wrong:
         print(f"  ! {text}")

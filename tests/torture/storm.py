@@ -3,10 +3,9 @@
     python -m tests.torture --storm --places 20 --agents 5 --messages 500 --kills 200 --seed 1
 
 People speak in all places, to one agent at a time. The host that receives and sends is killed and
-started again, and so are the keepers, guards and agents of the runs. At the end it is asked of the
-platform what people saw and of the store what it knows, and of nobody else: every message was
-answered once, in the order of its place, or is dead and that was told; none is lost and none shown
-twice.
+started again, and so are the supervisors, guards and agents of the runs. At the end the platform
+and the store are checked: every message was answered once, in the order of its place, or is dead
+and its sender was notified; none is lost or shown twice.
 """
 
 import argparse
@@ -35,7 +34,7 @@ from tests.torture.ledger import Batch, counted, note
 from tests.torture.workspace import folder_for, store_for
 
 NAMES = ("ada", "ben", "cyd", "dan", "eve", "fay", "gus", "hal")
-ROLES = ("keeper", "guard", "agent")
+ROLES = ("supervisor", "guard", "agent")
 LONGEST = 180.0
 """Seconds without any change, after which what is not answered is taken for lost."""
 OPERATOR = "user:operator"

@@ -155,7 +155,7 @@ def _screen(data: bytes) -> list[str]:
 
 
 def test_real_programs_on_a_real_terminal_read_well() -> None:
-    """`ls` in columns and colours, as `script` or a keeper would have caught it."""
+    """`ls` in columns and colours, as `script` or a supervisor would have caught it."""
     import os
     import pty
 

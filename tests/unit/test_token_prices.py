@@ -116,7 +116,7 @@ import sys, corral
 from corral.adapters.providers.facts import UsageFact
 with corral.open("sqlite:///{tmp_path}/a.db") as store:
     store.charges.add(UsageFact(model="gpt-5", output=100), run_id="run_1")
-    assert store.charges.price_unknown(apart=True) == 1
+    assert store.charges.price_unpriced(in_subprocess=True) == 1
     assert store.charges.total().cost_micros == 1_000
 assert "genai_prices" not in sys.modules
 """

@@ -18,23 +18,23 @@ def noted(folder: Path, *batches: Batch) -> str:
 def test_batches_add_up_by_engine_and_by_what_was_done(tmp_path: Path) -> None:
     file = noted(
         tmp_path,
-        Batch("sqlite", "runs", 1, {"keeper": 900, "agent": 100}, 10, 0, runs=40),
-        Batch("sqlite", "runs", 2, {"keeper": 200}, 20, 0, runs=2),
-        Batch("sqlite", "runs", 7, {"keeper": 1}, 1, 1),
+        Batch("sqlite", "runs", 1, {"supervisor": 900, "agent": 100}, 10, 0, runs=40),
+        Batch("sqlite", "runs", 2, {"supervisor": 200}, 20, 0, runs=2),
+        Batch("sqlite", "runs", 7, {"supervisor": 1}, 1, 1),
         Batch("postgres", "commits", None, {"at a commit": 3}, 2, 0),
     )
     _, _, *rows = ledger.table(ledger.read(file)).splitlines()
     assert rows == [
         "| postgres | commits | 3 (at a commit 3) | 0 | 2 | 0 |  |",
-        "| sqlite | runs | 1,201 (agent 100, keeper 1,101) | 42 | 31 | 1 | 1-2, 7 |",
+        "| sqlite | runs | 1,201 (agent 100, supervisor 1,101) | 42 | 31 | 1 | 1-2, 7 |",
     ]
 
 
 def test_it_ends_when_there_were_enough_or_something_was_wrong(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = noted(tmp_path, Batch("sqlite", "runs", 1, {"keeper": 500}, 10, 0))
+    file = noted(tmp_path, Batch("sqlite", "runs", 1, {"supervisor": 500}, 10, 0))
     assert ledger.go_on(500, 100, 1, file, []) == 0
-    assert "500 (keeper 500)" in capsys.readouterr().out
-    noted(tmp_path, Batch("sqlite", "runs", 2, {"keeper": 1}, 10, 1))
+    assert "500 (supervisor 500)" in capsys.readouterr().out
+    noted(tmp_path, Batch("sqlite", "runs", 2, {"supervisor": 1}, 10, 1))
     assert ledger.go_on(10_000, 100, 1, file, []) == 1, "no further batch hides what was found"

@@ -398,7 +398,7 @@ def test_every_action_does_what_its_button_says(served: HttpServer, tmp_path: ob
 
         project = store.projects.register(str(tmp_path))
         went = act(
-            "runs/ask",
+            "runs/start",
             prompt="say hi",
             agent="scripted",
             project=project.id,
@@ -406,7 +406,7 @@ def test_every_action_does_what_its_button_says(served: HttpServer, tmp_path: ob
             timeout="5m",
         )
         run = store.runs.get(went.headers["HX-Redirect"].rpartition("/")[2])
-        launch = store.runs.launch_of(run.id)
+        launch = store.runs.get_launch(run.id)
         assert (launch.prompt, launch.budget_micros, launch.timeout_ms) == (
             "say hi",
             2_000_000,
@@ -543,7 +543,7 @@ def test_sizes_are_shown_in_powers_of_1024(bytes: int, text: str) -> None:
 
 def test_denied_calls_are_shown_beside_the_state(served: HttpServer) -> None:
     run = running(served.store)
-    served.store.runs.count_denials(run, {"Edit": 2, "Bash": 1})
+    served.store.runs.record_denials(run, {"Edit": 2, "Bash": 1})
     told = "3 denied (Edit ×2, Bash)"  # noqa: RUF001
     served.store.runs.end(served.store.runs.get(run.id), ExitStatus(exit_code=0))
     with served.client() as client:
@@ -558,10 +558,10 @@ def test_a_new_run_has_the_approvals_that_were_chosen(served: HttpServer, tmp_pa
         assert 'name="approvals"' in client.get("/runs").text
         for chosen, approvals in (("edit,run", ["edit", "run"]), ("", [])):
             went = client.post(
-                "/do/runs/ask", data=fields | {"approvals": chosen}, headers=as_part("x")
+                "/do/runs/start", data=fields | {"approvals": chosen}, headers=as_part("x")
             )
             id = went.headers["HX-Redirect"].rpartition("/")[2]
-            assert served.store.runs.launch_of(id).approvals == approvals
+            assert served.store.runs.get_launch(id).approvals == approvals
 
 
 def test_the_comment_of_an_accepted_task_is_not_shown_as_an_error(

@@ -234,7 +234,7 @@ def test_denied_tools_of_an_attempt_name_the_options_that_approve_them(track: Tr
     race = track.raced.start("ada", "grace")
     attempt = track.raced.begin(race, 1)
     run = track.store.runs.get(str(attempt.run_id))
-    track.store.runs.count_denials(run, {"Edit": 2, "Bash": 1})
+    track.store.runs.record_denials(run, {"Edit": 2, "Bash": 1})
     text = track.text(f"/races/{race.id}")
     assert "3 denied (Edit ×2, Bash)" in text  # noqa: RUF001
     assert "To approve these, start the race with --yes edit --yes run" in text

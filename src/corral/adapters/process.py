@@ -23,7 +23,7 @@ INITIAL_PID_NAMESPACE = "pid:[4026531836]"  # a constant of the kernel
 PROC = "/proc"
 PR_SET_CHILD_SUBREAPER = 36
 UNKNOWN_BOOT = "unknown"
-SUPERVISOR_MARK = b"CORRAL_KEEPER=1"  # in the environment of every supervisor and its guards
+SUPERVISOR_MARK = b"CORRAL_SUPERVISOR=1"  # in the environment of every supervisor and its guards
 
 
 class Liveness(StrEnum):

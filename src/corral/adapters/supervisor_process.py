@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 # Variables that identify the calling run. They are not passed on to the runs that it starts.
-RUN_VARIABLES = ("CORRAL_RUN", "CORRAL_SESSION", "CORRAL_AGENT", "CORRAL_PROMPT", "CORRAL_KEEPER")
+RUN_VARIABLES = (
+    "CORRAL_RUN",
+    "CORRAL_SESSION",
+    "CORRAL_AGENT",
+    "CORRAL_PROMPT",
+    "CORRAL_SUPERVISOR",
+)
 
 
 prestarted: "StartingSupervisor | None" = None
@@ -115,7 +121,7 @@ def _fill_standard_descriptors() -> None:
 
 def _environment() -> dict[str, str]:
     environment = {name: value for name, value in os.environ.items() if name not in RUN_VARIABLES}
-    return environment | {"CORRAL_KEEPER": "1"}
+    return environment | {"CORRAL_SUPERVISOR": "1"}
 
 
 def _duplicate(descriptor: int) -> int:

@@ -1,7 +1,7 @@
 """The Python API: `corral.open(url)` returns a store with one attribute per noun.
 
     with corral.open() as store:
-        run = store.runs.ask(prompt="Fix the tests", project="/srv/shop")
+        run = store.runs.start(prompt="Fix the tests", project="/srv/shop")
         store.runs.start_queued()
         print(store.runs.wait(run.id).state)
 

@@ -16,7 +16,7 @@ class Alerts(Resource):
     get = read(ops.get)
     list = read(ops.list_alerts, mode="one")
 
-    def see_to_delivery(self) -> bool:
+    def start_delivery(self) -> bool:
         """Start a process that delivers pending alerts; returns False when there are no alerts.
 
         Idempotent: an alert is delivered once, by this process or by the daemon.

@@ -21,7 +21,7 @@ class Charges(Resource):
     set_prices = write(ops.set_prices, durable=True, repeatable=True)
     reserve = write(ops.reserve_budget, durable=True, repeatable=True)
     release = write(ops.release_budget, durable=True, repeatable=True)
-    over_budget = read(ops.find_exceeded_budget, mode="one")
+    exceeded_budget = read(ops.find_exceeded_budget, mode="one")
 
     def add(
         self,
@@ -51,16 +51,16 @@ class Charges(Resource):
             at=at,
         )
 
-    def price_unknown(self, *, again: bool = False, apart: bool = False) -> int:
+    def price_unpriced(self, *, retry: bool = False, in_subprocess: bool = False) -> int:
         """Compute the cost of charges whose provider did not report it; returns their number.
 
-        Models that the price table does not know stay without a cost. `again` tries them again,
-        for example after an upgrade of the table. With `apart`, a separate process loads the table,
-        so that this process stays small. Idempotent.
+        Models that the price table does not contain stay without a cost. `retry` tries them again,
+        for example after an upgrade of the table. With `in_subprocess`, a separate process loads
+        the table, so that this process stays small. Idempotent.
         """
         from corral.services.pricing import price_charges
 
-        return price_charges(self._database, again=again, apart=apart)
+        return price_charges(self._database, retry=retry, in_subprocess=in_subprocess)
 
 
 class Budgets(Resource):

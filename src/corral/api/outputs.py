@@ -24,15 +24,15 @@ class Outputs(Resource):
     noun = "output"
 
     begin = write(ops.begin, repeatable=True)
-    progress = write(ops.record_progress, mode="one", repeatable=True)
+    record_progress = write(ops.record_progress, mode="one", repeatable=True)
     add_chunk = write(ops.add_chunk, repeatable=True)
     seal = write(ops.seal, repeatable=True)
     lose = write(ops.mark_lost)
     get = read(ops.get, mode="one")
     index = read(ops.get_index, mode="one")
     chunk = read(ops.get_chunk, mode="one")
-    unsealed = read(ops.list_unsealed, mode="one")
-    forget = write(ops.delete_row, repeatable=True)
+    list_unsealed = read(ops.list_unsealed, mode="one")
+    delete_record = write(ops.delete_record, repeatable=True)
     log = write(ops.add_log_line, mode="one")
     log_many = write(ops.add_log_lines)
     log_lines = read(ops.list_log_lines, mode="one")

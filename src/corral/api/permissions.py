@@ -39,8 +39,8 @@ FOR_PEOPLE = frozenset(
         *("messages.receive", "messages.receive_all", "messages.say"),
         *("outputs.delete", "projects.delete", "runs.delete", "runs.delete_all"),
         # For the supervisor of a run: its outcome, its processes, its usage.
-        *("runs.end", "runs.give_up", "runs.park", "runs.restart", "runs.take_over"),
-        *("runs.add_sample", "runs.count_denials", "runs.describe"),
+        *("runs.end", "runs.end_orphaned", "runs.park", "runs.restart", "runs.take_over"),
+        *("runs.add_sample", "runs.record_denials", "runs.record_environment"),
         *("charges.release", "charges.set_prices"),
         *("people.set", "senders.approve", "senders.block"),
         *("places.block", "places.meet", "places.set_policy", "places.unblock"),

@@ -41,8 +41,8 @@ _FILES = "it uses files of the machine that calls it"
 _SECRETS = "values of secrets do not leave their machine"
 LOCAL_ONLY = {
     "alerts.raise_alert": _SUPERVISOR,
-    "alerts.see_to_delivery": _DAEMON,
-    "charges.over_budget": _SUPERVISOR,
+    "alerts.start_delivery": _DAEMON,
+    "charges.exceeded_budget": _SUPERVISOR,
     "charges.release": _SUPERVISOR,
     "charges.reserve": _SUPERVISOR,
     "charges.set_prices": _INTERNAL,
@@ -85,25 +85,25 @@ LOCAL_ONLY = {
     "messages.next": "it is for a run, on the same machine",
     "messages.receive": _FILES,
     "messages.receive_all": _FILES,
-    "nodes.beat": _DAEMON,
+    "nodes.renew": _DAEMON,
     "nodes.heartbeat": _DAEMON,
     "nodes.join": _DAEMON,
     "nodes.leave": _DAEMON,
-    "nodes.lose_silent": _DAEMON,
-    "nodes.take_lead": _DAEMON,
-    "nodes.yield_lead": _DAEMON,
+    "nodes.mark_lost": _DAEMON,
+    "nodes.acquire_leadership": _DAEMON,
+    "nodes.release_leadership": _DAEMON,
     "outputs.add_chunk": _SUPERVISOR,
     "outputs.begin": _SUPERVISOR,
     "outputs.chunk": _INTERNAL,
     "outputs.clear_deleted": _FILES,
-    "outputs.forget": _INTERNAL,
+    "outputs.delete_record": _INTERNAL,
     "outputs.index": _INTERNAL,
     "outputs.log_many": _SUPERVISOR,
     "outputs.lose": _INTERNAL,
-    "outputs.progress": _SUPERVISOR,
+    "outputs.record_progress": _SUPERVISOR,
     "outputs.seal": _SUPERVISOR,
     "outputs.seal_folder": _FILES,
-    "outputs.unsealed": _INTERNAL,
+    "outputs.list_unsealed": _INTERNAL,
     "projects.configure": _FILES,
     "projects.equip": _FILES,
     "projects.export": _FILES,
@@ -112,24 +112,24 @@ LOCAL_ONLY = {
     "races.export": _FILES,
     "races.leave": "the daemon drives races that were started over HTTP",
     "runs.add_sample": _SUPERVISOR,
-    "runs.after_end": _SUPERVISOR,
-    "runs.begin_to_stop": "use `runs.stop`",
-    "runs.call_for": _SUPERVISOR,
-    "runs.describe": _SUPERVISOR,
+    "runs.clean_up": _SUPERVISOR,
+    "runs.request_stop": "use `runs.stop`",
+    "runs.set_attention": _SUPERVISOR,
+    "runs.record_environment": _SUPERVISOR,
     "runs.end": _SUPERVISOR,
     "runs.fail": _INTERNAL,
-    "runs.give_up": _SUPERVISOR,
+    "runs.end_orphaned": _SUPERVISOR,
     "runs.heartbeat": _SUPERVISOR,
     "runs.launch": _SUPERVISOR,
     "runs.park": _SUPERVISOR,
     "runs.record": "it identifies a process of the machine that calls it",
-    "runs.request": "use `runs.ask`",
+    "runs.enqueue": "use `runs.start`",
     "runs.restart": _SUPERVISOR,
-    "runs.see_to_line": _SUPERVISOR,
-    "runs.start": _SUPERVISOR,
+    "runs.drain_queue": _SUPERVISOR,
+    "runs.acquire": _SUPERVISOR,
     "runs.take_over": _SUPERVISOR,
-    "runs.tell": _SUPERVISOR,
-    "runs.unclaim": _SUPERVISOR,
+    "runs.update_details": _SUPERVISOR,
+    "runs.release_claim": _SUPERVISOR,
     "schedules.fire_due": _DAEMON,
     "schedules.run_script": _DAEMON,
     "search.index_turns": _INTERNAL,
@@ -193,10 +193,10 @@ _LOCAL_OPTIONS = {"claimed", "afar"}
 # Arguments that are not available over HTTP. To wait for a lock, use `locks.request`, `locks.wait`.
 _LOCAL_ARGUMENTS = {"locks.acquire": {"wait", "timeout_ms"}, "db.verify": {"told"}}
 
-LOCATION_ARGUMENTS = {"races.start": "project", "runs.ask": "project", "runs.resume": "project"}
+LOCATION_ARGUMENTS = {"races.start": "project", "runs.start": "project", "runs.resume": "project"}
 """The argument with the project, by id or absolute path. It is required over HTTP: the working
 directory of the server is never meant."""
-OPTIONAL_LOCATION = {"runs.ask", "runs.resume"}
+OPTIONAL_LOCATION = {"runs.start", "runs.resume"}
 """Calls whose project may come from the session or the agent instead."""
 
 _INT = Annotated[int, msgspec.Meta(ge=-(2**63) + 1, le=2**63 - 1)]

@@ -16,7 +16,7 @@ Findings = list[RecoveryResult]
 
 
 class RunOptions(TypedDict, total=False):
-    """The options of `Runs.ask` and `Runs.resume`; see `services.runs.request.Wish`."""
+    """The options of `Runs.start` and `Runs.resume`; see `services.runs.request.RunRequest`."""
 
     prompt: str | None
     command: Sequence[str] | None
@@ -47,47 +47,47 @@ class RunOptions(TypedDict, total=False):
 class Runs(Resource):
     """Runs: processes of agents or of plain commands, from the queue to their end.
 
-    `ask` queues a run and `start_queued` starts it under a supervisor process, which records how it
+    `start` queues a run. `start_queued` starts it under a supervisor process, which records how it
     ended. A run is shown as live only if its process was identified or its lease has not expired.
     """
 
     noun = "run"
 
-    request = write(ops.enqueue)
+    enqueue = write(ops.enqueue)
     get = read(ops.get)
     by_pid = read(ops.find_by_pid, mode="one")
     list = read(ops.list_runs)
-    asking = read(ops.list_asking, mode="one")
-    launch_of = read(ops.get_launch)
+    list_with_dialogs = read(ops.list_with_dialogs, mode="one")
+    get_launch = read(ops.get_launch)
     samples = read(ops.list_samples)
     finish = write(ops.finish, repeatable=True)
     lose = write(ops.mark_lost, repeatable=True)
     fail = write(ops.fail, repeatable=True)
 
     # For supervisors.
-    start = write(supervision.start)
+    acquire = write(supervision.acquire)
     launch = write(supervision.launch)
     restart = write(supervision.restart)
     heartbeat = write(lifecycle.heartbeat, repeatable=True)
-    begin_to_stop = write(ops.stop, repeatable=True)
+    request_stop = write(ops.request_stop, repeatable=True)
     take_over = write(supervision.take_over)
-    call_for = write(supervision.set_attention, repeatable=True)
-    tell = write(supervision.update_details, mode="one", repeatable=True)
-    count_denials = write(supervision.record_denials, repeatable=True)
+    set_attention = write(supervision.set_attention, repeatable=True)
+    update_details = write(supervision.update_details, mode="one", repeatable=True)
+    record_denials = write(supervision.record_denials, repeatable=True)
     link_session = write(supervision.link_session, repeatable=True)
-    describe = write(supervision.record_environment, mode="one", repeatable=True)
+    record_environment = write(supervision.record_environment, mode="one", repeatable=True)
     add_sample = write(supervision.add_sample, mode="one", repeatable=True)
     park = write(supervision.park)
     end = write(ops.record_end, repeatable=True)
-    give_up = write(ops.abandon, repeatable=True)
+    end_orphaned = write(ops.end_orphaned, repeatable=True)
 
     # For the dispatcher.
     next_due = read(runs_dispatch.next_due_at, mode="one")
-    unclaim = write(runs_dispatch.release_claim, mode="one", repeatable=True)
+    release_claim = write(runs_dispatch.release_claim, mode="one", repeatable=True)
 
     # -- starting --------------------------------------------------------------------------------
 
-    def ask(self, **options: Unpack[RunOptions]) -> Run:
+    def start(self, **options: Unpack[RunOptions]) -> Run:
         """Queue a run of an agent with a prompt, or of a command.
 
         One transaction registers the project, opens the session, records the prompt as its first
@@ -122,7 +122,7 @@ class Runs(Resource):
         """
         return dispatch.start_queued(self._database)
 
-    def see_to_line(self) -> None:
+    def drain_queue(self) -> None:
         """Start queued runs; retry while all slots are claimed, as a claimant may have crashed."""
         dispatch.start_queued_until_idle(self._database)
 
@@ -167,7 +167,7 @@ class Runs(Resource):
 
     def takes_input(self, run: Run) -> bool:
         """Return whether a run reads its standard input: it was started without a prompt."""
-        return self.launch_of(run.id).prompt is None
+        return self.get_launch(run.id).prompt is None
 
     def stop(self, id: str, *, reason: str = "stopped", grace_ms: int | None = None) -> Run:
         """Ask a run to stop and return at once; `wait` returns how it ended. Idempotent.
@@ -181,7 +181,7 @@ class Runs(Resource):
         """Wait until a run has ended and return it; raises Refused after `timeout_ms`."""
         return lifecycle.wait_for_run(self._database, id, timeout_ms=timeout_ms)
 
-    def refreshed(self, run: Run) -> Run:
+    def refresh(self, run: Run) -> Run:
         """Return the current state of a run, after checking that its supervisor is alive."""
         return lifecycle.refresh(self._database, run)
 
@@ -195,7 +195,7 @@ class Runs(Resource):
 
     # -- after the end ---------------------------------------------------------------------------
 
-    def after_end(self, run: Run, *, secrets: Sequence[str] = ()) -> None:
+    def clean_up(self, run: Run, *, secrets: Sequence[str] = ()) -> None:
         """Finish the work that a run left when it ended. Idempotent; any process may call it.
 
         Releases its tasks and locks, records the end of its race attempt, starts the next queued

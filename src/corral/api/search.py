@@ -13,7 +13,7 @@ class Search(Resource):
     noun = "search"
 
     index_turns = write(ops.index_turns)
-    behind = read(ops.count_unindexed, mode="one")
+    count_unindexed = read(ops.count_unindexed, mode="one")
 
     def find(
         self,
@@ -27,7 +27,7 @@ class Search(Resource):
         """Find passages that contain all words of a text, newest first.
 
         `kind` and `project` restrict the search. New turns are indexed first, up to some thousands;
-        `behind` returns whether there are more.
+        `count_unindexed` returns how many remain.
         """
         return search.find(
             self._database, text, kind=kind, project=project, limit=limit, after=after

@@ -76,7 +76,7 @@ def _answer_of_lost_supervisor(app: App, requested: Run) -> dict[str, Any]:
     If it had started the run, recovery has given the run a new supervisor. Raises Refused if the
     run was never started.
     """
-    run = app.store.runs.refreshed(requested)
+    run = app.store.runs.refresh(requested)
     if run.state is RunState.QUEUED and run.attempts == 0:
         raise supervisor_exited(requested.id)
     return {"pid": run.pid}
@@ -124,7 +124,7 @@ def follow_run(app: App, run: Run, *, split: bool) -> int:
         else:
             missed = terminal.stream(
                 run_folder(run.id),
-                is_over=lambda: not runs.refreshed(run).is_live,
+                is_over=lambda: not runs.refresh(run).is_live,
                 sinks=sinks,
             )
     except terminal.Detached:
@@ -174,7 +174,7 @@ def _sinks(app: App, run: Run, *, split: bool) -> dict[str, OutputSink]:
     """Return where each output goes; an agent's structured stream is converted to text."""
     from corral.services.runs.transcript import find_renderer
 
-    transcript = find_renderer(run, app.store.runs.launch_of(run.id))
+    transcript = find_renderer(run, app.store.runs.get_launch(run.id))
     to = 2 if app.json else 1
     sinks = {"output": OutputSink(to, bytes)}
     if transcript is not None:

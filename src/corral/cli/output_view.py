@@ -56,7 +56,7 @@ class OutputReader:
             run.id,
             stream=self._stream,
             offset=offset,
-            over=lambda: not follow or is_output_closed() or not runs.refreshed(run).is_live,
+            over=lambda: not follow or is_output_closed() or not runs.refresh(run).is_live,
         ):
             yield convert(piece.text)
         yield self._finish()
@@ -89,7 +89,7 @@ class OutputReader:
 
         transcript = None
         if self._stream == "output":
-            transcript = find_renderer(self._run, self._store.runs.launch_of(self._run.id))
+            transcript = find_renderer(self._run, self._store.runs.get_launch(self._run.id))
         text = transcript if transcript is not None else PipeRenderer()
         redactor = redact.Redactor()
         self._finish = lambda: redactor.feed(text.finish().encode()) + redactor.finish()

@@ -35,7 +35,7 @@ def start_run(
         }
         # Placing a run on a node needs the store, so that request is made here.
         is_placed = request["host"] is not None or request["labels"]
-        run = None if detach and not is_placed else app.store.runs.ask(**request, claimed=True)
+        run = None if detach and not is_placed else app.store.runs.start(**request, claimed=True)
     except BaseException:
         supervisor.cancel()
         raise
@@ -114,7 +114,7 @@ def report_start_failure(app: App, answer: dict[str, Any], id: str) -> int:
     """Report that the program could not be started. Returns the exit code."""
     if "code" in answer:
         raise error_from_code(answer["code"], answer["failed"], {"id": id})
-    app.store.alerts.see_to_delivery()
+    app.store.alerts.start_delivery()
     run = app.store.runs.get(id)
     is_missing = answer["exit_code"] == COMMAND_NOT_FOUND and run.provider != "plain"
     hint = " Install it, or choose another agent with --agent." if is_missing else ""

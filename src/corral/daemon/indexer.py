@@ -14,8 +14,8 @@ class Indexer(BaseLoop):
     min_interval = 1.0
 
     def run_once(self, store: Corral) -> int:
-        return store.search.catch_up(batches=BATCHES) if store.search.behind() else 0
+        return store.search.catch_up(batches=BATCHES) if store.search.count_unindexed() else 0
 
     def next_delay(self, store: Corral) -> float:
         # An open transaction may still add an older turn; the newer ones wait for its end.
-        return CATCH_UP_SLEEP if store.search.behind() else MAX_SLEEP
+        return CATCH_UP_SLEEP if store.search.count_unindexed() else MAX_SLEEP

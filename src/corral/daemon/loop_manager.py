@@ -177,7 +177,7 @@ class LoopManager:
     def _leave(self) -> None:
         with suppress(CorralError):
             for name in self._led:
-                self._store.nodes.yield_lead(name, owner=self.owner)
+                self._store.nodes.release_leadership(name, owner=self.owner)
             if self._node is not None:
                 self._store.nodes.leave(self._node)
 
@@ -185,7 +185,7 @@ class LoopManager:
 
     def _replace_dead_daemon(self) -> None:
         """Release the leads of a daemon that served this machine before and is gone."""
-        node = self._store.nodes.serving(self._me.host)
+        node = self._store.nodes.daemon_of(self._me.host)
         other = _daemon_of(node) if node is not None else None
         if node is None or other is None or other == self._me:
             return
@@ -198,7 +198,7 @@ class LoopManager:
             )
         if liveness is not Liveness.UNKNOWN:
             for name in self._led:
-                self._store.nodes.yield_lead(name, owner=node.owner or "-")
+                self._store.nodes.release_leadership(name, owner=node.owner or "-")
 
     def _join(self) -> None:
         slots = self._slots
@@ -233,13 +233,13 @@ class LoopManager:
         before = time.monotonic()
         assert self._node is not None
         try:
-            beat = self._store.nodes.beat(self._node, leads=self._led, lease_ms=self._lease_ms)
+            beat = self._store.nodes.renew(self._node, loops=self._led, lease_ms=self._lease_ms)
         except Held:
             self._join_again()
             return
         self._node = beat.node
         gained = []
-        for lead in beat.leads:
+        for lead in beat.leaderships:
             if lead.owner == self.owner:
                 if self._lead_ends.get(lead.name, 0.0) <= before:
                     gained.append(lead.name)

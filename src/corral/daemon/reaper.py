@@ -109,4 +109,4 @@ def _watched_process(run: Run) -> ProcessIdentity | None:
     """Return the supervisor of a run; for a process that Corral did not start, the process."""
     if run.mode is RunMode.RECORDED:
         return identity_of(run, run.pid, run.start_token)
-    return identity_of(run, run.keeper_pid, run.keeper_token)
+    return identity_of(run, run.supervisor_pid, run.supervisor_token)

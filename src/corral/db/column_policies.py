@@ -140,7 +140,7 @@ TABLES: Mapping[str, TablePolicy] = {
             _FIXED: "state mode",
             _EXECUTED: "command args",
             _LOCATION: "cwd",
-            _SYSTEM: "host boot_id start_token keeper_token",
+            _SYSTEM: "host boot_id start_token supervisor_token",
             _HOLDER: "owner",
             _VERSION: "provider_version",
         },

@@ -72,15 +72,15 @@ def crash_safe_run(demo: Harness) -> None:
     (current,) = demo.corral("ps")
     demo.prove("The agent keeps running.", current["state"] == "running")
     demo.say("Kill its supervisor, and run `corral recover`.")
-    demo.kill_processes(run["keeper_pid"])
+    demo.kill_processes(run["supervisor_pid"])
     demo.corral("recover")
     (current,) = demo.corral("ps")
     demo.prove(
         "A new supervisor watches the same process.",
-        current["pid"] == run["pid"] and current["keeper_pid"] != run["keeper_pid"],
+        current["pid"] == run["pid"] and current["supervisor_pid"] != run["supervisor_pid"],
     )
     demo.say("Kill the supervisor and the agent.")
-    demo.kill_processes(current["keeper_pid"], current["pid"])
+    demo.kill_processes(current["supervisor_pid"], current["pid"])
     demo.corral("recover")
     crashed = demo.corral("show", run["id"])
     demo.prove(
@@ -227,7 +227,7 @@ def team_on_a_task_graph(demo: Harness) -> None:
     )
     demo.say("Kill ann and its supervisor.")
     demo.corral("task", "edit", "build", "--description", "0")
-    demo.kill_processes(ann["keeper_pid"], ann["pid"])
+    demo.kill_processes(ann["supervisor_pid"], ann["pid"])
     demo.corral("recover")
     build = demo.corral("task", "show", "build")
     demo.prove(
@@ -267,7 +267,7 @@ def chat_answered_once(demo: Harness) -> None:
     demo.say('Ask "What time is it?", and kill the chat, the agent and its supervisor at once.')
     demo.kill(chat)
     (run,) = demo.corral("ps")
-    demo.kill_processes(run["keeper_pid"], run["pid"])
+    demo.kill_processes(run["supervisor_pid"], run["pid"])
     demo.corral("recover")
     demo.say('Open another chat and ask "And the date?". It shows:')
     again = demo.corral("chat", "--agent", "clerk", "--once", "And the date?")

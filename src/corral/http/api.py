@@ -42,7 +42,7 @@ POLL_MS = 1_000  # a waiting call checks this often whether its client is still 
 
 # Operations that may take seconds: they use threads of their own, so that they do not delay others.
 SLOW_OPERATIONS = {
-    "charges.price_unknown",
+    "charges.price_unpriced",
     "db.check",
     "db.prune",
     "db.sql",

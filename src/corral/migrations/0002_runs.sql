@@ -19,17 +19,17 @@ CREATE TABLE runs (
     command TEXT NOT NULL,              -- the program
     args {json} NOT NULL,               -- its arguments
     cwd TEXT NOT NULL,                  -- where it runs
-    owner {key},                        -- the keeper that has it, or had it last
-    fence {integer} NOT NULL,           -- raised whenever a keeper takes it
-    lease_until {integer},              -- the keeper is silent after this moment
-    seen_at {integer},                  -- when a keeper last said how it is
+    owner {key},                        -- the supervisor that has it, or had it last
+    fence {integer} NOT NULL,           -- raised whenever a supervisor takes it
+    lease_until {integer},              -- the supervisor is silent after this moment
+    seen_at {integer},                  -- when a supervisor last said how it is
     node_id {key},                      -- the node on which it runs, where a daemon serves one
     host {key},                         -- the machine on which it runs
     boot_id {key},                      -- that machine's boot
     pid {integer},                      -- the agent's process
     start_token {key},                  -- when that process began, in the machine's own count
-    keeper_pid {integer},               -- the keeper's process
-    keeper_token {key},                 -- when that process began
+    supervisor_pid {integer},           -- the supervisor's process
+    supervisor_token {key},             -- when that process began
     attempts {integer} NOT NULL,        -- how often the agent was started
     quick_failures {integer} NOT NULL,  -- attempts in a row that failed within seconds
     due_at {integer} NOT NULL,          -- not to be started before

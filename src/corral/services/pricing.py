@@ -13,27 +13,27 @@ if TYPE_CHECKING:
     from corral.db.database import Database
 
 
-def price_charges(database: "Database", *, again: bool, apart: bool) -> int:
-    """Compute missing costs from the price table; see `Charges.price_unknown`."""
+def price_charges(database: "Database", *, retry: bool, in_subprocess: bool) -> int:
+    """Compute missing costs from the price table; see `Charges.price_unpriced`."""
     priced, after = 0, None
     while True:
-        version = token_prices.price_table_version() if again else None
+        version = token_prices.price_table_version() if retry else None
         page = database.read(
             partial(ops.list_unpriced, version=version, after=after, limit=MAX_LIMIT), mode="one"
         )
         if page.items:
             # Outside any transaction: loading the price table is slow.
-            costs = _find_prices(page.items, apart)
+            costs = _find_prices(page.items, in_subprocess)
             set_prices = partial(ops.set_prices, prices=costs)
             priced += len(database.write(set_prices, durable=True, repeatable=True))
         after = page.next
         if after is None:
-            if not again:
+            if not retry:
                 return priced
-            again = False
+            retry = False
 
 
-def _find_prices(charges: Sequence[Charge], apart: bool) -> Sequence[ChargePrice]:
+def _find_prices(charges: Sequence[Charge], in_subprocess: bool) -> Sequence[ChargePrice]:
     questions = [
         token_prices.PriceQuery(
             charge.input,
@@ -48,7 +48,7 @@ def _find_prices(charges: Sequence[Charge], apart: bool) -> Sequence[ChargePrice
     ]
     answers = (
         token_prices.query_prices(questions)
-        if apart
+        if in_subprocess
         else [token_prices.answer_query(question) for question in questions]
     )
     return [

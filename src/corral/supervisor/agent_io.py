@@ -161,7 +161,7 @@ class Recorder:
         self._session: str | None = None
         self._model: str | None = run.model
         self.budget = budget or BudgetWatch(store, run, agent_io)
-        self._is_raw = store.runs.launch_of(run.id).raw
+        self._is_raw = store.runs.get_launch(run.id).raw
 
     @property
     def has_pending(self) -> bool:
@@ -300,7 +300,7 @@ class Recorder:
         counts: dict[str, int] = {}
         for tool in denied.values():
             counts[tool] = counts.get(tool, 0) + 1
-        self._store.runs.count_denials(self._run, counts)
+        self._store.runs.record_denials(self._run, counts)
 
     def _set_session(self, fact: SessionFact) -> None:
         run = self._run
@@ -308,7 +308,7 @@ class Recorder:
             self._store.sessions.set_provider_session(run.session_id, run.provider, fact.id)
         self._session = fact.id
         self._model = fact.model or self._model
-        self._store.runs.tell(run, model=fact.model, provider_version=fact.version)
+        self._store.runs.update_details(run, model=fact.model, provider_version=fact.version)
 
     def _model_in_record(self) -> str | None:
         """Return the model from the CLI's own record; some streams do not report it."""
@@ -347,7 +347,7 @@ class Recorder:
             self._charged = reported
         is_priced = self._price(self._charge_added)
         total = self._store.charges.total(f"run:{run.id}")
-        self._store.runs.tell(
+        self._store.runs.update_details(
             run, model=used.model, tokens=total.tokens, cost_micros=total.cost_micros
         )
         self.budget.compare()

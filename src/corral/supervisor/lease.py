@@ -82,7 +82,7 @@ class RunLease:
 
     @property
     def _owner(self) -> str:
-        return f"keeper:{self._me.host}:{self._me.pid}"
+        return f"supervisor:{self._me.host}:{self._me.pid}"
 
     # -- acquire -------------------------------------------------------------------------------
 
@@ -100,12 +100,12 @@ class RunLease:
             boot_id=agent.boot_id,
             pid=agent.pid,
             start_token=agent.start_token,
-            keeper_pid=self._me.pid,
-            keeper_token=self._me.start_token,
+            supervisor_pid=self._me.pid,
+            supervisor_token=self._me.start_token,
             folder=str(folder),
         )
         if previous is None:
-            self.run = self._store.runs.start(self.run.id, holding)
+            self.run = self._store.runs.acquire(self.run.id, holding)
         else:
             self.run = self._store.runs.restart(self.run, holding, previous, quick_failures=quick)
         self.is_parked = False
@@ -118,7 +118,10 @@ class RunLease:
         assert run.pid is not None
         assert run.start_token is not None
         self.run = self._store.runs.take_over(
-            run, owner=self._owner, keeper_pid=self._me.pid, keeper_token=self._me.start_token
+            run,
+            owner=self._owner,
+            supervisor_pid=self._me.pid,
+            supervisor_token=self._me.start_token,
         )
         self._read_lease_length()
         return ProcessIdentity(self._me.host, self._me.boot_id, run.pid, run.start_token)
@@ -204,20 +207,24 @@ class RunLease:
         """Record whether the run needs a person, and its open question."""
         clean = None if dialog is None else redact_value(dialog, self._secrets)
         with self._best_effort():
-            self.run = self._store.runs.call_for(self.run, attention, dialog=clean)
-            self._store.alerts.see_to_delivery()
+            self.run = self._store.runs.set_attention(self.run, attention, dialog=clean)
+            self._store.alerts.start_delivery()
 
     def record_size(self, rows: int, columns: int) -> None:
         """Record the size of the run's terminal, if it has changed."""
         if (self.run.screen_rows, self.run.screen_columns) != (rows, columns):
             with self._best_effort():
-                self.run = self._store.runs.tell(self.run, screen_rows=rows, screen_columns=columns)
+                self.run = self._store.runs.update_details(
+                    self.run, screen_rows=rows, screen_columns=columns
+                )
 
     def record_environment(self, environment: dict[str, Any]) -> None:
         """Record the environment of the run: versions, variables, git state."""
         with self._best_effort():
-            self._store.runs.describe(self.run, environment)
-            self._store.runs.tell(self.run, provider_version=environment["provider_version"])
+            self._store.runs.record_environment(self.run, environment)
+            self._store.runs.update_details(
+                self.run, provider_version=environment["provider_version"]
+            )
 
     def log(self, level: str, message: str, metadata: dict[str, Any] | None = None) -> None:
         """Add a line to the run's log. Best effort: failures never end the run."""
@@ -231,7 +238,7 @@ class RunLease:
         """Stop the run because of a limit or a signal; the store is updated first, if reachable."""
         reason = outcome.sanitize(reason, outcome.MAX_REASON)
         with self._best_effort():
-            self.run = self._store.runs.begin_to_stop(self.run.id, kind=kind, reason=reason)
+            self.run = self._store.runs.request_stop(self.run.id, kind=kind, reason=reason)
         self.stop_reason = self.run.stop_reason or reason or outcome.DEFAULT_STOP_REASONS[kind]
 
     def park(self, limit: "LimitFact") -> bool:
@@ -274,7 +281,7 @@ class RunLease:
             if verdict is not None and not end.known:
                 verb, reason = verdict
                 reason = end.reason or reason
-                self.run = self._store.runs.give_up(
+                self.run = self._store.runs.end_orphaned(
                     self.run,
                     verb=verb,
                     reason=reason,

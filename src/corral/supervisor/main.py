@@ -100,9 +100,9 @@ def main() -> int:
         if supervisor is not None:
             _supervise(store, supervisor)
         elif "failed" in answer:
-            store.runs.after_end(store.runs.get(order.run))
+            store.runs.clean_up(store.runs.get(order.run))
         # A slot that became free while this run was claimed may not have been given to another run.
-        store.runs.see_to_line()
+        store.runs.drain_queue()
     return 0
 
 
@@ -118,18 +118,18 @@ def _detach_from_caller() -> None:
 def _open_store(order: StartOrder) -> Corral:
     """Open the store. With a `wish`, queue the run first, under the identity of the caller."""
     if order.wish is None:
-        return open_service(order.store, actor="keeper")
+        return open_service(order.store, actor="supervisor")
     os.environ.update(order.asker)
     store = open_store(order.store)
     try:
-        order.run = store.runs.ask(**order.wish, claimed=True).id
+        order.run = store.runs.start(**order.wish, claimed=True).id
     except BaseException:
         store.close()
         raise
     finally:
         for name in order.asker:
             del os.environ[name]
-    return store.as_service("keeper")
+    return store.as_service("supervisor")
 
 
 def _encode_error(error: Exception) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def _start(
         _fail(store, order, error.reason)
         return None, {"failed": error.reason, "exit_code": error.exit_code}
     except NoRoom as error:
-        store.runs.unclaim(order.run)
+        store.runs.release_claim(order.run)
         return None, {"waits": error.message}
     except Conflict as error:
         return None, {"taken": error.message}
@@ -201,7 +201,7 @@ def _is_too_late(run: Run, order: StartOrder) -> bool:
 def _prepare(
     store: Corral, run: Run, order: StartOrder, stdin: int | None
 ) -> tuple[Launch, LaunchPlan]:
-    launch = store.runs.launch_of(run.id)
+    launch = store.runs.get_launch(run.id)
     folder = run_folder(run.id)
     make_private_folder(folder)
     plan = LaunchPlan(
@@ -220,11 +220,11 @@ def _prepare(
 def _supervise(store: Corral, supervisor: Supervisor) -> None:
     try:
         run = supervisor.supervise()
-        store.runs.after_end(run, secrets=supervisor.secrets)
+        store.runs.clean_up(run, secrets=supervisor.secrets)
     except BaseException:
         # The output of a supervisor goes to /dev/null. The next recovery finds the run.
         import traceback
 
         text = redact_value(traceback.format_exc(), supervisor.secrets)
-        write_private_file(supervisor.folder / "keeper.error", text)
+        write_private_file(supervisor.folder / "supervisor.error", text)
         raise

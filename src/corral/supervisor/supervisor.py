@@ -547,7 +547,7 @@ class Supervisor:
         with suppress(CorralError), self._store.server_timeout(1.0):
             identity = self._store.run_of_process(ancestors)
             if identity is not None and identity.run is not None:
-                return self._store.runs.launch_of(identity.run).sandbox not in (None, "none")
+                return self._store.runs.get_launch(identity.run).sandbox not in (None, "none")
         return False
 
     def run_of(self, ancestors: "list[Ancestor]") -> "RunIdentity | None":

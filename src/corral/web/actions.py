@@ -39,7 +39,7 @@ def start_run(request: PageRequest) -> Response:
         request.field("budget"),
         request.field("timeout"),
     )
-    run = request.store.runs.ask(
+    run = request.store.runs.start(
         prompt=request.require("prompt", "The prompt"),
         agent=agent,
         project=request.require("project", "The project"),
@@ -184,7 +184,7 @@ def _display_name(record: Any) -> str:
 
 
 ACTIONS: dict[str, Show] = {
-    "runs/ask": start_run,
+    "runs/start": start_run,
     "runs/stop": stop_run,
     "runs/resume": resume_run,
     "runs/send": send_to_run,

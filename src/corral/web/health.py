@@ -25,7 +25,7 @@ def page(status: Callable[[], Any] | None) -> Show:
             url=store.db.url,
             schema=store.db.schema_version(),
             durability=store.db.durability(),
-            behind=store.search.behind(),
+            behind=store.search.count_unindexed(),
         )
 
     return show

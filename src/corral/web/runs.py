@@ -54,7 +54,7 @@ def show_all(request: PageRequest) -> Response:
 def show_one(request: PageRequest) -> Response:
     store = request.store
     stored = store.runs.get(request.path_param("id"))
-    run = store.try_upkeep(stored.id, lambda: store.runs.refreshed(stored)) or stored
+    run = store.try_upkeep(stored.id, lambda: store.runs.refresh(stored)) or stored
     output = None
     with suppress(NotFound):
         output = store.outputs.get(run.id)
@@ -62,7 +62,7 @@ def show_one(request: PageRequest) -> Response:
     return request.render(
         "run.html",
         run=run,
-        launch=store.runs.launch_of(run.id),
+        launch=store.runs.get_launch(run.id),
         output=output,
         total=store.charges.total(f"run:{run.id}"),
         charges=store.charges.list(run=run.id, limit=MAX_CHARGES),

@@ -55,7 +55,9 @@ def show(request: PageRequest) -> Response:
             return RedirectResponse(page_url, status_code=303)
         try:
             page = request.store.search.find(text, kind=kind, after=request.query("after"))
-            named = request.store.insights.named(text) if request.query("after") is None else []
+            named = (
+                request.store.insights.find_by_name(text) if request.query("after") is None else []
+            )
             names = request.names(
                 (hit.subject for hit in page.items), (hit.project_id for hit in page.items)
             )
@@ -63,7 +65,11 @@ def show(request: PageRequest) -> Response:
         except CorralError as error:
             values["problem"] = error.message  # shown on the page, which keeps the query
     return request.render(
-        "search.html", behind=request.store.search.behind(), pages=PAGES, names=names, **values
+        "search.html",
+        behind=request.store.search.count_unindexed(),
+        pages=PAGES,
+        names=names,
+        **values,
     )
 
 

@@ -159,7 +159,7 @@ def show_timeline(request: PageRequest) -> Response:
     start = min((task.created_at for task in tasks), default=now)
     then = None
     if project is not None and at is not None and request.fragment != "live":
-        then = request.store.insights.moment(project.id, at, limit=MAX_REPLAY_TASKS)
+        then = request.store.insights.board_at(project.id, at, limit=MAX_REPLAY_TASKS)
     return request.render(
         "task_timeline.html",
         timeline=build_timeline(started[:MAX_TIMELINE_BARS], now),

@@ -97,7 +97,7 @@ def output_events(
         yield from watch.size_changes()
         text = _open_output(store, run, watch, closed)
         start = max(text.size - MAX_SHOWN_BYTES, 0) if offset is None else offset
-        renderer = find_renderer(run, store.runs.launch_of(run.id))
+        renderer = find_renderer(run, store.runs.get_launch(run.id))
         if renderer is not None:
             is_short = text.size <= MAX_STRUCTURED_BYTES
             start = 0 if is_short else text.size - MAX_STRUCTURED_BYTES

@@ -11,8 +11,8 @@ from tests.torture.chaos.journal import History, Note, Ran, Told
 
 LETTER_ENDS = ("ack", "bury", "refuse", "expire", "confirm", "drop")
 RUN_ENDS = ("complete", "fail", "crash", "cancel", "time_out", "interrupt")
-# Of these a test that kills and stops, a keeper that ends what another machine has, and a terminal
-# that closes each send some at any time.
+# These signals can always occur: the test kills and stops processes, a supervisor ends a run that
+# another machine took over, and a closing terminal sends SIGHUP.
 ALWAYS_POSSIBLE = (1, 9, 15)
 
 

@@ -13,14 +13,14 @@ LEASE = 3.0
 
 # How often each comes, as a share.
 KINDS = {
-    "kill keeper": 6,
+    "kill supervisor": 6,
     "kill guard": 3,
     "kill agent": 4,
     "kill worker": 5,
     "kill daemon": 3,
     "power": 1,
     "down": 2,
-    "stop keeper": 3,
+    "stop supervisor": 3,
     "stop worker": 4,
     "stop daemon": 2,
     "stop machine": 1,

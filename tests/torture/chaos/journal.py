@@ -49,7 +49,7 @@ class Ran(msgspec.Struct):
     shown: list[int] | None = None
     """The numbers of its lines in the output as it is shown; None: not asked for."""
     is_lossy: bool = False
-    """Whether the end of its output may be missing: a terminal whose keeper was killed."""
+    """Whether the end of its output may be missing: a terminal whose supervisor was killed."""
 
 
 class History(msgspec.Struct):

@@ -1,7 +1,6 @@
-"""Two machines with real daemons, keepers, agents and workers on one store, and everything that can
-happen to them: they are killed, stopped for longer than their leases, lose their power, their disk
-is full, their clock is moved, their network is cut, the server is restarted, the daemon is told to
-go.
+"""Two machines with real daemons, supervisors, agents and workers on one store, and random
+faults: kills, stops that are longer than the leases, power loss, full disks, clock changes, network
+cuts, restarts of the server, shutdowns of the daemon.
 
     python -m tests.torture --chaos --minutes 3 --seed 1 [--postgres | --url URL]
 

@@ -166,7 +166,7 @@ class Chaos:
             self._daemon_away(machine, until)
             self._signal(machine.pid, signal.SIGKILL)
             self.killed["daemon"] += 1
-        elif what in ("kill", "stop") and whom in ("keeper", "guard", "agent"):
+        elif what in ("kill", "stop") and whom in ("supervisor", "guard", "agent"):
             if not self._strike_run(fault, whom, until):
                 return
         elif what in ("kill", "stop") and whom == "worker":
@@ -286,7 +286,7 @@ class Chaos:
 
     def _open(self, store: Corral) -> list[str]:
         tasks = store.tasks.list(limit=1_000).items
-        unsealed = store.outputs.unsealed
+        unsealed = store.outputs.list_unsealed
         return [
             *self.talk.unanswered(),
             *(f"{run.id} is {run.state}" for run in store.runs.list(live=True).items),
@@ -352,8 +352,8 @@ class Chaos:
 
 def _find(run: Run, role: str) -> int | None:
     """The process of a run, if it is still that one."""
-    pid, token = (run.keeper_pid, run.keeper_token)
-    if role != "keeper":
+    pid, token = (run.supervisor_pid, run.supervisor_token)
+    if role != "supervisor":
         pid, token = run.pid, run.start_token
     found = process.read_stat(pid) if pid else None
     if found is None or found.start_token != token:

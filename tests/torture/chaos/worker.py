@@ -204,7 +204,7 @@ class Worker:
         end = self.random.choice(("exit0", "exit0", "exit3", "signal11"))
         terminal = self.random.random() < 0.25
         began = time.monotonic()
-        run = self.store.runs.ask(
+        run = self.store.runs.start(
             command=[*command, str(lines), f"{self.random.uniform(0.01, 0.1):.3f}", end],
             project=self.project,
             terminal=terminal,

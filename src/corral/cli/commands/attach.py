@@ -21,7 +21,7 @@ def command(app: App, run: str) -> int:
     from corral.cli import foreground
     from corral.domain.runs.model import RunMode
 
-    record = app.store.runs.refreshed(app.store.runs.get(run))
+    record = app.store.runs.refresh(app.store.runs.get(run))
     logs = f"corral logs {record.id}"
     if not record.is_live:
         raise Conflict(f"{record.id} is {record.state}. Show its output with `{logs}`.")

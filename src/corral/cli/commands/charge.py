@@ -86,5 +86,5 @@ def days(app: App, scope: str, after: str | None, limit: int) -> None:
 @pass_app
 def price(app: App, again: bool) -> None:
     """Compute the cost of charges for which the provider reported none."""
-    priced = app.store.charges.price_unknown(again=again)
+    priced = app.store.charges.price_unpriced(retry=again)
     app.report(f"Priced {priced} charges.", {"priced": priced})

@@ -100,7 +100,7 @@ def _queue_reason(app: App, run: Run) -> str | None:
         return None
     if run.due_at > render.now():
         return f"starts {render.format_age(run.due_at)}"
-    launch = app.store.runs.launch_of(run.id)
+    launch = app.store.runs.get_launch(run.id)
     labels = f" with labels {', '.join(launch.labels)}" if launch.labels else ""
     node = f"on {launch.host}" if launch.host else "on any node"
     return f"waiting for a slot {node}{labels}; see `corral node list`"

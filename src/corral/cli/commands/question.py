@@ -44,7 +44,7 @@ def command() -> None:
 def list_(app: App, all_: bool, asker: str | None, after: str | None, limit: int) -> None:
     """List open questions, newest first; then runs with an open dialog."""
     page = app.store.questions.list(all=all_, asker=asker, after=after, limit=limit)
-    runs = [] if asker or after else app.store.runs.asking()
+    runs = [] if asker or after else app.store.runs.list_with_dialogs()
     if app.json:
         app.show([*page.items, *runs])
     elif page.items or not runs:

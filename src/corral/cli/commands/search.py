@@ -41,6 +41,6 @@ def command(
         " ".join(text), kind=kind, project=app.project_id(project), after=after, limit=limit
     )
     app.show_page(page, COLUMNS, empty="No results.")
-    unindexed = app.store.search.behind()
+    unindexed = app.store.search.count_unindexed()
     if unindexed:
         click.echo(f"About {unindexed:,} turns are not indexed yet. Search again later.", err=True)

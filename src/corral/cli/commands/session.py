@@ -281,6 +281,6 @@ def retro(app: App, session: str, kept: bool, after: str | None, limit: int) -> 
         page = app.store.sessions.retros(session, after=after, limit=limit)
         app.show_page(page, RETROS, empty="No retrospectives.")
         return
-    retro = app.store.insights.look_back(session)
+    retro = app.store.insights.retrospective(session)
     app.store.sessions.record_retro(session, retro)
     app.show(retro, RETRO_FIELDS)

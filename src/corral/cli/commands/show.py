@@ -78,7 +78,7 @@ def _run_with_launch(store: "Corral", run: "Run") -> dict[str, Any]:
 
     launch = None
     with suppress(NotFound):
-        launch = store.runs.launch_of(run.id)
+        launch = store.runs.get_launch(run.id)
     return msgspec.structs.asdict(run) | {
         "launch": launch,
         "samples": store.runs.samples(run.id),

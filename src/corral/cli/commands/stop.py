@@ -40,7 +40,7 @@ def command(app: App, run: str, grace: int | None, reason: str, timeout: int | N
     runs = app.store.runs
     stopping = runs.stop(run, reason=reason, grace_ms=grace)
     if timeout is None:
-        timeout = (runs.launch_of(stopping.id).grace_ms if grace is None else grace) + MARGIN_MS
+        timeout = (runs.get_launch(stopping.id).grace_ms if grace is None else grace) + MARGIN_MS
     try:
         ended = runs.wait(stopping.id, timeout_ms=timeout)
     except Refused as error:

@@ -244,7 +244,7 @@ def _list_snapshot(
 ) -> None:
     if by or state or archived:
         raise Invalid("--at cannot be combined with --agent, --state or --archived.")
-    snapshot = app.store.insights.moment(project, at, **paging)
+    snapshot = app.store.insights.board_at(project, at, **paging)
     page = Page(snapshot.tasks, snapshot.next)
     app.show_page(page, SNAPSHOT, empty="There were no tasks at that time.")
     if snapshot.locks and not app.json:

@@ -48,7 +48,7 @@ class NodeHeartbeat(msgspec.Struct, frozen=True):
     """The result of a daemon's heartbeat."""
 
     node: Node
-    leads: "list[Leadership]"
+    leaderships: "list[Leadership]"
     """The leader of each loop that the daemon is a candidate for."""
 
 

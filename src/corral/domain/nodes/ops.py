@@ -89,8 +89,8 @@ def heartbeat(tx: Tx, node: Node, *, lease_ms: int = LEASE_MS) -> Node:
     return renewed
 
 
-def heartbeat_and_lead(
-    tx: Tx, node: Node, *, leads: Sequence[str] = (), lease_ms: int = LEASE_MS
+def renew(
+    tx: Tx, node: Node, *, loops: Sequence[str] = (), lease_ms: int = LEASE_MS
 ) -> NodeHeartbeat:
     """Renew a node's lease, and acquire or renew the leadership of every loop that is free.
 
@@ -99,7 +99,7 @@ def heartbeat_and_lead(
     renewed = heartbeat(tx, node, lease_ms=lease_ms)
     owner = renewed.owner or renewed.id
     # Sorted, to avoid deadlocks between daemons.
-    return NodeHeartbeat(renewed, [_try_lead(tx, name, owner, lease_ms) for name in sorted(leads)])
+    return NodeHeartbeat(renewed, [_try_lead(tx, name, owner, lease_ms) for name in sorted(loops)])
 
 
 def _try_lead(tx: Tx, name: str, owner: str, lease_ms: int) -> Leadership:
@@ -115,7 +115,7 @@ def leave(tx: Tx, node: Node) -> Node:
     return transition(tx, sql.NODES, "leave", node.id, expected_fence=node.fence)
 
 
-def mark_silent_lost(tx: Tx, *, limit: int = 100) -> list[Node]:
+def mark_lost(tx: Tx, *, limit: int = 100) -> list[Node]:
     """Mark nodes with an expired lease as lost; their late heartbeats are rejected."""
     return [
         transition(tx, sql.NODES, "lose", id)
@@ -128,7 +128,7 @@ def get(tx: Tx, id: str) -> Node:
     return sql.NODES.get(tx, sql.IDS.resolve(tx, id))
 
 
-def find_serving(tx: Tx, name: str) -> Node | None:
+def daemon_of(tx: Tx, name: str) -> Node | None:
     """Return the node of a host with a live daemon; None: no daemon serves the store there."""
     return tx.first(
         sql.SERVING, name=check_text(name, "The node's name", max_bytes=MAX_NAME), now=tx.now

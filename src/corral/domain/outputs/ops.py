@@ -247,11 +247,11 @@ def mark_cleared(tx: Tx, run_id: str) -> bool:
     return cleared
 
 
-def delete_row(tx: Tx, run_id: str) -> bool:
+def delete_record(tx: Tx, run_id: str) -> bool:
     """Delete the row of a deleted output once its files are removed; False when it must stay."""
     deleted = bool(tx.run(sql.DELETE, run_id=run_id))
     if deleted:
-        tx.emit("output", "forget", run_id)
+        tx.emit("output", "delete_record", run_id)
     return deleted
 
 

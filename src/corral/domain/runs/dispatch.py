@@ -23,7 +23,7 @@ def count_free_slots(tx: Tx, *, host: str | None = None) -> int:
     """
     limit = int(settings.get_value(tx, "runs.max_at_once"))
     free = limit - int(tx.value(sql.COUNT_ACTIVE))
-    node = nodes.find_serving(tx, host) if host is not None else None
+    node = nodes.daemon_of(tx, host) if host is not None else None
     if node is not None:
         free = min(free, _count_free_slots_of(tx, node))
     return max(0, free)
@@ -40,7 +40,7 @@ def can_claim(tx: Tx, *, host: str) -> bool:
     """
     if count_free_slots(tx) <= int(tx.value(sql.COUNT_CLAIMED, now=tx.now)):
         return False
-    node = nodes.find_serving(tx, host)
+    node = nodes.daemon_of(tx, host)
     if node is None:
         return True
     claimed = tx.value(sql.COUNT_CLAIMED_OF_HOST, now=tx.now, host=host, node_id=node.id)
@@ -61,7 +61,7 @@ def find_next_queued(tx: Tx, *, host: str, passed: Sequence[str] = ()) -> Run | 
     `passed` is skipped: ids of runs, of agents (all their runs), and of projects (all their runs
     that are not pinned to this host).
     """
-    node = nodes.find_serving(tx, host)
+    node = nodes.daemon_of(tx, host)
     return tx.first(
         sql.NEXT_QUEUED,
         now=tx.now,
@@ -80,7 +80,7 @@ def claim(tx: Tx, id: str, *, host: str) -> bool:
     tx.serialize("runs")
     if not can_claim(tx, host=host):
         return False
-    node = nodes.find_serving(tx, host)
+    node = nodes.daemon_of(tx, host)
     node_id = node.id if node is not None else None
     return bool(tx.run(sql.CLAIM, id=id, now=tx.now, until=tx.now + CLAIM_MS, node_id=node_id))
 

@@ -31,7 +31,7 @@ from corral.kernel.text import MAX_NAME, check_int, check_text, encode_json
 LEASE_MS = 60 * SECOND
 
 
-def start(tx: Tx, id: str, process: SupervisedProcess, *, lease_ms: int | None = None) -> Run:
+def acquire(tx: Tx, id: str, process: SupervisedProcess, *, lease_ms: int | None = None) -> Run:
     """Take a queued run for a supervisor, with the identity of the process that becomes the agent.
 
     Of several supervisors exactly one succeeds; the others get IllegalMove and must exit. Raises
@@ -88,7 +88,7 @@ def _process_columns(tx: Tx, process: SupervisedProcess) -> dict[str, Any]:
     """Return the columns of the run; the folder belongs to the row of the output."""
     columns: dict[str, Any] = msgspec.to_builtins(process)
     del columns["folder"]
-    node = nodes.find_serving(tx, process.host)
+    node = nodes.daemon_of(tx, process.host)
     return columns | {"node_id": node.id if node is not None else None}
 
 
@@ -153,21 +153,23 @@ def heartbeat(
     return renewed if renewed is not None else _reject_stale(tx, run)
 
 
-def take_over(tx: Tx, run: Run, *, owner: str, keeper_pid: int, keeper_token: str) -> Run:
+def take_over(tx: Tx, run: Run, *, owner: str, supervisor_pid: int, supervisor_token: str) -> Run:
     """Take over a run whose process outlived its supervisor, for a new supervisor."""
     taken = tx.first(
         sql.TAKE_OVER,
         id=run.id,
         fence=run.fence,
         owner=check_text(owner, "The owner", max_bytes=MAX_NAME),
-        keeper_pid=keeper_pid,
-        keeper_token=keeper_token,
+        supervisor_pid=supervisor_pid,
+        supervisor_token=supervisor_token,
         now=tx.now,
         until=_lease_end(tx, None),
     )
     if taken is None:
         return _reject_stale(tx, run)
-    tx.emit("run", "take_over", run.id, project_id=run.project_id, data={"keeper": keeper_pid})
+    tx.emit(
+        "run", "take_over", run.id, project_id=run.project_id, data={"supervisor": supervisor_pid}
+    )
     return taken
 
 

@@ -209,8 +209,8 @@ class Run(msgspec.Struct, frozen=True):
     boot_id: str | None
     pid: int | None
     start_token: str | None
-    keeper_pid: int | None
-    keeper_token: str | None
+    supervisor_pid: int | None
+    supervisor_token: str | None
     attempts: int
     quick_failures: int
     due_at: int

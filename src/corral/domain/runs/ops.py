@@ -129,7 +129,9 @@ def record(
 # The final state depends on whether a stop was requested, so each of these locks the row first.
 
 
-def stop(tx: Tx, id: str, *, reason: str | None = None, kind: StopKind = StopKind.ASKED) -> Run:
+def request_stop(
+    tx: Tx, id: str, *, reason: str | None = None, kind: StopKind = StopKind.ASKED
+) -> Run:
     """Request that a run ends: a queued run is cancelled, a live one is ended by its supervisor.
 
     Idempotent: the first reason is kept.
@@ -203,7 +205,7 @@ def mark_lost(tx: Tx, id: str, *, reason: str = "gone") -> Run:
     return _close(tx, run, verb, how)
 
 
-def abandon(
+def end_orphaned(
     tx: Tx,
     run: Run,
     *,
@@ -362,7 +364,7 @@ def list_runs(
     return make_page(rows, limit, lambda run: (run.id,))
 
 
-def list_asking(tx: Tx, *, limit: int = 50) -> list[Run]:
+def list_with_dialogs(tx: Tx, *, limit: int = 50) -> list[Run]:
     """List the runs with an open dialog, newest first."""
     return tx.all(sql.WITH_DIALOG, limit=check_limit(limit))
 

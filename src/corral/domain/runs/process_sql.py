@@ -16,9 +16,9 @@ OF_PROCESSES = Statement(f"""
     UNION ALL
     -- By the supervisor's process while the run is live: the agent may have exited and left
     -- other processes behind.
-    SELECT runs.keeper_pid, runs.keeper_token, {_IDENTITY}
+    SELECT runs.supervisor_pid, runs.supervisor_token, {_IDENTITY}
     -- The first two predicates repeat the condition of the partial index of live runs.
-    WHERE runs.id > '' AND runs.ended_at IS NULL AND runs.keeper_pid {{is_numbered}}
+    WHERE runs.id > '' AND runs.ended_at IS NULL AND runs.supervisor_pid {{is_numbered}}
       AND runs.boot_id = :boot_id AND runs.mode <> 'recorded'
 """)
 

@@ -71,8 +71,8 @@ class SupervisedProcess(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: str
     pid: int
     start_token: str
-    keeper_pid: int
-    keeper_token: str
+    supervisor_pid: int
+    supervisor_token: str
     folder: str
 
 

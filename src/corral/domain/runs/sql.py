@@ -8,7 +8,7 @@ from corral.domain.runs.model import MOVES, Launch, ResourceSample, Run
 
 _COLUMNS = """id, name, title, state, project_id, session_id, agent_id, agent_version, parent_id,
     provider, provider_version, model, mode, command, args, cwd, owner, fence, lease_until,
-    seen_at, node_id, host, boot_id, pid, start_token, keeper_pid, keeper_token, attempts,
+    seen_at, node_id, host, boot_id, pid, start_token, supervisor_pid, supervisor_token, attempts,
     quick_failures, due_at, stop_kind, stop_reason, exit_code, signal, reason, attention,
     attention_at, dialog, screen_rows, screen_columns, tokens, cost_micros, output_bytes, cpu_ms,
     peak_bytes, created_at, started_at, ended_at, denials"""
@@ -61,7 +61,7 @@ TAKE_OVER = Query(
     f"""
     UPDATE runs
     SET owner = :owner, fence = fence + 1, lease_until = :until, seen_at = :now,
-        keeper_pid = :keeper_pid, keeper_token = :keeper_token
+        supervisor_pid = :supervisor_pid, supervisor_token = :supervisor_token
     WHERE id = :id AND fence = :fence AND {_ACTIVE}
     RETURNING {_COLUMNS}
 """,

@@ -331,7 +331,7 @@ def cancel_unstarted_turn(tx: Tx, talk: Conversation, run: Run) -> Conversation 
     ended = conversations_turns.end_turn(tx, talk)
     if ended is not None:
         reason = f"{current.host}, where it had to run, is gone"
-        runs.stop(tx, current.id, reason=reason)
+        runs.request_stop(tx, current.id, reason=reason)
         conversations_turns.fail_letters(tx, talk.letters, reason)
     return ended
 

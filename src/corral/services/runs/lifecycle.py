@@ -100,7 +100,7 @@ def stop_run(
     """
     if grace_ms is not None and not 0 <= check_int(grace_ms, "grace_ms") <= DAY:
         raise Invalid(f"The grace period is at most one day, not {grace_ms:,} ms.")
-    run = database.write(lambda tx: ops.stop(tx, id, reason=reason), repeatable=True)
+    run = database.write(lambda tx: ops.request_stop(tx, id, reason=reason), repeatable=True)
     if run.is_live:
         Recovery(database).request_stop(run, grace_ms)
     return run

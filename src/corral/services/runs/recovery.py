@@ -81,7 +81,7 @@ class Recovery:
                     clean_up(self._database, run)
 
     def _has_supervisor(self, run: Run) -> bool:
-        supervisor = identity_of(run, run.keeper_pid, run.keeper_token)
+        supervisor = identity_of(run, run.supervisor_pid, run.supervisor_token)
         return supervisor is not None and process.check(supervisor) is Liveness.ALIVE
 
     def _check_safely(self, run: Run) -> RecoveryResult | None:
@@ -131,7 +131,7 @@ class Recovery:
         agent = identity_of(run, run.pid, run.start_token)
         standing = process.check(agent) if agent is not None else Liveness.GONE
         if run.mode is not RunMode.RECORDED:
-            supervisor = identity_of(run, run.keeper_pid, run.keeper_token)
+            supervisor = identity_of(run, run.supervisor_pid, run.supervisor_token)
             if supervisor is not None and process.check(supervisor) in (
                 Liveness.ALIVE,
                 Liveness.UNKNOWN,
@@ -175,7 +175,7 @@ class Recovery:
             )
         else:
             current = self._database.write(
-                lambda tx: ops.abandon(
+                lambda tx: ops.end_orphaned(
                     tx,
                     taken,
                     verb=verdict.verb,
@@ -231,8 +231,8 @@ class Recovery:
                 tx,
                 run,
                 owner=f"recovery:{me.host}:{me.pid}",
-                keeper_pid=me.pid,
-                keeper_token=me.start_token,
+                supervisor_pid=me.pid,
+                supervisor_token=me.start_token,
             )
         )
 
@@ -247,7 +247,7 @@ class Recovery:
 
     def _give_up(self, run: Run, verdict: Verdict) -> Run:
         return self._database.write(
-            lambda tx: ops.abandon(tx, run, verb=verdict.verb, reason=verdict.reason),
+            lambda tx: ops.end_orphaned(tx, run, verb=verdict.verb, reason=verdict.reason),
             repeatable=True,
         )
 

@@ -205,7 +205,7 @@ def _local_runs(database: Database) -> Iterator[Run]:
     for state in ("running", "stopping"):
         page = database.read(partial(runs.list_runs, state=state, limit=200))
         for run in page.items:
-            if run.host == process.host() and run.keeper_pid is not None:
+            if run.host == process.host() and run.supervisor_pid is not None:
                 yield run
 
 

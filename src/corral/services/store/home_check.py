@@ -25,7 +25,7 @@ def check_home(home: Path, *, fix: bool = False) -> list[Finding]:
     return [
         _check_permissions(home, fix),
         _check_leftovers("daemon files", "daemons", _daemon_files(home), fix),
-        _check_leftovers("keepers' sockets", "supervisors", _sockets(home), fix),
+        _check_leftovers("supervisors' sockets", "supervisors", _sockets(home), fix),
         _check_leftovers("unfinished files", "processes", _temporary_files(home), fix),
     ]
 

@@ -85,7 +85,7 @@ def _stop(tx: Tx, conversations: list[Conversation]) -> str:
     for conversation in conversations:
         run = _find_live_run(tx, conversation)
         if run is not None:
-            runs.stop(tx, run.id, reason=f"/stop by {tx.actor}")
+            runs.request_stop(tx, run.id, reason=f"/stop by {tx.actor}")
             stopped.append(agents.get(tx, conversation.agent_id).name)
     return f"Stopping {', '.join(stopped)}." if stopped else "No agent is running here."
 
