@@ -84,7 +84,7 @@ def test_prose_in_several_lines_stays_as_it_is() -> None:
 def test_what_a_store_keeps_holds_no_spelling_of_a_secret(store: Corral, spelling: str) -> None:
     redaction = store._database.redaction
     assert isinstance(redaction, Redaction)
-    redaction.know(SECRET)
+    redaction.add_known_values(SECRET)
     text = SPELLINGS[spelling].decode()
     letter = store.mail.put("agent:ada", {"text": text})
     assert "[redacted]" in str(store.mail.get(letter.id).body)

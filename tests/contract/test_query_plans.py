@@ -73,7 +73,7 @@ DIFFER = {
 
 # SQLite fills these behind the writer; what is not in them yet is read by its number.
 FILED = {
-    f"{table}_by_{column}": {f"{table}_by_{column}", f"{table}_pkey", "filed"}
+    f"{table}_by_{column}": {f"{table}_by_{column}", f"{table}_pkey", "deferred_indexes"}
     for table, column in sqlite_deferred_indexes.DEFERRED_INDEXES.items()
 }
 

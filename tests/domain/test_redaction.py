@@ -36,7 +36,7 @@ def taken(store: Corral) -> Callable[[Callable[[], Any]], tuple[Any, list[str]]]
 
     def work(call: Callable[[], Any]) -> tuple[Any, list[str]]:
         fields: list[str] = []
-        with store.telling(fields.extend):
+        with store.report_redactions(fields.extend):
             return call(), fields
 
     return work
@@ -150,7 +150,7 @@ def test_a_person_who_knows_that_it_is_no_key_keeps_it(
     monkeypatch.setenv("PASS", "hunter2-and-more")
     monkeypatch.setenv("CORRAL_SECRETS", "PASS")
     store = reopen()
-    store.keep_shapes()
+    store.redact_known_values_only()
     letter = store.mail.put("agent:ben", f"{KEY} hunter2-and-more")
     assert store.mail.get(letter.id).body == f"{KEY} [redacted]"
 
@@ -178,4 +178,4 @@ def test_only_where_the_store_is_words_are_kept_as_they_are() -> None:
     from corral.api.remote import RemoteCorral
 
     with pytest.raises(Refused):
-        RemoteCorral.keep_shapes(object.__new__(RemoteCorral))
+        RemoteCorral.redact_known_values_only(object.__new__(RemoteCorral))

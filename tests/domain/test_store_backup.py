@@ -608,7 +608,7 @@ STRANGE = {
     "a virtual table": "CREATE VIRTUAL TABLE spy USING fts5(a)",
     "a column": "ALTER TABLE letters ADD COLUMN spy TEXT DEFAULT 'x'",
     "no index": "DROP INDEX runs_live",
-    "no trigger": "DROP TRIGGER events_unfiled",
+    "no trigger": "DROP TRIGGER events_by_subject_delete",
     "no table": "DROP TABLE checkpoint_writes",
     "a false fence": "CREATE TRIGGER fence_letters_insert BEFORE INSERT ON letters"
     " BEGIN DELETE FROM tokens; SELECT RAISE(ABORT, 'corral: moving to nowhere'); END",

@@ -70,7 +70,7 @@ class DaemonClient:
         self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
         self._idle: list[HTTPConnection] = []
         self._closed = False
-        self.tell: Callable[[list[str]], None] | None = None
+        self.on_redaction: Callable[[list[str]], None] | None = None
         """Callback that gets the names of redacted fields."""
 
     def ask(
@@ -93,8 +93,8 @@ class DaemonClient:
         while True:
             response = self._send_with_retries(method, path, body, headers)
             if response.status != 429 or time.monotonic() > deadline:
-                if self.tell is not None and REDACTED_HEADER in response.headers:
-                    self.tell(response.headers[REDACTED_HEADER].split())
+                if self.on_redaction is not None and REDACTED_HEADER in response.headers:
+                    self.on_redaction(response.headers[REDACTED_HEADER].split())
                 return response if response.status < 400 else self._raise_error(response)
             time.sleep(min(float(response.headers.get("retry-after", "1")), RETRY_SECONDS))
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from corral.kernel.redaction_policy import Policy, StoredParameter, may_hold_key, no_place
+from corral.kernel.redaction_policy import Policy, StoredParameter, may_hold_key, secret_rejected
 from corral.kernel.text import is_too_deep
 
 # Shorter values are too often ordinary words.
@@ -95,7 +95,7 @@ class Redaction:
         self._literal = False
         self.suspects: Callable[[str], bool] = self._suspects_first
 
-    def know(self, *values: str) -> None:
+    def add_known_values(self, *values: str) -> None:
         """Add known secret values."""
         known = self._known_values()
         for value in values:
@@ -103,7 +103,7 @@ class Redaction:
                 known.append(value)
         self._rebuild_forms()
 
-    def keep_shapes(self) -> None:
+    def redact_known_values_only(self) -> None:
         """Stop redacting text that only looks like a key. Known values are still redacted."""
         self._literal = True
         self._known_values()
@@ -141,7 +141,7 @@ class Redaction:
             return
         clean = self.clean(value) if isinstance(value, str) else self._redact(value)
         if clean != value and stored.policy is Policy.REJECTED:
-            raise no_place(stored.column)
+            raise secret_rejected(stored.column)
         row[key] = clean
 
     def _redact(self, value: Any) -> Any:
@@ -150,7 +150,7 @@ class Redaction:
     def _known_values(self) -> list[str]:
         if self._values is None:
             self._values = []
-            self.know(*self._load_values())
+            self.add_known_values(*self._load_values())
         return self._values
 
     def _rebuild_forms(self) -> None:

@@ -527,13 +527,13 @@ class Corral:
         return self
 
     @contextmanager
-    def telling(self, tell: RedactionCallback) -> Iterator[None]:
-        """Call `tell` with each column that was redacted (`letters.body`), within the block.
+    def report_redactions(self, callback: RedactionCallback) -> Iterator[None]:
+        """Call `callback` with each column that was redacted (`letters.body`), within the block.
 
         Applies to the writes of this thread.
         """
         working = self._database.thread
-        previous, working.on_redaction = working.on_redaction, tell
+        previous, working.on_redaction = working.on_redaction, callback
         try:
             yield
         finally:
@@ -544,13 +544,13 @@ class Corral:
         redaction = self._database.redaction
         return text if redaction is None or not redaction.suspects(text) else redaction.clean(text)
 
-    def keep_shapes(self) -> None:
+    def redact_known_values_only(self) -> None:
         """Stop redacting text that only looks like a secret.
 
         Known secret values are still redacted.
         """
         if self._database.redaction is not None:
-            self._database.redaction.keep_shapes()
+            self._database.redaction.redact_known_values_only()
 
     def now(self) -> int:
         """Return the time of the store in milliseconds since 1970.

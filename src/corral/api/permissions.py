@@ -160,7 +160,7 @@ class BoundStore(Corral):
     def transaction(self) -> AbstractContextManager[Tx]:
         raise self._not_a_person("open a transaction")
 
-    def keep_shapes(self) -> NoReturn:
+    def redact_known_values_only(self) -> NoReturn:
         raise self._not_a_person("turn off the detection of secrets")
 
     def as_service(self, actor: str) -> Corral:

@@ -67,14 +67,14 @@ class RemoteCorral(Corral):
         )
 
     @contextmanager
-    def telling(self, tell: RedactionCallback) -> Iterator[None]:
-        previous, self._wire.tell = self._wire.tell, tell
+    def report_redactions(self, callback: RedactionCallback) -> Iterator[None]:
+        previous, self._wire.on_redaction = self._wire.on_redaction, callback
         try:
             yield
         finally:
-            self._wire.tell = previous
+            self._wire.on_redaction = previous
 
-    def keep_shapes(self) -> None:
+    def redact_known_values_only(self) -> None:
         raise Refused(
             "Redaction cannot be turned off over HTTP. Use the store directly.", reason="local_only"
         )

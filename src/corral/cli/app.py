@@ -37,9 +37,9 @@ class App:
             from corral.api import open
 
             self._store = open(self.url)
-            self._open.enter_context(self._store.telling(self._warn_redacted))
+            self._open.enter_context(self._store.report_redactions(self._warn_redacted))
             if self.literal:
-                self._store.keep_shapes()
+                self._store.redact_known_values_only()
             self._use_clock_of(self._store)
         return self._store
 
@@ -186,9 +186,9 @@ class App:
 
     def _warn_redacted(self, fields: Sequence[str]) -> None:
         """Warn that a secret was redacted from the input."""
-        from corral.kernel.redaction_policy import taken_out
+        from corral.kernel.redaction_policy import redaction_notice
 
-        self.warn("redacted", taken_out(fields), fields=fields)
+        self.warn("redacted", redaction_notice(fields), fields=fields)
 
     def show(self, record: Any, columns: "Columns | None" = None) -> None:
         """Print one record: its fields one per line, or JSON."""

@@ -601,7 +601,7 @@ TABLES: Mapping[str, TablePolicy] = {
         },
     ),
     # Tables that only SQLite has: deferred indexes, see `db/sqlite_deferred_indexes.py`.
-    "filed": TablePolicy(exempt={_FIXED: "name"}),
+    "deferred_indexes": TablePolicy(exempt={_FIXED: "name"}),
     "events_by_subject": TablePolicy(exempt={_COPY: "subject"}),
     "letters_by_mailbox": TablePolicy(exempt={_COPY: "mailbox"}),
     "passages_words": TablePolicy(exempt={_COPY: "text"}),

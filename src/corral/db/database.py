@@ -239,8 +239,8 @@ class Database(ABC):
 
         def reporting(tx: Tx) -> R:
             result = work(tx)
-            if tx.taken:
-                on_redaction(tx.taken)
+            if tx.redacted_columns:
+                on_redaction(tx.redacted_columns)
             return result
 
         return reporting

@@ -66,8 +66,8 @@ def _deferred_index(table: str, column: str, *others: str) -> str:
     return (
         f"CREATE TABLE {index} ({column} TEXT NOT NULL, seq INTEGER NOT NULL,"
         f" PRIMARY KEY ({column}, seq)) STRICT, WITHOUT ROWID;"
-        f" INSERT INTO filed (name, seq) VALUES ('{table}', 0);"
-        f" CREATE TRIGGER {table}_unfiled AFTER DELETE ON {table} BEGIN"
+        f" INSERT INTO deferred_indexes (name, seq) VALUES ('{table}', 0);"
+        f" CREATE TRIGGER {index}_delete AFTER DELETE ON {table} BEGIN"
         f" DELETE FROM {index} WHERE {column} = old.{column} AND seq = old.seq; END;"
         f" {_deferred_index_view(table, column, *others)}"
     )
@@ -81,7 +81,7 @@ def _deferred_index_view(table: str, column: str, *others: str) -> str:
         f" SELECT {index}.{column}, {index}.seq, {rest}"
         f" FROM {index} CROSS JOIN {table} ON {table}.seq = {index}.seq"
         f" UNION ALL SELECT {column}, seq, {rest} FROM {table}"
-        f" WHERE seq > (SELECT seq FROM filed WHERE name = '{table}')"
+        f" WHERE seq > (SELECT seq FROM deferred_indexes WHERE name = '{table}')"
     )
 
 
@@ -108,9 +108,9 @@ TOKENS: Mapping[str, Mapping[Engine, str]] = {
     "locks_keep_newest": {"sqlite": _keep_newest("locks"), "postgres": ""},
     "turns_keep_newest": {"sqlite": _keep_newest("turns"), "postgres": ""},
     "messages_keep_newest": {"sqlite": _keep_newest("messages"), "postgres": ""},
-    # Deferred indexes on SQLite; the table `filed` records up to which row each is filled.
-    "filed": {
-        "sqlite": "CREATE TABLE filed (name TEXT PRIMARY KEY, seq INTEGER NOT NULL)"
+    # SQLite only: up to which row each deferred index is filled.
+    "deferred_indexes": {
+        "sqlite": "CREATE TABLE deferred_indexes (name TEXT PRIMARY KEY, seq INTEGER NOT NULL)"
         " STRICT, WITHOUT ROWID",
         "postgres": "",
     },

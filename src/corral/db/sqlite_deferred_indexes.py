@@ -28,7 +28,7 @@ def fill_deferred_indexes(run: Callable[[str], Any]) -> None:
             f" WHERE seq > {_indexed_until(table)} ORDER BY {column}, seq"
         )
         run(
-            f"UPDATE filed SET seq = (SELECT coalesce(max(seq), 0) FROM {table})"
+            f"UPDATE deferred_indexes SET seq = (SELECT coalesce(max(seq), 0) FROM {table})"
             f" WHERE name = '{table}'"
         )
 
@@ -52,4 +52,4 @@ def find_mismatched_indexes(connection: apsw.Connection) -> list[str]:
 
 
 def _indexed_until(table: str) -> str:
-    return f"(SELECT seq FROM filed WHERE name = '{table}')"
+    return f"(SELECT seq FROM deferred_indexes WHERE name = '{table}')"

@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from corral.db.dialect import Engine
 from corral.db.statement import Params, Query, Row, Statement
 from corral.kernel.ids import new_id
-from corral.kernel.redaction_policy import Policy, StoredParameter, no_place
+from corral.kernel.redaction_policy import Policy, StoredParameter, secret_rejected
 from corral.kernel.text import encode_json
 
 T = TypeVar("T")
@@ -38,10 +38,10 @@ class Connection(Protocol):
 class Redaction(Protocol):
     """Removes secrets from text before it is stored."""
 
-    def know(self, *values: str) -> None:
+    def add_known_values(self, *values: str) -> None:
         """Also remove these values from now on."""
 
-    def keep_shapes(self) -> None:
+    def redact_known_values_only(self) -> None:
         """Keep text that only looks like a secret."""
 
     suspects: Callable[[str], bool]
@@ -61,7 +61,7 @@ class Tx:
     BEGIN and COMMIT. A second one raises RuntimeError: the operation was declared wrongly.
 
     Everything that is stored passes through here, so secrets are removed here. Each removal is an
-    event of the same transaction, and `taken` lists the affected columns.
+    event of the same transaction; `redacted_columns` lists the columns.
     """
 
     __slots__ = (
@@ -75,7 +75,7 @@ class Tx:
         "mode",
         "now",
         "origin",
-        "taken",
+        "redacted_columns",
     )
 
     def __init__(
@@ -99,7 +99,7 @@ class Tx:
         self.mode = mode
         self.has_events = False
         """Whether an event was written, so that listeners are notified after the commit."""
-        self.taken: Sequence[str] = ()
+        self.redacted_columns: Sequence[str] = ()
 
     def for_another(
         self, now: int, actor: str, redaction: Redaction | None, origin: str | None
@@ -113,7 +113,7 @@ class Tx:
         """Record the following changes under another actor and the run of its process."""
         self.actor = actor
         self.origin = origin
-        self.taken = ()
+        self.redacted_columns = ()
 
     def run(self, statement: Statement, **params: Any) -> list[Row]:
         """Execute a statement and return its rows."""
@@ -131,19 +131,19 @@ class Tx:
                 for name in statement.searched:
                     value = params[name]
                     if value.__class__ is str and suspects(value):
-                        self._take_out(redaction, statement, params)
+                        self._redact(redaction, statement, params)
                         break
         return self._execute(statement, params)
 
-    def _take_out(self, redaction: Redaction, statement: Statement, params: Params) -> None:
+    def _redact(self, redaction: Redaction, statement: Statement, params: Params) -> None:
         """Redact the parameters in place, because the record of a new row is built from them too.
 
         Raises Invalid if a parameter whose policy is "rejected" contains a secret.
         """
-        kept: Any = params
-        taken: list[StoredParameter] = []
+        values: Any = params
+        redacted: list[StoredParameter] = []
         for name, stored in statement.searched.items():
-            value = kept[name]
+            value = values[name]
             if value.__class__ is not str or not redaction.suspects(value):
                 continue
             rows = stored.rows
@@ -151,15 +151,18 @@ class Tx:
             if clean == value:
                 continue
             if stored.policy is Policy.REJECTED:
-                raise no_place(stored.column)
-            kept[name] = clean
-            taken.append(stored)
-        if taken:
+                raise secret_rejected(stored.column)
+            values[name] = clean
+            redacted.append(stored)
+        if redacted:
             self.begin()
-            fields = {"fields": [stored.column for stored in taken]}
-            project_id = kept.get("project_id")
+            fields = {"fields": [stored.column for stored in redacted]}
+            project_id = values.get("project_id")
             self.emit("secret", "redact", statement.table, project_id=project_id, data=fields)
-            self.taken = [*self.taken, *(f"{stored.table}.{stored.column}" for stored in taken)]
+            self.redacted_columns = [
+                *self.redacted_columns,
+                *(f"{stored.table}.{stored.column}" for stored in redacted),
+            ]
 
     def without_secrets(self, text: str) -> str:
         """Return a text as it would be stored.
@@ -179,7 +182,7 @@ class Tx:
         redaction = self._redaction
         if redaction is not None and statement.searched:
             for params in given:
-                self._take_out(redaction, statement, params)
+                self._redact(redaction, statement, params)
         return self._link.execute_each(statement, given) if given else []
 
     def all(self, query: Query[T], **params: Any) -> list[T]:

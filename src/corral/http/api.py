@@ -127,7 +127,7 @@ class ApiRouter:
         def work() -> bytes:
             resolved = authorize()
             facade = getattr(store, call.attribute)
-            with store.telling(redacted.extend):
+            with store.report_redactions(redacted.extend):
                 if key is not None:
                     unless = EMPTY_LIST if call.name in WAIT_ARGUMENTS else None
                     return call_with_key(

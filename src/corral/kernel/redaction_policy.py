@@ -31,14 +31,17 @@ class StoredParameter(NamedTuple):
     table: str
     column: str
     rows: "Mapping[str | int, StoredParameter] | None" = None
-    """For rows as a JSON array: by the name of a value in a row, or by its place."""
+    """For rows as a JSON array: by the name of a value in a row, or by its index."""
 
 
 _UNDERSCORED = re.compile("gh[pousr]_|github_pat_|crl_").search
 
 
 def may_hold_key(text: str) -> bool:
-    """False when nothing in the text looks like a key; each sign is the rarest of its shape's."""
+    """Whether the text may contain a key; False is certain.
+
+    Each condition tests first for the rarest character of a key format.
+    """
     return (
         ("-" in text and ("sk-" in text or "xox" in text or "-----BEGIN" in text))
         or ("_" in text and _UNDERSCORED(text) is not None)
@@ -49,20 +52,20 @@ def may_hold_key(text: str) -> bool:
     )
 
 
-def no_place(field: str) -> Invalid:
-    """What is said of a secret where none can be taken out."""
+def secret_rejected(field: str) -> Invalid:
+    """Return the error for a secret in a column whose policy is REJECTED."""
     return Invalid(
-        f"The {field} holds what looks like a secret, so nothing was kept; leave it out. "
-        "`corral secret set` keeps a secret, or says where it is, and gives it a name.",
+        f"The {field} contains what looks like a secret, so nothing was stored. Leave it out, or "
+        "store it with `corral secret set` and refer to it by name.",
         field=field,
         reason="looks_like_a_secret",
     )
 
 
-def taken_out(fields: Iterable[str]) -> str:
-    """What is said to whoever wrote a secret into words that are kept."""
-    places = ", ".join(dict.fromkeys(field.rpartition(".")[2] for field in fields))
+def redaction_notice(fields: Iterable[str]) -> str:
+    """Return the message for a caller whose text contained a secret."""
+    columns = ", ".join(dict.fromkeys(field.rpartition(".")[2] for field in fields))
     return (
-        f"A secret was taken out of what was kept ({places}); [redacted] stands in its place. "
-        "`corral secret set` keeps a secret, or says where it is."
+        f"A secret was replaced by [redacted] before the text was stored ({columns}). Store "
+        "secrets with `corral secret set` and refer to them by name."
     )

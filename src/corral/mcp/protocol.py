@@ -13,7 +13,7 @@ import msgspec
 
 from corral import __version__
 from corral.kernel.errors import CorralError, StoreUnavailable
-from corral.kernel.redaction_policy import taken_out
+from corral.kernel.redaction_policy import redaction_notice
 from corral.mcp.call import ToolCall, encode
 from corral.mcp.identity import Caller
 from corral.mcp.registry import INSTRUCTIONS, ToolSpec, find_tool, list_tools, suggest_tool
@@ -254,14 +254,14 @@ def _call(message: RpcMessage, identify: Identify, cancelled: threading.Event) -
     try:
         arguments = tool.decode(message.params.arguments)
         store, caller = identify()
-        with store.telling(redacted.extend):
+        with store.report_redactions(redacted.extend):
             body = encode(tool.run(ToolCall(store, caller, tool.name, cancelled), arguments))
     except CorralError as error:
         return _error_result(error)
     except Exception as error:
         return _error_result(_log_internal_error(tool.name, error))
     # The text repeats the result, for clients that do not show structured content.
-    texts = [body.decode(), *([taken_out(redacted)] if redacted else [])]
+    texts = [body.decode(), *([redaction_notice(redacted)] if redacted else [])]
     result = {
         "content": [{"type": "text", "text": text} for text in texts],
         "structuredContent": msgspec.Raw(body),

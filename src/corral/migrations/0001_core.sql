@@ -17,7 +17,7 @@ CREATE TABLE store (
 
 INSERT INTO store (one, durability) VALUES (1, {durability});
 
-{filed};
+{deferred_indexes};
 
 -- The append-only record of all changes. Writer: every operation, in its own transaction.
 -- On SQLite, ask the view `events_of_subject` for the events of one subject: the index that serves

@@ -60,7 +60,7 @@ def secrets_folder() -> Path:
 def register_for_redaction(database: "Database", value: str) -> None:
     """Redact a value from everything that this process writes from now on."""
     if database.redaction is not None:
-        database.redaction.know(value)
+        database.redaction.add_known_values(value)
 
 
 def initial_secret_values() -> list[str]:

@@ -29,7 +29,7 @@ def dispatch_action(request: PageRequest) -> Response:
         raise Invalid(f"Unknown action {name}. Reload the page.")
     if not request.can_write:
         raise Refused(f"Token {request.token.name} is read-only. Use a token with full scope.")
-    with request.store.telling(request.redacted.extend):
+    with request.store.report_redactions(request.redacted.extend):
         return action(request)
 
 

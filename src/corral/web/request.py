@@ -12,7 +12,7 @@ from corral import config
 from corral.adapters.channels.contract import RawAttachment
 from corral.api import Corral
 from corral.kernel.errors import Invalid
-from corral.kernel.redaction_policy import taken_out
+from corral.kernel.redaction_policy import redaction_notice
 from corral.web import render
 from corral.web.forms import Form, read_form
 
@@ -130,7 +130,7 @@ class PageRequest:
         if go is not None:
             return Response(headers={"HX-Redirect": go})
         if self.redacted:
-            text = f"{text} {taken_out(self.redacted)}".lstrip()
+            text = f"{text} {redaction_notice(self.redacted)}".lstrip()
         if not text:  # the reloaded page shows the change
             return Response(headers={"HX-Reswap": "none", "HX-Trigger": "corral:done"})
         with render.render_time(self.store.now()):

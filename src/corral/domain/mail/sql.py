@@ -15,7 +15,7 @@ from functools import cache
 
 from corral.db.lookup import IdColumn
 from corral.db.retention import Retention
-from corral.db.statement import Query, Statement
+from corral.db.statement import Query, Statement, columns_of
 from corral.db.transitions import StatefulTable
 from corral.domain.mail.model import (
     MOVES,
@@ -25,8 +25,7 @@ from corral.domain.mail.model import (
     letter_from_values,
 )
 
-_COLUMNS = """'let_' || seq AS id, mailbox, sender, project_id, key, body, -rank AS priority, state,
-    due_at, line_at, expires_at, owner, fence, attempts, last_error, created_at, ended_at"""
+_COLUMNS = columns_of(Letter, id="'let_' || seq", priority="-rank")
 
 # The queue position of a new letter. Writers on several machines have slightly different clocks, so
 # a letter that is due immediately is placed behind the letters that were put before it.
@@ -458,7 +457,7 @@ RETENTION = Retention(
 
 # -- chains ---------------------------------------------------------------------------------------
 
-_EXCHANGE = "letter_id, correlation_id, hops, answers, agent_id, reply_to, read_by, created_at"
+_EXCHANGE = columns_of(Exchange)
 _AGENT = "SELECT id, name FROM agents WHERE"
 _MAX_RUNS = 50
 _MAX_PARENTS = 50
