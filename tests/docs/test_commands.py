@@ -84,28 +84,18 @@ def behind(command: str, listed: str, found: str) -> str:
     return f"{{ {command}; }} >/dev/null & until corral {listed} | grep {found}; do sleep 0.3; done"
 
 
-STARTED = "until corral ps -a --state completed | grep 'stand-up notes'; do sleep 0.5; done"
 ADA = "corral agent create ada --provider claude --role builder"
 
 PAGES = {
     "README.md": Page(
-        before=(
-            *REPOSITORY,
-            UNKNOWN_PRICES,
-            f"mkdir -p ~/.claude/projects/x && cp {TRANSCRIPT} ~/.claude/projects/x/",
-        ),
-        instead=(
-            (r"source \.venv", f"source {sys.prefix}"),
-            (r"^corral resume run_01…", "corral wait run_01… && corral resume run_01…"),
-            (r"^corral race start", "git add -A && git commit -qm Work && corral race start"),
-            (r"^corral chat --agent ada", "echo hello | corral chat --agent ada"),
-            (r"--in 10m\s+# starts ada.*", "--in 5s"),
-            # What is scheduled for an agent must start that agent.
-            (r"^corral up\b.*", f"corral up && {STARTED}"),
-            (r"^corral events -f", "timeout 1 corral events -f; [ $? = 124 ]"),
-            (r"^    for letter in", "    build = print\n    for letter in"),
-        ),
+        before=(*REPOSITORY, UNKNOWN_PRICES),
+        instead=((r"^corral resume run_01…", "corral wait run_01… && corral resume run_01…"),),
     ),
+    "how-to/use-a-sandbox.md": Page(
+        before=REPOSITORY,
+        instead=((r"gateway\.sandbox auto", "gateway.sandbox none"),),  # not every machine has one
+    ),
+    "how-to/edit-files.md": Page(before=REPOSITORY),
     "how-to/run-the-daemon.md": Page(
         before=(*REPOSITORY, "export CORRAL_HOST=build-2", "printf '#!/bin/sh\n' > long"),
         instead=((r"^corral up --slots 4", "chmod +x long && corral up --slots 4"),),
@@ -115,7 +105,6 @@ PAGES = {
         instead=(
             (r"^corral chat --agent ada", "echo hello | corral chat --agent ada"),
             (r"^corral up", "corral down && corral up"),  # one daemon serves the whole page
-            (r"gateway\.sandbox auto", "gateway.sandbox none"),  # not every machine has one
         ),
     ),
     "tutorials/first-run.md": Page(
