@@ -101,10 +101,16 @@ PAGES = {
         instead=((r"^corral up --slots 4", "chmod +x long && corral up --slots 4"),),
     ),
     "how-to/connect-a-chat.md": Page(
-        before=("export MATRIX_TOKEN=a-long-word", "printf '#!/bin/sh\n' > new-mails.sh"),
+        before=("export MATRIX_TOKEN=a-long-word",),
         instead=(
             (r"^corral chat --agent ada", "echo hello | corral chat --agent ada"),
             (r"^corral up", "corral down && corral up"),  # one daemon serves the whole page
+        ),
+    ),
+    "how-to/answer-from-a-chat.md": Page(
+        instead=(
+            # The second command answers while the first one waits.
+            (r"^(corral chat .*deploy please.*)", behind(r"\1", "question list", "Deploy")),
         ),
     ),
     "tutorials/first-run.md": Page(
