@@ -96,10 +96,6 @@ PAGES = {
         instead=((r"gateway\.sandbox auto", "gateway.sandbox none"),),  # not every machine has one
     ),
     "how-to/edit-files.md": Page(before=REPOSITORY),
-    "how-to/run-the-daemon.md": Page(
-        before=(*REPOSITORY, "export CORRAL_HOST=build-2", "printf '#!/bin/sh\n' > long"),
-        instead=((r"^corral up --slots 4", "chmod +x long && corral up --slots 4"),),
-    ),
     "how-to/connect-a-chat.md": Page(
         before=("export MATRIX_TOKEN=a-long-word",),
         instead=(
@@ -145,7 +141,9 @@ PAGES = {
     ),
     "how-to/maintain-a-store.md": Page(
         before=("mkdir ~/harbour", "cd ~/harbour && corral run -- true && cd ~- && corral up"),
-        instead=((r"^corral db move ", "corral db move --yes "),),
+    ),
+    "how-to/import-history.md": Page(
+        before=(f"mkdir -p ~/.claude/projects/x && cp {TRANSCRIPT} ~/.claude/projects/x/",),
     ),
     "how-to/run-agents.md": Page(
         before=(
