@@ -12,7 +12,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -56,6 +55,7 @@ ELSEWHERE = {
     "corral mail ack let_7 --fence 2": "how an operation goes; README.md acknowledges a letter",
     'corral progress report "half of it" --percent 50 --task login': "in a run; test_cli_tasks.py",
     "corral alert deliver --watch": "it stays; tests/domain/test_courier.py",
+    "corral up --foreground": "it stays; tests/daemon/test_up.py",
     "corral mcp": "it serves until its input ends; tests/interfaces/test_mcp_protocol.py",
 }
 """Whole commands in sentences that are run elsewhere."""
@@ -84,6 +84,7 @@ def behind(command: str, listed: str, found: str) -> str:
     return f"{{ {command}; }} >/dev/null & until corral {listed} | grep {found}; do sleep 0.3; done"
 
 
+STARTED = "until corral ps -a --state completed | grep 'stand-up notes'; do sleep 0.5; done"
 ADA = "corral agent create ada --provider claude --role builder"
 
 PAGES = {
@@ -94,6 +95,13 @@ PAGES = {
     "how-to/use-a-sandbox.md": Page(
         before=REPOSITORY,
         instead=((r"gateway\.sandbox auto", "gateway.sandbox none"),),  # not every machine has one
+    ),
+    "how-to/schedule-agents.md": Page(
+        instead=(
+            (r"--in 10m$", "--in 5s"),
+            # The scheduled agent must start.
+            (r"^corral up$", f"corral up && {STARTED}"),
+        ),
     ),
     "how-to/edit-files.md": Page(before=REPOSITORY),
     "how-to/connect-a-chat.md": Page(
