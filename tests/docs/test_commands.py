@@ -88,10 +88,7 @@ STARTED = "until corral ps -a --state completed | grep 'stand-up notes'; do slee
 ADA = "corral agent create ada --provider claude --role builder"
 
 PAGES = {
-    "README.md": Page(
-        before=(*REPOSITORY, UNKNOWN_PRICES),
-        instead=((r"^corral resume run_01…", "corral wait run_01… && corral resume run_01…"),),
-    ),
+    "README.md": Page(before=(*REPOSITORY, UNKNOWN_PRICES)),
     "how-to/use-a-sandbox.md": Page(
         before=REPOSITORY,
         instead=((r"gateway\.sandbox auto", "gateway.sandbox none"),),  # not every machine has one
