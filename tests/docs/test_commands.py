@@ -12,7 +12,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -57,6 +56,7 @@ ELSEWHERE = {
     'corral progress report "half of it" --percent 50 --task login': "in a run; test_cli_tasks.py",
     "corral alert deliver --watch": "it stays; tests/domain/test_alert_sender.py",
     "corral mcp": "it serves until its input ends; tests/mcp/test_protocol.py",
+    "corral up --foreground": "it stays; tests/daemon/test_up.py",
 }
 """Whole commands in sentences that are run elsewhere."""
 
@@ -88,34 +88,30 @@ STARTED = "until corral ps -a --state completed | grep 'stand-up notes'; do slee
 ADA = "corral agent create ada --provider claude --role builder"
 
 PAGES = {
-    "README.md": Page(
-        before=(
-            *REPOSITORY,
-            UNKNOWN_PRICES,
-            f"mkdir -p ~/.claude/projects/x && cp {TRANSCRIPT} ~/.claude/projects/x/",
-        ),
+    "README.md": Page(before=(*REPOSITORY, UNKNOWN_PRICES)),
+    "how-to/use-a-sandbox.md": Page(
+        before=REPOSITORY,
+        instead=((r"gateway\.sandbox auto", "gateway.sandbox none"),),  # not every machine has one
+    ),
+    "how-to/schedule-agents.md": Page(
         instead=(
-            (r"source \.venv", f"source {sys.prefix}"),
-            (r"^corral resume run_01…", "corral wait run_01… && corral resume run_01…"),
-            (r"^corral race start", "git add -A && git commit -qm Work && corral race start"),
-            (r"^corral chat --agent ada", "echo hello | corral chat --agent ada"),
-            (r"--in 10m\s+# starts ada.*", "--in 5s"),
-            # What is scheduled for an agent must start that agent.
-            (r"^corral up\b.*", f"corral up && {STARTED}"),
-            (r"^corral events -f", "timeout 1 corral events -f; [ $? = 124 ]"),
-            (r"^    for letter in", "    build = print\n    for letter in"),
+            (r"--in 10m$", "--in 5s"),
+            # The scheduled agent must start.
+            (r"^corral up$", f"corral up && {STARTED}"),
         ),
     ),
-    "how-to/run-the-daemon.md": Page(
-        before=(*REPOSITORY, "export CORRAL_HOST=build-2", "printf '#!/bin/sh\n' > long"),
-        instead=((r"^corral up --slots 4", "chmod +x long && corral up --slots 4"),),
-    ),
+    "how-to/edit-files.md": Page(before=REPOSITORY),
     "how-to/connect-a-chat.md": Page(
-        before=("export MATRIX_TOKEN=a-long-word", "printf '#!/bin/sh\n' > new-mails.sh"),
+        before=("export MATRIX_TOKEN=a-long-word",),
         instead=(
             (r"^corral chat --agent ada", "echo hello | corral chat --agent ada"),
             (r"^corral up", "corral down && corral up"),  # one daemon serves the whole page
-            (r"gateway\.sandbox auto", "gateway.sandbox none"),  # not every machine has one
+        ),
+    ),
+    "how-to/answer-from-a-chat.md": Page(
+        instead=(
+            # The second command answers while the first one waits.
+            (r"^(corral chat .*deploy please.*)", behind(r"\1", "question list", "Deploy")),
         ),
     ),
     "tutorials/first-run.md": Page(
@@ -150,7 +146,9 @@ PAGES = {
     ),
     "how-to/maintain-a-store.md": Page(
         before=("mkdir ~/harbour", "cd ~/harbour && corral run -- true && cd ~- && corral up"),
-        instead=((r"^corral db move ", "corral db move --yes "),),
+    ),
+    "how-to/import-history.md": Page(
+        before=(f"mkdir -p ~/.claude/projects/x && cp {TRANSCRIPT} ~/.claude/projects/x/",),
     ),
     "how-to/run-agents.md": Page(
         before=(
