@@ -69,7 +69,7 @@ def good() -> History:
     return History(MOVES, events, notes, ran, seen=seen, said=[*talk], heard=[1, 2], shown=[*talk])
 
 
-def test_nothing_is_found_in_what_is_right() -> None:
+def test_valid_history_has_no_findings() -> None:
     assert judge(good()) == []
 
 
@@ -238,21 +238,21 @@ WRONG: dict[str, tuple[str, Callable[[History], object]]] = {
 
 
 @each_case("wrong", WRONG)
-def test_each_kind_of_wrong_is_found(wrong: str) -> None:
+def test_every_kind_of_violation_is_found(wrong: str) -> None:
     said, spoil = WRONG[wrong]
     history = good()
     spoil(history)
     assert said in judge(history)
 
 
-def test_a_letter_in_doubt_may_be_passed_by_others() -> None:
+def test_unconfirmed_letter_may_be_overtaken() -> None:
     history = good()
     moved_first(history, "ack", "let_2")
     history.events.insert(2, Told("letter", "doubt", "let_1"))
     assert not [wrong for wrong in judge(history) if "ended before" in wrong]
 
 
-def test_what_goes_wrong_follows_from_the_seed() -> None:
+def test_faults_are_determined_by_the_seed() -> None:
     kinds = set(faults.KINDS)
     assert faults.plan(7, 60, kinds) == faults.plan(7, 60, kinds)
     assert faults.plan(7, 60, kinds) != faults.plan(8, 60, kinds)
