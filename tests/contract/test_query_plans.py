@@ -1209,7 +1209,7 @@ def prepared(operation: Operation) -> Operation:
 EACH = {name: (prepared(operation), wanted) for name, (operation, wanted) in CALLS.items()} | READY
 
 
-def test_an_operation_uses_its_indexes_and_reads_no_whole_table(
+def test_operation_uses_its_indexes_and_no_full_scan(
     old_store: Corral, explain: Explain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert len(EACH) == len(CALLS) + len(READY)

@@ -259,7 +259,7 @@ def cost_of(
 
 
 @pytest.mark.parametrize("name", COSTS)
-def test_an_operation_is_one_transaction_of_so_many_statements(
+def test_operation_is_one_transaction_with_a_fixed_statement_count(
     store: Corral, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     prepare, on_sqlite, on_postgres = COSTS[name]
@@ -310,7 +310,7 @@ def _work_of_claim(store: Corral, limit: int, *, between_attempts: int) -> int:
         return steps if store.db.engine == "sqlite" else int(tx.value(ROWS_READ)) - before
 
 
-def test_a_claim_of_many_in_order_looks_once_at_those_that_are_held_back(store: Corral) -> None:
+def test_batch_claim_in_order_reads_held_back_letters_once(store: Corral) -> None:
     """Not once for each letter that it takes: that was a hundred times as much."""
     plain = _work_of_claim(store, 500, between_attempts=0)
     past_many = _work_of_claim(store, 500, between_attempts=5_000)
