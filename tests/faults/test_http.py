@@ -37,7 +37,7 @@ class Writing:
         return self.accepted
 
 
-def test_a_restarted_server_loses_no_request_and_no_event(
+def test_server_restart_loses_no_request_and_no_event(
     own_server: PostgresServer, own_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Clients ask on while PostgreSQL restarts; what was accepted is there, and on the feed."""

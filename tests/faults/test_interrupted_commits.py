@@ -48,7 +48,7 @@ def unknown(caught: pytest.ExceptionInfo[StoreUnavailable]) -> bool:
 
 
 @BOTH
-def test_putting_a_letter_without_a_key_may_end_unknown_and_says_so(line: Line, when: When) -> None:
+def test_put_without_a_key_may_be_reported_as_unknown(line: Line, when: When) -> None:
     line.proxy.cut("hello", when)
     with pytest.raises(StoreUnavailable) as caught:
         line.store.mail.put("queue:work", "hello")
@@ -57,14 +57,14 @@ def test_putting_a_letter_without_a_key_may_end_unknown_and_says_so(line: Line, 
 
 
 @BOTH
-def test_putting_a_letter_with_a_key_is_done_again_and_puts_one(line: Line, when: When) -> None:
+def test_put_with_a_key_is_retried_and_puts_one_letter(line: Line, when: When) -> None:
     line.proxy.cut("hello", when)
     letter = line.store.mail.put("queue:work", "hello", key="k")
     assert [found.id for found in line.store.mail.list().items] == [letter.id]
 
 
 @BOTH
-def test_an_ack_is_said_again(line: Line, when: When) -> None:
+def test_ack_is_retried(line: Line, when: When) -> None:
     line.store.mail.put("queue:work", "hello")
     (letter,) = line.store.mail.claim("queue:work", owner="me")
     line.proxy.cut("letter", when)  # the first time, the statement itself is sent along
@@ -73,7 +73,7 @@ def test_an_ack_is_said_again(line: Line, when: When) -> None:
 
 
 @BOTH
-def test_a_renewal_is_done_again(line: Line, when: When) -> None:
+def test_renewal_is_retried(line: Line, when: When) -> None:
     line.store.mail.put("queue:work", "hello")
     (letter,) = line.store.mail.claim("queue:work", owner="me")
     line.clock.advance(10_000)
@@ -83,7 +83,7 @@ def test_a_renewal_is_done_again(line: Line, when: When) -> None:
 
 
 @BOTH
-def test_a_claim_from_a_queue_is_done_again_and_no_letter_is_lost(line: Line, when: When) -> None:
+def test_queue_claim_is_retried_and_loses_no_letter(line: Line, when: When) -> None:
     for body in (1, 2, 3):
         line.store.mail.put("queue:work", body)
     line.proxy.cut("worker", when)
@@ -95,9 +95,7 @@ def test_a_claim_from_a_queue_is_done_again_and_no_letter_is_lost(line: Line, wh
 
 
 @BOTH
-def test_a_claim_in_order_never_hands_out_the_second_letter_before_the_first(
-    line: Line, when: When
-) -> None:
+def test_ordered_claim_is_retried_without_reordering(line: Line, when: When) -> None:
     for body in ("first", "second"):
         line.store.mail.put("agent:ada", body)
     line.proxy.cut(COMMIT, when)
@@ -110,7 +108,7 @@ def test_a_claim_in_order_never_hands_out_the_second_letter_before_the_first(
 
 
 @BOTH
-def test_a_failure_may_end_unknown_and_is_not_counted_twice(line: Line, when: When) -> None:
+def test_failure_may_be_reported_as_unknown_and_counts_once(line: Line, when: When) -> None:
     line.store.mail.put("queue:work", "hello")
     (letter,) = line.store.mail.claim("queue:work", owner="me")
     line.proxy.cut(COMMIT, when)
@@ -124,14 +122,14 @@ def test_a_failure_may_end_unknown_and_is_not_counted_twice(line: Line, when: Wh
 
 
 @BOTH
-def test_a_setting_is_set_whatever_happens(line: Line, when: When) -> None:
+def test_setting_is_retried_until_stored(line: Line, when: When) -> None:
     line.proxy.cut(COMMIT, when)
     line.store.settings.set("mail.max_attempts", 3)
     assert line.store.settings.get("mail.max_attempts").value == 3
 
 
 @BOTH
-def test_firing_again_puts_each_moment_once(line: Line, when: When) -> None:
+def test_retried_firing_puts_one_letter_per_time(line: Line, when: When) -> None:
     timer = line.store.timers.set("queue:due", "tea", delay_ms=5_000)
     line.clock.advance(5_000)
     line.proxy.cut(COMMIT, when)
@@ -141,7 +139,7 @@ def test_firing_again_puts_each_moment_once(line: Line, when: When) -> None:
 
 
 @BOTH
-def test_a_transaction_may_end_unknown_and_says_so(line: Line, when: When) -> None:
+def test_transaction_may_be_reported_as_unknown(line: Line, when: When) -> None:
     def put_two() -> None:
         with line.store.transaction() as tx:
             mail.put(tx, "queue:work", 1)
@@ -155,7 +153,7 @@ def test_a_transaction_may_end_unknown_and_says_so(line: Line, when: When) -> No
 
 
 @BOTH
-def test_a_transaction_that_breaks_in_the_middle_keeps_nothing(line: Line, when: When) -> None:
+def test_transaction_broken_in_the_middle_is_rolled_back(line: Line, when: When) -> None:
     def put_two() -> None:
         with line.store.transaction() as tx:
             mail.put(tx, "queue:work", "first")
@@ -169,16 +167,14 @@ def test_a_transaction_that_breaks_in_the_middle_keeps_nothing(line: Line, when:
 
 
 @BOTH
-def test_a_write_of_several_statements_that_breaks_before_its_commit_is_done_again(
-    line: Line, when: When
-) -> None:
+def test_write_broken_before_its_commit_is_retried(line: Line, when: When) -> None:
     line.proxy.cut("tea", when)
     line.store.timers.set("agent:ada", "tea", delay_ms=5_000)
     assert len(line.store.timers.list().items) == 1
 
 
 @BOTH
-def test_reading_is_done_again(line: Line, when: When) -> None:
+def test_read_is_retried(line: Line, when: When) -> None:
     line.store.mail.put("queue:work", "hello")
     line.proxy.cut("SELECT", when)
     assert [letter.body for letter in line.store.mail.list().items] == ["hello"]

@@ -38,7 +38,7 @@ def wait_for(store: Corral, durability: str) -> None:
     until(lambda: store.db.durability() == durability, f"the server's durability is {durability}")
 
 
-def test_power_loss_is_promised_only_by_a_server_that_waits_for_its_disk(
+def test_durability_is_promised_only_if_the_server_syncs_its_disk(
     durable_server: PostgresServer,
 ) -> None:
     url = durable_server.new_database()
