@@ -83,7 +83,7 @@ def put(store: Corral, count: int) -> list[str]:
     return [store.mail.put("queue:q", n).id for n in range(count)]
 
 
-def test_an_event_of_another_process_is_heard_at_once(served: HttpServer, url: str) -> None:
+def test_event_of_another_process_arrives_at_once(served: HttpServer, url: str) -> None:
     browser = Browser(served)
     with corral.open(url) as another:
         took = []
@@ -97,7 +97,7 @@ def test_an_event_of_another_process_is_heard_at_once(served: HttpServer, url: s
     browser.close()
 
 
-def test_whoever_was_cut_off_goes_on_behind_the_last_event(
+def test_reconnected_client_continues_after_the_last_event(
     served: HttpServer, store: Corral
 ) -> None:
     first = Browser(served)
@@ -114,7 +114,7 @@ def test_whoever_was_cut_off_goes_on_behind_the_last_event(
     again.close()
 
 
-def test_a_page_can_name_the_place_to_follow_on_from(served: HttpServer, store: Corral) -> None:
+def test_client_can_name_the_cursor_to_follow_from(served: HttpServer, store: Corral) -> None:
     put(store, 2)
     cursor = store.events.after(limit=100).items[-1].cursor
     late = put(store, 2)
@@ -123,7 +123,7 @@ def test_a_page_can_name_the_place_to_follow_on_from(served: HttpServer, store: 
     browser.close()
 
 
-def test_events_can_be_chosen(served: HttpServer, store: Corral) -> None:
+def test_events_can_be_filtered(served: HttpServer, store: Corral) -> None:
     agents = Browser(served, query="?kind=agent")
     store.agents.create("ada")
     put(store, 3)
@@ -135,13 +135,13 @@ def test_events_can_be_chosen(served: HttpServer, store: Corral) -> None:
     one.close()
 
 
-def test_a_wrong_cursor_is_refused(served: HttpServer) -> None:
+def test_invalid_cursor_is_rejected(served: HttpServer) -> None:
     with served.client() as client:
         assert client.get("/api/events?after=x").status_code == 400
         assert client.get("/api/events?colour=red").status_code == 400
 
 
-def test_nothing_falls_between_the_past_and_the_present(served: HttpServer, url: str) -> None:
+def test_no_event_is_lost_between_history_and_live_feed(served: HttpServer, url: str) -> None:
     """A listener comes while another process writes as fast as it can."""
     stop = threading.Event()
     written: list[str] = []
@@ -178,7 +178,7 @@ def _all(store: Corral) -> list[Event]:
     return found
 
 
-def test_a_browser_that_does_not_read_is_cut_off_and_the_others_are_not(
+def test_client_that_does_not_read_is_disconnected_alone(
     store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "SEND_TIMEOUT_SECONDS", 5.0)  # the other one reads within it
@@ -199,7 +199,7 @@ def test_a_browser_that_does_not_read_is_cut_off_and_the_others_are_not(
         browser.close()
 
 
-def test_a_revoked_tokens_feed_ends(store: Corral, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_feed_of_a_revoked_token_ends(store: Corral, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "TOKEN_CHECK_SECONDS", 0.0)
     with serving(store) as served:
         browser = Browser(served)
@@ -207,13 +207,13 @@ def test_a_revoked_tokens_feed_ends(store: Corral, monkeypatch: pytest.MonkeyPat
         assert browser.ended()
 
 
-def test_a_server_that_ends_lets_its_listeners_go(store: Corral) -> None:
+def test_stopping_server_releases_its_listeners(store: Corral) -> None:
     with serving(store) as served:
         browser = Browser(served)
     assert browser.ended()
 
 
-def test_five_hundred_browsers_get_every_event_in_order(served: HttpServer, url: str) -> None:
+def test_five_hundred_clients_get_every_event_in_order(served: HttpServer, url: str) -> None:
     """Every one of them, over real connections, while another process writes."""
     count, events = 500, 100
     expected: list[str] = []

@@ -70,7 +70,7 @@ def ids(store: Corral, tmp_path: Path) -> list[str]:
     return made
 
 
-def test_no_answer_is_a_mistake_of_the_servers(served: HttpServer, ids: list[str]) -> None:
+def test_no_response_is_a_server_error(served: HttpServer, ids: list[str]) -> None:
     import schemathesis  # it takes a second, and every worker loads this file
 
     schema = schemathesis.openapi.from_dict(json.loads(openapi_document()))

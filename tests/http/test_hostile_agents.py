@@ -31,7 +31,7 @@ def made(store: Corral, folder: Path) -> Project:
     return store.projects.register(folder)
 
 
-def test_nobody_takes_a_task_from_its_doer_by_a_delegation_of_it(
+def test_task_cannot_be_taken_from_its_agent_by_delegation(
     eve: httpx.Client, store: Corral, tmp_path: Path
 ) -> None:
     project = made(store, tmp_path / "p")
@@ -45,7 +45,9 @@ def test_nobody_takes_a_task_from_its_doer_by_a_delegation_of_it(
     assert store.tasks.get(task.id).state == "running"
 
 
-def test_a_run_that_is_named_is_ones_own(eve: httpx.Client, store: Corral, tmp_path: Path) -> None:
+def test_named_run_must_be_the_callers_own(
+    eve: httpx.Client, store: Corral, tmp_path: Path
+) -> None:
     project = made(store, tmp_path / "p")
     store.tasks.add(project.id, "build")
     run = add_run(store, "running", agent_id=store.agents.get("ada").id)
@@ -59,7 +61,7 @@ def test_a_run_that_is_named_is_ones_own(eve: httpx.Client, store: Corral, tmp_p
     assert eve.post("/api/tasks/claim", json=claim | {"run": own}).json()["run_id"] == own
 
 
-def test_a_token_for_one_project_reaches_nothing_of_another_by_its_id_either(
+def test_project_token_reaches_no_record_of_another_project_by_id(
     served: HttpServer, store: Corral, tmp_path: Path
 ) -> None:
     for name in ("ada", "eve"):
@@ -106,14 +108,14 @@ def test_a_token_for_one_project_reaches_nothing_of_another_by_its_id_either(
     assert store.tasks.get(task.id).state == "ready"
 
 
-def test_a_token_that_only_reads_asks_no_sql(served: HttpServer, store: Corral) -> None:
+def test_read_only_token_runs_no_sql(served: HttpServer, store: Corral) -> None:
     with served.client(store.tokens.create("r", scope="read").value) as reader:
         assert refused(reader.get("/api/db/sql", params={"query": "SELECT 1"}))
     with served.client(store.tokens.create("f", scope="full").value) as full:
         assert full.get("/api/db/sql", params={"query": "SELECT 1"}).json()["rows"] == [[1]]
 
 
-def test_an_agents_token_becomes_no_browsers_cookie(served: HttpServer, store: Corral) -> None:
+def test_agent_token_is_not_accepted_as_a_browser_cookie(served: HttpServer, store: Corral) -> None:
     store.agents.create("eve")
     token = store.tokens.create("e", scope="agent:eve").value
     told = httpx.get(f"{served.url}/", params={"token": token})
@@ -121,7 +123,7 @@ def test_an_agents_token_becomes_no_browsers_cookie(served: HttpServer, store: C
     assert "set-cookie" not in told.headers
 
 
-def test_an_agent_that_hangs_on_to_its_calls_keeps_nobody_else_out(
+def test_agent_holding_its_calls_open_blocks_no_other_client(
     eve: httpx.Client, served: HttpServer, store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its bodies never end; the others are answered, and in the end it is let go."""
@@ -157,9 +159,7 @@ def test_an_agent_that_hangs_on_to_its_calls_keeps_nobody_else_out(
             line.close()
 
 
-def test_no_letter_is_so_deep_that_its_mailbox_cannot_be_read(
-    eve: httpx.Client, store: Corral
-) -> None:
+def test_deeply_nested_letter_keeps_its_mailbox_readable(eve: httpx.Client, store: Corral) -> None:
     for depth in (200, 900, 990):
         body = "[" * depth + "]" * depth
         sent = f'{{"mailbox": "agent:ada", "body": {body}}}'
@@ -172,7 +172,7 @@ def test_no_letter_is_so_deep_that_its_mailbox_cannot_be_read(
     assert [letter.body for letter in store.mail.claim("agent:ada", owner="a")] == [flat]
 
 
-def test_an_agent_makes_no_groups_by_naming_projects_that_are_none(
+def test_agent_creates_no_group_by_naming_unknown_projects(
     eve: httpx.Client, store: Corral, tmp_path: Path
 ) -> None:
     project = made(store, tmp_path / "p")

@@ -72,7 +72,7 @@ def more_files(count: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_half_open_requests_keep_nobody_out(store: Corral) -> None:
+def test_half_open_requests_block_no_other_client(store: Corral) -> None:
     """1,100 callers that never end their headers: a caller with a token is answered."""
     with (
         more_files(4_096),
@@ -86,7 +86,7 @@ def test_half_open_requests_keep_nobody_out(store: Corral) -> None:
             assert client.post("/api/mail/put", json={"mailbox": "queue:q", "body": 1}).is_success
 
 
-def test_connections_without_a_token_give_way_to_new_ones(
+def test_unauthenticated_connections_give_way_to_new_ones(
     store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "BURST_SECONDS", 0.0)
@@ -101,7 +101,7 @@ def test_connections_without_a_token_give_way_to_new_ones(
         assert known.get("/api").status_code == 200, "a connection with a token stays"
 
 
-def test_many_callers_that_begin_at_once_are_all_answered(store: Corral) -> None:
+def test_many_simultaneous_callers_are_all_answered(store: Corral) -> None:
     with ExitStack() as lines, serving(store, pool=ConnectionPool(300)) as served:
         request = (
             f"GET /api/projects HTTP/1.1\r\nHost: 127.0.0.1\r\n"
@@ -111,7 +111,7 @@ def test_many_callers_that_begin_at_once_are_all_answered(store: Corral) -> None
         assert all(line.recv(15) == b"HTTP/1.1 200 OK" for line in made)
 
 
-def test_headers_must_come_in_time_and_a_kept_connection_waits_for_the_next(
+def test_headers_have_a_deadline_and_keep_alive_is_allowed(
     store: Corral,
 ) -> None:
     with serving(store, connection={"header_seconds": 2.0}) as served:
@@ -130,13 +130,13 @@ def test_headers_must_come_in_time_and_a_kept_connection_waits_for_the_next(
             until(lambda: is_closed(kept), "the headers of the next request did not end")
 
 
-def test_an_upload_to_a_channel_that_is_not_there_is_not_read(store: Corral) -> None:
+def test_upload_to_an_unknown_channel_is_not_read(store: Corral) -> None:
     head = b"POST /channels/x HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 900000\r\n\r\n"
     with serving(store) as served, connected(served, head) as line:
         assert line.recv(4_096).startswith(b"HTTP/1.1 404")
 
 
-def test_uploads_whose_last_byte_is_withheld_need_little_memory(store: Corral) -> None:
+def test_withheld_uploads_need_little_memory(store: Corral) -> None:
     """100 bodies of 10 MB that say how long they are, and 100 that do not."""
     add_channel(store)
     piece = b"x" * 65_536
@@ -164,7 +164,7 @@ def test_uploads_whose_last_byte_is_withheld_need_little_memory(store: Corral) -
             assert client.get("/api").status_code == 200
 
 
-def test_bodies_of_all_strangers_together_are_limited(
+def test_total_size_of_unauthenticated_bodies_is_limited(
     store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit = body_limits.ANONYMOUS_LIMIT._replace(
@@ -196,9 +196,7 @@ def _answer_of(line: socket.socket, seconds: float) -> bytes:
         return b""
 
 
-def test_a_body_that_drips_in_ends_at_its_time(
-    store: Corral, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_body_ends_at_its_deadline(store: Corral, monkeypatch: pytest.MonkeyPatch) -> None:
     limit = body_limits.TOKEN_LIMIT._replace(idle_seconds=300.0, total_seconds=0.5)
     monkeypatch.setattr(body_limits, "TOKEN_LIMIT", limit)
     with serving(store) as served:
@@ -216,7 +214,7 @@ def test_a_body_that_drips_in_ends_at_its_time(
             assert answer.startswith(b"HTTP/1.1 408")
 
 
-def test_bodies_full_of_empty_objects_are_refused_before_they_are_decoded(store: Corral) -> None:
+def test_bodies_full_of_empty_objects_are_rejected_before_decoding(store: Corral) -> None:
     store.agents.create("eve")
     token = store.tokens.create("e", scope="agent:eve").value
     small = b'{"mailbox":"agent:eve","body":[' + b",".join([b"{}"] * 1_200_000) + b"]}"
@@ -254,7 +252,7 @@ def _memory() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_an_agent_has_so_many_connections_and_no_more(
+def test_agent_has_a_limited_number_of_connections(
     store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "MAX_PER_AGENT", 3)
@@ -268,13 +266,13 @@ def test_an_agent_has_so_many_connections_and_no_more(
         assert told == [200, 200, 200, 429]
 
 
-def test_connections_leave_descriptors_to_everything_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_leave_file_descriptors_for_other_uses(monkeypatch: pytest.MonkeyPatch) -> None:
     for files, most in ((1_024, 512), (8_192, 4_096), (300, 44), (100, 32)):
         monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
         assert connections.max_connections() == most
 
 
-def test_reads_go_on_while_the_store_cannot_be_written(
+def test_reads_continue_while_the_store_is_not_writable(
     store: Corral, url: str, clock: ManualClock
 ) -> None:
     """A writer that was stopped in the middle of a write holds up other writers, and no reader."""

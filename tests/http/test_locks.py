@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.support.http_server import HttpServer
 
 
-def test_an_agents_token_locks_in_its_own_name_and_breaks_nothing_of_others(
+def test_agent_token_locks_in_its_own_name_and_breaks_no_other_lock(
     served: HttpServer, tmp_path: Path
 ) -> None:
     store = served.store

@@ -88,7 +88,7 @@ NOT_MADE = {"races", "requests"}
 
 
 @each_case(("name", "argument"), MATRIX)
-def test_a_thing_of_another_project_is_refused(
+def test_record_of_another_project_is_rejected(
     store: Corral, world: World, name: str, argument: str
 ) -> None:
     call = call_named(name)
@@ -104,7 +104,7 @@ def test_a_thing_of_another_project_is_refused(
 
 
 @each_case("name", sorted(AGENT_RULES))
-def test_every_argument_is_known_to_name_a_thing_or_not(name: str) -> None:
+def test_every_argument_is_declared_as_a_record_reference_or_not(name: str) -> None:
     """A new argument is put into one of the two lists, by whoever adds it."""
     fields = {field.name for field in call_named(name).fields}
     subject = {"id"} if call_named(name).subject == "id" else set()
@@ -121,7 +121,7 @@ def test_another_project_cannot_be_named(store: Corral, world: World, name: str)
                 agent_permissions.check_agent_call(store, world.who, call, {field.name: other})
 
 
-def test_progress_is_reported_in_the_tokens_own_project_alone(store: Corral, world: World) -> None:
+def test_progress_is_reported_only_in_the_tokens_project(store: Corral, world: World) -> None:
     task = store.tasks.add(world.project, "mine")
     token = store.tokens.create("again", scope="agent:eve", project=world.project).value
     with serving(store) as served, served.client(token) as eve:
