@@ -62,7 +62,7 @@ def tell(request: pytest.FixtureRequest, team: Corral, url: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("era", ["auto", "legacy"])
-def test_an_agent_does_a_task_from_beginning_to_end(tell: Tell, team: Corral, era: str) -> None:
+def test_agent_does_a_task_from_start_to_end(tell: Tell, team: Corral, era: str) -> None:
     async def story(client: Any) -> None:
         assert client.protocol_version == {"auto": "2026-07-28", "legacy": "2025-11-25"}[era]
         listed = await client.list_tools()
@@ -99,9 +99,7 @@ def test_an_agent_does_a_task_from_beginning_to_end(tell: Tell, team: Corral, er
 
 
 @pytest.mark.parametrize("era", ["auto", "legacy"])
-def test_what_cannot_be_is_said_in_words_that_the_agent_reads(
-    tell: Tell, team: Corral, era: str
-) -> None:
+def test_errors_are_readable_by_the_agent(tell: Tell, team: Corral, era: str) -> None:
     async def story(client: Any) -> None:
         for tool, arguments, words in [
             ("send", {"to": "zed", "text": "x"}, "No agent named 'zed'"),
@@ -120,7 +118,7 @@ def test_what_cannot_be_is_said_in_words_that_the_agent_reads(
 
 
 @pytest.mark.parametrize("era", ["auto", "legacy"])
-def test_a_call_that_waits_keeps_nobody_else_waiting(tell: Tell, team: Corral, era: str) -> None:
+def test_waiting_call_blocks_no_other_call(tell: Tell, team: Corral, era: str) -> None:
     async def story(client: Any) -> None:
         waiting = asyncio.ensure_future(client.call_tool("inbox", {"wait_seconds": 50}))
         await asyncio.sleep(0.2)

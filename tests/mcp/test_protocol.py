@@ -42,7 +42,7 @@ def server(home: Path) -> Iterator[Lines]:
 # -- on standard input -------------------------------------------------------------------------
 
 
-def test_versions_are_settled_as_the_protocol_says(server: Lines) -> None:
+def test_protocol_version_is_negotiated(server: Lines) -> None:
     for asked, given in [
         ("2024-11-05", "2024-11-05"),
         ("2025-06-18", "2025-06-18"),
@@ -62,7 +62,7 @@ def test_versions_are_settled_as_the_protocol_says(server: Lines) -> None:
     assert (told["code"], told["data"]["supported"]) == (-32022, ["2026-07-28"])
 
 
-def test_an_older_client_is_told_nothing_of_the_newer_era(server: Lines) -> None:
+def test_older_client_sees_no_newer_features(server: Lines) -> None:
     told = server.ask("tools/list")["result"]
     assert {*told} == {"tools"}
     assert server.ask("ping")["result"] == {}
@@ -91,7 +91,7 @@ def test_an_older_client_is_told_nothing_of_the_newer_era(server: Lines) -> None
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_what_is_no_message_is_answered_as_such_and_the_next_one_is_served(
+def test_invalid_message_is_answered_and_the_next_is_served(
     server: Lines, line: bytes, code: int, id: Any
 ) -> None:
     server.send(line)
@@ -110,14 +110,14 @@ def remembering(text: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("half", HALVES)
-def test_half_a_character_is_replaced_and_the_call_answered(server: Lines, half: bytes) -> None:
+def test_lone_surrogate_is_replaced_and_the_call_answered(server: Lines, half: bytes) -> None:
     server.send(remembering(half))
     told = server.next()
     assert told["id"] == 7, "its client would wait for ever"
     assert not told["result"].get("isError"), told
 
 
-def test_a_notice_gets_no_answer_whatever_it_is(server: Lines) -> None:
+def test_notification_gets_no_response(server: Lines) -> None:
     for method in ("notifications/initialized", "notifications/cancelled", "tools/call", "x"):
         server.send({"jsonrpc": "2.0", "method": method})
         server.send(f'{{"jsonrpc":"2.0","method":"{method}","params":[1]}}'.encode())
@@ -125,7 +125,7 @@ def test_a_notice_gets_no_answer_whatever_it_is(server: Lines) -> None:
     assert server.ask("ping", id="last")["id"] == "last"
 
 
-def test_a_call_that_waits_can_be_cancelled_and_is_then_not_answered(server: Lines) -> None:
+def test_waiting_call_can_be_cancelled_and_gets_no_response(server: Lines) -> None:
     arguments = {"name": "inbox", "arguments": {"wait_seconds": 50}}
     server.send({"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": arguments})
     cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 5}}
@@ -133,7 +133,7 @@ def test_a_call_that_waits_can_be_cancelled_and_is_then_not_answered(server: Lin
     assert server.ask("ping", id=6)["id"] == 6
 
 
-def test_a_server_ends_with_its_client_also_while_a_call_waits(home: Path) -> None:
+def test_server_exits_with_its_client_while_a_call_waits(home: Path) -> None:
     with lines(env_of(home), home / "project") as server:
         arguments = {"name": "inbox", "arguments": {"wait_seconds": 50}}
         server.send({"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": arguments})
@@ -142,7 +142,7 @@ def test_a_server_ends_with_its_client_also_while_a_call_waits(home: Path) -> No
     assert time.monotonic() - began < 50, "it did not wait for the call to end"
 
 
-def test_who_has_no_more_to_ask_still_gets_the_answers(home: Path) -> None:
+def test_responses_are_sent_after_the_end_of_input(home: Path) -> None:
     with lines(env_of(home), home / "project") as server:
         call = {"name": "inbox", "arguments": {}}
         server.send({"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": call})
@@ -151,7 +151,7 @@ def test_who_has_no_more_to_ask_still_gets_the_answers(home: Path) -> None:
         assert server.next()["id"] == 5
 
 
-def test_who_calls_is_told_by_the_environment_alone(home: Path) -> None:
+def test_caller_is_identified_by_the_environment_only(home: Path) -> None:
     with lines(env_of(home, None), home) as server, pytest.raises(ToolError, match="CORRAL_AGENT"):
         server.call("whoami")
     with lines(env_of(home, "eve"), home) as server, pytest.raises(ToolError, match="No agent"):
@@ -165,7 +165,7 @@ def test_who_calls_is_told_by_the_environment_alone(home: Path) -> None:
         assert server.call("whoami")["project"]["dir"] == str(home / "project")
 
 
-def test_a_store_that_cannot_be_used_is_told_to_the_agent(home: Path) -> None:
+def test_unavailable_store_is_reported_to_the_agent(home: Path) -> None:
     (home / "corral.db").write_bytes(b"not a database, by far" * 100)
     with lines(env_of(home), home) as server:
         assert server.ask("tools/list")["result"]["tools"]
@@ -201,7 +201,7 @@ def rpc(method: str, **params: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
 
 
-def test_only_a_post_is_answered_and_a_notice_is_taken(client: httpx.Client) -> None:
+def test_only_post_is_answered_and_a_notification_is_accepted(client: httpx.Client) -> None:
     assert client.get("/mcp").status_code == 405
     assert client.delete("/mcp").status_code == 405
     notice = {"jsonrpc": "2.0", "method": "notifications/initialized"}
@@ -209,7 +209,7 @@ def test_only_a_post_is_answered_and_a_notice_is_taken(client: httpx.Client) -> 
     assert (told.status_code, told.content) == (202, b"")
 
 
-def test_without_a_token_or_from_another_origin_nothing_is_served(
+def test_missing_token_or_foreign_origin_is_rejected(
     served: HttpServer, client: httpx.Client
 ) -> None:
     call = rpc("tools/call", name="whoami")
@@ -225,7 +225,7 @@ def test_without_a_token_or_from_another_origin_nothing_is_served(
         assert reading.post("/mcp", json=call).status_code == 403
 
 
-def test_a_revoked_token_and_one_of_full_scope_call_no_tool(
+def test_revoked_or_full_scope_token_calls_no_tool(
     served: HttpServer, client: httpx.Client
 ) -> None:
     call = rpc("tools/call", name="whoami")
@@ -238,7 +238,7 @@ def test_a_revoked_token_and_one_of_full_scope_call_no_tool(
     until(lambda: client.post("/mcp", json=call).status_code == 401, "the token is refused")
 
 
-def test_headers_must_say_what_the_message_says(client: httpx.Client) -> None:
+def test_headers_must_match_the_message(client: httpx.Client) -> None:
     call = rpc("tools/call", name="whoami", _meta=MODERN)
     right = {"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "whoami"}
     assert client.post("/mcp", json=call, headers=right).status_code == 200
@@ -257,13 +257,13 @@ def test_headers_must_say_what_the_message_says(client: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"x", b"[" * 100_000, b"[]", b"\xff", b"null", b'"x"'])
-def test_a_body_that_is_no_message_is_refused(client: httpx.Client, body: bytes) -> None:
+def test_invalid_body_is_rejected(client: httpx.Client, body: bytes) -> None:
     told = client.post("/mcp", content=body)
     assert told.status_code == 400
     assert told.json()["error"]["code"] in (-32700, -32600)
 
 
-def test_a_caller_that_hangs_up_claims_nothing(
+def test_disconnected_caller_claims_nothing(
     served: HttpServer, client: httpx.Client, token: str
 ) -> None:
     call = rpc("tools/call", name="inbox", arguments={"wait_seconds": 50})
@@ -279,7 +279,7 @@ def test_a_caller_that_hangs_up_claims_nothing(
 # -- handed on ---------------------------------------------------------------------------------
 
 
-def test_the_same_command_serves_an_agent_that_has_only_the_daemons_address(
+def test_command_serves_an_agent_that_has_only_the_daemons_url(
     served: HttpServer, token: str, home: Path
 ) -> None:
     served.store.agents.create("bob", command="cat")
@@ -297,7 +297,7 @@ def test_the_same_command_serves_an_agent_that_has_only_the_daemons_address(
         assert "Invalid token" in server.ask("ping")["error"]["message"]
 
 
-def test_many_agents_call_at_once(served: HttpServer, home: Path) -> None:
+def test_many_agents_call_concurrently(served: HttpServer, home: Path) -> None:
     """Sixteen threads over one endpoint: every letter arrives once."""
     store: Corral = served.store
     store.agents.create("bob", command="cat")
