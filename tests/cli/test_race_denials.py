@@ -18,7 +18,7 @@ from tests.support.race_factory import RaceFactory
         (("Frobnicate", "Bash"), "--yes all"),
     ],
 )
-def test_the_hint_names_the_classes_to_approve_as_show_does(
+def test_hint_names_the_same_classes_as_show(
     cli: Cli, url: str, tmp_path: Path, denials: tuple[str | None, ...], options: str
 ) -> None:
     with corral.open(url) as store:

@@ -40,7 +40,7 @@ def cli(
     return Cli(capsys, served.url)
 
 
-def test_a_token_is_made_listed_and_revoked(cli: Cli) -> None:
+def test_token_is_created_listed_and_revoked(cli: Cli) -> None:
     said = cli("token", "create", "phone", "--read", "--for", "30d")
     assert said.out.startswith("crl_")
     assert said.err, "the user is told to keep it"
@@ -50,13 +50,13 @@ def test_a_token_is_made_listed_and_revoked(cli: Cli) -> None:
     assert cli("token", "create", "x", "--read", "--agent", "ada").code == 2
 
 
-def test_doctor_looks_at_a_store_that_is_behind_a_daemon(cli: Cli) -> None:
+def test_doctor_checks_a_store_behind_a_daemon(cli: Cli) -> None:
     found = {check["check"]: check["state"] for check in cli.json("doctor")}
     assert (found["store"], found["schema"]) == ("ok", "ok")
     assert "daemon" not in found, "the daemon of this machine is another matter"
 
 
-def test_a_wrong_token_and_no_daemon_have_their_exit_codes(
+def test_invalid_token_and_missing_daemon_have_their_exit_codes(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CORRAL_TOKEN", "crl_" + "0" * 64)
@@ -68,14 +68,14 @@ def test_a_wrong_token_and_no_daemon_have_their_exit_codes(
     assert Cli(capsys, "http://127.0.0.1:1").error("mail", "list")["exit_code"] == 5
 
 
-def test_what_needs_the_store_itself_is_refused_in_a_sentence(cli: Cli, tmp_path: Path) -> None:
+def test_local_command_is_rejected_for_a_remote_store(cli: Cli, tmp_path: Path) -> None:
     for words in (["db", "backup", str(tmp_path / "x")], ["run", "-d", "--", "true"]):
         told = cli.error(*words)
         assert told["exit_code"] == 4
         assert "over HTTP" in told["message"]
 
 
-def test_the_overview_and_the_record_are_shown(cli: Cli) -> None:
+def test_overview_and_events_are_shown(cli: Cli) -> None:
     cli.json("mail", "put", "agent:ada", "x")
     assert cli.json()["queued"] == 0
     assert cli.json("events")[-1]["actor"] == "token:tests"
