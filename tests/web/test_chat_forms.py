@@ -27,7 +27,7 @@ def reading(desk: Desk) -> str:
 # -- files ----------------------------------------------------------------------------------------
 
 
-def test_a_file_that_is_sent_in_a_talk_is_kept_private_and_comes_back_as_it_was(desk: Desk) -> None:
+def test_uploaded_file_is_private_and_returned_unchanged(desk: Desk) -> None:
     talk = desk.begin()
     data = bytes(range(256)) * 8
     page = {"id": talk, "text": "look at this", "after": ""}
@@ -51,7 +51,7 @@ def test_a_file_that_is_sent_in_a_talk_is_kept_private_and_comes_back_as_it_was(
     assert str(kept) in (desk.runner.prompt(desk.runner.begin()) or ""), "the agent is told where"
 
 
-def test_files_alone_are_said_and_nothing_at_all_is_not(desk: Desk) -> None:
+def test_files_alone_are_sent_and_an_empty_message_is_not(desk: Desk) -> None:
     talk = desk.begin()
     desk.act("chat/say", {"file": ("a.txt", b"x")}, id=talk, text=" ", after="")
     desk.refused("chat/say", "is required", {"file": ("", b"")}, id=talk, text=" ", after="")
@@ -59,7 +59,7 @@ def test_files_alone_are_said_and_nothing_at_all_is_not(desk: Desk) -> None:
     assert (said.state, said.text) == ("heard", "")
 
 
-def test_a_file_that_is_too_large_is_said_not_to_be_taken(desk: Desk) -> None:
+def test_oversized_file_is_reported_as_not_taken(desk: Desk) -> None:
     talk = desk.begin()
     desk.store.settings.set("gateway.max_file_bytes", 10)
     desk.act("chat/say", {"file": ("big", b"x" * 11)}, id=talk, text="see", after="")
@@ -72,14 +72,14 @@ def test_a_file_that_is_too_large_is_said_not_to_be_taken(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("number", ["0", "2", "-1", "x", "²", "9" * 30])
-def test_a_file_that_is_none_is_not_found(desk: Desk, number: str) -> None:
+def test_missing_file_is_not_found(desk: Desk, number: str) -> None:
     talk = desk.begin()
     desk.act("chat/say", {"file": ("a.txt", b"x")}, id=talk, text="", after="")
     (said,) = desk.store.messages.list(place=talk).items
     assert desk.client.get(f"/gateway/messages/{said.id}/files/{number}").status_code == 404
 
 
-def test_nothing_but_what_was_kept_is_ever_given_out(desk: Desk, tmp_path: Path) -> None:
+def test_only_stored_files_are_served(desk: Desk, tmp_path: Path) -> None:
     talk = desk.begin()
     desk.act("chat/say", {"file": ("a.txt", b"mine")}, id=talk, text="", after="")
     (said,) = desk.store.messages.list(place=talk).items
@@ -97,7 +97,7 @@ def test_nothing_but_what_was_kept_is_ever_given_out(desk: Desk, tmp_path: Path)
     assert (answer.status_code, "not on this machine" in answer.text) == (404, True)
 
 
-def test_who_may_only_look_sends_no_file(desk: Desk) -> None:
+def test_read_only_token_uploads_no_file(desk: Desk) -> None:
     talk = desk.begin()
     with desk.served.client(reading(desk)) as reader:
         answer = reader.post("/do/chat/say", data={"id": talk}, files={"file": ("a", b"x")})
@@ -124,7 +124,7 @@ def wanted(desk: Desk, name: str = "mail-token") -> tuple[str, str]:
     return talk, str(asked.question_id)
 
 
-def test_a_secret_given_in_its_form_goes_to_the_store_of_secrets_and_nowhere_else(
+def test_secret_of_a_form_goes_only_to_the_secret_store(
     desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -156,7 +156,7 @@ def test_a_secret_given_in_its_form_goes_to_the_store_of_secrets_and_nowhere_els
     assert store.secrets.resolve("mail-token") == SECRET
 
 
-def test_a_form_for_a_secret_gives_what_was_asked_for_alone(desk: Desk) -> None:
+def test_secret_form_accepts_only_the_requested_secret(desk: Desk) -> None:
     _, question = wanted(desk)
     store = desk.store
     plain = store.questions.ask("Which?", options=["a"], asker="agent:ada")
@@ -175,7 +175,7 @@ def test_a_form_for_a_secret_gives_what_was_asked_for_alone(desk: Desk) -> None:
 # -- what is decided ------------------------------------------------------------------------------
 
 
-def test_whoever_decides_in_the_inbox_sees_the_whole_effect(desk: Desk) -> None:
+def test_inbox_shows_the_whole_effect_of_a_request(desk: Desk) -> None:
     store = desk.store
     store.people.set("ann", "owner")
     store.people.set("bob", "owner")

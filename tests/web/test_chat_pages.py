@@ -60,9 +60,7 @@ def desk(served: HttpServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
         yield Desk(served, client)
 
 
-def test_every_action_of_the_gateway_does_what_its_button_says(
-    desk: Desk, clock: ManualClock
-) -> None:
+def test_every_chat_action_does_what_its_button_says(desk: Desk, clock: ManualClock) -> None:
     act, store = desk.act, desk.store
     talk = desk.begin()
     act("chat/say", id=talk, text="hello", after="")
@@ -128,7 +126,7 @@ def test_every_action_of_the_gateway_does_what_its_button_says(
     assert desk.done == {*CHANNEL_ACTIONS}
 
 
-def test_an_error_of_the_gateway_is_a_sentence_beside_its_form(desk: Desk) -> None:
+def test_chat_error_is_shown_beside_its_form(desk: Desk) -> None:
     talk = desk.begin()
     desk.says("x")
     room = desk.store.places.get("quay/room").id
@@ -151,7 +149,7 @@ def test_an_error_of_the_gateway_is_a_sentence_beside_its_form(desk: Desk) -> No
 # -- talking --------------------------------------------------------------------------------------
 
 
-def test_a_talk_is_begun_once_and_what_is_sent_twice_is_said_once(desk: Desk) -> None:
+def test_conversation_starts_once_and_a_repeated_message_is_sent_once(desk: Desk) -> None:
     talk = desk.begin()
     assert desk.begin() == talk
     for _ in range(2):  # somebody who is impatient, or a browser that tries again
@@ -174,7 +172,7 @@ def test_a_talk_is_begun_once_and_what_is_sent_twice_is_said_once(desk: Desk) ->
     assert f"/runs/{run.id}" in page
 
 
-def test_a_talk_shows_answers_later_words_signs_and_how_far_each_message_is(desk: Desk) -> None:
+def test_conversation_shows_replies_edits_reactions_and_states(desk: Desk) -> None:
     store, talk = desk.store, desk.begin()
     desk.act("chat/say", id=talk, text="how are you?", after="")
     desk.answers("quite fine")
@@ -197,7 +195,7 @@ def test_a_talk_shows_answers_later_words_signs_and_how_far_each_message_is(desk
     assert "undelivered" in desk.shown(f"/gateway/messages/{late.id}")
 
 
-def test_files_are_shown_by_their_names_both_ways(desk: Desk, tmp_path: Path) -> None:
+def test_files_are_shown_by_name_in_both_directions(desk: Desk, tmp_path: Path) -> None:
     store, talk = desk.store, desk.begin()
     place = store.places.get(talk)
     said = IncomingEvent(
@@ -226,7 +224,7 @@ def test_files_are_shown_by_their_names_both_ways(desk: Desk, tmp_path: Path) ->
     assert "report.txt" in desk.shown(f"/gateway/messages/{sent.id}")
 
 
-def test_a_talk_is_as_it_was_when_another_daemon_serves_the_store(desk: Desk) -> None:
+def test_conversation_is_unchanged_under_another_daemon(desk: Desk) -> None:
     talk = desk.begin()
     desk.act("chat/say", id=talk, text="are you still there?", after="")
     desk.store.tokens.revoke("tests")  # the new one makes its own
@@ -239,7 +237,7 @@ def test_a_talk_is_as_it_was_when_another_daemon_serves_the_store(desk: Desk) ->
         assert "I am" in client.get(f"/chat/{talk}").text
 
 
-def test_a_command_and_a_reader_further_back_are_served(desk: Desk) -> None:
+def test_command_and_scrolled_back_reader_are_served(desk: Desk) -> None:
     talk = desk.begin()
     desk.act("chat/say", id=talk, text="/help", after="")
     desk.deliver()
@@ -255,7 +253,9 @@ def test_a_command_and_a_reader_further_back_are_served(desk: Desk) -> None:
     assert 'data-kinds=""' in back, "who reads further back is not disturbed"
 
 
-def test_a_card_is_answered_once_and_says_how_it_ended(desk: Desk, clock: ManualClock) -> None:
+def test_question_card_is_answered_once_and_shows_its_outcome(
+    desk: Desk, clock: ManualClock
+) -> None:
     store, talk = desk.store, desk.begin()
     desk.act("chat/say", id=talk, text="go", after="")
     store.gateway.wake()
@@ -278,7 +278,7 @@ def test_a_card_is_answered_once_and_says_how_it_ended(desk: Desk, clock: Manual
     assert "refused" in page, "the second answer did not count, and that is said"
 
 
-def test_who_may_only_look_sees_the_talk_and_no_way_to_speak(desk: Desk) -> None:
+def test_read_only_token_sees_the_conversation_without_a_form(desk: Desk) -> None:
     talk = desk.begin()
     desk.act("chat/say", id=talk, text="hello", after="")
     desk.says("let me in")
@@ -306,7 +306,7 @@ def test_who_may_only_look_sees_the_talk_and_no_way_to_speak(desk: Desk) -> None
 # -- what became of it ----------------------------------------------------------------------------
 
 
-def test_a_stranger_is_let_in_and_what_was_held_is_heard(desk: Desk) -> None:
+def test_stranger_is_admitted_and_held_messages_are_routed(desk: Desk) -> None:
     desk.store.wirings.add("ada", channel="quay")
     held = desk.says("<b>let me in</b>")
     page = desk.client.get("/gateway/held").text
@@ -323,7 +323,7 @@ def test_a_stranger_is_let_in_and_what_was_held_is_heard(desk: Desk) -> None:
     assert "waiting for ada" in desk.shown("/gateway")
 
 
-def test_a_message_is_followed_to_its_session_and_its_letter(desk: Desk) -> None:
+def test_message_links_to_its_session_and_its_letter(desk: Desk) -> None:
     talk = desk.begin()
     desk.act("chat/say", id=talk, text="how are you?", after="")
     desk.answers("fine")
@@ -342,7 +342,7 @@ def test_a_message_is_followed_to_its_session_and_its_letter(desk: Desk) -> None
     assert f"/gateway?session={route.session_id}" in page
 
 
-def test_dead_letters_are_sent_again_or_dropped_with_what_they_say(
+def test_dead_letters_are_retried_or_dropped_with_their_text(
     desk: Desk, clock: ManualClock
 ) -> None:
     store = desk.store
@@ -367,7 +367,7 @@ def test_dead_letters_are_sent_again_or_dropped_with_what_they_say(
     assert "nobody cares" in desk.shown("/gateway/dead?state=refused")
 
 
-def test_the_try_out_says_what_the_wirings_would_do_and_stores_nothing(desk: Desk) -> None:
+def test_preview_shows_what_wirings_would_do_and_stores_nothing(desk: Desk) -> None:
     store = desk.store
     desk.says("x")
     room = store.places.get("quay/room").id
@@ -385,7 +385,7 @@ def test_the_try_out_says_what_the_wirings_would_do_and_stores_nothing(desk: Des
     assert "No agent is wired" in desk.shown(f"/gateway/wirings?place={elsewhere}&text=x")
 
 
-def test_long_lists_of_the_gateway_are_paged_to_their_end(desk: Desk) -> None:
+def test_long_chat_lists_are_paginated_to_their_end(desk: Desk) -> None:
     for n in range(120):
         desk.says(f"line {n}", sender=f"s{n % 3}")
     for path in ("/gateway", "/gateway/held"):

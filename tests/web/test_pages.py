@@ -131,11 +131,11 @@ def client(house: House) -> Iterator[httpx.Client]:
 # -- what they say --------------------------------------------------------------------------------
 
 
-def test_every_page_is_a_page(house: House, client: httpx.Client) -> None:
+def test_every_page_is_complete_html(house: House, client: httpx.Client) -> None:
     assert_pages(house, client)
 
 
-def test_every_page_is_a_page_on_postgresql(house_on_postgresql: House) -> None:
+def test_every_page_is_complete_html_on_postgresql(house_on_postgresql: House) -> None:
     with house_on_postgresql.served.client() as client:
         assert_pages(house_on_postgresql, client)
 
@@ -153,7 +153,7 @@ def assert_pages(house: House, client: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgres"], indirect=True)
-def test_every_page_of_an_empty_store_is_a_page(served: HttpServer) -> None:
+def test_every_page_of_an_empty_store_is_complete_html(served: HttpServer) -> None:
     with served.client() as client:
         for path in sorted(PAGES):
             page = client.get(path)
@@ -161,7 +161,7 @@ def test_every_page_of_an_empty_store_is_a_page(served: HttpServer) -> None:
         assert "Nothing needs your attention." in client.get("/").text
 
 
-def test_text_of_others_is_never_markup_and_steers_no_terminal(
+def test_external_text_is_never_markup_or_terminal_control(
     house: House, client: httpx.Client
 ) -> None:
     found = 0
@@ -209,7 +209,7 @@ class _Only:
         self.store = store
 
 
-def test_a_part_of_a_page_is_fetched_alone(client: httpx.Client) -> None:
+def test_part_of_a_page_is_fetched_alone(client: httpx.Client) -> None:
     part = client.get("/", headers=as_part("live")).text
     assert "<html" not in part
     assert "Needs attention" in part
@@ -223,21 +223,21 @@ def test_a_part_of_a_page_is_fetched_alone(client: httpx.Client) -> None:
     assert "terminal" not in facts
 
 
-def test_long_lists_are_paged_to_their_end(served: HttpServer) -> None:
+def test_long_lists_are_paginated_to_their_end(served: HttpServer) -> None:
     ids = [add_run(served.store, "completed", name=f"r{n}") for n in range(120)]
     with served.client() as client:
         text = "".join(iter_pages(client, "/runs"))
     assert re.findall(r'<tr id="(run_[^"]+)"', text) == ids[::-1]
 
 
-def test_the_record_is_paged_to_its_beginning(served: HttpServer) -> None:
+def test_event_log_is_paginated_to_its_start(served: HttpServer) -> None:
     letters = [served.store.mail.put("agent:ada", n).id for n in range(230)]
     with served.client() as client:
         text = "".join(iter_pages(client, "/events?kind=letter"))
     assert re.findall(r'href="/show/(let_\d+)"', text) == letters[::-1]
 
 
-def test_a_run_in_line_has_not_begun_and_says_what_it_waits_for(served: HttpServer) -> None:
+def test_queued_run_has_not_started_and_says_what_it_waits_for(served: HttpServer) -> None:
     run = queued(served.store, host=None, labels=["gpu", "big"])
     with served.client() as client:
         row = client.get("/runs").text.partition(f'<tr id="{run.id}">')[2].partition("</tr>")[0]
@@ -247,9 +247,7 @@ def test_a_run_in_line_has_not_begun_and_says_what_it_waits_for(served: HttpServ
     assert f"<dt>Input tokens</dt><dd>{render.UNKNOWN}</dd>" in page, "what is not known is no zero"
 
 
-def test_a_letter_whose_claim_ran_out_is_with_nobody(
-    served: HttpServer, clock: ManualClock
-) -> None:
+def test_letter_with_an_expired_claim_has_no_owner(served: HttpServer, clock: ManualClock) -> None:
     served.store.mail.put("agent:ada", "hello")
     served.store.mail.claim("agent:ada", owner="ada", lease_ms=HOUR)
     with served.client() as client:
@@ -258,7 +256,7 @@ def test_a_letter_whose_claim_ran_out_is_with_nobody(
         assert "out with" not in client.get("/mail").text
 
 
-def test_a_conversation_is_paged_back_to_its_first_turn(served: HttpServer) -> None:
+def test_session_is_paginated_back_to_its_first_turn(served: HttpServer) -> None:
     session = served.store.sessions.open().id
     for n in range(250):
         served.store.sessions.append(session, "user", f"turn {n}")
@@ -270,7 +268,7 @@ def test_a_conversation_is_paged_back_to_its_first_turn(served: HttpServer) -> N
     assert seen == list(range(1, 251))
 
 
-def test_an_id_leads_to_its_page(house: House, client: httpx.Client) -> None:
+def test_id_redirects_to_its_page(house: House, client: httpx.Client) -> None:
     run = house.store.runs.list(limit=1).items[0]
     for asked in (run.id, house.sample.session.id, house.store.mail.dead().items[0].id):
         went = client.get("/search", params={"q": asked})
@@ -281,7 +279,7 @@ def test_an_id_leads_to_its_page(house: House, client: httpx.Client) -> None:
     assert client.get("/search", params={"q": "run_zzzzz"}).status_code == 200
 
 
-def test_the_filter_knows_every_kind_of_event() -> None:
+def test_filter_knows_every_event_kind() -> None:
     told = {table.transitions.kind for table in find_declarations(StatefulTable).values()}
     assert told <= {*EVENT_KINDS}, told - {*EVENT_KINDS}
 
@@ -289,7 +287,7 @@ def test_the_filter_knows_every_kind_of_event() -> None:
 # -- what they refuse -----------------------------------------------------------------------------
 
 
-def test_what_is_not_there_is_said_in_words(client: httpx.Client) -> None:
+def test_missing_page_says_so(client: httpx.Client) -> None:
     for path in ("/runs/run_zzz", "/nothing", "/mail/let_999999", "/agents/nobody", "/static/x"):
         page = client.get(path)
         assert page.status_code == 404, path
@@ -313,7 +311,7 @@ def test_what_is_not_there_is_said_in_words(client: httpx.Client) -> None:
     "path",
     ["/static/%2e%2e/pages.py", "/static/..%2fpages.py", "/static/vendor/../../rendering.py"],
 )
-def test_a_path_that_climbs_leads_nowhere(served: HttpServer, path: str) -> None:
+def test_path_traversal_is_404(served: HttpServer, path: str) -> None:
     with served.client() as client:
         request = client.build_request("GET", "/")
         request.url = request.url.copy_with(raw_path=path.encode())
@@ -322,7 +320,7 @@ def test_a_path_that_climbs_leads_nowhere(served: HttpServer, path: str) -> None
     assert "Route(" not in page.text
 
 
-def test_a_stranger_is_told_what_to_do_and_shown_nothing(house: House) -> None:
+def test_stranger_is_told_how_to_log_in_and_sees_nothing(house: House) -> None:
     with house.served.stranger() as client:
         for path in ("/", "/runs", "/mail", "/runs/run_1/terminal"):
             page = client.get(path)
@@ -333,7 +331,7 @@ def test_a_stranger_is_told_what_to_do_and_shown_nothing(house: House) -> None:
         assert client.get(render.asset("corral.css")).status_code == 200
 
 
-def test_a_token_that_may_only_read_sees_no_button_and_is_refused(house: House) -> None:
+def test_read_only_token_sees_no_button_and_is_rejected(house: House) -> None:
     token = house.store.tokens.create("looker", scope="read").value
     run = house.store.runs.list(limit=1).items[0]
     with house.served.client(token) as client:
@@ -348,7 +346,7 @@ def test_a_token_that_may_only_read_sees_no_button_and_is_refused(house: House) 
     assert house.store.runs.get(run.id).id == run.id
 
 
-def test_a_page_of_another_origin_cannot_act(house: House, client: httpx.Client) -> None:
+def test_request_with_foreign_origin_cannot_act(house: House, client: httpx.Client) -> None:
     run = house.store.runs.list(limit=1).items[0]
     answer = client.post(
         "/do/runs/delete", data={"id": run.id}, headers={"Origin": "https://elsewhere.example"}
@@ -357,7 +355,7 @@ def test_a_page_of_another_origin_cannot_act(house: House, client: httpx.Client)
     assert house.store.runs.get(run.id).id == run.id
 
 
-def test_an_error_of_an_action_is_a_sentence_beside_its_form(served: HttpServer) -> None:
+def test_action_error_is_shown_beside_its_form(served: HttpServer) -> None:
     with served.client() as client:
         for action, fields, words in (
             ("runs/stop", {"id": "run_zzz"}, "There is no run"),
@@ -483,7 +481,7 @@ def test_every_action_does_what_its_button_says(served: HttpServer, tmp_path: ob
     assert done == {*ACTIONS} - {*TEAM_ACTIONS} - {*RACE_ACTIONS} - {*CHANNEL_ACTIONS}
 
 
-def test_a_form_works_without_any_script(served: HttpServer) -> None:
+def test_form_works_without_scripts(served: HttpServer) -> None:
     with served.client() as client:
         answer = client.post(
             "/do/mail/put",
@@ -515,7 +513,7 @@ def test_a_form_works_without_any_script(served: HttpServer) -> None:
         (None, "\N{EN DASH}"),
     ],
 )
-def test_durations_have_two_units_at_the_most(ms: int | None, text: str) -> None:
+def test_durations_have_at_most_two_units(ms: int | None, text: str) -> None:
     assert render.format_span(ms) == text
 
 
@@ -551,7 +549,7 @@ def test_denied_calls_are_shown_beside_the_state(served: HttpServer) -> None:
             assert told in client.get(page).text, page
 
 
-def test_a_new_run_has_the_approvals_that_were_chosen(served: HttpServer, tmp_path: object) -> None:
+def test_new_run_has_the_selected_approvals(served: HttpServer, tmp_path: object) -> None:
     project = served.store.projects.register(str(tmp_path))
     fields = {"prompt": "say hi", "agent": "scripted", "project": project.id}
     with served.client() as client:
@@ -564,7 +562,7 @@ def test_a_new_run_has_the_approvals_that_were_chosen(served: HttpServer, tmp_pa
             assert served.store.runs.launch_of(id).approvals == approvals
 
 
-def test_the_comment_of_an_accepted_task_is_not_shown_as_an_error(
+def test_comment_of_an_accepted_task_is_not_shown_as_an_error(
     served: HttpServer, tmp_path: Path
 ) -> None:
     store = served.store

@@ -60,7 +60,7 @@ def track(served: HttpServer, tmp_path: Path) -> Iterator[Track]:
 # -- what can be done -----------------------------------------------------------------------------
 
 
-def test_every_action_of_races_does_what_its_button_says(track: Track) -> None:
+def test_every_race_action_does_what_its_button_says(track: Track) -> None:
     act, store, raced = track.does, track.store, track.raced
     race = track.settled("ada", "grace")
     assert "winner" in act("select", id=race.id, attempt="1.2", reason="it is short")
@@ -113,7 +113,7 @@ def test_every_action_of_races_does_what_its_button_says(track: Track) -> None:
     assert {*RACE_ACTIONS} - track.done == {"races/start"}, "a real race is started in the browser"
 
 
-def test_an_error_of_an_action_is_a_sentence(track: Track) -> None:
+def test_race_action_error_is_shown(track: Track) -> None:
     refused, raced = track.refused, track.raced
     race = raced.start("ada", "grace", "linus")
     raced.end(race, 1)
@@ -145,7 +145,7 @@ def test_an_error_of_an_action_is_a_sentence(track: Track) -> None:
     refused("merge", "nowhere", id=race.id, into="nowhere")
 
 
-def test_what_takes_its_time_is_answered_at_once_and_goes_on(
+def test_slow_action_is_answered_at_once_and_continues(
     track: Track, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     race = track.settled("ada", "grace")
@@ -168,7 +168,7 @@ def test_what_takes_its_time_is_answered_at_once_and_goes_on(
     assert "it was refused late" in caplog.text
 
 
-def test_what_is_offered_is_what_the_store_would_take(track: Track) -> None:
+def test_only_allowed_actions_are_offered(track: Track) -> None:
     """Every button that an attempt and a race have, in every state that they come to."""
     raced, store = track.raced, track.store
     race = raced.start("ada", "grace", "linus")
@@ -207,7 +207,7 @@ def test_what_is_offered_is_what_the_store_would_take(track: Track) -> None:
 # -- what is shown --------------------------------------------------------------------------------
 
 
-def test_a_race_shows_its_attempts_with_checks_cost_lines_rank_and_why(track: Track) -> None:
+def test_race_shows_attempts_with_checks_cost_diff_rank_and_reason(track: Track) -> None:
     raced = track.raced
     race = raced.start("ada", "grace", "linus", checks=["pytest -q", "ruff check"])
     raced.end(race, 1, cost_micros=990_000)
@@ -230,7 +230,7 @@ def test_a_race_shows_its_attempts_with_checks_cost_lines_rank_and_why(track: Tr
     assert "input truncated" in text
 
 
-def test_denied_tools_of_an_attempt_name_the_options_that_approve_them(track: Track) -> None:
+def test_denied_tools_of_an_attempt_name_the_approving_options(track: Track) -> None:
     race = track.raced.start("ada", "grace")
     attempt = track.raced.begin(race, 1)
     run = track.store.runs.get(str(attempt.run_id))
@@ -240,7 +240,7 @@ def test_denied_tools_of_an_attempt_name_the_options_that_approve_them(track: Tr
     assert "To approve these, start the race with --yes edit --yes run" in text
 
 
-def test_a_part_of_a_race_is_fetched_alone_and_shows_the_round_that_was_asked_for(
+def test_part_of_a_race_shows_the_requested_round(
     track: Track,
 ) -> None:
     race = track.settled("ada", "grace")
@@ -259,7 +259,7 @@ def test_a_part_of_a_race_is_fetched_alone_and_shows_the_round_that_was_asked_fo
     assert "every 4s" not in first
 
 
-def test_the_lineage_shows_going_on_and_going_back(track: Track) -> None:
+def test_lineage_shows_continued_rounds_and_branches(track: Track) -> None:
     race = track.settled("ada", "grace")
     track.store.races.select(race.id, "1")
     track.raced.next(race, "linus")
@@ -276,7 +276,7 @@ def test_the_lineage_shows_going_on_and_going_back(track: Track) -> None:
     assert rows == ["race base", "1.1", "1.1"]
 
 
-def test_the_list_says_a_race_s_own_state_and_that_of_its_round(track: Track) -> None:
+def test_race_list_shows_the_state_of_race_and_round(track: Track) -> None:
     race = track.settled("ada", "grace")
     track.store.races.select(race.id, "1")
     row = re.search(rf'<tr id="{race.id}">.*?</tr>', track.text("/races"), re.DOTALL)
@@ -286,7 +286,7 @@ def test_the_list_says_a_race_s_own_state_and_that_of_its_round(track: Track) ->
     assert "completed" in cells[3]
 
 
-def test_text_of_agents_in_diffs_and_races_is_never_markup(track: Track) -> None:
+def test_agent_text_in_diffs_and_races_is_never_markup(track: Track) -> None:
     raced = track.raced
     race = raced.start("ada", prompt=HOSTILE, variations=[HOSTILE])
     raced.end(race, 1, {ODD: f"{HOSTILE}\n", "app.py": f"one\n{HOSTILE}\nthree"})
@@ -305,7 +305,7 @@ def test_text_of_agents_in_diffs_and_races_is_never_markup(track: Track) -> None
     assert "&lt;b&gt;.txt" in track.text(odd)
 
 
-def test_attempts_are_compared_with_their_base_and_with_each_other(track: Track) -> None:
+def test_attempts_are_compared_with_their_base_and_each_other(track: Track) -> None:
     race = track.settled("ada", "grace")
     alone = track.text(f"/races/{race.id}/diff?one=1.1&file=app.py")
     assert "Changes of attempt 1.1: 2 files" in alone
@@ -332,7 +332,7 @@ def test_attempts_are_compared_with_their_base_and_with_each_other(track: Track)
     assert "nowhere" in said
 
 
-def test_a_long_diff_is_cut_and_says_so(track: Track, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_diff_is_truncated_with_a_note(track: Track, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(race_diffs, "MAX_LINES", 50)
     monkeypatch.setattr(race_diffs, "MAX_FILES", 10)
     race = track.raced.start("ada")
@@ -347,7 +347,7 @@ def test_a_long_diff_is_cut_and_says_so(track: Track, monkeypatch: pytest.Monkey
     assert "(truncated)" in track.text(f"/races/{race.id}/diff?one=1.1&file=b-wide")
 
 
-def test_a_race_of_another_machine_is_shown_and_its_diff_refused_in_words(track: Track) -> None:
+def test_race_of_another_node_is_shown_and_its_diff_is_not(track: Track) -> None:
     race = track.raced.start("ada", host="elsewhere")
     track.raced.end(race, 1)
     track.raced.settle(race)
@@ -355,7 +355,7 @@ def test_a_race_of_another_machine_is_shown_and_its_diff_refused_in_words(track:
     assert "are on elsewhere" in track.text(f"/races/{race.id}/diff")
 
 
-def test_who_wins_is_told_with_bounds_and_cost(track: Track) -> None:
+def test_win_rates_are_shown_with_bounds_and_cost(track: Track) -> None:
     for _ in range(3):
         race = track.settled("ada", "grace")
         track.store.races.select(race.id, "1")
@@ -373,7 +373,7 @@ def test_who_wins_is_told_with_bounds_and_cost(track: Track) -> None:
     assert "not by both" in both.text
 
 
-def test_a_race_that_waits_for_somebody_is_on_the_overview(track: Track) -> None:
+def test_race_waiting_for_a_person_is_on_the_overview(track: Track) -> None:
     race = track.settled("ada", "grace")
     text = unescape(track.text("/"))
     assert "2 of 2 attempts passed; select the winner" in text
@@ -384,7 +384,7 @@ def test_a_race_that_waits_for_somebody_is_on_the_overview(track: Track) -> None
     assert track.client.get("/search", params={"q": race.id}).status_code == 303
 
 
-def test_many_attempts_are_paged_and_few_have_terminals(
+def test_many_attempts_are_paginated_and_few_have_terminals(
     track: Track, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     track.store.settings.set("races.max_attempts", 20)
@@ -402,7 +402,7 @@ def test_many_attempts_are_paged_and_few_have_terminals(
     assert track.client.get(f"/races/{race.id}?after=x").status_code == 400
 
 
-def test_what_is_not_there_is_said_in_words(track: Track) -> None:
+def test_missing_race_or_attempt_says_so(track: Track) -> None:
     race = track.raced.start("ada")
     for path in (
         "/races/rac_zzz",
@@ -433,7 +433,7 @@ def told(lines: Iterator[str]) -> Iterator[tuple[str, str, str]]:
                 return
 
 
-def test_the_terminals_of_a_round_come_in_one_stream(
+def test_terminals_of_a_round_share_one_stream(
     served: HttpServer, track: Track, tmp_path: Path
 ) -> None:
     """Of runs that wrote, and of one whose output is gone; it ends when the round is over."""

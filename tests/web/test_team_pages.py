@@ -47,7 +47,7 @@ def team(served: HttpServer, tmp_path: Path) -> Iterator[Team]:
 # -- what they do ---------------------------------------------------------------------------------
 
 
-def test_every_action_of_a_team_does_what_its_button_says(team: Team) -> None:
+def test_every_team_action_does_what_its_button_says(team: Team) -> None:
     act, store, project = team.act, team.store, team.project
 
     act("tasks/add", project=project, key="a", title="First", files="src, docs")
@@ -119,7 +119,7 @@ def test_every_action_of_a_team_does_what_its_button_says(team: Team) -> None:
     assert team.done == {*TEAM_ACTIONS}
 
 
-def test_an_error_of_a_team_s_action_is_a_sentence(team: Team) -> None:
+def test_team_action_error_is_shown(team: Team) -> None:
     team.store.tasks.add(team.project, "a", "First")
     id = team.store.tasks.get("a").id
     team.refused("tasks/move", "Cannot accept", id=id, verb="accept")
@@ -144,7 +144,7 @@ def test_an_error_of_a_team_s_action_is_a_sentence(team: Team) -> None:
 # -- the board ------------------------------------------------------------------------------------
 
 
-def test_a_card_offers_what_the_table_of_moves_allows_and_nothing_else() -> None:
+def test_card_offers_only_the_allowed_transitions() -> None:
     for state in TaskState:
         offered = {choice.verb for choice in list_task_actions(state)}
         assert offered == {*MOVES.allowed_from(state)} & {*TASK_VERBS}
@@ -156,7 +156,7 @@ def test_a_card_offers_what_the_table_of_moves_allows_and_nothing_else() -> None
     assert {state for column in BOARD_COLUMNS for state in column.states} == {*TaskState}
 
 
-def test_a_board_shows_few_of_many_and_leads_to_all(team: Team) -> None:
+def test_board_shows_some_cards_and_links_to_all(team: Team) -> None:
     team.store.tasks.declare(team.project, [{"key": f"t{n}", "title": f"T{n}"} for n in range(120)])
     text = team.client.get(f"/board?project={team.project}").text
     assert len(re.findall(r'class="task row"', text)) == 25
@@ -165,7 +165,7 @@ def test_a_board_shows_few_of_many_and_leads_to_all(team: Team) -> None:
     assert len({*seen}) == len(seen) == 120
 
 
-def test_a_graph_is_drawn_with_its_critical_path(team: Team) -> None:
+def test_graph_is_drawn_with_its_critical_path(team: Team) -> None:
     team.store.tasks.declare(
         team.project,
         [
@@ -185,7 +185,7 @@ def test_a_graph_is_drawn_with_its_critical_path(team: Team) -> None:
     assert "<svg" in part
 
 
-def test_a_large_graph_is_drawn_in_part_and_says_so(team: Team) -> None:
+def test_large_graph_is_drawn_in_part_with_a_note(team: Team) -> None:
     team.store.tasks.declare(
         team.project,
         [{"key": "hub", "title": "Hub"}]
@@ -196,7 +196,7 @@ def test_a_large_graph_is_drawn_in_part_and_says_so(team: Team) -> None:
     assert text.count('id="node-') == 300
 
 
-def test_what_a_task_cost_is_told_of_the_run_that_did_it(team: Team) -> None:
+def test_cost_of_a_task_is_that_of_its_run(team: Team) -> None:
     store = team.store
     run = add_run(store, "running", host="elsewhere", lease_until=store.now() + HOUR)
     for key in ("one", "two"):
@@ -218,7 +218,7 @@ def test_what_a_task_cost_is_told_of_the_run_that_did_it(team: Team) -> None:
 # -- what needs somebody --------------------------------------------------------------------------
 
 
-def test_the_overview_shows_what_people_are_asked_and_not_what_agents_are(team: Team) -> None:
+def test_overview_shows_questions_for_people_only(team: Team) -> None:
     team.store.questions.ask("For people?", options=["yes"], asker="agent:ada")
     team.store.questions.ask("For grace?", asker="agent:ada", answerers=["agent:grace"])
     team.store.decisions.record("To be confirmed", confirm=True, author="agent:ada")
@@ -230,7 +230,7 @@ def test_the_overview_shows_what_people_are_asked_and_not_what_agents_are(team: 
     assert "Nobody waits" not in team.client.get("/inbox").text
 
 
-def test_what_was_submitted_is_accepted_or_rejected_from_the_overview(team: Team) -> None:
+def test_submitted_task_is_reviewed_from_the_overview(team: Team) -> None:
     for key in ("mine", "checked"):
         check = "true" if key == "checked" else None
         team.store.tasks.add(team.project, key, f"Task {key}", check=check)
@@ -244,7 +244,7 @@ def test_what_was_submitted_is_accepted_or_rejected_from_the_overview(team: Team
     assert "Task mine" not in team.client.get("/").text
 
 
-def test_a_moment_that_cannot_be_is_refused_in_words(team: Team) -> None:
+def test_impossible_time_is_rejected(team: Team) -> None:
     team.store.tasks.add(team.project, "a", "First")
     for asked in ("at=never", "time=yesterday", "time=9999-01-01T00:00:00", "at=0"):
         answer = team.client.get(f"/board/timeline?project={team.project}&{asked}")
@@ -255,7 +255,7 @@ def test_a_moment_that_cannot_be_is_refused_in_words(team: Team) -> None:
     assert ahead.status_code == 200, "the browser's page may be a moment ahead"
 
 
-def test_several_decisions_are_judged_together_or_none_of_them(team: Team) -> None:
+def test_several_decisions_are_reviewed_all_or_none(team: Team) -> None:
     record = team.store.decisions.record
     ids = [record(f"Go {n}", confirm=True, author="agent:ada").id for n in range(3)]
     text = team.client.get("/inbox").text
@@ -277,7 +277,7 @@ def test_several_decisions_are_judged_together_or_none_of_them(team: Team) -> No
     team.refused("decisions/judge", "different people", verdict="confirm", **apart)
 
 
-def test_a_chat_is_paged_back_to_its_first_post(team: Team) -> None:
+def test_group_is_paginated_back_to_its_first_post(team: Team) -> None:
     group = team.store.groups.create("crew", members=["agent:ada"]).id
     for n in range(130):
         team.store.groups.post(group, f"post {n}", author="agent:ada")
@@ -287,7 +287,7 @@ def test_a_chat_is_paged_back_to_its_first_post(team: Team) -> None:
     assert seen == list(range(1, 131))
 
 
-def test_notes_are_found_by_their_words(team: Team) -> None:
+def test_notes_are_found_by_their_text(team: Team) -> None:
     notes = team.store.notes
     notes.add("The tide is highest at noon.", project=team.project)
     notes.add("Ada likes tea.", agent="ada")
@@ -300,7 +300,7 @@ def test_notes_are_found_by_their_words(team: Team) -> None:
     assert get("/notes", params={"q": BAD}).status_code == 200
 
 
-def test_who_knows_a_file_is_asked_and_a_folder_without_git_is_said(team: Team) -> None:
+def test_file_experts_are_listed_and_a_folder_without_git_is_reported(team: Team) -> None:
     team.store.locks.touch(team.project, "src/x.py", "ada")
     text = team.client.get(f"/locks?project={team.project}&path=src").text
     assert "src/x.py" in text
@@ -311,7 +311,7 @@ def test_who_knows_a_file_is_asked_and_a_folder_without_git_is_said(team: Team) 
     assert "git repository" not in part.text
 
 
-def test_what_is_not_there_is_said_in_words(team: Team) -> None:
+def test_missing_record_says_so(team: Team) -> None:
     for path in ("/board/tsk_zzz", "/inbox/qst_zzz", "/inbox/dec_zzz", "/groups/grp_zzz"):
         assert team.client.get(path).status_code == 404, path
     assert team.client.get("/notes/nte_zzz").status_code == 404

@@ -22,7 +22,7 @@ def parrot(town: Town) -> Agent:
     return town.store.agents.create(f"parrot{next(_numbers)}", provider="scripted")
 
 
-def test_a_talk_is_had_in_the_page_and_is_there_after_a_reload(
+def test_conversation_is_held_and_survives_a_reload(
     town: Town, parrot: Agent, look: Look, shoot: Callable[..., None]
 ) -> None:
     page = look.go("/chat")
@@ -68,7 +68,7 @@ def test_a_talk_is_had_in_the_page_and_is_there_after_a_reload(
     assert page.locator(".post .text").evaluate_all(first)[: len(before)] == before
 
 
-def test_a_wiring_is_added_tried_out_changed_and_removed(
+def test_wiring_is_added_previewed_changed_and_removed(
     town: Town, parrot: Agent, look: Look
 ) -> None:
     room = town.sample.room.id
@@ -104,7 +104,7 @@ def test_a_wiring_is_added_tried_out_changed_and_removed(
     changed.wait_for(state="detached")
 
 
-def test_a_stranger_is_let_in_and_what_was_held_is_heard(
+def test_stranger_is_admitted_and_held_messages_are_routed(
     town: Town, look: Look, shoot: Callable[..., None]
 ) -> None:
     page = look.go("/gateway/held")
@@ -125,7 +125,7 @@ def test_a_stranger_is_let_in_and_what_was_held_is_heard(
             town.store.mail.drop(route.letter_id)
 
 
-def test_a_talk_on_a_phone_fits_and_its_list_is_a_page_of_its_own(
+def test_conversation_fits_a_phone_and_its_list_is_a_page(
     look: Look, shoot: Callable[..., None]
 ) -> None:
     look.resize("phone")
@@ -139,7 +139,9 @@ def test_a_talk_on_a_phone_fits_and_its_list_is_a_page_of_its_own(
     shoot(page, "talk-phone-window", full_page=False)
 
 
-def test_files_are_sent_and_fetched_in_a_talk(parrot: Agent, look: Look, tmp_path: Path) -> None:
+def test_files_are_sent_and_downloaded_in_a_conversation(
+    parrot: Agent, look: Look, tmp_path: Path
+) -> None:
     page = look.go("/chat")
     page.select_option("[name=agent]", parrot.id)
     page.click(".begin button")
@@ -164,7 +166,7 @@ def test_files_are_sent_and_fetched_in_a_talk(parrot: Agent, look: Look, tmp_pat
     assert "/chat/" in page.url, "it was not shown"
 
 
-def test_a_secret_is_given_in_its_form_and_what_is_typed_survives_news(
+def test_secret_is_entered_and_typed_text_survives_updates(
     town: Town, parrot: Agent, look: Look, shoot: Callable[..., None]
 ) -> None:
     wish = {"name": "parrot-key", "reason": "to sing"}
@@ -185,7 +187,7 @@ def test_a_secret_is_given_in_its_form_and_what_is_typed_survives_news(
     town.store.questions.withdraw(other.id)
 
 
-def test_without_scripts_one_talks_sends_files_and_wires_agents(
+def test_without_scripts_chat_files_and_wirings_work(
     town: Town, parrot: Agent, open_window: Callable[[str], Look], shoot: Callable[..., None]
 ) -> None:
     page = open_window("plain").go("/chat")

@@ -78,7 +78,7 @@ NEXT_FRAME = """() => new Promise(tell =>
 KEYS = {link.path: link.key for group in NAVIGATION for link in group.links}
 
 
-def test_every_page_opens_by_its_key_without_a_fault_and_fits_into_any_window(
+def test_every_page_opens_by_its_key_and_fits_any_window(
     town: Town, look: Look, shoot: Callable[..., None]
 ) -> None:
     # Colours do not change the layout: a dark page is only needed for its picture.
@@ -120,13 +120,13 @@ OFF_THE_LINE = """() => {
     return Math.abs((state.top + state.bottom) - (beside.top + beside.bottom)) / 2; }"""
 
 
-def test_on_a_phone_a_state_stands_in_one_line_with_what_is_beside_it(look: Look) -> None:
+def test_state_and_its_neighbours_share_a_line_on_a_phone(look: Look) -> None:
     page = look.go("/races")
     look.resize("phone")
     assert page.evaluate(OFF_THE_LINE) < 1.5
 
 
-def test_the_token_leaves_the_address_and_is_kept_from_scripts(look: Look, window: Window) -> None:
+def test_token_leaves_the_url_and_is_hidden_from_scripts(look: Look, window: Window) -> None:
     assert window.landed == f"{look.base}/"
     page = look.go("/search")
     assert "crl_" in str(page.context.cookies())
@@ -136,7 +136,7 @@ def test_the_token_leaves_the_address_and_is_kept_from_scripts(look: Look, windo
 # -- live -----------------------------------------------------------------------------------------
 
 
-def test_what_another_process_does_is_seen_at_once(town: Town, look: Look) -> None:
+def test_change_of_another_process_is_shown_at_once(town: Town, look: Look) -> None:
     page = look.go("/mail")
     page.wait_for_selector("#feed[data-state=live]")
     with corral.open(town.machine.url, actor="user:other") as elsewhere:
@@ -146,7 +146,7 @@ def test_what_another_process_does_is_seen_at_once(town: Town, look: Look) -> No
     page.wait_for_selector(f"#{letter.id}", state="detached")
 
 
-def test_the_overview_follows_a_run_from_its_start_to_its_end(town: Town, look: Look) -> None:
+def test_overview_follows_a_run_from_start_to_end(town: Town, look: Look) -> None:
     page = look.go("/")
     page.wait_for_selector("#feed[data-state=live]")
     run = town.machine.asked("scripted", "sleep 600", "--name", "passing-by")
@@ -157,9 +157,7 @@ def test_the_overview_follows_a_run_from_its_start_to_its_end(town: Town, look: 
     page.locator(".list tr", has_text="passing-by").get_by_text("cancelled").wait_for()
 
 
-def test_a_part_that_is_fetched_anew_keeps_what_was_opened_and_typed(
-    town: Town, look: Look
-) -> None:
+def test_refreshed_part_keeps_open_sections_and_typed_text(town: Town, look: Look) -> None:
     page = look.go(f"/sessions/{town.sample.session.id}")
     page.wait_for_selector("#feed[data-state=live]")
     page.locator("#turn-3 summary").click()
@@ -170,7 +168,7 @@ def test_a_part_that_is_fetched_anew_keeps_what_was_opened_and_typed(
     assert page.locator("#turn-3 details").get_attribute("open") is not None
 
 
-def test_a_lost_connection_is_said_and_mended(town: Town, look: Look) -> None:
+def test_lost_connection_is_shown_and_restored(town: Town, look: Look) -> None:
     look.page.route("**/api/events*", lambda request: request.abort())
     page = look.go("/mail")
     page.wait_for_selector("#feed[data-state=lost]")
@@ -182,7 +180,7 @@ def test_a_lost_connection_is_said_and_mended(town: Town, look: Look) -> None:
     look.faults = [fault for fault in look.faults if "ERR_FAILED" not in fault]
 
 
-def test_what_happens_before_the_line_is_open_is_shown_too(town: Town, look: Look) -> None:
+def test_changes_before_the_feed_is_open_are_shown(town: Town, look: Look) -> None:
     put: list[str] = []
 
     def change_first(route: "Route") -> None:
@@ -212,7 +210,7 @@ def terminal_shows(page: "Page", text: str) -> None:
     )
 
 
-def test_a_terminal_shows_colours_takes_words_and_runs_no_markup(town: Town, look: Look) -> None:
+def test_terminal_shows_colours_takes_input_and_runs_no_markup(town: Town, look: Look) -> None:
     page = look.go(f"/runs/{town.runs['colours']}")
     terminal_shows(page, "bold?")
     assert "<b>bold?</b>" in terminal_text(page)
@@ -227,7 +225,7 @@ def test_a_terminal_shows_colours_takes_words_and_runs_no_markup(town: Town, loo
     terminal_shows(page, "heard good")
 
 
-def test_a_terminal_has_the_size_in_which_its_program_draws(town: Town, look: Look) -> None:
+def test_terminal_has_the_size_of_its_program(town: Town, look: Look) -> None:
     draw = r"printf '\033[2J\033[24;80H#\033[24;1Hbottom\033[1;70Hright'; sleep 600"
     run = town.machine.detached("sh", "-c", draw, options=("--pty",))
     page = look.go(f"/runs/{run.id}")
@@ -243,7 +241,7 @@ def test_a_terminal_has_the_size_in_which_its_program_draws(town: Town, look: Lo
     assert len(page.locator("#terminal .xterm-rows > div").all_inner_texts()) == 24
 
 
-def test_the_sidebar_stays_when_the_page_is_scrolled(town: Town, look: Look) -> None:
+def test_sidebar_stays_when_the_page_is_scrolled(town: Town, look: Look) -> None:
     page = look.go("/runs")
     page.evaluate("document.querySelector('main').style.minHeight = '4000px'")
     page.evaluate("window.scrollTo(0, 2000)")
@@ -251,7 +249,7 @@ def test_the_sidebar_stays_when_the_page_is_scrolled(town: Town, look: Look) -> 
     assert page.evaluate("document.querySelector('.side').getBoundingClientRect().top") == 0
 
 
-def test_an_agent_s_stream_is_shown_as_its_words(town: Town, look: Look) -> None:
+def test_agent_stream_is_shown_as_its_text(town: Town, look: Look) -> None:
     page = look.go(f"/runs/{town.runs['talks']}")
     terminal_shows(page, "I read the code")
     assert '"type"' not in terminal_text(page)
@@ -260,7 +258,7 @@ def test_an_agent_s_stream_is_shown_as_its_words(town: Town, look: Look) -> None
 # -- what can be done -----------------------------------------------------------------------------
 
 
-def test_a_question_is_answered_from_the_overview(town: Town, look: Look) -> None:
+def test_question_is_answered_from_the_overview(town: Town, look: Look) -> None:
     page = look.go("/")
     row = page.locator(".needs li", has_text="asks").first
     assert "Do you want to proceed?" in row.inner_text()
@@ -275,7 +273,7 @@ def test_a_question_is_answered_from_the_overview(town: Town, look: Look) -> Non
     assert "Answered:" not in terminal_text(page)
 
 
-def test_a_run_is_stopped_after_a_question_and_resumed(town: Town, look: Look) -> None:
+def test_run_is_stopped_after_confirmation_and_resumed(town: Town, look: Look) -> None:
     run = town.machine.asked("scripted", "say here; sleep 600", "--name", "to-be-stopped")
     town.machine.in_state(run.id, RunState.RUNNING)
     page = look.go(f"/runs/{run.id}")
@@ -293,7 +291,7 @@ def test_a_run_is_stopped_after_a_question_and_resumed(town: Town, look: Look) -
     terminal_shows(page, "I am back")
 
 
-def test_a_run_is_started_from_the_pages(town: Town, look: Look) -> None:
+def test_run_is_started_from_the_pages(town: Town, look: Look) -> None:
     page = look.go("/")
     page.click("text=New run")
     page.select_option("#new-run [name=project]", town.sample.projects[0].id)
@@ -311,7 +309,7 @@ def test_a_run_is_started_from_the_pages(town: Town, look: Look) -> None:
     page.locator("#headline").get_by_text("completed").wait_for()
 
 
-def test_dead_letters_are_sent_again_and_dropped(town: Town, look: Look) -> None:
+def test_dead_letters_are_retried_and_dropped(town: Town, look: Look) -> None:
     store = town.store
     store.settings.set("mail.max_attempts", 1)
     ids = []
@@ -332,7 +330,7 @@ def test_dead_letters_are_sent_again_and_dropped(town: Town, look: Look) -> None
     store.mail.drop(ids[0])
 
 
-def test_a_schedule_is_made_paused_and_deleted(town: Town, look: Look) -> None:
+def test_schedule_is_created_paused_and_deleted(town: Town, look: Look) -> None:
     page = look.go("/schedules")
     page.click("text=New schedule")
     page.fill("#create [name=name]", "tea")
@@ -349,7 +347,7 @@ def test_a_schedule_is_made_paused_and_deleted(town: Town, look: Look) -> None:
     row.wait_for(state="detached")
 
 
-def test_an_agent_is_edited_into_a_new_version(town: Town, look: Look) -> None:
+def test_editing_an_agent_creates_a_new_version(town: Town, look: Look) -> None:
     page = look.go(f"/agents/{town.sample.agents[1].id}")
     page.click("text=Edit")
     page.fill("#edit [name=instructions]", "Build it twice.")
@@ -358,7 +356,7 @@ def test_an_agent_is_edited_into_a_new_version(town: Town, look: Look) -> None:
     assert "Build it twice." in page.inner_text("#v2")
 
 
-def test_a_budget_is_set_and_taken_back(town: Town, look: Look) -> None:
+def test_budget_is_set_and_removed(town: Town, look: Look) -> None:
     page = look.go("/costs")
     page.click("text=New budget")
     page.fill("#budget [name=scope]", f"agent:{town.sample.agents[0].id}")
@@ -371,7 +369,7 @@ def test_a_budget_is_set_and_taken_back(town: Town, look: Look) -> None:
     row.wait_for(state="detached")
 
 
-def test_a_setting_is_changed_and_taken_back(town: Town, look: Look) -> None:
+def test_setting_is_changed_and_reset(town: Town, look: Look) -> None:
     page = look.go("/settings")
     row = page.locator('[id="mail.retention_ms"]')
     row.get_by_text("Edit").click()
@@ -382,7 +380,7 @@ def test_a_setting_is_changed_and_taken_back(town: Town, look: Look) -> None:
     row.get_by_text("30d", exact=True).wait_for()
 
 
-def test_a_project_is_renamed(town: Town, look: Look) -> None:
+def test_project_is_renamed(town: Town, look: Look) -> None:
     page = look.go(f"/projects/{town.sample.projects[2].id}")
     page.click("text=Rename")
     page.fill("#rename [name=name]", "tides")
@@ -391,7 +389,7 @@ def test_a_project_is_renamed(town: Town, look: Look) -> None:
     assert town.store.projects.get(town.sample.projects[2].id).name == "tides"
 
 
-def test_a_search_finds_what_was_said_and_leads_there(town: Town, look: Look) -> None:
+def test_search_finds_a_turn_and_links_to_it(town: Town, look: Look) -> None:
     page = look.go("/")
     page.keyboard.press("/")
     page.keyboard.type("tenth of a second")
@@ -404,7 +402,7 @@ def test_a_search_finds_what_was_said_and_leads_there(town: Town, look: Look) ->
 # -- keys, looks ----------------------------------------------------------------------------------
 
 
-def test_keys_show_help_and_walk_through_a_list(look: Look) -> None:
+def test_keys_show_help_and_move_through_a_list(look: Look) -> None:
     page = look.go("/runs")
     page.keyboard.press("?")
     page.locator("#keys[open]").wait_for()
@@ -418,7 +416,7 @@ def test_keys_show_help_and_walk_through_a_list(look: Look) -> None:
     page.wait_for_url("**/runs/run_*")
 
 
-def test_light_and_dark_can_be_switched_and_are_kept(town: Town, look: Look) -> None:
+def test_light_and_dark_mode_are_switched_and_kept(town: Town, look: Look) -> None:
     page = look.go("/costs")
     background = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(background)
@@ -428,7 +426,7 @@ def test_light_and_dark_can_be_switched_and_are_kept(town: Town, look: Look) -> 
     assert look.go("/runs").evaluate(background) == dark
 
 
-def test_a_phone_has_the_whole_navigation_behind_one_button(look: Look) -> None:
+def test_phone_has_the_navigation_behind_one_button(look: Look) -> None:
     look.resize("phone")
     page = look.go("/costs")
     assert not page.locator("#side").is_visible()
@@ -448,7 +446,7 @@ def test_every_plot_shows_its_numbers(town: Town, look: Look) -> None:
             assert figure.locator("td").first.is_visible()
 
 
-def test_ages_are_told_anew_as_time_goes_by(town: Town, look: Look) -> None:
+def test_ages_are_updated_over_time(town: Town, look: Look) -> None:
     page = look.go("/health")
     stamp = page.locator(".asof time")
     at = stamp.get_attribute("data-at")

@@ -57,7 +57,7 @@ def settled(town: Town, raced: RaceFactory) -> Race:
     return town.store.races.get(race.id)
 
 
-def test_a_race_is_started_watched_chosen_gone_on_with_and_given_up(
+def test_race_is_started_watched_selected_continued_and_abandoned(
     town: Town, look: Look, tmp_path: Path, shoot: Callable[..., None]
 ) -> None:
     store = town.store
@@ -137,7 +137,7 @@ def test_a_race_is_started_watched_chosen_gone_on_with_and_given_up(
     until(over, "its runs have ended", 60)
 
 
-def test_a_failed_attempt_is_tried_again(town: Town, look: Look, tmp_path: Path) -> None:
+def test_failed_attempt_is_retried(town: Town, look: Look, tmp_path: Path) -> None:
     file = tmp_path / "agent"
     file.write_text("cat >/dev/null; exit 3\n")
     town.store.agents.create("stumbler", command=f"sh {file}")
@@ -159,7 +159,7 @@ def test_a_failed_attempt_is_tried_again(town: Town, look: Look, tmp_path: Path)
     )
 
 
-def test_what_another_process_does_to_a_race_is_seen_at_once(
+def test_change_of_another_process_to_a_race_is_shown_at_once(
     town: Town, look: Look, raced: RaceFactory
 ) -> None:
     race = raced.start("ada", "grace")
@@ -180,7 +180,7 @@ def test_what_another_process_does_to_a_race_is_seen_at_once(
     page.locator("h2", has_text="Round 2").wait_for()
 
 
-def test_a_person_overrules_and_grafts(town: Town, look: Look, raced: RaceFactory) -> None:
+def test_person_overrules_and_grafts(town: Town, look: Look, raced: RaceFactory) -> None:
     race = settled(town, raced)
     page = look.go(f"/races/{race.id}")
     button(page, 3, "Overrule").click()
@@ -211,7 +211,7 @@ def test_a_person_overrules_and_grafts(town: Town, look: Look, raced: RaceFactor
     assert (graft.files, graft.kept) == (["more.py"], True)
 
 
-def test_a_diff_is_walked_through_by_file_and_by_keyboard(
+def test_diff_is_browsed_by_file_and_by_keyboard(
     town: Town, look: Look, raced: RaceFactory
 ) -> None:
     race = settled(town, raced)
@@ -229,9 +229,7 @@ def test_a_diff_is_walked_through_by_file_and_by_keyboard(
     page.locator(".diff ins", has_text="TWO").wait_for()
 
 
-def test_the_plots_of_who_wins_show_their_numbers(
-    town: Town, look: Look, raced: RaceFactory
-) -> None:
+def test_win_rate_plots_show_their_numbers(town: Town, look: Look, raced: RaceFactory) -> None:
     race = settled(town, raced)
     page = look.go("/races/statistics?by=agent")
     page.wait_for_selector("#feed[data-state=live]")
@@ -249,7 +247,9 @@ def test_the_plots_of_who_wins_show_their_numbers(
     assert not row.is_visible()
 
 
-def test_a_read_token_sees_races_and_no_button(town: Town, look: Look, raced: RaceFactory) -> None:
+def test_read_only_token_sees_races_without_buttons(
+    town: Town, look: Look, raced: RaceFactory
+) -> None:
     race = settled(town, raced)
     token = town.store.tokens.create(f"looker-{race.id[-6:]}", scope="read").value
     page = look.page

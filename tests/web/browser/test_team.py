@@ -36,7 +36,7 @@ def drag(page: "Page", task: str, to: str) -> None:
     page.mouse.up()
 
 
-def test_a_card_is_dragged_where_it_may_go_and_nowhere_else(
+def test_card_is_dragged_only_where_the_move_is_allowed(
     town: Town, look: Look, project: str
 ) -> None:
     tasks = town.store.tasks
@@ -60,7 +60,7 @@ def test_a_card_is_dragged_where_it_may_go_and_nowhere_else(
     assert (tasks.get(task).state, tasks.get(task).reason) == ("skipped", "not needed")
 
 
-def test_a_card_is_moved_by_keys_alone(town: Town, look: Look, project: str) -> None:
+def test_card_is_moved_by_keys_alone(town: Town, look: Look, project: str) -> None:
     tasks = town.store.tasks
     task = tasks.add(project, "by-keys", "By keys").id
     tasks.claim(project, "grace", key="by-keys")
@@ -86,7 +86,7 @@ def test_a_card_is_moved_by_keys_alone(town: Town, look: Look, project: str) -> 
     column(page, "waiting").locator(f"#{task}").wait_for()
 
 
-def test_a_board_and_a_graph_follow_what_agents_do(town: Town, look: Look, project: str) -> None:
+def test_board_and_graph_follow_the_agents(town: Town, look: Look, project: str) -> None:
     tasks = town.store.tasks
     one = tasks.add(project, "one", "One").id
     two = tasks.add(project, "two", "Two", depends_on=["one"]).id
@@ -102,7 +102,7 @@ def test_a_board_and_a_graph_follow_what_agents_do(town: Town, look: Look, proje
     page.locator(f"#bar-{one}").wait_for()
 
 
-def test_a_task_is_declared_and_accepted(town: Town, look: Look, project: str) -> None:
+def test_task_is_declared_and_accepted(town: Town, look: Look, project: str) -> None:
     task = town.store.tasks.add(project, "first", "First")
     page = look.go(f"/board?project={project}")
     page.click("text=New task")
@@ -118,7 +118,7 @@ def test_a_task_is_declared_and_accepted(town: Town, look: Look, project: str) -
     page.locator(".facts").get_by_text("done").first.wait_for()
 
 
-def test_what_is_asked_is_answered_from_the_overview_and_the_inbox(town: Town, look: Look) -> None:
+def test_questions_are_answered_from_the_overview_and_the_inbox(town: Town, look: Look) -> None:
     store = town.store
     first = store.questions.ask("Shall we?", options=["yes", "no"], asker="agent:ada")
     page = look.go("/")
@@ -140,7 +140,7 @@ def test_what_is_asked_is_answered_from_the_overview_and_the_inbox(town: Town, l
     assert store.decisions.get(decision.id).reason == "it is pretty"
 
 
-def test_several_decisions_are_chosen_and_judged_together(
+def test_several_decisions_are_reviewed_together(
     town: Town, look: Look, shoot: Callable[..., None]
 ) -> None:
     record = town.store.decisions.record
@@ -164,7 +164,7 @@ def test_several_decisions_are_chosen_and_judged_together(
         town.store.decisions.dismiss(id)
 
 
-def test_the_board_of_the_past_is_shown_by_a_slider_and_by_a_time(
+def test_past_board_is_shown_by_a_slider_and_by_a_time(
     town: Town, look: Look, project: str, shoot: Callable[..., None]
 ) -> None:
     tasks, now = town.store.tasks, town.store.now
@@ -196,7 +196,7 @@ def test_the_board_of_the_past_is_shown_by_a_slider_and_by_a_time(
     assert page.locator("#then .task").count() == 2
 
 
-def test_people_and_agents_talk_in_a_group(town: Town, look: Look) -> None:
+def test_people_and_agents_post_in_a_group(town: Town, look: Look) -> None:
     page = look.go("/groups")
     page.click("text=New group")
     page.fill("#create [name=name]", "painters")
@@ -213,7 +213,7 @@ def test_people_and_agents_talk_in_a_group(town: Town, look: Look) -> None:
     page.locator("#post-2 .chip").wait_for()
 
 
-def test_a_lock_is_taken_away(town: Town, look: Look, project: str) -> None:
+def test_lock_is_broken(town: Town, look: Look, project: str) -> None:
     lock = town.store.locks.acquire(project, "src/a.py", "ada")
     page = look.go(f"/locks?project={project}")
     page.locator(f"#{lock.id}").get_by_text("Revoke").click()
@@ -223,7 +223,7 @@ def test_a_lock_is_taken_away(town: Town, look: Look, project: str) -> None:
     assert town.store.locks.get(lock.id).state == "revoked"
 
 
-def test_a_note_is_made_found_and_forgotten(town: Town, look: Look) -> None:
+def test_note_is_created_found_and_forgotten(town: Town, look: Look) -> None:
     page = look.go("/notes")
     page.click("text=New note")
     page.fill("#add [name=text]", "Seagulls steal sandwiches.")
