@@ -124,7 +124,7 @@ def screen_of(home: RealHome, run: Run) -> str:
     return home.output(run).decode(errors="replace")
 
 
-def test_nothing_of_codex_runs_outside_its_run(home: RealHome) -> None:
+def test_codex_leaves_no_process_outside_its_run(home: RealHome) -> None:
     home.install("codex")
     waits = {"tool": "exec_command", "args": {"cmd": "sleep 300", "yield_time_ms": 60_000}}
     first = begin(home, "codex", waits, {"text": "done"}, options=("--yes", "all"))

@@ -120,7 +120,7 @@ def of_bot(den: Den, room: str) -> list[dict[str, Any]]:
 # -- talking --------------------------------------------------------------------------------------
 
 
-def test_a_room_is_joined_heard_and_answered_and_two_rooms_stay_apart(den: Den) -> None:
+def test_room_is_joined_read_and_answered_and_rooms_are_separate(den: Den) -> None:
     first, second = den.room(name="First"), den.room(name=None)
     den.ann.say(first, "one")
     den.ann.say(second, "two")
@@ -135,7 +135,7 @@ def test_a_room_is_joined_heard_and_answered_and_two_rooms_stay_apart(den: Den) 
     assert den.ann.heard(first, den.bot) == den.ann.heard(second, den.bot) == ["an answer"]
 
 
-def test_what_was_said_before_the_invitation_is_not_ours_to_hear(den: Den) -> None:
+def test_messages_before_the_invitation_are_ignored(den: Den) -> None:
     room = den.ann.room(name="Old")
     for n in range(70):
         den.ann.say(room, f"old {n}")
@@ -146,7 +146,7 @@ def test_what_was_said_before_the_invitation_is_not_ours_to_hear(den: Den) -> No
     assert [each.text for each in den.hear()] == ["welcome", "new"]
 
 
-def test_a_thread_is_answered_in_the_thread(den: Den) -> None:
+def test_thread_is_answered_in_the_thread(den: Den) -> None:
     room = den.room()
     root = den.ann.say(room, "root")
     (heard,) = den.hear()
@@ -161,7 +161,7 @@ def test_a_thread_is_answered_in_the_thread(den: Den) -> None:
     assert relations[1]["event_id"] == root
 
 
-def test_words_are_changed_and_signed_in_both_directions(den: Den) -> None:
+def test_edits_and_reactions_work_in_both_directions(den: Den) -> None:
     room = den.room()
     event = den.ann.say(room, "helo")
     den.hear()
@@ -188,7 +188,7 @@ def test_words_are_changed_and_signed_in_both_directions(den: Den) -> None:
     assert mark["content"]["m.relates_to"]["key"] == "👍"
 
 
-def test_a_long_text_is_cut_as_the_server_counts(den: Den) -> None:
+def test_long_text_is_split_as_the_server_counts(den: Den) -> None:
     room = den.room()
     den.ann.say(room, "how long?")
     den.hear()
@@ -203,7 +203,7 @@ def test_a_long_text_is_cut_as_the_server_counts(den: Den) -> None:
     assert den.send() == ["done"]
 
 
-def test_an_attached_file_is_fetched_and_its_name_does_no_harm(den: Den, tmp_path: Path) -> None:
+def test_attachment_is_downloaded_under_a_safe_name(den: Den, tmp_path: Path) -> None:
     room = den.room()
     den.ann.attach(room, "../../x", b"the file")
     (heard,) = den.hear()
@@ -221,7 +221,7 @@ def test_an_attached_file_is_fetched_and_its_name_does_no_harm(den: Den, tmp_pat
     assert "404" in file["reason"]
 
 
-def test_an_agent_sends_a_file_and_ann_reads_it(den: Den) -> None:
+def test_agent_sends_a_file_that_a_person_reads(den: Den) -> None:
     room = den.room()
     den.ann.say(room, "send me the picture")
     den.hear()
@@ -243,7 +243,7 @@ def test_an_agent_sends_a_file_and_ann_reads_it(den: Den) -> None:
     assert den.ann.fetch(notes["content"]["url"]) == b"\xff\x00 notes"
 
 
-def test_a_question_is_a_card_and_a_number_answers_it_once(den: Den) -> None:
+def test_question_is_a_card_and_a_number_answers_it_once(den: Den) -> None:
     room = den.room()
     store = den.store
     store.senders.approve(f"den/{den.ann.id}", person="ann")
@@ -275,7 +275,7 @@ def test_a_question_is_a_card_and_a_number_answers_it_once(den: Den) -> None:
     assert den.ann.heard(room, den.bot)[-1] == "so we wait"
 
 
-def test_an_encrypted_room_is_not_read_and_that_is_said(den: Den) -> None:
+def test_encrypted_room_is_reported_and_not_read(den: Den) -> None:
     room = den.room()
     sealed = {"algorithm": "m.megolm.v1.aes-sha2", "ciphertext": "x", "session_id": "s"}
     den.ann.send(room, sealed, "m.room.encrypted")
@@ -287,7 +287,7 @@ def test_an_encrypted_room_is_not_read_and_that_is_said(den: Den) -> None:
 # -- what goes wrong ------------------------------------------------------------------------------
 
 
-def test_a_wrong_token_is_said_clearly_and_without_the_token(
+def test_invalid_token_is_reported_without_the_token(
     store: Corral, server: Homeserver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WRONG", "syt_nobody_knows_this")
@@ -299,7 +299,7 @@ def test_a_wrong_token_is_said_clearly_and_without_the_token(
     assert store.channels.get("den").trouble == health.trouble
 
 
-def test_a_token_that_is_taken_away_loses_nothing(den: Den) -> None:
+def test_revoked_token_loses_nothing(den: Den) -> None:
     room = den.room()
     store = den.store
     store.messages.say(den.place(room), "words")
@@ -310,7 +310,7 @@ def test_a_token_that_is_taken_away_loses_nothing(den: Den) -> None:
         den.hear()
 
 
-def test_a_pause_that_the_server_asks_for_is_kept(
+def test_retry_delay_of_the_server_is_respected(
     den: Den, server: Homeserver, clock: ManualClock
 ) -> None:
     room = den.room()
@@ -332,7 +332,7 @@ def test_a_pause_that_the_server_asks_for_is_kept(
     assert den.ann.heard(room, den.bot) == [f"words {n}" for n in range(3)]
 
 
-def test_after_a_long_absence_the_gap_is_filled_in_order(den: Den) -> None:
+def test_gap_after_a_long_absence_is_filled_in_order(den: Den) -> None:
     first, second = den.room(), den.room(name="Other")
     for n in range(230):
         den.ann.say(first, f"{n}")
@@ -356,7 +356,7 @@ class Unrepeated(MatrixAdapter):
 
 
 @pytest.mark.parametrize("pause", [2 * MINUTE, 2 * HOUR], ids=["soon", "late"])
-def test_killed_between_send_and_record_the_room_shows_one_copy(
+def test_sender_killed_before_recording_leaves_one_copy(
     den: Den, url: str, clock: ManualClock, pause: int
 ) -> None:
     room = den.room()
@@ -384,9 +384,7 @@ def test_killed_between_send_and_record_the_room_shows_one_copy(
     assert (found.state, found.platform_ids) == ("sent", [event["event_id"]])
 
 
-def test_while_the_server_is_away_everything_waits_and_then_comes_once(
-    den: Den, clock: ManualClock
-) -> None:
+def test_messages_wait_for_an_absent_server_and_are_sent_once(den: Den, clock: ManualClock) -> None:
     room = den.room()
     den.ann.say(room, "before")
     den.hear()
@@ -407,7 +405,7 @@ def test_while_the_server_is_away_everything_waits_and_then_comes_once(
     assert den.store.channels.test("den").ok
 
 
-def test_a_server_that_is_killed_again_and_again_loses_and_doubles_nothing(
+def test_repeatedly_killed_server_loses_and_duplicates_nothing(
     url: str, server: Homeserver
 ) -> None:
     each_way = 40

@@ -60,7 +60,7 @@ def gateway(home: RealHome, server: Homeserver) -> Iterator[Gateway]:
     made.close()
 
 
-def test_claude_answers_in_a_room_across_a_killed_daemon_and_a_server_that_was_away(
+def test_claude_answers_across_a_killed_daemon_and_an_absent_server(
     gateway: Gateway, server: Homeserver
 ) -> None:
     gateway.says({"text": "Hello, Ann."})

@@ -23,7 +23,7 @@ def test_large():
 """
 
 
-def test_claude_and_codex_race_and_what_pytest_passed_goes_on(home: RealHome) -> None:
+def test_claude_and_codex_race_and_the_passing_attempt_advances(home: RealHome) -> None:
     for name in ("claude", "codex"):
         home.install(name)
     git(home.work, "init", "-q", "-b", "main")

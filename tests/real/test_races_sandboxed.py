@@ -67,7 +67,7 @@ def trouble(home: RealHome, run: Run) -> Any:
     return run.state, run.reason, home.log(run), home.output(run)[-2_000:], errors
 
 
-def test_it_edits_commits_and_is_resumed(home: RealHome, name: str) -> None:
+def test_agent_edits_commits_and_is_resumed(home: RealHome, name: str) -> None:
     before = {path for path in home.machine.home.rglob("*") if path.is_file()}
     prompt = "the one prompt " + steps(
         shell(name, MAKE, usage=SMALL), {"text": "It is made.", "usage": SMALL}
@@ -97,7 +97,7 @@ def test_it_edits_commits_and_is_resumed(home: RealHome, name: str) -> None:
     home.nobody_left()
 
 
-def test_its_budget_is_kept(home: RealHome, name: str) -> None:
+def test_budget_is_enforced(home: RealHome, name: str) -> None:
     prompt = steps(shell(name, "true", usage=DEAR), {"text": "never said", "gate": "never"})
     _, run = race(home, prompt, "--yes", "all", "--budget", "0.05")
     ended = home.ended(run.id)
@@ -110,7 +110,7 @@ def test_its_budget_is_kept(home: RealHome, name: str) -> None:
     home.nobody_left()
 
 
-def test_what_it_is_denied_is_counted(home: RealHome, name: str) -> None:
+def test_denied_calls_are_counted(home: RealHome, name: str) -> None:
     call = shell(name, "touch denied.txt", force=True)
     if name == "opencode":
         config = home.machine.home / ".config/opencode/opencode.json"

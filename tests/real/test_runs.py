@@ -42,7 +42,7 @@ def went_on(home: RealHome, before: Run, after: Run, mark: str) -> None:
     home.nobody_left()
 
 
-def test_a_prompt_a_tool_call_and_what_they_cost(home: RealHome, kind: Kind) -> None:
+def test_prompt_tool_call_and_cost(home: RealHome, kind: Kind) -> None:
     first = kind.write("a.txt", text="I write it.", usage=USAGE)
     prompt = steps(first, {"text": "It is written."})
     run = home.asked(kind.name, prompt, *kind.approvals)
@@ -86,7 +86,7 @@ def test_a_prompt_a_tool_call_and_what_they_cost(home: RealHome, kind: Kind) -> 
     home.nobody_left()
 
 
-def test_the_killed_agent_is_resumed_in_its_own_conversation(home: RealHome, kind: Kind) -> None:
+def test_killed_agent_is_resumed_in_its_conversation(home: RealHome, kind: Kind) -> None:
     run, mark = kind.begin_long()
     kill(run.pid)
     crashed = home.ended(run.id)
@@ -100,7 +100,7 @@ def test_the_killed_agent_is_resumed_in_its_own_conversation(home: RealHome, kin
     assert after.id != run.id
 
 
-def test_a_resumed_conversation_hears_the_new_prompt(home: RealHome, kind: Kind) -> None:
+def test_resumed_conversation_gets_the_new_prompt(home: RealHome, kind: Kind) -> None:
     run = home.ended(home.asked(kind.name, "one-prompt " + steps({"text": "one"})).id)
     assert run.state is RunState.COMPLETED, home.log(run)
     after = resume(home, run, "two-prompt " + steps({"text": "two"}))
@@ -112,7 +112,7 @@ def test_a_resumed_conversation_hears_the_new_prompt(home: RealHome, kind: Kind)
     assert home.charged(f"run:{run.id}") != home.charged(f"run:{after.id}")
 
 
-def test_the_agent_goes_on_without_its_keeper_and_nothing_is_kept_twice(
+def test_agent_survives_its_supervisor_and_nothing_is_stored_twice(
     home: RealHome, kind: Kind
 ) -> None:
     run, mark = kind.begin_long()
@@ -125,7 +125,7 @@ def test_the_agent_goes_on_without_its_keeper_and_nothing_is_kept_twice(
     assert home.charged(f"run:{run.id}") == kind.used()
 
 
-def test_agent_and_keeper_are_killed_and_the_run_is_resumed(home: RealHome, kind: Kind) -> None:
+def test_killed_agent_and_supervisor_are_resumed(home: RealHome, kind: Kind) -> None:
     run, mark = kind.begin_long()
     kill(run.keeper_pid)
     kill(run.pid)
@@ -139,7 +139,7 @@ def test_agent_and_keeper_are_killed_and_the_run_is_resumed(home: RealHome, kind
     went_on(home, crashed, after, mark)
 
 
-def test_a_restart_goes_on_with_the_conversation(home: RealHome, kind: Kind) -> None:
+def test_restart_continues_the_conversation(home: RealHome, kind: Kind) -> None:
     run, mark = kind.begin_long("--restart", "on-failure:1")
     before = home.session_of(run).provider_session
     open_gate(home)
@@ -151,7 +151,7 @@ def test_a_restart_goes_on_with_the_conversation(home: RealHome, kind: Kind) -> 
     went_on(home, run, ended, mark)
 
 
-def test_the_foreground_shows_words_and_gives_the_exit_code(home: RealHome, kind: Kind) -> None:
+def test_foreground_run_prints_text_and_returns_the_exit_code(home: RealHome, kind: Kind) -> None:
     prompt = steps(kind.write("a.txt", text="I write it."), {"text": "It is written."})
     done = home.corral("run", "--agent", kind.name, *kind.approvals, prompt)
     shown = done.stdout.decode()
@@ -176,7 +176,7 @@ def test_the_foreground_shows_words_and_gives_the_exit_code(home: RealHome, kind
 
 
 @pytest.mark.parametrize("name", ["claude", "codex"])
-def test_a_program_that_is_not_there_fails_with_127(home: RealHome, name: str) -> None:
+def test_missing_program_fails_with_127(home: RealHome, name: str) -> None:
     done = home.corral("run", "--agent", name, "hello")
     assert done.returncode == 127, done
     assert name in done.stderr.decode()

@@ -42,7 +42,7 @@ def write_step(home: RealHome, agent: str, name: str) -> dict[str, Any]:
     return {"tool": "~^(.*__)?write(_file)?$", "args": args}
 
 
-def test_a_spent_budget_stops_the_run(home: RealHome, agent: str) -> None:
+def test_spent_budget_stops_the_run(home: RealHome, agent: str) -> None:
     home.machine.env |= {"COPILOT_MODEL": MODELS["copilot"], "OPENAI_MODEL": MODELS["qwen"]}
     config = home.machine.home / ".config/opencode/opencode.json"
     config.write_text(config.read_text().replace('"stub": {"name"', '"gpt-5": {"name"'))
@@ -62,7 +62,7 @@ def test_a_spent_budget_stops_the_run(home: RealHome, agent: str) -> None:
     home.nobody_left()
 
 
-def test_it_uses_a_tool_and_its_session_goes_on(home: RealHome, agent: str) -> None:
+def test_agent_uses_a_tool_and_its_session_continues(home: RealHome, agent: str) -> None:
     prompt = "the-one-prompt " + steps(write_step(home, agent, "a.txt"), {"text": "one"})
     run = home.asked(agent, prompt, "--acp", "--yes", "all")
     ended = home.ended(run.id)
@@ -88,7 +88,7 @@ def test_it_uses_a_tool_and_its_session_goes_on(home: RealHome, agent: str) -> N
     home.nobody_left()
 
 
-def test_a_question_calls_for_somebody_whose_answer_counts(home: RealHome, agent: str) -> None:
+def test_permission_request_waits_for_a_person(home: RealHome, agent: str) -> None:
     if agent in ("codex", "opencode"):
         pytest.skip(f"{agent} asks by its own configuration, which allows this")
     prompt = steps(write_step(home, agent, "b.txt"), {"text": "done"})

@@ -16,7 +16,7 @@ def talk(home: RealHome, kind: Kind, *those: dict[str, object]) -> None:
     assert done.code == 0, done
 
 
-def test_a_conversation_of_the_person_is_brought_in_once(home: RealHome, kind: Kind) -> None:
+def test_conversation_of_a_person_is_imported_once(home: RealHome, kind: Kind) -> None:
     first = kind.write("a.txt", text="I write it.", usage=USAGE)
     talk(home, kind, first, {"text": "It is written."})
     brought = home.json("import", kind.name, "--json")
@@ -47,7 +47,7 @@ def test_a_conversation_of_the_person_is_brought_in_once(home: RealHome, kind: K
     assert home.said(after) == ["I write it.", "It is written.", "And more."]
 
 
-def test_what_corral_ran_is_not_brought_in_again(home: RealHome, kind: Kind) -> None:
+def test_conversation_of_a_run_is_not_imported_again(home: RealHome, kind: Kind) -> None:
     first = kind.write("a.txt", text="I write it.", usage=USAGE)
     run = home.asked(kind.name, steps(first, {"text": "It is written."}), *kind.approvals)
     ended = home.ended(run.id)

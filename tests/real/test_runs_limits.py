@@ -41,7 +41,7 @@ def parked(home: RealHome, run: Run) -> Run:
     return found
 
 
-def test_claude_waits_for_its_quota_and_goes_on(home: RealHome) -> None:
+def test_claude_waits_for_its_quota_and_continues(home: RealHome) -> None:
     home.install("claude")
     reset = int(time.time()) + 20
     fault = claude_quota(home, reset)
@@ -68,7 +68,7 @@ def test_claude_waits_for_its_quota_and_goes_on(home: RealHome) -> None:
     assert "requeue" in home.events(run)
 
 
-def test_codex_waits_for_the_minute_that_it_names(home: RealHome) -> None:
+def test_codex_waits_for_its_reset_time(home: RealHome) -> None:
     home.install("codex")
     reset = int(time.time()) + 7_200
     run = home.asked("codex", steps({**codex_quota(reset), "times": 99}))
@@ -80,7 +80,7 @@ def test_codex_waits_for_the_minute_that_it_names(home: RealHome) -> None:
     home.nobody_left()
 
 
-def test_a_limit_without_a_moment_is_tried_again_after_five_minutes(
+def test_limit_without_a_reset_time_is_retried_after_five_minutes(
     home: RealHome, kind: Kind
 ) -> None:
     before = int(time.time() * 1_000)
@@ -92,7 +92,7 @@ def test_a_limit_without_a_moment_is_tried_again_after_five_minutes(
     assert home.ended(run.id).state is RunState.CANCELLED
 
 
-def test_a_spent_budget_stops_claude_in_the_middle(home: RealHome) -> None:
+def test_spent_budget_stops_claude_during_a_turn(home: RealHome) -> None:
     home.install("claude")
     kind = Kind("claude", home)
     usage = {"input": 2_000_000, "output": 10}
@@ -107,7 +107,7 @@ def test_a_spent_budget_stops_claude_in_the_middle(home: RealHome) -> None:
     assert refused.returncode != 0
 
 
-def test_a_project_budget_that_is_spent_refuses_the_next_run(home: RealHome) -> None:
+def test_spent_project_budget_rejects_the_next_run(home: RealHome) -> None:
     home.install("claude")
     usage = {"input": 2_000_000, "output": 10}
     first = home.ended(home.asked("claude", steps({"text": "dear", "usage": usage})).id)
@@ -131,7 +131,7 @@ def test_codex_with_a_known_model_has_a_price(home: RealHome) -> None:
     assert run.cost_micros == 1_260_000
 
 
-def test_a_denied_tool_is_denied_and_that_is_logged(home: RealHome) -> None:
+def test_denied_tool_is_denied_and_logged(home: RealHome) -> None:
     home.install("claude")
     kind = Kind("claude", home)
     home.corral("agent", "create", "ada", "--provider", "claude")
@@ -158,7 +158,7 @@ def test_a_denied_tool_is_denied_and_that_is_logged(home: RealHome) -> None:
     assert run.agent_version is not None
 
 
-def test_what_nobody_allowed_is_denied_and_logged(home: RealHome, kind: Kind) -> None:
+def test_tool_that_is_not_allowed_is_denied_and_logged(home: RealHome, kind: Kind) -> None:
     run = home.ended(home.asked(kind.name, steps(kind.write("a.txt"), {"text": "ok"})).id)
     assert run.state is RunState.COMPLETED, home.log(run)
     assert not (home.work / "a.txt").exists()
@@ -190,7 +190,7 @@ def test_claude_as_root_is_not_started_with_all_approvals(
         assert run.state is RunState.COMPLETED, home.log(run)
 
 
-def test_codex_is_not_started_with_a_denial_that_it_cannot_keep(home: RealHome) -> None:
+def test_codex_is_not_started_with_an_unsupported_deny_rule(home: RealHome) -> None:
     home.install("codex")
     home.corral("agent", "create", "ada", "--provider", "codex")
     home.corral("agent", "grant", "ada", "shell", "--deny")

@@ -48,7 +48,7 @@ def answered(home: RealHome, prompt: str, words: str) -> Run:
     return home.ended(run.id)
 
 
-def test_a_dialog_calls_for_somebody_and_nothing_is_answered(home: RealHome, claude: Kind) -> None:
+def test_dialog_requests_attention_and_is_not_answered(home: RealHome, claude: Kind) -> None:
     prompt = steps(claude.write("a.txt"), {"text": "done"})
     run = home.asked("claude", prompt, "--pty")
     assert run.mode is RunMode.PTY
@@ -67,9 +67,7 @@ def test_a_dialog_calls_for_somebody_and_nothing_is_answered(home: RealHome, cla
     home.nobody_left()
 
 
-def test_an_allowed_question_is_answered_once_and_that_is_in_the_log(
-    home: RealHome, claude: Kind
-) -> None:
+def test_allowed_dialog_is_answered_once_and_logged(home: RealHome, claude: Kind) -> None:
     words = "1. Yes\n2. Do you want to proceed?\n3. No"
     prompt = steps(
         {"text": words, **claude.write("a.txt")},
@@ -91,9 +89,7 @@ def test_an_allowed_question_is_answered_once_and_that_is_in_the_log(
     assert home.ended(run.id).state is RunState.CANCELLED
 
 
-def test_words_are_typed_when_it_is_ready_and_an_idle_one_leaves_by_itself(
-    home: RealHome, claude: Kind
-) -> None:
+def test_input_is_typed_when_ready_and_an_idle_agent_quits(home: RealHome, claude: Kind) -> None:
     # With a mode of its own it opens a question after the first answer, and text is refused then.
     (home.machine.home / ".claude/settings.json").unlink()
     run = home.asked("claude", steps({"text": "the first answer"}), "--pty", "--idle-exit", "15s")
@@ -117,7 +113,7 @@ def long_prompt(home: RealHome) -> Run:
     return home.asked("claude", "@prompt", "--pty")
 
 
-def test_a_long_prompt_is_typed_once_the_screen_is_ready(home: RealHome, claude: Kind) -> None:
+def test_long_prompt_is_typed_once_the_screen_is_ready(home: RealHome, claude: Kind) -> None:
     (home.machine.home / ".claude/settings.json").unlink()
     run = long_prompt(home)
     until(lambda: home.asked_for(), "the prompt reached the model")
@@ -129,7 +125,7 @@ def test_a_long_prompt_is_typed_once_the_screen_is_ready(home: RealHome, claude:
     home.ended(run.id)
 
 
-def test_no_prompt_is_typed_into_a_question(home: RealHome, claude: Kind) -> None:
+def test_no_prompt_is_typed_into_a_dialog(home: RealHome, claude: Kind) -> None:
     # Whoever chose that it asks is first asked whether it should rather not.
     run = long_prompt(home)
     screen = Screen.corral(home, "attach", run.id)
@@ -152,7 +148,7 @@ def test_no_prompt_is_typed_into_a_question(home: RealHome, claude: Kind) -> Non
     assert settings["permissions"] == {"defaultMode": "manual"}
 
 
-def test_what_was_said_at_a_terminal_is_resumed(home: RealHome, claude: Kind) -> None:
+def test_terminal_conversation_is_resumed(home: RealHome, claude: Kind) -> None:
     prompt = "the-one-prompt " + steps({"text": "the first answer"})
     ended = answered(home, prompt, "the first answer")
     session = home.session_of(ended).provider_session
@@ -163,7 +159,9 @@ def test_what_was_said_at_a_terminal_is_resumed(home: RealHome, claude: Kind) ->
     assert home.session_of(after).provider_session == session
 
 
-def test_what_a_terminal_conversation_said_and_used_is_kept(home: RealHome, claude: Kind) -> None:
+def test_turns_and_usage_of_a_terminal_conversation_are_stored(
+    home: RealHome, claude: Kind
+) -> None:
     usage = {"input": 1_000, "output": 50}
     prompt = steps({"text": "the only answer", "usage": usage})
     ended = answered(home, prompt, "the only answer")
@@ -172,7 +170,7 @@ def test_what_a_terminal_conversation_said_and_used_is_kept(home: RealHome, clau
     assert ended.tokens == sum(claude.used())
 
 
-def test_a_person_at_the_terminal_sees_claude_itself(home: RealHome, claude: Kind) -> None:
+def test_person_at_the_terminal_sees_claude_itself(home: RealHome, claude: Kind) -> None:
     screen = Screen.corral(
         home, "run", "--agent", "claude", steps({"text": "an answer"}), rows=40, columns=100
     )

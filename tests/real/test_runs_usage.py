@@ -59,7 +59,7 @@ def begin(home: RealHome, prompt: str, *options: str) -> Run:
 
 
 @pytest.mark.parametrize("mode", [(), ("--pty",)], ids=["headless", "terminal"])
-def test_a_spent_budget_stops_the_run(home: RealHome, name: str, mode: tuple[str, ...]) -> None:
+def test_spent_budget_stops_the_run(home: RealHome, name: str, mode: tuple[str, ...]) -> None:
     prompt = steps(tool(name, home) | {"usage": DEAR}, {"text": "never said", "gate": "never"})
     options = ("--budget", "0.05", "--grace", "2s")
     run = begin(home, prompt, *mode, *approvals(name), *options)
@@ -71,7 +71,7 @@ def test_a_spent_budget_stops_the_run(home: RealHome, name: str, mode: tuple[str
     home.nobody_left()
 
 
-def test_a_project_budget_stops_a_run_that_has_none_of_its_own(home: RealHome, name: str) -> None:
+def test_project_budget_stops_a_run_without_its_own(home: RealHome, name: str) -> None:
     home.corral("budget", "set", "all", "0.05")
     prompt = steps(tool(name, home) | {"usage": DEAR}, {"text": "never said", "gate": "never"})
     ended = home.ended(begin(home, prompt, *approvals(name), "--grace", "2s").id)
@@ -80,7 +80,7 @@ def test_a_project_budget_stops_a_run_that_has_none_of_its_own(home: RealHome, n
 
 
 @pytest.mark.parametrize("raw", [False, True], ids=["agent", "command"])
-def test_a_terminal_run_is_recorded_while_it_goes_on(home: RealHome, name: str, raw: bool) -> None:
+def test_terminal_run_is_recorded_while_it_continues(home: RealHome, name: str, raw: bool) -> None:
     prompt = steps({"text": "the first answer", "usage": SMALL})
     if raw:
         run = begin_command(home, name, prompt)
@@ -123,7 +123,7 @@ def begin_command(home: RealHome, name: str, prompt: str) -> Run:
     return home.get(told["id"])
 
 
-def test_a_headless_command_is_recorded_with_its_session(home: RealHome, name: str) -> None:
+def test_headless_command_is_recorded_with_its_session(home: RealHome, name: str) -> None:
     # Without spaces: opencode quotes an argument that has some, and the stub cannot read that.
     prompt = steps({"text": "the-only-answer", "usage": SMALL}).replace(" ", "")
     words = {
@@ -169,7 +169,7 @@ def test_denied_calls_are_counted(home: RealHome, name: str) -> None:
     assert f"corral resume {ended.id}" in shown
 
 
-def test_a_model_without_a_price_has_no_budget(home: RealHome, name: str) -> None:
+def test_model_without_a_price_has_no_budget(home: RealHome, name: str) -> None:
     if name not in ("codex", "copilot"):
         pytest.skip("one that the stream reports and one that the record reports are enough")
     home.machine.env["COPILOT_MODEL"] = "stub"

@@ -100,7 +100,7 @@ def test_claude_asks_and_only_the_allowed_class_is_answered(
         terminal.close()
 
 
-def test_claude_works_gets_ready_and_leaves(claude: Agent, machine: Machine) -> None:
+def test_claude_works_gets_ready_and_quits(claude: Agent, machine: Machine) -> None:
     prompt = steps({"text": "a longer answer that takes its time", "hang": 3})
     assert claude.provider.screen
     terminal = Terminal(
