@@ -312,7 +312,7 @@ def test_closed_pipe_is_not_an_error(tmp_path: Path) -> None:
 
 
 @each_case("meant", [one for near in main.SUGGESTIONS.values() for one in near])
-def test_common_synonyms_of_commands_work(home_cli: Cli, meant: str) -> None:
+def test_suggested_commands_exist(home_cli: Cli, meant: str) -> None:
     assert home_cli(*meant.split(), "--help").code == 0
 
 
@@ -375,7 +375,9 @@ def test_process_start_failure_is_reported(cli: Cli, monkeypatch: pytest.MonkeyP
     assert ended.value.code == 4
 
 
-def test_only_the_supervisor_loss_is_reported(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_supervisor_is_reported_without_guessing_the_state(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whether the agent had begun by then, nobody here knows."""
 
     class Lost:

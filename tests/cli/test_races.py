@@ -168,7 +168,7 @@ def test_round_and_judging_need_installed_agents(
     assert [round["state"] for round in cli.json("race", "show", race)["rounds"]] == ["completed"]
 
 
-def test_agent_started_in_its_worktree_is_found_in_time(cli: Cli, project: Path) -> None:
+def test_relative_agent_program_is_found_in_its_worktree(cli: Cli, project: Path) -> None:
     (project / "bin").mkdir()
     (project / "bin" / "own").write_text("#!/bin/sh\necho x > made\n")
     (project / "bin" / "own").chmod(0o755)

@@ -150,7 +150,7 @@ def test_connection_lost_at_its_start_is_retried(
     await_all_places(database)
 
 
-def test_connection_still_used_by_an_abandoned_call_is_not_reused(
+def test_connection_with_an_uncancelled_statement_is_not_reused(
     store: Corral,
     database: PostgresDatabase,
     monkeypatch: pytest.MonkeyPatch,

@@ -115,7 +115,7 @@ def test_read_only_token_runs_no_sql(served: HttpServer, store: Corral) -> None:
         assert full.get("/api/db/sql", params={"query": "SELECT 1"}).json()["rows"] == [[1]]
 
 
-def test_agent_token_is_not_accepted_as_a_browser_cookie(served: HttpServer, store: Corral) -> None:
+def test_agent_token_cannot_log_in_a_browser(served: HttpServer, store: Corral) -> None:
     store.agents.create("eve")
     token = store.tokens.create("e", scope="agent:eve").value
     told = httpx.get(f"{served.url}/", params={"token": token})

@@ -147,7 +147,7 @@ def test_several_records_are_requested_at_once(either: Corral) -> None:
     assert either.insights.names([]) == {}
 
 
-def test_unset_argument_may_be_none(either: Corral, tmp_path: Path) -> None:
+def test_optional_arguments_may_be_none(either: Corral, tmp_path: Path) -> None:
     asked = either.runs.ask(command=["true"], project=str(tmp_path), dir=None, name=None)
     assert asked.cwd == str(tmp_path)
 

@@ -335,7 +335,7 @@ def test_writer_redacts_and_flushes_held_back_bytes_at_the_end(folder: Path) -> 
     assert (folder / "output").stat().st_mode & 0o777 == 0o600
 
 
-def test_follower_is_notified_of_truncation(folder: Path) -> None:
+def test_follower_gets_a_notice_of_truncation(folder: Path) -> None:
     path = write(folder, b"a line of it\n" * 100_000)
     follower = OutputReader(folder).follow(over=lambda: True)
     first = next(follower)
