@@ -15,7 +15,7 @@ from corral.api import Corral
 from corral.cli.commands.stats import render_bar
 from tests.support.cli_runner import Cli
 from tests.support.grouped_cases import each_case
-from tests.support.http_receiver import receiving
+from tests.support.http_receiver import run_receiver
 from tests.support.run_factories import add_run
 
 
@@ -150,7 +150,7 @@ def test_alert_is_added_tested_delivered_and_removed(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOOK_KEY", "hush-hush")
     shared.secrets.set("key", "env:HOOK_KEY")
-    with receiving() as server:
+    with run_receiver() as server:
         made = cli.json(
             "alert", "add", "--on", "crashed, failed", "--webhook", server.url, "--secret", "key"
         )

@@ -14,7 +14,7 @@ from corral.api import Corral
 from tests.support.cli_runner import Cli
 from tests.support.errors import because
 from tests.support.fake_channels import register_adapters
-from tests.support.home import Home, until
+from tests.support.home import Home, wait_until
 from tests.support.mcp_clients import Agent, ToolError
 
 pytestmark = pytest.mark.slow
@@ -135,13 +135,13 @@ def test_reply_survives_the_client_that_asked(home: Home) -> None:
     answers = "until [ -e go ]; do sleep 0.05; done; echo still here"
     home.json("agent", "create", "ada", "--command", f"sh -c '{answers}'", "--json")
     with home.begin("chat", "--once", "are you there?") as asking:
-        until(
+        wait_until(
             lambda: home.json("ps", "--state", "running", "--json") or None,
             "the agent runs",
         )
         os.kill(asking.pid, signal.SIGKILL)
     (home.work / "go").touch()
-    until(lambda: home.json("ps", "--json") == [] or None, "the agent has ended")
+    wait_until(lambda: home.json("ps", "--json") == [] or None, "the agent has ended")
     said = home.corral("chat", input=b"\n")
     assert said.stdout.decode().splitlines() == ["still here"]
     assert home.corral("chat", input=b"\n").stdout == b"", "and is shown once"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.cli_runner import Cli, CliResult
 from tests.support.grouped_cases import each_case
-from tests.support.home import until
+from tests.support.home import wait_until
 from tests.support.race_helpers import git, make_repository
 
 pytestmark = pytest.mark.slow
@@ -112,7 +112,7 @@ def test_detached_race_continues_by_itself(cli: Cli, project: Path) -> None:
     def settled() -> bool:
         return bool(cli.json("race", "show", race)["rounds"][0]["state"] == "selecting")
 
-    until(settled, "the round is selecting")
+    wait_until(settled, "the round is selecting")
 
 
 def test_race_in_which_all_fail_has_its_exit_code(cli: Cli, project: Path) -> None:

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_commands import (  # noqa: F401
-    test_a_claim_that_waits_in_vain_says_so_by_its_exit_code,
-    test_a_failing_letter_dies_is_sent_again_and_dropped,
-    test_a_letter_goes_its_whole_way,
+    test_claim_that_times_out_has_its_exit_code,
+    test_failing_letter_is_dead_lettered_retried_and_dropped,
+    test_letter_goes_through_its_whole_life,
     test_projects_are_registered_renamed_archived_and_forgotten,
 )
 from tests.support.cli_runner import Cli
-from tests.support.http_server import HttpServer, serving
+from tests.support.http_server import HttpServer, run_http_server
 
 
 @pytest.fixture
@@ -25,19 +25,19 @@ def engine() -> str:
 
 
 @pytest.fixture
-def served(url: str) -> Iterator[HttpServer]:
+def http_server(url: str) -> Iterator[HttpServer]:
     import corral
 
-    with corral.open(url) as store, serving(store) as running:
+    with corral.open(url) as store, run_http_server(store) as running:
         yield running
 
 
 @pytest.fixture
 def cli(
-    served: HttpServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    http_server: HttpServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Cli:
-    monkeypatch.setenv("CORRAL_TOKEN", served.token)
-    return Cli(capsys, served.url)
+    monkeypatch.setenv("CORRAL_TOKEN", http_server.token)
+    return Cli(capsys, http_server.url)
 
 
 def test_token_is_created_listed_and_revoked(cli: Cli) -> None:

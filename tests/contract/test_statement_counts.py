@@ -18,8 +18,8 @@ from corral.db.statement import Statement
 from corral.domain.checkpoints.model import NewCheckpointWrite
 from corral.domain.mail import ops as mail
 from corral.kernel.clock import HOUR, ManualClock
-from tests.support.run_factories import held, order, queued, running, starting
-from tests.support.statement_trace import Trace, traced
+from tests.support.run_factories import held, queued, run_spec, running, starting
+from tests.support.statement_trace import Trace, trace_statements
 
 Operation = Callable[[], object]
 Prepare = Callable[[Corral, ManualClock, Path], Operation]
@@ -144,7 +144,7 @@ def on_checkpoints(verb: str, *arguments: Any, **named: Any) -> Prepare:
 
 
 def request_run(store: Corral, clock: ManualClock, folder: Path) -> Operation:
-    return lambda: store.runs.request(order())
+    return lambda: store.runs.request(run_spec())
 
 
 def start_run(store: Corral, clock: ManualClock, folder: Path) -> Operation:
@@ -253,7 +253,7 @@ def cost_of(
 ) -> Trace:
     store.settings.set("mail.max_attempts", 6)  # opens the connection that writes
     operation = prepare(store, clock, folder)
-    with traced(store, patch) as trace:
+    with trace_statements(store, patch) as trace:
         operation()
     return trace
 

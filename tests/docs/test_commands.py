@@ -25,7 +25,7 @@ from corral.cli.main import COMMANDS, root
 from tests.docs.test_claims import DOCS, TOP, WRITTEN, named, resolved
 from tests.support.chat_server_stub import ApiRequest, platform
 from tests.support.cli_runner import Cli
-from tests.support.doc_pages import NewFile, Shell, Step, fits, read
+from tests.support.doc_pages import NewFile, Shell, Step, matches_output, read
 
 AGENTS = Path(__file__).parent / "agents"
 TRANSCRIPT = TOP / "tests/fixtures/transcripts/claude.jsonl"
@@ -272,7 +272,7 @@ def test_page_works_and_prints_what_it_shows(
             shell.write(step)
             continue
         code, said = reader.does(step.command)
-        if code != step.code or (step.shown and not fits(step.shown, said)):
+        if code != step.code or (step.shown and not matches_output(step.shown, said)):
             untrue += [f"line {step.line}: {step.command}  [{code}]", *said]
     assert not untrue, "\n".join([f"{name} shows what is not so:", *untrue])
     assert not reader.unused, f"{name} has not, any more, what something else stands for"

@@ -22,7 +22,7 @@ from corral.db.tx import Tx
 from corral.domain.mail import ops as mail
 from corral.domain.mail.sql import LETTERS
 from corral.kernel.errors import StoreUnavailable
-from tests.support.home import until
+from tests.support.home import wait_until
 
 BLOCKED = Statement("SELECT 1 FROM pg_locks WHERE NOT granted")
 SLEEP = Statement("SELECT pg_sleep(3600)")
@@ -58,7 +58,7 @@ def cut(link: PostgresConnection) -> None:
 
 def await_all_places(database: PostgresDatabase) -> None:
     """The bell may still have one for a moment."""
-    until(lambda: database._free_slots.qsize() == MAX_CONNECTIONS, "all places are free")
+    wait_until(lambda: database._free_slots.qsize() == MAX_CONNECTIONS, "all places are free")
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def interrupt_sleep(own_url: str) -> Iterator[Callable[[], None]]:
 
     def interrupt() -> None:
         with psycopg.connect(own_url, autocommit=True) as watcher:
-            until(lambda: watcher.execute(ASLEEP).fetchone(), "the server runs the statement")
+            wait_until(lambda: watcher.execute(ASLEEP).fetchone(), "the server runs the statement")
         os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -107,7 +107,7 @@ def test_conflicting_transactions_are_retried(own_url: str, store: Corral) -> No
                 tx.run(Statement("SET LOCAL deadlock_timeout = '10ms'"))
                 LETTERS.get(tx, second, for_update=True)
                 waits.start()
-                until(lambda: tx.value(BLOCKED), "the other one waits")
+                wait_until(lambda: tx.value(BLOCKED), "the other one waits")
                 LETTERS.get(tx, first, for_update=True)
 
         with pytest.raises(StoreUnavailable) as caught:

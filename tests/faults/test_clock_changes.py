@@ -24,7 +24,7 @@ T = TypeVar("T")
 TRUE_TIME = 1_800_000_000_000
 
 
-class Moved:
+class ShiftedClock:
     """What the system says the time is, and for how long the machine has been up."""
 
     def __init__(self) -> None:
@@ -38,15 +38,15 @@ class Moved:
 
 
 @pytest.fixture
-def system(monkeypatch: pytest.MonkeyPatch) -> Moved:
-    moved = Moved()
+def system(monkeypatch: pytest.MonkeyPatch) -> ShiftedClock:
+    moved = ShiftedClock()
     monkeypatch.setattr(SystemClock, "now", lambda _: moved.now)
     monkeypatch.setattr(store_clock, "steady_ms", lambda: moved.steady)
     return moved
 
 
 @pytest.fixture
-def stores(system: Moved, url: str) -> Iterator[tuple[Corral, Corral]]:
+def stores(system: ShiftedClock, url: str) -> Iterator[tuple[Corral, Corral]]:
     """Two of those who use one store, by the system's clock."""
     with corral.open(url, actor="user:a") as one, corral.open(url, actor="user:b") as two:
         yield one, two
@@ -54,7 +54,7 @@ def stores(system: Moved, url: str) -> Iterator[tuple[Corral, Corral]]:
 
 @pytest.mark.parametrize("wrong", [20 * SECOND, -20 * SECOND])
 def test_letters_keep_their_order_and_are_available_at_once(
-    system: Moved, stores: tuple[Corral, Corral], wrong: int
+    system: ShiftedClock, stores: tuple[Corral, Corral], wrong: int
 ) -> None:
     one, two = stores
     one.mail.put("agent:a", "before")
@@ -72,7 +72,7 @@ def test_letters_keep_their_order_and_are_available_at_once(
 
 
 def test_lease_survives_correction_of_a_clock_that_ran_ahead(
-    system: Moved, stores: tuple[Corral, Corral]
+    system: ShiftedClock, stores: tuple[Corral, Corral]
 ) -> None:
     one, two = stores
     one.mail.put("agent:a", "work")
@@ -84,7 +84,9 @@ def test_lease_survives_correction_of_a_clock_that_ran_ahead(
     one.mail.ack(letter)
 
 
-def test_store_time_advances_once_the_clock_catches_up(system: Moved, tmp_path: Path) -> None:
+def test_store_time_advances_once_the_clock_catches_up(
+    system: ShiftedClock, tmp_path: Path
+) -> None:
     with corral.open(tmp_path / "corral.db") as store:
         store.mail.put("queue:work", 1)
         system.now -= 20 * SECOND
@@ -94,7 +96,9 @@ def test_store_time_advances_once_the_clock_catches_up(system: Moved, tmp_path: 
         assert store.now() == TRUE_TIME + 7
 
 
-def test_large_backward_jump_is_followed_after_a_while(system: Moved, tmp_path: Path) -> None:
+def test_large_backward_jump_is_followed_after_a_while(
+    system: ShiftedClock, tmp_path: Path
+) -> None:
     with corral.open(tmp_path / "corral.db") as store:
         store.mail.put("queue:work", 1)
         system.now -= HOUR
@@ -108,7 +112,7 @@ def test_large_backward_jump_is_followed_after_a_while(system: Moved, tmp_path: 
 
 @pytest.mark.parametrize("wrong", [24 * HOUR, -24 * HOUR])
 def test_one_clock_a_day_off_affects_no_lease_or_schedule(
-    system: Moved, tmp_path: Path, wrong: int
+    system: ShiftedClock, tmp_path: Path, wrong: int
 ) -> None:
     """The reported damage: a lease of a day, and a schedule that is silent for a day."""
     path = tmp_path / "corral.db"
@@ -136,7 +140,9 @@ def test_one_clock_a_day_off_affects_no_lease_or_schedule(
         assert len(store.mail.claim("agent:a", owner="c")) == 1, "the lease is over"
 
 
-def test_clock_corrected_by_a_day_is_followed_after_a_minute(system: Moved, tmp_path: Path) -> None:
+def test_clock_corrected_by_a_day_is_followed_after_a_minute(
+    system: ShiftedClock, tmp_path: Path
+) -> None:
     with corral.open(tmp_path / "corral.db") as store:
         store.mail.put("queue:work", 1)
         system.now += 24 * HOUR
@@ -148,7 +154,7 @@ def test_clock_corrected_by_a_day_is_followed_after_a_minute(system: Moved, tmp_
 
 
 def test_machine_that_was_off_for_a_day_has_the_right_time_at_once(
-    system: Moved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    system: ShiftedClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with corral.open(tmp_path / "corral.db") as store:
         store.mail.put("queue:work", 1)
@@ -158,7 +164,7 @@ def test_machine_that_was_off_for_a_day_has_the_right_time_at_once(
         assert store.mail.put("queue:work", 2).created_at == system.now
 
 
-def test_reader_sees_the_time_of_the_writers(system: Moved, tmp_path: Path) -> None:
+def test_reader_sees_the_time_of_the_writers(system: ShiftedClock, tmp_path: Path) -> None:
     with corral.open(tmp_path / "corral.db") as writer:
         system.now += 20 * SECOND
         writer.mail.put("queue:work", 1)
@@ -168,7 +174,7 @@ def test_reader_sees_the_time_of_the_writers(system: Moved, tmp_path: Path) -> N
 
 
 def test_reader_that_opened_first_sees_the_time_of_later_writers(
-    system: Moved, tmp_path: Path
+    system: ShiftedClock, tmp_path: Path
 ) -> None:
     path = tmp_path / "corral.db"
     corral.open(path).close()
@@ -190,7 +196,7 @@ def test_waiting_while_time_stands_still_does_not_spin(clock: ManualClock, url: 
 
 
 def test_other_processes_and_later_handles_see_the_store_time(
-    system: Moved, tmp_path: Path
+    system: ShiftedClock, tmp_path: Path
 ) -> None:
     path = tmp_path / "corral.db"
 
@@ -214,7 +220,7 @@ def open_by(engine: str, url: str, clock: ManualClock) -> Corral:
 
 
 def test_letters_of_slightly_different_clocks_keep_their_order(
-    system: Moved, engine: str, url: str
+    system: ShiftedClock, engine: str, url: str
 ) -> None:
     """As far apart as two can be who have each measured the server's time."""
     ahead, behind = ManualClock(TRUE_TIME + 200), ManualClock(TRUE_TIME)
@@ -241,7 +247,7 @@ def test_letters_of_slightly_different_clocks_keep_their_order(
         assert [each.body for each in two.mail.claim("agent:a", owner="w", limit=9)] == [3, 5]
 
 
-def test_letters_put_in_bulk_keep_their_order(system: Moved, engine: str, url: str) -> None:
+def test_letters_put_in_bulk_keep_their_order(system: ShiftedClock, engine: str, url: str) -> None:
     ahead, behind = ManualClock(TRUE_TIME + 200), ManualClock(TRUE_TIME)
     both = ["agent:a", "agent:b"]
     with open_by(engine, url, ahead) as one, open_by(engine, url, behind) as two:
@@ -263,7 +269,7 @@ def test_letters_put_in_bulk_keep_their_order(system: Moved, engine: str, url: s
             assert [letter.body for letter in letters] == wanted
 
 
-def test_stale_owner_stays_stale_after_clock_changes(system: Moved, tmp_path: Path) -> None:
+def test_stale_owner_stays_stale_after_clock_changes(system: ShiftedClock, tmp_path: Path) -> None:
     path = tmp_path / "corral.db"
     with corral.open(path) as one, corral.open(path) as two:
         one.mail.put("agent:a", "work")

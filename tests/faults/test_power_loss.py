@@ -9,7 +9,7 @@ from corral.api import Corral
 from corral.api.doctor import examine
 from corral.db.database import Finding
 from corral.kernel.errors import Invalid
-from tests.support.home import until
+from tests.support.home import wait_until
 from tests.support.postgres_server import PostgresServer
 
 
@@ -35,7 +35,9 @@ def change(server: PostgresServer, setting: str) -> None:
 
 def wait_for(store: Corral, durability: str) -> None:
     """The server obeys its new settings a moment after the reload."""
-    until(lambda: store.db.durability() == durability, f"the server's durability is {durability}")
+    wait_until(
+        lambda: store.db.durability() == durability, f"the server's durability is {durability}"
+    )
 
 
 def test_durability_is_promised_only_if_the_server_syncs_its_disk(

@@ -16,7 +16,7 @@ from corral.kernel.clock import HOUR, ManualClock
 from corral.kernel.errors import StoreUnavailable
 from corral.supervisor.lease import LEASE_LOST, RunLease
 from corral.supervisor.usage import UsageMeter
-from tests.support.home import until
+from tests.support.home import wait_until
 from tests.support.invariants import check_store
 from tests.support.listeners import HOUR as HOUR_IN_SECONDS
 from tests.support.listeners import call_before_waits
@@ -97,7 +97,7 @@ def test_restart_during_work_loses_and_duplicates_nothing(
     def await_progress() -> None:
         """Each worker has put letters since now."""
         wanted = [len(own) + 5 for own in keys]
-        until(
+        wait_until(
             lambda: all(len(own) >= count for own, count in zip(keys, wanted, strict=True)),
             "all workers go on",
         )
@@ -176,7 +176,7 @@ def test_claim_that_starts_waiting_during_a_restart_is_served(
     with corral.open(own_url) as store:
         own_server.stop()
         waiting = Racer(lambda: store.mail.claim("agent:ada", owner="me", wait_ms=HOUR))
-        until(lambda: refused, "it has met no server")
+        wait_until(lambda: refused, "it has met no server")
         own_server.start()
         with corral.open(own_url) as other:
             other.mail.put("agent:ada", "hello")
@@ -198,7 +198,7 @@ def test_explicit_timeout_bounds_the_wait_for_a_server(
             Racer(list_within_a_moment).result()
         refused.clear()
         later = Racer(lambda: store.mail.list().items)  # who does not say waits as usual
-        until(lambda: refused, "it has met no server")
+        wait_until(lambda: refused, "it has met no server")
         own_server.start()
         assert later.result() == []
 

@@ -15,7 +15,7 @@ from corral.db.statement import Statement
 from corral.db.tx import Tx
 from corral.db.write_lock import is_stopped
 from corral.kernel.errors import StoreUnavailable
-from tests.support.home import until
+from tests.support.home import wait_until
 from tests.support.processes import Child, Signal
 
 BODY = "x" * 10_000
@@ -68,7 +68,7 @@ def put_until_refused(path: Path, most: int) -> tuple[StoreUnavailable, int]:
 def test_stopped_reader_bounds_the_wal_and_is_named(file: Path, empty_log: bool) -> None:
     with reader_of(file, empty_log=empty_log) as child:
         os.kill(child.pid, signal.SIGSTOP)
-        until(lambda: is_stopped(child.pid), "it is stopped")
+        wait_until(lambda: is_stopped(child.pid), "it is stopped")
         error, size = put_until_refused(file, 500)
         assert error.reason == "log_full"
         assert error.details["holder"] == child.pid

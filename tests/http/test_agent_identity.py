@@ -11,11 +11,13 @@ from tests.support.http_server import HttpServer
 
 
 @pytest.fixture
-def ada(served: HttpServer) -> Iterator[httpx.Client]:
+def ada(http_server: HttpServer) -> Iterator[httpx.Client]:
     """A client with the token of the agent ada; there is another agent, eve."""
     for name in ("ada", "eve"):
-        served.store.agents.create(name)
-    with served.client(served.store.tokens.create("a", scope="agent:ada").value) as client:
+        http_server.store.agents.create(name)
+    with http_server.client(
+        http_server.store.tokens.create("a", scope="agent:ada").value
+    ) as client:
         yield client
 
 

@@ -11,7 +11,7 @@ import pytest
 from corral import config
 from corral.adapters import process
 from corral.api import Corral
-from tests.support.home import until
+from tests.support.home import wait_until
 from tests.support.http_server import HttpServer
 from tests.support.race_helpers import git, make_repository
 from tests.support.run_factories import held, queued, running, without_supervisors
@@ -24,8 +24,8 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def client(served: HttpServer) -> Iterator[httpx.Client]:
-    with served.client() as opened:
+def client(http_server: HttpServer) -> Iterator[httpx.Client]:
+    with http_server.client() as opened:
         opened.get("/api")  # from here on the token was used, which is written down
         yield opened
 
@@ -152,9 +152,9 @@ CLIMBING = [
 ]
 
 
-def test_path_traversal_is_404(client: httpx.Client, served: HttpServer) -> None:
+def test_path_traversal_is_404(client: httpx.Client, http_server: HttpServer) -> None:
     for path in CLIMBING:
-        told = client.send(client.build_request("GET", httpx.URL(served.url + path)))
+        told = client.send(client.build_request("GET", httpx.URL(http_server.url + path)))
         assert told.status_code in (400, 404), (path, told.text)
         assert "root:" not in told.text
 
@@ -282,9 +282,9 @@ def test_key_of_another_call_is_rejected(client: httpx.Client, store: Corral) ->
         assert error(told) == (409, "conflict")
 
 
-def test_keys_of_two_tokens_are_independent(client: httpx.Client, served: HttpServer) -> None:
+def test_keys_of_two_tokens_are_independent(client: httpx.Client, http_server: HttpServer) -> None:
     first = put(client, **{"Idempotency-Key": "k"})
-    with served.client(served.store.tokens.create("other").value) as other:
+    with http_server.client(http_server.store.tokens.create("other").value) as other:
         assert put(other, **{"Idempotency-Key": "k"}).json()["id"] != first.json()["id"]
 
 
@@ -297,11 +297,11 @@ def test_rejected_call_may_be_repeated(client: httpx.Client, store: Corral) -> N
     assert error(client.post("/api/agents/ada/retire")) == (409, "illegal_move")
 
 
-def test_ten_concurrent_calls_with_one_key_are_done_once(served: HttpServer) -> None:
+def test_ten_concurrent_calls_with_one_key_are_done_once(http_server: HttpServer) -> None:
     told: list[httpx.Response] = []
 
     def call() -> None:
-        with served.client() as client:
+        with http_server.client() as client:
             told.append(put(client, **{"Idempotency-Key": "k"}))
 
     threads = [threading.Thread(target=call) for _ in range(10)]
@@ -310,7 +310,7 @@ def test_ten_concurrent_calls_with_one_key_are_done_once(served: HttpServer) -> 
     for thread in threads:
         thread.join(60)
     assert {answer.text for answer in told} == {told[0].text}
-    assert rows(served.store, "SELECT count(*) FROM letters") == [(1,)]
+    assert rows(http_server.store, "SELECT count(*) FROM letters") == [(1,)]
 
 
 def test_composed_call_with_a_key_returns_the_same_letters(client: httpx.Client) -> None:
@@ -362,13 +362,13 @@ def test_claim_waits_for_a_letter(client: httpx.Client, store: Corral) -> None:
     assert letter["body"] == "late"
 
 
-def test_disconnected_client_claims_nothing(served: HttpServer, store: Corral) -> None:
+def test_disconnected_client_claims_nothing(http_server: HttpServer, store: Corral) -> None:
     sent = {"mailbox": "agent:ada", "owner": "o", "wait_ms": 20_000}
-    with served.client() as client, pytest.raises(httpx.ReadTimeout):
+    with http_server.client() as client, pytest.raises(httpx.ReadTimeout):
         client.post("/api/mail/claim", json=sent, timeout=httpx.Timeout(60, read=0.3))
-    with served.client() as client:
+    with http_server.client() as client:
         # The server notices within one look; then nobody takes the letter any more.
-        until(lambda: "mail.claim" in client.get("/metrics").text, "the server has noticed")
+        wait_until(lambda: "mail.claim" in client.get("/metrics").text, "the server has noticed")
     store.mail.put("agent:ada", 1)
     assert [letter.owner for letter in store.mail.list().items] == [None]
 
@@ -377,10 +377,12 @@ def test_disconnected_client_claims_nothing(served: HttpServer, store: Corral) -
 
 
 @pytest.fixture
-def ada(served: HttpServer) -> Iterator[httpx.Client]:
-    served.store.agents.create("ada")
-    served.store.agents.create("ben")
-    with served.client(served.store.tokens.create("ada", scope="agent:ada").value) as opened:
+def ada(http_server: HttpServer) -> Iterator[httpx.Client]:
+    http_server.store.agents.create("ada")
+    http_server.store.agents.create("ben")
+    with http_server.client(
+        http_server.store.tokens.create("ada", scope="agent:ada").value
+    ) as opened:
         yield opened
 
 
@@ -436,7 +438,7 @@ def test_agent_lists_only_its_own_sessions(ada: httpx.Client, store: Corral) -> 
 def test_token_of_a_retired_agent_is_rejected(ada: httpx.Client, store: Corral) -> None:
     assert ada.get("/api/agents/ada").status_code == 200
     store.agents.retire("ada")
-    until(lambda: ada.get("/api/agents/ada").status_code == 401, "the token is refused")
+    wait_until(lambda: ada.get("/api/agents/ada").status_code == 401, "the token is refused")
 
 
 def test_api_documentation_needs_no_other_host(client: httpx.Client) -> None:

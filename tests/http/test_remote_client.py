@@ -30,24 +30,26 @@ from corral.kernel.exit_status import ExitStatus
 from corral.kernel.pagination import Page
 from tests.support.errors import because
 from tests.support.home import SECONDS
-from tests.support.http_server import HttpServer, closed_port, serving
+from tests.support.http_server import HttpServer, closed_port, run_http_server
 from tests.support.run_factories import held, queued, running
 from tests.support.store import rows, walk
 
 
 @pytest.fixture(params=["local", "remote"])
-def either(request: pytest.FixtureRequest, store: Corral, served: HttpServer) -> Iterator[Corral]:
+def either(
+    request: pytest.FixtureRequest, store: Corral, http_server: HttpServer
+) -> Iterator[Corral]:
     """The same store, opened here or through the daemon."""
     if request.param == "local":
         yield store
         return
-    with corral.open(served.url, token=served.token) as opened:
+    with corral.open(http_server.url, token=http_server.token) as opened:
         yield opened
 
 
 @pytest.fixture
-def remote(served: HttpServer) -> Iterator[Corral]:
-    with corral.open(served.url, token=served.token) as opened:
+def remote(http_server: HttpServer) -> Iterator[Corral]:
+    with corral.open(http_server.url, token=http_server.token) as opened:
         yield opened
 
 
@@ -224,38 +226,38 @@ def test_event_names_the_token(remote: Corral, store: Corral) -> None:
     ]
 
 
-def test_invalid_token_invalid_url_and_no_daemon_are_distinct(served: HttpServer) -> None:
+def test_invalid_token_invalid_url_and_no_daemon_are_distinct(http_server: HttpServer) -> None:
     with pytest.raises(Refused, match="Invalid token"):
-        corral.open(served.url, token="crl_" + "0" * 64)
+        corral.open(http_server.url, token="crl_" + "0" * 64)
     with pytest.raises(Invalid, check=because("token_missing")):
-        corral.open(served.url)
+        corral.open(http_server.url)
     with pytest.raises(Invalid):
         corral.open("http://", token="x")
     with pytest.raises(Invalid):
-        corral.open(f"http://me:secret@127.0.0.1:{served.port}", token="x")
+        corral.open(f"http://me:secret@127.0.0.1:{http_server.port}", token="x")
     with closed_port() as port, pytest.raises(StoreUnavailable) as caught:
         corral.open(f"http://127.0.0.1:{port}", token="x")
     assert caught.value.reason == "unreachable"
 
 
 def test_token_is_read_from_the_environment(
-    served: HttpServer, monkeypatch: pytest.MonkeyPatch
+    http_server: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CORRAL_TOKEN", served.token)
-    with corral.open(served.url) as opened:
+    monkeypatch.setenv("CORRAL_TOKEN", http_server.token)
+    with corral.open(http_server.url) as opened:
         assert isinstance(opened, RemoteCorral)
-        assert opened.db.engine == served.store.db.engine
+        assert opened.db.engine == http_server.store.db.engine
 
 
 def test_restarted_server_is_found_again(store: Corral) -> None:
     with closed_port() as port:
-        with serving(store, port=port) as first:
+        with run_http_server(store, port=port) as first:
             opened = corral.open(first.url, token=first.token)
             opened.mail.put("agent:ada", 1)
         with pytest.raises(StoreUnavailable):
             opened.mail.put("agent:ada", 2)
         store.tokens.revoke("tests")
-        with serving(store, port=port) as second:
+        with run_http_server(store, port=port) as second:
             again = corral.open(second.url, token=second.token)
             assert [letter.body for letter in again.mail.list().items] == [1]
             again.close()

@@ -6,8 +6,8 @@ import pytest
 
 from corral.adapters import notifications
 from corral.api import Corral
-from tests.support.http_receiver import receiving
-from tests.support.http_server import serving
+from tests.support.http_receiver import run_receiver
+from tests.support.http_server import run_http_server
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_signed_request_is_stored_once_before_the_response(store_with_hook: Corr
     store = store_with_hook
     store.channels.add("ci", "webhook", secrets={"secret": "hook"}, policy="public")
     store.wirings.add("ada", channel="ci")
-    with serving(store) as served, served.stranger() as caller:
+    with run_http_server(store) as http_server, http_server.stranger() as caller:
         body = event(1)
         for _ in range(2):
             told = caller.post("/channels/ci", content=body, headers=signed(store, body))
@@ -56,14 +56,14 @@ def test_signed_request_is_stored_once_before_the_response(store_with_hook: Corr
 
 def test_channel_without_webhooks_rejects_requests(store_with_hook: Corral) -> None:
     store_with_hook.channels.add("here", "terminal")
-    with serving(store_with_hook) as served, served.stranger() as caller:
+    with run_http_server(store_with_hook) as http_server, http_server.stranger() as caller:
         told = caller.post("/channels/here", content=b"{}")
         assert told.status_code == 400
 
 
 def test_reply_is_posted_to_the_webhook_url_with_a_signature(store_with_hook: Corral) -> None:
     store = store_with_hook
-    with receiving() as receiver:
+    with run_receiver() as receiver:
         channel = store.channels.add(
             "ci",
             "webhook",
@@ -88,7 +88,7 @@ def test_agent_token_sends_only_in_its_own_name(store_with_hook: Corral) -> None
     place = store.places.meet("ci", "p")
     store.destinations.grant("ben", place.id, name="room")
     token = store.tokens.create("of-ada", scope="agent:ada").value
-    with serving(store) as served, served.client(token) as ada:
+    with run_http_server(store) as http_server, http_server.client(token) as ada:
         asked = {"text": "as ben", "agent": "ben", "to": "room"}
         told = ada.post("/api/messages/send", json=asked)
         assert told.status_code == 403, "ada has no such destination"

@@ -18,7 +18,7 @@ from corral.integrations.langgraph import CorralSaver
 from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.errors import Invalid
 from tests.support.errors import because
-from tests.support.http_server import serving
+from tests.support.http_server import run_http_server
 from tests.support.store import rows
 
 ASKED = {"configurable": {"thread_id": "trip"}}
@@ -203,7 +203,10 @@ def test_command_line_lists_and_deletes_threads(store: Corral) -> None:
 
 
 def test_saver_works_through_a_daemon(store: Corral) -> None:
-    with serving(store) as served, CorralSaver(served.url, token=served.token) as afar:
+    with (
+        run_http_server(store) as http_server,
+        CorralSaver(http_server.url, token=http_server.token) as afar,
+    ):
         assert story(afar) == story(InMemorySaver())
         afar.prune(["trip"])
         assert len(list(afar.list(ASKED))) == 1

@@ -19,7 +19,7 @@ from corral.domain.sessions.turn import turn_from_row as kept
 from corral.domain.sessions.turn import turn_to_row
 from corral.integrations.openai_agents import CorralSession, item_from_turn, turn_from_item
 from corral.kernel.errors import IllegalMove, Invalid, NotFound
-from tests.support.http_server import serving
+from tests.support.http_server import run_http_server
 from tests.support.stub_model import Stub
 
 HELLO = {"role": "user", "content": "hello"}
@@ -278,8 +278,8 @@ def test_runner_remembers_across_processes_and_is_searchable(store: Corral, stub
 
 
 def test_session_works_through_a_daemon(store: Corral) -> None:
-    with serving(store) as served:
-        session = CorralSession("talk", served.url, token=served.token)
+    with run_http_server(store) as http_server:
+        session = CorralSession("talk", http_server.url, token=http_server.token)
         wait(session.add_items(ITEMS))
         assert wait(session.pop_item()) == ITEMS[-1]
         assert wait(session.get_items()) == ITEMS[:-1]

@@ -11,7 +11,7 @@ import corral
 from corral.api import Corral
 from corral.mcp.http import routes
 from corral.mcp.registry import TOOLS
-from tests.support.http_server import serving
+from tests.support.http_server import run_http_server
 from tests.support.mcp_clients import environment, over_http, over_stdio
 
 pytestmark = pytest.mark.slow
@@ -48,11 +48,11 @@ def tell(request: pytest.FixtureRequest, team: Corral, url: str, tmp_path: Path)
         yield by_stdio
         return
     token = team.tokens.create("ada", scope="agent:ada").value
-    with serving(team, pages=routes()) as served:
+    with run_http_server(team, pages=routes()) as http_server:
 
         def by_http(era: str, story: Story) -> None:
             async def live() -> None:
-                at = f"{served.url}/mcp?project={project.id}"
+                at = f"{http_server.url}/mcp?project={project.id}"
                 async with over_http(at, token, era) as client:
                     await story(client)
 

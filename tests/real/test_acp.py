@@ -115,7 +115,7 @@ def test_person_is_asked_when_the_policy_does_not_allow_a_tool(
 
 def test_turn_can_be_cancelled(agent: str, open_talk: Open, machine: Machine) -> None:
     run = open_talk(prompt=steps({"text": "a long answer, " * 20, "hang": 60}))
-    run.until(SessionFact)
+    run.wait_until(SessionFact)
     while not any("usage" in entry for entry in machine.stub.seen):
         pass
     run.talk.cancel()

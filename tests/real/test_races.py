@@ -60,7 +60,7 @@ def test_claude_and_codex_race_and_the_passing_attempt_advances(home: RealHome) 
     assert (home.work / "adding.py").read_text() == RIGHT
     assert git(home.work, "rev-list", "--count", f"main..{codex['commit']}") == "0"
     _second_round(home, told["id"])
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
 def _second_round(home: RealHome, race: str) -> None:
