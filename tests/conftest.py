@@ -243,7 +243,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+def fake_channels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Channels whose platforms are in the test's own memory."""
     from tests.support.fake_channels import register_adapters
 
@@ -259,4 +259,4 @@ def home(url: str, tmp_path: Path) -> Iterator["Home"]:
     try:
         yield made
     finally:
-        made.end_all()
+        made.kill_all()

@@ -118,7 +118,7 @@ def measure(bench: Bench) -> list[Row]:
             with place.store() as store:
                 wrong.append(_wrong(store, place, id))
         finally:
-            place.end_all()
+            place.kill_all()
         shares.append(100 * own / whole)
         each.append(1_000 * own / ATTEMPTS)
     return [

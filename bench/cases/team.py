@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.support import team_workload
-from tests.support.team_workload import Shift, Worker
+from tests.support.team_workload import Worker, WorkloadResult
 
 from bench.crew import Crew, Task
 from bench.harness import Bar, Bench, Row, Spread
@@ -42,7 +42,7 @@ def _measured(bench: Bench, engine: str, url: str) -> list[Row]:
     witnesses = folder / "witnesses"
     witnesses.mkdir()
     with open_store(url) as store:
-        project = team_workload.gather(store, folder, AGENTS)
+        project = team_workload.create_team(store, folder, AGENTS)
     with Crew(AGENTS, hire, url, project, witnesses) as crew:
         shifts = crew.shift(seconds)
     with open_store(url) as store:
@@ -51,7 +51,12 @@ def _measured(bench: Bench, engine: str, url: str) -> list[Row]:
         print(error)
     waited = team_workload.longest(shifts)
     return [
-        Row(f"{engine}: given out twice", _one(team_workload.twice(shifts)), Bar("=", 0), ""),
+        Row(
+            f"{engine}: given out twice",
+            _one(team_workload.count_double_holds(shifts)),
+            Bar("=", 0),
+            "",
+        ),
         Row(f"{engine}: lost, or there twice", _one(lost), Bar("=", 0), ""),
         Row(
             f"{engine}: errors that reached an agent",
@@ -88,14 +93,14 @@ def _deadlocks(url: str) -> int:
 
 @contextmanager
 def hire(number: int, url: str, project: str, witnesses: Path) -> Iterator[Task]:
-    with team_workload.working(
+    with team_workload.run_worker(
         url, project, team_workload.names(AGENTS)[number], witnesses
     ) as worker:
         worker.round()  # imports and first connections are not the store's waiting
         yield partial(_work, worker)
 
 
-def _work(worker: Worker, end: float) -> Shift:
+def _work(worker: Worker, end: float) -> WorkloadResult:
     while time.monotonic() < end:
         try:
             worker.round()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 from tests.support.daemon_nodes import Machine
-from tests.support.home import until
+from tests.support.home import wait_until
 
 from bench.cases.history import ENGINES, Engine
 from bench.harness import Bar, Bench, Row, Spread, percentile
@@ -58,7 +58,7 @@ def _on(bench: Bench, engine: Engine) -> list[Row]:
         talk.say("end")
         machine.corral("down")
     finally:
-        machine.end_all()
+        machine.kill_all()
     name = ENGINES[engine]
     return [
         Row(f"{name}, median", Spread.of([percentile(took, 50)]), unit="ms"),
@@ -102,7 +102,7 @@ class Talk:
             lines = self._lines()
             return next((int(at) for at, word in lines if word == what), 0)
 
-        return until(look, f"the run has {what}")
+        return wait_until(look, f"the run has {what}")
 
     def _lines(self) -> list[list[str]]:
         if not self._notes.exists():

@@ -167,4 +167,4 @@ def _daemon(folder: Any, url: str) -> Iterator[Machine]:
         machine.up()
         yield machine
     finally:
-        machine.end_all()
+        machine.kill_all()

@@ -74,7 +74,7 @@ def _opened(folder: Path) -> "Iterator[_Place]":
             store.agents.create("nobody", command="true")
             yield _Place(repository, store)
     finally:
-        home.end_all()
+        home.kill_all()
         shutil.rmtree(folder)
 
 

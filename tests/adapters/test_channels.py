@@ -30,7 +30,7 @@ from corral.adapters.channels.telegram import TelegramAdapter
 from corral.adapters.channels.terminal import TerminalAdapter
 from corral.adapters.channels.webhook import WebhookAdapter
 from tests.support.chat_server_stub import Answer, ApiRequest, platform
-from tests.support.http_receiver import receiving
+from tests.support.http_receiver import run_receiver
 
 NOW = 1_800_000_000_000
 
@@ -195,7 +195,7 @@ def test_a_webhook_takes_in_half_a_character(half: bytes) -> None:
 
 
 def test_a_webhook_sends_signed_json_with_its_key() -> None:
-    with receiving() as receiver:
+    with run_receiver() as receiver:
         hook = WebhookAdapter({"url": receiver.url}, {"secret": "hush"})
         assert isinstance(hook.send(out("hello", thread="t")), SentMessage)
         receiver.answers = [500]
@@ -214,7 +214,7 @@ def test_a_webhook_sends_signed_json_with_its_key() -> None:
 
 
 def test_a_webhook_is_tried_at_its_url_and_nothing_is_told_there() -> None:
-    with receiving() as receiver:
+    with run_receiver() as receiver:
         hook = WebhookAdapter({"url": receiver.url}, {"secret": "hush"})
         assert hook.health() is None, "it takes only what is posted, and says so"
         assert receiver.posted == []

@@ -12,7 +12,7 @@ import pytest
 from corral.adapters import checks, sandbox
 from corral.adapters.checks import TIMEOUT_EXIT_CODE, run_check
 from corral.adapters.sandbox import SandboxKind
-from tests.support.home import is_alive, until
+from tests.support.home import is_alive, wait_until
 
 FAR = 3_600_000
 # One that leaves its parent, its session and its environment, and ignores whoever asks it to end.
@@ -24,7 +24,7 @@ ESCAPES = (
 
 
 def pid_in(file: Path) -> int:
-    return int(until(lambda: file.exists() and file.read_text().strip(), "somebody is there"))
+    return int(wait_until(lambda: file.exists() and file.read_text().strip(), "somebody is there"))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_check_that_hangs_is_ended_with_all_that_it_started(
     escaped, began, last = tmp_path / "escaped", tmp_path / "began", checks._last
 
     def last_from_then_on(pipe: int, child: "subprocess.Popen[bytes]", _: float) -> str:
-        until(began.exists, "it has begun")
+        wait_until(began.exists, "it has begun")
         return last(pipe, child, time.monotonic() + 0.7)
 
     monkeypatch.setattr(checks, "_last", last_from_then_on)
@@ -87,7 +87,7 @@ def test_a_check_does_not_outlive_whoever_runs_it(tmp_path: Path) -> None:
         found = [pid_in(mine), pid_in(escaped)]
         assert all(map(is_alive, found))
         os.kill(runner.pid, signal.SIGKILL)
-    until(lambda: not any(map(is_alive, found)), "all of the check have ended")
+    wait_until(lambda: not any(map(is_alive, found)), "all of the check have ended")
 
 
 def test_a_folder_that_is_gone_is_no_failed_check(tmp_path: Path) -> None:

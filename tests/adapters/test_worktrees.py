@@ -14,7 +14,7 @@ from corral.adapters import worktree_leftovers, worktree_registry, worktrees
 from corral.kernel.errors import Refused
 from tests.support.errors import because
 from tests.support.git_repositories import commit, git, new_repository, write
-from tests.support.home import until
+from tests.support.home import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("plain_git")]
 
@@ -151,7 +151,7 @@ def test_what_a_killed_git_left_half_made_is_made_whole(repository: Path) -> Non
     child = subprocess.Popen(
         ["git", "-C", str(repository), "-c", hang, *add], start_new_session=True
     )
-    until(reached.exists, "git is in the middle of its work")
+    wait_until(reached.exists, "git is in the middle of its work")
     os.killpg(child.pid, signal.SIGKILL)
     assert child.wait() == -signal.SIGKILL
     assert 0 < len(list((folder / "many").iterdir())) < 3_000

@@ -15,7 +15,7 @@ from corral.api import Corral
 from corral.cli.commands.stats import render_bar
 from tests.support.cli_runner import Cli
 from tests.support.grouped_cases import each_case
-from tests.support.http_receiver import receiving
+from tests.support.http_receiver import run_receiver
 from tests.support.run_factories import add_run
 
 
@@ -26,7 +26,9 @@ def shared(url: str) -> Any:
         yield store
 
 
-def test_corral_alone_shows_what_is_going_on(cli: Cli, shared: Corral, tmp_path: Path) -> None:
+def test_corral_without_arguments_shows_an_overview(
+    cli: Cli, shared: Corral, tmp_path: Path
+) -> None:
     project = shared.projects.register(tmp_path)
     run = add_run(shared, "running", project_id=project.id, attention="stuck", name="\x1b[31mred")
     add_run(shared, "crashed", reason="it vanished")
@@ -48,7 +50,7 @@ def test_corral_alone_shows_what_is_going_on(cli: Cli, shared: Corral, tmp_path:
     assert found["today"]["cost_micros"] == 2_500_000
 
 
-def test_an_unknown_cost_is_not_shown_as_nothing(cli: Cli, shared: Corral) -> None:
+def test_unknown_cost_is_not_shown_as_zero(cli: Cli, shared: Corral) -> None:
     shared.charges.add(UsageFact(model="m", input=5), run_id="run_1")
     assert "unknown cost" in cli().out
     assert cli.json("charge", "total")["cost_micros"] is None
@@ -56,7 +58,7 @@ def test_an_unknown_cost_is_not_shown_as_nothing(cli: Cli, shared: Corral) -> No
     assert "$0" not in cli("charge", "list").out
 
 
-def test_stats_come_as_a_table_with_bars_as_json_and_as_csv(cli: Cli, shared: Corral) -> None:
+def test_stats_are_printed_as_table_json_and_csv(cli: Cli, shared: Corral) -> None:
     for n in range(4):
         at = shared.now() - 61_500
         add_run(shared, "completed", at, ended_at=at + 61_500, model="a", cost_micros=n, tokens=n)
@@ -85,9 +87,7 @@ def test_stats_come_as_a_table_with_bars_as_json_and_as_csv(cli: Cli, shared: Co
     assert day["runs"] == 5
 
 
-def test_runs_whose_machine_went_away_are_counted_where_there_are_any(
-    cli: Cli, shared: Corral
-) -> None:
+def test_runs_of_lost_nodes_are_counted_if_there_are_any(cli: Cli, shared: Corral) -> None:
     add_run(shared, "completed", model="a")
     assert "INTERRUPTED" not in cli("stats").out
     add_run(shared, "interrupted", model="a")
@@ -96,7 +96,7 @@ def test_runs_whose_machine_went_away_are_counted_where_there_are_any(
     assert counts[at:].split()[0] == "1"
 
 
-def test_stats_of_nothing_say_so(cli: Cli) -> None:
+def test_empty_stats_say_so(cli: Cli) -> None:
     assert cli("stats").out == "No runs have ended yet.\n"
     assert cli.json("stats") == []
     assert cli("stats", "--csv").out.count("\n") == 1
@@ -106,7 +106,7 @@ def test_stats_of_nothing_say_so(cli: Cli) -> None:
 @each_case(
     ("count", "most", "length"), [(0, 0, 0), (0, 9, 0), (9, 9, 20), (1, 10_000, 1), (5, 10, 10)]
 )
-def test_a_bar_is_as_long_as_its_share(count: int, most: int, length: int) -> None:
+def test_bar_length_is_proportional(count: int, most: int, length: int) -> None:
     assert len(render_bar(count, most)) == length
 
 
@@ -143,14 +143,14 @@ def test_budgets_are_set_in_dollars_listed_and_removed(
     assert left["reserved_micros"] == 9_000_000
 
 
-def test_an_alert_is_added_tried_delivered_and_removed(
+def test_alert_is_added_tested_delivered_and_removed(
     cli: Cli, shared: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOOK_KEY", "hush-hush")
     shared.secrets.set("key", "env:HOOK_KEY")
-    with receiving() as server:
+    with run_receiver() as server:
         made = cli.json(
             "alert", "add", "--on", "crashed, failed", "--webhook", server.url, "--secret", "key"
         )
@@ -182,20 +182,20 @@ def test_an_alert_is_added_tried_delivered_and_removed(
     assert "hush" not in cli("events").out
 
 
-def test_an_alert_to_a_mailbox_needs_no_courier(cli: Cli) -> None:
+def test_mailbox_alert_needs_no_sender(cli: Cli) -> None:
     made = cli.json("alert", "add", "--on", "finished", "--mailbox", "agent:ada")
     assert cli("alert", "test", made["id"]).out.endswith("into agent:ada.\n")
     assert cli.json("mail", "list", "--mailbox", "agent:ada")[0]["body"]["kind"] == "test"
 
 
-def test_an_alert_needs_one_way_of_telling(cli: Cli) -> None:
+def test_alert_needs_exactly_one_target(cli: Cli) -> None:
     for given in ([], ["--desktop", "--mailbox", "agent:a"]):
         error = cli.error("alert", "add", "--on", "crashed", *given)
         assert (error["exit_code"], error["code"]) == (2, "invalid")
     assert cli.error("alert", "add", "--on", "bored", "--desktop")["exit_code"] == 2
 
 
-def test_a_command_is_run_by_the_test_of_its_alert(cli: Cli, tmp_path: Path) -> None:
+def test_alert_test_runs_its_command(cli: Cli, tmp_path: Path) -> None:
     code = f"open({str(tmp_path / 'told')!r}, 'w').write('yes')"
     made = cli.json("alert", "add", "--on", "stuck", "--command", f'{sys.executable} -c "{code}"')
     assert cli("alert", "test", made["id"]).code == 0

@@ -14,13 +14,13 @@ from corral.api import Corral
 from tests.support.cli_runner import Cli
 from tests.support.errors import because
 from tests.support.fake_channels import register_adapters
-from tests.support.home import Home, until
+from tests.support.home import Home, wait_until
 from tests.support.mcp_clients import Agent, ToolError
 
 pytestmark = pytest.mark.slow
 
 
-def test_a_channel_is_added_wired_tried_and_removed(
+def test_channel_is_added_wired_previewed_and_removed(
     cli: Cli, store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register_adapters(monkeypatch)
@@ -87,9 +87,7 @@ def test_a_channel_is_added_wired_tried_and_removed(
     assert [each["id"] for each in cli.json("channel", "list", "--all")] == [channel["id"]]
 
 
-def test_a_talk_at_a_terminal_says_how_to_leave_it(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chat_in_a_terminal_says_how_to_leave(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -101,7 +99,7 @@ def test_a_talk_at_a_terminal_says_how_to_leave_it(
         assert (said.code, "with ada" in said.err and "Ctrl-D" in said.err) == (0, told)
 
 
-def test_a_talk_needs_somebody_to_talk_to(cli: Cli) -> None:
+def test_chat_needs_an_agent(cli: Cli) -> None:
     assert cli.error("chat", "--once", "hello")["exit_code"] == 3
     for name in ("ada", "ben"):
         cli.json("agent", "create", name, "--provider", "scripted")
@@ -110,7 +108,7 @@ def test_a_talk_needs_somebody_to_talk_to(cli: Cli) -> None:
     assert cli.error("chat", "--agent", "ada", "--once", "  ")["exit_code"] == 2
 
 
-def test_a_question_in_the_terminal_is_answered_and_the_talk_goes_on(home: Home) -> None:
+def test_question_in_the_terminal_is_answered_and_the_chat_continues(home: Home) -> None:
     home.json("agent", "create", "ada", "--provider", "scripted", "--json")
     said = home.corral("chat", "--once", "say hello there")
     assert (said.returncode, said.stdout.decode().strip()) == (0, "hello there")
@@ -127,29 +125,29 @@ def test_a_question_in_the_terminal_is_answered_and_the_talk_goes_on(home: Home)
     assert f"user:{known['person']}" in actors, "by one name, or nobody could answer as owner"
 
 
-def test_a_plain_command_answers_with_what_it_prints(home: Home) -> None:
+def test_plain_command_replies_with_its_output(home: Home) -> None:
     home.json("agent", "create", "echo", "--command", "cat", "--json")
     said = home.corral("chat", "--once", "hello")
     assert (said.returncode, said.stdout.decode().strip()) == (0, "hello")
 
 
-def test_an_answer_outlives_whoever_asked(home: Home) -> None:
+def test_reply_survives_the_client_that_asked(home: Home) -> None:
     answers = "until [ -e go ]; do sleep 0.05; done; echo still here"
     home.json("agent", "create", "ada", "--command", f"sh -c '{answers}'", "--json")
     with home.begin("chat", "--once", "are you there?") as asking:
-        until(
+        wait_until(
             lambda: home.json("ps", "--state", "running", "--json") or None,
             "the agent runs",
         )
         os.kill(asking.pid, signal.SIGKILL)
     (home.work / "go").touch()
-    until(lambda: home.json("ps", "--json") == [] or None, "the agent has ended")
+    wait_until(lambda: home.json("ps", "--json") == [] or None, "the agent has ended")
     said = home.corral("chat", input=b"\n")
     assert said.stdout.decode().splitlines() == ["still here"]
     assert home.corral("chat", input=b"\n").stdout == b"", "and is shown once"
 
 
-def test_an_agent_that_fails_is_not_waited_for_for_ever_nor_in_the_dark(home: Home) -> None:
+def test_failing_agent_ends_the_wait_with_a_reason(home: Home) -> None:
     with home.store() as store:
         store.agents.create("ada", provider="scripted")
         store.settings.set("mail.max_attempts", 2)
@@ -161,7 +159,7 @@ def test_an_agent_that_fails_is_not_waited_for_for_ever_nor_in_the_dark(home: Ho
     assert b"could not be answered" in said.stdout
 
 
-def test_agents_ask_the_host_and_people_decide(
+def test_agent_sends_host_requests_and_people_decide(
     cli: Cli, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cli.json("agent", "create", "ada", "--provider", "scripted")
@@ -187,7 +185,7 @@ def test_agents_ask_the_host_and_people_decide(
     assert cli.error("request", "show", "req_zz")["exit_code"] == 3
 
 
-def test_an_agent_writes_to_another_and_is_answered(cli: Cli, store: Corral) -> None:
+def test_agent_writes_to_another_and_gets_a_reply(cli: Cli, store: Corral) -> None:
     for name in ("ada", "ben"):
         cli.json("agent", "create", name, "--provider", "scripted")
     asked = cli.json("mail", "write", "which port?", "--to", "ben", "--agent", "ada")
@@ -200,7 +198,7 @@ def test_an_agent_writes_to_another_and_is_answered(cli: Cli, store: Corral) -> 
     assert cli.error("mail", "write", "x", "--to", "zoe", "--agent", "ada")["exit_code"] == 3
 
 
-def test_an_agent_sends_files_of_its_folder_from_the_command_line_and_by_its_tool(
+def test_agent_sends_files_by_command_and_by_tool(
     cli: Cli, store: Corral, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register_adapters(monkeypatch)
@@ -236,7 +234,7 @@ def test_an_agent_sends_files_of_its_folder_from_the_command_line_and_by_its_too
     assert len(store.mail.list(mailbox=place.mailbox).items) == 5
 
 
-def test_a_token_in_the_place_of_its_name_is_not_repeated(cli: Cli) -> None:
+def test_token_in_place_of_its_name_is_not_repeated(cli: Cli) -> None:
     for more in ((), ("--json",)):
         said = cli("channel", "add", "bot", "telegram", "--secret", "token=12345:AAE-word", *more)
         assert said.code == 2

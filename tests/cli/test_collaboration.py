@@ -12,7 +12,7 @@ def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_a_question_is_asked_listed_answered_and_answered_too_late(
+def test_question_is_asked_listed_answered_and_closed(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CORRAL_AGENT", "ada")
@@ -33,7 +33,7 @@ def test_a_question_is_asked_listed_answered_and_answered_too_late(
     assert len(cli.json("question", "list", "--all", "--asker", "agent:ada")) == 1
 
 
-def test_asking_waits_prints_the_answer_and_leaves_no_letter(cli: Cli) -> None:
+def test_ask_waits_prints_the_answer_and_leaves_no_letter(cli: Cli) -> None:
     first = cli.json("ask", "Which?", "--no-wait", "--key", "k")
     cli.json("question", "answer", first["id"], "this one")
     said = cli("ask", "Which?", "--key", "k")
@@ -41,7 +41,7 @@ def test_asking_waits_prints_the_answer_and_leaves_no_letter(cli: Cli) -> None:
     assert cli.json("mail", "list", "--mailbox", "user:tester") == []
 
 
-def test_without_an_answer_asking_exits_with_1(cli: Cli) -> None:
+def test_ask_without_an_answer_exits_with_1(cli: Cli) -> None:
     first = cli.json("ask", "Which?", "--no-wait", "--key", "k")
     assert cli.error("ask", "Which?", "--key", "k", "--timeout", "1ms")["exit_code"] == 4
     cli.json("question", "withdraw", first["id"], "--reason", "never mind")
@@ -50,7 +50,7 @@ def test_without_an_answer_asking_exits_with_1(cli: Cli) -> None:
     assert "withdrawn" in said.err
 
 
-def test_a_decision_is_recorded_proposed_and_judged(
+def test_decision_is_recorded_proposed_and_reviewed(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CORRAL_AGENT", "ada")
@@ -82,13 +82,13 @@ def test_a_decision_is_recorded_proposed_and_judged(
     assert cli.json("decision", "show", ids[1])["state"] == "confirmed"
 
 
-def test_a_rejected_proposal_exits_with_1(cli: Cli) -> None:
+def test_rejected_proposal_exits_with_1(cli: Cli) -> None:
     gate = cli.json("decision", "record", "Drop it", "--confirm")
     cli.json("decision", "dismiss", gate["id"])
     assert cli("decision", "wait", gate["id"]).code == 1
 
 
-def test_a_group_is_made_posted_in_read_and_archived(
+def test_group_is_created_posted_in_read_and_archived(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cli.json("agent", "create", "ada", "--role", "builder")
@@ -119,7 +119,7 @@ def test_a_group_is_made_posted_in_read_and_archived(
     assert len(cli.json("group", "list", "--all")) == 1
 
 
-def test_a_message_goes_to_one_or_to_everyone(cli: Cli) -> None:
+def test_message_goes_to_one_agent_or_to_all(cli: Cli) -> None:
     cli.json("agent", "create", "ada")
     cli.json("group", "send", "agent:ada", "to you")
     cli.json("group", "broadcast", "to all")
@@ -127,7 +127,7 @@ def test_a_message_goes_to_one_or_to_everyone(cli: Cli) -> None:
     assert [letter["body"]["text"] for letter in letters] == ["to you", "to all"]
 
 
-def test_the_notes_of_the_project_one_is_in_are_searched_too(
+def test_notes_of_the_current_project_are_searched(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -137,7 +137,7 @@ def test_the_notes_of_the_project_one_is_in_are_searched_too(
     assert len(cli.json("note", "search", "make")) == 1
 
 
-def test_notes_are_added_found_given_superseded_and_forgotten(cli: Cli) -> None:
+def test_notes_are_added_found_printed_superseded_and_forgotten(cli: Cli) -> None:
     cli.json("agent", "create", "ada")
     first = cli.json("note", "add", "deploy needs a token", "--key", "deploy", "--category", "core")
     cli.json("note", "add", "ada likes tests", "--agent", "ada", "--confidence", "50")

@@ -18,7 +18,7 @@ def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_a_letter_goes_its_whole_way(cli: Cli) -> None:
+def test_letter_goes_through_its_whole_life(cli: Cli) -> None:
     put = cli.json("mail", "put", "agent:ada", "hello", "--key", "k", "--sender", "user:ben")
     assert (put["state"], put["body"], put["attempts"]) == ("waiting", "hello", 0)
     (claimed,) = cli.json("mail", "claim", "agent:ada", "--owner", "ada")
@@ -32,7 +32,7 @@ def test_a_letter_goes_its_whole_way(cli: Cli) -> None:
     assert shown["id"] == put["id"]
 
 
-def test_a_claim_that_ran_out_has_no_owner(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expired_claim_has_no_owner(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     cli("mail", "put", "agent:ada", "hello")
     cli("mail", "claim", "agent:ada", "--owner", "eve", "--lease", "1h")
     shown = cli("mail", "list").out
@@ -44,7 +44,7 @@ def test_a_claim_that_ran_out_has_no_owner(cli: Cli, monkeypatch: pytest.MonkeyP
     assert "eve" not in shown
 
 
-def test_a_failing_letter_dies_is_sent_again_and_dropped(cli: Cli) -> None:
+def test_failing_letter_is_dead_lettered_retried_and_dropped(cli: Cli) -> None:
     cli.json("setting", "set", "mail.max_attempts", "1")
     letter = cli.json("mail", "put", "queue:q", '{"n": 1}', "--as-json")
     assert letter["body"] == {"n": 1}
@@ -58,7 +58,7 @@ def test_a_failing_letter_dies_is_sent_again_and_dropped(cli: Cli) -> None:
     assert refused["last_error"] == "enough"
 
 
-def test_a_claim_that_waits_in_vain_says_so_by_its_exit_code(cli: Cli) -> None:
+def test_claim_that_times_out_has_its_exit_code(cli: Cli) -> None:
     said = cli("mail", "claim", "agent:ada", "--owner", "a", "--wait", "--timeout", "10ms")
     assert (said.code, said.out) == (1, "No letters to claim in agent:ada.\n")
     assert cli("mail", "claim", "agent:ada", "--owner", "a").code == 0
@@ -81,7 +81,7 @@ def test_projects_are_registered_renamed_archived_and_forgotten(cli: Cli, tmp_pa
     assert cli.error("project", "show", made["id"])["exit_code"] == 3
 
 
-def test_whoever_sets_a_timer_that_nobody_would_fire_is_told(cli: Cli, url: str) -> None:
+def test_timer_without_a_daemon_prints_a_warning(cli: Cli, url: str) -> None:
     said = cli("timer", "set", "agent:ada", "wake", "--in", "1h").out
     assert "`corral up`" in said
     with corral.open(url) as store:
@@ -116,7 +116,7 @@ def test_settings_take_durations_and_scopes(cli: Cli, tmp_path: Path) -> None:
     assert "mail.max_attempts" in cli("setting", "list").out
 
 
-def test_a_secret_is_referred_to_and_never_shown(
+def test_secret_is_referenced_and_never_shown(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TOKEN", "hush-hush")
@@ -131,7 +131,7 @@ def test_a_secret_is_referred_to_and_never_shown(
     assert cli.json("secret", "list") == []
 
 
-def test_a_kept_secret_lies_in_a_private_file(
+def test_saved_secret_is_in_a_private_file(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     import io
@@ -144,7 +144,7 @@ def test_a_kept_secret_lies_in_a_private_file(
     assert cli("secret", "check", "api").code == 0
 
 
-def test_events_can_be_followed_from_a_cursor(cli: Cli) -> None:
+def test_events_are_followed_from_a_cursor(cli: Cli) -> None:
     for body in ("one", "two", "three"):
         cli.json("mail", "put", "agent:ada", body)
     events = cli.json("events")
@@ -156,7 +156,7 @@ def test_events_can_be_followed_from_a_cursor(cli: Cli) -> None:
     assert lines[0].endswith(f"letter put {events[2]['subject']}")
 
 
-def test_the_store_is_checked_asked_and_pruned(cli: Cli) -> None:
+def test_store_is_checked_queried_and_pruned(cli: Cli) -> None:
     cli.json("mail", "put", "agent:ada", "hello")
     assert {finding["state"] for finding in cli.json("db", "check")} == {"ok"}
     assert {finding["state"] for finding in cli.json("db", "verify")} == {"ok"}
@@ -169,7 +169,7 @@ def test_the_store_is_checked_asked_and_pruned(cli: Cli) -> None:
     assert cli.json("node", "list") == []
 
 
-def test_a_back_up_brings_everything_back(cli: Cli, tmp_path: Path) -> None:
+def test_backup_restores_everything(cli: Cli, tmp_path: Path) -> None:
     cli.json("mail", "put", "agent:ada", "kept")
     file = tmp_path / "backup.db"
     assert cli.json("db", "backup", str(file))["bytes"] > 0
@@ -181,14 +181,14 @@ def test_a_back_up_brings_everything_back(cli: Cli, tmp_path: Path) -> None:
     assert cli.error("db", "restore", str(tmp_path / "none"), "--yes")["exit_code"] == 2
 
 
-def test_a_timer_is_set_for_a_moment(cli: Cli) -> None:
+def test_timer_is_set_for_a_time(cli: Cli) -> None:
     later = datetime.now().astimezone() + timedelta(days=1)
     for text in (later.isoformat(), later.replace(tzinfo=None).isoformat()):
         timer = cli.json("timer", "set", "agent:ada", "wake", "--at", text)
         assert timer["anchor_at"] == round(later.timestamp() * 1_000)
 
 
-def test_a_body_comes_out_alone(cli: Cli) -> None:
+def test_body_is_printed_alone(cli: Cli) -> None:
     text = cli.json("mail", "put", "agent:ada", "two\nlines")["id"]
     assert cli("mail", "show", text, "--body").out == "two\nlines\n"
     assert cli.json("mail", "show", text, "--body") == "two\nlines"
@@ -203,7 +203,7 @@ def test_help_has_a_short_name(cli: Cli, path: list[str]) -> None:
     assert short.out.startswith("Usage: corral")
 
 
-def test_a_task_is_made_changed_run_by_hand_and_looked_back_at(cli: Cli) -> None:
+def test_schedule_is_created_changed_run_and_reviewed(cli: Cli) -> None:
     cli.json("agent", "create", "ada", "--provider", "scripted")
     words = ("schedule", "task", "ada", "report", "--cron", "0 9 * * *", "--zone", "Europe/Berlin")
     made = cli.json(*words, "--script", "echo two mails", "--script-timeout", "5s")

@@ -47,9 +47,7 @@ def status(folder: Path) -> str:
     return git(folder, "status", "--porcelain", "-uall").stdout
 
 
-def test_exactly_what_is_locked_or_named_is_committed_and_the_rest_is_told(
-    cli: Cli, folder: Path
-) -> None:
+def test_only_locked_or_named_files_are_committed(cli: Cli, folder: Path) -> None:
     cli.json("lock", "acquire", "src/")
     for name in ("a.py", "b.py", "src/c.py", "src/new *.py", "junk"):
         (folder / name).write_text("changed\n")
@@ -68,7 +66,7 @@ def test_exactly_what_is_locked_or_named_is_committed_and_the_rest_is_told(
     assert touched == {*made["files"]}
 
 
-def test_a_person_reads_what_was_left_out(cli: Cli, folder: Path) -> None:
+def test_left_out_files_are_listed_for_people(cli: Cli, folder: Path) -> None:
     cli.json("lock", "acquire", "a.py")
     (folder / "a.py").write_text("x")
     (folder / "b.py").write_text("x")
@@ -91,7 +89,7 @@ def test_without_a_lock_or_a_name_nothing_is_committed(cli: Cli, folder: Path) -
     assert status(folder) == before
 
 
-def test_what_another_holds_is_not_committed_even_when_it_is_named(
+def test_file_locked_by_another_is_not_committed_when_named(
     cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cli.json("lock", "acquire", "a.py")
@@ -105,7 +103,7 @@ def test_what_another_holds_is_not_committed_even_when_it_is_named(
     assert cli.json("commit", "-m", "x")["files"] == ["b.py"]
 
 
-def test_a_commit_that_the_repository_refuses_leaves_nothing_staged(cli: Cli, folder: Path) -> None:
+def test_commit_rejected_by_the_repository_leaves_nothing_staged(cli: Cli, folder: Path) -> None:
     script = folder / ".git" / "hooks" / "pre-commit"
     script.write_text("#!/bin/sh\necho no such luck >&2\nexit 1\n")
     script.chmod(0o755)
@@ -119,7 +117,7 @@ def test_a_commit_that_the_repository_refuses_leaves_nothing_staged(cli: Cli, fo
     assert status(folder) == before
 
 
-def test_a_commit_in_a_linked_worktree_keeps_to_the_locks_of_the_repository(
+def test_commit_in_a_linked_worktree_respects_the_repositorys_locks(
     cli: Cli, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     git(folder, "worktree", "add", "-q", str(tmp_path / "tree"))
@@ -132,7 +130,7 @@ def test_a_commit_in_a_linked_worktree_keeps_to_the_locks_of_the_repository(
     assert cli.json("commit", "-m", "x")["files"] == ["a.py"]
 
 
-def test_names_that_are_no_text_are_committed_too(cli: Cli, folder: Path) -> None:
+def test_file_names_that_are_not_text_are_committed(cli: Cli, folder: Path) -> None:
     cli.json("lock", "acquire", "src/")
     with open(os.fsencode(folder) + b"/src/\xff\n", "w") as file:
         file.write("x")
@@ -153,7 +151,7 @@ def objects(folder: Path) -> set[str]:
     return {str(path) for path in (folder / ".git").rglob("*") if "objects" in str(path)}
 
 
-def test_worktrees_that_will_conflict_are_named_before_they_are_merged(
+def test_conflicting_worktrees_are_reported_before_a_merge(
     cli: Cli, folder: Path, url: str
 ) -> None:
     one, other, third = (add_tree(folder, name) for name in ("one", "other", "third"))
@@ -173,7 +171,7 @@ def test_worktrees_that_will_conflict_are_named_before_they_are_merged(
     assert cli("lock", "forecast", "--json").out == "[]\n"
 
 
-def test_both_owners_are_told_once(cli: Cli, folder: Path, url: str) -> None:
+def test_both_owners_are_notified_once(cli: Cli, folder: Path, url: str) -> None:
     trees = {name: add_tree(folder, name) for name in ("ann", "bob")}
     for name, tree in trees.items():
         (tree / "a.py").write_text(f"{name}\n")
@@ -197,7 +195,7 @@ def at_work(store: Corral, name: str, tree: Path, host: str | None = None) -> Ru
     return store.runs.launch(store.runs.acquire(asked.id, place))
 
 
-def test_the_daemon_tells_two_who_are_at_work_once_and_of_two_others_again(
+def test_daemon_notifies_a_conflicting_pair_once_and_a_new_pair_again(
     store: Corral, folder: Path
 ) -> None:
     trees = {name: add_tree(folder, name) for name in ("ann", "bobby", "carla", "away")}
@@ -225,9 +223,7 @@ def test_the_daemon_tells_two_who_are_at_work_once_and_of_two_others_again(
     assert not store.mail.list(mailbox="agent:away").items
 
 
-def test_what_is_left_for_git_in_a_worktree_is_no_program_of_the_forecast(
-    store: Corral, folder: Path
-) -> None:
+def test_forecast_runs_no_program_configured_in_a_worktree(store: Corral, folder: Path) -> None:
     mark = folder.parent / "run-by-another"
     project = store.projects.register(folder)
     evil = folder.parent / "ann" / "evil"
@@ -254,14 +250,14 @@ def test_what_is_left_for_git_in_a_worktree_is_no_program_of_the_forecast(
     assert not mark.exists()
 
 
-def test_a_repository_in_trouble_does_not_stop_the_forecaster(store: Corral, folder: Path) -> None:
+def test_broken_repository_does_not_stop_the_conflict_detector(store: Corral, folder: Path) -> None:
     for name in ("ann", "bobby"):
         at_work(store, name, add_tree(folder, name))
     (folder / ".git" / "HEAD").write_text("nonsense")
     assert ConflictDetector().run_once(store) == 0
 
 
-def test_without_worktrees_at_work_the_forecaster_asks_git_nothing(
+def test_conflict_detector_without_active_worktrees_runs_no_git(
     store: Corral, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_work(store, "ann", add_tree(folder, "ann"))
@@ -269,8 +265,6 @@ def test_without_worktrees_at_work_the_forecaster_asks_git_nothing(
     assert ConflictDetector().run_once(store) == 0
 
 
-def test_outside_of_a_repository_there_is_nothing_to_forecast(
-    store: Corral, tmp_path: Path
-) -> None:
+def test_forecast_outside_a_repository_is_empty(store: Corral, tmp_path: Path) -> None:
     with pytest.raises(corral.errors.Refused):
         store.locks.forecast(tmp_path)

@@ -12,7 +12,7 @@ from tests.support.cli_runner import Cli
 
 
 @pytest.mark.parametrize("tool", TOOL_NAMES)
-def test_a_database_is_brought_in_and_the_second_time_is_told(
+def test_database_is_imported_and_a_second_import_is_reported(
     cli: Cli, tool: str, tmp_path: Path
 ) -> None:
     path = source_databases.MAKERS[tool](tmp_path)
@@ -26,14 +26,14 @@ def test_a_database_is_brought_in_and_the_second_time_is_told(
     assert {table["table"] for table in found["tables"]}
 
 
-def test_the_folder_of_a_tool_will_do(cli: Cli, tmp_path: Path) -> None:
+def test_folder_of_a_tool_can_be_imported(cli: Cli, tmp_path: Path) -> None:
     for tool in ("agent-yes", "agents", "multishot", "nanoclaw"):
         folder = tmp_path / tool
         path = source_databases.MAKERS[tool](folder)
         assert cli.json("import", tool, str(folder))["source"] == str(path)
 
 
-def test_what_is_wrong_is_told_in_a_sentence(cli: Cli, tmp_path: Path) -> None:
+def test_invalid_source_is_one_sentence(cli: Cli, tmp_path: Path) -> None:
     path = source_databases.make_agent_yes(tmp_path)
     wrong = cli.error("import", "flightdeck", str(path))
     assert (wrong["exit_code"], wrong["details"]["reason"]) == (2, "other_tool")
@@ -44,7 +44,7 @@ def test_what_is_wrong_is_told_in_a_sentence(cli: Cli, tmp_path: Path) -> None:
     assert folder["details"]["reason"] == "is_a_folder"
 
 
-def test_dirt_is_told_and_rows_show_what_became_of_them(cli: Cli, tmp_path: Path) -> None:
+def test_invalid_rows_are_reported_and_can_be_listed(cli: Cli, tmp_path: Path) -> None:
     path = source_databases.make_agent_yes(tmp_path)
     source_databases.change(path, "UPDATE runs SET args = '{' WHERE id = 1")
     said = cli("import", "agent-yes", str(path), "--name", "laptop")
@@ -58,7 +58,7 @@ def test_dirt_is_told_and_rows_show_what_became_of_them(cli: Cli, tmp_path: Path
     assert json.loads(cli("import", "rows", "--kept", "--json").out) == []
 
 
-def test_what_was_brought_in_can_be_looked_at(cli: Cli, tmp_path: Path) -> None:
+def test_imported_records_can_be_listed(cli: Cli, tmp_path: Path) -> None:
     for tool in TOOL_NAMES:
         cli("import", tool, str(source_databases.MAKERS[tool](tmp_path / tool)))
     rows = json.loads(cli("import", "rows", "--json", "--limit", "200").out)
@@ -79,9 +79,7 @@ def test_what_was_brought_in_can_be_looked_at(cli: Cli, tmp_path: Path) -> None:
     assert json.loads(cli("ps", "--json").out) == [], "nothing runs"
 
 
-def test_the_report_says_what_retention_would_delete_and_how_to_decide(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_report_shows_what_retention_would_delete(cli: Cli, tmp_path: Path) -> None:
     path = source_databases.make_agent_yes(tmp_path)
     source_databases.change(path, "UPDATE runs SET started_at = 1500000000, ended_at = 1500000060")
     first = cli("import", "agent-yes", str(path))

@@ -17,9 +17,7 @@ from tests.support.grouped_cases import each_case
 # -- init --------------------------------------------------------------------------------------
 
 
-def test_what_agents_read_is_written_once_and_taken_out_without_a_trace(
-    home_cli: Cli, tmp_path: Path
-) -> None:
+def test_agent_docs_are_written_once_and_removed_completely(home_cli: Cli, tmp_path: Path) -> None:
     project = tmp_path / "project"
     project.mkdir()
     page = project / AGENTS
@@ -36,14 +34,14 @@ def test_what_agents_read_is_written_once_and_taken_out_without_a_trace(
     assert {each.name for each in project.iterdir()} == {AGENTS, ".corral"}
 
 
-def test_a_person_reads_a_line_for_each_file(home_cli: Cli, tmp_path: Path) -> None:
+def test_every_written_file_is_listed(home_cli: Cli, tmp_path: Path) -> None:
     code, words, _ = home_cli("init", str(tmp_path), "--agents")
     first, *files = words.splitlines()
     assert (code, first.startswith(f"Registered {tmp_path} as project prj_")) == (0, True)
     assert files == [f"{tmp_path / AGENTS}: written", f"{tmp_path / SKILL}: written"]
 
 
-def test_an_empty_project_stays_and_is_empty_again(home_cli: Cli, tmp_path: Path) -> None:
+def test_empty_project_is_empty_again_after_removal(home_cli: Cli, tmp_path: Path) -> None:
     project = tmp_path / "project"
     project.mkdir()
     home_cli.json("init", str(project), "--agents")
@@ -52,9 +50,7 @@ def test_an_empty_project_stays_and_is_empty_again(home_cli: Cli, tmp_path: Path
     assert [each.name for each in project.iterdir()] == [".corral"]
 
 
-def test_a_project_is_as_its_file_tells_and_what_it_tells_is_all_kept_or_nothing(
-    home_cli: Cli, tmp_path: Path
-) -> None:
+def test_project_file_is_applied_completely_or_not_at_all(home_cli: Cli, tmp_path: Path) -> None:
     project = tmp_path / "project"
     project.mkdir()
     first = home_cli.json("init", str(project))["project"]
@@ -91,14 +87,14 @@ def test_a_project_is_as_its_file_tells_and_what_it_tells_is_all_kept_or_nothing
         assert home_cli.json("project", "show", first["id"])["command"] == "claude"
 
 
-def test_a_pipe_in_the_place_of_its_file_is_not_waited_for(home_cli: Cli, tmp_path: Path) -> None:
+def test_fifo_in_place_of_the_project_file_does_not_block(home_cli: Cli, tmp_path: Path) -> None:
     (tmp_path / ".corral").mkdir()
     os.mkfifo(tmp_path / ".corral/config.toml")
     error = home_cli.error("init", str(tmp_path))
     assert (error["exit_code"], error["details"]["reason"]) == (4, "not_a_file")
 
 
-def test_anothers_skill_of_that_name_is_left_alone(home_cli: Cli, tmp_path: Path) -> None:
+def test_skill_of_others_with_the_same_name_is_left_alone(home_cli: Cli, tmp_path: Path) -> None:
     skill = tmp_path / SKILL
     skill.parent.mkdir(parents=True)
     skill.write_text("mine")
@@ -133,7 +129,7 @@ TEAM: dict[str, Any] = {
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_a_team_that_cannot_be_starts_nobody(
+def test_invalid_team_starts_no_agent(
     cli: Cli,
     url: str,
     tmp_path: Path,

@@ -22,7 +22,7 @@ def as_agent(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("CORRAL_AGENT", name)
 
 
-def test_a_lock_is_taken_shown_renewed_and_given_back(
+def test_lock_is_acquired_shown_renewed_and_released(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, project: Path
 ) -> None:
     as_agent(monkeypatch, "ada")
@@ -40,9 +40,7 @@ def test_a_lock_is_taken_shown_renewed_and_given_back(
     assert [found["id"] for found in cli.json("lock", "list", "--all")] == [lock["id"]]
 
 
-def test_what_another_holds_is_refused_with_exit_code_4(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lock_of_another_exits_with_4(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     as_agent(monkeypatch, "ada")
     lock = cli.json("lock", "acquire", "src/*")
     as_agent(monkeypatch, "ben")
@@ -57,7 +55,7 @@ def test_what_another_holds_is_refused_with_exit_code_4(
     assert cli.error("lock", "revoke", lock["id"], "--reason", "x")["exit_code"] == 4
 
 
-def test_an_agent_cannot_act_as_another_and_a_person_can_say_for_whom(
+def test_agent_cannot_act_as_another_and_a_person_can(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert cli.json("lock", "acquire", "a", "--agent", "ada")["owner"] == "agent:ada"
@@ -67,7 +65,7 @@ def test_an_agent_cannot_act_as_another_and_a_person_can_say_for_whom(
     assert cli.json("lock", "acquire", "c", "--agent", "ben")["owner"] == "agent:ben"
 
 
-def test_standing_in_line_waiting_and_being_granted(
+def test_lock_request_is_queued_waited_for_and_granted(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = cli.json("lock", "acquire", "a")
@@ -88,7 +86,7 @@ def test_standing_in_line_waiting_and_being_granted(
 
 
 @each_case("path", ["/", "..", "../x", "a\nb"])
-def test_a_path_that_leads_out_is_refused_in_a_sentence(cli: Cli, path: str) -> None:
+def test_path_outside_the_project_is_rejected(cli: Cli, path: str) -> None:
     said = cli("lock", "acquire", path)
     assert said.code in (2, 3)
     assert said.err.startswith("corral: ")
@@ -96,7 +94,7 @@ def test_a_path_that_leads_out_is_refused_in_a_sentence(cli: Cli, path: str) -> 
     assert cli("lock", "acquire", path, "--project", ".").code == 2
 
 
-def test_a_linked_worktree_shares_the_locks_of_its_repository(
+def test_linked_worktree_shares_the_locks_of_its_repository(
     cli: Cli, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import subprocess
@@ -117,6 +115,6 @@ def test_a_linked_worktree_shares_the_locks_of_its_repository(
         assert cli.error("lock", "acquire", "src/a.py")["code"] == "held"
 
 
-def test_touches_are_listed(cli: Cli) -> None:
+def test_file_touches_are_listed(cli: Cli) -> None:
     assert cli.json("lock", "touches") == []
     assert "No recorded changes" in cli("lock", "touches", "src").out

@@ -114,7 +114,7 @@ BAD_INPUT = {
 
 
 @each_case("case", BAD_INPUT)
-def test_bad_input_gets_one_sentence_and_writes_nothing(cli: Cli, case: str) -> None:
+def test_bad_input_is_one_sentence_and_writes_nothing(cli: Cli, case: str) -> None:
     arguments, code, fact = BAD_INPUT[case]
     said = cli(*arguments)
     assert said.code == code
@@ -125,7 +125,7 @@ def test_bad_input_gets_one_sentence_and_writes_nothing(cli: Cli, case: str) -> 
     assert cli.json("events") == []
 
 
-def test_an_error_is_json_where_json_was_asked_for(cli: Cli) -> None:
+def test_error_is_json_where_json_was_requested(cli: Cli) -> None:
     error = cli.error("mail", "show", "let_999")
     assert error.pop("message")
     assert error == {
@@ -137,14 +137,14 @@ def test_an_error_is_json_where_json_was_asked_for(cli: Cli) -> None:
     assert cli.error("mail", "show", "\udcff")["code"] == "invalid", "what is no text neither"
 
 
-def test_an_ambiguous_id_is_refused_with_its_candidates(cli: Cli) -> None:
+def test_ambiguous_id_is_rejected_with_its_candidates(cli: Cli) -> None:
     made = [cli.json("timer", "set", "agent:a", n, "--in", "1h")["id"] for n in ("x", "y")]
     error = cli.error("timer", "cancel", "sch_0")
     assert (error["code"], error["exit_code"]) == ("ambiguous", 4)
     assert sorted(error["details"]["candidates"]) == sorted(made)
 
 
-def test_an_illegal_move_says_what_would_have_been_allowed(cli: Cli) -> None:
+def test_illegal_transition_lists_the_allowed_ones(cli: Cli) -> None:
     timer = cli.json("timer", "set", "agent:a", "x", "--in", "1h")["id"]
     cli.json("schedule", "pause", timer)
     error = cli.error("schedule", "pause", timer)
@@ -152,7 +152,7 @@ def test_an_illegal_move_says_what_would_have_been_allowed(cli: Cli) -> None:
     assert error["details"]["allowed"] == ["resume", "cancel"]
 
 
-def test_a_late_answer_is_refused(cli: Cli) -> None:
+def test_late_answer_is_rejected(cli: Cli) -> None:
     cli.json("mail", "put", "queue:q", "x")
     cli.json("mail", "claim", "queue:q", "--owner", "w")
     cli.json("mail", "fail", "1", "later", "--fence", "1")
@@ -170,7 +170,7 @@ def test_a_late_answer_is_refused(cli: Cli) -> None:
         ("postgresql://host/db?nonsense=1", 2, "bad_url"),
     ],
 )
-def test_a_store_that_cannot_be_used_is_told_in_a_sentence(
+def test_unavailable_store_is_one_sentence(
     capsys: pytest.CaptureFixture[str], url: str, code: int, reason: str
 ) -> None:
     said = Cli(capsys, url)("mail", "list")
@@ -193,16 +193,14 @@ def test_a_store_that_cannot_be_used_is_told_in_a_sentence(
         "sqlite://me:hush@x",
     ],
 )
-def test_a_password_in_the_url_is_never_repeated(
-    capsys: pytest.CaptureFixture[str], url: str
-) -> None:
+def test_password_in_the_url_is_never_printed(capsys: pytest.CaptureFixture[str], url: str) -> None:
     for arguments in (["mail", "list"], ["mail", "list", "--json"], ["doctor"]):
         said = Cli(capsys, url)(*arguments)
         assert said.code != 0
         assert "hush" not in said.err + said.out
 
 
-def test_our_own_mistake_is_a_sentence_too(home_cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_internal_error_is_one_sentence(home_cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError("oops")
 
@@ -213,20 +211,20 @@ def test_our_own_mistake_is_a_sentence_too(home_cli: Cli, monkeypatch: pytest.Mo
     assert "Traceback" not in said.err
 
 
-def test_without_arguments_it_says_what_is_going_on(home_cli: Cli) -> None:
+def test_without_arguments_an_overview_is_printed(home_cli: Cli) -> None:
     said = home_cli()
     assert said.code == 0
     assert said.out.startswith("No runs yet. First steps:\n  corral run -- ")
     assert home_cli.json()["active"] == []
 
 
-def test_help_says_what_there_is(home_cli: Cli) -> None:
+def test_help_lists_the_commands(home_cli: Cli) -> None:
     said = home_cli("--help")
     assert said.code == 0
     assert all(name in said.out for name, (_, help) in main.COMMANDS.items() if help)
 
 
-def test_store_and_json_are_understood_before_the_noun_and_behind_the_verb(
+def test_store_and_json_options_work_in_any_position(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cli = Cli(capsys)
@@ -235,7 +233,7 @@ def test_store_and_json_are_understood_before_the_noun_and_behind_the_verb(
     assert cli("mail", "list", "--store", url, "--json").out.startswith("[{")
 
 
-def test_pages_say_how_to_go_on(cli: Cli) -> None:
+def test_page_says_how_to_continue(cli: Cli) -> None:
     for n in range(3):
         cli.json("mail", "put", "agent:a", str(n))
     first = cli("mail", "list", "--limit", "2", "--json")
@@ -244,7 +242,7 @@ def test_pages_say_how_to_go_on(cli: Cli) -> None:
     assert last["body"] == "2"
 
 
-def test_text_from_outside_cannot_steer_the_terminal(cli: Cli) -> None:
+def test_external_text_cannot_control_the_terminal(cli: Cli) -> None:
     cli.json("mail", "put", "agent:a", "\x1b[31mred\x07 [bold]not markup[/bold]\nline")
     shown = cli("mail", "list").out
     assert "\x1b" not in shown
@@ -253,7 +251,7 @@ def test_text_from_outside_cannot_steer_the_terminal(cli: Cli) -> None:
     assert escape_unprintable("a\x1bb\nc") == "a\\x1bb⏎c"
 
 
-def test_a_state_has_a_colour_and_a_name_that_is_called_so_has_none(
+def test_state_has_a_colour_and_an_equal_name_has_none(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     terminal = Console(force_terminal=True, color_system="standard", width=80)
@@ -266,13 +264,13 @@ def test_a_state_has_a_colour_and_a_name_that_is_called_so_has_none(
     assert second == "\x1b[32mrunning\x1b[0m  failed"
 
 
-def test_a_run_in_line_says_what_it_waits_for(cli: Cli) -> None:
+def test_queued_run_says_what_it_waits_for(cli: Cli) -> None:
     cli("run", "-d", "--label", "gpu", "--name", "train", "--", "true")
     told = cli("show", "train").out
     assert "waiting for a slot on any node with labels gpu; see `corral node list`" in told
 
 
-def test_a_back_up_says_what_is_not_in_it(home_cli: Cli, tmp_path: Path) -> None:
+def test_backup_says_what_it_leaves_out(home_cli: Cli, tmp_path: Path) -> None:
     outputs = str(home() / "runs")
     assert outputs not in home_cli("db", "backup", str(tmp_path / "one")).out
     make_private_folder(home() / "runs")
@@ -281,9 +279,7 @@ def test_a_back_up_says_what_is_not_in_it(home_cli: Cli, tmp_path: Path) -> None
     )
 
 
-def test_a_back_up_of_a_store_with_a_view_of_somebodys_own_says_what_to_do(
-    home_cli: Cli, tmp_path: Path
-) -> None:
+def test_backup_with_a_foreign_view_names_the_remedy(home_cli: Cli, tmp_path: Path) -> None:
     assert home_cli("mail", "put", "agent:ada", "x").code == 0
     plain = apsw.Connection(str(home() / "corral.db"))
     plain.execute("CREATE VIEW mine AS SELECT 1")
@@ -297,7 +293,7 @@ def test_a_back_up_of_a_store_with_a_view_of_somebodys_own_says_what_to_do(
     assert json.loads(told)["warning"]["code"] == "strange_schema"
 
 
-def test_a_back_up_that_is_not_there_makes_no_store(
+def test_missing_backup_creates_no_store(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     said = Cli(capsys, f"sqlite:///{tmp_path}/new.db")("db", "restore", "/none/x")
@@ -305,7 +301,7 @@ def test_a_back_up_that_is_not_there_makes_no_store(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+def test_closed_pipe_is_not_an_error(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/a.db"
     script = f"{sys.executable} -m corral --store {store} --help | true; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(
@@ -316,7 +312,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
 
 
 @each_case("meant", [one for near in main.SUGGESTIONS.values() for one in near])
-def test_what_is_meant_by_others_words_is_there(home_cli: Cli, meant: str) -> None:
+def test_suggested_commands_exist(home_cli: Cli, meant: str) -> None:
     assert home_cli(*meant.split(), "--help").code == 0
 
 
@@ -331,7 +327,7 @@ def test_what_is_meant_by_others_words_is_there(home_cli: Cli, meant: str) -> No
     ],
     ids=["events", "logs"],
 )
-def test_who_follows_ends_when_its_reader_goes_away(
+def test_follower_exits_when_its_reader_goes_away(
     cli: Cli, url: str, before: list[str], words: list[str]
 ) -> None:
     cli(*before)
@@ -365,9 +361,7 @@ def test_shell_completion_is_printed_and_knows_the_verbs(home_cli: Cli, shell: s
         assert (done.stdout, done.stderr) == ("dead drop\n", "")
 
 
-def test_where_no_process_can_be_started_that_is_said(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_process_start_failure_is_reported(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     before = len(os.listdir("/proc/self/fd"))
     monkeypatch.setattr(sys, "executable", "/none/python")
     for _ in range(3):
@@ -381,7 +375,9 @@ def test_where_no_process_can_be_started_that_is_said(
     assert ended.value.code == 4
 
 
-def test_of_a_lost_supervisor_only_that_is_said(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_supervisor_is_reported_without_guessing_the_state(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whether the agent had begun by then, nobody here knows."""
 
     class Lost:
@@ -395,7 +391,7 @@ def test_of_a_lost_supervisor_only_that_is_said(cli: Cli, monkeypatch: pytest.Mo
     assert "began" not in said.err
 
 
-def test_a_file_that_the_system_withholds_is_named_and_not_mistaken_for_our_output(
+def test_unreadable_file_is_named_and_not_mistaken_for_our_output(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def withheld(*_: object, **__: object) -> None:
@@ -407,7 +403,7 @@ def test_a_file_that_the_system_withholds_is_named_and_not_mistaken_for_our_outp
     assert said.err.startswith(f"corral: Cannot open {tmp_path}/private: Permission denied")
 
 
-def test_a_move_that_is_interrupted_says_how_to_go_on_and_how_to_stay(
+def test_interrupted_move_says_how_to_continue_and_how_to_cancel(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:
@@ -419,7 +415,7 @@ def test_a_move_that_is_interrupted_says_how_to_go_on_and_how_to_stay(
     assert "corral db move --cancel" in said.err
 
 
-def test_no_sentence_of_a_help_is_cut_off(cli: Cli) -> None:
+def test_no_help_sentence_is_truncated(cli: Cli) -> None:
     for noun in ("db", "mail", "race"):
         verbs = cli(noun, "--help").out.partition("Commands:")[2]
         assert verbs

@@ -18,15 +18,15 @@ from tests.support.race_factory import RaceFactory
         (("Frobnicate", "Bash"), "--yes all"),
     ],
 )
-def test_the_hint_names_the_classes_to_approve_as_show_does(
+def test_hint_names_the_same_classes_as_show(
     cli: Cli, url: str, tmp_path: Path, denials: tuple[str | None, ...], options: str
 ) -> None:
     with corral.open(url) as store:
-        raced = RaceFactory(store, tmp_path)
-        race = raced.start("ada", "ben")
+        race_factory = RaceFactory(store, tmp_path)
+        race = race_factory.start("ada", "ben")
         for number, tool in enumerate(denials, 1):
             denied = [{"attempt": 1, "tool": tool, "count": 2}] if tool else None
-            raced.end(race, number, denials=denied and json.dumps(denied))
-        raced.settle(race)
+            race_factory.end(race, number, denials=denied and json.dumps(denied))
+        race_factory.settle(race)
     said = " ".join(cli("race", "show", race.id).out.split())
     assert f"start the race again with {options}." in said

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.cli_runner import Cli, CliResult
 from tests.support.grouped_cases import each_case
-from tests.support.home import until
+from tests.support.home import wait_until
 from tests.support.race_helpers import git, make_repository
 
 pytestmark = pytest.mark.slow
@@ -57,7 +57,7 @@ def start(cli: Cli, *more: str) -> Any:
     return cli.json(*words, *more)
 
 
-def test_a_race_from_start_to_export_on_the_command_line(cli: Cli, project: Path) -> None:
+def test_race_from_start_to_export(cli: Cli, project: Path) -> None:
     race = start(cli)
     (round,) = race["rounds"]
     assert {*round} >= ROUND
@@ -94,7 +94,7 @@ def test_a_race_from_start_to_export_on_the_command_line(cli: Cli, project: Path
     assert "ben" in ok(cli, "race", "winning").out
 
 
-def test_what_two_attempts_differ_in_is_shown(cli: Cli, project: Path) -> None:
+def test_difference_of_two_attempts_is_shown(cli: Cli, project: Path) -> None:
     race = start(cli)["id"]
     stat = cli.json("race", "diff", race, "1", "2", "--stat")
     assert {change["name"] for change in stat} == {"made", "more", "prompt"}
@@ -105,17 +105,17 @@ def test_what_two_attempts_differ_in_is_shown(cli: Cli, project: Path) -> None:
     assert cli("race", "diff", race, "7").code == 3
 
 
-def test_a_race_that_nobody_waits_for_goes_on_by_itself(cli: Cli, project: Path) -> None:
+def test_detached_race_continues_by_itself(cli: Cli, project: Path) -> None:
     words = ("race", "start", "Do it", "--agents", "ada:2", "--check", "test -e made")
     race = cli.json(*words)["id"]
 
     def settled() -> bool:
         return bool(cli.json("race", "show", race)["rounds"][0]["state"] == "selecting")
 
-    until(settled, "the round is selecting")
+    wait_until(settled, "the round is selecting")
 
 
-def test_a_race_in_which_all_fail_says_so_by_its_exit_code(cli: Cli, project: Path) -> None:
+def test_race_in_which_all_fail_has_its_exit_code(cli: Cli, project: Path) -> None:
     said = cli("race", "start", "Do it", "--agents", "bad:2", "--wait")
     assert said.code == 1
     assert "No attempt passed" in said.out
@@ -124,7 +124,7 @@ def test_a_race_in_which_all_fail_says_so_by_its_exit_code(cli: Cli, project: Pa
     assert abandoned["state"] == "abandoned"
 
 
-def test_a_race_that_nobody_here_could_run_is_not_begun(
+def test_race_that_no_node_can_run_is_not_started(
     cli: Cli, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "bin").mkdir()
@@ -144,7 +144,7 @@ def test_a_race_that_nobody_here_could_run_is_not_begun(
         ("--agents", "away"),
     ],
 )
-def test_a_race_whose_agents_are_not_installed_is_not_begun(
+def test_race_of_missing_agents_is_not_started(
     cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
@@ -156,7 +156,7 @@ def test_a_race_whose_agents_are_not_installed_is_not_begun(
     assert (cli.json("race", "list"), cli.json("ps", "-a")) == ([], [])
 
 
-def test_no_round_and_no_judging_begins_with_agents_that_are_not_installed(
+def test_round_and_judging_need_installed_agents(
     cli: Cli, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     race = start(cli)["id"]
@@ -168,7 +168,7 @@ def test_no_round_and_no_judging_begins_with_agents_that_are_not_installed(
     assert [round["state"] for round in cli.json("race", "show", race)["rounds"]] == ["completed"]
 
 
-def test_an_agent_that_is_in_its_worktree_is_there_in_time(cli: Cli, project: Path) -> None:
+def test_relative_agent_program_is_found_in_its_worktree(cli: Cli, project: Path) -> None:
     (project / "bin").mkdir()
     (project / "bin" / "own").write_text("#!/bin/sh\necho x > made\n")
     (project / "bin" / "own").chmod(0o755)
@@ -180,7 +180,7 @@ def test_an_agent_that_is_in_its_worktree_is_there_in_time(cli: Cli, project: Pa
     ok(cli, "race", "start", "Do it", "--agents", "own,near", "--env", path, "--wait")
 
 
-def test_grafting_keeps_what_is_not_worse(cli: Cli, project: Path) -> None:
+def test_grafting_keeps_improvements(cli: Cli, project: Path) -> None:
     race = start(cli)["id"]
     ok(cli, "race", "select", race, "1")
     kept = cli.json("race", "graft", race, "2", "--file", "more")
@@ -213,7 +213,7 @@ def test_grafting_keeps_what_is_not_worse(cli: Cli, project: Path) -> None:
         (("race", "list", "--state", "odd"), 2),
     ],
 )
-def test_bad_input_gets_one_sentence_and_leaves_nothing(
+def test_bad_input_is_one_sentence_and_leaves_nothing(
     cli: Cli, project: Path, words: tuple[str, ...], code: int
 ) -> None:
     said = cli(*words)

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_commands import (  # noqa: F401
-    test_a_claim_that_waits_in_vain_says_so_by_its_exit_code,
-    test_a_failing_letter_dies_is_sent_again_and_dropped,
-    test_a_letter_goes_its_whole_way,
+    test_claim_that_times_out_has_its_exit_code,
+    test_failing_letter_is_dead_lettered_retried_and_dropped,
+    test_letter_goes_through_its_whole_life,
     test_projects_are_registered_renamed_archived_and_forgotten,
 )
 from tests.support.cli_runner import Cli
-from tests.support.http_server import HttpServer, serving
+from tests.support.http_server import HttpServer, run_http_server
 
 
 @pytest.fixture
@@ -25,22 +25,22 @@ def engine() -> str:
 
 
 @pytest.fixture
-def served(url: str) -> Iterator[HttpServer]:
+def http_server(url: str) -> Iterator[HttpServer]:
     import corral
 
-    with corral.open(url) as store, serving(store) as running:
+    with corral.open(url) as store, run_http_server(store) as running:
         yield running
 
 
 @pytest.fixture
 def cli(
-    served: HttpServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    http_server: HttpServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Cli:
-    monkeypatch.setenv("CORRAL_TOKEN", served.token)
-    return Cli(capsys, served.url)
+    monkeypatch.setenv("CORRAL_TOKEN", http_server.token)
+    return Cli(capsys, http_server.url)
 
 
-def test_a_token_is_made_listed_and_revoked(cli: Cli) -> None:
+def test_token_is_created_listed_and_revoked(cli: Cli) -> None:
     said = cli("token", "create", "phone", "--read", "--for", "30d")
     assert said.out.startswith("crl_")
     assert said.err, "the user is told to keep it"
@@ -50,13 +50,13 @@ def test_a_token_is_made_listed_and_revoked(cli: Cli) -> None:
     assert cli("token", "create", "x", "--read", "--agent", "ada").code == 2
 
 
-def test_doctor_looks_at_a_store_that_is_behind_a_daemon(cli: Cli) -> None:
+def test_doctor_checks_a_store_behind_a_daemon(cli: Cli) -> None:
     found = {check["check"]: check["state"] for check in cli.json("doctor")}
     assert (found["store"], found["schema"]) == ("ok", "ok")
     assert "daemon" not in found, "the daemon of this machine is another matter"
 
 
-def test_a_wrong_token_and_no_daemon_have_their_exit_codes(
+def test_invalid_token_and_missing_daemon_have_their_exit_codes(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CORRAL_TOKEN", "crl_" + "0" * 64)
@@ -68,14 +68,14 @@ def test_a_wrong_token_and_no_daemon_have_their_exit_codes(
     assert Cli(capsys, "http://127.0.0.1:1").error("mail", "list")["exit_code"] == 5
 
 
-def test_what_needs_the_store_itself_is_refused_in_a_sentence(cli: Cli, tmp_path: Path) -> None:
+def test_local_command_is_rejected_for_a_remote_store(cli: Cli, tmp_path: Path) -> None:
     for words in (["db", "backup", str(tmp_path / "x")], ["run", "-d", "--", "true"]):
         told = cli.error(*words)
         assert told["exit_code"] == 4
         assert "over HTTP" in told["message"]
 
 
-def test_the_overview_and_the_record_are_shown(cli: Cli) -> None:
+def test_overview_and_events_are_shown(cli: Cli) -> None:
     cli.json("mail", "put", "agent:ada", "x")
     assert cli.json()["queued"] == 0
     assert cli.json("events")[-1]["actor"] == "token:tests"

@@ -13,7 +13,7 @@ def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_an_agent_is_made_edited_and_retired(cli: Cli, tmp_path: Path) -> None:
+def test_agent_is_created_edited_and_retired(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "told.md").write_text("Be brief.\n", encoding="utf-8")
     made = cli.json(
         "agent", "create", "ada", "--provider", "claude", "--role", "builder", "--model", "m",
@@ -41,7 +41,7 @@ def test_an_agent_is_made_edited_and_retired(cli: Cli, tmp_path: Path) -> None:
     assert cli.json("agent", "restore", "ada")["state"] == "active"
 
 
-def test_tools_are_granted_denied_and_taken_back(cli: Cli) -> None:
+def test_tools_are_granted_denied_and_revoked(cli: Cli) -> None:
     cli.json("agent", "create", "ada", "--command", "cat")
     assert cli.json("agent", "grant", "ada", "Bash(git *)")["allowed"] is True
     assert cli("agent", "allows", "ada", "Bash(git push)").code == 0
@@ -54,7 +54,7 @@ def test_tools_are_granted_denied_and_taken_back(cli: Cli) -> None:
     assert cli.error("agent", "revoke", "ada", "Bash(git *)")["exit_code"] == 3
 
 
-def test_a_session_goes_its_whole_way(cli: Cli, tmp_path: Path) -> None:
+def test_session_goes_through_its_whole_life(cli: Cli, tmp_path: Path) -> None:
     cli.json("project", "register", str(tmp_path))
     for name in ("ada", "ben"):
         cli.json("agent", "create", name)
@@ -112,7 +112,7 @@ def test_a_session_goes_its_whole_way(cli: Cli, tmp_path: Path) -> None:
         (("search",), 2),
     ],
 )
-def test_bad_words_get_one_sentence_and_their_exit_code(
+def test_bad_arguments_have_one_sentence_and_their_exit_code(
     cli: Cli, words: tuple[str, ...], code: int
 ) -> None:
     said = cli(*words)

@@ -65,7 +65,7 @@ def modules_after(home: Path, *arguments: str) -> set[str]:
     return set(done.stderr.split())
 
 
-def test_the_version_needs_next_to_nothing(tmp_path: Path) -> None:
+def test_version_loads_almost_nothing(tmp_path: Path) -> None:
     loaded = modules_after(tmp_path, "--version")
     assert {name for name in loaded if name.startswith("corral")} == {"corral", "corral.__main__"}
     assert not loaded & (HEAVY | {"click", "msgspec", "apsw", "typing", "re"})
@@ -87,7 +87,7 @@ EVERYDAY = [
 ]
 
 
-def test_everyday_commands_load_nothing_heavy(tmp_path: Path) -> None:
+def test_common_commands_load_nothing_heavy(tmp_path: Path) -> None:
     modules_after(tmp_path, "db", "check", "--json")  # the store is made
     with Cases() as cases:
         for arguments in EVERYDAY:
@@ -98,7 +98,7 @@ def test_everyday_commands_load_nothing_heavy(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "own"), [("mail list", {"mail", "settings"}), ("status", {"nodes"})]
 )
-def test_a_command_loads_only_its_own_room(tmp_path: Path, command: str, own: set[str]) -> None:
+def test_command_loads_only_its_own_concept(tmp_path: Path, command: str, own: set[str]) -> None:
     modules_after(tmp_path, "db", "check", "--json")
     loaded = modules_after(tmp_path, *command.split(), "--json")
     # Which run a process belongs to is asked by every command: one statement, no room.
@@ -107,7 +107,7 @@ def test_a_command_loads_only_its_own_room(tmp_path: Path, command: str, own: se
     assert rooms == own
 
 
-def test_keeping_the_books_of_outputs_loads_nothing_that_packs_or_plays_them(
+def test_output_records_load_no_compression_or_emulator(
     tmp_path: Path,
 ) -> None:
     told = subprocess.run(
@@ -128,7 +128,7 @@ def test_keeping_the_books_of_outputs_loads_nothing_that_packs_or_plays_them(
     assert "corral.adapters.output.secret_patterns" not in told.stdout
 
 
-def test_a_detached_run_leaves_the_store_to_its_supervisor(tmp_path: Path) -> None:
+def test_detached_run_leaves_the_store_to_its_supervisor(tmp_path: Path) -> None:
     modules_after(tmp_path, "db", "check", "--json")
     loaded = modules_after(tmp_path, "run", "-d", "--name", "short", "--", "true")
     assert not loaded & (HEAVY | {"apsw", "pathlib", "shutil"})
@@ -136,7 +136,7 @@ def test_a_detached_run_leaves_the_store_to_its_supervisor(tmp_path: Path) -> No
     modules_after(tmp_path, "wait", "short")
 
 
-def test_a_supervisor_has_loaded_what_a_plain_run_needs_and_no_more_before_it_is_told(
+def test_waiting_supervisor_has_loaded_only_what_a_run_needs(
     tmp_path: Path,
 ) -> None:
     order, nobody_tells = os.pipe()
@@ -169,7 +169,7 @@ def test_a_supervisor_has_loaded_what_a_plain_run_needs_and_no_more_before_it_is
     assert "corral.adapters.output.secret_patterns" not in loaded
 
 
-def test_the_tools_of_agents_are_served_before_a_store_is_loaded(tmp_path: Path) -> None:
+def test_mcp_tools_are_listed_before_a_store_is_loaded(tmp_path: Path) -> None:
     loaded = modules_after(tmp_path, "mcp")  # nobody calls a tool
     assert "corral.mcp.protocol" in loaded
     assert not loaded & (HEAVY | {"apsw", "click", "inspect", "typing_extensions"})

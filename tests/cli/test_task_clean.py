@@ -9,7 +9,7 @@ from tests.support.cli_runner import Cli
 from tests.support.git_repositories import new_repository
 
 
-def test_it_shows_first_and_then_removes(cli: Cli, url: str, tmp_path: Path) -> None:
+def test_clean_lists_first_and_then_removes(cli: Cli, url: str, tmp_path: Path) -> None:
     repository = new_repository(tmp_path / "repository")
     with corral.open(url) as store:
         project = store.projects.register(repository).id

@@ -42,7 +42,7 @@ def fails(cli: Cli, code: int, *words: str) -> CliResult:
     return said
 
 
-def test_a_graph_from_a_file_is_done_from_the_command_line(cli: Cli, team: Path) -> None:
+def test_graph_from_a_file_is_done_by_commands(cli: Cli, team: Path) -> None:
     assert "Declared 2 tasks, 1 ready" in ok(cli, "task", "declare", "graph.yaml").out
     taken = cli.json("task", "claim", "--agent", "ada")
     assert (taken["key"], taken["state"], taken["depends_on"]) == ("build", "running", [])
@@ -72,7 +72,7 @@ def test_a_graph_from_a_file_is_done_from_the_command_line(cli: Cli, team: Path)
     assert cli.json("task", "counts") == {"done": 1, "ready": 1}
 
 
-def test_an_agent_is_known_by_its_environment_and_is_nobody_else(
+def test_agent_is_identified_by_its_environment_only(
     cli: Cli, team: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ok(cli, "task", "declare", "graph.yaml")
@@ -96,7 +96,7 @@ def test_an_agent_is_known_by_its_environment_and_is_nobody_else(
     ]
 
 
-def test_bad_input_is_one_sentence_and_the_right_exit_code(cli: Cli, team: Path) -> None:
+def test_bad_input_is_one_sentence_with_its_exit_code(cli: Cli, team: Path) -> None:
     (team / "bad.yaml").write_text("tasks: [a: b: c")
     (team / "bomb.yaml").write_text("- &a {key: x}\n- *a\n")
     (team / "cycle.json").write_text(
@@ -125,7 +125,7 @@ def test_bad_input_is_one_sentence_and_the_right_exit_code(cli: Cli, team: Path)
     assert cli.json("task", "list") == []
 
 
-def test_the_lead_steers_from_the_command_line(cli: Cli, team: Path) -> None:
+def test_lead_steers_by_commands(cli: Cli, team: Path) -> None:
     ok(cli, "task", "declare", "graph.yaml")
     for words, state in (
         (("pause", "build"), "paused"),
@@ -157,7 +157,7 @@ def test_the_lead_steers_from_the_command_line(cli: Cli, team: Path) -> None:
     assert cli.json("delegation", "finish", text["id"], "42", "--agent", "ada")["result"] == "42"
 
 
-def test_a_check_is_run_by_hand(cli: Cli, team: Path) -> None:
+def test_check_is_run_by_hand(cli: Cli, team: Path) -> None:
     ok(cli, "task", "add", "A", "Make it", "--check", "test -e made")
     for made in (False, True):
         ok(cli, "task", "claim", "--agent", "ada")

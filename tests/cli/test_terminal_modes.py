@@ -13,7 +13,7 @@ def modes(*pieces: bytes) -> TerminalModes:
     return found
 
 
-def test_what_is_set_is_reset_and_the_alternate_screen_is_left_last() -> None:
+def test_set_modes_are_reset_and_the_alternate_screen_is_left_last() -> None:
     found = modes(OPENED)
     assert found.is_alternate
     reset = found.reset()
@@ -33,16 +33,16 @@ def test_what_is_set_is_reset_and_the_alternate_screen_is_left_last() -> None:
     assert found.reset() == b""
 
 
-def test_a_program_that_cleaned_up_after_itself_leaves_nothing_to_reset() -> None:
+def test_program_that_cleaned_up_leaves_nothing_to_reset() -> None:
     closed = b"\x1b[r\x1b[0 q\x1b>\x1b[>4;0m\x1b[<u\x1b[?2004l\x1b[?1006;1000l\x1b[?25h\x1b[?1049l"
     assert modes(OPENED, b"text", closed).reset() == b""
 
 
 @each_case("at", range(1, len(OPENED)))
-def test_a_sequence_may_be_cut_anywhere(at: int) -> None:
+def test_sequence_may_be_split_anywhere(at: int) -> None:
     whole = modes(OPENED)
     assert modes(OPENED[:at], OPENED[at:]).reset() == whole.reset()
 
 
-def test_a_plain_program_changes_nothing() -> None:
+def test_plain_program_changes_nothing() -> None:
     assert modes(b"\x1b[31mred\x1b[0m\r\n", b"\x1b[2J\x1b[H$ ").reset() == b""

@@ -14,7 +14,7 @@ from tests.support.cli_runner import Cli
 from tests.support.run_factories import add_run
 
 
-def test_an_agent_is_shown_with_its_limits_and_its_tools(cli: Cli) -> None:
+def test_agent_is_shown_with_its_limits_and_tools(cli: Cli) -> None:
     cli.json("agent", "create", "ada", "--budget", "2.5", "--timeout", "1h", "--max-runs", "3")
     cli.json("agent", "grant", "ada", "Bash(git *)")
     cli.json("agent", "grant", "ada", "WebFetch", "--deny")
@@ -28,7 +28,7 @@ def test_an_agent_is_shown_with_its_limits_and_its_tools(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("verb", ["create", "edit"])
-def test_an_unknown_provider_is_refused_and_a_role_is_free_text(cli: Cli, verb: str) -> None:
+def test_unknown_provider_is_rejected_and_a_role_is_free_text(cli: Cli, verb: str) -> None:
     if verb == "edit":
         cli.json("agent", "create", "bob")
     error = cli.error("agent", verb, "bob", "--provider", "nosuch")
@@ -51,7 +51,7 @@ def test_runs_and_sessions_name_their_agent(cli: Cli, url: str) -> None:
     assert cli.json("show", id)["agent_id"] == ada["id"]
 
 
-def test_a_run_that_is_over_cannot_be_stopped_and_says_why(cli: Cli, url: str) -> None:
+def test_finished_run_cannot_be_stopped_and_says_why(cli: Cli, url: str) -> None:
     with corral.open(url) as store:
         id = add_run(store, "completed")
     error = cli.error("stop", id)
@@ -59,7 +59,7 @@ def test_a_run_that_is_over_cannot_be_stopped_and_says_why(cli: Cli, url: str) -
     assert (error["details"]["id"], error["details"]["found"]) == (id, "completed")
 
 
-def test_a_budget_is_set_for_the_directory_one_is_in(
+def test_budget_is_set_for_the_current_directory(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = cli.json("project", "register", str(tmp_path))
@@ -68,12 +68,12 @@ def test_a_budget_is_set_for_the_directory_one_is_in(
         assert cli.json("budget", "set", place, "3")["scope"] == f"project:{project['id']}"
 
 
-def test_a_folder_without_transcripts_says_so(cli: Cli, tmp_path: Path) -> None:
+def test_folder_without_transcripts_says_so(cli: Cli, tmp_path: Path) -> None:
     said = cli("import", "claude", str(tmp_path))
     assert (said.code, said.out) == (0, "No transcripts found in that folder.\n")
 
 
-def test_a_command_that_needs_a_shell_is_not_taken_for_an_alert(cli: Cli) -> None:
+def test_command_that_needs_a_shell_is_rejected_for_an_alert(cli: Cli) -> None:
     error = cli.error("alert", "add", "--on", "failed", "--command", "cat >> told.log")
     assert (error["exit_code"], "Use sh -c" in error["message"]) == (2, True)
     made = cli.json("alert", "add", "--on", "failed", "--command", "sh -c 'cat >>told.log'")
@@ -82,7 +82,7 @@ def test_a_command_that_needs_a_shell_is_not_taken_for_an_alert(cli: Cli) -> Non
     assert "Test it with `corral alert test alr_" in said
 
 
-def test_the_figures_of_stats_are_explained(cli: Cli, url: str) -> None:
+def test_figures_of_stats_are_explained(cli: Cli, url: str) -> None:
     with corral.open(url) as store:
         add_run(store, "completed")
     said = cli("stats")
@@ -91,7 +91,7 @@ def test_the_figures_of_stats_are_explained(cli: Cli, url: str) -> None:
     assert "OK:" not in cli("stats", "--csv").out
 
 
-def test_resume_takes_what_run_takes() -> None:
+def test_resume_takes_the_options_of_run() -> None:
     given = [{option.name for option in each.params} for each in (run.command, resume.command)]
     assert given[0] - given[1] == {"arguments", "session"}
     # Callers inside Corral give `recorded_turns` (of the session) and `title` (of a task).
@@ -101,7 +101,7 @@ def test_resume_takes_what_run_takes() -> None:
     }
 
 
-def test_a_narrow_table_does_without_the_lesser_columns_and_never_the_first() -> None:
+def test_narrow_table_drops_lesser_columns_and_never_the_first() -> None:
     columns = [("PROJECT", str), ("WHAT", lambda _: "x" * 40), ("PID", lambda _: "12345")]
     for width, titles, last in (
         (70, ["PROJECT", "WHAT", "PID"], [9, 40, 5]),
@@ -115,7 +115,7 @@ def test_a_narrow_table_does_without_the_lesser_columns_and_never_the_first() ->
     assert _distribute_width([8, 8], [40, 10], 10) == [16, 10]
 
 
-def test_a_narrow_list_of_runs_names_them_or_says_what_they_were() -> None:
+def test_narrow_run_list_shows_names_or_commands() -> None:
     columns = [
         ("ID", lambda _: "x" * 30),
         ("STATE", lambda _: "completed"),
@@ -133,7 +133,7 @@ def test_a_narrow_list_of_runs_names_them_or_says_what_they_were() -> None:
         assert sum(widths) + 2 * (len(widths) - 1) <= 60
 
 
-def test_an_agent_that_there_is_not_is_answered_with_those_that_there_are(cli: Cli) -> None:
+def test_unknown_agent_is_answered_with_the_known_ones(cli: Cli) -> None:
     error = cli.error("run", "--agent", "nosuch", "hi")
     assert error["exit_code"] == 3
     assert "`corral agent list`" in error["message"]
@@ -141,7 +141,7 @@ def test_an_agent_that_there_is_not_is_answered_with_those_that_there_are(cli: C
     assert "plain" not in error["message"]
 
 
-def test_looking_back_at_little_shows_no_blanks(cli: Cli) -> None:
+def test_retrospective_of_little_data_has_no_blanks(cli: Cli) -> None:
     session = cli.json("session", "open", "--title", "t")
     cli.json("session", "append", session["id"], "assistant", "again\n")
     shown = cli("session", "retro", session["id"]).out

@@ -8,7 +8,7 @@ import pytest
 import corral
 from corral.db import postgres_pool
 from corral.kernel.errors import StoreUnavailable
-from tests.support.home import until
+from tests.support.home import wait_until
 from tests.support.postgres_server import PostgresServer
 from tests.support.threads import Racer
 
@@ -54,9 +54,9 @@ def test_unused_connections_and_listeners_are_closed(
     url = small_server.new_database()
     with corral.open(url) as store:
         assert store.mail.claim("agent:ada", owner="me", wait_ms=10) == []
-        until(lambda: connections(small_server, url) == 0, "no connection is open")
+        wait_until(lambda: connections(small_server, url) == 0, "no connection is open")
         store.mail.put("agent:ada", "after")
-        until(lambda: connections(small_server, url) == 0, "no connection is open")
+        wait_until(lambda: connections(small_server, url) == 0, "no connection is open")
         assert [letter.body for letter in store.mail.list().items] == ["after"]
 
 
@@ -69,7 +69,7 @@ def test_process_that_spares_connections_gives_up_one_that_it_uses_all_the_time(
         store.release_connections_early()
         for number in range(3):
             store.mail.put("agent:ada", number)
-        until(lambda: connections(small_server, url) == 0, "no connection is open")
+        wait_until(lambda: connections(small_server, url) == 0, "no connection is open")
 
 
 def test_full_server_is_waited_for_when_a_store_is_opened_and_used(
@@ -90,14 +90,14 @@ def test_full_server_is_waited_for_when_a_store_is_opened_and_used(
     monkeypatch.setattr(postgres_pool, "IDLE_SECONDS", 0.05)
     held = fill(small_server)
     opening = Racer(lambda: corral.open(url))
-    until(lambda: len(refused) >= 2, "it was refused twice")
+    wait_until(lambda: len(refused) >= 2, "it was refused twice")
     release(held)
     with opening.result() as store:
-        until(lambda: connections(small_server, url) == 0, "no connection is open")
+        wait_until(lambda: connections(small_server, url) == 0, "no connection is open")
         held = fill(small_server)
         before = len(refused)
         putting = Racer(lambda: store.mail.put("agent:ada", "kept"))
-        until(lambda: len(refused) >= before + 2, "it was refused twice")
+        wait_until(lambda: len(refused) >= before + 2, "it was refused twice")
         release(held)
         assert putting.result().body == "kept"
     assert set(refused) == {postgres_pool.TOO_MANY_CLIENTS}

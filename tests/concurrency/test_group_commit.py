@@ -20,7 +20,7 @@ from corral.db.tx import Tx
 from corral.domain.mail import ops as mail
 from corral.kernel.clock import ManualClock
 from corral.kernel.errors import CorralError, Held, Invalid
-from tests.support.home import until
+from tests.support.home import wait_until
 from tests.support.invariants import check_store
 from tests.support.threads import SECONDS, Racer
 
@@ -63,7 +63,7 @@ def crowd(store: Corral, works: list[Callable[[], object]]) -> Iterator[list[Rac
     with store.transaction():
         for work in works:
             racers.append(Racer(work))
-            until(stand_in_line, "a thread stands in line")
+            wait_until(stand_in_line, "a thread stands in line")
     yield racers
     for racer in racers:
         racer.join()
@@ -219,7 +219,7 @@ def test_a_thread_that_is_interrupted_while_it_waits_does_not_stop_the_others(
 
     def interrupt_when_it_waits() -> None:
         assert waits.wait(SECONDS)
-        until(lambda: put.is_set() or line_length(store) == 1, "the main thread waits")
+        wait_until(lambda: put.is_set() or line_length(store) == 1, "the main thread waits")
         interrupting()
 
     with held(store):
@@ -266,10 +266,10 @@ def test_an_interruption_while_it_works_for_another_thread_costs_that_one_nothin
 
     def follow_and_free(free: threading.Event) -> "Racer[None]":
         if line_length(store) is not None:
-            until(lambda: line_length(store) == 1, "the main thread waits")
+            wait_until(lambda: line_length(store) == 1, "the main thread waits")
         follower = Racer(Other(store._database).put)
         if line_length(store) is not None:
-            until(lambda: line_length(store) == 2, "the other thread waits behind it")
+            wait_until(lambda: line_length(store) == 2, "the other thread waits behind it")
         free.set()
         return follower
 

@@ -207,7 +207,7 @@ def test_a_conversation_that_two_begin_to_import_becomes_one_session(store: Corr
     assert found.session_id == session.id
 
 
-@pytest.mark.usefixtures("kinds")
+@pytest.mark.usefixtures("fake_channels")
 def test_the_first_words_of_two_people_in_a_place_are_both_heard(store: Corral) -> None:
     store.agents.create("ada", provider="scripted")
     chat = Chat(store)

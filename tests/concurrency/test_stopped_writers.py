@@ -20,7 +20,7 @@ from corral.db import write_lock
 from corral.db.write_lock import WriteLock, is_stopped
 from corral.domain.mail import ops as mail
 from corral.kernel.errors import StoreUnavailable
-from tests.support.home import until
+from tests.support.home import wait_until
 from tests.support.invariants import check_store
 from tests.support.kernel_locks import holds_lock
 from tests.support.processes import Child, Signal
@@ -60,7 +60,7 @@ def write_until_told(url: str, taken: Signal, go: Signal) -> None:
 @contextmanager
 def stopped(process: int) -> Iterator[None]:
     os.kill(process, signal.SIGSTOP)
-    until(partial(is_stopped, process), "it is stopped")
+    wait_until(partial(is_stopped, process), "it is stopped")
     try:
         yield
     finally:
@@ -137,7 +137,7 @@ def test_the_patience_of_many_threads_runs_out_at_the_same_time(file_url: str) -
     ) -> None:
         if not since_when:
             others = store._database._queue.waiting
-            until(lambda: len(others) == count - 1, "the other threads wait")
+            wait_until(lambda: len(others) == count - 1, "the other threads wait")
         since_when.append(time.monotonic() if since is None else since)
         enter(line, since, patience)
 
@@ -172,7 +172,7 @@ def test_one_that_is_stopped_while_it_waits_for_its_turn_is_named(file_url: str)
         come.send()
         arrived.wait()
         door = f"{store.db.path}-line-door"
-        until(partial(holds_lock, door, waiter.pid), "it is the next in line")
+        wait_until(partial(holds_lock, door, waiter.pid), "it is the next in line")
         with stopped(waiter.pid):
             go.send()
             writer.result()

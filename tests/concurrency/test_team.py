@@ -7,7 +7,7 @@ from tests.support import team_workload
 from tests.support.invariants import check_store
 from tests.support.processes import run_concurrently
 from tests.support.task_factories import check_counts
-from tests.support.team_workload import Shift
+from tests.support.team_workload import WorkloadResult
 
 AGENTS = 5
 ROUNDS = 10
@@ -20,10 +20,10 @@ def test_agents_share_one_store_and_nothing_is_lost_or_given_out_twice(
     witnesses = tmp_path / "witnesses"
     witnesses.mkdir()
     with corral.open(url) as store:
-        project = team_workload.gather(store, tmp_path / "project", AGENTS)
+        project = team_workload.create_team(store, tmp_path / "project", AGENTS)
 
-    def work(name: str) -> Shift:
-        with team_workload.working(url, project, name, witnesses) as worker:
+    def work(name: str) -> WorkloadResult:
+        with team_workload.run_worker(url, project, name, witnesses) as worker:
             for _ in range(ROUNDS):
                 worker.round()
             return worker.shift
@@ -33,7 +33,7 @@ def test_agents_share_one_store_and_nothing_is_lost_or_given_out_twice(
     )
     slowest = team_workload.longest(shifts)
     print(f"longest wait: {slowest.longest_ms:.0f} ms ({slowest.longest_of})")
-    assert team_workload.twice(shifts) == 0
+    assert team_workload.count_double_holds(shifts) == 0
     assert sum(shift.locked for shift in shifts) > 0
     with corral.open(url) as store:
         assert team_workload.lost(store, shifts) == 0

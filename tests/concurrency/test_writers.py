@@ -18,7 +18,7 @@ from corral.db import write_lock
 from corral.db.write_lock import QueueLock
 from corral.domain.mail import ops as mail
 from corral.kernel.ids import parse_number
-from tests.support.home import until
+from tests.support.home import wait_until
 from tests.support.invariants import check_store
 from tests.support.kernel_locks import holds_lock, requests_lock, waits_for_lock
 from tests.support.processes import Child, Counters, Signal, run_concurrently
@@ -125,7 +125,7 @@ def test_who_comes_first_is_served_first(file_url: str) -> None:
                 for child, go in zip(children, signals, strict=True):
                     go.send()
                     stands_in_line = partial(requests_lock, door_of(file_url), child.pid)
-                    until(stands_in_line, "it stands in line")
+                    wait_until(stands_in_line, "it stands in line")
             for child in children:
                 child.result()
             served = store.db.sql("SELECT body FROM letters ORDER BY seq").rows
@@ -196,7 +196,7 @@ def test_a_process_that_is_killed_while_it_has_the_turn_frees_it(file_url: str) 
     ):
         taken.wait()
         go.send()
-        until(partial(holds_lock, door_of(file_url), second.pid), "it is the next in line")
+        wait_until(partial(holds_lock, door_of(file_url), second.pid), "it is the next in line")
         first.kill()
         second.result()
     with corral.open(file_url) as store:
@@ -213,9 +213,11 @@ def test_a_process_that_is_killed_while_it_stands_in_line_holds_nobody_up(file_u
     ):
         with store.transaction():
             first_go.send()
-            until(partial(holds_lock, door_of(file_url), first.pid), "it is the next in line")
+            wait_until(partial(holds_lock, door_of(file_url), first.pid), "it is the next in line")
             second_go.send()
-            until(partial(waits_for_lock, door_of(file_url), second.pid), "it is behind the first")
+            wait_until(
+                partial(waits_for_lock, door_of(file_url), second.pid), "it is behind the first"
+            )
             first.kill()
         second.result()
         store.mail.put("queue:work", "mine")

@@ -240,11 +240,11 @@ ELSEWHERE = {
 ROWS = list(list_operations())
 
 
-def test_there_are_operations() -> None:
+def test_operations_exist() -> None:
     assert len(ROWS) > 50
 
 
-def test_every_operation_has_its_command_or_a_reason() -> None:
+def test_every_operation_has_a_command_or_a_reason() -> None:
     context = root.make_context("corral", [], resilient_parsing=True)
     wrong = []
     for row in ROWS:
@@ -256,11 +256,11 @@ def test_every_operation_has_its_command_or_a_reason() -> None:
     assert wrong == []
 
 
-def test_every_operation_says_in_a_line_what_it_does() -> None:
+def test_every_operation_has_a_one_line_summary() -> None:
     assert [
         f"{row.attribute}.{row.verb}" for row in ROWS if not row.help.endswith((".", ";"))
     ] == []
 
 
-def test_no_reason_is_left_over() -> None:
+def test_every_reason_belongs_to_an_operation() -> None:
     assert {*ELSEWHERE} <= {f"{row.attribute}.{row.verb}" for row in ROWS}

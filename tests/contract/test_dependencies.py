@@ -64,17 +64,17 @@ def imported() -> set[str]:
 
 
 @each_case("requirement", wanted())
-def test_a_dependency_has_a_lower_bound_and_is_used(requirement: str) -> None:
+def test_dependency_has_a_lower_bound_and_is_used(requirement: str) -> None:
     assert re.search(r">=\d", requirement), f"{requirement}: say from which version on"
     assert module_of(requirement) in imported() | NOT_IMPORTED, f"{requirement} is not used"
 
 
-def test_what_is_imported_is_named() -> None:
+def test_every_import_is_a_declared_dependency() -> None:
     named = {module_of(requirement) for requirement in wanted()}
     assert imported() - named - COMES_ALONG == set()
 
 
-def test_corral_calls_itself_without_loading_from_the_folder_that_it_is_called_in() -> None:
+def test_corral_subprocess_ignores_modules_in_the_current_folder() -> None:
     """A project may have a `queue.py`, and an agent may write one: `-P` keeps it out."""
     called = re.compile(r"(sys\.executable|self\.program).{0,3},? \"?-m\W")
     wrong = [

@@ -48,8 +48,8 @@ from corral.services.store import deletion
 from tests.support.grouped_cases import Cases
 from tests.support.large_store import fill
 from tests.support.query_plans import Plan, postgres_plan, sqlite_plan
-from tests.support.run_factories import held, next_queued, order, queued, running
-from tests.support.statement_trace import Call, traced
+from tests.support.run_factories import held, next_queued, queued, run_spec, running
+from tests.support.statement_trace import Call, trace_statements
 
 Operation = Callable[[Corral], object]
 
@@ -449,7 +449,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         {"agents_pkey", "agent_versions_pkey", "progress_pkey"},
     ),
     "progress.list of a task": (lambda c: c.progress.list(task_id=ONE_TASK), {"progress_by_task"}),
-    "runs.enqueue": (lambda c: c.runs.enqueue(order(project_id=RUNS_PROJECT)), set()),
+    "runs.enqueue": (lambda c: c.runs.enqueue(run_spec(project_id=RUNS_PROJECT)), set()),
     "runs.get by a shortened id": (lambda c: c.runs.get("run_29999x"), {"runs_pkey"}),
     "runs.get by a name": (lambda c: c.runs.get("7x"), {"runs_by_name", "runs_pkey"}),
     "runs.by_pid": (lambda c: c.runs.by_pid(77), {"runs_by_pid"}),
@@ -1215,7 +1215,7 @@ def prepared(operation: Operation) -> Operation:
 EACH = {name: (prepared(operation), wanted) for name, (operation, wanted) in CALLS.items()} | READY
 
 
-def test_an_operation_uses_its_indexes_and_reads_no_whole_table(
+def test_operation_uses_its_indexes_and_no_full_scan(
     old_store: Corral, explain: Explain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert len(EACH) == len(CALLS) + len(READY)
@@ -1223,7 +1223,7 @@ def test_an_operation_uses_its_indexes_and_reads_no_whole_table(
         for name, (prepare, wanted) in EACH.items():
             with cases.case(name):
                 operation: Any = prepare(old_store)
-                with traced(old_store, monkeypatch) as trace:
+                with trace_statements(old_store, monkeypatch) as trace:
                     operation(old_store)
                 assert trace.calls
                 look(name, trace.calls, explain, wanted, old_store.db.engine)

@@ -46,11 +46,11 @@ def _postgres_columns(server: "psycopg.Connection[Any]", statement: Statement) -
     return [(told.fname(column) or b"").decode() for column in range(told.nfields)]
 
 
-def test_there_are_statements_to_look_at() -> None:
+def test_statements_exist() -> None:
     assert {"mail.CLAIM", "mail.LETTERS.by_key", "projects.IDS.resolve"} <= {*STATEMENTS}
 
 
-def test_every_query_gives_the_fields_of_its_record_in_their_order(describe: Describe) -> None:
+def test_every_query_selects_the_fields_of_its_record_in_order(describe: Describe) -> None:
     wrong = {}
     for name, query in QUERIES.items():
         fields = msgspec.structs.fields(query.record)
@@ -62,7 +62,7 @@ def test_every_query_gives_the_fields_of_its_record_in_their_order(describe: Des
     assert wrong == {}
 
 
-def test_every_other_statement_is_understood(describe: Describe) -> None:
+def test_every_other_statement_is_valid(describe: Describe) -> None:
     for name, statement in STATEMENTS.items():
         if name not in QUERIES:
             describe(statement)

@@ -130,7 +130,7 @@ def writing() -> dict[str, Statement]:
     return {name: each for name, each in _writing() if not each.reads}
 
 
-def test_there_are_statements_of_every_kind() -> None:
+def test_statements_of_every_kind_exist() -> None:
     names = {"mail.ADD_EXCHANGE", "mail.LETTERS.ack.postgres.True", "sessions.APPEND.combined"}
     assert names <= {*writing()}
 
@@ -152,7 +152,7 @@ def test_every_derived_column_exists() -> None:
         assert derived <= known, name
 
 
-def test_a_new_name_of_a_parameter_leaves_its_policy() -> None:
+def test_renaming_a_parameter_keeps_its_policy() -> None:
     for name, statement in writing().items():
         own = {*re.findall(r"(?<!:):([a-z_]\w*)", statement.text)}
         renamed = Statement(
@@ -170,7 +170,7 @@ def _renamed(name: str) -> str:
     return f"{name}_at"
 
 
-def test_a_secret_is_redacted_whatever_the_parameter_is_called(store: Corral) -> None:
+def test_secret_is_redacted_whatever_the_parameter_name(store: Corral) -> None:
     session = store.sessions.open(title="a title")
     for name in ("title", "id", "cursor", "created_at", "key"):
         rename = Statement(f"UPDATE sessions SET title = :{name} WHERE id = '{session.id}'")
@@ -178,7 +178,7 @@ def test_a_secret_is_redacted_whatever_the_parameter_is_called(store: Corral) ->
         assert store.sessions.get(session.id).title == "see [redacted]"
 
 
-def test_a_secret_is_rejected_whatever_the_parameter_is_called(store: Corral) -> None:
+def test_secret_is_rejected_whatever_the_parameter_name(store: Corral) -> None:
     agent = store.agents.create("ada", command="true")
     for name in ("name", "id", "cursor", "created_at", "body"):
         rename = Statement(f"UPDATE agents SET name = :{name} WHERE id = '{agent.id}'")
@@ -188,7 +188,7 @@ def test_a_secret_is_rejected_whatever_the_parameter_is_called(store: Corral) ->
     assert store.agents.get(agent.id).name == "ada"
 
 
-def test_a_parameter_of_unknown_use_is_not_stored(store: Corral) -> None:
+def test_parameter_of_unknown_use_is_not_stored(store: Corral) -> None:
     hidden = Statement("""
         INSERT INTO retros (session_id, number, body, created_at)
         SELECT 'ses_1', 1, given.text, 0 FROM (SELECT :text AS text) AS given
@@ -197,7 +197,7 @@ def test_a_parameter_of_unknown_use_is_not_stored(store: Corral) -> None:
         store._database.write(lambda tx: tx.run(hidden, text='"x"'))
 
 
-def test_a_policy_of_the_statement_takes_precedence() -> None:
+def test_policy_of_the_statement_takes_precedence() -> None:
     text = "UPDATE sessions SET title = :title WHERE id = :id"
     assert Statement(text, policies={"title": Policy.EXEMPT}).searched == {}
     assert Statement(text, policies={"id": Policy.REJECTED}).searched.keys() == {"title", "id"}

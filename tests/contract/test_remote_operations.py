@@ -18,7 +18,7 @@ def test_every_operation_is_a_request_or_has_a_reason() -> None:
     assert [name for name in names if sum(name in kind for kind in kinds) != 1] == []
 
 
-def test_no_reason_and_no_rule_is_left_over() -> None:
+def test_every_reason_and_rule_belongs_to_an_operation() -> None:
     names = {f"{row.attribute}.{row.verb}" for row in ROWS}
     assert {*LOCAL_ONLY, *STREAMED} <= names
     assert {*AGENT_RULES, *WAIT_ARGUMENTS, *SLOW_OPERATIONS, *UNSTORED_RESPONSES} <= {*CALLS}
@@ -29,7 +29,7 @@ def test_no_two_operations_share_a_request() -> None:
     assert len({*requests}) == len(requests)
 
 
-def test_the_result_of_every_request_can_be_decoded() -> None:
+def test_result_of_every_request_can_be_decoded() -> None:
     for call in CALLS.values():
         try:
             msgspec.json.Decoder(call.result, dec_hook=lambda kind, value: kind(value))
@@ -38,7 +38,7 @@ def test_the_result_of_every_request_can_be_decoded() -> None:
             raise
 
 
-def test_the_description_names_every_request() -> None:
+def test_openapi_document_lists_every_request() -> None:
     told = msgspec.json.decode(openapi_document())
     assert told["openapi"] == "3.1.0"
     named = {

@@ -39,7 +39,7 @@ def text_of(file: Path) -> str:
 
 
 @pytest.mark.parametrize("what", FORBIDDEN)
-def test_no_file_names(what: str) -> None:
+def test_no_file_contains(what: str) -> None:
     if not FILES:
         pytest.skip("this is no git repository, so there is no list of files to look at")
     found = [
@@ -51,7 +51,7 @@ def test_no_file_names(what: str) -> None:
     assert found == []
 
 
-def test_every_text_file_is_utf_8_and_ends_with_a_line_end() -> None:
+def test_every_text_file_is_utf_8_and_ends_with_a_newline() -> None:
     if not FILES:
         pytest.skip("this is no git repository, so there is no list of files to look at")
     for file in FILES:

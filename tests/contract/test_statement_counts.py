@@ -18,8 +18,8 @@ from corral.db.statement import Statement
 from corral.domain.checkpoints.model import NewCheckpointWrite
 from corral.domain.mail import ops as mail
 from corral.kernel.clock import HOUR, ManualClock
-from tests.support.run_factories import held, order, queued, running, starting
-from tests.support.statement_trace import Trace, traced
+from tests.support.run_factories import held, queued, run_spec, running, starting
+from tests.support.statement_trace import Trace, trace_statements
 
 Operation = Callable[[], object]
 Prepare = Callable[[Corral, ManualClock, Path], Operation]
@@ -144,7 +144,7 @@ def on_checkpoints(verb: str, *arguments: Any, **named: Any) -> Prepare:
 
 
 def request_run(store: Corral, clock: ManualClock, folder: Path) -> Operation:
-    return lambda: store.runs.enqueue(order())
+    return lambda: store.runs.enqueue(run_spec())
 
 
 def start_run(store: Corral, clock: ManualClock, folder: Path) -> Operation:
@@ -253,13 +253,13 @@ def cost_of(
 ) -> Trace:
     store.settings.set("mail.max_attempts", 6)  # opens the connection that writes
     operation = prepare(store, clock, folder)
-    with traced(store, patch) as trace:
+    with trace_statements(store, patch) as trace:
         operation()
     return trace
 
 
 @pytest.mark.parametrize("name", COSTS)
-def test_an_operation_is_one_transaction_of_so_many_statements(
+def test_operation_is_one_transaction_with_a_fixed_statement_count(
     store: Corral, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     prepare, on_sqlite, on_postgres = COSTS[name]
@@ -310,7 +310,7 @@ def _work_of_claim(store: Corral, limit: int, *, between_attempts: int) -> int:
         return steps if store.db.engine == "sqlite" else int(tx.value(ROWS_READ)) - before
 
 
-def test_a_claim_of_many_in_order_looks_once_at_those_that_are_held_back(store: Corral) -> None:
+def test_batch_claim_in_order_reads_held_back_letters_once(store: Corral) -> None:
     """Not once for each letter that it takes: that was a hundred times as much."""
     plain = _work_of_claim(store, 500, between_attempts=0)
     past_many = _work_of_claim(store, 500, between_attempts=5_000)

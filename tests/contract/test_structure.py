@@ -81,7 +81,7 @@ def operation_modules(concept: str) -> set[str]:
     return SPLIT_OPS.get(concept, {"ops.py"})
 
 
-def test_the_source_tree_has_the_expected_concepts() -> None:
+def test_source_tree_has_the_expected_concepts() -> None:
     assert len(FILES) > 40
     assert {"chat", "events", "mail", "nodes", "projects", "runs", "settings"} <= {*CONCEPTS}
 
@@ -98,7 +98,7 @@ def test_statements_are_imported_only_inside_their_concept(concept: str) -> None
 
 
 @each_case("concept", CONCEPTS)
-def test_a_concept_has_model_sql_and_docstrings(concept: str) -> None:
+def test_concept_has_model_sql_and_docstrings(concept: str) -> None:
     folder = SOURCE / "domain" / concept
     expected = {"__init__.py", "model.py", "sql.py"} | operation_modules(concept)
     assert expected <= {file.name for file in folder.glob("*.py")}

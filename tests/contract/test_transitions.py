@@ -75,12 +75,12 @@ def try_move(store: Corral, table: Table, verb: str, key: str | int, **how: Any)
         return transition(tx, table, verb, key, **how, **tied_to(table, table.transitions[verb].to))
 
 
-def test_every_table_with_states_has_a_row_to_be_tested_with() -> None:
+def test_every_state_table_has_a_sample_row() -> None:
     assert sorted(TABLES) == sorted(ROWS)
 
 
 @EACH_TABLE
-def test_a_verb_leads_from_its_own_states_with_one_event(store: Corral, table: Table) -> None:
+def test_verb_moves_from_its_source_states_with_one_event(store: Corral, table: Table) -> None:
     before = last_event(store)
     for verb, (sources, to) in table.transitions.verbs.items():
         for state in sources:
@@ -93,7 +93,7 @@ def test_a_verb_leads_from_its_own_states_with_one_event(store: Corral, table: T
 
 
 @EACH_TABLE
-def test_a_verb_leads_from_no_other_state_and_says_what_would_have_been_allowed(
+def test_verb_is_rejected_in_other_states_with_the_allowed_ones(
     store: Corral, table: Table
 ) -> None:
     keys = {state: put_into(store, table, state) for state in table.transitions.states}
@@ -117,7 +117,7 @@ def test_a_verb_leads_from_no_other_state_and_says_what_would_have_been_allowed(
 
 
 @EACH_LEASED_TABLE
-def test_a_late_owner_moves_nothing_whatever_the_state(store: Corral, table: Table) -> None:
+def test_stale_owner_is_rejected_in_every_state(store: Corral, table: Table) -> None:
     keys = {state: put_into(store, table, state) for state in table.transitions.states}
     with unchanged(store):
         for verb in table.transitions.verbs:
@@ -127,7 +127,7 @@ def test_a_late_owner_moves_nothing_whatever_the_state(store: Corral, table: Tab
 
 
 @EACH_LEASED_TABLE
-def test_the_owner_itself_moves_the_row(store: Corral, table: Table) -> None:
+def test_current_owner_moves_the_row(store: Corral, table: Table) -> None:
     for verb, (sources, to) in table.transitions.verbs.items():
         for state in sources:
             with failing_with(verb, state):
@@ -138,7 +138,7 @@ def test_the_owner_itself_moves_the_row(store: Corral, table: Table) -> None:
 
 
 @EACH_TABLE
-def test_a_move_leaves_a_twin_of_its_row_alone(store: Corral, table: Table) -> None:
+def test_move_leaves_a_twin_row_unchanged(store: Corral, table: Table) -> None:
     twin_query = f"SELECT * FROM {table.table} WHERE {table.key} = :key"
     first = len(record(store)) + 1
     for number, (verb, (sources, _)) in enumerate(table.transitions.verbs.items(), first):
@@ -156,7 +156,7 @@ MOVED_TOGETHER = {name: table for name, table in TABLES.items() if table.id_pref
 
 
 @each_case("table", MOVED_TOGETHER.values(), ids=MOVED_TOGETHER)
-def test_many_rows_move_as_each_alone_would(store: Corral, table: Table) -> None:
+def test_moving_many_rows_equals_moving_each(store: Corral, table: Table) -> None:
     before = last_event(store)
     for verb, (sources, to) in table.transitions.verbs.items():
         with failing_with(verb):
@@ -171,7 +171,7 @@ def test_many_rows_move_as_each_alone_would(store: Corral, table: Table) -> None
                 assert events_of(store, key, before) == wanted
 
 
-def test_many_rows_are_made_each_with_its_event(store: Corral) -> None:
+def test_creating_many_rows_writes_one_event_each(store: Corral) -> None:
     table = TABLES["projects"]
     shared = {"created_at": 1, "updated_at": 1}
     made = [{"id": f"prj_{n}", "dir": f"/{n}", "name": "ünï ' \\ ☃"} for n in range(3)]
@@ -186,7 +186,7 @@ def test_many_rows_are_made_each_with_its_event(store: Corral) -> None:
 
 
 @EACH_TABLE
-def test_a_move_of_nothing_is_not_found_and_writes_nothing(store: Corral, table: Table) -> None:
+def test_move_of_a_missing_row_is_not_found_and_writes_nothing(store: Corral, table: Table) -> None:
     missing: str | int = 99 if table.id_prefix else "missing"
     with unchanged(store):
         for verb in table.transitions.verbs:
@@ -195,7 +195,7 @@ def test_a_move_of_nothing_is_not_found_and_writes_nothing(store: Corral, table:
 
 
 @EACH_TABLE
-def test_a_new_row_enters_its_initial_state_with_one_event(store: Corral, table: Table) -> None:
+def test_new_row_enters_its_initial_state_with_one_event(store: Corral, table: Table) -> None:
     for verb, initial in table.transitions.entries.items():
         values = {**ROWS[table.table], **tied_to(table, initial)}
         values |= {name: f"{values[name]}{verb}" for name in NAMES if name in values}
@@ -206,9 +206,7 @@ def test_a_new_row_enters_its_initial_state_with_one_event(store: Corral, table:
 
 
 @EACH_TABLE
-def test_the_event_of_a_move_names_its_project_moment_actor_and_note(
-    store: Corral, table: Table
-) -> None:
+def test_event_of_a_move_has_project_time_actor_and_note(store: Corral, table: Table) -> None:
     initial = table.transitions.initial
     verb = table.transitions.allowed_from(initial)[0]
     key = put_into(store, table, initial)
@@ -245,12 +243,12 @@ def test_every_verb_starts_and_ends_in_states_of_its_table(table: Table) -> None
 
 
 @EACH_TABLE
-def test_the_check_in_the_live_catalogue_is_the_enum(store: Corral, table: Table) -> None:
+def test_check_constraint_in_the_catalogue_matches_the_enum(store: Corral, table: Table) -> None:
     assert _checked_states(store, table.table) == sorted(table.transitions.states)
 
 
 @EACH_TABLE
-def test_the_engine_itself_refuses_a_state_that_does_not_exist(store: Corral, table: Table) -> None:
+def test_engine_rejects_an_unknown_state(store: Corral, table: Table) -> None:
     with (
         unchanged(store),
         pytest.raises(Exception, match=r"(?i)check constraint"),
@@ -295,7 +293,7 @@ def foreign_row(table: Table, state: str, nth: int) -> dict[str, Any]:
 
 
 @each_case("table", IMPORTED)
-def test_rows_of_another_program_come_in_with_one_event_each(store: Corral, table: Table) -> None:
+def test_imported_rows_are_created_with_one_event_each(store: Corral, table: Table) -> None:
     states = table.transitions.import_states
     given = [foreign_row(table, state, nth) for nth, state in enumerate(states)]
     with store.transaction() as tx:
@@ -308,7 +306,7 @@ def test_rows_of_another_program_come_in_with_one_event_each(store: Corral, tabl
 
 
 @each_case("table", IMPORTED)
-def test_rows_of_another_program_come_in_in_no_other_state(store: Corral, table: Table) -> None:
+def test_imported_rows_are_rejected_in_other_states(store: Corral, table: Table) -> None:
     with unchanged(store):
         for state in {*table.transitions.states} - {*table.transitions.import_states}:
             with pytest.raises(Invalid), store.transaction() as tx:

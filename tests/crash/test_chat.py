@@ -20,7 +20,7 @@ from corral.api import Corral
 from tests.crash.harness import FreshUrl, Scenario, Step, World, crash_at_every_commit
 from tests.support.fake_channels import KINDS, FakeAdapter, Runner
 
-pytestmark = pytest.mark.usefixtures("kinds")
+pytestmark = pytest.mark.usefixtures("fake_channels")
 
 EVENTS = [
     IncomingEvent(event_id=f"e{n}", place=f"room{n}", sender="ann", text=f"say {n}", direct=True)

@@ -16,7 +16,7 @@ from corral.kernel.errors import Held
 from corral.kernel.exit_status import ExitStatus
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit, nothing
 from tests.support.errors import because
-from tests.support.run_factories import held, next_queued, order, running, without_supervisors
+from tests.support.run_factories import held, next_queued, run_spec, running, without_supervisors
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def recover(store: Corral, world: World) -> None:
 
 def keep_one(store: Corral, world: World) -> None:
     """A supervisor's whole life, told to the world word by word."""
-    run = store.runs.enqueue(order(host=held().host, name="one", budget_micros=60, restarts=0))
+    run = store.runs.enqueue(run_spec(host=held().host, name="one", budget_micros=60, restarts=0))
     world.note(f"asked {run.id}")
     run = store.runs.acquire(run.id, held(1))
     world.note("started")
@@ -96,7 +96,7 @@ def test_a_run_that_may_be_started_again_is_given_back_wherever_its_supervisor_d
     fresh_url: FreshUrl, tmp_path: Path
 ) -> None:
     def keep(store: Corral, world: World) -> None:
-        run = store.runs.enqueue(order(host=held().host, budget_micros=60, restarts=1))
+        run = store.runs.enqueue(run_spec(host=held().host, budget_micros=60, restarts=1))
         run = store.runs.launch(store.runs.acquire(run.id, held(1)))
         world.note("launched")
         store.runs.end(run, ExitStatus(exit_code=0))
@@ -123,7 +123,7 @@ def test_a_run_that_may_be_started_again_is_given_back_wherever_its_supervisor_d
 def test_whoever_asked_a_run_to_stop_finds_it_stopped(fresh_url: FreshUrl, tmp_path: Path) -> None:
     def stop_three(store: Corral, world: World) -> None:
         """One that waits, and two that go; the supervisor of the last one obeys."""
-        waits = store.runs.enqueue(order(host=held().host, budget_micros=10))
+        waits = store.runs.enqueue(run_spec(host=held().host, budget_micros=10))
         store.runs.stop(waits.id, reason="no more")
         world.note(f"stopped {waits.id}")
         goes, obeys = (

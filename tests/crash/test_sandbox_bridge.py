@@ -13,14 +13,14 @@ from corral.api import Corral
 from tests.crash.harness import FreshUrl, Scenario, World, crash_at_every_commit
 from tests.crash.test_chat import EVENTS, adapter, connect
 from tests.support.fake_channels import Runner
-from tests.support.fake_sandbox_agent import FakeSandboxAgent, box
+from tests.support.fake_sandbox_agent import FakeSandboxAgent, enable_sandbox
 
-pytestmark = pytest.mark.usefixtures("kinds")
+pytestmark = pytest.mark.usefixtures("fake_channels")
 
 
 def prepare(store: Corral, world: World) -> None:
     connect("fake")(store, world)
-    box(store)
+    enable_sandbox(store)
 
 
 def answer_everything(store: Corral) -> None:

@@ -19,7 +19,7 @@ def machine(url: str, tmp_path: Path) -> Iterator[Callable[..., Machine]]:
 
     yield make
     for one in made:
-        one.end_all()
+        one.kill_all()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import corral
 from corral.db.postgres_pool import MAX_SERVER_WAIT
 from tests.support.daemon_nodes import Machine
 from tests.support.full_disk import fill
-from tests.support.home import is_alive, until
+from tests.support.home import is_alive, wait_until
 from tests.support.postgres_server import PostgresServer, find_binaries
 
 
@@ -36,14 +36,16 @@ def test_a_server_that_is_restarted_in_the_middle_is_waited_for(
     corral.open(url).close()
     one = machine("one", at=url)
     one.up()
-    run = one.detached("sleep", "600")
+    run = one.start_detached("sleep", "600")
     own_server.stop()
     assert is_alive(one.pid)
     own_server.start()
-    until(lambda: one.get_url("/healthz").status_code == 200, "it answers again", 60)
+    wait_until(lambda: one.get_url("/healthz").status_code == 200, "it answers again", 60)
     with one.store() as store:
         before = store.now()
-        until(lambda: store.nodes.get(run.node_id or "").seen_at > before, "it beats again", 60)
+        wait_until(
+            lambda: store.nodes.get(run.node_id or "").seen_at > before, "it beats again", 60
+        )
         asked_for = store.runs.start(command=["true"], project=str(one.work), host="one")
         assert store.runs.wait(asked_for.id, timeout_ms=60_000).state == "completed"
         assert store.runs.get(run.id).state == "running"
@@ -83,7 +85,7 @@ def test_a_store_that_another_program_locks_is_waited_for(one: Machine) -> None:
     assert answer.status_code == 200, "reading goes on"
     holder.execute("ROLLBACK")
     holder.close()
-    until(lambda: one.status()["health"]["ok"], "it goes on")
+    wait_until(lambda: one.status()["health"]["ok"], "it goes on")
     assert is_alive(one.pid)
 
 
@@ -103,7 +105,7 @@ def test_a_full_disk_is_said_and_the_daemon_goes_on_when_there_is_room(
         assert (refused.status_code, refused.json()["error"]["details"]["reason"]) == (503, "full")
         (small_disk / "ballast").unlink()
         assert client.post("/api/mail/put", json=put, timeout=60).status_code == 200
-    until(lambda: one.loop("janitor")["state"] == "works", "it leads again")
+    wait_until(lambda: one.loop("janitor")["state"] == "works", "it leads again")
     assert is_alive(one.pid)
 
 

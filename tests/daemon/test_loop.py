@@ -11,7 +11,7 @@ from corral.api import Corral
 from corral.daemon import loop as loops
 from corral.daemon.loop import BaseLoop, LoopThread
 from corral.kernel.errors import StoreUnavailable
-from tests.support.home import until
+from tests.support.home import wait_until
 
 FOREVER = 3_600.0
 
@@ -66,20 +66,20 @@ def test_it_goes_round_when_it_is_woken_and_as_long_as_there_is_work(store: Corr
     loop = Counted()
     loop.work = [3, 2, 0]
     with going(loop, store) as runner:
-        until(lambda: loop.rounds == 3, "three rounds: two with work, one without")
+        wait_until(lambda: loop.rounds == 3, "three rounds: two with work, one without")
         assert runner.status(None).done == 5
         runner.wake()
-        until(lambda: loop.rounds == 4, "one more")
+        wait_until(lambda: loop.rounds == 4, "one more")
 
 
 def test_a_wake_up_during_a_round_is_not_lost(store: Corral) -> None:
     loop = Counted()
     loop.held.clear()
     with going(loop, store) as runner:
-        until(lambda: loop.rounds == 1, "it is in its round")
+        wait_until(lambda: loop.rounds == 1, "it is in its round")
         runner.wake()
         loop.held.set()
-        until(lambda: loop.rounds == 2, "it looks again")
+        wait_until(lambda: loop.rounds == 2, "it looks again")
 
 
 def test_a_failure_is_told_and_tried_again_after_a_pause_that_grows(
@@ -94,8 +94,8 @@ def test_a_failure_is_told_and_tried_again_after_a_pause_that_grows(
     ]
     began = time.monotonic()
     with going(loop, store) as runner:
-        until(lambda: loop.rounds == 4, "it got well again")
-        until(lambda: runner.status("me").state == "works", "and says so")
+        wait_until(lambda: loop.rounds == 4, "it got well again")
+        wait_until(lambda: runner.status("me").state == "works", "and says so")
         assert time.monotonic() - began >= 0.05 + 0.1 + 0.2
         told = runner.status("me")
     assert (told.errors, told.error) == (3, "ValueError: a mistake")
@@ -122,7 +122,7 @@ def test_a_loop_that_another_one_leads_does_what_only_this_machine_can_and_nothi
     loop = Counted()
     with going(loop, store, leads=False) as runner:
         for turn in range(1, 4):
-            until(lambda turn=turn: loop.asides == turn, "it looked aside")
+            wait_until(lambda turn=turn: loop.asides == turn, "it looked aside")
             runner.wake()
         assert loop.rounds == 0
         assert runner.status("somebody").state == "waits"

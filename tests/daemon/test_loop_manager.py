@@ -14,7 +14,7 @@ from corral.api import Corral
 from corral.daemon.loop import BaseLoop
 from corral.daemon.loop_manager import LoopManager
 from corral.kernel.errors import Held
-from tests.support.home import SECONDS, until
+from tests.support.home import SECONDS, wait_until
 from tests.support.run_factories import running
 
 
@@ -74,7 +74,7 @@ def test_it_looks_at_what_was_left_behind_before_anything_else(
 ) -> None:
     gone = running(live)
     live.runs.heartbeat(gone, output_bytes=0, lease_ms=1_000)
-    until(lambda: live.runs.get(gone.id).lease_until < live.now(), "its lease is over")
+    wait_until(lambda: live.runs.get(gone.id).lease_until < live.now(), "its lease is over")
     one = host("one")
     (found,) = one.begin()
     assert (found.run_id, found.state) == (gone.id, "interrupted")
@@ -91,7 +91,7 @@ def test_two_share_the_work_and_the_one_that_stays_takes_over(
     assert (states(one), states(two)) == (["works"] * 2, ["waits"] * 2)
     assert {loop.leader for loop in two.status().loops} == {one.owner}
     one.end(SECONDS)
-    until(lambda: states(two) == ["works"] * 2, "the second one leads")
+    wait_until(lambda: states(two) == ["works"] * 2, "the second one leads")
 
 
 def test_a_second_daemon_of_a_living_process_is_refused(
@@ -127,7 +127,7 @@ def test_who_was_taken_for_lost_joins_again(live: Corral, host: Callable[..., Lo
         from corral.domain.nodes import sql
 
         transition(tx, sql.NODES, "lose", node.id)
-    until(lambda: live.nodes.daemon_of("one"), "it is there again")
+    wait_until(lambda: live.nodes.daemon_of("one"), "it is there again")
     assert live.nodes.get(node.id).fence == node.fence + 1
 
 

@@ -11,7 +11,7 @@ from corral.db.postgres_pool import MAX_SERVER_WAIT
 from corral.db.statement import Statement
 from corral.domain.runs.model import Run
 from tests.support.daemon_nodes import Machine
-from tests.support.home import is_alive, until
+from tests.support.home import is_alive, wait_until
 from tests.support.postgres_server import PostgresServer
 from tests.support.proxy import Proxy
 
@@ -46,7 +46,7 @@ class Two:
             run = self.two.get(id)
             return run if (run.host, run.state) == (name, "running") else None
 
-        return until(look, f"{id} runs on {name}")
+        return wait_until(look, f"{id} runs on {name}")
 
     def expire(self, name: str, *tables: str) -> None:
         """End the leases of a machine that is silent, as if their time had passed.
@@ -109,11 +109,11 @@ def test_runs_are_spread_over_free_slots(machine: Callable[..., Machine]) -> Non
             hosts = [run.host for run in map(store.runs.get, [a.id for a in asked]) if run.host]
             return hosts if len(hosts) == 4 else None
 
-        assert sorted(until(settled, "four run")) == ["one", "one", "two", "two"]
+        assert sorted(wait_until(settled, "four run")) == ["one", "one", "two", "two"]
         (waiting,) = store.runs.list(state="queued").items
         going = next(run for run in map(store.runs.get, [a.id for a in asked]) if run.host == "one")
         store.runs.stop(going.id)
-        until(lambda: store.runs.get(waiting.id).host == "one", "the fifth follows")
+        wait_until(lambda: store.runs.get(waiting.id).host == "one", "the fifth follows")
 
 
 def test_when_a_daemon_dies_the_other_leads_its_loops_and_its_run_goes_on(both: Two) -> None:
@@ -133,13 +133,13 @@ def test_when_a_daemon_dies_the_other_leads_its_loops_and_its_run_goes_on(both: 
         both.expire(leading.name, "nodes", "leaders")
         return bool(other.loop("scheduler")["state"] == "works")
 
-    until(takes_over, "the other one leads")
-    until(lambda: both.state_of(leading.name) == "lost", "the node is lost")
+    wait_until(takes_over, "the other one leads")
+    wait_until(lambda: both.state_of(leading.name) == "lost", "the node is lost")
     with other.store() as store:
         store.timers.set("agent:ada", "hello", delay_ms=5_000)
-        until(lambda: store.mail.list(mailbox="agent:ada").items, "its letter is put")
+        wait_until(lambda: store.mail.list(mailbox="agent:ada").items, "its letter is put")
         renewed = store.runs.get(run.id).seen_at
-        until(lambda: store.runs.get(run.id).seen_at != renewed, "its supervisor goes on")
+        wait_until(lambda: store.runs.get(run.id).seen_at != renewed, "its supervisor goes on")
         now = store.runs.get(run.id)
     assert (now.pid, now.host, now.attempts) == (first.pid, leading.name, 1)
 
@@ -154,18 +154,20 @@ def test_a_run_of_a_machine_that_lost_power_goes_on_elsewhere_and_is_told(both: 
             labels=["gpu"],
             restarts=1,
         )
-    first = until(lambda: (r := both.two.get(run.id)).state == "running" and r, "it runs")
+    first = wait_until(lambda: (r := both.two.get(run.id)).state == "running" and r, "it runs")
     gone, left = (both.one, both.two) if first.host == "one" else (both.two, both.one)
     gone.lose_power()
     both.two = left  # who can still be asked
     again = both.on(run.id, left.name, without=gone.name)
     assert again.attempts == 2
     assert again.fence > first.fence
-    with left.entered():
-        told = until(lambda: b"that was all" in (out := left.so_far(again)) and out, "it is told")
+    with left.environment():
+        told = wait_until(
+            lambda: b"that was all" in (out := left.output_so_far(again)) and out, "it is told"
+        )
     assert b"This conversation started earlier" in told
     assert b"    count the stars\n[corral:" in told  # quoted, not at the beginning of a line
-    until(lambda: both.state_of(gone.name) == "lost", "it is said to be lost")
+    wait_until(lambda: both.state_of(gone.name) == "lost", "it is said to be lost")
     gone.up()
     assert both.state_of(gone.name) == "up"
     assert left.get(run.id).host == left.name, "it stays where it went"
@@ -184,7 +186,7 @@ def test_a_machine_that_was_stopped_joins_again_and_its_old_run_does_not_go_on_t
     short_idle_limit: None, both: Two
 ) -> None:
     run = both.ask("sleep", "600", labels=["gpu"])
-    first = until(lambda: (r := both.two.get(run.id)).state == "running" and r, "it runs")
+    first = wait_until(lambda: (r := both.two.get(run.id)).state == "running" and r, "it runs")
     stopped, left = (both.one, both.two) if first.host == "one" else (both.two, both.one)
     stopped.everything(signal.SIGSTOP)
     both.two = left
@@ -195,8 +197,8 @@ def test_a_machine_that_was_stopped_joins_again_and_its_old_run_does_not_go_on_t
         stopped.everything(signal.SIGCONT)
     assert first.pid is not None
     old = first.pid
-    until(lambda: not is_alive(old), "the old attempt is ended")
-    until(lambda: both.state_of(stopped.name) == "up", "it joins again")
+    wait_until(lambda: not is_alive(old), "the old attempt is ended")
+    wait_until(lambda: both.state_of(stopped.name) == "up", "it joins again")
     now = left.get(run.id)
     assert (now.state, now.host) == ("running", left.name), (
         "what the old supervisor said is refused"
@@ -233,7 +235,7 @@ def test_a_machine_that_is_cut_off_stops_what_another_may_have(
     for each in (first, second):
         old = each.pid
         assert old is not None
-        until(
+        wait_until(
             lambda old=old: not is_alive(old),
             "it is ended where nobody can be asked",
             MAX_SERVER_WAIT,

@@ -11,7 +11,7 @@ import corral
 from corral.api import Corral
 from corral.daemon.task_checker import TaskChecker
 from corral.daemon.task_starter import TaskStarter
-from tests.support.task_factories import board, told
+from tests.support.task_factories import board, task_notices
 
 # Processes and worktrees; the queries are tested on both engines in tests/domain.
 pytestmark = pytest.mark.parametrize("engine", ["sqlite"])
@@ -109,7 +109,7 @@ def test_an_agent_that_ends_without_a_submit_is_started_again_until_the_limit(
     (folder,) = folders
     assert folder is not None
     assert (Path(folder) / "tried").read_text() == "x\nx\n", "what was left is found again"
-    assert [what for what, _, _ in told(live, "user:tester")] == ["returned", "failed"]
+    assert [what for what, _, _ in task_notices(live, "user:tester")] == ["returned", "failed"]
 
 
 def test_nothing_starts_where_nobody_asked_for_it_or_where_it_cannot(
@@ -124,7 +124,7 @@ def test_nothing_starts_where_nobody_asked_for_it_or_where_it_cannot(
     begin(live, plain, {"key": "B"}, {"key": "C", "role": "nobody has it"})
     for _ in range(2):
         assert live.tasks.start_ready() == []
-    ((what, key, reason),) = told(live, "user:tester")
+    ((what, key, reason),) = task_notices(live, "user:tester")
     assert (what, key) == ("not started", "B")
     assert "not a git repository" in (reason or "")
     assert live.runs.list().items == [], "nothing is left half-done"

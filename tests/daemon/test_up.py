@@ -15,7 +15,7 @@ from corral import __version__
 from corral.adapters import daemon_process
 from corral.supervisor.lease import MAX_HEARTBEAT_SECONDS
 from tests.support.daemon_nodes import Machine, children_of, cpu_of, memory_of
-from tests.support.home import is_alive, until
+from tests.support.home import is_alive, wait_until
 
 on_one_engine = pytest.mark.parametrize("engine", ["sqlite"])
 """For processes, files and sockets, which are the same on both."""
@@ -177,7 +177,7 @@ def test_wherever_it_listens_it_is_found_and_its_link_opens_the_door(
 def test_in_front_it_says_its_link_and_ends_with_the_terminal(one: Machine) -> None:
     with one.begin("up", "--port", "0", "--foreground") as daemon:
         assert daemon.stderr is not None
-        until(lambda: b"Corral is up: http" in daemon.stderr.readline(), "its link")
+        wait_until(lambda: b"Corral is up: http" in daemon.stderr.readline(), "its link")
         daemon.send_signal(signal.SIGINT)
         assert daemon.wait(60) == 0
 
@@ -194,7 +194,7 @@ def test_a_run_asked_for_from_afar_is_started_at_once_and_its_end_is_told(one: M
         )
         assert asked.status_code == 200, asked.text
         id = asked.json()["id"]
-        ended = until(
+        ended = wait_until(
             lambda: (run := client.get(f"/api/runs/{id}").json())["ended_at"] and run, "it ended"
         )
         assert (ended["state"], ended["exit_code"], ended["host"]) == ("completed", 0, "one")
@@ -216,8 +216,8 @@ def test_a_run_asked_for_from_afar_is_started_at_once_and_its_end_is_told(one: M
 @on_one_engine
 def test_its_death_stops_no_agent_and_its_next_life_tells_what_it_found(one: Machine) -> None:
     one.up()
-    run = one.detached("sleep", "600")
-    lost = one.detached("sleep", "600")
+    run = one.start_detached("sleep", "600")
+    lost = one.start_detached("sleep", "600")
     one.signal(signal.SIGKILL)
     one.has_ended()
     assert run.pid is not None
@@ -235,7 +235,7 @@ def test_its_death_stops_no_agent_and_its_next_life_tells_what_it_found(one: Mac
 @on_one_engine
 def test_told_twice_it_ends_at_once_and_agents_go_on(one: Machine) -> None:
     one.up()
-    run = one.detached("sleep", "600")
+    run = one.start_detached("sleep", "600")
     ended = one.corral("down", "--now")
     assert ended.returncode == 0
     assert not is_alive(one.pid)
@@ -249,24 +249,28 @@ def test_a_supervisor_that_is_killed_is_noticed_at_once_and_leaves_no_zombie(one
     one.up()
     with one.store() as store:
         asked = store.runs.start(command=["sleep", "600"], project=str(one.work), host="one")
-        run = until(lambda: (r := store.runs.get(asked.id)).pid and r, "the launcher started it")
+        run = wait_until(
+            lambda: (r := store.runs.get(asked.id)).pid and r, "the launcher started it"
+        )
         assert run.node_id is not None
         assert run.supervisor_pid is not None
         os.kill(run.supervisor_pid, signal.SIGKILL)
         # Its notice of the last commit may have died with it; then the slow look finds it.
-        until(lambda: store.runs.get(run.id).fence > run.fence, "it has a new supervisor", 40)
+        wait_until(lambda: store.runs.get(run.id).fence > run.fence, "it has a new supervisor", 40)
         store.runs.stop(run.id)
         store.runs.wait(run.id, timeout_ms=60_000)
-    until(lambda: not [c for c in children_of(one.pid) if c.state == "Z"], "no zombies")
+    wait_until(lambda: not [c for c in children_of(one.pid) if c.state == "Z"], "no zombies")
 
 
 def test_a_stop_from_another_machine_is_told_to_the_supervisor_at_once(one: Machine) -> None:
     one.up()
     with one.store() as store:
         asked = store.runs.start(command=["sleep", "600"], project=str(one.work), host="one")
-        until(lambda: store.runs.get(asked.id).state == "running", "the launcher started it")
+        wait_until(lambda: store.runs.get(asked.id).state == "running", "the launcher started it")
         before = store.runs.get(asked.id).seen_at or 0
-        beaten = until(lambda: (r := store.runs.get(asked.id)).seen_at != before and r, "a beat")
+        beaten = wait_until(
+            lambda: (r := store.runs.get(asked.id)).seen_at != before and r, "a beat"
+        )
         store.runs.stop(asked.id)
         ended = store.runs.wait(asked.id, timeout_ms=60_000)
     # Without its daemon the supervisor would hear of it with its next heartbeat.
@@ -277,7 +281,9 @@ def test_a_stop_from_another_machine_is_told_to_the_supervisor_at_once(one: Mach
 def test_an_idle_daemon_costs_next_to_nothing(one: Machine) -> None:
     one.up()
     # On a busy machine it may take its time to begin; what counts is what it costs from then on.
-    share = until(lambda: share if (share := cpu_of(one.pid, 8.0)) < 0.02 else None, "idle", 90)
+    share = wait_until(
+        lambda: share if (share := cpu_of(one.pid, 8.0)) < 0.02 else None, "idle", 90
+    )
     megabytes = memory_of(one.pid) / 1_000_000
     print(f"idle: {share:.2%} of a core, {megabytes:.0f} MB")
     # Beside other tests each wake-up is dearer; the bench holds it to 1 %.

@@ -31,13 +31,13 @@ def codes(kind: type[CorralError] = CorralError) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("code", sorted(set(codes())))
-def test_every_error_code_is_explained_with_what_it_gives(code: str) -> None:
+def test_every_error_code_is_documented_with_its_exit_status(code: str) -> None:
     text = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
     numbers = f"Exit code {EXIT_CODES.get(code, 1)}, HTTP {STATUS_CODES.get(code, 500)}."
     assert f"\n## {code}\n\n{numbers}" in text
 
 
-def test_every_code_that_a_face_makes_up_is_explained() -> None:
+def test_every_code_of_an_interface_is_documented() -> None:
     """Those of the command line and of the server that are no error of the library."""
     text = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
     made = re.compile(r'(?:_print_error\(|ApiError\(\s*(\d+),|"code":)\s*"([a-z_]+)"')
@@ -53,7 +53,7 @@ def test_every_code_that_a_face_makes_up_is_explained() -> None:
             assert f"HTTP {status}." in text.partition(f"\n## {code}\n")[2].partition("##")[0]
 
 
-def test_every_reason_of_a_store_that_cannot_be_used_is_explained() -> None:
+def test_every_reason_of_an_unavailable_store_is_documented() -> None:
     text = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
     _, _, listed = (StoreUnavailable.__doc__ or "").partition("Reasons:")
     known = set(re.findall(r"\w+", listed))
@@ -65,7 +65,7 @@ def test_every_reason_of_a_store_that_cannot_be_used_is_explained() -> None:
 
 
 @pytest.mark.parametrize("page", ["explanation/security.md", "explanation/guarantees.md"])
-def test_a_test_that_a_page_names_exists(page: str) -> None:
+def test_test_named_by_a_page_exists(page: str) -> None:
     claimed = set(re.findall(r"`(test_\w+)`", (DOCS / page).read_text(encoding="utf-8")))
     there = set()
     for file in (TOP / "tests").rglob("test_*.py"):
@@ -74,7 +74,7 @@ def test_a_test_that_a_page_names_exists(page: str) -> None:
     assert claimed - there == set()
 
 
-def test_every_row_of_the_threat_model_names_what_shows_it() -> None:
+def test_every_row_of_the_threat_model_names_its_evidence() -> None:
     text = (DOCS / "explanation/security.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (to .+?) \|.*\|(.*)\|$", text, re.M)
     assert len(rows) > 25
@@ -82,7 +82,7 @@ def test_every_row_of_the_threat_model_names_what_shows_it() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named(PAGES))
-def test_a_file_that_a_page_names_exists(page: Path) -> None:
+def test_file_named_by_a_page_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for path in re.findall(
         r"`((?:tests|src/corral|bench|tools|docs)/[\w/.-]+\.\w+)(?:::\w+)?`", text
@@ -91,7 +91,7 @@ def test_a_file_that_a_page_names_exists(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named(PAGES))
-def test_a_link_between_pages_leads_somewhere(page: Path) -> None:
+def test_link_between_pages_resolves(page: Path) -> None:
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     for target in re.findall(r"\]\(([^)#\s]*)(?:#[^)]*)?\)", text):
         if target and ":" not in target:
@@ -99,7 +99,7 @@ def test_a_link_between_pages_leads_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=named(WRITTEN))
-def test_a_command_that_a_page_names_exists_with_its_options(page: Path) -> None:
+def test_command_named_by_a_page_exists_with_its_options(page: Path) -> None:
     for line in commands(page.read_text(encoding="utf-8")):
         words = [word for word in split(line) if word not in ("…", "...")]
         command, rest = resolved(words[1:])
@@ -157,7 +157,7 @@ def resolved(words: list[str]) -> tuple[click.Command, list[str]]:
     return command, rest
 
 
-def test_what_is_not_found_is_listed_by_a_command_that_exists() -> None:
+def test_not_found_error_names_an_existing_list_command() -> None:
     kinds = [table.transitions.kind for table in state_tables().values()]
     assert kinds
     for kind in kinds:

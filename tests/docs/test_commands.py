@@ -24,7 +24,7 @@ from corral.cli.main import COMMANDS, root
 from tests.docs.test_claims import DOCS, TOP, WRITTEN, named, resolved
 from tests.support.chat_server_stub import ApiRequest, platform
 from tests.support.cli_runner import Cli
-from tests.support.doc_pages import NewFile, Shell, Step, fits, read
+from tests.support.doc_pages import NewFile, Shell, Step, matches_output, read
 
 AGENTS = Path(__file__).parent / "agents"
 TRANSCRIPT = TOP / "tests/fixtures/transcripts/claude.jsonl"
@@ -258,7 +258,7 @@ RUN = [page for page in WRITTEN if any(isinstance(step, Step) for step in steps(
 
 
 @pytest.mark.parametrize("page", RUN, ids=named(RUN))
-def test_a_page_does_and_prints_what_it_says(
+def test_page_works_and_prints_what_it_shows(
     page: Path, shell: Shell, world: Callable[[str], dict[str, str]]
 ) -> None:
     (name,) = named([page])
@@ -270,7 +270,7 @@ def test_a_page_does_and_prints_what_it_says(
             shell.write(step)
             continue
         code, said = reader.does(step.command)
-        if code != step.code or (step.shown and not fits(step.shown, said)):
+        if code != step.code or (step.shown and not matches_output(step.shown, said)):
             untrue += [f"line {step.line}: {step.command}  [{code}]", *said]
     assert not untrue, "\n".join([f"{name} shows what is not so:", *untrue])
     assert not reader.unused, f"{name} has not, any more, what something else stands for"
@@ -302,7 +302,7 @@ def takes(words: list[str]) -> bool:
     return True
 
 
-def test_a_whole_command_in_a_sentence_works(
+def test_whole_command_in_a_sentence_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     work = tmp_path / "work"
@@ -325,7 +325,7 @@ def test_a_whole_command_in_a_sentence_works(
     assert not untrue, "\n".join(["A page says what does not work:", *untrue])
 
 
-def test_what_an_empty_store_suggests_can_be_done(capsys: pytest.CaptureFixture[str]) -> None:
+def test_suggestions_of_an_empty_store_work(capsys: pytest.CaptureFixture[str]) -> None:
     said = Cli(capsys)().out
     suggested = re.findall(r"^  corral (.+?)  +\S", said, re.M)
     assert len(suggested) == said.count("\n  "), "a line each"
@@ -333,7 +333,7 @@ def test_what_an_empty_store_suggests_can_be_done(capsys: pytest.CaptureFixture[
     assert [line for line in suggested if not takes(shlex.split(line))] == []
 
 
-def test_the_manual_has_every_command_and_can_be_shown() -> None:
+def test_manual_page_has_every_command_and_renders() -> None:
     manual = (DOCS / "corral.1").read_text(encoding="utf-8")
     plain = manual.replace("\\-", "-")
     for name, (_, help) in COMMANDS.items():
@@ -345,7 +345,7 @@ def test_the_manual_has_every_command_and_can_be_shown() -> None:
         assert shown.stderr == b""
 
 
-def test_what_is_not_run_is_on_a_page() -> None:
+def test_every_command_that_is_not_run_is_on_a_page() -> None:
     assert ELSEWHERE.keys() - in_sentences() == set()
     written = commands(WRITTEN)
     assert [each for each in NOT_RUN if not any(re.search(each, line) for line in written)] == []
@@ -353,7 +353,7 @@ def test_what_is_not_run_is_on_a_page() -> None:
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=named(WRITTEN))
-def test_a_block_of_a_page_says_what_it_is(page: Path) -> None:
+def test_every_block_of_a_page_is_labelled(page: Path) -> None:
     """Whatever could be a command is read as one: no block is without a language, or indented."""
     text = page.read_text(encoding="utf-8")
     opened = re.findall(r"^ *```(.*)$", text, re.M)
@@ -363,7 +363,7 @@ def test_a_block_of_a_page_says_what_it_is(page: Path) -> None:
     assert re.findall(r"(?<=\n\n) {4,}\S.*", plain) == []
 
 
-def test_the_targets_of_make_that_a_page_names_are_there() -> None:
+def test_make_targets_named_by_a_page_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (TOP / "Makefile").read_text(encoding="utf-8"), re.M))
     for page in WRITTEN:
         text = page.read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ from corral.demo.judge import rank
 from corral.kernel.prompt import OwnText, Quote, render
 
 
-def test_the_demo_judge_reads_the_prompt_of_a_judge() -> None:
+def test_demo_judge_parses_the_judge_prompt() -> None:
     prompt = render(
         [
             OwnText("You are the judge."),
@@ -26,7 +26,7 @@ def test_the_demo_judge_reads_the_prompt_of_a_judge() -> None:
 
 
 @pytest.mark.timeout(300)
-def test_the_demo_proves_all_that_it_says(tmp_path: Path) -> None:
+def test_demo_proves_its_claims(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "corral.demo"],
         env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TMPDIR": str(tmp_path)},

@@ -20,7 +20,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def test_a_wheel_contains_everything(wheel: Path) -> None:
+def test_wheel_contains_everything(wheel: Path) -> None:
     source = TOP / "src"
     wanted = {
         str(file.relative_to(source))
@@ -38,7 +38,7 @@ def files_of(place: Path) -> set[Path]:
     return {file.relative_to(place) for file in place.rglob("*") if not file.is_dir()}
 
 
-def test_it_is_installed_used_and_taken_away_without_a_trace(wheel: Path, tmp_path: Path) -> None:
+def test_wheel_is_installed_used_and_removed_completely(wheel: Path, tmp_path: Path) -> None:
     place = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True)
     # What it depends on is already here; only Corral itself is installed anew.

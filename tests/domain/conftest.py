@@ -2,7 +2,7 @@ import pytest
 
 from corral.api import Corral
 from tests.support.fake_channels import Runner
-from tests.support.fake_sandbox_agent import Talk
+from tests.support.fake_sandbox_agent import SandboxConversation
 
 
 @pytest.fixture
@@ -12,6 +12,6 @@ def runner(store: Corral) -> Runner:
 
 
 @pytest.fixture
-def talk(store: Corral, kinds: None) -> Talk:
+def talk(store: Corral, fake_channels: None) -> SandboxConversation:
     """A talk with an agent in a box."""
-    return Talk(store)
+    return SandboxConversation(store)

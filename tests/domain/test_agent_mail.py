@@ -15,7 +15,7 @@ from tests.support.fake_channels import Chat, Runner
 from tests.support.prompt_parser import quotes_in
 from tests.support.store import record, refuses
 
-pytestmark = pytest.mark.usefixtures("kinds")
+pytestmark = pytest.mark.usefixtures("fake_channels")
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ from corral.domain.alerts.model import Alert
 from corral.kernel.clock import MINUTE, ManualClock
 from tests.support.errors import because
 from tests.support.grouped_cases import each_case
-from tests.support.home import is_alive, until
-from tests.support.http_receiver import Receiver, receiving
+from tests.support.home import is_alive, wait_until
+from tests.support.http_receiver import Receiver, run_receiver
 from tests.support.postgres_server import reserve_port
 from tests.support.threads import SECONDS, Racer
 
@@ -34,7 +34,7 @@ from tests.support.threads import SECONDS, Racer
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    with receiving() as server:
+    with run_receiver() as server:
         yield server
 
 
@@ -123,7 +123,7 @@ def test_too_many_failures_leave_a_dead_letter_that_can_be_sent_again(
 
 def test_a_redirect_is_refused_and_not_followed(store: Corral, receiver: Receiver) -> None:
     webhook(store, receiver.url)
-    with receiving() as elsewhere:
+    with run_receiver() as elsewhere:
         receiver.location = elsewhere.url
         for status in (301, 302, 303, 307, 308):
             receiver.answers = [status]
@@ -241,7 +241,7 @@ def test_a_command_that_hangs_is_ended_with_what_it_started(
 
     def wait_from_then_on(command: "subprocess.Popen[bytes]", timeout: float | None = None) -> int:
         if timeout is not None:
-            until(lambda: file.exists() and file.read_text().endswith("\n"), "it has begun")
+            wait_until(lambda: file.exists() and file.read_text().endswith("\n"), "it has begun")
         return wait(command, timeout)
 
     monkeypatch.setattr(subprocess.Popen, "wait", wait_from_then_on)
@@ -249,7 +249,7 @@ def test_a_command_that_hangs_is_ended_with_what_it_started(
     with pytest.raises(notifications.Undelivered, check=because("timeout")):
         notifications.run_command(f'sh -c "{script}"', b"{}", seconds=0.1)
     child = int(file.read_text())
-    until(lambda: not is_alive(child), "it is gone")  # killed, and soon out of the kernel too
+    wait_until(lambda: not is_alive(child), "it is gone")  # killed, and soon out of the kernel too
 
 
 def screen(folder: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> Path:

@@ -17,11 +17,11 @@ from corral.daemon import delivery
 from corral.daemon.delivery import ChatDelivery
 from tests.support import fake_channels
 from tests.support.fake_channels import Chat, FakeAdapter, Platform, register_adapters
-from tests.support.home import until
+from tests.support.home import wait_until
 from tests.support.store import rows
 from tests.support.threads import SECONDS
 
-pytestmark = pytest.mark.usefixtures("kinds")
+pytestmark = pytest.mark.usefixtures("fake_channels")
 
 MANY = 5_000
 
@@ -109,7 +109,7 @@ def test_adapters_that_hang_or_throw_hold_up_nobody_and_are_named(
             named = store.channels.get("throwing").trouble
             return bool(heard) and "to shared" in Shared.place.words() and named is not None
 
-        until(served, "everybody else is served")
+        wait_until(served, "everybody else is served")
         assert "KeyError" in (store.channels.get("throwing").trouble or "")
         assert store.channels.get("shared").trouble is None
         waits = store.messages.list(place=store.places.get("hanging/room").id).items
@@ -118,7 +118,7 @@ def test_adapters_that_hang_or_throw_hold_up_nobody_and_are_named(
         for kind in ("hanging", "throwing", "shared"):
             store.channels.remove(kind)
         loop.run_once(store)
-        until(lambda: not threads_of("hanging", "throwing", "shared"), "their threads end")
+        wait_until(lambda: not threads_of("hanging", "throwing", "shared"), "their threads end")
 
 
 def test_a_line_of_which_one_thread_ended_while_the_loop_was_silent_is_opened_anew(
@@ -153,8 +153,8 @@ def test_a_line_of_which_one_thread_ended_while_the_loop_was_silent_is_opened_an
             loop.run_once(store)
             return "after the silence" in Shared.place.words()
 
-        until(sent, "it is sent")
+        wait_until(sent, "it is sent")
         Slow.gate.set()
         store.channels.remove("slow")
         loop.run_once(store)
-        until(lambda: not threads_of("slow"), "its threads end")
+        wait_until(lambda: not threads_of("slow"), "its threads end")

@@ -12,7 +12,7 @@ from corral.kernel.errors import Invalid, NotFound, Refused
 from tests.support.fake_channels import Chat, FakeAdapter
 from tests.support.store import refuses
 
-pytestmark = pytest.mark.usefixtures("kinds")
+pytestmark = pytest.mark.usefixtures("fake_channels")
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from tests.support.grouped_cases import each_case
 from tests.support.store import rows
 from tests.support.threads import SECONDS
 
-pytestmark = pytest.mark.usefixtures("kinds")
+pytestmark = pytest.mark.usefixtures("fake_channels")
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tests.support.fake_channels import Chat
 from tests.support.invariants import check_store
 from tests.support.store import record, refuses, unchanged, walk
 
-pytestmark = pytest.mark.usefixtures("kinds")
+pytestmark = pytest.mark.usefixtures("fake_channels")
 
 
 def chat_with(store: Corral, **options: str) -> Chat:

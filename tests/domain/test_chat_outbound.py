@@ -17,7 +17,7 @@ from tests.support.fake_channels import KINDS, Chat, FakeAdapter, Platform, regi
 from tests.support.invariants import check_store
 from tests.support.store import refuses, walk
 
-pytestmark = pytest.mark.usefixtures("kinds")
+pytestmark = pytest.mark.usefixtures("fake_channels")
 
 
 def chat_with(store: Corral, kind: str = "fake", **options: str) -> Chat:

@@ -8,7 +8,7 @@ from tests.support.fake_channels import Chat, Runner
 from tests.support.prompt_parser import quotes_in
 from tests.support.store import refuses, unchanged
 
-pytestmark = pytest.mark.usefixtures("kinds")
+pytestmark = pytest.mark.usefixtures("fake_channels")
 
 
 def chat_with(store: Corral, **options: str) -> Chat:

@@ -15,7 +15,7 @@ from tests.support.fake_channels import Chat, Runner
 from tests.support.invariants import check_store
 from tests.support.prompt_parser import now_in
 
-pytestmark = pytest.mark.usefixtures("kinds")
+pytestmark = pytest.mark.usefixtures("fake_channels")
 
 ROUNDS = 30
 """More than any of these sessions needs."""

@@ -9,7 +9,7 @@ from corral.kernel.errors import IllegalMove, Invalid, NotFound, Refused
 from tests.support.fake_channels import Chat, Runner
 from tests.support.store import refuses, walk
 
-pytestmark = pytest.mark.usefixtures("kinds")
+pytestmark = pytest.mark.usefixtures("fake_channels")
 
 
 @pytest.fixture

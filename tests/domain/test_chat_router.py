@@ -11,7 +11,7 @@ from tests.support.fake_channels import Chat
 from tests.support.grouped_cases import each_case
 from tests.support.store import refuses, unchanged, walk
 
-pytestmark = pytest.mark.usefixtures("kinds")
+pytestmark = pytest.mark.usefixtures("fake_channels")
 
 
 @pytest.fixture

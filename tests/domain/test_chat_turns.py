@@ -21,7 +21,7 @@ from tests.support.invariants import check_store
 from tests.support.prompt_parser import now_in, quotes_in, texts_in
 from tests.support.run_factories import ELSEWHERE, held
 
-pytestmark = pytest.mark.usefixtures("kinds")
+pytestmark = pytest.mark.usefixtures("fake_channels")
 
 
 def chat_with(store: Corral, **wiring: str) -> Chat:

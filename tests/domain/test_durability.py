@@ -20,11 +20,11 @@ from corral.domain.mail import ops as mail
 from corral.domain.mail.model import Letter
 from corral.kernel.clock import HOUR, ManualClock
 from tests.support.fake_channels import Chat
-from tests.support.home import until
+from tests.support.home import wait_until
 from tests.support.store import rows
 from tests.support.threads import Racer
 
-pytestmark = pytest.mark.usefixtures("kinds")
+pytestmark = pytest.mark.usefixtures("fake_channels")
 
 USED = UsageFact(model="gpt-5", input=10, output=5)
 
@@ -155,7 +155,7 @@ def test_what_must_be_on_the_disk_does_not_share_a_commit_that_is_not(
         mail.put(tx, "queue:q", 1)
         racers.append(Racer(lambda: filed.charges.add(USED, run_id="run_1")))
         line = filed._database._queue
-        until(lambda: line.waiting or None, "it stands in line behind this")
+        wait_until(lambda: line.waiting or None, "it stands in line behind this")
 
     class Slow(Resource):
         put = write(put_while_another_comes)

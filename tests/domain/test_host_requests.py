@@ -14,7 +14,7 @@ from tests.support.fake_channels import Chat, Runner
 from tests.support.grouped_cases import each_case
 from tests.support.store import contents, refuses
 
-pytestmark = pytest.mark.usefixtures("kinds")
+pytestmark = pytest.mark.usefixtures("fake_channels")
 
 HELPER = {"name": "helper", "instructions": "Help with mails."}
 

@@ -11,7 +11,7 @@ from tests.support.store import unchanged, walk
 
 
 @pytest.fixture
-def raced(store: Corral, tmp_path: Path) -> RaceFactory:
+def race_factory(store: Corral, tmp_path: Path) -> RaceFactory:
     return RaceFactory(store, tmp_path)
 
 
@@ -20,12 +20,12 @@ def test_no_races_are_an_empty_page(store: Corral) -> None:
 
 
 def test_a_race_is_listed_with_how_its_latest_round_stands(
-    store: Corral, raced: RaceFactory
+    store: Corral, race_factory: RaceFactory
 ) -> None:
-    race = raced.start("ada", "grace", "linus", budget_micros=2_000_000)
-    raced.end(race, 1, cost_micros=100_000)
-    raced.end(race, 2, checks=[BAD], cost_micros=None)
-    raced.begin(race, 3, cost_micros=5_000)
+    race = race_factory.start("ada", "grace", "linus", budget_micros=2_000_000)
+    race_factory.end(race, 1, cost_micros=100_000)
+    race_factory.end(race, 2, checks=[BAD], cost_micros=None)
+    race_factory.begin(race, 3, cost_micros=5_000)
     with unchanged(store):
         (found,) = store.insights.races().items
     assert (found.id, found.name, found.state) == (race.id, "Make it faster", "active")
@@ -37,31 +37,31 @@ def test_a_race_is_listed_with_how_its_latest_round_stands(
 
 
 def test_a_race_waits_for_somebody_until_its_winner_is_chosen(
-    store: Corral, raced: RaceFactory
+    store: Corral, race_factory: RaceFactory
 ) -> None:
-    race = raced.start("ada", "grace")
-    raced.end(race, 1)
-    raced.end(race, 2)
-    raced.settle(race)
-    raced.judge(race, [[2], [1]], "it is shorter")
+    race = race_factory.start("ada", "grace")
+    race_factory.end(race, 1)
+    race_factory.end(race, 2)
+    race_factory.settle(race)
+    race_factory.judge(race, [[2], [1]], "it is shorter")
     (found,) = store.insights.races().items
     assert (found.round_state, found.waits, found.can_win) == ("selecting", True, 2)
     assert found.spent_micros == 270_000, "what its judge cost too"
     store.races.select(race.id, "2")
-    raced.next(race, "ada")
+    race_factory.next(race, "ada")
     (found,) = store.insights.races(state="active").items
     assert (found.rounds, found.round_state, found.waits) == (2, "running", False)
     assert (found.winner_round, found.winner_number, found.winner_agent) == (1, 2, "grace")
-    raced.end(race, 1, checks=[BAD])
-    raced.settle(race)
-    (found,) = store.insights.races(project=raced.project).items
+    race_factory.end(race, 1, checks=[BAD])
+    race_factory.settle(race)
+    (found,) = store.insights.races(project=race_factory.project).items
     assert (found.round_state, found.waits) == ("failed", True)
 
 
 def test_races_are_paged_newest_first_and_found_by_project_and_state(
-    store: Corral, raced: RaceFactory, tmp_path: Path
+    store: Corral, race_factory: RaceFactory, tmp_path: Path
 ) -> None:
-    ids = [raced.start("ada", host="elsewhere").id for _ in range(7)]
+    ids = [race_factory.start("ada", host="elsewhere").id for _ in range(7)]
     store.races.abandon(ids[2])
     assert [race.id for race in walk(store.insights.races, limit=3)] == ids[::-1]
     assert [race.id for race in store.insights.races(state="abandoned").items] == [ids[2]]

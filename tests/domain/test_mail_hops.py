@@ -12,7 +12,7 @@ from corral.kernel.errors import Refused
 from tests.support.fake_channels import Runner
 from tests.support.store import record
 
-pytestmark = pytest.mark.usefixtures("kinds")
+pytestmark = pytest.mark.usefixtures("fake_channels")
 
 LIMIT = 4
 MOST = 15

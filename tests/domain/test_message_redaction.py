@@ -30,7 +30,7 @@ def test_a_secret_in_a_post_is_kept_nowhere(store: Corral) -> None:
     assert KEY not in str(contents(store))
 
 
-@pytest.mark.usefixtures("kinds")
+@pytest.mark.usefixtures("fake_channels")
 def test_a_secret_that_is_said_in_a_chat_is_kept_nowhere(store: Corral) -> None:
     store.agents.create("ada", provider="scripted")
     chat = Chat(store)

@@ -14,7 +14,7 @@ from corral.kernel.errors import Refused
 from tests.support.fake_channels import Chat, Runner
 from tests.support.prompt_parser import quotes_in, texts_in
 
-pytestmark = pytest.mark.usefixtures("kinds")
+pytestmark = pytest.mark.usefixtures("fake_channels")
 
 
 class Team:

@@ -20,18 +20,20 @@ from tests.support.race_factory import BAD, RaceFactory
 
 
 @pytest.fixture
-def raced(store: Corral) -> RaceFactory:
+def race_factory(store: Corral) -> RaceFactory:
     return RaceFactory(store, config.home(), worktrees=races_folder())
 
 
-def orphan(raced: RaceFactory, race: Race, name: str, *, days: int = 31, **files: str) -> Path:
+def orphan(
+    race_factory: RaceFactory, race: Race, name: str, *, days: int = 31, **files: str
+) -> Path:
     """A worktree with files in no commit, which nobody has touched for so many days."""
-    create_race_folder(raced.store._database, race)
+    create_race_folder(race_factory.store._database, race)
     folder = races_folder() / race.id / name
-    worktrees.create(str(raced.repository), str(folder), f"corral/{name}")
+    worktrees.create(str(race_factory.repository), str(folder), f"corral/{name}")
     for file, text in files.items():
         (folder / file).write_text(text)
-    untouched(raced.store, folder, days)
+    untouched(race_factory.store, folder, days)
     return folder
 
 
@@ -45,11 +47,13 @@ def told(store: Corral, **how: bool) -> dict[str, str]:
     return {each.worktree: each.action for each in store.races.clean(orphans=True, **how)}
 
 
-def test_an_orphan_is_reclaimed_when_its_time_is_over(store: Corral, raced: RaceFactory) -> None:
-    race = raced.start("ada")
-    old = orphan(raced, race, "old")
-    young = orphan(raced, race, "young", days=29)
-    with_work = orphan(raced, race, "work", made="by hand\n")
+def test_an_orphan_is_reclaimed_when_its_time_is_over(
+    store: Corral, race_factory: RaceFactory
+) -> None:
+    race = race_factory.start("ada")
+    old = orphan(race_factory, race, "old")
+    young = orphan(race_factory, race, "young", days=29)
+    with_work = orphan(race_factory, race, "work", made="by hand\n")
     (gone,) = store.races.reclaim()
     assert (gone.worktree, gone.action, gone.race_id) == (str(old), "removed", race.id)
     assert not old.exists()
@@ -62,11 +66,11 @@ def test_an_orphan_is_reclaimed_when_its_time_is_over(store: Corral, raced: Race
 
 
 def test_an_orphan_goes_at_once_when_that_is_confirmed_and_never_with_work(
-    store: Corral, raced: RaceFactory
+    store: Corral, race_factory: RaceFactory
 ) -> None:
-    race = raced.start("ada")
-    empty = orphan(raced, race, "empty", days=0)
-    with_work = orphan(raced, race, "work", made="by hand\n")
+    race = race_factory.start("ada")
+    empty = orphan(race_factory, race, "empty", days=0)
+    with_work = orphan(race_factory, race, "work", made="by hand\n")
     assert told(store)[str(empty)] == "remove"
     assert empty.exists(), "it was only asked"
     assert told(store, confirm=True)[str(empty)] == "removed"
@@ -75,11 +79,11 @@ def test_an_orphan_goes_at_once_when_that_is_confirmed_and_never_with_work(
 
 
 def test_an_orphan_of_a_race_that_the_store_forgot_is_found_too(
-    store: Corral, raced: RaceFactory
+    store: Corral, race_factory: RaceFactory
 ) -> None:
-    race = raced.start("ada")
-    folder = orphan(raced, race, "round-1-1")
-    store.projects.delete(raced.project)
+    race = race_factory.start("ada")
+    folder = orphan(race_factory, race, "round-1-1")
+    store.projects.delete(race_factory.project)
     assert store.races.list().items == []
     (left,) = store.races.clean(orphans=True)
     assert (left.worktree, left.action, left.race_id) == (str(folder), "remove", race.id)
@@ -88,21 +92,21 @@ def test_an_orphan_of_a_race_that_the_store_forgot_is_found_too(
 
 
 def test_a_worktree_that_is_there_again_is_attached_to_its_attempt(
-    store: Corral, raced: RaceFactory
+    store: Corral, race_factory: RaceFactory
 ) -> None:
-    race = raced.start("ada", "ada")
-    raced.end(race, 1)
-    raced.end(race, 2)
-    raced.settle(race)
+    race = race_factory.start("ada", "ada")
+    race_factory.end(race, 1)
+    race_factory.end(race, 2)
+    race_factory.settle(race)
     store.races.clean(race.id, confirm=True)
-    folder = orphan(raced, race, "round-1-2", made="by hand\n")
+    folder = orphan(race_factory, race, "round-1-2", made="by hand\n")
     (left,) = store.races.clean(orphans=True)
     assert (left.worktree, left.attempt_id) == (str(folder), race.latest.attempts[1].id)
     assert (left.action, left.uncommitted) == ("keep", 1)
 
 
 def test_another_stores_worktrees_are_no_orphans_of_this_one(
-    store: Corral, raced: RaceFactory, tmp_path: Path
+    store: Corral, race_factory: RaceFactory, tmp_path: Path
 ) -> None:
     with corral.open(f"sqlite:///{tmp_path}/other.db", actor="user:other") as other:
         theirs = RaceFactory(other, config.home() / "other", worktrees=races_folder())
@@ -112,18 +116,20 @@ def test_another_stores_worktrees_are_no_orphans_of_this_one(
         worktrees.create(str(theirs.repository), attempt.worktree, attempt.branch)
         untouched(store, Path(attempt.worktree), 400)
         # A race of this store in the same repository, which so is known to it.
-        raced.repository = theirs.repository
-        raced.start("ada")
+        race_factory.repository = theirs.repository
+        race_factory.start("ada")
         assert attempt.worktree not in told(store, confirm=True)
         assert store.races.reclaim() == []
         assert Path(attempt.worktree).exists()
         assert other.races.reclaim() == [], "it is no orphan there either"
 
 
-def test_a_folder_without_a_mark_is_listed_and_left(store: Corral, raced: RaceFactory) -> None:
-    raced.start("ada")
+def test_a_folder_without_a_mark_is_listed_and_left(
+    store: Corral, race_factory: RaceFactory
+) -> None:
+    race_factory.start("ada")
     folder = races_folder() / "rac_unknown" / "round-1-1"
-    worktrees.create(str(raced.repository), str(folder), "corral/unknown")
+    worktrees.create(str(race_factory.repository), str(folder), "corral/unknown")
     untouched(store, folder, 400)
     assert store.races.reclaim() == []
     assert [*told(store, confirm=True).values()][-1] == "keep"
@@ -131,9 +137,9 @@ def test_a_folder_without_a_mark_is_listed_and_left(store: Corral, raced: RaceFa
 
 
 def test_a_removal_that_a_crash_cut_short_is_shown_and_finished(
-    store: Corral, raced: RaceFactory
+    store: Corral, race_factory: RaceFactory
 ) -> None:
-    race = raced.start("ada")
+    race = race_factory.start("ada")
     create_race_folder(store._database, race)
     cut = races_folder() / race.id / f"{worktree_leftovers.REMOVAL_PREFIX}1"
     cut.mkdir()
@@ -147,75 +153,77 @@ def test_a_removal_that_a_crash_cut_short_is_shown_and_finished(
 
 
 def test_the_worktree_of_an_attempt_is_no_orphan_however_old(
-    store: Corral, raced: RaceFactory
+    store: Corral, race_factory: RaceFactory
 ) -> None:
-    race = raced.start("ada")
+    race = race_factory.start("ada")
     (attempt,) = race.latest.attempts
     create_race_folder(store._database, race)
     folder = Path(attempt.worktree)
-    worktrees.create(str(raced.repository), str(folder), attempt.branch)
+    worktrees.create(str(race_factory.repository), str(folder), attempt.branch)
     untouched(store, folder, 400)
     assert store.races.reclaim() == []
     assert folder.exists()
 
 
 def test_a_repository_that_is_gone_leaves_its_worktrees_alone(
-    store: Corral, raced: RaceFactory
+    store: Corral, race_factory: RaceFactory
 ) -> None:
-    race = raced.start("ada")
-    folder = orphan(raced, race, "lost")
-    shutil.rmtree(raced.repository)
+    race = race_factory.start("ada")
+    folder = orphan(race_factory, race, "lost")
+    shutil.rmtree(race_factory.repository)
     assert told(store, confirm=True)[str(folder)] == "keep"
     assert store.races.reclaim() == []
     assert folder.exists()
 
 
-def test_a_choice_that_is_refused_has_nothing_kept(store: Corral, raced: RaceFactory) -> None:
-    race = raced.start("ada", "ben")
-    raced.end(race, 1)
-    raced.end(race, 2, {"made": "badly\n"}, checks=[BAD])
-    raced.settle(race)
+def test_a_choice_that_is_refused_has_nothing_kept(
+    store: Corral, race_factory: RaceFactory
+) -> None:
+    race = race_factory.start("ada", "ben")
+    race_factory.end(race, 1)
+    race_factory.end(race, 2, {"made": "badly\n"}, checks=[BAD])
+    race_factory.settle(race)
     with pytest.raises(Refused, check=because("checks_failed")):
         store.races.select(race.id, "2")
-    assert git(raced.repository, "for-each-ref", "refs/corral") == ""
+    assert git(race_factory.repository, "for-each-ref", "refs/corral") == ""
     store.races.select(race.id, "2", overrule=True)
-    assert git(raced.repository, "for-each-ref", "refs/corral") != ""
+    assert git(race_factory.repository, "for-each-ref", "refs/corral") != ""
 
 
 def test_what_is_kept_for_a_race_goes_with_the_race_where_others_have_it(
-    store: Corral, raced: RaceFactory, clock: ManualClock
+    store: Corral, race_factory: RaceFactory, clock: ManualClock
 ) -> None:
-    merged, alone = raced.start("ada"), raced.start("ada")
+    merged, alone = race_factory.start("ada"), race_factory.start("ada")
     for race in (merged, alone):
-        raced.end(race, 1, {"made": f"for {race.id}\n"})
-        raced.settle(race)
+        race_factory.end(race, 1, {"made": f"for {race.id}\n"})
+        race_factory.settle(race)
         store.races.select(race.id, "1")
     store.races.merge(merged.id)
     for race in (merged, alone):
         store.races.finish(race.id)
         store.races.clean(race.id, confirm=True)
-    assert kept(raced) == {merged.id, alone.id}
+    assert kept(race_factory) == {merged.id, alone.id}
     assert store.races.reclaim() == [], "the store still knows both"
     clock.advance(366 * DAY)
     store.db.prune()
     assert store.races.list().items == []
     listed = {each.race_id: each for each in store.races.clean(orphans=True)}
     assert (listed[merged.id].action, listed[alone.id].action) == ("remove", "keep")
-    assert (listed[alone.id].unmerged, kept(raced)) == (1, {merged.id, alone.id})
+    assert (listed[alone.id].unmerged, kept(race_factory)) == (1, {merged.id, alone.id})
     assert "git branch NAME" in listed[alone.id].reason
     (gone,) = store.races.reclaim()
     assert (gone.race_id, gone.action) == (merged.id, "removed")
-    assert kept(raced) == {alone.id}, "nobody else has what that one made"
+    assert kept(race_factory) == {alone.id}, "nobody else has what that one made"
     assert [folder.name for folder in races_folder().iterdir()] == [alone.id]
-    ref = git(raced.repository, "for-each-ref", "--format=%(refname)", "refs/corral")
-    git(raced.repository, "branch", "by-hand", ref)
+    ref = git(race_factory.repository, "for-each-ref", "--format=%(refname)", "refs/corral")
+    git(race_factory.repository, "branch", "by-hand", ref)
     assert [left.action for left in store.races.clean(orphans=True, confirm=True)] == ["removed"]
-    assert kept(raced) == set()
+    assert kept(race_factory) == set()
     assert [*races_folder().iterdir()] == []
 
 
 def test_what_another_store_has_kept_is_left_to_it(
-    store: Corral, raced: RaceFactory, tmp_path: Path
+    store: Corral, race_factory: RaceFactory, tmp_path: Path
 ) -> None:
     with corral.open(f"sqlite:///{tmp_path}/other.db", actor="user:other") as other:
         race = RaceFactory(other, config.home() / "other", worktrees=races_folder()).start("ada")
@@ -224,23 +232,25 @@ def test_what_another_store_has_kept_is_left_to_it(
         assert git_history.list_kept(race.repository, race.id) == [f"{race.id}/1-1"]
 
 
-def kept(raced: RaceFactory) -> set[str]:
+def kept(race_factory: RaceFactory) -> set[str]:
     """The races that the repository keeps commits for."""
-    names = git(raced.repository, "for-each-ref", "--format=%(refname)", "refs/corral").split()
+    names = git(
+        race_factory.repository, "for-each-ref", "--format=%(refname)", "refs/corral"
+    ).split()
     return {name.split("/")[2] for name in names}
 
 
 def test_the_branch_of_a_worktree_that_was_never_whole_goes_with_it(
-    store: Corral, raced: RaceFactory
+    store: Corral, race_factory: RaceFactory
 ) -> None:
-    race = raced.start("ada", "ben")
-    raced.end(race, 1, state="failed")
-    raced.end(race, 2, state="failed")
-    raced.settle(race)
+    race = race_factory.start("ada", "ben")
+    race_factory.end(race, 1, state="failed")
+    race_factory.end(race, 2, state="failed")
+    race_factory.settle(race)
     empty, own = (attempt.branch for attempt in store.races.get(race.id).latest.attempts)
-    git(raced.repository, "branch", empty, "main")
-    git(raced.repository, "branch", own, raced.commit({"made": "by hand\n"}))
+    git(race_factory.repository, "branch", empty, "main")
+    git(race_factory.repository, "branch", own, race_factory.commit({"made": "by hand\n"}))
     store.races.clean(race.id, confirm=True)
-    listed = git(raced.repository, "branch", "--format=%(refname:short)").split("\n")
+    listed = git(race_factory.repository, "branch", "--format=%(refname:short)").split("\n")
     assert empty not in listed
     assert own in listed, "it alone has a commit"

@@ -27,8 +27,8 @@ from tests.support.processes import run_concurrently
 from tests.support.run_factories import (
     held,
     insert_run,
-    order,
     queued,
+    run_spec,
     running,
     starting,
     stopping,
@@ -70,7 +70,7 @@ def identity(child: "subprocess.Popen[bytes]") -> process.ProcessIdentity:
 
 def here(store: Corral, *, pid: int = GONE, began: str = "1", **known: Any) -> Run:
     """A run of this machine whose supervisor is gone."""
-    run = store.runs.enqueue(order(restarts=known.pop("restarts", 0)))
+    run = store.runs.enqueue(run_spec(restarts=known.pop("restarts", 0)))
     plain = {"host": process.host(), "boot_id": process.boot_id(), "supervisor_pid": GONE}
     started = store.runs.acquire(run.id, held(1, pid=pid, start_token=began, **plain | known))
     return store.runs.launch(started)
@@ -104,7 +104,7 @@ def test_an_output_is_sealed_by_its_supervisor_for_as_long_as_that_lives(
     store: Corral, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
     supervisor = identity(sleeper)
-    id = store.runs.enqueue(order()).id
+    id = store.runs.enqueue(run_spec()).id
     folder = run_folder(id)
     make_private_folder(folder)
     (folder / "output").write_bytes(b"it may still be writing")
@@ -233,7 +233,7 @@ def test_every_run_is_looked_at_however_many_there_are(store: Corral) -> None:
     made = []
     with store.transaction() as tx:
         for _ in range(430):
-            run = ops.enqueue(tx, order())
+            run = ops.enqueue(tx, run_spec())
             tx.run(Statement("DELETE FROM runs WHERE id = :id"), id=run.id)
             made.append(insert_run(tx, "running", tx.now, **lost | {"id": run.id}))
     found = store.runs.recover()

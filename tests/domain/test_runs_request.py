@@ -11,7 +11,7 @@ from corral.domain.runs.spec import MAX_PROMPT
 from corral.kernel.clock import DAY, HOUR, ManualClock
 from corral.kernel.errors import Invalid
 from tests.support.grouped_cases import each_case
-from tests.support.run_factories import order, queued
+from tests.support.run_factories import queued, run_spec
 from tests.support.store import record, refuses, rows
 
 MB = 1 << 20
@@ -115,7 +115,7 @@ BAD: dict[str, dict[str, Any]] = {
 @each_case("what", BAD)
 def test_what_can_never_be_run_is_refused_and_nothing_is_kept(store: Corral, what: str) -> None:
     with refuses(store, Invalid) as caught:
-        store.runs.enqueue(order(**BAD[what]))
+        store.runs.enqueue(run_spec(**BAD[what]))
     assert caught.value.message.endswith(".")
     assert "\0" not in caught.value.message
 

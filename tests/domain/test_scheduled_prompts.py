@@ -14,7 +14,7 @@ from tests.support.grouped_cases import each_case
 from tests.support.prompt_parser import quotes_in, texts_in
 from tests.support.store import record, refuses, rows, unchanged
 
-pytestmark = pytest.mark.usefixtures("kinds")
+pytestmark = pytest.mark.usefixtures("fake_channels")
 
 
 @pytest.fixture

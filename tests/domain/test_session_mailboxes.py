@@ -11,7 +11,7 @@ from tests.support.grouped_cases import each_case
 from tests.support.prompt_parser import quotes_in
 from tests.support.store import refuses
 
-pytestmark = pytest.mark.usefixtures("kinds")
+pytestmark = pytest.mark.usefixtures("fake_channels")
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from corral.domain.sessions.turn import MAX_CONTENT
 from corral.kernel.clock import ManualClock
 from corral.kernel.errors import IllegalMove, Invalid, NotFound, Refused
 from tests.support.grouped_cases import each_case
-from tests.support.statement_trace import traced
+from tests.support.statement_trace import trace_statements
 from tests.support.store import record, refuses, unchanged, walk
 
 MISSING = "ses_00000000000000000000000000"
@@ -106,7 +106,7 @@ def test_an_append_is_one_transaction_and_as_few_statements_as_can_be(
 ) -> None:
     session = store.sessions.open()
     store.sessions.append(session, "user", "warm")
-    with traced(store, monkeypatch) as trace:
+    with trace_statements(store, monkeypatch) as trace:
         store.sessions.append(session.id, "user", "hi")
     assert trace.transactions == 1
     assert trace.statements == (2 if store.db.engine == "sqlite" else 1)

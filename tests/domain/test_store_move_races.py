@@ -17,7 +17,7 @@ from corral.kernel.errors import CorralError, Refused, StoreUnavailable
 from tests.crash.harness import ALL
 from tests.domain.test_store_backup import EACH_WAY, ENGINES
 from tests.domain.test_store_move import Place, filled, killed, opened, place
-from tests.support.home import until
+from tests.support.home import wait_until
 from tests.support.invariants import check_store
 from tests.support.store_urls import wait_until_alone
 
@@ -124,7 +124,7 @@ def until_moved(call: Callable[[], object]) -> None:
             return error.reason == "moved"
         return False
 
-    until(is_refused, "the handle refuses the call", seconds=60)
+    wait_until(is_refused, "the handle refuses the call", seconds=60)
 
 
 def test_moving_with_a_handle_whose_store_was_moved_is_rejected(

@@ -8,7 +8,14 @@ import corral
 from corral.api import Corral
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, Refused
 from tests.support.store import refuses
-from tests.support.task_factories import board, check_counts, fail, finish, project_with, told
+from tests.support.task_factories import (
+    board,
+    check_counts,
+    fail,
+    finish,
+    project_with,
+    task_notices,
+)
 
 
 @pytest.fixture
@@ -250,7 +257,7 @@ def test_a_task_is_changed_and_what_is_left_out_stays(store: Corral, chain: str)
 def test_whoever_works_on_a_task_is_told_that_it_is_over(store: Corral, chain: str) -> None:
     store.tasks.claim(chain, "ada", key="A")
     store.tasks.cancel("A", reason="not wanted")
-    assert told(store, "agent:ada") == [("stop: cancelled", "A", "not wanted")]
+    assert task_notices(store, "agent:ada") == [("stop: cancelled", "A", "not wanted")]
 
 
 def test_below_a_task_that_was_cancelled_meanwhile_the_cause_is_that_one(

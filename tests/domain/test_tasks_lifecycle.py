@@ -12,7 +12,7 @@ from corral.kernel.errors import Conflict, Held, IllegalMove, Invalid, NotFound,
 from corral.kernel.exit_status import ExitStatus
 from tests.support.run_factories import running
 from tests.support.store import record, refuses, unchanged
-from tests.support.task_factories import board, check_counts, finish, project_with, told
+from tests.support.task_factories import board, check_counts, finish, project_with, task_notices
 
 
 def claim(store: Corral, project: str, agent: str = "ada", **how: object) -> Task:
@@ -147,7 +147,9 @@ def test_silence_is_not_success(store: Corral, clock: ManualClock, tmp_path: Pat
     (back,) = store.tasks.release_due()
     assert (back.state, back.reason) == ("ready", "the lease of its agent expired")
     assert store.tasks.release_due() == []
-    assert told(store, "user:tester") == [("returned", "A", "the lease of its agent expired")]
+    assert task_notices(store, "user:tester") == [
+        ("returned", "A", "the lease of its agent expired")
+    ]
     with refuses(store, Refused) as caught:
         store.tasks.submit(first, "too late")
     assert "Claim it first" in str(caught.value)
@@ -155,7 +157,7 @@ def test_silence_is_not_success(store: Corral, clock: ManualClock, tmp_path: Pat
     clock.advance(DAY)
     store.tasks.release_due()
     assert board(store, project) == {"A": "failed", "B": "blocked"}
-    assert told(store, "user:tester")[1:] == [
+    assert task_notices(store, "user:tester")[1:] == [
         ("failed", "A", "the lease of its agent expired, 2 times")
     ]
     check_counts(store)
@@ -220,7 +222,7 @@ def test_a_run_that_ends_without_a_submit_gives_its_tasks_back(
     for _ in range(2):
         store.runs.clean_up(ended)
     assert board(store, project) == {"A": "ready", "B": "submitted"}
-    returned = [what for what, _, _ in told(store, "user:tester") if what == "returned"]
+    returned = [what for what, _, _ in task_notices(store, "user:tester") if what == "returned"]
     assert returned == ["returned"]
     assert ended.id in (store.tasks.get("A").reason or "")
 
@@ -267,7 +269,7 @@ def test_a_submitted_task_waits_for_its_lead_to_look(store: Corral, tmp_path: Pa
     store.tasks.submit(taken, "look")
     with unchanged(store):
         assert store.tasks.submit(taken, "look again").state == "submitted"
-    assert told(store, "user:tester") == [("submitted", "A", None)]
+    assert task_notices(store, "user:tester") == [("submitted", "A", None)]
 
 
 def test_submitting_a_task_that_is_done_is_harmless(store: Corral, tmp_path: Path) -> None:
@@ -285,7 +287,7 @@ def test_a_rejected_task_goes_back_with_the_reason(store: Corral, tmp_path: Path
     store.tasks.submit(taken, "look")
     back = store.tasks.reject("A", "there is no test")
     assert (back.state, back.reason) == ("ready", "there is no test")
-    assert told(store, "agent:ada") == [("rejected", "A", "there is no test")]
+    assert task_notices(store, "agent:ada") == [("rejected", "A", "there is no test")]
     again = claim(store, project)
     assert again.reason == "there is no test", "whoever takes it next is told"
     assert again.attempts == 1
@@ -326,7 +328,9 @@ def test_a_task_is_given_to_another_and_its_doer_cannot_submit_it(
     taken = claim(store, project)
     given = store.tasks.reassign("A", "bob")
     assert (given.state, given.agent_id) == ("ready", None)
-    assert told(store, "agent:ada") == [("stop: reassigned", "A", "the task was assigned to bob")]
+    assert task_notices(store, "agent:ada") == [
+        ("stop: reassigned", "A", "the task was assigned to bob")
+    ]
     with refuses(store, Held):
         store.tasks.submit(taken, "but I was done")
     assert store.tasks.claim(project, "ada") is None
@@ -345,7 +349,7 @@ def test_a_check_that_ends_well_accepts(store: Corral, tmp_path: Path) -> None:
     (tmp_path / "made").touch()
     submitted = store.tasks.submit(claim(store, project), "made it")
     assert submitted.state == "submitted"
-    assert told(store, "user:tester") == [], "nobody has to look"
+    assert task_notices(store, "user:tester") == [], "nobody has to look"
     done = store.tasks.check("A")
     assert done.state == "done"
     assert done.evidence is not None
@@ -360,8 +364,8 @@ def test_a_check_that_fails_rejects_with_what_it_printed(store: Corral, tmp_path
     assert (back.state, back.reason) == ("ready", "its check exited with 3: two tests fail")
     assert back.evidence is not None
     assert back.evidence.checks[0].output == "two tests fail\n"
-    assert [what for what, _, _ in told(store, "agent:ada")] == ["rejected"]
-    assert [what for what, _, _ in told(store, "user:tester")] == ["rejected"]
+    assert [what for what, _, _ in task_notices(store, "agent:ada")] == ["rejected"]
+    assert [what for what, _, _ in task_notices(store, "user:tester")] == ["rejected"]
 
 
 def test_a_check_that_hangs_is_ended_with_all_its_children(store: Corral, tmp_path: Path) -> None:

@@ -14,15 +14,15 @@ from corral.api import Corral
 from corral.daemon.telemetry import Telemetry
 from corral.kernel.clock import ManualClock
 from corral.kernel.exit_status import ExitStatus
-from tests.support.home import until
-from tests.support.http_receiver import ReceivedRequest, Receiver, receiving
+from tests.support.home import wait_until
+from tests.support.http_receiver import ReceivedRequest, Receiver, run_receiver
 from tests.support.run_factories import ended, running
 from tests.support.store import rows
 
 
 @pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
-    with receiving() as receiver:
+    with run_receiver() as receiver:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url.removesuffix("/hook"))
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
         yield receiver
@@ -38,7 +38,9 @@ def loop() -> Iterator[Telemetry]:
 def settled(store: Corral) -> None:
     """Until the feed shows all that was written: PostgreSQL's waits for others on the server."""
     ((last,),) = rows(store, "SELECT max(seq) FROM events")
-    until(lambda: store.events.newest(limit=1).items[0].id == f"evt_{last}", "the feed shows all")
+    wait_until(
+        lambda: store.events.newest(limit=1).items[0].id == f"evt_{last}", "the feed shows all"
+    )
 
 
 def attributes(told: Any) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from corral.db.tx import Tx
 from corral.domain.mail import ops as mail
 from corral.domain.mail.sql import LETTERS
 from corral.kernel.errors import StoreUnavailable
-from tests.support.home import until
+from tests.support.home import wait_until
 
 BLOCKED = Statement("SELECT 1 FROM pg_locks WHERE NOT granted")
 SLEEP = Statement("SELECT pg_sleep(3600)")
@@ -58,7 +58,7 @@ def cut(link: PostgresConnection) -> None:
 
 def await_all_places(database: PostgresDatabase) -> None:
     """The bell may still have one for a moment."""
-    until(lambda: database._free_slots.qsize() == MAX_CONNECTIONS, "all places are free")
+    wait_until(lambda: database._free_slots.qsize() == MAX_CONNECTIONS, "all places are free")
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def interrupt_sleep(own_url: str) -> Iterator[Callable[[], None]]:
 
     def interrupt() -> None:
         with psycopg.connect(own_url, autocommit=True) as watcher:
-            until(lambda: watcher.execute(ASLEEP).fetchone(), "the server runs the statement")
+            wait_until(lambda: watcher.execute(ASLEEP).fetchone(), "the server runs the statement")
         os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -75,7 +75,7 @@ def interrupt_sleep(own_url: str) -> Iterator[Callable[[], None]]:
     signal.signal(signal.SIGINT, before)
 
 
-def test_a_connection_that_ends_inside_a_transaction_is_said_to_be_that(
+def test_connection_lost_inside_a_transaction_is_reported(
     own_url: str, store: Corral, database: PostgresDatabase
 ) -> None:
     def put_two() -> None:
@@ -92,7 +92,7 @@ def test_a_connection_that_ends_inside_a_transaction_is_said_to_be_that(
     await_all_places(database)
 
 
-def test_transactions_that_meet_are_told_to_try_again(own_url: str, store: Corral) -> None:
+def test_conflicting_transactions_are_retried(own_url: str, store: Corral) -> None:
     one, two = (store.mail.put("queue:work", number) for number in (1, 2))
     hold = "SELECT 1 FROM letters WHERE seq = %s FOR UPDATE"
     first, second = (int(letter.id.removeprefix("let_")) for letter in (one, two))
@@ -107,7 +107,7 @@ def test_transactions_that_meet_are_told_to_try_again(own_url: str, store: Corra
                 tx.run(Statement("SET LOCAL deadlock_timeout = '10ms'"))
                 LETTERS.get(tx, second, for_update=True)
                 waits.start()
-                until(lambda: tx.value(BLOCKED), "the other one waits")
+                wait_until(lambda: tx.value(BLOCKED), "the other one waits")
                 LETTERS.get(tx, first, for_update=True)
 
         with pytest.raises(StoreUnavailable) as caught:
@@ -118,7 +118,7 @@ def test_transactions_that_meet_are_told_to_try_again(own_url: str, store: Corra
 
 
 @pytest.mark.parametrize("said_first", [SESSION_SETTINGS, "extract(epoch"], ids=["plans", "time"])
-def test_a_connection_that_ends_as_it_begins_is_tried_again(
+def test_connection_lost_at_its_start_is_retried(
     store: Corral,
     database: PostgresDatabase,
     monkeypatch: pytest.MonkeyPatch,
@@ -150,7 +150,7 @@ def test_a_connection_that_ends_as_it_begins_is_tried_again(
     await_all_places(database)
 
 
-def test_a_connection_that_still_works_for_whoever_left_it_is_given_to_nobody(
+def test_connection_with_an_uncancelled_statement_is_not_reused(
     store: Corral,
     database: PostgresDatabase,
     monkeypatch: pytest.MonkeyPatch,
@@ -171,7 +171,7 @@ def test_a_connection_that_still_works_for_whoever_left_it_is_given_to_nobody(
     assert [letter.body for letter in store.mail.list().items] == ["kept"]
 
 
-def test_a_statement_that_is_called_off_leaves_its_connection_and_its_place(
+def test_cancelled_statement_releases_its_connection_and_slot(
     store: Corral, database: PostgresDatabase, interrupt_sleep: Callable[[], None]
 ) -> None:
     def put_slowly() -> None:

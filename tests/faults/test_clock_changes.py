@@ -24,7 +24,7 @@ T = TypeVar("T")
 TRUE_TIME = 1_800_000_000_000
 
 
-class Moved:
+class ShiftedClock:
     """What the system says the time is, and for how long the machine has been up."""
 
     def __init__(self) -> None:
@@ -38,23 +38,23 @@ class Moved:
 
 
 @pytest.fixture
-def system(monkeypatch: pytest.MonkeyPatch) -> Moved:
-    moved = Moved()
+def system(monkeypatch: pytest.MonkeyPatch) -> ShiftedClock:
+    moved = ShiftedClock()
     monkeypatch.setattr(SystemClock, "now", lambda _: moved.now)
     monkeypatch.setattr(store_clock, "steady_ms", lambda: moved.steady)
     return moved
 
 
 @pytest.fixture
-def stores(system: Moved, url: str) -> Iterator[tuple[Corral, Corral]]:
+def stores(system: ShiftedClock, url: str) -> Iterator[tuple[Corral, Corral]]:
     """Two of those who use one store, by the system's clock."""
     with corral.open(url, actor="user:a") as one, corral.open(url, actor="user:b") as two:
         yield one, two
 
 
 @pytest.mark.parametrize("wrong", [20 * SECOND, -20 * SECOND])
-def test_letters_keep_their_order_and_are_given_out_at_once(
-    system: Moved, stores: tuple[Corral, Corral], wrong: int
+def test_letters_keep_their_order_and_are_available_at_once(
+    system: ShiftedClock, stores: tuple[Corral, Corral], wrong: int
 ) -> None:
     one, two = stores
     one.mail.put("agent:a", "before")
@@ -71,8 +71,8 @@ def test_letters_keep_their_order_and_are_given_out_at_once(
     assert got == ["before", "while it was wrong", "after"]
 
 
-def test_a_lease_is_not_over_because_one_clock_is_ahead_and_another_was_set_right(
-    system: Moved, stores: tuple[Corral, Corral]
+def test_lease_survives_correction_of_a_clock_that_ran_ahead(
+    system: ShiftedClock, stores: tuple[Corral, Corral]
 ) -> None:
     one, two = stores
     one.mail.put("agent:a", "work")
@@ -84,8 +84,8 @@ def test_a_lease_is_not_over_because_one_clock_is_ahead_and_another_was_set_righ
     one.mail.ack(letter)
 
 
-def test_the_time_of_a_store_goes_on_once_the_clock_is_where_it_was(
-    system: Moved, tmp_path: Path
+def test_store_time_advances_once_the_clock_catches_up(
+    system: ShiftedClock, tmp_path: Path
 ) -> None:
     with corral.open(tmp_path / "corral.db") as store:
         store.mail.put("queue:work", 1)
@@ -96,8 +96,8 @@ def test_the_time_of_a_store_goes_on_once_the_clock_is_where_it_was(
         assert store.now() == TRUE_TIME + 7
 
 
-def test_a_clock_that_is_set_back_far_is_followed_after_a_while(
-    system: Moved, tmp_path: Path
+def test_large_backward_jump_is_followed_after_a_while(
+    system: ShiftedClock, tmp_path: Path
 ) -> None:
     with corral.open(tmp_path / "corral.db") as store:
         store.mail.put("queue:work", 1)
@@ -111,8 +111,8 @@ def test_a_clock_that_is_set_back_far_is_followed_after_a_while(
 
 
 @pytest.mark.parametrize("wrong", [24 * HOUR, -24 * HOUR])
-def test_one_clock_a_day_off_moves_neither_leases_nor_schedules(
-    system: Moved, tmp_path: Path, wrong: int
+def test_one_clock_a_day_off_affects_no_lease_or_schedule(
+    system: ShiftedClock, tmp_path: Path, wrong: int
 ) -> None:
     """The reported damage: a lease of a day, and a schedule that is silent for a day."""
     path = tmp_path / "corral.db"
@@ -140,8 +140,8 @@ def test_one_clock_a_day_off_moves_neither_leases_nor_schedules(
         assert len(store.mail.claim("agent:a", owner="c")) == 1, "the lease is over"
 
 
-def test_a_clock_that_is_set_right_by_a_day_is_followed_after_a_minute(
-    system: Moved, tmp_path: Path
+def test_clock_corrected_by_a_day_is_followed_after_a_minute(
+    system: ShiftedClock, tmp_path: Path
 ) -> None:
     with corral.open(tmp_path / "corral.db") as store:
         store.mail.put("queue:work", 1)
@@ -153,8 +153,8 @@ def test_a_clock_that_is_set_right_by_a_day_is_followed_after_a_minute(
         assert store.now() == system.now
 
 
-def test_a_machine_that_was_off_for_a_day_has_the_right_time_at_once(
-    system: Moved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_machine_that_was_off_for_a_day_has_the_right_time_at_once(
+    system: ShiftedClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with corral.open(tmp_path / "corral.db") as store:
         store.mail.put("queue:work", 1)
@@ -164,7 +164,7 @@ def test_a_machine_that_was_off_for_a_day_has_the_right_time_at_once(
         assert store.mail.put("queue:work", 2).created_at == system.now
 
 
-def test_who_only_reads_sees_the_time_of_those_who_write(system: Moved, tmp_path: Path) -> None:
+def test_reader_sees_the_time_of_the_writers(system: ShiftedClock, tmp_path: Path) -> None:
     with corral.open(tmp_path / "corral.db") as writer:
         system.now += 20 * SECOND
         writer.mail.put("queue:work", 1)
@@ -173,7 +173,9 @@ def test_who_only_reads_sees_the_time_of_those_who_write(system: Moved, tmp_path
             assert reader.now() == TRUE_TIME + 20 * SECOND
 
 
-def test_who_opened_before_anybody_wrote_sees_it_too(system: Moved, tmp_path: Path) -> None:
+def test_reader_that_opened_first_sees_the_time_of_later_writers(
+    system: ShiftedClock, tmp_path: Path
+) -> None:
     path = tmp_path / "corral.db"
     corral.open(path).close()
     Path(f"{path}-line-door").unlink()  # as where the store alone was copied
@@ -185,9 +187,7 @@ def test_who_opened_before_anybody_wrote_sees_it_too(system: Moved, tmp_path: Pa
         assert reader.now() == TRUE_TIME + 20 * SECOND
 
 
-def test_whoever_waits_while_the_time_stands_still_is_not_busy(
-    clock: ManualClock, url: str
-) -> None:
+def test_waiting_while_time_stands_still_does_not_spin(clock: ManualClock, url: str) -> None:
     with corral.open(url, clock=clock) as store:
         store.mail.put("queue:work", 1, due_at=clock.now() + 1)
         with patch.object(mail_service, "next_due", return_value=clock.now() + 1) as look:
@@ -195,7 +195,9 @@ def test_whoever_waits_while_the_time_stands_still_is_not_busy(
         assert 0 < look.call_count <= 200 / (MIN_SLEEP * SECOND)
 
 
-def test_other_processes_see_it_and_the_next_who_opens(system: Moved, tmp_path: Path) -> None:
+def test_other_processes_and_later_handles_see_the_store_time(
+    system: ShiftedClock, tmp_path: Path
+) -> None:
     path = tmp_path / "corral.db"
 
     def ahead() -> None:
@@ -217,8 +219,8 @@ def open_by(engine: str, url: str, clock: ManualClock) -> Corral:
     return corral.open(url, clock=clock if engine == "postgres" else None)
 
 
-def test_letters_of_two_whose_time_differs_a_little_keep_their_order(
-    system: Moved, engine: str, url: str
+def test_letters_of_slightly_different_clocks_keep_their_order(
+    system: ShiftedClock, engine: str, url: str
 ) -> None:
     """As far apart as two can be who have each measured the server's time."""
     ahead, behind = ManualClock(TRUE_TIME + 200), ManualClock(TRUE_TIME)
@@ -245,7 +247,7 @@ def test_letters_of_two_whose_time_differs_a_little_keep_their_order(
         assert [each.body for each in two.mail.claim("agent:a", owner="w", limit=9)] == [3, 5]
 
 
-def test_what_is_put_for_many_keeps_its_place_too(system: Moved, engine: str, url: str) -> None:
+def test_letters_put_in_bulk_keep_their_order(system: ShiftedClock, engine: str, url: str) -> None:
     ahead, behind = ManualClock(TRUE_TIME + 200), ManualClock(TRUE_TIME)
     both = ["agent:a", "agent:b"]
     with open_by(engine, url, ahead) as one, open_by(engine, url, behind) as two:
@@ -267,7 +269,7 @@ def test_what_is_put_for_many_keeps_its_place_too(system: Moved, engine: str, ur
             assert [letter.body for letter in letters] == wanted
 
 
-def test_a_late_owner_stays_late_whatever_the_clock_does(system: Moved, tmp_path: Path) -> None:
+def test_stale_owner_stays_stale_after_clock_changes(system: ShiftedClock, tmp_path: Path) -> None:
     path = tmp_path / "corral.db"
     with corral.open(path) as one, corral.open(path) as two:
         one.mail.put("agent:a", "work")

@@ -62,26 +62,26 @@ def open_and_use(path: Path, use: Callable[[Corral], object]) -> None:
         use(store)
 
 
-def test_a_file_of_random_bytes_is_refused_as_corrupt(tmp_path: Path) -> None:
+def test_file_of_random_bytes_is_rejected_as_corrupt(tmp_path: Path) -> None:
     path = tmp_path / "corral.db"
     path.write_bytes(random.Random(1).randbytes(20_000))
     refused_as("corrupt", path)
 
 
-def test_a_short_text_is_refused_as_corrupt(tmp_path: Path) -> None:
+def test_short_text_file_is_rejected_as_corrupt(tmp_path: Path) -> None:
     path = tmp_path / "corral.db"
     path.write_text("these are my notes")
     refused_as("corrupt", path)
 
 
 @pytest.mark.parametrize("kept", [0.5, 0.9])
-def test_a_store_that_was_cut_short_is_refused_as_corrupt(file: Path, kept: float) -> None:
+def test_truncated_store_is_rejected_as_corrupt(file: Path, kept: float) -> None:
     whole, size = file.read_bytes(), page_size(file)
     file.write_bytes(whole[: int(len(whole) // size * kept) * size])
     refused_as("corrupt", file)
 
 
-def test_a_damaged_page_never_passes_for_an_answer_or_a_fault_of_the_program(file: Path) -> None:
+def test_damaged_page_is_reported_and_never_returns_wrong_data(file: Path) -> None:
     """Whichever page it is: what is read is right, or the store is said to be corrupt."""
     found = 0
     for page, damaged in each_page_damaged(file):
@@ -93,7 +93,7 @@ def test_a_damaged_page_never_passes_for_an_answer_or_a_fault_of_the_program(fil
     assert found >= 5
 
 
-def test_whichever_page_is_damaged_a_thorough_look_says_so(file: Path) -> None:
+def test_full_check_finds_any_damaged_page(file: Path) -> None:
     for page, damaged in each_page_damaged(file):
         file.write_bytes(damaged)
         with corral.open(file) as store:
@@ -118,7 +118,7 @@ def reason_of(work: Callable[[], object]) -> str | None:
     return None
 
 
-def test_a_write_that_meets_a_damaged_page_changes_nothing(file: Path) -> None:
+def test_write_that_hits_a_damaged_page_changes_nothing(file: Path) -> None:
     """Tables and indexes of letters: a put needs them all."""
     connection = apsw.Connection(str(file))
     ((root,),) = connection.execute(
@@ -132,7 +132,7 @@ def test_a_write_that_meets_a_damaged_page_changes_nothing(file: Path) -> None:
     refused_as("corrupt", file, lambda store: store.mail.put("agent:ada", "hello"))
 
 
-def test_a_database_of_another_program_is_refused_and_nothing_is_put_beside_it(
+def test_database_of_another_program_is_rejected_and_left_alone(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "other" / "places.sqlite"
@@ -144,7 +144,7 @@ def test_a_database_of_another_program_is_refused_and_nothing_is_put_beside_it(
     assert [entry.name for entry in path.parent.iterdir()] == ["places.sqlite"]
 
 
-def test_a_file_marked_by_another_program_is_refused(tmp_path: Path) -> None:
+def test_file_with_another_application_id_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "corral.db"
     connection = apsw.Connection(str(path))
     connection.execute("PRAGMA application_id = 12345; CREATE TABLE letters (seq INTEGER)")
@@ -152,7 +152,7 @@ def test_a_file_marked_by_another_program_is_refused(tmp_path: Path) -> None:
     refused_as("foreign", path)
 
 
-def test_a_newer_file_is_refused_and_left_as_it_is(file: Path) -> None:
+def test_newer_file_is_rejected_and_unchanged(file: Path) -> None:
     connection = apsw.Connection(str(file))
     connection.execute("PRAGMA user_version = 99")
     connection.close()
@@ -161,7 +161,7 @@ def test_a_newer_file_is_refused_and_left_as_it_is(file: Path) -> None:
     refused_as("newer", file)
 
 
-def test_a_newer_postgres_store_is_refused_and_left_as_it_is(
+def test_newer_postgres_store_is_rejected_and_unchanged(
     postgres_server: PostgresServer, postgres_template: str
 ) -> None:
     url = postgres_server.new_database(template=postgres_template)
@@ -174,7 +174,7 @@ def test_a_newer_postgres_store_is_refused_and_left_as_it_is(
     postgres_server.drop_database(url)
 
 
-def test_a_store_whose_migrations_are_not_ours_is_found_by_a_check(url: str) -> None:
+def test_store_with_foreign_migrations_is_reported_by_a_check(url: str) -> None:
     from corral.db.statement import Statement
 
     with corral.open(url) as store:
@@ -185,7 +185,7 @@ def test_a_store_whose_migrations_are_not_ours_is_found_by_a_check(url: str) -> 
         assert "another build" in finding.message
 
 
-def test_what_is_advised_for_a_damaged_store_brings_it_back(
+def test_advised_repair_of_a_damaged_store_restores_it(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with corral.open(file) as store:

@@ -52,13 +52,13 @@ def check_full_and_free(path: Path, free: Callable[[], None]) -> None:
         check_store(store)
 
 
-def test_a_disk_that_runs_full_loses_nothing_that_was_accepted(small_disk: Path) -> None:
+def test_full_disk_loses_nothing_that_was_accepted(small_disk: Path) -> None:
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"x" * MEGABYTE)
     check_full_and_free(small_disk / "corral.db", ballast.unlink)
 
 
-def test_a_store_cannot_be_made_on_a_full_disk_and_can_be_once_there_is_room(
+def test_store_is_created_once_a_full_disk_has_space(
     small_disk: Path,
 ) -> None:
     ballast = small_disk / "ballast"
@@ -72,7 +72,7 @@ def test_a_store_cannot_be_made_on_a_full_disk_and_can_be_once_there_is_room(
         check_store(store)
 
 
-def test_a_limit_on_the_size_of_files_loses_nothing_that_was_accepted(tmp_path: Path) -> None:
+def test_file_size_limit_loses_nothing_that_was_accepted(tmp_path: Path) -> None:
     def run_into_the_limit() -> None:
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
         resource.setrlimit(resource.RLIMIT_FSIZE, (2 * MEGABYTE, hard))
@@ -85,7 +85,7 @@ def test_a_limit_on_the_size_of_files_loses_nothing_that_was_accepted(tmp_path: 
         child.result()
 
 
-def test_a_full_disk_is_each_threads_own_error_and_nobody_waits_for_ever(
+def test_full_disk_is_reported_to_every_thread_of_a_batch(
     small_disk: Path,
 ) -> None:
     with corral.open(small_disk / "corral.db") as store:

@@ -9,12 +9,12 @@ import corral
 from corral.api import Corral
 from corral.db import postgres_pool
 from corral.kernel.clock import HOUR
-from tests.support.home import until
-from tests.support.http_server import serving
+from tests.support.home import wait_until
+from tests.support.http_server import run_http_server
 from tests.support.postgres_server import PostgresServer
 
 
-class Writing:
+class BackgroundWriter:
     """Puts letters from afar, one after the other, and keeps the ids of those accepted."""
 
     def __init__(self, store: Corral) -> None:
@@ -29,7 +29,7 @@ class Writing:
             self.accepted.append(self._store.mail.put("queue:q", len(self.accepted)).id)
 
     def wait_for(self, count: int) -> None:
-        until(lambda: len(self.accepted) >= count, "it goes on")
+        wait_until(lambda: len(self.accepted) >= count, "it goes on")
 
     def end(self) -> list[str]:
         self._stop.set()
@@ -37,19 +37,19 @@ class Writing:
         return self.accepted
 
 
-def test_a_restarted_server_loses_no_request_and_no_event(
+def test_server_restart_loses_no_request_and_no_event(
     own_server: PostgresServer, own_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Clients ask on while PostgreSQL restarts; what was accepted is there, and on the feed."""
     monkeypatch.setattr(postgres_pool, "MAX_SERVER_WAIT", 3_600.0)
     with (
         corral.open(own_url) as store,
-        serving(store) as served,
-        corral.open(served.url, token=served.token) as remote,
+        run_http_server(store) as http_server,
+        corral.open(http_server.url, token=http_server.token) as remote,
     ):
         events = remote.events.follow("0-0", timeout_ms=HOUR)
         letters = (event.subject for event in events if event.kind == "letter")
-        writing = Writing(remote)
+        writing = BackgroundWriter(remote)
         heard = [next(letters)]
         for how in (signal.SIGINT, signal.SIGQUIT):
             before = len(writing.accepted)

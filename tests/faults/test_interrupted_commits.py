@@ -22,7 +22,7 @@ COMMIT = "COMMIT\0"  # the whole statement, and not the end of READ COMMITTED
 BOTH = pytest.mark.parametrize("when", ["before", "after"])
 
 
-class Line(NamedTuple):
+class ProxiedStore(NamedTuple):
     store: Corral
     """A store whose connection goes through the proxy."""
 
@@ -31,13 +31,13 @@ class Line(NamedTuple):
 
 
 @pytest.fixture
-def line(postgres_server: PostgresServer, postgres_template: str) -> Iterator[Line]:
+def proxied(postgres_server: PostgresServer, postgres_template: str) -> Iterator[ProxiedStore]:
     url = postgres_server.new_database(template=postgres_template)
     clock = ManualClock()
     with Proxy(postgres_server.port) as proxy:
         through = url.replace(f":{postgres_server.port}/", f":{proxy.port}/")
         with corral.open(through, clock=clock) as store:
-            yield Line(store, proxy, clock)
+            yield ProxiedStore(store, proxy, clock)
             assert proxy.cuts == 1, "the line was not cut, so nothing was shown"
             check_store(store)
     postgres_server.drop_database(url)
@@ -48,137 +48,135 @@ def unknown(caught: pytest.ExceptionInfo[StoreUnavailable]) -> bool:
 
 
 @BOTH
-def test_putting_a_letter_without_a_key_may_end_unknown_and_says_so(line: Line, when: When) -> None:
-    line.proxy.cut("hello", when)
+def test_put_without_a_key_may_be_reported_as_unknown(proxied: ProxiedStore, when: When) -> None:
+    proxied.proxy.cut("hello", when)
     with pytest.raises(StoreUnavailable) as caught:
-        line.store.mail.put("queue:work", "hello")
+        proxied.store.mail.put("queue:work", "hello")
     assert unknown(caught)
-    assert len(line.store.mail.list().items) == (0 if when == "before" else 1)
+    assert len(proxied.store.mail.list().items) == (0 if when == "before" else 1)
 
 
 @BOTH
-def test_putting_a_letter_with_a_key_is_done_again_and_puts_one(line: Line, when: When) -> None:
-    line.proxy.cut("hello", when)
-    letter = line.store.mail.put("queue:work", "hello", key="k")
-    assert [found.id for found in line.store.mail.list().items] == [letter.id]
+def test_put_with_a_key_is_retried_and_puts_one_letter(proxied: ProxiedStore, when: When) -> None:
+    proxied.proxy.cut("hello", when)
+    letter = proxied.store.mail.put("queue:work", "hello", key="k")
+    assert [found.id for found in proxied.store.mail.list().items] == [letter.id]
 
 
 @BOTH
-def test_an_ack_is_said_again(line: Line, when: When) -> None:
-    line.store.mail.put("queue:work", "hello")
-    (letter,) = line.store.mail.claim("queue:work", owner="me")
-    line.proxy.cut("letter", when)  # the first time, the statement itself is sent along
-    assert line.store.mail.ack(letter).state == "done"
-    assert [event.verb for event in line.store.events.after().items] == ["put", "ack"]
+def test_ack_is_retried(proxied: ProxiedStore, when: When) -> None:
+    proxied.store.mail.put("queue:work", "hello")
+    (letter,) = proxied.store.mail.claim("queue:work", owner="me")
+    proxied.proxy.cut("letter", when)  # the first time, the statement itself is sent along
+    assert proxied.store.mail.ack(letter).state == "done"
+    assert [event.verb for event in proxied.store.events.after().items] == ["put", "ack"]
 
 
 @BOTH
-def test_a_renewal_is_done_again(line: Line, when: When) -> None:
-    line.store.mail.put("queue:work", "hello")
-    (letter,) = line.store.mail.claim("queue:work", owner="me")
-    line.clock.advance(10_000)
-    line.store.mail.renew(letter)
-    line.proxy.cut("_pg3_", when)
-    assert line.store.mail.renew(letter, lease_ms=HOUR).due_at == line.clock.now() + HOUR
+def test_renewal_is_retried(proxied: ProxiedStore, when: When) -> None:
+    proxied.store.mail.put("queue:work", "hello")
+    (letter,) = proxied.store.mail.claim("queue:work", owner="me")
+    proxied.clock.advance(10_000)
+    proxied.store.mail.renew(letter)
+    proxied.proxy.cut("_pg3_", when)
+    assert proxied.store.mail.renew(letter, lease_ms=HOUR).due_at == proxied.clock.now() + HOUR
 
 
 @BOTH
-def test_a_claim_from_a_queue_is_done_again_and_no_letter_is_lost(line: Line, when: When) -> None:
+def test_queue_claim_is_retried_and_loses_no_letter(proxied: ProxiedStore, when: When) -> None:
     for body in (1, 2, 3):
-        line.store.mail.put("queue:work", body)
-    line.proxy.cut("worker", when)
-    (letter,) = line.store.mail.claim("queue:work", owner="worker")
-    line.store.mail.ack(letter)
-    line.clock.advance(HOUR)
-    left = line.store.mail.claim("queue:work", owner="other", limit=10)
+        proxied.store.mail.put("queue:work", body)
+    proxied.proxy.cut("worker", when)
+    (letter,) = proxied.store.mail.claim("queue:work", owner="worker")
+    proxied.store.mail.ack(letter)
+    proxied.clock.advance(HOUR)
+    left = proxied.store.mail.claim("queue:work", owner="other", limit=10)
     assert sorted([letter.body, *(found.body for found in left)]) == [1, 2, 3]
 
 
 @BOTH
-def test_a_claim_in_order_never_hands_out_the_second_letter_before_the_first(
-    line: Line, when: When
-) -> None:
+def test_ordered_claim_is_retried_without_reordering(proxied: ProxiedStore, when: When) -> None:
     for body in ("first", "second"):
-        line.store.mail.put("agent:ada", body)
-    line.proxy.cut(COMMIT, when)
+        proxied.store.mail.put("agent:ada", body)
+    proxied.proxy.cut(COMMIT, when)
     try:
-        letters = line.store.mail.claim("agent:ada", owner="worker")
+        letters = proxied.store.mail.claim("agent:ada", owner="worker")
     except StoreUnavailable:
-        line.clock.advance(HOUR)
-        letters = line.store.mail.claim("agent:ada", owner="worker")
+        proxied.clock.advance(HOUR)
+        letters = proxied.store.mail.claim("agent:ada", owner="worker")
     assert [letter.body for letter in letters] == ["first"]
 
 
 @BOTH
-def test_a_failure_may_end_unknown_and_is_not_counted_twice(line: Line, when: When) -> None:
-    line.store.mail.put("queue:work", "hello")
-    (letter,) = line.store.mail.claim("queue:work", owner="me")
-    line.proxy.cut(COMMIT, when)
+def test_failure_may_be_reported_as_unknown_and_counts_once(
+    proxied: ProxiedStore, when: When
+) -> None:
+    proxied.store.mail.put("queue:work", "hello")
+    (letter,) = proxied.store.mail.claim("queue:work", owner="me")
+    proxied.proxy.cut(COMMIT, when)
     try:
-        line.store.mail.fail(letter, "broken")
+        proxied.store.mail.fail(letter, "broken")
     except StoreUnavailable as error:
         if error.reason != "unknown_outcome":
             raise
-    verbs = [event.verb for event in line.store.events.after().items]
+    verbs = [event.verb for event in proxied.store.events.after().items]
     assert verbs in (["put"], ["put", "fail"])
 
 
 @BOTH
-def test_a_setting_is_set_whatever_happens(line: Line, when: When) -> None:
-    line.proxy.cut(COMMIT, when)
-    line.store.settings.set("mail.max_attempts", 3)
-    assert line.store.settings.get("mail.max_attempts").value == 3
+def test_setting_is_retried_until_stored(proxied: ProxiedStore, when: When) -> None:
+    proxied.proxy.cut(COMMIT, when)
+    proxied.store.settings.set("mail.max_attempts", 3)
+    assert proxied.store.settings.get("mail.max_attempts").value == 3
 
 
 @BOTH
-def test_firing_again_puts_each_moment_once(line: Line, when: When) -> None:
-    timer = line.store.timers.set("queue:due", "tea", delay_ms=5_000)
-    line.clock.advance(5_000)
-    line.proxy.cut(COMMIT, when)
-    line.store.schedules.fire_due()
-    (letter,) = line.store.mail.list().items
+def test_retried_firing_puts_one_letter_per_time(proxied: ProxiedStore, when: When) -> None:
+    timer = proxied.store.timers.set("queue:due", "tea", delay_ms=5_000)
+    proxied.clock.advance(5_000)
+    proxied.proxy.cut(COMMIT, when)
+    proxied.store.schedules.fire_due()
+    (letter,) = proxied.store.mail.list().items
     assert str(letter.key).startswith(timer.id)
 
 
 @BOTH
-def test_a_transaction_may_end_unknown_and_says_so(line: Line, when: When) -> None:
+def test_transaction_may_be_reported_as_unknown(proxied: ProxiedStore, when: When) -> None:
     def put_two() -> None:
-        with line.store.transaction() as tx:
+        with proxied.store.transaction() as tx:
             mail.put(tx, "queue:work", 1)
             mail.put(tx, "queue:work", 2)
 
-    line.proxy.cut(COMMIT, when)
+    proxied.proxy.cut(COMMIT, when)
     with pytest.raises(StoreUnavailable) as caught:
         put_two()
     assert unknown(caught)
-    assert len(line.store.mail.list().items) == (0 if when == "before" else 2)
+    assert len(proxied.store.mail.list().items) == (0 if when == "before" else 2)
 
 
 @BOTH
-def test_a_transaction_that_breaks_in_the_middle_keeps_nothing(line: Line, when: When) -> None:
+def test_transaction_broken_in_the_middle_is_rolled_back(proxied: ProxiedStore, when: When) -> None:
     def put_two() -> None:
-        with line.store.transaction() as tx:
+        with proxied.store.transaction() as tx:
             mail.put(tx, "queue:work", "first")
-            line.proxy.cut("second", when)
+            proxied.proxy.cut("second", when)
             mail.put(tx, "queue:work", "second")
 
     with pytest.raises(CorralError) as caught:
         put_two()
     assert caught.value.details["reason"] != "unknown_outcome", "nothing can have been kept"
-    assert line.store.mail.list().items == []
+    assert proxied.store.mail.list().items == []
 
 
 @BOTH
-def test_a_write_of_several_statements_that_breaks_before_its_commit_is_done_again(
-    line: Line, when: When
-) -> None:
-    line.proxy.cut("tea", when)
-    line.store.timers.set("agent:ada", "tea", delay_ms=5_000)
-    assert len(line.store.timers.list().items) == 1
+def test_write_broken_before_its_commit_is_retried(proxied: ProxiedStore, when: When) -> None:
+    proxied.proxy.cut("tea", when)
+    proxied.store.timers.set("agent:ada", "tea", delay_ms=5_000)
+    assert len(proxied.store.timers.list().items) == 1
 
 
 @BOTH
-def test_reading_is_done_again(line: Line, when: When) -> None:
-    line.store.mail.put("queue:work", "hello")
-    line.proxy.cut("SELECT", when)
-    assert [letter.body for letter in line.store.mail.list().items] == ["hello"]
+def test_read_is_retried(proxied: ProxiedStore, when: When) -> None:
+    proxied.store.mail.put("queue:work", "hello")
+    proxied.proxy.cut("SELECT", when)
+    assert [letter.body for letter in proxied.store.mail.list().items] == ["hello"]

@@ -44,7 +44,7 @@ def refused(store: Corral) -> StoreUnavailable:
 
 @pytest.mark.parametrize("name", ["corral.db-line", "corral.db-line-door"])
 @pytest.mark.parametrize("put", [link, fifo, folder])
-def test_what_stands_in_the_place_of_a_lock_is_neither_written_to_nor_waited_for(
+def test_planted_lock_file_is_neither_written_nor_waited_for(
     tmp_path: Path, victim: Path, name: str, put: Callable[[Path, Path], None]
 ) -> None:
     place = tmp_path / name
@@ -80,7 +80,7 @@ def write_to_the_sign(path: str) -> None:
     door.unlock()
 
 
-def test_a_sign_that_was_copied_without_its_empty_bytes_kills_nobody_on_a_full_disk(
+def test_sparse_copy_of_shared_memory_on_a_full_disk_kills_no_process(
     small_disk: Path,
 ) -> None:
     (small_disk / "line").touch()
@@ -91,7 +91,7 @@ def test_a_sign_that_was_copied_without_its_empty_bytes_kills_nobody_on_a_full_d
         child.result()
 
 
-def test_one_who_is_interrupted_as_its_turn_comes_does_not_keep_it(
+def test_process_interrupted_at_its_turn_releases_the_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with corral.open(tmp_path / "corral.db") as store:
@@ -116,7 +116,9 @@ def test_one_who_is_interrupted_as_its_turn_comes_does_not_keep_it(
 
 
 @pytest.mark.parametrize("size", [0, 1, 8, 15])
-def test_truncating_the_board_kills_no_process_and_loses_nothing(tmp_path: Path, size: int) -> None:
+def test_truncated_shared_memory_kills_no_process_and_loses_nothing(
+    tmp_path: Path, size: int
+) -> None:
     path = tmp_path / "corral.db"
 
     def write_and_read() -> list[object]:

@@ -110,7 +110,7 @@ def test_no_event_is_skipped_beside_transactions_of_other_databases(
         assert subjects(other, shown.next) == ["let_1", "let_2"]
 
 
-def test_feed_read_in_a_writing_transaction_does_not_show_its_own_events(own: str) -> None:
+def test_feed_read_in_a_writing_transaction_hides_its_own_events(own: str) -> None:
     """They may be rolled back, and a cursor behind them would skip others."""
     from corral.domain.events import ops as events
 
@@ -122,9 +122,7 @@ def test_feed_read_in_a_writing_transaction_does_not_show_its_own_events(own: st
             raise NotFound("roll back")
 
 
-def test_turns_become_findable_beside_a_transaction_of_another_database(
-    own: str, neighbour: str
-) -> None:
+def test_turns_become_searchable_beside_a_foreign_transaction(own: str, neighbour: str) -> None:
     with corral.open(own) as store, open_transaction(neighbour):
         session = store.sessions.open()
         store.sessions.append(session, "user", "zebra")

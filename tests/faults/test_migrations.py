@@ -103,7 +103,7 @@ def copy_of(url: str) -> Path:
     return Path(url.removeprefix("sqlite:///") + f".before-{TODAY + 1:04d}")
 
 
-def test_an_older_store_is_brought_up_to_date(old: str, later: Later) -> None:
+def test_older_store_is_migrated(old: str, later: Later) -> None:
     later(GOOD)
     upgrade(old)
     with corral.open(old) as store:
@@ -112,7 +112,7 @@ def test_an_older_store_is_brought_up_to_date(old: str, later: Later) -> None:
         is_whole(store)
 
 
-def test_sqlite_keeps_a_private_copy_of_what_it_changes(
+def test_sqlite_keeps_a_private_backup_before_migrating(
     old: str, later: Later, engine: str
 ) -> None:
     later(GOOD)
@@ -126,7 +126,7 @@ def test_sqlite_keeps_a_private_copy_of_what_it_changes(
         assert [row[0] for row in store.db.sql("SELECT body FROM letters").rows] == ['"hello"']
 
 
-def test_a_migration_that_fails_leaves_the_old_store_whole(old: str, later: Later) -> None:
+def test_failed_migration_leaves_the_old_store_unchanged(old: str, later: Later) -> None:
     later(BAD)
     with pytest.raises(corral.errors.CorralError):
         upgrade(old)
@@ -137,7 +137,7 @@ def test_a_migration_that_fails_leaves_the_old_store_whole(old: str, later: Late
         is_whole(store)
 
 
-def test_a_migration_that_failed_can_be_made_good(old: str, later: Later) -> None:
+def test_failed_migration_can_be_repeated(old: str, later: Later) -> None:
     later(BAD)
     with pytest.raises(corral.errors.CorralError):
         upgrade(old)
@@ -149,9 +149,7 @@ def test_a_migration_that_failed_can_be_made_good(old: str, later: Later) -> Non
 
 
 @pytest.mark.parametrize("moment", [0, 1], ids=["before commit", "after commit"])
-def test_a_migration_whose_process_dies_is_done_or_not_done(
-    old: str, later: Later, moment: int
-) -> None:
+def test_killed_migration_is_either_applied_or_not(old: str, later: Later, moment: int) -> None:
     later(GOOD)
     with Child(lambda: upgrade(old, Probe(kill_at=moment))) as child:
         assert child.ended_by() is signal.SIGKILL
@@ -164,7 +162,7 @@ def test_a_migration_whose_process_dies_is_done_or_not_done(
         is_whole(store)
 
 
-def test_ten_processes_that_upgrade_at_once_all_succeed(old: str, later: Later) -> None:
+def test_ten_concurrent_migrations_all_succeed(old: str, later: Later) -> None:
     later(GOOD)
     run_concurrently([lambda: upgrade(old)] * 10)
     with corral.open(old) as store:
@@ -173,7 +171,7 @@ def test_ten_processes_that_upgrade_at_once_all_succeed(old: str, later: Later) 
         is_whole(store)
 
 
-def test_an_older_postgres_store_is_upgraded_only_when_that_is_asked_for(
+def test_older_postgres_store_is_migrated_only_on_request(
     old: str, later: Later, engine: str
 ) -> None:
     later(GOOD)
@@ -191,9 +189,7 @@ def test_an_older_postgres_store_is_upgraded_only_when_that_is_asked_for(
     corral.open(old).close()
 
 
-def test_a_process_that_still_has_the_old_store_open_goes_on_working(
-    old: str, later: Later
-) -> None:
+def test_process_with_the_old_store_open_continues_to_work(old: str, later: Later) -> None:
     opened, upgraded = Signal(), Signal()
 
     def work_through_it() -> None:
@@ -211,7 +207,7 @@ def test_a_process_that_still_has_the_old_store_open_goes_on_working(
         child.result()
 
 
-def test_a_store_of_the_very_first_schema_is_brought_up_to_today(
+def test_store_of_the_first_schema_is_migrated_to_the_latest(
     empty_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "first"

@@ -30,7 +30,7 @@ def file(tmp_path: Path) -> Path:
 # -- another program ----------------------------------------------------------------------------
 
 
-def test_a_program_that_holds_the_file_is_named_as_the_reason_after_a_while(
+def test_program_that_holds_the_file_is_reported_after_a_timeout(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_connection_set, "BUSY_MS", 100)
@@ -47,7 +47,7 @@ def test_a_program_that_holds_the_file_is_named_as_the_reason_after_a_while(
         assert [letter.body for letter in store.mail.list().items] == ["hello", "once it is free"]
 
 
-def test_a_program_that_holds_the_file_for_a_moment_is_waited_for(
+def test_program_that_holds_the_file_briefly_is_waited_for(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_connection_set, "BUSY_MS", 3_600_000)
@@ -67,7 +67,7 @@ def test_a_program_that_holds_the_file_for_a_moment_is_waited_for(
         child.result()
 
 
-def test_a_file_that_is_held_can_not_be_made_a_store_meanwhile(
+def test_file_held_by_another_program_cannot_become_a_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_connection_set, "BUSY_MS", 100)
@@ -88,7 +88,7 @@ def test_a_file_that_is_held_can_not_be_made_a_store_meanwhile(
 @pytest.mark.parametrize(
     ("version", "fits"), [("3.51.2", False), ("3.9.9", False), ("3.51.3", True)]
 )
-def test_a_sqlite_that_can_damage_files_is_refused(
+def test_sqlite_version_with_corruption_bug_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, fits: bool
 ) -> None:
     monkeypatch.setattr(apsw, "sqlite_lib_version", lambda: version)
@@ -114,7 +114,7 @@ def reason_for(path: Path) -> str | None:
     return None
 
 
-def test_on_a_network_file_system_one_process_at_a_time_has_the_store(
+def test_network_file_system_allows_one_process_at_a_time(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(filesystem, "file_system_type", lambda path: "nfs")
@@ -137,7 +137,7 @@ def test_on_a_network_file_system_one_process_at_a_time_has_the_store(
         assert other.result() == ["network_file_system", None]
 
 
-def test_a_process_that_dies_gives_a_store_on_a_network_file_system_free(
+def test_killed_process_releases_a_store_on_a_network_file_system(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(filesystem, "file_system_type", lambda path: "nfs")
@@ -156,7 +156,7 @@ def test_a_process_that_dies_gives_a_store_on_a_network_file_system_free(
     corral.open(file).close()
 
 
-def test_on_a_disk_of_its_own_many_processes_have_the_store(file: Path) -> None:
+def test_local_disk_allows_many_processes(file: Path) -> None:
     opened = Signal()
 
     def open_too() -> str | None:
@@ -179,7 +179,7 @@ USES: dict[str, Callable[[Corral], object]] = {
 
 
 @pytest.mark.parametrize("use", USES)
-def test_a_store_that_was_opened_before_a_fork_is_refused_in_the_child(url: str, use: str) -> None:
+def test_store_opened_before_a_fork_is_rejected_in_the_child(url: str, use: str) -> None:
     with corral.open(url) as store:
         store.mail.put("agent:ada", "before the fork")
 
@@ -200,7 +200,7 @@ def test_a_store_that_was_opened_before_a_fork_is_refused_in_the_child(url: str,
         ]
 
 
-def test_closing_in_a_child_what_the_parent_opened_does_not_harm_the_parent(url: str) -> None:
+def test_closing_an_inherited_store_in_a_child_spares_the_parent(url: str) -> None:
     """Code that forks often closes what it carried over, on its way out."""
     with corral.open(url) as store:
         store.mail.put("agent:ada", "before the fork")
@@ -211,7 +211,7 @@ def test_closing_in_a_child_what_the_parent_opened_does_not_harm_the_parent(url:
 
 
 @pytest.mark.parametrize("when", ["at rest", "in a transaction"])
-def test_a_store_opened_anew_in_a_forked_child_keeps_what_it_accepts(url: str, when: str) -> None:
+def test_store_reopened_in_a_forked_child_keeps_its_writes(url: str, when: str) -> None:
     """It may be refused, as SQLite cannot be carried through a fork; but nothing is lost."""
     opened, closed = Signal(), Signal()
 

@@ -22,7 +22,7 @@ from tests.support.processes import Child
 RUN = "run_1"
 
 
-def test_a_full_disk_while_sealing_leaves_the_output_as_it_is(
+def test_full_disk_while_sealing_leaves_the_output_unchanged(
     small_disk: Path, tmp_path: Path
 ) -> None:
     folder = small_disk / "runs" / RUN
@@ -42,7 +42,7 @@ def test_a_full_disk_while_sealing_leaves_the_output_as_it_is(
         assert store.outputs.open(RUN).bytes(0, len(data)) == data
 
 
-def test_a_limit_on_the_size_of_files_while_sealing_leaves_the_output_as_it_is(
+def test_file_size_limit_while_sealing_leaves_the_output_unchanged(
     tmp_path: Path,
 ) -> None:
     data = os.urandom(500_000)
@@ -66,7 +66,7 @@ def test_a_limit_on_the_size_of_files_while_sealing_leaves_the_output_as_it_is(
     assert seal(tmp_path).bytes == 500_000
 
 
-def test_a_plain_file_that_is_deleted_under_its_readers_is_read_to_its_end(tmp_path: Path) -> None:
+def test_deleted_plain_file_is_read_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "output"
     path.write_bytes(b"one line\n" * 100_000)
     output = OutputReader(tmp_path)
@@ -79,7 +79,7 @@ def test_a_plain_file_that_is_deleted_under_its_readers_is_read_to_its_end(tmp_p
     assert follow_all(output) == b""
 
 
-def test_a_sealed_file_that_is_deleted_under_its_reader_is_read_to_its_end(tmp_path: Path) -> None:
+def test_deleted_sealed_file_is_read_to_its_end(tmp_path: Path) -> None:
     (tmp_path / "output").write_bytes(b"one line\n" * 100_000)
     remove_plain(tmp_path, seal(tmp_path))
     output = OutputReader(tmp_path)
@@ -88,7 +88,7 @@ def test_a_sealed_file_that_is_deleted_under_its_reader_is_read_to_its_end(tmp_p
     assert output.lines(99_999, 2) == [b"one line"]
 
 
-def test_a_file_that_becomes_shorter_while_it_is_sealed_is_refused(tmp_path: Path) -> None:
+def test_file_truncated_while_sealing_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "output"
     path.write_bytes(b"x" * 500_000)
 
@@ -109,9 +109,7 @@ def test_a_file_that_becomes_shorter_while_it_is_sealed_is_refused(tmp_path: Pat
     ],
     ids=["folder", "pipe", "link"],
 )
-def test_what_is_no_plain_file_is_no_output(
-    tmp_path: Path, stand_in: Callable[[Path], object]
-) -> None:
+def test_special_file_is_not_an_output(tmp_path: Path, stand_in: Callable[[Path], object]) -> None:
     """An agent may put something else there; nobody waits for it, and nobody follows it."""
     stand_in(tmp_path / "output")
     with pytest.raises(NotFound):
@@ -134,7 +132,7 @@ print(before, peak(), index.bytes)
 """
 
 
-def test_sealing_takes_little_memory_however_large_the_file(tmp_path: Path) -> None:
+def test_sealing_needs_little_memory_for_any_file_size(tmp_path: Path) -> None:
     if not Path("/proc/self/status").exists():
         pytest.skip("this system does not tell how much memory a process took")
     from tests.support.output_samples import log_text

@@ -39,7 +39,7 @@ def through(postgres_server: PostgresServer) -> Iterator[Through]:
 
 
 @pytest.mark.parametrize("mode", ["transaction", "statement"])
-def test_pooler_that_shares_server_connections_is_refused(through: Through, mode: str) -> None:
+def test_pooler_that_shares_server_connections_is_rejected(through: Through, mode: str) -> None:
     url = through(mode)
     with pytest.raises(StoreUnavailable) as caught:
         corral.open(url)
@@ -67,7 +67,7 @@ def test_pooler_in_session_mode_is_used(through: Through) -> None:
         assert [event.subject for event in store.events.after().items] == ["let_1", "let_2"]
 
 
-def test_pooler_in_session_mode_without_a_second_connection_is_not_mistaken(
+def test_session_pooler_without_a_second_connection_is_accepted(
     through: Through, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second client of the check gets no server connection; it does not wait for ever."""
@@ -79,7 +79,7 @@ def test_pooler_in_session_mode_without_a_second_connection_is_not_mistaken(
     database.close()
 
 
-def test_more_threads_than_a_pooler_has_connections(through: Through) -> None:
+def test_more_threads_than_pooler_connections_work(through: Through) -> None:
     """A pooler in session mode accepts every client, and makes the first statement of each wait
     for a server connection. Threads use the connections that others of their process gave back."""
     errors: list[Exception] = []
@@ -102,7 +102,7 @@ def test_more_threads_than_a_pooler_has_connections(through: Through) -> None:
         assert len(store.mail.list(limit=100).items) == 40
 
 
-def test_a_pooler_without_a_free_connection_is_reported(
+def test_pooler_without_a_free_connection_is_reported(
     through: Through, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("corral.db.postgres_pool.CONNECT_TIMEOUT", 1)

@@ -9,7 +9,7 @@ from corral.api import Corral
 from corral.api.doctor import examine
 from corral.db.database import Finding
 from corral.kernel.errors import Invalid
-from tests.support.home import until
+from tests.support.home import wait_until
 from tests.support.postgres_server import PostgresServer
 
 
@@ -35,10 +35,12 @@ def change(server: PostgresServer, setting: str) -> None:
 
 def wait_for(store: Corral, durability: str) -> None:
     """The server obeys its new settings a moment after the reload."""
-    until(lambda: store.db.durability() == durability, f"the server's durability is {durability}")
+    wait_until(
+        lambda: store.db.durability() == durability, f"the server's durability is {durability}"
+    )
 
 
-def test_power_loss_is_promised_only_by_a_server_that_waits_for_its_disk(
+def test_durability_is_promised_only_if_the_server_syncs_its_disk(
     durable_server: PostgresServer,
 ) -> None:
     url = durable_server.new_database()

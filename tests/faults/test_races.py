@@ -46,7 +46,7 @@ def repository(tmp_path: Path) -> Path:
     return make_repository(tmp_path / "repository")
 
 
-def test_a_dirty_base_is_refused_included_or_ignored(live: Corral, repository: Path) -> None:
+def test_dirty_base_is_rejected_included_or_ignored(live: Corral, repository: Path) -> None:
     (repository / "README").write_text("changed\n")
     (repository / NEWLINE).write_text("new\n")
     with pytest.raises(Conflict, check=because("uncommitted_changes")):
@@ -64,7 +64,7 @@ def test_a_dirty_base_is_refused_included_or_ignored(live: Corral, repository: P
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgres"])  # the claim expires in the database
-def test_a_run_whose_claimant_crashed_is_started_by_the_waiting_driver(
+def test_run_of_a_crashed_claimant_is_started_by_the_waiting_driver(
     live: Corral, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No daemon runs, and no other run ends after the claim has expired."""
@@ -99,7 +99,7 @@ def test_waiting_for_a_race_does_not_spin(
     assert len(looks) <= 1 + (time.monotonic() - began) / MIN_INTERVAL
 
 
-def test_a_detached_head_races_and_is_merged_where_it_is_told_to(
+def test_detached_head_races_and_merges_into_the_named_branch(
     live: Corral, repository: Path
 ) -> None:
     git(repository, "checkout", "-q", "--detach")
@@ -112,7 +112,7 @@ def test_a_detached_head_races_and_is_merged_where_it_is_told_to(
     assert git(repository, "show", "main:made") == attempts(live.races.get(race.id))[0].id
 
 
-def test_a_conflict_is_told_by_file_and_nothing_is_forced(live: Corral, repository: Path) -> None:
+def test_conflict_is_reported_by_file_and_nothing_is_forced(live: Corral, repository: Path) -> None:
     race = live.races.start("Do it", agents="ada", project=str(repository))
     live.races.wait(race.id, timeout_ms=WAIT_MS)
     live.races.select(race.id)
@@ -128,7 +128,7 @@ def test_a_conflict_is_told_by_file_and_nothing_is_forced(live: Corral, reposito
     assert live.races.get(race.id).merged_commit is None
 
 
-def test_a_directory_without_git_gets_a_private_repository(live: Corral, tmp_path: Path) -> None:
+def test_directory_without_git_gets_a_private_repository(live: Corral, tmp_path: Path) -> None:
     folder = tmp_path / "plain"
     folder.mkdir()
     (folder / "text").write_text("hello\n")
@@ -144,7 +144,7 @@ def test_a_directory_without_git_gets_a_private_repository(live: Corral, tmp_pat
     assert (tmp_path / "out" / "round-1-winner" / "made").exists()
 
 
-def test_a_repository_with_a_submodule_is_raced_with_it(
+def test_repository_with_a_submodule_is_raced_with_it(
     live: Corral, repository: Path, tmp_path: Path
 ) -> None:
     inner = make_repository(tmp_path / "inner")
@@ -156,7 +156,7 @@ def test_a_repository_with_a_submodule_is_raced_with_it(
     assert (Path(attempts(race)[0].worktree) / "sub" / "README").read_text() == "hello\n"
 
 
-def test_a_project_inside_of_a_repository_is_worked_on_in_its_place(
+def test_project_in_a_subdirectory_is_raced_in_that_subdirectory(
     live: Corral, repository: Path
 ) -> None:
     inside = repository / "part"
@@ -170,7 +170,7 @@ def test_a_project_inside_of_a_repository_is_worked_on_in_its_place(
     assert (Path(attempts(race)[0].worktree) / "part" / "made").exists()
 
 
-def test_a_worktree_that_was_removed_by_hand_is_no_loss(live: Corral, repository: Path) -> None:
+def test_worktree_removed_by_hand_loses_nothing(live: Corral, repository: Path) -> None:
     race = live.races.start("Do it", agents="ada:2", project=str(repository))
     race = live.races.wait(race.id, timeout_ms=WAIT_MS)
     shutil.rmtree(attempts(race)[0].worktree)
@@ -180,7 +180,7 @@ def test_a_worktree_that_was_removed_by_hand_is_no_loss(live: Corral, repository
     assert left[attempts(race)[0].worktree] == "removed"
 
 
-def test_a_worktree_that_git_forgot_is_kept_and_stops_no_other_from_going(
+def test_worktree_unknown_to_git_is_kept_and_blocks_no_other(
     live: Corral, repository: Path
 ) -> None:
     race = live.races.start("Do it", agents="ada:2", project=str(repository))
@@ -197,7 +197,7 @@ def test_a_worktree_that_git_forgot_is_kept_and_stops_no_other_from_going(
     assert (forgotten / "unsaved").read_text() == "mine"
 
 
-def test_a_branch_that_exists_ends_the_attempt_and_a_retry_takes_another(
+def test_existing_branch_fails_the_attempt_and_a_retry_uses_another(
     live: Corral, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("corral.domain.races.ops.branch_name", lambda *_: "taken")
@@ -215,7 +215,7 @@ def test_a_branch_that_exists_ends_the_attempt_and_a_retry_takes_another(
     assert git(repository, "log", "-1", "--format=%s", "taken") == "another's work"
 
 
-def test_a_check_that_hangs_is_ended_and_fails(live: Corral, repository: Path) -> None:
+def test_hanging_check_is_killed_and_fails(live: Corral, repository: Path) -> None:
     race = live.races.start(
         "Do it",
         agents="ada",
@@ -230,9 +230,7 @@ def test_a_check_that_hangs_is_ended_and_fails(live: Corral, repository: Path) -
     assert attempt.checks[0].duration_ms >= 1_000
 
 
-def test_a_setup_that_fails_ends_its_attempt_with_the_reason(
-    live: Corral, repository: Path
-) -> None:
+def test_failing_setup_ends_its_attempt_with_the_reason(live: Corral, repository: Path) -> None:
     race = live.races.start(
         "Do it", agents="ada", setup="echo no network >&2; exit 9", project=str(repository)
     )
@@ -240,7 +238,7 @@ def test_a_setup_that_fails_ends_its_attempt_with_the_reason(
     assert "set-up exited with 9: no network" in (attempts(race)[0].reason or "")
 
 
-def test_a_disk_that_fills_leaves_a_clear_state(
+def test_full_disk_leaves_a_consistent_race(
     live: Corral, repository: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (repository / "large").write_bytes(os.urandom(200_000))
@@ -257,7 +255,7 @@ def test_a_disk_that_fills_leaves_a_clear_state(
     assert live.races.wait(race.id, timeout_ms=WAIT_MS).latest.state == "selecting"
 
 
-def test_a_full_disk_at_choosing_merging_exporting_and_cleaning_changes_nothing(
+def test_full_disk_during_select_merge_export_and_clean_changes_nothing(
     live: Corral, small_disk: Path
 ) -> None:
     repository = make_repository(small_disk / "repository")
@@ -296,7 +294,7 @@ def test_a_full_disk_at_choosing_merging_exporting_and_cleaning_changes_nothing(
     assert [left.worktree for left in live.races.clean(race.id)] == []
 
 
-def test_a_sandbox_keeps_an_attempt_in_its_worktree_or_it_is_said_that_none_does(
+def test_attempt_is_confined_to_its_worktree_or_reported_unconfined(
     live: Corral, repository: Path, tmp_path: Path
 ) -> None:
     outside = tmp_path / "outside"
@@ -314,7 +312,7 @@ def test_a_sandbox_keeps_an_attempt_in_its_worktree_or_it_is_said_that_none_does
 
 
 @pytest.mark.parametrize("commands_outside", [False, True])
-def test_set_up_and_checks_are_kept_in_the_worktree_too_unless_they_are_let_out(
+def test_setup_and_checks_are_confined_unless_exempted(
     live: Corral, repository: Path, tmp_path: Path, commands_outside: bool
 ) -> None:
     kind = sandbox.probe_sandboxes().kind

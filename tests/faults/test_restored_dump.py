@@ -4,7 +4,7 @@ import corral
 from tests.support.postgres_server import PostgresServer
 
 
-def test_events_of_another_server_are_found_and_brought_into_the_feed(
+def test_events_of_another_server_are_added_to_the_feed(
     postgres_server: PostgresServer, postgres_template: str
 ) -> None:
     url = postgres_server.new_database(template=postgres_template)

@@ -16,7 +16,7 @@ from corral.kernel.clock import HOUR, ManualClock
 from corral.kernel.errors import StoreUnavailable
 from corral.supervisor.lease import LEASE_LOST, RunLease
 from corral.supervisor.usage import UsageMeter
-from tests.support.home import until
+from tests.support.home import wait_until
 from tests.support.invariants import check_store
 from tests.support.listeners import HOUR as HOUR_IN_SECONDS
 from tests.support.listeners import call_before_waits
@@ -87,7 +87,7 @@ def put_and_work(store: Corral, me: int, stop: threading.Event, accepted: list[s
 
 
 @pytest.mark.parametrize("how", RESTARTS)
-def test_a_restart_in_the_middle_of_work_loses_and_doubles_nothing(
+def test_restart_during_work_loses_and_duplicates_nothing(
     own_server: PostgresServer, own_url: str, how: str
 ) -> None:
     clock = ManualClock()
@@ -97,7 +97,7 @@ def test_a_restart_in_the_middle_of_work_loses_and_doubles_nothing(
     def await_progress() -> None:
         """Each worker has put letters since now."""
         wanted = [len(own) + 5 for own in keys]
-        until(
+        wait_until(
             lambda: all(len(own) >= count for own, count in zip(keys, wanted, strict=True)),
             "all workers go on",
         )
@@ -129,9 +129,7 @@ def test_a_restart_in_the_middle_of_work_loses_and_doubles_nothing(
         check_store(store)
 
 
-def test_a_restart_while_nobody_used_the_store_is_not_noticed(
-    own_server: PostgresServer, own_url: str
-) -> None:
+def test_restart_of_an_idle_server_is_not_noticed(own_server: PostgresServer, own_url: str) -> None:
     """The connections on the shelf are dead, and nothing was asked of the server through them."""
     with corral.open(own_url) as store:
         store.mail.put("queue:work", "before")
@@ -140,7 +138,7 @@ def test_a_restart_while_nobody_used_the_store_is_not_noticed(
         assert [letter.body for letter in store.mail.list().items] == ["before", "after"]
 
 
-def test_a_claim_that_waits_goes_on_waiting_through_a_restart(
+def test_waiting_claim_survives_a_restart(
     own_server: PostgresServer, own_url: str, asleep: Signal
 ) -> None:
     with corral.open(own_url) as store, corral.open(own_url) as other:
@@ -151,7 +149,7 @@ def test_a_claim_that_waits_goes_on_waiting_through_a_restart(
         assert [letter.body for letter in waiting.result()] == ["hello"]
 
 
-def test_a_follower_goes_on_following_through_a_restart(
+def test_follower_survives_a_restart(
     own_server: PostgresServer, own_url: str, asleep: Signal
 ) -> None:
     with corral.open(own_url) as store, corral.open(own_url) as other:
@@ -172,20 +170,20 @@ def test_a_follower_goes_on_following_through_a_restart(
         assert len(seen) == len(set(seen)) == 3
 
 
-def test_a_claim_that_begins_to_wait_during_a_restart_is_as_patient_as_any_other(
+def test_claim_that_starts_waiting_during_a_restart_is_served(
     own_server: PostgresServer, own_url: str, refused: list[str]
 ) -> None:
     with corral.open(own_url) as store:
         own_server.stop()
         waiting = Racer(lambda: store.mail.claim("agent:ada", owner="me", wait_ms=HOUR))
-        until(lambda: refused, "it has met no server")
+        wait_until(lambda: refused, "it has met no server")
         own_server.start()
         with corral.open(own_url) as other:
             other.mail.put("agent:ada", "hello")
         assert [letter.body for letter in waiting.result()] == ["hello"]
 
 
-def test_whoever_says_how_long_waits_for_a_server_no_longer_than_that(
+def test_explicit_timeout_bounds_the_wait_for_a_server(
     own_server: PostgresServer, own_url: str, refused: list[str]
 ) -> None:
     """Without that, a call waits for as long as PATIENCE says: longer than this test may take."""
@@ -200,12 +198,12 @@ def test_whoever_says_how_long_waits_for_a_server_no_longer_than_that(
             Racer(list_within_a_moment).result()
         refused.clear()
         later = Racer(lambda: store.mail.list().items)  # who does not say waits as usual
-        until(lambda: refused, "it has met no server")
+        wait_until(lambda: refused, "it has met no server")
         own_server.start()
         assert later.result() == []
 
 
-def test_a_supervisor_waits_for_a_server_no_longer_than_with_a_heartbeat_whatever_it_has_to_say(
+def test_supervisor_waits_for_a_server_no_longer_than_its_heartbeat(
     own_server: PostgresServer, own_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who waits does not see that its lease has run out, and its agent goes on beside another's."""
@@ -227,7 +225,7 @@ def test_a_supervisor_waits_for_a_server_no_longer_than_with_a_heartbeat_whateve
         own_server.start()
 
 
-def test_a_server_that_stays_away_is_given_up_after_a_while_and_found_again_later(
+def test_absent_server_is_reported_and_found_again_later(
     own_server: PostgresServer, own_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uses: list[Callable[[Corral], object]] = [
@@ -253,7 +251,7 @@ def test_a_server_that_stays_away_is_given_up_after_a_while_and_found_again_late
         check_store(store)
 
 
-def test_a_connection_that_the_server_ends_is_replaced(own_url: str) -> None:
+def test_connection_closed_by_the_server_is_replaced(own_url: str) -> None:
     """What an administrator does, or a proxy that has waited for too long."""
     import psycopg
 

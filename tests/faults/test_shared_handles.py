@@ -65,7 +65,7 @@ OTHER_USES: dict[str, Callable[[Corral, Path], object]] = {
 
 
 @pytest.mark.parametrize("use", OTHER_USES)
-def test_locks_survive_what_else_a_process_does_with_the_file(file: Path, use: str) -> None:
+def test_locks_survive_other_uses_of_the_file_in_the_process(file: Path, use: str) -> None:
     with corral.open(file) as store:
         before = held_locks(file)
         OTHER_USES[use](store, file)
@@ -85,7 +85,7 @@ def held_locks(path: Path) -> int:
     )
 
 
-def test_letters_are_kept_when_another_library_reads_beside_two_handles(file: Path) -> None:
+def test_letters_survive_another_library_reading_beside_two_handles(file: Path) -> None:
     with corral.open(file) as one, corral.open(file) as two:
         for number in range(20):
             (one, two)[number % 2].mail.put("agent:ada", number)
@@ -95,7 +95,7 @@ def test_letters_are_kept_when_another_library_reads_beside_two_handles(file: Pa
 
 
 @pytest.mark.skipif(shutil.which("sqlite3") is None, reason="no sqlite3 shell")
-def test_the_sqlite3_shell_does_not_delete_the_log_of_two_handles(file: Path) -> None:
+def test_sqlite3_shell_does_not_delete_the_wal_of_two_handles(file: Path) -> None:
     with corral.open(file), corral.open(file) as two:
         shell = ["sqlite3", str(file), "SELECT count(*) FROM letters"]
         subprocess.run(shell, check=True, capture_output=True)
@@ -121,7 +121,7 @@ def other_names(file: Path) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("name", ["dots", "linked folder", "linked file", "hard link"])
-def test_handles_by_any_name_share_connections_and_files_beside(file: Path, name: str) -> None:
+def test_handles_under_any_name_share_connections_and_side_files(file: Path, name: str) -> None:
     with corral.open(file) as one, corral.open(other_names(file)[name]) as two:
         one.mail.put("agent:ada", "one")
         two.mail.put("agent:ada", "two")
@@ -133,7 +133,7 @@ def test_handles_by_any_name_share_connections_and_files_beside(file: Path, name
     assert bodies(file) == ["first", "one", "two"]
 
 
-def test_another_process_is_refused_a_hard_link(file: Path) -> None:
+def test_hard_link_is_rejected_in_another_process(file: Path) -> None:
     """SQLite would name its log after the other path, and lose what this process writes."""
     put = "import corral, pathlib, sys; s = corral.open(pathlib.Path(sys.argv[1]));"
     put += "s.mail.put('agent:ada', 'other'); s.close()"
@@ -152,7 +152,7 @@ def test_another_process_is_refused_a_hard_link(file: Path) -> None:
     assert bodies(file) == ["first", "second"]
 
 
-def test_handles_that_are_never_closed_leave_no_file_open(file: Path) -> None:
+def test_unclosed_handles_leave_no_file_open(file: Path) -> None:
     def count_open_files() -> int:
         gc.collect()
         return len(os.listdir("/dev/fd"))
@@ -164,7 +164,7 @@ def test_handles_that_are_never_closed_leave_no_file_open(file: Path) -> None:
     assert count_open_files() == before
 
 
-def test_the_last_handle_closes_the_connections_and_tidies_the_log(file: Path) -> None:
+def test_last_handle_closes_connections_and_removes_the_wal(file: Path) -> None:
     one, two = corral.open(file), corral.open(file)
     two.mail.put("agent:ada", "second")
     one.close()
@@ -200,14 +200,14 @@ def test_each_handle_keeps_its_actor_and_clock_in_shared_commits(file: Path) -> 
     assert all(event.at == clocks[event.actor].now() for event in puts)
 
 
-def test_a_write_inside_a_write_of_another_handle_is_refused_at_once(file: Path) -> None:
+def test_nested_write_of_another_handle_is_rejected_at_once(file: Path) -> None:
     with corral.open(file) as one, corral.open(file) as two:
         with one.transaction(), pytest.raises(RuntimeError, match="open transaction"):
             two.mail.put("agent:ada", "inside")
         two.mail.put("agent:ada", "after")
 
 
-def test_a_handle_that_is_not_closed_does_not_keep_the_file_open(file: Path) -> None:
+def test_unclosed_handle_does_not_keep_the_file_open(file: Path) -> None:
     store = corral.open(file)
     store.mail.put("agent:ada", "second")
     del store
@@ -222,7 +222,7 @@ def test_a_handle_that_is_not_closed_does_not_keep_the_file_open(file: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["dots", "linked folder", "linked file", "hard link"])
-def test_a_forked_child_is_refused_the_file_by_any_name(file: Path, name: str) -> None:
+def test_forked_child_is_refused_the_file_under_any_name(file: Path, name: str) -> None:
     others: dict[str, Path] = {}
 
     def open_by_another_name() -> str:
@@ -238,7 +238,7 @@ def test_a_forked_child_is_refused_the_file_by_any_name(file: Path, name: str) -
             assert "process that forked this one" in child.result()
 
 
-def test_connections_collected_in_a_child_leave_the_log_alone(file: Path) -> None:
+def test_connections_collected_in_a_child_leave_the_wal_alone(file: Path) -> None:
     """The child is the last to have the file open, and a crashed writer left its log behind."""
     closed, crashed = Signal(), Signal()
     stores = [corral.open(file)]
@@ -304,7 +304,7 @@ def replace_log(file: Path) -> None:
     "change", [move, delete, delete_all, replace, move_folder, delete_log, replace_log]
 )
 @pytest.mark.parametrize("writes", ["before", "not before"])
-def test_a_write_after_the_file_was_taken_away_is_refused(
+def test_write_after_the_file_was_replaced_is_rejected(
     tmp_path: Path, change: Callable[[Path], None], writes: str
 ) -> None:
     file = tmp_path / "folder" / "corral.db"
@@ -323,7 +323,7 @@ def test_a_write_after_the_file_was_taken_away_is_refused(
                 pass
 
 
-def test_closing_a_replaced_store_leaves_the_log_of_the_new_one_alone(file: Path) -> None:
+def test_closing_a_replaced_store_leaves_the_new_wal_alone(file: Path) -> None:
     old = corral.open(file)
     old.mail.put("agent:ada", "old")
     delete_all(file)
@@ -338,7 +338,7 @@ def test_closing_a_replaced_store_leaves_the_log_of_the_new_one_alone(file: Path
     assert bodies(file) == ["new", "newer"]
 
 
-def test_a_store_without_its_log_can_be_opened_again_in_the_same_process(file: Path) -> None:
+def test_store_without_its_wal_can_be_reopened_in_the_process(file: Path) -> None:
     store = corral.open(file)
     store.mail.put("agent:ada", "second")
     delete_log(file)
@@ -350,7 +350,7 @@ def test_a_store_without_its_log_can_be_opened_again_in_the_same_process(file: P
     assert bodies(file)[-1] == "third"
 
 
-def test_threads_that_share_a_commit_are_all_told_that_it_is_lost(file: Path) -> None:
+def test_every_thread_of_a_lost_batch_is_told_that_it_is_lost(file: Path) -> None:
     with corral.open(file) as store:
         store.mail.put("agent:ada", "accepted")
         move(file)
@@ -372,14 +372,14 @@ def test_threads_that_share_a_commit_are_all_told_that_it_is_lost(file: Path) ->
         assert told == ["replaced"] * 8
 
 
-def test_a_file_that_is_not_regular_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_not_regular_is_rejected(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(StoreUnavailable) as caught:
         corral.open(tmp_path / "pipe")
     assert caught.value.reason == "unwritable"
 
 
-def test_the_open_store_is_not_read_as_a_file_of_another_tool(file: Path) -> None:
+def test_open_store_is_not_read_as_a_database_of_another_tool(file: Path) -> None:
     with corral.open(file) as store:
         before = held_locks(file)
         with pytest.raises(Refused, check=because("unreadable")):
@@ -387,7 +387,7 @@ def test_the_open_store_is_not_read_as_a_file_of_another_tool(file: Path) -> Non
         assert held_locks(file) == before
 
 
-def test_paths_from_outside_that_lead_to_the_store_are_not_opened(file: Path) -> None:
+def test_external_paths_to_the_store_are_not_opened(file: Path) -> None:
     with corral.open(file) as store:
         store.mail.put("agent:ada", "second")
         before, never = held_locks(file), file.parent / "elsewhere"

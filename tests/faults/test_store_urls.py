@@ -31,7 +31,7 @@ from tests.support.threads import Racer
         "postgresql://localhost/corral?nonsense=1",
     ],
 )
-def test_a_text_that_names_no_store_is_refused_with_the_right_spelling(url: str) -> None:
+def test_invalid_store_url_is_rejected_with_the_right_spelling(url: str) -> None:
     with pytest.raises(Invalid, check=because("bad_url")):
         corral.open(url)
 
@@ -49,7 +49,7 @@ def unavailable(url: str, reason: str = "unreachable") -> StoreUnavailable:
     return caught.value
 
 
-def test_a_server_that_is_down_is_said_to_be_unreachable_at_once() -> None:
+def test_stopped_server_is_reported_as_unreachable_at_once() -> None:
     with reserve_port() as nobody:
         port = nobody.getsockname()[1]
         error = unavailable(f"postgresql://ada:secret@127.0.0.1:{port}/corral")
@@ -57,11 +57,11 @@ def test_a_server_that_is_down_is_said_to_be_unreachable_at_once() -> None:
     assert "secret" not in f"{error.message} {error.details} {error.__cause__}"
 
 
-def test_a_database_that_does_not_exist_is_said_so(postgres_server: PostgresServer) -> None:
+def test_missing_database_is_reported(postgres_server: PostgresServer) -> None:
     assert "nowhere" in unavailable(postgres_server.url("nowhere"), "missing").message
 
 
-def test_a_server_of_another_kind_is_said_to_be_unreachable() -> None:
+def test_server_of_another_kind_is_reported_as_unreachable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         # It accepts the connection, by the kernel, and never answers.
@@ -70,6 +70,6 @@ def test_a_server_of_another_kind_is_said_to_be_unreachable() -> None:
             unavailable(f"postgresql://ada@127.0.0.1:{port}/corral")
 
 
-def test_a_port_that_is_no_number_is_no_reason_for_a_traceback() -> None:
+def test_invalid_port_is_reported_without_a_traceback() -> None:
     with pytest.raises((Invalid, StoreUnavailable)):
         corral.open("postgresql://localhost:many/corral")

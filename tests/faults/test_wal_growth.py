@@ -15,7 +15,7 @@ from corral.db.statement import Statement
 from corral.db.tx import Tx
 from corral.db.write_lock import is_stopped
 from corral.kernel.errors import StoreUnavailable
-from tests.support.home import until
+from tests.support.home import wait_until
 from tests.support.processes import Child, Signal
 
 BODY = "x" * 10_000
@@ -65,10 +65,10 @@ def put_until_refused(path: Path, most: int) -> tuple[StoreUnavailable, int]:
 
 
 @pytest.mark.parametrize("empty_log", [False, True])
-def test_a_stopped_reader_bounds_the_log_and_is_named(file: Path, empty_log: bool) -> None:
+def test_stopped_reader_bounds_the_wal_and_is_named(file: Path, empty_log: bool) -> None:
     with reader_of(file, empty_log=empty_log) as child:
         os.kill(child.pid, signal.SIGSTOP)
-        until(lambda: is_stopped(child.pid), "it is stopped")
+        wait_until(lambda: is_stopped(child.pid), "it is stopped")
         error, size = put_until_refused(file, 500)
         assert error.reason == "log_full"
         assert error.details["holder"] == child.pid
@@ -86,14 +86,14 @@ def test_a_stopped_reader_bounds_the_log_and_is_named(file: Path, empty_log: boo
     assert not [each for each in examine(f"sqlite:///{file}") if each.check == "log"]
 
 
-def test_a_reader_that_runs_is_given_more_room_than_a_stopped_one(file: Path) -> None:
+def test_running_reader_gets_more_room_than_a_stopped_one(file: Path) -> None:
     with reader_of(file):
         error, size = put_until_refused(file, 900)
         assert error.reason == "log_full"
         assert 4_000_000 < size < 5_000_000
 
 
-def test_a_large_transaction_without_readers_is_not_refused(file: Path) -> None:
+def test_large_transaction_without_readers_is_accepted(file: Path) -> None:
     from corral.domain.mail import ops as mail
 
     with corral.open(file) as store:

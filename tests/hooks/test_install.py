@@ -34,7 +34,7 @@ def targets(*names: str) -> list[str]:
     return [word for name in names for word in ("--for", name)]
 
 
-def test_hooks_are_set_up_once_and_removed_without_a_trace(cli: Cli, folder: Path) -> None:
+def test_hooks_are_installed_once_and_removed_completely(cli: Cli, folder: Path) -> None:
     before = tree(folder)
     first = cli.json("lock", "install", str(folder), *targets(*ALL))
     assert [(one["target"], one["did"]) for one in first] == [(name, "added") for name in ALL]
@@ -70,7 +70,7 @@ SETTINGS = """{
 SCRIPT = '#!/usr/bin/env bash\n\nset -e\nexec make "$@"\n'
 
 
-def test_what_others_wrote_stays_to_the_byte(cli: Cli, folder: Path) -> None:
+def test_content_of_others_is_preserved_to_the_byte(cli: Cli, folder: Path) -> None:
     (folder / ".claude").mkdir()
     (folder / ".claude" / "settings.local.json").write_text(SETTINGS)
     script = folder / ".git" / "hooks" / "pre-commit"
@@ -87,7 +87,7 @@ def test_what_others_wrote_stays_to_the_byte(cli: Cli, folder: Path) -> None:
     assert tree(folder) == before
 
 
-def test_when_one_cannot_be_set_up_none_is(cli: Cli, folder: Path) -> None:
+def test_failed_installation_installs_nothing(cli: Cli, folder: Path) -> None:
     script = folder / ".git" / "hooks" / "pre-commit"
     for text, mode in (("#!/usr/bin/env python3\nprint()\n", 0o755), ("#!/bin/sh\ntrue\n", 0o644)):
         script.write_text(text)
@@ -108,21 +108,21 @@ def test_when_one_cannot_be_set_up_none_is(cli: Cli, folder: Path) -> None:
     assert cli.error("lock", "install", str(folder / "none"))["exit_code"] == 2
 
 
-def test_hooks_that_others_share_are_left_alone(cli: Cli, folder: Path, tmp_path: Path) -> None:
+def test_shared_hooks_are_left_alone(cli: Cli, folder: Path, tmp_path: Path) -> None:
     git(folder, "config", "core.hooksPath", str(tmp_path / "everybodys"))
     error = cli.error("lock", "install", str(folder), "--for", "git")
     assert error["code"] == "refused"
     assert error["details"]["reason"] == "foreign_hooks"
 
 
-def test_outside_of_git_only_the_agent_is_set_up(cli: Cli, tmp_path: Path) -> None:
+def test_outside_git_only_agent_hooks_are_installed(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "plain").mkdir()
     (did,) = cli.json("lock", "install", str(tmp_path / "plain"))
     assert did["target"] == "claude"
     assert cli.error("lock", "install", str(tmp_path / "plain"), "--for", "git")["exit_code"] == 4
 
 
-def test_the_installed_hooks_refuse(
+def test_installed_hooks_reject(
     cli: Cli, url: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CORRAL_STORE", url)

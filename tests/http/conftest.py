@@ -1,2 +1,2 @@
 from tests.support.interface_fixtures import engine as engine
-from tests.support.interface_fixtures import served as served
+from tests.support.interface_fixtures import http_server as http_server

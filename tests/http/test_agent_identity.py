@@ -11,11 +11,13 @@ from tests.support.http_server import HttpServer
 
 
 @pytest.fixture
-def ada(served: HttpServer) -> Iterator[httpx.Client]:
+def ada(http_server: HttpServer) -> Iterator[httpx.Client]:
     """A client with the token of the agent ada; there is another agent, eve."""
     for name in ("ada", "eve"):
-        served.store.agents.create(name)
-    with served.client(served.store.tokens.create("a", scope="agent:ada").value) as client:
+        http_server.store.agents.create(name)
+    with http_server.client(
+        http_server.store.tokens.create("a", scope="agent:ada").value
+    ) as client:
         yield client
 
 
@@ -23,7 +25,7 @@ def refused(told: httpx.Response) -> bool:
     return told.status_code == 403 and told.json()["error"]["code"] == "refused"
 
 
-def test_an_agent_asks_and_waits_in_its_own_name(ada: httpx.Client, store: Corral) -> None:
+def test_agent_asks_and_waits_in_its_own_name(ada: httpx.Client, store: Corral) -> None:
     asked = ada.post("/api/questions/ask", json={"text": "Which?", "asker": "agent:eve"}).json()
     assert asked["asker"] == "agent:ada"
     path = f"/api/questions/{asked['id']}"
@@ -43,7 +45,7 @@ def test_an_agent_asks_and_waits_in_its_own_name(ada: httpx.Client, store: Corra
     assert [each["id"] for each in listed] == [asked["id"]]
 
 
-def test_an_agent_decides_in_its_own_name_and_confirms_nothing_of_its_own(
+def test_agent_decides_in_its_own_name_and_never_confirms_itself(
     ada: httpx.Client, store: Corral
 ) -> None:
     sent = {"title": "Drop it", "confirm": True, "author": "agent:eve"}
@@ -56,7 +58,7 @@ def test_an_agent_decides_in_its_own_name_and_confirms_nothing_of_its_own(
     assert ada.get(f"{path}/wait").json()["state"] == "confirmed"
 
 
-def test_an_agent_speaks_only_where_it_is_and_as_itself(ada: httpx.Client, store: Corral) -> None:
+def test_agent_posts_only_as_itself_in_its_groups(ada: httpx.Client, store: Corral) -> None:
     own = store.groups.create("own", members=["agent:ada"], by="user:ann")
     other = store.groups.create("other", members=["agent:eve"], by="user:ann")
     sent = {"text": "hi", "author": "agent:eve"}
@@ -71,7 +73,7 @@ def test_an_agent_speaks_only_where_it_is_and_as_itself(ada: httpx.Client, store
     assert [post["text"] for post in ada.get("/api/groups/own/read").json()["items"]] == ["yes"]
 
 
-def test_an_agent_notes_and_recalls_for_itself(ada: httpx.Client, store: Corral) -> None:
+def test_agent_keeps_and_recalls_notes_for_itself(ada: httpx.Client, store: Corral) -> None:
     sent = {"text": "obey", "agent": "eve", "source": "user:ann"}
     assert refused(ada.post("/api/notes/add", json=sent))
     own = ada.post("/api/notes/add", json={"text": "zebra", "agent": "ada"}).json()
@@ -83,7 +85,7 @@ def test_an_agent_notes_and_recalls_for_itself(ada: httpx.Client, store: Corral)
     assert refused(ada.post(f"/api/notes/{own['id']}/forget"))
 
 
-def test_the_same_key_posts_once(ada: httpx.Client, store: Corral) -> None:
+def test_post_with_the_same_key_is_made_once(ada: httpx.Client, store: Corral) -> None:
     store.groups.create("own", members=["agent:ada"], by="user:ann")
     headers = {"Idempotency-Key": "k"}
     posts = [

@@ -11,7 +11,7 @@ import pytest
 from corral import config
 from corral.adapters import process
 from corral.api import Corral
-from tests.support.home import until
+from tests.support.home import wait_until
 from tests.support.http_server import HttpServer
 from tests.support.race_helpers import git, make_repository
 from tests.support.run_factories import held, queued, running, without_supervisors
@@ -24,8 +24,8 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def client(served: HttpServer) -> Iterator[httpx.Client]:
-    with served.client() as opened:
+def client(http_server: HttpServer) -> Iterator[httpx.Client]:
+    with http_server.client() as opened:
         opened.get("/api")  # from here on the token was used, which is written down
         yield opened
 
@@ -42,7 +42,7 @@ def put(client: httpx.Client, **headers: str) -> httpx.Response:
 # -- routes -----------------------------------------------------------------------------------
 
 
-def test_a_list_a_thing_and_a_question_are_asked_for(client: httpx.Client, store: Corral) -> None:
+def test_list_record_and_query_are_requested(client: httpx.Client, store: Corral) -> None:
     run = running(store)
     assert [one["id"] for one in client.get("/api/runs").json()["items"]] == [run.id]
     assert client.get(f"/api/runs/{run.id[:12]}").json()["state"] == "running"
@@ -52,7 +52,7 @@ def test_a_list_a_thing_and_a_question_are_asked_for(client: httpx.Client, store
     assert client.get("/api").json()["engine"] == store.db.engine
 
 
-def test_a_verb_acts_with_or_without_the_id_in_the_path(
+def test_verb_works_with_and_without_the_id_in_the_path(
     client: httpx.Client, store: Corral
 ) -> None:
     for path, sent in (
@@ -66,7 +66,7 @@ def test_a_verb_acts_with_or_without_the_id_in_the_path(
     assert error(client.post("/api/agents/ada/restore", json={"agent": "ben"})) == (400, "invalid")
 
 
-def test_whoever_asks_for_a_run_from_afar_says_where(
+def test_remote_run_request_needs_a_folder(
     client: httpx.Client, store: Corral, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     without_supervisors(monkeypatch)
@@ -90,7 +90,7 @@ def test_whoever_asks_for_a_run_from_afar_says_where(
     assert again.json()["cwd"] == str(tmp_path / "work")
 
 
-def test_whoever_starts_a_race_from_afar_says_where(
+def test_remote_race_request_needs_a_folder(
     client: httpx.Client, store: Corral, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     without_supervisors(monkeypatch)
@@ -111,7 +111,7 @@ def test_whoever_starts_a_race_from_afar_says_where(
     assert client.post("/api/races/start", json=by_id).json()["repository"] == str(there)
 
 
-def test_pages_go_on_where_they_ended(client: httpx.Client) -> None:
+def test_pages_continue_at_their_cursor(client: httpx.Client) -> None:
     for _ in range(3):
         put(client)
     first = client.get("/api/mail?limit=2").json()
@@ -120,7 +120,7 @@ def test_pages_go_on_where_they_ended(client: httpx.Client) -> None:
     assert rest["next"] is None
 
 
-def test_what_is_not_there_is_said_to_be_so(client: httpx.Client) -> None:
+def test_missing_record_is_404(client: httpx.Client) -> None:
     assert error(client.get("/api/rnus")) == (404, "not_found")
     assert "runs" in client.get("/api/rnus").json()["error"]["message"]
     assert error(client.get("/api/runs/run_000")) == (404, "not_found")
@@ -132,7 +132,7 @@ def test_what_is_not_there_is_said_to_be_so(client: httpx.Client) -> None:
     assert "/api/events" in client.get("/api/events/follow").json()["error"]["message"]
 
 
-def test_a_wrong_method_names_the_right_one(client: httpx.Client) -> None:
+def test_wrong_method_names_the_allowed_one(client: httpx.Client) -> None:
     told = client.get("/api/mail/put")
     assert error(told) == (405, "invalid")
     assert told.headers["allow"] == "POST"
@@ -152,14 +152,14 @@ CLIMBING = [
 ]
 
 
-def test_a_path_that_climbs_leads_nowhere(client: httpx.Client, served: HttpServer) -> None:
+def test_path_traversal_is_404(client: httpx.Client, http_server: HttpServer) -> None:
     for path in CLIMBING:
-        told = client.send(client.build_request("GET", httpx.URL(served.url + path)))
+        told = client.send(client.build_request("GET", httpx.URL(http_server.url + path)))
         assert told.status_code in (400, 404), (path, told.text)
         assert "root:" not in told.text
 
 
-def test_no_file_but_its_output_is_read_by_a_run(client: httpx.Client, store: Corral) -> None:
+def test_run_exposes_no_file_but_its_output(client: httpx.Client, store: Corral) -> None:
     asked = queued(store)
     folder = config.run_folder(asked.id)
     folder.mkdir(parents=True)
@@ -199,7 +199,7 @@ WRONG = [
 ]
 
 
-def test_a_wrong_body_is_refused_in_a_sentence(client: httpx.Client, store: Corral) -> None:
+def test_invalid_body_is_rejected(client: httpx.Client, store: Corral) -> None:
     headers = {"Content-Type": "application/json"}
     with unchanged(store):
         for body in WRONG:
@@ -208,16 +208,16 @@ def test_a_wrong_body_is_refused_in_a_sentence(client: httpx.Client, store: Corr
             assert "Traceback" not in told.text
 
 
-def test_a_form_is_no_body(client: httpx.Client) -> None:
+def test_form_body_is_rejected(client: httpx.Client) -> None:
     assert client.post("/api/mail/put", data={"mailbox": "agent:ada"}).status_code == 415
 
 
-def test_a_wrong_query_is_refused_in_a_sentence(client: httpx.Client) -> None:
+def test_invalid_query_is_rejected(client: httpx.Client) -> None:
     for query in ("limit=x", "limit=1&limit=2", "colour=red", "after=%ff", "limit=0"):
         assert error(client.get(f"/api/mail?{query}")) == (400, "invalid"), query
 
 
-def test_what_agents_say_comes_back_as_it_is_and_never_as_a_page(client: httpx.Client) -> None:
+def test_agent_text_is_returned_unchanged_and_never_as_html(client: httpx.Client) -> None:
     body = '<script>alert(1)</script>\x1b[31m"\u2028'
     client.post("/api/mail/put", json={"mailbox": "agent:ada", "body": body})
     told = client.get("/api/mail/let_1")
@@ -229,7 +229,7 @@ def test_what_agents_say_comes_back_as_it_is_and_never_as_a_page(client: httpx.C
 # -- states and leases ------------------------------------------------------------------------
 
 
-def test_the_status_tells_the_kind_of_error(client: httpx.Client, store: Corral) -> None:
+def test_status_follows_the_kind_of_error(client: httpx.Client, store: Corral) -> None:
     put(client)
     client.post("/api/mail/claim", json={"mailbox": "agent:ada", "owner": "o"})
     assert error(client.post("/api/mail/let_1/ack", json={"fence": 9})) == (423, "held")
@@ -241,7 +241,7 @@ def test_the_status_tells_the_kind_of_error(client: httpx.Client, store: Corral)
     assert told.json()["error"]["details"]["found"] == "retired"
 
 
-def test_a_store_that_cannot_be_used_is_a_503(
+def test_unavailable_store_is_503(
     client: httpx.Client, store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from corral.errors import StoreUnavailable
@@ -261,7 +261,7 @@ def test_a_store_that_cannot_be_used_is_a_503(
 # -- once -------------------------------------------------------------------------------------
 
 
-def test_a_repeated_call_is_done_once_and_answered_the_same(
+def test_repeated_call_with_a_key_is_done_once_with_one_response(
     client: httpx.Client, store: Corral
 ) -> None:
     first = put(client, **{"Idempotency-Key": "k"})
@@ -271,7 +271,7 @@ def test_a_repeated_call_is_done_once_and_answered_the_same(
     assert put(client, **{"Idempotency-Key": "other"}).json()["id"] != first.json()["id"]
 
 
-def test_a_key_that_stood_for_another_call_is_refused(client: httpx.Client, store: Corral) -> None:
+def test_key_of_another_call_is_rejected(client: httpx.Client, store: Corral) -> None:
     put(client, **{"Idempotency-Key": "k"})
     with unchanged(store):
         told = client.post(
@@ -282,15 +282,13 @@ def test_a_key_that_stood_for_another_call_is_refused(client: httpx.Client, stor
         assert error(told) == (409, "conflict")
 
 
-def test_keys_of_two_tokens_have_nothing_to_do_with_each_other(
-    client: httpx.Client, served: HttpServer
-) -> None:
+def test_keys_of_two_tokens_are_independent(client: httpx.Client, http_server: HttpServer) -> None:
     first = put(client, **{"Idempotency-Key": "k"})
-    with served.client(served.store.tokens.create("other").value) as other:
+    with http_server.client(http_server.store.tokens.create("other").value) as other:
         assert put(other, **{"Idempotency-Key": "k"}).json()["id"] != first.json()["id"]
 
 
-def test_a_refused_call_may_be_made_again(client: httpx.Client, store: Corral) -> None:
+def test_rejected_call_may_be_repeated(client: httpx.Client, store: Corral) -> None:
     headers = {"Idempotency-Key": "k"}
     assert client.post("/api/agents/ada/retire", headers=headers).status_code == 404
     store.agents.create("ada")
@@ -299,11 +297,11 @@ def test_a_refused_call_may_be_made_again(client: httpx.Client, store: Corral) -
     assert error(client.post("/api/agents/ada/retire")) == (409, "illegal_move")
 
 
-def test_the_same_call_ten_times_at_once_is_done_once(served: HttpServer) -> None:
+def test_ten_concurrent_calls_with_one_key_are_done_once(http_server: HttpServer) -> None:
     told: list[httpx.Response] = []
 
     def call() -> None:
-        with served.client() as client:
+        with http_server.client() as client:
             told.append(put(client, **{"Idempotency-Key": "k"}))
 
     threads = [threading.Thread(target=call) for _ in range(10)]
@@ -312,10 +310,10 @@ def test_the_same_call_ten_times_at_once_is_done_once(served: HttpServer) -> Non
     for thread in threads:
         thread.join(60)
     assert {answer.text for answer in told} == {told[0].text}
-    assert rows(served.store, "SELECT count(*) FROM letters") == [(1,)]
+    assert rows(http_server.store, "SELECT count(*) FROM letters") == [(1,)]
 
 
-def test_a_composed_call_under_a_key_gives_the_same_letters_again(client: httpx.Client) -> None:
+def test_composed_call_with_a_key_returns_the_same_letters(client: httpx.Client) -> None:
     put(client)
     put(client)
     sent = {"mailbox": "queue:q", "owner": "o"}
@@ -327,9 +325,7 @@ def test_a_composed_call_under_a_key_gives_the_same_letters_again(client: httpx.
     assert client.post("/api/mail/claim", json=sent).json() != first
 
 
-def test_a_call_whose_outcome_is_not_known_is_not_made_again(
-    client: httpx.Client, store: Corral
-) -> None:
+def test_call_with_unknown_outcome_is_not_repeated(client: httpx.Client, store: Corral) -> None:
     sent = json.dumps({"mailbox": "queue:q", "owner": "o"}).encode()
     headers = {"Idempotency-Key": "k", "Content-Type": "application/json"}
     client.post("/api/mail/put", json={"mailbox": "queue:q", "body": 1})
@@ -341,7 +337,7 @@ def test_a_call_whose_outcome_is_not_known_is_not_made_again(
         assert "has no response" in told.json()["error"]["message"]
 
 
-def test_the_secret_of_a_token_is_stored_nowhere(client: httpx.Client, store: Corral) -> None:
+def test_secret_of_a_token_is_not_stored(client: httpx.Client, store: Corral) -> None:
     made = client.post(
         "/api/tokens/create", json={"name": "x"}, headers={"Idempotency-Key": "k"}
     ).json()
@@ -357,7 +353,7 @@ def test_the_secret_of_a_token_is_stored_nowhere(client: httpx.Client, store: Co
 # -- waiting ----------------------------------------------------------------------------------
 
 
-def test_a_claim_waits_for_a_letter(client: httpx.Client, store: Corral) -> None:
+def test_claim_waits_for_a_letter(client: httpx.Client, store: Corral) -> None:
     waiting = threading.Timer(0.3, lambda: store.mail.put("agent:ada", "late"))
     waiting.start()
     sent = {"mailbox": "agent:ada", "owner": "o", "wait_ms": 20_000}
@@ -366,13 +362,13 @@ def test_a_claim_waits_for_a_letter(client: httpx.Client, store: Corral) -> None
     assert letter["body"] == "late"
 
 
-def test_nothing_is_claimed_for_somebody_who_has_gone(served: HttpServer, store: Corral) -> None:
+def test_disconnected_client_claims_nothing(http_server: HttpServer, store: Corral) -> None:
     sent = {"mailbox": "agent:ada", "owner": "o", "wait_ms": 20_000}
-    with served.client() as client, pytest.raises(httpx.ReadTimeout):
+    with http_server.client() as client, pytest.raises(httpx.ReadTimeout):
         client.post("/api/mail/claim", json=sent, timeout=httpx.Timeout(60, read=0.3))
-    with served.client() as client:
+    with http_server.client() as client:
         # The server notices within one look; then nobody takes the letter any more.
-        until(lambda: "mail.claim" in client.get("/metrics").text, "the server has noticed")
+        wait_until(lambda: "mail.claim" in client.get("/metrics").text, "the server has noticed")
     store.mail.put("agent:ada", 1)
     assert [letter.owner for letter in store.mail.list().items] == [None]
 
@@ -381,14 +377,16 @@ def test_nothing_is_claimed_for_somebody_who_has_gone(served: HttpServer, store:
 
 
 @pytest.fixture
-def ada(served: HttpServer) -> Iterator[httpx.Client]:
-    served.store.agents.create("ada")
-    served.store.agents.create("ben")
-    with served.client(served.store.tokens.create("ada", scope="agent:ada").value) as opened:
+def ada(http_server: HttpServer) -> Iterator[httpx.Client]:
+    http_server.store.agents.create("ada")
+    http_server.store.agents.create("ben")
+    with http_server.client(
+        http_server.store.tokens.create("ada", scope="agent:ada").value
+    ) as opened:
         yield opened
 
 
-def test_an_agent_reads_its_own_mail_and_signs_with_its_own_name(
+def test_agent_reads_its_own_mail_and_sends_in_its_own_name(
     ada: httpx.Client, store: Corral
 ) -> None:
     store.mail.put("agent:ada", "hello")
@@ -402,7 +400,7 @@ def test_an_agent_reads_its_own_mail_and_signs_with_its_own_name(
     ]
 
 
-def test_an_agent_sees_nothing_of_others(ada: httpx.Client, store: Corral) -> None:
+def test_agent_sees_no_mail_of_others(ada: httpx.Client, store: Corral) -> None:
     store.mail.put("agent:ben", "secret", key="k")
     theirs = store.sessions.open("ben")
     store.sessions.append(theirs, "user", "secret")
@@ -428,7 +426,7 @@ def test_an_agent_sees_nothing_of_others(ada: httpx.Client, store: Corral) -> No
     assert same_key.json()["body"] == 1
 
 
-def test_an_agents_sessions_are_those_it_has(ada: httpx.Client, store: Corral) -> None:
+def test_agent_lists_only_its_own_sessions(ada: httpx.Client, store: Corral) -> None:
     own = store.sessions.open("ada")
     store.sessions.open("ben")
     listed = ada.get("/api/sessions", params={"agent": "ben"}).json()["items"]
@@ -437,13 +435,13 @@ def test_an_agents_sessions_are_those_it_has(ada: httpx.Client, store: Corral) -
     assert told.json()["agent_id"] == store.agents.get("ada").id
 
 
-def test_a_retired_agents_token_is_no_good(ada: httpx.Client, store: Corral) -> None:
+def test_token_of_a_retired_agent_is_rejected(ada: httpx.Client, store: Corral) -> None:
     assert ada.get("/api/agents/ada").status_code == 200
     store.agents.retire("ada")
-    until(lambda: ada.get("/api/agents/ada").status_code == 401, "the token is refused")
+    wait_until(lambda: ada.get("/api/agents/ada").status_code == 401, "the token is refused")
 
 
-def test_what_is_said_of_the_api_needs_nobody_else(client: httpx.Client) -> None:
+def test_api_documentation_needs_no_other_host(client: httpx.Client) -> None:
     page = client.get("/api/docs")
     assert page.headers["content-type"].startswith("text/html")
     assert client.get("/api/openapi.json").json()["openapi"] == "3.1.0"

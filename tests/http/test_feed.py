@@ -14,8 +14,8 @@ from corral.api import Corral
 from corral.db.wakeups import SAFETY_POLL
 from corral.domain.events.model import Event
 from corral.http import feed, streams
-from tests.support.home import until
-from tests.support.http_server import HttpServer, serving
+from tests.support.home import wait_until
+from tests.support.http_server import HttpServer, run_http_server
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -23,11 +23,11 @@ def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def ask(served: HttpServer, query: str = "", last: str | None = None) -> bytes:
+def ask(http_server: HttpServer, query: str = "", last: str | None = None) -> bytes:
     """The request of a listener. What is told is read line by line: whatever stands between the
     lines of an event is the transport's."""
     lines = [f"GET /api/events{query} HTTP/1.1", "Host: 127.0.0.1", "Connection: close"]
-    lines += [f"Authorization: Bearer {served.token}"]
+    lines += [f"Authorization: Bearer {http_server.token}"]
     lines += [f"Last-Event-ID: {last}"] if last else []
     return "\r\n".join([*lines, "", ""]).encode()
 
@@ -35,13 +35,13 @@ def ask(served: HttpServer, query: str = "", last: str | None = None) -> bytes:
 class Browser:
     """Listens on a thread of its own, as an EventSource does."""
 
-    def __init__(self, served: HttpServer, query: str = "", last: str | None = None) -> None:
+    def __init__(self, http_server: HttpServer, query: str = "", last: str | None = None) -> None:
         self.ids: list[str] = []
         self.subjects: list[str] = []
         self._heard = threading.Condition()
         self._ready = threading.Event()
-        self._line = socket.create_connection(("127.0.0.1", served.port))
-        self._line.sendall(ask(served, query, last))
+        self._line = socket.create_connection(("127.0.0.1", http_server.port))
+        self._line.sendall(ask(http_server, query, last))
         self._thread = threading.Thread(target=self._listen)
         self._thread.start()
         assert self._ready.wait(60)
@@ -83,8 +83,8 @@ def put(store: Corral, count: int) -> list[str]:
     return [store.mail.put("queue:q", n).id for n in range(count)]
 
 
-def test_an_event_of_another_process_is_heard_at_once(served: HttpServer, url: str) -> None:
-    browser = Browser(served)
+def test_event_of_another_process_arrives_at_once(http_server: HttpServer, url: str) -> None:
+    browser = Browser(http_server)
     with corral.open(url) as another:
         took = []
         for _ in range(20):
@@ -97,16 +97,16 @@ def test_an_event_of_another_process_is_heard_at_once(served: HttpServer, url: s
     browser.close()
 
 
-def test_whoever_was_cut_off_goes_on_behind_the_last_event(
-    served: HttpServer, store: Corral
+def test_reconnected_client_continues_after_the_last_event(
+    http_server: HttpServer, store: Corral
 ) -> None:
-    first = Browser(served)
+    first = Browser(http_server)
     early = put(store, 5)
     # On PostgreSQL what was committed just before may still come first.
-    until(lambda: early[4] in first.subjects, "the letters are heard")
+    wait_until(lambda: early[4] in first.subjects, "the letters are heard")
     first.close()
     late = put(store, 1_200)  # more than a page
-    again = Browser(served, last=first.ids[first.subjects.index(early[2])])
+    again = Browser(http_server, last=first.ids[first.subjects.index(early[2])])
     assert again.wait_for(1_202) == early[3:] + late
     later = put(store, 3)
     assert again.wait_for(1_205) == early[3:] + late + later
@@ -114,34 +114,34 @@ def test_whoever_was_cut_off_goes_on_behind_the_last_event(
     again.close()
 
 
-def test_a_page_can_name_the_place_to_follow_on_from(served: HttpServer, store: Corral) -> None:
+def test_client_can_name_the_cursor_to_follow_from(http_server: HttpServer, store: Corral) -> None:
     put(store, 2)
     cursor = store.events.after(limit=100).items[-1].cursor
     late = put(store, 2)
-    browser = Browser(served, query=f"?after={cursor}")
+    browser = Browser(http_server, query=f"?after={cursor}")
     assert browser.wait_for(2) == late
     browser.close()
 
 
-def test_events_can_be_chosen(served: HttpServer, store: Corral) -> None:
-    agents = Browser(served, query="?kind=agent")
+def test_events_can_be_filtered(http_server: HttpServer, store: Corral) -> None:
+    agents = Browser(http_server, query="?kind=agent")
     store.agents.create("ada")
     put(store, 3)
     id = store.agents.create("ben").id
     assert agents.wait_for(2)[-1] == id
-    one = Browser(served, query="?subject=let_2", last="0-0")
+    one = Browser(http_server, query="?subject=let_2", last="0-0")
     assert one.wait_for(1) == ["let_2"]
     agents.close()
     one.close()
 
 
-def test_a_wrong_cursor_is_refused(served: HttpServer) -> None:
-    with served.client() as client:
+def test_invalid_cursor_is_rejected(http_server: HttpServer) -> None:
+    with http_server.client() as client:
         assert client.get("/api/events?after=x").status_code == 400
         assert client.get("/api/events?colour=red").status_code == 400
 
 
-def test_nothing_falls_between_the_past_and_the_present(served: HttpServer, url: str) -> None:
+def test_no_event_is_lost_between_history_and_live_feed(http_server: HttpServer, url: str) -> None:
     """A listener comes while another process writes as fast as it can."""
     stop = threading.Event()
     written: list[str] = []
@@ -155,11 +155,11 @@ def test_nothing_falls_between_the_past_and_the_present(served: HttpServer, url:
     writer.start()
     browsers = []
     for _ in range(8):
-        browsers.append(Browser(served, last="0-0"))
+        browsers.append(Browser(http_server, last="0-0"))
         time.sleep(0.02)
     stop.set()
     writer.join(30)
-    expected = [event.subject for event in _all(served.store)]
+    expected = [event.subject for event in _all(http_server.store)]
     for browser in browsers:
         assert browser.wait_for(len(expected)) == expected
         assert len({*browser.ids}) == len(expected)
@@ -178,42 +178,44 @@ def _all(store: Corral) -> list[Event]:
     return found
 
 
-def test_a_browser_that_does_not_read_is_cut_off_and_the_others_are_not(
+def test_client_that_does_not_read_is_disconnected_alone(
     store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "SEND_TIMEOUT_SECONDS", 5.0)  # the other one reads within it
     monkeypatch.setattr(feed, "MAX_QUEUED_BYTES", 256 * 1024)  # so that the other one lags, too
     with (
-        serving(store) as served,
-        socket.create_connection(("127.0.0.1", served.port)) as asleep,
-        served.client() as client,
+        run_http_server(store) as http_server,
+        socket.create_connection(("127.0.0.1", http_server.port)) as asleep,
+        http_server.client() as client,
     ):
-        asleep.sendall(ask(served))
+        asleep.sendall(ask(http_server))
         assert asleep.recv(12) == b"HTTP/1.1 200"
-        browser = Browser(served)
+        browser = Browser(http_server)
         for n in range(300):  # more than the system keeps for somebody who does not read
             with store.transaction() as tx:
                 tx.emit("letter", "put", f"let_{n}", data={"text": "x" * 50_000})
         browser.wait_for(300)
-        until(lambda: "corral_feed_subscribers 1\n" in client.get("/metrics").text, "it is cut off")
+        wait_until(
+            lambda: "corral_feed_subscribers 1\n" in client.get("/metrics").text, "it is cut off"
+        )
         browser.close()
 
 
-def test_a_revoked_tokens_feed_ends(store: Corral, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_feed_of_a_revoked_token_ends(store: Corral, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "TOKEN_CHECK_SECONDS", 0.0)
-    with serving(store) as served:
-        browser = Browser(served)
+    with run_http_server(store) as http_server:
+        browser = Browser(http_server)
         store.tokens.revoke("tests")
         assert browser.ended()
 
 
-def test_a_server_that_ends_lets_its_listeners_go(store: Corral) -> None:
-    with serving(store) as served:
-        browser = Browser(served)
+def test_stopping_server_releases_its_listeners(store: Corral) -> None:
+    with run_http_server(store) as http_server:
+        browser = Browser(http_server)
     assert browser.ended()
 
 
-def test_five_hundred_browsers_get_every_event_in_order(served: HttpServer, url: str) -> None:
+def test_five_hundred_clients_get_every_event_in_order(http_server: HttpServer, url: str) -> None:
     """Every one of them, over real connections, while another process writes."""
     count, events = 500, 100
     expected: list[str] = []
@@ -223,8 +225,8 @@ def test_five_hundred_browsers_get_every_event_in_order(served: HttpServer, url:
             expected.extend(put(another, events))
 
     async def listen(ready: asyncio.Semaphore) -> list[str]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
-        writer.write(ask(served))
+        reader, writer = await asyncio.open_connection("127.0.0.1", http_server.port)
+        writer.write(ask(http_server))
         subjects: list[str] = []
         while b"retry" not in await reader.readline():
             pass

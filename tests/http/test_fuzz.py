@@ -19,7 +19,7 @@ from corral.api import Corral
 from corral.http import api
 from corral.http.middleware.rate_limits import Rate
 from corral.http.openapi import openapi_document
-from tests.support.http_server import HttpServer, serving
+from tests.support.http_server import HttpServer, run_http_server
 from tests.support.run_factories import running, without_supervisors
 
 pytestmark = pytest.mark.slow
@@ -36,11 +36,13 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def served(store: Corral, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HttpServer]:
+def http_server(
+    store: Corral, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[HttpServer]:
     without_supervisors(monkeypatch)  # nothing that is made up is ever run
     monkeypatch.chdir(tmp_path)  # nor does a word that is taken for a directory lead into this one
     monkeypatch.setattr(api, "MAX_WAIT_MS", 10)
-    with serving(store, rates={"full": FAST, "read": FAST, "agent": FAST}) as running:
+    with run_http_server(store, rates={"full": FAST, "read": FAST, "agent": FAST}) as running:
         yield running
 
 
@@ -70,12 +72,12 @@ def ids(store: Corral, tmp_path: Path) -> list[str]:
     return made
 
 
-def test_no_answer_is_a_mistake_of_the_servers(served: HttpServer, ids: list[str]) -> None:
+def test_no_response_is_a_server_error(http_server: HttpServer, ids: list[str]) -> None:
     import schemathesis  # it takes a second, and every worker loads this file
 
     schema = schemathesis.openapi.from_dict(json.loads(openapi_document()))
     asked: dict[int, int] = {}
-    with served.client() as client:
+    with http_server.client() as client:
         for found in schema.get_all_operations():
             operation = found.ok()
             if operation.definition.raw["operationId"] not in ENDLESS:

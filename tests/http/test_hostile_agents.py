@@ -11,30 +11,32 @@ from corral.api import Corral
 from corral.domain.projects.model import Project
 from corral.http.middleware import body_limits, concurrency
 from tests.http.test_agent_identity import refused
-from tests.support.home import until
+from tests.support.home import wait_until
 from tests.support.http_server import HttpServer
 from tests.support.race_factory import RaceFactory
 from tests.support.run_factories import add_run
 
 
 @pytest.fixture
-def eve(served: HttpServer) -> Iterator[httpx.Client]:
+def eve(http_server: HttpServer) -> Iterator[httpx.Client]:
     """A client with the token of the agent eve; ada is another agent, who works in earnest."""
     for name in ("ada", "eve"):
-        served.store.agents.create(name)
-    with served.client(served.store.tokens.create("e", scope="agent:eve").value) as client:
+        http_server.store.agents.create(name)
+    with http_server.client(
+        http_server.store.tokens.create("e", scope="agent:eve").value
+    ) as client:
         yield client
 
 
-def made(store: Corral, folder: Path) -> Project:
+def create_project(store: Corral, folder: Path) -> Project:
     folder.mkdir()
     return store.projects.register(folder)
 
 
-def test_nobody_takes_a_task_from_its_doer_by_a_delegation_of_it(
+def test_task_cannot_be_taken_from_its_agent_by_delegation(
     eve: httpx.Client, store: Corral, tmp_path: Path
 ) -> None:
-    project = made(store, tmp_path / "p")
+    project = create_project(store, tmp_path / "p")
     task = store.tasks.add(project.id, "build")
     store.tasks.claim(project.id, "ada")
     sent = {"to": "ada", "text": "x", "task_id": task.id}
@@ -45,8 +47,10 @@ def test_nobody_takes_a_task_from_its_doer_by_a_delegation_of_it(
     assert store.tasks.get(task.id).state == "running"
 
 
-def test_a_run_that_is_named_is_ones_own(eve: httpx.Client, store: Corral, tmp_path: Path) -> None:
-    project = made(store, tmp_path / "p")
+def test_named_run_must_be_the_callers_own(
+    eve: httpx.Client, store: Corral, tmp_path: Path
+) -> None:
+    project = create_project(store, tmp_path / "p")
     store.tasks.add(project.id, "build")
     run = add_run(store, "running", agent_id=store.agents.get("ada").id)
     claim = {"project": project.id, "agent": "eve", "run": run}
@@ -59,12 +63,12 @@ def test_a_run_that_is_named_is_ones_own(eve: httpx.Client, store: Corral, tmp_p
     assert eve.post("/api/tasks/claim", json=claim | {"run": own}).json()["run_id"] == own
 
 
-def test_a_token_for_one_project_reaches_nothing_of_another_by_its_id_either(
-    served: HttpServer, store: Corral, tmp_path: Path
+def test_project_token_reaches_no_record_of_another_project_by_id(
+    http_server: HttpServer, store: Corral, tmp_path: Path
 ) -> None:
     for name in ("ada", "eve"):
         store.agents.create(name)
-    own, other = made(store, tmp_path / "own"), made(store, tmp_path / "other")
+    own, other = create_project(store, tmp_path / "own"), create_project(store, tmp_path / "other")
     mine = store.tasks.add(own.id, "mine", agent="eve")
     task = store.tasks.add(other.id, "build", agent="eve")
     lock = store.locks.acquire(other.id, "src/", "eve")
@@ -74,7 +78,7 @@ def test_a_token_for_one_project_reaches_nothing_of_another_by_its_id_either(
     race = RaceFactory(store, tmp_path).start("ada")
     session = store.sessions.open("ada", project=other.id)
     token = store.tokens.create("e", scope="agent:eve", project=own.id).value
-    with served.client(token) as eve:
+    with http_server.client(token) as eve:
         for path in (
             f"/api/tasks/{task.id}",
             f"/api/locks/{lock.id}",
@@ -106,23 +110,23 @@ def test_a_token_for_one_project_reaches_nothing_of_another_by_its_id_either(
     assert store.tasks.get(task.id).state == "ready"
 
 
-def test_a_token_that_only_reads_asks_no_sql(served: HttpServer, store: Corral) -> None:
-    with served.client(store.tokens.create("r", scope="read").value) as reader:
+def test_read_only_token_runs_no_sql(http_server: HttpServer, store: Corral) -> None:
+    with http_server.client(store.tokens.create("r", scope="read").value) as reader:
         assert refused(reader.get("/api/db/sql", params={"query": "SELECT 1"}))
-    with served.client(store.tokens.create("f", scope="full").value) as full:
+    with http_server.client(store.tokens.create("f", scope="full").value) as full:
         assert full.get("/api/db/sql", params={"query": "SELECT 1"}).json()["rows"] == [[1]]
 
 
-def test_an_agents_token_becomes_no_browsers_cookie(served: HttpServer, store: Corral) -> None:
+def test_agent_token_cannot_log_in_a_browser(http_server: HttpServer, store: Corral) -> None:
     store.agents.create("eve")
     token = store.tokens.create("e", scope="agent:eve").value
-    told = httpx.get(f"{served.url}/", params={"token": token})
+    told = httpx.get(f"{http_server.url}/", params={"token": token})
     assert told.status_code == 403
     assert "set-cookie" not in told.headers
 
 
-def test_an_agent_that_hangs_on_to_its_calls_keeps_nobody_else_out(
-    eve: httpx.Client, served: HttpServer, store: Corral, monkeypatch: pytest.MonkeyPatch
+def test_agent_holding_its_calls_open_blocks_no_other_client(
+    eve: httpx.Client, http_server: HttpServer, store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its bodies never end; the others are answered, and in the end it is let go."""
     monkeypatch.setattr(
@@ -132,7 +136,7 @@ def test_an_agent_that_hangs_on_to_its_calls_keeps_nobody_else_out(
         f"POST /api/mail/put HTTP/1.1\r\nHost: 127.0.0.1\r\n"
         f"Authorization: {eve.headers['authorization']}\r\nContent-Length: 100\r\n\r\n{{"
     )
-    host, _, port = served.url.removeprefix("http://").partition(":")
+    host, _, port = http_server.url.removeprefix("http://").partition(":")
     lines: list[socket.socket] = []
 
     def hang_one_more() -> None:
@@ -146,8 +150,8 @@ def test_an_agent_that_hangs_on_to_its_calls_keeps_nobody_else_out(
     try:
         for _ in range(concurrency.MAX_PER_AGENT - 1):
             hang_one_more()
-        until(refused_another, "the agent has all it may have")
-        with served.client(store.tokens.create("a", scope="agent:ada").value) as ada:
+        wait_until(refused_another, "the agent has all it may have")
+        with http_server.client(store.tokens.create("a", scope="agent:ada").value) as ada:
             assert ada.get("/api/agents/ada").status_code == 200
         said = [line.recv(4_096).split(b"\r\n")[0].split()[1] for line in lines]
         assert said.count(b"408") >= concurrency.MAX_PER_AGENT
@@ -157,9 +161,7 @@ def test_an_agent_that_hangs_on_to_its_calls_keeps_nobody_else_out(
             line.close()
 
 
-def test_no_letter_is_so_deep_that_its_mailbox_cannot_be_read(
-    eve: httpx.Client, store: Corral
-) -> None:
+def test_deeply_nested_letter_keeps_its_mailbox_readable(eve: httpx.Client, store: Corral) -> None:
     for depth in (200, 900, 990):
         body = "[" * depth + "]" * depth
         sent = f'{{"mailbox": "agent:ada", "body": {body}}}'
@@ -172,10 +174,10 @@ def test_no_letter_is_so_deep_that_its_mailbox_cannot_be_read(
     assert [letter.body for letter in store.mail.claim("agent:ada", owner="a")] == [flat]
 
 
-def test_an_agent_makes_no_groups_by_naming_projects_that_are_none(
+def test_agent_creates_no_group_by_naming_unknown_projects(
     eve: httpx.Client, store: Corral, tmp_path: Path
 ) -> None:
-    project = made(store, tmp_path / "p")
+    project = create_project(store, tmp_path / "p")
     for name in ("prj_none", "/no/such/dir", "x"):
         sent = {"text": "x", "project": name}
         assert eve.post("/api/groups/broadcast", json=sent).status_code in (400, 404), name

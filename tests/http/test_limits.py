@@ -21,16 +21,16 @@ from corral.http.connections import ConnectionPool
 from corral.http.middleware import body_limits
 from corral.kernel.clock import ManualClock
 from corral.mcp.http import routes as tool_routes
-from tests.support.home import until
-from tests.support.http_server import HttpServer, serving
+from tests.support.home import wait_until
+from tests.support.http_server import HttpServer, run_http_server
 
 pytestmark = pytest.mark.slow
 
 MEGABYTE = 1 << 20
 
 
-def connected(served: HttpServer, sent: bytes = b"") -> socket.socket:
-    line = socket.create_connection(("127.0.0.1", served.port), timeout=60)
+def connected(http_server: HttpServer, sent: bytes = b"") -> socket.socket:
+    line = socket.create_connection(("127.0.0.1", http_server.port), timeout=60)
     line.sendall(sent)
     return line
 
@@ -72,83 +72,83 @@ def more_files(count: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_half_open_requests_keep_nobody_out(store: Corral) -> None:
+def test_half_open_requests_block_no_other_client(store: Corral) -> None:
     """1,100 callers that never end their headers: a caller with a token is answered."""
     with (
         more_files(4_096),
         ExitStack() as lines,
-        serving(store, pool=ConnectionPool(512)) as served,
+        run_http_server(store, pool=ConnectionPool(512)) as http_server,
     ):
         for _ in range(1_100):
-            lines.enter_context(connected(served, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "))
-        with served.client() as client:
+            lines.enter_context(connected(http_server, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "))
+        with http_server.client() as client:
             assert client.get("/api/projects").status_code == 200
             assert client.post("/api/mail/put", json={"mailbox": "queue:q", "body": 1}).is_success
 
 
-def test_connections_without_a_token_give_way_to_new_ones(
+def test_unauthenticated_connections_give_way_to_new_ones(
     store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "BURST_SECONDS", 0.0)
     pool = ConnectionPool(64)
-    with ExitStack() as lines, serving(store, pool=pool) as served:
-        known = lines.enter_context(served.client())
+    with ExitStack() as lines, run_http_server(store, pool=pool) as http_server:
+        known = lines.enter_context(http_server.client())
         assert known.get("/api").status_code == 200
-        made = [lines.enter_context(connected(served)) for _ in range(100)]
-        until(lambda: is_closed(made[0]), "the oldest is closed")
-        until(lambda: len(pool) <= 64 // 4 + 1, "one peer has a quarter of all")
+        made = [lines.enter_context(connected(http_server)) for _ in range(100)]
+        wait_until(lambda: is_closed(made[0]), "the oldest is closed")
+        wait_until(lambda: len(pool) <= 64 // 4 + 1, "one peer has a quarter of all")
         assert not is_closed(made[-1])
         assert known.get("/api").status_code == 200, "a connection with a token stays"
 
 
-def test_many_callers_that_begin_at_once_are_all_answered(store: Corral) -> None:
-    with ExitStack() as lines, serving(store, pool=ConnectionPool(300)) as served:
+def test_many_simultaneous_callers_are_all_answered(store: Corral) -> None:
+    with ExitStack() as lines, run_http_server(store, pool=ConnectionPool(300)) as http_server:
         request = (
             f"GET /api/projects HTTP/1.1\r\nHost: 127.0.0.1\r\n"
-            f"Authorization: Bearer {served.token}\r\n\r\n"
+            f"Authorization: Bearer {http_server.token}\r\n\r\n"
         )
-        made = [lines.enter_context(connected(served, request.encode())) for _ in range(250)]
+        made = [lines.enter_context(connected(http_server, request.encode())) for _ in range(250)]
         assert all(line.recv(15) == b"HTTP/1.1 200 OK" for line in made)
 
 
-def test_headers_must_come_in_time_and_a_kept_connection_waits_for_the_next(
+def test_headers_have_a_deadline_and_keep_alive_is_allowed(
     store: Corral,
 ) -> None:
-    with serving(store, connection={"header_seconds": 2.0}) as served:
-        request = f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\n\r\n".encode()
+    with run_http_server(store, connection={"header_seconds": 2.0}) as http_server:
+        request = f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{http_server.port}\r\n\r\n".encode()
         with (
-            connected(served) as silent,
-            connected(served, b"GET / HT") as slow,
-            connected(served, request) as kept,
+            connected(http_server) as silent,
+            connected(http_server, b"GET / HT") as slow,
+            connected(http_server, request) as kept,
         ):
             assert read_answer(kept).startswith(b"HTTP/1.1 200")
-            until(lambda: is_closed(silent), "nothing came")
-            until(lambda: is_closed(slow), "the headers did not end")
+            wait_until(lambda: is_closed(silent), "nothing came")
+            wait_until(lambda: is_closed(slow), "the headers did not end")
             kept.sendall(request)
             assert read_answer(kept).startswith(b"HTTP/1.1 200"), "between requests it may wait"
             kept.sendall(request[:20])
-            until(lambda: is_closed(kept), "the headers of the next request did not end")
+            wait_until(lambda: is_closed(kept), "the headers of the next request did not end")
 
 
-def test_an_upload_to_a_channel_that_is_not_there_is_not_read(store: Corral) -> None:
+def test_upload_to_an_unknown_channel_is_not_read(store: Corral) -> None:
     head = b"POST /channels/x HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 900000\r\n\r\n"
-    with serving(store) as served, connected(served, head) as line:
+    with run_http_server(store) as http_server, connected(http_server, head) as line:
         assert line.recv(4_096).startswith(b"HTTP/1.1 404")
 
 
-def test_uploads_whose_last_byte_is_withheld_need_little_memory(store: Corral) -> None:
+def test_withheld_uploads_need_little_memory(store: Corral) -> None:
     """100 bodies of 10 MB that say how long they are, and 100 that do not."""
     add_channel(store)
     piece = b"x" * 65_536
     before = _memory()
-    with ExitStack() as lines, serving(store) as served:
+    with ExitStack() as lines, run_http_server(store) as http_server:
         told: list[bytes] = []
         for number in range(200):
             known = number % 2
             length = b"Content-Length: 10485760" if known else b"Transfer-Encoding: chunked"
             line = lines.enter_context(
                 connected(
-                    served,
+                    http_server,
                     b"POST /channels/hook HTTP/1.1\r\nHost: 127.0.0.1\r\n" + length + b"\r\n\r\n",
                 )
             )
@@ -160,11 +160,11 @@ def test_uploads_whose_last_byte_is_withheld_need_little_memory(store: Corral) -
                     line.sendall(piece if known else b"10000\r\n" + piece + b"\r\n")
         assert told == [b"HTTP/1.1 413"] * 100, "those that say too much are not read"
         assert _memory() - before < 120 * MEGABYTE
-        with served.client() as client:
+        with http_server.client() as client:
             assert client.get("/api").status_code == 200
 
 
-def test_bodies_of_all_strangers_together_are_limited(
+def test_total_size_of_unauthenticated_bodies_is_limited(
     store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit = body_limits.ANONYMOUS_LIMIT._replace(
@@ -173,16 +173,17 @@ def test_bodies_of_all_strangers_together_are_limited(
     monkeypatch.setattr(body_limits, "ANONYMOUS_LIMIT", limit)
     add_channel(store)
     head = b"POST /channels/hook HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2000\r\n\r\n"
-    with ExitStack() as lines, serving(store) as served:
-        made = [lines.enter_context(connected(served, head + b"x" * 1_999)) for _ in range(3)]
+    with ExitStack() as lines, run_http_server(store) as http_server:
+        made = [lines.enter_context(connected(http_server, head + b"x" * 1_999)) for _ in range(3)]
         (refused,) = select.select(made, [], [], 60)[0]
         assert refused.recv(4_096).startswith(b"HTTP/1.1 429")
         assert not any(_answer_of(line, 0.1) for line in made if line is not refused)
         for line in made:
             line.close()
-        until(
+        wait_until(
             lambda: (
-                httpx.post(f"{served.url}/channels/hook", content=b"x" * 1_999).status_code != 429
+                httpx.post(f"{http_server.url}/channels/hook", content=b"x" * 1_999).status_code
+                != 429
             ),
             "what was let go can be used again",
         )
@@ -196,17 +197,15 @@ def _answer_of(line: socket.socket, seconds: float) -> bytes:
         return b""
 
 
-def test_a_body_that_drips_in_ends_at_its_time(
-    store: Corral, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_body_ends_at_its_deadline(store: Corral, monkeypatch: pytest.MonkeyPatch) -> None:
     limit = body_limits.TOKEN_LIMIT._replace(idle_seconds=300.0, total_seconds=0.5)
     monkeypatch.setattr(body_limits, "TOKEN_LIMIT", limit)
-    with serving(store) as served:
+    with run_http_server(store) as http_server:
         head = (
             f"POST /api/mail/put HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n"
-            f"Authorization: Bearer {served.token}\r\n\r\n"
+            f"Authorization: Bearer {http_server.token}\r\n\r\n"
         )
-        with connected(served, head.encode()) as line:
+        with connected(http_server, head.encode()) as line:
             answer = b""
             for _ in range(900):
                 with suppress(OSError):
@@ -216,14 +215,17 @@ def test_a_body_that_drips_in_ends_at_its_time(
             assert answer.startswith(b"HTTP/1.1 408")
 
 
-def test_bodies_full_of_empty_objects_are_refused_before_they_are_decoded(store: Corral) -> None:
+def test_bodies_full_of_empty_objects_are_rejected_before_decoding(store: Corral) -> None:
     store.agents.create("eve")
     token = store.tokens.create("e", scope="agent:eve").value
     small = b'{"mailbox":"agent:eve","body":[' + b",".join([b"{}"] * 1_200_000) + b"]}"
     numbers = json.dumps({"mailbox": "agent:eve", "body": [0] * 250_000}).encode()
     large = b'{"mailbox":"agent:eve","body":[' + b",".join([b"{}"] * 3_000_000) + b"]}"
     before = _memory()
-    with serving(store, pages=tool_routes()) as served, served.client(token) as eve:
+    with (
+        run_http_server(store, pages=tool_routes()) as http_server,
+        http_server.client(token) as eve,
+    ):
         answers = []
 
         def send(body: bytes) -> None:
@@ -254,35 +256,35 @@ def _memory() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_an_agent_has_so_many_connections_and_no_more(
+def test_agent_has_a_limited_number_of_connections(
     store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "MAX_PER_AGENT", 3)
     store.agents.create("eve")
     token = store.tokens.create("e", scope="agent:eve").value
-    with ExitStack() as clients, serving(store) as served:
+    with ExitStack() as clients, run_http_server(store) as http_server:
         told = []
         for _ in range(4):
-            client = clients.enter_context(served.client(token))
+            client = clients.enter_context(http_server.client(token))
             told.append(client.get("/api/agents/eve").status_code)
         assert told == [200, 200, 200, 429]
 
 
-def test_connections_leave_descriptors_to_everything_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_leave_file_descriptors_for_other_uses(monkeypatch: pytest.MonkeyPatch) -> None:
     for files, most in ((1_024, 512), (8_192, 4_096), (300, 44), (100, 32)):
         monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
         assert connections.max_connections() == most
 
 
-def test_reads_go_on_while_the_store_cannot_be_written(
+def test_reads_continue_while_the_store_is_not_writable(
     store: Corral, url: str, clock: ManualClock
 ) -> None:
     """A writer that was stopped in the middle of a write holds up other writers, and no reader."""
     store.questions.ask("Well?", deadline_ms=1_000, asker="user:tester")
     with (
         corral.open(url, clock=clock, actor="user:other") as other,
-        serving(store) as served,
-        served.client() as client,
+        run_http_server(store) as http_server,
+        http_server.client() as client,
     ):
         clock.advance(60_000)
         held, let_go = threading.Event(), threading.Event()
@@ -305,4 +307,4 @@ def test_reads_go_on_while_the_store_cannot_be_written(
         finally:
             let_go.set()
             holder.join()
-        until(lambda: store.tokens.get("tests").used_at, "its use is written down later")
+        wait_until(lambda: store.tokens.get("tests").used_at, "its use is written down later")

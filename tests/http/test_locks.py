@@ -5,15 +5,15 @@ from pathlib import Path
 from tests.support.http_server import HttpServer
 
 
-def test_an_agents_token_locks_in_its_own_name_and_breaks_nothing_of_others(
-    served: HttpServer, tmp_path: Path
+def test_agent_token_locks_in_its_own_name_and_breaks_no_other_lock(
+    http_server: HttpServer, tmp_path: Path
 ) -> None:
-    store = served.store
+    store = http_server.store
     project = store.projects.register(tmp_path)
     for name in ("ada", "ben"):
         store.agents.create(name)
     held = store.locks.acquire(project.id, "a", "ben")
-    with served.client(store.tokens.create("t", scope="agent:ada").value) as client:
+    with http_server.client(store.tokens.create("t", scope="agent:ada").value) as client:
         want = {"project": project.id, "path": "b", "agent": "ben", "run": "run_1"}
         made = client.post("/api/locks/acquire", json=want).json()
         assert (made["owner"], made["run_id"]) == ("agent:ada", None)

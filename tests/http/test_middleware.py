@@ -14,8 +14,8 @@ from corral.http import token_cache
 from corral.http.middleware import rate_limits
 from corral.http.middleware.rate_limits import Rate, RateLimiter
 from corral.kernel.clock import SECOND
-from tests.support.home import until
-from tests.support.http_server import HttpServer, serving
+from tests.support.home import wait_until
+from tests.support.http_server import HttpServer, run_http_server
 from tests.support.store import rows
 
 
@@ -44,13 +44,13 @@ PAGES = [
 
 
 @pytest.fixture
-def served(store: Corral) -> Iterator[HttpServer]:
-    with serving(store, pages=PAGES, error_page=error_page) as running:
+def http_server(store: Corral) -> Iterator[HttpServer]:
+    with run_http_server(store, pages=PAGES, error_page=error_page) as running:
         yield running
 
 
-def test_without_a_token_nothing_is_shown(served: HttpServer) -> None:
-    with served.stranger() as client:
+def test_request_without_a_token_is_rejected(http_server: HttpServer) -> None:
+    with http_server.stranger() as client:
         page = client.get("/")
         assert page.status_code == 401
         assert page.text == "<h1>401</h1>"
@@ -61,44 +61,42 @@ def test_without_a_token_nothing_is_shown(served: HttpServer) -> None:
             assert told.headers["www-authenticate"] == "Bearer"
 
 
-def test_a_wrong_token_is_refused_and_not_repeated(served: HttpServer) -> None:
+def test_invalid_token_is_rejected_and_not_repeated(http_server: HttpServer) -> None:
     for wrong in ("crl_" + "0" * 64, "x", "\u00fc"):
-        with served.stranger() as client:
+        with http_server.stranger() as client:
             headers = {"Authorization": f"Bearer {wrong}".encode("latin-1")}
             told = client.get("/api/runs", headers=headers)
             assert told.status_code == 401
             assert wrong not in told.json()["error"]["details"].values()
 
 
-def test_a_revoked_token_opens_nothing(served: HttpServer) -> None:
-    made = served.store.tokens.create("other")
-    served.store.tokens.revoke("other")
-    with served.client(made.value) as client:
+def test_revoked_token_is_rejected(http_server: HttpServer) -> None:
+    made = http_server.store.tokens.create("other")
+    http_server.store.tokens.revoke("other")
+    with http_server.client(made.value) as client:
         told = client.get("/api/runs")
         assert told.status_code == 401
         assert told.json()["error"]["details"]["reason"] == "revoked"
 
 
 @pytest.mark.parametrize("end", ["revoke the token", "retire its agent"])
-def test_a_token_that_is_in_use_opens_nothing_as_soon_as_it_ends(
-    served: HttpServer, monkeypatch: pytest.MonkeyPatch, end: str
+def test_token_in_use_is_rejected_as_soon_as_it_is_revoked(
+    http_server: HttpServer, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     monkeypatch.setattr(token_cache, "TTL_SECONDS", 600.0)  # so that nothing else ends it
-    served.store.agents.create("ada")
-    made = served.store.tokens.create("other", scope="agent:ada")
-    with served.client(made.value) as client:
+    http_server.store.agents.create("ada")
+    made = http_server.store.tokens.create("other", scope="agent:ada")
+    with http_server.client(made.value) as client:
         assert client.get("/api/tasks").status_code != 401
         if end == "revoke the token":
-            served.store.tokens.revoke("other")
+            http_server.store.tokens.revoke("other")
         else:
-            served.store.agents.retire("ada")
-        until(lambda: client.get("/api/tasks").status_code == 401, "it opens nothing")
+            http_server.store.agents.retire("ada")
+        wait_until(lambda: client.get("/api/tasks").status_code == 401, "it opens nothing")
 
 
 @pytest.mark.parametrize("kind", ["token", "agent"])
-def test_what_is_remembered_of_a_token_ends_when_it_or_its_agent_does(
-    store: Corral, kind: str
-) -> None:
+def test_cached_token_expires_with_the_token_or_its_agent(store: Corral, kind: str) -> None:
     store.agents.create("ada")
     secret = store.tokens.create("other", scope="agent:ada").value
     known = token_cache.TokenCache(store)
@@ -107,7 +105,7 @@ def test_what_is_remembered_of_a_token_ends_when_it_or_its_agent_does(
         store.tokens.revoke("other")
     else:
         store.agents.retire("ada")
-    (event,) = until(
+    (event,) = wait_until(
         lambda: [each for each in store.events.newest(limit=1).items if each.kind == kind],
         "it comes by the feed",
     )
@@ -115,7 +113,7 @@ def test_what_is_remembered_of_a_token_ends_when_it_or_its_agent_does(
     assert known.get_cached(secret) is None
 
 
-def test_what_is_remembered_of_a_token_ends_with_it(
+def test_cached_token_expires_with_the_token(
     store: Corral, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passed = [0.0]
@@ -129,16 +127,16 @@ def test_what_is_remembered_of_a_token_ends_with_it(
     assert known.get_cached(secret) is None
 
 
-def test_a_page_knows_who_asks(served: HttpServer) -> None:
-    with served.client() as client:
+def test_page_knows_its_caller(http_server: HttpServer) -> None:
+    with http_server.client() as client:
         assert client.get("/").text == "tests full"
 
 
-def test_the_link_leaves_the_token_with_the_browser_and_not_in_the_address(
-    served: HttpServer,
+def test_login_link_moves_the_token_from_the_url_to_a_cookie(
+    http_server: HttpServer,
 ) -> None:
-    with served.stranger() as browser:
-        told = browser.get(f"/?a=1&token={served.token}&b=%26")
+    with http_server.stranger() as browser:
+        told = browser.get(f"/?a=1&token={http_server.token}&b=%26")
         assert told.status_code == 303
         assert told.headers["location"] == "/?a=1&b=%26"
         cookie = told.headers["set-cookie"]
@@ -147,10 +145,10 @@ def test_the_link_leaves_the_token_with_the_browser_and_not_in_the_address(
         assert browser.get("/").text == "tests full"
 
 
-def test_a_link_leads_nowhere_else(served: HttpServer) -> None:
-    with socket.create_connection(("127.0.0.1", served.port)) as line:
+def test_login_link_never_redirects_to_another_host(http_server: HttpServer) -> None:
+    with socket.create_connection(("127.0.0.1", http_server.port)) as line:
         line.sendall(
-            f"GET //evil.example/?token={served.token} HTTP/1.1\r\n"
+            f"GET //evil.example/?token={http_server.token} HTTP/1.1\r\n"
             f"Host: 127.0.0.1\r\nConnection: close\r\n\r\n".encode()
         )
         told = line.makefile("rb").read().decode()
@@ -158,15 +156,15 @@ def test_a_link_leads_nowhere_else(served: HttpServer) -> None:
     assert "location: /evil.example/\r\n" in told
 
 
-def test_a_link_with_a_wrong_token_sets_nothing(served: HttpServer) -> None:
-    with served.stranger() as browser:
+def test_login_link_with_an_invalid_token_sets_no_cookie(http_server: HttpServer) -> None:
+    with http_server.stranger() as browser:
         told = browser.get("/?token=crl_wrong")
         assert told.status_code == 401
         assert "set-cookie" not in told.headers
 
 
-def test_a_foreign_name_that_points_here_is_no_way_in(served: HttpServer) -> None:
-    with served.client() as client:
+def test_request_with_foreign_host_is_rejected(http_server: HttpServer) -> None:
+    with http_server.client() as client:
         for host in ("evil.example", "127.0.0.1.evil.example", "", "localhost.evil:80"):
             told = client.get("/api/runs", headers={"Host": host})
             assert told.status_code == 403, host
@@ -174,45 +172,47 @@ def test_a_foreign_name_that_points_here_is_no_way_in(served: HttpServer) -> Non
             assert client.get("/", headers={"Host": host}).status_code == 200, host
 
 
-def test_a_page_of_another_origin_cannot_write(served: HttpServer) -> None:
-    with served.client() as client:
+def test_request_with_foreign_origin_is_rejected(http_server: HttpServer) -> None:
+    with http_server.client() as client:
         foreign = [
             {"Origin": "https://evil.example"},
             {"Origin": "null"},
-            {"Origin": f"http://127.0.0.1:{served.port + 1}"},
+            {"Origin": f"http://127.0.0.1:{http_server.port + 1}"},
             {"Sec-Fetch-Site": "cross-site"},
         ]
         for headers in foreign:
             assert client.post("/act", headers=headers).status_code == 403, headers
-        assert rows(served.store, "SELECT count(*) FROM letters") == [(0,)]
-        own = {"Origin": served.url, "Sec-Fetch-Site": "same-origin"}
+        assert rows(http_server.store, "SELECT count(*) FROM letters") == [(0,)]
+        own = {"Origin": http_server.url, "Sec-Fetch-Site": "same-origin"}
         assert client.post("/act", headers=own).status_code == 200
 
 
-def test_a_token_for_reading_changes_nothing(served: HttpServer) -> None:
-    with served.client(served.store.tokens.create("eyes", scope="read").value) as client:
+def test_read_only_token_changes_nothing(http_server: HttpServer) -> None:
+    with http_server.client(http_server.store.tokens.create("eyes", scope="read").value) as client:
         assert client.get("/").text == "eyes read"
         assert client.post("/act").status_code == 403
-    assert rows(served.store, "SELECT count(*) FROM letters") == [(0,)]
+    assert rows(http_server.store, "SELECT count(*) FROM letters") == [(0,)]
 
 
-def test_an_agents_token_opens_no_page(served: HttpServer) -> None:
-    served.store.agents.create("ada")
-    with served.client(served.store.tokens.create("a", scope="agent:ada").value) as client:
+def test_agent_token_opens_no_page(http_server: HttpServer) -> None:
+    http_server.store.agents.create("ada")
+    with http_server.client(
+        http_server.store.tokens.create("a", scope="agent:ada").value
+    ) as client:
         assert client.get("/").status_code == 403
         assert client.post("/act").status_code == 403
 
 
-def test_the_record_names_the_token_that_acted(served: HttpServer) -> None:
-    with served.client() as client:
+def test_event_names_the_token_that_acted(http_server: HttpServer) -> None:
+    with http_server.client() as client:
         id = client.post("/act").text
-    assert rows(served.store, "SELECT actor FROM events WHERE subject = :id", id=id) == [
+    assert rows(http_server.store, "SELECT actor FROM events WHERE subject = :id", id=id) == [
         ("token:tests",)
     ]
 
 
-def test_a_mistake_shows_no_traceback(served: HttpServer) -> None:
-    with served.client() as client:
+def test_internal_error_shows_no_traceback(http_server: HttpServer) -> None:
+    with http_server.client() as client:
         told = client.get("/stumble")
         assert told.status_code == 500
         assert "secret words" not in told.text
@@ -220,8 +220,8 @@ def test_a_mistake_shows_no_traceback(served: HttpServer) -> None:
         assert client.post("/").status_code == 405
 
 
-def test_every_answer_protects_the_browser(served: HttpServer) -> None:
-    for client in (served.client(), served.stranger()):
+def test_every_response_has_security_headers(http_server: HttpServer) -> None:
+    for client in (http_server.client(), http_server.stranger()):
         with client:
             for path in ("/", "/nothing", "/healthz", "/api/runs", "/api/nothing", "/stumble"):
                 headers = client.get(path).headers
@@ -231,16 +231,16 @@ def test_every_answer_protects_the_browser(served: HttpServer) -> None:
                 assert headers["cache-control"] == "no-store"
 
 
-def test_strangers_learn_only_whether_the_server_is_well(store: Corral) -> None:
-    with serving(store, status=lambda: {"loops": 3}) as served:
-        with served.stranger() as client:
+def test_health_check_is_all_that_strangers_see(store: Corral) -> None:
+    with run_http_server(store, status=lambda: {"loops": 3}) as http_server:
+        with http_server.stranger() as client:
             assert "status" not in client.get("/healthz").json()
-        with served.client() as client:
+        with http_server.client() as client:
             assert client.get("/healthz").json()["status"] == {"loops": 3}
 
 
-def test_a_body_that_is_too_large_is_refused_before_it_is_read(served: HttpServer) -> None:
-    with served.client() as client:
+def test_oversized_body_is_rejected_before_it_is_read(http_server: HttpServer) -> None:
+    with http_server.client() as client:
         told = client.post("/api/mail/put", content=b"x" * (10 * 1024 * 1024 + 1))
         assert told.status_code == 413
         assert "10 MB" in told.json()["error"]["message"]
@@ -252,9 +252,12 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_read(served: HttpServe
         assert client.post("/api/mail/put", content=pieces()).status_code == 413
 
 
-def test_whoever_asks_too_much_is_told_when_to_come_back(store: Corral) -> None:
+def test_rate_limited_caller_is_told_when_to_retry(store: Corral) -> None:
     rates = {"full": Rate(0.5, 3), "read": Rate(1, 3), "agent": Rate(1, 3)}
-    with serving(store, pages=PAGES, rates=rates) as served, served.client() as client:
+    with (
+        run_http_server(store, pages=PAGES, rates=rates) as http_server,
+        http_server.client() as client,
+    ):
         told = [client.get("/").status_code for _ in range(4)]
         assert told == [200, 200, 200, 429]
         answer = client.get("/api/runs")
@@ -262,23 +265,23 @@ def test_whoever_asks_too_much_is_told_when_to_come_back(store: Corral) -> None:
         assert 1 <= int(answer.headers["retry-after"]) <= 2
 
 
-def test_whoever_guesses_tokens_is_slowed_down_and_locks_nobody_out(
-    served: HttpServer, monkeypatch: pytest.MonkeyPatch
+def test_token_guessing_is_throttled_without_locking_others_out(
+    http_server: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         rate_limits, "ANONYMOUS_RATE", Rate(0.01, 20)
     )  # however slow this machine is
-    with served.stranger() as stranger:
+    with http_server.stranger() as stranger:
         told = [
             stranger.get("/api/runs", headers={"Authorization": f"Bearer crl_{n:064x}"}).status_code
             for n in range(30)
         ]
     assert {*told} == {401, 429}
-    with served.client(served.store.tokens.create("new").value) as client:
+    with http_server.client(http_server.store.tokens.create("new").value) as client:
         assert client.get("/").status_code == 200
 
 
-def test_a_bucket_fills_again_as_time_goes_by() -> None:
+def test_rate_limit_bucket_refills_over_time() -> None:
     now = 0.0
     buckets = RateLimiter(now=lambda: now)
     rate = Rate(2, 2)
@@ -288,11 +291,11 @@ def test_a_bucket_fills_again_as_time_goes_by() -> None:
     assert buckets.take("b", rate) == 0
 
 
-def test_bytes_that_are_no_request_end_nothing(served: HttpServer) -> None:
+def test_malformed_request_does_not_stop_the_server(http_server: HttpServer) -> None:
     for garbage in (b"\x00\xff" * 100, b"GET / HTTP/9.9\r\n\r\n", b"GET /%zz%00 HTTP/1.1\r\n\r\n"):
-        with socket.create_connection(("127.0.0.1", served.port), timeout=10) as line:
+        with socket.create_connection(("127.0.0.1", http_server.port), timeout=10) as line:
             line.sendall(garbage)
             line.shutdown(socket.SHUT_WR)
             line.recv(4096)
-    with served.client() as client:
+    with http_server.client() as client:
         assert client.get("/healthz").status_code == 200

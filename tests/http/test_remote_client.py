@@ -30,28 +30,30 @@ from corral.kernel.exit_status import ExitStatus
 from corral.kernel.pagination import Page
 from tests.support.errors import because
 from tests.support.home import SECONDS
-from tests.support.http_server import HttpServer, closed_port, serving
+from tests.support.http_server import HttpServer, closed_port, run_http_server
 from tests.support.run_factories import held, queued, running
 from tests.support.store import rows, walk
 
 
 @pytest.fixture(params=["local", "remote"])
-def either(request: pytest.FixtureRequest, store: Corral, served: HttpServer) -> Iterator[Corral]:
+def either(
+    request: pytest.FixtureRequest, store: Corral, http_server: HttpServer
+) -> Iterator[Corral]:
     """The same store, opened here or through the daemon."""
     if request.param == "local":
         yield store
         return
-    with corral.open(served.url, token=served.token) as opened:
+    with corral.open(http_server.url, token=http_server.token) as opened:
         yield opened
 
 
 @pytest.fixture
-def remote(served: HttpServer) -> Iterator[Corral]:
-    with corral.open(served.url, token=served.token) as opened:
+def remote(http_server: HttpServer) -> Iterator[Corral]:
+    with corral.open(http_server.url, token=http_server.token) as opened:
         yield opened
 
 
-def test_a_letter_goes_its_whole_way(either: Corral) -> None:
+def test_letter_goes_through_its_whole_life(either: Corral) -> None:
     put = either.mail.put("agent:ada", {"a": [1, None, "ü"]}, key="k")
     assert isinstance(put, Letter)
     assert either.mail.put("agent:ada", "other", key="k") == put
@@ -64,7 +66,7 @@ def test_a_letter_goes_its_whole_way(either: Corral) -> None:
     assert either.mail.next_due("agent:ada") is None
 
 
-def test_a_late_owner_is_refused(either: Corral, clock: ManualClock) -> None:
+def test_stale_owner_is_rejected(either: Corral, clock: ManualClock) -> None:
     either.mail.put("queue:q", 1)
     (early,) = either.mail.claim("queue:q", owner="a", lease_ms=1_000)
     clock.advance(2_000)
@@ -75,7 +77,7 @@ def test_a_late_owner_is_refused(either: Corral, clock: ManualClock) -> None:
     either.mail.ack(late)
 
 
-def test_errors_are_the_librarys_own(either: Corral, tmp_path: Path) -> None:
+def test_errors_are_those_of_the_library(either: Corral, tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         either.runs.get("run_0000")
     with pytest.raises(Invalid):
@@ -110,7 +112,7 @@ def test_lists_are_pages(either: Corral) -> None:
     assert [letter.body for letter in walk(either.mail.list, limit=2)] == [0, 1, 2, 3, 4]
 
 
-def test_what_is_left_out_is_kept_and_none_clears(either: Corral, tmp_path: Path) -> None:
+def test_omitted_argument_is_kept_and_none_clears(either: Corral, tmp_path: Path) -> None:
     made = either.projects.register(tmp_path, command="claude", prompt="hi")
     assert either.projects.register(tmp_path).prompt == "hi"
     assert either.projects.register(str(tmp_path), prompt=None).prompt is None
@@ -118,7 +120,7 @@ def test_what_is_left_out_is_kept_and_none_clears(either: Corral, tmp_path: Path
     assert either.projects.by_dir(tmp_path).command == "claude"
 
 
-def test_a_conversation(either: Corral) -> None:
+def test_conversation_is_written_and_read(either: Corral) -> None:
     session = either.sessions.open(title="x")
     either.sessions.append(session, "user", "hello")
     many = either.sessions.append_many(
@@ -131,7 +133,7 @@ def test_a_conversation(either: Corral) -> None:
     assert either.search.find("hello").items[0].subject == session.id
 
 
-def test_settings_budgets_and_money(either: Corral) -> None:
+def test_settings_budgets_and_charges(either: Corral) -> None:
     assert either.settings.set("mail.backoff_ms", [1, 2]).value == [1, 2]
     assert either.settings.get("mail.backoff_ms").value == [1, 2]
     either.budgets.set("all", 5_000_000, period="day")
@@ -141,18 +143,18 @@ def test_settings_budgets_and_money(either: Corral) -> None:
     assert either.insights.overview().queued == 0
 
 
-def test_several_of_a_kind_are_asked_for_at_once(either: Corral) -> None:
+def test_several_records_are_requested_at_once(either: Corral) -> None:
     ids = [either.agents.create(name).id for name in ("ada", "ben")]
     assert either.insights.names(ids) == dict(zip(ids, ("ada", "ben"), strict=True))
     assert either.insights.names([]) == {}
 
 
-def test_what_nobody_chose_may_be_said_to_be_nothing(either: Corral, tmp_path: Path) -> None:
+def test_optional_arguments_may_be_none(either: Corral, tmp_path: Path) -> None:
     asked = either.runs.start(command=["true"], project=str(tmp_path), dir=None, name=None)
     assert asked.cwd == str(tmp_path)
 
 
-def test_a_run_and_what_it_wrote(either: Corral, store: Corral) -> None:
+def test_run_and_its_output(either: Corral, store: Corral) -> None:
     asked = queued(store)
     wrote = b"one\ntwo\n\xff\x00three\n" + b"x" * 200_000
     folder = config.run_folder(asked.id)
@@ -173,14 +175,14 @@ def test_a_run_and_what_it_wrote(either: Corral, store: Corral) -> None:
     assert either.outputs.open(run.id).bytes(4, 3) == b"two"
 
 
-def test_a_wait_that_is_in_vain_ends_in_time(either: Corral, store: Corral) -> None:
+def test_wait_without_result_ends_in_time(either: Corral, store: Corral) -> None:
     run = running(store)
     with pytest.raises(Refused):
         either.runs.wait(run.id, timeout_ms=50)
     assert either.mail.claim("agent:ada", owner="o", wait_ms=50) == []
 
 
-def test_a_claim_that_waits_is_woken(either: Corral, store: Corral) -> None:
+def test_waiting_claim_is_woken(either: Corral, store: Corral) -> None:
     found: list[Letter] = []
     waiting = threading.Thread(
         target=lambda: found.extend(either.mail.claim("agent:ada", owner="o", wait_ms=20_000))
@@ -191,7 +193,7 @@ def test_a_claim_that_waits_is_woken(either: Corral, store: Corral) -> None:
     assert [letter.body for letter in found] == ["at last"]
 
 
-def test_the_feed_is_followed_and_ends_when_nothing_comes(either: Corral, store: Corral) -> None:
+def test_feed_is_followed_and_ends_when_idle(either: Corral, store: Corral) -> None:
     first = store.mail.put("agent:ada", 1)
     put = [store.mail.put("agent:ada", n).id for n in range(300)]
     followed = either.events.follow("0-0", timeout_ms=3_000)
@@ -203,7 +205,7 @@ def test_now_is_the_stores_time(either: Corral, store: Corral) -> None:
     assert abs(either.now() - store.now()) < 10_000
 
 
-def test_what_needs_the_store_itself_says_so(remote: Corral, tmp_path: Path) -> None:
+def test_local_operation_says_that_it_needs_the_store(remote: Corral, tmp_path: Path) -> None:
     for call in (
         lambda: remote.db.backup(tmp_path / "x"),
         lambda: remote.secrets.resolve("x"),
@@ -217,45 +219,45 @@ def test_what_needs_the_store_itself_says_so(remote: Corral, tmp_path: Path) -> 
         assert "over HTTP" in caught.value.message
 
 
-def test_the_record_names_the_token(remote: Corral, store: Corral) -> None:
+def test_event_names_the_token(remote: Corral, store: Corral) -> None:
     letter = remote.mail.put("agent:ada", 1)
     assert rows(store, "SELECT actor FROM events WHERE subject = :id", id=letter.id) == [
         ("token:tests",)
     ]
 
 
-def test_a_wrong_token_a_wrong_url_and_no_daemon_are_told_apart(served: HttpServer) -> None:
+def test_invalid_token_invalid_url_and_no_daemon_are_distinct(http_server: HttpServer) -> None:
     with pytest.raises(Refused, match="Invalid token"):
-        corral.open(served.url, token="crl_" + "0" * 64)
+        corral.open(http_server.url, token="crl_" + "0" * 64)
     with pytest.raises(Invalid, check=because("token_missing")):
-        corral.open(served.url)
+        corral.open(http_server.url)
     with pytest.raises(Invalid):
         corral.open("http://", token="x")
     with pytest.raises(Invalid):
-        corral.open(f"http://me:secret@127.0.0.1:{served.port}", token="x")
+        corral.open(f"http://me:secret@127.0.0.1:{http_server.port}", token="x")
     with closed_port() as port, pytest.raises(StoreUnavailable) as caught:
         corral.open(f"http://127.0.0.1:{port}", token="x")
     assert caught.value.reason == "unreachable"
 
 
-def test_the_environment_gives_the_token(
-    served: HttpServer, monkeypatch: pytest.MonkeyPatch
+def test_token_is_read_from_the_environment(
+    http_server: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CORRAL_TOKEN", served.token)
-    with corral.open(served.url) as opened:
+    monkeypatch.setenv("CORRAL_TOKEN", http_server.token)
+    with corral.open(http_server.url) as opened:
         assert isinstance(opened, RemoteCorral)
-        assert opened.db.engine == served.store.db.engine
+        assert opened.db.engine == http_server.store.db.engine
 
 
-def test_a_server_that_was_restarted_is_found_again(store: Corral) -> None:
+def test_restarted_server_is_found_again(store: Corral) -> None:
     with closed_port() as port:
-        with serving(store, port=port) as first:
+        with run_http_server(store, port=port) as first:
             opened = corral.open(first.url, token=first.token)
             opened.mail.put("agent:ada", 1)
         with pytest.raises(StoreUnavailable):
             opened.mail.put("agent:ada", 2)
         store.tokens.revoke("tests")
-        with serving(store, port=port) as second:
+        with run_http_server(store, port=port) as second:
             again = corral.open(second.url, token=second.token)
             assert [letter.body for letter in again.mail.list().items] == [1]
             again.close()
@@ -274,7 +276,7 @@ def test_many_threads_share_one_store(remote: Corral, store: Corral) -> None:
     assert rows(store, "SELECT count(*) FROM letters") == [(80,)]
 
 
-def test_opening_takes_no_server_for_granted_for_long() -> None:
+def test_opening_waits_for_a_server_only_briefly() -> None:
     before = time.monotonic()
     with closed_port() as port, pytest.raises(StoreUnavailable):
         corral.open(f"http://127.0.0.1:{port}", token="x")

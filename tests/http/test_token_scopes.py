@@ -12,7 +12,7 @@ from corral.http.agent_permissions import AGENT_RULES, OBJECT_ARGUMENTS
 from corral.kernel.errors import Refused
 from corral.services.tokens import TokenIdentity
 from tests.support.grouped_cases import each_case
-from tests.support.http_server import serving
+from tests.support.http_server import run_http_server
 from tests.support.run_factories import add_run
 
 # Arguments that name no thing of a project: people, texts, numbers, and what the rules put there.
@@ -37,7 +37,7 @@ OTHERS = {
 }
 
 
-class World(NamedTuple):
+class TwoProjects(NamedTuple):
     who: TokenIdentity
     project: str
     things: dict[str, str]
@@ -51,7 +51,7 @@ def call_named(name: str) -> RemoteCall:
 
 
 @pytest.fixture
-def world(store: Corral, tmp_path: Path) -> World:
+def two_projects(store: Corral, tmp_path: Path) -> TwoProjects:
     projects = []
     for name in ("own", "other"):
         (tmp_path / name).mkdir()
@@ -73,7 +73,7 @@ def world(store: Corral, tmp_path: Path) -> World:
         "sessions": session,
         "tasks": store.tasks.add(other, "build").id,
     }
-    return World(store.tokens.check(token.value), own, things)
+    return TwoProjects(store.tokens.check(token.value), own, things)
 
 
 MATRIX = [
@@ -88,23 +88,23 @@ NOT_MADE = {"races", "requests"}
 
 
 @each_case(("name", "argument"), MATRIX)
-def test_a_thing_of_another_project_is_refused(
-    store: Corral, world: World, name: str, argument: str
+def test_record_of_another_project_is_rejected(
+    store: Corral, two_projects: TwoProjects, name: str, argument: str
 ) -> None:
     call = call_named(name)
     room = OBJECT_ARGUMENTS.get(argument, call.attribute)
     if room in NOT_MADE:
         return
-    thing: Any = world.things[room]
+    thing: Any = two_projects.things[room]
     if argument == "on":
         thing = [thing]
     with pytest.raises(Refused) as refused:
-        agent_permissions.check_agent_call(store, world.who, call, {argument: thing})
+        agent_permissions.check_agent_call(store, two_projects.who, call, {argument: thing})
     assert refused.value.details["reason"] == "other_project"
 
 
 @each_case("name", sorted(AGENT_RULES))
-def test_every_argument_is_known_to_name_a_thing_or_not(name: str) -> None:
+def test_every_argument_is_declared_as_a_record_reference_or_not(name: str) -> None:
     """A new argument is put into one of the two lists, by whoever adds it."""
     fields = {field.name for field in call_named(name).fields}
     subject = {"id"} if call_named(name).subject == "id" else set()
@@ -112,21 +112,29 @@ def test_every_argument_is_known_to_name_a_thing_or_not(name: str) -> None:
 
 
 @each_case("name", sorted(AGENT_RULES))
-def test_another_project_cannot_be_named(store: Corral, world: World, name: str) -> None:
+def test_another_project_cannot_be_named(
+    store: Corral, two_projects: TwoProjects, name: str
+) -> None:
     call = call_named(name)
-    other = store.tasks.get(world.things["tasks"]).project_id
+    other = store.tasks.get(two_projects.things["tasks"]).project_id
     for field in call.fields:
         if field.name in ("project", "project_id"):
             with pytest.raises(Refused):
-                agent_permissions.check_agent_call(store, world.who, call, {field.name: other})
+                agent_permissions.check_agent_call(
+                    store, two_projects.who, call, {field.name: other}
+                )
 
 
-def test_progress_is_reported_in_the_tokens_own_project_alone(store: Corral, world: World) -> None:
-    task = store.tasks.add(world.project, "mine")
-    token = store.tokens.create("again", scope="agent:eve", project=world.project).value
-    with serving(store) as served, served.client(token) as eve:
+def test_progress_is_reported_only_in_the_tokens_project(
+    store: Corral, two_projects: TwoProjects
+) -> None:
+    task = store.tasks.add(two_projects.project, "mine")
+    token = store.tokens.create("again", scope="agent:eve", project=two_projects.project).value
+    with run_http_server(store) as http_server, http_server.client(token) as eve:
         said = {"summary": "half", "agent": "eve", "percent": 50}
-        foreign = eve.post("/api/progress/report", json=said | {"task": world.things["tasks"]})
+        foreign = eve.post(
+            "/api/progress/report", json=said | {"task": two_projects.things["tasks"]}
+        )
         assert foreign.status_code == 403
         own = eve.post("/api/progress/report", json=said | {"task": task.id})
         assert own.status_code == 200, own.text

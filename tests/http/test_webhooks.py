@@ -6,8 +6,8 @@ import pytest
 
 from corral.adapters import notifications
 from corral.api import Corral
-from tests.support.http_receiver import receiving
-from tests.support.http_server import serving
+from tests.support.http_receiver import run_receiver
+from tests.support.http_server import run_http_server
 
 
 @pytest.fixture
@@ -30,11 +30,11 @@ def signed(store: Corral, body: bytes, key: str = "hush-hush") -> dict[str, str]
     return {notifications.SIGNATURE_HEADER: notifications.sign_body(key, body, store.now())}
 
 
-def test_a_signed_request_is_stored_once_and_answered_then(store_with_hook: Corral) -> None:
+def test_signed_request_is_stored_once_before_the_response(store_with_hook: Corral) -> None:
     store = store_with_hook
     store.channels.add("ci", "webhook", secrets={"secret": "hook"}, policy="public")
     store.wirings.add("ada", channel="ci")
-    with serving(store) as served, served.stranger() as caller:
+    with run_http_server(store) as http_server, http_server.stranger() as caller:
         body = event(1)
         for _ in range(2):
             told = caller.post("/channels/ci", content=body, headers=signed(store, body))
@@ -54,16 +54,16 @@ def test_a_signed_request_is_stored_once_and_answered_then(store_with_hook: Corr
     assert len(store.messages.list().items) == 1
 
 
-def test_a_channel_that_is_not_called_refuses_calls(store_with_hook: Corral) -> None:
+def test_channel_without_webhooks_rejects_requests(store_with_hook: Corral) -> None:
     store_with_hook.channels.add("here", "terminal")
-    with serving(store_with_hook) as served, served.stranger() as caller:
+    with run_http_server(store_with_hook) as http_server, http_server.stranger() as caller:
         told = caller.post("/channels/here", content=b"{}")
         assert told.status_code == 400
 
 
-def test_what_is_answered_goes_to_the_hooks_url_signed(store_with_hook: Corral) -> None:
+def test_reply_is_posted_to_the_webhook_url_with_a_signature(store_with_hook: Corral) -> None:
     store = store_with_hook
-    with receiving() as receiver:
+    with run_receiver() as receiver:
         channel = store.channels.add(
             "ci",
             "webhook",
@@ -81,14 +81,14 @@ def test_what_is_answered_goes_to_the_hooks_url_signed(store_with_hook: Corral) 
     assert notifications.SIGNATURE_HEADER in posted.headers
 
 
-def test_an_agents_token_sends_in_its_own_name_alone(store_with_hook: Corral) -> None:
+def test_agent_token_sends_only_in_its_own_name(store_with_hook: Corral) -> None:
     store = store_with_hook
     store.agents.create("ben", provider="scripted")
     store.channels.add("ci", "webhook", secrets={"secret": "hook"})
     place = store.places.meet("ci", "p")
     store.destinations.grant("ben", place.id, name="room")
     token = store.tokens.create("of-ada", scope="agent:ada").value
-    with serving(store) as served, served.client(token) as ada:
+    with run_http_server(store) as http_server, http_server.client(token) as ada:
         asked = {"text": "as ben", "agent": "ben", "to": "room"}
         told = ada.post("/api/messages/send", json=asked)
         assert told.status_code == 403, "ada has no such destination"

@@ -18,7 +18,7 @@ from corral.integrations.langgraph import CorralSaver
 from corral.kernel.clock import DAY, ManualClock
 from corral.kernel.errors import Invalid
 from tests.support.errors import because
-from tests.support.http_server import serving
+from tests.support.http_server import run_http_server
 from tests.support.store import rows
 
 ASKED = {"configurable": {"thread_id": "trip"}}
@@ -49,7 +49,7 @@ for _name in ("get_tuple", "put", "put_writes", "delete_thread", "delete_for_run
 
 
 @pytest.mark.parametrize("seen_as", [lambda saver: saver, Sync], ids=["async", "sync"])
-def test_it_passes_the_conformance_suite(
+def test_conformance_suite_passes(
     store: Corral, seen_as: Callable[[CorralSaver], BaseCheckpointSaver[int]]
 ) -> None:
     async def made() -> AsyncIterator[BaseCheckpointSaver[int]]:
@@ -87,7 +87,7 @@ def travel(saver: BaseCheckpointSaver[Any], seen: list[str]) -> Any:
     return builder.compile(checkpointer=saver)
 
 
-def test_a_graph_goes_on_in_another_process_where_it_was_interrupted(
+def test_interrupted_graph_continues_in_another_process(
     store: Corral, url: str, clock: ManualClock
 ) -> None:
     seen: list[str] = []
@@ -119,11 +119,11 @@ def story(saver: BaseCheckpointSaver[Any]) -> list[Any]:
     return [repr(each).partition("Interrupt(")[0] for each in told]
 
 
-def test_a_graph_is_taken_back_and_forked_as_with_langgraphs_own_saver(store: Corral) -> None:
+def test_graph_is_rewound_and_forked_like_with_langgraphs_saver(store: Corral) -> None:
     assert story(CorralSaver(store)) == story(InMemorySaver())
 
 
-def test_graphs_run_beside_each_other_in_one_event_loop(store: Corral) -> None:
+def test_graphs_run_concurrently_in_one_event_loop(store: Corral) -> None:
     graph = travel(CorralSaver(store), [])
 
     async def one(name: str) -> int:
@@ -137,9 +137,7 @@ def test_graphs_run_beside_each_other_in_one_event_loop(store: Corral) -> None:
     assert asyncio.run(all_of_them()) == [4] * 8
 
 
-def test_threads_that_nobody_goes_on_with_are_forgotten_as_a_whole(
-    store: Corral, clock: ManualClock
-) -> None:
+def test_unused_threads_are_deleted_as_a_whole(store: Corral, clock: ManualClock) -> None:
     saver = CorralSaver(store)
     for thread in ("old", "young"):
         config = saver.put(
@@ -160,7 +158,7 @@ def test_threads_that_nobody_goes_on_with_are_forgotten_as_a_whole(
     ]
 
 
-def test_pruning_keeps_what_a_state_of_changes_is_built_from(store: Corral) -> None:
+def test_pruning_keeps_the_ancestors_of_a_delta_state(store: Corral) -> None:
     saver = CorralSaver(store)
     config: Any = ASKED
     for step in range(6):
@@ -178,7 +176,7 @@ def test_pruning_keeps_what_a_state_of_changes_is_built_from(store: Corral) -> N
     assert (history["seed"], [value for _, _, value in history["writes"]]) == ("whole", [2, 3, 4])
 
 
-def test_a_config_without_a_thread_is_refused_in_a_sentence(store: Corral) -> None:
+def test_config_without_a_thread_is_rejected(store: Corral) -> None:
     saver = CorralSaver(store)
     with pytest.raises(Invalid, match="no thread_id"):
         saver.put({"configurable": {}}, empty_checkpoint(), {}, {})
@@ -189,7 +187,7 @@ def test_a_config_without_a_thread_is_refused_in_a_sentence(store: Corral) -> No
     assert rows(store, "SELECT * FROM checkpoints") == []
 
 
-def test_the_command_line_shows_what_is_kept_and_deletes_a_thread(store: Corral) -> None:
+def test_command_line_lists_and_deletes_threads(store: Corral) -> None:
     saver = CorralSaver(store)
     first = saver.put(ASKED, empty_checkpoint(), {"step": 0}, {})
     saver.put(first, empty_checkpoint(), {"step": 1}, {})
@@ -204,8 +202,11 @@ def test_the_command_line_shows_what_is_kept_and_deletes_a_thread(store: Corral)
     assert store.events.newest(subject="trip").items[-1].data == {"checkpoints": 2}
 
 
-def test_it_works_through_a_daemon_too(store: Corral) -> None:
-    with serving(store) as served, CorralSaver(served.url, token=served.token) as afar:
+def test_saver_works_through_a_daemon(store: Corral) -> None:
+    with (
+        run_http_server(store) as http_server,
+        CorralSaver(http_server.url, token=http_server.token) as afar,
+    ):
         assert story(afar) == story(InMemorySaver())
         afar.prune(["trip"])
         assert len(list(afar.list(ASKED))) == 1

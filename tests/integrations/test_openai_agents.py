@@ -19,7 +19,7 @@ from corral.domain.sessions.turn import turn_from_row as kept
 from corral.domain.sessions.turn import turn_to_row
 from corral.integrations.openai_agents import CorralSession, item_from_turn, turn_from_item
 from corral.kernel.errors import IllegalMove, Invalid, NotFound
-from tests.support.http_server import serving
+from tests.support.http_server import run_http_server
 from tests.support.stub_model import Stub
 
 HELLO = {"role": "user", "content": "hello"}
@@ -52,11 +52,11 @@ def session(store: Corral) -> CorralSession:
     return CorralSession("talk", store)
 
 
-def test_it_is_a_session_as_the_framework_defines_it(session: CorralSession) -> None:
+def test_session_implements_the_frameworks_protocol(session: CorralSession) -> None:
     assert isinstance(session, Protocol)
 
 
-def test_items_come_back_in_order_and_to_the_letter(session: CorralSession) -> None:
+def test_items_are_returned_in_order_and_unchanged(session: CorralSession) -> None:
     wait(session.add_items([*ITEMS, ODD]))
     wait(session.add_items([HELLO]))
     wait(session.add_items([]))
@@ -64,7 +64,7 @@ def test_items_come_back_in_order_and_to_the_letter(session: CorralSession) -> N
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 7, 8, 100])
-def test_a_limit_gives_the_latest_in_their_order(session: CorralSession, limit: int) -> None:
+def test_limit_returns_the_latest_items_in_order(session: CorralSession, limit: int) -> None:
     wait(session.add_items(ITEMS))
     found = wait(session.get_items(limit))
     assert found == (ITEMS[-limit:] if limit else [])
@@ -72,7 +72,7 @@ def test_a_limit_gives_the_latest_in_their_order(session: CorralSession, limit: 
     assert wait(session.get_items()) == found
 
 
-def test_it_behaves_as_the_frameworks_own_session_does(store: Corral) -> None:
+def test_session_behaves_like_the_frameworks_own(store: Corral) -> None:
     def story(session: Any) -> list[Any]:
         async def told() -> list[Any]:
             seen = [await session.get_items(), await session.pop_item()]
@@ -93,9 +93,7 @@ def test_it_behaves_as_the_frameworks_own_session_does(store: Corral) -> None:
     own.close()
 
 
-def test_what_was_taken_back_or_cleared_stays_readable(
-    session: CorralSession, store: Corral
-) -> None:
+def test_popped_and_cleared_items_stay_readable(session: CorralSession, store: Corral) -> None:
     wait(session.add_items([HELLO, ANSWER]))
     assert wait(session.pop_item()) == ANSWER
     assert [turn.content for turn in store.sessions.turns(session.corral_id).items] == [
@@ -109,7 +107,7 @@ def test_what_was_taken_back_or_cleared_stays_readable(
     assert store.sessions.get(session.corral_id).turns == 3
 
 
-def test_people_find_what_the_framework_wrote(session: CorralSession, store: Corral) -> None:
+def test_items_of_the_framework_are_searchable(session: CorralSession, store: Corral) -> None:
     wait(session.add_items(ITEMS))
     found = store.sessions.turns(session.corral_id).items
     assert [(turn.role, turn.content, turn.tool_name, turn.arguments) for turn in found[:5]] == [
@@ -126,7 +124,7 @@ def test_people_find_what_the_framework_wrote(session: CorralSession, store: Cor
     assert (opened.id, opened.title) == (session.corral_id, "talk")
 
 
-def test_any_session_of_the_store_is_gone_on_with(store: Corral) -> None:
+def test_existing_session_of_the_store_can_be_continued(store: Corral) -> None:
     talk = store.sessions.open(title="begun by hand")
     store.sessions.append(talk, "user", "from elsewhere")
     store.sessions.append(talk, "tool", "", tool_name="Bash", result={"out": 1})
@@ -145,14 +143,14 @@ def test_any_session_of_the_store_is_gone_on_with(store: Corral) -> None:
         wait(CorralSession("ses_7z", store).get_items())
 
 
-def test_a_role_that_does_not_exist_adds_nothing(session: CorralSession) -> None:
+def test_unknown_role_adds_nothing(session: CorralSession) -> None:
     wait(session.add_items([HELLO]))
     with pytest.raises(Invalid, match="Invalid role"):
         wait(session.add_items([HELLO, {"role": "critic", "content": "x"}]))
     assert wait(session.get_items()) == [HELLO]
 
 
-def test_an_agent_and_a_project_of_corrals_have_it(store: Corral, tmp_path: Any) -> None:
+def test_session_belongs_to_an_agent_and_a_project(store: Corral, tmp_path: Any) -> None:
     ada = store.agents.create("ada", provider="claude")
     project = store.projects.register(tmp_path)
     session = CorralSession("talk", store, agent="ada", project=project.id)
@@ -162,7 +160,7 @@ def test_an_agent_and_a_project_of_corrals_have_it(store: Corral, tmp_path: Any)
     assert [turn.agent_id for turn in store.sessions.turns(talk).items] == [None, ada.id]
 
 
-def test_many_who_add_at_once_lose_nothing_and_share_one_session(store: Corral, url: str) -> None:
+def test_concurrent_adds_lose_nothing_and_share_one_session(store: Corral, url: str) -> None:
     def add(name: str) -> None:
         session = CorralSession("talk", store)
         pairs = [{"role": "user", "content": f"{name} {n}"} for n in range(10)]
@@ -181,7 +179,7 @@ def test_many_who_add_at_once_lose_nothing_and_share_one_session(store: Corral, 
     assert all(found[found.index(words) + 1][0] == words[0] for words in pairs), "pairs together"
 
 
-def test_two_who_pop_at_once_get_two_items(store: Corral) -> None:
+def test_concurrent_pops_return_two_items(store: Corral) -> None:
     items = [{"role": "user", "content": str(n)} for n in range(8)]
     wait(CorralSession("talk", store).add_items(items))
 
@@ -193,7 +191,7 @@ def test_two_who_pop_at_once_get_two_items(store: Corral) -> None:
     assert wait(CorralSession("talk", store).get_items()) == []
 
 
-def test_an_add_that_is_cancelled_is_waited_for(session: CorralSession) -> None:
+def test_cancelled_add_is_waited_for(session: CorralSession) -> None:
     async def cancelled() -> list[Any]:
         task = asyncio.create_task(session.add_items([HELLO]))
         await asyncio.sleep(0)
@@ -217,7 +215,7 @@ JSON = st.recursive(
     st.sampled_from(["user", "assistant", "system", "developer", None]),
     JSON,
 )
-def test_any_item_becomes_a_turn_that_can_be_kept_and_back(
+def test_any_item_round_trips_as_a_turn(
     item: dict[str, Any], role: str | None, content: Any
 ) -> None:
     item = {**item, "content": content, **({"role": role} if role else {})}
@@ -243,9 +241,7 @@ def weather(city: str) -> str:
     return f"it rains in {city}"
 
 
-def test_a_runner_remembers_across_processes_and_its_words_are_found(
-    store: Corral, stub: Stub
-) -> None:
+def test_runner_remembers_across_processes_and_is_searchable(store: Corral, stub: Stub) -> None:
     steps = {"steps": [{"tool": "weather", "args": {"city": "Oslo"}}, {"text": "Take a zebra."}]}
 
     async def ask(words: str) -> str:
@@ -281,9 +277,9 @@ def test_a_runner_remembers_across_processes_and_its_words_are_found(
     assert [hit.place for hit in store.search.find("zebra").items] == [4, 1]
 
 
-def test_it_works_through_a_daemon_too(store: Corral) -> None:
-    with serving(store) as served:
-        session = CorralSession("talk", served.url, token=served.token)
+def test_session_works_through_a_daemon(store: Corral) -> None:
+    with run_http_server(store) as http_server:
+        session = CorralSession("talk", http_server.url, token=http_server.token)
         wait(session.add_items(ITEMS))
         assert wait(session.pop_item()) == ITEMS[-1]
         assert wait(session.get_items()) == ITEMS[:-1]

@@ -11,7 +11,7 @@ import corral
 from corral.api import Corral
 from corral.mcp.http import routes
 from corral.mcp.registry import TOOLS
-from tests.support.http_server import serving
+from tests.support.http_server import run_http_server
 from tests.support.mcp_clients import environment, over_http, over_stdio
 
 pytestmark = pytest.mark.slow
@@ -48,11 +48,11 @@ def tell(request: pytest.FixtureRequest, team: Corral, url: str, tmp_path: Path)
         yield by_stdio
         return
     token = team.tokens.create("ada", scope="agent:ada").value
-    with serving(team, pages=routes()) as served:
+    with run_http_server(team, pages=routes()) as http_server:
 
         def by_http(era: str, story: Story) -> None:
             async def live() -> None:
-                at = f"{served.url}/mcp?project={project.id}"
+                at = f"{http_server.url}/mcp?project={project.id}"
                 async with over_http(at, token, era) as client:
                     await story(client)
 
@@ -62,7 +62,7 @@ def tell(request: pytest.FixtureRequest, team: Corral, url: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("era", ["auto", "legacy"])
-def test_an_agent_does_a_task_from_beginning_to_end(tell: Tell, team: Corral, era: str) -> None:
+def test_agent_does_a_task_from_start_to_end(tell: Tell, team: Corral, era: str) -> None:
     async def story(client: Any) -> None:
         assert client.protocol_version == {"auto": "2026-07-28", "legacy": "2025-11-25"}[era]
         listed = await client.list_tools()
@@ -99,9 +99,7 @@ def test_an_agent_does_a_task_from_beginning_to_end(tell: Tell, team: Corral, er
 
 
 @pytest.mark.parametrize("era", ["auto", "legacy"])
-def test_what_cannot_be_is_said_in_words_that_the_agent_reads(
-    tell: Tell, team: Corral, era: str
-) -> None:
+def test_errors_are_readable_by_the_agent(tell: Tell, team: Corral, era: str) -> None:
     async def story(client: Any) -> None:
         for tool, arguments, words in [
             ("send", {"to": "zed", "text": "x"}, "No agent named 'zed'"),
@@ -120,7 +118,7 @@ def test_what_cannot_be_is_said_in_words_that_the_agent_reads(
 
 
 @pytest.mark.parametrize("era", ["auto", "legacy"])
-def test_a_call_that_waits_keeps_nobody_else_waiting(tell: Tell, team: Corral, era: str) -> None:
+def test_waiting_call_blocks_no_other_call(tell: Tell, team: Corral, era: str) -> None:
     async def story(client: Any) -> None:
         waiting = asyncio.ensure_future(client.call_tool("inbox", {"wait_seconds": 50}))
         await asyncio.sleep(0.2)

@@ -12,9 +12,16 @@ import pytest
 import corral
 from corral.api import Corral
 from corral.mcp.http import routes
-from tests.support.home import until
-from tests.support.http_server import HttpServer, serving
-from tests.support.mcp_clients import MODERN, Agent, Lines, ToolError, environment, lines
+from tests.support.home import wait_until
+from tests.support.http_server import HttpServer, run_http_server
+from tests.support.mcp_clients import (
+    MODERN,
+    Agent,
+    StdioClient,
+    ToolError,
+    environment,
+    stdio_client,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -34,15 +41,15 @@ def env_of(home: Path, agent: str | None = "ada", **more: str) -> dict[str, str]
 
 
 @pytest.fixture
-def server(home: Path) -> Iterator[Lines]:
-    with lines(env_of(home), home / "project") as opened:
+def server(home: Path) -> Iterator[StdioClient]:
+    with stdio_client(env_of(home), home / "project") as opened:
         yield opened
 
 
 # -- on standard input -------------------------------------------------------------------------
 
 
-def test_versions_are_settled_as_the_protocol_says(server: Lines) -> None:
+def test_protocol_version_is_negotiated(server: StdioClient) -> None:
     for asked, given in [
         ("2024-11-05", "2024-11-05"),
         ("2025-06-18", "2025-06-18"),
@@ -62,7 +69,7 @@ def test_versions_are_settled_as_the_protocol_says(server: Lines) -> None:
     assert (told["code"], told["data"]["supported"]) == (-32022, ["2026-07-28"])
 
 
-def test_an_older_client_is_told_nothing_of_the_newer_era(server: Lines) -> None:
+def test_older_client_sees_no_newer_features(server: StdioClient) -> None:
     told = server.ask("tools/list")["result"]
     assert {*told} == {"tools"}
     assert server.ask("ping")["result"] == {}
@@ -91,8 +98,8 @@ def test_an_older_client_is_told_nothing_of_the_newer_era(server: Lines) -> None
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_what_is_no_message_is_answered_as_such_and_the_next_one_is_served(
-    server: Lines, line: bytes, code: int, id: Any
+def test_invalid_message_is_answered_and_the_next_is_served(
+    server: StdioClient, line: bytes, code: int, id: Any
 ) -> None:
     server.send(line)
     told = server.next()
@@ -110,14 +117,14 @@ def remembering(text: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("half", HALVES)
-def test_half_a_character_is_replaced_and_the_call_answered(server: Lines, half: bytes) -> None:
+def test_lone_surrogate_is_replaced_and_the_call_answered(server: StdioClient, half: bytes) -> None:
     server.send(remembering(half))
     told = server.next()
     assert told["id"] == 7, "its client would wait for ever"
     assert not told["result"].get("isError"), told
 
 
-def test_a_notice_gets_no_answer_whatever_it_is(server: Lines) -> None:
+def test_notification_gets_no_response(server: StdioClient) -> None:
     for method in ("notifications/initialized", "notifications/cancelled", "tools/call", "x"):
         server.send({"jsonrpc": "2.0", "method": method})
         server.send(f'{{"jsonrpc":"2.0","method":"{method}","params":[1]}}'.encode())
@@ -125,7 +132,7 @@ def test_a_notice_gets_no_answer_whatever_it_is(server: Lines) -> None:
     assert server.ask("ping", id="last")["id"] == "last"
 
 
-def test_a_call_that_waits_can_be_cancelled_and_is_then_not_answered(server: Lines) -> None:
+def test_waiting_call_can_be_cancelled_and_gets_no_response(server: StdioClient) -> None:
     arguments = {"name": "inbox", "arguments": {"wait_seconds": 50}}
     server.send({"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": arguments})
     cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 5}}
@@ -133,8 +140,8 @@ def test_a_call_that_waits_can_be_cancelled_and_is_then_not_answered(server: Lin
     assert server.ask("ping", id=6)["id"] == 6
 
 
-def test_a_server_ends_with_its_client_also_while_a_call_waits(home: Path) -> None:
-    with lines(env_of(home), home / "project") as server:
+def test_server_exits_with_its_client_while_a_call_waits(home: Path) -> None:
+    with stdio_client(env_of(home), home / "project") as server:
         arguments = {"name": "inbox", "arguments": {"wait_seconds": 50}}
         server.send({"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": arguments})
         assert server.ask("ping", id=6)["id"] == 6
@@ -142,8 +149,8 @@ def test_a_server_ends_with_its_client_also_while_a_call_waits(home: Path) -> No
     assert time.monotonic() - began < 50, "it did not wait for the call to end"
 
 
-def test_who_has_no_more_to_ask_still_gets_the_answers(home: Path) -> None:
-    with lines(env_of(home), home / "project") as server:
+def test_responses_are_sent_after_the_end_of_input(home: Path) -> None:
+    with stdio_client(env_of(home), home / "project") as server:
         call = {"name": "inbox", "arguments": {}}
         server.send({"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": call})
         assert server.process.stdin is not None
@@ -151,23 +158,29 @@ def test_who_has_no_more_to_ask_still_gets_the_answers(home: Path) -> None:
         assert server.next()["id"] == 5
 
 
-def test_who_calls_is_told_by_the_environment_alone(home: Path) -> None:
-    with lines(env_of(home, None), home) as server, pytest.raises(ToolError, match="CORRAL_AGENT"):
-        server.call("whoami")
-    with lines(env_of(home, "eve"), home) as server, pytest.raises(ToolError, match="No agent"):
+def test_caller_is_identified_by_the_environment_only(home: Path) -> None:
+    with (
+        stdio_client(env_of(home, None), home) as server,
+        pytest.raises(ToolError, match="CORRAL_AGENT"),
+    ):
         server.call("whoami")
     with (
-        lines(env_of(home, CORRAL_RUN="run_" + "0" * 26), home) as server,
+        stdio_client(env_of(home, "eve"), home) as server,
+        pytest.raises(ToolError, match="No agent"),
+    ):
+        server.call("whoami")
+    with (
+        stdio_client(env_of(home, CORRAL_RUN="run_" + "0" * 26), home) as server,
         pytest.raises(ToolError, match="run"),
     ):
         server.call("whoami")
-    with lines(env_of(home), home / "project") as server:
+    with stdio_client(env_of(home), home / "project") as server:
         assert server.call("whoami")["project"]["dir"] == str(home / "project")
 
 
-def test_a_store_that_cannot_be_used_is_told_to_the_agent(home: Path) -> None:
+def test_unavailable_store_is_reported_to_the_agent(home: Path) -> None:
     (home / "corral.db").write_bytes(b"not a database, by far" * 100)
-    with lines(env_of(home), home) as server:
+    with stdio_client(env_of(home), home) as server:
         assert server.ask("tools/list")["result"]["tools"]
         with pytest.raises(ToolError, match="Nothing was changed") as caught:
             server.call("whoami")
@@ -178,22 +191,22 @@ def test_a_store_that_cannot_be_used_is_told_to_the_agent(home: Path) -> None:
 
 
 @pytest.fixture
-def served(home: Path) -> Iterator[HttpServer]:
+def http_server(home: Path) -> Iterator[HttpServer]:
     with (
         corral.open(f"sqlite:///{home}/corral.db") as store,
-        serving(store, pages=routes()) as running,
+        run_http_server(store, pages=routes()) as running,
     ):
         yield running
 
 
 @pytest.fixture
-def token(served: HttpServer) -> str:
-    return served.store.tokens.create("ada", scope="agent:ada").value
+def token(http_server: HttpServer) -> str:
+    return http_server.store.tokens.create("ada", scope="agent:ada").value
 
 
 @pytest.fixture
-def client(served: HttpServer, token: str) -> Iterator[httpx.Client]:
-    with served.client(token) as opened:
+def client(http_server: HttpServer, token: str) -> Iterator[httpx.Client]:
+    with http_server.client(token) as opened:
         yield opened
 
 
@@ -201,7 +214,7 @@ def rpc(method: str, **params: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
 
 
-def test_only_a_post_is_answered_and_a_notice_is_taken(client: httpx.Client) -> None:
+def test_only_post_is_answered_and_a_notification_is_accepted(client: httpx.Client) -> None:
     assert client.get("/mcp").status_code == 405
     assert client.delete("/mcp").status_code == 405
     notice = {"jsonrpc": "2.0", "method": "notifications/initialized"}
@@ -209,36 +222,36 @@ def test_only_a_post_is_answered_and_a_notice_is_taken(client: httpx.Client) -> 
     assert (told.status_code, told.content) == (202, b"")
 
 
-def test_without_a_token_or_from_another_origin_nothing_is_served(
-    served: HttpServer, client: httpx.Client
+def test_missing_token_or_foreign_origin_is_rejected(
+    http_server: HttpServer, client: httpx.Client
 ) -> None:
     call = rpc("tools/call", name="whoami")
-    with served.stranger() as stranger:
+    with http_server.stranger() as stranger:
         told = stranger.post("/mcp", json=call)
         assert (told.status_code, told.json()["error"]["code"]) == (401, "unauthenticated")
     told = client.post("/mcp", json=call, headers={"Origin": "https://evil.example"})
     assert told.status_code == 403
     told = client.post("/mcp", json=call, headers={"Host": "evil.example"})
     assert told.status_code == 403
-    reader = served.store.tokens.create("reader", scope="read").value
-    with served.client(reader) as reading:
+    reader = http_server.store.tokens.create("reader", scope="read").value
+    with http_server.client(reader) as reading:
         assert reading.post("/mcp", json=call).status_code == 403
 
 
-def test_a_revoked_token_and_one_of_full_scope_call_no_tool(
-    served: HttpServer, client: httpx.Client
+def test_revoked_or_full_scope_token_calls_no_tool(
+    http_server: HttpServer, client: httpx.Client
 ) -> None:
     call = rpc("tools/call", name="whoami")
     assert not client.post("/mcp", json=call).json()["result"]["isError"]
-    with served.client() as full:
+    with http_server.client() as full:
         told = full.post("/mcp", json=call).json()["result"]
         assert told["isError"]
         assert "--agent" in told["content"][0]["text"]
-    served.store.tokens.revoke("ada")
-    until(lambda: client.post("/mcp", json=call).status_code == 401, "the token is refused")
+    http_server.store.tokens.revoke("ada")
+    wait_until(lambda: client.post("/mcp", json=call).status_code == 401, "the token is refused")
 
 
-def test_headers_must_say_what_the_message_says(client: httpx.Client) -> None:
+def test_headers_must_match_the_message(client: httpx.Client) -> None:
     call = rpc("tools/call", name="whoami", _meta=MODERN)
     right = {"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "whoami"}
     assert client.post("/mcp", json=call, headers=right).status_code == 200
@@ -257,54 +270,54 @@ def test_headers_must_say_what_the_message_says(client: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"x", b"[" * 100_000, b"[]", b"\xff", b"null", b'"x"'])
-def test_a_body_that_is_no_message_is_refused(client: httpx.Client, body: bytes) -> None:
+def test_invalid_body_is_rejected(client: httpx.Client, body: bytes) -> None:
     told = client.post("/mcp", content=body)
     assert told.status_code == 400
     assert told.json()["error"]["code"] in (-32700, -32600)
 
 
-def test_a_caller_that_hangs_up_claims_nothing(
-    served: HttpServer, client: httpx.Client, token: str
+def test_disconnected_caller_claims_nothing(
+    http_server: HttpServer, client: httpx.Client, token: str
 ) -> None:
     call = rpc("tools/call", name="inbox", arguments={"wait_seconds": 50})
-    with served.client(token) as impatient, pytest.raises(httpx.ReadTimeout):
+    with http_server.client(token) as impatient, pytest.raises(httpx.ReadTimeout):
         impatient.post("/mcp", json=call, timeout=httpx.Timeout(60, read=0.3))
-    with served.client() as full:
+    with http_server.client() as full:
         # A request is counted when it is over.
-        until(lambda: 'route="/mcp"' in full.get("/metrics").text, "the server has noticed")
-    served.store.mail.put("agent:ada", "not lost")
-    assert served.store.mail.claim("agent:ada", owner="another")
+        wait_until(lambda: 'route="/mcp"' in full.get("/metrics").text, "the server has noticed")
+    http_server.store.mail.put("agent:ada", "not lost")
+    assert http_server.store.mail.claim("agent:ada", owner="another")
 
 
 # -- handed on ---------------------------------------------------------------------------------
 
 
-def test_the_same_command_serves_an_agent_that_has_only_the_daemons_address(
-    served: HttpServer, token: str, home: Path
+def test_command_serves_an_agent_that_has_only_the_daemons_url(
+    http_server: HttpServer, token: str, home: Path
 ) -> None:
-    served.store.agents.create("bob", command="cat")
-    env = environment(served.url, None, home / "home", CORRAL_TOKEN=token)
-    with lines(env, home) as server:
+    http_server.store.agents.create("bob", command="cat")
+    env = environment(http_server.url, None, home / "home", CORRAL_TOKEN=token)
+    with stdio_client(env, home) as server:
         assert server.call("whoami")["agent"] == "ada"
         sent = server.call("send", to="bob", text="from afar")
-        assert served.store.mail.get(sent["letter"]).sender == "agent:ada"
+        assert http_server.store.mail.get(sent["letter"]).sender == "agent:ada"
         server.send(remembering(HALVES[0]))
         assert server.next()["id"] == 7
         told = server.ask("tools/call", name="whoami", _meta=MODERN)["result"]
         assert told["resultType"] == "complete"
         assert server.ask("no/such", _meta=MODERN)["error"]["code"] == -32601
-    with lines({**env, "CORRAL_TOKEN": "crl_" + "0" * 64}, home) as server:
+    with stdio_client({**env, "CORRAL_TOKEN": "crl_" + "0" * 64}, home) as server:
         assert "Invalid token" in server.ask("ping")["error"]["message"]
 
 
-def test_many_agents_call_at_once(served: HttpServer, home: Path) -> None:
+def test_many_agents_call_concurrently(http_server: HttpServer, home: Path) -> None:
     """Sixteen threads over one endpoint: every letter arrives once."""
-    store: Corral = served.store
+    store: Corral = http_server.store
     store.agents.create("bob", command="cat")
     token = store.tokens.create("crowd", scope="agent:ada").value
 
     def send(number: int) -> None:
-        with served.client(token) as client:
+        with http_server.client(token) as client:
             for nth in range(5):
                 text = f"{number}/{nth}"
                 arguments = {"to": "bob", "text": text, "idempotency_key": text}

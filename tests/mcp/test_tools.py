@@ -49,14 +49,14 @@ def reason(call: Any, tool: str, **arguments: Any) -> str:
 # -- the table ---------------------------------------------------------------------------------
 
 
-def test_there_are_at_most_thirty_tools_and_each_stands_for_an_operation() -> None:
+def test_at_most_thirty_tools_and_each_is_an_operation() -> None:
     known = {f"{row.attribute}.{row.verb}" for row in list_operations()}
     assert len({tool.name for tool in TOOLS}) == len(TOOLS) <= MAX_TOOLS
     assert {tool.operation for tool in TOOLS} <= known
 
 
 @each_case("tool", TOOLS, ids=lambda tool: tool.name)
-def test_a_tool_says_what_it_is_for_and_takes_nothing_that_says_who_calls(tool: ToolSpec) -> None:
+def test_tool_has_a_purpose_and_no_caller_argument(tool: ToolSpec) -> None:
     assert 40 <= len(tool.help) <= 400
     assert tool.help.endswith(".")
     taken = {*tool.arguments.__struct_fields__}
@@ -64,7 +64,7 @@ def test_a_tool_says_what_it_is_for_and_takes_nothing_that_says_who_calls(tool: 
     assert ("idempotency_key" in taken) == tool.writes
 
 
-def test_the_list_of_tools_is_small_enough_to_be_read_with_every_prompt() -> None:
+def test_tool_list_is_small_enough_for_every_prompt() -> None:
     listed = msgspec.json.decode(list_tools())
     assert all(each["inputSchema"]["type"] == "object" for each in listed)
     for each in listed:
@@ -75,18 +75,18 @@ def test_the_list_of_tools_is_small_enough_to_be_read_with_every_prompt() -> Non
 # -- who calls ---------------------------------------------------------------------------------
 
 
-def test_a_token_of_full_scope_is_nobody_in_particular(store: Corral, project: str) -> None:
+def test_full_scope_token_has_no_agent_identity(store: Corral, project: str) -> None:
     ada = Agent(store, "ada")
     ada._who = store.tokens.check(store.tokens.create("full").value)
     assert reason(ada, "whoami") == "no_agent"
 
 
-def test_a_retired_agent_does_nothing_any_more(store: Corral, ada: Agent) -> None:
+def test_retired_agent_is_rejected(store: Corral, ada: Agent) -> None:
     store.agents.retire("ada")
     assert refused(ada, "send", to="bob", text="x").code == "refused"
 
 
-def test_another_agents_run_and_session_are_refused(store: Corral, project: str) -> None:
+def test_run_and_session_of_another_agent_are_rejected(store: Corral, project: str) -> None:
     bob = store.agents.get("bob")
     run = add_run(store, "running", agent_id=bob.id, project_id=project)
     session = store.sessions.open("bob", project=project)
@@ -96,13 +96,13 @@ def test_another_agents_run_and_session_are_refused(store: Corral, project: str)
     assert (me["run"], me["session"], me["project"]["id"]) == (run, session.id, project)
 
 
-def test_without_a_project_only_what_needs_none_can_be_done(store: Corral, project: str) -> None:
+def test_without_a_project_only_global_tools_work(store: Corral, project: str) -> None:
     lost = Agent(store, "ada")
     assert reason(lost, "task_list") == "project_unknown"
     assert lost("send", to="bob", text="where am I?")["to"] == "agent:bob"
 
 
-def test_tasks_of_another_project_are_not_there(store: Corral, ada: Agent, tmp_path: Path) -> None:
+def test_tasks_of_another_project_are_not_found(store: Corral, ada: Agent, tmp_path: Path) -> None:
     other = store.projects.register(tmp_path)
     task = store.tasks.add(other.id, "secret", "Not for ada's project")
     for named in (task.id, "secret"):
@@ -110,7 +110,7 @@ def test_tasks_of_another_project_are_not_there(store: Corral, ada: Agent, tmp_p
         assert reason(ada, "task_claim", task=named) == "unknown_task"
 
 
-def test_a_token_of_one_project_opens_no_other(store: Corral, project: str, tmp_path: Path) -> None:
+def test_token_of_one_project_opens_no_other(store: Corral, project: str, tmp_path: Path) -> None:
     other = store.projects.register(tmp_path).id
     bound = store.tokens.create("bound", scope="agent:ada", project=project).value
     ada = Agent(store, "ada", project=other)
@@ -120,7 +120,7 @@ def test_a_token_of_one_project_opens_no_other(store: Corral, project: str, tmp_
     assert ada("whoami")["project"]["id"] == project
 
 
-def test_the_record_names_the_agent_that_called(store: Corral, ada: Agent) -> None:
+def test_event_names_the_calling_agent(store: Corral, ada: Agent) -> None:
     ada("task_add", tasks=[{"key": "a"}])
     assert store.tasks.get("a").created_by == "agent:ada"
     told = rows(store, "SELECT DISTINCT actor FROM events WHERE kind = 'task'")
@@ -147,7 +147,7 @@ WRITES: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("tool", "arguments"), WRITES, ids=lambda value: str(value)[:12])
-def test_a_call_that_is_repeated_under_its_key_is_done_once(
+def test_repeated_call_with_a_key_is_done_once(
     store: Corral, project: str, ada: Agent, tool: str, arguments: dict[str, Any]
 ) -> None:
     store.tasks.declare(project, [{"key": "one"}, {"key": "two"}])
@@ -157,13 +157,13 @@ def test_a_call_that_is_repeated_under_its_key_is_done_once(
     assert record(store).count("task.claim") <= 1
 
 
-def test_a_key_is_one_agents_own_and_stands_for_one_call(ada: Agent, bob: Agent) -> None:
+def test_key_belongs_to_one_agent_and_one_call(ada: Agent, bob: Agent) -> None:
     mine = ada("send", to="bob", text="one", idempotency_key="k")
     assert bob("send", to="bob", text="one", idempotency_key="k")["letter"] != mine["letter"]
     assert reason(ada, "send", to="bob", text="two", idempotency_key="k") == "key_reused"
 
 
-def test_what_was_refused_can_be_asked_again_under_its_key(
+def test_rejected_call_can_be_repeated_with_its_key(
     store: Corral, project: str, ada: Agent
 ) -> None:
     refused(ada, "task_add", tasks=[{"key": "a", "depends_on": ["b"]}], idempotency_key="k")
@@ -174,9 +174,7 @@ def test_what_was_refused_can_be_asked_again_under_its_key(
 # -- letters -----------------------------------------------------------------------------------
 
 
-def test_letters_whose_answer_was_lost_are_shown_again_and_in_order(
-    store: Corral, ada: Agent
-) -> None:
+def test_letters_of_a_lost_response_are_returned_again_in_order(store: Corral, ada: Agent) -> None:
     for text in ("one", "two", "three"):
         store.mail.put("agent:ada", text)
     assert [each["body"] for each in ada("inbox", limit=2)["letters"]] == ["one", "two"]
@@ -187,7 +185,7 @@ def test_letters_whose_answer_was_lost_are_shown_again_and_in_order(
     assert ada("inbox")["letters"] == []
 
 
-def test_a_letter_that_is_not_acknowledged_comes_again(
+def test_unacknowledged_letter_is_delivered_again(
     store: Corral, clock: ManualClock, ada: Agent
 ) -> None:
     store.mail.put("agent:ada", "important")
@@ -197,19 +195,21 @@ def test_a_letter_that_is_not_acknowledged_comes_again(
     assert shown["times_shown"] == 2
 
 
-def test_nobody_acknowledges_anothers_letter(store: Corral, ada: Agent, bob: Agent) -> None:
+def test_letter_of_another_agent_cannot_be_acknowledged(
+    store: Corral, ada: Agent, bob: Agent
+) -> None:
     letter = store.mail.put("agent:bob", "for bob")
     assert refused(ada, "ack", letters=[letter.id]).details["reasons"] == ["other_recipient"]
     assert refused(bob, "ack", letters=[letter.id]).details["reasons"] == ["not_claimed"]
     assert store.mail.get(letter.id).state == "waiting"
 
 
-def test_an_agent_does_not_write_where_programs_listen(ada: Agent) -> None:
+def test_agent_cannot_write_to_system_mailboxes(ada: Agent) -> None:
     for to in ("hook:deploy", "place:general", "nobody"):
         assert refused(ada, "send", to=to, text="x")
 
 
-def test_a_session_has_a_mailbox_of_its_own(store: Corral, project: str) -> None:
+def test_session_has_its_own_mailbox(store: Corral, project: str) -> None:
     session = store.sessions.open("ada", project=project)
     ada = Agent(store, "ada", session=session.id)
     store.mail.put(f"session:{session.id}", "in this conversation")
@@ -221,7 +221,7 @@ def test_a_session_has_a_mailbox_of_its_own(store: Corral, project: str) -> None
     assert [turn["content"] for turn in ada("history")["turns"]] == ["what was said"]
 
 
-def test_whoever_has_gone_waits_no_longer(ada: Agent) -> None:
+def test_disconnected_caller_stops_waiting(ada: Agent) -> None:
     ada.gone.set()
     assert ada("inbox", wait_seconds=50)["letters"] == []
 
@@ -229,7 +229,7 @@ def test_whoever_has_gone_waits_no_longer(ada: Agent) -> None:
 # -- work --------------------------------------------------------------------------------------
 
 
-def test_a_doer_cannot_judge_itself_and_hears_why_it_was_sent_back(
+def test_worker_cannot_review_itself_and_sees_why_it_was_rejected(
     store: Corral, ada: Agent, bob: Agent
 ) -> None:
     ada("task_add", tasks=[{"key": "a"}, {"key": "b", "depends_on": ["a"]}])
@@ -248,14 +248,14 @@ def test_a_doer_cannot_judge_itself_and_hears_why_it_was_sent_back(
     assert bob("task_fail", task="b", reason="no disk", give_back=True)["state"] == "ready"
 
 
-def test_nobody_submits_anothers_task(ada: Agent, bob: Agent) -> None:
+def test_task_of_another_agent_cannot_be_submitted(ada: Agent, bob: Agent) -> None:
     ada("task_add", tasks=[{"key": "a"}])
     ada("task_claim")
     assert refused(bob, "task_submit", task="a", text="I did it")
     assert refused(bob, "progress", summary="mine", task="a")
 
 
-def test_a_task_without_a_run_is_kept_by_saying_how_far_it_is(
+def test_task_without_a_run_is_kept_by_reporting_progress(
     store: Corral, clock: ManualClock, ada: Agent
 ) -> None:
     ada("task_add", tasks=[{"key": "a"}])
@@ -270,7 +270,7 @@ def test_a_task_without_a_run_is_kept_by_saying_how_far_it_is(
     assert store.tasks.get("a").state == "ready"
 
 
-def test_work_is_handed_over_and_its_result_comes_back(ada: Agent, bob: Agent) -> None:
+def test_delegated_work_returns_its_result(ada: Agent, bob: Agent) -> None:
     handed = ada("delegate", to="bob", text="count the files", within_minutes=5)
     (letter,) = bob("inbox")["letters"]
     assert letter["body"]["delegation"] == handed["delegation"]
@@ -280,7 +280,7 @@ def test_work_is_handed_over_and_its_result_comes_back(ada: Agent, bob: Agent) -
     assert reason(ada, "delegate", to="bob") == "text_or_task"
 
 
-def test_a_lock_that_another_holds_names_who_and_a_place_in_line_can_be_had(
+def test_lock_conflict_names_the_owner_and_can_be_queued(
     store: Corral, ada: Agent, bob: Agent
 ) -> None:
     mine = ada("lock", path="src/", reason="moving things")
@@ -297,7 +297,7 @@ def test_a_lock_that_another_holds_names_who_and_a_place_in_line_can_be_had(
 # -- questions, groups, memory -----------------------------------------------------------------
 
 
-def test_a_question_is_answered_in_the_same_call_or_later(
+def test_question_is_answered_in_the_same_call_or_later(
     store: Corral, ada: Agent, bob: Agent
 ) -> None:
     asked = ada("ask", text="Which one?", options=["left", "right"], to=["agent:bob"])
@@ -313,7 +313,7 @@ def test_a_question_is_answered_in_the_same_call_or_later(
     assert ada("inbox")["letters"] == []  # told already
 
 
-def test_a_decision_waits_for_its_yes(store: Corral, ada: Agent, bob: Agent) -> None:
+def test_decision_waits_for_approval(store: Corral, ada: Agent, bob: Agent) -> None:
     assert ada("decide", title="Tabs.", rationale="Short.")["state"] == "recorded"
     proposed = ada("decide", title="Rewrite it.", confirm=True, to=["agent:bob"])
     assert proposed["state"] == "proposed"
@@ -324,7 +324,7 @@ def test_a_decision_waits_for_its_yes(store: Corral, ada: Agent, bob: Agent) -> 
     assert told["next_step"]
 
 
-def test_a_group_is_read_until_it_is_said_how_far(
+def test_group_is_read_up_to_the_acknowledged_post(
     store: Corral, project: str, ada: Agent, bob: Agent
 ) -> None:
     store.groups.create("build", project=project)
@@ -345,9 +345,7 @@ def test_a_group_is_read_until_it_is_said_how_far(
     assert refused(eve, "group_post", group="build", text="let me in")
 
 
-def test_what_is_remembered_is_found_by_those_whom_it_is_for(
-    store: Corral, ada: Agent, bob: Agent
-) -> None:
+def test_notes_are_found_within_their_scope(store: Corral, ada: Agent, bob: Agent) -> None:
     ada("remember", text="The tests need a running PostgreSQL server.", key="tests")
     ada("remember", text="My own PostgreSQL password is elsewhere.", whom="me")
     found = [note["text"] for note in bob("recall", about="how do PostgreSQL tests run?")["notes"]]
@@ -389,7 +387,7 @@ def test_what_is_remembered_is_found_by_those_whom_it_is_for(
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_bad_arguments_are_refused_in_words_and_change_nothing(
+def test_invalid_arguments_are_rejected_and_change_nothing(
     store: Corral, ada: Agent, tool: str, arguments: dict[str, Any]
 ) -> None:
     with unchanged(store):
@@ -399,9 +397,7 @@ def test_bad_arguments_are_refused_in_words_and_change_nothing(
 # -- the host -------------------------------------------------------------------------------------
 
 
-def test_what_an_agent_asks_of_the_host_is_decided_by_others(
-    store: Corral, ada: Agent, bob: Agent
-) -> None:
+def test_host_request_is_decided_by_others(store: Corral, ada: Agent, bob: Agent) -> None:
     wish = {"name": "helper", "instructions": "Help."}
     asked = ada("request", action="create_agent", arguments=wish, idempotency_key="k")
     assert asked["state"] == "waiting"
@@ -417,7 +413,7 @@ def test_what_an_agent_asks_of_the_host_is_decided_by_others(
     assert (done["state"], done["result"]["agent"]) == ("done", "b-helper")
 
 
-def test_a_letter_of_an_agent_says_what_it_belongs_to_and_is_answered_to_its_writer(
+def test_letter_names_its_task_and_replies_reach_the_sender(
     store: Corral, ada: Agent, bob: Agent, project: str
 ) -> None:
     asked = ada("send", to="bob", text="which port?")

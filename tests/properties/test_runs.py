@@ -19,7 +19,7 @@ from tests.properties.state_machine import (
     run_machine,
     while_it_is_made_short,
 )
-from tests.support.run_factories import held, next_queued, order, without_supervisors
+from tests.support.run_factories import held, next_queued, run_spec, without_supervisors
 
 LEASE = MINUTE
 BUDGET = 100
@@ -122,7 +122,7 @@ class RunsMachine(StoreMachine):
     def request(self, budget: int | None, restarts: int, delay: int) -> str:
         due = self.now + delay
         run = self.store.runs.enqueue(
-            order(budget_micros=budget, restarts=restarts, due_at=due, host=held().host)
+            run_spec(budget_micros=budget, restarts=restarts, due_at=due, host=held().host)
         )
         self.papers[run.id] = Paper(run.id, budget, restarts, due_at=due)
         return run.id

@@ -11,7 +11,7 @@ import pytest
 
 from corral.adapters.providers import registry
 from corral.adapters.providers.provider import LaunchCommand, LaunchRequest, Provider
-from tests.real.home import Kind, RealHome
+from tests.real.home import AgentKind, RealHome
 from tests.real.homeserver import Homeserver
 from tests.real.machine import HOW, Machine, program
 from tests.support.stub_model import Stub
@@ -92,11 +92,11 @@ def home(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealHome
     finally:
         for gate in home.stub.gates.values():
             gate.set()
-        home.end_all()
+        home.kill_all()
 
 
 @pytest.fixture(params=["claude", "codex"])
-def kind(request: pytest.FixtureRequest, home: RealHome) -> Kind:
+def kind(request: pytest.FixtureRequest, home: RealHome) -> AgentKind:
     """One agent CLI after the other."""
     home.install(request.param)
-    return Kind(request.param, home)
+    return AgentKind(request.param, home)

@@ -20,8 +20,8 @@ SECONDS = 100.0  # these are large programs, and slow to start where much else g
 USAGE = {"input": 1_000, "output": 50, "cache_read": 300}
 
 
-def until(found: Callable[[], T | None], what: str) -> T:
-    return home.until(found, what, SECONDS)
+def wait_until(found: Callable[[], T | None], what: str) -> T:
+    return home.wait_until(found, what, SECONDS)
 
 
 class RealHome(Home):
@@ -57,8 +57,8 @@ class RealHome(Home):
     def corral(self, *arguments: str, seconds: float = SECONDS, **more: Any) -> Any:
         return super().corral(*arguments, seconds=seconds, **more)
 
-    def ended(self, id: str, seconds: float = SECONDS) -> Run:
-        return super().ended(id, seconds)
+    def wait_for_end(self, id: str, seconds: float = SECONDS) -> Run:
+        return super().wait_for_end(id, seconds)
 
     def session_of(self, run: Run) -> Session:
         assert run.session_id is not None
@@ -70,7 +70,7 @@ class RealHome(Home):
         with self.store() as store:
             return list(store.sessions.turns(run.session_id, limit=200).items)
 
-    def said(self, run: Run) -> list[str]:
+    def texts(self, run: Run) -> list[str]:
         """What the agent said in words."""
         turns = [turn for turn in self.turns(run) if turn.role == "assistant"]
         return [turn.content for turn in turns if turn.tool_name is None]
@@ -81,18 +81,18 @@ class RealHome(Home):
             total = store.charges.total(scope)
         return total.input, total.output, total.cache_read, total.cache_write
 
-    def asked_for(self) -> list[dict[str, Any]]:
+    def requests(self) -> list[dict[str, Any]]:
         """The requests to the model that belong to the conversation, not to its title."""
         return [entry for entry in self.stub.seen if entry.get("tools")]
 
-    def times_told(self, words: str) -> int:
+    def count_prompts(self, words: str) -> int:
         """How often the words stand in the conversation that was sent last."""
-        last = self.asked_for()[-1]["body"]
+        last = self.requests()[-1]["body"]
         messages = last.get("messages") or last.get("input") or last.get("contents")
         return str(messages).count(words)
 
 
-class Kind:
+class AgentKind:
     """What the same test says to each of the agents."""
 
     def __init__(self, name: str, home: RealHome) -> None:
@@ -128,7 +128,7 @@ class Kind:
         last = {"text": "I went on to the end.", "gate": "go"}
         # Claude puts a line in the model's mouth before it goes on, which the stub counts.
         prompt = f"{mark} " + steps(first, last, last)
-        run = self.home.asked(self.name, prompt, *self.approvals, *options)
-        until(lambda: len(self.home.asked_for()) == 2, "it waits for the second answer")
-        until(lambda: [t for t in self.home.turns(run) if t.role == "tool"], "the tool's turn")
+        run = self.home.start_agent(self.name, prompt, *self.approvals, *options)
+        wait_until(lambda: len(self.home.requests()) == 2, "it waits for the second answer")
+        wait_until(lambda: [t for t in self.home.turns(run) if t.role == "tool"], "the tool's turn")
         return self.home.get(run.id), mark

@@ -66,7 +66,7 @@ def of(run: AcpRun, kind: type) -> list[Any]:
     return [fact for fact in run.facts if isinstance(fact, kind)]
 
 
-def test_it_answers_and_its_session_goes_on_in_another_process(
+def test_agent_answers_and_its_session_continues_in_another_process(
     agent: str, open_talk: Open, machine: Machine
 ) -> None:
     first = open_talk(prompt=steps({"text": "one"}))
@@ -86,7 +86,7 @@ def test_it_answers_and_its_session_goes_on_in_another_process(
         assert (used.input, used.output) in [(one["input"], one["output"]) for one in asked]
 
 
-def test_a_tool_is_used_when_the_policy_allows_it(
+def test_tool_is_used_when_the_policy_allows_it(
     agent: str, open_talk: Open, machine: Machine
 ) -> None:
     prompt = steps(write_step(agent, machine, "a.txt"), {"text": "done"})
@@ -98,7 +98,9 @@ def test_a_tool_is_used_when_the_policy_allows_it(
     assert of(run, PermissionFact) == []
 
 
-def test_a_person_is_asked_when_it_does_not(agent: str, open_talk: Open, machine: Machine) -> None:
+def test_person_is_asked_when_the_policy_does_not_allow_a_tool(
+    agent: str, open_talk: Open, machine: Machine
+) -> None:
     if agent in ("codex-acp", "opencode"):
         pytest.skip(f"{agent} asks by its own configuration, which allows this")
     prompt = steps(write_step(agent, machine, "b.txt"), {"text": "done"})
@@ -111,14 +113,14 @@ def test_a_person_is_asked_when_it_does_not(agent: str, open_talk: Open, machine
     assert not [fact for fact in of(run, LogFact) if "Granted" in fact.message]
 
 
-def test_it_can_be_cancelled(agent: str, open_talk: Open, machine: Machine) -> None:
+def test_turn_can_be_cancelled(agent: str, open_talk: Open, machine: Machine) -> None:
     run = open_talk(prompt=steps({"text": "a long answer, " * 20, "hang": 60}))
-    run.until(SessionFact)
+    run.wait_until(SessionFact)
     while not any("usage" in entry for entry in machine.stub.seen):
         pass
     run.talk.cancel()
     assert run.done(30).reason == "cancelled"
 
 
-def test_the_real_agents_are_found_by_their_names(claude: Agent) -> None:
+def test_real_agents_are_found_by_name(claude: Agent) -> None:
     assert program("claude") == claude.program

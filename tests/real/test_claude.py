@@ -21,13 +21,13 @@ from tests.real.machine import Machine, end, read, steps, total
 USAGE = {"input": 1000, "output": 50, "cache_read": 300, "cache_write": 20}
 
 
-def test_it_says_its_version(claude: Agent) -> None:
+def test_version_is_detected(claude: Agent) -> None:
     version = claude.provider.version(claude.program)
     assert version is not None
     assert int(version.split(".")[0]) >= 2
 
 
-def test_a_prompt_a_tool_call_and_the_usage(claude: Agent, machine: Machine) -> None:
+def test_prompt_tool_call_and_usage(claude: Agent, machine: Machine) -> None:
     session = str(uuid.uuid4())
     write = {"tool": "Write", "args": {"file_path": f"{machine.work}/a.txt", "content": "hi"}}
     prompt = steps({"text": "I write it.", **write, "usage": USAGE}, {"text": "done"})
@@ -50,7 +50,7 @@ def test_a_prompt_a_tool_call_and_the_usage(claude: Agent, machine: Machine) -> 
     assert all(used.cost_micros for used in done.of(UsageFact))
 
 
-def test_nothing_is_allowed_that_was_not_asked_for(claude: Agent, machine: Machine) -> None:
+def test_only_allowed_tools_run(claude: Agent, machine: Machine) -> None:
     call = {"tool": "Bash", "args": {"command": f"touch {machine.work}/b"}}
     start = claude.start(
         LaunchRequest(steps(call, {"text": "ok"}), approvals=("edit",), deny=("WebFetch",))
@@ -66,7 +66,7 @@ def test_nothing_is_allowed_that_was_not_asked_for(claude: Agent, machine: Machi
     assert (machine.work / "b").exists(), allowed
 
 
-def test_a_resumed_conversation_remembers_and_is_charged_for_what_is_new(
+def test_resumed_conversation_remembers_and_is_charged_for_new_tokens(
     claude: Agent, machine: Machine
 ) -> None:
     session = str(uuid.uuid4())
@@ -81,7 +81,7 @@ def test_a_resumed_conversation_remembers_and_is_charged_for_what_is_new(
     assert total([*first.of(UsageFact), *second.of(UsageFact)]) == machine.used()
 
 
-def test_the_latest_conversation_of_the_folder_goes_on(claude: Agent, machine: Machine) -> None:
+def test_latest_conversation_of_the_folder_continues(claude: Agent, machine: Machine) -> None:
     first = machine.run(claude.provider, claude.start(LaunchRequest(steps({"text": "one"}))))
     second = machine.run(
         claude.provider, claude.start(LaunchRequest(steps({"text": "two"}), latest=True))
@@ -89,7 +89,7 @@ def test_the_latest_conversation_of_the_folder_goes_on(claude: Agent, machine: M
     assert second.of(SessionFact)[0].id == first.of(SessionFact)[0].id
 
 
-def test_an_unknown_session_is_a_failure_that_says_so(claude: Agent, machine: Machine) -> None:
+def test_unknown_session_is_a_failure(claude: Agent, machine: Machine) -> None:
     done = machine.run(
         claude.provider, claude.start(LaunchRequest("hi", session=str(uuid.uuid4()), resume=True))
     )
@@ -97,7 +97,7 @@ def test_an_unknown_session_is_a_failure_that_says_so(claude: Agent, machine: Ma
     assert "No conversation found" in done.of(ResultFact)[0].message
 
 
-def test_killed_in_the_middle_it_goes_on_where_it_was(claude: Agent, machine: Machine) -> None:
+def test_killed_agent_continues_where_it_was(claude: Agent, machine: Machine) -> None:
     session = str(uuid.uuid4())
     prompt = steps(
         {"text": "first", "tool": "Bash", "args": {"command": "echo 1"}, "usage": USAGE},
@@ -131,7 +131,7 @@ def test_killed_in_the_middle_it_goes_on_where_it_was(claude: Agent, machine: Ma
     assert done.of(ResultFact)[0].ok
 
 
-def test_at_its_limit_it_says_until_when(claude: Agent, machine: Machine) -> None:
+def test_rate_limit_has_its_reset_time(claude: Agent, machine: Machine) -> None:
     reset = int(time.time()) + 7_200
     headers = {
         "anthropic-ratelimit-unified-status": "rejected",
@@ -148,7 +148,7 @@ def test_at_its_limit_it_says_until_when(claude: Agent, machine: Machine) -> Non
     assert not done.of(ResultFact)[0].ok
 
 
-def test_too_many_requests_without_a_quota_are_a_limit_too(claude: Agent, machine: Machine) -> None:
+def test_too_many_requests_without_a_quota_is_a_limit(claude: Agent, machine: Machine) -> None:
     done = machine.run(
         claude.provider, claude.start(LaunchRequest(steps({"error": 429, "times": 99})))
     )
@@ -156,7 +156,7 @@ def test_too_many_requests_without_a_quota_are_a_limit_too(claude: Agent, machin
     assert done.of(LimitFact)[0].reset_at is None
 
 
-def test_a_prompt_of_a_megabyte_arrives_whole(claude: Agent, machine: Machine) -> None:
+def test_prompt_of_a_megabyte_arrives_whole(claude: Agent, machine: Machine) -> None:
     prompt = "x" * 1_000_000 + "the end"
     done = machine.run(claude.provider, claude.start(LaunchRequest(prompt)))
     assert done.code == 0, done
@@ -173,7 +173,7 @@ def test_instructions_and_model_reach_the_model(claude: Agent, machine: Machine)
     assert "Be --brief.\\nAlways." in str(body["system"])
 
 
-def test_its_transcript_tells_the_same(claude: Agent, machine: Machine) -> None:
+def test_transcript_matches_the_stream(claude: Agent, machine: Machine) -> None:
     session = str(uuid.uuid4())
     call = {"text": "I run.", "tool": "Bash", "args": {"command": "echo 1"}, "usage": USAGE}
     prompt = steps(call, {"text": "done", "usage": {"input": 5, "output": 6}})

@@ -18,11 +18,11 @@ def run(command: str, **more: object) -> dict[str, object]:
     return {"tool": "exec_command", "args": {"cmd": command}, **more}
 
 
-def test_it_says_its_version(codex: Agent) -> None:
+def test_version_is_detected(codex: Agent) -> None:
     assert codex.provider.version(codex.program)
 
 
-def test_a_prompt_a_tool_call_and_the_usage(codex: Agent, machine: Machine) -> None:
+def test_prompt_tool_call_and_usage(codex: Agent, machine: Machine) -> None:
     prompt = steps(run("echo hi > a.txt", text="I write it.", usage=USAGE), {"text": "done"})
     done = machine.run(codex.provider, codex.start(LaunchRequest(prompt, approvals=("all",))))
     assert done.code == 0, done
@@ -37,14 +37,14 @@ def test_a_prompt_a_tool_call_and_the_usage(codex: Agent, machine: Machine) -> N
     assert total(done.of(UsageFact), cached_in_input=True) == machine.used()
 
 
-def test_nothing_is_allowed_that_was_not_asked_for(codex: Agent, machine: Machine) -> None:
+def test_only_allowed_tools_run(codex: Agent, machine: Machine) -> None:
     prompt = steps(run("touch b.txt"), {"text": "ok"})
     done = machine.run(codex.provider, codex.start(LaunchRequest(prompt)))
     assert done.code == 0, done
     assert not (machine.work / "b.txt").exists()
 
 
-def test_a_resumed_thread_goes_on_and_counts_on(codex: Agent, machine: Machine) -> None:
+def test_resumed_thread_continues_and_adds_up_usage(codex: Agent, machine: Machine) -> None:
     first = machine.run(
         codex.provider, codex.start(LaunchRequest(steps({"text": "one", "usage": USAGE})))
     )
@@ -60,7 +60,7 @@ def test_a_resumed_thread_goes_on_and_counts_on(codex: Agent, machine: Machine) 
     assert latest.of(SessionFact)[0].id == thread, latest
 
 
-def test_an_unknown_thread_is_an_exit_with_1(codex: Agent, machine: Machine) -> None:
+def test_unknown_thread_exits_with_1(codex: Agent, machine: Machine) -> None:
     done = machine.run(
         codex.provider, codex.start(LaunchRequest("x", session=str(uuid.uuid4()), resume=True))
     )
@@ -68,7 +68,7 @@ def test_an_unknown_thread_is_an_exit_with_1(codex: Agent, machine: Machine) -> 
     assert b"no rollout found" in done.err
 
 
-def test_killed_in_the_middle_it_goes_on_where_it_was(codex: Agent, machine: Machine) -> None:
+def test_killed_agent_continues_where_it_was(codex: Agent, machine: Machine) -> None:
     prompt = steps(run("echo 1", text="first", usage=USAGE), {"text": "never said", "hang": 60})
     start = codex.start(LaunchRequest(prompt, approvals=("all",)))
     process = machine.popen(start)
@@ -101,7 +101,7 @@ def test_killed_in_the_middle_it_goes_on_where_it_was(codex: Agent, machine: Mac
     assert used.input >= 700
 
 
-def test_at_its_limit_it_says_until_when(codex: Agent, machine: Machine) -> None:
+def test_rate_limit_has_its_reset_time(codex: Agent, machine: Machine) -> None:
     reset = int(time.time()) + 7_200
     error = {"type": "usage_limit_reached", "message": "limit", "resets_at": reset}
     error["plan_type"] = "plus"
@@ -113,14 +113,14 @@ def test_at_its_limit_it_says_until_when(codex: Agent, machine: Machine) -> None
     assert abs(limit.reset_at - reset * 1_000) <= 60_000  # it says the minute
 
 
-def test_too_many_requests_are_a_limit(codex: Agent, machine: Machine) -> None:
+def test_too_many_requests_is_a_limit(codex: Agent, machine: Machine) -> None:
     done = machine.run(
         codex.provider, codex.start(LaunchRequest(steps({"error": 429, "times": 99})))
     )
     assert len(done.of(LimitFact)) == 1
 
 
-def test_a_prompt_of_a_megabyte_arrives_whole(codex: Agent, machine: Machine) -> None:
+def test_prompt_of_a_megabyte_arrives_whole(codex: Agent, machine: Machine) -> None:
     prompt = "x" * 1_000_000 + "the end"
     done = machine.run(codex.provider, codex.start(LaunchRequest(prompt)))
     assert any(prompt in str(entry["body"]) for entry in machine.stub.seen if "body" in entry), done
@@ -136,7 +136,7 @@ def test_instructions_and_model_reach_the_model(codex: Agent, machine: Machine) 
     assert 'Be "--brief".\\nAlways.' in str(body["input"])
 
 
-def test_its_transcript_tells_the_same(codex: Agent, machine: Machine) -> None:
+def test_transcript_matches_the_stream(codex: Agent, machine: Machine) -> None:
     prompt = steps(run("echo 1", text="I run.", usage=USAGE), {"text": "done"})
     done = machine.run(codex.provider, codex.start(LaunchRequest(prompt, approvals=("all",))))
     (file,) = codex.provider.transcripts(machine.home)

@@ -8,10 +8,10 @@ import pytest
 from corral.adapters.providers import registry
 from corral.adapters.providers.provider import LaunchCommand, LaunchRequest
 from corral.domain.runs.model import Attention, Run, RunState
-from tests.real.home import SECONDS, RealHome, until
+from tests.real.home import SECONDS, RealHome, wait_until
 from tests.real.machine import program, steps
 from tests.real.test_terminals import Terminal
-from tests.support.home import with_variable
+from tests.support.home import processes_with_variable
 
 SHELL: dict[str, tuple[str, dict[str, Any]]] = {
     "claude": ("Bash", {"command": "touch zz"}),
@@ -55,7 +55,7 @@ def ask_before_commands(home: RealHome) -> None:
 
 
 def begin(home: RealHome, name: str, *script: dict[str, Any], options: tuple[str, ...] = ()) -> Run:
-    return home.asked(name, steps(*script), "--pty", "--yes", "trust", *options)
+    return home.start_agent(name, steps(*script), "--pty", "--yes", "trust", *options)
 
 
 def asking(home: RealHome, name: str, command: str = "touch zz") -> Run:
@@ -67,7 +67,7 @@ def asking(home: RealHome, name: str, command: str = "touch zz") -> Run:
         dialog = home.get(run.id).dialog
         return dialog is not None and dialog.kind == "run"
 
-    until(asks, "it asks whether it may run the command")
+    wait_until(asks, "it asks whether it may run the command")
     return home.get(run.id)
 
 
@@ -82,66 +82,66 @@ def test_no_declines_and_other_text_is_rejected(home: RealHome, cli: str) -> Non
     assert not (home.work / "zz").exists()
     declined = home.corral("send", run.id, "no")
     assert declined.returncode == 0, declined
-    until(lambda: home.get(run.id).dialog is None, "the dialog is gone")
+    wait_until(lambda: home.get(run.id).dialog is None, "the dialog is gone")
     assert not (home.work / "zz").exists()
     home.corral("stop", run.id, "--grace", "3s")
-    home.ended(run.id)
-    home.nobody_left()
+    home.wait_for_end(run.id)
+    home.wait_for_all_processes()
 
 
 def test_yes_allows_the_command_once_and_stop_ends_it(home: RealHome, cli: str) -> None:
     run = asking(home, cli, f"touch zz && {LASTS}")
     allowed = home.corral("send", run.id, "yes")
     assert allowed.returncode == 0, allowed
-    until((home.work / "zz").exists, "the command has run")
-    lasting = until(lambda: lasting_commands(home), "the command goes on")
-    assert set(lasting) <= set(home.of_run(run)), "no other process of the user does the work"
+    wait_until((home.work / "zz").exists, "the command has run")
+    lasting = wait_until(lambda: lasting_commands(home), "the command goes on")
+    assert set(lasting) <= set(home.processes_of(run)), "no other process of the user does the work"
     home.corral("stop", run.id, "--grace", "3s")
-    assert home.ended(run.id).state is RunState.CANCELLED
+    assert home.wait_for_end(run.id).state is RunState.CANCELLED
     assert lasting_commands(home) == []
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
 def lasting_commands(home: RealHome) -> list[int]:
     """The processes of the machine's user that run the lasting command, wherever they belong."""
-    found = with_variable(f"HOME={home.machine.home}")
+    found = processes_with_variable(f"HOME={home.machine.home}")
     return [pid for pid in found if command_of(pid) == LASTS.replace(" ", "\0").encode() + b"\0"]
 
 
 def test_sent_text_is_submitted_and_an_idle_cli_quits(home: RealHome, cli: str) -> None:
     run = begin(home, cli, {"text": "the first answer"}, options=("--idle-exit", "20s"))
-    until(home.asked_for, "the prompt reached the model")
+    wait_until(home.asked_for, "the prompt reached the model")
     sent = home.corral("send", run.id, steps({"text": "the second answer"}))
     assert sent.returncode == 0, (sent, home.get(run.id))
-    until(lambda: "the second answer" in screen_of(home, run), "it has answered again")
-    ended = home.ended(run.id)
+    wait_until(lambda: "the second answer" in screen_of(home, run), "it has answered again")
+    ended = home.wait_for_end(run.id)
     assert (ended.state, ended.exit_code, ended.signal) == (RunState.COMPLETED, 0, None), ended
     assert ended.reason == "no activity within the idle timeout"
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
 def screen_of(home: RealHome, run: Run) -> str:
     return home.output(run).decode(errors="replace")
 
 
-def test_nothing_of_codex_runs_outside_its_run(home: RealHome) -> None:
+def test_codex_leaves_no_process_outside_its_run(home: RealHome) -> None:
     home.install("codex")
     waits = {"tool": "exec_command", "args": {"cmd": "sleep 300", "yield_time_ms": 60_000}}
     first = begin(home, "codex", waits, {"text": "done"}, options=("--yes", "all"))
     second = begin(home, "codex", waits, {"text": "done"}, options=("--yes", "all"))
 
     def sleeps(run: Run) -> list[int]:
-        return [pid for pid in home.of_run(run) if b"sleep\x00300" in command_of(pid)]
+        return [pid for pid in home.processes_of(run) if b"sleep\x00300" in command_of(pid)]
 
-    until(lambda: sleeps(first) and sleeps(second), "both run their command")
+    wait_until(lambda: sleeps(first) and sleeps(second), "both run their command")
     home.corral("stop", first.id, "--grace", "3s")
-    assert home.ended(first.id).state is RunState.CANCELLED
+    assert home.wait_for_end(first.id).state is RunState.CANCELLED
     assert sleeps(first) == []
     assert sleeps(second) != [], "the command of the other run goes on"
     assert not list(home.machine.home.glob(".codex/packages/app-server-daemon")), "no daemon"
     home.corral("stop", second.id, "--grace", "3s")
-    home.ended(second.id)
-    home.nobody_left()
+    home.wait_for_end(second.id)
+    home.wait_for_all_processes()
 
 
 def test_stop_ends_a_codex_run_while_another_codex_is_open(home: RealHome) -> None:
@@ -154,17 +154,17 @@ def test_stop_ends_a_codex_run_while_another_codex_is_open(home: RealHome) -> No
     assert codex.screen
     outside = Terminal(own, home.machine, codex.screen, set())
     try:
-        outside.until("ready", seconds=SECONDS)
+        outside.wait_until("ready", seconds=SECONDS)
         waits = {"tool": "exec_command", "args": {"cmd": LASTS, "yield_time_ms": 60_000}}
         run = begin(home, "codex", waits, {"text": "done"}, options=("--yes", "all"))
-        lasting = until(lambda: lasting_commands(home), "it runs its command")
-        assert set(lasting) <= set(home.of_run(run))
+        lasting = wait_until(lambda: lasting_commands(home), "it runs its command")
+        assert set(lasting) <= set(home.processes_of(run))
         home.corral("stop", run.id, "--grace", "3s")
-        assert home.ended(run.id).state is RunState.CANCELLED
+        assert home.wait_for_end(run.id).state is RunState.CANCELLED
         assert lasting_commands(home) == []
-        asked = len(home.asked_for())
-        outside.until("ready", seconds=SECONDS)
-        assert len(home.asked_for()) == asked, "nothing of the run goes on"
+        asked = len(home.requests())
+        outside.wait_until("ready", seconds=SECONDS)
+        assert len(home.requests()) == asked, "nothing of the run goes on"
     finally:
         outside.close()
 
@@ -180,12 +180,12 @@ def command_of(pid: int) -> bytes:
 def test_gemini_works_in_a_folder_that_the_user_trusts(home: RealHome) -> None:
     home.install("gemini")
     write = {"tool": "write_file", "args": {"file_path": f"{home.work}/a.txt", "content": "hi"}}
-    run = home.asked(
+    run = home.start_agent(
         "gemini",
         steps(write, {"text": "done"}),
         *("--yes", "edit", "--yes", "trust"),
     )
-    ended = home.ended(run.id)
+    ended = home.wait_for_end(run.id)
     assert (ended.state, ended.exit_code) == (RunState.COMPLETED, 0), home.log(ended)
     assert (home.work / "a.txt").read_text() == "hi"
 
@@ -215,4 +215,4 @@ def test_attention_is_cleared_when_a_person_answers(home: RealHome) -> None:
     run = asking(home, "claude")
     assert run.attention is Attention.NEEDS_INPUT
     assert home.corral("send", run.id, "no").returncode == 0
-    until(lambda: home.get(run.id).attention is None, "nobody is called for")
+    wait_until(lambda: home.get(run.id).attention is None, "nobody is called for")

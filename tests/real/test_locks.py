@@ -28,7 +28,7 @@ def store(machine: Machine) -> Iterator[Corral]:
         yield store
 
 
-def test_a_real_edit_of_claude_is_refused_and_told_and_another_one_is_noted(
+def test_claude_edit_of_a_locked_file_is_rejected_and_another_recorded(
     claude: Agent, machine: Machine, store: Corral
 ) -> None:
     store.locks.install(machine.work, targets=["claude"])
@@ -49,7 +49,7 @@ def test_a_real_edit_of_claude_is_refused_and_told_and_another_one_is_noted(
 
 
 @pytest.mark.parametrize("handed", [False, True], ids=["installed", "handed over"])
-def test_a_real_patch_of_codex_is_refused_once_its_hooks_are_trusted(
+def test_codex_patch_is_rejected_once_its_hooks_are_trusted(
     codex: Agent, machine: Machine, store: Corral, handed: bool
 ) -> None:
     if not handed:
@@ -76,7 +76,7 @@ def test_a_real_patch_of_codex_is_refused_once_its_hooks_are_trusted(
     assert b"agent:ada holds held.txt" in done.err, done
 
 
-def test_a_real_claude_keeps_to_locks_by_hooks_that_it_is_handed_when_it_is_started(
+def test_claude_respects_locks_by_hooks_passed_at_its_start(
     claude: Agent, machine: Machine, store: Corral
 ) -> None:
     def write(name: str) -> dict[str, object]:

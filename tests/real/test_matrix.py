@@ -24,7 +24,7 @@ from corral.api import Corral
 from corral.daemon.delivery import ChatDelivery
 from corral.domain.chat.model import Message
 from corral.kernel.clock import HOUR, MINUTE, ManualClock
-from tests.real.home import until
+from tests.real.home import wait_until
 from tests.real.homeserver import Homeserver, Person
 from tests.support.fake_channels import Runner
 from tests.support.store import record
@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[2]
 _number = iter(range(1_000))
 
 
-class Den:
+class MatrixChat:
     """A channel of a store, its account on the server, and Ann, who talks to agents there."""
 
     def __init__(self, store: Corral, server: Homeserver) -> None:
@@ -101,8 +101,8 @@ class Den:
 
 
 @pytest.fixture
-def den(store: Corral, server: Homeserver) -> Iterator[Den]:
-    made = Den(store, server)
+def matrix_chat(store: Corral, server: Homeserver) -> Iterator[MatrixChat]:
+    made = MatrixChat(store, server)
     yield made
     made.close()
 
@@ -113,144 +113,158 @@ def words_in(store: Corral, place: str) -> list[str]:
     return [each.text for each in reversed(found) if each.direction == "in"]
 
 
-def of_bot(den: Den, room: str) -> list[dict[str, Any]]:
-    return [event for event in den.ann.events(room) if event["sender"] == den.bot.id]
+def of_bot(matrix_chat: MatrixChat, room: str) -> list[dict[str, Any]]:
+    return [
+        event for event in matrix_chat.ann.events(room) if event["sender"] == matrix_chat.bot.id
+    ]
 
 
 # -- talking --------------------------------------------------------------------------------------
 
 
-def test_a_room_is_joined_heard_and_answered_and_two_rooms_stay_apart(den: Den) -> None:
-    first, second = den.room(name="First"), den.room(name=None)
-    den.ann.say(first, "one")
-    den.ann.say(second, "two")
-    heard = den.hear()
+def test_room_is_joined_read_and_answered_and_rooms_are_separate(matrix_chat: MatrixChat) -> None:
+    first, second = matrix_chat.room(name="First"), matrix_chat.room(name=None)
+    matrix_chat.ann.say(first, "one")
+    matrix_chat.ann.say(second, "two")
+    heard = matrix_chat.hear()
     assert [(each.text, each.state) for each in heard] == [("one", "heard"), ("two", "heard")]
-    assert den.hear() == []
-    place = den.store.places.get(f"den/{first}")
+    assert matrix_chat.hear() == []
+    place = matrix_chat.store.places.get(f"den/{first}")
     assert (place.name, place.direct) == ("First", True)
     for _ in range(2):
-        told = den.answer("an answer")
+        told = matrix_chat.answer("an answer")
         assert told in ("one", "two")
-    assert den.ann.heard(first, den.bot) == den.ann.heard(second, den.bot) == ["an answer"]
+    assert (
+        matrix_chat.ann.heard(first, matrix_chat.bot)
+        == matrix_chat.ann.heard(second, matrix_chat.bot)
+        == ["an answer"]
+    )
 
 
-def test_what_was_said_before_the_invitation_is_not_ours_to_hear(den: Den) -> None:
-    room = den.ann.room(name="Old")
+def test_messages_before_the_invitation_are_ignored(matrix_chat: MatrixChat) -> None:
+    room = matrix_chat.ann.room(name="Old")
     for n in range(70):
-        den.ann.say(room, f"old {n}")
-    den.ann.ask("POST", f"/_matrix/client/v3/rooms/{room}/invite", json={"user_id": den.bot.id})
-    den.ann.say(room, "welcome")
-    den.hear()
-    den.ann.say(room, "new")
-    assert [each.text for each in den.hear()] == ["welcome", "new"]
+        matrix_chat.ann.say(room, f"old {n}")
+    matrix_chat.ann.ask(
+        "POST", f"/_matrix/client/v3/rooms/{room}/invite", json={"user_id": matrix_chat.bot.id}
+    )
+    matrix_chat.ann.say(room, "welcome")
+    matrix_chat.hear()
+    matrix_chat.ann.say(room, "new")
+    assert [each.text for each in matrix_chat.hear()] == ["welcome", "new"]
 
 
-def test_a_thread_is_answered_in_the_thread(den: Den) -> None:
-    room = den.room()
-    root = den.ann.say(room, "root")
-    (heard,) = den.hear()
+def test_thread_is_answered_in_the_thread(matrix_chat: MatrixChat) -> None:
+    room = matrix_chat.room()
+    root = matrix_chat.ann.say(room, "root")
+    (heard,) = matrix_chat.hear()
     assert heard.thread is None
-    den.answer("to the room")
-    den.ann.say(room, "inside", thread=root)
-    (heard,) = den.hear()
+    matrix_chat.answer("to the room")
+    matrix_chat.ann.say(room, "inside", thread=root)
+    (heard,) = matrix_chat.hear()
     assert heard.thread == root
-    den.answer("to the thread")
-    relations = [event["content"].get("m.relates_to", {}) for event in of_bot(den, room)[1:]]
+    matrix_chat.answer("to the thread")
+    relations = [
+        event["content"].get("m.relates_to", {}) for event in of_bot(matrix_chat, room)[1:]
+    ]
     assert [each.get("rel_type") for each in relations] == [None, "m.thread"]
     assert relations[1]["event_id"] == root
 
 
-def test_words_are_changed_and_signed_in_both_directions(den: Den) -> None:
-    room = den.room()
-    event = den.ann.say(room, "helo")
-    den.hear()
-    den.ann.edit(room, event, "hello")
-    den.ann.react(room, event, "+1")
-    edit, sign = den.hear()
+def test_edits_and_reactions_work_in_both_directions(matrix_chat: MatrixChat) -> None:
+    room = matrix_chat.room()
+    event = matrix_chat.ann.say(room, "helo")
+    matrix_chat.hear()
+    matrix_chat.ann.edit(room, event, "hello")
+    matrix_chat.ann.react(room, event, "+1")
+    edit, sign = matrix_chat.hear()
     assert (edit.kind, edit.text, edit.reply_to) == (MessageKind.EDIT, "hello", event)
     assert (sign.kind, sign.text, sign.reply_to) == (MessageKind.REACTION, "+1", event)
-    store = den.store
-    store.destinations.grant("ada", den.place(room), name="den")
+    store = matrix_chat.store
+    store.destinations.grant("ada", matrix_chat.place(room), name="den")
     (said,) = store.messages.send("draft", agent="ada", to="den")
-    assert den.send() == ["done"]
+    assert matrix_chat.send() == ["done"]
     asked = next(each for each in store.messages.list().items if each.kind is MessageKind.TEXT)
     heard = next(each for each in store.messages.list().items if each.text == "helo")
     assert asked.id == said.id
     store.messages.send("final", agent="ada", to="den", edit=said.id)
     for _ in range(2):  # a sign that is there already is no failure
         store.messages.send("👍", agent="ada", to="den", react=heard.id)
-    assert den.send() == ["done"] * 3
-    _, words, change, mark = of_bot(den, room)
+    assert matrix_chat.send() == ["done"] * 3
+    _, words, change, mark = of_bot(matrix_chat, room)
     assert words["content"]["body"] == "draft"
-    assert den.ann.shown(room, words["event_id"]) == "final"
+    assert matrix_chat.ann.shown(room, words["event_id"]) == "final"
     assert change["content"]["m.new_content"]["body"] == "final"
     assert mark["content"]["m.relates_to"]["key"] == "👍"
 
 
-def test_a_long_text_is_cut_as_the_server_counts(den: Den) -> None:
-    room = den.room()
-    den.ann.say(room, "how long?")
-    den.hear()
+def test_long_text_is_split_as_the_server_counts(matrix_chat: MatrixChat) -> None:
+    room = matrix_chat.room()
+    matrix_chat.ann.say(room, "how long?")
+    matrix_chat.hear()
     text = "\n".join("🦙" * 60 + f' {n} "quoted"' for n in range(300))
     assert len(text.encode()) > 65_536
-    den.answer(text)
-    pieces = den.ann.heard(room, den.bot)
+    matrix_chat.answer(text)
+    pieces = matrix_chat.ann.heard(room, matrix_chat.bot)
     assert len(pieces) > 3
     assert "\n".join(pieces).split() == text.split()
-    (first, *_) = [each for each in den.store.messages.list().items if each.state == "sent"]
-    den.store.messages.send("🦙" * 5_000, agent="ada", to=den.place(room), edit=first.id)
-    assert den.send() == ["done"]
+    (first, *_) = [each for each in matrix_chat.store.messages.list().items if each.state == "sent"]
+    matrix_chat.store.messages.send(
+        "🦙" * 5_000, agent="ada", to=matrix_chat.place(room), edit=first.id
+    )
+    assert matrix_chat.send() == ["done"]
 
 
-def test_an_attached_file_is_fetched_and_its_name_does_no_harm(den: Den, tmp_path: Path) -> None:
-    room = den.room()
-    den.ann.attach(room, "../../x", b"the file")
-    (heard,) = den.hear()
+def test_attachment_is_downloaded_under_a_safe_name(
+    matrix_chat: MatrixChat, tmp_path: Path
+) -> None:
+    room = matrix_chat.room()
+    matrix_chat.ann.attach(room, "../../x", b"the file")
+    (heard,) = matrix_chat.hear()
     (file,) = heard.data["files"]
     kept = Path(file["path"])
     assert kept.read_bytes() == b"the file"
     assert kept.is_relative_to(tmp_path / "home" / "channels")
     assert (kept.name, kept.stat().st_mode & 0o777) == ("1-x", 0o600)
-    den.ann.send(
+    matrix_chat.ann.send(
         room, {"msgtype": "m.file", "body": "gone", "url": "mxc://chat.test/never", "info": {}}
     )
-    (heard,) = den.hear()
+    (heard,) = matrix_chat.hear()
     (file,) = heard.data["files"]
     assert file["path"] is None
     assert "404" in file["reason"]
 
 
-def test_an_agent_sends_a_file_and_ann_reads_it(den: Den) -> None:
-    room = den.room()
-    den.ann.say(room, "send me the picture")
-    den.hear()
-    work = den.work
+def test_agent_sends_a_file_that_a_person_reads(matrix_chat: MatrixChat) -> None:
+    room = matrix_chat.room()
+    matrix_chat.ann.say(room, "send me the picture")
+    matrix_chat.hear()
+    work = matrix_chat.work
     (work / "dot.png").write_bytes(b"\x89PNG of a dot")
     (work / "notes").write_bytes(b"\xff\x00 notes")
-    session = den.store.messages.list().items[0].routes[0].session_id
-    den.store.messages.send_files(
+    session = matrix_chat.store.messages.list().items[0].routes[0].session_id
+    matrix_chat.store.messages.send_files(
         ["dot.png", "notes"], agent="ada", session=session, text="Here it is."
     )
     (work / "notes").write_text("changed since")
-    assert den.send() == ["done"] * 3
-    _, words, picture, notes = of_bot(den, room)
+    assert matrix_chat.send() == ["done"] * 3
+    _, words, picture, notes = of_bot(matrix_chat, room)
     assert words["content"]["body"] == "Here it is."
     assert picture["content"]["msgtype"] == "m.image"
     assert picture["content"]["info"] == {"size": 13, "mimetype": "image/png"}
-    assert den.ann.fetch(picture["content"]["url"]) == b"\x89PNG of a dot"
+    assert matrix_chat.ann.fetch(picture["content"]["url"]) == b"\x89PNG of a dot"
     assert (notes["content"]["msgtype"], notes["content"]["filename"]) == ("m.file", "notes")
-    assert den.ann.fetch(notes["content"]["url"]) == b"\xff\x00 notes"
+    assert matrix_chat.ann.fetch(notes["content"]["url"]) == b"\xff\x00 notes"
 
 
-def test_a_question_is_a_card_and_a_number_answers_it_once(den: Den) -> None:
-    room = den.room()
-    store = den.store
-    store.senders.approve(f"den/{den.ann.id}", person="ann")
-    den.ann.say(room, "may we ship?")
-    den.hear()
+def test_question_is_a_card_and_a_number_answers_it_once(matrix_chat: MatrixChat) -> None:
+    room = matrix_chat.room()
+    store = matrix_chat.store
+    store.senders.approve(f"den/{matrix_chat.ann.id}", person="ann")
+    matrix_chat.ann.say(room, "may we ship?")
+    matrix_chat.hear()
     store.gateway.wake()
-    run = den.runner.begin()
+    run = matrix_chat.runner.begin()
     store.questions.ask(
         "Ship it?",
         options=["ship", "wait"],
@@ -259,35 +273,37 @@ def test_a_question_is_a_card_and_a_number_answers_it_once(den: Den) -> None:
         run=run.id,
     )
     store.gateway.look_after()
-    assert den.send() == ["done"]
-    assert den.ann.heard(room, den.bot) == ["Ship it?\n1. ship\n2. wait\n\nAnswer with a number."]
-    den.ann.say(room, "2")
-    (answer,) = den.hear()
+    assert matrix_chat.send() == ["done"]
+    assert matrix_chat.ann.heard(room, matrix_chat.bot) == [
+        "Ship it?\n1. ship\n2. wait\n\nAnswer with a number."
+    ]
+    matrix_chat.ann.say(room, "2")
+    (answer,) = matrix_chat.hear()
     assert answer.state == "heard"
     (question,) = store.questions.list(all=True).items
     assert (question.answer, question.answered_by) == ("wait", "user:ann")
-    den.runner.end(run, "so we wait")
+    matrix_chat.runner.end(run, "so we wait")
     store.gateway.settle()
     store.gateway.look_after()
-    den.send()
-    card = of_bot(den, room)[1]
-    assert "ann answered: wait" in den.ann.shown(room, card["event_id"])
-    assert den.ann.heard(room, den.bot)[-1] == "so we wait"
+    matrix_chat.send()
+    card = of_bot(matrix_chat, room)[1]
+    assert "ann answered: wait" in matrix_chat.ann.shown(room, card["event_id"])
+    assert matrix_chat.ann.heard(room, matrix_chat.bot)[-1] == "so we wait"
 
 
-def test_an_encrypted_room_is_not_read_and_that_is_said(den: Den) -> None:
-    room = den.room()
+def test_encrypted_room_is_reported_and_not_read(matrix_chat: MatrixChat) -> None:
+    room = matrix_chat.room()
     sealed = {"algorithm": "m.megolm.v1.aes-sha2", "ciphertext": "x", "session_id": "s"}
-    den.ann.send(room, sealed, "m.room.encrypted")
-    den.ann.say(room, "plain")
-    assert [each.text for each in den.hear()] == ["plain"]
-    assert "channel.pass_over" in record(den.store, den.channel.id)
+    matrix_chat.ann.send(room, sealed, "m.room.encrypted")
+    matrix_chat.ann.say(room, "plain")
+    assert [each.text for each in matrix_chat.hear()] == ["plain"]
+    assert "channel.pass_over" in record(matrix_chat.store, matrix_chat.channel.id)
 
 
 # -- what goes wrong ------------------------------------------------------------------------------
 
 
-def test_a_wrong_token_is_said_clearly_and_without_the_token(
+def test_invalid_token_is_reported_without_the_token(
     store: Corral, server: Homeserver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WRONG", "syt_nobody_knows_this")
@@ -299,53 +315,56 @@ def test_a_wrong_token_is_said_clearly_and_without_the_token(
     assert store.channels.get("den").trouble == health.trouble
 
 
-def test_a_token_that_is_taken_away_loses_nothing(den: Den) -> None:
-    room = den.room()
-    store = den.store
-    store.messages.say(den.place(room), "words")
-    den.bot.ask("POST", "/_matrix/client/v3/logout", json={})
-    (state,) = den.send()
+def test_revoked_token_loses_nothing(matrix_chat: MatrixChat) -> None:
+    room = matrix_chat.room()
+    store = matrix_chat.store
+    store.messages.say(matrix_chat.place(room), "words")
+    matrix_chat.bot.ask("POST", "/_matrix/client/v3/logout", json={})
+    (state,) = matrix_chat.send()
     assert state == "waiting", "it is ours to mend, and the message is as good as it was"
     with pytest.raises(Exception, match="the token is invalid"):
-        den.hear()
+        matrix_chat.hear()
 
 
-def test_a_pause_that_the_server_asks_for_is_kept(
-    den: Den, server: Homeserver, clock: ManualClock
+def test_retry_delay_of_the_server_is_respected(
+    matrix_chat: MatrixChat, server: Homeserver, clock: ManualClock
 ) -> None:
-    room = den.room()
+    room = matrix_chat.room()
     admin = server.person(f"admin{next(_number)}", admin=True)
-    slow = f"/_synapse/admin/v1/users/{den.bot.id}/override_ratelimit"
+    slow = f"/_synapse/admin/v1/users/{matrix_chat.bot.id}/override_ratelimit"
     admin.ask("POST", slow, json={"messages_per_second": 1, "burst_count": 1})
     for n in range(3):
-        den.store.messages.say(den.place(room), f"words {n}")
-    states = den.send()
+        matrix_chat.store.messages.say(matrix_chat.place(room), f"words {n}")
+    states = matrix_chat.send()
     assert "waiting" in states, states
     assert "429" in (
-        den.store.mail.list(mailbox=f"place:{den.place(room)}").items[0].last_error or ""
+        matrix_chat.store.mail.list(mailbox=f"place:{matrix_chat.place(room)}").items[0].last_error
+        or ""
     )
     admin.ask("DELETE", slow)
     admin.close()
     for _ in range(3):
         clock.advance(MINUTE)
-        den.send()
-    assert den.ann.heard(room, den.bot) == [f"words {n}" for n in range(3)]
+        matrix_chat.send()
+    assert matrix_chat.ann.heard(room, matrix_chat.bot) == [f"words {n}" for n in range(3)]
 
 
-def test_after_a_long_absence_the_gap_is_filled_in_order(den: Den) -> None:
-    first, second = den.room(), den.room(name="Other")
+def test_gap_after_a_long_absence_is_filled_in_order(matrix_chat: MatrixChat) -> None:
+    first, second = matrix_chat.room(), matrix_chat.room(name="Other")
     for n in range(230):
-        den.ann.say(first, f"{n}")
+        matrix_chat.ann.say(first, f"{n}")
         if n % 50 == 0:
-            den.ann.say(second, f"other {n}")
-    den.adapter = den.open()  # another process, which knows nothing of the one before
-    heard = den.hear()
-    place = den.place(first)
+            matrix_chat.ann.say(second, f"other {n}")
+    matrix_chat.adapter = (
+        matrix_chat.open()
+    )  # another process, which knows nothing of the one before
+    heard = matrix_chat.hear()
+    place = matrix_chat.place(first)
     assert [each.text for each in heard if each.place_id == place] == [f"{n}" for n in range(230)]
     assert [each.text for each in heard if each.place_id != place] == [
         f"other {n}" for n in range(0, 230, 50)
     ]
-    assert den.hear() == []
+    assert matrix_chat.hear() == []
 
 
 class Unrepeated(MatrixAdapter):
@@ -356,72 +375,72 @@ class Unrepeated(MatrixAdapter):
 
 
 @pytest.mark.parametrize("pause", [2 * MINUTE, 2 * HOUR], ids=["soon", "late"])
-def test_killed_between_send_and_record_the_room_shows_one_copy(
-    den: Den, url: str, clock: ManualClock, pause: int
+def test_sender_killed_before_recording_leaves_one_copy(
+    matrix_chat: MatrixChat, url: str, clock: ManualClock, pause: int
 ) -> None:
-    room = den.room()
-    (said,) = den.store.messages.say(den.place(room), "only once")
+    room = matrix_chat.room()
+    (said,) = matrix_chat.store.messages.say(matrix_chat.place(room), "only once")
     victim = [
         sys.executable,
         "-m",
         "tests.real.killed_sender",
         url,
         "den",
-        den.bot.token,
+        matrix_chat.bot.token,
         str(clock.at),
     ]
     ended = subprocess.run(victim, cwd=ROOT, capture_output=True, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
-    assert den.ann.heard(room, den.bot) == ["only once"]
-    assert den.store.messages.get(said.id).state == "queued"
-    den.server.stop(signal.SIGKILL)
-    den.server.start()
+    assert matrix_chat.ann.heard(room, matrix_chat.bot) == ["only once"]
+    assert matrix_chat.store.messages.get(said.id).state == "queued"
+    matrix_chat.server.stop(signal.SIGKILL)
+    matrix_chat.server.start()
     clock.advance(pause)
     # After hours a server has forgotten the key: what counts then is what the room shows.
-    assert den.send(den.open(Unrepeated) if pause > HOUR else None) == ["done"]
-    found = den.store.messages.get(said.id)
-    (event,) = [each for each in of_bot(den, room) if each["type"] == "m.room.message"]
+    assert matrix_chat.send(matrix_chat.open(Unrepeated) if pause > HOUR else None) == ["done"]
+    found = matrix_chat.store.messages.get(said.id)
+    (event,) = [each for each in of_bot(matrix_chat, room) if each["type"] == "m.room.message"]
     assert (found.state, found.platform_ids) == ("sent", [event["event_id"]])
 
 
-def test_while_the_server_is_away_everything_waits_and_then_comes_once(
-    den: Den, clock: ManualClock
+def test_messages_wait_for_an_absent_server_and_are_sent_once(
+    matrix_chat: MatrixChat, clock: ManualClock
 ) -> None:
-    room = den.room()
-    den.ann.say(room, "before")
-    den.hear()
-    den.store.gateway.wake()
-    den.runner.end(den.runner.begin(), "the answer")
-    den.store.gateway.settle()
-    den.server.stop()
+    room = matrix_chat.room()
+    matrix_chat.ann.say(room, "before")
+    matrix_chat.hear()
+    matrix_chat.store.gateway.wake()
+    matrix_chat.runner.end(matrix_chat.runner.begin(), "the answer")
+    matrix_chat.store.gateway.settle()
+    matrix_chat.server.stop()
     with pytest.raises(Exception, match="cannot be reached"):
-        den.hear()
-    assert den.send() == ["waiting"]
-    assert "cannot be reached" in (den.store.channels.test("den").trouble or "")
-    den.server.start()
+        matrix_chat.hear()
+    assert matrix_chat.send() == ["waiting"]
+    assert "cannot be reached" in (matrix_chat.store.channels.test("den").trouble or "")
+    matrix_chat.server.start()
     clock.advance(MINUTE)
-    den.ann.say(room, "after")
-    assert [each.text for each in den.hear()] == ["after"]
-    assert den.send() == ["done"]
-    assert den.ann.heard(room, den.bot) == ["the answer"]
-    assert den.store.channels.test("den").ok
+    matrix_chat.ann.say(room, "after")
+    assert [each.text for each in matrix_chat.hear()] == ["after"]
+    assert matrix_chat.send() == ["done"]
+    assert matrix_chat.ann.heard(room, matrix_chat.bot) == ["the answer"]
+    assert matrix_chat.store.channels.test("den").ok
 
 
-def test_a_server_that_is_killed_again_and_again_loses_and_doubles_nothing(
+def test_repeatedly_killed_server_loses_and_duplicates_nothing(
     url: str, server: Homeserver
 ) -> None:
     each_way = 40
     loop = ChatDelivery()
     with corral.open(url) as store:
         store.settings.set("mail.max_attempts", 30)
-        den = Den(store, server)
+        matrix_chat = MatrixChat(store, server)
         store.wirings.remove(store.wirings.list().items[0].id)
-        room = den.room()
-        place = den.place(room)
+        room = matrix_chat.room()
+        place = matrix_chat.place(room)
 
         def talk() -> None:
             for n in range(each_way):
-                den.ann.say(room, f"in {n}")
+                matrix_chat.ann.say(room, f"in {n}")
 
         talking = threading.Thread(target=talk)
         talking.start()
@@ -440,9 +459,9 @@ def test_a_server_that_is_killed_again_and_again_loses_and_doubles_nothing(
             waits = store.mail.list(mailbox=f"place:{place}", limit=1).items
             return not waits and len(words_in(store, place)) == each_way
 
-        until(finished, "all has arrived")
+        wait_until(finished, "all has arrived")
         assert words_in(store, place) == [f"in {n}" for n in range(each_way)]
-        assert den.ann.heard(room, den.bot) == [f"out {n}" for n in range(each_way)]
+        assert matrix_chat.ann.heard(room, matrix_chat.bot) == [f"out {n}" for n in range(each_way)]
         store.channels.remove("den")
         loop.run_once(store)
-        den.close()
+        matrix_chat.close()

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.real.home import RealHome, until
+from tests.real.home import RealHome, wait_until
 from tests.real.homeserver import Homeserver
 from tests.real.machine import steps
 from tests.support.home import is_alive
 
 
-class Gateway:
+class MatrixAgent:
     """A daemon that serves a room, and can die."""
 
     def __init__(self, home: RealHome, server: Homeserver) -> None:
@@ -36,7 +36,7 @@ class Gateway:
 
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
-        until(lambda: not is_alive(self.pid), "the daemon is dead")
+        wait_until(lambda: not is_alive(self.pid), "the daemon is dead")
 
     def says(self, *those: dict[str, object]) -> None:
         self.ann.say(self.room, steps(*those))
@@ -45,7 +45,7 @@ class Gateway:
         return self.ann.heard(self.room, self.bot)
 
     def has_answered(self, *words: str) -> None:
-        until(lambda: len(self.answers()) >= len(words), f"{len(words)} answers")
+        wait_until(lambda: len(self.answers()) >= len(words), f"{len(words)} answers")
         assert self.answers() == list(words)
 
     def close(self) -> None:
@@ -54,50 +54,50 @@ class Gateway:
 
 
 @pytest.fixture
-def gateway(home: RealHome, server: Homeserver) -> Iterator[Gateway]:
-    made = Gateway(home, server)
+def matrix_agent(home: RealHome, server: Homeserver) -> Iterator[MatrixAgent]:
+    made = MatrixAgent(home, server)
     yield made
     made.close()
 
 
-def test_claude_answers_in_a_room_across_a_killed_daemon_and_a_server_that_was_away(
-    gateway: Gateway, server: Homeserver
+def test_claude_answers_across_a_killed_daemon_and_an_absent_server(
+    matrix_agent: MatrixAgent, server: Homeserver
 ) -> None:
-    gateway.says({"text": "Hello, Ann."})
-    gateway.has_answered("Hello, Ann.")
+    matrix_agent.says({"text": "Hello, Ann."})
+    matrix_agent.has_answered("Hello, Ann.")
 
     # The daemon dies while Claude thinks: the run goes on, and the next daemon brings its answer.
-    home = gateway.home
-    gateway.says({"text": "I thought about it.", "gate": "think"})
-    until(lambda: len(home.asked_for()) == 2, "Claude was asked")
-    gateway.kill()
+    home = matrix_agent.home
+    matrix_agent.says({"text": "I thought about it.", "gate": "think"})
+    wait_until(lambda: len(home.requests()) == 2, "Claude was asked")
+    matrix_agent.kill()
     home.stub.gate("think").set()
     with home.store() as store:
         (run, *_) = store.runs.list(limit=1).items
         store.runs.wait(run.id, timeout_ms=100_000)
         assert store.runs.get(run.id).state == "completed"
-    assert gateway.answers() == ["Hello, Ann."], "nobody is there to bring it"
-    gateway.says({"text": "And this came while nobody was there."})
-    gateway.up()
+    assert matrix_agent.answers() == ["Hello, Ann."], "nobody is there to bring it"
+    matrix_agent.says({"text": "And this came while nobody was there."})
+    matrix_agent.up()
     expected = ["Hello, Ann.", "I thought about it.", "And this came while nobody was there."]
-    gateway.has_answered(*expected)
+    matrix_agent.has_answered(*expected)
 
     # The server is away when the answer is there, and then the daemon dies, too.
-    gateway.says({"text": "At last.", "gate": "away"})
-    until(lambda: len(home.asked_for()) == 4, "Claude was asked again")
+    matrix_agent.says({"text": "At last.", "gate": "away"})
+    wait_until(lambda: len(home.requests()) == 4, "Claude was asked again")
     server.stop(signal.SIGKILL)
     home.stub.gate("away").set()
     with home.store() as store:
-        until(
+        wait_until(
             lambda: [m for m in store.messages.list().items if m.text == "At last."],
             "the answer is queued",
         )
-        gateway.kill()
+        matrix_agent.kill()
         server.start()
-        gateway.up()
-        gateway.has_answered(*expected, "At last.")
-        until(lambda: not store.mail.list().items, "nothing is left over")
+        matrix_agent.up()
+        matrix_agent.has_answered(*expected, "At last.")
+        wait_until(lambda: not store.mail.list().items, "nothing is left over")
         sessions = {run.session_id for run in store.runs.list().items}
         assert len(sessions) == 1, "it was one conversation"
         assert {m.state for m in store.messages.list().items} == {"heard", "sent"}
-    assert home.times_told("At last.") == 1
+    assert home.count_prompts("At last.") == 1

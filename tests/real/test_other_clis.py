@@ -30,7 +30,7 @@ def write(agent: Agent, machine: Machine) -> dict[str, object]:
     return {"text": "I write it.", "tool": tool, "args": args, "usage": USAGE}
 
 
-def test_a_prompt_a_tool_call_and_a_resume(agent: Agent, machine: Machine) -> None:
+def test_prompt_tool_call_and_resume(agent: Agent, machine: Machine) -> None:
     name, model = agent.provider.name, MODELS.get(agent.provider.name)
     chosen = None if name == "opencode" else str(uuid.uuid4())
     prompt = steps(write(agent, machine), {"text": "done", "usage": {"input": 5, "output": 6}})
@@ -66,7 +66,7 @@ def test_without_approval_nothing_is_written(agent: Agent, machine: Machine) -> 
     assert not (machine.work / "a.txt").exists(), done
 
 
-def test_an_approved_edit_is_made(agent: Agent, machine: Machine) -> None:
+def test_approved_edit_is_made(agent: Agent, machine: Machine) -> None:
     model = MODELS.get(agent.provider.name)
     prompt = steps(write(agent, machine), {"text": "done"})
     allowed = ("edit", "trust")
@@ -76,7 +76,7 @@ def test_an_approved_edit_is_made(agent: Agent, machine: Machine) -> None:
     assert (machine.work / "a.txt").exists(), done
 
 
-def test_a_denied_tool_is_not_used(agent: Agent, machine: Machine) -> None:
+def test_denied_tool_is_not_used(agent: Agent, machine: Machine) -> None:
     if agent.provider.name == "gemini":
         pytest.skip("gemini cannot be kept from single tools: such a start is refused")
     tool = {"opencode": "edit", "qwen": "write_file", "copilot": "write"}[agent.provider.name]
@@ -87,7 +87,7 @@ def test_a_denied_tool_is_not_used(agent: Agent, machine: Machine) -> None:
     assert not (machine.work / "a.txt").exists()
 
 
-def test_a_refusal_of_the_server_is_a_failure(agent: Agent, machine: Machine) -> None:
+def test_error_of_the_server_is_a_failure(agent: Agent, machine: Machine) -> None:
     model = MODELS.get(agent.provider.name)
     done = machine.run(
         agent.provider,

@@ -23,7 +23,7 @@ def test_large():
 """
 
 
-def test_claude_and_codex_race_and_what_pytest_passed_goes_on(home: RealHome) -> None:
+def test_claude_and_codex_race_and_the_passing_attempt_advances(home: RealHome) -> None:
     for name in ("claude", "codex"):
         home.install(name)
     git(home.work, "init", "-q", "-b", "main")
@@ -60,7 +60,7 @@ def test_claude_and_codex_race_and_what_pytest_passed_goes_on(home: RealHome) ->
     assert (home.work / "adding.py").read_text() == RIGHT
     assert git(home.work, "rev-list", "--count", f"main..{codex['commit']}") == "0"
     _second_round(home, told["id"])
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
 def _second_round(home: RealHome, race: str) -> None:

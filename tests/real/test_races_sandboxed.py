@@ -67,7 +67,7 @@ def trouble(home: RealHome, run: Run) -> Any:
     return run.state, run.reason, home.log(run), home.output(run)[-2_000:], errors
 
 
-def test_it_edits_commits_and_is_resumed(home: RealHome, name: str) -> None:
+def test_agent_edits_commits_and_is_resumed(home: RealHome, name: str) -> None:
     before = {path for path in home.machine.home.rglob("*") if path.is_file()}
     prompt = "the one prompt " + steps(
         shell(name, MAKE, usage=SMALL), {"text": "It is made.", "usage": SMALL}
@@ -77,7 +77,7 @@ def test_it_edits_commits_and_is_resumed(home: RealHome, name: str) -> None:
     assert git(home.work, "log", "-1", "--format=%s by %an", attempt["branch"]) == (
         "made in the sandbox by Ada"
     )
-    assert home.said(run)[-1] == "It is made."
+    assert home.texts(run)[-1] == "It is made."
     assert [turn.role for turn in home.turns(run)][-2:] == ["tool", "assistant"]
     assert run.tokens >= 2_100, run
     assert (run.cost_micros or 0) > 0
@@ -85,32 +85,32 @@ def test_it_edits_commits_and_is_resumed(home: RealHome, name: str) -> None:
     assert (session.provider, bool(session.provider_session)) == (name, True)
     added = {path for path in home.machine.home.rglob("*") if path.is_file()} - before
     assert added, "its transcript is written back"
-    asked = len(home.asked_for())
+    asked = len(home.requests())
     again = steps({"text": "the second answer"})
     told = home.json("resume", "-d", "--json", run.id, again)
-    after = home.ended(told["id"])
+    after = home.wait_for_end(told["id"])
     assert after.state is RunState.COMPLETED, trouble(home, after)
-    assert home.said(after)[-1] == "the second answer"
-    assert len(home.asked_for()) > asked
-    assert home.times_told("the one prompt") == 1
+    assert home.texts(after)[-1] == "the second answer"
+    assert len(home.requests()) > asked
+    assert home.count_prompts("the one prompt") == 1
     assert home.session_of(after).provider_session == session.provider_session
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
-def test_its_budget_is_kept(home: RealHome, name: str) -> None:
+def test_budget_is_enforced(home: RealHome, name: str) -> None:
     prompt = steps(shell(name, "true", usage=DEAR), {"text": "never said", "gate": "never"})
     _, run = race(home, prompt, "--yes", "all", "--budget", "0.05")
-    ended = home.ended(run.id)
+    ended = home.wait_for_end(run.id)
     assert ended.state is RunState.CANCELLED, trouble(home, ended)
     # The supervisor of the run and the driver of the race compare the cost with the same budget.
     spent = ("its budget is spent: $", "its attempt was cancelled: the money of its round is spent")
     assert str(ended.reason).startswith(spent), ended.reason
     assert (ended.cost_micros or 0) >= 50_000
-    assert len(home.asked_for()) <= 3
-    home.nobody_left()
+    assert len(home.requests()) <= 3
+    home.wait_for_all_processes()
 
 
-def test_what_it_is_denied_is_counted(home: RealHome, name: str) -> None:
+def test_denied_calls_are_counted(home: RealHome, name: str) -> None:
     call = shell(name, "touch denied.txt", force=True)
     if name == "opencode":
         config = home.machine.home / ".config/opencode/opencode.json"

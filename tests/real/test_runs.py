@@ -7,7 +7,7 @@ import pytest
 
 from corral.adapters.providers.provider import RESUME_PROMPT
 from corral.domain.runs.model import Run, RunState
-from tests.real.home import USAGE, Kind, RealHome, until
+from tests.real.home import USAGE, AgentKind, RealHome, wait_until
 from tests.real.machine import steps
 from tests.support.home import is_alive
 
@@ -15,7 +15,7 @@ from tests.support.home import is_alive
 def kill(pid: int | None) -> None:
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    until(lambda: not is_alive(pid), "the killed process is gone")
+    wait_until(lambda: not is_alive(pid), "the killed process is gone")
 
 
 def open_gate(home: RealHome) -> None:
@@ -24,29 +24,29 @@ def open_gate(home: RealHome) -> None:
 
 def resume(home: RealHome, run: Run, *words: str) -> Run:
     told = home.json("resume", "-d", "--json", run.id, *words)
-    return home.ended(told["id"])
+    return home.wait_for_end(told["id"])
 
 
 def went_on(home: RealHome, before: Run, after: Run, mark: str) -> None:
     """The same conversation came to its end, and its first prompt was said once."""
     assert (after.state, after.exit_code) == (RunState.COMPLETED, 0), after
     assert after.session_id == before.session_id
-    assert home.said(after) == ["I begin.", "I went on to the end."]
-    assert home.times_told(mark) == 1
+    assert home.texts(after) == ["I begin.", "I went on to the end."]
+    assert home.count_prompts(mark) == 1
     assert [t.role for t in home.turns(after)].count("user") == 1
     calls = [turn.tool_call_id for turn in home.turns(after) if turn.role == "tool"]
     assert len(calls) == len(set(calls)) == 1
     transcripts = [*home.machine.home.glob(".claude/projects/*/*.jsonl")]
     transcripts += home.machine.home.glob(".codex/sessions/**/*.jsonl")
     assert len(transcripts) == 1, "one conversation"
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
-def test_a_prompt_a_tool_call_and_what_they_cost(home: RealHome, kind: Kind) -> None:
+def test_prompt_tool_call_and_cost(home: RealHome, kind: AgentKind) -> None:
     first = kind.write("a.txt", text="I write it.", usage=USAGE)
     prompt = steps(first, {"text": "It is written."})
-    run = home.asked(kind.name, prompt, *kind.approvals)
-    ended = home.ended(run.id)
+    run = home.start_agent(kind.name, prompt, *kind.approvals)
+    ended = home.wait_for_end(run.id)
     assert (ended.state, ended.exit_code) == (RunState.COMPLETED, 0), home.log(run)
     assert (home.work / "a.txt").read_text() == "hi"
     assert ended.provider == kind.name
@@ -83,37 +83,37 @@ def test_a_prompt_a_tool_call_and_what_they_cost(home: RealHome, kind: Kind) -> 
     else:
         assert set(costs) == {None}, "a model that no table knows has no price"
         assert ended.cost_micros is None
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
-def test_the_killed_agent_is_resumed_in_its_own_conversation(home: RealHome, kind: Kind) -> None:
+def test_killed_agent_is_resumed_in_its_conversation(home: RealHome, kind: AgentKind) -> None:
     run, mark = kind.begin_long()
     kill(run.pid)
-    crashed = home.ended(run.id)
+    crashed = home.wait_for_end(run.id)
     assert (crashed.state, crashed.signal, crashed.exit_code) == (RunState.CRASHED, 9, None)
     before = home.session_of(run).provider_session
     open_gate(home)
     after = resume(home, crashed)
-    assert home.times_told(RESUME_PROMPT) == 1
+    assert home.count_prompts(RESUME_PROMPT) == 1
     assert home.session_of(after).provider_session == before
     went_on(home, crashed, after, mark)
     assert after.id != run.id
 
 
-def test_a_resumed_conversation_hears_the_new_prompt(home: RealHome, kind: Kind) -> None:
-    run = home.ended(home.asked(kind.name, "one-prompt " + steps({"text": "one"})).id)
+def test_resumed_conversation_gets_the_new_prompt(home: RealHome, kind: AgentKind) -> None:
+    run = home.wait_for_end(home.start_agent(kind.name, "one-prompt " + steps({"text": "one"})).id)
     assert run.state is RunState.COMPLETED, home.log(run)
     after = resume(home, run, "two-prompt " + steps({"text": "two"}))
     assert after.state is RunState.COMPLETED, home.log(after)
-    assert home.said(after) == ["one", "two"]
-    assert (home.times_told("one-prompt"), home.times_told("two-prompt")) == (1, 1)
+    assert home.texts(after) == ["one", "two"]
+    assert (home.count_prompts("one-prompt"), home.count_prompts("two-prompt")) == (1, 1)
     session = home.session_of(after)
     assert home.charged(f"session:{session.id}") == kind.used()
     assert home.charged(f"run:{run.id}") != home.charged(f"run:{after.id}")
 
 
-def test_the_agent_goes_on_without_its_supervisor_and_nothing_is_kept_twice(
-    home: RealHome, kind: Kind
+def test_agent_survives_its_supervisor_and_nothing_is_stored_twice(
+    home: RealHome, kind: AgentKind
 ) -> None:
     run, mark = kind.begin_long()
     kill(run.supervisor_pid)
@@ -121,16 +121,16 @@ def test_the_agent_goes_on_without_its_supervisor_and_nothing_is_kept_twice(
     assert home.get(run.id).state is RunState.RUNNING
     assert home.get(run.id).supervisor_pid != run.supervisor_pid
     open_gate(home)
-    went_on(home, run, home.ended(run.id), mark)
+    went_on(home, run, home.wait_for_end(run.id), mark)
     assert home.charged(f"run:{run.id}") == kind.used()
 
 
-def test_agent_and_supervisor_are_killed_and_the_run_is_resumed(home: RealHome, kind: Kind) -> None:
+def test_killed_agent_and_supervisor_are_resumed(home: RealHome, kind: AgentKind) -> None:
     run, mark = kind.begin_long()
     kill(run.supervisor_pid)
     kill(run.pid)
     home.recover()
-    crashed = home.ended(run.id)
+    crashed = home.wait_for_end(run.id)
     assert (crashed.state, crashed.signal) == (RunState.CRASHED, 9), crashed
     before = home.session_of(run).provider_session
     open_gate(home)
@@ -139,19 +139,21 @@ def test_agent_and_supervisor_are_killed_and_the_run_is_resumed(home: RealHome, 
     went_on(home, crashed, after, mark)
 
 
-def test_a_restart_goes_on_with_the_conversation(home: RealHome, kind: Kind) -> None:
+def test_restart_continues_the_conversation(home: RealHome, kind: AgentKind) -> None:
     run, mark = kind.begin_long("--restart", "on-failure:1")
     before = home.session_of(run).provider_session
     open_gate(home)
     kill(run.pid)
-    ended = home.ended(run.id)
+    ended = home.wait_for_end(run.id)
     assert ended.attempts == 2
     assert home.session_of(run).provider_session == before
-    assert home.times_told(RESUME_PROMPT) == 1
+    assert home.count_prompts(RESUME_PROMPT) == 1
     went_on(home, run, ended, mark)
 
 
-def test_the_foreground_shows_words_and_gives_the_exit_code(home: RealHome, kind: Kind) -> None:
+def test_foreground_run_prints_text_and_returns_the_exit_code(
+    home: RealHome, kind: AgentKind
+) -> None:
     prompt = steps(kind.write("a.txt", text="I write it."), {"text": "It is written."})
     done = home.corral("run", "--agent", kind.name, *kind.approvals, prompt)
     shown = done.stdout.decode()
@@ -164,7 +166,7 @@ def test_the_foreground_shows_words_and_gives_the_exit_code(home: RealHome, kind
     assert not [line for line in lines if line.startswith("{")]
     # What codex warns of by itself is seen too; Corral has nothing to add.
     assert b"corral" not in done.stderr.replace(str(home.folder).encode(), b"")
-    logged = home.corral("logs", home.only().id).stdout.decode()
+    logged = home.corral("logs", home.only_run().id).stdout.decode()
     assert logged == shown
     failed = home.corral("run", "--agent", kind.name, steps({"error": 400, "times": 99}))
     assert failed.returncode == 1
@@ -176,8 +178,8 @@ def test_the_foreground_shows_words_and_gives_the_exit_code(home: RealHome, kind
 
 
 @pytest.mark.parametrize("name", ["claude", "codex"])
-def test_a_program_that_is_not_there_fails_with_127(home: RealHome, name: str) -> None:
+def test_missing_program_fails_with_127(home: RealHome, name: str) -> None:
     done = home.corral("run", "--agent", name, "hello")
     assert done.returncode == 127, done
     assert name in done.stderr.decode()
-    assert home.only().state is RunState.FAILED
+    assert home.only_run().state is RunState.FAILED

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from corral.domain.runs.model import Attention, RunMode, RunState
-from tests.real.home import RealHome, until
+from tests.real.home import RealHome, wait_until
 from tests.real.machine import program, steps
 from tests.real.test_runs_usage import DEAR, MODELS
 
@@ -42,7 +42,7 @@ def write_step(home: RealHome, agent: str, name: str) -> dict[str, Any]:
     return {"tool": "~^(.*__)?write(_file)?$", "args": args}
 
 
-def test_a_spent_budget_stops_the_run(home: RealHome, agent: str) -> None:
+def test_spent_budget_stops_the_run(home: RealHome, agent: str) -> None:
     home.machine.env |= {"COPILOT_MODEL": MODELS["copilot"], "OPENAI_MODEL": MODELS["qwen"]}
     config = home.machine.home / ".config/opencode/opencode.json"
     config.write_text(config.read_text().replace('"stub": {"name"', '"gpt-5": {"name"'))
@@ -54,49 +54,49 @@ def test_a_spent_budget_stops_the_run(home: RealHome, agent: str) -> None:
     first = write_step(home, agent, "a.txt") | {"usage": DEAR}
     prompt = steps(first, {"text": "never said", "gate": "never"})
     limits = ("--budget", "0.05", "--grace", "2s")
-    ended = home.ended(home.asked("ada", prompt, "--acp", "--yes", "all", *limits).id)
+    ended = home.wait_for_end(home.start_agent("ada", prompt, "--acp", "--yes", "all", *limits).id)
     assert ended.state is RunState.CANCELLED, (ended, home.log(ended))
     assert str(ended.reason).startswith("its budget is spent: $"), ended.reason
     assert (ended.cost_micros or 0) >= 50_000, ended
-    assert len(home.asked_for()) <= 3
-    home.nobody_left()
+    assert len(home.requests()) <= 3
+    home.wait_for_all_processes()
 
 
-def test_it_uses_a_tool_and_its_session_goes_on(home: RealHome, agent: str) -> None:
+def test_agent_uses_a_tool_and_its_session_continues(home: RealHome, agent: str) -> None:
     prompt = "the-one-prompt " + steps(write_step(home, agent, "a.txt"), {"text": "one"})
-    run = home.asked(agent, prompt, "--acp", "--yes", "all")
-    ended = home.ended(run.id)
+    run = home.start_agent(agent, prompt, "--acp", "--yes", "all")
+    ended = home.wait_for_end(run.id)
     assert ended.mode is RunMode.ACP
     assert ended.state is RunState.COMPLETED, (ended, home.log(run))
     assert (home.work / "a.txt").read_text() == "hi"
     roles = [turn.role.value for turn in home.turns(ended)]
     assert roles[0] == "user"
     assert "tool" in roles
-    assert home.said(ended)[-1].endswith("one")
+    assert home.texts(ended)[-1].endswith("one")
     session = home.session_of(ended).provider_session
     assert session
-    home.nobody_left()
+    home.wait_for_all_processes()
     if agent == "gemini":
         pytest.skip("gemini 0.61 does not load a session that it wrote in the same minute")
     told = home.json("resume", "-d", "--json", run.id, steps({"text": "two"}))
-    after = home.ended(told["id"])
+    after = home.wait_for_end(told["id"])
     assert after.state is RunState.COMPLETED, (after, home.log(after))
     assert after.mode is RunMode.ACP
-    assert home.said(after)[-1].endswith("two")
-    assert home.times_told("the-one-prompt") == 1
+    assert home.texts(after)[-1].endswith("two")
+    assert home.count_prompts("the-one-prompt") == 1
     assert home.session_of(after).provider_session == session
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
-def test_a_question_calls_for_somebody_whose_answer_counts(home: RealHome, agent: str) -> None:
+def test_permission_request_waits_for_a_person(home: RealHome, agent: str) -> None:
     if agent in ("codex", "opencode"):
         pytest.skip(f"{agent} asks by its own configuration, which allows this")
     prompt = steps(write_step(home, agent, "b.txt"), {"text": "done"})
-    run = home.asked(agent, prompt, "--acp")
-    until(lambda: home.get(run.id).attention is Attention.NEEDS_INPUT, "it asks")
+    run = home.start_agent(agent, prompt, "--acp")
+    wait_until(lambda: home.get(run.id).attention is Attention.NEEDS_INPUT, "it asks")
     assert not (home.work / "b.txt").exists()
     assert home.corral("send", run.id, "no").returncode == 0
-    home.ended(run.id)
+    home.wait_for_end(run.id)
     assert not (home.work / "b.txt").exists()
     assert any(line.startswith("The agent asks") for line in home.log(run))
-    home.nobody_left()
+    home.wait_for_all_processes()

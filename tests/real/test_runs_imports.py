@@ -3,11 +3,11 @@
 from corral.adapters.providers import registry
 from corral.adapters.providers.provider import LaunchRequest
 from corral.domain.runs.model import RunState
-from tests.real.home import USAGE, Kind, RealHome
+from tests.real.home import USAGE, AgentKind, RealHome
 from tests.real.machine import program, steps
 
 
-def talk(home: RealHome, kind: Kind, *those: dict[str, object]) -> None:
+def talk(home: RealHome, kind: AgentKind, *those: dict[str, object]) -> None:
     """The person calls the CLI himself."""
     provider = registry.get_provider(kind.name)
     approvals = ("all",) if kind.name == "codex" else ("edit", "run")
@@ -16,7 +16,7 @@ def talk(home: RealHome, kind: Kind, *those: dict[str, object]) -> None:
     assert done.code == 0, done
 
 
-def test_a_conversation_of_the_person_is_brought_in_once(home: RealHome, kind: Kind) -> None:
+def test_conversation_of_a_person_is_imported_once(home: RealHome, kind: AgentKind) -> None:
     first = kind.write("a.txt", text="I write it.", usage=USAGE)
     talk(home, kind, first, {"text": "It is written."})
     brought = home.json("import", kind.name, "--json")
@@ -38,19 +38,19 @@ def test_a_conversation_of_the_person_is_brought_in_once(home: RealHome, kind: K
 
     # It is gone on with by Corral, and is then still one conversation.
     told = home.json("resume", "-d", "--json", session.id, steps({"text": "And more."}))
-    after = home.ended(told["id"])
+    after = home.wait_for_end(told["id"])
     assert after.state is RunState.COMPLETED, home.log(after)
-    assert home.said(after) == ["I write it.", "It is written.", "And more."]
+    assert home.texts(after) == ["I write it.", "It is written.", "And more."]
     assert home.charged("all") == kind.used()
     home.json("import", kind.name, "--json")
     assert home.charged("all") == kind.used()
-    assert home.said(after) == ["I write it.", "It is written.", "And more."]
+    assert home.texts(after) == ["I write it.", "It is written.", "And more."]
 
 
-def test_what_corral_ran_is_not_brought_in_again(home: RealHome, kind: Kind) -> None:
+def test_conversation_of_a_run_is_not_imported_again(home: RealHome, kind: AgentKind) -> None:
     first = kind.write("a.txt", text="I write it.", usage=USAGE)
-    run = home.asked(kind.name, steps(first, {"text": "It is written."}), *kind.approvals)
-    ended = home.ended(run.id)
+    run = home.start_agent(kind.name, steps(first, {"text": "It is written."}), *kind.approvals)
+    ended = home.wait_for_end(run.id)
     assert ended.state is RunState.COMPLETED, home.log(run)
     before = home.turns(ended)
     brought = home.json("import", kind.name, "--json")

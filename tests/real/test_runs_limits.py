@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from corral.domain.runs.model import Attention, Run, RunState
-from tests.real.home import Kind, RealHome, until
+from tests.real.home import AgentKind, RealHome, wait_until
 from tests.real.machine import steps
 
 MINUTE_MS = 60_000
@@ -36,25 +36,25 @@ def parked(home: RealHome, run: Run) -> Run:
         assert now.is_live, (now, home.log(run))
         return now if now.attention is Attention.PARKED else None
 
-    found = until(look, "it is parked")
+    found = wait_until(look, "it is parked")
     assert found.state is RunState.QUEUED
     return found
 
 
-def test_claude_waits_for_its_quota_and_goes_on(home: RealHome) -> None:
+def test_claude_waits_for_its_quota_and_continues(home: RealHome) -> None:
     home.install("claude")
     reset = int(time.time()) + 20
     fault = claude_quota(home, reset)
     done = {"text": "There is room again.", "gate": "quota"}
     prompt = "the-one-prompt " + steps({**fault, **done}, done, done)
-    run = home.asked("claude", prompt)
+    run = home.start_agent("claude", prompt)
     waiting = parked(home, run)
     assert waiting.due_at == reset * 1_000
     session = home.session_of(run).provider_session
     shown = home.json("ps", "--json")
     assert [row["attention"] for row in shown] == ["parked"]
     home.stub.gate("quota").set()
-    ended = home.ended(run.id)
+    ended = home.wait_for_end(run.id)
     assert (ended.state, ended.exit_code, ended.attempts) == (RunState.COMPLETED, 0, 2), (
         ended.reason,
         home.events(run),
@@ -62,43 +62,43 @@ def test_claude_waits_for_its_quota_and_goes_on(home: RealHome) -> None:
     )
     assert ended.attention is None
     assert (ended.ended_at or 0) >= reset * 1_000
-    assert home.said(ended)[-1] == "There is room again."
-    assert home.times_told("the-one-prompt") == 1
+    assert home.texts(ended)[-1] == "There is room again."
+    assert home.count_prompts("the-one-prompt") == 1
     assert home.session_of(run).provider_session == session
     assert "requeue" in home.events(run)
 
 
-def test_codex_waits_for_the_minute_that_it_names(home: RealHome) -> None:
+def test_codex_waits_for_its_reset_time(home: RealHome) -> None:
     home.install("codex")
     reset = int(time.time()) + 7_200
-    run = home.asked("codex", steps({**codex_quota(reset), "times": 99}))
+    run = home.start_agent("codex", steps({**codex_quota(reset), "times": 99}))
     waiting = parked(home, run)
     assert abs(waiting.due_at - reset * 1_000) <= MINUTE_MS, waiting
     assert home.session_of(run).provider_session
     assert home.corral("stop", run.id).returncode == 0
-    assert home.ended(run.id).state is RunState.CANCELLED
-    home.nobody_left()
+    assert home.wait_for_end(run.id).state is RunState.CANCELLED
+    home.wait_for_all_processes()
 
 
-def test_a_limit_without_a_moment_is_tried_again_after_five_minutes(
-    home: RealHome, kind: Kind
+def test_limit_without_a_reset_time_is_retried_after_five_minutes(
+    home: RealHome, kind: AgentKind
 ) -> None:
     before = int(time.time() * 1_000)
-    run = home.asked(kind.name, steps({"error": 429, "times": 99}))
+    run = home.start_agent(kind.name, steps({"error": 429, "times": 99}))
     waiting = parked(home, run)
     now = int(time.time() * 1_000)
     assert before + 5 * MINUTE_MS <= waiting.due_at <= now + 5 * MINUTE_MS
     home.corral("stop", run.id)
-    assert home.ended(run.id).state is RunState.CANCELLED
+    assert home.wait_for_end(run.id).state is RunState.CANCELLED
 
 
-def test_a_spent_budget_stops_claude_in_the_middle(home: RealHome) -> None:
+def test_spent_budget_stops_claude_during_a_turn(home: RealHome) -> None:
     home.install("claude")
-    kind = Kind("claude", home)
+    kind = AgentKind("claude", home)
     usage = {"input": 2_000_000, "output": 10}
     prompt = steps(kind.shell("true", usage=usage), {"text": "never said", "gate": "never"})
-    run = home.asked("claude", prompt, *kind.approvals, "--budget", "0.05", "--grace", "2s")
-    ended = home.ended(run.id)
+    run = home.start_agent("claude", prompt, *kind.approvals, "--budget", "0.05", "--grace", "2s")
+    ended = home.wait_for_end(run.id)
     assert ended.state is RunState.CANCELLED
     assert str(ended.reason).startswith("its budget is spent: $"), ended.reason
     assert (ended.cost_micros or 0) >= 50_000
@@ -107,16 +107,18 @@ def test_a_spent_budget_stops_claude_in_the_middle(home: RealHome) -> None:
     assert refused.returncode != 0
 
 
-def test_a_project_budget_that_is_spent_refuses_the_next_run(home: RealHome) -> None:
+def test_spent_project_budget_rejects_the_next_run(home: RealHome) -> None:
     home.install("claude")
     usage = {"input": 2_000_000, "output": 10}
-    first = home.ended(home.asked("claude", steps({"text": "dear", "usage": usage})).id)
+    first = home.wait_for_end(
+        home.start_agent("claude", steps({"text": "dear", "usage": usage})).id
+    )
     assert (first.cost_micros or 0) > 1_000_000
     assert home.corral("budget", "set", "all", "1").returncode == 0
     second = home.corral("run", "--agent", "claude", "--budget", "0.5", steps({"text": "more"}))
     assert second.returncode != 0, second
     assert b"budget" in second.stderr
-    assert len(home.asked_for()) == 1, "nothing was asked of the model"
+    assert len(home.requests()) == 1, "nothing was asked of the model"
 
 
 def test_codex_with_a_known_model_has_a_price(home: RealHome) -> None:
@@ -124,16 +126,16 @@ def test_codex_with_a_known_model_has_a_price(home: RealHome) -> None:
     made = home.corral("agent", "create", "ada", "--provider", "codex", "--model", "gpt-5-codex")
     assert made.returncode == 0, made
     usage = {"input": 1_000_000, "output": 1_000}
-    run = home.ended(home.asked("ada", steps({"text": "dear", "usage": usage})).id)
+    run = home.wait_for_end(home.start_agent("ada", steps({"text": "dear", "usage": usage})).id)
     assert run.state is RunState.COMPLETED, home.log(run)
     assert run.model == "gpt-5-codex"
     # 1.25 dollars for a million tokens in, 10 for a million out.
     assert run.cost_micros == 1_260_000
 
 
-def test_a_denied_tool_is_denied_and_that_is_logged(home: RealHome) -> None:
+def test_denied_tool_is_denied_and_logged(home: RealHome) -> None:
     home.install("claude")
-    kind = Kind("claude", home)
+    kind = AgentKind("claude", home)
     home.corral("agent", "create", "ada", "--provider", "claude")
     assert home.corral("agent", "grant", "ada", "Bash(touch *)", "--deny").returncode == 0
     assert home.corral("agent", "grant", "ada", "Write", "--deny").returncode == 0
@@ -144,25 +146,27 @@ def test_a_denied_tool_is_denied_and_that_is_logged(home: RealHome) -> None:
         kind.shell("echo hi > allowed.txt"),
         {"text": "I could do one of them."},
     )
-    run = home.ended(home.asked("ada", prompt).id)
+    run = home.wait_for_end(home.start_agent("ada", prompt).id)
     assert run.state is RunState.COMPLETED, home.log(run)
     assert (home.work / "allowed.txt").exists()
     assert not (home.work / "denied.txt").exists()
     assert not (home.work / "b.txt").exists()
     answers = [turn for turn in home.turns(run) if turn.role == "tool"]
     assert [turn.is_error for turn in answers] == [True, True, False]
-    offered = home.asked_for()[0]["tools"]
+    offered = home.requests()[0]["tools"]
     assert "Write" not in offered
     log = home.corral("logs", "--log", run.id).stdout.decode()
     assert "Bash" in log, log
     assert run.agent_version is not None
 
 
-def test_what_nobody_allowed_is_denied_and_logged(home: RealHome, kind: Kind) -> None:
-    run = home.ended(home.asked(kind.name, steps(kind.write("a.txt"), {"text": "ok"})).id)
+def test_tool_that_is_not_allowed_is_denied_and_logged(home: RealHome, kind: AgentKind) -> None:
+    run = home.wait_for_end(
+        home.start_agent(kind.name, steps(kind.write("a.txt"), {"text": "ok"})).id
+    )
     assert run.state is RunState.COMPLETED, home.log(run)
     assert not (home.work / "a.txt").exists()
-    told = [entry["last"] for entry in home.asked_for()][-1]
+    told = [entry["last"] for entry in home.requests()][-1]
     assert told[0] == "tool"
     if kind.name == "codex":
         # Its stream says nothing of a command that its sandbox did not let through, or that could
@@ -183,19 +187,21 @@ def test_claude_as_root_is_not_started_with_all_approvals(
     done = home.corral("run", "-d", "--agent", "claude", "--yes", "all", *mode, "hello")
     assert done.returncode != 0
     assert b"--yes edit" in done.stderr
-    assert home.only().state is RunState.FAILED
+    assert home.only_run().state is RunState.FAILED
     home.env["IS_SANDBOX"] = "1"  # what a user sets in a container
     if not mode:
-        run = home.ended(home.asked("claude", steps({"text": "ok"}), "--yes", "all").id)
+        run = home.wait_for_end(
+            home.start_agent("claude", steps({"text": "ok"}), "--yes", "all").id
+        )
         assert run.state is RunState.COMPLETED, home.log(run)
 
 
-def test_codex_is_not_started_with_a_denial_that_it_cannot_keep(home: RealHome) -> None:
+def test_codex_is_not_started_with_an_unsupported_deny_rule(home: RealHome) -> None:
     home.install("codex")
     home.corral("agent", "create", "ada", "--provider", "codex")
     home.corral("agent", "grant", "ada", "shell", "--deny")
     done = home.corral("run", "-d", "--agent", "ada", "hello")
     assert done.returncode != 0
     assert b"cannot disable single tools" in done.stderr
-    assert home.only().state is RunState.FAILED
-    assert home.asked_for() == []
+    assert home.only_run().state is RunState.FAILED
+    assert home.requests() == []

@@ -6,23 +6,23 @@ from contextlib import suppress
 import pytest
 
 from corral.domain.runs.model import Attention, Run, RunMode, RunState
-from tests.real.home import SECONDS, Kind, RealHome, until
+from tests.real.home import SECONDS, AgentKind, RealHome, wait_until
 from tests.real.machine import steps
 from tests.support.home import Screen
-from tests.support.home import until as soon
+from tests.support.home import wait_until as soon
 
 
 @pytest.fixture
-def claude(home: RealHome) -> Kind:
+def claude(home: RealHome) -> AgentKind:
     home.install("claude")
     # Left alone, it decides by itself what it need not ask.
     setting = {"permissions": {"defaultMode": "manual"}}
     home.machine.write(".claude/settings.json", json.dumps(setting))
-    return Kind("claude", home)
+    return AgentKind("claude", home)
 
 
 def asks(home: RealHome, run: Run) -> None:
-    until(lambda: home.get(run.id).attention is Attention.NEEDS_INPUT, "it asks")
+    wait_until(lambda: home.get(run.id).attention is Attention.NEEDS_INPUT, "it asks")
 
 
 def answers(home: RealHome, run: Run) -> list[str]:
@@ -35,22 +35,22 @@ def screen_of(home: RealHome, run: Run) -> str:
 
 def answered(home: RealHome, prompt: str, words: str) -> Run:
     """A terminal run that has answered its prompt and was told to leave."""
-    run = home.asked("claude", prompt, "--pty")
-    until(lambda: words in screen_of(home, run), "it has answered")
+    run = home.start_agent("claude", prompt, "--pty")
+    wait_until(lambda: words in screen_of(home, run), "it has answered")
     # Its own record is written beside what it shows.
     session = home.session_of(run).provider_session
     name = f".claude/projects/*/{session}.jsonl"
-    until(
+    wait_until(
         lambda: [f for f in home.machine.home.glob(name) if f'"text":"{words}"' in f.read_text()],
         "it is recorded",
     )
     home.corral("stop", run.id)
-    return home.ended(run.id)
+    return home.wait_for_end(run.id)
 
 
-def test_a_dialog_calls_for_somebody_and_nothing_is_answered(home: RealHome, claude: Kind) -> None:
+def test_dialog_requests_attention_and_is_not_answered(home: RealHome, claude: AgentKind) -> None:
     prompt = steps(claude.write("a.txt"), {"text": "done"})
-    run = home.asked("claude", prompt, "--pty")
+    run = home.start_agent("claude", prompt, "--pty")
     assert run.mode is RunMode.PTY
     asks(home, run)
     assert answers(home, run) == []
@@ -59,27 +59,25 @@ def test_a_dialog_calls_for_somebody_and_nothing_is_answered(home: RealHome, cla
     assert [row["attention"] for row in shown] == ["needs_input"]
     # A person answers, and what called for him is over.
     assert home.corral("send", run.id, "1").returncode == 0
-    until((home.work / "a.txt").exists, "the file is written")
-    until(lambda: home.get(run.id).attention is None, "nobody is called for")
+    wait_until((home.work / "a.txt").exists, "the file is written")
+    wait_until(lambda: home.get(run.id).attention is None, "nobody is called for")
     assert answers(home, run) == []
     assert home.corral("stop", run.id, "--grace", "3s").returncode == 0
-    assert home.ended(run.id).state is RunState.CANCELLED
-    home.nobody_left()
+    assert home.wait_for_end(run.id).state is RunState.CANCELLED
+    home.wait_for_all_processes()
 
 
-def test_an_allowed_question_is_answered_once_and_that_is_in_the_log(
-    home: RealHome, claude: Kind
-) -> None:
+def test_allowed_dialog_is_answered_once_and_logged(home: RealHome, claude: AgentKind) -> None:
     words = "1. Yes\n2. Do you want to proceed?\n3. No"
     prompt = steps(
         {"text": words, **claude.write("a.txt")},
         claude.shell("rm -rf build"),
         {"text": "done"},
     )
-    run = home.asked(
+    run = home.start_agent(
         "claude", prompt, "--pty", "--yes", "edit", "--idle-exit", "120s", "--grace", "3s"
     )
-    until((home.work / "a.txt").exists, "the file is written")
+    wait_until((home.work / "a.txt").exists, "the file is written")
     asks(home, run)
     log = home.json("logs", "--log", run.id, "--json")
     found = [line for line in log if line["message"].startswith("Answered")]
@@ -88,102 +86,106 @@ def test_an_allowed_question_is_answered_once_and_that_is_in_the_log(
     assert "a.txt" in found[0]["metadata"]["question"]
     assert found[0]["metadata"]["keys"] == "\r"
     home.corral("stop", run.id)
-    assert home.ended(run.id).state is RunState.CANCELLED
+    assert home.wait_for_end(run.id).state is RunState.CANCELLED
 
 
-def test_words_are_typed_when_it_is_ready_and_an_idle_one_leaves_by_itself(
-    home: RealHome, claude: Kind
+def test_input_is_typed_when_ready_and_an_idle_agent_quits(
+    home: RealHome, claude: AgentKind
 ) -> None:
     # With a mode of its own it opens a question after the first answer, and text is refused then.
     (home.machine.home / ".claude/settings.json").unlink()
-    run = home.asked("claude", steps({"text": "the first answer"}), "--pty", "--idle-exit", "15s")
-    until(lambda: "the first answer" in screen_of(home, run), "it has answered")
+    run = home.start_agent(
+        "claude", steps({"text": "the first answer"}), "--pty", "--idle-exit", "15s"
+    )
+    wait_until(lambda: "the first answer" in screen_of(home, run), "it has answered")
     assert home.get(run.id).attention is None
     typed = home.corral("send", run.id, steps({"text": "the second answer"}))
     assert typed.returncode == 0, typed
-    until(lambda: len(home.asked_for()) >= 2, "the typed words reached the model")
-    until(lambda: "the second answer" in screen_of(home, run), "it has answered again")
-    ended = home.ended(run.id)
+    wait_until(lambda: len(home.requests()) >= 2, "the typed words reached the model")
+    wait_until(lambda: "the second answer" in screen_of(home, run), "it has answered again")
+    ended = home.wait_for_end(run.id)
     assert (ended.state, ended.exit_code) == (RunState.COMPLETED, 0), ended
     assert ended.reason == "no activity within the idle timeout"
     assert "/exit" in screen_of(home, run)
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
 def long_prompt(home: RealHome) -> Run:
     """Too long for an argument: it is to be typed."""
     prompt = "x" * 110_000 + " the-end " + steps({"text": "all of it read"})
     (home.work / "prompt").write_text(prompt)
-    return home.asked("claude", "@prompt", "--pty")
+    return home.start_agent("claude", "@prompt", "--pty")
 
 
-def test_a_long_prompt_is_typed_once_the_screen_is_ready(home: RealHome, claude: Kind) -> None:
+def test_long_prompt_is_typed_once_the_screen_is_ready(home: RealHome, claude: AgentKind) -> None:
     (home.machine.home / ".claude/settings.json").unlink()
     run = long_prompt(home)
-    until(lambda: home.asked_for(), "the prompt reached the model")
-    assert home.times_told("the-end") == 1
-    assert home.times_told("x" * 110_000) == 1
-    until(lambda: "all of it read" in screen_of(home, run), "it has answered")
+    wait_until(lambda: home.requests(), "the prompt reached the model")
+    assert home.count_prompts("the-end") == 1
+    assert home.count_prompts("x" * 110_000) == 1
+    wait_until(lambda: "all of it read" in screen_of(home, run), "it has answered")
     assert home.log(run) == ["Typed the prompt."]
     home.corral("stop", run.id, "--grace", "3s")
-    home.ended(run.id)
+    home.wait_for_end(run.id)
 
 
-def test_no_prompt_is_typed_into_a_question(home: RealHome, claude: Kind) -> None:
+def test_no_prompt_is_typed_into_a_dialog(home: RealHome, claude: AgentKind) -> None:
     # Whoever chose that it asks is first asked whether it should rather not.
     run = long_prompt(home)
     screen = Screen.corral(home, "attach", run.id)
     try:
-        screen.until(b"keep", seconds=SECONDS)
+        screen.wait_until(b"keep", seconds=SECONDS)
         screen.type(b"\x1b[B")
         screen.forget()
-        screen.until(b"\xe2\x9d\xaf", seconds=SECONDS)  # the mark moves
+        screen.wait_until(b"\xe2\x9d\xaf", seconds=SECONDS)  # the mark moves
         assert home.log(run) == []
         for _ in range(3):  # an Enter that comes while it draws may be lost on it
             screen.type(b"\r")
             with suppress(AssertionError):
                 soon(lambda: home.log(run), "the prompt is typed", 20)
                 break
-        until(lambda: home.asked_for(), "the prompt reached the model")
+        wait_until(lambda: home.requests(), "the prompt reached the model")
     finally:
         screen.end()
-    assert home.times_told("the-end") == 1
+    assert home.count_prompts("the-end") == 1
     settings = json.loads((home.machine.home / ".claude/settings.json").read_text())
     assert settings["permissions"] == {"defaultMode": "manual"}
 
 
-def test_what_was_said_at_a_terminal_is_resumed(home: RealHome, claude: Kind) -> None:
+def test_terminal_conversation_is_resumed(home: RealHome, claude: AgentKind) -> None:
     prompt = "the-one-prompt " + steps({"text": "the first answer"})
     ended = answered(home, prompt, "the first answer")
     session = home.session_of(ended).provider_session
     told = home.json("resume", "-d", "--json", ended.id, steps({"text": "the second answer"}))
-    after = home.ended(told["id"])
+    after = home.wait_for_end(told["id"])
     assert after.state is RunState.COMPLETED, home.log(after)
-    assert home.times_told("the-one-prompt") == 1
+    assert home.count_prompts("the-one-prompt") == 1
     assert home.session_of(after).provider_session == session
 
 
-def test_what_a_terminal_conversation_said_and_used_is_kept(home: RealHome, claude: Kind) -> None:
+def test_turns_and_usage_of_a_terminal_conversation_are_stored(
+    home: RealHome, claude: AgentKind
+) -> None:
     usage = {"input": 1_000, "output": 50}
     prompt = steps({"text": "the only answer", "usage": usage})
     ended = answered(home, prompt, "the only answer")
-    assert home.said(ended) == ["the only answer"]
+    assert home.texts(ended) == ["the only answer"]
     assert home.charged(f"run:{ended.id}") == claude.used()
     assert ended.tokens == sum(claude.used())
 
 
-def test_a_person_at_the_terminal_sees_claude_itself(home: RealHome, claude: Kind) -> None:
+def test_person_at_the_terminal_sees_claude_itself(home: RealHome, claude: AgentKind) -> None:
     screen = Screen.corral(
         home, "run", "--agent", "claude", steps({"text": "an answer"}), rows=40, columns=100
     )
     try:
-        screen.until(b"an answer", seconds=SECONDS)
-        assert home.only().mode is RunMode.PTY
+        screen.wait_until(b"an answer", seconds=SECONDS)
+        assert home.only_run().mode is RunMode.PTY
         assert b'{"type"' not in screen.seen
         screen.type(b"/exit")
-        screen.until(b"/exit", seconds=SECONDS)
+        screen.wait_until(b"/exit", seconds=SECONDS)
         screen.type(b"\r")
         assert screen.exit_code(SECONDS) == 0
-        assert home.ended(home.only().id).state is RunState.COMPLETED
+        assert home.wait_for_end(home.only_run().id).state is RunState.COMPLETED
     finally:
         screen.end()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from corral.domain.runs.model import Run, RunState
-from tests.real.home import RealHome, until
+from tests.real.home import RealHome, wait_until
 from tests.real.machine import steps
 
 ALL = ["claude", "codex", "copilot", "gemini", "opencode", "qwen"]
@@ -55,41 +55,43 @@ def approvals(name: str) -> tuple[str, ...]:
 
 
 def begin(home: RealHome, prompt: str, *options: str) -> Run:
-    return home.asked("ada", prompt, *options)
+    return home.start_agent("ada", prompt, *options)
 
 
 @pytest.mark.parametrize("mode", [(), ("--pty",)], ids=["headless", "terminal"])
-def test_a_spent_budget_stops_the_run(home: RealHome, name: str, mode: tuple[str, ...]) -> None:
+def test_spent_budget_stops_the_run(home: RealHome, name: str, mode: tuple[str, ...]) -> None:
     prompt = steps(tool(name, home) | {"usage": DEAR}, {"text": "never said", "gate": "never"})
     options = ("--budget", "0.05", "--grace", "2s")
     run = begin(home, prompt, *mode, *approvals(name), *options)
-    ended = home.ended(run.id)
+    ended = home.wait_for_end(run.id)
     assert ended.state is RunState.CANCELLED, (ended, home.log(run))
     assert str(ended.reason).startswith("its budget is spent: $"), ended.reason
     assert (ended.cost_micros or 0) >= 50_000, ended
-    assert len(home.asked_for()) <= 3
-    home.nobody_left()
+    assert len(home.requests()) <= 3
+    home.wait_for_all_processes()
 
 
-def test_a_project_budget_stops_a_run_that_has_none_of_its_own(home: RealHome, name: str) -> None:
+def test_project_budget_stops_a_run_without_its_own(home: RealHome, name: str) -> None:
     home.corral("budget", "set", "all", "0.05")
     prompt = steps(tool(name, home) | {"usage": DEAR}, {"text": "never said", "gate": "never"})
-    ended = home.ended(begin(home, prompt, *approvals(name), "--grace", "2s").id)
+    ended = home.wait_for_end(begin(home, prompt, *approvals(name), "--grace", "2s").id)
     assert ended.state is RunState.CANCELLED, home.log(ended)
     assert str(ended.reason).startswith("the budget of everything is spent: $"), ended.reason
 
 
 @pytest.mark.parametrize("raw", [False, True], ids=["agent", "command"])
-def test_a_terminal_run_is_recorded_while_it_goes_on(home: RealHome, name: str, raw: bool) -> None:
+def test_terminal_run_is_recorded_while_it_continues(home: RealHome, name: str, raw: bool) -> None:
     prompt = steps({"text": "the first answer", "usage": SMALL})
     if raw:
         run = begin_command(home, name, prompt)
     else:
         run = begin(home, prompt, "--pty", *approvals(name))
     try:
-        live = until(lambda: with_turns(home, run, "the first answer"), "the answer is recorded")
+        live = wait_until(
+            lambda: with_turns(home, run, "the first answer"), "the answer is recorded"
+        )
         assert live.is_live
-        live = until(lambda: used(home, run), "its tokens are recorded")
+        live = wait_until(lambda: used(home, run), "its tokens are recorded")
         assert live.is_live
         assert (live.cost_micros or 0) > 0
         turns = home.turns(live)
@@ -99,7 +101,7 @@ def test_a_terminal_run_is_recorded_while_it_goes_on(home: RealHome, name: str, 
         assert (session.provider, bool(session.provider_session)) == (name, True)
     finally:
         home.corral("stop", run.id, "--grace", "2s")
-    ended = home.ended(run.id)
+    ended = home.wait_for_end(run.id)
     assert home.turns(ended) == turns, "nothing is recorded twice"
     if name in ("claude", "codex"):
         before = home.charged("all")
@@ -123,7 +125,7 @@ def begin_command(home: RealHome, name: str, prompt: str) -> Run:
     return home.get(told["id"])
 
 
-def test_a_headless_command_is_recorded_with_its_session(home: RealHome, name: str) -> None:
+def test_headless_command_is_recorded_with_its_session(home: RealHome, name: str) -> None:
     # Without spaces: opencode quotes an argument that has some, and the stub cannot read that.
     prompt = steps({"text": "the-only-answer", "usage": SMALL}).replace(" ", "")
     words = {
@@ -135,9 +137,9 @@ def test_a_headless_command_is_recorded_with_its_session(home: RealHome, name: s
         "qwen": ["-p", prompt],
     }[name]
     told = home.json("run", "-d", "--json", "--", name, *words)
-    ended = home.ended(told["id"])
+    ended = home.wait_for_end(told["id"])
     assert ended.state is RunState.COMPLETED, home.output(ended)
-    assert home.said(ended) == ["the-only-answer"], home.log(ended)
+    assert home.texts(ended) == ["the-only-answer"], home.log(ended)
     assert (ended.cost_micros or 0) > 0
     assert home.session_of(ended).provider == name
 
@@ -146,7 +148,7 @@ def with_turns(home: RealHome, run: Run, words: str) -> Run | None:
     found = home.get(run.id)
     if not found.is_live:
         pytest.fail(f"it has ended: {found} {home.output(found)[-2000:]!r}")
-    return found if found.session_id and words in home.said(found) else None
+    return found if found.session_id and words in home.texts(found) else None
 
 
 def used(home: RealHome, run: Run) -> Run | None:
@@ -160,7 +162,7 @@ def test_denied_calls_are_counted(home: RealHome, name: str) -> None:
         config = home.machine.home / ".config/opencode/opencode.json"
         config.write_text(config.read_text().replace('{"', '{"permission": {"bash": "ask"}, "', 1))
         call = {"tool": "bash", "args": {"command": "touch a.txt", "description": "Make a.txt"}}
-    ended = home.ended(begin(home, steps(call, {"text": "done"}), "--yes", "trust").id)
+    ended = home.wait_for_end(begin(home, steps(call, {"text": "done"}), "--yes", "trust").id)
     assert ended.state is RunState.COMPLETED, (ended, home.log(ended))
     assert not (home.work / "a.txt").exists()
     assert ended.denied == {call["tool"]: 1}, home.log(ended)
@@ -169,13 +171,13 @@ def test_denied_calls_are_counted(home: RealHome, name: str) -> None:
     assert f"corral resume {ended.id}" in shown
 
 
-def test_a_model_without_a_price_has_no_budget(home: RealHome, name: str) -> None:
+def test_model_without_a_price_has_no_budget(home: RealHome, name: str) -> None:
     if name not in ("codex", "copilot"):
         pytest.skip("one that the stream reports and one that the record reports are enough")
     home.machine.env["COPILOT_MODEL"] = "stub"
     home.corral("agent", "create", "bob", "--provider", name, "--model", "stub")
     prompt = steps(tool(name, home) | {"usage": SMALL}, {"text": "never said", "gate": "never"})
-    run = home.asked("bob", prompt, "--yes", "all", "--budget", "5", "--grace", "2s")
-    ended = home.ended(run.id)
+    run = home.start_agent("bob", prompt, "--yes", "all", "--budget", "5", "--grace", "2s")
+    ended = home.wait_for_end(run.id)
     assert ended.state is RunState.CANCELLED, home.log(ended)
     assert "price of stub is unknown" in str(ended.reason)

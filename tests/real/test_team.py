@@ -36,7 +36,7 @@ def test_claude_and_codex_share_tasks_locks_and_mail(home: RealHome) -> None:
             store.mail.put(f"agent:{name}", f"welcome, {name}")
     started = home.json("team", "start", str(file), "--json")
     assert [each["agent"] for each in started] == ["ada", "bob"]
-    ended = [home.ended(each["run_id"]) for each in started]
+    ended = [home.wait_for_end(each["run_id"]) for each in started]
     assert [run.state for run in ended] == [RunState.COMPLETED] * 2, [
         home.log(run) for run in ended
     ]
@@ -53,7 +53,7 @@ def test_claude_and_codex_share_tasks_locks_and_mail(home: RealHome) -> None:
             ("agent:ada", "first.txt"),
             ("agent:bob", "second.txt"),
         }
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
 def _steps(home: RealHome, kind: str, key: str, *, write: Any) -> str:

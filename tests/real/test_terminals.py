@@ -35,7 +35,7 @@ class Terminal:
             os.execve(start.args[0], start.args, env)
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
 
-    def until(self, *states: str, seconds: float = 40) -> ScreenReading:
+    def wait_until(self, *states: str, seconds: float = 40) -> ScreenReading:
         """Poll the screen as a supervisor does, and type what the policy answers.
 
         A working agent redraws its screen all the time, so this does not wait for a quiet screen.
@@ -94,7 +94,7 @@ def test_claude_asks_and_only_the_allowed_class_is_answered(
     assert claude.provider.screen
     terminal = Terminal(claude.start(ask), machine, claude.provider.screen, {"edit"})
     try:
-        reading = terminal.until("needs_input")
+        reading = terminal.wait_until("needs_input")
         assert (reading.kind, reading.answer) == ("run", None)
         assert set(terminal.typed) == {"\r"}
         assert (machine.work / "a.txt").read_text() == "hi"
@@ -102,7 +102,7 @@ def test_claude_asks_and_only_the_allowed_class_is_answered(
         terminal.close()
 
 
-def test_claude_works_gets_ready_and_leaves(claude: Agent, machine: Machine) -> None:
+def test_claude_works_gets_ready_and_quits(claude: Agent, machine: Machine) -> None:
     prompt = steps({"text": "a longer answer that takes its time", "hang": 3})
     assert claude.provider.screen
     terminal = Terminal(
@@ -112,8 +112,8 @@ def test_claude_works_gets_ready_and_leaves(claude: Agent, machine: Machine) -> 
         set(),
     )
     try:
-        terminal.until("working")
-        terminal.until("ready")
+        terminal.wait_until("working")
+        terminal.wait_until("ready")
         assert terminal.typed == []
         command = claude.provider.quit_command
         assert command
@@ -121,7 +121,7 @@ def test_claude_works_gets_ready_and_leaves(claude: Agent, machine: Machine) -> 
             terminal.type(key)
             time.sleep(0.1)
         with pytest.raises(OSError, match="Input/output error"):
-            terminal.until("never", seconds=10)
+            terminal.wait_until("never", seconds=10)
     finally:
         terminal.close()
 
@@ -140,7 +140,7 @@ def test_codex_asks_and_is_answered(codex: Agent, machine: Machine) -> None:
     try:
         end = time.monotonic() + 60
         while not (machine.work / "a.txt").exists() and time.monotonic() < end:
-            terminal.until("ready", "working", "needs_input")
+            terminal.wait_until("ready", "working", "needs_input")
         assert (machine.work / "a.txt").exists()
         assert set(terminal.typed) == {"\r"}  # the first may come too early for it
     finally:

@@ -18,9 +18,9 @@ from corral.kernel.clock import HOUR, SECOND, ManualClock
 from corral.kernel.errors import Conflict
 from corral.kernel.exit_status import ExitStatus
 from tests.support.errors import because
-from tests.support.home import Home, is_alive, until
+from tests.support.home import Home, is_alive, wait_until
 from tests.support.processes import NOBODY
-from tests.support.run_factories import ended, held, order, running, without_supervisors
+from tests.support.run_factories import ended, held, run_spec, running, without_supervisors
 from tests.support.store import rows, unchanged
 
 SCREEN_FILES = Path(__file__).parents[1] / "fixtures" / "providers" / "screens"
@@ -54,7 +54,7 @@ def run_of(store: Corral, child: "subprocess.Popen[bytes]", **known: Any) -> Run
         "start_token": found.start_token,
         "supervisor_pid": 4_190_000,
     }
-    asked = store.runs.enqueue(order())
+    asked = store.runs.enqueue(run_spec())
     return store.runs.launch(store.runs.acquire(asked.id, held(1, **said | known)))
 
 
@@ -122,10 +122,10 @@ def test_4_an_exit_code_is_kept_when_its_run_is_said_to_be_lost_without_one(
 
 
 def test_5_a_project_that_is_deleted_leaves_no_run_and_no_file_of_one(home: Home) -> None:
-    runs = [home.detached("sh", "-c", f"echo {n}") for n in range(3)]
+    runs = [home.start_detached("sh", "-c", f"echo {n}") for n in range(3)]
     for run in runs:
-        home.ended(run.id)
-    home.nobody_left()
+        home.wait_for_end(run.id)
+    home.wait_for_all_processes()
     assert all(home.folder_of(run).exists() for run in runs)
     with home.store() as store:
         assert runs[0].project_id is not None
@@ -197,8 +197,8 @@ def test_8_an_agent_that_fails_is_started_again_with_its_conversation_as_attempt
     home: Home,
 ) -> None:
     count = home.work / "count"
-    run = home.asked("scripted", f"say begun; fail 1 {count}", "--restart", "on-failure:5")
-    over = home.ended(run.id)
+    run = home.start_agent("scripted", f"say begun; fail 1 {count}", "--restart", "on-failure:5")
+    over = home.wait_for_end(run.id)
     assert (over.id, over.state, over.exit_code) == (run.id, RunState.COMPLETED, 0)
     assert over.attempts == 2
     with home.store() as store:
@@ -221,10 +221,10 @@ def test_8_three_failures_within_seconds_end_it_as_failed(home: Home) -> None:
         "from corral.domain.runs import ending\nending.QUICK_MS = 3_600_000\n"
     )
     home.env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(site), home.env.get("PYTHONPATH")]))
-    run = home.detached("sh", "-c", "exit 4", options=("--restart", "on-failure:50"))
-    over = home.ended(run.id)
+    run = home.start_detached("sh", "-c", "exit 4", options=("--restart", "on-failure:50"))
+    over = home.wait_for_end(run.id)
     assert (over.state, over.exit_code, over.attempts) == (RunState.FAILED, 4, 3)
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
 # -- 9: nothing happens any more ---------------------------------------------------------------
@@ -233,8 +233,8 @@ def test_8_three_failures_within_seconds_end_it_as_failed(home: Home) -> None:
 def test_9_an_idle_prompt_is_left_with_the_exit_command_and_the_run_is_completed(
     home: Home,
 ) -> None:
-    run = home.asked("scripted", "say hello", "--pty", "--idle-exit", "3s")
-    over = home.ended(run.id)
+    run = home.start_agent("scripted", "say hello", "--pty", "--idle-exit", "3s")
+    over = home.wait_for_end(run.id)
     assert (over.state, over.exit_code) == (RunState.COMPLETED, 0)
     assert over.reason == "no activity within the idle timeout"
     assert over.signal is None, "it left by itself"
@@ -251,18 +251,18 @@ def test_9_an_agent_that_shows_that_it_works_goes_on(home: Home) -> None:
         "#!/bin/sh\ncat screen\n: > drawn\nwhile ! [ -e go ]; do sleep 0.1; done\n"
     )
     (home.work / "claude").chmod(0o700)
-    run = home.detached(
+    run = home.start_detached(
         str(home.work / "claude"), options=("--pty", "--idle-exit", "3s", "--grace", "1s")
     )
     assert run.provider == "claude"
-    until((home.work / "drawn").exists, "the screen was drawn")
+    wait_until((home.work / "drawn").exists, "the screen was drawn")
     with home.store() as store:
         drawn = store.now()
-        until(lambda: store.now() > drawn + 5 * SECOND, "its patience is over")
+        wait_until(lambda: store.now() > drawn + 5 * SECOND, "its patience is over")
     assert home.get(run.id).state is RunState.RUNNING
     assert is_alive(run.pid or 0)
     (home.work / "go").touch()
-    assert home.ended(run.id).exit_code == 0
+    assert home.wait_for_end(run.id).exit_code == 0
 
 
 # -- 10: screens -------------------------------------------------------------------------------
@@ -295,8 +295,8 @@ def test_10_an_approval_dialog_that_was_allowed_gets_exactly_one_enter(name: str
 
 
 def test_10_the_key_that_was_pressed_is_in_the_log(home: Home) -> None:
-    run = home.asked("scripted", "ask May I?", "--pty", "--yes", "all", "--idle-exit", "2s")
-    over = home.ended(run.id)
+    run = home.start_agent("scripted", "ask May I?", "--pty", "--yes", "all", "--idle-exit", "2s")
+    over = home.wait_for_end(run.id)
     assert home.output(over).count(b"Answered: ") == 1
     answered = [line for line in home.log(over) if line.startswith("Approved")]
     assert len(answered) == 1

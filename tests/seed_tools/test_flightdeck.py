@@ -11,7 +11,14 @@ from corral.kernel.errors import Conflict, IllegalMove, Invalid, Refused
 from corral.kernel.exit_status import ExitStatus
 from tests.support.run_factories import held
 from tests.support.store import refuses, unchanged
-from tests.support.task_factories import board, check_counts, fail, finish, project_with, told
+from tests.support.task_factories import (
+    board,
+    check_counts,
+    fail,
+    finish,
+    project_with,
+    task_notices,
+)
 from tests.support.threads import race
 
 
@@ -65,7 +72,11 @@ def test_4_silence_is_not_success(
             clock.advance(DAY)
             store.tasks.release_due()
         assert board(store, project)["A"] == ("failed" if attempt == 2 else "ready")
-    assert [what for what, _, _ in told(store, "user:tester")] == ["returned", "returned", "failed"]
+    assert [what for what, _, _ in task_notices(store, "user:tester")] == [
+        "returned",
+        "returned",
+        "failed",
+    ]
 
 
 def test_9_resume_claims_once_and_repairs(

@@ -20,7 +20,7 @@ from tests.support.invariants import check_store
 from tests.support.prompt_parser import texts_in
 from tests.support.store import record
 
-pytestmark = pytest.mark.usefixtures("kinds")
+pytestmark = pytest.mark.usefixtures("fake_channels")
 
 
 def chat_with(store: Corral, kind: str = "fake", **wiring: str) -> Chat:

@@ -19,9 +19,9 @@ from corral.domain.runs.model import Attention, RunState
 from corral.kernel.clock import HOUR, ManualClock
 from corral.kernel.errors import Conflict, Held
 from corral.kernel.exit_status import ExitStatus
-from tests.support.home import Home, until
+from tests.support.home import Home, wait_until
 from tests.support.processes import run_concurrently
-from tests.support.run_factories import ended, held, order, queued, running, without_supervisors
+from tests.support.run_factories import ended, held, queued, run_spec, running, without_supervisors
 from tests.support.store import contents, record, refuses, rows, unchanged
 from tests.support.threads import race
 
@@ -31,7 +31,7 @@ def test_1_ten_processes_that_begin_together_make_one_schema_and_can_all_run(
 ) -> None:
     def work() -> str:
         with corral.open(empty_url) as store:
-            return store.runs.enqueue(order(host="there")).id
+            return store.runs.enqueue(run_spec(host="there")).id
 
     ids = run_concurrently([work] * 10)
     with corral.open(empty_url) as store:
@@ -70,8 +70,8 @@ def test_3_a_run_that_asks_for_a_denied_tool_is_refused_and_that_is_logged(home:
         store.agents.create("ada", provider="scripted")
         store.agents.grant("ada", "execute", allow=False)
     # Whoever started it said yes to everything; the agent's own rule is stronger.
-    run = home.asked("ada", "ask May I run it?; say done", "--acp", "--yes", "all")
-    over = home.ended(run.id)
+    run = home.start_agent("ada", "ask May I run it?; say done", "--acp", "--yes", "all")
+    over = home.wait_for_end(run.id)
     assert over.state is RunState.COMPLETED
     with home.store() as store:
         said = [turn.content or "" for turn in store.sessions.turns(over.session_id or "").items]
@@ -219,14 +219,14 @@ def test_9_a_run_that_is_cancelled_is_stopping_then_cancelled_and_its_whole_fami
         "trap '' TERM HUP INT; setsid sh -c 'trap \"\" TERM HUP INT; while :; do sleep 1; done' &"
         " touch here; while :; do sleep 1; done"
     )
-    run = home.detached("sh", "-c", script, options=("--grace", "1s"))
-    until((home.work / "here").exists, "it has begun")
-    until(lambda: len(home.of_run(run)) >= 3, "its child has begun")
+    run = home.start_detached("sh", "-c", script, options=("--grace", "1s"))
+    wait_until((home.work / "here").exists, "it has begun")
+    wait_until(lambda: len(home.processes_of(run)) >= 3, "its child has begun")
     with home.store() as store:
         assert store.runs.stop(run.id).state is RunState.STOPPING
-    over = home.ended(run.id)
+    over = home.wait_for_end(run.id)
     assert (over.state, over.signal, over.exit_code) == (RunState.CANCELLED, 9, None)
-    assert not home.of_run(run)
+    assert not home.processes_of(run)
     events = home.events(over)
     assert events.index("stop") < events.index("cancel")
     assert "complete" not in events

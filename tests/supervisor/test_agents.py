@@ -11,7 +11,7 @@ import pytest
 from corral.adapters.providers.facts import LimitFact
 from corral.domain.runs.model import Attention, Run, RunMode, RunState
 from corral.supervisor.lease import RunLease
-from tests.support.home import Home, is_alive, until
+from tests.support.home import Home, is_alive, wait_until
 from tests.support.run_factories import running
 
 both_languages = pytest.mark.parametrize("acp", [(), ("--acp",)], ids=["stream", "acp"])
@@ -39,15 +39,15 @@ def spent(home: Home, run: Run) -> tuple[int, int | None]:
 
 
 def needs_input(home: Home, run: Run) -> None:
-    until(lambda: home.get(run.id).attention is Attention.NEEDS_INPUT, "it asks")
+    wait_until(lambda: home.get(run.id).attention is Attention.NEEDS_INPUT, "it asks")
 
 
 @both_languages
 def test_turns_tools_and_charges_are_kept(home: Home, acp: tuple[str, ...]) -> None:
     file = home.work / "made"
     prompt = f"say hello there; write {file} some words; spend 1000 500; say goodbye"
-    run = home.asked("scripted", prompt, *acp)
-    ended = home.ended(run.id)
+    run = home.start_agent("scripted", prompt, *acp)
+    ended = home.wait_for_end(run.id)
     assert (ended.state, ended.exit_code) == (RunState.COMPLETED, 0)
     assert ended.mode is (RunMode.ACP if acp else RunMode.PIPE)
     assert file.read_text() == "some words\n"
@@ -66,14 +66,14 @@ def test_turns_tools_and_charges_are_kept(home: Home, acp: tuple[str, ...]) -> N
         session = store.sessions.get(ended.session_id or "")
         assert session.provider_session
     assert (home.folder / "conversations" / f"{session.provider_session}.jsonl").exists()
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
 @both_languages
 def test_a_conversation_is_gone_on_with(home: Home, acp: tuple[str, ...]) -> None:
-    run = home.ended(home.asked("scripted", "say first", *acp).id)
+    run = home.wait_for_end(home.start_agent("scripted", "say first", *acp).id)
     told = home.json("resume", "-d", "--json", run.id, "say second")
-    again = home.ended(told["id"])
+    again = home.wait_for_end(told["id"])
     assert (again.state, again.session_id) == (RunState.COMPLETED, run.session_id)
     assert [line for line in words(home, again) if line] == ["first", "second"]
     assert [turn.content for turn in turns(home, again, "user")] == ["say first", "say second"]
@@ -84,18 +84,18 @@ def test_a_conversation_is_gone_on_with(home: Home, acp: tuple[str, ...]) -> Non
 
 @both_languages
 def test_an_agent_that_crashes_has_said_what_it_said(home: Home, acp: tuple[str, ...]) -> None:
-    ended = home.ended(home.asked("scripted", "say one; crash 7", *acp).id)
+    ended = home.wait_for_end(home.start_agent("scripted", "say one; crash 7", *acp).id)
     assert (ended.state, ended.exit_code) == (RunState.FAILED, 7)
     assert "one" in words(home, ended)
-    ended = home.ended(home.asked("scripted", "say two; kill KILL", *acp).id)
+    ended = home.wait_for_end(home.start_agent("scripted", "say two; kill KILL", *acp).id)
     assert (ended.state, ended.signal) == (RunState.CRASHED, 9)
     assert "two" in words(home, ended)
 
 
 def test_a_restart_goes_on_with_the_same_conversation(home: Home) -> None:
     count = home.work / "count"
-    run = home.asked("scripted", f"say begun; fail 1 {count}", "--restart", "on-failure:2")
-    ended = home.ended(run.id)
+    run = home.start_agent("scripted", f"say begun; fail 1 {count}", "--restart", "on-failure:2")
+    ended = home.wait_for_end(run.id)
     assert (ended.state, ended.exit_code, ended.attempts) == (RunState.COMPLETED, 0, 2)
     assert count.read_text() == "1"
     (conversation,) = (home.folder / "conversations").glob("*.jsonl")
@@ -107,18 +107,18 @@ def test_a_restart_goes_on_with_the_same_conversation(home: Home) -> None:
 
 def test_a_budget_that_is_spent_ends_the_run(home: Home) -> None:
     prompt = "spend 1000 500; say cheap; spend 1000000 1000000; say dear; hang"
-    run = home.asked("scripted", prompt, "--acp", "--budget", "1.00", "--grace", "1s")
-    ended = home.ended(run.id)
+    run = home.start_agent("scripted", prompt, "--acp", "--budget", "1.00", "--grace", "1s")
+    ended = home.wait_for_end(run.id)
     assert ended.state is RunState.CANCELLED
     assert (ended.reason or "").startswith("its budget is spent: $")
     assert (ended.cost_micros or 0) > 1_000_000
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
 @pytest.mark.parametrize("detach", [(), ("--detach",)])
 def test_a_refusal_with_a_long_reason_ends_the_run(home: Home, detach: tuple[str, ...]) -> None:
     home.corral("budget", "set", "all", "0.000001", "--period", "day")
-    home.ended(home.asked("scripted", "spend 1000 500").id)
+    home.wait_for_end(home.start_agent("scripted", "spend 1000 500").id)
     said = home.corral("run", *detach, "--agent", "scripted", "say hello", seconds=30)
     assert said.returncode == 4, said
     assert b"corral budget set all USD --period day" in said.stderr
@@ -144,15 +144,15 @@ def test_what_lies_in_the_folder_is_loaded_by_nobody(
         store.alerts.add(["finished"], target_kind="command", target=f"tee {told}")
         asked = store.runs.start(agent="scripted", prompt="say hello; spend 1000 500 gpt-5")
         store.runs.start_queued()
-    ended = home.ended(asked.id)
+    ended = home.wait_for_end(asked.id)
     assert (ended.state, ended.exit_code) == (RunState.COMPLETED, 0), home.output(ended)
-    until(told.exists, "it was told")
+    wait_until(told.exists, "it was told")
 
 
 def test_a_quota_parks_the_run_and_it_goes_on_at_the_reset(home: Home) -> None:
     """The run is parked for a moment only, which a busy machine may miss: the events tell of it."""
-    run = home.asked("scripted", "say before; quota 4")
-    ended = home.ended(run.id)
+    run = home.start_agent("scripted", "say before; quota 4")
+    ended = home.wait_for_end(run.id)
     assert (ended.state, ended.exit_code, ended.attempts) == (RunState.COMPLETED, 0, 2)
     assert ended.attention is None
     with home.store() as store:
@@ -161,12 +161,12 @@ def test_a_quota_parks_the_run_and_it_goes_on_at_the_reset(home: Home) -> None:
     assert (ended.started_at or 0) < due_at <= (ended.ended_at or 0)
     (conversation,) = (home.folder / "conversations").glob("*.jsonl")
     assert conversation.read_text().count('"role": "user"') == 2
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
 def test_a_parked_run_shows_why_and_until_when_and_can_be_stopped(home: Home) -> None:
     began = time.time() * 1_000
-    run = home.asked("scripted", "say before; quota 3600")
+    run = home.start_agent("scripted", "say before; quota 3600")
     parked = home.in_state(run.id, RunState.QUEUED)
     assert parked.attention is Attention.PARKED
     assert parked.reason
@@ -177,11 +177,11 @@ def test_a_parked_run_shows_why_and_until_when_and_can_be_stopped(home: Home) ->
 
 
 def test_a_parked_run_stays_so_when_its_supervisor_is_told_to_end(home: Home) -> None:
-    run = home.asked("scripted", "quota 3600")
+    run = home.start_agent("scripted", "quota 3600")
     parked = home.in_state(run.id, RunState.QUEUED)
     assert parked.supervisor_pid is not None
     os.kill(parked.supervisor_pid, signal.SIGTERM)  # as the machine does when it is shut down
-    until(lambda: not is_alive(parked.supervisor_pid or 0), "its supervisor has ended")
+    wait_until(lambda: not is_alive(parked.supervisor_pid or 0), "its supervisor has ended")
     now = home.get(run.id)
     assert (now.state, now.attention) == (RunState.QUEUED, Attention.PARKED)
     assert not (home.folder_of(run) / "supervisor.error").exists()
@@ -197,13 +197,13 @@ def test_a_run_that_is_stopped_as_it_is_parked_ends(home: Home) -> None:
 
 @pytest.mark.parametrize(("answer", "told"), [("yes", "Answered: yes"), ("no", "Nobody answered.")])
 def test_a_permission_is_asked_for_and_given_from_afar(home: Home, answer: str, told: str) -> None:
-    run = home.asked("scripted", "say so; ask May I do it?; say done", "--acp")
+    run = home.start_agent("scripted", "say so; ask May I do it?; say done", "--acp")
     needs_input(home, run)
     (shown,) = home.json("ps", "--json")
     assert shown["attention"] == "needs_input"
     said = home.corral("send", run.id, answer)
     assert said.returncode == 0, said.stderr
-    ended = home.ended(run.id)
+    ended = home.wait_for_end(run.id)
     assert (ended.state, ended.attention) == (RunState.COMPLETED, None)
     assert [line for line in words(home, ended) if line] == ["so", told, "done"]
     assert any("May I do it?" in line for line in home.log(ended))
@@ -211,14 +211,14 @@ def test_a_permission_is_asked_for_and_given_from_afar(home: Home, answer: str, 
 
 
 def test_what_is_no_answer_is_refused_and_the_agent_goes_on_asking(home: Home) -> None:
-    run = home.asked("scripted", "ask May I do it?; say done", "--acp")
+    run = home.start_agent("scripted", "ask May I do it?; say done", "--acp")
     needs_input(home, run)
     said = home.corral("send", run.id, "perhaps later")
     assert said.returncode == 2
     assert b"Yes; No" in said.stderr
     assert home.json("ps", "--json")[0]["attention"] == "needs_input"
     assert home.corral("send", run.id, "YES").returncode == 0
-    ended = home.ended(run.id)
+    ended = home.wait_for_end(run.id)
     assert [line for line in words(home, ended) if line] == ["Answered: yes", "done"]
 
 
@@ -226,8 +226,8 @@ def test_what_is_no_answer_is_refused_and_the_agent_goes_on_asking(home: Home) -
 def test_an_answer_that_nobody_waits_for_is_not_lost_silently(
     home: Home, acp: tuple[str, ...]
 ) -> None:
-    run = home.asked("scripted", "say begun; hang", "--grace", "300ms", *acp)
-    until(lambda: b"begun" in home.so_far(run), "it has begun")
+    run = home.start_agent("scripted", "say begun; hang", "--grace", "300ms", *acp)
+    wait_until(lambda: b"begun" in home.output_so_far(run), "it has begun")
     sent = home.json("send", "--json", run.id, "are you there?")
     assert sent["how"] == "mailed"
     with home.store() as store:
@@ -236,28 +236,28 @@ def test_an_answer_that_nobody_waits_for_is_not_lost_silently(
 
 
 def test_an_agent_that_is_stopped_while_it_asks_is_cancelled(home: Home) -> None:
-    run = home.asked("scripted", "ask May I?", "--acp", "--grace", "300ms")
+    run = home.start_agent("scripted", "ask May I?", "--acp", "--grace", "300ms")
     needs_input(home, run)
     ended = home.json("stop", run.id, "--json")
     assert (ended["state"], ended["attention"]) == ("cancelled", None)
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
 def test_an_interactive_agent_asks_at_its_terminal_and_is_answered(home: Home) -> None:
-    run = home.asked("scripted", "say so; ask May I?", "--pty")
+    run = home.start_agent("scripted", "say so; ask May I?", "--pty")
     assert run.mode is RunMode.PTY
-    until(lambda: b"Do you want to proceed?" in home.so_far(run), "it asks")
+    wait_until(lambda: b"Do you want to proceed?" in home.output_so_far(run), "it asks")
     said = home.corral("send", run.id, "1")
     assert said.returncode == 0
     assert said.stdout == f"Answered {run.id}: 1. Yes.\n".encode()
-    until(lambda: b"Answered: yes" in home.so_far(run), "it was answered")
+    wait_until(lambda: b"Answered: yes" in home.output_so_far(run), "it was answered")
     home.corral("send", run.id, "exit")
-    assert home.ended(run.id).exit_code == 0
+    assert home.wait_for_end(run.id).exit_code == 0
 
 
 def test_an_interactive_agent_that_waits_too_long_is_let_go(home: Home) -> None:
-    run = home.asked("scripted", "say so", "--pty", "--idle-exit", "1s")
-    ended = home.ended(run.id)
+    run = home.start_agent("scripted", "say so", "--pty", "--idle-exit", "1s")
+    ended = home.wait_for_end(run.id)
     assert (ended.state, ended.exit_code) == (RunState.COMPLETED, 0)
     assert ended.reason == "no activity within the idle timeout"
 
@@ -266,34 +266,34 @@ def test_the_supervisor_of_acp_is_killed_and_the_agent_is_not_left_behind(home: 
     import os
     import signal
 
-    run = home.asked("scripted", "say so; hang", "--acp")
-    until(lambda: b"so" in home.so_far(run), "it talks")
+    run = home.start_agent("scripted", "say so; hang", "--acp")
+    wait_until(lambda: b"so" in home.output_so_far(run), "it talks")
     os.kill(run.supervisor_pid or 0, signal.SIGKILL)
-    until(lambda: home.recover() is not None and not home.get(run.id).is_live, "it is over")
+    wait_until(lambda: home.recover() is not None and not home.get(run.id).is_live, "it is over")
     ended = home.get(run.id)
     assert ended.state in (RunState.CRASHED, RunState.COMPLETED, RunState.FAILED)
-    assert not home.of_run(run)
-    home.nobody_left()
+    assert not home.processes_of(run)
+    home.wait_for_all_processes()
 
 
 def test_standard_error_of_acp_is_redacted_as_it_is_written(home: Home) -> None:
     script = 'echo "err $PASS" >&2; touch here; while [ ! -e go ]; do sleep 0.1; done; exit 3'
     options = ("--acp", "--secret", "PASS=env:THE_PASS")
     env = {"THE_PASS": "hunter2-7f3a9c51e0"}
-    run = home.detached("sh", "-c", script, options=options, env=env)
-    until((home.work / "here").exists, "it has begun")
+    run = home.start_detached("sh", "-c", script, options=options, env=env)
+    wait_until((home.work / "here").exists, "it has begun")
     errors = home.folder_of(run) / "errors"
-    until(lambda: errors.read_bytes().endswith(b"\n"), "it is copied")
+    wait_until(lambda: errors.read_bytes().endswith(b"\n"), "it is copied")
     assert errors.read_bytes() == b"err [redacted]\n"
     (home.work / "go").touch()
-    assert home.ended(run.id).exit_code == 3
+    assert home.wait_for_end(run.id).exit_code == 3
 
 
 def test_an_agent_that_does_not_read_holds_up_nobody(home: Home) -> None:
     script = "touch here; exec sleep 1000"
     options = ("--acp", "--grace", "300ms")
-    run = home.detached("sh", "-c", script, options=options)
-    until((home.work / "here").exists, "it has begun")
+    run = home.start_detached("sh", "-c", script, options=options)
+    wait_until((home.work / "here").exists, "it has begun")
     home.corral("send", run.id, "x" * 60_000)
     assert home.json("stop", run.id, "--json")["state"] == "cancelled"
 
@@ -308,7 +308,7 @@ def test_in_the_foreground_its_words_are_shown_and_not_its_protocol(
     assert said.stdout.startswith(b"hello there\n")
     assert said.stdout.endswith(b"done\n")
     assert b"jsonrpc" not in said.stdout + said.stderr
-    run = home.only()
+    run = home.only_run()
     assert home.corral("logs", run.id).stdout == said.stdout
     assert home.corral("logs", "--raw", run.id).stdout == home.output(run)
 
@@ -317,7 +317,7 @@ def test_a_question_says_how_to_answer_it(home: Home) -> None:
     with home.begin("run", "--agent", "scripted", "--name", "shy", "--acp", "ask May I?") as shown:
         assert shown.stdout is not None
         asked = shown.stdout.readline() + shown.stdout.readline()
-        needs_input(home, home.only())
+        needs_input(home, home.only_run())
         assert home.corral("send", "shy", "yes").returncode == 0
         shown.communicate(timeout=60)
     assert b"? May I?" in asked
@@ -326,12 +326,12 @@ def test_a_question_says_how_to_answer_it(home: Home) -> None:
 
 def test_what_a_resumed_conversation_said_before_is_not_shown_again(home: Home) -> None:
     assert home.corral("run", "--agent", "scripted", "--acp", "say first").returncode == 0
-    said = home.corral("resume", home.only().id, "say second")
+    said = home.corral("resume", home.only_run().id, "say second")
     assert said.stdout == b"second\n"
 
 
 def test_a_resumed_run_takes_the_options_of_any_run(home: Home) -> None:
-    run = home.ended(home.asked("scripted", "say one", "--budget", "1.00").id)
+    run = home.wait_for_end(home.start_agent("scripted", "say one", "--budget", "1.00").id)
     options = ["--budget", "2.00", "--name", "again", "--yes", "edit", "--restart", "no"]
     told = home.json("resume", "-d", run.id, "say two", *options, "--timeout", "1h", "--json")
     with home.store() as store:
@@ -343,12 +343,12 @@ def test_a_resumed_run_takes_the_options_of_any_run(home: Home) -> None:
 @both_languages
 def test_an_agent_that_a_person_interrupts_is_cancelled(home: Home, acp: tuple[str, ...]) -> None:
     with home.begin("run", "--agent", "scripted", *acp, "say here; sleep 600") as command:
-        run = until(lambda: next(iter(home_runs(home)), None), "it is there")
-        until(lambda: b"here" in home.so_far(run), "it has said so")
+        run = wait_until(lambda: next(iter(home_runs(home)), None), "it is there")
+        wait_until(lambda: b"here" in home.output_so_far(run), "it has said so")
         command.send_signal(signal.SIGINT)
         _, errors = command.communicate(timeout=60)
     assert command.returncode == 130
-    assert home.ended(run.id).state is RunState.CANCELLED
+    assert home.wait_for_end(run.id).state is RunState.CANCELLED
     assert errors.decode() == f"corral: {run.id} is cancelled: signal 2.\n"
 
 

@@ -16,7 +16,7 @@ from corral.domain.runs import heartbeat
 from corral.domain.runs.model import Run, RunState
 from corral.kernel.exit_status import ExitStatus
 from corral.supervisor.main import Termination
-from tests.support.home import Home, is_alive, until
+from tests.support.home import Home, is_alive, wait_until
 from tests.support.kernel_locks import requests_lock
 
 on_both_engines = pytest.mark.parametrize("engine", ["sqlite", "postgres"])
@@ -25,8 +25,8 @@ WAITS = "touch here; while [ ! -e go ]; do sleep 0.1; done; echo went on; exit 5
 
 def waiting(home: Home, *options: str, script: str = WAITS) -> Run:
     """A run that goes on until there is a file `go`."""
-    run = home.detached("sh", "-c", script, options=options)
-    until((home.work / "here").exists, "its program has begun")
+    run = home.start_detached("sh", "-c", script, options=options)
+    wait_until((home.work / "here").exists, "its program has begun")
     return home.in_state(run.id, RunState.RUNNING)
 
 
@@ -35,7 +35,7 @@ def kill(pid: int | None, number: int = signal.SIGKILL) -> None:
     assert pid > 1
     os.kill(pid, number)
     if number == signal.SIGKILL:
-        until(lambda: not is_alive(pid), f"{pid} is gone")
+        wait_until(lambda: not is_alive(pid), f"{pid} is gone")
 
 
 def stop_outside_of_a_write(home: Home, pid: int | None) -> None:
@@ -46,13 +46,15 @@ def stop_outside_of_a_write(home: Home, pid: int | None) -> None:
 
     def stopped() -> bool:
         os.kill(pid, signal.SIGSTOP)
-        until(lambda: (found := process.read_stat(pid)) and found.state == "T", "it is stopped")
+        wait_until(
+            lambda: (found := process.read_stat(pid)) and found.state == "T", "it is stopped"
+        )
         if not any(requests_lock(path, pid) for path in locks):
             return True
         os.kill(pid, signal.SIGCONT)
         return False
 
-    until(stopped, "it is stopped without a lock")
+    wait_until(stopped, "it is stopped without a lock")
 
 
 @on_both_engines
@@ -66,9 +68,9 @@ def test_a_killed_supervisor_is_replaced_and_the_exit_code_is_learned(home: Home
     assert taken.supervisor_pid != run.supervisor_pid
     assert taken.fence > run.fence
     (home.work / "go").touch()
-    ended = home.ended(run.id)
+    ended = home.wait_for_end(run.id)
     assert (ended.state, ended.exit_code) == (RunState.FAILED, 5)
-    home.nobody_left()
+    home.wait_for_all_processes()
     assert home.output(ended) == b"went on\n"
     assert ended.output_bytes == len(b"went on\n")
 
@@ -78,7 +80,7 @@ def test_a_replaced_supervisor_obeys_stop(home: Home) -> None:
     kill(run.supervisor_pid)
     ended = home.json("stop", run.id, "--json")
     assert ended["state"] == "cancelled"
-    assert not home.of_run(run)
+    assert not home.processes_of(run)
 
 
 def test_a_replaced_supervisor_minds_the_time_limit(home: Home) -> None:
@@ -90,7 +92,7 @@ def test_a_replaced_supervisor_minds_the_time_limit(home: Home) -> None:
         earlier = Statement("UPDATE runs SET started_at = started_at - 599000 WHERE id = :id")
         store._database.write(lambda tx: tx.run(earlier, id=run.id))
     home.recover()
-    ended = home.ended(run.id)
+    ended = home.wait_for_end(run.id)
     assert ended.state is RunState.TIMED_OUT
 
 
@@ -103,7 +105,7 @@ def test_a_replaced_supervisor_goes_on_with_restarts(home: Home) -> None:
     kill(run.supervisor_pid)
     home.recover()
     (home.work / "go").touch()
-    ended = home.ended(run.id)
+    ended = home.wait_for_end(run.id)
     assert (ended.state, ended.exit_code, ended.attempts) == (RunState.COMPLETED, 0, 2)
 
 
@@ -113,13 +115,13 @@ def test_everybody_is_killed_and_the_next_attempt_goes_on(home: Home) -> None:
         "[ $(wc -l <count) -ge 2 ] && exit 0; while :; do sleep 0.1; done"
     )
     run = waiting(home, "--restart", "on-failure:2", script=script)
-    for pid in (run.supervisor_pid, home.guard_of(run), run.pid):
+    for pid in (run.supervisor_pid, home.guard_pid(run), run.pid):
         kill(pid)
     (found,) = home.recover()
     assert (found.was, found.state) == (RunState.RUNNING, RunState.QUEUED)
-    ended = home.ended(run.id)
+    ended = home.wait_for_end(run.id)
     assert (ended.state, ended.exit_code, ended.attempts) == (RunState.COMPLETED, 0, 2)
-    home.nobody_left()
+    home.wait_for_all_processes()
     assert home.output(ended) == b"attempt\nattempt\n"
 
 
@@ -127,7 +129,9 @@ def test_whoever_waits_finds_the_dead_supervisor_by_itself(home: Home) -> None:
     run = waiting(home)
     with home.begin("wait", run.id) as waits:
         kill(run.supervisor_pid)
-        until(lambda: home.get(run.id).supervisor_pid != run.supervisor_pid, "a new supervisor")
+        wait_until(
+            lambda: home.get(run.id).supervisor_pid != run.supervisor_pid, "a new supervisor"
+        )
         (home.work / "go").touch()
         waits.wait(timeout=60)
     assert waits.returncode == 5
@@ -135,10 +139,12 @@ def test_whoever_waits_finds_the_dead_supervisor_by_itself(home: Home) -> None:
 
 def test_the_command_in_the_foreground_survives_its_supervisor(home: Home) -> None:
     with home.begin("run", "--", "sh", "-c", WAITS) as command:
-        until((home.work / "here").exists, "its program has begun")
-        run = home.in_state(home.only().id, RunState.RUNNING)
+        wait_until((home.work / "here").exists, "its program has begun")
+        run = home.in_state(home.only_run().id, RunState.RUNNING)
         kill(run.supervisor_pid)
-        until(lambda: home.get(run.id).supervisor_pid != run.supervisor_pid, "a new supervisor")
+        wait_until(
+            lambda: home.get(run.id).supervisor_pid != run.supervisor_pid, "a new supervisor"
+        )
         (home.work / "go").touch()
         out, err = command.communicate(timeout=60)
     assert (command.returncode, out) == (5, b"went on\n"), err
@@ -154,7 +160,7 @@ def test_a_run_goes_on_whose_supervisor_died_before_it_could_say_that_it_began(
     class Mute(StartingSupervisor):
         def start(self, **order: Any) -> dict[str, Any]:
             super().start(**order)
-            until((home.work / "here").exists, "its program has begun")
+            wait_until((home.work / "here").exists, "its program has begun")
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
             if not detach:
@@ -167,24 +173,24 @@ def test_a_run_goes_on_whose_supervisor_died_before_it_could_say_that_it_began(
     options = ["-d", "--host", process.host()] if detach else []
     code = main.run(["--store", home.url, "run", *options, "--", "sh", "-c", WAITS])
     said = capfd.readouterr()
-    run = home.only()
+    run = home.only_run()
     if detach:
         assert (code, run.state) == (0, RunState.RUNNING), said.err
         assert is_alive(run.supervisor_pid or 0)
         (home.work / "go").touch()
     else:
         assert (code, said.out) == (5, "went on\n"), said.err
-    ended = home.ended(run.id)
+    ended = home.wait_for_end(run.id)
     assert (ended.state, ended.exit_code) == (RunState.FAILED, 5)
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
 def test_a_killed_agent_crashed_by_that_signal(home: Home) -> None:
     run = waiting(home)
     kill(run.pid)
-    ended = home.ended(run.id)
+    ended = home.wait_for_end(run.id)
     assert (ended.state, ended.exit_code, ended.signal) == (RunState.CRASHED, None, 9)
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
 def test_supervisor_and_agent_killed_is_learned_from_the_guard(home: Home) -> None:
@@ -200,7 +206,7 @@ def test_an_agent_that_ends_while_nobody_keeps_it_has_its_exit_code(home: Home) 
     run = waiting(home)
     kill(run.supervisor_pid)
     (home.work / "go").touch()
-    until(lambda: not is_alive(run.pid or 0), "it ended")
+    wait_until(lambda: not is_alive(run.pid or 0), "it ended")
     home.recover()
     ended = home.get(run.id)
     assert (ended.state, ended.exit_code) == (RunState.FAILED, 5)
@@ -210,22 +216,22 @@ def test_an_agent_that_ends_while_nobody_keeps_it_has_its_exit_code(home: Home) 
 def test_a_killed_guard_costs_the_exit_code_and_nothing_else(home: Home) -> None:
     """The agent goes on; how it ended cannot be known, and is not made up."""
     run = waiting(home)
-    kill(home.guard_of(run))
+    kill(home.guard_pid(run))
     for _ in range(20):
         assert is_alive(run.pid or 0), "the agent was ended, though nobody asked for that"
         time.sleep(0.05)
     (home.work / "go").touch()
-    ended = home.ended(run.id)
+    ended = home.wait_for_end(run.id)
     assert ended.exit_code is None
     assert ended.signal is None
     assert ended.state is RunState.CRASHED
-    home.nobody_left()
+    home.wait_for_all_processes()
     assert home.output(ended) == b"went on\n"
 
 
 def test_a_killed_guard_does_not_end_the_run_before_its_agent_has(home: Home) -> None:
     run = waiting(home)
-    kill(home.guard_of(run))
+    kill(home.guard_pid(run))
     home.recover()
     for _ in range(5):
         lived = is_alive(run.pid or 0)
@@ -238,31 +244,31 @@ def test_a_terminal_ends_with_its_supervisor_and_that_is_told(home: Home) -> Non
     run = waiting(home, "--pty")
     kill(run.supervisor_pid)
     home.recover()
-    ended = home.ended(run.id)
+    ended = home.wait_for_end(run.id)
     assert ended.state is RunState.CRASHED
     assert (ended.exit_code, ended.signal) == (None, signal.SIGHUP)
-    assert not home.of_run(run)
+    assert not home.processes_of(run)
 
 
 def test_a_terminal_program_that_ignores_the_hangup_is_not_left_behind(home: Home) -> None:
     run = waiting(home, "--pty", script="trap '' HUP; " + WAITS)
     kill(run.supervisor_pid)
     home.recover()
-    assert home.get(run.id).is_live == bool(home.of_run(run))
+    assert home.get(run.id).is_live == bool(home.processes_of(run))
     (home.work / "go").touch()
-    ended = home.ended(run.id)
-    assert not home.of_run(run)
+    ended = home.wait_for_end(run.id)
+    assert not home.processes_of(run)
     assert ended.state in (RunState.FAILED, RunState.CRASHED)
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
 def test_a_supervisor_that_is_told_to_end_interrupts_its_run(home: Home) -> None:
     run = waiting(home)
     kill(run.supervisor_pid, signal.SIGTERM)
-    ended = home.ended(run.id)
+    ended = home.wait_for_end(run.id)
     assert ended.state is RunState.INTERRUPTED
-    assert not home.of_run(run)
-    home.nobody_left()
+    assert not home.processes_of(run)
+    home.wait_for_all_processes()
 
 
 def test_sigterm_that_arrives_while_the_run_begins_interrupts_it() -> None:
@@ -286,7 +292,7 @@ def test_a_supervisor_minds_neither_hangups_nor_interrupts(home: Home) -> None:
     kill(run.supervisor_pid, signal.SIGHUP)
     kill(run.supervisor_pid, signal.SIGINT)
     (home.work / "go").touch()
-    assert home.ended(run.id).exit_code == 5
+    assert home.wait_for_end(run.id).exit_code == 5
 
 
 def test_a_supervisor_that_slept_through_a_take_over_does_no_harm(home: Home) -> None:
@@ -300,12 +306,12 @@ def test_a_supervisor_that_slept_through_a_take_over_does_no_harm(home: Home) ->
             run, owner="test", supervisor_pid=me.pid, supervisor_token=me.start_token
         )
     kill(run.supervisor_pid, signal.SIGCONT)
-    until(lambda: not is_alive(run.supervisor_pid or 0), "the old supervisor leaves")
+    wait_until(lambda: not is_alive(run.supervisor_pid or 0), "the old supervisor leaves")
     assert is_alive(run.pid or 0), "the agent was left in peace"
     found = home.get(run.id)
     assert (found.state, found.fence, found.owner) == (RunState.RUNNING, taken.fence, "test")
     (home.work / "go").touch()
-    until(lambda: not is_alive(run.pid or 0), "the agent ended")
+    wait_until(lambda: not is_alive(run.pid or 0), "the agent ended")
 
 
 def test_a_supervisor_that_slept_while_its_run_was_given_up_ends_what_it_has(home: Home) -> None:
@@ -314,10 +320,10 @@ def test_a_supervisor_that_slept_while_its_run_was_given_up_ends_what_it_has(hom
     with home.store() as store:
         store.runs.lose(run.id, reason="a test said so")
     kill(run.supervisor_pid, signal.SIGCONT)
-    until(lambda: not home.of_run(run), "what is no run any more is ended")
+    wait_until(lambda: not home.processes_of(run), "what is no run any more is ended")
     found = home.get(run.id)
     assert (found.state, found.reason) == (RunState.CRASHED, "a test said so")
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
 def test_supervisor_that_was_replaced_spares_the_next_attempt(home: Home) -> None:
@@ -326,7 +332,7 @@ def test_supervisor_that_was_replaced_spares_the_next_attempt(home: Home) -> Non
     stop_outside_of_a_write(home, run.supervisor_pid)
     me = process.identify(os.getpid())
     assert me is not None
-    with home.store() as store, home.entered():
+    with home.store() as store, home.environment():
         taken = store.runs.take_over(
             run, owner="test", supervisor_pid=me.pid, supervisor_token=me.start_token
         )
@@ -337,20 +343,20 @@ def test_supervisor_that_was_replaced_spares_the_next_attempt(home: Home) -> Non
     following = home.in_state(run.id, RunState.RUNNING)
     assert following.attempts == 2
     kill(run.supervisor_pid, signal.SIGCONT)
-    until(lambda: not is_alive(run.supervisor_pid or 0), "the old supervisor leaves")
+    wait_until(lambda: not is_alive(run.supervisor_pid or 0), "the old supervisor leaves")
     assert not is_alive(run.pid or 0), "the old attempt is ended"
     assert is_alive(following.pid or 0), "the next attempt goes on"
     (home.work / "go").touch()
-    assert home.ended(run.id).attempts == 2
+    assert home.wait_for_end(run.id).attempts == 2
 
 
 def test_last_words_of_an_agent_whose_processes_were_all_killed_are_read(home: Home) -> None:
-    run = home.asked("scripted", "say the last words; hang")
-    until(lambda: b"the last words" in home.so_far(run), "it talks")
+    run = home.start_agent("scripted", "say the last words; hang")
+    wait_until(lambda: b"the last words" in home.output_so_far(run), "it talks")
     run = home.in_state(run.id, RunState.RUNNING)
-    for pid in (run.supervisor_pid, home.guard_of(run), run.pid):
+    for pid in (run.supervisor_pid, home.guard_pid(run), run.pid):
         kill(pid)
-    with home.entered():
+    with home.environment():
         (found,) = home.recover()
     assert found.state is RunState.CRASHED
     ended = home.get(run.id)
@@ -359,7 +365,7 @@ def test_last_words_of_an_agent_whose_processes_were_all_killed_are_read(home: H
     with home.store() as store:
         turns = store.sessions.turns(ended.session_id).items
     assert "the last words" in [turn.content for turn in turns]
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
 @on_both_engines
@@ -377,23 +383,23 @@ def test_many_recoveries_at_once_give_one_new_supervisor(home: Home) -> None:
     def supervisors() -> list[int]:
         return [
             pid
-            for pid in home.everybody()
+            for pid in home.processes()
             if "corral.supervisor" in " ".join(process.read_command_line(pid))
         ]
 
-    until(
-        lambda: set(supervisors()) - {home.guard_of(run)} == {taken.supervisor_pid},
+    wait_until(
+        lambda: set(supervisors()) - {home.guard_pid(run)} == {taken.supervisor_pid},
         "one supervisor",
     )
     (home.work / "go").touch()
-    assert home.ended(run.id).exit_code == 5
+    assert home.wait_for_end(run.id).exit_code == 5
 
 
 def test_many_recoveries_bury_a_run_whose_processes_were_all_killed_once(home: Home) -> None:
     script = "(setsid sleep 600 & echo $! >child.part; mv child.part child); " + WAITS
     run = waiting(home, script=script)
-    child = home.pid_in("child")
-    for pid in (run.supervisor_pid, home.guard_of(run), run.pid):
+    child = home.read_pid("child")
+    for pid in (run.supervisor_pid, home.guard_pid(run), run.pid):
         kill(pid)
     others = [home.begin("recover", "--json") for _ in range(3)]
     for other in others:
@@ -404,8 +410,8 @@ def test_many_recoveries_bury_a_run_whose_processes_were_all_killed_once(home: H
     assert ended.reason == "gone"
     assert home.events(run).count("crash") == 1
     assert not is_alive(child), "what it left behind is ended too"
-    assert not home.of_run(run)
-    home.nobody_left()
+    assert not home.processes_of(run)
+    home.wait_for_all_processes()
     home.recover()
     with home.store() as store:
         assert store.outputs.get(run.id).state == "sealed"
@@ -415,13 +421,13 @@ def test_what_the_last_attempt_left_is_ended_before_the_next_begins(home: Home) 
     left = "[ -e child ] || (setsid sleep 600 & echo $! >child.part; mv child.part child)"
     script = f"{left}; touch here; while [ ! -e go ]; do sleep 0.1; done"
     run = waiting(home, "--restart", "on-failure:2", script=script)
-    child = home.pid_in("child")
-    for pid in (run.supervisor_pid, home.guard_of(run), run.pid):
+    child = home.read_pid("child")
+    for pid in (run.supervisor_pid, home.guard_pid(run), run.pid):
         kill(pid)
     home.recover()
     assert not is_alive(child)
     (home.work / "go").touch()
-    ended = home.ended(run.id)
+    ended = home.wait_for_end(run.id)
     assert (ended.state, ended.attempts) == (RunState.COMPLETED, 2)
 
 
@@ -443,7 +449,7 @@ def test_a_pid_that_was_given_out_again_is_never_signalled(home: Home) -> None:
     import subprocess
 
     run = waiting(home)
-    guard = home.guard_of(run)
+    guard = home.guard_pid(run)
     for pid in (run.supervisor_pid, guard, run.pid):
         kill(pid)
     with subprocess.Popen(["sleep", "600"], env={"PATH": os.environ["PATH"]}) as stranger:
@@ -464,7 +470,7 @@ def test_another_boot_is_an_interruption(home: Home) -> None:
     from corral.db.statement import Statement
 
     run = waiting(home)
-    pids = (run.supervisor_pid, home.guard_of(run), run.pid)
+    pids = (run.supervisor_pid, home.guard_pid(run), run.pid)
     for pid in pids:
         kill(pid)
     with home.store() as store:
@@ -478,7 +484,7 @@ def test_another_boot_is_an_interruption(home: Home) -> None:
 def test_the_scripted_agents_stream_is_read_on_after_a_take_over(home: Home) -> None:
     """What was said while nobody kept it is in the session once, and only once."""
     killed, taken = home.folder / "killed", home.folder / "taken"
-    run = home.asked(
+    run = home.start_agent(
         "scripted",
         f"say one; await {killed}; say two; say three; await {taken}; say four; spend 10 5",
     )
@@ -489,14 +495,14 @@ def test_the_scripted_agents_stream_is_read_on_after_a_take_over(home: Home) -> 
         with home.store() as store:
             return [t.content for t in store.sessions.turns(session).items if t.role == "assistant"]
 
-    until(lambda: "one" in said(), "the first words")
+    wait_until(lambda: "one" in said(), "the first words")
     kill(run.supervisor_pid)
     killed.touch()
     folder: Path = home.folder_of(run)
-    until(lambda: b"three" in (folder / "output").read_bytes(), "it went on")
+    wait_until(lambda: b"three" in (folder / "output").read_bytes(), "it went on")
     home.recover()
     taken.touch()
-    ended = home.ended(run.id)
+    ended = home.wait_for_end(run.id)
     assert (ended.state, ended.exit_code) == (RunState.COMPLETED, 0)
     assert said() == ["one", "two", "three", "four"]
     assert ended.tokens == 15
@@ -506,8 +512,8 @@ def test_a_store_that_forgot_the_run_ends_the_agent_and_its_output_stays(home: H
     """Another store was put in the place of the one that knew it, in spite of all."""
     with home.store() as store:
         empty = store.db.backup(home.folder / "empty.db")
-        run = home.detached("sh", "-c", "echo words; touch here; exec sleep 600")
-        until((home.work / "here").exists, "its program has begun")
+        run = home.start_detached("sh", "-c", "echo words; touch here; exec sleep 600")
+        wait_until((home.work / "here").exists, "its program has begun")
         home.in_state(run.id, RunState.RUNNING)
         refused = home.corral("db", "restore", str(empty), "--yes")
         assert refused.returncode != 0
@@ -517,7 +523,7 @@ def test_a_store_that_forgot_the_run_ends_the_agent_and_its_output_stays(home: H
         control_socket.send_request(
             home.folder_of(run), op="stop"
         )  # else it would hear of it in some seconds
-        home.nobody_left()
+        home.wait_for_all_processes()
         assert not store.runs.list().items
     assert (home.folder_of(run) / "output").read_bytes() == b"words\n"
     assert not (home.folder_of(run) / "supervisor.error").exists()

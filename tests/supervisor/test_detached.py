@@ -13,7 +13,7 @@ import pytest
 from corral.domain.runs.model import Run, RunState
 from corral.kernel.errors import Conflict
 from corral.supervisor.main import _supervise
-from tests.support.home import Home, is_alive, until
+from tests.support.home import Home, is_alive, wait_until
 
 on_both_engines = pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 
@@ -21,8 +21,8 @@ on_both_engines = pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 def tree(home: Home, script: str, *options: str) -> tuple[Run, int]:
     """A run of a Python script that writes the pid of its child into `child`."""
     (home.work / "tree.py").write_text(script)
-    run = home.detached(sys.executable, "-S", "tree.py", options=options)
-    return run, home.pid_in("child")
+    run = home.start_detached(sys.executable, "-S", "tree.py", options=options)
+    return run, home.read_pid("child")
 
 
 TELL = """
@@ -36,9 +36,9 @@ def tell():
 def test_a_detached_run_is_asked_for_by_whoever_calls_and_kept_by_its_supervisor(
     home: Home,
 ) -> None:
-    outer = home.detached("sleep", "600")
-    inner = home.detached("true", env={"CORRAL_RUN": outer.id, "CORRAL_AGENT": "ada"})
-    home.ended(inner.id)
+    outer = home.start_detached("sleep", "600")
+    inner = home.start_detached("true", env={"CORRAL_RUN": outer.id, "CORRAL_AGENT": "ada"})
+    home.wait_for_end(inner.id)
     with home.store() as store:
         events = store.events.newest(subject=inner.id, limit=100).items
         said = {event.verb: event.actor for event in events if event.kind == "run"}
@@ -49,7 +49,7 @@ def test_a_detached_run_is_asked_for_by_whoever_calls_and_kept_by_its_supervisor
 
 
 def test_what_speaks_against_a_detached_run_is_said_as_by_any_command(home: Home) -> None:
-    home.detached("sleep", "600", options=("--name", "one"))
+    home.start_detached("sleep", "600", options=("--name", "one"))
     same = home.corral("run", "-d", "--name", "one", "--json", "--", "true")
     told = json.loads(same.stderr)["error"]
     assert (same.returncode, told["code"], told["details"]["name"]) == (4, "conflict", "one")
@@ -66,8 +66,8 @@ def test_what_speaks_against_a_detached_run_is_said_as_by_any_command(home: Home
 
 def test_files_of_the_project_do_not_become_part_of_the_supervisor(home: Home) -> None:
     (home.work / "socket.py").write_text("raise SystemExit('a socket of the project')")
-    run = home.detached("sh", "-c", "exit 3")
-    assert home.ended(run.id).exit_code == 3
+    run = home.start_detached("sh", "-c", "exit 3")
+    assert home.wait_for_end(run.id).exit_code == 3
 
 
 @on_both_engines
@@ -86,30 +86,30 @@ def test_a_detached_run_is_running_when_the_command_comes_back(home: Home) -> No
 
 
 def test_wait_gives_the_exit_code_and_logs_the_output(home: Home) -> None:
-    run = home.detached("sh", "-c", "echo hello; echo wrong >&2; exit 9")
+    run = home.start_detached("sh", "-c", "echo hello; echo wrong >&2; exit 9")
     said = home.corral("wait", run.id)
     assert said.returncode == 9
     ended = home.get(run.id)
     assert (ended.state, ended.exit_code) == (RunState.FAILED, 9)
-    home.nobody_left()
+    home.wait_for_all_processes()
     shown = home.corral("logs", run.id)
     assert shown.stdout == b"hello\nwrong\n"
     assert ended.output_bytes == len(shown.stdout)
 
 
 def test_wait_says_when_it_took_too_long(home: Home) -> None:
-    run = home.detached("sleep", "600")
+    run = home.start_detached("sleep", "600")
     said = home.corral("wait", "--timeout", "100ms", run.id)
     assert said.returncode == 4
     assert b"still running" in said.stderr
 
 
 def test_resuming_a_command_starts_it_again(home: Home) -> None:
-    run = home.detached("sh", "-c", "echo x >>count; wc -l <count")
-    home.ended(run.id)
+    run = home.start_detached("sh", "-c", "echo x >>count; wc -l <count")
+    home.wait_for_end(run.id)
     said = home.corral("resume", run.id)
     assert (said.returncode, said.stdout.strip()) == (0, b"2")
-    going = home.detached("sleep", "600")
+    going = home.start_detached("sleep", "600")
     refused = home.corral("resume", going.id)
     assert refused.returncode == 4
     assert b"running" in refused.stderr
@@ -157,7 +157,7 @@ def test_stop_ends_everybody(home: Home, script: str) -> None:
     ended = home.json("stop", run.id, "--json")
     assert ended["state"] == "cancelled"
     assert not is_alive(child)
-    assert not home.of_run(run)
+    assert not home.processes_of(run)
     assert ended["exit_code"] is None or ended["signal"] is None
 
 
@@ -170,12 +170,12 @@ def test_a_program_that_ends_well_when_asked_has_its_time(home: Home) -> None:
     )
     ended = home.json("stop", run.id, "--json", "--reason", "enough of it")
     assert (ended["state"], ended["exit_code"], ended["reason"]) == ("cancelled", 0, "enough of it")
-    home.nobody_left()
+    home.wait_for_all_processes()
     assert home.output(home.get(run.id)) == b"goodbye\n"
 
 
 def test_stop_twice_and_at_once_is_one_end(home: Home) -> None:
-    run = home.detached("sleep", "600")
+    run = home.start_detached("sleep", "600")
     stops = [home.begin("stop", run.id, "--json") for _ in range(3)]
     for stop in stops:
         out, err = stop.communicate(timeout=60)
@@ -189,8 +189,8 @@ def test_stop_twice_and_at_once_is_one_end(home: Home) -> None:
 
 
 def test_stop_does_not_touch_strangers(home: Home) -> None:
-    bystander = home.detached("sleep", "600")
-    run = home.detached("sleep", "600")
+    bystander = home.start_detached("sleep", "600")
+    run = home.start_detached("sleep", "600")
     home.json("stop", run.id, "--json")
     assert home.get(bystander.id).state is RunState.RUNNING
     assert is_alive(bystander.pid or 0)
@@ -217,10 +217,10 @@ def test_a_child_that_forks_and_leaves_ends_with_its_run(home: Home) -> None:
         "while not os.path.exists('child'):\n    time.sleep(0.01)\n"
         "sys.exit(3)",
     )
-    ended = home.ended(run.id)
+    ended = home.wait_for_end(run.id)
     assert (ended.state, ended.exit_code) == (RunState.FAILED, 3)
     assert not is_alive(child)
-    home.nobody_left()
+    home.wait_for_all_processes()
     assert any("left processes behind" in line for line in home.log(ended))
 
 
@@ -230,30 +230,32 @@ def test_a_child_that_forks_and_leaves_ends_with_its_run(home: Home) -> None:
 def test_time_over_ends_it_as_timed_out(home: Home) -> None:
     said = home.corral("run", "--timeout", "300ms", "--", "sleep", "600")
     assert said.returncode == 124
-    run = home.only()
+    run = home.only_run()
     assert run.state is RunState.TIMED_OUT
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
 def test_a_silent_run_ends_well_when_it_is_to_end_idle(home: Home) -> None:
-    run = home.detached("sh", "-c", "echo words; sleep 600", options=("--idle-exit", "500ms"))
-    ended = home.ended(run.id)
+    run = home.start_detached("sh", "-c", "echo words; sleep 600", options=("--idle-exit", "500ms"))
+    ended = home.wait_for_end(run.id)
     assert ended.state is RunState.COMPLETED
     assert ended.reason == "no activity within the idle timeout"
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
 def test_a_run_that_writes_is_not_idle(home: Home) -> None:
     # It writes far more often than it must, for longer than it may be silent.
     script = "for n in $(seq 70); do echo $n; sleep 0.1; done; exit 3"
-    run = home.detached("sh", "-c", script, options=("--idle-exit", "5s"))
-    ended = home.ended(run.id)
+    run = home.start_detached("sh", "-c", script, options=("--idle-exit", "5s"))
+    ended = home.wait_for_end(run.id)
     assert (ended.state, ended.exit_code) == (RunState.FAILED, 3)
 
 
 def test_three_quick_failures_end_it(home: Home) -> None:
-    run = home.detached("sh", "-c", "echo x >>count; exit 4", options=("--restart", "on-failure:9"))
-    ended = home.ended(run.id)
+    run = home.start_detached(
+        "sh", "-c", "echo x >>count; exit 4", options=("--restart", "on-failure:9")
+    )
+    ended = home.wait_for_end(run.id)
     assert (ended.state, ended.exit_code) == (RunState.FAILED, 4)
     # On a very busy machine an attempt may be slow, and the count begins again.
     assert 3 <= ended.attempts < 10, "it was ended before its restarts were used up"
@@ -263,27 +265,27 @@ def test_three_quick_failures_end_it(home: Home) -> None:
 
 def test_restarts_end_at_the_first_success(home: Home) -> None:
     script = "echo x >>count; test $(wc -l <count) -ge 3 && exit 0; kill -9 $$"
-    run = home.detached("sh", "-c", script, options=("--restart", "on-failure:5"))
+    run = home.start_detached("sh", "-c", script, options=("--restart", "on-failure:5"))
     # Quick failures count in a row; the third attempt is the one that succeeds.
-    ended = home.ended(run.id)
+    ended = home.wait_for_end(run.id)
     assert (ended.state, ended.exit_code, ended.attempts) == (RunState.COMPLETED, 0, 3)
 
 
 def test_a_stop_between_two_attempts_ends_it(home: Home) -> None:
-    run = home.detached("sh", "-c", "exit 1", options=("--restart", "on-failure:9"))
-    until(lambda: home.get(run.id).attempts >= 2, "the second attempt")
+    run = home.start_detached("sh", "-c", "exit 1", options=("--restart", "on-failure:9"))
+    wait_until(lambda: home.get(run.id).attempts >= 2, "the second attempt")
     with home.store() as store:
         store.runs.stop(run.id)
-    ended = home.ended(run.id)
+    ended = home.wait_for_end(run.id)
     assert (ended.state, ended.reason) == (RunState.CANCELLED, "stopped")
-    home.nobody_left()
+    home.wait_for_all_processes()
     assert "restart" not in home.events(ended)[home.events(ended).index("stop") :]
 
 
 def test_the_third_failure_is_not_quick_when_they_took_their_time(home: Home) -> None:
     script = "echo x >>count; sleep 3.2; exit 1"
-    run = home.detached("sh", "-c", script, options=("--restart", "on-failure:3"))
-    ended = home.ended(run.id)
+    run = home.start_detached("sh", "-c", script, options=("--restart", "on-failure:3"))
+    ended = home.wait_for_end(run.id)
     assert (ended.state, ended.attempts) == (RunState.FAILED, 4)
 
 
@@ -300,26 +302,28 @@ def test_runs_wait_in_line_and_projects_take_turns(home: Home) -> None:
     for name in ("a", "b"):
         (home.work / name).mkdir()
     log = home.work / "log"
-    first = home.detached("sh", "-c", "while [ ! -e go ]; do sleep 0.1; done")
+    first = home.start_detached("sh", "-c", "while [ ! -e go ]; do sleep 0.1; done")
     asked = []
     for place, number in (("a", 1), ("a", 2), ("a", 3), ("b", 1)):
         script = f"echo {place}{number} >>'{log}'"
-        queued = home.detached("sh", "-c", script, options=("--project", str(home.work / place)))
+        queued = home.start_detached(
+            "sh", "-c", script, options=("--project", str(home.work / place))
+        )
         assert queued.state is RunState.QUEUED
         asked.append(queued.id)
     (home.work / "go").touch()
     for id in (first.id, *asked):
-        assert home.ended(id).state is RunState.COMPLETED
+        assert home.wait_for_end(id).state is RunState.COMPLETED
     order = log.read_text().split()
     assert order[0] == "a1"
     assert order.index("b1") < order.index("a3")
     assert sorted(order) == ["a1", "a2", "a3", "b1"]
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
 def test_a_run_in_the_foreground_waits_in_line_and_then_is_shown(home: Home) -> None:
     one_at_once(home)
-    first = home.detached("sh", "-c", "while [ ! -e go ]; do sleep 0.1; done")
+    first = home.start_detached("sh", "-c", "while [ ! -e go ]; do sleep 0.1; done")
     with home.begin("run", "--", "sh", "-c", "echo at last; exit 3") as command:
         assert command.stderr is not None
         told = command.stderr.readline()
@@ -334,22 +338,22 @@ def test_a_run_in_the_foreground_waits_in_line_and_then_is_shown(home: Home) -> 
 
 def test_a_queued_run_that_is_stopped_never_starts(home: Home) -> None:
     one_at_once(home)
-    first = home.detached("sleep", "600")
-    second = home.detached("touch", "never")
+    first = home.start_detached("sleep", "600")
+    second = home.start_detached("touch", "never")
     assert home.json("stop", second.id, "--json")["state"] == "cancelled"
     home.json("stop", first.id, "--json")
-    home.nobody_left()
+    home.wait_for_all_processes()
     assert not (home.work / "never").exists()
 
 
 def test_a_queued_run_that_cannot_start_does_not_block_the_line(home: Home, tmp_path: Path) -> None:
     one_at_once(home)
-    first = home.detached("sh", "-c", "while [ ! -e go ]; do sleep 0.1; done")
+    first = home.start_detached("sh", "-c", "while [ ! -e go ]; do sleep 0.1; done")
     for command in (["no-such-program"], ["touch", "came"]):
-        assert home.detached(*command).state is RunState.QUEUED
+        assert home.start_detached(*command).state is RunState.QUEUED
     (home.work / "go").touch()
-    home.ended(first.id)
-    until((home.work / "came").exists, "the one behind it came")
+    home.wait_for_end(first.id)
+    wait_until((home.work / "came").exists, "the one behind it came")
 
 
 # -- families of runs --------------------------------------------------------------------------
@@ -357,8 +361,8 @@ def test_a_queued_run_that_cannot_start_does_not_block_the_line(home: Home, tmp_
 
 def test_a_run_inside_a_run_has_a_parent_and_survives_its_stop(home: Home) -> None:
     inner = f"{sys.executable} -m corral run -d --json -- sleep 600 >inner; touch there; sleep 600"
-    outer = home.detached("sh", "-c", inner, options=("--grace", "300ms"))
-    until((home.work / "there").exists, "the inner run was started")
+    outer = home.start_detached("sh", "-c", inner, options=("--grace", "300ms"))
+    wait_until((home.work / "there").exists, "the inner run was started")
     told = json.loads((home.work / "inner").read_text())
     assert told["parent_id"] == outer.id
     home.json("stop", outer.id, "--json")
@@ -371,12 +375,12 @@ def test_a_run_inside_a_run_has_a_parent_and_survives_its_stop(home: Home) -> No
 
 def test_a_run_in_the_foreground_of_a_run_is_asked_to_end_like_any_command(home: Home) -> None:
     inner = f"{sys.executable} -m corral run --name inner -- sh -c 'touch there; exec sleep 600'"
-    outer = home.detached("sh", "-c", inner, options=("--grace", "10m"))
-    until((home.work / "there").exists, "the inner run was started")
+    outer = home.start_detached("sh", "-c", inner, options=("--grace", "10m"))
+    wait_until((home.work / "there").exists, "the inner run was started")
     found = home.get("inner")
     assert found.parent_id == outer.id
     home.json("stop", outer.id, "--json")
-    ended = home.ended(found.id)
+    ended = home.wait_for_end(found.id)
     assert (ended.state, ended.signal) == (RunState.CANCELLED, signal.SIGTERM)
 
 
@@ -396,10 +400,10 @@ def test_a_run_that_fills_the_disk_ends_in_a_true_state(home: Home, tmp_path: Pa
     if mounted.returncode:
         pytest.skip("a small disk needs the right to mount one")
     try:
-        run = home.detached("sh", "-c", "yes | head -c 8000000; echo $? >&2; exit 7")
-        ended = home.ended(run.id)
+        run = home.start_detached("sh", "-c", "yes | head -c 8000000; echo $? >&2; exit 7")
+        ended = home.wait_for_end(run.id)
         assert (ended.state, ended.exit_code) == (RunState.FAILED, 7)
-        home.nobody_left()
+        home.wait_for_all_processes()
         assert ended.output_bytes > 1_000_000
         with home.store() as store:
             kept = store.outputs.get(run.id)
@@ -408,23 +412,25 @@ def test_a_run_that_fills_the_disk_ends_in_a_true_state(home: Home, tmp_path: Pa
         assert refused.returncode == 0 or b"No space left" in refused.stderr, refused.stderr
         with home.store() as store:
             store.runs.delete(run.id)
-        terminal = home.detached("sh", "-c", "yes | head -c 8000000; exit 7", options=("--pty",))
-        ended = home.ended(terminal.id)
+        terminal = home.start_detached(
+            "sh", "-c", "yes | head -c 8000000; exit 7", options=("--pty",)
+        )
+        ended = home.wait_for_end(terminal.id)
         assert ended.state is RunState.FAILED
         assert ended.exit_code == 7
     finally:
-        home.end_all()
+        home.kill_all()
         subprocess.run(["umount", "-l", str(small)], check=True)
 
 
 def test_deleting_a_run_deletes_its_files_and_refuses_while_it_goes(home: Home) -> None:
-    run = home.detached("sh", "-c", "echo hello; while [ ! -e go ]; do sleep 0.1; done")
+    run = home.start_detached("sh", "-c", "echo hello; while [ ! -e go ]; do sleep 0.1; done")
     with home.store() as store:
         with pytest.raises(Conflict):
             store.runs.delete(run.id)
         (home.work / "go").touch()
-        home.ended(run.id)
-        home.nobody_left()
+        home.wait_for_end(run.id)
+        home.wait_for_all_processes()
         assert home.folder_of(run).exists()
         store.runs.delete(run.id)
     assert not home.folder_of(run).exists()
@@ -432,9 +438,9 @@ def test_deleting_a_run_deletes_its_files_and_refuses_while_it_goes(home: Home) 
 
 def test_supervisors_leave_no_zombies_and_no_files_in_the_way(home: Home) -> None:
     before = set(os.listdir("/tmp"))
-    run = home.detached("true")
-    ended = home.ended(run.id)
-    home.nobody_left()
+    run = home.start_detached("true")
+    ended = home.wait_for_end(run.id)
+    home.wait_for_all_processes()
     assert not (home.folder_of(run) / "line").exists()
     assert not (home.folder_of(run) / "supervisor.error").exists()
     assert not {name for name in set(os.listdir("/tmp")) - before if run.id in name}
@@ -445,12 +451,12 @@ def test_every_file_of_a_run_is_for_its_user_alone(home: Home) -> None:
     before = os.umask(0)
     try:
         prompt = "say so; hang"
-        runs = [home.asked("scripted", prompt), home.asked("scripted", prompt, "--acp")]
-        runs.append(home.detached("sh", "-c", "head -c 5000000 /dev/zero; sleep 600"))
-        runs.append(home.detached("sleep", "600", options=("--pty",)))
+        runs = [home.start_agent("scripted", prompt), home.start_agent("scripted", prompt, "--acp")]
+        runs.append(home.start_detached("sh", "-c", "head -c 5000000 /dev/zero; sleep 600"))
+        runs.append(home.start_detached("sleep", "600", options=("--pty",)))
     finally:
         os.umask(before)
-    until(lambda: len(home.so_far(runs[2])) >= 5_000_000, "it has written")
+    wait_until(lambda: len(home.output_so_far(runs[2])) >= 5_000_000, "it has written")
     for moment in ("running", "ended"):
         for run in runs:
             folder = home.folder_of(run)
@@ -460,7 +466,7 @@ def test_every_file_of_a_run_is_for_its_user_alone(home: Home) -> None:
             if moment == "running":
                 home.corral("stop", run.id)
         if moment == "running":
-            home.nobody_left()
+            home.wait_for_all_processes()
 
 
 def test_what_a_supervisor_died_of_is_for_its_user_alone(tmp_path: Path) -> None:
@@ -486,17 +492,17 @@ def test_supervisors_hold_no_connection_while_their_runs_only_run(home: Home, ur
     """Hundreds of them share a server that allows a hundred connections."""
     import psycopg
 
-    runs = [home.detached("sleep", "600") for _ in range(2)]
+    runs = [home.start_detached("sleep", "600") for _ in range(2)]
     count = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
     count += " AND application_name = 'corral'"
     with psycopg.connect(url, autocommit=True) as server:
-        until(lambda: server.execute(count).fetchone() == (0,), "none is left")
+        wait_until(lambda: server.execute(count).fetchone() == (0,), "none is left")
     assert all(home.get(run.id).state is RunState.RUNNING for run in runs)
 
 
 def test_show_gives_all_that_is_kept_of_a_run(home: Home) -> None:
-    run = home.detached("true", options=("--timeout", "90s", "--env", "COLOUR=blue"))
-    home.ended(run.id)
+    run = home.start_detached("true", options=("--timeout", "90s", "--env", "COLOUR=blue"))
+    home.wait_for_end(run.id)
     shown = home.json("show", run.id, "--json")
     assert shown["id"] == run.id
     assert shown["launch"]["timeout_ms"] == 90_000

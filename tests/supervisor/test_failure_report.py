@@ -33,8 +33,8 @@ def test_a_failure_names_the_behaviour_and_the_last_events(store: Corral) -> Non
 
 @pytest.mark.parametrize("engine", ["sqlite"])
 def test_a_failure_shows_the_output_of_runs_and_logs(home: Home) -> None:
-    run = home.detached("sh", "-c", "echo what it printed; exit 3")
-    home.ended(run.id)
+    run = home.start_detached("sh", "-c", "echo what it printed; exit 3")
+    home.wait_for_end(run.id)
     (home.folder_of(run).parents[1] / "daemon.log").write_text("what the daemon logged")
     shown = report("test_it", home=home, url=home.url)
     assert run.id in shown["last events of the store"]

@@ -10,25 +10,25 @@ import pytest
 
 from corral.adapters import process
 from corral.domain.runs.model import Run, RunState
-from tests.support.home import CORRAL, Home, until
+from tests.support.home import CORRAL, Home, wait_until
 
 on_both_engines = pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 
 
 def started(home: Home) -> Run:
     """The one run, once its program says that it is there (a file `here`)."""
-    until((home.work / "here").exists, "the program has begun")
-    return home.only()
+    wait_until((home.work / "here").exists, "the program has begun")
+    return home.only_run()
 
 
 @on_both_engines
 def test_input_output_and_errors_are_passed_through_apart(home: Home) -> None:
     said = home.corral("run", "--", "sh", "-c", "cat; echo wrong >&2", input=b"typed\n")
     assert (said.returncode, said.stdout, said.stderr) == (0, b"typed\n", b"wrong\n")
-    run = home.only()
+    run = home.only_run()
     assert run.state is RunState.COMPLETED
     assert run.exit_code == 0
-    home.nobody_left()
+    home.wait_for_all_processes()
     assert home.output(run) == b"typed\n"
     assert home.output(run, "errors") == b"wrong\n"
 
@@ -47,7 +47,7 @@ def test_the_exit_code_is_the_commands(
 ) -> None:
     said = home.corral("run", "--", "sh", "-c", command)
     assert said.returncode == code, said.stderr
-    run = home.only()
+    run = home.only_run()
     assert run.state is state
     if code > 128 and code != 255:
         assert (run.exit_code, run.signal) == (None, code - 128)
@@ -63,10 +63,10 @@ def test_what_cannot_be_executed_is_one_clear_sentence(home: Home, command: str,
     assert (said.returncode, said.stdout) == (code, b"")
     assert said.stderr.count(b"\n") == 1
     assert command.replace("\x1b", "\\x1b").encode() in said.stderr, "it cannot steer the terminal"
-    run = home.only()
+    run = home.only_run()
     assert (run.state, run.exit_code, run.signal) == (RunState.FAILED, code, None)
     assert command in (run.reason or "")
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT])
@@ -77,7 +77,7 @@ def test_a_signal_to_the_command_is_passed_on(home: Home, number: signal.Signals
         command.send_signal(number)
         out, _ = command.communicate(timeout=60)  # bash itself says what became of its sleep
     assert (command.returncode, out) == (7, b"heard\n")
-    assert home.only().state is RunState.FAILED
+    assert home.only_run().state is RunState.FAILED
 
 
 def test_a_signal_that_ends_the_program_ends_the_command_alike(home: Home) -> None:
@@ -86,7 +86,7 @@ def test_a_signal_that_ends_the_program_ends_the_command_alike(home: Home) -> No
         command.send_signal(signal.SIGINT)
         command.communicate(timeout=60)
     assert command.returncode == 130
-    assert (home.only().signal, home.only().state) == (signal.SIGINT, RunState.CANCELLED)
+    assert (home.only_run().signal, home.only_run().state) == (signal.SIGINT, RunState.CANCELLED)
 
 
 def test_the_words_of_whoever_stopped_it_cannot_steer_the_terminal(home: Home) -> None:
@@ -109,11 +109,11 @@ def test_a_stop_signal_stops_both_and_going_on_wakes_both(home: Home) -> None:
             return found.state if found else "-"
 
         command.send_signal(signal.SIGTSTP)
-        until(lambda: state(command.pid) == "T", "the command is stopped")
-        until(lambda: state(run.pid or 0) == "T", "the program is stopped")
+        wait_until(lambda: state(command.pid) == "T", "the command is stopped")
+        wait_until(lambda: state(run.pid or 0) == "T", "the program is stopped")
         assert home.get(run.id).state is RunState.RUNNING
         command.send_signal(signal.SIGCONT)
-        until(lambda: state(run.pid or 0) != "T", "the program goes on")
+        wait_until(lambda: state(run.pid or 0) != "T", "the program goes on")
         (home.work / "go").touch()
         out, _ = command.communicate(timeout=60)
     assert (command.returncode, out) == (0, b"went on\n")
@@ -128,19 +128,19 @@ def test_a_reader_that_leaves_ends_the_run(home: Home) -> None:
     assert command.stderr is not None
     assert b"Traceback" not in command.stderr.read()
     command.stderr.close()
-    run = home.ended(home.only().id)
+    run = home.wait_for_end(home.only_run().id)
     assert run.state is RunState.CANCELLED
     assert run.reason == "the reader of its output exited"
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
 def test_every_byte_comes_through_as_it_was(home: Home) -> None:
     data = bytes(range(256)) * 4_096
     said = home.corral("run", "--", "cat", input=data)
     assert said.stdout == data
-    run = home.only()
+    run = home.only_run()
     assert run.output_bytes == len(data)
-    home.nobody_left()
+    home.wait_for_all_processes()
     assert home.output(run) == data
     shown = home.corral("logs", run.id)
     assert shown.returncode == 0, shown.stderr
@@ -149,8 +149,8 @@ def test_every_byte_comes_through_as_it_was(home: Home) -> None:
 def test_output_that_is_no_text_stays_readable(home: Home) -> None:
     said = home.corral("run", "--", "printf", r"a\377\376\000b\nlast\n")
     assert said.stdout == b"a\xff\xfe\0b\nlast\n"
-    home.nobody_left()
-    shown = home.corral("logs", home.only().id)
+    home.wait_for_all_processes()
+    shown = home.corral("logs", home.only_run().id)
     assert shown.returncode == 0, shown.stderr
     assert b"last\n" in shown.stdout
 
@@ -164,7 +164,7 @@ def test_a_prompt_of_a_megabyte_reaches_the_agent(home: Home) -> None:
     said = home.corral("run", "--agent", "reader", "-", input=words)
     assert said.returncode == 0, said.stderr
     assert abs(int(said.stdout) - len(words)) <= 2
-    run = home.only()
+    run = home.only_run()
     with home.store() as store:
         assert len(store.runs.get_launch(run.id).prompt or "") >= 1 << 20
 
@@ -175,7 +175,7 @@ def test_variables_reach_the_command_and_a_value_that_looks_secret_is_refused(ho
     refused = home.corral("run", "--env", "MY_TOKEN=abc", "--", "true")
     assert refused.returncode == 4
     assert b"--secret MY_TOKEN=env:MY_TOKEN" in refused.stderr
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
 def test_a_secret_is_nowhere_but_in_the_commands_environment(home: Home, tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_secret_is_nowhere_but_in_the_commands_environment(home: Home, tmp_pat
         run = started(home)
         titles = [
             Path(f"/proc/{pid}/cmdline").read_bytes()
-            for pid in home.everybody()
+            for pid in home.processes()
             if Path(f"/proc/{pid}").exists()
         ]
         assert len(titles) >= 3
@@ -198,7 +198,7 @@ def test_a_secret_is_nowhere_but_in_the_commands_environment(home: Home, tmp_pat
     assert command.returncode == 0, err
     assert value.encode() not in out
     assert b"it is " in out
-    home.nobody_left()
+    home.wait_for_all_processes()
     assert value.encode() not in home.output(run)
     for file in tmp_path.rglob("*"):
         if file.is_file():
@@ -227,9 +227,9 @@ def test_a_secret_with_colours_in_it_or_spelled_out_is_not_shown(
     value = f'hunter2-"{part}"\\9c51é'
     env = home.env | {"THE_PASS": value}
     options = (*terminal, "--secret", "PASS=env:THE_PASS")
-    run = home.detached(sys.executable, "-c", SPELL, options=options, env=env)
-    home.ended(run.id)
-    home.nobody_left()
+    run = home.start_detached(sys.executable, "-c", SPELL, options=options, env=env)
+    home.wait_for_end(run.id)
+    home.wait_for_all_processes()
     shown = home.corral("logs", run.id).stdout.decode()
     assert "plain [redacted]" in shown
     for text in (shown, home.corral("logs", "--tail", "5", run.id).stdout.decode()):
@@ -252,12 +252,12 @@ def test_standard_error_that_is_kept_apart_is_redacted_as_it_is_written(home: Ho
     ) as command:
         run = started(home)
         errors = home.folder_of(run) / "errors"
-        until(lambda: errors.exists() and errors.read_bytes().endswith(b"\n"), "it said so")
+        wait_until(lambda: errors.exists() and errors.read_bytes().endswith(b"\n"), "it said so")
         assert errors.read_bytes() == b"err [redacted]\n"
         (home.work / "go").touch()
         out, err = command.communicate(timeout=60)
     assert (out, err) == (b"out [redacted]\n", b"err [redacted]\n")
-    home.nobody_left()
+    home.wait_for_all_processes()
     assert home.output(run, "errors") == b"err [redacted]\n"
 
 
@@ -269,7 +269,7 @@ def test_a_secret_that_cannot_be_read_is_a_clear_sentence_and_starts_nothing(hom
     assert not (home.work / "here").exists()
     with home.store() as store:
         assert not [run for run in store.runs.list().items if run.is_live]
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
 def test_a_directory_that_vanished_fails_the_run_and_names_it(home: Home, tmp_path: Path) -> None:
@@ -279,14 +279,14 @@ def test_a_directory_that_vanished_fails_the_run_and_names_it(home: Home, tmp_pa
         run = store.runs.start(command=["true"], project=str(place))
         place.rmdir()
         store.runs.start_queued()
-    ended = home.ended(run.id)
+    ended = home.wait_for_end(run.id)
     assert ended.state is RunState.FAILED
     assert str(place) in (ended.reason or "")
     said = home.corral("run", "--project", str(place), "--", "true")
     assert said.returncode in (2, 3)
     assert str(place).encode() in said.stderr
     assert said.stderr.count(b"\n") == 1
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
 def test_a_directory_that_vanishes_under_it_does_not_lose_the_run(home: Home) -> None:
@@ -303,7 +303,7 @@ def test_without_words_nothing_starts_and_no_supervisor_stays(home: Home) -> Non
         assert said.returncode == 2
         assert said.stderr.count(b"\n") == 1
         assert said.stdout == b""
-    home.nobody_left()
+    home.wait_for_all_processes()
     with home.store() as store:
         assert not store.runs.list().items
 
@@ -316,7 +316,7 @@ def test_a_command_that_is_killed_leaves_its_run_going(home: Home) -> None:
         command.kill()
         command.wait(timeout=60)
     (home.work / "go").touch()
-    ended = home.ended(run.id)
+    ended = home.wait_for_end(run.id)
     assert (ended.state, ended.exit_code) == (RunState.COMPLETED, 0)
     assert home.output(ended) == b"went on\n"
 
@@ -359,7 +359,7 @@ def test_a_parent_that_ignores_its_children_or_blocks_signals_spoils_nothing(hom
 
     with home.begin("run", "--", "sh", "-c", "exit 3", preexec_fn=spoil) as command:
         command.communicate(timeout=60)
-    run = home.ended(home.only().id)
+    run = home.wait_for_end(home.only_run().id)
     assert (run.state, run.exit_code) == (RunState.FAILED, 3)
 
 
@@ -368,7 +368,7 @@ def test_with_json_the_record_is_all_that_standard_output_gets(home: Home) -> No
     told = json.loads(said.stdout)
     assert (said.returncode, told["exit_code"], told["state"]) == (3, 3, "failed")
     assert sorted(said.stderr.split()) == [b"err", b"out"]
-    assert home.output(home.only()) == b"out\n"
+    assert home.output(home.only_run()) == b"out\n"
     said = home.corral("run", "--json", "--", "no-such-program")
     assert (said.returncode, json.loads(said.stdout)["exit_code"]) == (127, 127)
 
@@ -391,7 +391,7 @@ def test_a_class_of_questions_that_there_is_not_is_refused(home: Home) -> None:
 @pytest.mark.parametrize("trap", ["", "trap 'exit 0' TERM; ", "trap 'exit 9' TERM; "])
 def test_waiting_for_a_stopped_run_tells_what_it_ended_with(home: Home, trap: str) -> None:
     script = f"{trap}touch here; while :; do sleep 0.1; done"
-    run = home.detached("sh", "-c", script)
+    run = home.start_detached("sh", "-c", script)
     started(home)
     assert home.json("stop", run.id, "--json")["state"] == "cancelled"
     code = {"": 143, "trap 'exit 0' TERM; ": 130, "trap 'exit 9' TERM; ": 9}[trap]

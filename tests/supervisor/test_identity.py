@@ -11,8 +11,8 @@ import pytest
 
 from corral.domain.runs.model import Run
 from corral.kernel.errors import Conflict
-from tests.support.home import Home, until
-from tests.support.http_server import serving
+from tests.support.home import Home, wait_until
+from tests.support.http_server import run_http_server
 
 CORRAL = f"{sys.executable} -m corral"
 
@@ -33,10 +33,10 @@ def run_inside(
     )
     file.chmod(0o755)
     if agent is None:
-        return home.ended(home.detached(str(file)).id)
+        return home.wait_for_end(home.start_detached(str(file)).id)
     with home.store() as store, suppress(Conflict):
         store.agents.create(agent, command=str(file))
-    return home.ended(home.asked(agent, "go", *options).id)
+    return home.wait_for_end(home.start_agent(agent, "go", *options).id)
 
 
 def tried(home: Home) -> dict[str, int]:
@@ -234,8 +234,8 @@ def test_a_persons_token_does_not_make_a_process_in_a_run_a_person(
 ) -> None:
     file = home.work / "call.py"
     file.write_text(CALL)
-    with home.store() as store, serving(store) as served:
-        command = f"{sys.executable} {file} {served.url} {served.token}"
+    with home.store() as store, run_http_server(store) as http_server:
+        command = f"{sys.executable} {file} {http_server.url} {http_server.token}"
         run = run_inside(home, f"{BARE} {command} > told.json; tried it", agent=agent)
         told = json.loads((home.work / "told.json").read_text())
         mail = 200 if agent else 403
@@ -245,7 +245,7 @@ def test_a_persons_token_does_not_make_a_process_in_a_run_a_person(
             assert letter.sender == "agent:ada"
             (event,) = store.events.newest(subject=letter.id).items
             assert (event.actor, event.run) == ("agent:ada", run.id)
-        with served.client() as person:
+        with http_server.client() as person:
             assert person.post("/api/tokens/create", json={"name": "other"}).status_code == 200
 
 
@@ -254,15 +254,19 @@ def test_a_caller_that_cannot_be_seen_is_not_a_person_while_runs_go_on(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that hangs up, ends or forbids inspection holds no socket that can be seen."""
-    with home.store() as store, serving(store) as served, served.client() as caller:
-        run = home.detached("sleep", "600")
+    with (
+        home.store() as store,
+        run_http_server(store) as http_server,
+        http_server.client() as caller,
+    ):
+        run = home.start_detached("sleep", "600")
         monkeypatch.setattr("corral.adapters.socket_peers._holders", lambda wanted: [])
         told = caller.post("/api/tokens/create", json={"name": "mine"})
         assert told.status_code == 403
         assert told.json()["error"]["details"]["reason"] == "caller_unknown"
         assert caller.get("/api/tokens/list").status_code == 200
         store.runs.stop(run.id)
-        home.ended(run.id)
+        home.wait_for_end(run.id)
     with home.store() as store:
         assert not [token for token in store.tokens.list().items if token.name == "mine"]
 
@@ -297,7 +301,9 @@ def test_a_process_inside_a_run_cannot_type_into_its_own_terminal(home: Home) ->
     script.write_text(f'#!/bin/sh\n{BARE} {sys.executable} {file} "$RUNS/$CORRAL_RUN"\n')
     script.chmod(0o755)
     runs = Path(home.env["CORRAL_HOME"]) / "runs"
-    run = home.ended(home.detached(str(script), options=("--pty", "-e", f"RUNS={runs}")).id)
+    run = home.wait_for_end(
+        home.start_detached(str(script), options=("--pty", "-e", f"RUNS={runs}")).id
+    )
     assert b"told inside_run heard ''" in home.output(run)
 
 
@@ -305,8 +311,8 @@ def test_text_of_another_run_is_typed_only_where_that_run_started_it(home: Home)
     """Typed text has no source: an agent takes it for its user's."""
     with home.store() as store:
         store.agents.create("bob", command="cat")
-    bob = home.asked("bob", "begin", "--pty", "--name", "bob")
-    typed = home.detached("cat", options=("--pty", "--name", "typed"))
+    bob = home.start_agent("bob", "begin", "--pty", "--name", "bob")
+    typed = home.start_detached("cat", options=("--pty", "--name", "typed"))
     run = run_inside(
         home,
         f"""
@@ -322,9 +328,9 @@ def test_text_of_another_run_is_typed_only_where_that_run_started_it(home: Home)
     for each in (bob, typed, own):
         with home.store() as store:
             store.runs.send(each.id, "of a person")
-            until(lambda each=each: b"of a person" in home.so_far(each), "its echo")
+            wait_until(lambda each=each: b"of a person" in home.output_so_far(each), "its echo")
             store.runs.stop(each.id)
-        said[each.id] = home.output(home.ended(each.id))
+        said[each.id] = home.output(home.wait_for_end(each.id))
     assert [b"go ahead" in text for text in said.values()] == [False] * 3
     assert b"hello, child" in said[own.id]
     assert senders(home, f"session:{bob.session_id}") == ["agent:ada"]

@@ -12,18 +12,18 @@ from corral.supervisor import screen_io
 from corral.supervisor.input_entries import INPUT_TIMEOUT, REPEAT_SECONDS
 from corral.supervisor.screen_io import ScreenIO
 from tests.seed_tools.test_agent_yes import SCREEN_FILES
-from tests.support.home import Home, until
+from tests.support.home import Home, wait_until
 
 
 def asking(home: Home, *options: str) -> Run:
-    run = home.asked("scripted", "say so; ask May I?; say after", "--pty", *options)
+    run = home.start_agent("scripted", "say so; ask May I?; say after", "--pty", *options)
 
     def look() -> Run | None:
         found = home.get(run.id)
         # A dialog that is read while it is drawn has fewer options, and another id.
         return found if found.dialog is not None and len(found.dialog.options) == 3 else None
 
-    return until(look, "it asks")
+    return wait_until(look, "it asks")
 
 
 @pytest.mark.parametrize("answer", ["No", "3"])
@@ -31,23 +31,23 @@ def test_answering_no_declines(home: Home, answer: str) -> None:
     run = asking(home)
     said = home.json("send", "--json", run.id, answer)
     assert (said["how"], said["option"]) == ("answered", "3. No")
-    until(lambda: b"after" in home.so_far(run), "it goes on")
-    assert b"Nobody answered." in home.so_far(run)
-    assert b"Answered:" not in home.so_far(run)
-    until(lambda: home.get(run.id).attention is None, "it asks no more")
+    wait_until(lambda: b"after" in home.output_so_far(run), "it goes on")
+    assert b"Nobody answered." in home.output_so_far(run)
+    assert b"Answered:" not in home.output_so_far(run)
+    wait_until(lambda: home.get(run.id).attention is None, "it asks no more")
     assert home.get(run.id).dialog is None
 
 
 def test_text_that_is_not_an_option_is_rejected_and_nothing_is_typed(home: Home) -> None:
     run = asking(home)
-    before = home.so_far(run)
+    before = home.output_so_far(run)
     for text in ("no thanks", "please use git instead", "4", "\r"):
         for enter in ((), ("--no-enter",)):
             said = home.corral("send", *enter, run.id, text)
             assert said.returncode == 2, said
             if text.strip():
                 assert b"1. Yes; 2. Yes, and do not ask again; 3. No" in said.stderr
-            assert home.so_far(run) == before
+            assert home.output_so_far(run) == before
             assert home.get(run.id).attention is Attention.NEEDS_INPUT
 
 
@@ -74,12 +74,12 @@ def test_an_answer_to_another_dialog_is_not_given(home: Home) -> None:
     assert home.get(run.id).attention is Attention.NEEDS_INPUT
     assert run.dialog is not None
     assert home.corral("send", run.id, "yes", "--dialog", run.dialog.id).returncode == 0
-    until(lambda: b"Answered: yes" in home.so_far(run), "it is answered")
+    wait_until(lambda: b"Answered: yes" in home.output_so_far(run), "it is answered")
 
 
 def test_an_idle_run_whose_question_is_open_is_not_approved_and_not_completed(home: Home) -> None:
     run = asking(home, "--idle-exit", "8s")  # the agent must be able to ask within this time
-    ended = home.ended(run.id)
+    ended = home.wait_for_end(run.id)
     assert b"Answered:" not in home.output(ended)
     assert (ended.state, ended.reason) == (
         RunState.CANCELLED,
@@ -89,8 +89,8 @@ def test_an_idle_run_whose_question_is_open_is_not_approved_and_not_completed(ho
 
 def test_an_idle_run_that_does_not_quit_is_not_called_completed(home: Home) -> None:
     prompt = f"ignore TERM; say {MARK}; sleep 600"  # it looks ready for input, and takes none
-    run = home.asked("scripted", prompt, "--pty", "--idle-exit", "1s", "--grace", "300ms")
-    ended = home.ended(run.id)
+    run = home.start_agent("scripted", prompt, "--pty", "--idle-exit", "1s", "--grace", "300ms")
+    ended = home.wait_for_end(run.id)
     assert (ended.state, ended.signal) == (RunState.CANCELLED, 9)
     assert "ended with SIGKILL" in str(ended.reason)
 
@@ -110,12 +110,12 @@ def test_a_slow_start_is_not_idleness(home: Home) -> None:
     program.chmod(0o755)
     home.env["PATH"] = f"{programs}:{home.env['PATH']}"
     limits = ("--pty", "--idle-exit", "1s", "--grace", "100ms")
-    slow = home.asked("claude", "hello", *limits)
+    slow = home.start_agent("claude", "hello", *limits)
     for _ in range(2):  # their interface appears, and they idle as long
-        home.ended(home.asked("scripted", "say so", *limits).id)
+        home.wait_for_end(home.start_agent("scripted", "say so", *limits).id)
     assert home.get(slow.id).is_live, home.get(slow.id)
     gate.write_text("")  # returns when the program opens it
-    ended = home.ended(slow.id)
+    ended = home.wait_for_end(slow.id)
     assert str(ended.reason).startswith("no activity within the idle timeout"), ended
     assert b"shortcuts" in home.output(ended), "it was idle after its interface appeared"
 
@@ -149,8 +149,8 @@ class Interface:
         self.voice.send(text, reply=self.outcomes.append, **given)
 
     def passes(self, seconds: float) -> None:
-        until = self.now + seconds
-        while self.now < until:
+        wait_until = self.now + seconds
+        while self.now < wait_until:
             self.now += 0.1
             self.voice.poll()
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from corral.adapters import process
 from corral.domain.runs.model import RunState
-from tests.support.home import Home, is_alive, until
+from tests.support.home import Home, is_alive, wait_until
 
 
 def kill(pid: int | None) -> None:
     assert pid is not None
     assert pid > 1
     os.kill(pid, signal.SIGKILL)
-    until(lambda: not is_alive(pid), f"{pid} is gone")
+    wait_until(lambda: not is_alive(pid), f"{pid} is gone")
 
 
 def test_a_supervisor_that_dies_at_the_gate_leaves_no_agent(home: Home) -> None:
@@ -25,7 +25,7 @@ def test_a_supervisor_that_dies_at_the_gate_leaves_no_agent(home: Home) -> None:
             time.sleep(0.06 * number)  # any moment will do
             supervisors = [
                 pid
-                for pid in home.everybody()
+                for pid in home.processes()
                 if "corral.supervisor" in " ".join(process.read_command_line(pid))
             ]
             for pid in supervisors:
@@ -43,7 +43,7 @@ def test_a_supervisor_that_dies_at_the_gate_leaves_no_agent(home: Home) -> None:
                 assert is_alive(run.pid or 0)
                 store.runs.stop(run.id, grace_ms=100)
                 store.runs.wait(run.id, timeout_ms=40_000)
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
 def test_what_ends_at_the_gate_has_no_exit_code(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_what_ends_at_the_gate_has_no_exit_code(tmp_path: Path) -> None:
             os._exit(0)
     os.waitpid(supervisor, 0)
     pid = int((tmp_path / "pid").read_text())
-    until(lambda: not is_alive(pid), "the process at the gate has ended")
+    wait_until(lambda: not is_alive(pid), "the process at the gate has ended")
     end = exit_files.wait_for_exit(tmp_path, 1, pid, 20.0)
     assert not (tmp_path / "began").exists()
     assert (end.exit_code, end.signal) == (None, None), "nobody returned this"
@@ -89,17 +89,17 @@ def test_two_supervisors_for_one_run_leave_the_winners_end_alone(home: Home) -> 
             for supervisor in supervisors:
                 read_message(supervisor._answer_reader)
         taken = home.in_state(run.id, RunState.RUNNING)
-        until(lambda: sum(is_alive(k.pid) for k in supervisors) == 1, "the others left")  # noqa: B023
+        wait_until(lambda: sum(is_alive(k.pid) for k in supervisors) == 1, "the others left")  # noqa: B023
         if number == 0:
             kill(taken.supervisor_pid)  # the end is learned from what was written down
         elif number == 1:
-            for pid in (taken.supervisor_pid, home.guard_of(taken), taken.pid):
+            for pid in (taken.supervisor_pid, home.guard_pid(taken), taken.pid):
                 kill(pid)
         go.touch()
-        until(lambda: not is_alive(taken.pid or 0), "the program ended")  # noqa: B023
+        wait_until(lambda: not is_alive(taken.pid or 0), "the program ended")  # noqa: B023
         if number < 2:
             home.recover()
-        ended = home.ended(run.id)
+        ended = home.wait_for_end(run.id)
         expected = (RunState.CRASHED, None) if number == 1 else (RunState.FAILED, 5)
         assert (ended.state, ended.exit_code) == expected
 
@@ -108,14 +108,14 @@ def test_a_supervisor_that_comes_too_late_touches_nothing(home: Home) -> None:
     """The run is over and its output sealed; somebody had found it in line before that."""
     from corral.adapters.supervisor_process import StartingSupervisor
 
-    run = home.detached("sh", "-c", "echo the words; exit 3")
-    ended = home.ended(run.id)
-    home.nobody_left()
+    run = home.start_detached("sh", "-c", "echo the words; exit 3")
+    ended = home.wait_for_end(run.id)
+    home.wait_for_all_processes()
     before = sorted(file.name for file in home.folder_of(run).iterdir())
     with home.store() as store:
         answer = StartingSupervisor().start(store=store.address, run=run.id)
     assert "pid" not in answer
-    home.nobody_left()
+    home.wait_for_all_processes()
     assert sorted(file.name for file in home.folder_of(run).iterdir()) == before
     assert home.output(ended) == b"the words\n"
     assert home.get(run.id) == ended

@@ -9,7 +9,7 @@ WRITES = "cat"
 def told(home: Home, prompt: str, *options: str) -> str:
     """What an agent of the store reads, which writes it all out again."""
     run = home.json("run", "-d", "--agent", "ada", *options, "--json", prompt)
-    home.ended(run["id"])
+    home.wait_for_end(run["id"])
     with home.store() as store:
         return b"\n".join(store.outputs.open(run["id"]).lines(0, 1_000)).decode()
 
@@ -61,7 +61,7 @@ def test_whoever_is_no_agent_of_the_store_is_given_nothing(home: Home) -> None:
     with home.store() as store:
         store.notes.add("The parser is in grammar.py.", category="core")
     run = home.json("run", "-d", "--json", "--", "sh", "-c", "cat; echo done")
-    home.ended(run["id"])
+    home.wait_for_end(run["id"])
     with home.store() as store:
         said = b"".join(store.outputs.open(run["id"]).lines(0, 100)).decode()
         assert said.strip() == "done"

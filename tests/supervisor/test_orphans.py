@@ -8,7 +8,7 @@ import pytest
 
 from corral.adapters import process
 from corral.domain.runs.model import Run, RunState
-from tests.support.home import Home, is_alive, until
+from tests.support.home import Home, is_alive, wait_until
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="only Linux gives orphans to a guard"
@@ -45,8 +45,8 @@ sys.exit(3)
 def escaped(home: Home) -> tuple[Run, process.ProcessIdentity]:
     (home.work / "escape.py").write_text(ESCAPE)
     options = ("--grace", "300ms")
-    run = home.detached(sys.executable, "-S", "escape.py", options=options)
-    child = process.identify(home.pid_in("child"))
+    run = home.start_detached(sys.executable, "-S", "escape.py", options=options)
+    child = process.identify(home.read_pid("child"))
     assert child is not None
     found = process.read_stat(child.pid)
     assert found is not None
@@ -59,17 +59,17 @@ def test_it_is_ended_with_a_stop(home: Home, escaped: tuple[Run, process.Process
     run, child = escaped
     assert home.json("stop", run.id, "--json")["state"] == "cancelled"
     assert not is_alive(child.pid)
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
 def test_it_is_ended_with_its_run(home: Home, escaped: tuple[Run, process.ProcessIdentity]) -> None:
     run, child = escaped
     (home.work / "go").touch()
-    ended = home.ended(run.id)
+    ended = home.wait_for_end(run.id)
     assert (ended.state, ended.exit_code) == (RunState.FAILED, 3)
     assert not is_alive(child.pid)
     assert any("left processes behind" in line for line in home.log(ended))
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
 def test_a_new_supervisor_ends_it_too(
@@ -80,7 +80,7 @@ def test_a_new_supervisor_ends_it_too(
     os.kill(run.supervisor_pid, signal.SIGKILL)
     assert home.json("stop", run.id, "--json")["state"] == "cancelled"
     assert not is_alive(child.pid)
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
 def test_without_any_supervisor_the_guard_ends_it(
@@ -90,11 +90,11 @@ def test_without_any_supervisor_the_guard_ends_it(
     assert run.supervisor_pid is not None
     os.kill(run.supervisor_pid, signal.SIGKILL)
     (home.work / "go").touch()
-    until(lambda: not is_alive(child.pid), "it is ended")
+    wait_until(lambda: not is_alive(child.pid), "it is ended")
     home.recover()
-    ended = home.ended(run.id)
+    ended = home.wait_for_end(run.id)
     assert (ended.state, ended.exit_code) == (RunState.FAILED, 3)
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
 @pytest.mark.parametrize("agent_too", [False, True])
@@ -105,11 +105,11 @@ def test_it_is_ended_also_when_its_supervisor_and_guard_were_killed(
     run, child = escaped
     assert run.supervisor_pid is not None
     assert run.pid is not None
-    for pid in (run.supervisor_pid, home.guard_of(run), *((run.pid,) if agent_too else ())):
+    for pid in (run.supervisor_pid, home.guard_pid(run), *((run.pid,) if agent_too else ())):
         os.kill(pid, signal.SIGKILL)
     assert home.json("stop", run.id, "--json")["state"] == "cancelled"
     assert not is_alive(child.pid)
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
 def test_a_process_that_cannot_be_ended_is_named_and_the_run_is_not_cancelled(
@@ -118,10 +118,10 @@ def test_a_process_that_cannot_be_ended_is_named_and_the_run_is_not_cancelled(
     run, child = escaped
     assert run.supervisor_pid is not None
     assert run.pid is not None
-    killed = (run.supervisor_pid, home.guard_of(run), run.pid)
+    killed = (run.supervisor_pid, home.guard_pid(run), run.pid)
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
-    until(lambda: not any(map(is_alive, killed)), "supervisor, guard and agent are gone")
+    wait_until(lambda: not any(map(is_alive, killed)), "supervisor, guard and agent are gone")
     monkeypatch.setattr(
         process, "send_signal", lambda *_: False
     )  # as for one in uninterruptible sleep
@@ -139,18 +139,18 @@ def test_a_process_that_cannot_be_ended_is_named_and_the_run_is_not_cancelled(
 def test_a_run_that_it_started_is_no_orphan_of_its_own(home: Home) -> None:
     """Its supervisor comes to be a child of the outer run's guard, and goes on all the same."""
     script = f"{sys.executable} -m corral run -d --name inner -- sleep 600; touch here; sleep 600"
-    outer = home.detached("sh", "-c", script, options=("--grace", "300ms"))
-    until((home.work / "here").exists, "the inner one has begun")
+    outer = home.start_detached("sh", "-c", script, options=("--grace", "300ms"))
+    wait_until((home.work / "here").exists, "the inner one has begun")
     inner = home.in_state(home.get("inner").id, RunState.RUNNING)
     assert inner.supervisor_pid is not None
     found = process.read_stat(inner.supervisor_pid)
     assert found is not None
-    assert found.parent == home.guard_of(outer)
+    assert found.parent == home.guard_pid(outer)
     # Even when nobody is left between its agent and the outer run.
     os.kill(inner.supervisor_pid, signal.SIGKILL)
-    os.kill(home.guard_of(inner), signal.SIGKILL)
+    os.kill(home.guard_pid(inner), signal.SIGKILL)
     assert home.json("stop", outer.id, "--json")["state"] == "cancelled"
     assert inner.pid is not None
     assert is_alive(inner.pid)
     assert home.json("stop", inner.id, "--json")["state"] == "cancelled"
-    home.nobody_left()
+    home.wait_for_all_processes()

@@ -16,7 +16,7 @@ from corral.adapters import sandbox, worktrees
 from corral.adapters.sandbox import SandboxKind
 from corral.domain.runs.model import Run, RunState
 from tests.support.git_repositories import git, new_repository
-from tests.support.home import Home, until
+from tests.support.home import Home, wait_until
 
 
 @pytest.fixture(params=[SandboxKind.BUBBLEWRAP, SandboxKind.LANDLOCK])
@@ -56,7 +56,7 @@ def sandboxed(
             sandbox=kind,
         )
         store.runs.start_queued()
-    return home.ended(asked.id)
+    return home.wait_for_end(asked.id)
 
 
 def test_it_may_commit_in_its_worktree_and_change_nothing_else(
@@ -260,7 +260,7 @@ def test_what_uses_too_much_is_killed_with_all_that_it_started(
     run = sandboxed(home, kind, tree, f"exec {sys.executable} program.py")
     assert run.state is RunState.INTERRUPTED
     assert f"sandbox.{setting}" in str(run.reason)
-    home.nobody_left()
+    home.wait_for_all_processes()
     size = sum(path.stat().st_size for path in tree.glob("big-*"))
     assert size < 10 * most
 
@@ -302,7 +302,7 @@ def test_it_reaches_corral_by_the_daemon_as_its_agent_alone(home: Home, tree: Pa
                 sandbox=kind,
             )
             store.runs.start_queued()
-        run = home.ended(asked.id)
+        run = home.wait_for_end(asked.id)
         assert run.state is RunState.COMPLETED, [path.read_text() for path in tree.glob("*.err")]
         assert "tok_" not in (tree / "evil.txt").read_text()
         answers = (tree / "answers").read_text().splitlines()
@@ -330,20 +330,20 @@ def test_commits_are_imported_also_when_the_supervisor_was_killed(
             sandbox=any_kind,
         )
         store.runs.start_queued()
-    until((tree / "here").exists, "it has committed")
+    wait_until((tree / "here").exists, "it has committed")
     run = home.get(asked.id)
     assert run.supervisor_pid is not None
     assert run.pid is not None
-    guard = home.guard_of(run)
+    guard = home.guard_pid(run)
     for pid in (run.supervisor_pid, guard, run.pid):
         os.kill(pid, signal.SIGKILL)
     home.recover()
-    ended = home.ended(run.id)
+    ended = home.wait_for_end(run.id)
     assert ended.state is RunState.CRASHED
     assert git(home.folder / "repository", "log", "-1", "--format=%s", "corral/race/one") == "made"
     left = {path.name for path in home.folder_of(run).iterdir()}
     assert left.isdisjoint({"home", "git", "scratch"}), "no copy of a login stays"
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
 @pytest.fixture
@@ -358,9 +358,9 @@ def test_it_cannot_type_into_a_run_without_a_sandbox(home: Home, tree: Path, sho
     kind = SandboxKind.LANDLOCK
     if (why := sandbox.probe_sandboxes().why_not.get(kind)) is not None:
         pytest.skip(f"{kind} does not work here: {why}")
-    other = home.detached("cat", options=("--pty",))
+    other = home.start_detached("cat", options=("--pty",))
     (short / "run").symlink_to(home.folder_of(other))
-    until((home.folder_of(other) / "line").exists, "the supervisor listens")
+    wait_until((home.folder_of(other) / "line").exists, "the supervisor listens")
     program = f"""
 import socket, struct
 line = socket.socket(socket.AF_UNIX)
@@ -379,4 +379,4 @@ raise SystemExit(7 if answer else 0)
     assert run.state is RunState.COMPLETED, home.corral("logs", run.id).stdout
     assert b"touch" not in home.corral("logs", other.id).stdout
     assert home.corral("stop", other.id).returncode == 0
-    home.ended(other.id)
+    home.wait_for_end(other.id)

@@ -18,7 +18,7 @@ from corral.adapters.sandbox_bridge.schema import SessionFolder
 from corral.domain.mail.model import Letter
 from corral.kernel.errors import Refused
 from corral.services.chat import sandbox_sync
-from tests.support.home import Home, until
+from tests.support.home import Home, wait_until
 
 KINDS = [SandboxKind.BUBBLEWRAP, SandboxKind.LANDLOCK]
 
@@ -161,7 +161,7 @@ def test_a_question_of_the_agents_is_answered_while_it_waits(
     script = 'echo "so: $(corral ask "Really?" --option yes --option no --timeout 60)"'
     with agent(home, any_kind, script), home.store() as store:
         with home.begin("chat", "--agent", "ada", "--once", "go", "--timeout", "60s") as chat:
-            question = until(
+            question = wait_until(
                 lambda: next(iter(store.questions.list(all=True).items), None), "a question"
             )
             store.questions.answer(question.id, "yes", by="user:olga")
@@ -184,7 +184,7 @@ def test_a_run_that_is_killed_in_the_middle_is_repeated_and_answered_once(
     script = "[ -e once ] && { echo fine; exit 0; }; touch once; sleep 600"
     with agent(home, any_kind, script), home.store() as store:
         with home.begin("chat", "--agent", "ada", "--once", "go", "--timeout", "60s") as chat:
-            until((home.work / "once").exists, "the agent's first turn")
+            wait_until((home.work / "once").exists, "the agent's first turn")
             (run,) = store.runs.list(live=True).items
             os.kill(int(str(run.pid)), signal.SIGKILL)
             told, _ = chat.communicate(timeout=90)
@@ -216,8 +216,10 @@ def test_where_it_cannot_be_boxed_it_is_not_started_and_said(home: Home) -> None
         # Its work folder has Corral's own files in it, which Landlock cannot keep it from.
         words = ("chat", "--agent", "ada", "--once", "go", "--timeout", "10m")
         with home.begin(*words, cwd=home.folder) as chat, home.store() as store:
-            run = until(lambda: next(iter(store.runs.list(limit=1).items), None), "it is asked for")
-            run = home.ended(run.id)
+            run = wait_until(
+                lambda: next(iter(store.runs.list(limit=1).items), None), "it is asked for"
+            )
+            run = home.wait_for_end(run.id)
             assert run.state == "failed"
             assert "Landlock cannot protect" in str(run.reason)
             assert chat.poll() is None, "nothing was answered"
@@ -262,7 +264,7 @@ def test_the_host_believes_none_of_it_in_a_real_sandbox_either(
                 waits = [each for each in found if each.state == "waiting" and each.attempts >= 2]
                 return waits[0] if waits else None
 
-            letter = until(given_back, "its letter is given back twice")
+            letter = wait_until(given_back, "its letter is given back twice")
             assert "rejected" in str(letter.last_error)
             events = store.events.newest(limit=200).items
             said = [each.data for each in events if each.verb == "refuse"]

@@ -13,7 +13,7 @@ from corral.adapters.sandbox import SandboxKind
 from corral.domain.runs.model import Run, RunState
 from tests.supervisor.test_sandbox import tree  # noqa: F401  a fixture
 from tests.supervisor.test_usage import CODEX
-from tests.support.home import Home, is_alive, until
+from tests.support.home import Home, is_alive, wait_until
 
 HOSTILE = """#!/usr/bin/env python3
 import json, os, sys, time
@@ -103,7 +103,7 @@ def test_a_budget_stops_a_sandboxed_run(
         monkeypatch.setenv(variable, str(home.folder / "elsewhere"))
         given |= {variable: str(home.folder / "elsewhere"), "HOME": "/nowhere"}
     run = started(home, kind, tree, given, budget_micros=100_000, grace_ms=1_000)
-    ended = home.ended(run.id)
+    ended = home.wait_for_end(run.id)
     assert ended.state is RunState.CANCELLED, home.log(ended)
     assert ended.reason == "its budget is spent: $2.50 of $0.10"
     assert ended.cost_micros == 2_500_100
@@ -112,7 +112,7 @@ def test_a_budget_stops_a_sandboxed_run(
     assert len(list(real.rglob("rollout-*.jsonl"))) == 1, "its transcript is written back"
     left = {path.name for path in home.folder_of(ended).iterdir()}
     assert not [name for name in left if name.startswith(("home", "records"))], left
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
 @pytest.mark.parametrize("kind", [SandboxKind.BUBBLEWRAP], indirect=True)
@@ -126,16 +126,16 @@ def test_a_new_supervisor_goes_on_with_the_record(
     install(codex, CODEX.replace("use(int(", f"{wait}use(int(", 1))
     given = {"TOKENS": "2000000"}
     run = started(home, kind, tree, given, budget_micros=100_000, grace_ms=1_000)
-    until((tree / "begun").exists, "it is running")
-    supervisor = until(lambda: home.get(run.id).supervisor_pid, "its supervisor is known")
+    wait_until((tree / "begun").exists, "it is running")
+    supervisor = wait_until(lambda: home.get(run.id).supervisor_pid, "its supervisor is known")
     os.kill(supervisor, signal.SIGKILL)
-    until(lambda: not is_alive(supervisor), "the supervisor is dead")
+    wait_until(lambda: not is_alive(supervisor), "the supervisor is dead")
     home.recover()
     (tree / "go").touch()
-    ended = home.ended(run.id)
+    ended = home.wait_for_end(run.id)
     assert ended.state is RunState.CANCELLED, home.log(ended)
     assert ended.reason == "its budget is spent: $2.50 of $0.10"
-    home.nobody_left()
+    home.wait_for_all_processes()
 
 
 @pytest.mark.parametrize("trick", ["pipe", "symlink", "device", "folder", "line", "name"])
@@ -154,7 +154,7 @@ def test_a_hostile_record_is_not_followed(
     secret.write_bytes(lines.read_bytes())
     install(codex, HOSTILE)
     run = started(home, kind, tree, {"TRICK": trick, "VICTIM": str(secret)})
-    ended = home.ended(run.id)
+    ended = home.wait_for_end(run.id)
     assert ended.state is RunState.COMPLETED, (ended, home.log(ended))
     assert ended.tokens == 6, "only what its own stream reports"
-    home.nobody_left()
+    home.wait_for_all_processes()

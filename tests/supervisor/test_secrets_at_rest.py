@@ -19,7 +19,7 @@ import zstandard
 
 from corral.api import Corral
 from tests.support.fake_keys import KEY
-from tests.support.home import Home, until
+from tests.support.home import Home, wait_until
 from tests.support.mcp_clients import Agent
 from tests.support.race_helpers import git, make_repository
 
@@ -160,9 +160,9 @@ def use_everything(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
         tell_everywhere(store, project.id)
     options = ("--secret", "PASS=env:THE_PASS", "--name", "leaky")
     for more in ((), ("--pty",)):
-        run = home.detached(sys.executable, "-c", SAYS, options=(*options, *more), env=env)
-        assert home.ended(run.id).state == "failed"
-        home.nobody_left()
+        run = home.start_detached(sys.executable, "-c", SAYS, options=(*options, *more), env=env)
+        assert home.wait_for_end(run.id).state == "failed"
+        home.wait_for_all_processes()
         assert b"[redacted]" in home.output(run)
     with home.store() as store:
         notes = [note.text for note in store.notes.list(agent="ada").items]
@@ -191,7 +191,7 @@ def test_nobody_else_can_read_anything_of_a_home_that_was_used(home: Home) -> No
     """Files, folders and sockets, those that only a daemon or a running run has among them."""
     home.json("up", "--port", "0", "--json")
     try:
-        run = home.detached("sleep", "600")
+        run = home.start_detached("sleep", "600")
         with home.store() as store:
             store.projects.register(home.work)
             store.db.backup(Path(home.env["CORRAL_HOME"]) / "backup.db")
@@ -209,7 +209,7 @@ def test_nobody_else_can_read_anything_of_a_home_that_was_used(home: Home) -> No
                 assert not stat.S_IMODE(mode) & 0o077 or stat.S_ISLNK(mode), f"{each}: {mode:o}"
             store.runs.stop(run.id)
         assert {stat.S_IFREG, stat.S_IFDIR, stat.S_IFSOCK} <= kinds
-        home.ended(run.id)
+        home.wait_for_end(run.id)
     finally:
         home.corral("down")
-    until(lambda: not home.everybody(), "all have ended")
+    wait_until(lambda: not home.processes(), "all have ended")

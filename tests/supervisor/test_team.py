@@ -31,7 +31,7 @@ def test_a_team_is_started_each_with_its_identity_its_tools_and_its_words(
         ("bob", "started"),
     ]
     for each in told:
-        assert home.ended(each["run_id"]).state is RunState.COMPLETED
+        assert home.wait_for_end(each["run_id"]).state is RunState.COMPLETED
     with home.store() as store:
         said = b"".join(store.outputs.open(told[0]["run_id"]).lines(0, 1_000)).decode()
         assert "Everything works." in said

@@ -13,7 +13,7 @@ import pytest
 
 from corral.adapters import process
 from corral.domain.runs.model import Run, RunMode, RunState
-from tests.support.home import CORRAL, Home, Screen, is_alive, until
+from tests.support.home import CORRAL, Home, Screen, is_alive, wait_until
 
 Open = Callable[..., Screen]
 DETACH = b"\x1c"
@@ -22,7 +22,9 @@ PROMPT = b"PS1='$ '; cd /tmp; echo rea''dy\r"
 
 def the_run(home: Home) -> Run:
     with home.store() as store:
-        return until(lambda: next(iter(store.runs.list().items), None), "the run is in the store")
+        return wait_until(
+            lambda: next(iter(store.runs.list().items), None), "the run is in the store"
+        )
 
 
 def in_front(shell: int) -> int | None:
@@ -42,7 +44,7 @@ def bash(screen: Open, *options: str, rows: int = 24, columns: int = 80) -> Scre
         "run", *options, "--", "bash", "--norc", "--noprofile", rows=rows, columns=columns
     )
     opened.type(PROMPT)
-    opened.until(b"ready\r\n")
+    opened.wait_until(b"ready\r\n")
     return opened
 
 
@@ -50,11 +52,11 @@ def test_a_shell_is_typed_into_and_its_exit_code_comes_back(home: Home, screen: 
     shell = bash(screen)
     assert the_run(home).mode is RunMode.PTY
     shell.type(b"echo $((6 * 7))-is-it; exit 4\r")
-    shell.until(b"42-is-it")
+    shell.wait_until(b"42-is-it")
     assert shell.exit_code() == 4
-    run = home.ended(the_run(home).id)
+    run = home.wait_for_end(the_run(home).id)
     assert (run.state, run.exit_code) == (RunState.FAILED, 4)
-    home.nobody_left()
+    home.wait_for_all_processes()
     assert b"42-is-it" in home.output(run)
 
 
@@ -66,7 +68,7 @@ def test_a_terminal_is_itself_again_afterwards(home: Home) -> None:
         )
         shell = Screen(home, "sh", "-c", script)
         try:
-            shell.until(b"fin")
+            shell.wait_until(b"fin")
         finally:
             shell.end()
         assert (home.work / "before").read_text() == (home.work / "after").read_text()
@@ -80,10 +82,10 @@ def test_the_size_reaches_the_program_at_once_and_when_it_changes(home: Home, sc
         "while True:\n    time.sleep(600)\n"
     )
     opened = screen("run", "--", "python3", "-S", "-c", script, rows=33, columns=101)
-    opened.until(b"33-by-101")
-    opened.until(b"waits")
+    opened.wait_until(b"33-by-101")
+    opened.wait_until(b"waits")
     opened.resize(44, 122)
-    opened.until(b"44-by-122")
+    opened.wait_until(b"44-by-122")
     assert b"24-by-80" not in opened.seen
 
 
@@ -91,19 +93,19 @@ def test_an_interrupt_typed_reaches_what_is_in_front(home: Home, screen: Open) -
     shell = bash(screen)
     shell.type(b"sleep 600 || echo ended-by-$?\r")
     run = the_run(home)
-    until(lambda: in_front(run.pid or 0), "the sleep is in front")
+    wait_until(lambda: in_front(run.pid or 0), "the sleep is in front")
     shell.type(b"\x03")
     shell.type(b"echo st''ill-here\r")
-    shell.until(b"still-here")
+    shell.wait_until(b"still-here")
     assert home.get(run.id).state is RunState.RUNNING
 
 
 def test_an_interrupt_ends_a_program_that_does_not_mind_it(home: Home, screen: Open) -> None:
     opened = screen("run", "--", "sh", "-c", "echo here; exec sleep 600")
-    opened.until(b"here")
+    opened.wait_until(b"here")
     opened.type(b"\x03")
     assert opened.exit_code() == 130
-    run = home.ended(the_run(home).id)
+    run = home.wait_for_end(the_run(home).id)
     assert (run.signal, run.state) == (signal.SIGINT, RunState.CANCELLED)
 
 
@@ -113,10 +115,10 @@ def test_what_a_persons_interrupt_ends_is_cancelled_and_not_started_again(
 ) -> None:
     script = f"trap '{'trap - INT; ' + end}' INT; echo here; while :; do sleep 0.1; done"
     opened = screen("run", "--restart", "on-failure:3", "--", "sh", "-c", script)
-    opened.until(b"here")
+    opened.wait_until(b"here")
     opened.type(b"\x03")
     assert opened.exit_code() == 130
-    run = home.ended(the_run(home).id)
+    run = home.wait_for_end(the_run(home).id)
     assert (run.state, home.events(run).count("restart")) == (RunState.CANCELLED, 0)
 
 
@@ -125,10 +127,10 @@ def test_an_interrupt_key_that_the_program_takes_itself_is_no_signal(
 ) -> None:
     script = "stty -isig; echo here; head -c 1 >/dev/null; kill -INT $$; sleep 600"
     opened = screen("run", "--", "sh", "-c", script)
-    opened.until(b"here")
+    opened.wait_until(b"here")
     opened.type(b"\x03\r")
     assert opened.exit_code() == 130
-    assert home.ended(the_run(home).id).state is RunState.CRASHED
+    assert home.wait_for_end(the_run(home).id).state is RunState.CRASHED
 
 
 def test_job_control_inside_a_shell_works(home: Home, screen: Open) -> None:
@@ -136,15 +138,15 @@ def test_job_control_inside_a_shell_works(home: Home, screen: Open) -> None:
     shell = bash(screen)
     shell.type(b"cat\r")
     run = the_run(home)
-    cat = until(lambda: in_front(run.pid or 0), "cat is in front")
+    cat = wait_until(lambda: in_front(run.pid or 0), "cat is in front")
     shell.type(b"\x1a")
-    shell.until(b"Stopped")
+    shell.wait_until(b"Stopped")
     shell.type(b"jobs; fg\r")
-    until(
+    wait_until(
         lambda: (found := process.read_stat(cat)) is not None and found.state != "T", "cat goes on"
     )
     shell.type(b"through-the-cat\r")
-    shell.until(b"through-the-cat", times=2)
+    shell.wait_until(b"through-the-cat", times=2)
     shell.type(b"\x04exit\r")
     assert shell.exit_code() == 0
 
@@ -154,48 +156,48 @@ def test_suspending_the_program_suspends_the_command_and_fg_wakes_both(home: Hom
     shell = Screen(home, "bash", "--norc", "--noprofile")
     try:
         shell.type(PROMPT)
-        shell.until(b"ready\r\n")
+        shell.wait_until(b"ready\r\n")
         shell.type(f"{' '.join(CORRAL)} run -- cat\r".encode())
         run = the_run(home)
-        until(lambda: home.get(run.id).state is RunState.RUNNING, "it runs")
+        wait_until(lambda: home.get(run.id).state is RunState.RUNNING, "it runs")
         shell.type(b"one\r")
-        shell.until(b"one\r\none\r\n")
+        shell.wait_until(b"one\r\none\r\n")
         shell.type(b"\x1a")
-        shell.until(b"Stopped")
+        shell.wait_until(b"Stopped")
         found = process.read_stat(home.get(run.id).pid or 0)
         assert found is not None
         assert found.state == "T"
         shell.type(b"echo back-in-$((1))-shell\r")
-        shell.until(b"back-in-1-shell")
+        shell.wait_until(b"back-in-1-shell")
         shell.type(b"fg\r")
-        until(
+        wait_until(
             lambda: (s := process.read_stat(home.get(run.id).pid or 0)) and s.state != "T", "awake"
         )
         shell.type(b"two\r")
-        shell.until(b"two\r\ntwo\r\n")
+        shell.wait_until(b"two\r\ntwo\r\n")
         shell.forget()
         shell.type(b"\x04")
-        home.ended(run.id)
-        shell.until(b"$ ")  # what is typed before that is still the run's
+        home.wait_for_end(run.id)
+        shell.wait_until(b"$ ")  # what is typed before that is still the run's
         shell.type(b"echo code-$?\r")
-        shell.until(b"code-0")
+        shell.wait_until(b"code-0")
     finally:
         shell.end()
 
 
 def test_a_program_that_closes_its_terminal_before_it_ends_is_not_hung_up(home: Home) -> None:
     leaves = "import os, time; print('bye', flush=True); os.closerange(0, 3); time.sleep(0.5)"
-    run = home.detached(sys.executable, "-c", leaves, options=("--pty",))
-    ended = home.ended(run.id)
+    run = home.start_detached(sys.executable, "-c", leaves, options=("--pty",))
+    ended = home.wait_for_end(run.id)
     assert (ended.state, ended.exit_code, ended.signal) == (RunState.COMPLETED, 0, None)
     assert b"bye" in home.output(run)
 
 
 def test_python_is_talked_with(home: Home, screen: Open) -> None:
     opened = screen("run", "--", "python3", "-q")
-    opened.until(b">>> ")
+    opened.wait_until(b">>> ")
     opened.type(b"print(6 * 7, 'is it')\r")
-    opened.until(b"42 is it")
+    opened.wait_until(b"42 is it")
     opened.type(b"raise SystemExit(9)\r")
     assert opened.exit_code() == 9
 
@@ -203,12 +205,12 @@ def test_python_is_talked_with(home: Home, screen: Open) -> None:
 def test_less_is_paged_through(home: Home, screen: Open) -> None:
     (home.work / "text").write_text("".join(f"this is line {n}\n" for n in range(1, 501)))
     opened = screen("run", "--env", "LESS=", "--", "less", "text", rows=20)
-    opened.until(b"line 19")
+    opened.wait_until(b"line 19")
     assert b"line 40" not in opened.seen
     opened.type(b" ")
-    opened.until(b"line 38")
+    opened.wait_until(b"line 38")
     opened.type(b"G")
-    opened.until(b"line 500")
+    opened.wait_until(b"line 500")
     opened.type(b"q")
     assert opened.exit_code() == 0
 
@@ -218,19 +220,19 @@ def test_a_terminal_that_closes_leaves_the_run_and_it_can_be_attached(
 ) -> None:
     shell = bash(screen)
     shell.type(b"kept=yes-it-is; echo no''ted\r")
-    shell.until(b"noted")
+    shell.wait_until(b"noted")
     run = the_run(home)
     shell.close()
-    until(
+    wait_until(
         lambda: not is_alive(shell.pid) or os.waitpid(shell.pid, os.WNOHANG)[0], "the command ended"
     )
     shell.status = 0
     assert home.get(run.id).state is RunState.RUNNING
     again = screen("attach", run.id)
     again.type(b"echo ke''pt-$kept; exit\r")
-    again.until(b"kept-yes-it-is")
+    again.wait_until(b"kept-yes-it-is")
     assert again.exit_code() == 0
-    assert home.ended(run.id).state is RunState.COMPLETED
+    assert home.wait_for_end(run.id).state is RunState.COMPLETED
 
 
 def test_the_detach_key_leaves_the_run_and_the_screen_is_shown_again(
@@ -238,23 +240,23 @@ def test_the_detach_key_leaves_the_run_and_the_screen_is_shown_again(
 ) -> None:
     shell = bash(screen)
     shell.type(b"echo a-mark-$((1 + 1))\r")
-    shell.until(b"a-mark-2")
+    shell.wait_until(b"a-mark-2")
     shell.type(DETACH)
     assert shell.exit_code() == 0
     run = the_run(home)
     assert run.id.encode() in shell.seen  # it says how to come back
     assert home.get(run.id).state is RunState.RUNNING
     again = screen("attach", run.id)
-    again.until(b"a-mark-2")
+    again.wait_until(b"a-mark-2")
     again.type(b"exit 6\r")
     assert again.exit_code() == 6
 
 
 def test_detaching_resets_what_the_program_set_in_the_terminal(home: Home, screen: Open) -> None:
     draws = r"printf '\033[?1049h\033[?25l\033[?1000h\033[?2004hdrawn'; sleep 600"
-    run = home.detached("sh", "-c", draws, options=("--pty",))
+    run = home.start_detached("sh", "-c", draws, options=("--pty",))
     shown = screen("attach", run.id)
-    shown.until(b"drawn")
+    shown.wait_until(b"drawn")
     shown.type(DETACH)
     assert shown.exit_code() == 0
     drawn, _, after = shown.seen.rpartition(b"drawn")
@@ -268,12 +270,12 @@ def test_two_attach_at_once_and_both_see_and_type(home: Home, screen: Open) -> N
     shell = bash(screen)
     run = the_run(home)
     second = screen("attach", run.id)
-    second.until(b"ready")
+    second.wait_until(b"ready")
     second.type(b"echo from-the-$((2))nd\r")
-    shell.until(b"from-the-2nd")
-    second.until(b"from-the-2nd")
+    shell.wait_until(b"from-the-2nd")
+    second.wait_until(b"from-the-2nd")
     shell.type(b"echo from-the-$((1))st\r")
-    second.until(b"from-the-1st")
+    second.wait_until(b"from-the-1st")
     second.type(DETACH)
     assert second.exit_code() == 0
     shell.type(b"exit 5\r")
@@ -283,17 +285,17 @@ def test_two_attach_at_once_and_both_see_and_type(home: Home, screen: Open) -> N
 def test_both_who_are_attached_are_told_of_the_end(home: Home, screen: Open) -> None:
     shell = bash(screen)
     second = screen("attach", the_run(home).id)
-    second.until(b"ready")
+    second.wait_until(b"ready")
     shell.type(b"exit 5\r")
     assert (shell.exit_code(), second.exit_code()) == (5, 5)
 
 
 def test_a_watcher_who_reads_nothing_holds_up_nobody(home: Home, screen: Open) -> None:
-    run = home.detached("bash", "-c", "read x; seq 1 900000; exit 3", options=("--pty",))
+    run = home.start_detached("bash", "-c", "read x; seq 1 900000; exit 3", options=("--pty",))
     lazy = screen("attach", run.id)
-    until(lambda: len(home.of_run(run)) == 1, "it waits for a line")
+    wait_until(lambda: len(home.processes_of(run)) == 1, "it waits for a line")
     lazy.type(b"go\r")
-    assert home.ended(run.id).exit_code == 3
+    assert home.wait_for_end(run.id).exit_code == 3
 
 
 @pytest.mark.parametrize("stdin", [subprocess.DEVNULL, subprocess.PIPE])
@@ -301,8 +303,8 @@ def test_attach_without_a_terminal_is_refused_and_leaves_the_run_as_it_is(
     home: Home, stdin: int
 ) -> None:
     show_size = "trap 'stty size' WINCH; stty size; read x; echo got-$x"
-    run = home.detached("bash", "-c", show_size, options=("--pty",))
-    until(lambda: b"\n" in home.so_far(run), "it shows its size")
+    run = home.start_detached("bash", "-c", show_size, options=("--pty",))
+    wait_until(lambda: b"\n" in home.output_so_far(run), "it shows its size")
     with home.begin("attach", run.id, stdin=stdin) as attached:
         assert attached.wait(30) == 4
         assert attached.stderr is not None
@@ -310,7 +312,7 @@ def test_attach_without_a_terminal_is_refused_and_leaves_the_run_as_it_is(
     assert f"corral logs -f {run.id}".encode() in said
     assert f"corral send {run.id}".encode() in said
     assert home.corral("send", run.id, "it").returncode == 0
-    ended = home.ended(run.id)
+    ended = home.wait_for_end(run.id)
     first, *rest = home.output(ended).split()
     assert first.isdigit()
     assert rest[-1] == b"got-it"
@@ -318,10 +320,10 @@ def test_attach_without_a_terminal_is_refused_and_leaves_the_run_as_it_is(
 
 
 def test_send_types_a_line(home: Home) -> None:
-    run = home.detached("bash", "-c", 'read word; echo "got <$word>"', options=("--pty",))
+    run = home.start_detached("bash", "-c", 'read word; echo "got <$word>"', options=("--pty",))
     said = home.corral("send", run.id, "a word from afar")
     assert said.returncode == 0, said.stderr
-    ended = home.ended(run.id)
+    ended = home.wait_for_end(run.id)
     assert b"got <a word from afar>" in home.output(ended)
     late = home.corral("send", run.id, "too late")
     assert late.returncode == 4
@@ -329,7 +331,7 @@ def test_send_types_a_line(home: Home) -> None:
 
 
 def test_send_to_a_run_without_a_terminal_says_what_to_do(home: Home) -> None:
-    run = home.detached("sleep", "600")
+    run = home.start_detached("sleep", "600")
     said = home.corral("send", run.id, "hello")
     assert said.returncode == 4
     assert b"--pty" in said.stderr
@@ -351,8 +353,8 @@ def test_a_flood_through_a_terminal_is_whole(home: Home, screen: Open) -> None:
     assert opened.exit_code() == 0
     lines = opened.seen.replace(b"\r", b"").split()
     assert lines == [b"%d" % n for n in range(1, 50_001)]
-    run = home.ended(the_run(home).id)
-    home.nobody_left()
+    run = home.wait_for_end(the_run(home).id)
+    home.wait_for_all_processes()
     assert home.output(run).replace(b"\r", b"").split() == lines
     assert run.output_bytes == len(home.output(run))
 
@@ -360,16 +362,16 @@ def test_a_flood_through_a_terminal_is_whole(home: Home, screen: Open) -> None:
 def test_what_a_program_leaves_behind_in_its_terminal_is_ended(home: Home, screen: Open) -> None:
     opened = screen("run", "--", "bash", "-c", "trap '' HUP; sleep 600 & echo $! >child; exit 2")
     assert opened.exit_code() == 2
-    child = home.pid_in("child")
-    until(lambda: not is_alive(child), "the child was ended")
-    home.nobody_left()
+    child = home.read_pid("child")
+    wait_until(lambda: not is_alive(child), "the child was ended")
+    home.wait_for_all_processes()
 
 
 def test_a_table_is_no_wider_than_the_terminal(home: Home, screen: Open) -> None:
     long = ["echo", "a very long line indeed " * 4]
-    home.ended(home.detached(*long, options=("--name", "the-nightly-build")).id)
-    home.ended(home.detached("sleep", "600", options=("--timeout", "1ms")).id)
-    home.ended(home.asked("scripted", "crash 7").id)
+    home.wait_for_end(home.start_detached(*long, options=("--name", "the-nightly-build")).id)
+    home.wait_for_end(home.start_detached("sleep", "600", options=("--timeout", "1ms")).id)
+    home.wait_for_end(home.start_agent("scripted", "crash 7").id)
     escapes = re.compile(r"\x1b\[[0-9;]*m")
     with home.store() as store:
         runs = store.runs.list().items
@@ -387,8 +389,8 @@ def test_a_table_is_no_wider_than_the_terminal(home: Home, screen: Open) -> None
 
 
 def test_the_overview_and_ps_say_the_same_of_a_run_that_waits(home: Home) -> None:
-    run = home.asked("scripted", "ask May I?; say thanks", "--acp")
-    until(lambda: home.get(run.id).attention, "it asks")
+    run = home.start_agent("scripted", "ask May I?; say thanks", "--acp")
+    wait_until(lambda: home.get(run.id).attention, "it asks")
     (row,) = (line for line in home.corral("ps").stdout.splitlines() if run.id.encode() in line)
     assert b"needs_input" in row
     shown = home.corral().stdout.decode()

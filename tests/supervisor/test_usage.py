@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from corral.domain.runs.model import Run, RunState
-from tests.support.home import Home, until
+from tests.support.home import Home, wait_until
 
 CODEX = """#!/usr/bin/env python3
 import json, os, sys, time, datetime
@@ -59,48 +59,52 @@ def codex(home: Home) -> Home:
 
 
 def started(home: Home, *options: str, **env: str) -> Run:
-    return home.asked("codex", "look at it", *options, env=env)
+    return home.start_agent("codex", "look at it", *options, env=env)
 
 
 def test_a_budget_stops_a_run_whose_stream_reports_nothing_yet(codex: Home) -> None:
-    ended = codex.ended(started(codex, "--budget", "0.10", "--grace", "1s", TOKENS="2000000").id)
+    ended = codex.wait_for_end(
+        started(codex, "--budget", "0.10", "--grace", "1s", TOKENS="2000000").id
+    )
     assert ended.state is RunState.CANCELLED
     assert ended.reason == "its budget is spent: $2.50 of $0.10"
     assert ended.cost_micros == 2_500_100
-    codex.nobody_left()
+    codex.wait_for_all_processes()
 
 
 def test_a_budget_of_everything_stops_a_run_that_has_none_itself(codex: Home) -> None:
     codex.corral("budget", "set", "all", "0.10")
-    ended = codex.ended(started(codex, "--grace", "1s", TOKENS="2000000").id)
+    ended = codex.wait_for_end(started(codex, "--grace", "1s", TOKENS="2000000").id)
     assert ended.state is RunState.CANCELLED
     assert str(ended.reason).startswith("the budget of everything is spent: $2.50")
 
 
 def test_what_another_run_spends_stops_a_run_of_the_same_budget(codex: Home) -> None:
     first = started(codex, "--grace", "1s", TOKENS="1000")
-    until(lambda: codex.get(first.id).cost_micros, "it has spent something")
+    wait_until(lambda: codex.get(first.id).cost_micros, "it has spent something")
     codex.corral("budget", "set", "all", "0.10")
     with codex.store() as store:
         from corral.adapters.providers.facts import UsageFact
 
         store.charges.add(UsageFact("m", input=1, cost_micros=1_000_000), run_id="run_other")
-    ended = codex.ended(first.id)
+    ended = codex.wait_for_end(first.id)
     assert ended.state is RunState.CANCELLED
     assert str(ended.reason).startswith("the budget of everything is spent")
 
 
 def test_a_model_without_a_price_ends_a_run_with_a_budget(codex: Home) -> None:
-    ended = codex.ended(started(codex, "--budget", "5", "--grace", "1s", MODEL="unheard-of").id)
+    ended = codex.wait_for_end(
+        started(codex, "--budget", "5", "--grace", "1s", MODEL="unheard-of").id
+    )
     assert ended.state is RunState.CANCELLED
     assert str(ended.reason).startswith("the price of unheard-of is unknown")
     codex.corral("setting", "set", "budgets.unknown_prices", "allow")
     other = started(codex, "--budget", "5", MODEL="unheard-of", ENDS="1")
-    assert codex.ended(other.id).state is RunState.COMPLETED
+    assert codex.wait_for_end(other.id).state is RunState.COMPLETED
 
 
 def test_a_stream_and_its_record_are_charged_once(codex: Home) -> None:
-    ended = codex.ended(started(codex, TOKENS="1000", ENDS="1").id)
+    ended = codex.wait_for_end(started(codex, TOKENS="1000", ENDS="1").id)
     assert (ended.state, ended.tokens) == (RunState.COMPLETED, 1_010)
     with codex.store() as store:
         total = store.charges.total(f"run:{ended.id}")
@@ -108,7 +112,7 @@ def test_a_stream_and_its_record_are_charged_once(codex: Home) -> None:
 
 
 def test_denied_calls_are_shown_with_the_command_that_approves_them(codex: Home) -> None:
-    ended = codex.ended(started(codex, ENDS="1").id)
+    ended = codex.wait_for_end(started(codex, ENDS="1").id)
     assert ended.denied == {"exec_command": 1}
     shown = codex.corral("show", ended.id).stdout.decode()
     assert "completed, 1 denied (exec_command)" in shown
@@ -124,8 +128,10 @@ def test_denied_calls_are_shown_with_the_command_that_approves_them(codex: Home)
 def test_a_known_cli_as_a_command_is_recorded_while_it_runs(
     codex: Home, options: tuple[str, ...]
 ) -> None:
-    run = codex.detached("codex", options=options)
-    live = until(lambda: found if (found := codex.get(run.id)).tokens else None, "it is recorded")
+    run = codex.start_detached("codex", options=options)
+    live = wait_until(
+        lambda: found if (found := codex.get(run.id)).tokens else None, "it is recorded"
+    )
     assert live.is_live
     assert (live.cost_micros or 0) > 0
     with codex.store() as store:
@@ -138,7 +144,7 @@ def test_a_known_cli_as_a_command_is_recorded_while_it_runs(
     assert said == [("user", "the words of a person"), ("assistant", "I look at it.")]
     assert {turn.run_id for turn in turns} == {run.id}
     codex.corral("stop", run.id, "--grace", "1s")
-    ended = codex.ended(run.id)
+    ended = codex.wait_for_end(run.id)
     # Imported later, it is the same conversation.
     brought = codex.json("import", "codex", "--json")
     assert (brought["own"], brought["turns"], brought["charges"]) == (1, 0, 0)
@@ -149,8 +155,8 @@ def test_a_known_cli_as_a_command_is_recorded_while_it_runs(
 
 
 def test_turns_of_a_record_have_their_own_time(codex: Home) -> None:
-    run = codex.detached("codex")
-    until(lambda: codex.get(run.id).tokens, "it is recorded")
+    run = codex.start_detached("codex")
+    wait_until(lambda: codex.get(run.id).tokens, "it is recorded")
     record = next(Path(codex.env["HOME"]).glob(".codex/sessions/**/*.jsonl"))
     import json
 
@@ -164,7 +170,7 @@ def test_turns_of_a_record_have_their_own_time(codex: Home) -> None:
     assert [turn.at for turn in turns] == times
     assert times[1] <= charge.at <= times[2]
     codex.corral("stop", run.id, "--grace", "1s")
-    codex.ended(run.id)
+    codex.wait_for_end(run.id)
 
 
 @pytest.mark.parametrize(

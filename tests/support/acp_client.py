@@ -36,7 +36,7 @@ class AcpRun:
         while data:
             data = data[os.write(self._in, data) :]
 
-    def until(self, *kinds: type, seconds: float = 60) -> Any:
+    def wait_until(self, *kinds: type, seconds: float = 60) -> Any:
         """Feed what comes until a fact of one of the kinds is there; gives that one."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -55,11 +55,11 @@ class AcpRun:
         raise AssertionError(f"no {kinds} came; the last: {told}; {self.errors()}")
 
     def done(self, seconds: float = 60) -> PromptResult:
-        done: PromptResult = self.until(PromptResult, seconds=seconds)
+        done: PromptResult = self.wait_until(PromptResult, seconds=seconds)
         return done
 
-    def asked(self, seconds: float = 60) -> PermissionFact:
-        asked: PermissionFact = self.until(PermissionFact, seconds=seconds)
+    def start_agent(self, seconds: float = 60) -> PermissionFact:
+        asked: PermissionFact = self.wait_until(PermissionFact, seconds=seconds)
         return asked
 
     def errors(self) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from corral.adapters import process
-from tests.support.home import SECONDS, Home, is_alive, until
+from tests.support.home import SECONDS, Home, is_alive, wait_until
 
 
 class Machine(Home):
@@ -60,18 +60,18 @@ class Machine(Home):
         os.kill(self.pid, number)
 
     def has_ended(self, seconds: float = SECONDS) -> bool:
-        return until(lambda: not is_alive(self.pid), "the daemon has ended", seconds)
+        return wait_until(lambda: not is_alive(self.pid), "the daemon has ended", seconds)
 
     def everything(self, number: int) -> None:
         """A signal to all that runs here: the daemon, supervisors, guards and agents."""
-        for pid in self.everybody():
+        for pid in self.processes():
             with suppress(OSError):
                 os.kill(pid, number)
 
     def lose_power(self) -> None:
         """All that runs here is gone at once."""
         self.everything(signal.SIGKILL)
-        self.end_all()
+        self.kill_all()
 
 
 @contextmanager

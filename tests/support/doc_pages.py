@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.support.command_server import run_command
-from tests.support.home import end_all, with_variable
+from tests.support.home import kill_processes, processes_with_variable
 
 _BLOCK = re.compile(
     r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$|^<!-- given\n(.*?)^-->$", re.M | re.S
@@ -98,7 +98,7 @@ def _steps(first: int, lines: list[str]) -> Iterator[Step]:
         yield step
 
 
-def fits(shown: list[str], said: list[str]) -> bool:
+def matches_output(shown: list[str], said: list[str]) -> bool:
     """Whether what a command said is what the page shows, however wide its columns are."""
     lines = []
     for line in shown:
@@ -204,7 +204,7 @@ class Shell:
         self._end_all()
 
     def _end_all(self) -> None:
-        end_all(lambda: with_variable(self._mark))
+        kill_processes(lambda: processes_with_variable(self._mark))
 
 
 def _trimmed(lines: list[str]) -> list[str]:

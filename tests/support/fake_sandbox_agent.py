@@ -12,7 +12,7 @@ from corral.services.chat.sandbox_sync import session_folder
 from tests.support.fake_channels import Chat, Runner
 
 
-def box(store: Corral, agent: str = "ada") -> None:
+def enable_sandbox(store: Corral, agent: str = "ada") -> None:
     """The agent is boxed from now on; in tests, by nothing but the files."""
     store.settings.set("gateway.sandbox", "none", scope=f"agent:{agent}")
 
@@ -73,13 +73,13 @@ class FakeSandboxAgent:
             return dict(connection.execute("SELECT message_out_id, status FROM delivered"))
 
 
-class Talk:
+class SandboxConversation:
     """A boxed agent, a chat in which it is heard, and whoever runs its turns."""
 
     def __init__(self, store: Corral, **wiring: Any) -> None:
         self.store = store
         store.agents.create("ada", provider="scripted")
-        box(store)
+        enable_sandbox(store)
         self.chat = Chat(store)
         store.wirings.add("ada", channel=self.chat.channel.name, **wiring)
         self.runner = Runner(store)

@@ -35,7 +35,7 @@ SECONDS = 40.0
 CORRAL = [sys.executable, "-m", "corral"]
 
 
-def until(found: Callable[[], T | None], what: str, seconds: float = SECONDS) -> T:
+def wait_until(found: Callable[[], T | None], what: str, seconds: float = SECONDS) -> T:
     """What `found` gives once it gives something that is true; a failure after `seconds`."""
     deadline = time.monotonic() + seconds
     pause = 0.005
@@ -52,7 +52,7 @@ def is_alive(pid: int) -> bool:
     return found is not None and found.state not in "ZX"
 
 
-def with_variable(mark: str) -> list[int]:
+def processes_with_variable(mark: str) -> list[int]:
     """The living processes that have `NAME=value` in their environment, this one not counted."""
     found = []
     for name in os.listdir("/proc"):
@@ -64,7 +64,7 @@ def with_variable(mark: str) -> list[int]:
     return found
 
 
-def end_all(found: Callable[[], list[int]]) -> None:
+def kill_processes(found: Callable[[], list[int]]) -> None:
     """Kill whoever is found, until nobody is."""
     for _ in range(100):
         pids = found()
@@ -149,13 +149,13 @@ class Home:
         }
         return Command([*CORRAL, *arguments], **(usual | options))
 
-    def detached(
+    def start_detached(
         self, *command: str, options: tuple[str, ...] = (), env: Mapping[str, str] | None = None
     ) -> Run:
         """A detached run of a command."""
         return self._start(*options, "--", *command, env=env)
 
-    def asked(
+    def start_agent(
         self, agent: str, prompt: str, *options: str, env: Mapping[str, str] | None = None
     ) -> Run:
         """A detached run of an agent with a prompt."""
@@ -165,7 +165,7 @@ class Home:
         return self.get(self.json("run", "--detach", "--json", *arguments, env=env)["id"])
 
     @contextmanager
-    def entered(self, env: Mapping[str, str] | None = None) -> Iterator[None]:
+    def environment(self, env: Mapping[str, str] | None = None) -> Iterator[None]:
         """This process has the environment and the working directory of the home's commands."""
         with pytest.MonkeyPatch.context() as patch:
             wanted = {**self.env, **(env or {})}
@@ -191,13 +191,13 @@ class Home:
         with self.store() as store:
             return store.runs.get(id)
 
-    def only(self) -> Run:
+    def only_run(self) -> Run:
         """The one run that there is."""
         with self.store() as store:
             (run,) = store.runs.list().items
             return run
 
-    def ended(self, id: str, seconds: float = SECONDS) -> Run:
+    def wait_for_end(self, id: str, seconds: float = SECONDS) -> Run:
         with self.store() as store:
             return store.runs.wait(id, timeout_ms=int(seconds * 1_000))
 
@@ -206,7 +206,7 @@ class Home:
             run = self.get(id)
             return run if run.state is state else None
 
-        return until(look, f"{id} is {state}", seconds)
+        return wait_until(look, f"{id} is {state}", seconds)
 
     def recover(self) -> list[Any]:
         with self.store() as store:
@@ -222,7 +222,7 @@ class Home:
                 offset += len(data)
             return whole
 
-    def so_far(self, run: Run) -> bytes:
+    def output_so_far(self, run: Run) -> bytes:
         """The same while it may have written nothing yet."""
         with suppress(NotFound):
             return self.output(self.get(run.id))
@@ -242,14 +242,14 @@ class Home:
 
     # -- processes -----------------------------------------------------------------------------
 
-    def guard_of(self, run: Run) -> int:
+    def guard_pid(self, run: Run) -> int:
         """The process between supervisor and agent."""
         assert run.pid is not None
         found = process.read_stat(run.pid)
         assert found is not None
         return found.parent
 
-    def pid_in(self, name: str) -> int:
+    def read_pid(self, name: str) -> int:
         """A pid that a process wrote into a file of the working directory."""
         file = self.work / name
 
@@ -257,20 +257,20 @@ class Home:
             text = file.read_text() if file.exists() else ""
             return int(text) if text.endswith("\n") else 0
 
-        return until(look, f"a pid in {name}")
+        return wait_until(look, f"a pid in {name}")
 
-    def everybody(self) -> list[int]:
-        return with_variable(self.mark)
+    def processes(self) -> list[int]:
+        return processes_with_variable(self.mark)
 
-    def of_run(self, run: Run) -> list[int]:
-        return with_variable(f"CORRAL_RUN={run.id}")
+    def processes_of(self, run: Run) -> list[int]:
+        return processes_with_variable(f"CORRAL_RUN={run.id}")
 
-    def nobody_left(self) -> None:
+    def wait_for_all_processes(self) -> None:
         """Supervisors, guards and agents are all gone; sealing may take its time."""
-        until(lambda: not self.everybody(), "everybody has ended")
+        wait_until(lambda: not self.processes(), "everybody has ended")
 
-    def end_all(self) -> None:
-        end_all(self.everybody)
+    def kill_all(self) -> None:
+        kill_processes(self.everybody)
 
 
 class Screen:
@@ -317,7 +317,7 @@ class Screen:
             return bool(data)
         return True
 
-    def until(self, text: bytes, *, times: int = 1, seconds: float = SECONDS) -> None:
+    def wait_until(self, text: bytes, *, times: int = 1, seconds: float = SECONDS) -> None:
         deadline = time.monotonic() + seconds
         while self.seen.count(text) < times:
             goes_on = self.read(0.1)
@@ -337,7 +337,7 @@ class Screen:
             found = process.read_stat(self.pid)
             return found is not None and found.state == "T"
 
-        return until(look, "the command is stopped", seconds)
+        return wait_until(look, "the command is stopped", seconds)
 
     def exit_code(self, seconds: float = SECONDS) -> int:
         """Read to the end, and tell how the command ended."""

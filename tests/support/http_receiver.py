@@ -58,7 +58,7 @@ class Receiver:
 
 
 @contextmanager
-def receiving() -> Iterator[Receiver]:
+def run_receiver() -> Iterator[Receiver]:
     receiver = Receiver()
     try:
         yield receiver

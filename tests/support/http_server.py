@@ -47,7 +47,7 @@ def closed_port() -> Iterator[int]:
 
 
 @contextmanager
-def serving(
+def run_http_server(
     store: Corral,
     *,
     port: int = 0,

@@ -6,7 +6,7 @@ import pytest
 
 from corral.api import Corral
 from tests.support.cli_runner import Cli
-from tests.support.http_server import HttpServer, serving
+from tests.support.http_server import HttpServer, run_http_server
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def home_cli(capsys: pytest.CaptureFixture[str]) -> Cli:
 
 
 @pytest.fixture
-def served(store: Corral) -> Iterator[HttpServer]:
+def http_server(store: Corral) -> Iterator[HttpServer]:
     """The HTTP API of the store, without pages."""
-    with serving(store) as running:
+    with run_http_server(store) as running:
         yield running

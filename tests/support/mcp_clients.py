@@ -73,7 +73,7 @@ def environment(url: str, agent: str | None, home: Path, **more: str) -> dict[st
 COMMAND = [sys.executable, "-m", "corral", "mcp"]
 
 
-class Lines:
+class StdioClient:
     """A server on pipes, spoken to line by line."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
@@ -98,13 +98,13 @@ class Lines:
 
 
 @contextmanager
-def lines(env: dict[str, str], cwd: Path) -> Iterator[Lines]:
+def stdio_client(env: dict[str, str], cwd: Path) -> Iterator[StdioClient]:
     """`corral mcp` for as long as the block runs; it must end by itself then."""
     with subprocess.Popen(
         COMMAND, env=env, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         try:
-            yield Lines(process)
+            yield StdioClient(process)
             assert process.stdin is not None
             process.stdin.close()
             assert process.wait(45) == 0

@@ -13,7 +13,7 @@ from tests.support.http_server import HttpServer
 NEXT = r'rel="next" href="([^"]+)"'
 
 
-def as_part(of: str) -> dict[str, str]:
+def htmx_headers(of: str) -> dict[str, str]:
     """What htmx says when it fetches a part of a page."""
     return {"HX-Request": "true", "HX-Target": f"div#{of}"}
 
@@ -33,15 +33,15 @@ class PageClient:
     noun = ""
     """What all their actions begin with, where that is the same."""
 
-    def __init__(self, served: HttpServer, client: httpx.Client) -> None:
-        self.served = served
-        self.store: Corral = served.store
+    def __init__(self, http_server: HttpServer, client: httpx.Client) -> None:
+        self.http_server = http_server
+        self.store: Corral = http_server.store
         self.client = client
         self.done: set[str] = set()
 
     def post(self, action: str, uploads: Any = None, /, **fields: str) -> httpx.Response:
         return self.client.post(
-            f"/do/{self.noun}{action}", data=fields, files=uploads, headers=as_part("x")
+            f"/do/{self.noun}{action}", data=fields, files=uploads, headers=htmx_headers("x")
         )
 
     def act(self, action: str, uploads: Any = None, /, **fields: str) -> httpx.Response:

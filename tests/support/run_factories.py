@@ -70,7 +70,7 @@ NO_FOLDER = "/srv/runs"
 ELSEWHERE = "another-machine"  # nothing looks for processes of this one here
 
 
-def order(**wanted: Any) -> RunSpec:
+def run_spec(**wanted: Any) -> RunSpec:
     """By itself one that is left to other machines: its directory is not here."""
     return RunSpec(**{"command": "true", "cwd": "/srv/here", **wanted})
 
@@ -91,7 +91,7 @@ def held(number: int = 1, **known: Any) -> SupervisedProcess:
 
 
 def queued(store: Corral, **wanted: Any) -> Run:
-    return store.runs.enqueue(order(**wanted))
+    return store.runs.enqueue(run_spec(**wanted))
 
 
 def next_queued(store: Corral, **where: str) -> Run | None:

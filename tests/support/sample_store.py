@@ -294,9 +294,9 @@ class SampleStore:
         """Races in all kinds of states: one that goes on and goes back, one lost, one under way."""
         app = "".join(f"def step_{n}(x):\n    return x + {n}\n\n\n" for n in range(30))
         files: dict[str, str | bytes] = {"app.py": app, "docs/notes.md": "# Notes\n\nNone.\n"}
-        self.raced = raced = RaceFactory(self.store, self.folder, files, host=self._host)
+        self.raced = race_factory = RaceFactory(self.store, self.folder, files, host=self._host)
         quick = app.replace("return x + 7", "return x + 7  # cached").replace("x + 21", "21 + x")
-        race = raced.start(
+        race = race_factory.start(
             *("ada", "grace", "linus", "ada"),
             prompt="Make the steps faster\n\nDo not change what they give back.",
             variations=[None, "Be bold.", HOSTILE],
@@ -306,35 +306,37 @@ class SampleStore:
             rounds=3,
         )
         lint = CheckResult("ruff check", 0, 310)
-        raced.end(race, 1, {"app.py": quick, "docs/notes.md": "# Notes\n"}, checks=[GOOD, lint])
+        race_factory.end(
+            race, 1, {"app.py": quick, "docs/notes.md": "# Notes\n"}, checks=[GOOD, lint]
+        )
         bold = {"app.py": app[: len(app) // 2], "fast.py": f"# {HOSTILE}\n" + app, "x.bin": b"\0\1"}
-        raced.end(race, 2, bold, checks=[GOOD, lint], cost_micros=480_000, took=400_000)
-        raced.end(race, 3, {"app.py": app + HOSTILE}, checks=[replace(BAD, output=HOSTILE)])
-        raced.end(race, 4, state="failed", cost_micros=None, reason=HOSTILE, exit_code=3)
-        raced.judge(race, [[1], [2]], f"A is clearer. {HOSTILE}")
-        raced.judge(race, None, "it gave no ranking")
-        race = raced.settle(race)
-        raced.choose(race, "1", reason="It is the smallest.")
-        raced.choose(race, "2", reason=f"I like it. {HOSTILE}", overrule=True)
-        raced.next(race, "grace", "linus", prompt="Now the tests")
-        raced.end(race, 1, {"tests.py": "def test_it():\n    pass\n"}, checks=[GOOD, lint])
-        raced.end(race, 2, {"tests.py": "# nothing\n"}, checks=[BAD], cost_micros=60_000)
-        raced.settle(race)
-        raced.choose(race, "1")
-        raced.next(race, "ada", "linus", from_round=1, prompt="Another way")
-        raced.end(race, 1, {"app.py": quick}, checks=[GOOD, lint])
-        raced.end(race, 2, {"app.py": quick + "\n"}, checks=[GOOD, lint], cost_micros=90_000)
-        self.race = raced.settle(race)
-        lost = raced.start("linus", "grace", prompt=HOSTILE, host="elsewhere")
-        raced.end(lost, 1, checks=[BAD])
-        raced.end(lost, 2, state="timed_out", reason="its time was over")
-        raced.settle(lost)
-        under_way = raced.start("ada", "grace", "linus", prompt="Write the manual")
-        raced.begin(under_way, 1, cost_micros=14_000)
-        raced.begin(under_way, 2)
-        raced.end(under_way, 3, {"manual.md": "# Manual\n"})
+        race_factory.end(race, 2, bold, checks=[GOOD, lint], cost_micros=480_000, took=400_000)
+        race_factory.end(race, 3, {"app.py": app + HOSTILE}, checks=[replace(BAD, output=HOSTILE)])
+        race_factory.end(race, 4, state="failed", cost_micros=None, reason=HOSTILE, exit_code=3)
+        race_factory.judge(race, [[1], [2]], f"A is clearer. {HOSTILE}")
+        race_factory.judge(race, None, "it gave no ranking")
+        race = race_factory.settle(race)
+        race_factory.choose(race, "1", reason="It is the smallest.")
+        race_factory.choose(race, "2", reason=f"I like it. {HOSTILE}", overrule=True)
+        race_factory.next(race, "grace", "linus", prompt="Now the tests")
+        race_factory.end(race, 1, {"tests.py": "def test_it():\n    pass\n"}, checks=[GOOD, lint])
+        race_factory.end(race, 2, {"tests.py": "# nothing\n"}, checks=[BAD], cost_micros=60_000)
+        race_factory.settle(race)
+        race_factory.choose(race, "1")
+        race_factory.next(race, "ada", "linus", from_round=1, prompt="Another way")
+        race_factory.end(race, 1, {"app.py": quick}, checks=[GOOD, lint])
+        race_factory.end(race, 2, {"app.py": quick + "\n"}, checks=[GOOD, lint], cost_micros=90_000)
+        self.race = race_factory.settle(race)
+        lost = race_factory.start("linus", "grace", prompt=HOSTILE, host="elsewhere")
+        race_factory.end(lost, 1, checks=[BAD])
+        race_factory.end(lost, 2, state="timed_out", reason="its time was over")
+        race_factory.settle(lost)
+        under_way = race_factory.start("ada", "grace", "linus", prompt="Write the manual")
+        race_factory.begin(under_way, 1, cost_micros=14_000)
+        race_factory.begin(under_way, 2)
+        race_factory.end(under_way, 3, {"manual.md": "# Manual\n"})
         self.under_way = under_way
-        old = raced.start("ada", prompt="An old idea", host="elsewhere")
+        old = race_factory.start("ada", prompt="An old idea", host="elsewhere")
         self.store.races.abandon(old.id, reason="nobody needs it")
 
     def chats(self) -> None:

@@ -49,7 +49,7 @@ class Trace:
 
 
 @contextmanager
-def traced(store: Corral, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trace]:
+def trace_statements(store: Corral, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trace]:
     """Record what stands inside. The store must have been read from and written to before."""
     trace = Trace()
     with monkeypatch.context() as patch:

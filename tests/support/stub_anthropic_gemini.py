@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from tests.support.stub_conversation import Talk, Tool, Turn, new_id, pieces, text_of
+from tests.support.stub_conversation import Conversation, Tool, Turn, chunks, new_id, text_of
 
 
-def read_anthropic(body: dict[str, Any]) -> Talk:
+def read_anthropic(body: dict[str, Any]) -> Conversation:
     entries: list[tuple[str, str]] = []
     for message in body.get("messages", []):
         content = message.get("content")
@@ -26,7 +26,7 @@ def read_anthropic(body: dict[str, Any]) -> Talk:
             entries.append(("user", words))
     tools = [Tool(t["name"]) for t in body.get("tools") or [] if "name" in t]
     wanted = (body.get("output_config") or {}).get("format") or body.get("output_format") or {}
-    return Talk(
+    return Conversation(
         body.get("model", "stub"), bool(body.get("stream")), entries, tools, wanted.get("schema")
     )
 
@@ -40,7 +40,7 @@ def anthropic_usage(usage: dict[str, int]) -> dict[str, int]:
     }
 
 
-def whole_anthropic(talk: Talk, turn: Turn) -> dict[str, Any]:
+def whole_anthropic(conversation: Conversation, turn: Turn) -> dict[str, Any]:
     content: list[dict[str, Any]] = []
     if turn.text:
         content.append({"type": "text", "text": turn.text})
@@ -52,7 +52,7 @@ def whole_anthropic(talk: Talk, turn: Turn) -> dict[str, Any]:
         "id": new_id("msg"),
         "type": "message",
         "role": "assistant",
-        "model": talk.model,
+        "model": conversation.model,
         "content": content,
         "stop_reason": "tool_use" if turn.calls else "end_turn",
         "stop_sequence": None,
@@ -60,8 +60,8 @@ def whole_anthropic(talk: Talk, turn: Turn) -> dict[str, Any]:
     }
 
 
-def stream_anthropic(talk: Talk, turn: Turn) -> Iterator[tuple[str | None, Any]]:
-    whole = whole_anthropic(talk, turn)
+def stream_anthropic(conversation: Conversation, turn: Turn) -> Iterator[tuple[str | None, Any]]:
+    whole = whole_anthropic(conversation, turn)
     content, stop = whole["content"], whole["stop_reason"]
     yield (
         "message_start",
@@ -82,11 +82,11 @@ def stream_anthropic(talk: Talk, turn: Turn) -> Iterator[tuple[str | None, Any]]
             {"type": "content_block_start", "index": at, "content_block": empty},
         )
         if block["type"] == "text":
-            deltas = [{"type": "text_delta", "text": p} for p in pieces(block["text"])]
+            deltas = [{"type": "text_delta", "text": p} for p in chunks(block["text"])]
         else:
             deltas = [
                 {"type": "input_json_delta", "partial_json": p}
-                for p in pieces(json.dumps(block["input"]))
+                for p in chunks(json.dumps(block["input"]))
             ]
         for delta in deltas:
             yield (
@@ -105,7 +105,7 @@ def stream_anthropic(talk: Talk, turn: Turn) -> Iterator[tuple[str | None, Any]]
     yield "message_stop", {"type": "message_stop"}
 
 
-def read_gemini(body: dict[str, Any], model: str, stream: bool) -> Talk:
+def read_gemini(body: dict[str, Any], model: str, stream: bool) -> Conversation:
     entries: list[tuple[str, str]] = []
     for content in body.get("contents", []):
         parts = content.get("parts", [])
@@ -126,10 +126,10 @@ def read_gemini(body: dict[str, Any], model: str, stream: bool) -> Talk:
     schema = wanted.get("responseJsonSchema") or wanted.get("responseSchema")
     if schema is None and wanted.get("responseMimeType") == "application/json":
         schema = {"type": "object"}
-    return Talk(model, stream, entries, tools, schema)
+    return Conversation(model, stream, entries, tools, schema)
 
 
-def whole_gemini(talk: Talk, turn: Turn) -> dict[str, Any]:
+def whole_gemini(conversation: Conversation, turn: Turn) -> dict[str, Any]:
     parts: list[dict[str, Any]] = [{"text": turn.text}] if turn.text else []
     parts += [
         {"functionCall": {"name": c.tool.name, "args": c.args, "id": c.id}} for c in turn.calls
@@ -138,7 +138,7 @@ def whole_gemini(talk: Talk, turn: Turn) -> dict[str, Any]:
         "candidates": [
             {"content": {"role": "model", "parts": parts}, "finishReason": "STOP", "index": 0}
         ],
-        "modelVersion": talk.model,
+        "modelVersion": conversation.model,
         "responseId": new_id("resp"),
         "usageMetadata": {
             "promptTokenCount": turn.usage["input"],
@@ -149,13 +149,13 @@ def whole_gemini(talk: Talk, turn: Turn) -> dict[str, Any]:
     }
 
 
-def stream_gemini(talk: Talk, turn: Turn) -> Iterator[tuple[str | None, Any]]:
-    whole = whole_gemini(talk, turn)
+def stream_gemini(conversation: Conversation, turn: Turn) -> Iterator[tuple[str | None, Any]]:
+    whole = whole_gemini(conversation, turn)
     last = whole["candidates"][0]
-    for piece in pieces(turn.text):
+    for piece in chunks(turn.text):
         part = {
             "candidates": [{"content": {"role": "model", "parts": [{"text": piece}]}, "index": 0}],
-            "modelVersion": talk.model,
+            "modelVersion": conversation.model,
             "responseId": whole["responseId"],
         }
         yield None, part

@@ -23,7 +23,7 @@ class Tool:
 
 
 @dataclass
-class Talk:
+class Conversation:
     """One request, in no protocol's words: entries are ("user"|"assistant"|"tool", text)."""
 
     model: str
@@ -78,14 +78,14 @@ def directive_in(text: str) -> list[dict[str, Any]] | None:
     return found
 
 
-def plan(talk: Talk) -> Turn:
+def plan(conversation: Conversation) -> Turn:
     """Choose the answer: the step that the conversation has come to."""
-    start, done, step = place(talk)
+    start, done, step = place(conversation)
     asked = step.get("calls") or ([step] if "tool" in step else [])
     calls, missing = [], []
     for one in asked:
-        tool = find_tool(talk.tools, one["tool"])
-        if tool is None and one.get("force") and talk.tools:
+        tool = find_tool(conversation.tools, one["tool"])
+        if tool is None and one.get("force") and conversation.tools:
             tool = Tool(one["tool"])
         if tool is None:
             missing.append(one["tool"])
@@ -93,8 +93,8 @@ def plan(talk: Talk) -> Turn:
             calls.append(Call(tool, one.get("args", {}), "call_" + uuid.uuid4().hex[:20]))
     text = step.get("text", "")
     if missing or not (text or calls):
-        text = words_for(talk, missing)
-    size = sum(len(t) for _, t in talk.entries)
+        text = reply_text(conversation, missing)
+    size = sum(len(t) for _, t in conversation.entries)
     usage = {
         "input": size // 4 + 1,
         "output": len(text) // 4 + 20 * len(calls) + 1,
@@ -102,33 +102,35 @@ def plan(talk: Talk) -> Turn:
         "cache_write": 0,
     }
     usage.update(step.get("usage", {}))
-    where = json.dumps([talk.entries[max(start, 0) : start + 1], done, bool(talk.tools)])
+    where = json.dumps(
+        [conversation.entries[max(start, 0) : start + 1], done, bool(conversation.tools)]
+    )
     return Turn(text, calls, usage, step, hashlib.sha256(where.encode()).hexdigest())
 
 
-def place(talk: Talk) -> tuple[int, int, dict[str, Any]]:
+def place(conversation: Conversation) -> tuple[int, int, dict[str, Any]]:
     """Where the last directive is, how many of its steps are done, and the next one."""
     start, steps = -1, []
-    for at, (role, text) in enumerate(talk.entries):
+    for at, (role, text) in enumerate(conversation.entries):
         if role == "user" and (found := directive_in(text)) is not None:
             start, steps = at, found
     done, before = 0, "user"
-    for role, _ in talk.entries[start + 1 :]:
+    for role, _ in conversation.entries[start + 1 :]:
         if role == "assistant" and before != "assistant":
             done += 1
         before = role
     return start, done, steps[done] if start >= 0 and done < len(steps) else {}
 
 
-def words_for(talk: Talk, missing: list[str]) -> str:
+def reply_text(conversation: Conversation, missing: list[str]) -> str:
     """What is said where the step says nothing."""
-    if missing and talk.tools:
+    if missing and conversation.tools:
         return f"stub: no such tool is offered: {', '.join(missing)}"
-    if talk.schema is not None:
-        return json.dumps(sample(talk.schema))
+    if conversation.schema is not None:
+        return json.dumps(sample(conversation.schema))
     if missing:  # a side request, for a title or a routing choice
         return "stub title"
-    said = (CONTEXT.sub("", t) for r, t in reversed(talk.entries) if r == "user")
+    said = (CONTEXT.sub("", t) for r, t in reversed(conversation.entries) if r == "user")
     words = next((t for t in said if t.strip()), "")
     return "stub: " + " ".join(words.split())[-200:]
 
@@ -158,7 +160,7 @@ def sample(schema: dict[str, Any]) -> Any:
     )
 
 
-def pieces(text: str) -> Iterator[str]:
+def chunks(text: str) -> Iterator[str]:
     for at in range(0, len(text), PIECE):
         yield text[at : at + PIECE]
 

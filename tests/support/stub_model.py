@@ -58,7 +58,7 @@ from tests.support.stub_anthropic_gemini import (
     whole_anthropic,
     whole_gemini,
 )
-from tests.support.stub_conversation import Talk, Turn, new_id, plan
+from tests.support.stub_conversation import Conversation, Turn, new_id, plan
 from tests.support.stub_openai import (
     read_chat,
     read_responses,
@@ -217,8 +217,8 @@ class Handler(BaseHTTPRequestHandler):
         elif path.endswith("/chat/completions"):
             self.answer(path, body, read_chat(body), whole_chat, stream_chat)
         elif found := re.search(r"/models/([^/:]+):(stream)?[gG]enerateContent$", path):
-            talk = read_gemini(body, found[1], bool(found[2]))
-            self.answer(path, body, talk, whole_gemini, stream_gemini)
+            conversation = read_gemini(body, found[1], bool(found[2]))
+            self.answer(path, body, conversation, whole_gemini, stream_gemini)
         else:
             self.server.note({"method": "POST", "path": path, "bytes": size})
             self.send_json(404, {"error": {"type": "not_found", "message": path}})
@@ -231,17 +231,19 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile.readline()
         return data
 
-    def answer(self, path: str, body: dict[str, Any], talk: Talk, whole: Any, stream: Any) -> None:
-        turn = plan(talk)
+    def answer(
+        self, path: str, body: dict[str, Any], conversation: Conversation, whole: Any, stream: Any
+    ) -> None:
+        turn = plan(conversation)
         step = turn.step
         entry = {
             "method": "POST",
             "path": path,
-            "model": talk.model,
-            "stream": talk.stream,
-            "entries": len(talk.entries),
-            "tools": [t.name for t in talk.tools],
-            "last": talk.entries[-1] if talk.entries else None,
+            "model": conversation.model,
+            "stream": conversation.stream,
+            "entries": len(conversation.entries),
+            "tools": [t.name for t in conversation.tools],
+            "last": conversation.entries[-1] if conversation.entries else None,
             "text": turn.text,
             "calls": [[c.tool.name, c.args] for c in turn.calls],
             "usage": turn.usage,
@@ -253,8 +255,8 @@ class Handler(BaseHTTPRequestHandler):
         if "error" in step and self.server.fails(turn):
             self.send_error_of(step)
             return
-        if not talk.stream:
-            self.send_json(200, whole(talk, turn))
+        if not conversation.stream:
+            self.send_json(200, whole(conversation, turn))
             return
         self.send_response(200)
         self.send_header("content-type", "text/event-stream; charset=utf-8")
@@ -263,7 +265,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("request-id", new_id("req"))
         self.end_headers()
         self.close_connection = True
-        events = list(stream(talk, turn))
+        events = list(stream(conversation, turn))
         middle = len(events) // 2
         cut = bool(step.get("cut")) and self.server.fails(turn)
         try:

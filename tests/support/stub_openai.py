@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from tests.support.stub_conversation import Talk, Tool, Turn, new_id, pieces, text_of
+from tests.support.stub_conversation import Conversation, Tool, Turn, chunks, new_id, text_of
 
 
-def read_responses(body: dict[str, Any]) -> Talk:
+def read_responses(body: dict[str, Any]) -> Conversation:
     entries: list[tuple[str, str]] = []
     items = body.get("input", [])
     if isinstance(items, str):
@@ -27,7 +27,7 @@ def read_responses(body: dict[str, Any]) -> Talk:
         elif kind.endswith("_call") or kind == "reasoning":
             entries.append(("assistant", ""))
     wanted = (body.get("text") or {}).get("format") or {}
-    return Talk(
+    return Conversation(
         body.get("model", "stub"),
         bool(body.get("stream")),
         entries,
@@ -87,7 +87,10 @@ def responses_items(turn: Turn) -> list[dict[str, Any]]:
 
 
 def whole_responses(
-    talk: Talk, turn: Turn, items: list[dict[str, Any]] | None = None, status: str = "completed"
+    conversation: Conversation,
+    turn: Turn,
+    items: list[dict[str, Any]] | None = None,
+    status: str = "completed",
 ) -> dict[str, Any]:
     usage = turn.usage
     return {
@@ -95,7 +98,7 @@ def whole_responses(
         "object": "response",
         "created_at": int(time.time()),
         "status": status,
-        "model": talk.model,
+        "model": conversation.model,
         "error": None,
         "incomplete_details": None,
         "output": responses_items(turn) if items is None else items,
@@ -112,9 +115,9 @@ def whole_responses(
     }
 
 
-def stream_responses(talk: Talk, turn: Turn) -> Iterator[tuple[str | None, Any]]:
+def stream_responses(conversation: Conversation, turn: Turn) -> Iterator[tuple[str | None, Any]]:
     items = responses_items(turn)
-    whole = whole_responses(talk, turn, items)
+    whole = whole_responses(conversation, turn, items)
     number = 0
 
     def event(kind: str, **rest: Any) -> tuple[str, Any]:
@@ -137,7 +140,7 @@ def stream_responses(talk: Talk, turn: Turn) -> Iterator[tuple[str | None, Any]]
             yield event(
                 "response.content_part.added", **where, content_index=0, part={**part, "text": ""}
             )
-            for piece in pieces(part["text"]):
+            for piece in chunks(part["text"]):
                 yield event(
                     "response.output_text.delta", **where, content_index=0, delta=piece, logprobs=[]
                 )
@@ -155,7 +158,7 @@ def stream_responses(talk: Talk, turn: Turn) -> Iterator[tuple[str | None, Any]]
                 output_index=at,
                 item={**item, "status": "in_progress", "arguments": ""},
             )
-            for piece in pieces(item["arguments"]):
+            for piece in chunks(item["arguments"]):
                 yield event("response.function_call_arguments.delta", **where, delta=piece)
             yield event(
                 "response.function_call_arguments.done",
@@ -169,14 +172,14 @@ def stream_responses(talk: Talk, turn: Turn) -> Iterator[tuple[str | None, Any]]
                 output_index=at,
                 item={**item, "status": "in_progress", "input": ""},
             )
-            for piece in pieces(item["input"]):
+            for piece in chunks(item["input"]):
                 yield event("response.custom_tool_call_input.delta", **where, delta=piece)
             yield event("response.custom_tool_call_input.done", **where, input=item["input"])
         yield event("response.output_item.done", output_index=at, item=item)
     yield event("response.completed", response=whole)
 
 
-def read_chat(body: dict[str, Any]) -> Talk:
+def read_chat(body: dict[str, Any]) -> Conversation:
     entries: list[tuple[str, str]] = []
     for message in body.get("messages", []):
         role = message.get("role")
@@ -184,7 +187,7 @@ def read_chat(body: dict[str, Any]) -> Talk:
             entries.append((role, text_of(message.get("content"))))
     tools = [Tool(t["function"]["name"]) for t in body.get("tools") or [] if "function" in t]
     wanted = (body.get("response_format") or {}).get("json_schema") or {}
-    return Talk(
+    return Conversation(
         body.get("model", "stub"), bool(body.get("stream")), entries, tools, wanted.get("schema")
     )
 
@@ -210,7 +213,7 @@ def chat_calls(turn: Turn) -> list[dict[str, Any]]:
     ]
 
 
-def whole_chat(talk: Talk, turn: Turn) -> dict[str, Any]:
+def whole_chat(conversation: Conversation, turn: Turn) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": turn.text or None}
     if turn.calls:
         message["tool_calls"] = [
@@ -220,7 +223,7 @@ def whole_chat(talk: Talk, turn: Turn) -> dict[str, Any]:
         "id": new_id("chatcmpl"),
         "object": "chat.completion",
         "created": int(time.time()),
-        "model": talk.model,
+        "model": conversation.model,
         "usage": chat_usage(turn.usage),
         "choices": [
             {
@@ -233,12 +236,12 @@ def whole_chat(talk: Talk, turn: Turn) -> dict[str, Any]:
     }
 
 
-def stream_chat(talk: Talk, turn: Turn) -> Iterator[tuple[str | None, Any]]:
+def stream_chat(conversation: Conversation, turn: Turn) -> Iterator[tuple[str | None, Any]]:
     base = {
         "id": new_id("chatcmpl"),
         "object": "chat.completion.chunk",
         "created": int(time.time()),
-        "model": talk.model,
+        "model": conversation.model,
     }
 
     def chunk(delta: dict[str, Any], reason: str | None = None) -> tuple[None, Any]:
@@ -248,7 +251,7 @@ def stream_chat(talk: Talk, turn: Turn) -> Iterator[tuple[str | None, Any]]:
         }
 
     yield chunk({"role": "assistant", "content": ""})
-    for piece in pieces(turn.text):
+    for piece in chunks(turn.text):
         yield chunk({"content": piece})
     for call in chat_calls(turn):
         yield chunk({"tool_calls": [call]})

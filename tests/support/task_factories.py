@@ -51,7 +51,7 @@ def fail(store: Corral, project: str, key: str, reason: str = "no way", agent: s
     return store.tasks.fail(taken, reason)
 
 
-def told(store: Corral, mailbox: str) -> list[tuple[str, str, str | None]]:
+def task_notices(store: Corral, mailbox: str) -> list[tuple[str, str, str | None]]:
     """What a mailbox was told of tasks: (what, key, reason)."""
     return [
         (letter.body["event"], letter.body["key"], letter.body["reason"])

@@ -28,7 +28,7 @@ STOCK = 20  # tasks that are declared when nobody finds one
 READING = 10  # every so many rounds an agent reads what the others said
 
 
-class Shift(msgspec.Struct):
+class WorkloadResult(msgspec.Struct):
     """What one agent did, and the longest that one call let it wait."""
 
     rounds: int = 0
@@ -56,7 +56,7 @@ def names(count: int) -> list[str]:
     return [f"agent-{number:02}" for number in range(count)]
 
 
-def gather(store: Corral, folder: Path, count: int) -> str:
+def create_team(store: Corral, folder: Path, count: int) -> str:
     """A project with its agents, who are all in one group; what they submit is accepted by rule."""
     (folder / "src").mkdir(parents=True, exist_ok=True)
     project = store.projects.register(folder).id
@@ -76,7 +76,7 @@ class Worker:
         self._name = name
         self._witnesses = witnesses
         self._turn = int(name.rpartition("-")[2])  # agents do not read in step with each other
-        self.shift = Shift()
+        self.shift = WorkloadResult()
 
     def round(self) -> None:
         """Take a task, change a file under its lock, tell the others, submit."""
@@ -127,18 +127,18 @@ class Worker:
 
 
 @contextmanager
-def working(url: str, project: str, name: str, witnesses: Path) -> Iterator[Worker]:
+def run_worker(url: str, project: str, name: str, witnesses: Path) -> Iterator[Worker]:
     with corral.open(url, actor=f"agent:{name}") as store:
         yield Worker(store, project, name, witnesses)
 
 
-def twice(shifts: Sequence[Shift]) -> int:
+def count_double_holds(shifts: Sequence[WorkloadResult]) -> int:
     """Tasks that were given to more than one, and locks that two had."""
     taken = Counter(id for shift in shifts for id in shift.taken)
     return sum(times - 1 for times in taken.values()) + sum(each.held_twice for each in shifts)
 
 
-def lost(store: Corral, shifts: Sequence[Shift]) -> int:
+def lost(store: Corral, shifts: Sequence[WorkloadResult]) -> int:
     """Posts that an agent was told were kept and that the group or a member's mailbox does not
     have, or has twice; and tasks that were submitted and are not done."""
     said = Counter(text for shift in shifts for text in shift.posted)
@@ -158,15 +158,15 @@ def lost(store: Corral, shifts: Sequence[Shift]) -> int:
     )
 
 
-def fairness(shifts: Sequence[Shift]) -> float:
-    served = [shift.rounds for shift in shifts]
-    return min(served) / max(served)
+def fairness(shifts: Sequence[WorkloadResult]) -> float:
+    http_server = [shift.rounds for shift in shifts]
+    return min(http_server) / max(http_server)
 
 
-def longest(shifts: Sequence[Shift]) -> Shift:
+def longest(shifts: Sequence[WorkloadResult]) -> WorkloadResult:
     """The shift of whoever waited for longest in one call."""
     return max(shifts, key=lambda shift: shift.longest_ms)
 
 
-def errors(shifts: Sequence[Shift]) -> list[str]:
+def errors(shifts: Sequence[WorkloadResult]) -> list[str]:
     return [error for shift in shifts for error in shift.errors]

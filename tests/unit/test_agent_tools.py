@@ -4,21 +4,21 @@ from corral.domain.agents.tools import is_allowed
 from tests.support.grouped_cases import each_case
 
 
-def test_without_rules_everything_is_allowed() -> None:
+def test_everything_is_allowed_without_rules() -> None:
     assert is_allowed("Bash(rm -rf /)", [], [])
 
 
-def test_a_denial_alone_leaves_the_rest_allowed() -> None:
+def test_deny_rule_alone_leaves_other_tools_allowed() -> None:
     assert not is_allowed("Bash", [], ["Bash"])
     assert is_allowed("Read", [], ["Bash"])
 
 
-def test_once_anything_is_allowed_only_that_is() -> None:
+def test_allow_rule_restricts_to_what_it_names() -> None:
     assert is_allowed("Read", ["Read"], [])
     assert not is_allowed("Write", ["Read"], [])
 
 
-def test_a_denial_beats_whatever_allows() -> None:
+def test_deny_rule_overrides_allow_rule() -> None:
     assert not is_allowed("mcp__db__drop", ["mcp__*"], ["mcp__db__*"])
     assert is_allowed("mcp__git__log", ["mcp__*"], ["mcp__db__*"])
 
@@ -33,7 +33,7 @@ def test_a_denial_beats_whatever_allows() -> None:
         ("Read(/a/b)", "Read(/a/*)"),
     ],
 )
-def test_a_rule_fits(call: str, rule: str) -> None:
+def test_matching_rules(call: str, rule: str) -> None:
     assert is_allowed(call, [rule], [])
     assert not is_allowed(call, [], [rule])
 
@@ -48,7 +48,7 @@ def test_a_rule_fits(call: str, rule: str) -> None:
         ("Read", "read"),
     ],
 )
-def test_a_rule_does_not_fit(call: str, rule: str) -> None:
+def test_rules_that_do_not_match(call: str, rule: str) -> None:
     assert not is_allowed(call, [rule], [])
 
 
@@ -67,17 +67,17 @@ def test_a_rule_does_not_fit(call: str, rule: str) -> None:
         "(rm x)",
     ],
 )
-def test_a_command_line_is_allowed_only_when_each_of_its_commands_is(line: str) -> None:
+def test_command_line_is_allowed_only_if_every_command_is(line: str) -> None:
     assert not is_allowed(f"Bash({line})", ["Bash(git *)"], [])
     assert not is_allowed(f"Bash({line})", [], ["Bash(rm *)"])
     assert not is_allowed(f"Bash({line})", ["Bash"], ["Bash(rm *)"])
 
 
-def test_commands_that_are_all_allowed_may_stand_together() -> None:
+def test_chained_commands_are_allowed_when_each_is_allowed() -> None:
     assert is_allowed("Bash(git add x && git commit -m y)", ["Bash(git *)"], [])
 
 
-def test_only_command_lines_are_taken_apart() -> None:
+def test_only_shell_command_lines_are_split() -> None:
     assert is_allowed(
         "WebFetch(https://example.org/?a=1&b=2)", ["WebFetch(https://example.org/*)"], []
     )

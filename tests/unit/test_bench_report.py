@@ -11,18 +11,18 @@ BEHIND = Row("put", Spread(0.5, 0.4, 0.6), over="a peer")
 ABSENT = Row("put", None, Bar(">", 1), over="a peer", why="Not measured: it is not here.")
 
 
-def test_only_a_row_that_is_not_ahead_keeps_its_reason() -> None:
+def test_only_slower_rows_keep_their_reason() -> None:
     assert AHEAD.unless_ahead("it is slow").why == ""
     assert BEHIND.unless_ahead("it  is\n slow").why == "it is slow"
 
 
-def test_a_row_that_is_not_ahead_and_does_not_say_why_is_found() -> None:
+def test_slower_row_without_reason_is_reported() -> None:
     assert report.unexplained([AHEAD, BEHIND, BEHIND.unless_ahead("it is slow"), ABSENT]) == [
         BEHIND
     ]
 
 
-def test_the_page_says_what_could_not_be_measured_and_why_corral_is_behind() -> None:
+def test_page_lists_unmeasured_rows_and_reasons_for_slower_rows() -> None:
     rows = [AHEAD, BEHIND.unless_ahead("it is slow"), ABSENT]
     page = report.as_page(report.Results({"system": "a machine"}, {CASES[0].name: rows}))
     assert "| put | a peer |  | 0.50x (0.40 to 0.60) | for information | it is slow |" in page
@@ -30,11 +30,11 @@ def test_the_page_says_what_could_not_be_measured_and_why_corral_is_behind() -> 
     assert "All 2 bars hold." in page
 
 
-def test_a_case_for_peers_is_a_case() -> None:
+def test_peer_case_is_a_case() -> None:
     assert set(PEERS) <= {case.name for case in CASES}
 
 
-def test_the_plots_are_well_formed_whatever_the_names_are() -> None:
+def test_plots_are_well_formed_for_any_name() -> None:
     odd = Row('put <&> "take"', Spread(0.2, 0.1, 90.0), over="a <peer>")
     bars = ElementTree.fromstring(plots.ratios([AHEAD, odd, ABSENT], "Title & all"))  # noqa: S314
     assert 'put <&> "take"' in [text.text for text in bars.iter("{http://www.w3.org/2000/svg}text")]

@@ -9,15 +9,15 @@ from corral.services.store.declarations import find_declarations
 from tests.support.grouped_cases import each_case
 from tests.torture.chaos import faults
 from tests.torture.chaos.checker import judge
-from tests.torture.chaos.journal import History, Note, Ran, Told
+from tests.torture.chaos.journal import AttemptRecord, History, JournalEntry, StoreEvent
 
 MOVES = {
     table.transitions.kind: table.transitions for table in find_declarations(StatefulTable).values()
 }
 
 
-def told(kind: str, subject: str, *verbs: str, **data: object) -> list[Told]:
-    return [Told(kind, verb, subject, data or None) for verb in verbs]
+def told(kind: str, subject: str, *verbs: str, **data: object) -> list[StoreEvent]:
+    return [StoreEvent(kind, verb, subject, data or None) for verb in verbs]
 
 
 def good() -> History:
@@ -36,7 +36,7 @@ def good() -> History:
         *told("letter", "let_5", "put"),
         *told("schedule", "sch_2", "fire", moments=[10], letters=["let_4"]),
         *told("schedule", "sch_2", "fire", moments=[15], letters=["let_5"]),
-        *(Told("letter", "ack", f"let_{n}") for n in (3, 4, 5)),
+        *(StoreEvent("letter", "ack", f"let_{n}") for n in (3, 4, 5)),
         *told("task", "tsk_1", "declare", "promote"),
         *told("task", "tsk_1", "claim", fence=1),
         *told("task", "tsk_1", "release", "promote"),
@@ -50,26 +50,26 @@ def good() -> History:
         *told("run", "run_1", "complete", **ended),
     ]
     notes = [
-        Note("put", "let_1", "w0", 1, 2, mailbox="agent:a", key="k1"),
-        Note("put", "let_2", "w0", 3, 4, mailbox="agent:a", key="k2"),
-        Note("claim", "let_1", "w0", 5, 6, fence=1),
-        Note("claim", "let_1", "w1", 7, 8, fence=2),
-        Note("ack", "let_1", "w1", 9, 10, fence=2),
-        Note("claim", "let_2", "w0", 11, 12, fence=1),
-        Note("act in doubt", "let_2", "w0", 13, 13),
-        Note("ack", "let_2", "w0", 14, 15, fence=1),
-        Note("timer", "sch_1", "w0", 1, 2),
-        Note("acquire", "lock:a", "w0", 1, 2, fence=1),
-        Note("acquire", "lock:a", "w1", 3, 4, fence=2),
-        Note("run", "run_1", "w0", 1, 2, key="pipe"),
+        JournalEntry("put", "let_1", "w0", 1, 2, mailbox="agent:a", key="k1"),
+        JournalEntry("put", "let_2", "w0", 3, 4, mailbox="agent:a", key="k2"),
+        JournalEntry("claim", "let_1", "w0", 5, 6, fence=1),
+        JournalEntry("claim", "let_1", "w1", 7, 8, fence=2),
+        JournalEntry("ack", "let_1", "w1", 9, 10, fence=2),
+        JournalEntry("claim", "let_2", "w0", 11, 12, fence=1),
+        JournalEntry("act in doubt", "let_2", "w0", 13, 13),
+        JournalEntry("ack", "let_2", "w0", 14, 15, fence=1),
+        JournalEntry("timer", "sch_1", "w0", 1, 2),
+        JournalEntry("acquire", "lock:a", "w0", 1, 2, fence=1),
+        JournalEntry("acquire", "lock:a", "w1", 3, 4, fence=2),
+        JournalEntry("run", "run_1", "w0", 1, 2, key="pipe"),
     ]
-    ran = [Ran("run_1", 7, wrote=2, end="exit0", shown=[1, 2])]
+    ran = [AttemptRecord("run_1", 7, wrote=2, end="exit0", shown=[1, 2])]
     talk = [("hall", 1), ("hall", 2)]
     seen = [("run_1", 1), ("run_1", 2)]
     return History(MOVES, events, notes, ran, seen=seen, said=[*talk], heard=[1, 2], shown=[*talk])
 
 
-def test_nothing_is_found_in_what_is_right() -> None:
+def test_valid_history_has_no_findings() -> None:
     assert judge(good()) == []
 
 
@@ -107,7 +107,9 @@ WRONG: dict[str, tuple[str, Callable[[History], object]]] = {
     ),
     "a key that made two letters": (
         "the key k1 made two letters",
-        lambda h: h.notes.append(Note("put", "let_2", "w0", 1, 2, mailbox="agent:a", key="k1")),
+        lambda h: h.notes.append(
+            JournalEntry("put", "let_2", "w0", 1, 2, mailbox="agent:a", key="k1")
+        ),
     ),
     "an order that was not kept": (
         "agent:a: let_2 ended before let_1",
@@ -115,7 +117,7 @@ WRONG: dict[str, tuple[str, Callable[[History], object]]] = {
     ),
     "an act that was done twice": (
         "let_2 was acted on 2 times",
-        lambda h: h.notes.append(Note("act in doubt", "let_2", "w1", 16, 16)),
+        lambda h: h.notes.append(JournalEntry("act in doubt", "let_2", "w1", 16, 16)),
     ),
     "a fence that went back": (
         "the fence of run_1 went from 2 back to 1",
@@ -127,15 +129,15 @@ WRONG: dict[str, tuple[str, Callable[[History], object]]] = {
     ),
     "an old owner that was heard": (
         "let_1: ack of w0 with fence 1 was taken after 2 was given out",
-        lambda h: h.notes.append(Note("ack", "let_1", "w0", 9, 10, fence=1)),
+        lambda h: h.notes.append(JournalEntry("ack", "let_1", "w0", 9, 10, fence=1)),
     ),
     "one fence for two owners": (
         "let_1 was given to two with fence 2",
-        lambda h: h.notes.append(Note("claim", "let_1", "w3", 7, 8, fence=2)),
+        lambda h: h.notes.append(JournalEntry("claim", "let_1", "w3", 7, 8, fence=2)),
     ),
     "a lock that came back": (
         "lock:a: renew of w0 with fence 1 was taken after 2 was given out",
-        lambda h: h.notes.append(Note("renew", "lock:a", "w0", 5, 6, fence=1)),
+        lambda h: h.notes.append(JournalEntry("renew", "lock:a", "w0", 5, 6, fence=1)),
     ),
     "a path with two holders": (
         "a was given to lck_2 while lck_1 held it",
@@ -196,7 +198,7 @@ WRONG: dict[str, tuple[str, Callable[[History], object]]] = {
     ),
     "a run with two ends": (
         "run_1 ended twice",
-        lambda h: h.events.append(Told("run", "crash", "run_1", {"exit_code": None})),
+        lambda h: h.events.append(StoreEvent("run", "crash", "run_1", {"exit_code": None})),
     ),
     "output that is cut off": (
         "run_1: 1 of 2 lines of attempt 7",
@@ -238,21 +240,21 @@ WRONG: dict[str, tuple[str, Callable[[History], object]]] = {
 
 
 @each_case("wrong", WRONG)
-def test_each_kind_of_wrong_is_found(wrong: str) -> None:
+def test_every_kind_of_violation_is_found(wrong: str) -> None:
     said, spoil = WRONG[wrong]
     history = good()
     spoil(history)
     assert said in judge(history)
 
 
-def test_a_letter_in_doubt_may_be_passed_by_others() -> None:
+def test_unconfirmed_letter_may_be_overtaken() -> None:
     history = good()
     moved_first(history, "ack", "let_2")
-    history.events.insert(2, Told("letter", "doubt", "let_1"))
+    history.events.insert(2, StoreEvent("letter", "doubt", "let_1"))
     assert not [wrong for wrong in judge(history) if "ended before" in wrong]
 
 
-def test_what_goes_wrong_follows_from_the_seed() -> None:
+def test_faults_are_determined_by_the_seed() -> None:
     kinds = set(faults.KINDS)
     assert faults.plan(7, 60, kinds) == faults.plan(7, 60, kinds)
     assert faults.plan(7, 60, kinds) != faults.plan(8, 60, kinds)

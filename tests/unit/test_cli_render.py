@@ -17,5 +17,5 @@ from tests.support.grouped_cases import each_case
         (1, "session_state", "1 session state"),
     ],
 )
-def test_one_thing_is_named_in_the_singular(number: int, things: str, text: str) -> None:
+def test_count_of_one_uses_the_singular(number: int, things: str, text: str) -> None:
     assert format_count(number, things) == text

@@ -35,7 +35,7 @@ from tests.support.grouped_cases import each_case
         (" 5s ", 5 * SECOND),
     ],
 )
-def test_a_duration_is_read(text: str, ms: int) -> None:
+def test_duration_is_parsed(text: str, ms: int) -> None:
     assert parse_duration(text) == ms
 
 
@@ -43,43 +43,43 @@ def test_a_duration_is_read(text: str, ms: int) -> None:
     "text",
     ["", " ", "5", "s", "5 s", "1h 30m", "-5s", "+5s", "5x", "5s!", "1,5s", "1e3s", "5S", ".5s"],
 )
-def test_what_is_no_duration_is_refused_and_shown_how_one_looks(text: str) -> None:
+def test_invalid_duration_is_rejected_with_an_example(text: str) -> None:
     with pytest.raises(Invalid) as caught:
         parse_duration(text)
     assert "90s" in caught.value.message
 
 
 @each_case("text", ["\u0663s", "\uff15s"])
-def test_digits_of_other_scripts_are_refused(text: str) -> None:
+def test_non_ascii_digits_are_rejected(text: str) -> None:
     with pytest.raises(Invalid):
         parse_duration(text)
 
 
 @given(st.integers(0, 400 * DAY))
-def test_what_is_written_is_read_back(ms: int) -> None:
+def test_formatted_duration_is_parsed_back(ms: int) -> None:
     assert parse_duration(format_duration(ms)) == ms
 
 
 @given(st.integers(0, 10**9))
-def test_a_fraction_loses_no_millisecond(ms: int) -> None:
+def test_fraction_keeps_every_millisecond(ms: int) -> None:
     assert parse_duration(f"{ms // 1_000}.{ms % 1_000:03}s") == ms
 
 
 @each_case(
     ("ms", "text"), [(0, "0s"), (1, "1ms"), (90_000, "1m30s"), (DAY, "1d"), (HOUR + 1, "1h1ms")]
 )
-def test_a_duration_is_written_in_its_largest_units(ms: int, text: str) -> None:
+def test_duration_is_formatted_in_its_largest_units(ms: int, text: str) -> None:
     assert format_duration(ms) == text
 
 
-def test_a_set_clock_stands_still_until_it_is_moved() -> None:
+def test_set_clock_stands_still_until_moved() -> None:
     clock = ManualClock(5)
     assert (clock.now(), clock.now()) == (5, 5)
     clock.advance(3)
     assert clock.now() == 8
 
 
-def test_the_systems_clock_counts_milliseconds() -> None:
+def test_system_clock_counts_milliseconds() -> None:
     before = time.time() * 1_000
     now = SystemClock().now()
     assert isinstance(now, int)

@@ -12,13 +12,13 @@ from corral.kernel.errors import Invalid, StoreUnavailable
 from tests.support.grouped_cases import each_case
 
 
-def test_the_store_that_was_named_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explicit_store_takes_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CORRAL_STORE", "sqlite:///from-the-environment.db")
     assert config.store_url("sqlite:///named.db") == "sqlite:///named.db"
     assert config.store_url() == "sqlite:///from-the-environment.db"
 
 
-def test_without_a_name_the_store_is_in_the_home_folder(
+def test_default_store_is_in_the_home_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CORRAL_STORE", "")
@@ -26,7 +26,7 @@ def test_without_a_name_the_store_is_in_the_home_folder(
     assert not (tmp_path / "home").exists(), "to ask is not to make"
 
 
-def test_the_home_folder_may_be_written_with_the_home_sign(
+def test_home_folder_may_start_with_a_tilde(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -34,13 +34,13 @@ def test_the_home_folder_may_be_written_with_the_home_sign(
     assert config.home() == tmp_path / "mine"
 
 
-def test_without_a_home_folder_the_platforms_own_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_home_folder_is_the_platforms_data_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CORRAL_HOME")
     assert config.home().is_absolute()
     assert config.home().name == "corral"
 
 
-def test_the_data_folder_follows_the_xdg_specification(
+def test_data_folder_follows_the_xdg_specification(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CORRAL_HOME")
@@ -53,7 +53,7 @@ def test_the_data_folder_follows_the_xdg_specification(
         assert config.home() == tmp_path / ".local" / "share" / "corral"
 
 
-def test_the_agent_acts_when_corral_started_one_and_else_the_user(
+def test_actor_is_the_agent_of_the_environment_or_the_user(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert config.actor() == "user:tester"
@@ -61,7 +61,7 @@ def test_the_agent_acts_when_corral_started_one_and_else_the_user(
     assert config.actor() == "agent:ada"
 
 
-def test_a_user_whom_the_environment_does_not_name_has_the_name_of_the_account(
+def test_user_without_environment_variable_is_the_account_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("USER")
@@ -73,7 +73,7 @@ def test_a_user_whom_the_environment_does_not_name_has_the_name_of_the_account(
 
 
 @each_case("slashes", ["sqlite:///store.db", "sqlite:///./store.db"])
-def test_three_slashes_are_relative_to_where_we_stand(
+def test_three_slashes_are_a_relative_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slashes: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -81,18 +81,18 @@ def test_three_slashes_are_relative_to_where_we_stand(
         assert store.db.path == tmp_path / "store.db"
 
 
-def test_four_slashes_are_absolute(tmp_path: Path) -> None:
+def test_four_slashes_are_an_absolute_path(tmp_path: Path) -> None:
     with corral.open(f"sqlite:///{tmp_path}/store.db") as store:
         assert store.db.path == tmp_path / "store.db"
         assert store.db.url == f"sqlite:///{tmp_path}/store.db"
 
 
-def test_a_path_is_a_store_too(tmp_path: Path) -> None:
+def test_plain_path_is_a_store_url(tmp_path: Path) -> None:
     with corral.open(tmp_path / "store.db") as store:
         assert store.db.path == tmp_path / "store.db"
 
 
-def test_missing_folders_are_made_private(tmp_path: Path) -> None:
+def test_missing_folders_are_created_private(tmp_path: Path) -> None:
     with corral.open(tmp_path / "a" / "b" / "store.db") as store:
         assert store.db.path is not None
         assert store.db.path.stat().st_mode & 0o777 == 0o600
@@ -118,13 +118,13 @@ def test_missing_folders_are_made_private(tmp_path: Path) -> None:
     ],
     ids=ascii,
 )
-def test_what_is_no_store_is_refused_and_shown_how_one_looks(url: str) -> None:
+def test_invalid_store_url_is_rejected_with_an_example(url: str) -> None:
     with pytest.raises(Invalid) as caught:
         connect(url, actor="user:x")
     assert "sqlite:///" in caught.value.message
 
 
-def test_a_folder_is_no_store(tmp_path: Path) -> None:
+def test_folder_is_rejected_as_a_store(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable) as caught:
         corral.open(tmp_path)
     assert caught.value.reason == "unwritable"

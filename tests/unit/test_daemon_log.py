@@ -7,7 +7,7 @@ from corral.serve import RedactingFormatter
 from tests.support.fake_keys import KEY
 
 
-def test_a_line_of_the_log_holds_no_secret() -> None:
+def test_log_line_is_redacted() -> None:
     clean = RedactingFormatter()
     clean.clean = Redaction(lambda: ["hunter2-and-more"]).clean
     try:

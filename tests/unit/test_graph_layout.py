@@ -9,11 +9,11 @@ from corral.web.graph_layout import NODE_HEIGHT, NODE_WIDTH, layout_graph
 from corral.web.task_timeline import _ticks
 
 
-def test_nothing_is_nothing() -> None:
+def test_empty_graph_has_no_nodes() -> None:
     assert layout_graph({}).positions == {}
 
 
-def test_what_is_needed_stands_to_the_left_and_nothing_overlaps() -> None:
+def test_dependencies_are_on_the_left_without_overlap() -> None:
     chance = random.Random(5)
     needs: dict[str, list[str]] = {}
     for n in range(60):
@@ -30,17 +30,17 @@ def test_what_is_needed_stands_to_the_left_and_nothing_overlaps() -> None:
     assert all(0 <= place.y <= found.height - NODE_HEIGHT for place in found.positions.values())
 
 
-def test_what_is_outside_is_passed_over() -> None:
+def test_edges_to_unknown_nodes_are_ignored() -> None:
     assert layout_graph({"a": ["elsewhere"], "b": ["a"]}).paths.keys() == {("b", "a")}
 
 
-def test_a_diamond_has_few_crossings() -> None:
+def test_diamond_has_few_crossings() -> None:
     found = layout_graph({"a": [], "x": ["a"], "y": ["a"], "x2": ["x"], "y2": ["y"]})
     x_above = found.positions["x"].y < found.positions["y"].y
     assert (found.positions["x2"].y < found.positions["y2"].y) is x_above
 
 
-def test_a_chain_in_which_everything_needs_everything_stays_small_and_quick() -> None:
+def test_dense_chain_stays_small_and_fast() -> None:
     needs = {f"t{n}": [f"t{m}" for m in range(n)] for n in range(150)}
     began = time.process_time()
     found = layout_graph(needs)
@@ -48,7 +48,7 @@ def test_a_chain_in_which_everything_needs_everything_stays_small_and_quick() ->
     assert len(found.paths) == 150 * 149 // 2
 
 
-def test_an_axis_has_a_few_round_moments() -> None:
+def test_axis_has_a_few_round_times() -> None:
     for span in (1, 90 * MINUTE, 30 * HOUR, 5_000 * HOUR):
         ticks = _ticks(1_000_000_007, 1_000_000_007 + span)
         assert len(ticks) <= 9

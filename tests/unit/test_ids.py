@@ -16,7 +16,7 @@ from tests.support.grouped_cases import each_case
 MOMENT = 1_800_000_000_000
 
 
-def test_an_id_is_its_prefix_and_26_characters_that_nobody_misreads() -> None:
+def test_id_is_a_prefix_and_26_unambiguous_characters() -> None:
     prefix, _, tail = new_id("prj", MOMENT).partition("_")
     assert (prefix, len(tail)) == ("prj", ID_LENGTH)
     assert {*tail} <= {*ALPHABET}
@@ -35,7 +35,7 @@ def test_ids_ascend_when_the_clock_is_set_back() -> None:
 
 
 @given(st.integers(1, 2**47), st.integers(1, 2**20))
-def test_later_moments_give_larger_ids(moment: int, step: int) -> None:
+def test_later_times_give_larger_ids(moment: int, step: int) -> None:
     # A child process begins anew, so what this one made before does not count here.
     early, late = encoded(moment), encoded(moment + step)
     assert early < late
@@ -47,7 +47,7 @@ def encoded(moment: int) -> str:
     return "".join(ALPHABET[(bits >> shift) & 31] for shift in range(125, -1, -5))
 
 
-def test_the_moment_stands_at_the_front_of_an_id() -> None:
+def test_id_starts_with_its_time() -> None:
     # In a process of its own: here, an id of a later moment may have been made before.
     code = f"from corral.kernel.ids import new_id; print(new_id('x', {MOMENT}))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -57,7 +57,7 @@ def test_the_moment_stands_at_the_front_of_an_id() -> None:
     assert value >> 80 == MOMENT
 
 
-def test_threads_never_make_the_same_id() -> None:
+def test_threads_never_generate_the_same_id() -> None:
     made: list[str] = []
     threads = [
         threading.Thread(
@@ -72,7 +72,7 @@ def test_threads_never_make_the_same_id() -> None:
     assert len({*made}) == len(made) == 4_000
 
 
-def test_a_forked_child_does_not_count_on_from_its_parents_last_id() -> None:
+def test_forked_child_does_not_continue_the_parents_ids() -> None:
     moment = MOMENT + 50_000
     new_id("x", moment)
     reader, writer = os.pipe()
@@ -91,13 +91,13 @@ def test_a_forked_child_does_not_count_on_from_its_parents_last_id() -> None:
 
 
 @given(st.integers(1, ID_LENGTH))
-def test_every_beginning_of_an_id_holds_the_id(length: int) -> None:
+def test_range_of_every_prefix_contains_the_id(length: int) -> None:
     whole = new_id("prj", MOMENT)
     low, high = id_range("prj", whole[: 4 + length])
     assert low <= whole < high
 
 
-def test_a_range_holds_nothing_that_begins_otherwise() -> None:
+def test_range_excludes_ids_with_another_prefix() -> None:
     low, high = id_range("prj", "prj_0b")
     assert low <= "prj_0b" < high
     assert low <= "prj_0bzzzz" < high
@@ -107,7 +107,7 @@ def test_a_range_holds_nothing_that_begins_otherwise() -> None:
 
 
 @each_case("typed", ["prj_0b", "0b", "0B", "PRJ_0B", "  prj_0b\n"])
-def test_the_prefix_may_be_left_out_and_case_does_not_matter(typed: str) -> None:
+def test_type_prefix_is_optional_and_case_is_ignored(typed: str) -> None:
     assert id_range("prj", typed).low == "prj_0b"
 
 
@@ -115,7 +115,7 @@ def test_the_prefix_may_be_left_out_and_case_does_not_matter(typed: str) -> None
     "typed",
     ["", " ", "prj_", "sch_0b", "prj_u", "prj_o", "0-b", "é", "prj_" + "0" * 27, "0\0"],
 )
-def test_what_can_be_no_id_is_refused_and_shown_how_one_looks(typed: str) -> None:
+def test_invalid_id_is_rejected_with_an_example(typed: str) -> None:
     with pytest.raises(Invalid) as caught:
         id_range("prj", typed)
     assert "prj_" in caught.value.message
@@ -128,23 +128,23 @@ def test_what_can_be_no_id_is_refused_and_shown_how_one_looks(typed: str) -> Non
     ("typed", "number"),
     [("let_184", 184), ("184", 184), (184, 184), (" let_7 ", 7), ("let_007", 7), ("0", 0)],
 )
-def test_the_number_in_an_id(typed: str | int, number: int) -> None:
+def test_number_is_read_from_an_id(typed: str | int, number: int) -> None:
     assert parse_number("let", typed) == number
 
 
-def test_the_largest_number_that_is_read_fits_64_bits() -> None:
+def test_largest_number_fits_64_bits() -> None:
     assert parse_number("let", "9" * 18) < 2**63
     with pytest.raises(Invalid):
         parse_number("let", "9" * 19)
 
 
 @each_case("typed", ["", "let_", "evt_1", "let_1.0", "-1", "let_-1", "+1", "1e3"])
-def test_what_holds_no_number_is_refused(typed: str) -> None:
+def test_id_without_a_number_is_rejected(typed: str) -> None:
     with pytest.raises(Invalid):
         parse_number("let", typed)
 
 
 @each_case("typed", ["²", "\u0663", "\uff11", "1_000", "0x1", "let_1\0", -1])
-def test_digits_of_other_scripts_are_no_numbers(typed: str | int) -> None:
+def test_non_ascii_digits_are_not_numbers(typed: str | int) -> None:
     with pytest.raises(Invalid):
         parse_number("let", typed)

@@ -143,7 +143,7 @@ def means_the_same(one: Any, other: Any) -> bool:
     return parse_timestamp(one) is not None and parse_timestamp(one) == parse_timestamp(other)
 
 
-def test_every_table_and_column_of_every_tool_has_a_home() -> None:
+def test_every_source_table_and_column_is_mapped() -> None:
     homeless = []
     for tool in TOOL_NAMES:
         homes: dict[str, set[str]] = {}
@@ -155,9 +155,7 @@ def test_every_table_and_column_of_every_tool_has_a_home() -> None:
 
 
 @pytest.mark.parametrize("tool", TOOL_NAMES)
-def test_two_values_of_a_column_never_become_the_same(
-    tool: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_distinct_column_values_stay_distinct(tool: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "backdated_id", lambda prefix, at: f"{prefix}_new")
     monkeypatch.setattr("os.path.realpath", str)
     lost = [
@@ -185,7 +183,7 @@ def lost_pairs(tool: str, table: str, column: str) -> list[str]:
 
 
 @each_case("tool", TOOL_NAMES)
-def test_a_row_that_becomes_nothing_says_why(tool: str) -> None:
+def test_skipped_row_has_a_reason(tool: str) -> None:
     silent = []
     for table in find_tool(tool).tables:
         columns = schema_of(tool)[table.name]

@@ -9,25 +9,25 @@ from tests.support.grouped_cases import each_case
 
 
 @each_case("term", [SECOND, 30 * SECOND, DAY])
-def test_a_lease_ends_its_term_after_now(term: int) -> None:
+def test_lease_ends_its_duration_after_now(term: int) -> None:
     assert lease_expiry(1_000, term) == 1_000 + term
 
 
 @each_case("term", [-1, 0, SECOND - 1, DAY + 1])
-def test_a_term_that_protects_nothing_or_for_ever_is_refused(term: int) -> None:
+def test_too_short_or_too_long_duration_is_rejected(term: int) -> None:
     with pytest.raises(Invalid) as caught:
         lease_expiry(1_000, term)
     assert caught.value.details["lease_ms"] == term
 
 
 @each_case("term", [2**70, 1_500.7, "30s", True])
-def test_a_term_that_is_no_whole_number_is_refused(term: int) -> None:
+def test_fractional_duration_is_rejected(term: int) -> None:
     with pytest.raises(Invalid) as caught:
         lease_expiry(1_000, term)
     assert caught.value.details["field"] == "lease_ms"
 
 
-def test_the_late_owner_is_told_by_whom_and_what_to_do() -> None:
+def test_stale_owner_error_names_the_new_owner_and_the_remedy() -> None:
     error = stale_fence_error("let_1", yours=1, current=3, owner="bob")
     assert isinstance(error, Held)
     assert isinstance(error, Conflict)
@@ -37,11 +37,11 @@ def test_the_late_owner_is_told_by_whom_and_what_to_do() -> None:
     assert "claim it again" in error.message
 
 
-def test_nobody_is_named_when_nobody_holds_it() -> None:
+def test_error_names_no_owner_when_there_is_none() -> None:
     assert "None" not in stale_fence_error("let_1", yours=1, current=3, owner=None).message
 
 
-def test_a_fence_that_was_never_given_out_is_told_apart_from_a_late_one() -> None:
+def test_unknown_fence_differs_from_a_stale_fence() -> None:
     early = stale_fence_error("let_1", yours=9, current=1, owner="bob")
     late = stale_fence_error("let_1", yours=1, current=2, owner="bob")
     assert (early.details["reason"], late.details["reason"]) == ("never_claimed", "taken_over")

@@ -70,7 +70,7 @@ def root(tmp_path: Path) -> Path:
         ("x/" * 10_000, None),
     ],
 )
-def test_a_path_has_one_spelling_or_is_refused(root: Path, given: str, wanted: str | None) -> None:
+def test_path_is_normalised_or_rejected(root: Path, given: str, wanted: str | None) -> None:
     if wanted is None:
         with pytest.raises(Invalid):
             normalize_path(given, str(root))
@@ -80,12 +80,12 @@ def test_a_path_has_one_spelling_or_is_refused(root: Path, given: str, wanted: s
         assert normalize_path(f"{root}/{given}", str(root)) == wanted
 
 
-def test_a_file_system_that_ignores_case_has_one_spelling_for_both(root: Path) -> None:
+def test_case_insensitive_file_system_has_one_spelling(root: Path) -> None:
     assert normalize_path("Src/A.PY", str(root), folded=True) == "src/a.py"
     assert fold_case("STRASSE") == fold_case("stra\u00dfe")
 
 
-def test_the_root_of_the_file_system_can_be_a_project() -> None:
+def test_file_system_root_can_be_a_project() -> None:
     assert normalize_path("/etc/hosts", "/") == os.path.realpath("/etc/hosts").lstrip("/")
     assert normalize_path("/", "/") == "."
 
@@ -132,9 +132,7 @@ def test_the_root_of_the_file_system_can_be_a_project() -> None:
         ("a/**/z", "a/*/z", True),
     ],
 )
-def test_two_patterns_meet_where_a_path_can_be_covered_by_both(
-    one: str, other: str, wanted: bool
-) -> None:
+def test_patterns_overlap_where_both_cover_a_path(one: str, other: str, wanted: bool) -> None:
     assert patterns_overlap(one, other) is patterns_overlap(other, one) is wanted
 
 
@@ -153,7 +151,7 @@ def covers(pattern: list[str], name: list[str]) -> bool:
 
 
 @given(one=PATTERNS, other=PATTERNS, name=NAMES)
-def test_patterns_that_cover_one_name_meet_and_their_heads_find_each_other(
+def test_patterns_that_cover_one_name_overlap_by_prefix(
     one: str, other: str, name: list[str]
 ) -> None:
     a, b = normalize_path(one, "/nowhere"), normalize_path(other, "/nowhere")
@@ -169,7 +167,7 @@ def test_patterns_that_cover_one_name_meet_and_their_heads_find_each_other(
     "pattern",
     ["*" * 100, "*a" * 125, "a*" * 120 + "b", "**/" * 80 + "x", "**/a/" * 49 + "b", "?*" * 125],
 )
-def test_no_pattern_makes_it_take_long(pattern: str) -> None:
+def test_no_pattern_takes_long_to_match(pattern: str) -> None:
     wild = normalize_path(pattern, "/nowhere")
     began = time.process_time()
     patterns_overlap(wild, "a" * 400 + "c")
@@ -189,7 +187,7 @@ def test_no_pattern_makes_it_take_long(pattern: str) -> None:
         ("**", ["src/a.py", "x"], []),
     ],
 )
-def test_a_path_covers_itself_and_all_below_it(
+def test_path_covers_itself_and_everything_below(
     path: str, covers: list[str], spares: list[str]
 ) -> None:
     assert all(patterns_overlap(subtree_pattern(path), each) for each in covers)

@@ -19,7 +19,7 @@ from tests.support.grouped_cases import each_case
         ("1000000", 10**12),
     ],
 )
-def test_dollars_are_read_exactly(text: str, micros: int) -> None:
+def test_dollars_are_parsed_exactly(text: str, micros: int) -> None:
     assert parse_usd(text) == micros
 
 
@@ -39,7 +39,7 @@ def test_dollars_are_read_exactly(text: str, micros: int) -> None:
         "0." + "0" * 40 + "1",
     ],
 )
-def test_what_is_no_amount_is_refused(text: str) -> None:
+def test_invalid_amount_is_rejected(text: str) -> None:
     with pytest.raises(Invalid):
         parse_usd(text)
 
@@ -56,11 +56,11 @@ def test_what_is_no_amount_is_refused(text: str) -> None:
         (1_234_000_000, "$1,234.00"),
     ],
 )
-def test_an_amount_is_written_for_people(micros: int | None, text: str) -> None:
+def test_amount_is_formatted_for_people(micros: int | None, text: str) -> None:
     assert format_usd(micros) == text
 
 
 @each_case("value", [-1, 10**12 + 1, True, 1.0, "1"])
-def test_an_amount_that_cannot_be_is_refused(value: int) -> None:
+def test_impossible_amount_is_rejected(value: int) -> None:
     with pytest.raises(Invalid):
         check_micros(value, "The cost")

@@ -72,7 +72,7 @@ pieces = st.lists(
 
 @ANY
 @given(data=pieces, start=st.integers(0, 400), count=st.integers(1, 50))
-def test_any_page_of_lines_is_the_same_plain_and_sealed(
+def test_pages_of_lines_are_equal_for_plain_and_sealed_files(
     folder: Path, data: bytes, start: int, count: int
 ) -> None:
     path = write(folder, data)
@@ -95,7 +95,7 @@ def test_any_page_of_lines_is_the_same_plain_and_sealed(
 
 @ANY
 @given(data=pieces, cuts=st.lists(st.integers(0, 9_000), min_size=2, max_size=6))
-def test_slices_by_offset_of_the_source_put_together_give_the_whole(
+def test_slices_by_source_offset_add_up_to_the_whole(
     folder: Path, data: bytes, cuts: list[int]
 ) -> None:
     data += b"\n"
@@ -116,7 +116,7 @@ def test_slices_by_offset_of_the_source_put_together_give_the_whole(
 
 @ANY
 @given(data=pieces, stop=st.integers(0, 30))
-def test_whoever_follows_goes_on_at_the_same_offset_after_sealing(
+def test_follower_continues_at_the_same_offset_after_sealing(
     folder: Path, data: bytes, stop: int
 ) -> None:
     data = data * 3
@@ -141,7 +141,7 @@ def test_whoever_follows_goes_on_at_the_same_offset_after_sealing(
 
 @ANY
 @given(data=pieces)
-def test_zstd_itself_reads_a_sealed_file_back(folder: Path, data: bytes) -> None:
+def test_sealed_file_is_decompressed_by_the_zstd_library(folder: Path, data: bytes) -> None:
     import zstandard
 
     path = write(folder, data)
@@ -153,7 +153,7 @@ def test_zstd_itself_reads_a_sealed_file_back(folder: Path, data: bytes) -> None
     assert index.bytes == len(data)
 
 
-def test_the_zstd_program_reads_it_too(folder: Path) -> None:
+def test_sealed_file_is_decompressed_by_the_zstd_program(folder: Path) -> None:
     path = write(folder, b"some text\n" * 50_000)
     seal(folder)
     try:
@@ -163,7 +163,7 @@ def test_the_zstd_program_reads_it_too(folder: Path) -> None:
     assert told.stdout == path.read_bytes()
 
 
-def test_text_takes_no_more_than_a_third_of_its_size(folder: Path) -> None:
+def test_sealed_text_is_at_most_a_third_of_its_size(folder: Path) -> None:
     from tests.support.output_samples import log_text
 
     data = log_text(3_000_000)
@@ -171,7 +171,7 @@ def test_text_takes_no_more_than_a_third_of_its_size(folder: Path) -> None:
     assert seal(folder).sealed_bytes < 0.35 * len(data)
 
 
-def test_an_empty_output_is_sealed_too(folder: Path) -> None:
+def test_empty_output_is_sealed(folder: Path) -> None:
     write(folder, b"")
     index = seal(folder)
     assert (index.bytes, index.lines, index.head, index.tail, index.utf8) == (0, 0, "", "", True)
@@ -185,7 +185,7 @@ def test_an_empty_output_is_sealed_too(folder: Path) -> None:
     ("data", "utf8"),
     [(b"plain", True), ("ü☃".encode() * 40_000, True), (b"\xff\xfe", False), (b"cut \xc3", False)],
 )
-def test_it_is_told_whether_it_was_utf_8(folder: Path, data: bytes, utf8: bool) -> None:
+def test_output_is_recorded_as_utf_8_or_not(folder: Path, data: bytes, utf8: bool) -> None:
     write(folder, data)
     index = seal(folder)
     assert index.utf8 is utf8
@@ -193,7 +193,7 @@ def test_it_is_told_whether_it_was_utf_8(folder: Path, data: bytes, utf8: bool) 
     assert OutputReader(folder).bytes(0, len(data)) == data
 
 
-def test_head_and_tail_are_text_that_any_store_keeps(folder: Path) -> None:
+def test_head_and_tail_are_storable_text(folder: Path) -> None:
     write(folder, b"\0a\xff" + b"x" * 100_000 + b"end\0")
     index = seal(folder)
     assert index.head.startswith("\ufffda\ufffdxxx")
@@ -201,7 +201,7 @@ def test_head_and_tail_are_text_that_any_store_keeps(folder: Path) -> None:
     assert len(index.head) == len(index.tail) == 4_096
 
 
-def test_one_line_of_a_hundred_megabytes_is_sealed_and_shown_in_little_memory(
+def test_line_of_100_megabytes_needs_little_memory(
     folder: Path,
 ) -> None:
     path = folder / "output"
@@ -227,7 +227,7 @@ def test_one_line_of_a_hundred_megabytes_is_sealed_and_shown_in_little_memory(
 # -- the cap ----------------------------------------------------------------------------------
 
 
-def test_a_cut_keeps_head_and_tail_and_says_what_is_missing(folder: Path) -> None:
+def test_truncation_keeps_head_and_tail_and_counts_the_rest(folder: Path) -> None:
     lines = [b"line %06d\n" % n for n in range(100_000)]
     path = write(folder, b"".join(lines))
     cut = cut_middle(path, 300_000, 200_000)
@@ -250,7 +250,7 @@ def test_a_cut_keeps_head_and_tail_and_says_what_is_missing(folder: Path) -> Non
     assert output.tail(1) == [b"line 099999"]
 
 
-def test_a_cut_does_not_end_within_a_private_key(folder: Path) -> None:
+def test_truncation_does_not_end_inside_a_private_key(folder: Path) -> None:
     secret = b"MIIEpAIBAAKCAQEA" * 4 + b"\n"
     key = b"-----BEGIN RSA PRIVATE KEY-----\n" + secret * 20 + b"-----END RSA PRIVATE KEY-----\n"
     data = b"head\n" * 1_000 + key + b"tail\n" * 100
@@ -265,7 +265,7 @@ def test_a_cut_does_not_end_within_a_private_key(folder: Path) -> None:
         assert shown.endswith(b"tail\n" * 100)
 
 
-def test_a_cut_gives_the_disk_its_room_back(folder: Path) -> None:
+def test_truncation_frees_disk_space(folder: Path) -> None:
     path = write(folder, os.urandom(8_000_000))
     before = path.stat().st_blocks
     cut_middle(path, 500_000, 500_000)
@@ -281,7 +281,7 @@ def test_a_cut_gives_the_disk_its_room_back(folder: Path) -> None:
     cap=st.integers(1_000, 300_000),
     lines=st.booleans(),
 )
-def test_every_byte_is_kept_or_counted_as_cut(
+def test_every_byte_is_kept_or_counted_as_dropped(
     folder: Path, sizes: list[int], cap: int, lines: bool
 ) -> None:
     data = b"".join((b"%07d\n" % n if lines else b"%08d" % n) for n in range(sum(sizes) // 8 + 1))
@@ -311,7 +311,7 @@ def test_every_byte_is_kept_or_counted_as_cut(
     assert len(head) + len(tail) == kept
 
 
-def test_a_writer_goes_on_where_a_dead_one_stopped(folder: Path) -> None:
+def test_writer_continues_after_a_crashed_writer(folder: Path) -> None:
     first = CappedWriter(folder / "output", 200_000)
     first.write(b"one\n" * 100_000)
     cut = first.cut_bytes
@@ -324,7 +324,7 @@ def test_a_writer_goes_on_where_a_dead_one_stopped(folder: Path) -> None:
     first.close()
 
 
-def test_a_writer_redacts_and_writes_at_its_end_what_it_held_back(folder: Path) -> None:
+def test_writer_redacts_and_flushes_held_back_bytes_at_the_end(folder: Path) -> None:
     writer = CappedWriter(folder / "output", 1_000_000, Redactor(["hunter2"]))
     writer.write(b"login hunt")
     assert (folder / "output").read_bytes() == b"login "
@@ -335,7 +335,7 @@ def test_a_writer_redacts_and_writes_at_its_end_what_it_held_back(folder: Path) 
     assert (folder / "output").stat().st_mode & 0o777 == 0o600
 
 
-def test_whoever_follows_a_file_that_is_cut_under_him_is_told(folder: Path) -> None:
+def test_follower_gets_a_notice_of_truncation(folder: Path) -> None:
     path = write(folder, b"a line of it\n" * 100_000)
     follower = OutputReader(folder).follow(over=lambda: True)
     first = next(follower)
@@ -348,7 +348,7 @@ def test_whoever_follows_a_file_that_is_cut_under_him_is_told(folder: Path) -> N
 # -- what may go wrong --------------------------------------------------------------------------
 
 
-def test_sealing_twice_does_nothing_the_second_time(folder: Path) -> None:
+def test_sealing_twice_has_no_further_effect(folder: Path) -> None:
     path = write(folder, b"text\n")
     index = seal(folder)
     when = sealed_path(path).stat().st_mtime_ns
@@ -359,7 +359,7 @@ def test_sealing_twice_does_nothing_the_second_time(folder: Path) -> None:
     assert seal(folder) == index == load_index(sealed_path(path))
 
 
-def test_a_file_that_grew_after_it_was_sealed_is_not_removed_and_sealed_anew(
+def test_file_that_grew_after_sealing_is_kept_and_sealed_again(
     folder: Path,
 ) -> None:
     path = write(folder, b"text\n")
@@ -372,7 +372,7 @@ def test_a_file_that_grew_after_it_was_sealed_is_not_removed_and_sealed_anew(
     assert OutputReader(folder).lines(0, 9) == [b"text", b"late"]
 
 
-def test_nothing_to_seal_is_said(folder: Path) -> None:
+def test_missing_file_cannot_be_sealed(folder: Path) -> None:
     with pytest.raises(NotFound, match="No output"):
         seal(folder)
     with pytest.raises(NotFound, match="No output"):
@@ -381,9 +381,7 @@ def test_nothing_to_seal_is_said(folder: Path) -> None:
 
 
 @each_case("damage", [b"", b"rubbish", b"x" * 40])
-def test_a_damaged_sealed_file_is_made_anew_while_the_plain_one_is_there(
-    folder: Path, damage: bytes
-) -> None:
+def test_damaged_sealed_file_is_rebuilt_from_the_plain_file(folder: Path, damage: bytes) -> None:
     path = write(folder, b"text\n")
     sealed_path(path).write_bytes(damage)
     index = seal(folder)
@@ -396,7 +394,7 @@ def test_a_damaged_sealed_file_is_made_anew_while_the_plain_one_is_there(
         OutputReader(folder).lines(0, 1)
 
 
-def test_a_damaged_frame_is_said(folder: Path) -> None:
+def test_damaged_frame_is_reported(folder: Path) -> None:
     path = write(folder, os.urandom(FRAME_BYTES * 2))
     index = seal(folder)
     remove_plain(folder, index)
@@ -407,7 +405,7 @@ def test_a_damaged_frame_is_said(folder: Path) -> None:
         OutputReader(folder).bytes(0, 10)
 
 
-def test_everything_is_private(folder: Path) -> None:
+def test_files_are_private(folder: Path) -> None:
     write(folder, b"text\n" * 1_000).chmod(0o600)
     cut_middle(folder / "output", 100, 100)
     seal(folder)
@@ -415,7 +413,7 @@ def test_everything_is_private(folder: Path) -> None:
     assert read_cut(folder / "output") is not None
 
 
-def test_two_who_seal_wait_for_each_other(folder: Path) -> None:
+def test_concurrent_sealing_is_serialised(folder: Path) -> None:
     import threading
 
     done: list[str] = []
@@ -438,7 +436,7 @@ def test_two_who_seal_wait_for_each_other(folder: Path) -> None:
 
 @ANY
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 30), st.integers(1, 12)), max_size=12))
-def test_the_map_goes_forth_and_back(gaps: list[Any]) -> None:
+def test_offset_map_round_trips(gaps: list[Any]) -> None:
     marks, at, text = [], 5, 0
     starts = []
     for gap, source_length, text_length in gaps:
@@ -467,6 +465,6 @@ def test_thousands_of_secrets_need_a_bounded_index(folder: Path) -> None:
     assert OutputReader(folder).lines(19_999, 5) == [b"a [redacted]"]
 
 
-def test_a_cut_is_known_by_its_range() -> None:
+def test_cut_has_the_length_of_its_range() -> None:
     assert Cut(3, 10).length == 7
     assert MAX_LINE_BYTES >= 1_024

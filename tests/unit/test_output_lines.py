@@ -21,7 +21,7 @@ LENGTH = 5 * MB
 @each_case(
     "piece", [b"word ", b"progress\r", b"\x1b[31mred ", "ünï".encode(), b"\x1b]0;", b"\xff\xfe"]
 )
-def test_a_long_line_takes_seconds_and_holds_little(tmp_path: Path, piece: bytes) -> None:
+def test_long_line_takes_seconds_and_little_memory(tmp_path: Path, piece: bytes) -> None:
     with (tmp_path / "output").open("wb") as file:
         for _ in range(LENGTH // MB):
             file.write(piece * (MB // len(piece)))
@@ -51,7 +51,7 @@ def test_a_long_line_takes_seconds_and_holds_little(tmp_path: Path, piece: bytes
     ),
     st.lists(st.integers(0, 200_000), max_size=6),
 )
-def test_pieces_give_what_the_whole_gives(parts: list[str], borders: list[int]) -> None:
+def test_chunks_give_the_same_lines_as_the_whole(parts: list[str], borders: list[int]) -> None:
     written = "".join(parts).replace("<long>", "words " * 12_000)
     data = written.replace("<longer>", "words " * 40_000).encode()
     text, out, at = PipeRenderer(), "", 0
@@ -64,7 +64,7 @@ def test_pieces_give_what_the_whole_gives(parts: list[str], borders: list[int]) 
 
 
 @given(st.lists(st.sampled_from([b"a", b"\n", b"bcd", b"efghij"]), max_size=20))
-def test_lines_are_known_by_where_they_begin(pieces: list[bytes]) -> None:
+def test_lines_are_addressed_by_their_offset(pieces: list[bytes]) -> None:
     data = b"".join(pieces)
     lines = LineSplitter(7, max_bytes=5)
     found = [line for piece in pieces for line in lines.feed(piece)] + lines.finish()

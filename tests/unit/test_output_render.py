@@ -47,7 +47,7 @@ def played(data: bytes, *, columns: int = 80, rows: int = 24) -> str:
         (b"", ""),
     ],
 )
-def test_what_was_written_to_a_pipe(data: bytes, text: str) -> None:
+def test_output_of_a_pipe_is_rendered(data: bytes, text: str) -> None:
     assert render_pipe(data) == text
 
 
@@ -70,7 +70,7 @@ def test_what_was_written_to_a_pipe(data: bytes, text: str) -> None:
         (b"", ""),
     ],
 )
-def test_what_was_written_to_a_terminal(data: bytes, text: str) -> None:
+def test_output_of_a_terminal_is_rendered(data: bytes, text: str) -> None:
     assert played(data) == text
     terminal = TerminalEmulator()  # a byte at a time comes to the same
     for byte in data:
@@ -78,7 +78,7 @@ def test_what_was_written_to_a_terminal(data: bytes, text: str) -> None:
     assert terminal.text() == text
 
 
-def test_lines_that_left_the_screen_are_remembered_up_to_a_bound() -> None:
+def test_scrolled_lines_are_kept_up_to_a_limit() -> None:
     data = b"".join(b"line %d\r\n" % n for n in range(1_000))
     assert played(data) == data.replace(b"\r", b"").decode()
     terminal = TerminalEmulator(history=100)
@@ -89,17 +89,17 @@ def test_lines_that_left_the_screen_are_remembered_up_to_a_bound() -> None:
     assert terminal.screen()[-2:] == ["line 999", ""]
 
 
-def test_a_line_that_is_wider_than_the_terminal_goes_on_in_the_next() -> None:
+def test_line_wider_than_the_terminal_wraps() -> None:
     assert played(b"0123456789abc\r\n", columns=10) == "0123456789\nabc\n"
 
 
-def test_a_full_screen_program_leaves_what_was_there_before() -> None:
+def test_full_screen_program_restores_the_earlier_screen() -> None:
     lines = b"".join(b"line %d\r\n" % n for n in range(30))
     tui = b"\x1b[?1049h" + b"scrolling\r\n" * 100 + b"\x1b[?1049l"
     assert played(lines + tui + b"end\r\n") == (lines + b"end\r\n").replace(b"\r", b"").decode()
 
 
-def test_a_terminal_that_changes_its_size_goes_on() -> None:
+def test_terminal_resize_is_handled() -> None:
     terminal = TerminalEmulator(10, 3)
     terminal.feed(b"0123456789abc\r\n")
     terminal.resize(40, 5)
@@ -107,7 +107,7 @@ def test_a_terminal_that_changes_its_size_goes_on() -> None:
     assert "x" * 30 in terminal.text()
 
 
-def test_a_string_without_an_end_takes_no_memory_and_little_time() -> None:
+def test_unterminated_string_takes_no_memory_and_little_time() -> None:
     terminal = TerminalEmulator()
     terminal.feed(b"seen \x1b]0;")
     for _ in range(50):
@@ -136,13 +136,13 @@ escapes = st.sampled_from(
 )
 
 
-def test_what_the_emulator_stumbles_over_is_left_out() -> None:
+def test_sequences_that_break_the_emulator_are_dropped() -> None:
     assert played(b"before \x1b[7Jafter\n") == "before after\n"
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.one_of(escapes, st.binary(max_size=6)), max_size=60).map(b"".join))
-def test_nothing_harmful_passes_whatever_is_written(data: bytes) -> None:
+def test_no_control_sequence_passes(data: bytes) -> None:
     for text in (render_pipe(data), played(data), "\n".join(_screen(data))):
         assert not HARMFUL.search(text)
 
@@ -154,7 +154,7 @@ def _screen(data: bytes) -> list[str]:
     return terminal.screen()
 
 
-def test_real_programs_on_a_real_terminal_read_well() -> None:
+def test_real_programs_on_a_real_terminal_are_readable() -> None:
     """`ls` in columns and colours, as `script` or a supervisor would have caught it."""
     import os
     import pty
@@ -188,7 +188,7 @@ def test_real_programs_on_a_real_terminal_read_well() -> None:
     ],
     ids=range(11),
 )
-def test_what_is_made_to_take_long_does_not(data: str) -> None:
+def test_adversarial_output_is_rendered_quickly(data: str) -> None:
     busy = time.process_time()
     render_pipe(data.encode())
     played(data.encode())

@@ -13,15 +13,15 @@ NAMES = ["CorralError", "NotFound", "Conflict", "IllegalMove", "Held", "Refused"
 
 
 @each_case("name", [*NAMES, "StoreUnavailable", "Ambiguous"])
-def test_an_error_is_found_under_its_public_name(name: str) -> None:
+def test_error_has_its_public_name(name: str) -> None:
     assert issubclass(getattr(corral.errors, name), corral.errors.CorralError)
 
 
-def test_errors_may_be_imported_from_their_module() -> None:
+def test_errors_can_be_imported_from_their_module() -> None:
     assert importlib.import_module("corral.errors").Held is corral.errors.Held
 
 
-def test_every_error_has_a_code_of_its_own() -> None:
+def test_every_error_has_its_own_code() -> None:
     found = [
         value
         for value in vars(corral.errors).values()
@@ -31,19 +31,19 @@ def test_every_error_has_a_code_of_its_own() -> None:
     assert len({error.code for error in found}) == len(found)
 
 
-def test_an_error_carries_its_sentence_and_its_facts() -> None:
+def test_error_has_a_message_and_details() -> None:
     error = corral.errors.StoreUnavailable("It is gone.", reason="missing", path="/x")
     assert (str(error), error.message) == ("It is gone.", "It is gone.")
     assert error.details == {"reason": "missing", "path": "/x"}
     assert error.reason == "missing"
 
 
-def test_a_name_that_the_package_does_not_have_is_an_attribute_error() -> None:
+def test_unknown_attribute_of_the_package_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError):
         _ = corral.nothing
 
 
-def test_importing_the_package_loads_nothing_else() -> None:
+def test_importing_the_package_loads_no_other_module() -> None:
     code = "import sys, corral; print([m for m in sys.modules if m.startswith('corral.')])"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "[]"

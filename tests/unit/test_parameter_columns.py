@@ -47,7 +47,7 @@ from tests.support.grouped_cases import each_case
         ),
     ],
 )
-def test_the_position_of_a_parameter_shows_its_column(
+def test_column_is_derived_from_the_position_of_a_parameter(
     text: str, columns: dict[str, set[str]]
 ) -> None:
     found = parameter_columns(text)
@@ -67,7 +67,7 @@ def test_the_position_of_a_parameter_shows_its_column(
         "MERGE INTO a USING b ON a.c = b.c WHEN NOT MATCHED THEN INSERT (c) VALUES (:x)",
     ],
 )
-def test_a_parameter_in_any_other_position_is_unknown(text: str) -> None:
+def test_parameter_in_any_other_position_is_unknown(text: str) -> None:
     assert parameter_columns(text).unknown == {"x"}
     with pytest.raises(LookupError, match="No redaction policy for x"):
         Statement(text).searched  # noqa: B018
@@ -82,12 +82,12 @@ def test_values_of_rows_are_stored_too() -> None:
     assert (found.columns, found.unknown) == ({}, set())
 
 
-def test_the_rows_are_one_parameter_on_both_engines() -> None:
+def test_rows_are_one_parameter_on_both_engines() -> None:
     for text in TOKENS["each_of_rows"].values():
         assert re.findall(r":(\w+)", text) == ["rows"]
 
 
-def test_a_whole_row_that_is_stored_is_unknown() -> None:
+def test_whole_row_that_is_stored_is_unknown() -> None:
     found = parameter_columns("INSERT INTO a (b) SELECT each.value FROM {each_of_rows}")
     assert found.unknown == {"rows"}
 
@@ -97,6 +97,6 @@ def test_columns_with_different_policies_need_a_declaration() -> None:
         searched_parameters("UPDATE letters SET body = :x, key = :x", "letters", {})
 
 
-def test_a_table_without_policies_is_an_error() -> None:
+def test_table_without_policies_is_an_error() -> None:
     with pytest.raises(LookupError, match="no_such"):
         searched_parameters("UPDATE no_such SET body = :x", "no_such", {})

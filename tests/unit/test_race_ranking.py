@@ -57,7 +57,7 @@ def order(*attempts: Attempt) -> list[int]:
     st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.integers(0, 10**9)), min_size=2),
     st.randoms(),
 )
-def test_a_failing_attempt_never_scores_above_a_passing_one(
+def test_failing_attempt_never_ranks_above_a_passing_one(
     made: list[tuple[bool, int, int]], chance: object
 ) -> None:
     attempts = [
@@ -81,7 +81,7 @@ def test_a_failing_attempt_never_scores_above_a_passing_one(
     assert all(each.rank is None for each in told if not each.passed)
 
 
-def test_judges_go_before_figures_and_ties_leave_it_to_these() -> None:
+def test_judges_outrank_figures_and_figures_break_ties() -> None:
     small, large = attempt(1, insertions=1), attempt(2, insertions=900)
     assert order(*rank_attempts([small, large], [])) == [1, 2]
     assert order(*rank_attempts([small, large], [verdict(["att_2"], ["att_1"])])) == [2, 1]
@@ -90,31 +90,31 @@ def test_judges_go_before_figures_and_ties_leave_it_to_these() -> None:
     assert order(*rank_attempts([small, large], split)) == [1, 2], "swapped, they say nothing"
 
 
-def test_what_is_not_known_counts_neither_for_nor_against() -> None:
+def test_unknown_figures_are_neutral() -> None:
     known, unknown = attempt(1, cost_micros=0), attempt(2)
     scores = [each.score for each in rank_attempts([known, unknown], [])]
     assert scores[0] == scores[1]
 
 
-def test_what_did_not_complete_has_no_score() -> None:
+def test_incomplete_attempt_has_no_score() -> None:
     (failed,) = rank_attempts([attempt(1, state=AttemptState.FAILED)], [])
     assert (failed.score, failed.rank) == (None, None)
 
 
-def test_the_better_half_goes_on_rounded_up() -> None:
+def test_better_half_advances_rounded_up() -> None:
     five = rank_attempts([attempt(number, insertions=number) for number in range(1, 6)], [])
     assert [each.number for each in better_half(five)] == [1, 2, 3]
     assert [each.number for each in better_half(five[:1])] == [1]
 
 
-def test_bounds_hold_what_they_should() -> None:
+def test_wilson_interval_of_a_win_rate() -> None:
     assert wilson_interval(0, 0) == (0.0, 1.0)
     low, high = wilson_interval(5, 10)
     assert (round(low, 3), round(high, 3)) == (0.237, 0.763)
     assert wilson_interval(10, 10)[1] > 0.999
 
 
-def test_agents_and_variations_are_paired_and_the_shorter_list_goes_round() -> None:
+def test_agents_and_variations_are_paired_cyclically() -> None:
     assert parse_agents("claude:2, codex") == ["claude", "claude", "codex"]
     assert parse_variations("one\n\ntwo\n") == ["one", "two"]
     assert parse_variations("one\nstill one\n---\ntwo") == ["one\nstill one", "two"]
@@ -151,7 +151,7 @@ LABELS = {"A": "att_1", "B": "att_2"}
         ("{" * 5_000, None),
     ],
 )
-def test_only_a_ranking_of_exactly_those_that_were_shown_counts(
+def test_ranking_must_list_exactly_the_shown_attempts(
     said: str, ranking: list[list[str]] | None
 ) -> None:
     found, reason = parse_verdict(said, LABELS)

@@ -27,11 +27,11 @@ def round_of(number: int, parent: int | None, attempts: int = 3, winner: int = 1
     return Round(**known)
 
 
-def test_nothing_is_nothing() -> None:
+def test_empty_race_has_no_nodes() -> None:
     assert build_race_tree([]).boxes == []
 
 
-def test_a_round_stands_to_the_right_of_its_parent_and_none_upon_another() -> None:
+def test_round_is_right_of_its_parent_without_overlap() -> None:
     chance = random.Random(3)
     rounds = [round_of(1, None)]
     for number in range(2, 40):
@@ -51,7 +51,7 @@ def test_a_round_stands_to_the_right_of_its_parent_and_none_upon_another() -> No
     assert all(box.y + box.height <= found.height for box in found.boxes)
 
 
-def test_going_on_is_a_line_and_going_back_is_a_branch() -> None:
+def test_continuing_is_a_line_and_going_back_is_a_branch() -> None:
     one, two, back = build_race_tree(
         [round_of(1, None), round_of(2, 1), round_of(3, 1, winner=2)]
     ).boxes
@@ -60,14 +60,14 @@ def test_going_on_is_a_line_and_going_back_is_a_branch() -> None:
     assert back.y > two.y + two.height
 
 
-def test_a_path_begins_at_the_attempt_that_had_won() -> None:
+def test_path_starts_at_the_winning_attempt() -> None:
     rounds = [round_of(1, None, winner=3), round_of(2, 1, winner=3)]
     found = build_race_tree(rounds)
     heights = {each.id: y for each, y in found.boxes[0].rows}
     assert found.paths["rnd_2"].startswith(f"M{BOX_WIDTH} {heights['att_1_3']}C")
 
 
-def test_of_many_the_latest_rounds_are_drawn_and_what_others_go_on_from() -> None:
+def test_latest_rounds_and_their_ancestors_are_drawn() -> None:
     rounds = [round_of(n, n - 1 or None, attempts=40, winner=33) for n in range(1, MAX_ROUNDS + 6)]
     found = build_race_tree(rounds)
     assert (len(found.boxes), found.omitted) == (MAX_ROUNDS, 5)

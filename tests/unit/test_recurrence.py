@@ -57,13 +57,13 @@ def firings_backwards(rule: RecurrenceRule, start: int, end: int, zone_name: str
 # -- once and every --------------------------------------------------------------------------
 
 
-def test_once_has_one_moment() -> None:
+def test_once_fires_one_time() -> None:
     rule = RecurrenceRule(ScheduleKind.ONCE, "", "UTC", 100)
     assert [rule.next(after) for after in (0, 99, 100, 101)] == [100, 100, None, None]
     assert [rule.latest(when) for when in (0, 99, 100, 101)] == [None, None, 100, 100]
 
 
-def test_every_counts_from_its_anchor_and_never_from_who_looked() -> None:
+def test_interval_counts_from_its_anchor() -> None:
     rule = RecurrenceRule(ScheduleKind.EVERY, "10", "UTC", 100)
     assert [rule.next(after) for after in (0, 99, 100, 101, 109, 110)] == [
         100,
@@ -77,9 +77,7 @@ def test_every_counts_from_its_anchor_and_never_from_who_looked() -> None:
 
 
 @given(st.integers(5_000, YEAR), st.integers(0, 2**45), st.integers(0, 2**45))
-def test_every_moment_is_a_whole_number_of_steps_from_the_anchor(
-    step: int, anchor: int, after: int
-) -> None:
+def test_interval_times_are_whole_steps_from_the_anchor(step: int, anchor: int, after: int) -> None:
     moment = RecurrenceRule(ScheduleKind.EVERY, str(step), "UTC", anchor).next(after)
     assert moment is not None
     assert moment > after
@@ -107,11 +105,11 @@ def test_every_moment_is_a_whole_number_of_steps_from_the_anchor(
         ("0 0 * jan,jul *", "2027-01-31T00:00:00", "2027-07-01T00:00"),
     ],
 )
-def test_a_cron_rule_fires_next_at(rule: str, after: str, expected: str) -> None:
+def test_cron_rule_has_its_next_time(rule: str, after: str, expected: str) -> None:
     assert wall(cron(rule).next(at(after)), "UTC") == f"{expected}+00:00"
 
 
-def test_a_cron_rule_is_read_on_the_wall_clock_of_its_zone() -> None:
+def test_cron_rule_uses_the_wall_clock_of_its_zone() -> None:
     after = at("2027-01-15T08:00:00")
     assert wall(cron("0 9 * * *", BERLIN).next(after), BERLIN) == "2027-01-16T09:00+01:00"
     assert wall(cron("0 9 * * *", NEW_YORK).next(after), NEW_YORK) == "2027-01-15T09:00-05:00"
@@ -138,7 +136,7 @@ def both_ways(rule: RecurrenceRule, span: tuple[int, int], zone_name: str) -> li
 
 
 @EACH_SPRING
-def test_an_hour_that_is_left_out_fires_right_after_the_gap(
+def test_skipped_hour_fires_right_after_the_gap(
     zone_name: str, day: str, before: str, after: str
 ) -> None:
     rule = cron("30 2 * * *", zone_name)
@@ -146,7 +144,7 @@ def test_an_hour_that_is_left_out_fires_right_after_the_gap(
 
 
 @EACH_SPRING
-def test_the_day_after_a_gap_the_rule_is_back_at_its_time(
+def test_rule_is_back_at_its_time_the_day_after_a_gap(
     zone_name: str, day: str, before: str, after: str
 ) -> None:
     rule = cron("30 2 * * *", zone_name)
@@ -158,7 +156,7 @@ def test_the_day_after_a_gap_the_rule_is_back_at_its_time(
 
 
 @EACH_SPRING
-def test_a_time_outside_the_gap_fires_once_on_that_day(
+def test_time_outside_the_gap_fires_once_that_day(
     zone_name: str, day: str, before: str, after: str
 ) -> None:
     for text, expected in (
@@ -171,7 +169,7 @@ def test_a_time_outside_the_gap_fires_once_on_that_day(
 
 
 @EACH_SPRING
-def test_an_hourly_rule_fires_every_real_hour_across_the_gap(
+def test_hourly_rule_fires_every_real_hour_across_the_gap(
     zone_name: str, day: str, before: str, after: str
 ) -> None:
     found = both_ways(cron("0 * * * *", zone_name), night(zone_name, day), zone_name)
@@ -180,7 +178,7 @@ def test_an_hourly_rule_fires_every_real_hour_across_the_gap(
 
 
 @EACH_SPRING
-def test_a_rule_of_every_quarter_of_an_hour_keeps_its_step_across_the_gap(
+def test_quarter_hour_rule_keeps_its_step_across_the_gap(
     zone_name: str, day: str, before: str, after: str
 ) -> None:
     rule = cron("*/15 * * * *", zone_name)
@@ -194,16 +192,14 @@ def test_a_rule_of_every_quarter_of_an_hour_keeps_its_step_across_the_gap(
 
 
 @EACH_AUTUMN
-def test_an_hour_that_comes_twice_fires_once(
-    zone_name: str, day: str, before: str, after: str
-) -> None:
+def test_repeated_hour_fires_once(zone_name: str, day: str, before: str, after: str) -> None:
     hour = 2 if zone_name == BERLIN else 1
     rule = cron(f"30 {hour} * * *", zone_name)
     assert both_ways(rule, night(zone_name, day), zone_name) == [f"{day}T0{hour}:30{before}"]
 
 
 @EACH_AUTUMN
-def test_the_day_after_a_doubled_hour_the_rule_is_back_at_its_time(
+def test_rule_is_back_at_its_time_the_day_after_a_repeated_hour(
     zone_name: str, day: str, before: str, after: str
 ) -> None:
     hour = 2 if zone_name == BERLIN else 1
@@ -214,7 +210,7 @@ def test_the_day_after_a_doubled_hour_the_rule_is_back_at_its_time(
 
 
 @EACH_AUTUMN
-def test_an_hourly_rule_fires_in_both_of_the_doubled_hours(
+def test_hourly_rule_fires_in_both_repeated_hours(
     zone_name: str, day: str, before: str, after: str
 ) -> None:
     hour = 2 if zone_name == BERLIN else 1
@@ -225,7 +221,7 @@ def test_an_hourly_rule_fires_in_both_of_the_doubled_hours(
 
 
 @EACH_AUTUMN
-def test_a_daily_rule_outside_of_the_doubled_hour_fires_once(
+def test_daily_rule_outside_the_repeated_hour_fires_once(
     zone_name: str, day: str, before: str, after: str
 ) -> None:
     for text in ("0 0 * * *", "59 0 * * *", "30 3 * * *", "0 9 * * *"):
@@ -267,7 +263,7 @@ MOMENTS = st.one_of(
 @example("30 2 * * *", BERLIN, at("2027-10-31T01:30:00"))
 @example("30 2 * * *", BERLIN, at("2027-10-31T00:59:59"))
 @example("0 * * * *", NEW_YORK, at("2027-11-07T06:00:00"))
-def test_latest_is_the_mirror_of_next(text: str, zone_name: str, moment: int) -> None:
+def test_latest_is_the_inverse_of_next(text: str, zone_name: str, moment: int) -> None:
     rule = cron(text, zone_name)
     following, before = rule.next(moment), rule.latest(moment)
     assert following is not None
@@ -281,7 +277,7 @@ def test_latest_is_the_mirror_of_next(text: str, zone_name: str, moment: int) ->
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(5_000, YEAR), st.integers(0, 2**44), st.integers(0, 2**44))
-def test_latest_is_the_mirror_of_next_for_steps_too(step: int, anchor: int, moment: int) -> None:
+def test_latest_is_the_inverse_of_next_for_intervals(step: int, anchor: int, moment: int) -> None:
     rule = RecurrenceRule(ScheduleKind.EVERY, str(step), "UTC", anchor)
     following, before = rule.next(moment), rule.latest(moment)
     assert following is not None
@@ -296,7 +292,7 @@ def test_latest_is_the_mirror_of_next_for_steps_too(step: int, anchor: int, mome
 
 
 @each_case("text", ["0 0 30 2 *", "0 0 31 4 *", "0 0 31 2,4,6,9,11 *"])
-def test_a_rule_that_never_fires_is_refused_quickly(text: str) -> None:
+def test_rule_that_never_fires_is_rejected_quickly(text: str) -> None:
     began = time.process_time()
     with pytest.raises(Invalid) as caught:
         check_cron(text, "UTC", at("2027-01-01T00:00:00"))
@@ -325,32 +321,32 @@ def test_a_rule_that_never_fires_is_refused_quickly(text: str) -> None:
     ],
     ids=ascii,
 )
-def test_what_is_no_cron_rule_is_refused_and_shown_how_one_looks(text: str) -> None:
+def test_invalid_cron_rule_is_rejected_with_an_example(text: str) -> None:
     with pytest.raises(Invalid) as caught:
         check_cron(text, "UTC", at("2027-01-01T00:00:00"))
     assert caught.value.details["reason"] == "bad_cron_rule"
 
 
-def test_a_rule_that_fires_rarely_is_found_quickly() -> None:
+def test_rare_time_is_found_quickly() -> None:
     began = time.process_time()
     assert check_cron("0 0 29 2 mon", "UTC", at("2027-01-01T00:00:00")) == "0 0 29 2 mon"
     assert time.process_time() - began < 2
 
 
 @each_case("ms", [5 * SECOND, DAY, YEAR])
-def test_a_step_within_bounds_is_kept_as_text(ms: int) -> None:
+def test_interval_within_bounds_is_kept_as_text(ms: int) -> None:
     assert check_every(ms) == str(ms)
 
 
 @each_case("ms", [5 * SECOND - 1, YEAR + 1, 0, -5_000])
-def test_a_step_out_of_bounds_is_refused(ms: int) -> None:
+def test_interval_out_of_bounds_is_rejected(ms: int) -> None:
     with pytest.raises(Invalid) as caught:
         check_every(ms)
     assert caught.value.details["every_ms"] == ms
 
 
 @each_case("name", ["UTC", BERLIN, "America/Argentina/Buenos_Aires", "Etc/GMT+5"])
-def test_a_time_zone_is_found_by_its_name(name: str) -> None:
+def test_time_zone_is_found_by_name(name: str) -> None:
     assert load_zone(name).key == name
 
 
@@ -358,7 +354,7 @@ def test_a_time_zone_is_found_by_its_name(name: str) -> None:
     "name",
     ["", "Mars/Olympus", "CETT", "../../etc/passwd", "/etc/localtime", "a\0b", "\ud800", "Europe"],
 )
-def test_what_is_no_time_zone_is_refused_and_shown_how_one_looks(name: str) -> None:
+def test_unknown_time_zone_is_rejected_with_an_example(name: str) -> None:
     with pytest.raises(Invalid) as caught:
         load_zone(name)
     assert "Europe/Berlin" in caught.value.message
@@ -366,7 +362,7 @@ def test_what_is_no_time_zone_is_refused_and_shown_how_one_looks(name: str) -> N
 
 @each_case("rule", ["30 */2 * * *", "45 */3 * * *", "0 0 29 2 *"])
 @each_case("zone_name", ["Pacific/Chatham", "Australia/Lord_Howe", "Pacific/Apia"])
-def test_looking_back_ends_where_clocks_change_off_the_full_hour(rule: str, zone_name: str) -> None:
+def test_backward_search_handles_half_hour_clock_changes(rule: str, zone_name: str) -> None:
     """It runs inside a write: a search that never ends would hold up every writer of the store."""
     there = cron(rule, zone_name)
     start = at("2027-04-03T12:00", zone_name)

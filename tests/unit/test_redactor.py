@@ -99,14 +99,14 @@ def in_pieces(data: bytes, borders: list[int], values: list[bytes]) -> bytes:
 
 
 @each_case("name", KEYS)
-def test_a_key_is_taken_out_and_nothing_else(name: str) -> None:
+def test_key_is_redacted_and_nothing_else(name: str) -> None:
     for before, after in ((b"", b""), (b"key=", b" and on"), (b'"text\\n', b'"'), (b"\n", b"\n")):
         data = before + KEYS[name] + after
         assert in_pieces(data, [], []) == before + REDACTED + after
 
 
 @each_case("data", PLAIN)
-def test_what_is_no_key_is_left_alone(data: bytes) -> None:
+def test_text_without_a_key_is_unchanged(data: bytes) -> None:
     assert in_pieces(b"x " + data + b" y\n", [], []) == b"x " + data + b" y\n"
 
 
@@ -123,14 +123,14 @@ def test_what_is_no_key_is_left_alone(data: bytes) -> None:
         ),
     ],
 )
-def test_only_the_secret_part_is_taken_out(data: bytes, wanted: bytes) -> None:
+def test_only_the_secret_part_is_redacted(data: bytes, wanted: bytes) -> None:
     assert in_pieces(data, [], []) == wanted
     for border in range(len(data)):
         assert in_pieces(data, [border], []) == wanted
 
 
 @each_case("name", KEYS)
-def test_a_key_is_found_whatever_border_runs_through_it(name: str) -> None:
+def test_key_is_found_across_any_chunk_border(name: str) -> None:
     data = b"a " + KEYS[name] + b" b"
     for border in range(1, len(data)):
         assert in_pieces(data, [border], []) == b"a [redacted] b"
@@ -156,7 +156,7 @@ def test_a_key_is_found_whatever_border_runs_through_it(name: str) -> None:
         rb"\f",
     ],
 )
-def test_a_key_is_found_behind_what_only_ends_like_a_word(before: bytes) -> None:
+def test_key_is_found_after_text_that_ends_like_a_word(before: bytes) -> None:
     """A colour, or a sign that is spelled out as in JSON, a URL or a mail."""
     for key in KEYS.values():
         data = before + key + b" behind"
@@ -164,7 +164,7 @@ def test_a_key_is_found_behind_what_only_ends_like_a_word(before: bytes) -> None
             assert in_pieces(data, [border], []) == before + REDACTED + b" behind"
 
 
-def test_a_private_key_without_its_end_is_taken_out_too() -> None:
+def test_private_key_without_its_end_is_redacted() -> None:
     cut = BLOCK[: BLOCK.index(b"-----END")]
     assert in_pieces(b"a " + cut.rstrip(), [], []) == b"a [redacted]"
     filler = b"plain words, and more of them.\n" * 1_000
@@ -192,13 +192,13 @@ VALUE = 'hunter2/"quoted"+ü\nsecond line'
         json.dumps(json.dumps(VALUE)[1:-1])[1:-1].encode(),
     ],
 )
-def test_a_value_is_found_in_every_form_across_every_border(form: bytes) -> None:
+def test_value_is_found_in_every_encoding_across_every_border(form: bytes) -> None:
     data = b"a " + form + b" b"
     for border in range(len(data)):
         assert in_pieces(data, [border], [VALUE.encode()]) == b"a [redacted] b"
 
 
-def test_a_value_is_found_as_encoders_for_pages_write_it() -> None:
+def test_html_escaped_value_is_found() -> None:
     value = "a<b>&'c'"
     written = r"a\u003cb\u003e\u0026\u0027c\u0027"
     assert in_pieces(f'{{"x":"{written}"}}'.encode(), [], [value.encode()]) == b'{"x":"[redacted]"}'
@@ -214,14 +214,14 @@ COLOURS = b"\x1b[38;2;255;100;50m\x1b[1m"
         *(b"\x1b(B", b"\x1b7", b"\x07", "\u202e".encode(), b"\xc2\x85"),
     ],
 )
-def test_a_value_is_found_with_escapes_between_its_letters(between: bytes) -> None:
+def test_value_is_found_with_escape_sequences_inside(between: bytes) -> None:
     data = b"a " + between.join(b"%c" % letter for letter in b"hunter2!") + b" b"
     for border in range(len(data)):
         assert in_pieces(data, [border, border + 3], [b"hunter2!"]) == b"a [redacted] b"
     assert "hunter2" not in render(Redactor(["hunter2!"]).feed(data), terminal=False)
 
 
-def test_what_never_becomes_a_value_is_let_go_of() -> None:
+def test_text_that_cannot_become_a_value_is_released() -> None:
     redactor = Redactor(["hunter2"])
     out = redactor.feed(b"hunt")
     for _ in range(100):
@@ -232,9 +232,7 @@ def test_what_never_becomes_a_value_is_let_go_of() -> None:
 
 @each_case("before", [b"", b"u", b"us", b"user:"])
 @each_case("after", [b"", b":", b"::"])
-def test_a_value_within_something_in_base64_cannot_be_read_back(
-    before: bytes, after: bytes
-) -> None:
+def test_base64_encoded_value_cannot_be_recovered(before: bytes, after: bytes) -> None:
     value = b"correct-horse-battery"
     out = in_pieces(base64.b64encode(before + value + after), [], [value])
     assert REDACTED in out
@@ -242,14 +240,14 @@ def test_a_value_within_something_in_base64_cannot_be_read_back(
         assert len(part) <= len(base64.b64encode(before + b"x" + after)) + 4
 
 
-def test_of_two_values_that_begin_alike_the_longer_one_goes() -> None:
+def test_longer_of_two_values_with_a_common_prefix_is_redacted() -> None:
     values = [b"pass", b"password-of-ada"]
     for border in range(20):
         assert in_pieces(b"password-of-ada.", [border], values) == b"[redacted]."
         assert in_pieces(b"password-of-bob.", [border], values) == b"[redacted]word-of-bob."
 
 
-def test_what_is_too_short_to_be_a_secret_is_left_alone() -> None:
+def test_values_too_short_to_be_secret_are_kept() -> None:
     assert in_pieces(b"a b c", [], [b"b", b""]) == b"a b c"
 
 
@@ -262,7 +260,7 @@ def test_little_is_held_back() -> None:
     assert redactor.is_settled
 
 
-def test_an_endless_token_needs_no_memory() -> None:
+def test_endless_token_needs_no_memory() -> None:
     redactor = Redactor()
     out = redactor.feed(b"sk-ant-" + LONG)
     for _ in range(100):
@@ -298,7 +296,7 @@ parts = st.one_of(
 @example(b"aaaaaab-aab-", [3, 7], VALUES)
 @example(b"Authorization: Bearer " + BLOCK, [30], [])
 @example(b"Authorization: Bearer github_pat_11ABC_" + LONG[:60] + b"-----BEGIN ", [30], [])
-def test_any_borders_give_what_the_whole_text_gives(
+def test_chunk_borders_do_not_change_the_result(
     data: bytes, borders: list[int], values: list[bytes]
 ) -> None:
     wanted = slow(data, values)
@@ -307,12 +305,12 @@ def test_any_borders_give_what_the_whole_text_gives(
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(parts, max_size=8).map(b" ".join))
-def test_redacting_again_changes_nothing_between_words(data: bytes) -> None:
+def test_redaction_is_idempotent_between_words(data: bytes) -> None:
     once = in_pieces(data, [], [])
     assert in_pieces(once, [], []) == once
 
 
-def test_no_pattern_looks_further_back_than_the_context() -> None:
+def test_no_pattern_looks_back_beyond_the_context() -> None:
     longest = b'uthorization\\" \t \t: \t \t\\"Bearer \t \t'
     assert TOKEN_PATTERNS[-1].prefix.fullmatch(longest)
     assert len(longest) < LOOKBEHIND
@@ -328,7 +326,7 @@ def test_no_pattern_looks_further_back_than_the_context() -> None:
         *(b"sk-aaaaaaaaaaaaaaaa ", b"://a:b@", b"uthorization", b"eyJaaaaaaaa.eyJ "),
     ],
 )
-def test_what_is_made_to_take_long_takes_less_than_a_second(
+def test_adversarial_text_is_redacted_within_a_second(
     piece: bytes,
 ) -> None:
     data = piece * (262_144 // len(piece))
@@ -346,5 +344,5 @@ def test_what_is_made_to_take_long_takes_less_than_a_second(
     .map(lambda data: data * 3),
     st.lists(st.integers(0, 1_500), max_size=8),
 )
-def test_texts_full_of_needles_give_the_same(data: bytes, borders: list[int]) -> None:
+def test_texts_full_of_prefixes_give_the_same_result(data: bytes, borders: list[int]) -> None:
     assert in_pieces(data, borders, VALUES) == slow(data, VALUES)

@@ -38,7 +38,7 @@ def state_after(end: ExitStatus, stop: StopKind | None) -> RunState:
         (ExitStatus(signal=15, well=True), "completed"),
     ],
 )
-def test_an_end_that_nobody_asked_for(end: ExitStatus, state: str) -> None:
+def test_unrequested_end(end: ExitStatus, state: str) -> None:
     assert state_after(end, None) == state
 
 
@@ -52,14 +52,14 @@ def test_an_end_that_nobody_asked_for(end: ExitStatus, state: str) -> None:
         (StopKind.INTERRUPTED, "interrupted"),
     ],
 )
-def test_why_it_was_stopped_counts_before_how_it_ended(
+def test_stop_reason_takes_precedence_over_exit_status(
     end: ExitStatus, stop: StopKind, state: str
 ) -> None:
     assert state_after(end, stop) == state
 
 
 @each_case("end", WAYS, ids=str)
-def test_a_run_that_was_stopped_is_never_shown_as_completed(end: ExitStatus) -> None:
+def test_stopped_run_is_never_completed(end: ExitStatus) -> None:
     for stop in StopKind:
         assert state_after(end, stop) is not RunState.COMPLETED
         assert (
@@ -70,9 +70,7 @@ def test_a_run_that_was_stopped_is_never_shown_as_completed(end: ExitStatus) -> 
 
 @each_case("well", [False, True])
 @each_case("end", WAYS, ids=str)
-def test_every_end_is_a_legal_move_of_the_state_in_which_it_may_come(
-    end: ExitStatus, well: bool
-) -> None:
+def test_every_end_is_a_legal_transition(end: ExitStatus, well: bool) -> None:
     """A run is stopping exactly when there is a reason to stop it."""
     for stop in STOPS:
         sources = MOVES[outcome.end_verb(end._replace(well=well), stop)].sources
@@ -92,11 +90,11 @@ def test_every_end_is_a_legal_move_of_the_state_in_which_it_may_come(
         (ExitStatus(signal=15, well=True), None),
     ],
 )
-def test_the_reason_says_why_in_a_few_words(end: ExitStatus, reason: str | None) -> None:
+def test_outcome_has_a_short_reason(end: ExitStatus, reason: str | None) -> None:
     assert outcome.end_reason(end, None) == reason
 
 
-def test_failures_are_quick_within_three_seconds_and_only_in_a_row() -> None:
+def test_only_consecutive_failures_within_three_seconds_are_quick() -> None:
     failed, killed, well = ExitStatus(exit_code=1), ExitStatus(signal=9), ExitStatus(exit_code=0)
     assert outcome.count_quick_failures(0, failed, 2_999) == 1
     assert outcome.count_quick_failures(1, killed, 0) == 2
@@ -104,7 +102,7 @@ def test_failures_are_quick_within_three_seconds_and_only_in_a_row() -> None:
     assert outcome.count_quick_failures(2, well, 5) == 0
 
 
-def test_the_third_quick_failure_is_the_last_attempt() -> None:
+def test_third_quick_failure_is_the_last_attempt() -> None:
     def goes_on(quick: int) -> bool:
         return outcome.should_restart(
             ExitStatus(exit_code=1), stop_reason=None, attempts=3, restarts=100, quick=quick
@@ -113,7 +111,7 @@ def test_the_third_quick_failure_is_the_last_attempt() -> None:
     assert [goes_on(quick) for quick in range(5)] == [True, True, True, False, False]
 
 
-def test_a_run_goes_on_as_often_as_it_may_and_no_more() -> None:
+def test_run_restarts_at_most_as_often_as_allowed() -> None:
     def goes_on(attempts: int, restarts: int) -> bool:
         return outcome.should_restart(
             ExitStatus(signal=9), stop_reason=None, attempts=attempts, restarts=restarts, quick=0
@@ -124,19 +122,19 @@ def test_a_run_goes_on_as_often_as_it_may_and_no_more() -> None:
 
 
 @each_case("stop_reason", outcome.DEFAULT_STOP_REASONS.values())
-def test_what_was_stopped_does_not_go_on(stop_reason: str) -> None:
+def test_stopped_run_does_not_restart(stop_reason: str) -> None:
     assert not outcome.should_restart(
         ExitStatus(exit_code=1), stop_reason=stop_reason, attempts=1, restarts=9, quick=0
     )
 
 
-def test_what_ended_by_itself_with_nothing_wrong_does_not_go_on() -> None:
+def test_successful_run_does_not_restart() -> None:
     assert not outcome.should_restart(
         ExitStatus(exit_code=0), stop_reason=None, attempts=1, restarts=9, quick=0
     )
 
 
-def test_people_are_told_of_ends_that_they_did_not_ask_for() -> None:
+def test_people_are_notified_of_unrequested_ends() -> None:
     told = {state: outcome.alert_kind(state, None) for state in RunState}
     assert told == {
         RunState.COMPLETED: "finished",

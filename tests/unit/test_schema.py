@@ -12,21 +12,21 @@ TABLES = {table.name: table for table in tables()}
 EACH_TABLE = each_case("table", TABLES.values(), ids=TABLES)
 
 
-def test_migrations_are_numbered_without_a_gap() -> None:
+def test_migrations_are_numbered_without_gaps() -> None:
     assert [migration.number for migration in load_migrations()] == list(
         range(1, latest_version() + 1)
     )
     assert len(list(FOLDER.glob("*.sql"))) == latest_version()
 
 
-def test_a_migration_is_known_by_the_checksum_of_its_text() -> None:
+def test_migration_is_identified_by_its_checksum() -> None:
     first = load_migrations()[0]
     assert re.fullmatch("[0-9a-f]{64}", first.checksum)
     assert first._replace(text=first.text + " ").checksum != first.checksum
     assert (first.number, first.name) == (1, "core")
 
 
-def test_statements_are_split_at_the_semicolon_that_ends_a_line() -> None:
+def test_statements_are_split_at_line_ending_semicolons() -> None:
     assert split_statements("A;\nB 'x;y' C;  \nD\n") == ["A", "B 'x;y' C", "D\n"]
 
 
@@ -46,7 +46,7 @@ def test_every_table_and_column_is_documented_and_names_its_writer(table: TableD
 
 
 @EACH_TABLE
-def test_a_table_has_the_columns_that_the_engine_reports(store: Corral, table: TableDoc) -> None:
+def test_table_has_the_columns_that_the_engine_reports(store: Corral, table: TableDoc) -> None:
     if store.db.engine == "sqlite":
         found = rows(store, "SELECT name FROM pragma_table_info(:name)", name=table.name)
     else:
@@ -60,7 +60,7 @@ def test_a_table_has_the_columns_that_the_engine_reports(store: Corral, table: T
     assert [name for (name,) in found] == [column.name for column in table.columns]
 
 
-def test_every_index_of_the_engine_stands_in_the_document_of_its_table(store: Corral) -> None:
+def test_every_index_is_documented_with_its_table(store: Corral) -> None:
     documented = {
         name
         for table in TABLES.values()
@@ -81,7 +81,7 @@ def test_every_index_of_the_engine_stands_in_the_document_of_its_table(store: Co
     assert {name for (name,) in found} - own == documented
 
 
-def test_what_was_once_shipped_says_of_itself_what_it_keeps() -> None:
+def test_table_documentation_has_columns_rules_and_indexes() -> None:
     letters = TABLES["letters"]
     types = {column.name: column.type for column in letters.columns}
     assert types["seq"] == "serial"
@@ -92,7 +92,7 @@ def test_what_was_once_shipped_says_of_itself_what_it_keeps() -> None:
 
 
 @EACH_TABLE
-def test_moments_and_durations_are_named_as_such(table: TableDoc) -> None:
+def test_times_and_durations_are_named_as_such(table: TableDoc) -> None:
     for column in table.columns:
         if column.name.endswith(("_at", "_ms", "_until")):
             assert column.type.startswith("integer"), f"{table.name}.{column.name}"

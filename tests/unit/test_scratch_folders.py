@@ -45,7 +45,9 @@ def killed(module: str, maker: str, path: Path) -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -9
 
 
-def test_what_a_killed_import_left_goes_with_the_next_one(temporary: Path, source: Path) -> None:
+def test_leftovers_of_a_killed_import_are_removed_by_the_next(
+    temporary: Path, source: Path
+) -> None:
     killed("importers.source.database", "open_source", source)
     (left,) = temporary.iterdir()
     assert [file.name for file in left.iterdir()] == ["copy.db"]
@@ -56,7 +58,7 @@ def test_what_a_killed_import_left_goes_with_the_next_one(temporary: Path, sourc
     assert os.listdir(temporary) == []
 
 
-def test_what_a_killed_restore_left_goes_with_what_is_old(
+def test_leftovers_of_a_killed_restore_are_removed_when_old(
     store: Corral, temporary: Path, tmp_path: Path
 ) -> None:
     backup = store.db.backup(tmp_path / "b.db")
@@ -71,7 +73,7 @@ def test_what_a_killed_restore_left_goes_with_what_is_old(
         assert current.exists(), "it is in use"
 
 
-def test_nothing_is_swept_up_that_is_in_use_or_anothers(temporary: Path, tmp_path: Path) -> None:
+def test_folders_in_use_or_of_others_are_kept(temporary: Path, tmp_path: Path) -> None:
     (temporary / "corral-scratch-notes").mkdir()
     (temporary / "corral-import-abcdefgh").mkdir()
     (precious := tmp_path / "precious").mkdir()
@@ -86,7 +88,7 @@ def test_nothing_is_swept_up_that_is_in_use_or_anothers(temporary: Path, tmp_pat
     assert (precious / "file").exists()
 
 
-def test_a_folder_that_is_swept_up_before_it_is_locked_is_made_anew(
+def test_folder_removed_before_it_is_locked_is_created_again(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make = tempfile.mkdtemp

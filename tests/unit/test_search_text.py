@@ -28,34 +28,34 @@ from tests.support.grouped_cases import each_case
         ("E\u0301cole", '"école"'),
     ],
 )
-def test_every_word_stands_in_quotes(text: str, query: str) -> None:
+def test_every_word_is_quoted(text: str, query: str) -> None:
     assert build_query(text) == query
 
 
 @each_case("text", ["", " ", "!!!", '""', "_", "- *", "\0", "a" * 2_000])
-def test_what_holds_no_word_is_refused(text: str) -> None:
+def test_query_without_a_word_is_rejected(text: str) -> None:
     with pytest.raises(Invalid):
         build_query(text)
 
 
-def test_words_beyond_ascii_are_given_to_the_engines_and_others_are_not() -> None:
+def test_only_words_beyond_ascii_are_folded() -> None:
     assert fold_words("plain _text_") is None
     assert fold_words("“Ärger” — E\u0301COLE_x") == "ärger école x"
 
 
 @given(st.text(alphabet=" \nabc", max_size=3 * MAX_PASSAGE))
-def test_pieces_are_the_text_and_none_is_too_long(text: str) -> None:
+def test_chunks_add_up_to_the_text_and_are_bounded(text: str) -> None:
     pieces = split_text(text)
     assert "".join(pieces) == text
     assert all(len(piece) <= MAX_PASSAGE for piece in pieces)
 
 
-def test_a_long_text_is_cut_between_words() -> None:
+def test_long_text_is_split_between_words() -> None:
     text = "word " * MAX_PASSAGE
     assert all(piece.strip().split(" ")[0] == "word" for piece in split_text(text)[:-1])
 
 
-def test_a_snippet_shows_the_word_that_was_looked_for() -> None:
+def test_snippet_shows_the_searched_word() -> None:
     text = "x " * 500 + "the Needle lies here " + "y " * 500
     shown = make_snippet(text, build_query("needle"))
     assert "Needle lies here" in shown
@@ -65,6 +65,6 @@ def test_a_snippet_shows_the_word_that_was_looked_for() -> None:
     assert make_snippet("short\ntext", build_query("text")) == "short text"
 
 
-def test_the_texts_in_json_are_found_also_when_it_was_cut_off() -> None:
+def test_texts_in_truncated_json_are_found() -> None:
     assert extract_text('{"a": ["b\\nc", 1, null]}') == "a b\nc 1 None"
     assert extract_text('{"a": ["b\\nc') == '{"a": ["b c'

@@ -24,7 +24,7 @@ KEYS = (
 PIECES = ("sk-", "ghp_", "AKIA", "AIza", "eyJ", "xoxb-", "crl_", "://", "@", "a:b", "x" * 40, " ")
 
 
-def test_every_shape_has_an_example_that_both_find() -> None:
+def test_every_pattern_has_an_example_that_both_scanners_find() -> None:
     found = {
         number
         for key in KEYS
@@ -38,19 +38,19 @@ def test_every_shape_has_an_example_that_both_find() -> None:
 
 
 @given(st.lists(st.one_of(st.text(), st.sampled_from(PIECES), st.sampled_from(KEYS))))
-def test_what_the_quick_look_passes_holds_no_key(pieces: list[str]) -> None:
+def test_text_that_the_prefilter_passes_has_no_key(pieces: list[str]) -> None:
     text = "".join(pieces)
     data = text.encode("utf-8", "surrogatepass")
     assert may_hold_key(text) or redact(data) == data
 
 
 @given(st.integers(0, 2**41), st.sampled_from(["run", "let", "ses", "tsk", "gh", "crl"]))
-def test_no_id_is_taken_for_a_key(moment: int, prefix: str) -> None:
+def test_no_id_is_mistaken_for_a_key(moment: int, prefix: str) -> None:
     id = new_id(prefix, moment)
     assert Redaction().clean(id) == id
 
 
-def test_json_stays_json_whatever_is_taken_out_of_it() -> None:
+def test_redacted_json_stays_json() -> None:
     redaction = Redaction(lambda: ["12345678", 'a "quoted" one'])
     assert redaction.clean('{"n":12345678,"t":"12345678"}') == '{"n":12345678,"t":"[redacted]"}'
     assert redaction.suspects('{"t":"a \\"quoted\\" one"}')
@@ -68,24 +68,24 @@ def test_json_stays_json_whatever_is_taken_out_of_it() -> None:
     ],
     ids=["told twice", "by its name", "in a pair", "slashes escaped"],
 )
-def test_a_key_in_json_is_found_however_it_is_put_there(text: str, kept: str) -> None:
+def test_key_in_json_is_found_in_any_encoding(text: str, kept: str) -> None:
     told = text.replace("KEY", KEY)
     assert Redaction().suspects(told)
     assert Redaction().clean(told) == kept
 
 
-def test_what_stands_around_a_key_in_json_stays_as_it_was_written() -> None:
+def test_text_around_a_key_in_json_is_unchanged() -> None:
     text = f'{{"price": 1.10,  "id": {10**30}, "key": "{KEY}"}}'
     assert Redaction().clean(text) == text.replace(KEY, "[redacted]")
 
 
-def test_names_that_are_keys_stay_as_many_as_they_were() -> None:
+def test_field_names_that_are_keys_stay_distinct() -> None:
     told = {KEY: 1, f"{KEY}x": 2, "[redacted]": 3, "name": 4}
     clean = redact_value(told)
     assert [*clean.values()] == [1, 2, 3, 4]
     assert [*clean] == ["[redacted]", "[redacted] (2)", "[redacted] (3)", "name"]
 
 
-def test_values_that_are_ordinary_words_are_not_taken_out_of_everything() -> None:
+def test_ordinary_words_are_not_redacted_as_values() -> None:
     redaction = Redaction(lambda: ["secret"])
     assert redaction.clean("it is no secret") == "it is no secret"

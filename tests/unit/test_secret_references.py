@@ -34,15 +34,13 @@ def private(path: Path, text: str) -> Path:
 # -- environment -----------------------------------------------------------------------------
 
 
-def test_a_value_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", VALUE)
     assert secrets.resolve_secret("env:TOKEN") == VALUE
 
 
 @each_case("value", [None, ""])
-def test_a_variable_that_is_not_set_is_named(
-    monkeypatch: pytest.MonkeyPatch, value: str | None
-) -> None:
+def test_unset_variable_is_named(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
     monkeypatch.delenv("TOKEN", raising=False)
     if value is not None:
         monkeypatch.setenv("TOKEN", value)
@@ -53,7 +51,7 @@ def test_a_variable_that_is_not_set_is_named(
 
 
 @each_case("end", ["", "\n", "\r\n", "\n\n"])
-def test_a_value_from_a_file_without_its_line_end(tmp_path: Path, end: str) -> None:
+def test_file_reference_without_its_line_end(tmp_path: Path, end: str) -> None:
     assert secrets.resolve_secret(f"file:{private(tmp_path / 's', VALUE + end)}") == VALUE
 
 
@@ -62,25 +60,25 @@ def test_spaces_and_inner_lines_belong_to_the_value(tmp_path: Path) -> None:
     assert secrets.resolve_secret(f"file:{file}") == "  a\nb  "
 
 
-def test_the_home_sign_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tilde_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     private(tmp_path / "s", VALUE)
     assert secrets.resolve_secret("file:~/s") == VALUE
 
 
 @each_case("mode", [0o644, 0o640, 0o604, 0o660, 0o620, 0o610])
-def test_a_file_that_others_can_reach_is_refused_with_the_remedy(tmp_path: Path, mode: int) -> None:
+def test_file_that_others_can_read_is_rejected_with_the_remedy(tmp_path: Path, mode: int) -> None:
     file = private(tmp_path / "s", VALUE)
     file.chmod(mode)
     assert f"chmod 600 {file}" in error_of(f"file:{file}", Refused).message
 
 
-def test_a_file_that_is_missing_empty_or_a_folder_is_not_found(tmp_path: Path) -> None:
+def test_missing_empty_or_directory_reference_is_not_found(tmp_path: Path) -> None:
     for path in (tmp_path / "missing", private(tmp_path / "empty", "\n"), tmp_path):
         assert str(path) in error_of(f"file:{path}", NotFound).message
 
 
-def test_a_file_that_is_no_text_is_not_found(tmp_path: Path) -> None:
+def test_file_that_is_not_text_is_not_found(tmp_path: Path) -> None:
     file = tmp_path / "s"
     file.write_bytes(VALUE.encode() + b"\xff\xfe")
     file.chmod(0o600)
@@ -94,11 +92,11 @@ def python(code: str) -> str:
     return f"cmd:{sys.executable} -c '{code}'"
 
 
-def test_a_value_from_a_command() -> None:
+def test_command_reference() -> None:
     assert secrets.resolve_secret(python(f'print("{VALUE[:7]}" + "{VALUE[7:]}")')) == VALUE
 
 
-def test_a_command_is_split_like_a_shell_does_and_run_without_one(tmp_path: Path) -> None:
+def test_command_is_split_like_a_shell_and_run_without_one(tmp_path: Path) -> None:
     code = "import sys; print(sys.argv[1])"
     assert (
         secrets.resolve_secret(f"cmd:{sys.executable} -c '{code}' \"a  b; $HOME\"") == "a  b; $HOME"
@@ -115,27 +113,27 @@ def test_a_command_is_split_like_a_shell_does_and_run_without_one(tmp_path: Path
     ],
     ids=["prints and fails", "complains", "says nothing", "is killed"],
 )
-def test_a_command_that_fails_is_not_found_and_what_it_printed_is_not_shown(code: str) -> None:
+def test_failing_command_is_not_found_and_its_output_is_hidden(code: str) -> None:
     assert error_of(python(code), NotFound).details["reason"] == "command_failed"
 
 
-def test_a_command_that_prints_no_text_is_not_found() -> None:
+def test_command_that_prints_no_text_is_not_found() -> None:
     code = 'import sys; sys.stdout.buffer.write(b"hunter2" + b"-do-not-tell" + bytes([255]))'
     error_of(python(code), NotFound)
 
 
 @each_case("command", ["/no/such/program", "no-such-program-here x", "'unclosed"])
-def test_a_command_that_cannot_be_run_is_not_found(command: str) -> None:
+def test_command_that_cannot_be_run_is_not_found(command: str) -> None:
     error_of(f"cmd:{command}", NotFound)
 
 
-def test_a_command_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_command_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(secrets, "COMMAND_SECONDS", 0.3)
     code = 'import time; print("hunter2" + "-do-not-tell", flush=True); time.sleep(3600)'
     error_of(python(code), NotFound)
 
 
-def test_a_command_is_given_no_input() -> None:
+def test_command_has_no_input() -> None:
     code = 'import sys; print("input:" + sys.stdin.read())'
     assert secrets.resolve_secret(python(code)) == "input:"
 
@@ -143,7 +141,7 @@ def test_a_command_is_given_no_input() -> None:
 # -- key ring --------------------------------------------------------------------------------
 
 
-def test_without_the_package_the_user_is_told_how_to_get_it(
+def test_missing_keyring_package_names_the_extra_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "keyring", None)
@@ -170,13 +168,13 @@ class Ring:
         self.entries[service, name] = value
 
 
-def test_a_value_from_a_key_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keyring_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "keyring", Ring({("corral", "a/b"): VALUE}))
     assert secrets.resolve_secret("keyring:corral/a/b") == VALUE
     assert "corral/other" in error_of("keyring:corral/other", NotFound).message
 
 
-def test_a_key_ring_that_does_not_answer_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_keyring_does_not_leak_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "keyring", Ring({}, broken=True))
     assert "RuntimeError" in error_of("keyring:corral/token", NotFound).message
     with pytest.raises(Refused) as caught:
@@ -184,7 +182,7 @@ def test_a_key_ring_that_does_not_answer_tells_nothing(monkeypatch: pytest.Monke
     assert VALUE not in "".join(traceback.format_exception(caught.value))
 
 
-def test_a_value_put_into_a_key_ring_is_found_by_its_reference(
+def test_value_stored_in_a_keyring_is_found_by_its_reference(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "keyring", Ring({}))
@@ -194,7 +192,7 @@ def test_a_value_put_into_a_key_ring_is_found_by_its_reference(
 # -- keeping ---------------------------------------------------------------------------------
 
 
-def test_a_value_kept_in_a_file_is_found_by_its_reference(tmp_path: Path) -> None:
+def test_value_stored_in_a_file_is_found_by_its_reference(tmp_path: Path) -> None:
     reference = secrets.store_in_file(tmp_path / "kept", "token", VALUE)
     assert reference == f"file:{tmp_path}/kept/token"
     assert secrets.resolve_secret(reference) == VALUE
@@ -203,11 +201,11 @@ def test_a_value_kept_in_a_file_is_found_by_its_reference(tmp_path: Path) -> Non
 
 
 @each_case("reference", ["", "token", "vault:x", "env:", "cmd:  ", VALUE])
-def test_what_is_no_reference_is_refused_and_not_repeated(reference: str) -> None:
+def test_invalid_reference_is_rejected_and_not_repeated(reference: str) -> None:
     error_of(reference, Invalid)
 
 
-def test_what_is_no_plain_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+def test_special_file_is_rejected_without_blocking(tmp_path: Path) -> None:
     pipe, large = tmp_path / "pipe", tmp_path / "large"
     os.mkfifo(pipe, 0o600)
     large.write_bytes(b"x" * (1 << 20))

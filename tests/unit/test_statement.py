@@ -32,13 +32,11 @@ from tests.support.grouped_cases import each_case
         ("LIMIT :limit\n", "LIMIT $1", ("limit",)),
     ],
 )
-def test_named_parameters_become_numbers(
-    text: str, positional: str, names: tuple[str, ...]
-) -> None:
+def test_named_parameters_are_numbered(text: str, positional: str, names: tuple[str, ...]) -> None:
     assert Statement(text).postgres[:2] == (positional, names)
 
 
-def test_sqlite_numbers_them_too() -> None:
+def test_sqlite_parameters_are_numbered() -> None:
     text, names, _ = Statement("SELECT ':a', :b, :c, :b").sqlite
     assert (text, names) == ("SELECT ':a', ?1, ?2, ?1", ("b", "c"))
 
@@ -55,17 +53,17 @@ def test_values_are_picked_in_the_order_of_their_numbers(
     assert Statement(text).postgres.values(given) == values
 
 
-def test_a_parameter_that_is_not_given_is_a_mistake_of_the_program() -> None:
+def test_missing_parameter_is_a_programming_error() -> None:
     for text in ("SELECT :a", "SELECT :a, :b"):
         with pytest.raises(KeyError):
             Statement(text).sqlite.values({"b": 1})
 
 
-def test_space_is_kept_only_inside_quotes() -> None:
+def test_whitespace_is_kept_only_inside_quotes() -> None:
     assert Statement("\n  SELECT  'a  b',\n    c  ").sqlite.text == "SELECT 'a  b', c"
 
 
-def test_more_than_nine_parameters_are_numbered_in_tens() -> None:
+def test_more_than_nine_parameters_are_numbered() -> None:
     names = [f"p{n}" for n in range(12)]
     text, found, _ = Statement(", ".join(f":{name}" for name in [*names, "p0", "p11"])).postgres
     assert found == tuple(names)
@@ -73,21 +71,21 @@ def test_more_than_nine_parameters_are_numbered_in_tens() -> None:
 
 
 @given(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=20))
-def test_every_place_gets_the_number_of_its_name(names: list[str]) -> None:
+def test_every_occurrence_gets_the_number_of_its_name(names: list[str]) -> None:
     text, found, _ = Statement(" ".join(f":{name}" for name in names)).postgres
     assert [found[int(place[1:]) - 1] for place in text.split()] == names
     assert len({*found}) == len(found)
 
 
 @each_case("token", sorted(TOKENS))
-def test_every_token_has_words_for_both_engines(token: str) -> None:
+def test_every_token_has_text_for_both_engines(token: str) -> None:
     assert {*TOKENS[token]} == {"sqlite", "postgres"}
     for engine in ("sqlite", "postgres"):
         assert for_engine(f"a {{{token}}} b", engine) == f"a {TOKENS[token][engine]} b"
         assert "{" not in TOKENS[token][engine], "a token stands for words and not for tokens"
 
 
-def test_a_token_that_does_not_exist_is_a_mistake_of_the_program() -> None:
+def test_unknown_token_is_a_programming_error() -> None:
     with pytest.raises(KeyError):
         for_engine("{no_such}", "sqlite")
 
@@ -107,7 +105,7 @@ def test_parameters_inside_a_token_count_too() -> None:
         ("WITH a AS (DELETE FROM b RETURNING c) SELECT * FROM a", False),
     ],
 )
-def test_only_what_begins_with_select_is_taken_to_read(text: str, reads: bool) -> None:
+def test_only_select_statements_are_reads(text: str, reads: bool) -> None:
     assert Statement(text).reads is reads
 
 
@@ -129,21 +127,21 @@ class Thing(msgspec.Struct, frozen=True):
     note: str = "none"
 
 
-def test_a_row_becomes_a_record_with_enums_and_json_decoded() -> None:
+def test_row_becomes_a_record_with_enums_and_json_decoded() -> None:
     make = record_maker(Thing)
     thing = make(("a", 1, "red", None, None, '{"x":[1]}', '["t"]'))
     assert thing == Thing("a", 1, Colour.RED, None, None, {"x": [1]}, ["t"])
     assert thing.colour is Colour.RED
 
 
-def test_json_may_come_as_bytes_and_null_stays_null() -> None:
+def test_json_may_be_bytes_and_null_stays_null() -> None:
     make = record_maker(Thing)
     assert make(("a", 1, "red", "red", "x", b'"text"', b"[]", "n")).body == "text"
     assert make(("a", 1, "red", None, None, None, "[]")).body is None
     assert make(("a", 1, "red", None, None, "null", "[]")).body is None
 
 
-def test_a_value_that_the_enum_does_not_have_is_not_let_in() -> None:
+def test_unknown_enum_value_is_rejected() -> None:
     with pytest.raises((KeyError, ValueError)):
         record_maker(Thing)(("a", 1, "blue", None, None, "1", "[]"))
 
@@ -153,11 +151,11 @@ class Plain(msgspec.Struct):
     b: int | None
 
 
-def test_a_record_of_plain_columns_is_built_as_it_comes() -> None:
+def test_record_of_plain_columns_is_built_directly() -> None:
     assert Query(Plain, "SELECT a, b FROM c").make(("x", None)) == Plain("x", None)
 
 
-def test_a_row_of_too_many_columns_is_a_mistake_of_the_program() -> None:
+def test_row_with_too_many_columns_is_a_programming_error() -> None:
     with pytest.raises(TypeError):
         record_maker(Plain)(("x", 1, 2))
 

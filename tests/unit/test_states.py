@@ -28,11 +28,11 @@ LIGHTS = TransitionTable(
 )
 
 
-def test_a_move_knows_its_sources_and_where_it_leads() -> None:
+def test_transition_has_its_sources_and_its_target() -> None:
     assert LIGHTS["blink"] == Transition((Light.RED, Light.GREEN), Light.GREEN)
 
 
-def test_an_unknown_verb_is_a_mistake_of_the_program() -> None:
+def test_unknown_verb_is_a_programming_error() -> None:
     with pytest.raises(KeyError):
         LIGHTS["fly"]
 
@@ -46,9 +46,9 @@ def test_an_unknown_verb_is_a_mistake_of_the_program() -> None:
         ("purple", []),
     ],
 )
-def test_the_verbs_that_lead_on_come_in_the_tables_order(state: str, verbs: list[str]) -> None:
+def test_outgoing_verbs_come_in_table_order(state: str, verbs: list[str]) -> None:
     assert LIGHTS.allowed_from(state) == verbs
 
 
-def test_the_states_that_nothing_leaves_are_terminal() -> None:
+def test_states_without_outgoing_verbs_are_terminal() -> None:
     assert LIGHTS.terminal == [Light.BROKEN]

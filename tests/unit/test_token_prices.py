@@ -45,7 +45,7 @@ AT = 1_790_000_000_000
         ("gpt-5", None, PricedTokens(), 0),
     ],
 )
-def test_a_price_is_exact_to_the_micro_dollar(
+def test_price_is_exact_to_the_micro_dollar(
     model: str, provider: str | None, usage: PricedTokens, micros: int
 ) -> None:
     told = calculate_price(model, provider, usage, AT)
@@ -55,11 +55,11 @@ def test_a_price_is_exact_to_the_micro_dollar(
 
 
 @each_case("model", ["nobody-knows", "", "/", "openai/nobody-knows"])
-def test_a_model_that_is_not_in_the_table_has_no_price(model: str) -> None:
+def test_unknown_model_has_no_price(model: str) -> None:
     assert calculate_price(model, "codex", PricedTokens(input=1), AT) is None
 
 
-def test_a_question_that_is_none_gets_an_error_and_no_price() -> None:
+def test_invalid_request_is_an_error_without_a_price() -> None:
     lines = ["x", "[]", '{"model": 3}', '{"model": "gpt-5", "input": -1}', '{"at": 1e99}']
     told = io.StringIO()
     serve_queries(io.StringIO("\n".join(lines)), told)
@@ -72,7 +72,7 @@ def test_a_question_that_is_none_gets_an_error_and_no_price() -> None:
     assert (absurd.cost_micros, bool(absurd.error)) == (None, True)
 
 
-def test_a_table_that_does_not_answer_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unresponsive_price_process_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     question = [PriceQuery(input=1, model="gpt-5")]
     with pytest.raises(Refused, check=because("no_answer")):
         query_prices(question, seconds=0.001)
@@ -81,7 +81,7 @@ def test_a_table_that_does_not_answer_is_a_refusal(monkeypatch: pytest.MonkeyPat
         query_prices(question)
 
 
-def test_what_lies_in_the_folder_is_not_loaded_by_it(
+def test_modules_in_the_current_folder_are_not_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("queue", "secrets", "msgspec", "corral"):
@@ -91,7 +91,7 @@ def test_what_lies_in_the_folder_is_not_loaded_by_it(
     assert told.cost_micros == 6_250
 
 
-def test_a_process_of_its_own_answers_line_by_line() -> None:
+def test_price_process_answers_line_by_line() -> None:
     questions = [
         {"model": "gpt-5", "provider": "codex", "input": 1_000, "output": 500, "at": AT},
         {"model": "nobody-knows", "input": 1},
@@ -110,7 +110,7 @@ def test_a_process_of_its_own_answers_line_by_line() -> None:
     assert [one["error"] is None for one in told] == [True, True, False]
 
 
-def test_adding_and_pricing_charges_apart_does_not_load_the_table(tmp_path: Path) -> None:
+def test_charges_do_not_load_the_price_table(tmp_path: Path) -> None:
     code = f"""
 import sys, corral
 from corral.adapters.providers.facts import UsageFact

@@ -15,7 +15,7 @@ def noted(folder: Path, *batches: Batch) -> str:
     return file
 
 
-def test_batches_add_up_by_engine_and_by_what_was_done(tmp_path: Path) -> None:
+def test_batches_are_summed_by_engine_and_kind(tmp_path: Path) -> None:
     file = noted(
         tmp_path,
         Batch("sqlite", "runs", 1, {"supervisor": 900, "agent": 100}, 10, 0, runs=40),
@@ -30,7 +30,7 @@ def test_batches_add_up_by_engine_and_by_what_was_done(tmp_path: Path) -> None:
     ]
 
 
-def test_it_ends_when_there_were_enough_or_something_was_wrong(
+def test_series_ends_at_its_count_or_at_a_failure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = noted(tmp_path, Batch("sqlite", "runs", 1, {"supervisor": 500}, 10, 0))

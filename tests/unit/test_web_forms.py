@@ -21,7 +21,7 @@ def sent(*parts: tuple[str, bytes]) -> bytes:
     return made + f"--{BOUND}--\r\n".encode()
 
 
-def test_fields_are_read_in_both_spellings() -> None:
+def test_fields_are_read_in_both_encodings() -> None:
     plain = read_form("application/x-www-form-urlencoded", b"a=1&b=%C3%A4&a=2&c=")
     assert (dict(plain), plain.files) == ({"a": "2", "b": "ä", "c": ""}, [])
     form = read_form(KIND, sent(('name="text"', "zwei\r\nZeilen ä".encode()), ('name="id"', b"7")))
@@ -29,7 +29,7 @@ def test_fields_are_read_in_both_spellings() -> None:
 
 
 @given(st.binary(max_size=2_000))
-def test_the_bytes_of_a_file_come_as_they_are(data: bytes) -> None:
+def test_bytes_of_a_file_are_unchanged(data: bytes) -> None:
     if f"\r\n--{BOUND}".encode() in b"\r\n" + data:
         return
     (file,) = read_form(KIND, sent(('name="file"; filename="a.bin"', data))).files
@@ -45,12 +45,12 @@ def test_the_bytes_of_a_file_come_as_they_are(data: bytes) -> None:
         ("filename*=UTF-8''%C3%A4.txt", "ä.txt"),
     ],
 )
-def test_a_name_of_a_file_is_told_as_it_was_given(head: str, name: str) -> None:
+def test_file_name_is_returned_as_sent(head: str, name: str) -> None:
     (file,) = read_form(KIND, sent((f'name="file"; {head}', b"x"))).files
     assert file.name == name
 
 
-def test_a_field_for_files_in_which_nothing_was_chosen_has_none() -> None:
+def test_empty_file_field_has_no_file() -> None:
     assert read_form(KIND, sent(('name="file"; filename=""', b""))).files == []
 
 
@@ -72,6 +72,6 @@ def test_a_field_for_files_in_which_nothing_was_chosen_has_none() -> None:
         ("application/x-www-form-urlencoded", b"&".join([b"a=1"] * (MAX_FIELDS + 1))),
     ],
 )
-def test_what_is_no_form_is_refused_in_a_sentence(kind: str, body: bytes) -> None:
+def test_invalid_form_is_rejected(kind: str, body: bytes) -> None:
     with pytest.raises(Invalid):
         read_form(kind, body)

@@ -10,43 +10,43 @@ import pytest
 import corral
 from corral.api import Corral
 from corral.web.pages import error_page, routes
-from tests.support.http_server import HttpServer, serving
+from tests.support.http_server import HttpServer, run_http_server
 from tests.support.postgres_server import PostgresServer
 from tests.support.sample_store import SampleStore
 
 
-class House(NamedTuple):
-    served: HttpServer
+class SampleSite(NamedTuple):
+    http_server: HttpServer
     sample: SampleStore
 
     @property
     def store(self) -> Corral:
-        return self.served.store
+        return self.http_server.store
 
 
 @contextmanager
-def living(url: str, folder: Path) -> Iterator[House]:
+def serve_sample(url: str, folder: Path) -> Iterator[SampleSite]:
     with corral.open(url, actor="user:tester") as store:
         sample = SampleStore(store, folder)
-        with serving(store, pages=routes(), error_page=error_page) as served:
-            yield House(served, sample)
+        with run_http_server(store, pages=routes(), error_page=error_page) as http_server:
+            yield SampleSite(http_server, sample)
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def sample_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SampleSite]:
     """A served store with content, on SQLite. A test changes only what it made itself."""
     folder = tmp_path_factory.mktemp("house")
-    with living(f"sqlite:///{folder}/corral.db", folder) as house:
-        yield house
+    with serve_sample(f"sqlite:///{folder}/corral.db", folder) as sample_site:
+        yield sample_site
 
 
 @pytest.fixture
-def house_on_postgresql(
+def sample_site_on_postgresql(
     postgres_server: PostgresServer, postgres_template: str, tmp_path: Path
-) -> Iterator[House]:
+) -> Iterator[SampleSite]:
     url = postgres_server.new_database(template=postgres_template)
-    with living(url, tmp_path) as house:
-        yield house
+    with serve_sample(url, tmp_path) as sample_site:
+        yield sample_site
     postgres_server.drop_database(url)
 
 
@@ -60,7 +60,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def served(store: Corral) -> Iterator[HttpServer]:
+def http_server(store: Corral) -> Iterator[HttpServer]:
     """The pages on an empty store."""
-    with serving(store, pages=routes(), error_page=error_page) as running:
+    with run_http_server(store, pages=routes(), error_page=error_page) as running:
         yield running

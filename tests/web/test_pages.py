@@ -21,11 +21,11 @@ from corral.web.navigation import NAVIGATION
 from corral.web.race_actions import RACE_ACTIONS
 from corral.web.team_actions import TEAM_ACTIONS
 from tests.support.http_server import HttpServer
-from tests.support.page_objects import as_part, iter_pages
+from tests.support.page_objects import htmx_headers, iter_pages
 from tests.support.run_factories import add_run, queued, running
 from tests.support.sample_store import HOSTILE, SampleStore
 from tests.support.task_factories import fail, project_with
-from tests.web.conftest import House
+from tests.web.conftest import SampleSite
 
 PAGES = {link.path for group in NAVIGATION for link in group.links} | {
     "/costs?by=agent&days=7",
@@ -123,25 +123,25 @@ def of_one(sample: SampleStore) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def client(house: House) -> Iterator[httpx.Client]:
-    with house.served.client() as asking:
+def client(sample_site: SampleSite) -> Iterator[httpx.Client]:
+    with sample_site.http_server.client() as asking:
         yield asking
 
 
 # -- what they say --------------------------------------------------------------------------------
 
 
-def test_every_page_is_a_page(house: House, client: httpx.Client) -> None:
-    assert_pages(house, client)
+def test_every_page_is_complete_html(sample_site: SampleSite, client: httpx.Client) -> None:
+    assert_pages(sample_site, client)
 
 
-def test_every_page_is_a_page_on_postgresql(house_on_postgresql: House) -> None:
-    with house_on_postgresql.served.client() as client:
-        assert_pages(house_on_postgresql, client)
+def test_every_page_is_complete_html_on_postgresql(sample_site_on_postgresql: SampleSite) -> None:
+    with sample_site_on_postgresql.http_server.client() as client:
+        assert_pages(sample_site_on_postgresql, client)
 
 
-def assert_pages(house: House, client: httpx.Client) -> None:
-    for path in [*sorted(PAGES), *of_one(house.sample)]:
+def assert_pages(sample_site: SampleSite, client: httpx.Client) -> None:
+    for path in [*sorted(PAGES), *of_one(sample_site.sample)]:
         page = client.get(path)
         assert page.status_code == 200, f"{path}: {page.text[:500]}"
         if "outcomes" not in path:
@@ -153,19 +153,19 @@ def assert_pages(house: House, client: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgres"], indirect=True)
-def test_every_page_of_an_empty_store_is_a_page(served: HttpServer) -> None:
-    with served.client() as client:
+def test_every_page_of_an_empty_store_is_complete_html(http_server: HttpServer) -> None:
+    with http_server.client() as client:
         for path in sorted(PAGES):
             page = client.get(path)
             assert page.status_code == 200, f"{path}: {page.text[:500]}"
         assert "Nothing needs your attention." in client.get("/").text
 
 
-def test_text_of_others_is_never_markup_and_steers_no_terminal(
-    house: House, client: httpx.Client
+def test_external_text_is_never_markup_or_terminal_control(
+    sample_site: SampleSite, client: httpx.Client
 ) -> None:
     found = 0
-    for path in [*sorted(PAGES), *of_one(house.sample)]:
+    for path in [*sorted(PAGES), *of_one(sample_site.sample)]:
         text = client.get(path).text
         assert "<script>document" not in text, path
         assert "<img" not in text, path
@@ -174,8 +174,8 @@ def test_text_of_others_is_never_markup_and_steers_no_terminal(
     assert found > 3
 
 
-def test_names_of_every_kind_may_hold_anything(served: HttpServer, tmp_path: object) -> None:
-    store = served.store
+def test_names_of_every_kind_may_hold_anything(http_server: HttpServer, tmp_path: object) -> None:
+    store = http_server.store
     bad = HOSTILE + "' onfocus=alert(1) \""
     run = add_run(store, "failed", name=bad, title=bad, command=bad, reason=bad, model=bad)
     SampleStore.launch(_Only(store), run)
@@ -191,7 +191,7 @@ def test_names_of_every_kind_may_hold_anything(served: HttpServer, tmp_path: obj
     (letter,) = store.mail.list().items
     pages = ["/", "/runs", f"/runs/{run}", "/sessions", f"/sessions/{session.id}", "/mail"]
     pages += [f"/mail/{letter.id}", "/schedules", "/settings", "/events", "/search?q=" + "script"]
-    with served.client() as client:
+    with http_server.client() as client:
         for path in pages:
             page = client.get(path)
             assert page.status_code == 200, path
@@ -209,8 +209,8 @@ class _Only:
         self.store = store
 
 
-def test_a_part_of_a_page_is_fetched_alone(client: httpx.Client) -> None:
-    part = client.get("/", headers=as_part("live")).text
+def test_part_of_a_page_is_fetched_alone(client: httpx.Client) -> None:
+    part = client.get("/", headers=htmx_headers("live")).text
     assert "<html" not in part
     assert "Needs attention" in part
     whole = client.get("/").text
@@ -218,28 +218,28 @@ def test_a_part_of_a_page_is_fetched_alone(client: httpx.Client) -> None:
     run = client.get("/runs").text
     path = re.search(r'href="(/runs/run_[^"]+)"', run)
     assert path is not None
-    facts = client.get(path[1], headers=as_part("facts")).text
+    facts = client.get(path[1], headers=htmx_headers("facts")).text
     assert "Directory" in facts
     assert "terminal" not in facts
 
 
-def test_long_lists_are_paged_to_their_end(served: HttpServer) -> None:
-    ids = [add_run(served.store, "completed", name=f"r{n}") for n in range(120)]
-    with served.client() as client:
+def test_long_lists_are_paginated_to_their_end(http_server: HttpServer) -> None:
+    ids = [add_run(http_server.store, "completed", name=f"r{n}") for n in range(120)]
+    with http_server.client() as client:
         text = "".join(iter_pages(client, "/runs"))
     assert re.findall(r'<tr id="(run_[^"]+)"', text) == ids[::-1]
 
 
-def test_the_record_is_paged_to_its_beginning(served: HttpServer) -> None:
-    letters = [served.store.mail.put("agent:ada", n).id for n in range(230)]
-    with served.client() as client:
+def test_event_log_is_paginated_to_its_start(http_server: HttpServer) -> None:
+    letters = [http_server.store.mail.put("agent:ada", n).id for n in range(230)]
+    with http_server.client() as client:
         text = "".join(iter_pages(client, "/events?kind=letter"))
     assert re.findall(r'href="/show/(let_\d+)"', text) == letters[::-1]
 
 
-def test_a_run_in_line_has_not_begun_and_says_what_it_waits_for(served: HttpServer) -> None:
-    run = queued(served.store, host=None, labels=["gpu", "big"])
-    with served.client() as client:
+def test_queued_run_has_not_started_and_says_what_it_waits_for(http_server: HttpServer) -> None:
+    run = queued(http_server.store, host=None, labels=["gpu", "big"])
+    with http_server.client() as client:
         row = client.get("/runs").text.partition(f'<tr id="{run.id}">')[2].partition("</tr>")[0]
         page = client.get(f"/runs/{run.id}").text
     assert f'data-label="started"><span class="none">{render.UNKNOWN}</span>' in row
@@ -247,32 +247,32 @@ def test_a_run_in_line_has_not_begun_and_says_what_it_waits_for(served: HttpServ
     assert f"<dt>Input tokens</dt><dd>{render.UNKNOWN}</dd>" in page, "what is not known is no zero"
 
 
-def test_a_letter_whose_claim_ran_out_is_with_nobody(
-    served: HttpServer, clock: ManualClock
+def test_letter_with_an_expired_claim_has_no_owner(
+    http_server: HttpServer, clock: ManualClock
 ) -> None:
-    served.store.mail.put("agent:ada", "hello")
-    served.store.mail.claim("agent:ada", owner="ada", lease_ms=HOUR)
-    with served.client() as client:
+    http_server.store.mail.put("agent:ada", "hello")
+    http_server.store.mail.claim("agent:ada", owner="ada", lease_ms=HOUR)
+    with http_server.client() as client:
         assert "claimed by ada" in client.get("/mail").text
         clock.advance(2 * HOUR)
         assert "out with" not in client.get("/mail").text
 
 
-def test_a_conversation_is_paged_back_to_its_first_turn(served: HttpServer) -> None:
-    session = served.store.sessions.open().id
+def test_session_is_paginated_back_to_its_first_turn(http_server: HttpServer) -> None:
+    session = http_server.store.sessions.open().id
     for n in range(250):
-        served.store.sessions.append(session, "user", f"turn {n}")
+        http_server.store.sessions.append(session, "user", f"turn {n}")
     seen: list[int] = []
     earlier = r'href="([^"]+before=\d+[^"]*)">Earlier'
-    with served.client() as client:
+    with http_server.client() as client:
         for text in iter_pages(client, f"/sessions/{session}", earlier):
             seen = [int(n) for n in re.findall(r'id="turn-(\d+)"', text)] + seen
     assert seen == list(range(1, 251))
 
 
-def test_an_id_leads_to_its_page(house: House, client: httpx.Client) -> None:
-    run = house.store.runs.list(limit=1).items[0]
-    for asked in (run.id, house.sample.session.id, house.store.mail.dead().items[0].id):
+def test_id_redirects_to_its_page(sample_site: SampleSite, client: httpx.Client) -> None:
+    run = sample_site.store.runs.list(limit=1).items[0]
+    for asked in (run.id, sample_site.sample.session.id, sample_site.store.mail.dead().items[0].id):
         went = client.get("/search", params={"q": asked})
         assert went.status_code == 303
         assert client.get(went.headers["location"]).status_code == 200
@@ -281,7 +281,7 @@ def test_an_id_leads_to_its_page(house: House, client: httpx.Client) -> None:
     assert client.get("/search", params={"q": "run_zzzzz"}).status_code == 200
 
 
-def test_the_filter_knows_every_kind_of_event() -> None:
+def test_filter_knows_every_event_kind() -> None:
     told = {table.transitions.kind for table in find_declarations(StatefulTable).values()}
     assert told <= {*EVENT_KINDS}, told - {*EVENT_KINDS}
 
@@ -289,7 +289,7 @@ def test_the_filter_knows_every_kind_of_event() -> None:
 # -- what they refuse -----------------------------------------------------------------------------
 
 
-def test_what_is_not_there_is_said_in_words(client: httpx.Client) -> None:
+def test_missing_page_says_so(client: httpx.Client) -> None:
     for path in ("/runs/run_zzz", "/nothing", "/mail/let_999999", "/agents/nobody", "/static/x"):
         page = client.get(path)
         assert page.status_code == 404, path
@@ -313,8 +313,8 @@ def test_what_is_not_there_is_said_in_words(client: httpx.Client) -> None:
     "path",
     ["/static/%2e%2e/pages.py", "/static/..%2fpages.py", "/static/vendor/../../rendering.py"],
 )
-def test_a_path_that_climbs_leads_nowhere(served: HttpServer, path: str) -> None:
-    with served.client() as client:
+def test_path_traversal_is_404(http_server: HttpServer, path: str) -> None:
+    with http_server.client() as client:
         request = client.build_request("GET", "/")
         request.url = request.url.copy_with(raw_path=path.encode())
         page = client.send(request)
@@ -322,8 +322,8 @@ def test_a_path_that_climbs_leads_nowhere(served: HttpServer, path: str) -> None
     assert "Route(" not in page.text
 
 
-def test_a_stranger_is_told_what_to_do_and_shown_nothing(house: House) -> None:
-    with house.served.stranger() as client:
+def test_stranger_is_told_how_to_log_in_and_sees_nothing(sample_site: SampleSite) -> None:
+    with sample_site.http_server.stranger() as client:
         for path in ("/", "/runs", "/mail", "/runs/run_1/terminal"):
             page = client.get(path)
             assert page.status_code == 401
@@ -333,32 +333,34 @@ def test_a_stranger_is_told_what_to_do_and_shown_nothing(house: House) -> None:
         assert client.get(render.asset("corral.css")).status_code == 200
 
 
-def test_a_token_that_may_only_read_sees_no_button_and_is_refused(house: House) -> None:
-    token = house.store.tokens.create("looker", scope="read").value
-    run = house.store.runs.list(limit=1).items[0]
-    with house.served.client(token) as client:
-        for path in [*sorted(PAGES), *of_one(house.sample)]:
+def test_read_only_token_sees_no_button_and_is_rejected(sample_site: SampleSite) -> None:
+    token = sample_site.store.tokens.create("looker", scope="read").value
+    run = sample_site.store.runs.list(limit=1).items[0]
+    with sample_site.http_server.client(token) as client:
+        for path in [*sorted(PAGES), *of_one(sample_site.sample)]:
             text = client.get(path).text
             assert "/do/" not in text, path
             assert "data-opens=" not in text.replace('data-opens="keys"', ""), path
-        refused = client.post("/do/runs/delete", data={"id": run.id}, headers=as_part("x"))
+        refused = client.post("/do/runs/delete", data={"id": run.id}, headers=htmx_headers("x"))
         assert refused.status_code == 403
         assert "read-only" in refused.text
         assert "<html" not in refused.text
-    assert house.store.runs.get(run.id).id == run.id
+    assert sample_site.store.runs.get(run.id).id == run.id
 
 
-def test_a_page_of_another_origin_cannot_act(house: House, client: httpx.Client) -> None:
-    run = house.store.runs.list(limit=1).items[0]
+def test_request_with_foreign_origin_cannot_act(
+    sample_site: SampleSite, client: httpx.Client
+) -> None:
+    run = sample_site.store.runs.list(limit=1).items[0]
     answer = client.post(
         "/do/runs/delete", data={"id": run.id}, headers={"Origin": "https://elsewhere.example"}
     )
     assert answer.status_code == 403
-    assert house.store.runs.get(run.id).id == run.id
+    assert sample_site.store.runs.get(run.id).id == run.id
 
 
-def test_an_error_of_an_action_is_a_sentence_beside_its_form(served: HttpServer) -> None:
-    with served.client() as client:
+def test_action_error_is_shown_beside_its_form(http_server: HttpServer) -> None:
+    with http_server.client() as client:
         for action, fields, words in (
             ("runs/stop", {"id": "run_zzz"}, "There is no run"),
             ("runs/stop", {}, "is required"),
@@ -370,7 +372,7 @@ def test_an_error_of_an_action_is_a_sentence_beside_its_form(served: HttpServer)
             ("budgets/set", {"scope": "all", "limit": "much"}, "'much'"),
             ("nothing/here", {}, "Unknown action"),
         ):
-            answer = client.post(f"/do/{action}", data=fields, headers=as_part("x"))
+            answer = client.post(f"/do/{action}", data=fields, headers=htmx_headers("x"))
             assert 400 <= answer.status_code < 500, action
             assert words in unescape(answer.text), f"{action}: {answer.text}"
             assert 'class="problem"' in answer.text
@@ -383,14 +385,14 @@ def test_an_error_of_an_action_is_a_sentence_beside_its_form(served: HttpServer)
 # -- what they do ---------------------------------------------------------------------------------
 
 
-def test_every_action_does_what_its_button_says(served: HttpServer, tmp_path: object) -> None:
+def test_every_action_does_what_its_button_says(http_server: HttpServer, tmp_path: object) -> None:
     """One walk through all of them; none is forgotten. Others have theirs beside their pages."""
-    store = served.store
+    store = http_server.store
     done: set[str] = set()
-    with served.client() as client:
+    with http_server.client() as client:
 
         def act(action: str, **fields: str) -> httpx.Response:
-            answer = client.post(f"/do/{action}", data=fields, headers=as_part("x"))
+            answer = client.post(f"/do/{action}", data=fields, headers=htmx_headers("x"))
             assert answer.status_code == 200, f"{action}: {answer.text}"
             assert "HX-Redirect" in answer.headers or answer.headers["HX-Trigger"] == "corral:done"
             done.add(action)
@@ -483,12 +485,12 @@ def test_every_action_does_what_its_button_says(served: HttpServer, tmp_path: ob
     assert done == {*ACTIONS} - {*TEAM_ACTIONS} - {*RACE_ACTIONS} - {*CHANNEL_ACTIONS}
 
 
-def test_a_form_works_without_any_script(served: HttpServer) -> None:
-    with served.client() as client:
+def test_form_works_without_scripts(http_server: HttpServer) -> None:
+    with http_server.client() as client:
         answer = client.post(
             "/do/mail/put",
             data={"mailbox": "agent:ada", "body": "x"},
-            headers={"Referer": f"{served.url}/mail?state=all"},
+            headers={"Referer": f"{http_server.url}/mail?state=all"},
         )
         assert (answer.status_code, answer.headers["location"]) == (303, "/mail?state=all")
         away = client.post(
@@ -515,7 +517,7 @@ def test_a_form_works_without_any_script(served: HttpServer) -> None:
         (None, "\N{EN DASH}"),
     ],
 )
-def test_durations_have_two_units_at_the_most(ms: int | None, text: str) -> None:
+def test_durations_have_at_most_two_units(ms: int | None, text: str) -> None:
     assert render.format_span(ms) == text
 
 
@@ -541,40 +543,40 @@ def test_sizes_are_shown_in_powers_of_1024(bytes: int, text: str) -> None:
     assert render.format_size(bytes) == text
 
 
-def test_denied_calls_are_shown_beside_the_state(served: HttpServer) -> None:
-    run = running(served.store)
-    served.store.runs.record_denials(run, {"Edit": 2, "Bash": 1})
+def test_denied_calls_are_shown_beside_the_state(http_server: HttpServer) -> None:
+    run = running(http_server.store)
+    http_server.store.runs.record_denials(run, {"Edit": 2, "Bash": 1})
     told = "3 denied (Edit ×2, Bash)"  # noqa: RUF001
-    served.store.runs.end(served.store.runs.get(run.id), ExitStatus(exit_code=0))
-    with served.client() as client:
+    http_server.store.runs.end(http_server.store.runs.get(run.id), ExitStatus(exit_code=0))
+    with http_server.client() as client:
         for page in ("/", "/runs", f"/runs/{run.id}"):
             assert told in client.get(page).text, page
 
 
-def test_a_new_run_has_the_approvals_that_were_chosen(served: HttpServer, tmp_path: object) -> None:
-    project = served.store.projects.register(str(tmp_path))
+def test_new_run_has_the_selected_approvals(http_server: HttpServer, tmp_path: object) -> None:
+    project = http_server.store.projects.register(str(tmp_path))
     fields = {"prompt": "say hi", "agent": "scripted", "project": project.id}
-    with served.client() as client:
+    with http_server.client() as client:
         assert 'name="approvals"' in client.get("/runs").text
         for chosen, approvals in (("edit,run", ["edit", "run"]), ("", [])):
             went = client.post(
-                "/do/runs/start", data=fields | {"approvals": chosen}, headers=as_part("x")
+                "/do/runs/start", data=fields | {"approvals": chosen}, headers=htmx_headers("x")
             )
             id = went.headers["HX-Redirect"].rpartition("/")[2]
-            assert served.store.runs.get_launch(id).approvals == approvals
+            assert http_server.store.runs.get_launch(id).approvals == approvals
 
 
-def test_the_comment_of_an_accepted_task_is_not_shown_as_an_error(
-    served: HttpServer, tmp_path: Path
+def test_comment_of_an_accepted_task_is_not_shown_as_an_error(
+    http_server: HttpServer, tmp_path: Path
 ) -> None:
-    store = served.store
+    store = http_server.store
     project = project_with(store, tmp_path, "A", "B", agents=("ada",))
     taken = store.tasks.claim(project, "ada", key="A")
     assert taken is not None
     store.tasks.submit(taken, "it works")
     store.tasks.accept(taken, note="well done")
     fail(store, project, "B", "no way")
-    with served.client() as client:
+    with http_server.client() as client:
         page = client.get(f"/board?project={project}").text
     assert '<small class="why good">well done</small>' in page
     assert '<small class="why bad">no way</small>' in page

@@ -18,22 +18,22 @@ from corral.web.race_actions import RACE_ACTIONS
 from corral.web.races import MAX_SCREENS, allowed_attempt_verbs, allowed_race_verbs
 from tests.support.git_repositories import git
 from tests.support.http_server import HttpServer
-from tests.support.page_objects import PageClient, as_part, iter_pages
+from tests.support.page_objects import PageClient, htmx_headers, iter_pages
 from tests.support.race_factory import BAD, RaceFactory
 from tests.support.sample_store import HOSTILE
 
 ODD = "odd\nname & <b>.txt"
 
 
-class Track(PageClient):
+class RacePages(PageClient):
     """Races, and those who ran in them."""
 
     noun = "races/"
 
-    def __init__(self, served: HttpServer, folder: Path, client: httpx.Client) -> None:
-        super().__init__(served, client)
+    def __init__(self, http_server: HttpServer, folder: Path, client: httpx.Client) -> None:
+        super().__init__(http_server, client)
         self.raced = RaceFactory(
-            served.store, folder, {"app.py": "one\ntwo\nthree\n", "gone": "x\n"}
+            http_server.store, folder, {"app.py": "one\ntwo\nthree\n", "gone": "x\n"}
         )
         for name in ("ada", "grace", "linus"):
             self.store.agents.create(name, command="true")
@@ -52,17 +52,17 @@ class Track(PageClient):
 
 
 @pytest.fixture
-def track(served: HttpServer, tmp_path: Path) -> Iterator[Track]:
-    with served.client() as client:
-        yield Track(served, tmp_path, client)
+def race_pages(http_server: HttpServer, tmp_path: Path) -> Iterator[RacePages]:
+    with http_server.client() as client:
+        yield RacePages(http_server, tmp_path, client)
 
 
 # -- what can be done -----------------------------------------------------------------------------
 
 
-def test_every_action_of_races_does_what_its_button_says(track: Track) -> None:
-    act, store, raced = track.does, track.store, track.raced
-    race = track.settled("ada", "grace")
+def test_every_race_action_does_what_its_button_says(race_pages: RacePages) -> None:
+    act, store, race_factory = race_pages.does, race_pages.store, race_pages.raced
+    race = race_pages.settled("ada", "grace")
     assert "winner" in act("select", id=race.id, attempt="1.2", reason="it is short")
     now = store.races.get(race.id).latest
     assert (now.winner_id, now.reason) == (now.attempts[1].id, "it is short")
@@ -76,28 +76,28 @@ def test_every_action_of_races_does_what_its_button_says(track: Track) -> None:
     (graft,) = store.races.get(race.id).latest.grafts
     assert (graft.kept, graft.files) == (True, ["grace"])
     assert "Merged" in act("merge", id=race.id, into="main")
-    assert git(raced.repository, "show", "main:grace") == "2"
+    assert git(race_factory.repository, "show", "main:grace") == "2"
     assert "Already" in act("merge", id=race.id)
     act("finish", id=race.id, reason="that is it")
     assert store.races.get(race.id).state == "completed"
 
     # What another machine goes on with: here only the record changes.
-    other = raced.start("ada", "grace", host="elsewhere")
-    raced.begin(other, 1)
+    other = race_factory.start("ada", "grace", host="elsewhere")
+    race_factory.begin(other, 1)
     act("cancel", id=other.id, attempt="1.1", reason="too slow")
     assert store.races.get(other.id).latest.attempts[0].reason == "too slow"
     act("retry", id=other.id, attempt="1")
     assert store.races.get(other.id).latest.attempts[0].tries == 2
-    raced.end(other, 1)
-    raced.end(other, 2)
-    raced.settle(other)
+    race_factory.end(other, 1)
+    race_factory.end(other, 2)
+    race_factory.settle(other)
     store.agents.create("solomon", command="true")
     act("judge", id=other.id, judge="solomon", rubric="is it kind?")
     plan = store.races.get(other.id).plan
     assert (plan.judge, plan.rubric) == ("solomon", "is it kind?")
-    raced.choose(other, "1")
+    race_factory.choose(other, "1")
     fields = {"id": other.id, "prompt": "Now better", "from": "1"}
-    track.refused("next", "cannot be enforced", **fields, budget="7")
+    race_pages.refused("next", "cannot be enforced", **fields, budget="7")
     assert store.races.get(other.id).budget_micros is None, "nothing is changed"
     act("next", **fields)
     now = store.races.get(other.id)
@@ -109,18 +109,20 @@ def test_every_action_of_races_does_what_its_button_says(track: Track) -> None:
         "abandoned",
         "enough",
     )
-    track.refused("start", "'much'", project=raced.project, prompt="x", budget="much")
-    assert {*RACE_ACTIONS} - track.done == {"races/start"}, "a real race is started in the browser"
+    race_pages.refused("start", "'much'", project=race_factory.project, prompt="x", budget="much")
+    assert {*RACE_ACTIONS} - race_pages.done == {"races/start"}, (
+        "a real race is started in the browser"
+    )
 
 
-def test_an_error_of_an_action_is_a_sentence(track: Track) -> None:
-    refused, raced = track.refused, track.raced
-    race = raced.start("ada", "grace", "linus")
-    raced.end(race, 1)
-    raced.end(race, 2, checks=[BAD])
-    raced.end(race, 3, state="failed", reason="it fell")
+def test_race_action_error_is_shown(race_pages: RacePages) -> None:
+    refused, race_factory = race_pages.refused, race_pages.raced
+    race = race_factory.start("ada", "grace", "linus")
+    race_factory.end(race, 1)
+    race_factory.end(race, 2, checks=[BAD])
+    race_factory.end(race, 3, state="failed", reason="it fell")
     refused("select", "Cannot select", id=race.id, attempt="1")
-    raced.settle(race)
+    race_factory.settle(race)
     refused("select", "did not pass its checks", id=race.id, attempt="2")
     refused("select", "The reason is required", id=race.id, attempt="2", overrule="1")
     refused("select", "Attempt 3", id=race.id, attempt="3")
@@ -137,19 +139,19 @@ def test_an_error_of_an_action_is_a_sentence(track: Track) -> None:
     refused("finish", "Select its winner or abandon it first", id=race.id)
     refused("abandon", "has no round 7", id=race.id, round="7")
     refused("merge", "has no winner yet", id=race.id)
-    refused("start", "The prompt is required", project=raced.project)
+    refused("start", "The prompt is required", project=race_factory.project)
     refused("start", "The project is required", prompt="x")
-    track.store.races.select(race.id, "1")
+    race_pages.store.races.select(race.id, "1")
     refused("select", "already has a winner", id=race.id, attempt="1")
     refused("graft", "is the winner", id=race.id, attempt="1", **{"pick:made": "on"})
     refused("merge", "nowhere", id=race.id, into="nowhere")
 
 
-def test_what_takes_its_time_is_answered_at_once_and_goes_on(
-    track: Track, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_slow_action_is_answered_at_once_and_continues(
+    race_pages: RacePages, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    race = track.settled("ada", "grace")
-    track.store.races.select(race.id, "1")
+    race = race_pages.settled("ada", "grace")
+    race_pages.store.races.select(race.id, "1")
     begun, may_go = threading.Event(), threading.Event()
 
     def graft(*_: object, **__: object) -> object:
@@ -159,7 +161,9 @@ def test_what_takes_its_time_is_answered_at_once_and_goes_on(
 
     monkeypatch.setattr("corral.services.races.winner.graft", graft)
     monkeypatch.setattr("corral.web.background.WAIT_SECONDS", 0.05)
-    assert "Still running" in track.does("graft", id=race.id, attempt="2", **{"pick:grace": "on"})
+    assert "Still running" in race_pages.does(
+        "graft", id=race.id, attempt="2", **{"pick:grace": "on"}
+    )
     assert begun.wait(30)
     may_go.set()
     for thread in threading.enumerate():
@@ -168,10 +172,10 @@ def test_what_takes_its_time_is_answered_at_once_and_goes_on(
     assert "it was refused late" in caplog.text
 
 
-def test_what_is_offered_is_what_the_store_would_take(track: Track) -> None:
+def test_only_allowed_actions_are_offered(race_pages: RacePages) -> None:
     """Every button that an attempt and a race have, in every state that they come to."""
-    raced, store = track.raced, track.store
-    race = raced.start("ada", "grace", "linus")
+    race_factory, store = race_pages.raced, race_pages.store
+    race = race_factory.start("ada", "grace", "linus")
 
     def offered() -> tuple[list[set[str]], set[str]]:
         now = store.races.get(race.id)
@@ -181,12 +185,12 @@ def test_what_is_offered_is_what_the_store_would_take(track: Track) -> None:
         return verbs, allowed_race_verbs(now)
 
     assert offered() == ([{"cancel"}] * 3, {"abandon"})
-    raced.end(race, 1)
-    raced.end(race, 2, checks=[BAD])
-    raced.end(race, 3, state="failed")
+    race_factory.end(race, 1)
+    race_factory.end(race, 2, checks=[BAD])
+    race_factory.end(race, 3, state="failed")
     attempts, _ = offered()
     assert attempts == [{"diff"}, {"retry", "diff"}, {"retry"}]
-    raced.settle(race)
+    race_factory.settle(race)
     attempts, verbs = offered()
     assert attempts == [{"select", "diff"}, {"overrule", "retry", "diff"}, {"retry"}]
     assert verbs == {"abandon"}
@@ -196,9 +200,9 @@ def test_what_is_offered_is_what_the_store_would_take(track: Track) -> None:
     assert verbs == {"abandon", "finish", "next", "merge"}
     store.races.finish(race.id)
     assert offered()[1] == {"next", "merge"}
-    raced.next(race, "ada")
-    raced.end(race, 1, checks=[BAD])
-    raced.settle(race)
+    race_factory.next(race, "ada")
+    race_factory.end(race, 1, checks=[BAD])
+    race_factory.settle(race)
     attempts, verbs = offered()
     assert attempts == [{"overrule", "retry", "graft", "diff"}]
     assert verbs == {"abandon", "merge"}
@@ -207,15 +211,15 @@ def test_what_is_offered_is_what_the_store_would_take(track: Track) -> None:
 # -- what is shown --------------------------------------------------------------------------------
 
 
-def test_a_race_shows_its_attempts_with_checks_cost_lines_rank_and_why(track: Track) -> None:
-    raced = track.raced
-    race = raced.start("ada", "grace", "linus", checks=["pytest -q", "ruff check"])
-    raced.end(race, 1, cost_micros=990_000)
-    raced.end(race, 2, cost_micros=120_000)
-    raced.end(race, 3, checks=[BAD])
-    raced.judge(race, [[1], [2]], "clearer")
-    raced.settle(race)
-    text = unescape(re.sub(r"<[^>]+>", " ", track.text(f"/races/{race.id}")))
+def test_race_shows_attempts_with_checks_cost_diff_rank_and_reason(race_pages: RacePages) -> None:
+    race_factory = race_pages.raced
+    race = race_factory.start("ada", "grace", "linus", checks=["pytest -q", "ruff check"])
+    race_factory.end(race, 1, cost_micros=990_000)
+    race_factory.end(race, 2, cost_micros=120_000)
+    race_factory.end(race, 3, checks=[BAD])
+    race_factory.judge(race, [[1], [2]], "clearer")
+    race_factory.settle(race)
+    text = unescape(re.sub(r"<[^>]+>", " ", race_pages.text(f"/races/{race.id}")))
     text = re.sub(r"\s+", " ", text)
     assert "Rank 1 score 0.9" in text
     assert "all checks passed; judges preferred it to 100% of the others" in text
@@ -230,28 +234,28 @@ def test_a_race_shows_its_attempts_with_checks_cost_lines_rank_and_why(track: Tr
     assert "input truncated" in text
 
 
-def test_denied_tools_of_an_attempt_name_the_options_that_approve_them(track: Track) -> None:
-    race = track.raced.start("ada", "grace")
-    attempt = track.raced.begin(race, 1)
-    run = track.store.runs.get(str(attempt.run_id))
-    track.store.runs.record_denials(run, {"Edit": 2, "Bash": 1})
-    text = track.text(f"/races/{race.id}")
+def test_denied_tools_of_an_attempt_name_the_approving_options(race_pages: RacePages) -> None:
+    race = race_pages.raced.start("ada", "grace")
+    attempt = race_pages.raced.begin(race, 1)
+    run = race_pages.store.runs.get(str(attempt.run_id))
+    race_pages.store.runs.record_denials(run, {"Edit": 2, "Bash": 1})
+    text = race_pages.text(f"/races/{race.id}")
     assert "3 denied (Edit ×2, Bash)" in text  # noqa: RUF001
     assert "To approve these, start the race with --yes edit --yes run" in text
 
 
-def test_a_part_of_a_race_is_fetched_alone_and_shows_the_round_that_was_asked_for(
-    track: Track,
+def test_part_of_a_race_shows_the_requested_round(
+    race_pages: RacePages,
 ) -> None:
-    race = track.settled("ada", "grace")
-    track.store.races.select(race.id, "2", reason="shorter")
-    track.raced.next(race, "linus")
-    part = track.client.get(f"/races/{race.id}", headers=as_part("live")).text
+    race = race_pages.settled("ada", "grace")
+    race_pages.store.races.select(race.id, "2", reason="shorter")
+    race_pages.raced.next(race, "linus")
+    part = race_pages.client.get(f"/races/{race.id}", headers=htmx_headers("live")).text
     assert "<html" not in part
     assert "Round 2</h2>" in part
     assert "linus" in part
     assert "based on 1.2, winner of" in part
-    first = track.client.get(f"/races/{race.id}?round=1", headers=as_part("live")).text
+    first = race_pages.client.get(f"/races/{race.id}?round=1", headers=htmx_headers("live")).text
     assert "Round 1</h2>" in first
     assert "won by 1.2, selected by user:tester: shorter" in unescape(first)
     assert f"/races/{race.id}/screens?round=1" in first
@@ -259,15 +263,15 @@ def test_a_part_of_a_race_is_fetched_alone_and_shows_the_round_that_was_asked_fo
     assert "every 4s" not in first
 
 
-def test_the_lineage_shows_going_on_and_going_back(track: Track) -> None:
-    race = track.settled("ada", "grace")
-    track.store.races.select(race.id, "1")
-    track.raced.next(race, "linus")
-    track.raced.end(race, 1)
-    track.raced.settle(race)
-    track.store.races.select(race.id, "1")
-    track.raced.next(race, "ada", from_round=1)
-    text = track.text(f"/races/{race.id}")
+def test_lineage_shows_continued_rounds_and_branches(race_pages: RacePages) -> None:
+    race = race_pages.settled("ada", "grace")
+    race_pages.store.races.select(race.id, "1")
+    race_pages.raced.next(race, "linus")
+    race_pages.raced.end(race, 1)
+    race_pages.raced.settle(race)
+    race_pages.store.races.select(race.id, "1")
+    race_pages.raced.next(race, "ada", from_round=1)
+    text = race_pages.text(f"/races/{race.id}")
     assert text.count('class="edge critical"') == 2
     assert text.count('id="box-rnd_') == 3
     assert text.count('class="winner"') == 2
@@ -276,134 +280,138 @@ def test_the_lineage_shows_going_on_and_going_back(track: Track) -> None:
     assert rows == ["race base", "1.1", "1.1"]
 
 
-def test_the_list_says_a_race_s_own_state_and_that_of_its_round(track: Track) -> None:
-    race = track.settled("ada", "grace")
-    track.store.races.select(race.id, "1")
-    row = re.search(rf'<tr id="{race.id}">.*?</tr>', track.text("/races"), re.DOTALL)
+def test_race_list_shows_the_state_of_race_and_round(race_pages: RacePages) -> None:
+    race = race_pages.settled("ada", "grace")
+    race_pages.store.races.select(race.id, "1")
+    row = re.search(rf'<tr id="{race.id}">.*?</tr>', race_pages.text("/races"), re.DOTALL)
     assert row is not None
     cells = re.findall(r"<td.*?</td>", row[0], re.DOTALL)
     assert "active" in cells[0], "it goes on until somebody says that it is over"
     assert "completed" in cells[3]
 
 
-def test_text_of_agents_in_diffs_and_races_is_never_markup(track: Track) -> None:
-    raced = track.raced
-    race = raced.start("ada", prompt=HOSTILE, variations=[HOSTILE])
-    raced.end(race, 1, {ODD: f"{HOSTILE}\n", "app.py": f"one\n{HOSTILE}\nthree"})
-    raced.settle(race)
-    track.store.races.select(race.id, "1", reason=HOSTILE)
+def test_agent_text_in_diffs_and_races_is_never_markup(race_pages: RacePages) -> None:
+    race_factory = race_pages.raced
+    race = race_factory.start("ada", prompt=HOSTILE, variations=[HOSTILE])
+    race_factory.end(race, 1, {ODD: f"{HOSTILE}\n", "app.py": f"one\n{HOSTILE}\nthree"})
+    race_factory.settle(race)
+    race_pages.store.races.select(race.id, "1", reason=HOSTILE)
     for path in (f"/races/{race.id}", f"/races/{race.id}/diff", "/races", "/races/statistics"):
-        text = track.text(path)
+        text = race_pages.text(path)
         assert "<script>document" not in text, path
         assert "<img" not in text, path
         assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text), path
-    diff = track.text(f"/races/{race.id}/diff")
+    diff = race_pages.text(f"/races/{race.id}/diff")
     assert "no newline at end of file" in diff
     links = [unescape(link) for link in re.findall(r'href="([^"]+file=[^"]+)"', diff)]
     (odd,) = [link for link in links if "odd" in link]
-    assert "<h2 id" in track.text(odd)
-    assert "&lt;b&gt;.txt" in track.text(odd)
+    assert "<h2 id" in race_pages.text(odd)
+    assert "&lt;b&gt;.txt" in race_pages.text(odd)
 
 
-def test_attempts_are_compared_with_their_base_and_with_each_other(track: Track) -> None:
-    race = track.settled("ada", "grace")
-    alone = track.text(f"/races/{race.id}/diff?one=1.1&file=app.py")
+def test_attempts_are_compared_with_their_base_and_each_other(race_pages: RacePages) -> None:
+    race = race_pages.settled("ada", "grace")
+    alone = race_pages.text(f"/races/{race.id}/diff?one=1.1&file=app.py")
     assert "Changes of attempt 1.1: 2 files" in alone
     assert "<del>two</del>" in alone
     assert "<ins>ada</ins>" in alone
     assert "Graft" not in alone
-    both = track.text(f"/races/{race.id}/diff?one=1.1&other=1.2&file=app.py")
+    both = race_pages.text(f"/races/{race.id}/diff?one=1.1&other=1.2&file=app.py")
     assert "Attempt 1.1 compared with 1.2: 3 files" in both
     assert "<del>ada</del>" in both
     assert "<ins>grace</ins>" in both
-    track.store.races.select(race.id, "1")
-    onto = track.text(f"/races/{race.id}/diff?one=1.1&other=1.2")
+    race_pages.store.races.select(race.id, "1")
+    onto = race_pages.text(f"/races/{race.id}/diff?one=1.1&other=1.2")
     assert "Graft selected files" in onto
     assert onto.count('form="graft-form"') == 3
-    same = track.text(f"/races/{race.id}/diff?one=1.1&other=1.1")
+    same = race_pages.text(f"/races/{race.id}/diff?one=1.1&other=1.1")
     assert "No differences." in same
     for path, words in (
         ("diff?one=1.9", "has no attempt"),
         ("diff?one=1.1&other=zz", "has no attempt"),
     ):
-        answer = track.client.get(f"/races/{race.id}/{path}")
+        answer = race_pages.client.get(f"/races/{race.id}/{path}")
         assert (answer.status_code, words in unescape(answer.text)) == (404, True), path
-    said = unescape(track.text(f"/races/{race.id}/diff?one=1.1&file=nowhere"))
+    said = unescape(race_pages.text(f"/races/{race.id}/diff?one=1.1&file=nowhere"))
     assert "nowhere" in said
 
 
-def test_a_long_diff_is_cut_and_says_so(track: Track, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_diff_is_truncated_with_a_note(
+    race_pages: RacePages, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(race_diffs, "MAX_LINES", 50)
     monkeypatch.setattr(race_diffs, "MAX_FILES", 10)
-    race = track.raced.start("ada")
+    race = race_pages.raced.start("ada")
     many: dict[str, str | bytes] = {f"f{n:03}": "x\n" for n in range(30)}
     long = "".join(f"line {n}\n" for n in range(400)) + "y" * 5_000 + "\n"
-    track.raced.end(race, 1, many | {"a-long": long, "b-wide": "z" * 5_000 + "\n"})
-    track.raced.settle(race)
-    text = track.text(f"/races/{race.id}/diff?one=1.1")
+    race_pages.raced.end(race, 1, many | {"a-long": long, "b-wide": "z" * 5_000 + "\n"})
+    race_pages.raced.settle(race)
+    text = race_pages.text(f"/races/{race.id}/diff?one=1.1")
     assert "The diff is truncated" in text
     assert text.count("<ins>") == 50
     assert "10 files are shown; 22 more changed." in text
-    assert "(truncated)" in track.text(f"/races/{race.id}/diff?one=1.1&file=b-wide")
+    assert "(truncated)" in race_pages.text(f"/races/{race.id}/diff?one=1.1&file=b-wide")
 
 
-def test_a_race_of_another_machine_is_shown_and_its_diff_refused_in_words(track: Track) -> None:
-    race = track.raced.start("ada", host="elsewhere")
-    track.raced.end(race, 1)
-    track.raced.settle(race)
-    assert "elsewhere" in track.text(f"/races/{race.id}")
-    assert "are on elsewhere" in track.text(f"/races/{race.id}/diff")
+def test_race_of_another_node_is_shown_and_its_diff_is_not(race_pages: RacePages) -> None:
+    race = race_pages.raced.start("ada", host="elsewhere")
+    race_pages.raced.end(race, 1)
+    race_pages.raced.settle(race)
+    assert "elsewhere" in race_pages.text(f"/races/{race.id}")
+    assert "are on elsewhere" in race_pages.text(f"/races/{race.id}/diff")
 
 
-def test_who_wins_is_told_with_bounds_and_cost(track: Track) -> None:
+def test_win_rates_are_shown_with_bounds_and_cost(race_pages: RacePages) -> None:
     for _ in range(3):
-        race = track.settled("ada", "grace")
-        track.store.races.select(race.id, "1")
-    race = track.settled("ada", "grace")
-    track.store.races.select(race.id, "2")
-    text = re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", track.text("/races/statistics"))))
+        race = race_pages.settled("ada", "grace")
+        race_pages.store.races.select(race.id, "1")
+    race = race_pages.settled("ada", "grace")
+    race_pages.store.races.select(race.id, "2")
+    text = re.sub(
+        r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", race_pages.text("/races/statistics")))
+    )
     assert "ada 4 4 3 75.0 % 30.1\N{EN DASH}95.4 % $0.48 $0.16" in text
     assert "grace 4 4 1 25.0 % 4.6\N{EN DASH}69.9 % $0.48 $0.48" in text
-    drawn = track.text("/races/statistics?by=model")
+    drawn = race_pages.text("/races/statistics?by=model")
     assert len(re.findall(r"<circle", drawn)) == 2
     assert 'x1="30.06%" x2="95.44%"' in drawn
     for path in ("/races/statistics?by=odd", "/races/statistics?days=5", "/races?state=odd"):
-        assert track.client.get(path).status_code == 400, path
-    both = track.client.get(f"/races?state=active&project={track.raced.project}")
+        assert race_pages.client.get(path).status_code == 400, path
+    both = race_pages.client.get(f"/races?state=active&project={race_pages.raced.project}")
     assert "not by both" in both.text
 
 
-def test_a_race_that_waits_for_somebody_is_on_the_overview(track: Track) -> None:
-    race = track.settled("ada", "grace")
-    text = unescape(track.text("/"))
+def test_race_waiting_for_a_person_is_on_the_overview(race_pages: RacePages) -> None:
+    race = race_pages.settled("ada", "grace")
+    text = unescape(race_pages.text("/"))
     assert "2 of 2 attempts passed; select the winner" in text
     assert f'href="/races/{race.id}"' in text
-    track.store.races.select(race.id, "1")
-    assert "select the winner" not in track.text("/")
-    assert track.client.get(f"/show/{race.id}").headers["location"] == f"/races/{race.id}"
-    assert track.client.get("/search", params={"q": race.id}).status_code == 303
+    race_pages.store.races.select(race.id, "1")
+    assert "select the winner" not in race_pages.text("/")
+    assert race_pages.client.get(f"/show/{race.id}").headers["location"] == f"/races/{race.id}"
+    assert race_pages.client.get("/search", params={"q": race.id}).status_code == 303
 
 
-def test_many_attempts_are_paged_and_few_have_terminals(
-    track: Track, monkeypatch: pytest.MonkeyPatch
+def test_many_attempts_are_paginated_and_few_have_terminals(
+    race_pages: RacePages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    track.store.settings.set("races.max_attempts", 20)
-    race = track.raced.start(*["ada"] * 12)
+    race_pages.store.settings.set("races.max_attempts", 20)
+    race = race_pages.raced.start(*["ada"] * 12)
     for number in range(1, 13):
-        track.raced.begin(race, number)
-    text = track.text(f"/races/{race.id}")
+        race_pages.raced.begin(race, number)
+    text = race_pages.text(f"/races/{race.id}")
     assert text.count('class="attempt row"') == 12
     assert text.count("data-run=") == MAX_SCREENS
     assert f"Terminals of the first {MAX_SCREENS} of" in text
     monkeypatch.setattr(races, "MAX_CARDS", 5)
-    text = "".join(iter_pages(track.client, f"/races/{race.id}"))
+    text = "".join(iter_pages(race_pages.client, f"/races/{race.id}"))
     seen = re.findall(r'class="attempt row" id="(att_[^"]+)"', text)
-    assert seen == [attempt.id for attempt in track.store.races.get(race.id).latest.attempts]
-    assert track.client.get(f"/races/{race.id}?after=x").status_code == 400
+    assert seen == [attempt.id for attempt in race_pages.store.races.get(race.id).latest.attempts]
+    assert race_pages.client.get(f"/races/{race.id}?after=x").status_code == 400
 
 
-def test_what_is_not_there_is_said_in_words(track: Track) -> None:
-    race = track.raced.start("ada")
+def test_missing_race_or_attempt_says_so(race_pages: RacePages) -> None:
+    race = race_pages.raced.start("ada")
     for path in (
         "/races/rac_zzz",
         "/races/rac_zzz/diff",
@@ -412,7 +420,7 @@ def test_what_is_not_there_is_said_in_words(track: Track) -> None:
         f"/races/{race.id}?round=x",
         f"/races/{race.id}/screens?round=9",
     ):
-        answer = track.client.get(path)
+        answer = race_pages.client.get(path)
         assert answer.status_code == 404, path
         assert "Traceback" not in answer.text
 
@@ -433,21 +441,21 @@ def told(lines: Iterator[str]) -> Iterator[tuple[str, str, str]]:
                 return
 
 
-def test_the_terminals_of_a_round_come_in_one_stream(
-    served: HttpServer, track: Track, tmp_path: Path
+def test_terminals_of_a_round_share_one_stream(
+    http_server: HttpServer, race_pages: RacePages, tmp_path: Path
 ) -> None:
     """Of runs that wrote, and of one whose output is gone; it ends when the round is over."""
-    race = track.settled("ada", "grace")
+    race = race_pages.settled("ada", "grace")
     runs = [attempt.run_id for attempt in race.latest.attempts]
     folder = tmp_path / "written"
     folder.mkdir()
     (folder / "output").write_bytes(b"I was here\n")
-    with track.store.transaction() as tx:
+    with race_pages.store.transaction() as tx:
         from corral.adapters import process
         from corral.domain.outputs import ops as outputs
 
         outputs.begin(tx, str(runs[0]), folder=str(folder), host=process.host())
-    with track.client.stream("GET", f"/races/{race.id}/screens") as answer:
+    with race_pages.client.stream("GET", f"/races/{race.id}/screens") as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         events = [*told(answer.iter_lines())]
     assert events[-1][0] == "all_over"

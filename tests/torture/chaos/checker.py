@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from corral.domain.mail.model import is_ordered
-from tests.torture.chaos.journal import History, Note, Ran, Told
+from tests.torture.chaos.journal import AttemptRecord, History, JournalEntry, StoreEvent
 
 LETTER_ENDS = ("ack", "bury", "refuse", "expire", "confirm", "drop")
 RUN_ENDS = ("complete", "fail", "crash", "cancel", "time_out", "interrupt")
@@ -78,7 +78,7 @@ def rising_fences(history: History) -> Iterator[str]:
 def one_owner(history: History) -> Iterator[str]:
     """Once a later owner was heard, no earlier one is; and no two own it with one fence."""
     owners: dict[tuple[str, int], str] = {}
-    said: dict[str, list[Note]] = defaultdict(list)
+    said: dict[str, list[JournalEntry]] = defaultdict(list)
     for note in history.notes:
         if note.fence is None:
             continue
@@ -131,7 +131,7 @@ def order_in_mailboxes(history: History) -> Iterator[str]:
     for place, event in enumerate(history.events):
         if event.kind == "letter" and event.verb in LETTER_ENDS:
             ended.setdefault(event.subject, place)
-    boxes: dict[str, list[Note]] = defaultdict(list)
+    boxes: dict[str, list[JournalEntry]] = defaultdict(list)
     for note in _of(history, "put"):
         if note.mailbox is not None and is_ordered(note.mailbox) and note.subject in ended:
             boxes[note.mailbox].append(note)
@@ -207,7 +207,7 @@ def one_holder(history: History) -> Iterator[str]:
 def runs_end_truly(history: History) -> Iterator[str]:
     """Every accepted run is over, once, and no exit code or signal was made up."""
     last: dict[str, int] = {}
-    ended: dict[str, Told] = {}
+    ended: dict[str, StoreEvent] = {}
     for event in _told(history, "run", "start", "restart", *RUN_ENDS):
         if event.verb not in RUN_ENDS:
             last[event.subject] = int(event.data["pid"])
@@ -224,7 +224,7 @@ def runs_end_truly(history: History) -> Iterator[str]:
             yield from _true_end(event, meant.get((run, last.get(run, 0))))
 
 
-def _true_end(event: Told, meant: str | None) -> Iterator[str]:
+def _true_end(event: StoreEvent, meant: str | None) -> Iterator[str]:
     run, code, number = event.subject, event.data["exit_code"], event.data["signal"]
     if code is not None and meant != f"exit{code}":
         yield f"{run}: exit code {code} was never returned; it meant {meant}"
@@ -236,7 +236,7 @@ def _true_end(event: Told, meant: str | None) -> Iterator[str]:
 
 def outputs_whole(history: History) -> Iterator[str]:
     """What the last attempt of a run has written is shown, every line, in order."""
-    latest: dict[str, Ran] = {ran.run: ran for ran in history.runs}
+    latest: dict[str, AttemptRecord] = {ran.run: ran for ran in history.runs}
     for ran in history.runs:
         if ran.shown is None:
             continue
@@ -268,9 +268,9 @@ def nobody_harmed(history: History) -> Iterator[str]:
     yield from history.signalled
 
 
-def _of(history: History, what: str) -> Iterable[Note]:
+def _of(history: History, what: str) -> Iterable[JournalEntry]:
     return (note for note in history.notes if note.what == what)
 
 
-def _told(history: History, kind: str, *verbs: str) -> Iterable[Told]:
+def _told(history: History, kind: str, *verbs: str) -> Iterable[StoreEvent]:
     return (event for event in history.events if event.kind == kind and event.verb in verbs)

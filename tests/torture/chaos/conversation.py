@@ -27,7 +27,7 @@ print("echo: " + " ".join(re.findall("#[0-9]+", told)))
 """
 
 
-class Talk:
+class ChaosChat:
     def __init__(self, folder: Path, seed: int, here: str | None) -> None:
         """`here` is the address under which machines with a network of their own find this one."""
         register_adapters()

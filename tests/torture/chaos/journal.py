@@ -14,7 +14,7 @@ import msgspec
 from corral.kernel.states import TransitionTable
 
 
-class Note(msgspec.Struct, omit_defaults=True):
+class JournalEntry(msgspec.Struct, omit_defaults=True):
     """Something that a worker did and the store said yes to, or that it did in the world."""
 
     what: str
@@ -28,7 +28,7 @@ class Note(msgspec.Struct, omit_defaults=True):
     key: str | None = None
 
 
-class Told(msgspec.Struct):
+class StoreEvent(msgspec.Struct):
     """One line of the store's own record."""
 
     kind: str
@@ -37,7 +37,7 @@ class Told(msgspec.Struct):
     data: Any = None
 
 
-class Ran(msgspec.Struct):
+class AttemptRecord(msgspec.Struct):
     """What an agent wrote down of one of its attempts, and what the store shows of it."""
 
     run: str
@@ -56,9 +56,9 @@ class History(msgspec.Struct):
     """All that the judgement may know."""
 
     moves: dict[str, TransitionTable]
-    events: list[Told] = []
-    notes: list[Note] = []
-    runs: list[Ran] = []
+    events: list[StoreEvent] = []
+    notes: list[JournalEntry] = []
+    runs: list[AttemptRecord] = []
     """Every attempt of every run, in the order in which they began."""
     seen: list[tuple[str, int]] = []
     """Things and their fences, as somebody who looked again and again saw them."""
@@ -82,13 +82,13 @@ class Journal:
         self.who = who
 
     def note(self, what: str, subject: str, began: float, **more: Any) -> None:
-        line = Note(what, subject, self.who, began, time.monotonic(), **more)
+        line = JournalEntry(what, subject, self.who, began, time.monotonic(), **more)
         os.write(self._file, msgspec.json.encode(line) + b"\n")
 
 
-def read_notes(folder: Path) -> list[Note]:
+def read_notes(folder: Path) -> list[JournalEntry]:
     return [
-        msgspec.json.decode(line, type=Note)
+        msgspec.json.decode(line, type=JournalEntry)
         for file in sorted(folder.glob("*.notes"))
         for line in file.read_bytes().splitlines()
     ]

@@ -131,7 +131,7 @@ class Disk:
         subprocess.run(["umount", "--lazy", str(self.folder)], check=False)
 
 
-class Place(Machine):
+class ChaosNode(Machine):
     """A machine whose clock can be moved, perhaps behind a line that can be cut."""
 
     def __init__(self, folder: Path, url: str, name: str, network: Network | None) -> None:
@@ -195,7 +195,7 @@ class Place(Machine):
         """All that runs here, its workers not counted: those have their own faults. How many."""
         mine = {worker.pid for worker in self.workers.values()}
         count = 0
-        for pid in self.everybody():
+        for pid in self.processes():
             if pid not in mine:
                 with suppress(OSError):
                     os.kill(pid, number)

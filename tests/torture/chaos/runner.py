@@ -24,9 +24,9 @@ from corral.services.store.declarations import find_declarations
 from tests.support.daemon_nodes import on_machine
 from tests.support.invariants import check_store
 from tests.torture.chaos import faults, journal
-from tests.torture.chaos.conversation import Talk
+from tests.torture.chaos.conversation import ChaosChat
 from tests.torture.chaos.faults import Fault
-from tests.torture.chaos.machines import Disk, Network, Place, Server
+from tests.torture.chaos.machines import ChaosNode, Disk, Network, Server
 from tests.torture.chaos.worker import AGENT, DOUBTED
 from tests.torture.unrelated_processes import UnrelatedProcesses
 
@@ -63,7 +63,7 @@ class Chaos:
         self.server: Server | None = None
         self._make_world(url, postgres)
         self.bystanders = UnrelatedProcesses(folder / "signals")
-        self.talk = Talk(self.out, seed, self.network.here if self.network else None)
+        self.talk = ChaosChat(self.out, seed, self.network.here if self.network else None)
 
     def _make_world(self, url: str | None, postgres: bool) -> None:
         shared = postgres or url is not None
@@ -77,8 +77,8 @@ class Chaos:
         away = self.url.replace("127.0.0.1", self.network.here) if self.network else self.url
         corral.open(self.url).close()
         self.machines = {
-            "one": Place(small / "one", self.url, "one", None),
-            "two": Place((self.folder if shared else small) / "two", away, "two", self.network),
+            "one": ChaosNode(small / "one", self.url, "one", None),
+            "two": ChaosNode((self.folder if shared else small) / "two", away, "two", self.network),
         }
         self.kinds = set(faults.BOTH)
         self.kinds |= {"fill"} if self.disk else set()
@@ -111,7 +111,7 @@ class Chaos:
         self._replace_workers()
         threading.Thread(target=self._watch, daemon=True).start()
 
-    def _keep_up(self, name: str, machine: Place) -> None:
+    def _keep_up(self, name: str, machine: ChaosNode) -> None:
         while not self._over.wait(0.3):
             if name not in self.waiting and not machine.is_up():
                 machine.come_up()
@@ -177,7 +177,7 @@ class Chaos:
             self._strike_world(fault, machine, until)
         self.counts[fault.kind] += 1
 
-    def _strike_world(self, fault: Fault, machine: Place, until: float) -> None:
+    def _strike_world(self, fault: Fault, machine: ChaosNode, until: float) -> None:
         if fault.kind == "power":
             self._daemon_away(machine, until)
             self.killed["by a loss of power"] += machine.kill_all()
@@ -203,7 +203,7 @@ class Chaos:
             self.network.cut()
             self.later(until, self.network.mend)
 
-    def _daemon_away(self, machine: Place, until: float) -> None:
+    def _daemon_away(self, machine: ChaosNode, until: float) -> None:
         self.waiting.add(machine.name)
         self.later(until, lambda: self.waiting.discard(machine.name))
 
@@ -214,7 +214,7 @@ class Chaos:
         else:
             self._hold_up(worker.pid, until)
 
-    def _stop(self, machine: Place, whom: str, until: float) -> None:
+    def _stop(self, machine: ChaosNode, whom: str, until: float) -> None:
         if whom == "daemon":
             self._hold_up(machine.pid, until)
         else:
@@ -312,7 +312,7 @@ class Chaos:
         return [f"{pid} {' '.join(process.read_command_line(pid))[:100]}" for pid in left]
 
     def _left(self) -> list[int]:
-        return [pid for machine in self.machines.values() for pid in machine.everybody()]
+        return [pid for machine in self.machines.values() for pid in machine.processes()]
 
     def history(self, left: list[str]) -> journal.History:
         moves = {
@@ -330,7 +330,8 @@ class Chaos:
             while items := (page := store.events.after(cursor, limit=1_000)).items:
                 cursor = page.next
                 found.events += [
-                    journal.Told(each.kind, each.verb, each.subject, each.data) for each in items
+                    journal.StoreEvent(each.kind, each.verb, each.subject, each.data)
+                    for each in items
                 ]
             kinds = {note.subject: note.key for note in found.notes if note.what == "run"}
             for file in sorted(self.out.glob("*.ran")):
@@ -344,7 +345,7 @@ class Chaos:
         self.talk.close()
         for machine in self.machines.values():
             machine.everything(signal.SIGCONT)
-            machine.end_all()
+            machine.kill_all()
         for thing in (self.server, self.network, self.disk):
             if thing is not None:
                 thing.close()
@@ -364,12 +365,14 @@ def _find(run: Run, role: str) -> int | None:
     return found.parent if is_guard else None
 
 
-def _attempts(store: Corral, file: Path, is_lossy: bool) -> list[journal.Ran]:
+def _attempts(store: Corral, file: Path, is_lossy: bool) -> list[journal.AttemptRecord]:
     """What an agent wrote down in its attempts, and what is shown of each."""
-    found: dict[int, journal.Ran] = {}
+    found: dict[int, journal.AttemptRecord] = {}
     for line in file.read_text().splitlines():
         pid, what, *rest = line.split()
-        ran = found.setdefault(int(pid), journal.Ran(file.stem, int(pid), is_lossy=is_lossy))
+        ran = found.setdefault(
+            int(pid), journal.AttemptRecord(file.stem, int(pid), is_lossy=is_lossy)
+        )
         ran.wrote += what == "wrote"
         ran.end = rest[0] if what == "end" else ran.end
     text = b""

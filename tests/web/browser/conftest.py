@@ -16,7 +16,7 @@ from corral.api import Corral
 from corral.domain.runs.model import RunState
 from tests.support.browser import MISSING, headless_browser
 from tests.support.daemon_nodes import Machine
-from tests.support.home import until
+from tests.support.home import wait_until
 from tests.support.sample_store import HOSTILE, SampleStore
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ COLOURS = (
 SOON = 60_000  # milliseconds; on a machine that has other things to do
 
 
-class Town(NamedTuple):
+class LiveSite(NamedTuple):
     """A daemon, what it serves, and what was made there."""
 
     machine: Machine
@@ -46,7 +46,7 @@ class Town(NamedTuple):
 
 
 @pytest.fixture(scope="package")
-def town(tmp_path_factory: pytest.TempPathFactory, browser: "Browser") -> Iterator[Town]:
+def live_site(tmp_path_factory: pytest.TempPathFactory, browser: "Browser") -> Iterator[LiveSite]:
     folder = tmp_path_factory.mktemp("town")
     url = f"sqlite:///{folder}/corral.db"
     machine = Machine(folder / "one", url, "one")
@@ -55,31 +55,31 @@ def town(tmp_path_factory: pytest.TempPathFactory, browser: "Browser") -> Iterat
         try:
             link = machine.up()["link"]
             runs = {
-                "talks": machine.asked(
+                "talks": machine.start_agent(
                     "scripted",
                     "say I read the code; write a.txt hi; spend 12000 900; sleep 600",
                     "--name",
                     "talks",
                 ).id,
-                "asks": machine.asked(
+                "asks": machine.start_agent(
                     "scripted", "ask Delete the old branch?; say ok", "--name", "asks", "--pty"
                 ).id,
-                "colours": machine.detached(
+                "colours": machine.start_detached(
                     "sh", "-c", COLOURS, options=("--name", "colours", "--pty")
                 ).id,
-                "hostile": machine.asked("scripted", f"say {HOSTILE}; crash 3").id,
+                "hostile": machine.start_agent("scripted", f"say {HOSTILE}; crash 3").id,
             }
-            machine.ended(runs["hostile"])
+            machine.wait_for_end(runs["hostile"])
             for name in ("talks", "colours"):
                 machine.in_state(runs[name], RunState.RUNNING)
-            until(lambda: store.runs.get(runs["asks"]).attention, "it asks")
+            wait_until(lambda: store.runs.get(runs["asks"]).attention, "it asks")
             sample.samples(store.runs.get(runs["talks"]))
-            yield Town(machine, store, sample, runs, link)
+            yield LiveSite(machine, store, sample, runs, link)
         finally:
-            machine.end_all()
+            machine.kill_all()
 
 
-class Look:
+class BrowserTab:
     """One window; whatever goes wrong in it is remembered."""
 
     def __init__(self, page: "Page", base: str) -> None:
@@ -158,7 +158,7 @@ def pictures() -> Path:
 
 
 @pytest.fixture(scope="package")
-def shoot(pictures: Path) -> Callable[..., None]:
+def take_picture(pictures: Path) -> Callable[..., None]:
     """Save a screenshot when CORRAL_PICTURES is set."""
 
     def save(page: "Page", name: str, *, full_page: bool = True) -> None:
@@ -168,12 +168,12 @@ def shoot(pictures: Path) -> Callable[..., None]:
     return save
 
 
-def new_window(browser: "Browser", town: Town, mode: str) -> "Page":
+def new_window(browser: "Browser", live_site: LiveSite, mode: str) -> "Page":
     """Open a window in a context of its own and log in."""
     context = browser.new_context(**options(mode))
     context.set_default_timeout(SOON)
     page = context.new_page()
-    page.goto(town.link)
+    page.goto(live_site.link)
     return page
 
 
@@ -196,34 +196,34 @@ class Window(NamedTuple):
 
 
 @pytest.fixture(scope="package")
-def window(town: Town, browser: "Browser") -> Iterator[Window]:
-    page = new_window(browser, town, "light")
+def window(live_site: LiveSite, browser: "Browser") -> Iterator[Window]:
+    page = new_window(browser, live_site, "light")
     yield Window(page, page.url, page.context.cookies())
     page.context.close()
 
 
 @pytest.fixture
-def look(town: Town, window: Window) -> Iterator[Look]:
+def tab(live_site: LiveSite, window: Window) -> Iterator[BrowserTab]:
     """The shared window, on no page yet."""
-    look = Look(window.page, town.base)
-    yield look
+    tab = BrowserTab(window.page, live_site.base)
+    yield tab
     window.reset()
-    look.close()
-    assert look.faults == []
+    tab.close()
+    assert tab.faults == []
 
 
 @pytest.fixture
-def open_window(town: Town, browser: "Browser") -> Iterator[Callable[[str], Look]]:
+def open_window(live_site: LiveSite, browser: "Browser") -> Iterator[Callable[[str], BrowserTab]]:
     """Open windows in a mode, or without anything that other tests did to the shared one."""
-    opened: list[Look] = []
+    opened: list[BrowserTab] = []
 
-    def make(mode: str = "light") -> Look:
-        look = Look(new_window(browser, town, mode), town.base)
-        opened.append(look)
-        return look
+    def make(mode: str = "light") -> BrowserTab:
+        tab = BrowserTab(new_window(browser, live_site, mode), live_site.base)
+        opened.append(tab)
+        return tab
 
     yield make
-    faults = [fault for look in opened for fault in look.faults]
-    for look in opened:
-        look.page.context.close()
+    faults = [fault for tab in opened for fault in tab.faults]
+    for tab in opened:
+        tab.page.context.close()
     assert faults == []

@@ -8,9 +8,9 @@ import pytest
 
 from corral.domain.races.model import Race
 from tests.support.git_repositories import new_repository
-from tests.support.home import until
+from tests.support.home import wait_until
 from tests.support.race_factory import BAD, RaceFactory
-from tests.web.browser.conftest import Look, Town
+from tests.web.browser.conftest import BrowserTab, LiveSite
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -40,27 +40,29 @@ def notice(page: "Page", words: str) -> None:
 
 
 @pytest.fixture
-def raced(town: Town, request: pytest.FixtureRequest) -> RaceFactory:
+def race_factory(live_site: LiveSite, request: pytest.FixtureRequest) -> RaceFactory:
     """A repository of a test's own; races in it are no business of the daemon."""
-    folder = town.sample.folder / request.node.name
-    return RaceFactory(town.store, folder, {"app.py": "one\ntwo\nthree\n"}, host="elsewhere")
+    folder = live_site.sample.folder / request.node.name
+    return RaceFactory(live_site.store, folder, {"app.py": "one\ntwo\nthree\n"}, host="elsewhere")
 
 
-def settled(town: Town, raced: RaceFactory) -> Race:
+def settled(live_site: LiveSite, race_factory: RaceFactory) -> Race:
     """A race that waits for somebody, on the daemon's machine."""
-    race = raced.start("ada", "grace", "linus", checks=["true"])
-    raced.end(race, 1, {"app.py": "one\nTWO\nthree\n"})
-    raced.end(race, 2, {"app.py": "one\n2\nthree\n", "more.py": "x = 1\n"}, cost_micros=500_000)
-    raced.end(race, 3, {"app.py": "broken\n"}, checks=[BAD])
-    raced.settle(race)
-    raced.bring(race, town.machine.name)
-    return town.store.races.get(race.id)
+    race = race_factory.start("ada", "grace", "linus", checks=["true"])
+    race_factory.end(race, 1, {"app.py": "one\nTWO\nthree\n"})
+    race_factory.end(
+        race, 2, {"app.py": "one\n2\nthree\n", "more.py": "x = 1\n"}, cost_micros=500_000
+    )
+    race_factory.end(race, 3, {"app.py": "broken\n"}, checks=[BAD])
+    race_factory.settle(race)
+    race_factory.bring(race, live_site.machine.name)
+    return live_site.store.races.get(race.id)
 
 
-def test_a_race_is_started_watched_chosen_gone_on_with_and_given_up(
-    town: Town, look: Look, tmp_path: Path, shoot: Callable[..., None]
+def test_race_is_started_watched_selected_continued_and_abandoned(
+    live_site: LiveSite, tab: BrowserTab, tmp_path: Path, take_picture: Callable[..., None]
 ) -> None:
-    store = town.store
+    store = live_site.store
     go = tmp_path / "go"
     wait = f"while [ ! -e {go} ]; do sleep 0.05; done"
     script = f"cat >/dev/null; echo working as $0; echo made by $0 > made; {wait}; echo done $0"
@@ -69,14 +71,14 @@ def test_a_race_is_started_watched_chosen_gone_on_with_and_given_up(
         file.write_text(script + "\n")
         store.agents.create(name, command=f"sh {file}")
     project = store.projects.register(new_repository(tmp_path / "repository")).id
-    page = look.go("/races")
+    page = tab.go("/races")
     page.click("text=New race")
     page.select_option("#new-race [name=project]", project)
     page.fill("#new-race [name=prompt]", "Make it")
     page.fill("#new-race [name=agents]", "quick,nobody-at-all")
     press(page, "new-race")
     page.locator("#new-race .problem", has_text="nobody-at-all").wait_for(timeout=LONG)
-    look.faults.clear()  # a browser notes every answer of that kind
+    tab.faults.clear()  # a browser notes every answer of that kind
     page.fill("#new-race [name=agents]", "quick,bold")
     page.fill("#new-race [name=checks]", "test -s made\ntrue")
     press(page, "new-race")
@@ -94,7 +96,7 @@ def test_a_race_is_started_watched_chosen_gone_on_with_and_given_up(
         )
         card(page, number).locator(".plus", has_text="+1").wait_for(timeout=LONG)
         assert name in card(page, number).inner_text()
-    shoot(page, "race-live")
+    take_picture(page, "race-live")
     go.touch()
     page.locator(".roundline", has_text="select the winner").wait_for(timeout=LONG)
     assert card(page, 1).locator(".checks .state.good").count() == 2
@@ -134,19 +136,19 @@ def test_a_race_is_started_watched_chosen_gone_on_with_and_given_up(
         runs = [each.run_id for each in store.races.get(race.id).latest.attempts if each.run_id]
         return not any(store.runs.get(run).is_live for run in runs)
 
-    until(over, "its runs have ended", 60)
+    wait_until(over, "its runs have ended", 60)
 
 
-def test_a_failed_attempt_is_tried_again(town: Town, look: Look, tmp_path: Path) -> None:
+def test_failed_attempt_is_retried(live_site: LiveSite, tab: BrowserTab, tmp_path: Path) -> None:
     file = tmp_path / "agent"
     file.write_text("cat >/dev/null; exit 3\n")
-    town.store.agents.create("stumbler", command=f"sh {file}")
+    live_site.store.agents.create("stumbler", command=f"sh {file}")
     repository = str(new_repository(tmp_path / "repository"))
-    began = town.machine.json(
+    began = live_site.machine.json(
         *("race", "start", "Do it", "--agents", "stumbler", "--project", repository, "--json")
     )
-    town.store.races.wait(began["id"], timeout_ms=60_000)
-    page = look.go(f"/races/{began['id']}")
+    live_site.store.races.wait(began["id"], timeout_ms=60_000)
+    page = tab.go(f"/races/{began['id']}")
     page.locator(".roundline", has_text="no attempt passed").wait_for(timeout=LONG)
     file.write_text("cat >/dev/null; echo now it works; echo x > made\n")
     button(page, 1, "Retry").click()
@@ -159,30 +161,32 @@ def test_a_failed_attempt_is_tried_again(town: Town, look: Look, tmp_path: Path)
     )
 
 
-def test_what_another_process_does_to_a_race_is_seen_at_once(
-    town: Town, look: Look, raced: RaceFactory
+def test_change_of_another_process_to_a_race_is_shown_at_once(
+    live_site: LiveSite, tab: BrowserTab, race_factory: RaceFactory
 ) -> None:
-    race = raced.start("ada", "grace")
-    page = look.go(f"/races/{race.id}")
+    race = race_factory.start("ada", "grace")
+    page = tab.go(f"/races/{race.id}")
     page.wait_for_selector("#feed[data-state=live]")
     is_in(page, 1, "preparing")
-    raced.end(race, 1, {"a.txt": "1\n"})
+    race_factory.end(race, 1, {"a.txt": "1\n"})
     card(page, 1).locator(".rank", has_text="Rank 1").wait_for()
-    raced.end(race, 2, {"a.txt": "2\n"}, checks=[BAD])
+    race_factory.end(race, 2, {"a.txt": "2\n"}, checks=[BAD])
     card(page, 2).get_by_text("9 of 12 passed, 3 failed").wait_for()
-    raced.settle(race)
+    race_factory.settle(race)
     page.locator(".roundline", has_text="select the winner").wait_for()
     card(page, 1).get_by_text("Location").click()
-    raced.choose(race, "1", reason="from elsewhere")
+    race_factory.choose(race, "1", reason="from elsewhere")
     page.locator(".attempt.won").wait_for()
     assert card(page, 1).get_by_text("Branch").is_visible(), "what was opened stays open"
-    raced.next(race, "linus")
+    race_factory.next(race, "linus")
     page.locator("h2", has_text="Round 2").wait_for()
 
 
-def test_a_person_overrules_and_grafts(town: Town, look: Look, raced: RaceFactory) -> None:
-    race = settled(town, raced)
-    page = look.go(f"/races/{race.id}")
+def test_person_overrules_and_grafts(
+    live_site: LiveSite, tab: BrowserTab, race_factory: RaceFactory
+) -> None:
+    race = settled(live_site, race_factory)
+    page = tab.go(f"/races/{race.id}")
     button(page, 3, "Overrule").click()
     press(page, "overrule")
     assert page.locator("#overrule[open]").count() == 1, "it wants a reason"
@@ -199,7 +203,7 @@ def test_a_person_overrules_and_grafts(town: Town, look: Look, raced: RaceFactor
     page.click("text=Graft selected files")
     press(page, "graft")
     page.locator("#graft .problem", has_text="Select the files").wait_for()
-    look.faults.clear()  # a browser notes every answer of that kind
+    tab.faults.clear()  # a browser notes every answer of that kind
     page.click("#graft >> text=Cancel")
     page.check("[aria-label='Graft more.py']")
     page.click("text=Graft selected files")
@@ -207,15 +211,15 @@ def test_a_person_overrules_and_grafts(town: Town, look: Look, raced: RaceFactor
     notice(page, "Graft kept")
     page.click(".crumb >> text=Make it faster")
     page.locator("section:has(#grafts)", has_text="more.py").wait_for()
-    (graft,) = town.store.races.get(race.id).latest.grafts
+    (graft,) = live_site.store.races.get(race.id).latest.grafts
     assert (graft.files, graft.kept) == (["more.py"], True)
 
 
-def test_a_diff_is_walked_through_by_file_and_by_keyboard(
-    town: Town, look: Look, raced: RaceFactory
+def test_diff_is_browsed_by_file_and_by_keyboard(
+    live_site: LiveSite, tab: BrowserTab, race_factory: RaceFactory
 ) -> None:
-    race = settled(town, raced)
-    page = look.go(f"/races/{race.id}/diff?one=1.2")
+    race = settled(live_site, race_factory)
+    page = tab.go(f"/races/{race.id}/diff?one=1.2")
     assert page.locator(".diff del").inner_text() == "two"
     assert page.locator(".diff ins").inner_text() == "2"
     page.keyboard.press("j")
@@ -229,17 +233,17 @@ def test_a_diff_is_walked_through_by_file_and_by_keyboard(
     page.locator(".diff ins", has_text="TWO").wait_for()
 
 
-def test_the_plots_of_who_wins_show_their_numbers(
-    town: Town, look: Look, raced: RaceFactory
+def test_win_rate_plots_show_their_numbers(
+    live_site: LiveSite, tab: BrowserTab, race_factory: RaceFactory
 ) -> None:
-    race = settled(town, raced)
-    page = look.go("/races/statistics?by=agent")
+    race = settled(live_site, race_factory)
+    page = tab.go("/races/statistics?by=agent")
     page.wait_for_selector("#feed[data-state=live]")
     before = page.locator("#rates circle").count()
     assert before >= 2
     row = page.locator("#numbers tr", has_text="linus")
     lost = row.inner_text()
-    raced.choose(race, "1")
+    race_factory.choose(race, "1")
     page.wait_for_function(
         "before => ![...document.querySelectorAll('#numbers tr')]"
         ".some(row => row.innerText === before)",
@@ -249,14 +253,16 @@ def test_the_plots_of_who_wins_show_their_numbers(
     assert not row.is_visible()
 
 
-def test_a_read_token_sees_races_and_no_button(town: Town, look: Look, raced: RaceFactory) -> None:
-    race = settled(town, raced)
-    token = town.store.tokens.create(f"looker-{race.id[-6:]}", scope="read").value
-    page = look.page
+def test_read_only_token_sees_races_without_buttons(
+    live_site: LiveSite, tab: BrowserTab, race_factory: RaceFactory
+) -> None:
+    race = settled(live_site, race_factory)
+    token = live_site.store.tokens.create(f"looker-{race.id[-6:]}", scope="read").value
+    page = tab.page
     page.goto("about:blank")  # the page before it would ask for its parts without a token
     page.context.clear_cookies()
-    page.goto(f"{town.base}/?token={token}")
-    page.goto(f"{town.base}/races/{race.id}")
+    page.goto(f"{live_site.base}/?token={token}")
+    page.goto(f"{live_site.base}/races/{race.id}")
     page.locator(".attempt").first.wait_for()
     assert page.locator("main button").count() == 0
     assert page.locator("dialog:not(#keys)").count() == 0

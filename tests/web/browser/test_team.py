@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from corral.kernel.clock import HOUR
-from tests.web.browser.conftest import Look, Town
+from tests.web.browser.conftest import BrowserTab, LiveSite
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
 
 @pytest.fixture
-def project(town: Town, request: pytest.FixtureRequest) -> str:
+def project(live_site: LiveSite, request: pytest.FixtureRequest) -> str:
     """A project of a test's own."""
-    folder = town.sample.folder / request.node.name
+    folder = live_site.sample.folder / request.node.name
     folder.mkdir()
-    return town.store.projects.register(folder).id
+    return live_site.store.projects.register(folder).id
 
 
 def column(page: "Page", name: str) -> "Locator":
@@ -36,19 +36,19 @@ def drag(page: "Page", task: str, to: str) -> None:
     page.mouse.up()
 
 
-def test_a_card_is_dragged_where_it_may_go_and_nowhere_else(
-    town: Town, look: Look, project: str
+def test_card_is_dragged_only_where_the_move_is_allowed(
+    live_site: LiveSite, tab: BrowserTab, project: str
 ) -> None:
-    tasks = town.store.tasks
+    tasks = live_site.store.tasks
     task = tasks.add(project, "drag-me", "Drag me").id
-    page = look.go(f"/board?project={project}")
+    page = tab.go(f"/board?project={project}")
     page.wait_for_selector("#feed[data-state=live]")
     drag(page, task, "waiting")
     column(page, "waiting").locator(f"#{task}").wait_for()
     assert tasks.get(task).state == "paused"
     drag(page, task, "ready")
     column(page, "ready").locator(f"#{task}").wait_for()
-    sent = len(look.posted)
+    sent = len(tab.posted)
     for nowhere in ("running", "done", "submitted"):
         drag(page, task, nowhere)
     assert tasks.get(task).state == "ready"
@@ -56,16 +56,16 @@ def test_a_card_is_dragged_where_it_may_go_and_nowhere_else(
     page.fill("#leave-out [name=reason]", "not needed")
     page.click("#leave-out button.danger")
     column(page, "out").locator(f"#{task}").wait_for()
-    assert len(look.posted) == sent + 1, look.posted
+    assert len(tab.posted) == sent + 1, tab.posted
     assert (tasks.get(task).state, tasks.get(task).reason) == ("skipped", "not needed")
 
 
-def test_a_card_is_moved_by_keys_alone(town: Town, look: Look, project: str) -> None:
-    tasks = town.store.tasks
+def test_card_is_moved_by_keys_alone(live_site: LiveSite, tab: BrowserTab, project: str) -> None:
+    tasks = live_site.store.tasks
     task = tasks.add(project, "by-keys", "By keys").id
     tasks.claim(project, "grace", key="by-keys")
     tasks.submit(task, "done", agent="grace")
-    page = look.go(f"/board?project={project}")
+    page = tab.go(f"/board?project={project}")
     page.wait_for_selector("#feed[data-state=live]")
     menu = page.locator(f"#{task} select")
     menu.focus()
@@ -86,11 +86,13 @@ def test_a_card_is_moved_by_keys_alone(town: Town, look: Look, project: str) -> 
     column(page, "waiting").locator(f"#{task}").wait_for()
 
 
-def test_a_board_and_a_graph_follow_what_agents_do(town: Town, look: Look, project: str) -> None:
-    tasks = town.store.tasks
+def test_board_and_graph_follow_the_agents(
+    live_site: LiveSite, tab: BrowserTab, project: str
+) -> None:
+    tasks = live_site.store.tasks
     one = tasks.add(project, "one", "One").id
     two = tasks.add(project, "two", "Two", depends_on=["one"]).id
-    page = look.go(f"/board/graph?project={project}")
+    page = tab.go(f"/board/graph?project={project}")
     page.wait_for_selector("#feed[data-state=live]")
     assert page.locator(".edge.critical").count() == 1
     tasks.claim(project, "grace", key="one")
@@ -102,30 +104,32 @@ def test_a_board_and_a_graph_follow_what_agents_do(town: Town, look: Look, proje
     page.locator(f"#bar-{one}").wait_for()
 
 
-def test_a_task_is_declared_and_accepted(town: Town, look: Look, project: str) -> None:
-    task = town.store.tasks.add(project, "first", "First")
-    page = look.go(f"/board?project={project}")
+def test_task_is_declared_and_accepted(live_site: LiveSite, tab: BrowserTab, project: str) -> None:
+    task = live_site.store.tasks.add(project, "first", "First")
+    page = tab.go(f"/board?project={project}")
     page.click("text=New task")
     page.fill("#add [name=key]", "second")
     page.fill("#add [name=title]", "The second one")
     page.fill("#add [name=needs]", "first")
     page.click("#add button:not([data-closes])")
     column(page, "waiting").get_by_text("The second one").wait_for()
-    town.store.tasks.claim(project, "ada", key="first")
-    town.store.tasks.submit(task.id, "made", agent="ada")
-    page = look.go(f"/board/{task.id}")
+    live_site.store.tasks.claim(project, "ada", key="first")
+    live_site.store.tasks.submit(task.id, "made", agent="ada")
+    page = tab.go(f"/board/{task.id}")
     page.click("#verbs >> text=Accept")
     page.locator(".facts").get_by_text("done").first.wait_for()
 
 
-def test_what_is_asked_is_answered_from_the_overview_and_the_inbox(town: Town, look: Look) -> None:
-    store = town.store
+def test_questions_are_answered_from_the_overview_and_the_inbox(
+    live_site: LiveSite, tab: BrowserTab
+) -> None:
+    store = live_site.store
     first = store.questions.ask("Shall we?", options=["yes", "no"], asker="agent:ada")
-    page = look.go("/")
+    page = tab.go("/")
     page.locator(f"#{first.id}").get_by_text("yes", exact=True).click()
     page.locator(f"#{first.id}").wait_for(state="detached")
     assert store.questions.get(first.id).answer == "yes"
-    page = look.go("/inbox")
+    page = tab.go("/inbox")
     page.wait_for_selector("#feed[data-state=live]")
     second = store.questions.ask("How many?", asker="agent:ada", deadline_ms=HOUR)
     row = page.locator(f"#{second.id}")
@@ -140,44 +144,44 @@ def test_what_is_asked_is_answered_from_the_overview_and_the_inbox(town: Town, l
     assert store.decisions.get(decision.id).reason == "it is pretty"
 
 
-def test_several_decisions_are_chosen_and_judged_together(
-    town: Town, look: Look, shoot: Callable[..., None]
+def test_several_decisions_are_reviewed_together(
+    live_site: LiveSite, tab: BrowserTab, take_picture: Callable[..., None]
 ) -> None:
-    record = town.store.decisions.record
+    record = live_site.store.decisions.record
     ids = [record(f"Paint {n}", confirm=True, author="agent:ada").id for n in range(3)]
-    page = look.go("/inbox")
+    page = tab.go("/inbox")
     page.wait_for_selector("#feed[data-state=live]")
     for id in ids[:2]:
         page.locator(f"#{id} .pick input").check()
     fresh = record("Later", confirm=True, author="agent:ada").id
     page.locator(f"#{fresh}").wait_for()
     assert page.locator(f"#{ids[0]} .pick input").is_checked(), "what comes changes no choice"
-    shoot(page, "inbox-batch-light")
+    take_picture(page, "inbox-batch-light")
     page.fill("#batch [name=reason]", "both fine")
     page.locator("#batch").get_by_role("button", name="Confirm").click()
     for id in ids[:2]:
         page.locator(f"#{id}").wait_for(state="detached")
-        found = town.store.decisions.get(id)
+        found = live_site.store.decisions.get(id)
         assert (found.state, found.reason) == ("confirmed", "both fine")
     for id in (ids[2], fresh):
-        assert town.store.decisions.get(id).state == "proposed"
-        town.store.decisions.dismiss(id)
+        assert live_site.store.decisions.get(id).state == "proposed"
+        live_site.store.decisions.dismiss(id)
 
 
-def test_the_board_of_the_past_is_shown_by_a_slider_and_by_a_time(
-    town: Town, look: Look, project: str, shoot: Callable[..., None]
+def test_past_board_is_shown_by_a_slider_and_by_a_time(
+    live_site: LiveSite, tab: BrowserTab, project: str, take_picture: Callable[..., None]
 ) -> None:
-    tasks, now = town.store.tasks, town.store.now
+    tasks, now = live_site.store.tasks, live_site.store.now
     one = tasks.add(project, "one", "Lay the floor").id
     tasks.add(project, "two", "Paint the walls", depends_on=["one"])
     tasks.claim(project, "grace", key="one")
-    town.store.locks.acquire(project, "floor.py", "grace")
+    live_site.store.locks.acquire(project, "floor.py", "grace")
     time.sleep(0.05)
     then = now()
     time.sleep(0.05)
     tasks.submit(one, "laid", agent="grace")
     tasks.accept(one)
-    page = look.go(f"/board/timeline?project={project}")
+    page = tab.go(f"/board/timeline?project={project}")
     page.locator("form.replay [name=at]").evaluate(
         "(slider, at) => { slider.value = at;"
         " for (const kind of ['input', 'change'])"
@@ -188,16 +192,16 @@ def test_the_board_of_the_past_is_shown_by_a_slider_and_by_a_time(
     shown.get_by_text("from the event log").wait_for()
     assert shown.locator(".column", has_text="Running").get_by_text("Lay the floor").count() == 1
     assert shown.get_by_text("floor.py").count() == 1
-    shoot(page, "replay-light")
+    take_picture(page, "replay-light")
     page.fill("form.replay [name=time]", "2020-01-01T00:00:00")
     page.locator("form.replay button").click()
     shown.get_by_text("There were no tasks at that time").wait_for()
-    page = look.go(f"/board/timeline?project={project}&at={then}")
+    page = tab.go(f"/board/timeline?project={project}&at={then}")
     assert page.locator("#then .task").count() == 2
 
 
-def test_people_and_agents_talk_in_a_group(town: Town, look: Look) -> None:
-    page = look.go("/groups")
+def test_people_and_agents_post_in_a_group(live_site: LiveSite, tab: BrowserTab) -> None:
+    page = tab.go("/groups")
     page.click("text=New group")
     page.fill("#create [name=name]", "painters")
     page.fill("#create [name=members]", "agent:ada")
@@ -206,25 +210,25 @@ def test_people_and_agents_talk_in_a_group(town: Town, look: Look) -> None:
     page.fill("#post textarea", "which colour?")
     page.click("#post button")
     page.locator("#post-1").wait_for()
-    town.store.groups.post("painters", "white, I think", author="agent:ada", reply_to=1)
+    live_site.store.groups.post("painters", "white, I think", author="agent:ada", reply_to=1)
     page.locator("#post-2").get_by_text("white, I think").wait_for()
     page.locator("#react-2 summary").click()
     page.locator("#react-2 button").first.click()
     page.locator("#post-2 .chip").wait_for()
 
 
-def test_a_lock_is_taken_away(town: Town, look: Look, project: str) -> None:
-    lock = town.store.locks.acquire(project, "src/a.py", "ada")
-    page = look.go(f"/locks?project={project}")
+def test_lock_is_broken(live_site: LiveSite, tab: BrowserTab, project: str) -> None:
+    lock = live_site.store.locks.acquire(project, "src/a.py", "ada")
+    page = tab.go(f"/locks?project={project}")
     page.locator(f"#{lock.id}").get_by_text("Revoke").click()
     page.fill("#revoke [name=reason]", "ada is away")
     page.click("#revoke button.danger")
     page.locator(f"#{lock.id}").wait_for(state="detached")
-    assert town.store.locks.get(lock.id).state == "revoked"
+    assert live_site.store.locks.get(lock.id).state == "revoked"
 
 
-def test_a_note_is_made_found_and_forgotten(town: Town, look: Look) -> None:
-    page = look.go("/notes")
+def test_note_is_created_found_and_forgotten(live_site: LiveSite, tab: BrowserTab) -> None:
+    page = tab.go("/notes")
     page.click("text=New note")
     page.fill("#add [name=text]", "Seagulls steal sandwiches.")
     page.click("#add button:not([data-closes])")
