@@ -34,7 +34,7 @@ def codes(kind: type[CorralError] = CorralError) -> Iterator[str]:
 def test_every_error_code_is_explained_with_what_it_gives(code: str) -> None:
     text = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
     numbers = f"Exit code {EXIT_CODES.get(code, 1)}, HTTP {STATUS_CODES.get(code, 500)}."
-    assert f"\n## {code}\n\n{numbers}" in text
+    assert f"\n### {code}\n\n{numbers}" in text
 
 
 def test_every_code_that_a_face_makes_up_is_explained() -> None:
@@ -48,9 +48,9 @@ def test_every_code_that_a_face_makes_up_is_explained() -> None:
     }
     assert {"usage", "internal", "too_many", "unauthenticated"} <= {code for _, code in found}
     for status, code in found - {(None, "redacted")}:  # a warning: it was done
-        assert f"\n## {code}\n" in text, code
+        assert f"\n### {code}\n" in text, code
         if code not in STATUS_CODES and status is not None:
-            assert f"HTTP {status}." in text.partition(f"\n## {code}\n")[2].partition("##")[0]
+            assert f"HTTP {status}." in text.partition(f"\n### {code}\n")[2].partition("\n#")[0]
 
 
 def test_every_reason_of_a_store_that_cannot_be_used_is_explained() -> None:
@@ -60,7 +60,8 @@ def test_every_reason_of_a_store_that_cannot_be_used_is_explained() -> None:
     used = set()
     for file in (TOP / "src").rglob("*.py"):
         used |= set(re.findall(r'\breason="([a-z_]+)"', file.read_text(encoding="utf-8")))
-    assert set(re.findall(r"^\| `(\w+)` \|", text, re.M)) == known
+    section = text.partition("\n### store_unavailable\n")[2].partition("\n###")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", section, re.M)) == known
     assert known <= used
 
 
