@@ -17,7 +17,7 @@ PAGE = ROOT / "bench" / "RESULTS.md"
 PICTURES = ROOT / "docs" / "pictures"
 NOBODY_SAYS = "no reason given"
 UNLIKE = ("as shipped (FULL)", "by hand")
-"""In the names of those that are not at the same durability, or no peer; not drawn."""
+"""Parts of names of rows that are not plotted: another durability, or not a peer."""
 
 HEAD = """\
 <!-- Written by `make bench`. Do not edit. -->
@@ -38,7 +38,7 @@ statements on the same tables. SQLite is at NORMAL durability unless stated.
 
 
 class Results(msgspec.Struct, frozen=True):
-    """What a run has found: the facts of its machine, and the rows of each case by its name."""
+    """The results of a run: facts about the machine, and the rows of each case by name."""
 
     facts: dict[str, str]
     cases: dict[str, list[Row]]
@@ -55,8 +55,10 @@ class Plot(NamedTuple):
 
 
 def add(facts: dict[str, str], name: str, rows: list[Row]) -> None:
-    """Write what a case has found into the report. Other cases stay as they were measured before,
-    if that was with the same kind of machine and the same programs."""
+    """Add the rows of a case to the report.
+
+    Results of other cases are kept if they come from the same kind of machine and programs.
+    """
     before = msgspec.json.decode(RESULTS.read_bytes(), type=Results) if RESULTS.exists() else None
     cases = dict(before.cases) if before is not None and _alike(before.facts, facts) else {}
     cases[name] = rows
@@ -66,7 +68,7 @@ def add(facts: dict[str, str], name: str, rows: list[Row]) -> None:
 
 
 def write_page() -> None:
-    """Draw and write the page anew from what was measured before."""
+    """Write the page and the plots from the stored results."""
     publish(msgspec.json.decode(RESULTS.read_bytes(), type=Results))
 
 
@@ -77,7 +79,7 @@ def publish(results: Results) -> None:
 
 
 def _plots(results: Results) -> list[Plot]:
-    """What the page shows, of what was measured."""
+    """Return the plots for the available results."""
     cases = results.cases
     peers = [row for rows in cases.values() for row in rows if row.over and row.measured]
     grown = cases.get("growth", [])
@@ -92,22 +94,21 @@ def _plots(results: Results) -> list[Plot]:
 
 
 def unexplained(rows: Iterable[Row]) -> list[Row]:
-    """Where Corral is not ahead of a peer, and the case does not say why."""
+    """Return the rows in which Corral is slower than a peer without a reason."""
     return [row for row in rows if not row.ahead and not row.why]
 
 
 def _alike(before: dict[str, str], now: dict[str, str]) -> bool:
-    """What both runs know of is the same, but for what a release mends; what only one of them used
-    changes no figure of the other."""
+    """Whether the facts that both runs have are equal, apart from patch versions."""
     return all(
-        _but_mended(now[name]) == _but_mended(value)
+        _without_patch_version(now[name]) == _without_patch_version(value)
         for name, value in before.items()
         if name in now
     )
 
 
-def _but_mended(fact: str) -> str:
-    """A version without its third number and what follows."""
+def _without_patch_version(fact: str) -> str:
+    """Return a version up to its minor number; other facts unchanged."""
     return ".".join(fact.split(".")[:2]) if fact[:1].isdigit() else fact
 
 
@@ -164,7 +165,7 @@ def as_page(results: Results) -> str:
 
 
 def _standing(results: Results) -> str:
-    """In how many rows Corral is ahead."""
+    """Return the sentence about the number of rows in which Corral is ahead."""
     peers = [row for rows in results.cases.values() for row in rows if row.over and row.measured]
     ahead = sum(row.ahead for row in peers)
     return f"Corral is ahead in {ahead} of {len(peers)} rows; the other rows give the reason.\n"
