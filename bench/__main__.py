@@ -70,9 +70,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "cases", nargs="*", metavar="CASE", help=f"only these, of {', '.join(names)}"
     )
-    parser.add_argument("--quick", action="store_true", help="fewer rounds, a shorter history; writes nothing")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer rounds, a shorter history; writes nothing"
+    )
     parser.add_argument("--peers", action="store_true", help="only comparisons with other tools")
-    parser.add_argument("--page", action="store_true", help="write the page from stored results, without measuring")
+    parser.add_argument(
+        "--page", action="store_true", help="write the page from stored results, without measuring"
+    )
     wanted = parser.parse_args()
     if unknown := set(wanted.cases) - set(names):
         parser.error(f"unknown case {', '.join(sorted(unknown))}; choose from {', '.join(names)}")
