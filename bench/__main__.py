@@ -31,7 +31,7 @@ def main() -> int:
                 try:
                     found[case.name] = _measure(case, bench)
                 except Exception:
-                    # The others are worth their time all the same.
+                    # Continue with the other cases.
                     failed.append(case.name)
                     traceback.print_exc()
                     continue
@@ -42,19 +42,19 @@ def main() -> int:
         finally:
             bench.close()
     if failed:
-        print(f"\nNot measured, for the errors above: {', '.join(failed)}.")
+        print(f"\nNot measured because of the errors above: {', '.join(failed)}.")
     if wanted.quick:
-        print("\nA quick run is no report; nothing was written.")
+        print("\nA quick run writes no report.")
     else:
         print(f"\nWritten: {report.RESULTS.name} and {report.PAGE.name}.")
     rows = [row for rows in found.values() for row in rows]
     if silent := report.unexplained(rows):
-        print(f"\nNot ahead, and {report.NOBODY_SAYS}: {report.in_words(silent)}.")
+        print(f"\nSlower, {report.NOBODY_SAYS}: {report.in_words(silent)}.")
     return 1 if failed or silent or not all(row.holds for row in rows) else 0
 
 
 def _measure(case: Case, bench: Bench) -> list[Row]:
-    """Measure a case; what misses its bar gets a second look, and that one stands."""
+    """Measure a case. A row that misses its bar is measured again, and the second result counts."""
     rows = case.measure(bench)
     if all(row.holds for row in rows):
         return rows
@@ -70,12 +70,16 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "cases", nargs="*", metavar="CASE", help=f"only these, of {', '.join(names)}"
     )
-    parser.add_argument("--quick", action="store_true", help="fewer rounds, a shorter history")
-    parser.add_argument("--peers", action="store_true", help="those that compare with others")
-    parser.add_argument("--page", action="store_true", help="measure nothing, write the page anew")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer rounds, a shorter history; writes nothing"
+    )
+    parser.add_argument("--peers", action="store_true", help="only comparisons with other tools")
+    parser.add_argument(
+        "--page", action="store_true", help="write the page from stored results, without measuring"
+    )
     wanted = parser.parse_args()
     if unknown := set(wanted.cases) - set(names):
-        parser.error(f"no case {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+        parser.error(f"unknown case {', '.join(sorted(unknown))}; choose from {', '.join(names)}")
     return wanted
 
 
@@ -87,7 +91,7 @@ def _progress() -> Progress:
         TextColumn("[bold]{task.fields[case]}[/] {task.description}"),
         console=Console(stderr=True),
         transient=True,
-        # Results go above the bar on a terminal, and untouched into a file or a pipe.
+        # On a terminal, results are printed above the progress bar.
         redirect_stdout=sys.stdout.isatty(),
     )
 

@@ -1,4 +1,4 @@
-"""The results as text for the terminal, as JSON, and as a page of the documentation."""
+"""The results as text for the terminal, as JSON, and as a page."""
 
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -13,45 +13,32 @@ from bench.harness import Bar, Row, Spread
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "results.json"
-PAGE = ROOT / "docs" / "performance.md"
+PAGE = ROOT / "bench" / "RESULTS.md"
 PICTURES = ROOT / "docs" / "pictures"
-NOBODY_SAYS = "nobody has said why"
+NOBODY_SAYS = "no reason given"
 UNLIKE = ("as shipped (FULL)", "by hand")
-"""In the names of those that are not at the same durability, or no peer; not drawn."""
+"""Parts of names of rows that are not plotted: another durability, or not a peer."""
 
 HEAD = """\
-<!-- Written by `make bench`. Do not edit: the next run writes it anew. -->
+<!-- Written by `make bench`. Do not edit. -->
 
-# Performance
+# Benchmark results
 
 {verdict}
 
-All figures are ratios inside one run, so they say what Corral costs and not how fast a
-machine is. To repeat them: `make bench`, `make bench-peers` for what is compared with
-others, or `python -m bench CASE …` for some of them, which leaves the rest as they were measured
-before; with `--quick` for a first look that writes nothing. The raw results are in
-`bench/results.json`, from which `python -m bench --page` draws and writes this page.
+`docs/explanation/performance.md` explains the method and summarises these tables. `make bench`
+measures all cases, `make bench-peers` the comparisons with other tools, `python -m bench CASE …`
+single ones; the others keep their results. `python -m bench --page` writes this page from
+`bench/results.json`.
 
-**What is compared.** Corral is always called through its public library or its command, as users
-call it. Its opponents do the same work: the raw driver, by hand, on the very same tables, shows
-what Corral adds to the price of the database; other queues show what people would have used
-instead.
-
-**At which durability.** A SQLite store is at `normal` unless said otherwise: write-ahead log,
-`synchronous = NORMAL`; what was accepted survives the death of any process, and a power cut may
-take the last commits. At `full`, every commit waits for the disk. PostgreSQL always runs with
-fsync. Both sides of a comparison have the same setting, unless it says "as shipped".
-
-**How.** A base and its rivals take turns in one run, in an order that rotates from round to
-round, and the base runs again after each rival; every sample is divided by the base runs on both
-sides of it. Shown are the median and, in brackets, the lowest and highest ratio. What misses its
-bar is measured once more before it is said to miss it; a bar is no test, and a busy machine can
-miss one.
+A figure is the median of ratios within one run, with the lowest and the highest in brackets. A bar
+is a target; a row that misses it is measured once more. "By hand" is the raw driver with prepared
+statements on the same tables. SQLite is at NORMAL durability unless stated.
 """
 
 
 class Results(msgspec.Struct, frozen=True):
-    """What a run has found: the facts of its machine, and the rows of each case by its name."""
+    """The results of a run: facts about the machine, and the rows of each case by name."""
 
     facts: dict[str, str]
     cases: dict[str, list[Row]]
@@ -68,8 +55,10 @@ class Plot(NamedTuple):
 
 
 def add(facts: dict[str, str], name: str, rows: list[Row]) -> None:
-    """Write what a case has found into the report. Other cases stay as they were measured before,
-    if that was with the same kind of machine and the same programs."""
+    """Add the rows of a case to the report.
+
+    Results of other cases are kept if they come from the same kind of machine and programs.
+    """
     before = msgspec.json.decode(RESULTS.read_bytes(), type=Results) if RESULTS.exists() else None
     cases = dict(before.cases) if before is not None and _alike(before.facts, facts) else {}
     cases[name] = rows
@@ -79,7 +68,7 @@ def add(facts: dict[str, str], name: str, rows: list[Row]) -> None:
 
 
 def write_page() -> None:
-    """Draw and write the page anew from what was measured before."""
+    """Write the page and the plots from the stored results."""
     publish(msgspec.json.decode(RESULTS.read_bytes(), type=Results))
 
 
@@ -90,37 +79,36 @@ def publish(results: Results) -> None:
 
 
 def _plots(results: Results) -> list[Plot]:
-    """What the page shows, of what was measured."""
+    """Return the plots for the available results."""
     cases = results.cases
     peers = [row for rows in cases.values() for row in rows if row.over and row.measured]
     grown = cases.get("growth", [])
     made = []
     if alike := [row for row in peers if not any(word in row.over for word in UNLIKE)]:
-        title = "Corral against what people use instead"
+        title = "Corral beside other tools"
         made.append(Plot("peers.svg", title, plots.ratios(alike, title)))
     if grown:
-        title = "How cost grows with the rows of a store"
+        title = "Cost by number of rows in the store"
         made.append(Plot("growth.svg", title, plots.growth(grown, title)))
     return made
 
 
 def unexplained(rows: Iterable[Row]) -> list[Row]:
-    """Where Corral is not ahead of a peer, and the case does not say why."""
+    """Return the rows in which Corral is slower than a peer without a reason."""
     return [row for row in rows if not row.ahead and not row.why]
 
 
 def _alike(before: dict[str, str], now: dict[str, str]) -> bool:
-    """What both runs know of is the same, but for what a release mends; what only one of them used
-    changes no figure of the other."""
+    """Whether the facts that both runs have are equal, apart from patch versions."""
     return all(
-        _but_mended(now[name]) == _but_mended(value)
+        _without_patch_version(now[name]) == _without_patch_version(value)
         for name, value in before.items()
         if name in now
     )
 
 
-def _but_mended(fact: str) -> str:
-    """A version without its third number and what follows."""
+def _without_patch_version(fact: str) -> str:
+    """Return a version up to its minor number; other facts unchanged."""
     return ".".join(fact.split(".")[:2]) if fact[:1].isdigit() else fact
 
 
@@ -158,7 +146,7 @@ def as_page(results: Results) -> str:
     every = len(results.barred)
     verdict = f"{'All' if held == every else f'{held} of'} {every} bars hold."
     measured = [case for case in CASES if case.name in results.cases]
-    shown = [f"![{plot.title}](pictures/{plot.file})\n" for plot in _plots(results)]
+    shown = [f"![{plot.title}](../docs/pictures/{plot.file})\n" for plot in _plots(results)]
     parts = [HEAD.format(verdict=verdict), *shown, "## Bars\n"]
     for case in measured:
         if own := [row for row in results.cases[case.name] if not row.over]:
@@ -177,22 +165,22 @@ def as_page(results: Results) -> str:
 
 
 def _standing(results: Results) -> str:
-    """In how many rows Corral is ahead."""
+    """Return the sentence about the number of rows in which Corral is ahead."""
     peers = [row for rows in results.cases.values() for row in rows if row.over and row.measured]
     ahead = sum(row.ahead for row in peers)
-    return f"Corral is ahead in {ahead} of {len(peers)} rows; each of the others says why not.\n"
+    return f"Corral is ahead in {ahead} of {len(peers)} rows; the other rows give the reason.\n"
 
 
 def _own_table(rows: Iterable[Row]) -> str:
     return _table(
-        ("what", "bar", "measured (spread)", "holds?"),
+        ("what", "bar", "measured (spread)", "met?"),
         ((_what(row), _bar(row.bar, row.unit), _measured(row), _verdict(row)) for row in rows),
     )
 
 
 def _peer_table(rows: Iterable[Row]) -> str:
     return _table(
-        ("what", "peer", "bar", "Corral over the peer (spread)", "holds?", "why not ahead"),
+        ("what", "peer", "bar", "Corral over the peer (spread)", "met?", "reason if slower"),
         (
             (
                 *(row.what, row.over, _bar(row.bar, row.unit), _measured(row), _verdict(row)),
@@ -243,7 +231,7 @@ def _verdict(row: Row) -> str:
     said = "yes" if row.holds else "**no**"
     if row.first_look is None:
         return said
-    return f"{said}, at the second look (first: {_spread(row.first_look, row.unit)})"
+    return f"{said}, in the second measurement (first: {_spread(row.first_look, row.unit)})"
 
 
 def _unit(unit: str) -> str:

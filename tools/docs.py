@@ -1,4 +1,4 @@
-"""Writes the generated pages of docs/ from the live objects; `--check` only compares."""
+"""Generate the reference pages of docs/ from the code; with `--check`, only compare them."""
 
 import inspect
 import re
@@ -20,28 +20,34 @@ DOCS = Path(__file__).parent.parent / "docs"
 NOTICE = "<!-- Written by `make docs` from the code. Do not edit. -->\n\n"
 
 SCHEMA = """\
-# The schema
+# Database schema
 
-The tables are a public read API: `corral db sql` and any SQL client may ask them. They are the
-same on both engines; `serial` is a number that orders rows by arrival, `integer` has 64 bits,
-`key` is text compared byte by byte, `json` is JSON text. Columns named `…_at` are milliseconds
-since 1970 in UTC, `…_ms` are durations. Only Corral writes."""
+The tables are a public read interface: query them with `corral db sql` or any SQL client. Only
+Corral may write. The schema is the same on both engines.
+
+| type | meaning |
+|---|---|
+| `serial` | number that increases with each insert |
+| `integer` | 64-bit integer. `…_at` columns are milliseconds since 1970 UTC, `…_ms` are durations |
+| `key` | text that is compared byte by byte |
+| `json` | JSON text |"""
 
 STATES = """\
-# States
+# States and transitions
 
-A state changes only by a verb of its table. The tables below are compiled into the WHERE clause
-of the one UPDATE that makes moves; a refused move says what was found and what would have been
-allowed."""
+A state changes only by a verb of its table. The tables are compiled into the WHERE clause of the
+UPDATE that changes a state. An illegal transition raises `illegal_move`, with the current state and
+the verbs that it allows."""
 
 LIBRARY = """\
-# The library
+# Python library
 
-`corral.open(url)` gives a store with one attribute for each room; every operation is one
-transaction. Lists are pages (`.items`, `.next`), records are frozen structs, errors are in
-`corral.errors`. The CLI has the same nouns and verbs: [cli.md](cli.md).
+`corral.open(url)` returns a store with one attribute per noun and one method per operation. Each
+operation is one transaction. A store can be shared between threads. Records are frozen structs,
+lists are pages (`.items`, `.next`), exceptions are in `corral.errors`. The command line has the
+same nouns and verbs: [Command line](cli.md).
 
-## A worker
+## Example: a worker
 
 ```python
 import corral
@@ -49,26 +55,29 @@ from corral.errors import Held
 
 with corral.open() as store:
     while True:
-        # Waits for a letter, up to a minute. Whoever dies from here on loses nothing.
+        # Wait up to a minute for a letter. If this process dies, the letter is claimed again.
         for letter in store.mail.claim("queue:builds", owner="worker-1", wait_ms=60_000):
             try:
                 try:
-                    work(letter.body)  # longer than 30 s: store.mail.renew(letter) now and then
+                    work(letter.body)  # if it takes over 30 s, call store.mail.renew(letter)
                 except Exception as error:
-                    store.mail.fail(letter, str(error))  # again after a pause; dead at the limit
+                    store.mail.fail(letter, str(error))  # retried with back-off, then dead
                 else:
                     store.mail.ack(letter)
             except Held:
-                pass  # the lease ran out and another worker has it: what we did does not count
+                pass  # the lease expired and another worker has claimed the letter
 ```
 
-A letter may be worked on twice, when a worker dies or loses its lease between the work and the
-`ack`. For what must not be done twice, say `store.mail.doubt(letter)` just before it: after a
-crash the letter is `unknown`, and waits for somebody who knows (`settle`). `ack_and_claim`
-acknowledges and takes the next in one transaction."""
+Delivery is at least once: a letter is processed again if a worker dies or loses its lease between
+the work and `ack`. Before a side effect that must happen at most once, call
+`store.mail.begin_delivery(letter)`: after a crash the letter is then `unconfirmed` instead of
+retried, until `store.mail.resolve` says what happened. `ack_and_claim` acknowledges a letter and
+claims the next ones in one transaction.
+
+## Index"""
 
 CLI = """\
-# The command line
+# Command line
 
 `corral [--store URL] [--json] COMMAND …`. `--store` and `--json` are accepted before and after the
 command. With `--json` a command prints exactly one JSON value.
@@ -80,7 +89,9 @@ command. With `--json` a command prints exactly one JSON value.
 | 2 | usage error or invalid input |
 | 3 | not found |
 | 4 | refused: conflict, illegal transition, held by another owner, ambiguous id |
-| 5 | the store is unavailable |"""
+| 5 | the store is unavailable |
+
+## Index"""
 
 MANUAL_HEAD = """\
 .TH CORRAL 1 "" Corral "User Commands"
@@ -147,51 +158,51 @@ log of the daemon"""
 
 
 IMPORTS = """\
-# Bringing in other tools' data
+# Imports from other tools
 
-`corral import agent-yes|agents|flightdeck|multishot|nanoclaw PATH` reads the database of another
-agent tool. PATH is the file, or a folder in which it lies where the tool says; nanoclaw's
-`v2-sessions` beside its database come along, and one session's folder can be given alone.
+`corral import agent-yes|agents|flightdeck|multishot|nanoclaw PATH` imports the database of another
+agent tool. PATH is the file, or a folder that contains it at the tool's usual location. For
+nanoclaw, the `v2-sessions` beside the database are imported too, or a single session folder.
 
-- **The source is not touched.** It is copied first, as it was at one moment, also while its tool
-  goes on writing; nothing is made or changed beside it.
-- **One transaction.** All of it is there, or nothing is. In a store of one file others who write
-  wait meanwhile, so more than 100,000 rows are refused while runs are going.
-- **Each row once.** A row is known by the tool, the source, its table and its own key. A second
-  import changes nothing and says so; that of a source that has grown takes what is new. A row that
-  has changed since is kept as it is now beside what it became, which stays. A source is known by
-  its path; give `--name` where the same database may lie elsewhere the next time.
-- **Nothing is dropped in silence.** What has no place here is kept as it was, in `origins.rest`:
-  columns and tables that nobody here knows, values that do not fit, rows whose parent is missing.
-  What was not as it should be is told, with a count and an example: broken JSON, unknown states,
-  times that are none, text that is no UTF-8 or holds NUL bytes, values that are too long, keys that
-  occur twice. `corral import rows` shows what became of each row, `--kept` what became nothing.
-- **Nothing is live.** What was running there ended here, with a reason; what waited is over or
-  paused; channels and wirings are removed, destinations revoked; nobody gets a right.
-- **No secrets.** What looks like one is blanked before it is stored, and credentials are not taken.
-- **Times** may count seconds, milliseconds or finer, or be texts, in one column: a number's size
-  tells which. A moment in the future counts as now.
-- **Conversations of nanoclaw** become turns, merged from the two files of a session by time.
-  Attached files are copied into `$CORRAL_HOME/imports` and deleted with their session. A session
-  file that is empty or damaged is skipped and reported; the rest is imported.
-- **Code in a source does not run.** Constraints, computed columns, views, triggers and virtual
-  tables are not evaluated; computed columns and views are reported as left out. A value may have
-  256 MB, and a statement 60 s between two rows.
+- **The source is not changed.** Corral copies it first as one consistent snapshot, even while its
+  tool writes to it.
+- **One transaction.** The import is complete or has no effect. On SQLite, other writers wait
+  meanwhile, so sources with more than 100,000 rows are refused while runs are active.
+- **Idempotent.** A row is identified by tool, source, table and key. A second import adds only new
+  rows. A row that changed in the source is recorded beside its record, which stays unchanged. A
+  source is identified by its path; use `--name` if the same database may be at another path later.
+- **Nothing is dropped silently.** Unknown tables and columns, values that do not fit and rows
+  without a parent are stored in `import_origins.unmapped`. Problems are reported with a count and
+  an example: invalid JSON, unknown states, invalid times, text that is not UTF-8 or has NUL bytes,
+  values that are too long, duplicate keys. `corral import rows` shows the result of each row,
+  `--kept` the rows that became no record.
+- **Imported records are inactive.** Runs have ended, waiting items have ended or are paused,
+  channels and wirings are removed, destinations are revoked, and no permissions are granted.
+- **No secrets.** Text that looks like a secret is redacted, and credentials are not imported.
+- **Times** in seconds, milliseconds or finer units, or as text, are recognised by their size. A
+  time in the future becomes the time of the import.
+- **nanoclaw conversations** become turns, merged from the two files of a session by time. Attached
+  files are copied to `$CORRAL_HOME/imports` and deleted with their session. An empty or damaged
+  session file is skipped and reported.
+- **Code in a source does not run.** Constraints, generated columns, views, triggers and virtual
+  tables are not evaluated; generated columns and views are reported as skipped. A value may have
+  256 MB, and a statement may take 60 s between two rows.
 - **Retention does not delete imported data.** The `retention_ms` settings apply only to data that
-  Corral made. The report says how many imported rows retention would delete otherwise. To apply it,
-  run `corral setting set imports.retention true`.
-- **A second import restores** what became of a row and was deleted here since, under the same id.
-  Parts of something (turns, log lines, members, tool grants) come back only together with it.
+  Corral created, unless the setting `imports.apply_retention` is on. The report says how many
+  imported rows retention would delete.
+- **A second import restores** deleted records under the same id. Parts of a record (turns, log
+  lines, members, tool grants) are restored only together with it.
 
-Below, every table and column of each tool and its home here. `origins.row_id` means that the row is
-known by it; several columns are named where it stands in both."""
+The tables below list every column of each tool and where it is stored. `import_origins.row_id`
+means that the value identifies the row."""
 
 
 def schema() -> str:
-    lines = [SCHEMA]
+    lines = [SCHEMA, "", "## Index", "", "| table | content |", "|---|---|"]
+    lines += [f"| {_link(table.name)} | {_first_sentence(table.doc)} |" for table in tables()]
     for table in tables():
         lines += ["", f"## {table.name}", "", table.doc, ""]
-        lines += ["| column | type | |", "|---|---|---|"]
+        lines += ["| column | type | meaning |", "|---|---|---|"]
         lines += [f"| `{c.name}` | {c.type} | {c.doc} |" for c in table.columns]
         if table.rules:
             lines += ["", *(f"- `{rule}`" for rule in table.rules)]
@@ -200,12 +211,24 @@ def schema() -> str:
     return "\n".join(lines) + "\n"
 
 
+def _link(heading: str) -> str:
+    """A link to a heading of the same page, by the rule of GitHub and MkDocs."""
+    anchor = re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+    return f"[{heading}](#{anchor})"
+
+
+def _first_sentence(text: str) -> str:
+    line = " ".join(text.split())
+    return re.split(r"(?<=\w)[.;](?= |$)", line, maxsplit=1)[0].replace("|", "\\|")
+
+
 def _plain(index: str) -> str:
     return index.replace("{feed_key}", "seq")
 
 
 def states() -> str:
-    lines = [STATES]
+    kinds = [table.transitions.kind for table in find_declarations(StatefulTable).values()]
+    lines = [STATES, "", " · ".join(_link(kind) for kind in kinds)]
     for table in find_declarations(StatefulTable).values():
         moves = table.transitions
         lines += ["", f"## {moves.kind}", "", "```mermaid", "stateDiagram-v2"]
@@ -216,12 +239,12 @@ def states() -> str:
             for source in move.sources
         ]
         lines += [f"    {state} --> [*]" for state in moves.terminal]
-        lines += ["```", "", "| state | when |", "|---|---|"]
+        lines += ["```", "", "| state | meaning |", "|---|---|"]
         lines += [f"| {state} | {meaning} |" for state, meaning in _meanings(moves.states)]
         if moves.import_states:
             lines += [
                 "",
-                f"From another tool's database it may come in as {_any(moves.import_states)}.",
+                f"Imports may create it as {_any(moves.import_states)}.",
             ]
         lines += ["", "| verb | from | to |", "|---|---|---|"]
         lines += [
@@ -240,33 +263,56 @@ def _meanings(states: Any) -> Iterator[tuple[str, str]]:
     source = inspect.getsource(states)
     for state in states:
         comment = re.search(rf'{state.name} = "{state.value}"  # (.*)', source)
-        assert comment is not None, f"{states.__name__}.{state.name} needs a comment that says when"
+        assert comment is not None, f"{states.__name__}.{state.name} needs a comment"
         yield state.value, comment[1]
 
 
 def library() -> str:
-    lines = [LIBRARY]
+    docs = {
+        name: " ".join((resource.__doc__ or "").split())
+        for name, resource in resource_classes().items()
+    }
+    lines = [LIBRARY, "", "| attribute | content |", "|---|---|"]
+    lines += [
+        f"| {_link(f'store.{name}')} | {_first_sentence(doc)} |" for name, doc in docs.items()
+    ]
     attribute = ""
     for row in list_operations():
         if row.attribute != attribute:
             attribute = row.attribute
-            doc = " ".join((resource_classes()[attribute].__doc__ or "").split())
-            lines += ["", f"## store.{attribute}", "", doc, "", "| | |", "|---|---|"]
+            lines += ["", f"## store.{attribute}", "", docs[attribute], ""]
+            lines += ["| operation | description |", "|---|---|"]
         signature = re.sub(r"corral\.[\w.]+\.", "", str(row.signature)).replace("|", "\\|")
-        signature = re.sub(r"(typing|pathlib|collections\\.abc)\\.", "", signature)
+        signature = re.sub(r"(typing|pathlib|collections\.abc)\.", "", signature)
         lines.append(f"| `{row.verb}{signature}` | {row.help} |")
     return "\n".join(lines) + "\n"
 
 
 def cli() -> str:
     lines = [CLI]
+    for name, (_, help) in COMMANDS.items():
+        if name in SECTIONS:
+            lines += ["", f"**{SECTIONS[name]}**", "", "| command | |", "|---|---|"]
+        lines.append(f"| {_link(f'corral {name}')} | {help} |")
     with click.Context(root, info_name="corral") as context:
         for name in root.list_commands(context):
             command = root.get_command(context, name)
             assert command is not None
             lines += ["", f"## corral {name}", "", COMMANDS[name][1]]
+            lines += _verbs(command, f"corral {name}")
             lines += _commands(command, context, f"corral {name}")
     return "\n".join(lines) + "\n"
+
+
+def _verbs(command: click.Command, path: str) -> list[str]:
+    """The commands of a group, one line each."""
+    if not isinstance(command, click.Group):
+        return []
+    verbs = [
+        f"| {_link(f'{path} {name}')} | {verb.get_short_help_str(120)} |"
+        for name, verb in command.commands.items()
+    ]
+    return ["", "| command | |", "|---|---|", *verbs]
 
 
 def _commands(command: click.Command, parent: click.Context, path: str) -> list[str]:
@@ -289,7 +335,7 @@ def imports() -> str:
         for table in tool.tables:
             if table.alias:
                 continue
-            lines += ["", f"### {table.name}", "", "| column | here |", "|---|---|"]
+            lines += ["", f"### {table.name}", "", "| column | stored in |", "|---|---|"]
             lines += [f"| {column} | {home} |" for column, home in table.columns.items()]
     return "\n".join(lines) + "\n"
 

@@ -20,30 +20,29 @@ from bench.opponents.sessions import (
 )
 from corral.api import Corral
 
-TITLE = "openai-agents and langgraph, with their own store and with Corral's"
+TITLE = "Stores of openai-agents and langgraph, beside Corral's"
 ABOUT = """
-    One message is appended, as users of the framework would, and is kept when the call returns; at
-    the same durability on both sides. `CorralSession` and `CorralSaver` do it for the same
-    framework in a Corral store; "append a turn" is Corral's own call without a framework. The
-    peers keep no count, no author and no key. langgraph hands over the whole conversation, of 20
-    messages here, at every step. Loading is what a framework does before it goes on: the last
-    50 messages, or the latest state of a thread. At FULL, and on PostgreSQL, everybody waits for
-    the disk once for each message.
+    Append one message through the framework, durable when the call returns, at the same
+    durability on both sides. `CorralSession` and `CorralSaver` do this in a Corral store;
+    "append a turn" is Corral's own call without a framework. The peers store no count, author
+    or key. langgraph passes the whole conversation (20 messages here) at every step. Loading
+    reads the last 50 messages, or the latest state of a thread. At FULL, and on PostgreSQL,
+    each message waits for the disk once.
 """
 COUNT = 100
 APPEND, LOAD = "append", "load"
 WHY_LOADING = {
     "CorralSession": """
-        A turn has seventeen columns, becomes a record, and is left out when it was taken back or
-        cleared; the peer reads one column of JSON.
+        A turn has seventeen columns, becomes a record, and is filtered if it was undone or cleared;
+        the peer reads one column of JSON.
     """,
     "CorralSaver": """
-        Both read the checkpoint and its writes by one statement; Corral makes records of them
-        before it hands them to the framework.
+        Both read the checkpoint and its writes with one statement; Corral converts them to records
+        first.
     """,
 }
 WAITS = "Both wait for the disk once for each message, which is nearly all of the time."
-MORE = "Corral also counts, checks and names what it keeps; the peer inserts it."
+MORE = "Corral also numbers and validates each message; the peer only inserts it."
 
 
 class Pair(NamedTuple):

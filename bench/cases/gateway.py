@@ -13,13 +13,13 @@ from corral.adapters.channels.contract import IncomingEvent
 from corral.api import Corral
 from corral.domain.chat.model import Message
 
-TITLE = "What a chat platform brings, SQLite, one process"
+TITLE = "Inbound chat messages, SQLite, one process"
 ABOUT = """
-    A message of somebody who may talk, in a place that one agent hears: a message, a letter in the
-    agent's session, and an event for each of the two, in a transaction that has reached the disk
-    when the platform is told that we have it. By hand it is APSW with prepared statements that
-    stores the same rows at the same durability, with the same number of messages a transaction; it
-    knows every id by heart and decides nothing. By hand is 1.
+    A message of an approved sender in a place with one wired agent: a message, a letter in the
+    agent's session and an event for each, durable before the platform gets its acknowledgement.
+    By hand (1x): APSW with prepared statements that writes the same rows at the same
+    durability, with the same number of messages per transaction, and without any routing
+    decision.
 """
 BAR = Bar(">=", 0.5)
 BATCH = 50

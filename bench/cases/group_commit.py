@@ -7,11 +7,10 @@ from bench.harness import Bar, Bench, Rates, Rival, Row, Spread, percentile
 from bench.opponents import BODY, MAILBOX, open_store
 from corral.api import Corral
 
-TITLE = "Sixty-four threads at full durability, SQLite"
+TITLE = "64 threads at full durability, SQLite"
 ABOUT = """
-    With `durability = full` each commit waits for the disk. Threads of one process share commits,
-    so together they do more than one thread that waits for each of its own. One thread is 1. The
-    slower the disk, the larger the gain.
+    With `durability = full` each commit waits for the disk. Threads of one process share
+    commits (group commit). One thread is 1x. The slower the disk, the larger the gain.
 """
 THREADS = 64
 

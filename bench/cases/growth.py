@@ -13,13 +13,13 @@ from bench.opponents import BODY, MAILBOX, CorralQueue
 from corral.api import Corral
 from corral.db.sqlite_deferred_indexes import FILL_INTERVAL
 
-TITLE = "How cost grows to ten million rows"
+TITLE = "Growth to ten million rows"
 ABOUT = """
-    The time of a call in a store with so many letters that are done, as many events and as many
-    passages to be searched, over its time in a store with 10,000 of each. All take turns in one
-    run. Half of the letters are those of the mailbox that is worked on; the events of the subject
-    that is asked for lie all over the past; one word of the passages is in 20 of them, the other
-    in every second one. Pages are of 50. The command is measured as a whole process.
+    The time of a call in a store with this number of finished letters, events and search
+    passages, over its time in a store with 10,000 of each. All stores take turns in one run.
+    Half of the letters belong to the mailbox in use; the events of the subject are spread over
+    the whole history; the rare word occurs in 20 passages, the common word in every second one.
+    Pages have 50 rows. The command is measured as a whole process.
 """
 BAR = Bar("<=", 1.5)
 SIZES: dict[Engine, list[int]] = {

@@ -15,9 +15,9 @@ from corral.kernel.pagination import encode_cursor
 
 TITLE = "The cost of a long history"
 ABOUT = """
-    The time of a call in a store with a long history (letters that are done, and as many events)
-    over its time in a store with 10,000 rows of each. Half of the letters are those of the
-    mailbox that is worked on. Pages are of 50 letters or 100 events.
+    The time of a call in a store with a long history (finished letters and as many events) over
+    its time in a store with 10,000 rows of each. Half of the letters belong to the mailbox in
+    use. Pages have 50 letters or 100 events.
 """
 Engine = Literal["sqlite", "postgres"]
 ENGINES: dict[Engine, str] = {"sqlite": "SQLite", "postgres": "PostgreSQL"}

@@ -15,13 +15,13 @@ import msgspec
 from bench.harness import Bar, Bench, Rates, Rival, Row, Spread, percentile
 from bench.opponents import BODY, MAILBOX, open_store
 
-TITLE = "Requests to the API, one process, 16 clients"
+TITLE = "HTTP requests, one process, 16 clients"
 ABOUT = """
-    Sixteen clients on kept connections ask for ten letters, or put one. Each server is one process
-    with one SQLite file. By hand it is starlette with the same SQL, and nothing else: no tokens, no
-    checks of input, no limits, no feed of events. By hand is 1. Overload: ten times as many
-    clients, each as fast as it can; every request must be answered, by 200 or by 429, and every
-    letter that was accepted must be there.
+    Sixteen clients on persistent connections read ten letters, or put one. Each server is one
+    process with one SQLite file. By hand (1x): starlette with the same SQL, without tokens,
+    validation, limits or event feed. Overload: ten times as many clients, each as fast as
+    possible; every request must be answered with 200 or 429, and every accepted letter must be
+    stored.
 """
 CLIENTS = 16
 BAR = Bar(">=", 0.5)

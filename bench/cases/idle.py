@@ -9,8 +9,8 @@ from bench.harness import Bar, Bench, Row, Spread
 
 TITLE = "An idle daemon"
 ABOUT = """
-    `corral up` on a store in which nothing happens: its share of one core over half a minute, three
-    times, once its start is over; and its memory (resident), at the end.
+    `corral up` on a store without activity: its share of one core over half a minute, three
+    times, after its start; and its resident memory at the end.
 """
 SETTLE = 5.0
 MEGABYTE = 1_000_000

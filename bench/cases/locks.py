@@ -19,11 +19,11 @@ from corral.api import Corral
 
 TITLE = "Locks"
 ABOUT = """
-    A lock on one of many paths is taken and given back, while other agents hold a hundred others.
-    By hand it is APSW with prepared statements on Corral's own tables, with the same rows and event
-    rows, a search for locks that meet the path, and nothing else: no resolving of paths and names,
-    no line, no fair turns of writers. The hook is `corral hook claude pre-tool-use`, refusing an
-    edit and letting one go on, as a whole process over `python -c pass`.
+    Acquire and release a lock on one of many paths, while other agents hold a hundred others.
+    By hand: APSW with prepared statements on Corral's tables, with the same rows and events and
+    a search for overlapping locks, without resolving paths and names, wait queue or fair write
+    lock. The hook is `corral hook claude pre-tool-use`, refusing an edit and allowing one, as a
+    whole process over `python -c pass`.
 """
 CORRAL = str(Path(sys.executable).parent / "corral")
 OTHERS = 100

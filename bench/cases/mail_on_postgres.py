@@ -11,20 +11,20 @@ from bench.opponents.on_sqlite import hire_dbos
 
 TITLE = "Mail on PostgreSQL"
 ABOUT = """
-    Four processes empty one mailbox on a server with fsync on. By hand it is psycopg with two
-    prepared statements in autocommit on Corral's own tables: a claim with SKIP LOCKED, and one
-    writing WITH that acknowledges and notes the event; two round trips, as few as it can be done
-    in. By hand is 1. The peers have their own tables on the same server; procrastinate is driven
-    by its own fetch and finish, without its worker's other duties, and PGMQ by the SQL functions
-    that it installs: send, read, and archive, which like Corral keeps what was done. Putting is
-    one process, one piece a commit. DBOS records each workflow; it is asked to poll every
-    millisecond, and the clock stops when the last one has run.
+    Four processes empty one mailbox on a server with fsync on. By hand (1x): psycopg with two
+    prepared statements in autocommit on Corral's tables: a claim with SKIP LOCKED, and a
+    data-modifying WITH that acknowledges and writes the event; two round trips, the minimum.
+    The peers have their own tables on the same server. procrastinate is driven by its own fetch
+    and finish functions, without the other duties of its worker; PGMQ by its SQL functions
+    send, read and archive, which like Corral keeps finished messages. Put is one process, one
+    message per commit. DBOS records each workflow; it polls every millisecond, and the time
+    ends when the last workflow has run.
 """
 PUTS = 200
 DBOS = "DBOS on PostgreSQL, one at a time"
 WHY = """
-    It writes one row in one round trip and one table; Corral writes the letter with its place in
-    line and its event, which others wait for.
+    It writes one row of one table in one round trip; Corral writes the letter with its queue
+    position and an event.
 """
 WORKERS = 4
 BACKLOG = 10_000  # more than any of them takes in one shift

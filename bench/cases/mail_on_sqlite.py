@@ -12,10 +12,9 @@ from corral.api import Corral
 TITLE = "Mail on SQLite, one process"
 ABOUT = """
     The same work on the same tables: a letter row and an event row for a put; a claim that
-    honours priority and due time; an acknowledgement guarded by the fence, with its event row. By
-    hand it is APSW with prepared statements and Corral's own pragmas, and nothing else: no
-    records, no checks of input, no fair line of writers. By hand is 1; NORMAL durability on both
-    sides.
+    honours priority and due time; an acknowledgement with fence check and event row. By hand
+    (1x): APSW with prepared statements and Corral's pragmas, without records, validation or
+    fair write lock. NORMAL durability on both sides.
 """
 BAR = Bar(">=", 0.7)
 
@@ -39,11 +38,11 @@ def measure(bench: Bench) -> list[Row]:
     return [
         Row("put", found.speed_of("Corral", "put"), BAR),
         Row("claim + ack", found.speed_of("Corral", "claim + ack"), BAR),
-        Row("claim + ack in a mailbox that keeps order", found.speed_of("ordered", "claim + ack")),
+        Row("claim + ack in an ordered mailbox", found.speed_of("ordered", "claim + ack")),
         Row("ack and claim the next in one call", found.speed_of("fused", "claim + ack")),
         Row("claim ten at a time, ack each", found.speed_of("tens", "claim + ack")),
         Row(
-            "by hand, with a claim that walks past what is not due yet",
+            "by hand, with a claim that scans letters that are not due",
             found.speed_of("plain", "claim + ack"),
         ),
     ]

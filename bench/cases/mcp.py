@@ -16,13 +16,12 @@ import corral
 from bench.harness import Bar, Bench, Rates, Rival, Row
 from bench.opponents import open_store
 
-TITLE = "The tools of agents (MCP) on stdio"
+TITLE = "MCP tools on stdio"
 ABOUT = """
-    An agent CLI starts the server with each run and may drop its tools when it is slow, so first
-    the time from starting the process to its first answer, over that of `python -c pass` with the
-    same interpreter. Then calls one after another by the same plain client: `corral mcp` against
-    the protocol SDK's own stdio server, which runs the very same functions on the same kind of
-    store. The SDK is 1.
+    An agent CLI starts the server with each run and may drop slow tools. First: the time from
+    starting the process to its first answer, over `python -c pass` with the same interpreter.
+    Then: sequential calls by the same client to `corral mcp` and to the SDK's stdio server
+    (1x), which runs the same functions on the same kind of store.
 """
 CORRAL = str(Path(sys.executable).parent / "corral")
 OURS = [CORRAL, "mcp"]

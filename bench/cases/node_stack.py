@@ -13,14 +13,14 @@ from bench.opponents.node import WAYS, NodePeer, Workplace, missing
 from bench.opponents.sessions import WORDS
 from corral.api import Corral
 
-TITLE = "The rooms against better-sqlite3, drizzle and kysely in node"
+TITLE = "Node.js: better-sqlite3, drizzle and kysely"
 ABOUT = """
-    The same work on the same tables, in a file of their own with the same pragmas: what a tool in
-    node would do with better-sqlite3 alone, its statements prepared, or through drizzle or kysely,
-    their queries built at each call, as their users write them. Each times itself inside of node.
-    Every change of theirs writes its event row too and asks for the fence; what they do not do is
-    check input, stand in line with other writers, look for claims that ran out or for what is not
-    due yet at a higher priority, or fill Corral's two indexes behind the writer.
+    The same work on the same tables, in a separate file with the same pragmas: with
+    better-sqlite3 alone and prepared statements, or through drizzle or kysely with queries
+    built at each call, as their users write them. Each measures its own time inside node. Every
+    change of theirs also writes an event row and checks the fence. They do not validate input,
+    queue with other writers, look for expired claims or for higher priorities that are not due,
+    or maintain Corral's two deferred indexes.
 """
 COUNTS = {
     "put a letter": 500,
@@ -30,43 +30,43 @@ COUNTS = {
     "the last 50 turns": 200,
     "the newest 50 events": 200,
     "acquire + release a lock": 200,
-    "claim + give back a task": 200,
-    "note something anew": 200,
+    "claim + release a task": 200,
+    "add a note": 200,
     "record + finish a run": 200,
 }
 AT_FULL = {"put a letter": 100, "claim + ack": 100, "append a turn": 100}
 AHEAD = Bar(">", 1)
 DRIVER = """
-    It is the driver itself, with prepared statements: no records, no checks of input, no line of
-    writers; and what is left beside SQLite is compiled by node and interpreted by Python.
+    It is the driver itself with prepared statements: no records, no validation, no write queue. The
+    code outside SQLite is compiled by node and interpreted by Python.
 """
 WHY = {
     "acquire + release a lock": """
-        Corral resolves the path and the project, looks for every pattern that could meet it, counts
-        what its owner holds and asks for waiting ones; the peer compares three paths.
+        Corral resolves path and project, checks every pattern that could overlap, counts the
+        owner's locks and checks the wait queue; the peer compares three paths.
     """,
-    "claim + give back a task": """
-        Corral looks up the agent and its role, lets lapsed claims go, prefers what is assigned to
-        the agent, lets held tasks go and reads the edges: 17 statements; the peer runs five.
+    "claim + release a task": """
+        Corral looks up the agent and its role, expires old claims, prefers tasks that are assigned
+        to the agent, and reads the dependencies: 17 statements; the peer executes five.
     """,
-    "note something anew": """
-        Corral also looks up the project and its limits and counts what it remembers already.
+    "add a note": """
+        Corral also looks up the project and its limits, and counts the existing notes.
     """,
     "record + finish a run": """
-        Corral reads who the process is from the system, writes what it was launched with, releases
-        budgets and asks for alerts: 16 statements; the peer takes its own word and runs six.
+        Corral reads the process identity from the system, stores the launch, releases budgets and
+        checks alerts: 16 statements; the peer executes six.
     """,
 }
 SLOWEST = "record + finish a run"
 SAME = """
-    The same statements, and Python's own share of the call is larger than node's with this builder.
+    The same statements; Python's overhead per call is larger than node's with this query builder.
 """
 WAITS = "Both wait for the disk once for each commit, which is nearly all of the time."
 
 
 def measure(bench: Bench) -> list[Row]:
     if said := missing():
-        return [Row("all rooms", None, over=peer, why=said) for peer in WAYS]
+        return [Row("all operations", None, over=peer, why=said) for peer in WAYS]
     return [*_at(bench, COUNTS, full=False), *_at(bench, AT_FULL, full=True)]
 
 
@@ -119,10 +119,8 @@ def _jobs(store: Corral, place: Workplace) -> dict[str, Callable[[int], Any]]:
         "acquire + release a lock": lambda number: store.locks.release(
             store.locks.acquire(project, f"src/{number}.py", "ada")
         ),
-        "claim + give back a task": lambda _: store.tasks.release(
-            store.tasks.claim(project, "ada")
-        ),
-        "note something anew": lambda _: store.notes.add(
+        "claim + release a task": lambda _: store.tasks.release(store.tasks.claim(project, "ada")),
+        "add a note": lambda _: store.notes.add(
             WORDS, project=project, key="bench", category="pattern"
         ),
         "record + finish a run": lambda _: store.runs.finish(

@@ -24,11 +24,11 @@ from corral.adapters.output.sealed_format import COMPRESSION_LEVEL, FRAME_BYTES
 
 TITLE = "Output of runs"
 ABOUT = """
-    The text is prose between log lines with times, numbers and ids; no frame repeats another.
-    A page is 100 lines from anywhere, over a plain file whose reader has an index of every 64 KiB.
-    Copying is done in pieces of 64 KiB into a file, over the same without redaction and cap.
-    Sealing (redaction, packing, hash, reading back, fsync) is over packing alone. A terminal is
-    played over a bare pyte with as long a memory.
+    The text is prose between log lines with times, numbers and ids; no frame repeats another. A
+    page is 100 lines from a random position, over a plain file whose reader has an index of
+    every 64 KiB. Copying writes pieces of 64 KiB into a file, over the same without redaction
+    and cap. Sealing (redaction, compression, hash, verification, fsync) is over compression
+    alone. A terminal is replayed over a bare pyte with the same history.
 """
 LINES = 100
 SECRETS = ["correct-horse-battery-staple", "tok/en+with=signs", "a-third-secret-value"]

@@ -12,35 +12,32 @@ from bench.opponents.on_sqlite import Huey, Litequeue, PersistQueue, hire_dbos
 from bench.opponents.raw_sqlite import RawSqlite
 from corral.api import Corral
 
-TITLE = "Mail on SQLite against peers, one process"
+TITLE = "Mail on SQLite beside other queues, one process"
 ABOUT = """
-    Peers are driven the way their own workers drive them, with the same body: fill the queue with
-    1,000 pieces, then empty it. "A worker's loop" is what a Corral worker would call,
-    ack_and_claim, against the same loops of the peers. The bars are for huey set to NORMAL and
-    for the others as they are shipped; the rest shows both settings of each. They use the
-    standard library's SQLite, and none of them keeps a record of events: a put of theirs writes
-    two pages, Corral's three (the letter, its place in line, its event). What that alone costs
-    shows the line by hand: the same rows in plain APSW. DBOS is a workflow
-    engine: it also records each workflow, and its claiming cannot be told apart from its putting;
-    its queue is asked to poll every few milliseconds.
+    Each peer is driven as its own worker drives it, with the same body: put 1,000 messages,
+    then process them. "A worker's loop" is `ack_and_claim` for Corral, and the equivalent loop
+    of the peer. The bars apply to huey at NORMAL and to the others as shipped; other rows show
+    both settings. The peers use SQLite of the standard library and write no events: their put
+    writes two pages, Corral's three (letter, queue position, event). The row "by hand" shows
+    what that alone costs. DBOS is a workflow engine: it also records each workflow, its claims
+    cannot be separated from its puts, and its queue polls every few milliseconds.
 """
 FASTER = Bar(">", 1)
 TWENTY_TIMES = Bar(">=", 20)
 LOOP = "a worker's loop"
 PERSIST = """
-    It inserts one row at a put and updates it twice at a take, in one table of four columns: no
-    event, no fence, no lease that runs out, no priority.
+    It inserts one row of four columns and updates it twice: no event, no fence, no lease, no
+    priority.
 """
 BY_HAND = """
-    The same rows and nothing else: no records, no checks of input, no fair line of writers, and no
-    sharing of commits between threads.
+    The same rows without records, validation, fair write lock and group commit.
 """
 DISK = """
-    Each waits for the disk once for a commit, which is nearly all of the time: huey has one commit
-    for a job, since it forgets it before it is done, Corral and persist-queue have two.
+    Waiting for the disk is nearly all of the time. huey commits once for a job, because it deletes
+    the job before it runs; Corral and persist-queue commit twice.
 """
 LIGHT = """
-    It writes one row in one table; Corral writes the letter, its place in line and its event.
+    It writes one row of one table; Corral writes the letter, its queue position and an event.
 """
 
 

@@ -14,13 +14,14 @@ from bench.harness import Bar, Bench, Row, Spread
 from corral.api import Corral
 from corral.domain.races.model import Attempt
 
-TITLE = "A race of sixteen"
+TITLE = "A race of 16 attempts"
 ABOUT = """
-    One race, sixteen attempts of the scripted agent at once: each computes for five seconds of a
-    core, says 200 lines and writes a file; its check computes for one second. The total is
-    the processor time of all processes: the command that drives the race, supervisors, guards, git,
-    agents and checks. Agents and checks report their own time. The rest is counted as Corral's,
-    including git and the start of Python for each supervisor, so the figure is an upper bound.
+    One race with sixteen concurrent attempts of the scripted agent: each computes for five
+    seconds of one core, prints 200 lines and writes a file; its check computes for one second.
+    The total is the CPU time of all processes: the command that drives the race, supervisors,
+    guards, git, agents and checks. Agents and checks report their own time; everything else
+    counts as Corral's, including git and the start of Python for each supervisor, so the figure
+    is an upper bound.
 """
 ATTEMPTS = 16
 AGENT_SECONDS = 5.0
@@ -122,9 +123,9 @@ def measure(bench: Bench) -> list[Row]:
         shares.append(100 * own / whole)
         each.append(1_000 * own / ATTEMPTS)
     return [
-        Row("attempts recorded wrong", Spread.of(wrong), Bar("=", 0), unit=""),
-        Row("Corral and git, percent of the whole", Spread.of(shares), Bar("<=", 10), unit=""),
-        Row("Corral and git, processor time for each attempt", Spread.of(each), unit="ms"),
+        Row("attempts recorded wrongly", Spread.of(wrong), Bar("=", 0), unit=""),
+        Row("Corral and git, percent of total CPU time", Spread.of(shares), Bar("<=", 10), unit=""),
+        Row("Corral and git, CPU time per attempt", Spread.of(each), unit="ms"),
     ]
 
 

@@ -19,11 +19,11 @@ from corral.domain.runs.model import Run
 
 TITLE = "Runs"
 ABOUT = """
-    A child writes 200 MB in large pieces, then 1,000,000 lines one by one, and takes its own time:
-    into a file by itself, and in a detached run; at a terminal of `script -q`, and in a detached
-    run with a terminal. After every run each byte is compared. The start is from `corral run -d`
-    to the child executing. A supervisor is measured while it is idle. At the end 200
-    runs are active at the same time.
+    A child writes 200 MB in large pieces, then 1,000,000 single lines, and measures its own
+    time: directly into a file, and in a detached run; on a terminal of `script -q`, and in a
+    detached run with a terminal. After every run each byte is compared. Start time is from
+    `corral run -d` to the execution of the child. The memory of a supervisor is measured when
+    it is idle. At the end 200 runs are active at once.
 """
 CORRAL = [sys.executable, "-m", "corral"]
 LINE = b"0123456789 " * 9 + b"\n"

@@ -14,12 +14,12 @@ from bench.harness import Bar, Bench, Row, Spread
 from bench.opponents import BODY, MAILBOX, OWNER, open_store
 from bench.opponents.raw_sqlite import RawSqlite
 
-TITLE = "Sixteen processes saturating one SQLite file"
+TITLE = "16 processes writing one SQLite file"
 ABOUT = """
-    Each puts, claims and acknowledges through the library as fast as it can. Nothing lost means
-    that every call that returned is found in the letters and in the events, once. Plain SQLite
-    lets a writer that finds the file busy sleep and try again, so some wait for very long;
-    Corral's writers stand in line, which costs a change of process for each transaction.
+    Each process puts, claims and acknowledges through the library as fast as it can. Nothing
+    lost means that every call that returned is found once in the letters and in the events.
+    SQLite's busy handler sleeps and retries, so some writers wait very long; Corral's writers
+    queue, which costs a process switch for each transaction.
 """
 PROCESSES = 16
 T = TypeVar("T")
@@ -54,7 +54,7 @@ def measure(bench: Bench) -> list[Row]:
     bench.told(f"APSW by hand with busy_timeout for {seconds:.0f} s")
     plain_shifts = _saturate(hire_by_hand, plain, seconds)
     return [
-        Row("rows lost, or there twice", _one(_lost(ours, shifts)), Bar("=", 0), ""),
+        Row("rows lost or duplicated", _one(_lost(ours, shifts)), Bar("=", 0), ""),
         Row("errors that reached a caller", _one(_errors(shifts)), Bar("=", 0), ""),
         Row("least served over most served", _one(_fairness(shifts)), Bar(">=", 0.3)),
         Row("longest wait of any call", _one(_longest(shifts)), Bar("<", 1_000), "ms"),

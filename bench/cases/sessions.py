@@ -13,12 +13,11 @@ from corral.domain.search import ops as search
 
 TITLE = "Sessions and search"
 ABOUT = """
-    One turn appended to a session is one transaction: the session's count goes up, the turn is
-    written. By hand it is the same two statements through APSW, prepared, and is 1. The last 50
-    turns, and the newest 20 that hold a word, are asked for in a store of 1,000,000 turns and in a
-    short one: the time in the long one over that in the short one, or the speed in the long one,
-    the short one's being 1. Appending with the search on is appending while every 1,000 turns are
-    indexed between.
+    Appending a turn is one transaction: it increments the session's count and inserts the turn.
+    By hand (1x): the same two prepared statements through APSW. The last 50 turns, and the
+    newest 20 that contain a word, are read in a store of 1,000,000 turns and in a small one:
+    the ratio of times, or for search the ratio of speeds. "The search on" indexes every 1,000
+    turns while appending.
 """
 COUNT = 500
 LOOKS = 100

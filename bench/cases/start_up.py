@@ -14,8 +14,8 @@ from bench.opponents import BODY, open_store
 
 TITLE = "Start-up of commands"
 ABOUT = """
-    Agents call `corral` from hooks at every use of a tool. The time of a whole command over that
-    of `python -c pass`, with the same interpreter; the list is of 20 letters.
+    Agents call `corral` from hooks at every tool use. The time of a whole command over `python
+    -c pass` with the same interpreter; the list has 20 letters.
 """
 CORRAL = str(Path(sys.executable).parent / "corral")
 LETTERS = 20

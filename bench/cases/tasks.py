@@ -11,9 +11,9 @@ from corral.api import Corral
 
 TITLE = "Tasks"
 ABOUT = """
-    A graph of 10,000 tasks, each but the first hundred after two others, is declared in one call.
-    And the time to claim the next ready task of such a graph, and to give it back, over that in a
-    graph of 100 tasks.
+    Declare a graph of 10,000 tasks, each but the first hundred with two dependencies, in one
+    call. Then the time to claim the next ready task of this graph and to release it, over the
+    time in a graph of 100 tasks.
 """
 LARGE, SMALL = 10_000, 100
 READY = 100  # tasks that wait for no other, in the large graph

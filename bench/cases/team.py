@@ -13,15 +13,15 @@ from bench.crew import Crew, Task
 from bench.harness import Bar, Bench, Row, Spread
 from bench.opponents import open_store
 
-TITLE = "Fifty agents on one store"
+TITLE = "50 agents on one store"
 ABOUT = """
-    Each agent is a process that takes the next task, locks one of twenty files, gives it back,
-    posts to the group of all fifty (a letter to each of the others) and submits, as fast as it can,
-    and now and then reads what the others said. Given out twice counts tasks, and locks that two
-    had at the same moment, seen by a file that only one of them can make. Lost counts posts that
-    are not in the group and in the mailbox of every other member exactly once, and tasks that were
-    submitted and are not done. The wait is that of any call, its own work and a turn of the
-    processor included.
+    Each agent is a process that claims the next task, locks one of twenty files, releases it,
+    posts to the group of all fifty (a letter to each of the others) and submits, as fast as it
+    can, and sometimes reads the posts. "Given out twice" counts tasks, and locks that two
+    agents held at once, detected by a file that only one of them can create. "Lost" counts
+    posts that are not exactly once in the group and in every other member's mailbox, and
+    submitted tasks that are not done. The wait is that of any call, including its own work and
+    CPU scheduling.
 """
 AGENTS = 50
 

@@ -9,11 +9,11 @@ from bench.crew import Crew, Task
 from bench.harness import Bar, Bench, Row, Spread, percentile
 from bench.opponents import BODY, MAILBOX, OWNER, open_store
 
-TITLE = "Pick-up by a process that waits"
+TITLE = "Wake-up of a waiting process"
 ABOUT = """
-    One process waits in `claim(wait_ms=…)`, another puts a letter at a moment chosen by chance.
-    Counted from the return of put, which is its commit, to the return of claim, whose own commit
-    is included. The spread is that of three parts of the sample.
+    One process waits in `claim(wait_ms=…)`; another puts a letter at a random time. Measured
+    from the return of put, which is its commit, to the return of claim, including the commit of
+    the claim. The spread is that of three parts of the sample.
 """
 ROUNDS = 3
 BAR = Bar("<", 20)

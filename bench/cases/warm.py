@@ -12,13 +12,12 @@ from bench.cases.history import ENGINES, Engine
 from bench.harness import Bar, Bench, Row, Spread, percentile
 from corral.adapters import notifications
 
-TITLE = "From a platform's event to the agent's run"
+TITLE = "From a webhook to the agent's run"
 ABOUT = """
-    A real daemon, a webhook channel, and a session whose run stays and asks for what comes next
-    (`messages.next`). Measured from just before the signed request is made until the run has the
-    message's words in its hands, by the machine's one steady clock: all of it is Corral's own time,
-    HTTP, signature and the wait for the disk included. One message after the other. Beside it, what
-    a session that has no run takes: the same until the agent's program begins.
+    A real daemon, a webhook channel, and a session with a long-running agent that waits in
+    `messages.next`. Measured by the monotonic clock from just before the signed request until
+    the agent has the text: HTTP, signature and disk included. One message after the other. For
+    comparison, a session without a run: the time until the agent's program starts.
 """
 SECRET = "a shared secret"  # noqa: S105 - of a channel that exists for a minute
 AGENT = """\

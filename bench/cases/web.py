@@ -17,10 +17,9 @@ from corral.api import Corral
 
 TITLE = "The dashboard"
 ABOUT = """
-    The overview with a long past (100,000 runs and 1,000,000 events) over the overview with 1,000
-    runs and 10,000 events, as time on the server; 60 runs of today are alike in both. And, in a
-    real browser that looks at the daemon's page of events: from the commit of a change by another
-    process to the frame that shows it.
+    Server time of the overview with a long history (100,000 runs and 1,000,000 events) over
+    that with 1,000 runs and 10,000 events; both have 60 runs of today. And, in a real browser
+    on the page of events: from the commit of another process to the frame that shows it.
 """
 BAR = Bar("<=", 2)
 SEEN = Bar("<", 250)

@@ -18,13 +18,11 @@ from corral.api import Corral
 
 TITLE = "Worktrees of a large repository"
 ABOUT = """
-    Worktrees of a repository of 20,000 files, each on a new branch at the same commit, in turns
-    with plain calls of `git worktree add`; the same with files from the pool, where those of
-    another commit are, each compared by its content; and the eight attempts of a race, from the
-    call that starts it until each has its worktree, its port and its run in the queue. Once on this
-    disk, and once in memory, where nothing is left to wait for but the programs themselves: what
-    plain git takes on a disk differs by several times from one minute to the next. Removing
-    worktrees is not counted.
+    Worktrees of a repository of 20,000 files, each on a new branch at the same commit, in turn
+    with plain `git worktree add`; the same with files from the worktree pool, each compared by
+    content; and the eight attempts of a race, from the call that starts it until each has its
+    worktree, its port and its queued run. Once on disk and once in memory, because the time of
+    plain git on a disk varies several times from minute to minute. Removal is not measured.
 """
 FILES = 20_000
 ATTEMPTS = 8

@@ -135,8 +135,8 @@ export function jobs(sqlite, { session, project, actor, mailbox, lease, body, wo
     'the last 50 turns': () => { last.all(session); },
     'the newest 50 events': () => { events.all(); },
     'acquire + release a lock': (n) => release(acquire(`src/${n}.py`), `src/${n}.py`),
-    'claim + give back a task': () => given(taken()),
-    'note something anew': () => noteDown(),
+    'claim + release a task': () => given(taken()),
+    'add a note': () => noteDown(),
     'record + finish a run': () => finish(begin()),
   };
 }

@@ -151,8 +151,8 @@ export function jobs(sqlite, { session, project, actor, mailbox, lease, body, wo
       db.select().from(t.events).orderBy(desc(t.events.seq)).limit(50).all();
     },
     'acquire + release a lock': (n) => release(acquire(`src/${n}.py`), `src/${n}.py`),
-    'claim + give back a task': () => giveBack(take()),
-    'note something anew': noteDown,
+    'claim + release a task': () => giveBack(take()),
+    'add a note': noteDown,
     'record + finish a run': () => finish(begin()),
   };
 }

@@ -152,8 +152,8 @@ export function jobs(sqlite, { session, project, actor, mailbox, lease, body, wo
     'the newest 50 events': () =>
       db.selectFrom('events').selectAll().orderBy('seq', 'desc').limit(50).execute(),
     'acquire + release a lock': async (n) => release(await acquire(`src/${n}.py`), `src/${n}.py`),
-    'claim + give back a task': async () => giveBack(await take()),
-    'note something anew': noteDown,
+    'claim + release a task': async () => giveBack(await take()),
+    'add a note': noteDown,
     'record + finish a run': async () => finish(await begin()),
   };
 }

@@ -1,4 +1,4 @@
-"""What the pages say of the code is so: codes, reasons, tests that are named, links, commands."""
+"""The pages agree with the code: error codes, reasons, named tests and files, links, commands."""
 
 import re
 import shlex
@@ -24,61 +24,73 @@ def named(pages: list[Path]) -> list[str]:
     return [str(page.relative_to(TOP)) for page in pages]
 
 
-def codes(kind: type[CorralError] = CorralError) -> Iterator[str]:
-    yield kind.code
-    for below in kind.__subclasses__():
-        yield from codes(below)
+def codes(error: type[CorralError] = CorralError) -> Iterator[str]:
+    yield error.code
+    for subclass in error.__subclasses__():
+        yield from codes(subclass)
+
+
+def troubleshooting() -> str:
+    return (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+
+
+def section(text: str, heading: str) -> str:
+    """The text below a heading of the third level, up to the next heading."""
+    return text.partition(f"\n### {heading}\n")[2].partition("\n#")[0]
+
+
+def source_files() -> Iterator[str]:
+    for file in (TOP / "src").rglob("*.py"):
+        yield file.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("code", sorted(set(codes())))
 def test_every_error_code_is_documented_with_its_exit_status(code: str) -> None:
-    text = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
     numbers = f"Exit code {EXIT_CODES.get(code, 1)}, HTTP {STATUS_CODES.get(code, 500)}."
-    assert f"\n## {code}\n\n{numbers}" in text
+    assert section(troubleshooting(), code).startswith(f"\n{numbers}")
 
 
 def test_every_code_of_an_interface_is_documented() -> None:
-    """Those of the command line and of the server that are no error of the library."""
-    text = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
-    made = re.compile(r'(?:_print_error\(|ApiError\(\s*(\d+),|"code":)\s*"([a-z_]+)"')
-    found = {
-        match.groups()
-        for file in (TOP / "src").rglob("*.py")
-        for match in made.finditer(file.read_text(encoding="utf-8"))
-    }
-    assert {"usage", "internal", "too_many", "unauthenticated"} <= {code for _, code in found}
-    for status, code in found - {(None, "redacted")}:  # a warning: it was done
-        assert f"\n## {code}\n" in text, code
+    """Codes of the command line and the server that are not exceptions of the library."""
+    pattern = re.compile(r'(?:_print_error\(|ApiError\(\s*(\d+),|"code":)\s*"([a-z_]+)"')
+    used = {match.groups() for text in source_files() for match in pattern.finditer(text)}
+    assert {"usage", "internal", "too_many", "unauthenticated"} <= {code for _, code in used}
+    for status, code in used - {(None, "redacted")}:  # a warning, not an error
+        text = section(troubleshooting(), code)
+        assert text, code
         if code not in STATUS_CODES and status is not None:
-            assert f"HTTP {status}." in text.partition(f"\n## {code}\n")[2].partition("##")[0]
+            assert f"HTTP {status}." in text
 
 
 def test_every_reason_of_an_unavailable_store_is_documented() -> None:
-    text = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
-    _, _, listed = (StoreUnavailable.__doc__ or "").partition("Reasons:")
-    known = set(re.findall(r"\w+", listed))
-    used = set()
-    for file in (TOP / "src").rglob("*.py"):
-        used |= set(re.findall(r'\breason="([a-z_]+)"', file.read_text(encoding="utf-8")))
-    assert set(re.findall(r"^\| `(\w+)` \|", text, re.M)) == known
+    _, _, reasons = (StoreUnavailable.__doc__ or "").partition("Reasons:")
+    known = set(re.findall(r"\w+", reasons))
+    used: set[str] = set()
+    for text in source_files():
+        used |= set(re.findall(r'\breason="([a-z_]+)"', text))
+    documented = re.findall(
+        r"^\| `(\w+)` \|", section(troubleshooting(), "store_unavailable"), re.M
+    )
+    assert set(documented) == known
     assert known <= used
 
 
 @pytest.mark.parametrize("page", ["explanation/security.md", "explanation/guarantees.md"])
 def test_test_named_by_a_page_exists(page: str) -> None:
     claimed = set(re.findall(r"`(test_\w+)`", (DOCS / page).read_text(encoding="utf-8")))
-    there = set()
+    existing = set()
     for file in (TOP / "tests").rglob("test_*.py"):
-        there |= set(re.findall(r"def (test_\w+)", file.read_text(encoding="utf-8")))
-    assert claimed, "the page says what shows it"
-    assert claimed - there == set()
+        existing |= set(re.findall(r"def (test_\w+)", file.read_text(encoding="utf-8")))
+    assert claimed, "the page names its tests"
+    assert claimed - existing == set()
 
 
 def test_every_row_of_the_threat_model_names_its_evidence() -> None:
     text = (DOCS / "explanation/security.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (to .+?) \|.*\|(.*)\|$", text, re.M)
+    tables = re.findall(r"^\| attack \|.*\n\|[-|]+\n((?:\|.*\n)+)", text, re.M)
+    rows = [row.strip("|").split("|") for table in tables for row in table.splitlines()]
     assert len(rows) > 25
-    assert [tried for tried, shown in rows if "test_" not in shown] == []
+    assert [row[0] for row in rows if "test_" not in row[-1]] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named(PAGES))
@@ -92,7 +104,7 @@ def test_file_named_by_a_page_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=named(PAGES))
 def test_link_between_pages_resolves(page: Path) -> None:
-    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    text = without_code_blocks(page.read_text(encoding="utf-8"))
     for target in re.findall(r"\]\(([^)#\s]*)(?:#[^)]*)?\)", text):
         if target and ":" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
@@ -114,24 +126,29 @@ def test_command_named_by_a_page_exists_with_its_options(page: Path) -> None:
                 assert option in known, f"{line}: {command.name} has no {option}"
 
 
+def without_code_blocks(text: str) -> str:
+    return re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+
+
 def commands(text: str) -> Iterator[str]:
-    """Command lines of a page: in blocks of a shell, and in backticks."""
+    """Yield the command lines of a page: those in shell blocks, and those in backticks."""
     for language, block in re.findall(r"^```(\w*)[^\n]*\n(.*?)^```$", text, re.M | re.S):
         if language in ("", "sh", "console"):
             lines = block.replace("\\\n", " ").splitlines()
             for line in lines:
                 line = re.sub(r"\s#\s.*", "", line.removeprefix("$ ").strip())
                 yield from (part for part in parted(line) if part.startswith("corral "))
-    text = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
-    for quoted in re.findall(r"`(corral [^`]+)`", text):
+    for quoted in re.findall(r"`(corral [^`]+)`", without_code_blocks(text)):
         yield from (part for part in parted(quoted) if part.startswith("corral "))
 
 
 def parted(line: str) -> list[str]:
+    """Split a line into its single commands."""
     return [part.strip() for part in re.split(r" && |; | \| | · |\s;\s", line)]
 
 
 def split(line: str) -> list[str]:
+    """Split a command into words; brackets of a synopsis are ignored."""
     line = line.replace("\\|", "|")
     try:
         return shlex.split(line.replace("[", " ").replace("]", " "))
@@ -140,7 +157,7 @@ def split(line: str) -> list[str]:
 
 
 def resolved(words: list[str]) -> tuple[click.Command, list[str]]:
-    """The command that words lead to, and those that are left."""
+    """Return the command that the words name, and the remaining words."""
     command: click.Command = root
     context = click.Context(root)
     rest = list(words)
@@ -151,7 +168,7 @@ def resolved(words: list[str]) -> tuple[click.Command, list[str]]:
         if not re.fullmatch(r"[a-z][a-z-]*(\|[a-z-]+)*", rest[0]):
             break
         verbs = [command.get_command(context, name) for name in rest[0].split("|")]
-        assert None not in verbs, f"corral {' '.join(words)}: there is no {rest[0]}"
+        assert None not in verbs, f"corral {' '.join(words)}: unknown command {rest[0]}"
         command = verbs[0] or command
         del rest[0]
     return command, rest
@@ -162,8 +179,8 @@ def test_not_found_error_names_an_existing_list_command() -> None:
     assert kinds
     for kind in kinds:
         noun, verb = list_command(kind).split()[1:]
-        found = root.get_command(click.Context(root), noun)
-        assert found is not None, kind
+        command = root.get_command(click.Context(root), noun)
+        assert command is not None, kind
         if verb != "-a":
-            assert isinstance(found, click.Group)
-            assert found.get_command(click.Context(found), verb) is not None, kind
+            assert isinstance(command, click.Group)
+            assert command.get_command(click.Context(command), verb) is not None, kind
