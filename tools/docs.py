@@ -63,9 +63,9 @@ with corral.open() as store:
 ```
 
 A letter may be worked on twice, when a worker dies or loses its lease between the work and the
-`ack`. For what must not be done twice, say `store.mail.doubt(letter)` just before it: after a
-crash the letter is `unknown`, and waits for somebody who knows (`settle`). `ack_and_claim`
-acknowledges and takes the next in one transaction."""
+`ack`. If an effect must not happen twice, call `store.mail.begin_delivery(letter)` just before it:
+after a crash the letter stays `unconfirmed` until `resolve` says whether it arrived.
+`ack_and_claim` acknowledges and claims the next in one transaction."""
 
 CLI = """\
 # The command line

@@ -38,7 +38,7 @@ def test_a_claim_that_ran_out_has_no_owner(cli: Cli, monkeypatch: pytest.MonkeyP
     shown = cli("mail", "list").out
     assert "out" in shown
     assert "eve" in shown
-    monkeypatch.setattr(Letter, "is_out", lambda letter, now: now + 2 * HOUR < letter.due_at)
+    monkeypatch.setattr(Letter, "is_claimed", lambda letter, now: now + 2 * HOUR < letter.due_at)
     shown = cli("mail", "list").out
     assert "waiting" in shown
     assert "eve" not in shown
@@ -207,7 +207,11 @@ def test_a_task_is_made_changed_run_by_hand_and_looked_back_at(cli: Cli) -> None
     cli.json("agent", "create", "ada", "--provider", "scripted")
     words = ("schedule", "task", "ada", "report", "--cron", "0 9 * * *", "--zone", "Europe/Berlin")
     made = cli.json(*words, "--script", "echo two mails", "--script-timeout", "5s")
-    assert (made["script"], made["script_ms"], made["overlap"]) == ("echo two mails", 5_000, "skip")
+    assert (made["script"], made["script_timeout_ms"], made["overlap"]) == (
+        "echo two mails",
+        5_000,
+        "skip",
+    )
     assert "starts ada next at" in cli(*words).out
     assert cli("schedule", "history", made["id"]).out.strip() == "The schedule has not fired yet."
     cli.json("schedule", "run", made["id"])

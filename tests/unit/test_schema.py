@@ -88,7 +88,7 @@ def test_what_was_once_shipped_says_of_itself_what_it_keeps() -> None:
     assert types["mailbox"] == "key not null"
     assert types["expires_at"] == "integer"
     assert any("ended_at IS NULL" in rule for rule in letters.rules)
-    assert any("letters_line" in index for index in letters.indexes)
+    assert any("letters_queue" in index for index in letters.indexes)
 
 
 @EACH_TABLE

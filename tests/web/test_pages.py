@@ -436,8 +436,8 @@ def test_every_action_does_what_its_button_says(served: HttpServer, tmp_path: ob
         assert store.mail.get(letter.id).state == "refused"
         act("mail/resend", id=letter.id)
         (claimed,) = store.mail.claim("agent:ada", owner="o")
-        store.mail.doubt(claimed)
-        act("mail/settle", id=letter.id, arrived="yes")
+        store.mail.begin_delivery(claimed)
+        act("mail/resolve", id=letter.id, arrived="yes")
         assert store.mail.get(letter.id).state == "done"
 
         act("schedules/create", mailbox="agent:ada", body="x", rule="10m", name="often")

@@ -1,7 +1,7 @@
 """The verbs of the message queue: put, claim, acknowledge, fail, resend, drop.
 
 Delivery is at least once: a letter whose owner dies can be claimed again when the lease expires.
-Where a side effect must happen at most once, the owner calls `mark_unconfirmed` before it.
+Where a side effect must happen at most once, the owner calls `begin_delivery` before it.
 """
 
 from collections.abc import Sequence
@@ -133,13 +133,13 @@ def resolve_mailbox(tx: Tx, mailbox: str) -> str:
     )
 
 
-def put_exchange(
+def put_in_chain(
     tx: Tx,
     cause: Chain,
     mailbox: str,
     body: Any,
     *,
-    answers: str | None,
+    in_reply_to: str | None,
     reply_to: str,
     **options: Any,
 ) -> Letter:
@@ -149,7 +149,7 @@ def put_exchange(
     """
     values = {**_values(tx, body, **options), "mailbox": check_mailbox(mailbox)}
     letter = _put(tx, values)
-    chains.record(tx, letter.id, cause, answers=answers, reply_to=reply_to)
+    chains.record(tx, letter.id, cause, in_reply_to=in_reply_to, reply_to=reply_to)
     return letter
 
 
@@ -242,7 +242,7 @@ def _values(
         "body": encode_json(body, "The body"),
         "rank": 0 if priority == 0 else -check_priority(priority),
         "due_at": due,
-        "line_at": due,
+        "queue_at": due,
         "created_at": now,
     }
     if key:
@@ -306,7 +306,7 @@ def claim(
     )
     if len(letters) > 1:
         # RETURNING does not guarantee an order.
-        letters.sort(key=lambda letter: (letter.line_at, parse_number("let", letter.id)))
+        letters.sort(key=lambda letter: (letter.queue_at, parse_number("let", letter.id)))
     if is_read_by_run:
         chains.mark_read_by_caller(tx, [letter.id for letter in letters])
     return letters
@@ -326,7 +326,7 @@ def end_undeliverable(tx: Tx, claimed: Sequence[Letter]) -> list[Letter]:
         elif letter.attempts > 1 and letter.attempts > max_attempts(tx, letter):
             _end(
                 tx,
-                "bury",
+                "dead_letter",
                 number,
                 letter.last_error or "every lease expired without an acknowledgement",
                 guard=letter.fence,
@@ -362,7 +362,7 @@ def ack(tx: Tx, letter: Letter | str, *, fence: int | None = None) -> Letter:
     number, guard = _check_claim(letter, fence)
     known = letter if isinstance(letter, Letter) else None
     # All columns that a renewal changes are set here, so that the row need not be read back.
-    ended: dict[str, Any] = {"ended_at": tx.now, "due_at": tx.now, "line_at": tx.now}
+    ended: dict[str, Any] = {"ended_at": tx.now, "due_at": tx.now, "queue_at": tx.now}
     try:
         return transition(
             tx, sql.LETTERS, "ack", number, expected_fence=guard, current=known, **ended
@@ -407,11 +407,11 @@ def fail(
         error[:MAX_ERROR] or "no reason given", "The error", max_bytes=4 * MAX_ERROR
     )
     if current.fence == guard and current.attempts >= max_attempts(tx, current):
-        return _end(tx, "bury", number, reason, guard=guard)
+        return _end(tx, "dead_letter", number, reason, guard=guard)
     delays = _setting(tx, "mail.backoff_ms", current)
     requested = min(max(check_int(pause_ms, "The pause"), 0), YEAR) if pause_ms else 0
     due = tx.now + max(backoff_ms(delays, max(current.attempts, 1)), requested)
-    line_at = current.line_at if is_ordered(current.mailbox) else due
+    queue_at = current.queue_at if is_ordered(current.mailbox) else due
     return transition(
         tx,
         sql.LETTERS,
@@ -420,32 +420,32 @@ def fail(
         expected_fence=guard,
         event_data={"error": reason},
         due_at=due,
-        line_at=line_at,
+        queue_at=queue_at,
         owner=None,
         fence=guard + 1,  # rejects further writes of this owner
         last_error=reason,
     )
 
 
-def mark_unconfirmed(tx: Tx, letter: Letter | str, *, fence: int | None = None) -> Letter:
+def begin_delivery(tx: Tx, letter: Letter | str, *, fence: int | None = None) -> Letter:
     """Mark the delivery unconfirmed, before a side effect that must happen at most once.
 
-    `ack` or `fail` then report the outcome. After a crash the letter stays `unknown` and is not
-    claimed again until `resolve_unconfirmed` says whether it arrived.
+    `ack` or `fail` then report the outcome. After a crash the letter stays `unconfirmed` and is not
+    claimed again until `resolve` says whether it arrived.
     """
     number, guard = _check_claim(letter, fence)
-    return transition(tx, sql.LETTERS, "doubt", number, expected_fence=guard)
+    return transition(tx, sql.LETTERS, "begin_delivery", number, expected_fence=guard)
 
 
-def resolve_unconfirmed(tx: Tx, id: str, *, delivered: bool, reason: str | None = None) -> Letter:
+def resolve(tx: Tx, id: str, *, delivered: bool, reason: str | None = None) -> Letter:
     """Resolve an unconfirmed delivery: the letter arrived, or it is retried."""
     number = parse_number("let", id)
     note = {"reason": check_text(reason, "The reason", max_bytes=MAX_ERROR)} if reason else None
     if delivered:
         return transition(tx, sql.LETTERS, "confirm", number, event_data=note, ended_at=tx.now)
     current = sql.LETTERS.get(tx, number)
-    line_at = current.line_at if is_ordered(current.mailbox) else tx.now
-    return _make_claimable(tx, "retry", number, event_data=note, line_at=line_at)
+    queue_at = current.queue_at if is_ordered(current.mailbox) else tx.now
+    return _make_claimable(tx, "retry", number, event_data=note, queue_at=queue_at)
 
 
 def refuse(tx: Tx, letter: Letter | str, reason: str, *, fence: int | None = None) -> Letter:
@@ -458,7 +458,9 @@ def refuse(tx: Tx, letter: Letter | str, reason: str, *, fence: int | None = Non
 
 def mark_dead(tx: Tx, letter: Letter, reason: str) -> Letter:
     """Move a letter to the dead letters; its sender gets a notice."""
-    return _end(tx, "bury", parse_number("let", letter.id), reason[:MAX_ERROR], guard=letter.fence)
+    return _end(
+        tx, "dead_letter", parse_number("let", letter.id), reason[:MAX_ERROR], guard=letter.fence
+    )
 
 
 def resend(tx: Tx, id: str) -> Letter:
@@ -468,7 +470,7 @@ def resend(tx: Tx, id: str) -> Letter:
         "resend",
         parse_number("let", id),
         attempts=0,
-        line_at=tx.now,
+        queue_at=tx.now,
         expires_at=None,
         last_error=None,
         ended_at=None,

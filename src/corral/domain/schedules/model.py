@@ -72,17 +72,17 @@ class Schedule(msgspec.Struct, frozen=True):
     state: ScheduleState
     next_at: int | None
     last_at: int | None
-    last_letter: int | None
+    last_letter_id: str | None
     last_error: str | None
     script: str | None
-    script_ms: int | None
+    script_timeout_ms: int | None
     failures: int
     sender: str | None
     created_at: int
     ended_at: int | None
 
     @property
-    def keeps_history(self) -> bool:
+    def has_history(self) -> bool:
         """Whether each occurrence is recorded. Otherwise the letters themselves are the record."""
         return self.script is not None or self.mailbox.startswith("session:")
 
@@ -100,11 +100,11 @@ OCCURRENCE_MOVES = TransitionTable(
     OccurrenceState,
     create_verb="check",
     initial=OS.CHECKING,
-    other_create_verbs={"put": OS.PUT},
+    other_create_verbs={"record": OS.PUT},
     verbs={
         # Its script failed and is retried after a back-off.
         "fail": transition(OS.CHECKING, to=OS.CHECKING),
-        "let_through": transition(OS.CHECKING, to=OS.PUT),
+        "put": transition(OS.CHECKING, to=OS.PUT),
         "skip": transition(OS.CHECKING, to=OS.SKIPPED),
         "give_up": transition(OS.CHECKING, to=OS.FAILED),
     },
@@ -117,9 +117,9 @@ class Occurrence(msgspec.Struct, frozen=True):
     id: str
     schedule_id: str
     project_id: str | None
-    moment: int | None
+    scheduled_at: int | None
     state: OccurrenceState
-    tries: int
+    attempts: int
     exit_code: int | None
     output: str | None
     reason: str | None
