@@ -22,8 +22,8 @@ def test_a_letter_goes_its_whole_way(cli: Cli) -> None:
     put = cli.json("mail", "put", "agent:ada", "hello", "--key", "k", "--sender", "user:ben")
     assert (put["state"], put["body"], put["attempts"]) == ("waiting", "hello", 0)
     (claimed,) = cli.json("mail", "claim", "agent:ada", "--owner", "ada")
-    assert (claimed["id"], claimed["out"], put["out"]) == (put["id"], True, False)
-    assert cli.json("show", put["id"])["out"] is True
+    assert (claimed["id"], claimed["claimed"], put["claimed"]) == (put["id"], True, False)
+    assert cli.json("show", put["id"])["claimed"] is True
     renewed = cli.json("mail", "renew", put["id"], "--fence", "1", "--lease", "5m")
     assert renewed["due_at"] > claimed["due_at"]
     assert cli.json("mail", "ack", put["id"], "--fence", "1")["state"] == "done"
@@ -36,7 +36,7 @@ def test_a_claim_that_ran_out_has_no_owner(cli: Cli, monkeypatch: pytest.MonkeyP
     cli("mail", "put", "agent:ada", "hello")
     cli("mail", "claim", "agent:ada", "--owner", "eve", "--lease", "1h")
     shown = cli("mail", "list").out
-    assert "out" in shown
+    assert "claimed" in shown
     assert "eve" in shown
     monkeypatch.setattr(Letter, "is_claimed", lambda letter, now: now + 2 * HOUR < letter.due_at)
     shown = cli("mail", "list").out
