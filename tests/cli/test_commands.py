@@ -224,7 +224,7 @@ def test_a_task_is_made_changed_run_by_hand_and_looked_back_at(cli: Cli) -> None
     )
     assert "manual" in cli("schedule", "history", made["id"]).out
     (letter,) = cli.json("mail", "list", "--mailbox", made["mailbox"])
-    assert letter["body"] == {"text": "report", "found": "two mails"}
+    assert letter["body"] == {"text": "report", "script_output": "two mails"}
     edited = cli.json("schedule", "edit", made["id"], "--text", "short report", "--no-script")
     assert (edited["body"], edited["script"]) == ({"text": "short report"}, None)
     assert edited["next_at"] == made["next_at"]

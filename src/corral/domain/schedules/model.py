@@ -137,14 +137,15 @@ class OccurrenceWithLetter(Occurrence, frozen=True):
 
 EXIT_NOTHING_TO_DO = 77
 """The exit code for "nothing to do", as automake tests use it for "skipped"."""
+NOTHING_TO_DO = "its script found nothing to do"
 
 
 class ScriptResult(msgspec.Struct, frozen=True):
     """The decision of a script: put the letter, skip it, or a failure."""
 
-    wakes: bool
+    puts_letter: bool
     reason: str | None = None
-    found: str = ""
+    output: str = ""
     """The text that is added to the letter."""
     failed: bool = False
 
@@ -158,28 +159,29 @@ def parse_script_result(exit_code: int, output: str) -> ScriptResult:
     """
     text = output.strip()
     if exit_code == EXIT_NOTHING_TO_DO:
-        return ScriptResult(False, _last_line(text) or "its script found nothing to do")
+        return ScriptResult(False, _last_line(text) or NOTHING_TO_DO)
     if exit_code != 0:
         reason = f"its script exited with {exit_code}: {_last_line(text)}"
         return ScriptResult(False, reason, failed=True)
     head, _, last = text.rpartition("\n")
     decision = _parse_decision(last)
     if decision is None:
-        return ScriptResult(True, found=text)
-    wakes = decision.get("wake", decision.get("wakeAgent", True))
-    if not isinstance(wakes, bool):
+        return ScriptResult(True, output=text)
+    wake = decision.get("wake", decision.get("wakeAgent", True))
+    if not isinstance(wake, bool):
         return ScriptResult(
             False, "`wake` in the last line of its script is not true or false", failed=True
         )
-    if not wakes:
-        given = decision.get("reason")
-        reason = given if isinstance(given, str) and given else "its script found nothing to do"
+    if not wake:
+        reason = decision.get("reason")
+        if not isinstance(reason, str) or not reason:
+            reason = NOTHING_TO_DO
         return ScriptResult(False, reason[:1_000])
     if "data" in decision:
         data = decision["data"]
-        found = data if isinstance(data, str) else msgspec.json.encode(data).decode()
-        return ScriptResult(True, found=found)
-    return ScriptResult(True, found=head.strip())
+        text = data if isinstance(data, str) else msgspec.json.encode(data).decode()
+        return ScriptResult(True, output=text)
+    return ScriptResult(True, output=head.strip())
 
 
 def _parse_decision(line: str) -> dict[str, Any] | None:

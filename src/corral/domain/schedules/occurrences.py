@@ -185,22 +185,22 @@ def record_script_result(
     mail.ack(tx, letter)
     tx.run(sql.CLEAR_FAILURES, id=occurrence.schedule_id)
     schedule = sql.SCHEDULES.get(tx, occurrence.schedule_id)
-    if result.wakes and schedule.state is ScheduleState.CANCELLED:
+    if result.puts_letter and schedule.state is ScheduleState.CANCELLED:
         result, reason = ScriptResult(False), "its schedule was cancelled"
-    if not result.wakes:
+    if not result.puts_letter:
         return _end(tx, "skip", occurrence, reason, {"reason": reason}, **columns)
     key = _key(schedule, occurrence.scheduled_at) or f"{schedule.id}@{occurrence.id}"
-    put = _put(tx, schedule, _add_found(schedule.body, result.found), key)
+    put = _put(tx, schedule, _add_output(schedule.body, result.output), key)
     number = _number(put)
     tx.run(sql.SET_LAST_LETTER, id=schedule.id, letter_id=number, script_letter_id=_number(letter))
     return _end(tx, "put", occurrence, None, {"letter": put.id}, letter_id=number, **columns)
 
 
-def _add_found(body: Any, found: str) -> dict[str, Any]:
+def _add_output(body: Any, output: str) -> dict[str, Any]:
     """Add the output of the script to the body of the letter."""
     if isinstance(body, dict):
-        return {**body, "found": found}
-    return {"text" if isinstance(body, str) else "body": body, "found": found}
+        return {**body, "script_output": output}
+    return {"text" if isinstance(body, str) else "body": body, "script_output": output}
 
 
 def _give_up(tx: Tx, occurrence: Occurrence, reason: str, **columns: Any) -> Occurrence:
