@@ -76,7 +76,7 @@ def test_two_agents_that_answer_one_another_for_ever_are_cut_off_and_both_are_to
     assert "limit of 4 letters between agents" in str(caught.value)
     told = [each.body for each in store.mail.list(mailbox="agent:ben").items][-1]
     assert told["reason"].startswith("A further letter from agent:ada")
-    assert "agent.cut_off" in record(store)
+    assert "agent.hop_limit" in record(store)
     with pytest.raises(Refused):
         store.mail.write("ada", "ping", reply_to=letter.id, run="run_5")
     notices = [
@@ -231,7 +231,7 @@ def test_letters_put_into_a_session_by_a_run_count_as_hops(
 
     assert ping_pong(store, runner, monkeypatch, put) == 5
     assert store.gateway.wake() == [], "the notice wakes no agent"
-    assert "agent.cut_off" in record(store)
+    assert "agent.hop_limit" in record(store)
 
 
 def test_a_run_that_leaves_out_who_it_is_gains_no_hops(

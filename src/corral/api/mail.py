@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from corral.api.operation import Resource, read, write
 from corral.domain.mail import ops, queries
-from corral.domain.mail.model import Letter, LetterChain
+from corral.domain.mail.model import HopLimitReached, Letter, LetterChain
 from corral.kernel.errors import Invalid, Refused
 from corral.kernel.pagination import Page
 from corral.services import mail
@@ -138,8 +138,8 @@ class Mail(Resource):
                 project=project,
             )
         )
-        if isinstance(result, str):  # the transaction is committed: it notified the other side
-            raise Refused(result, reason="hop_limit")
+        if isinstance(result, HopLimitReached):  # the transaction committed the notices
+            raise Refused(result.message, reason="hop_limit")
         return result
 
     def read_by(self, letters: Sequence[str], *, run: str) -> LetterChains:
@@ -173,6 +173,6 @@ class AgentMail(Mail):
         result = self._database.write(
             lambda tx: agent_mail.put_from_run(tx, mailbox, body, run=run, **options)
         )
-        if isinstance(result, str):  # the transaction is committed: it notified the other side
-            raise Refused(result)
+        if isinstance(result, HopLimitReached):  # the transaction committed the notices
+            raise Refused(result.message)
         return result

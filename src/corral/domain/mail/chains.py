@@ -11,7 +11,7 @@ from typing import Literal
 
 from corral.db.tx import Tx
 from corral.domain.mail import sql
-from corral.domain.mail.model import Chain, LetterChain
+from corral.domain.mail.model import Chain, HopLimitReached, LetterChain
 from corral.domain.settings import ops as settings
 from corral.kernel.errors import Refused
 from corral.kernel.text import encode_json
@@ -92,24 +92,16 @@ def _build_chain(
 # -- the limit ------------------------------------------------------------------------------------
 
 
-def exceeded_limit(tx: Tx, chain: Chain) -> int | None:
-    """Return `mail.max_hops` when one more letter would exceed it; None: the letter is allowed."""
+def exceeded_limit(tx: Tx, chain: Chain) -> HopLimitReached | None:
+    """Return the limit when one more letter would exceed it; None: the letter is allowed."""
     limit = int(settings.get_value(tx, "mail.max_hops", agent=chain.agent))
-    return limit if chain.hops >= limit else None
-
-
-def hop_limit_message(limit: int) -> str:
-    """Return the error message for a letter beyond the limit; the sending agent reads it."""
-    return (
-        f"The limit of {limit} letters between agents (mail.max_hops) is reached. Stop here and "
-        "tell a person what you need."
-    )
+    return HopLimitReached(limit) if chain.hops >= limit else None
 
 
 def check_hop_limit(tx: Tx, chain: Chain | None) -> None:
     """Raise Refused when a letter that continues this chain would exceed the limit."""
-    if chain is not None and (limit := exceeded_limit(tx, chain)) is not None:
-        raise Refused(hop_limit_message(limit), limit=limit, reason="hop_limit")
+    if chain is not None and (exceeded := exceeded_limit(tx, chain)) is not None:
+        raise Refused(exceeded.message, limit=exceeded.limit, reason="hop_limit")
 
 
 # -- rows that put letters later ------------------------------------------------------------------

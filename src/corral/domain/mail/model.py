@@ -110,6 +110,20 @@ class Chain(msgspec.Struct, frozen=True):
     """The name of the agent that continues the chain, if known."""
 
 
+class HopLimitReached(msgspec.Struct, frozen=True):
+    """A letter was not put, because its chain has reached `mail.max_hops`."""
+
+    limit: int
+
+    @property
+    def message(self) -> str:
+        """The error message for the agent that sent the letter."""
+        return (
+            f"The limit of {self.limit} letters between agents (mail.max_hops) is reached. Stop "
+            "here and tell a person what you need."
+        )
+
+
 class LetterChain(msgspec.Struct, frozen=True):
     """The chain and reply address of a letter from one agent to another."""
 

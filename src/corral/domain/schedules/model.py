@@ -173,9 +173,8 @@ def parse_script_result(exit_code: int, output: str) -> ScriptResult:
             False, "`wake` in the last line of its script is not true or false", failed=True
         )
     if not wake:
-        reason = decision.get("reason")
-        if not isinstance(reason, str) or not reason:
-            reason = NOTHING_TO_DO
+        stated = decision.get("reason")
+        reason = stated if isinstance(stated, str) and stated else NOTHING_TO_DO
         return ScriptResult(False, reason[:1_000])
     if "data" in decision:
         data = decision["data"]

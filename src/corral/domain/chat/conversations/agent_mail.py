@@ -14,7 +14,7 @@ from corral.domain.chat.conversations import turns
 from corral.domain.chat.model import Conversation
 from corral.domain.mail import chains
 from corral.domain.mail import ops as mail
-from corral.domain.mail.model import Chain, Letter, LetterChain, check_mailbox
+from corral.domain.mail.model import Chain, HopLimitReached, Letter, LetterChain, check_mailbox
 from corral.domain.sessions import ops as sessions
 from corral.kernel.errors import IllegalMove, Invalid, NotFound, Refused
 from corral.kernel.ids import parse_number
@@ -36,12 +36,12 @@ def send(
     priority: int = 0,
     key: str | None = None,
     project: str | None = None,
-) -> Letter | str:
+) -> Letter | HopLimitReached:
     """Send a letter of an agent to another agent or a person, or answer a letter (`reply_to`).
 
     An answer goes to the reply address of the letter that it answers. With `wake` the recipient is
     started for the letter, in a session that it has for mail. Beyond `mail.max_hops` the letter is
-    dropped and both sides are notified. Returns the letter, or the reason why it was dropped.
+    dropped and both sides are notified.
     """
     sender = agents.get(tx, agent)
     if sender.state is not AgentState.ACTIVE:
@@ -51,9 +51,9 @@ def send(
     given = chains.get_for_run(tx, run) if run else chains.get_for_agent(tx, sender.id, sender.name)
     before = Chain(answered.correlation_id, answered.hops) if answered else given
     cause = Chain(before.correlation_id, max(before.hops, given.hops), sender.id, sender.name)
-    if (limit := chains.exceeded_limit(tx, cause)) is not None:
-        mail.notify_hop_limit(tx, cause, mailbox, f"agent:{sender.name}", limit)
-        return chains.hop_limit_message(limit)
+    if (exceeded := chains.exceeded_limit(tx, cause)) is not None:
+        mail.notify_hop_limit(tx, cause, mailbox, f"agent:{sender.name}", exceeded)
+        return exceeded
     return mail.put_in_chain(
         tx,
         cause,
@@ -71,17 +71,17 @@ def send(
 
 def put_from_run(
     tx: Tx, mailbox: str, body: Any, *, run: str | None, **options: Any
-) -> Letter | str:
-    """Put a letter from inside a run, or for an agent, as one hop after the letters that the run
-    was given. Returns the letter, or the reason why the hop limit rejected it.
+) -> Letter | HopLimitReached:
+    """Put a letter from inside a run, or for an agent.
 
-    The options are those of `mail.put`. No answer is sent automatically: only `send` asks for one.
+    It continues the chain of letters that the run read. Beyond `mail.max_hops` it is not put. The
+    options are those of `mail.put`. No answer is sent automatically: only `send` asks for one.
     """
     cause = chains.get_for_run(tx, run) if run is not None else chains.get_for_caller(tx)
-    if cause is not None and (limit := chains.exceeded_limit(tx, cause)) is not None:
+    if cause is not None and (exceeded := chains.exceeded_limit(tx, cause)) is not None:
         sender = f"agent:{cause.agent}" if cause.agent else tx.actor
-        mail.notify_hop_limit(tx, cause, mailbox, sender, limit)
-        return chains.hop_limit_message(limit)
+        mail.notify_hop_limit(tx, cause, mailbox, sender, exceeded)
+        return exceeded
     return mail.put(tx, mailbox, body, **options)
 
 

@@ -101,10 +101,10 @@ def quote_letter(tx: Tx, conversation: Conversation, letter: Letter) -> list[Pro
     schedule = _find_schedule(tx, conversation, letter)
     if task is not None and schedule is not None:
         source = f"scheduled task {schedule.id}"
-        quotes = [Quote(source, task.text)]
-        if task.script_output:
-            quotes.append(Quote(f"output of the script of {source}", task.script_output))
-        return quotes
+        if not task.script_output:
+            return [Quote(source, task.text)]
+        output = Quote(f"output of the script of {source}", task.script_output)
+        return [Quote(source, task.text), output]
     if schedule is not None:
         return [_quote_other(letter, f"of the schedule {schedule.id}, ")]
     return [_quote_answer(tx, letter) or _quote_notice(letter) or _quote_other(letter)]
