@@ -29,7 +29,7 @@ LOOKS = 100
 
 # Half of the past is that of the very mailbox that is worked on.
 LETTERS = """
-    INSERT INTO letters (mailbox, body, rank, state, due_at, line_at, owner, fence, attempts,
+    INSERT INTO letters (mailbox, body, rank, state, due_at, queue_at, owner, fence, attempts,
                          created_at, ended_at)
     SELECT CASE WHEN n % 2 = 0 THEN 'queue:bench' ELSE 'agent:' || (n % 50) END,
            '{{"task": "index"}}', 0, 'done', {now} - n, {now} - n, 'worker', 1, 1,

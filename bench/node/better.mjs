@@ -1,6 +1,6 @@
 // better-sqlite3 alone, its statements prepared once: the least that can be done in node.
 const LETTER = `seq, mailbox, sender, project_id, key, body, -rank AS priority, state, due_at,
-  line_at, expires_at, owner, fence, attempts, last_error, created_at, ended_at`;
+  queue_at, expires_at, owner, fence, attempts, last_error, created_at, ended_at`;
 
 export function jobs(sqlite, { session, project, actor, mailbox, lease, body, words }) {
   const note = sqlite.prepare(`INSERT INTO events (at, actor, kind, verb, subject, project_id, data)
@@ -10,7 +10,7 @@ export function jobs(sqlite, { session, project, actor, mailbox, lease, body, wo
   const together = (work) => sqlite.transaction(work).immediate;
 
   const letter = sqlite.prepare(`INSERT INTO letters
-    (mailbox, body, rank, state, due_at, line_at, fence, attempts, created_at)
+    (mailbox, body, rank, state, due_at, queue_at, fence, attempts, created_at)
     VALUES (:mailbox, :body, 0, 'waiting', :now, :now, 0, 0, :now)`);
   const put = together(() => {
     const told = { mailbox, body: JSON.stringify(body), now: Date.now() };
@@ -18,13 +18,13 @@ export function jobs(sqlite, { session, project, actor, mailbox, lease, body, wo
   });
   const claim = sqlite.prepare(`UPDATE letters
     SET owner = 'worker', fence = fence + 1, attempts = attempts + 1, due_at = :until,
-      line_at = :until
+      queue_at = :until
     WHERE seq = (SELECT seq FROM letters
-      WHERE mailbox = :mailbox AND state = 'waiting' AND line_at <= :now AND due_at <= :now
-      ORDER BY rank, line_at, seq LIMIT 1)
+      WHERE mailbox = :mailbox AND state = 'waiting' AND queue_at <= :now AND due_at <= :now
+      ORDER BY rank, queue_at, seq LIMIT 1)
     RETURNING ${LETTER}`);
   const done = sqlite.prepare(`UPDATE letters SET state = 'done', ended_at = ?
-    WHERE seq = ? AND fence = ? AND state IN ('waiting', 'unknown')`);
+    WHERE seq = ? AND fence = ? AND state IN ('waiting', 'unconfirmed')`);
   const ack = together(({ seq, fence }) => {
     if (!done.run(Date.now(), seq, fence).changes) throw new Error('held by another');
     noted('letter', 'ack', `let_${seq}`);

@@ -16,7 +16,7 @@ export function jobs(sqlite, { session, project, actor, mailbox, lease, body, wo
   const put = () => together((tx) => {
     const now = Date.now();
     const { lastInsertRowid } = tx.insert(t.letters).values({
-      mailbox, body, rank: 0, state: 'waiting', due_at: now, line_at: now, fence: 0, attempts: 0,
+      mailbox, body, rank: 0, state: 'waiting', due_at: now, queue_at: now, fence: 0, attempts: 0,
       created_at: now,
     }).run();
     noted(tx, 'letter', 'put', `let_${lastInsertRowid}`);
@@ -25,17 +25,17 @@ export function jobs(sqlite, { session, project, actor, mailbox, lease, body, wo
     const now = Date.now();
     const next = db.select({ seq: t.letters.seq }).from(t.letters).where(and(
       eq(t.letters.mailbox, mailbox), eq(t.letters.state, sql.raw("'waiting'")),
-      lte(t.letters.line_at, now), lte(t.letters.due_at, now),
-    )).orderBy(t.letters.rank, t.letters.line_at, t.letters.seq).limit(1);
+      lte(t.letters.queue_at, now), lte(t.letters.due_at, now),
+    )).orderBy(t.letters.rank, t.letters.queue_at, t.letters.seq).limit(1);
     return db.update(t.letters).set({
       owner: 'worker', fence: sql`${t.letters.fence} + 1`, attempts: sql`${t.letters.attempts} + 1`,
-      due_at: now + lease, line_at: now + lease,
+      due_at: now + lease, queue_at: now + lease,
     }).where(eq(t.letters.seq, next)).returning().get();
   };
   const ack = ({ seq, fence }) => together((tx) => {
     one(tx.update(t.letters).set({ state: 'done', ended_at: Date.now() }).where(and(
       eq(t.letters.seq, seq), eq(t.letters.fence, fence),
-      inArray(t.letters.state, ['waiting', 'unknown']),
+      inArray(t.letters.state, ['waiting', 'unconfirmed']),
     )).run());
     noted(tx, 'letter', 'ack', `let_${seq}`);
   });

@@ -15,7 +15,7 @@ export function jobs(sqlite, { session, project, actor, mailbox, lease, body, wo
   const put = () => together(async (tx) => {
     const now = Date.now();
     const { insertId } = await tx.insertInto('letters').values({
-      mailbox, body: JSON.stringify(body), rank: 0, state: 'waiting', due_at: now, line_at: now,
+      mailbox, body: JSON.stringify(body), rank: 0, state: 'waiting', due_at: now, queue_at: now,
       fence: 0, attempts: 0, created_at: now,
     }).executeTakeFirst();
     await noted(tx, 'letter', 'put', `let_${insertId}`);
@@ -24,16 +24,16 @@ export function jobs(sqlite, { session, project, actor, mailbox, lease, body, wo
     const now = Date.now();
     return read(await db.updateTable('letters').set((eb) => ({
       owner: 'worker', fence: eb('fence', '+', 1), attempts: eb('attempts', '+', 1),
-      due_at: now + lease, line_at: now + lease,
+      due_at: now + lease, queue_at: now + lease,
     })).where('seq', '=', (eb) => eb.selectFrom('letters').select('seq')
       .where('mailbox', '=', mailbox).where('state', '=', sql.lit('waiting'))
-      .where('line_at', '<=', now).where('due_at', '<=', now)
-      .orderBy('rank').orderBy('line_at').orderBy('seq').limit(1))
+      .where('queue_at', '<=', now).where('due_at', '<=', now)
+      .orderBy('rank').orderBy('queue_at').orderBy('seq').limit(1))
       .returningAll().executeTakeFirstOrThrow());
   };
   const ack = ({ seq, fence }) => together(async (tx) => {
     one(await tx.updateTable('letters').set({ state: 'done', ended_at: Date.now() })
-      .where('seq', '=', seq).where('fence', '=', fence).where('state', 'in', ['waiting', 'unknown'])
+      .where('seq', '=', seq).where('fence', '=', fence).where('state', 'in', ['waiting', 'unconfirmed'])
       .executeTakeFirst());
     await noted(tx, 'letter', 'ack', `let_${seq}`);
   });

@@ -9,7 +9,7 @@ const id = () => ({ id: text().primaryKey() });
 export const letters = sqliteTable('letters', {
   ...seq(), ...texts('mailbox', 'sender', 'project_id', 'key', 'state', 'owner', 'last_error'),
   body: text({ mode: 'json' }),
-  ...numbers('rank', 'due_at', 'line_at', 'expires_at', 'fence', 'attempts', 'created_at', 'ended_at'),
+  ...numbers('rank', 'due_at', 'queue_at', 'expires_at', 'fence', 'attempts', 'created_at', 'ended_at'),
 });
 export const events = sqliteTable('events', {
   ...seq(), ...numbers('at'), ...texts('actor', 'kind', 'verb', 'subject', 'project_id', 'data'),

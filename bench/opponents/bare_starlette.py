@@ -21,15 +21,15 @@ from bench.opponents.raw_sqlite import NOTE, PUT, connect
 
 COLUMNS = (
     *("id", "mailbox", "sender", "project_id", "key", "body", "priority", "state", "due_at"),
-    *("line_at", "expires_at", "owner", "fence", "attempts", "last_error", "created_at"),
+    *("queue_at", "expires_at", "owner", "fence", "attempts", "last_error", "created_at"),
     "ended_at",
 )
-LETTER = """'let_' || seq, mailbox, sender, project_id, key, body, -rank, state, due_at, line_at,
+LETTER = """'let_' || seq, mailbox, sender, project_id, key, body, -rank, state, due_at, queue_at,
     expires_at, owner, fence, attempts, last_error, created_at, ended_at"""
 LIST = f"""
     SELECT {LETTER} FROM letters
-    WHERE state = 'waiting' AND mailbox = :mailbox AND (rank, line_at, seq) > (:rank, 0, 0)
-    ORDER BY rank, line_at, seq LIMIT :limit
+    WHERE state = 'waiting' AND mailbox = :mailbox AND (rank, queue_at, seq) > (:rank, 0, 0)
+    ORDER BY rank, queue_at, seq LIMIT :limit
 """
 PUT_WHOLE = PUT.replace("RETURNING seq", f"RETURNING {LETTER}")
 

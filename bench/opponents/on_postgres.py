@@ -39,16 +39,16 @@ CLAIM = """
         WHERE rank IS NOT NULL AND NOT EXISTS (
             SELECT 1 FROM letters AS due
             WHERE due.mailbox = $1 AND due.state = 'waiting'
-              AND due.rank = level.rank AND due.line_at <= $3 AND due.due_at <= $3)
+              AND due.rank = level.rank AND due.queue_at <= $3 AND due.due_at <= $3)
     ),
     picked AS MATERIALIZED (
         SELECT seq FROM letters
         WHERE mailbox = $1 AND state = 'waiting' AND rank = (SELECT max(rank) FROM level)
-          AND line_at <= $3 AND due_at <= $3
-        ORDER BY line_at, seq LIMIT 1 FOR UPDATE SKIP LOCKED
+          AND queue_at <= $3 AND due_at <= $3
+        ORDER BY queue_at, seq LIMIT 1 FOR UPDATE SKIP LOCKED
     )
     UPDATE letters
-    SET owner = $2, fence = fence + 1, attempts = attempts + 1, due_at = $4, line_at = $4
+    SET owner = $2, fence = fence + 1, attempts = attempts + 1, due_at = $4, queue_at = $4
     WHERE seq = (SELECT seq FROM picked)
     RETURNING seq, fence, attempts, body
 """
@@ -57,7 +57,7 @@ CLAIM = """
 ACK = """
     WITH done AS (
         UPDATE letters SET state = 'done', ended_at = $1
-        WHERE seq = $2 AND fence = $3 AND state IN ('waiting', 'unknown')
+        WHERE seq = $2 AND fence = $3 AND state IN ('waiting', 'unconfirmed')
         RETURNING seq
     )
     INSERT INTO events (at, actor, kind, verb, subject)
@@ -66,7 +66,7 @@ ACK = """
 
 FILL = """
     INSERT INTO letters
-        (mailbox, body, rank, state, due_at, line_at, fence, attempts, created_at)
+        (mailbox, body, rank, state, due_at, queue_at, fence, attempts, created_at)
     SELECT %s, %s, 0, 'waiting', %s, %s, 0, 0, %s FROM generate_series(1, %s)
 """
 

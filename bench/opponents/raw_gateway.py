@@ -25,7 +25,7 @@ MESSAGE = """
 """
 
 LETTER = """
-    INSERT INTO letters (mailbox, sender, key, body, rank, state, due_at, line_at, fence, attempts,
+    INSERT INTO letters (mailbox, sender, key, body, rank, state, due_at, queue_at, fence, attempts,
         created_at)
     VALUES (:mailbox, :sender, :key, :body, 0, 'waiting', :now, :now, 0, 0, :now)
     ON CONFLICT (mailbox, key) WHERE key IS NOT NULL DO NOTHING

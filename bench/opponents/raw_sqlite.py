@@ -19,7 +19,7 @@ from corral.db.sqlite_deferred_indexes import FILL_INTERVAL, fill_deferred_index
 
 PUT = """
     INSERT INTO letters
-        (mailbox, body, rank, state, due_at, line_at, fence, attempts, created_at)
+        (mailbox, body, rank, state, due_at, queue_at, fence, attempts, created_at)
     VALUES (:mailbox, :body, 0, 'waiting', :now, :now, 0, 0, :now)
     RETURNING seq
 """
@@ -37,17 +37,17 @@ CLAIM = """
         WHERE rank IS NOT NULL AND NOT EXISTS (
             SELECT 1 FROM letters AS due
             WHERE due.mailbox = :mailbox AND due.state = 'waiting'
-              AND due.rank = level.rank AND due.line_at <= :now AND due.due_at <= :now)
+              AND due.rank = level.rank AND due.queue_at <= :now AND due.due_at <= :now)
     )
     UPDATE letters
     SET owner = :owner, fence = fence + 1, attempts = attempts + 1,
-        due_at = :until, line_at = :until
+        due_at = :until, queue_at = :until
     WHERE seq = (
         SELECT seq FROM letters
         WHERE mailbox = :mailbox AND state = 'waiting' AND rank = (SELECT max(rank) FROM level)
-          AND line_at <= :now AND due_at <= :now
-        ORDER BY line_at, seq LIMIT 1)
-    RETURNING seq, fence, body, mailbox, sender, project_id, key, rank, state, due_at, line_at,
+          AND queue_at <= :now AND due_at <= :now
+        ORDER BY queue_at, seq LIMIT 1)
+    RETURNING seq, fence, body, mailbox, sender, project_id, key, rank, state, due_at, queue_at,
         expires_at, owner, attempts, last_error, created_at, ended_at
 """
 
@@ -55,18 +55,18 @@ CLAIM = """
 PLAIN_CLAIM = """
     UPDATE letters
     SET owner = :owner, fence = fence + 1, attempts = attempts + 1,
-        due_at = :until, line_at = :until
+        due_at = :until, queue_at = :until
     WHERE seq = (
         SELECT seq FROM letters
-        WHERE mailbox = :mailbox AND state = 'waiting' AND line_at <= :now AND due_at <= :now
-        ORDER BY rank, line_at, seq LIMIT 1)
-    RETURNING seq, fence, body, mailbox, sender, project_id, key, rank, state, due_at, line_at,
+        WHERE mailbox = :mailbox AND state = 'waiting' AND queue_at <= :now AND due_at <= :now
+        ORDER BY rank, queue_at, seq LIMIT 1)
+    RETURNING seq, fence, body, mailbox, sender, project_id, key, rank, state, due_at, queue_at,
         expires_at, owner, attempts, last_error, created_at, ended_at
 """
 
 ACK = """
     UPDATE letters SET state = 'done', ended_at = :now
-    WHERE seq = :seq AND fence = :fence AND state IN ('waiting', 'unknown')
+    WHERE seq = :seq AND fence = :fence AND state IN ('waiting', 'unconfirmed')
     RETURNING seq
 """
 

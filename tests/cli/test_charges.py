@@ -174,7 +174,7 @@ def test_alert_is_added_tested_delivered_and_removed(
         server.answers = [500]
         assert cli("alert", "test", made["id"]).code == 1
         (letter,) = cli.json("mail", "list", "--mailbox", f"hook:{made['id']}")
-        assert (letter["id"], letter["out"]) == (told["letter_id"], False)
+        assert (letter["id"], letter["claimed"]) == (told["letter_id"], False)
     assert [one["id"] for one in cli.json("alert", "list")] == [made["id"]]
     assert cli.json("alert", "remove", made["id"])["state"] == "removed"
     assert cli.json("alert", "list") == []

@@ -22,8 +22,8 @@ def test_letter_goes_through_its_whole_life(cli: Cli) -> None:
     put = cli.json("mail", "put", "agent:ada", "hello", "--key", "k", "--sender", "user:ben")
     assert (put["state"], put["body"], put["attempts"]) == ("waiting", "hello", 0)
     (claimed,) = cli.json("mail", "claim", "agent:ada", "--owner", "ada")
-    assert (claimed["id"], claimed["out"], put["out"]) == (put["id"], True, False)
-    assert cli.json("show", put["id"])["out"] is True
+    assert (claimed["id"], claimed["claimed"], put["claimed"]) == (put["id"], True, False)
+    assert cli.json("show", put["id"])["claimed"] is True
     renewed = cli.json("mail", "renew", put["id"], "--fence", "1", "--lease", "5m")
     assert renewed["due_at"] > claimed["due_at"]
     assert cli.json("mail", "ack", put["id"], "--fence", "1")["state"] == "done"
@@ -36,9 +36,9 @@ def test_expired_claim_has_no_owner(cli: Cli, monkeypatch: pytest.MonkeyPatch) -
     cli("mail", "put", "agent:ada", "hello")
     cli("mail", "claim", "agent:ada", "--owner", "eve", "--lease", "1h")
     shown = cli("mail", "list").out
-    assert "out" in shown
+    assert "claimed" in shown
     assert "eve" in shown
-    monkeypatch.setattr(Letter, "is_out", lambda letter, now: now + 2 * HOUR < letter.due_at)
+    monkeypatch.setattr(Letter, "is_claimed", lambda letter, now: now + 2 * HOUR < letter.due_at)
     shown = cli("mail", "list").out
     assert "waiting" in shown
     assert "eve" not in shown
@@ -207,7 +207,11 @@ def test_schedule_is_created_changed_run_and_reviewed(cli: Cli) -> None:
     cli.json("agent", "create", "ada", "--provider", "scripted")
     words = ("schedule", "task", "ada", "report", "--cron", "0 9 * * *", "--zone", "Europe/Berlin")
     made = cli.json(*words, "--script", "echo two mails", "--script-timeout", "5s")
-    assert (made["script"], made["script_ms"], made["overlap"]) == ("echo two mails", 5_000, "skip")
+    assert (made["script"], made["script_timeout_ms"], made["overlap"]) == (
+        "echo two mails",
+        5_000,
+        "skip",
+    )
     assert "starts ada next at" in cli(*words).out
     assert cli("schedule", "history", made["id"]).out.strip() == "The schedule has not fired yet."
     cli.json("schedule", "run", made["id"])
@@ -220,7 +224,7 @@ def test_schedule_is_created_changed_run_and_reviewed(cli: Cli) -> None:
     )
     assert "manual" in cli("schedule", "history", made["id"]).out
     (letter,) = cli.json("mail", "list", "--mailbox", made["mailbox"])
-    assert letter["body"] == {"text": "report", "found": "two mails"}
+    assert letter["body"] == {"text": "report", "script_output": "two mails"}
     edited = cli.json("schedule", "edit", made["id"], "--text", "short report", "--no-script")
     assert (edited["body"], edited["script"]) == ({"text": "short report"}, None)
     assert edited["next_at"] == made["next_at"]

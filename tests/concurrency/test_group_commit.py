@@ -140,7 +140,7 @@ def test_refusals_of_the_library_reach_the_callers_whom_they_concern(store: Corr
     works = puts(store, 20)
     works[3] = partial(store.mail.put, "nowhere", 3)
     works[7] = partial(store.mail.ack, mine.id, fence=mine.fence + 1)
-    works[11] = partial(store.mail.settle, mine.id, delivered=True)
+    works[11] = partial(store.mail.resolve, mine.id, delivered=True)
     with crowd(store, works) as racers:
         pass
     errors = {place: racer.error for place, racer in enumerate(racers) if racer.error}

@@ -70,7 +70,7 @@ def test_what_is_acknowledged_as_its_schedule_would_replace_it_stays_done(
     fired = meanwhile(store, lambda tx: mail.ack(tx, letter), store.schedules.fire_due).result()
     assert len(fired) == 1
     assert store.mail.get(letter.id).state == "done"
-    assert store.schedules.get(made.id).last_letter == int(fired[0].id.removeprefix("let_"))
+    assert store.schedules.get(made.id).last_letter_id == fired[0].id
 
 
 def test_what_is_acknowledged_as_its_delegation_is_taken_back_stays_done(store: Corral) -> None:

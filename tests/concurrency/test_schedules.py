@@ -34,7 +34,7 @@ def test_two_processes_that_fire_at_the_same_time_put_each_moment_once(url: str)
             (event.subject, moment)
             for event in store.events.after(limit=1_000).items
             if event.verb == "fire"
-            for moment in event.data["moments"]
+            for moment in event.data["scheduled_times"]
         )
         assert len(told) == series * (HOUR // step)
         assert set(told.values()) == {1}

@@ -103,7 +103,7 @@ ELSEWHERE = {
     "guard.take_for_edit": "done by the hooks",
     "locks.touch": "done by the hooks",
     "mail.ack_and_claim": "for programs that work in a loop",
-    "mail.doubt": "for programs that act on the outside world",
+    "mail.begin_delivery": "for programs that act on the outside world",
     "mail.expire_due": "the janitor's work",
     "mail.get_all": "what pages look many letters up by; people `mail show` one",
     "mail.get": "`corral mail show`",

@@ -68,7 +68,7 @@ DIFFER = {
     "attempts with worktrees": {"sqlite": "attempts_by_race", "postgres": "attempts_in_place"},
     "an open schedule": {"sqlite": "schedules_pkey", "postgres": "schedules_open"},
     # A letter takes its place behind those of faster clocks, where there are several clocks.
-    "its place in line": {"sqlite": None, "postgres": "letters_line"},
+    "its place in line": {"sqlite": None, "postgres": "letters_queue"},
 }
 
 # SQLite fills these behind the writer; what is not in them yet is read by its number.
@@ -312,13 +312,13 @@ READY: dict[str, tuple[Operation, set[str]]] = {
     "locks.renew": (lock_and("renew"), {"locks_pkey"}),
     "mail.ack": (claim_and("queue:busy", "ack"), {"letters_pkey"}),
     "mail.renew": (claim_and("queue:busy", "renew"), {"letters_pkey"}),
-    "mail.doubt": (claim_and("queue:busy", "doubt"), {"letters_pkey"}),
+    "mail.begin_delivery": (claim_and("queue:busy", "begin_delivery"), {"letters_pkey"}),
     "mail.refuse": (claim_and("queue:busy", "refuse", "no"), {"letters_pkey"}),
     "mail.fail": (claim_and("queue:busy", "fail", "no"), {"letters_pkey", "settings_pkey"}),
-    "mail.list, next page": (next_page("mail", "list"), {"letters_line"}),
+    "mail.list, next page": (next_page("mail", "list"), {"letters_queue"}),
     "mail.list of a mailbox, next page": (
         next_page("mail", "list", mailbox="agent:busy"),
-        {"letters_line"},
+        {"letters_queue"},
     ),
     "mail.list all, next page": (next_page("mail", "list", all=True), {"letters_pkey"}),
     "mail.list all of a mailbox, next page": (
@@ -492,43 +492,43 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "mail.claim": (
         lambda c: c._database.write(lambda tx: mail.claim(tx, "queue:busy", owner="o")),
-        {"letters_line", "letters_pkey"},
+        {"letters_queue", "letters_pkey"},
     ),
     "mail.claim in order": (
         lambda c: c._database.write(lambda tx: mail.claim(tx, "agent:busy", owner="o")),
-        {"letters_line", "letters_started", "letters_pkey"},
+        {"letters_queue", "letters_started", "letters_pkey"},
     ),
     "mail.claim of many in order": (
         lambda c: c._database.write(lambda tx: mail.claim(tx, "agent:busy", owner="o", limit=10)),
-        {"letters_line", "letters_started", "letters_pkey"},
+        {"letters_queue", "letters_started", "letters_pkey"},
     ),
     # New since the last look that PostgreSQL took at its statistics, however full it is by now.
     "mail.claim from a mailbox without statistics": (
         lambda c: c._database.write(lambda tx: mail.claim(tx, "queue:new", owner="o")),
-        {"letters_line", "letters_pkey"},
+        {"letters_queue", "letters_pkey"},
     ),
     "mail.claim in order from a mailbox without statistics": (
         lambda c: c._database.write(lambda tx: mail.claim(tx, "agent:new", owner="o")),
-        {"letters_line", "letters_started", "letters_pkey"},
+        {"letters_queue", "letters_started", "letters_pkey"},
     ),
-    "mail.next_due": (lambda c: c.mail.next_due("agent:busy"), {"letters_line"}),
+    "mail.next_due": (lambda c: c.mail.next_due("agent:busy"), {"letters_queue"}),
     "mail.put_last": (
         lambda c: c._database.read(
             lambda tx: tx.value(mail_sql.LAST_POSITION, mailbox="agent:busy")
         ),
-        {"letters_line"},
+        {"letters_queue"},
     ),
     "mail.get": (lambda c: c.mail.get("let_5"), {"letters_pkey"}),
     "mail.expire_due": (lambda c: c.mail.expire_due(limit=5), {"letters_expiring", "letters_pkey"}),
-    "mail.list": (lambda c: c.mail.list(), {"letters_line"}),
-    "mail.list of a mailbox": (lambda c: c.mail.list(mailbox="agent:busy"), {"letters_line"}),
+    "mail.list": (lambda c: c.mail.list(), {"letters_queue"}),
+    "mail.list of a mailbox": (lambda c: c.mail.list(mailbox="agent:busy"), {"letters_queue"}),
     "mail.list all": (lambda c: c.mail.list(all=True), {"letters_pkey"}),
     "mail.list all of a mailbox": (
         lambda c: c.mail.list(all=True, mailbox="agent:a5"),
         {"letters_by_mailbox"},
     ),
     "mail.list refused": (lambda c: c.mail.list(state="refused"), {"letters_by_state"}),
-    "mail.list unknown": (lambda c: c.mail.list(state="unknown"), {"letters_by_state"}),
+    "mail.list unconfirmed": (lambda c: c.mail.list(state="unconfirmed"), {"letters_by_state"}),
     "mail.dead": (lambda c: c.mail.dead(), {"letters_by_state"}),
     "events.after": (lambda c: c.events.after(), {"the feed"}),
     "events.newest": (lambda c: c.events.newest(), {"the feed"}),
@@ -578,7 +578,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c._database.read(requests.list_waiting_secrets),
         {"requests_waiting"},
     ),
-    "schedules.next_script": (lambda c: c.schedules.next_script(), {"letters_line"}),
+    "schedules.next_script": (lambda c: c.schedules.next_script(), {"letters_queue"}),
     "schedules.history": (
         lambda c: c.schedules.history(SCRIPTED),
         {"schedules_pkey", "occurrences_by_schedule", "letters_pkey"},
@@ -667,12 +667,12 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "delegations_pkey",
             "edges_by_need",
             "decisions_pkey",
-            "exchanges_pkey",
+            "letter_chains_pkey",
             "events_pkey",
             "groups_ended",
             "imports_pkey",
             "letters_by_state",
-            "letters_line",
+            "letters_queue",
             "letters_pkey",
             "locks_pkey",
             "outputs_sealed",
@@ -840,7 +840,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
         lambda c: c.questions.ask("x", asker="agent:a5", key="new"),
         {
             "agents_name_key",
-            "exchanges_read",
+            "letter_chains_read_by",
             "questions_by_key",
             "questions_open_by_asker",
             "questions_pkey",
@@ -975,15 +975,15 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "gateway, what came next for a run": (
         lambda c: c._database.read(lambda tx: long_running.has_next(tx, "run_401")),
-        {"letters_line", "letters_started", "letters_pkey", "talks_busy"},
+        {"letters_queue", "letters_started", "letters_pkey", "talks_busy"},
     ),
     "mail, stalled mailboxes": (
         lambda c: c._database.read(lambda tx: letters.list_stalled(tx, before=0)),
-        {"letters_line", "letters_started", "letters_pkey"},
+        {"letters_queue", "letters_started", "letters_pkey"},
     ),
     "gateway, places with letters": (
         lambda c: c._database.read(lambda tx: letters.list_mailboxes(tx, "place")),
-        {"letters_line"},
+        {"letters_queue"},
     ),
     "channels.list": (lambda c: c.channels.list(limit=5), {"channels_by_name"}),
     "places.list of a channel": (

@@ -131,7 +131,7 @@ def writing() -> dict[str, Statement]:
 
 
 def test_statements_of_every_kind_exist() -> None:
-    names = {"mail.ADD_EXCHANGE", "mail.LETTERS.ack.postgres.True", "sessions.APPEND.combined"}
+    names = {"mail.ADD_LETTER_CHAIN", "mail.LETTERS.ack.postgres.True", "sessions.APPEND.combined"}
     assert names <= {*writing()}
 
 

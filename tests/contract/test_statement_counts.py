@@ -213,7 +213,7 @@ COSTS: dict[str, tuple[Prepare, int, int]] = {
     "claim of nothing in order": (claim_of_nothing("agent:x"), 1, 4),
     "ack": (on_a_claimed("ack"), 2, 1),
     "renew": (on_a_claimed("renew"), 1, 1),
-    "doubt": (on_a_claimed("doubt"), 2, 1),
+    "begin_delivery": (on_a_claimed("begin_delivery"), 2, 1),
     "ack_and_claim": (on_a_claimed("ack_and_claim", owner="o"), 3, 4),
     "ack_and_claim in order": (on_a_claimed("ack_and_claim", owner="o", box="agent:x"), 3, 5),
     "fail": (on_a_claimed("fail", "no"), 5, 6),

@@ -22,15 +22,15 @@ def put_all(store: Corral, world: World) -> None:
 def deliver_all(store: Corral, world: World) -> None:
     """A worker who takes care: before it acts, it says that the outcome is unknown from here on."""
     while letters := store.mail.claim(OUT, owner="worker"):
-        store.mail.doubt(letters[0])
+        store.mail.begin_delivery(letters[0])
         world.note(f"sent {letters[0].body}")
         store.mail.ack(letters[0])
 
 
 def settle_and_deliver(store: Corral, world: World) -> None:
     """Whoever comes after looks up what really happened, as one would in a chat's history."""
-    for letter in store.mail.list(state="unknown").items:
-        store.mail.settle(letter.id, delivered=f"sent {letter.body}" in world.deeds)
+    for letter in store.mail.list(state="unconfirmed").items:
+        store.mail.resolve(letter.id, delivered=f"sent {letter.body}" in world.deeds)
     deliver_all(store, world)
 
 

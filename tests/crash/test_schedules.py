@@ -37,7 +37,7 @@ def moments_put(store: Corral, schedule: Schedule) -> list[int]:
 def moments_told(store: Corral, schedule: Schedule) -> Counter[int]:
     """How often the record of changes says that a moment was fired."""
     events = store.events.after(subject=schedule.id, limit=1_000).items
-    return Counter(moment for event in events if event.data for moment in event.data["moments"])
+    return Counter(time for event in events if event.data for time in event.data["scheduled_times"])
 
 
 def only_schedule(store: Corral) -> Schedule:
@@ -142,7 +142,7 @@ def test_where_letters_must_not_overlap_one_is_open_wherever_it_stopped(
         assert len(store.mail.list(mailbox="queue:skip").items) == 1
         (series,) = [each for each in store.schedules.list().items if each.overlap == "replace"]
         (letter,) = store.mail.list(mailbox="queue:replace").items
-        assert letter.id == f"let_{series.last_letter}"
+        assert letter.id == series.last_letter_id
         assert letter.key == f"{series.id}@{series.last_at}"
 
     crash_at_every_commit(
@@ -201,7 +201,7 @@ def test_a_moment_whose_script_is_asked_is_put_or_skipped_exactly_once(
     def check(store: Corral, world: World) -> None:
         for task in store.schedules.list().items:
             past = store.schedules.history(task.id).items
-            fired = [each.moment for each in past]
+            fired = [each.scheduled_at for each in past]
             assert len({*fired}) == len(fired) >= 1
             wanted = "skipped" if task.script == "exit 77" else "put"
             assert {each.state for each in past} == {wanted}

@@ -45,7 +45,10 @@ WRITES: dict[str, Callable[[Corral], Callable[[], object]]] = {
     "mail renew": lambda store: (letter := _claimed(store), lambda: store.mail.renew(letter))[1],
     "mail ack": lambda store: (letter := _claimed(store), lambda: store.mail.ack(letter))[1],
     "mail fail": lambda store: (letter := _claimed(store), lambda: store.mail.fail(letter, "x"))[1],
-    "mail doubt": lambda store: (letter := _claimed(store), lambda: store.mail.doubt(letter))[1],
+    "mail doubt": lambda store: (
+        letter := _claimed(store),
+        lambda: store.mail.begin_delivery(letter),
+    )[1],
     "timer set": lambda store: lambda: store.timers.set("agent:a", 1, delay_ms=HOUR),
     "setting set": lambda store: lambda: store.settings.set("mail.max_attempts", 3),
     "node join": lambda store: lambda: store.nodes.join("n", "b", owner="me"),

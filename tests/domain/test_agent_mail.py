@@ -26,8 +26,8 @@ def runner(store: Corral) -> Runner:
 
 
 def read(store: Corral, letter: Letter, run: str) -> str:
-    (exchange,) = store.mail.read_by([letter.id], run=run)
-    return exchange.correlation_id
+    (link,) = store.mail.read_by([letter.id], run=run)
+    return link.correlation_id
 
 
 def test_an_answer_goes_to_where_it_was_asked_and_belongs_to_it(
@@ -76,7 +76,7 @@ def test_two_agents_that_answer_one_another_for_ever_are_cut_off_and_both_are_to
     assert "limit of 4 letters between agents" in str(caught.value)
     told = [each.body for each in store.mail.list(mailbox="agent:ben").items][-1]
     assert told["reason"].startswith("A further letter from agent:ada")
-    assert "agent.cut_off" in record(store)
+    assert "agent.hop_limit" in record(store)
     with pytest.raises(Refused):
         store.mail.write("ada", "ping", reply_to=letter.id, run="run_5")
     notices = [
@@ -178,7 +178,7 @@ def test_what_a_letter_belongs_to_is_known_for_as_long_as_the_letter_waits(
     clock.advance(40 * DAY)
     counted = {each.table: each.rows for each in store.db.prune(dry_run=True)}
     pruned = {each.table: each.rows for each in store.db.prune()}
-    assert counted["exchanges"] == pruned["exchanges"] == 1
+    assert counted["letter_chains"] == pruned["letter_chains"] == 1
     with pytest.raises(NotFound):
         store.mail.get(done.id)
     correlation = read(store, asked, "run_b")
@@ -189,7 +189,7 @@ def test_what_a_letter_belongs_to_is_known_for_as_long_as_the_letter_waits(
     store.mail.ack(store.mail.claim("agent:ada", owner="ada")[0])
     store.mail.put("queue:x", "the newest letter stays")
     clock.advance(40 * DAY)
-    assert {each.table: each.rows for each in store.db.prune()}["exchanges"] == 2
+    assert {each.table: each.rows for each in store.db.prune()}["letter_chains"] == 2
 
 
 # -- every way into a session counts ---------------------------------------------------------------
@@ -231,7 +231,7 @@ def test_letters_put_into_a_session_by_a_run_count_as_hops(
 
     assert ping_pong(store, runner, monkeypatch, put) == 5
     assert store.gateway.wake() == [], "the notice wakes no agent"
-    assert "agent.cut_off" in record(store)
+    assert "agent.hop_limit" in record(store)
 
 
 def test_a_run_that_leaves_out_who_it_is_gains_no_hops(

@@ -242,7 +242,7 @@ def test_of_what_telegram_does_not_tell_the_channels_rule_decides_and_it_is_said
         bot.allow("7", "room")
         server.faults = [fault]
         (sent,) = store.messages.send("words", agent="ada", to="room")
-        assert bot.send() == ["unknown"]
+        assert bot.send() == ["unconfirmed"]
         for _ in range(3):
             clock.advance(5 * MINUTE)
             bot.send()
@@ -371,7 +371,7 @@ def test_what_slack_does_not_tell_is_found_in_its_history_however_much_was_said_
     server.page = 2
     server.faults = [fault]
     (sent,) = store.messages.say(store.places.get("slack/C1").id, "words", thread=thread)
-    assert bot.send() == ["unknown"]
+    assert bot.send() == ["unconfirmed"]
     for n in range(7):
         server.says("C1", f"noise {n}", **({"thread_ts": thread} if thread else {}))
     clock.advance(5 * MINUTE)
@@ -391,7 +391,7 @@ def test_slack_carries_files_both_ways_and_shows_each_once(
     server.says("C1", "", files=[{"id": "F0", "title": "report.txt"}])
     server.faults = [fault]
     (sent,) = store.messages.send_files(["report.txt"], agent="ada", to="room")
-    assert bot.send() == ["unknown" if fault else "done"]
+    assert bot.send() == ["unconfirmed" if fault else "done"]
     clock.advance(5 * MINUTE)
     bot.send()
     shared = [each for each in server.shown["C1"] if each.get("user") == "UBOT"]

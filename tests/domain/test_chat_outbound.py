@@ -202,7 +202,7 @@ def test_where_the_platform_can_tell_it_is_asked(
     chat.platform.outcomes = [how]
     (second,) = store.messages.send("hello", agent="ada", to="room")
     store.messages.send("world", agent="ada", to="room")
-    assert chat.deliver() == ["unknown"]
+    assert chat.deliver() == ["unconfirmed"]
     assert chat.deliver() == [], "nothing overtakes it"
     clock.advance(2 * MINUTE)
     chat.deliver()
@@ -242,7 +242,7 @@ def test_nobody_waits_for_the_lease_of_a_process_that_died_here(
     dead = f"delivery:{process.host()}:{gone.pid}:1:1"
     (letter,) = store.mail.claim(box, owner=dead, lease_ms=MINUTE)
     if kind == "forgetful":
-        store.mail.doubt(letter)  # it was about to send it
+        store.mail.begin_delivery(letter)  # it was about to send it
     chat.deliver()
     clock.advance(2 * SECOND)
     chat.deliver()

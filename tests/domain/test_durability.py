@@ -79,7 +79,7 @@ def out(store: Corral) -> Letter:
 
 
 def doubted(store: Corral) -> Letter:
-    return store.mail.doubt(out(store))
+    return store.mail.begin_delivery(out(store))
 
 
 def asked(store: Corral) -> str:
@@ -113,8 +113,8 @@ ASKS: dict[str, tuple[Callable[[Corral], Any], Callable[[Corral, Any], object]]]
     "an answer under a key": (asked, under_a_key),
     "a yes to a decision": (proposed, lambda store, id: store.decisions.confirm(id, by="user:a")),
     "a no to a decision": (proposed, lambda store, id: store.decisions.reject(id, by="user:a")),
-    "that an act begins": (out, lambda store, letter: store.mail.doubt(letter)),
-    "the end of a doubt": (doubted, lambda store, it: store.mail.settle(it.id, delivered=True)),
+    "that an act begins": (out, lambda store, letter: store.mail.begin_delivery(letter)),
+    "the end of a doubt": (doubted, lambda store, it: store.mail.resolve(it.id, delivered=True)),
     "a platform's event": (lambda store: Chat(store), lambda _, chat: chat.says("hello")),
     "a platform's receipt": (queued, lambda _, chat: chat.deliver()),
     "a token": (lambda _: None, lambda store, _: store.tokens.create("ci")),

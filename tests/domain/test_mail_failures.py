@@ -69,7 +69,7 @@ def test_pauses_grow_along_the_ladder_and_the_sixth_failure_is_the_last(
     dead = store.mail.fail(claim_one(store, box), "the last straw")
     assert (dead.state, dead.attempts) == (LetterState.DEAD, 6)
     assert (dead.last_error, dead.ended_at) == ("the last straw", clock.now())
-    assert record(store) == ["letter.put", *["letter.fail"] * 5, "letter.bury"]
+    assert record(store) == ["letter.put", *["letter.fail"] * 5, "letter.dead_letter"]
 
 
 def test_the_ladder_and_the_limit_are_settings_of_the_project(

@@ -120,7 +120,7 @@ def test_an_alert_about_a_run_continues_the_chain_of_that_run(
             inside.alerts.add(["finished"], target_kind="mailbox", target=mailbox)
 
     assert turns_until_silent(store, runner, clock, act) == LIMIT
-    assert "agent.cut_off" in record(store)
+    assert "agent.hop_limit" in record(store)
 
 
 @pytest.mark.parametrize("by", ["fallback", "agent"])

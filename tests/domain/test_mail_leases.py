@@ -19,7 +19,7 @@ VERBS: dict[str, Verb] = {
     "fail": lambda store, letter: store.mail.fail(letter, "no"),
     "renew": lambda store, letter: store.mail.renew(letter),
     "refuse": lambda store, letter: store.mail.refuse(letter, "no"),
-    "doubt": lambda store, letter: store.mail.doubt(letter),
+    "begin_delivery": lambda store, letter: store.mail.begin_delivery(letter),
     "ack_and_claim": lambda store, letter: store.mail.ack_and_claim(letter, owner="a"),
 }
 EACH_VERB = pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
@@ -241,7 +241,7 @@ def test_a_letter_that_was_given_back_is_not_renewed(store: Corral) -> None:
 
 
 def test_a_letter_that_is_in_doubt_is_renewed_too(store: Corral, clock: ManualClock) -> None:
-    letter = store.mail.doubt(claimed(store))
+    letter = store.mail.begin_delivery(claimed(store))
     assert store.mail.renew(letter, lease_ms=DAY).due_at == clock.now() + DAY
 
 
@@ -309,10 +309,10 @@ def test_an_ack_gives_back_the_letter_as_it_is_and_not_as_it_was_claimed(
         (claimed,) = store.mail.claim(box, owner="me", lease_ms=SECOND)
         clock.advance(SECOND // 2)
         store.mail.renew(claimed)
-        store.mail.doubt(claimed)
+        store.mail.begin_delivery(claimed)
         done = store.mail.ack(claimed)
         assert done == store.mail.get(claimed.id)
-        assert (done.due_at, done.line_at, done.ended_at) == (clock.now(),) * 3
+        assert (done.due_at, done.queue_at, done.ended_at) == (clock.now(),) * 3
         clock.advance(SECOND)
         assert store.mail.ack(claimed) == done
         assert store.mail.ack(claimed.id, fence=claimed.fence) == done

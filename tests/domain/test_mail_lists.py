@@ -79,7 +79,7 @@ def test_all_letters_are_listed_newest_first(
 def test_what_ended_or_is_in_doubt_is_not_on_its_way(store: Corral, seven: list[Letter]) -> None:
     store.mail.ack(store.mail.claim("agent:a", owner="o")[0])
     store.mail.drop(seven[0].id)
-    store.mail.doubt(store.mail.claim("agent:b", owner="o")[0])
+    store.mail.begin_delivery(store.mail.claim("agent:b", owner="o")[0])
     assert sorted(letter.body for letter in store.mail.list().items) == [2, 3, 5, 6]
 
 

@@ -33,7 +33,7 @@ def test_a_letter_comes_back_as_it_was_put(store: Corral, clock: ManualClock) ->
         "priority": 7,
         "state": LetterState.WAITING,
         "due_at": clock.now() + 5,
-        "line_at": clock.now() + 5,
+        "queue_at": clock.now() + 5,
         "expires_at": clock.now() + 10,
         "owner": None,
         "fence": 0,

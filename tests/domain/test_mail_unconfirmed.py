@@ -12,13 +12,17 @@ from tests.support.store import record, refuses
 def in_doubt(store: Corral, box: str = "place:chat") -> Letter:
     store.mail.put(box, "hello", sender="user:eve")
     (letter,) = store.mail.claim(box, owner="courier")
-    return store.mail.doubt(letter)
+    return store.mail.begin_delivery(letter)
 
 
 def test_doubt_is_a_state_with_an_event(store: Corral) -> None:
     letter = in_doubt(store)
-    assert (letter.state, letter.ended_at, letter.owner) == (LetterState.UNKNOWN, None, "courier")
-    assert record(store) == ["letter.put", "letter.doubt"]
+    assert (letter.state, letter.ended_at, letter.owner) == (
+        LetterState.UNCONFIRMED,
+        None,
+        "courier",
+    )
+    assert record(store) == ["letter.put", "letter.begin_delivery"]
 
 
 @pytest.mark.parametrize("box", ["place:chat", "queue:sends"])
@@ -54,27 +58,27 @@ def test_the_owner_may_still_turn_it_away(store: Corral) -> None:
 def test_doubt_ends_when_somebody_knows_that_it_arrived(store: Corral, clock: ManualClock) -> None:
     letter = in_doubt(store)
     clock.advance(DAY)
-    settled = store.mail.settle(letter.id, delivered=True, reason="seen in the history")
+    settled = store.mail.resolve(letter.id, delivered=True, reason="seen in the history")
     assert (settled.state, settled.ended_at) == (LetterState.DONE, clock.now())
-    assert record(store) == ["letter.put", "letter.doubt", "letter.confirm"]
+    assert record(store) == ["letter.put", "letter.begin_delivery", "letter.confirm"]
 
 
 def test_doubt_ends_when_somebody_knows_that_it_did_not(store: Corral, clock: ManualClock) -> None:
     letter = in_doubt(store)
     clock.advance(DAY)
-    settled = store.mail.settle(letter.id, delivered=False)
+    settled = store.mail.resolve(letter.id, delivered=False)
     assert (settled.state, settled.due_at) == (LetterState.WAITING, clock.now())
     (again,) = store.mail.claim("place:chat", owner="other")
     assert again.id == letter.id
     with refuses(store, Held):
         store.mail.ack(letter)
-    assert record(store) == ["letter.put", "letter.doubt", "letter.retry"]
+    assert record(store) == ["letter.put", "letter.begin_delivery", "letter.retry"]
 
 
 @pytest.mark.parametrize("box", ["place:chat", "queue:sends"])
 def test_a_letter_that_did_not_arrive_may_be_taken_at_once(store: Corral, box: str) -> None:
     letter = in_doubt(store, box)
-    store.mail.settle(letter.id, delivered=False)
+    store.mail.resolve(letter.id, delivered=False)
     assert [taken.id for taken in store.mail.claim(box, owner="other")] == [letter.id]
 
 
@@ -84,7 +88,7 @@ def test_a_letter_that_did_not_arrive_keeps_its_place_in_line(
     letter = in_doubt(store)
     store.mail.put("place:chat", "second")
     clock.advance(MINUTE)
-    store.mail.settle(letter.id, delivered=False)
+    store.mail.resolve(letter.id, delivered=False)
     taken = store.mail.claim("place:chat", owner="other", limit=2)
     assert [each.body for each in taken] == ["hello", "second"]
 
@@ -93,38 +97,38 @@ def test_a_letter_that_did_not_arrive_keeps_its_place_in_line(
 def test_only_doubt_can_be_settled(store: Corral, delivered: bool) -> None:
     letter = store.mail.put("agent:ada", 1)
     with refuses(store, IllegalMove) as caught:
-        store.mail.settle(letter.id, delivered=delivered)
-    assert caught.value.details["wanted"] == ["unknown"]
+        store.mail.resolve(letter.id, delivered=delivered)
+    assert caught.value.details["wanted"] == ["unconfirmed"]
     with refuses(store, NotFound):
-        store.mail.settle("let_99", delivered=delivered)
+        store.mail.resolve("let_99", delivered=delivered)
 
 
 def test_doubt_is_settled_once(store: Corral) -> None:
     letter = in_doubt(store)
-    store.mail.settle(letter.id, delivered=True)
+    store.mail.resolve(letter.id, delivered=True)
     with refuses(store, IllegalMove):
-        store.mail.settle(letter.id, delivered=False)
+        store.mail.resolve(letter.id, delivered=False)
 
 
 @pytest.mark.parametrize("delivered", [True, False])
 def test_a_reason_that_cannot_be_kept_settles_nothing(store: Corral, delivered: bool) -> None:
     letter = in_doubt(store)
     with refuses(store, Invalid):
-        store.mail.settle(letter.id, delivered=delivered, reason="a\0b")
+        store.mail.resolve(letter.id, delivered=delivered, reason="a\0b")
 
 
 def test_doubt_said_twice_is_refused(store: Corral) -> None:
     letter = in_doubt(store)
     with refuses(store, IllegalMove):
-        store.mail.doubt(letter)
+        store.mail.begin_delivery(letter)
 
 
 def test_doubt_needs_the_fence(store: Corral) -> None:
     store.mail.put("agent:ada", 1)
     (letter,) = store.mail.claim("agent:ada", owner="o")
     with refuses(store, Invalid):
-        store.mail.doubt(letter.id)
-    assert store.mail.doubt(letter.id, fence=letter.fence).state is LetterState.UNKNOWN
+        store.mail.begin_delivery(letter.id)
+    assert store.mail.begin_delivery(letter.id, fence=letter.fence).state is LetterState.UNCONFIRMED
 
 
 def test_while_its_lease_runs_a_letter_in_doubt_holds_up_other_owners(
@@ -142,12 +146,12 @@ def test_a_letter_in_doubt_is_listed_for_somebody_to_look_at_and_does_not_expire
 ) -> None:
     store.mail.put("agent:ada", 1, expires_at=clock.now() + MINUTE)
     (letter,) = store.mail.claim("agent:ada", owner="o")
-    letter = store.mail.doubt(letter)
+    letter = store.mail.begin_delivery(letter)
     clock.advance(DAY)
     assert store.mail.expire_due() == []
-    assert store.mail.list(state="unknown").items == [letter]
-    store.mail.settle(letter.id, delivered=True)
-    assert store.mail.list(state="unknown").items == []
+    assert store.mail.list(state="unconfirmed").items == [letter]
+    store.mail.resolve(letter.id, delivered=True)
+    assert store.mail.list(state="unconfirmed").items == []
 
 
 def test_a_letter_in_doubt_may_be_dropped(store: Corral) -> None:

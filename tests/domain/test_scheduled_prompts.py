@@ -59,7 +59,7 @@ def test_a_task_wakes_a_session_of_its_own_and_keeps_what_became_of_it(
     runner.end(begun, "all is well")
     store.gateway.settle()
     (seen,) = past(store, made)
-    assert (seen.moment, seen.letter_state) == (clock.now(), "done")
+    assert (seen.scheduled_at, seen.letter_state) == (clock.now(), "done")
     (turn,) = [
         each for each in store.sessions.turns(str(run.session_id)).items if each.role == "assistant"
     ]
@@ -202,7 +202,7 @@ def test_what_a_script_prints_is_told_with_the_text(
     made = daily(store, script="echo two new mails; echo sk-ant-api03-" + "a1B2" * 23)
     come(store, clock)
     (seen,) = past(store, made)
-    assert (seen.state, seen.exit_code, seen.tries) == ("put", 0, 1)
+    assert (seen.state, seen.exit_code, seen.attempts) == ("put", 0, 1)
     store.gateway.wake()
     prompt = runner.prompt(runner.begin()) or ""
     task, found = quotes_in(prompt)
@@ -249,16 +249,16 @@ def test_a_script_that_fails_wakes_nobody_and_that_is_said_and_counted(
     store.alerts.add(["failed"], target_kind="mailbox", target="user:op")
     store.settings.set("mail.max_attempts", 2)
     is_endless = script.startswith("sleep")  # the others may take as long as a busy machine needs
-    made = daily(store, script=script, script_ms=SECOND if is_endless else MINUTE)
+    made = daily(store, script=script, script_timeout_ms=SECOND if is_endless else MINUTE)
     come(store, clock)
     (seen,) = past(store, made)
-    assert (seen.state, seen.tries, seen.exit_code) == ("checking", 1, code)
+    assert (seen.state, seen.attempts, seen.exit_code) == ("checking", 1, code)
     assert reason in str(seen.reason)
     assert store.schedules.run_script(owner="c") is None, "it is run again after a pause"
     clock.advance(10 * SECOND)
     store.schedules.run_script(owner="c")
     (seen,) = past(store, made)
-    assert (seen.state, seen.tries) == ("failed", 2)
+    assert (seen.state, seen.attempts) == ("failed", 2)
     assert store.gateway.wake() == []
     now = store.schedules.get(made.id)
     assert (now.failures, now.state) == (1, "active")
@@ -304,7 +304,7 @@ def test_whoever_dies_over_a_script_leaves_it_to_the_next_one_and_the_moment_is_
     with pytest.raises(Held), store.transaction() as tx:
         occurrences.record_script_result(tx, dead, late, exit_code=0, output="late")
     (seen,) = past(store, made)
-    assert (seen.state, seen.tries) == ("put", 2)
+    assert (seen.state, seen.attempts) == ("put", 2)
     assert len(store.mail.list(mailbox=made.mailbox, all=True).items) == 1
 
 
@@ -345,7 +345,7 @@ def test_a_run_by_hand_asks_the_script_too_and_leaves_the_rule_alone(
         store.schedules.run(made.id)
         store.schedules.run_script(owner="c")
     seen = past(store, made)
-    assert [(each.moment, each.state) for each in seen] == [(None, "put"), (None, "put")]
+    assert [(each.scheduled_at, each.state) for each in seen] == [(None, "put"), (None, "put")]
     assert store.schedules.get(made.id).next_at == made.next_at
     store.gateway.wake()
     assert texts_in(runner.prompt(runner.begin())) == ["report", "hi", "report", "hi"]
@@ -379,7 +379,7 @@ def test_a_script_is_run_in_its_project_and_is_told_which_moment_it_is(
     store: Corral, runner: Runner, clock: ManualClock, tmp_path: Path
 ) -> None:
     project = store.projects.register(tmp_path)
-    script = "pwd; echo $CORRAL_SCHEDULE $CORRAL_MOMENT $CORRAL_AGENT"
+    script = "pwd; echo $CORRAL_SCHEDULE $CORRAL_SCHEDULED_AT $CORRAL_AGENT"
     made = daily(store, script=script, project=project.id)
     come(store, clock)
     (seen,) = past(store, made)
@@ -399,7 +399,12 @@ def test_a_script_whose_directory_is_gone_fails_and_says_so(
 
 @each_case(
     "options",
-    [{"script": ""}, {"script": "x\0"}, {"script_ms": SECOND}, {"script": "x", "script_ms": 1}],
+    [
+        {"script": ""},
+        {"script": "x\0"},
+        {"script_timeout_ms": SECOND},
+        {"script": "x", "script_timeout_ms": 1},
+    ],
 )
 def test_a_script_that_cannot_be_run_is_refused(
     store: Corral, runner: Runner, options: dict[str, object]
@@ -446,13 +451,13 @@ def test_another_rule_or_zone_moves_the_next_moment(
 def test_a_change_leaves_alone_what_it_does_not_name(
     store: Corral, runner: Runner, clock: ManualClock
 ) -> None:
-    made = daily(store, script="true", script_ms=SECOND, name="daily")
+    made = daily(store, script="true", script_timeout_ms=SECOND, name="daily")
     changed = store.schedules.edit(made.id, body={"text": "another report"})
     assert changed.body == {"text": "another report"}
-    assert (changed.script, changed.script_ms) == ("true", SECOND)
+    assert (changed.script, changed.script_timeout_ms) == ("true", SECOND)
     assert (changed.name, changed.next_at) == ("daily", made.next_at)
     plain = store.schedules.edit(made.id, script=None)
-    assert (plain.script, plain.script_ms) == (None, None)
+    assert (plain.script, plain.script_timeout_ms) == (None, None)
     store.schedules.pause(made.id)
     paused = store.schedules.edit(made.id, cron="0 10 * * *")
     assert (paused.state, paused.next_at) == ("paused", None)

@@ -29,7 +29,7 @@ def test_a_schedule_comes_back_as_it_was_made(store: Corral, clock: ManualClock)
     assert (made.kind, made.rule, made.time_zone) == (ScheduleKind.EVERY, str(HOUR), "UTC")
     assert (made.misfire, made.overlap) == (Misfire.ALL, Overlap.SKIP)
     assert (made.name, made.project_id, made.state) == ("hourly", "prj_1", ScheduleState.ACTIVE)
-    assert (made.next_at, made.last_at, made.last_letter) == (clock.now() + HOUR, None, None)
+    assert (made.next_at, made.last_at, made.last_letter_id) == (clock.now() + HOUR, None, None)
     assert made.created_at == clock.now()
     assert store.schedules.get(made.id) == made
     assert rows(store, "SELECT kind, verb, subject, project_id FROM events") == [

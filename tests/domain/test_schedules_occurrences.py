@@ -16,7 +16,7 @@ BROKEN = Statement("UPDATE schedules SET time_zone = 'Gone/Away' WHERE rule = '3
 
 
 def keys(letters: list[Letter]) -> list[int]:
-    """The moments that letters were put for."""
+    """The times that letters were put for."""
     return [int(str(letter.key).rpartition("@")[2]) for letter in letters]
 
 
@@ -36,7 +36,7 @@ def test_a_moment_puts_one_letter_and_moves_to_the_next(store: Corral, clock: Ma
     assert letter.key == f"{made.id}@{made.next_at}"
     fired = store.schedules.get(made.id)
     assert (fired.last_at, fired.next_at) == (made.next_at, clock.now() + HOUR)
-    assert letter.id == f"let_{fired.last_letter}"
+    assert letter.id == fired.last_letter_id
     assert record(store) == ["schedule.create", "letter.put", "schedule.fire"]
 
 
@@ -103,7 +103,7 @@ def test_the_next_moment_of_all_is_the_earliest_active_one(
     assert store.schedules.next_at() == clock.now() + DAY
 
 
-# -- moments that were missed ----------------------------------------------------------------
+# -- times that were missed ----------------------------------------------------------------
 
 
 def test_all_missed_moments_are_put_when_asked_for(store: Corral, clock: ManualClock) -> None:
@@ -127,7 +127,7 @@ def test_missed_moments_are_left_out_when_asked_for(store: Corral, clock: Manual
     clock.advance(5 * HOUR + 2 * MINUTE)
     assert store.schedules.fire_due() == []
     after = store.schedules.get(made.id)
-    assert (after.state, after.last_letter) == (ScheduleState.ACTIVE, None)
+    assert (after.state, after.last_letter_id) == (ScheduleState.ACTIVE, None)
     assert after.next_at == (made.next_at or 0) + 5 * HOUR
     assert store.mail.list().items == []
 
@@ -175,10 +175,10 @@ def test_after_a_long_downtime_one_look_puts_a_bounded_number(
     first = store.schedules.fire_due()
     second = store.schedules.fire_due()
     assert len(first) == len(second) == 100
-    moments = keys(first) + keys(second)
-    assert moments[0] == made.next_at
-    assert moments == sorted({*moments})
-    steps = {after - before for before, after in pairwise(moments)}
+    times = keys(first) + keys(second)
+    assert times[0] == made.next_at
+    assert times == sorted({*times})
+    steps = {after - before for before, after in pairwise(times)}
     assert len(steps) == 1, "no moment is left out between two looks"
 
 
@@ -244,7 +244,7 @@ def test_a_letter_in_doubt_is_open_too(store: Corral, clock: ManualClock) -> Non
     store.schedules.create("agent:ada", 1, every_ms=HOUR, overlap="skip")
     clock.advance(HOUR)
     store.schedules.fire_due()
-    store.mail.doubt(store.mail.claim("agent:ada", owner="o")[0])
+    store.mail.begin_delivery(store.mail.claim("agent:ada", owner="o")[0])
     clock.advance(HOUR)
     assert store.schedules.fire_due() == []
 

@@ -67,7 +67,7 @@ def live(store: Corral, clock: ManualClock, folder: Path) -> None:
     clock.advance(HOUR)
     store.schedules.fire_due()
     store.mail.put("agent:ada", "open", key="k", priority=5, sender="user:eve")
-    store.mail.doubt(store.mail.claim("agent:ada", owner="o")[0])
+    store.mail.begin_delivery(store.mail.claim("agent:ada", owner="o")[0])
     for n in range(12):
         store.mail.put("queue:x", {"n": n}, expires_at=clock.now() + DAY, project=project.id)
     store.mail.ack(store.mail.claim("queue:x", owner="o")[0])

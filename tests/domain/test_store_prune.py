@@ -41,7 +41,7 @@ NOTHING = {
         "messages",
         "cards",
         "requests",
-        "exchanges",
+        "letter_chains",
         "boxed_outcomes",
         "posts",
         "reactions",
@@ -159,7 +159,7 @@ def test_of_many_thousands_a_dry_run_counts_the_same_too(store: Corral, clock: M
     with store.transaction() as tx:
         tx.run(
             Statement(f"""
-            INSERT INTO letters (mailbox, body, rank, state, due_at, line_at, fence, attempts,
+            INSERT INTO letters (mailbox, body, rank, state, due_at, queue_at, fence, attempts,
                 created_at, ended_at)
             {SERIES.format(count=3_500)}
             SELECT 'agent:ada', '1', 0, CASE i % 7 WHEN 0 THEN 'waiting' ELSE 'done' END, 1, 1, 0,

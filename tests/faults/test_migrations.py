@@ -32,7 +32,7 @@ INSERT INTO extra (id, size) VALUES ('one', 1);
 BAD = GOOD + "\nINSERT INTO extra (id, size) VALUES ('one', 2);\n"
 
 FIRST_LETTER = (
-    """INSERT INTO letters (mailbox, body, rank, state, due_at, line_at, created_at)
+    """INSERT INTO letters (mailbox, body, rank, state, due_at, queue_at, created_at)
        VALUES ('agent:ada', '"hello"', 0, 'waiting', 1, 1, 1)""",
     """INSERT INTO events (at, actor, kind, verb, subject)
        VALUES (1, 'user:tester', 'letter', 'put', 'let_1')""",

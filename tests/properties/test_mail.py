@@ -20,7 +20,7 @@ QUEUE, ORDERED = "queue:work", "agent:ada"
 MAX_ATTEMPTS = 2
 LADDER = [5 * SECOND, 20 * SECOND]
 LEASE = 30 * SECOND
-OPEN = ("waiting", "unknown")
+OPEN = ("waiting", "unconfirmed")
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Paper:
 
     id: str = ""
 
-    def is_out(self, now: int) -> bool:
+    def is_claimed(self, now: int) -> bool:
         return self.state in OPEN and self.owner is not None and self.due_at > now
 
     def pauses(self, now: int) -> bool:
@@ -103,7 +103,7 @@ class Model:
         line = sorted((paper for paper in due if paper.priority == top), key=Paper.in_line)
         if mailbox.startswith("queue:"):
             return sorted(line[:limit], key=lambda paper: paper.number)
-        if any(paper.is_out(now) and paper.owner != owner for paper in box):
+        if any(paper.is_claimed(now) and paper.owner != owner for paper in box):
             return []
         paused = [paper.in_line() for paper in box if paper.pauses(now) and paper.priority >= top]
         return [paper for paper in line if not any(one < paper.in_line() for one in paused)][:limit]
@@ -224,7 +224,7 @@ class MailMachine(StoreMachine):
         )
 
     # Few rules, so that a story comes back to the same letters again and again.
-    @rule(claim=claims, how=st.sampled_from(["ack", "fail", "renew", "doubt", "refuse"]))
+    @rule(claim=claims, how=st.sampled_from(["ack", "fail", "renew", "begin_delivery", "refuse"]))
     def answer(self, claim: Claim, how: str) -> None:
         getattr(self, how)(claim)
 
@@ -283,13 +283,13 @@ class MailMachine(StoreMachine):
             if paper.mailbox.startswith("queue:"):
                 paper.place = paper.due_at
 
-    def doubt(self, claim: Claim) -> None:
+    def begin_delivery(self, claim: Claim) -> None:
         def call() -> Letter:
-            return self.store.mail.doubt(claim.letter)
+            return self.store.mail.begin_delivery(claim.letter)
 
         if not self.refused(self.refusal(claim, "waiting"), call):
             call()
-            self.model.paper(claim.letter.id).state = "unknown"
+            self.model.paper(claim.letter.id).state = "unconfirmed"
 
     def refuse(self, claim: Claim) -> None:
         def call() -> Letter:
@@ -305,18 +305,18 @@ class MailMachine(StoreMachine):
     def decide(self, id: str, how: str) -> None:
         match how:
             case "confirm" | "retry":
-                self.settle(id, delivered=how == "confirm")
+                self.resolve(id, delivered=how == "confirm")
             case "resend":
                 self.resend(id)
             case "drop":
                 self.drop(id)
 
-    def settle(self, id: str, *, delivered: bool) -> None:
+    def resolve(self, id: str, *, delivered: bool) -> None:
         def call() -> Letter:
-            return self.store.mail.settle(id, delivered=delivered)
+            return self.store.mail.resolve(id, delivered=delivered)
 
         paper = self.model.paper(id)
-        if self.refused(None if paper.state == "unknown" else IllegalMove, call):
+        if self.refused(None if paper.state == "unconfirmed" else IllegalMove, call):
             return
         call()
         if delivered:
@@ -359,7 +359,7 @@ class MailMachine(StoreMachine):
             if paper.state == "waiting"
             and paper.expires_at is not None
             and paper.expires_at <= self.now
-            and not paper.is_out(self.now)
+            and not paper.is_claimed(self.now)
         ]
         told = self.store.mail.expire_due()
         assert {letter.id for letter in told} == {paper.id for paper in late}

@@ -257,7 +257,7 @@ def test_6_after_a_crash_between_send_and_record_one_copy_can_be_seen(
     assert chat.platform.words() == ["hello"]
     assert store.messages.get(sent.id).state == "queued", "nothing is shown as sent"
     assert sent.letter_id is not None
-    expected = "waiting" if kind == "fake" else "unknown"
+    expected = "waiting" if kind == "fake" else "unconfirmed"
     assert store.mail.get(sent.letter_id).state == expected
     clock.advance(2 * MINUTE)
     chat.deliver("two")

@@ -15,7 +15,7 @@ MANY = 2_000
 _SERIES = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
 
 _LETTER = (
-    "INSERT INTO letters (mailbox, sender, key, body, rank, state, due_at, line_at, expires_at,"
+    "INSERT INTO letters (mailbox, sender, key, body, rank, state, due_at, queue_at, expires_at,"
     " owner, fence, attempts, created_at, ended_at)"
 )
 
@@ -55,8 +55,8 @@ _FILL = [
         CASE i % 9 WHEN 8 THEN 'true' END, {{now}} - i,
         CASE WHEN i % 4 > 1 THEN {{now}} - i END
     FROM n""",
-    f"""INSERT INTO occurrences (id, schedule_id, moment, state, tries, letter, created_at,
-        ended_at)
+    f"""INSERT INTO occurrences (id, schedule_id, scheduled_at, state, attempts, letter_id,
+        created_at, ended_at)
     {_SERIES.format(count=MANY)}
     SELECT 'occ_' || substr(i || 'x0000000000000000000000000', 1, 26),
         'sch_' || substr((i % 40) || 'x0000000000000000000000000', 1, 26), i, 'put', 1, i,

@@ -213,7 +213,7 @@ class SampleStore:
             mail.fail(letter, "connection refused by 192.0.2.7:443")
         mail.put("place:chat", "Deployed 2.4.")
         (letter,) = mail.claim("place:chat", owner="worker-1")
-        mail.doubt(letter)
+        mail.begin_delivery(letter)
         self.store.settings.unset("mail.max_attempts")
         mail.put("agent:ada", "please look at the build", key="build-7")
         mail.put("queue:builds", {"commit": "4f1c2a9", "branch": "main"})

@@ -95,7 +95,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "body": '"hello"',
         "rank": 0,
         "due_at": 1,
-        "line_at": 1,
+        "queue_at": 1,
         "fence": 3,
         "attempts": 1,
         "created_at": 1,
@@ -255,8 +255,8 @@ ROWS: dict[str, dict[str, Any]] = {
         "id": "occ_1",
         "schedule_id": "sch_1",
         "project_id": "prj_1",
-        "moment": 1,
-        "tries": 0,
+        "scheduled_at": 1,
+        "attempts": 0,
         "created_at": 1,
     },
     "requests": {
@@ -341,7 +341,7 @@ TIED: dict[str, Callable[[str], dict[str, Any]]] = {
     "groups": lambda state: {"ended_at": None if state == "open" else 9},
     "notes": lambda state: {"ended_at": None if state == "current" else 9},
     "questions": lambda state: {"ended_at": None if state == "open" else 9},
-    "letters": lambda state: {"ended_at": None if state in ("waiting", "unknown") else 9},
+    "letters": lambda state: {"ended_at": None if state in ("waiting", "unconfirmed") else 9},
     "locks": lambda state: {"ended_at": None if state in ("held", "waiting") else 9},
     "races": lambda state: {"ended_at": None if state == "active" else 9},
     "rounds": lambda state: {

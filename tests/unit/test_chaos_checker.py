@@ -27,7 +27,7 @@ def good() -> History:
         *told("letter", "let_1", "put"),
         *told("letter", "let_2", "put"),
         *told("letter", "let_1", "fail", "ack"),
-        *told("letter", "let_2", "doubt", "ack"),
+        *told("letter", "let_2", "begin_delivery", "ack"),
         *told("schedule", "sch_1", "create"),
         *told("letter", "let_3", "put"),
         *told("schedule", "sch_1", "finish", moments=[5], letters=["let_3"]),
@@ -250,7 +250,7 @@ def test_every_kind_of_violation_is_found(wrong: str) -> None:
 def test_unconfirmed_letter_may_be_overtaken() -> None:
     history = good()
     moved_first(history, "ack", "let_2")
-    history.events.insert(2, StoreEvent("letter", "doubt", "let_1"))
+    history.events.insert(2, StoreEvent("letter", "begin_delivery", "let_1"))
     assert not [wrong for wrong in judge(history) if "ended before" in wrong]
 
 

@@ -88,7 +88,7 @@ def test_table_documentation_has_columns_rules_and_indexes() -> None:
     assert types["mailbox"] == "key not null"
     assert types["expires_at"] == "integer"
     assert any("ended_at IS NULL" in rule for rule in letters.rules)
-    assert any("letters_line" in index for index in letters.indexes)
+    assert any("letters_queue" in index for index in letters.indexes)
 
 
 @EACH_TABLE

@@ -34,7 +34,7 @@ PAGES = {link.path for group in NAVIGATION for link in group.links} | {
     "/events?kind=letter",
     "/mail?state=all",
     "/mail?state=dead",
-    "/mail?state=unknown",
+    "/mail?state=unconfirmed",
     "/mail?mailbox=agent%3Aada&state=all",
     "/runs?state=live",
     "/runs?state=failed",
@@ -59,7 +59,7 @@ PAGES = {link.path for group in NAVIGATION for link in group.links} | {
     "/notes?category=gotcha",
     "/gateway/held",
     "/gateway/dead",
-    "/gateway/dead?state=unknown",
+    "/gateway/dead?state=unconfirmed",
     "/gateway/dead?state=refused",
     "/gateway/wirings",
     "/gateway/channels",
@@ -438,8 +438,8 @@ def test_every_action_does_what_its_button_says(http_server: HttpServer, tmp_pat
         assert store.mail.get(letter.id).state == "refused"
         act("mail/resend", id=letter.id)
         (claimed,) = store.mail.claim("agent:ada", owner="o")
-        store.mail.doubt(claimed)
-        act("mail/settle", id=letter.id, arrived="yes")
+        store.mail.begin_delivery(claimed)
+        act("mail/resolve", id=letter.id, arrived="yes")
         assert store.mail.get(letter.id).state == "done"
 
         act("schedules/create", mailbox="agent:ada", body="x", rule="10m", name="often")

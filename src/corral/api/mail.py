@@ -5,13 +5,13 @@ from typing import Any, Literal
 
 from corral.api.operation import Resource, read, write
 from corral.domain.mail import ops, queries
-from corral.domain.mail.model import Exchange, Letter
+from corral.domain.mail.model import HopLimitReached, Letter, LetterChain
 from corral.kernel.errors import Invalid, Refused
 from corral.kernel.pagination import Page
 from corral.services import mail
 
 Letters = list[Letter]
-Exchanges = list[Exchange]
+LetterChains = list[LetterChain]
 
 
 class Mail(Resource):
@@ -29,8 +29,8 @@ class Mail(Resource):
     ack = write(ops.ack, mode="one", repeatable=True)
     fail = write(ops.fail)
     refuse = write(ops.refuse)
-    doubt = write(ops.mark_unconfirmed, mode="one", durable=True)
-    settle = write(ops.resolve_unconfirmed, durable=True)
+    begin_delivery = write(ops.begin_delivery, mode="one", durable=True)
+    resolve = write(ops.resolve, durable=True)
     resend = write(ops.resend)
     drop = write(ops.drop)
     expire_due = write(ops.expire_due, repeatable=True)
@@ -84,7 +84,7 @@ class Mail(Resource):
         self,
         *,
         mailbox: str | None = None,
-        state: Literal["unknown", "dead", "refused", "expired"] | None = None,
+        state: Literal["unconfirmed", "dead", "refused", "expired"] | None = None,
         all: bool = False,
         after: str | None = None,
         limit: int = 50,
@@ -138,12 +138,12 @@ class Mail(Resource):
                 project=project,
             )
         )
-        if isinstance(result, str):  # the transaction is committed: it notified the other side
-            raise Refused(result, reason="hop_limit")
+        if isinstance(result, HopLimitReached):  # the transaction committed the notices
+            raise Refused(result.message, reason="hop_limit")
         return result
 
-    def read_by(self, letters: Sequence[str], *, run: str) -> Exchanges:
-        """Record that a run has read letters; returns the exchanges of those from agents."""
+    def read_by(self, letters: Sequence[str], *, run: str) -> LetterChains:
+        """Record that a run has read letters; returns the chains of those from agents."""
         from corral.domain.chat.conversations import agent_mail
 
         return self._database.write(lambda tx: agent_mail.mark_read(tx, [*letters], run))
@@ -173,6 +173,6 @@ class AgentMail(Mail):
         result = self._database.write(
             lambda tx: agent_mail.put_from_run(tx, mailbox, body, run=run, **options)
         )
-        if isinstance(result, str):  # the transaction is committed: it notified the other side
-            raise Refused(result)
+        if isinstance(result, HopLimitReached):  # the transaction committed the notices
+            raise Refused(result.message)
         return result

@@ -180,7 +180,9 @@ class TerminalChat:
         ]
         for letter in letters:
             self._report_failure(letter)
-        if any(letter.state in (LetterState.WAITING, LetterState.UNKNOWN) for letter in letters):
+        if any(
+            letter.state in (LetterState.WAITING, LetterState.UNCONFIRMED) for letter in letters
+        ):
             return None
         return all(letter.state is LetterState.DONE for letter in letters)
 

@@ -241,7 +241,7 @@ def prepare_restore(copy: Path, numbers: Mapping[str, int], now: int, actor: str
 # an id nor NULL. The WHERE clause: only if the back-up does not already reach that number.
 _PLACEHOLDERS = {
     "letters": """
-        INSERT INTO letters (seq, mailbox, body, rank, state, due_at, line_at, fence, attempts,
+        INSERT INTO letters (seq, mailbox, body, rank, state, due_at, queue_at, fence, attempts,
                              last_error, created_at, ended_at)
         SELECT :seq, 'user:corral', '"a restore"', 0, 'refused', :now, :now, 0, 0,
                'holds the place of the letters before a restore', :now, :now

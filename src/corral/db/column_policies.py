@@ -573,8 +573,8 @@ TABLES: Mapping[str, TablePolicy] = {
             _FIXED: "state",
         },
     ),
-    "exchanges": TablePolicy(
-        redacted="answers",
+    "letter_chains": TablePolicy(
+        redacted="in_reply_to",
         rejected="reply_to",
         exempt={
             _ID: "letter_id correlation_id agent_id read_by",

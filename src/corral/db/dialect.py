@@ -88,7 +88,7 @@ def _deferred_index_view(table: str, column: str, *others: str) -> str:
 # The columns of the tables with a deferred index, apart from `seq` and the indexed one.
 _EVENT = ("at", "actor", "kind", "verb", "project_id", "data", "run_id", "imported_at")
 _LETTER = (
-    *("sender", "project_id", "key", "body", "rank", "state", "due_at", "line_at", "expires_at"),
+    *("sender", "project_id", "key", "body", "rank", "state", "due_at", "queue_at", "expires_at"),
     *("owner", "fence", "attempts", "last_error", "created_at", "ended_at"),
     "imported_at",
 )

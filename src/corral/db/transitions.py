@@ -23,8 +23,9 @@ from corral.db.lookup import not_found
 from corral.db.statement import Query, Row, Statement, columns_of
 from corral.db.tx import Tx
 from corral.kernel.errors import CorralError, IllegalMove, Invalid, NotFound
+from corral.kernel.ids import parse_number
 from corral.kernel.lease import stale_fence_error
-from corral.kernel.pagination import LAST_ID
+from corral.kernel.pagination import LAST_ID, LAST_NUMBER
 from corral.kernel.states import TransitionTable
 from corral.kernel.text import encode_json
 
@@ -124,7 +125,7 @@ class StatefulTable(Generic[R]):
     def newest_first(self, condition: str = "") -> Listing[R]:
         """Return the list of the rows that meet a condition, newest first.
 
-        For tables whose key is a text id, which ascends with the creation time.
+        Ids and sequence numbers ascend with the creation time.
         """
         also = f" AND {condition}" if condition else ""
         query = Query(
@@ -132,16 +133,16 @@ class StatefulTable(Generic[R]):
             f"SELECT {self.columns} FROM {self.table} WHERE {self.key} < :before{also}"
             f" ORDER BY {self.key} DESC LIMIT :limit",
         )
-        return Listing(query, start={"before": LAST_ID}, key=_id_key)
+        start = LAST_NUMBER if self.id_prefix else LAST_ID
+        return Listing(query, start={"before": start}, key=self._sort_key)
+
+    def _sort_key(self, record: Any) -> tuple[str | int]:
+        return (parse_number(self.id_prefix, record.id) if self.id_prefix else record.id,)
 
     @property
     def public_id(self) -> str:
         """The SQL expression of the public id of a row."""
         return f"'{self.id_prefix}_' || {self.key}" if self.id_prefix else self.key
-
-
-def _id_key(record: Any) -> tuple[str]:
-    return (record.id,)
 
 
 def create(

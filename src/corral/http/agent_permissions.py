@@ -347,7 +347,7 @@ AGENT_RULES: dict[str, PermissionRule] = {
     "mail.ack": _own_letter,
     "mail.ack_and_claim": _claim_as_self,
     "mail.claim": _claim_as_self,
-    "mail.doubt": _own_letter,
+    "mail.begin_delivery": _own_letter,
     "mail.fail": _own_letter,
     "mail.get": _own_letter,
     "mail.next_due": _own_mailbox,

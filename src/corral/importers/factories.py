@@ -247,7 +247,7 @@ def letter(
         "rank": 0,
         "state": state,
         "due_at": at,
-        "line_at": at,
+        "queue_at": at,
         "fence": 0,
         "attempts": 0,
         "created_at": at,

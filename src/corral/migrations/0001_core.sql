@@ -104,75 +104,76 @@ CREATE TABLE leaders (
     lease_until {integer} NOT NULL      -- free to be taken after this moment
 ) {strict};
 
--- Messages on their way to one mailbox, until they are acknowledged. Writer: mail.
--- On SQLite, ask the view `letters_of_mailbox` for all letters of one mailbox, as with events.
+-- Letters: queued messages, each for one mailbox, until they are acknowledged. Writer: mail.
+-- On SQLite, query the view `letters_of_mailbox` for all letters of one mailbox, as with events.
 CREATE TABLE letters (
     seq {serial},                       -- order of arrival; the public id is let_184
-    mailbox {key} NOT NULL,             -- agent:, session:, place:, hook:, user: keep order; queue: does not
-    sender TEXT,                        -- the mailbox that is told when the letter dies
-    project_id {key},                   -- the project that it belongs to, if any
-    key {key},                          -- the same key in the same mailbox is the same letter
+    mailbox {key} NOT NULL,             -- agent:, session:, place:, hook: and user: are ordered; queue: is not
+    sender TEXT,                        -- the mailbox that is notified if the letter is not delivered; null: none
+    project_id {key},                   -- the project; null: none
+    key {key},                          -- idempotency key, unique in the mailbox; null: none
     body {json} NOT NULL,               -- any JSON value
-    rank {integer} NOT NULL,            -- minus the priority: the smaller goes first
+    rank {integer} NOT NULL,            -- the negated priority: the lowest rank is claimed first
     state {key} NOT NULL                -- see docs/reference/states.md
-        CHECK (state IN ('waiting', 'unknown', 'done', 'dead', 'refused', 'expired')),
-    due_at {integer} NOT NULL,          -- not to be claimed before; while it is out, the end of the lease
-    line_at {integer} NOT NULL,         -- its place in line; where order does not matter it moves with due_at
-    expires_at {integer},               -- not to be delivered after
-    owner TEXT,                         -- who has it out, or had it last
-    fence {integer} NOT NULL DEFAULT 0, -- raised at every claim
+        CHECK (state IN ('waiting', 'unconfirmed', 'done', 'dead', 'refused', 'expired')),
+    due_at {integer} NOT NULL,          -- earliest time of the next claim; end of the lease while claimed
+    queue_at {integer} NOT NULL,        -- queue position within a rank; in a queue: mailbox it follows due_at
+    expires_at {integer},               -- not delivered after this time; null: no limit
+    owner TEXT,                         -- the current or last claimant; null: not claimed since the last failure
+    fence {integer} NOT NULL DEFAULT 0, -- fencing token, incremented by every claim
     attempts {integer} NOT NULL DEFAULT 0,  -- claims since it was put or re-sent
-    last_error TEXT,                    -- why the last attempt failed, or why it ended as it did
-    created_at {integer} NOT NULL,      -- when it was put
-    ended_at {integer},                 -- when it reached done, dead, refused or expired
-    imported_at {integer},              -- when another tool's row was imported; null: created by Corral
-    CHECK ((ended_at IS NULL) = (state IN ('waiting', 'unknown')))
+    last_error TEXT,                    -- why the last attempt failed, or why the letter ended
+    created_at {integer} NOT NULL,      -- time of the put
+    ended_at {integer},                 -- time of done, dead, refused or expired; null: open
+    imported_at {integer},              -- time of the import from another tool; null: created by Corral
+    CHECK ((ended_at IS NULL) = (state IN ('waiting', 'unconfirmed')))
 ) {strict};
 
 CREATE UNIQUE INDEX letters_by_key ON letters (mailbox, key) WHERE key IS NOT NULL;
 {letters_by_mailbox};
-CREATE INDEX letters_line ON letters (mailbox, rank, line_at, seq) WHERE state = 'waiting';
+CREATE INDEX letters_queue ON letters (mailbox, rank, queue_at, seq) WHERE state = 'waiting';
 CREATE INDEX letters_started ON letters (mailbox, due_at)
-    WHERE state IN ('waiting', 'unknown') AND attempts > 0 AND substr(mailbox, 1, 6) <> 'queue:';
+    WHERE state IN ('waiting', 'unconfirmed') AND attempts > 0
+      AND substr(mailbox, 1, 6) <> 'queue:';
 CREATE INDEX letters_by_state ON letters (state, seq)
-    WHERE state IN ('unknown', 'dead', 'refused', 'expired');
+    WHERE state IN ('unconfirmed', 'dead', 'refused', 'expired');
 CREATE INDEX letters_expiring ON letters (expires_at)
     WHERE state = 'waiting' AND expires_at IS NOT NULL;
 {letters_keep_newest};
 
--- Letters to be put later, once or again and again. Writer: schedules.
+-- Schedules and timers: rules by which letters are put later, once or repeatedly. Writer: schedules.
 CREATE TABLE schedules (
     id {key} PRIMARY KEY,               -- sch_…
-    name TEXT,                          -- for people
-    project_id {key},                   -- the project that it belongs to, if any
-    mailbox {key} NOT NULL,             -- where its letters go
-    body {json} NOT NULL,               -- what they say
-    priority {integer} NOT NULL,        -- theirs
-    kind {key} NOT NULL                 -- how `rule` is read
+    name TEXT,                          -- display name; null: none
+    project_id {key},                   -- the project; null: none
+    mailbox {key} NOT NULL,             -- the mailbox of its letters
+    body {json} NOT NULL,               -- the body of its letters
+    priority {integer} NOT NULL,        -- the priority of its letters
+    kind {key} NOT NULL                 -- the kind of `rule`; once: a timer
         CHECK (kind IN ('once', 'every', 'cron')),
     rule TEXT NOT NULL,                 -- once: empty; every: milliseconds; cron: the five fields
-    time_zone TEXT NOT NULL,            -- in which a cron rule is meant
-    anchor_at {integer} NOT NULL,       -- moments are counted from here: once, the moment itself
-    misfire {key} NOT NULL              -- moments missed while nobody looked: put all, the latest, none
+    time_zone TEXT NOT NULL,            -- the time zone of a cron rule
+    anchor_at {integer} NOT NULL,       -- start of the rule; once: the scheduled time itself
+    misfire {key} NOT NULL              -- scheduled times that were missed: put all, the latest, or none
         CHECK (misfire IN ('all', 'latest', 'skip')),
-    overlap {key} NOT NULL              -- while its last letter is still open
+    overlap {key} NOT NULL              -- while the previous letter is open: put another, skip, or replace it
         CHECK (overlap IN ('allow', 'skip', 'replace')),
     state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('active', 'paused', 'finished', 'cancelled')),
-    next_at {integer},                  -- the moment that comes next; null when none does
-    last_at {integer},                  -- the moment that was last put
-    last_letter {integer},              -- the letter of that moment
-    last_error TEXT,                    -- why it was paused by itself, or why its script failed
-    script TEXT,                        -- a command that is run first, and says whether a letter is put
-    script_ms {integer},                -- for how long it may run; null: as the settings say
-    failures {integer} NOT NULL         -- moments in a row whose script failed for good
+    next_at {integer},                  -- the next scheduled time; null: none
+    last_at {integer},                  -- the scheduled time of the last letter; null: none yet
+    last_letter_id {integer},           -- the number of that letter; null: none yet
+    last_error TEXT,                    -- why it was paused automatically, or why its script failed
+    script TEXT,                        -- command that runs first and decides whether a letter is put; null: none
+    script_timeout_ms {integer},        -- timeout of the script; null: the setting schedules.script_timeout_ms
+    failures {integer} NOT NULL         -- consecutive occurrences whose script failed in every attempt
         DEFAULT 0,
-    sender {key},                       -- the mailbox that is told should a letter never arrive
-    created_at {integer} NOT NULL,      -- when it was made
-    ended_at {integer},                 -- when it was finished or cancelled
-    imported_at {integer},              -- when another tool's row was imported; null: created by Corral
-    correlation_id {key},               -- the letter chain that its letters continue; null: made by a person
-    hops {integer},                     -- letters of agents that led to the run that created or changed it; null: made by a person
+    sender {key},                       -- the mailbox that is notified if a letter is not delivered; null: none
+    created_at {integer} NOT NULL,      -- time of creation
+    ended_at {integer},                 -- time when it finished or was cancelled; null: open
+    imported_at {integer},              -- time of the import from another tool; null: created by Corral
+    correlation_id {key},               -- the letter chain that its letters continue; null: created by a person
+    hops {integer},                     -- length of that chain; null: created by a person
     CHECK (state <> 'active' OR next_at IS NOT NULL),
     CHECK ((ended_at IS NULL) = (state IN ('active', 'paused')))
 ) {strict};
@@ -182,26 +183,26 @@ CREATE INDEX schedules_open ON schedules (id) WHERE state IN ('active', 'paused'
 CREATE INDEX schedules_by_mailbox ON schedules (mailbox, kind) WHERE state IN ('active', 'paused');
 CREATE INDEX schedules_by_project ON schedules (project_id) WHERE project_id IS NOT NULL;
 
--- What became of the moments of schedules that have a script, or give a session something to do.
--- Writer: schedules.
+-- Occurrences: each time that a schedule fired, and its outcome. Only for schedules with a script or
+-- with a session as mailbox. Writer: schedules.
 CREATE TABLE occurrences (
     id {key} PRIMARY KEY,               -- occ_…
-    schedule_id {key} NOT NULL,         -- its schedule
-    project_id {key},                   -- the schedule's project, if any
-    moment {integer},                   -- the moment; null: somebody ran it by hand
+    schedule_id {key} NOT NULL,         -- the schedule
+    project_id {key},                   -- the project of the schedule; null: none
+    scheduled_at {integer},             -- the scheduled time; null: run by hand
     state {key} NOT NULL                -- see docs/reference/states.md
         CHECK (state IN ('checking', 'put', 'skipped', 'failed')),
-    tries {integer} NOT NULL,           -- how often its script was run
-    exit_code {integer},                -- what that ended with, the last time
-    output TEXT,                        -- the last that it printed, without secrets
-    reason TEXT,                        -- why it was skipped, or failed
-    letter {integer},                   -- the number of the letter that was put
-    run_id {key},                       -- the last run that was given it
-    created_at {integer} NOT NULL,      -- when its moment was seen
-    ended_at {integer},                 -- when it was put, skipped or given up
-    UNIQUE (schedule_id, moment),
+    attempts {integer} NOT NULL,        -- runs of the script
+    exit_code {integer},                -- exit code of its last run; null: not known
+    output TEXT,                        -- end of its last output, redacted
+    reason TEXT,                        -- why it was skipped or failed
+    letter_id {integer},                -- the number of the letter that was put; null: none
+    run_id {key},                       -- the run that received the letter; null: none
+    created_at {integer} NOT NULL,      -- time when the schedule fired
+    ended_at {integer},                 -- time when it was put, skipped or failed; null: open
+    UNIQUE (schedule_id, scheduled_at),
     CHECK ((ended_at IS NULL) = (state = 'checking'))
 ) {strict};
 
 CREATE INDEX occurrences_by_schedule ON occurrences (schedule_id, id);
-CREATE INDEX occurrences_by_letter ON occurrences (letter) WHERE letter IS NOT NULL;
+CREATE INDEX occurrences_by_letter ON occurrences (letter_id) WHERE letter_id IS NOT NULL;

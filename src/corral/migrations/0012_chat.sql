@@ -223,16 +223,16 @@ CREATE UNIQUE INDEX requests_by_key ON requests (agent_id, key) WHERE key IS NOT
 CREATE INDEX requests_by_agent ON requests (agent_id, id);
 CREATE INDEX requests_waiting ON requests (action, id) WHERE state = 'waiting';
 
--- Letters that agents wrote to agents: what each belongs to, and how many led to it. Writer: gateway.
-CREATE TABLE exchanges (
+-- Letters between agents: the chain that each belongs to, and its reply address. Writer: mail.
+CREATE TABLE letter_chains (
     letter_id {key} PRIMARY KEY,        -- the letter: let_7
-    correlation_id {key} NOT NULL,      -- the same for a letter, its answers, and what was written because of them
-    hops {integer} NOT NULL,            -- how many letters of agents led to this one, itself counted
-    answers {key},                      -- the letter that it answers; null: it begins something
-    agent_id {key} NOT NULL,            -- who wrote it
-    reply_to {key} NOT NULL,            -- the mailbox that an answer goes to
-    read_by {key},                      -- the run that was given it
-    created_at {integer} NOT NULL       -- when it was written
+    correlation_id {key} NOT NULL,      -- id of the chain, shared by a letter, its replies and the letters that they cause
+    hops {integer} NOT NULL,            -- position in the chain, from 1
+    in_reply_to {key},                  -- the letter that it replies to; null: not a reply
+    agent_id {key} NOT NULL,            -- the agent that wrote it
+    reply_to {key} NOT NULL,            -- the mailbox for replies; empty: none expected
+    read_by {key},                      -- the run that last read it; null: none
+    created_at {integer} NOT NULL       -- time of the put
 ) {strict};
 
-CREATE INDEX exchanges_read ON exchanges (read_by) WHERE read_by IS NOT NULL;
+CREATE INDEX letter_chains_read_by ON letter_chains (read_by) WHERE read_by IS NOT NULL;

@@ -85,7 +85,7 @@ def drop_letter(request: PageRequest) -> Response:
 
 def settle_letter(request: PageRequest) -> Response:
     arrived = request.field("arrived") == "yes"
-    letter = request.store.mail.settle(request.require("id", "The message"), delivered=arrived)
+    letter = request.store.mail.resolve(request.require("id", "The message"), delivered=arrived)
     return request.success(f"Message {letter.id} marked as {letter.state}.")
 
 
@@ -198,7 +198,7 @@ ACTIONS: dict[str, Show] = {
         lambda letter: f"Message {letter.id} sent to {letter.mailbox} again.",
     ),
     "mail/drop": drop_letter,
-    "mail/settle": settle_letter,
+    "mail/resolve": settle_letter,
     "schedules/create": create_schedule,
     "schedules/pause": simple_action(
         lambda store: store.schedules.pause,

@@ -35,7 +35,7 @@ VIEWS = {
 # The filters of failed messages, with their descriptions.
 FAILED_STATES = {
     "dead": "failed after all attempts",
-    "unknown": "delivery unconfirmed",
+    "unconfirmed": "delivery unconfirmed",
     "refused": "rejected",
     "expired": "expired",
 }

@@ -10,7 +10,7 @@ from corral.web.request import PageRequest
 VIEWS = {
     "waiting": "waiting for delivery",
     "dead": "failed after all attempts",
-    "unknown": "delivery unconfirmed",
+    "unconfirmed": "delivery unconfirmed",
     "refused": "rejected by the recipient",
     "expired": "not claimed in time",
     "all": "all messages",

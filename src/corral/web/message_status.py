@@ -8,7 +8,7 @@ from corral.domain.mail.model import Letter, LetterState
 from corral.web.request import PageRequest
 
 MAX_LETTERS = 1_000
-PENDING_STATES = (LetterState.WAITING, LetterState.UNKNOWN)
+PENDING_STATES = (LetterState.WAITING, LetterState.UNCONFIRMED)
 
 
 class RecipientStatus(NamedTuple):
@@ -58,7 +58,7 @@ def _status(message: Message, letters: dict[str, Letter], now: int) -> DeliveryS
             route.agent_id,
             route.session_id,
             letter := letters.get(route.letter_id or ""),
-            letter is not None and letter.is_out(now),
+            letter is not None and letter.is_claimed(now),
         )
         for route in message.routes
         if route.heard
@@ -69,7 +69,7 @@ def _status(message: Message, letters: dict[str, Letter], now: int) -> DeliveryS
 
 def _state(message: Message, letter: Letter | None) -> str:
     """Return the message's state, unless its letter is unconfirmed or being retried."""
-    if letter is not None and letter.state is LetterState.UNKNOWN:
-        return "unknown"
+    if letter is not None and letter.state is LetterState.UNCONFIRMED:
+        return "unconfirmed"
     is_retried = letter is not None and letter.state is LetterState.WAITING
     return "queued" if is_retried and message.state is MessageState.UNDELIVERED else message.state

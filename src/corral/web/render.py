@@ -56,6 +56,7 @@ TONES = {
     "paused": "wait",
     "finished": "good",
     "waiting": "wait",
+    "unconfirmed": "need",
     "unknown": "need",
     "done": "good",
     "dead": "bad",

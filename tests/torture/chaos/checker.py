@@ -9,7 +9,7 @@ from itertools import pairwise
 from corral.domain.mail.model import is_ordered
 from tests.torture.chaos.journal import AttemptRecord, History, JournalEntry, StoreEvent
 
-LETTER_ENDS = ("ack", "bury", "refuse", "expire", "confirm", "drop")
+LETTER_ENDS = ("ack", "dead_letter", "refuse", "expire", "confirm", "drop")
 RUN_ENDS = ("complete", "fail", "crash", "cancel", "time_out", "interrupt")
 # These signals can always occur: the test kills and stops processes, a supervisor ends a run that
 # another machine took over, and a closing terminal sends SIGHUP.
@@ -127,7 +127,7 @@ def order_in_mailboxes(history: History) -> Iterator[str]:
     """Of two letters of which one was accepted before the other was put, it also ended before; but
     one in doubt holds the others up for no longer than its lease."""
     ended: dict[str, int] = {}
-    doubted = {event.subject for event in _told(history, "letter", "doubt")}
+    doubted = {event.subject for event in _told(history, "letter", "begin_delivery")}
     for place, event in enumerate(history.events):
         if event.kind == "letter" and event.verb in LETTER_ENDS:
             ended.setdefault(event.subject, place)

@@ -277,12 +277,12 @@ class Chaos:
 
     def _settle(self, store: Corral) -> None:
         """Doubt is ended by whoever can see what was done."""
-        unknown = store.mail.list(state="unknown", limit=200).items
+        unconfirmed = store.mail.list(state="unconfirmed", limit=200).items
         acted = {n.subject for n in journal.read_notes(self.out) if n.what == "act in doubt"}
-        for letter in unknown:
+        for letter in unconfirmed:
             if letter.mailbox == DOUBTED:
                 with suppress(CorralError):
-                    store.mail.settle(letter.id, delivered=letter.id in acted)
+                    store.mail.resolve(letter.id, delivered=letter.id in acted)
 
     def _open(self, store: Corral) -> list[str]:
         tasks = store.tasks.list(limit=1_000).items
@@ -291,7 +291,7 @@ class Chaos:
             *self.talk.unanswered(),
             *(f"{run.id} is {run.state}" for run in store.runs.list(live=True).items),
             *(f"{letter.id} waits" for letter in store.mail.list(limit=200).items),
-            *(f"{letter.id} unknown" for letter in store.mail.list(state="unknown").items),
+            *(f"{letter.id} unconfirmed" for letter in store.mail.list(state="unconfirmed").items),
             *(f"{timer.id} pending" for timer in store.timers.list().items),
             *(f"{task.key} is {task.state}" for task in tasks if task.ended_at is None),
             *(f"{run.id} unsealed" for host in self.machines for run in unsealed(host=host).items),

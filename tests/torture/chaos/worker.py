@@ -132,7 +132,9 @@ class Worker:
     def _deal_with(self, letter: Any, in_doubt: bool) -> None:
         mail, act = self.store.mail, "act"
         if in_doubt:
-            self._said("doubt", letter.id, letter.fence, lambda: mail.doubt(letter))
+            self._said(
+                "begin_delivery", letter.id, letter.fence, lambda: mail.begin_delivery(letter)
+            )
             act = "act in doubt"
         self.journal.note(act, letter.id, time.monotonic())
         self.linger()

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def shown_state(letter: "Letter") -> str:
-    """Return the state, with `out` for a letter that is claimed."""
-    return "out" if letter.is_out(render.now()) else str(letter.state)
+    """Return the state, with `claimed` for a letter under a lease."""
+    return "claimed" if letter.is_claimed(render.now()) else str(letter.state)
 
 
 def _gist(letter: "Letter") -> object:
@@ -211,7 +211,7 @@ def fail(app: App, letter: str, error: str, fence: int) -> None:
 @click.option("--all", "all_", is_flag=True, help="Include letters that have ended, newest first.")
 @click.option(
     "--state",
-    type=click.Choice(["unknown", "dead", "refused", "expired"]),
+    type=click.Choice(["unconfirmed", "dead", "refused", "expired"]),
     help="Only list letters in this state.",
 )
 @paging_options
@@ -269,5 +269,5 @@ def drop(app: App, letter: str, reason: str | None) -> None:
 @pass_app
 def resolve(app: App, letter: str, delivered: bool, reason: str | None) -> None:
     """Resolve a letter whose delivery is unconfirmed."""
-    resolved = app.store.mail.settle(letter, delivered=delivered, reason=reason)
+    resolved = app.store.mail.resolve(letter, delivered=delivered, reason=reason)
     app.report(f"{resolved.id} is {resolved.state}.", resolved)

@@ -43,10 +43,12 @@ HISTORY = [
     ("ID", lambda occurrence: occurrence.id),
     (
         "DUE",
-        lambda occurrence: format_time(occurrence.moment) if occurrence.moment else "manual",
+        lambda occurrence: (
+            format_time(occurrence.scheduled_at) if occurrence.scheduled_at else "manual"
+        ),
     ),
     ("STATE", lambda occurrence: occurrence.state),
-    ("ATTEMPTS", lambda occurrence: occurrence.tries or "-"),
+    ("ATTEMPTS", lambda occurrence: occurrence.attempts or "-"),
     ("EXIT", lambda occurrence: occurrence.exit_code),
     ("LETTER", lambda occurrence: occurrence.letter_state),
     ("RUN", lambda occurrence: occurrence.run_id),
@@ -77,7 +79,7 @@ def schedule_options(function: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--script-timeout",
-            "script_ms",
+            "script_timeout_ms",
             type=DURATION,
             help="Maximum time for the script, up to 10m (default: 30s).",
         ),

@@ -22,7 +22,6 @@ from corral.domain.chat.model import (
     Wiring,
     build_message,
 )
-from corral.domain.mail.model import Exchange
 
 
 def qualify(table: str, columns: str) -> str:
@@ -384,23 +383,6 @@ ADVANCE_INGESTED = Query(
     WHERE session_id = :session_id AND run_id = :run_id AND taken < :seq
     RETURNING {_CONVERSATION}
 """,
-)
-
-# -- exchanges of letters between agents ----------------------------------------------------------
-
-_EXCHANGE = "letter_id, correlation_id, hops, answers, agent_id, reply_to, read_by, created_at"
-
-EXCHANGE = Query(Exchange, f"SELECT {_EXCHANGE} FROM exchanges WHERE letter_id = :letter_id")
-
-EXCHANGES_RETENTION = Retention(
-    "exchanges",
-    setting="mail.retention_ms",
-    key="letter_id",
-    created=None,
-    # An exchange is kept as long as its letter, which may wait longer than the retention period.
-    ended="""created_at < :before AND NOT EXISTS (
-        SELECT 1 FROM letters WHERE seq = CAST(substr(letter_id, 5) AS {integer})
-        AND (ended_at IS NULL OR ended_at >= :before))""",
 )
 
 # -- cards ----------------------------------------------------------------------------------------

@@ -95,7 +95,8 @@ def _missing_recipient(kind: str, parent: str) -> Statement:
     """Build the check for letters to a missing session or place, which cannot be claimed."""
     return Statement(f"""
         SELECT count(*), min(seq) FROM letters
-        WHERE state IN ('waiting', 'unknown') AND substr(mailbox, 1, {len(kind) + 1}) = '{kind}:'
+        WHERE state IN ('waiting', 'unconfirmed')
+          AND substr(mailbox, 1, {len(kind) + 1}) = '{kind}:'
           AND NOT EXISTS (SELECT 1 FROM {parent} AS parent
                           WHERE parent.id = substr(letters.mailbox, {len(kind) + 2}))
     """)

@@ -66,7 +66,7 @@ def get_overview(tx: Tx) -> Overview:
     failed = tx.all(sql.FAILED, since=tx.now - DAY, limit=MAX_SHOWN + 1)
     queued = int(tx.value(sql.COUNT_RUNS, state=RunState.QUEUED, limit=MAX_COUNTED))
     dead = int(tx.value(sql.COUNT_LETTERS, state="dead", limit=MAX_COUNTED))
-    unconfirmed = int(tx.value(sql.COUNT_LETTERS, state="unknown", limit=MAX_COUNTED))
+    unconfirmed = int(tx.value(sql.COUNT_LETTERS, state="unconfirmed", limit=MAX_COUNTED))
     questions = int(tx.value(sql.COUNT_QUESTIONS, now=tx.now, limit=MAX_COUNTED))
     proposed = int(tx.value(sql.COUNT_DECISIONS, now=tx.now, limit=MAX_COUNTED))
     submitted = int(tx.value(sql.COUNT_SUBMITTED, limit=MAX_COUNTED))
@@ -78,7 +78,7 @@ def get_overview(tx: Tx) -> Overview:
         failed=failed[:MAX_SHOWN],
         recent=tx.all(sql.RECENT, limit=MAX_SHOWN),
         dead_letters=dead,
-        doubtful_letters=unconfirmed,
+        unconfirmed_letters=unconfirmed,
         open_questions=questions,
         proposed_decisions=proposed,
         submitted=tx.all(sql.SUBMITTED, limit=MAX_SHOWN),

@@ -89,7 +89,7 @@ EXCLUDED_TABLES = {
     "checkpoint_writes": "threads of frameworks belong to no project",
     **dict.fromkeys(
         ("channels", "places", "people", "senders", "wirings", "destinations", "messages", "talks",
-         "boxed_outcomes", "cards", "requests", "exchanges"),
+         "boxed_outcomes", "cards", "requests", "letter_chains"),
         _CHAT_REASON,
     ),
 }  # fmt: skip

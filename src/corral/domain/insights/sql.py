@@ -71,7 +71,7 @@ COUNT_RUNS = Statement("""
 COUNT_LETTERS = Statement("""
     SELECT count(*) FROM (
         SELECT 1 FROM letters
-        WHERE state = :state AND state IN ('unknown', 'dead', 'refused', 'expired') LIMIT :limit
+        WHERE state = :state AND state IN ('unconfirmed', 'dead', 'refused', 'expired') LIMIT :limit
     ) AS counted
 """)
 

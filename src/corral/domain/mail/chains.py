@@ -11,11 +11,12 @@ from typing import Literal
 
 from corral.db.tx import Tx
 from corral.domain.mail import sql
-from corral.domain.mail.model import Chain, Exchange
+from corral.domain.mail.model import Chain, HopLimitReached, LetterChain
 from corral.domain.settings import ops as settings
 from corral.kernel.errors import Refused
 from corral.kernel.text import encode_json
 
+RETENTION = sql.LETTER_CHAINS_RETENTION
 ChainTable = Literal["schedules", "questions", "delegations"]
 """The tables whose rows put letters later."""
 
@@ -56,8 +57,13 @@ def get_for_caller(tx: Tx, speaker: str | None = None) -> Chain | None:
 
 def get_for_letter(tx: Tx, letter: str) -> Chain | None:
     """Return the chain up to and including a letter; None: the letter is not from an agent."""
-    exchange = tx.first(sql.EXCHANGE, letter_id=letter)
-    return Chain(exchange.correlation_id, exchange.hops) if exchange is not None else None
+    link = find(tx, letter)
+    return Chain(link.correlation_id, link.hops) if link is not None else None
+
+
+def find(tx: Tx, letter: str) -> LetterChain | None:
+    """Return the chain and reply address of a letter; None: the letter is not from an agent."""
+    return tx.first(sql.LETTER_CHAIN, letter_id=letter)
 
 
 def get_for_subject(tx: Tx, subject: str) -> Chain:
@@ -69,8 +75,8 @@ def get_for_subject(tx: Tx, subject: str) -> Chain:
 
 def longest(*chains: Chain | None) -> Chain | None:
     """Return the longest of several chains; None when all are None."""
-    known = [chain for chain in chains if chain is not None]
-    return max(known, key=lambda chain: chain.hops, default=None)
+    present = [chain for chain in chains if chain is not None]
+    return max(present, key=lambda chain: chain.hops, default=None)
 
 
 def _build_chain(
@@ -86,24 +92,16 @@ def _build_chain(
 # -- the limit ------------------------------------------------------------------------------------
 
 
-def exceeded_limit(tx: Tx, chain: Chain) -> int | None:
-    """Return `mail.max_hops` when one more letter would exceed it; None: the letter is allowed."""
+def exceeded_limit(tx: Tx, chain: Chain) -> HopLimitReached | None:
+    """Return the limit when one more letter would exceed it; None: the letter is allowed."""
     limit = int(settings.get_value(tx, "mail.max_hops", agent=chain.agent))
-    return limit if chain.hops >= limit else None
-
-
-def hop_limit_message(limit: int) -> str:
-    """Return the error message for a letter beyond the limit; the sending agent reads it."""
-    return (
-        f"The limit of {limit} letters between agents (mail.max_hops) is reached. Stop here and "
-        "tell a person what you need."
-    )
+    return HopLimitReached(limit) if chain.hops >= limit else None
 
 
 def check_hop_limit(tx: Tx, chain: Chain | None) -> None:
     """Raise Refused when a letter that continues this chain would exceed the limit."""
-    if chain is not None and (limit := exceeded_limit(tx, chain)) is not None:
-        raise Refused(hop_limit_message(limit), limit=limit, reason="hop_limit")
+    if chain is not None and (exceeded := exceeded_limit(tx, chain)) is not None:
+        raise Refused(exceeded.message, limit=exceeded.limit, reason="hop_limit")
 
 
 # -- rows that put letters later ------------------------------------------------------------------
@@ -120,8 +118,8 @@ def save(tx: Tx, table: ChainTable, id: str, chain: Chain | None) -> None:
     """Store the chain of a schedule, question or delegation, unless a longer one is stored."""
     if chain is None:
         return
-    before = load(tx, table, id)
-    if before is None or chain.hops > before.hops:
+    stored = load(tx, table, id)
+    if stored is None or chain.hops > stored.hops:
         tx.run(sql.set_chain(table), id=id, correlation_id=chain.correlation_id, hops=chain.hops)
 
 
@@ -129,15 +127,15 @@ def save(tx: Tx, table: ChainTable, id: str, chain: Chain | None) -> None:
 
 
 def record(
-    tx: Tx, letter: str, chain: Chain, *, answers: str | None = None, reply_to: str = ""
+    tx: Tx, letter: str, chain: Chain, *, in_reply_to: str | None = None, reply_to: str = ""
 ) -> None:
     """Record that a letter continues a chain."""
     tx.run(
-        sql.ADD_EXCHANGE,
+        sql.ADD_LETTER_CHAIN,
         letter_id=letter,
         correlation_id=chain.correlation_id,
         hops=chain.hops + 1,
-        answers=answers,
+        in_reply_to=in_reply_to,
         agent_id=chain.agent_id or "",
         reply_to=reply_to,
         now=tx.now,
@@ -147,7 +145,7 @@ def record(
 def record_all(tx: Tx, mailboxes: Sequence[str], key: str, chain: Chain) -> None:
     """Record that the letters with this key in several mailboxes continue a chain."""
     tx.run(
-        sql.ADD_EXCHANGES,
+        sql.ADD_LETTER_CHAINS,
         keys_=encode_json(list(mailboxes), "The mailboxes"),
         key=key,
         correlation_id=chain.correlation_id,
@@ -157,8 +155,8 @@ def record_all(tx: Tx, mailboxes: Sequence[str], key: str, chain: Chain) -> None
     )
 
 
-def mark_read(tx: Tx, letter: str, run: str) -> Exchange | None:
-    """Record that a run read a letter; returns its exchange, None for a letter without one."""
+def mark_read(tx: Tx, letter: str, run: str) -> LetterChain | None:
+    """Record that a run read a letter; returns its chain, None: not from an agent."""
     return tx.first(sql.SET_READ_BY, letter_id=letter, run_id=run)
 
 

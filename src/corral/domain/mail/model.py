@@ -19,7 +19,7 @@ from corral.kernel.text import check_int, encode_text
 
 class LetterState(StrEnum):
     WAITING = "waiting"  # can be claimed, is claimed (see the lease), or waits for its retry
-    UNKNOWN = "unknown"  # delivery unconfirmed: the owner began to deliver and did not report back
+    UNCONFIRMED = "unconfirmed"  # the owner began to deliver and did not report back
     DONE = "done"  # acknowledged
     DEAD = "dead"  # dead letter: failed `mail.max_attempts` times
     REFUSED = "refused"  # rejected by a rule, or dropped by a person
@@ -34,18 +34,18 @@ MOVES = TransitionTable(
     initial=L.WAITING,
     import_states=(L.DONE, L.DEAD, L.REFUSED, L.EXPIRED),
     verbs={
-        # Before a side effect that must happen at most once: a crash after this leaves `unknown`.
-        "doubt": transition(L.WAITING, to=L.UNKNOWN),
-        "ack": transition(L.WAITING, L.UNKNOWN, to=L.DONE),
-        "fail": transition(L.WAITING, L.UNKNOWN, to=L.WAITING),
-        "bury": transition(L.WAITING, L.UNKNOWN, to=L.DEAD),
-        "refuse": transition(L.WAITING, L.UNKNOWN, to=L.REFUSED),
+        # Before a side effect that must happen at most once: after a crash it stays unconfirmed.
+        "begin_delivery": transition(L.WAITING, to=L.UNCONFIRMED),
+        "ack": transition(L.WAITING, L.UNCONFIRMED, to=L.DONE),
+        "fail": transition(L.WAITING, L.UNCONFIRMED, to=L.WAITING),
+        "dead_letter": transition(L.WAITING, L.UNCONFIRMED, to=L.DEAD),
+        "refuse": transition(L.WAITING, L.UNCONFIRMED, to=L.REFUSED),
         "expire": transition(L.WAITING, to=L.EXPIRED),
         # Resolve an unconfirmed delivery without its owner: it arrived, or it must be retried.
-        "confirm": transition(L.UNKNOWN, to=L.DONE),
-        "retry": transition(L.UNKNOWN, to=L.WAITING),
+        "confirm": transition(L.UNCONFIRMED, to=L.DONE),
+        "retry": transition(L.UNCONFIRMED, to=L.WAITING),
         "resend": transition(L.DEAD, L.REFUSED, L.EXPIRED, to=L.WAITING),
-        "drop": transition(L.WAITING, L.UNKNOWN, L.DEAD, L.EXPIRED, to=L.REFUSED),
+        "drop": transition(L.WAITING, L.UNCONFIRMED, L.DEAD, L.EXPIRED, to=L.REFUSED),
     },
 )
 
@@ -63,7 +63,7 @@ class Letter(msgspec.Struct, frozen=True):
     state: LetterState
     due_at: int
     """Not claimable before this time. While the letter is claimed, the end of the lease."""
-    line_at: int
+    queue_at: int
     """The queue position within a priority."""
     expires_at: int | None
     owner: str | None
@@ -74,13 +74,13 @@ class Letter(msgspec.Struct, frozen=True):
     created_at: int
     ended_at: int | None
 
-    def is_out(self, now: int) -> bool:
+    def is_claimed(self, now: int) -> bool:
         """Whether `owner` holds an unexpired lease on it."""
         return self.state is LetterState.WAITING and self.owner is not None and self.due_at > now
 
     def derived(self, now: int) -> dict[str, Any]:
         """Return the fields that depend on the current time."""
-        return {"out": self.is_out(now)}
+        return {"claimed": self.is_claimed(now)}
 
 
 class LetterDraft(NamedTuple):
@@ -110,13 +110,27 @@ class Chain(msgspec.Struct, frozen=True):
     """The name of the agent that continues the chain, if known."""
 
 
-class Exchange(msgspec.Struct, frozen=True):
+class HopLimitReached(msgspec.Struct, frozen=True):
+    """A letter was not put, because its chain has reached `mail.max_hops`."""
+
+    limit: int
+
+    @property
+    def message(self) -> str:
+        """The error message for the agent that sent the letter."""
+        return (
+            f"The limit of {self.limit} letters between agents (mail.max_hops) is reached. Stop "
+            "here and tell a person what you need."
+        )
+
+
+class LetterChain(msgspec.Struct, frozen=True):
     """The chain and reply address of a letter from one agent to another."""
 
     letter_id: str
     correlation_id: str
     hops: int
-    answers: str | None
+    in_reply_to: str | None
     agent_id: str
     reply_to: str
     read_by: str | None
@@ -135,7 +149,7 @@ def letter_from_values(number: int, values: Mapping[str, Any], state: LetterStat
         -values["rank"],
         state,
         values["due_at"],
-        values["line_at"],
+        values["queue_at"],
         values.get("expires_at"),
         None,
         0,

@@ -1,7 +1,7 @@
 """The verbs of the message queue: put, claim, acknowledge, fail, resend, drop.
 
 Delivery is at least once: a letter whose owner dies can be claimed again when the lease expires.
-Where a side effect must happen at most once, the owner calls `mark_unconfirmed` before it.
+Where a side effect must happen at most once, the owner calls `begin_delivery` before it.
 """
 
 from collections.abc import Sequence
@@ -23,6 +23,7 @@ from corral.domain.mail import chains, sql
 from corral.domain.mail.backoff import backoff_ms
 from corral.domain.mail.model import (
     Chain,
+    HopLimitReached,
     Letter,
     LetterDraft,
     LetterState,
@@ -38,7 +39,7 @@ from corral.kernel.errors import CorralError, Held, IllegalMove, Invalid
 from corral.kernel.ids import parse_number
 from corral.kernel.lease import lease_expiry, stale_fence_error
 from corral.kernel.pagination import check_limit
-from corral.kernel.text import MAX_NAME, check_int, check_text, encode_json
+from corral.kernel.text import MAX_NAME, check_int, check_optional_text, check_text, encode_json
 
 RETENTION = sql.RETENTION
 LEASE_MS = 30_000
@@ -71,7 +72,7 @@ def put(
     """
     if check_mailbox(mailbox).startswith("session:"):
         mailbox = resolve_mailbox(tx, mailbox)
-    values = _values(tx, body, key, due_at, priority, sender, expires_at, project)
+    values = _column_values(tx, body, key, due_at, priority, sender, expires_at, project)
     values["mailbox"] = mailbox
     if (tx.origin is not None or tx.actor.startswith("agent:")) and chains.is_read_by_agent(
         mailbox
@@ -79,7 +80,9 @@ def put(
         tx.begin()
         cause = chains.get_for_caller(tx)
         if cause is not None:
-            return _put_counted(tx, values, cause, is_limited=mailbox.startswith("session:"))
+            return _put_in_chain_or_notify(
+                tx, values, cause, is_limited=mailbox.startswith("session:")
+            )
     return _put(tx, values)
 
 
@@ -89,7 +92,7 @@ def put_caused_by(tx: Tx, cause: Chain | None, mailbox: str, body: Any, **option
     The options are those of `put`. Beyond `mail.max_hops` the mailbox gets a notice instead, which
     wakes no agent. A letter to a closed session is refused, and its sender gets a notice.
     """
-    values = {**_values(tx, body, **options), "mailbox": check_mailbox(mailbox)}
+    values = {**_column_values(tx, body, **options), "mailbox": check_mailbox(mailbox)}
     if not chains.is_read_by_agent(mailbox):
         return _put(tx, values)
     try:
@@ -100,7 +103,7 @@ def put_caused_by(tx: Tx, cause: Chain | None, mailbox: str, body: Any, **option
     cause = chains.longest(cause, chains.get_for_caller(tx))
     if cause is None:
         return _put(tx, values)
-    return _put_counted(tx, values, cause, is_limited=True)
+    return _put_in_chain_or_notify(tx, values, cause, is_limited=True)
 
 
 def resolve_mailbox(tx: Tx, mailbox: str) -> str:
@@ -136,13 +139,13 @@ def resolve_mailbox(tx: Tx, mailbox: str) -> str:
     )
 
 
-def put_exchange(
+def put_in_chain(
     tx: Tx,
     cause: Chain,
     mailbox: str,
     body: Any,
     *,
-    answers: str | None,
+    in_reply_to: str | None,
     reply_to: str,
     **options: Any,
 ) -> Letter:
@@ -150,30 +153,34 @@ def put_exchange(
 
     The caller checks the hop limit. The options are those of `put`.
     """
-    values = {**_values(tx, body, **options), "mailbox": check_mailbox(mailbox)}
+    values = {**_column_values(tx, body, **options), "mailbox": check_mailbox(mailbox)}
     letter = _put(tx, values)
-    chains.record(tx, letter.id, cause, answers=answers, reply_to=reply_to)
+    chains.record(tx, letter.id, cause, in_reply_to=in_reply_to, reply_to=reply_to)
     return letter
 
 
-def _put_counted(tx: Tx, values: dict[str, Any], cause: Chain, *, is_limited: bool) -> Letter:
-    limit = chains.exceeded_limit(tx, cause) if is_limited else None
-    if limit is not None:
+def _put_in_chain_or_notify(
+    tx: Tx, values: dict[str, Any], cause: Chain, *, is_limited: bool
+) -> Letter:
+    exceeded = chains.exceeded_limit(tx, cause) if is_limited else None
+    if exceeded is not None:
         sender = values.get("sender") or tx.actor
-        return notify_hop_limit(tx, cause, values["mailbox"], sender, limit)
+        return notify_hop_limit(tx, cause, values["mailbox"], sender, exceeded)
     letter = _put(tx, values)
     chains.record(tx, letter.id, cause)
     return letter
 
 
-def notify_hop_limit(tx: Tx, chain: Chain, mailbox: str, sender: str, limit: int) -> Letter:
+def notify_hop_limit(
+    tx: Tx, chain: Chain, mailbox: str, sender: str, exceeded: HopLimitReached
+) -> Letter:
     """Put a notice that a chain reached the hop limit, once per chain. It wakes no agent."""
-    reason = f"A further letter from {sender} was not delivered. {chains.hop_limit_message(limit)}"
+    reason = f"A further letter from {sender} was not delivered. {exceeded.message}"
     body = UndeliveredNotice(undelivered=chain.correlation_id, reason=reason)
     data = {"to": mailbox, "correlation": chain.correlation_id}
-    tx.emit("agent", "cut_off", sender, data=data)
-    key = f"cut_off:{chain.correlation_id}"
-    return _put(tx, {**_values(tx, body, key), "mailbox": mailbox})
+    tx.emit("agent", "hop_limit", sender, data=data)
+    key = f"hop_limit:{chain.correlation_id}"
+    return _put(tx, {**_column_values(tx, body, key), "mailbox": mailbox})
 
 
 def _put(tx: Tx, values: dict[str, Any]) -> Letter:
@@ -191,7 +198,7 @@ def put_many(tx: Tx, drafts: Sequence[LetterDraft]) -> list[str]:
     """Put several letters in order, in one batch; returns their ids. Idempotent by key."""
     rows = [
         {"mailbox": check_mailbox(draft.mailbox), "key": None, "sender": None}
-        | _values(tx, draft.body, key=draft.key, sender=draft.sender)
+        | _column_values(tx, draft.body, key=draft.key, sender=draft.sender)
         for draft in drafts
     ]
     numbers = create_each(tx, sql.LETTERS, rows, on_conflict=_UNIQUE_KEY)
@@ -217,7 +224,7 @@ def broadcast(
     Idempotent by key. The letters continue the chain `cause`, else the caller's chain; the caller
     checks the hop limit. The options are those of `put`.
     """
-    values = _values(tx, body, key=key, **options)
+    values = _column_values(tx, body, key=key, **options)
     if rows := [{"mailbox": check_mailbox(mailbox)} for mailbox in mailboxes]:
         create_many(tx, sql.LETTERS, rows, {"mailbox": "text"}, on_conflict=_UNIQUE_KEY, **values)
     of_agents = [mailbox for mailbox in mailboxes if chains.is_read_by_agent(mailbox)]
@@ -225,7 +232,7 @@ def broadcast(
         chains.record_all(tx, of_agents, key, cause)
 
 
-def _values(
+def _column_values(
     tx: Tx,
     body: Any,
     key: str | None = None,
@@ -247,7 +254,7 @@ def _values(
         "body": encode_json(body, "The body"),
         "rank": 0 if priority == 0 else -check_priority(priority),
         "due_at": due,
-        "line_at": due,
+        "queue_at": due,
         "created_at": now,
     }
     if key:
@@ -299,7 +306,7 @@ def claim(
         tx.serialize(f"mailbox:{mailbox}")
         statement = sql.CLAIM_ONE_IN_ORDER if limit == 1 else sql.CLAIM_IN_ORDER
         if limit > 1:
-            # A late owner may settle one of these letters concurrently; see the statement.
+            # A late owner may acknowledge or fail one of these letters concurrently.
             tx.run(sql.LOCK_EXPIRED_LEASES, mailbox=mailbox, now=tx.now)
     letters = tx.all(
         statement,
@@ -311,7 +318,7 @@ def claim(
     )
     if len(letters) > 1:
         # RETURNING does not guarantee an order.
-        letters.sort(key=lambda letter: (letter.line_at, parse_number("let", letter.id)))
+        letters.sort(key=lambda letter: (letter.queue_at, _number(letter)))
     if is_read_by_run:
         chains.mark_read_by_caller(tx, [letter.id for letter in letters])
     return letters
@@ -325,16 +332,16 @@ def end_undeliverable(tx: Tx, claimed: Sequence[Letter]) -> list[Letter]:
     """
     deliverable = []
     for letter in claimed:
-        number = parse_number("let", letter.id)
+        number = _number(letter)
         if letter.expires_at is not None and letter.expires_at <= tx.now:
-            _end(tx, "expire", number, EXPIRED_REASON, guard=letter.fence)
+            _end(tx, "expire", number, EXPIRED_REASON, held_fence=letter.fence)
         elif letter.attempts > 1 and letter.attempts > max_attempts(tx, letter):
             _end(
                 tx,
-                "bury",
+                "dead_letter",
                 number,
                 letter.last_error or "every lease expired without an acknowledgement",
-                guard=letter.fence,
+                held_fence=letter.fence,
             )
         else:
             deliverable.append(letter)
@@ -345,15 +352,15 @@ def renew(
     tx: Tx, letter: Letter | str, *, fence: int | None = None, lease_ms: int = LEASE_MS
 ) -> Letter:
     """Renew the lease of a claimed letter; raises Held when the lease was lost."""
-    number, guard = _check_claim(letter, fence)
+    number, held_fence = _check_claim(letter, fence)
     renewed = tx.first(
-        sql.RENEW, seq=number, fence=guard, now=tx.now, until=lease_expiry(tx.now, lease_ms)
+        sql.RENEW, seq=number, fence=held_fence, now=tx.now, until=lease_expiry(tx.now, lease_ms)
     )
     if renewed is None:
         current = sql.LETTERS.get(tx, number)
-        if current.fence != guard:
+        if current.fence != held_fence:
             raise stale_fence_error(
-                current.id, yours=guard, current=current.fence, owner=current.owner
+                current.id, yours=held_fence, current=current.fence, owner=current.owner
             )
         raise Held(
             f"Your lease on {current.id} has ended; the letter is {current.state}. Claim again.",
@@ -364,18 +371,24 @@ def renew(
 
 def ack(tx: Tx, letter: Letter | str, *, fence: int | None = None) -> Letter:
     """Acknowledge a letter. Idempotent under one fence; raises Held when the lease was lost."""
-    number, guard = _check_claim(letter, fence)
-    known = letter if isinstance(letter, Letter) else None
-    # All columns that a renewal changes are set here, so that the row need not be read back.
-    ended: dict[str, Any] = {"ended_at": tx.now, "due_at": tx.now, "line_at": tx.now}
+    number, held_fence = _check_claim(letter, fence)
     try:
         return transition(
-            tx, sql.LETTERS, "ack", number, expected_fence=guard, current=known, **ended
+            tx,
+            sql.LETTERS,
+            "ack",
+            number,
+            expected_fence=held_fence,
+            current=letter if isinstance(letter, Letter) else None,
+            ended_at=tx.now,
+            # The columns that a renewal changes are set too, so that the row need not be read back.
+            due_at=tx.now,
+            queue_at=tx.now,
         )
     except IllegalMove:
-        current = sql.LETTERS.get(tx, number)
-        if current.state is LetterState.DONE and current.fence == guard:
-            return current
+        stored = sql.LETTERS.get(tx, number)
+        if stored.state is LetterState.DONE and stored.fence == held_fence:
+            return stored
         raise
 
 
@@ -406,64 +419,77 @@ def fail(
     The back-off is `mail.backoff_ms`, and at least `pause_ms`: what the receiver asked for, such
     as Retry-After.
     """
-    number, guard = _check_claim(letter, fence)
+    number, held_fence = _check_claim(letter, fence)
     current = sql.LETTERS.get(tx, number)
     reason = check_text(
         error[:MAX_ERROR] or "no reason given", "The error", max_bytes=4 * MAX_ERROR
     )
-    if current.fence == guard and current.attempts >= max_attempts(tx, current):
-        return _end(tx, "bury", number, reason, guard=guard)
+    if current.fence == held_fence and current.attempts >= max_attempts(tx, current):
+        return _end(tx, "dead_letter", number, reason, held_fence=held_fence)
     delays = _setting(tx, "mail.backoff_ms", current)
     requested = min(max(check_int(pause_ms, "The pause"), 0), YEAR) if pause_ms else 0
     due = tx.now + max(backoff_ms(delays, max(current.attempts, 1)), requested)
-    line_at = current.line_at if is_ordered(current.mailbox) else due
+    queue_at = current.queue_at if is_ordered(current.mailbox) else due
     return transition(
         tx,
         sql.LETTERS,
         "fail",
         number,
-        expected_fence=guard,
+        expected_fence=held_fence,
         event_data={"error": reason},
         due_at=due,
-        line_at=line_at,
+        queue_at=queue_at,
         owner=None,
-        fence=guard + 1,  # rejects further writes of this owner
+        fence=held_fence + 1,  # rejects further writes of this owner
         last_error=reason,
     )
 
 
-def mark_unconfirmed(tx: Tx, letter: Letter | str, *, fence: int | None = None) -> Letter:
+def begin_delivery(tx: Tx, letter: Letter | str, *, fence: int | None = None) -> Letter:
     """Mark the delivery unconfirmed, before a side effect that must happen at most once.
 
-    `ack` or `fail` then report the outcome. After a crash the letter stays `unknown` and is not
-    claimed again until `resolve_unconfirmed` says whether it arrived.
+    `ack` or `fail` then report the outcome. After a crash the letter stays `unconfirmed` and is not
+    claimed again until `resolve` says whether it arrived.
     """
-    number, guard = _check_claim(letter, fence)
-    return transition(tx, sql.LETTERS, "doubt", number, expected_fence=guard)
+    number, held_fence = _check_claim(letter, fence)
+    return transition(tx, sql.LETTERS, "begin_delivery", number, expected_fence=held_fence)
 
 
-def resolve_unconfirmed(tx: Tx, id: str, *, delivered: bool, reason: str | None = None) -> Letter:
+def resolve(tx: Tx, id: str, *, delivered: bool, reason: str | None = None) -> Letter:
     """Resolve an unconfirmed delivery: the letter arrived, or it is retried."""
     number = parse_number("let", id)
-    note = {"reason": check_text(reason, "The reason", max_bytes=MAX_ERROR)} if reason else None
+    text = check_optional_text(reason, "The reason", max_bytes=MAX_ERROR)
+    event_data = {"reason": text} if text else None
     if delivered:
-        return transition(tx, sql.LETTERS, "confirm", number, event_data=note, ended_at=tx.now)
+        return transition(
+            tx, sql.LETTERS, "confirm", number, event_data=event_data, ended_at=tx.now
+        )
     current = sql.LETTERS.get(tx, number)
-    line_at = current.line_at if is_ordered(current.mailbox) else tx.now
-    return _make_claimable(tx, "retry", number, event_data=note, line_at=line_at)
+    queue_at = current.queue_at if is_ordered(current.mailbox) else tx.now
+    return _make_claimable(tx, "retry", number, event_data=event_data, queue_at=queue_at)
 
 
 def refuse(tx: Tx, letter: Letter | str, reason: str, *, fence: int | None = None) -> Letter:
     """Reject a claimed letter for good; its sender gets a notice with the reason."""
-    number, guard = _check_claim(letter, fence)
+    number, held_fence = _check_claim(letter, fence)
     return _end(
-        tx, "refuse", number, check_text(reason, "The reason", max_bytes=MAX_ERROR), guard=guard
+        tx,
+        "refuse",
+        number,
+        check_text(reason, "The reason", max_bytes=MAX_ERROR),
+        held_fence=held_fence,
     )
 
 
 def mark_dead(tx: Tx, letter: Letter, reason: str) -> Letter:
     """Move a letter to the dead letters; its sender gets a notice."""
-    return _end(tx, "bury", parse_number("let", letter.id), reason[:MAX_ERROR], guard=letter.fence)
+    return _end(
+        tx,
+        "dead_letter",
+        parse_number("let", letter.id),
+        reason[:MAX_ERROR],
+        held_fence=letter.fence,
+    )
 
 
 def resend(tx: Tx, id: str) -> Letter:
@@ -473,7 +499,7 @@ def resend(tx: Tx, id: str) -> Letter:
         "resend",
         parse_number("let", id),
         attempts=0,
-        line_at=tx.now,
+        queue_at=tx.now,
         expires_at=None,
         last_error=None,
         ended_at=None,
@@ -482,11 +508,8 @@ def resend(tx: Tx, id: str) -> Letter:
 
 def drop(tx: Tx, id: str, *, reason: str | None = None) -> Letter:
     """Refuse a letter by a person's decision, without a notice to its sender."""
-    text = (
-        check_text(reason, "The reason", max_bytes=MAX_ERROR)
-        if reason
-        else f"dropped by {tx.actor}"
-    )
+    text = check_optional_text(reason, "The reason", max_bytes=MAX_ERROR)
+    text = text or f"dropped by {tx.actor}"
     return transition(
         tx,
         sql.LETTERS,
@@ -564,14 +587,14 @@ def put_last(
     return put(tx, mailbox, body, key=key, sender=sender, due_at=due)
 
 
-def _end(tx: Tx, verb: str, number: int, reason: str, *, guard: int | None = None) -> Letter:
+def _end(tx: Tx, verb: str, number: int, reason: str, *, held_fence: int | None = None) -> Letter:
     """End a letter that is not delivered, and notify its sender once."""
     ended = transition(
         tx,
         sql.LETTERS,
         verb,
         number,
-        expected_fence=guard,
+        expected_fence=held_fence,
         event_data={"reason": reason},
         last_error=reason,
         ended_at=tx.now,

@@ -8,13 +8,13 @@ from corral.domain.mail import sql
 from corral.domain.mail.model import Letter, LetterState, StalledMailbox, check_mailbox
 from corral.kernel.errors import Invalid
 from corral.kernel.ids import parse_number
-from corral.kernel.pagination import LAST_NUMBER, Page, check_limit, decode_cursor, make_page
+from corral.kernel.pagination import Page, check_limit
 from corral.kernel.text import encode_json
 
 MAILBOX_PAGE_SIZE = 1_000
 # The states with an index of their own: letters that may need attention.
 LISTED_STATES = (
-    LetterState.UNKNOWN,
+    LetterState.UNCONFIRMED,
     LetterState.DEAD,
     LetterState.REFUSED,
     LetterState.EXPIRED,
@@ -25,48 +25,27 @@ def list_waiting(
     tx: Tx, *, mailbox: str | None = None, after: str | None = None, limit: int = 50
 ) -> Page[Letter]:
     """List the waiting letters by mailbox, each in queue order."""
-    box, rank, line_at, seq = decode_cursor(after, mailbox or "", -LAST_NUMBER, 0, 0)
-    if mailbox not in (None, box):
-        raise Invalid("The cursor belongs to another mailbox's list.", mailbox=mailbox)
-    if mailbox is not None:
-        check_mailbox(mailbox)
-    rows = tx.all(
-        sql.WAITING if mailbox is None else sql.WAITING_IN_MAILBOX,
-        mailbox=box,
-        rank=rank,
-        line_at=line_at,
-        seq=seq,
-        limit=check_limit(limit) + 1,
-    )
-    return make_page(rows, limit, _queue_position)
-
-
-def _queue_position(letter: Letter) -> tuple[str, int, int, int]:
-    return letter.mailbox, -letter.priority, letter.line_at, parse_number("let", letter.id)
+    if mailbox is None:
+        return sql.WAITING.page(tx, after=after, limit=limit)
+    return sql.WAITING_IN_MAILBOX.page(tx, after=after, limit=limit, mailbox=check_mailbox(mailbox))
 
 
 def list_all(
     tx: Tx, *, mailbox: str | None = None, after: str | None = None, limit: int = 50
 ) -> Page[Letter]:
     """List all letters, also ended ones, newest first."""
-    (before,) = decode_cursor(after, LAST_NUMBER)
-    query = {"before": before, "limit": check_limit(limit) + 1}
     if mailbox is None:
-        rows = tx.all(sql.ALL, **query)
-    else:
-        rows = tx.all(sql.ALL_OF_MAILBOX, mailbox=check_mailbox(mailbox), **query)
-    return make_page(rows, limit, lambda letter: (parse_number("let", letter.id),))
+        return sql.ALL.page(tx, after=after, limit=limit)
+    return sql.ALL_OF_MAILBOX.page(tx, after=after, limit=limit, mailbox=check_mailbox(mailbox))
 
 
 def list_by_state(tx: Tx, *, state: str, after: str | None = None, limit: int = 50) -> Page[Letter]:
-    """List the letters in a state (unknown, dead, refused or expired), newest first."""
+    """List the letters in a state (unconfirmed, dead, refused or expired), newest first."""
     if state not in LISTED_STATES:
         raise Invalid(
             f"Invalid state {state!r}: use one of {', '.join(LISTED_STATES)}.", state=state
         )
-    (before,) = decode_cursor(after, LAST_NUMBER)
-    rows = tx.all(sql.BY_STATE, state=state, before=before, limit=check_limit(limit) + 1)
-    return make_page(rows, limit, lambda letter: (parse_number("let", letter.id),))
+    return sql.BY_STATE.page(tx, after=after, limit=limit, state=state)
 
 
 def get_many(tx: Tx, ids: Sequence[str]) -> list[Letter]:
@@ -111,7 +90,7 @@ def list_claimable(tx: Tx, mailbox: str, *, owner: str, limit: int) -> list[Lett
         limit=check_limit(limit),
         now=tx.now,
     )
-    return sorted(letters, key=_queue_position)
+    return sorted(letters, key=sql.queue_position)
 
 
 def list_stalled(tx: Tx, *, before: int) -> list[StalledMailbox]:

@@ -3,39 +3,42 @@
 The columns that order a mailbox:
 
 - `rank` is the negated priority, so that ascending order means highest priority first.
-- `line_at` is the queue position within a priority: (line_at, seq).
+- `queue_at` is the queue position within a priority: (queue_at, seq).
 - `due_at` is the earliest time of the next claim. While a letter is claimed, it is the end of the
   lease. While a failed letter backs off, it is the time of the retry.
 
-Ordered mailboxes (all but `queue:…`) keep `line_at` when a letter is claimed or fails. Work queues
-move `line_at` along with `due_at`, so that the index starts with what can be claimed now.
+Ordered mailboxes (all but `queue:…`) keep `queue_at` when a letter is claimed or fails. Work queues
+move `queue_at` along with `due_at`, so that the index starts with what can be claimed now.
 """
 
 from functools import cache
 
+from corral.db.listing import Listing
 from corral.db.lookup import IdColumn
 from corral.db.retention import Retention
 from corral.db.statement import Query, Statement, columns_of
 from corral.db.transitions import StatefulTable
 from corral.domain.mail.model import (
     MOVES,
-    Exchange,
     Letter,
+    LetterChain,
     StalledMailbox,
     letter_from_values,
 )
+from corral.kernel.ids import parse_number
+from corral.kernel.pagination import LAST_NUMBER
 
 _COLUMNS = columns_of(Letter, id="'let_' || seq", priority="-rank")
 
 # The queue position of a new letter. Writers on several machines have slightly different clocks, so
 # a letter that is due immediately is placed behind the letters that were put before it.
-_LINE_AT = """
+_QUEUE_AT = """
     -- A letter that is due later keeps the position of its due time.
-    CASE WHEN CAST(:line_at AS {integer}) <> :created_at THEN :line_at ELSE (
-        SELECT greatest(max(ahead.line_at), :line_at) FROM letters AS ahead
+    CASE WHEN CAST(:queue_at AS {integer}) <> :created_at THEN :queue_at ELSE (
+        SELECT greatest(max(ahead.queue_at), :queue_at) FROM letters AS ahead
         WHERE ahead.mailbox = :mailbox AND ahead.state = 'waiting' AND ahead.rank = :rank
           -- Only positions in the near future: the clock of their writer was ahead.
-          AND ahead.line_at > :line_at AND ahead.line_at <= :line_at + {clocks_differ_ms}
+          AND ahead.queue_at > :queue_at AND ahead.queue_at <= :queue_at + {clocks_differ_ms}
           -- Excludes letters that were put for later: they must not delay this one.
           AND (ahead.due_at = ahead.created_at OR ahead.attempts > 0)
     ) END
@@ -50,7 +53,7 @@ LETTERS = StatefulTable(
     id_prefix="let",
     project="project_id",
     make_record=letter_from_values,
-    insert_expressions={"line_at": _LINE_AT},
+    insert_expressions={"queue_at": _QUEUE_AT},
 )
 
 BY_NUMBERS = Query(Letter, f"SELECT {_COLUMNS} FROM letters WHERE seq {{is_numbered}} ORDER BY seq")
@@ -90,12 +93,12 @@ _LEVEL = """
         WHERE level.rank IS NOT NULL AND NOT EXISTS (
             SELECT 1 FROM letters AS due
             WHERE due.mailbox = :mailbox AND due.state = 'waiting'
-              AND due.rank = level.rank AND due.line_at <= :now AND due.due_at <= :now
+              AND due.rank = level.rank AND due.queue_at <= :now AND due.due_at <= :now
         )
     )
 """
 
-# Work queues (`queue:…`): several owners claim concurrently. A claim moves `line_at` to the end of
+# Work queues (`queue:…`): several owners claim concurrently. A claim moves `queue_at` to the end of
 # the lease, so that claimed letters do not stand at the head of the index.
 CLAIM_ONE = Query(
     Letter,
@@ -104,18 +107,18 @@ CLAIM_ONE = Query(
     UPDATE letters
     -- The incremented fence rejects late writes of the previous owner.
     SET owner = :owner, fence = fence + 1, attempts = attempts + 1,
-        due_at = :until, line_at = :until
+        due_at = :until, queue_at = :until
     WHERE seq = (
         SELECT seq FROM letters
         WHERE mailbox = :mailbox AND state = 'waiting'
           -- One claim returns letters of one priority: the highest that is due.
           AND rank = (SELECT max(rank) FROM level)
           -- The position has been reached; limits the index scan.
-          AND line_at <= :now
+          AND queue_at <= :now
           -- Not for later, not in back-off, and not under an unexpired lease.
           AND due_at <= :now
         -- Rows that a concurrent claim has locked are skipped instead of waited for.
-        ORDER BY line_at, seq LIMIT 1 {{skip_locked}}
+        ORDER BY queue_at, seq LIMIT 1 {{skip_locked}}
     )
     RETURNING {_COLUMNS}
 """,
@@ -133,14 +136,14 @@ CLAIM = Query(
           -- One claim returns letters of one priority: the highest that is due.
           AND rank = (SELECT max(rank) FROM level)
           -- The position has been reached; limits the index scan.
-          AND line_at <= :now
+          AND queue_at <= :now
           -- Not for later, not in back-off, and not under an unexpired lease.
           AND due_at <= :now
-        ORDER BY line_at, seq LIMIT :limit {{skip_locked}}
+        ORDER BY queue_at, seq LIMIT :limit {{skip_locked}}
     )
     UPDATE letters
     SET owner = :owner, fence = fence + 1, attempts = attempts + 1,
-        due_at = :until, line_at = :until
+        due_at = :until, queue_at = :until
     WHERE seq {{is_picked}}
     RETURNING {_COLUMNS}
 """,
@@ -152,10 +155,10 @@ CLAIM = Query(
 _STILL_DUE = "state = 'waiting' AND due_at <= :now"
 
 # The letters that can block a claim in an ordered mailbox: attempted before, and not due yet. They
-# are under a lease, or in back-off and without an owner. `unknown` counts while its lease lasts:
-# its owner may still be delivering.
+# are under a lease, or in back-off and without an owner. An unconfirmed letter counts while its
+# lease lasts: its owner may still be delivering.
 _STARTED_NOT_DUE = """
-    started.mailbox = :mailbox AND started.state IN ('waiting', 'unknown')
+    started.mailbox = :mailbox AND started.state IN ('waiting', 'unconfirmed')
     -- Repeats the condition of the partial index letters_started.
     AND started.attempts > 0 AND substr(started.mailbox, 1, 6) <> 'queue:'
     AND started.due_at > :now
@@ -171,15 +174,15 @@ CLAIM_ONE_IN_ORDER = Query(
     SET owner = :owner, fence = fence + 1, attempts = attempts + 1, due_at = :until
     WHERE seq = (
         SELECT seq FROM (
-            SELECT seq, rank, line_at FROM letters
+            SELECT seq, rank, queue_at FROM letters
             WHERE mailbox = :mailbox AND state = 'waiting'
               -- One claim returns letters of one priority: the highest that is due.
               AND rank = (SELECT max(rank) FROM level)
               -- The position has been reached; limits the index scan.
-              AND line_at <= :now
+              AND queue_at <= :now
               -- Not for later, not in back-off, and not under an unexpired lease.
               AND due_at <= :now
-            ORDER BY line_at, seq LIMIT 1
+            ORDER BY queue_at, seq LIMIT 1
         ) AS next
         WHERE NOT EXISTS (
             SELECT 1 FROM letters AS started
@@ -189,7 +192,7 @@ CLAIM_ONE_IN_ORDER = Query(
                    started.owner <> :owner
                    -- An earlier letter of the same or a higher priority backs off: do not overtake.
                    OR started.owner IS NULL AND started.rank <= next.rank
-                      AND (started.line_at, started.seq) < (next.line_at, next.seq))
+                      AND (started.queue_at, started.seq) < (next.queue_at, next.seq))
         )
     ) AND {_STILL_DUE}
     RETURNING {_COLUMNS}
@@ -203,7 +206,7 @@ LOCK_EXPIRED_LEASES = Statement("""
     SELECT seq FROM letters
     -- The first two lines repeat the condition of the partial index letters_started.
     WHERE mailbox = :mailbox AND substr(mailbox, 1, 6) <> 'queue:'
-      AND state IN ('waiting', 'unknown') AND attempts > 0
+      AND state IN ('waiting', 'unconfirmed') AND attempts > 0
       -- The lease has expired, or the back-off is over.
       AND due_at <= :now
     -- One order for all callers, to avoid deadlocks.
@@ -216,12 +219,12 @@ _PICKED_IN_ORDER = f"""
     WITH RECURSIVE {_LEVEL},
     -- The letters to claim if none of the letters before them backed off.
     ahead AS MATERIALIZED (
-        SELECT seq, line_at FROM letters
+        SELECT seq, queue_at FROM letters
         WHERE mailbox = :mailbox AND state = 'waiting'
           -- One claim returns letters of one priority: the highest that is due.
           AND rank = (SELECT max(rank) FROM level)
           -- The position has been reached; limits the index scan.
-          AND line_at <= :now
+          AND queue_at <= :now
           -- Not for later, not in back-off, and not under an unexpired lease.
           AND due_at <= :now
           -- No other owner holds a lease in this mailbox.
@@ -229,34 +232,34 @@ _PICKED_IN_ORDER = f"""
             SELECT 1 FROM letters AS started
             WHERE {_STARTED_NOT_DUE} AND started.owner <> :owner
           )
-        ORDER BY line_at, seq LIMIT :limit
+        ORDER BY queue_at, seq LIMIT :limit
     ),
     -- For each rank up to the claimed one, the first letter that waits for its retry.
     stuck AS MATERIALIZED (
-        SELECT line_at, seq FROM letters WHERE seq IN (
+        SELECT queue_at, seq FROM letters WHERE seq IN (
             SELECT (
                 SELECT waits.seq FROM letters AS waits
                 WHERE waits.mailbox = :mailbox AND waits.state = 'waiting'
                   AND waits.rank = level.rank
                   -- Behind the last candidate it blocks nothing; limits the index scan.
-                  AND waits.line_at <= (SELECT max(ahead.line_at) FROM ahead)
+                  AND waits.queue_at <= (SELECT max(ahead.queue_at) FROM ahead)
                   -- In back-off: attempted before, released by its owner, retry not yet due.
                   AND waits.due_at > :now AND waits.owner IS NULL AND waits.attempts > 0
-                ORDER BY waits.line_at, waits.seq LIMIT 1
+                ORDER BY waits.queue_at, waits.seq LIMIT 1
             )
             FROM level
         )
     ),
-    barrier (line_at) AS MATERIALIZED (SELECT min(line_at) FROM stuck),
+    barrier (queue_at) AS MATERIALIZED (SELECT min(queue_at) FROM stuck),
     picked AS MATERIALIZED (
         SELECT seq FROM ahead
         -- No letter backs off,
-        WHERE (SELECT line_at FROM barrier) IS NULL
+        WHERE (SELECT queue_at FROM barrier) IS NULL
            -- or the candidate stands before the first that does,
-           OR line_at < (SELECT line_at FROM barrier)
+           OR queue_at < (SELECT queue_at FROM barrier)
            -- by its number when both have the same position.
-           OR line_at = (SELECT line_at FROM barrier) AND seq < (
-                SELECT min(CASE WHEN line_at = (SELECT line_at FROM barrier) THEN seq END)
+           OR queue_at = (SELECT queue_at FROM barrier) AND seq < (
+                SELECT min(CASE WHEN queue_at = (SELECT queue_at FROM barrier) THEN seq END)
                 FROM stuck)
     )
 """
@@ -286,10 +289,10 @@ RENEW = Query(
     f"""
     UPDATE letters SET due_at = :until,
         -- Work queues order by the end of the lease, ordered mailboxes keep the position.
-        line_at = CASE WHEN substr(mailbox, 1, 6) = 'queue:' THEN :until ELSE line_at END
+        queue_at = CASE WHEN substr(mailbox, 1, 6) = 'queue:' THEN :until ELSE queue_at END
     WHERE seq = :seq
       -- A claim since then would have incremented the fence.
-      AND fence = :fence AND owner IS NOT NULL AND state IN ('waiting', 'unknown')
+      AND fence = :fence AND owner IS NOT NULL AND state IN ('waiting', 'unconfirmed')
       -- In an ordered mailbox an expired lease is lost: later letters may have been claimed since.
       AND (due_at > :now OR substr(mailbox, 1, 6) = 'queue:')
     RETURNING {_COLUMNS}
@@ -310,12 +313,12 @@ NEXT_DUE = Statement("""
     SELECT min((
         SELECT due_at FROM letters
         WHERE mailbox = :mailbox AND state = 'waiting' AND letters.rank = level.rank
-        ORDER BY line_at, seq LIMIT 1
+        ORDER BY queue_at, seq LIMIT 1
     )) FROM level
 """)
 
 LAST_POSITION = Statement("""
-    SELECT max(line_at) FROM letters WHERE mailbox = :mailbox AND state = 'waiting' AND rank = 0
+    SELECT max(queue_at) FROM letters WHERE mailbox = :mailbox AND state = 'waiting' AND rank = 0
 """)
 
 # -- lists ----------------------------------------------------------------------------------------
@@ -323,29 +326,29 @@ LAST_POSITION = Statement("""
 # The mailboxes of a kind that hold waiting letters: a loose index scan, one seek for each mailbox,
 # however many letters it holds.
 MAILBOXES = Statement("""
-    WITH RECURSIVE line (mailbox) AS (
+    WITH RECURSIVE in_use (mailbox) AS (
         SELECT min(mailbox) FROM letters
         WHERE state = 'waiting' AND mailbox > :low AND mailbox < :high
         UNION ALL
         SELECT (
             SELECT min(later.mailbox) FROM letters AS later
-            WHERE later.state = 'waiting' AND later.mailbox > line.mailbox
+            WHERE later.state = 'waiting' AND later.mailbox > in_use.mailbox
               AND later.mailbox < :high
         )
-        FROM line WHERE line.mailbox IS NOT NULL
+        FROM in_use WHERE in_use.mailbox IS NOT NULL
     )
-    SELECT mailbox FROM line WHERE mailbox IS NOT NULL LIMIT :limit
+    SELECT mailbox FROM in_use WHERE mailbox IS NOT NULL LIMIT :limit
 """)
 
-# The first letter of each priority of each mailbox, by a loose index scan of letters_line: one seek
-# for each, however many letters wait behind it.
+# The first letter of each priority of each mailbox, by a loose index scan of letters_queue: one
+# seek for each, however many letters wait behind it.
 STALLED = Query(
     StalledMailbox,
     """
     WITH RECURSIVE head (seq) AS (
         SELECT (
             SELECT seq FROM letters WHERE state = 'waiting' AND mailbox > ''
-            ORDER BY mailbox, rank, line_at, seq LIMIT 1
+            ORDER BY mailbox, rank, queue_at, seq LIMIT 1
         )
         UNION ALL
         SELECT coalesce(
@@ -354,13 +357,13 @@ STALLED = Query(
                 SELECT later.seq FROM letters AS later
                 WHERE later.state = 'waiting' AND later.mailbox = letters.mailbox
                   AND later.rank > letters.rank
-                ORDER BY later.rank, later.line_at, later.seq LIMIT 1
+                ORDER BY later.rank, later.queue_at, later.seq LIMIT 1
             ),
             -- else the head of the next mailbox.
             (
                 SELECT later.seq FROM letters AS later
                 WHERE later.state = 'waiting' AND later.mailbox > letters.mailbox
-                ORDER BY later.mailbox, later.rank, later.line_at, later.seq LIMIT 1
+                ORDER BY later.mailbox, later.rank, later.queue_at, later.seq LIMIT 1
             )
         )
         FROM head JOIN letters ON letters.seq = head.seq
@@ -371,7 +374,7 @@ STALLED = Query(
       -- Not stalled while an owner holds a lease in the mailbox: it is being worked on.
       AND NOT EXISTS (
         SELECT 1 FROM letters AS started
-        WHERE started.mailbox = letters.mailbox AND started.state IN ('waiting', 'unknown')
+        WHERE started.mailbox = letters.mailbox AND started.state IN ('waiting', 'unconfirmed')
           AND started.attempts > 0 AND substr(started.mailbox, 1, 6) <> 'queue:'
           AND started.due_at > :now AND started.owner IS NOT NULL
     )
@@ -379,55 +382,72 @@ STALLED = Query(
 """,
 )
 
-WAITING = Query(
-    Letter,
-    f"""
-    SELECT {_COLUMNS} FROM letters
-    WHERE state = 'waiting' AND (mailbox, rank, line_at, seq) > (:mailbox, :rank, :line_at, :seq)
-    ORDER BY mailbox, rank, line_at, seq LIMIT :limit
-""",
+_FIRST_POSITION: dict[str, str | int] = {
+    "mailbox": "",
+    "rank": -LAST_NUMBER,
+    "queue_at": 0,
+    "seq": 0,
+}
+
+
+def queue_position(letter: Letter) -> tuple[str, int, int, int]:
+    """Return the sort key of a waiting letter: the columns of the index letters_queue."""
+    return letter.mailbox, -letter.priority, letter.queue_at, parse_number("let", letter.id)
+
+
+WAITING = Listing(
+    Query(
+        Letter,
+        f"""
+        SELECT {_COLUMNS} FROM letters
+        WHERE state = 'waiting'
+          AND (mailbox, rank, queue_at, seq) > (:mailbox, :rank, :queue_at, :seq)
+        ORDER BY mailbox, rank, queue_at, seq LIMIT :limit
+    """,
+    ),
+    start=_FIRST_POSITION,
+    key=queue_position,
 )
 
-WAITING_IN_MAILBOX = Query(
-    Letter,
-    f"""
-    SELECT {_COLUMNS} FROM letters
-    WHERE state = 'waiting' AND mailbox = :mailbox
-      AND (rank, line_at, seq) > (:rank, :line_at, :seq)
-    ORDER BY rank, line_at, seq LIMIT :limit
-""",
+WAITING_IN_MAILBOX = Listing(
+    Query(
+        Letter,
+        f"""
+        SELECT {_COLUMNS} FROM letters
+        WHERE state = 'waiting' AND mailbox = :mailbox
+          AND (rank, queue_at, seq) > (:rank, :queue_at, :seq)
+        ORDER BY rank, queue_at, seq LIMIT :limit
+    """,
+    ),
+    start=_FIRST_POSITION,
+    key=queue_position,
+    scope=["mailbox"],
 )
 
 WAITING_NUMBERS = Statement("""
     SELECT seq FROM letters WHERE state = 'waiting' AND mailbox = :mailbox
-    ORDER BY rank, line_at, seq LIMIT :limit
+    ORDER BY rank, queue_at, seq LIMIT :limit
 """)
 
-ALL = Query(
-    Letter,
-    f"""
-    SELECT {_COLUMNS} FROM letters WHERE seq < :before ORDER BY seq DESC LIMIT :limit
-""",
+ALL = LETTERS.newest_first()
+
+ALL_OF_MAILBOX = Listing(
+    Query(
+        Letter,
+        f"""
+        SELECT {_COLUMNS} FROM (
+            SELECT * FROM {{letters_of_mailbox}} WHERE mailbox = :mailbox AND seq < :before
+            ORDER BY seq DESC LIMIT :limit
+        ) AS newest ORDER BY seq DESC
+    """,
+    ),
+    start=ALL.start,
+    key=ALL.key,
 )
 
-ALL_OF_MAILBOX = Query(
-    Letter,
-    f"""
-    SELECT {_COLUMNS} FROM (
-        SELECT * FROM {{letters_of_mailbox}} WHERE mailbox = :mailbox AND seq < :before
-        ORDER BY seq DESC LIMIT :limit
-    ) AS found ORDER BY seq DESC
-""",
-)
-
-BY_STATE = Query(
-    Letter,
-    f"""
-    SELECT {_COLUMNS} FROM letters
-    -- The list of states repeats the condition of the partial index.
-    WHERE state = :state AND state IN ('unknown', 'dead', 'refused', 'expired') AND seq < :before
-    ORDER BY seq DESC LIMIT :limit
-""",
+# The list of states repeats the condition of the partial index letters_by_state.
+BY_STATE = LETTERS.newest_first(
+    "state = :state AND state IN ('unconfirmed', 'dead', 'refused', 'expired')"
 )
 
 # -- expiry and retention -------------------------------------------------------------------------
@@ -455,46 +475,58 @@ RETENTION = Retention(
     imported="imported_at",
 )
 
+LETTER_CHAINS_RETENTION = Retention(
+    "letter_chains",
+    setting="mail.retention_ms",
+    key="letter_id",
+    created=None,
+    # Kept as long as the letter, which may wait longer than the retention period.
+    ended="""created_at < :before AND NOT EXISTS (
+        SELECT 1 FROM letters WHERE seq = CAST(substr(letter_id, 5) AS {integer})
+        AND (ended_at IS NULL OR ended_at >= :before))""",
+)
+
 # -- chains ---------------------------------------------------------------------------------------
 
-_EXCHANGE = columns_of(Exchange)
+_LETTER_CHAIN = columns_of(LetterChain)
 _AGENT = "SELECT id, name FROM agents WHERE"
 _MAX_RUNS = 50
 _MAX_PARENTS = 50
 
 _PARENTS = f"""
         UNION ALL
-        SELECT runs.parent_id, line.distance + 1 FROM runs JOIN line ON runs.id = line.id
+        SELECT runs.parent_id, ancestry.distance + 1
+        FROM runs JOIN ancestry ON runs.id = ancestry.id
         -- Bounded: rows that form a cycle must not loop.
-        WHERE runs.parent_id IS NOT NULL AND line.distance < {_MAX_PARENTS}
+        WHERE runs.parent_id IS NOT NULL AND ancestry.distance < {_MAX_PARENTS}
     )"""
 
 # The letters that a run and its parents read. The run itself is matched separately, because
-# `exchanges` outlives a deleted run.
+# `letter_chains` outlives a deleted run.
 _OF_RUN = f"""
-    WITH RECURSIVE line (id, distance) AS (
+    WITH RECURSIVE ancestry (id, distance) AS (
         SELECT parent_id, 1 FROM runs WHERE id = :run_id AND parent_id IS NOT NULL {_PARENTS},
-    given AS (
-        SELECT correlation_id, hops FROM exchanges WHERE read_by = :run_id
+    letters_read AS (
+        SELECT correlation_id, hops FROM letter_chains WHERE read_by = :run_id
         UNION ALL
-        SELECT correlation_id, hops FROM exchanges WHERE read_by IN (SELECT id FROM line)
+        SELECT correlation_id, hops FROM letter_chains WHERE read_by IN (SELECT id FROM ancestry)
     )
 """
 
 # The letters that the live runs of an agent and their parents read.
 _OF_AGENT = f"""
-    WITH RECURSIVE line (id, distance) AS (
+    WITH RECURSIVE ancestry (id, distance) AS (
         SELECT id, 0 FROM (
             SELECT id FROM runs
             WHERE agent_id = :agent_id AND ended_at IS NULL AND state <> 'queued' LIMIT {_MAX_RUNS}
         ) AS live {_PARENTS},
-    given AS (
-        SELECT correlation_id, hops FROM exchanges WHERE read_by IN (SELECT id FROM line)
+    letters_read AS (
+        SELECT correlation_id, hops FROM letter_chains WHERE read_by IN (SELECT id FROM ancestry)
     )
 """
 # Aggregates instead of ORDER BY: a run may have read many letters, and sorting them costs more.
-_MAX_HOPS = "SELECT max(hops) FROM given"
-_WITH_HOPS = "SELECT min(correlation_id) FROM given WHERE hops = :hops"
+_MAX_HOPS = "SELECT max(hops) FROM letters_read"
+_WITH_HOPS = "SELECT min(correlation_id) FROM letters_read WHERE hops = :hops"
 
 HOPS_OF_RUN = Statement(f"{_OF_RUN} {_MAX_HOPS}")
 CORRELATION_OF_RUN = Statement(f"{_OF_RUN} {_WITH_HOPS}")
@@ -504,17 +536,19 @@ CORRELATION_OF_AGENT = Statement(f"{_OF_AGENT} {_WITH_HOPS}")
 AGENT_OF_RUN = Statement(f"{_AGENT} id = (SELECT agent_id FROM runs WHERE runs.id = :run_id)")
 AGENT_BY_NAME = Statement(f"{_AGENT} name = :name")
 
-EXCHANGE = Query(Exchange, f"SELECT {_EXCHANGE} FROM exchanges WHERE letter_id = :letter_id")
+LETTER_CHAIN = Query(
+    LetterChain, f"SELECT {_LETTER_CHAIN} FROM letter_chains WHERE letter_id = :letter_id"
+)
 
-ADD_EXCHANGE = Statement("""
-    INSERT INTO exchanges
-        (letter_id, correlation_id, hops, answers, agent_id, reply_to, created_at)
-    VALUES (:letter_id, :correlation_id, :hops, :answers, :agent_id, :reply_to, :now)
+ADD_LETTER_CHAIN = Statement("""
+    INSERT INTO letter_chains
+        (letter_id, correlation_id, hops, in_reply_to, agent_id, reply_to, created_at)
+    VALUES (:letter_id, :correlation_id, :hops, :in_reply_to, :agent_id, :reply_to, :now)
     ON CONFLICT (letter_id) DO NOTHING
 """)
 
-ADD_EXCHANGES = Statement("""
-    INSERT INTO exchanges (letter_id, correlation_id, hops, agent_id, reply_to, created_at)
+ADD_LETTER_CHAINS = Statement("""
+    INSERT INTO letter_chains (letter_id, correlation_id, hops, agent_id, reply_to, created_at)
     SELECT 'let_' || seq, CAST(:correlation_id AS TEXT), CAST(:hops AS {integer}),
         CAST(:agent_id AS TEXT), '', CAST(:now AS {integer})
     FROM letters WHERE key = :key AND mailbox {is_listed}
@@ -522,11 +556,16 @@ ADD_EXCHANGES = Statement("""
 """)
 
 SET_READ_BY = Query(
-    Exchange,
-    f"UPDATE exchanges SET read_by = :run_id WHERE letter_id = :letter_id RETURNING {_EXCHANGE}",
+    LetterChain,
+    f"""
+    UPDATE letter_chains SET read_by = :run_id WHERE letter_id = :letter_id
+    RETURNING {_LETTER_CHAIN}
+""",
 )
 
-SET_ALL_READ_BY = Statement("UPDATE exchanges SET read_by = :run_id WHERE letter_id {is_listed}")
+SET_ALL_READ_BY = Statement(
+    "UPDATE letter_chains SET read_by = :run_id WHERE letter_id {is_listed}"
+)
 
 
 @cache

@@ -7,7 +7,7 @@ from corral.domain.schedules import occurrences, ops, sql
 from corral.domain.schedules.model import Misfire, Overlap, Schedule, ScheduleKind, ScheduleState
 from corral.domain.schedules.recurrence import RecurrenceRule, check_cron, check_every, load_zone
 from corral.kernel.errors import Invalid, Refused
-from corral.kernel.text import MAX_NAME, check_text, encode_json
+from corral.kernel.text import MAX_NAME, check_choice, check_text, encode_json
 from corral.kernel.unset import UNSET
 
 
@@ -23,7 +23,7 @@ def edit(
     overlap: str | None = None,
     name: str | None = UNSET,
     script: str | None = UNSET,
-    script_ms: int | None = UNSET,
+    script_timeout_ms: int | None = UNSET,
 ) -> Schedule:
     """Edit a repeating schedule. Arguments that are left out keep their values.
 
@@ -41,9 +41,9 @@ def edit(
     columns = {
         "name": _or_keep(current.name, name),
         "body": encode_json(_or_keep(current.body, body), "The body"),
-        "misfire": ops.check_choice(Misfire, misfire or current.misfire),
-        "overlap": ops.check_choice(Overlap, overlap or current.overlap),
-        **_script_columns(current, script, script_ms),
+        "misfire": check_choice(misfire or current.misfire, Misfire, "The misfire policy"),
+        "overlap": check_choice(overlap or current.overlap, Overlap, "The overlap policy"),
+        **_script_columns(current, script, script_timeout_ms),
         **_rule_columns(tx, current, every_ms, cron, time_zone),
     }
     if columns["name"]:
@@ -54,10 +54,12 @@ def edit(
     return edited
 
 
-def _script_columns(current: Schedule, script: str | None, script_ms: int | None) -> dict[str, Any]:
+def _script_columns(
+    current: Schedule, script: str | None, script_timeout_ms: int | None
+) -> dict[str, Any]:
     command = _or_keep(current.script, script)
-    limit = _or_keep(current.script_ms if command else None, script_ms)
-    return occurrences.check_script(command, limit)
+    timeout_ms = _or_keep(current.script_timeout_ms if command else None, script_timeout_ms)
+    return occurrences.check_script(command, timeout_ms)
 
 
 def _rule_columns(
@@ -86,5 +88,5 @@ def _rule_columns(
     }
 
 
-def _or_keep(current: Any, given: Any) -> Any:
-    return current if given is UNSET else given
+def _or_keep(current: Any, value: Any) -> Any:
+    return current if value is UNSET else value

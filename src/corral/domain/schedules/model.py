@@ -72,17 +72,17 @@ class Schedule(msgspec.Struct, frozen=True):
     state: ScheduleState
     next_at: int | None
     last_at: int | None
-    last_letter: int | None
+    last_letter_id: str | None
     last_error: str | None
     script: str | None
-    script_ms: int | None
+    script_timeout_ms: int | None
     failures: int
     sender: str | None
     created_at: int
     ended_at: int | None
 
     @property
-    def keeps_history(self) -> bool:
+    def has_history(self) -> bool:
         """Whether each occurrence is recorded. Otherwise the letters themselves are the record."""
         return self.script is not None or self.mailbox.startswith("session:")
 
@@ -100,11 +100,11 @@ OCCURRENCE_MOVES = TransitionTable(
     OccurrenceState,
     create_verb="check",
     initial=OS.CHECKING,
-    other_create_verbs={"put": OS.PUT},
+    other_create_verbs={"record": OS.PUT},
     verbs={
         # Its script failed and is retried after a back-off.
         "fail": transition(OS.CHECKING, to=OS.CHECKING),
-        "let_through": transition(OS.CHECKING, to=OS.PUT),
+        "put": transition(OS.CHECKING, to=OS.PUT),
         "skip": transition(OS.CHECKING, to=OS.SKIPPED),
         "give_up": transition(OS.CHECKING, to=OS.FAILED),
     },
@@ -117,9 +117,9 @@ class Occurrence(msgspec.Struct, frozen=True):
     id: str
     schedule_id: str
     project_id: str | None
-    moment: int | None
+    scheduled_at: int | None
     state: OccurrenceState
-    tries: int
+    attempts: int
     exit_code: int | None
     output: str | None
     reason: str | None
@@ -137,14 +137,15 @@ class OccurrenceWithLetter(Occurrence, frozen=True):
 
 EXIT_NOTHING_TO_DO = 77
 """The exit code for "nothing to do", as automake tests use it for "skipped"."""
+NOTHING_TO_DO = "its script found nothing to do"
 
 
 class ScriptResult(msgspec.Struct, frozen=True):
     """The decision of a script: put the letter, skip it, or a failure."""
 
-    wakes: bool
+    puts_letter: bool
     reason: str | None = None
-    found: str = ""
+    output: str = ""
     """The text that is added to the letter."""
     failed: bool = False
 
@@ -158,28 +159,28 @@ def parse_script_result(exit_code: int, output: str) -> ScriptResult:
     """
     text = output.strip()
     if exit_code == EXIT_NOTHING_TO_DO:
-        return ScriptResult(False, _last_line(text) or "its script found nothing to do")
+        return ScriptResult(False, _last_line(text) or NOTHING_TO_DO)
     if exit_code != 0:
         reason = f"its script exited with {exit_code}: {_last_line(text)}"
         return ScriptResult(False, reason, failed=True)
     head, _, last = text.rpartition("\n")
     decision = _parse_decision(last)
     if decision is None:
-        return ScriptResult(True, found=text)
-    wakes = decision.get("wake", decision.get("wakeAgent", True))
-    if not isinstance(wakes, bool):
+        return ScriptResult(True, output=text)
+    wake = decision.get("wake", decision.get("wakeAgent", True))
+    if not isinstance(wake, bool):
         return ScriptResult(
             False, "`wake` in the last line of its script is not true or false", failed=True
         )
-    if not wakes:
-        given = decision.get("reason")
-        reason = given if isinstance(given, str) and given else "its script found nothing to do"
+    if not wake:
+        stated = decision.get("reason")
+        reason = stated if isinstance(stated, str) and stated else NOTHING_TO_DO
         return ScriptResult(False, reason[:1_000])
     if "data" in decision:
         data = decision["data"]
-        found = data if isinstance(data, str) else msgspec.json.encode(data).decode()
-        return ScriptResult(True, found=found)
-    return ScriptResult(True, found=head.strip())
+        text = data if isinstance(data, str) else msgspec.json.encode(data).decode()
+        return ScriptResult(True, output=text)
+    return ScriptResult(True, output=head.strip())
 
 
 def _parse_decision(line: str) -> dict[str, Any] | None:

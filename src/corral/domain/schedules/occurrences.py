@@ -29,8 +29,8 @@ from corral.domain.settings import ops as settings
 from corral.kernel.clock import MINUTE, SECOND
 from corral.kernel.errors import Invalid
 from corral.kernel.ids import parse_number
-from corral.kernel.pagination import Page, check_limit, decode_cursor, make_page
-from corral.kernel.text import MAX_NAME, check_int, check_text
+from corral.kernel.pagination import Page
+from corral.kernel.text import check_int, check_text
 
 RETENTION = sql.OCCURRENCES_RETENTION
 SCRIPT_QUEUE = "queue:scripts"
@@ -51,21 +51,26 @@ class ClaimedScript(msgspec.Struct, frozen=True):
     timeout_ms: int
 
 
-def put_letter(tx: Tx, schedule: Schedule, moment: int | None) -> Letter:
-    """Put the letter of an occurrence, or queue its script first. `moment` None: fired by hand."""
+def put_letter(tx: Tx, schedule: Schedule, scheduled_at: int | None) -> Letter:
+    """Put the letter of an occurrence, or a letter that queues its script.
+
+    `scheduled_at` is None when the schedule is run by hand.
+    """
     if schedule.script is None:
-        letter = _put(tx, schedule, schedule.body, _key(schedule, moment))
-        if schedule.keeps_history:
-            _create(tx, schedule, moment, "put", letter=_number(letter), ended_at=tx.now)
+        letter = _put(tx, schedule, schedule.body, _key(schedule, scheduled_at))
+        if schedule.has_history:
+            _create(
+                tx, schedule, scheduled_at, "record", letter_id=_number(letter), ended_at=tx.now
+            )
         return letter
-    occurrence = _create(tx, schedule, moment, "check")
+    occurrence = _create(tx, schedule, scheduled_at, "check")
     assert occurrence is not None, "a schedule fires once for each time"
     body = ScriptCheck(occurrence=occurrence.id)
     return mail.put(tx, SCRIPT_QUEUE, body, key=occurrence.id, project=schedule.project_id)
 
 
 def _create(
-    tx: Tx, schedule: Schedule, moment: int | None, verb: str, **columns: Any
+    tx: Tx, schedule: Schedule, scheduled_at: int | None, verb: str, **columns: Any
 ) -> Occurrence | None:
     return create_if_absent(
         tx,
@@ -74,14 +79,14 @@ def _create(
             "id": tx.new_id("occ"),
             "schedule_id": schedule.id,
             "project_id": schedule.project_id,
-            "moment": moment,
-            "tries": 0,
+            "scheduled_at": scheduled_at,
+            "attempts": 0,
             "created_at": tx.now,
             **columns,
         },
-        on_conflict="(schedule_id, moment)",
+        on_conflict="(schedule_id, scheduled_at)",
         verb=verb,
-        event_data={"schedule": schedule.id, "moment": moment},
+        event_data={"schedule": schedule.id, "scheduled_at": scheduled_at},
     )
 
 
@@ -98,18 +103,24 @@ def _put(tx: Tx, schedule: Schedule, body: Any, key: str | None) -> Letter:
     )
 
 
-def _key(schedule: Schedule, moment: int | None) -> str | None:
-    return f"{schedule.id}@{moment}" if moment is not None else None
+def _key(schedule: Schedule, scheduled_at: int | None) -> str | None:
+    return f"{schedule.id}@{scheduled_at}" if scheduled_at is not None else None
 
 
-def check_script(script: str | None, script_ms: int | None) -> dict[str, Any]:
+def check_script(script: str | None, script_timeout_ms: int | None) -> dict[str, Any]:
     """Return the columns of a valid script; raises Invalid."""
-    if script is None and script_ms is not None:
-        raise Invalid("script_ms requires a script.")
-    if script_ms is not None and not SECOND <= check_int(script_ms, "The time") <= MAX_SCRIPT_MS:
-        raise Invalid("Invalid script timeout: expected 1 s to 10 minutes.", script_ms=script_ms)
+    if script is None and script_timeout_ms is not None:
+        raise Invalid("A script timeout requires a script.")
+    if (
+        script_timeout_ms is not None
+        and not SECOND <= check_int(script_timeout_ms, "The time") <= MAX_SCRIPT_MS
+    ):
+        raise Invalid(
+            "Invalid script timeout: expected 1 s to 10 minutes.",
+            script_timeout_ms=script_timeout_ms,
+        )
     text = check_text(script, "The script", max_bytes=MAX_SCRIPT) if script is not None else None
-    return {"script": text, "script_ms": script_ms}
+    return {"script": text, "script_timeout_ms": script_timeout_ms}
 
 
 # -- scripts --------------------------------------------------------------------------------------
@@ -152,37 +163,45 @@ def record_script_result(
     limit and counted. Raises Held when the lease was lost.
     """
     occurrence, letter = claimed.occurrence, claimed.letter
-    columns: dict[str, Any] = {"tries": letter.attempts, "exit_code": exit_code, "output": output}
+    columns: dict[str, Any] = {
+        "attempts": letter.attempts,
+        "exit_code": exit_code,
+        "output": output,
+    }
     reason = (result.reason or "")[:MAX_REASON] or None
     if result.failed:
         reason = reason or "its script failed"
         failed = mail.fail(tx, letter, reason)
         if failed.state is LetterState.DEAD:
             return _give_up(tx, occurrence, reason, **columns)
-        note = {"reason": reason}
         return transition(
-            tx, sql.OCCURRENCES, "fail", occurrence.id, event_data=note, reason=reason, **columns
+            tx,
+            sql.OCCURRENCES,
+            "fail",
+            occurrence.id,
+            event_data={"reason": reason},
+            reason=reason,
+            **columns,
         )
     mail.ack(tx, letter)
     tx.run(sql.CLEAR_FAILURES, id=occurrence.schedule_id)
     schedule = sql.SCHEDULES.get(tx, occurrence.schedule_id)
-    if result.wakes and schedule.state is ScheduleState.CANCELLED:
+    if result.puts_letter and schedule.state is ScheduleState.CANCELLED:
         result, reason = ScriptResult(False), "its schedule was cancelled"
-    if not result.wakes:
+    if not result.puts_letter:
         return _end(tx, "skip", occurrence, reason, {"reason": reason}, **columns)
-    key = _key(schedule, occurrence.moment) or f"{schedule.id}@{occurrence.id}"
-    put = _put(tx, schedule, _add_found(schedule.body, result.found), key)
-    before = parse_number("let", letter.id)
-    tx.run(sql.SET_LAST_LETTER, id=schedule.id, letter=_number(put), before=before)
-    note = {"letter": put.id}
-    return _end(tx, "let_through", occurrence, None, note, letter=_number(put), **columns)
+    key = _key(schedule, occurrence.scheduled_at) or f"{schedule.id}@{occurrence.id}"
+    put = _put(tx, schedule, _add_output(schedule.body, result.output), key)
+    number = _number(put)
+    tx.run(sql.SET_LAST_LETTER, id=schedule.id, letter_id=number, script_letter_id=_number(letter))
+    return _end(tx, "put", occurrence, None, {"letter": put.id}, letter_id=number, **columns)
 
 
-def _add_found(body: Any, found: str) -> dict[str, Any]:
+def _add_output(body: Any, output: str) -> dict[str, Any]:
     """Add the output of the script to the body of the letter."""
     if isinstance(body, dict):
-        return {**body, "found": found}
-    return {"text" if isinstance(body, str) else "body": body, "found": found}
+        return {**body, "script_output": output}
+    return {"text" if isinstance(body, str) else "body": body, "script_output": output}
 
 
 def _give_up(tx: Tx, occurrence: Occurrence, reason: str, **columns: Any) -> Occurrence:
@@ -195,7 +214,7 @@ def _end(
     verb: str,
     occurrence: Occurrence,
     reason: str | None,
-    note: dict[str, Any],
+    event_data: dict[str, Any],
     **columns: Any,
 ) -> Occurrence:
     return transition(
@@ -203,7 +222,7 @@ def _end(
         sql.OCCURRENCES,
         verb,
         occurrence.id,
-        event_data=note,
+        event_data=event_data,
         reason=reason,
         ended_at=tx.now,
         **columns,
@@ -225,7 +244,9 @@ def _find_occurrence(tx: Tx, letter: Letter) -> Occurrence | None:
 
 def _get_timeout_ms(tx: Tx, schedule: Schedule) -> int:
     scope = {"agent": agent_name_of(schedule.mailbox), "project": schedule.project_id}
-    return schedule.script_ms or int(settings.get_value(tx, "schedules.script_ms", **scope))
+    return schedule.script_timeout_ms or int(
+        settings.get_value(tx, "schedules.script_timeout_ms", **scope)
+    )
 
 
 # -- history --------------------------------------------------------------------------------------
@@ -234,7 +255,7 @@ def _get_timeout_ms(tx: Tx, schedule: Schedule) -> int:
 def link_run(tx: Tx, letter: Letter, run_id: str) -> None:
     """Record the run that got the letter of an occurrence."""
     if letter.key is not None and letter.key.startswith("sch_"):
-        tx.run(sql.SET_RUN, letter=_number(letter), run_id=run_id)
+        tx.run(sql.SET_RUN, letter_id=_number(letter), run_id=run_id)
 
 
 def list_occurrences(
@@ -242,17 +263,14 @@ def list_occurrences(
 ) -> Page[OccurrenceWithLetter]:
     """List the occurrences of a schedule, newest first."""
     target = sql.SCHEDULES.get(tx, sql.IDS.resolve(tx, schedule))
-    if not target.keeps_history:
+    if not target.has_history:
         raise Invalid(
             f"{target.id} has no history of occurrences, because it only puts letters. List them "
             f"with `corral mail list --all --mailbox {target.mailbox}`.",
             id=target.id,
             reason="no_history",
         )
-    (before,) = decode_cursor(after, "occ_~")
-    given = {"before": check_text(before, "The cursor", max_bytes=MAX_NAME)}
-    rows = tx.all(sql.HISTORY, schedule_id=target.id, limit=check_limit(limit) + 1, **given)
-    return make_page(rows, limit, lambda occurrence: (occurrence.id,))
+    return sql.BY_SCHEDULE.page(tx, after=after, limit=limit, schedule_id=target.id)
 
 
 def _number(letter: Letter) -> int:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from corral.db.transitions import create, transition
 from corral.db.tx import Tx
@@ -10,7 +10,6 @@ from corral.domain.mail import chains
 from corral.domain.mail import ops as mail
 from corral.domain.mail.model import (
     Letter,
-    LetterState,
     agent_name_of,
     check_mailbox,
     check_priority,
@@ -29,8 +28,14 @@ from corral.domain.settings import ops as settings
 from corral.kernel.clock import format_duration
 from corral.kernel.errors import IllegalMove, Invalid, Refused
 from corral.kernel.ids import parse_number
-from corral.kernel.pagination import LAST_ID, Page, check_limit, decode_cursor, make_page
-from corral.kernel.text import MAX_NAME, check_int, check_text, encode_json
+from corral.kernel.pagination import Page, check_limit
+from corral.kernel.text import (
+    MAX_NAME,
+    check_choice,
+    check_int,
+    check_optional_text,
+    encode_json,
+)
 
 RETENTION = sql.RETENTION
 MAX_CATCH_UP = 100
@@ -52,27 +57,27 @@ def create_schedule(
     name: str | None = None,
     project: str | None = None,
     script: str | None = None,
-    script_ms: int | None = None,
+    script_timeout_ms: int | None = None,
     sender: str | None = None,
 ) -> Schedule:
     """Create a schedule: at an interval, by a cron rule, or once at a time.
 
     `misfire` (all, latest, skip) applies to times that were missed, `overlap` (allow, skip,
-    replace) while the previous letter is not done. A `script` with the timeout `script_ms` runs
-    first and decides whether the letter is put; its output is added. The mailbox `sender` gets a
-    notice if a letter is never delivered.
+    replace) while the previous letter is not done. A `script` runs first, for at most
+    `script_timeout_ms`, and decides whether the letter is put; its output is added. The mailbox
+    `sender` gets a notice if a letter is never delivered.
     """
-    if sum(given is not None for given in (every_ms, cron, at)) != 1:
+    if sum(rule is not None for rule in (every_ms, cron, at)) != 1:
         raise Invalid("Give exactly one of every, cron and at.")
     columns = {
         "time_zone": time_zone,
-        "misfire": check_choice(Misfire, misfire),
-        "overlap": check_choice(Overlap, overlap),
+        "misfire": check_choice(misfire, Misfire, "The misfire policy"),
+        "overlap": check_choice(overlap, Overlap, "The overlap policy"),
         "priority": check_priority(priority),
-        "name": check_text(name, "The name", max_bytes=MAX_NAME) if name else None,
-        "project_id": _check_project(project),
+        "name": check_optional_text(name, "The name", max_bytes=MAX_NAME),
+        "project_id": check_optional_text(project, "The project", max_bytes=MAX_NAME),
         "sender": check_mailbox(sender) if sender else None,
-        **occurrences.check_script(script, script_ms),
+        **occurrences.check_script(script, script_timeout_ms),
     }
     load_zone(time_zone)
     if every_ms is not None:
@@ -80,11 +85,10 @@ def create_schedule(
         return _create(
             tx, ScheduleKind.EVERY, check_every(every_ms), anchor, mailbox, body, **columns
         )
-    if cron is not None:
-        rule = check_cron(cron, time_zone, tx.now)
-        return _create(tx, ScheduleKind.CRON, rule, tx.now, mailbox, body, **columns)
-    assert at is not None
-    return _create_once(tx, at, mailbox, body, **columns)
+    if at is not None:
+        return _create_once(tx, at, mailbox, body, **columns)
+    rule = check_cron(cron or "", time_zone, tx.now)
+    return _create(tx, ScheduleKind.CRON, rule, tx.now, mailbox, body, **columns)
 
 
 def set_timer(
@@ -107,7 +111,7 @@ def set_timer(
         raise Invalid("Give either a delay (--in 10m) or a time (--at TIME).")
     if delay_ms is not None:
         at = tx.now + check_int(delay_ms, "The delay")
-    assert at is not None
+    assert at is not None, "exactly one of delay_ms and at is given"
     return _create_once(
         tx,
         at,
@@ -118,7 +122,7 @@ def set_timer(
         overlap=Overlap.ALLOW,
         priority=check_priority(priority),
         name=None,
-        project_id=_check_project(project),
+        project_id=check_optional_text(project, "The project", max_bytes=MAX_NAME),
         sender=check_mailbox(sender) if sender else None,
     )
 
@@ -232,14 +236,16 @@ def list_schedules(
     tx: Tx, *, all: bool = False, after: str | None = None, limit: int = 50
 ) -> Page[Schedule]:
     """List the repeating schedules, newest first; with `all` also ended ones."""
-    return _list(tx, (ScheduleKind.EVERY, ScheduleKind.CRON), all, after, limit)
+    listing = sql.ALL_SCHEDULES if all else sql.OPEN_SCHEDULES
+    return listing.page(tx, after=after, limit=limit)
 
 
 def list_timers(
     tx: Tx, *, all: bool = False, after: str | None = None, limit: int = 50
 ) -> Page[Schedule]:
     """List the timers, newest first; with `all` also fired and cancelled ones."""
-    return _list(tx, (ScheduleKind.ONCE, ScheduleKind.ONCE), all, after, limit)
+    listing = sql.ALL_TIMERS if all else sql.OPEN_TIMERS
+    return listing.page(tx, after=after, limit=limit)
 
 
 def _create_once(tx: Tx, at: int, mailbox: str, body: Any, **columns: Any) -> Schedule:
@@ -252,7 +258,7 @@ def _create_once(tx: Tx, at: int, mailbox: str, body: Any, **columns: Any) -> Sc
     limit = settings.get_value(
         tx, "schedules.max_timers", agent=agent_name_of(mailbox), project=columns["project_id"]
     )
-    if tx.value(sql.PENDING_TIMERS, mailbox=mailbox) >= limit:
+    if tx.value(sql.COUNT_PENDING_TIMERS, mailbox=mailbox) >= limit:
         raise Refused(
             f"{mailbox} has reached the limit of {limit} pending timers. Cancel one first; see "
             "`corral timer list`.",
@@ -294,13 +300,14 @@ def save_chain(tx: Tx, schedule: Schedule) -> None:
 
 
 def _fire(tx: Tx, schedule: Schedule, times: list[int], upcoming: int | None) -> list[Letter]:
-    letters = []
-    last = schedule
-    for moment in times:
-        letter = _put_unless_overlapping(tx, last, moment)
+    letters: list[Letter] = []
+    current = schedule
+    for scheduled_at in times:
+        letter = _put_unless_overlapping(tx, current, scheduled_at)
         if letter is not None:
             letters.append(letter)
-            last = _with_letter(last, moment, letter)
+            current = replace(current, last_at=scheduled_at, last_letter_id=letter.id)
+    last_letter_id = current.last_letter_id
     verb = "fire" if upcoming is not None else "finish"
     transition(
         tx,
@@ -309,9 +316,9 @@ def _fire(tx: Tx, schedule: Schedule, times: list[int], upcoming: int | None) ->
         schedule.id,
         next_at=upcoming,
         ended_at=tx.now if upcoming is None else None,
-        last_at=last.last_at,
-        last_letter=last.last_letter,
-        event_data={"moments": times, "letters": [letter.id for letter in letters]},
+        last_at=current.last_at,
+        last_letter_id=parse_number("let", last_letter_id) if last_letter_id else None,
+        event_data={"scheduled_times": times, "letters": [letter.id for letter in letters]},
     )
     return letters
 
@@ -341,53 +348,23 @@ def _due_times(tx: Tx, schedule: Schedule, rule: RecurrenceRule) -> tuple[list[i
     return ([latest] if on_time else []), rule.next(max(tx.now, latest))
 
 
-def _put_unless_overlapping(tx: Tx, schedule: Schedule, moment: int) -> Letter | None:
-    if schedule.overlap is not Overlap.ALLOW and schedule.last_letter is not None:
-        before = mail.find_for_update(tx, schedule.last_letter)
-        if before is not None and before.state in (LetterState.WAITING, LetterState.UNKNOWN):
+def _put_unless_overlapping(tx: Tx, schedule: Schedule, scheduled_at: int) -> Letter | None:
+    """Put the letter of a scheduled time by the overlap policy; None: it is skipped."""
+    if schedule.overlap is not Overlap.ALLOW and schedule.last_letter_id is not None:
+        previous = mail.find_for_update(tx, parse_number("let", schedule.last_letter_id))
+        if previous is not None and previous.ended_at is None:
             if schedule.overlap is Overlap.SKIP:
                 tx.emit(
                     "schedule",
                     "skip",
                     schedule.id,
                     project_id=schedule.project_id,
-                    data={"moment": moment, "open": before.id},
+                    data={"scheduled_at": scheduled_at, "open": previous.id},
                 )
                 return None
-            mail.drop(tx, before.id, reason=f"replaced by the next letter of {schedule.id}")
-    return occurrences.put_letter(tx, schedule, moment)
-
-
-def _with_letter(schedule: Schedule, moment: int, letter: Letter) -> Schedule:
-    return msgspec.structs.replace(
-        schedule, last_at=moment, last_letter=parse_number("let", letter.id)
-    )
+            mail.drop(tx, previous.id, reason=f"replaced by the next letter of {schedule.id}")
+    return occurrences.put_letter(tx, schedule, scheduled_at)
 
 
 def _build_rule(schedule: Schedule) -> RecurrenceRule:
     return RecurrenceRule(schedule.kind, schedule.rule, schedule.time_zone, schedule.anchor_at)
-
-
-def _list(
-    tx: Tx, kinds: tuple[ScheduleKind, ScheduleKind], all: bool, after: str | None, limit: int
-) -> Page[Schedule]:
-    (id,) = decode_cursor(after, LAST_ID)
-    rows = tx.all(
-        sql.ALL if all else sql.OPEN,
-        id=id,
-        kind_1=kinds[0],
-        kind_2=kinds[1],
-        limit=check_limit(limit) + 1,
-    )
-    return make_page(rows, limit, lambda schedule: (schedule.id,))
-
-
-def _check_project(id: str | None) -> str | None:
-    return check_text(id, "The project", max_bytes=MAX_NAME) if id else None
-
-
-def check_choice(choices: type[Misfire] | type[Overlap], given: str) -> str:
-    """Return a valid policy; raises Invalid for any other text."""
-    if given not in list(choices):
-        raise Invalid(f"Invalid value {given!r}: use one of {', '.join(choices)}.", value=given)
-    return given

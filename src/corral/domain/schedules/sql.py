@@ -1,8 +1,9 @@
 """SQL of schedules and their occurrences."""
 
+from corral.db.listing import Listing
 from corral.db.lookup import IdColumn
 from corral.db.retention import Retention
-from corral.db.statement import Query, Statement
+from corral.db.statement import Query, Statement, columns_of
 from corral.db.transitions import StatefulTable
 from corral.domain.schedules.model import (
     MOVES,
@@ -11,10 +12,9 @@ from corral.domain.schedules.model import (
     OccurrenceWithLetter,
     Schedule,
 )
+from corral.kernel.pagination import LAST_ID
 
-_COLUMNS = """id, name, project_id, mailbox, body, priority, kind, rule, time_zone, anchor_at,
-    misfire, overlap, state, next_at, last_at, last_letter, last_error, script, script_ms,
-    failures, sender, created_at, ended_at"""
+_COLUMNS = columns_of(Schedule, last_letter_id="'let_' || last_letter_id")
 
 IDS = IdColumn("schedule", "sch", "schedules")
 SCHEDULES = StatefulTable(
@@ -33,25 +33,16 @@ DUE = Query(
 
 NEXT_AT = Statement("SELECT min(next_at) FROM schedules WHERE state = 'active'")
 
-OPEN = Query(
-    Schedule,
-    f"""
-    SELECT {_COLUMNS} FROM schedules
-    WHERE state IN ('active', 'paused') AND id < :id AND kind IN (:kind_1, :kind_2)
-    ORDER BY id DESC LIMIT :limit
-""",
-)
+_OPEN = "state IN ('active', 'paused')"
+_REPEATING = "kind IN ('every', 'cron')"
+_TIMER = "kind = 'once'"
 
-ALL = Query(
-    Schedule,
-    f"""
-    SELECT {_COLUMNS} FROM schedules
-    WHERE id < :id AND kind IN (:kind_1, :kind_2)
-    ORDER BY id DESC LIMIT :limit
-""",
-)
+OPEN_SCHEDULES = SCHEDULES.newest_first(f"{_OPEN} AND {_REPEATING}")
+ALL_SCHEDULES = SCHEDULES.newest_first(_REPEATING)
+OPEN_TIMERS = SCHEDULES.newest_first(f"{_OPEN} AND {_TIMER}")
+ALL_TIMERS = SCHEDULES.newest_first(_TIMER)
 
-PENDING_TIMERS = Statement("""
+COUNT_PENDING_TIMERS = Statement("""
     SELECT count(*) FROM schedules
     WHERE mailbox = :mailbox AND kind = 'once' AND state IN ('active', 'paused')
 """)
@@ -74,15 +65,14 @@ EDIT = Query(
     f"""
     UPDATE schedules SET name = :name, body = :body, kind = :kind, rule = :rule,
         time_zone = :time_zone, anchor_at = :anchor_at, misfire = :misfire, overlap = :overlap,
-        script = :script, script_ms = :script_ms, next_at = :next_at
+        script = :script, script_timeout_ms = :script_timeout_ms, next_at = :next_at
     WHERE id = :id AND state IN ('active', 'paused') RETURNING {_COLUMNS}
 """,
 )
 
 # -- occurrences ----------------------------------------------------------------------------------
 
-_OCCURRENCE = """id, schedule_id, project_id, moment, state, tries, exit_code, output, reason,
-    'let_' || letter AS letter_id, run_id, created_at, ended_at"""
+_OCCURRENCE = columns_of(Occurrence, letter_id="'let_' || letter_id")
 
 OCCURRENCES = StatefulTable(
     Occurrence,
@@ -90,17 +80,23 @@ OCCURRENCES = StatefulTable(
     table="occurrences",
     columns=_OCCURRENCE,
     project="project_id",
-    unread_columns=("letter",),
 )
 
-HISTORY = Query(
-    OccurrenceWithLetter,
-    f"""
-    SELECT {_OCCURRENCE},
-        (SELECT letters.state FROM letters WHERE letters.seq = occurrences.letter) AS letter_state
-    FROM occurrences WHERE schedule_id = :schedule_id AND id < :before
-    ORDER BY id DESC LIMIT :limit
-""",
+_LETTER_STATE = "(SELECT letters.state FROM letters WHERE letters.seq = occurrences.letter_id)"
+_WITH_LETTER = columns_of(
+    OccurrenceWithLetter, letter_id="'let_' || letter_id", letter_state=_LETTER_STATE
+)
+
+BY_SCHEDULE = Listing(
+    Query(
+        OccurrenceWithLetter,
+        f"""
+        SELECT {_WITH_LETTER} FROM occurrences WHERE schedule_id = :schedule_id AND id < :before
+        ORDER BY id DESC LIMIT :limit
+    """,
+    ),
+    start={"before": LAST_ID},
+    key=lambda occurrence: (occurrence.id,),
 )
 
 COUNT_FAILURE = Statement("""
@@ -111,13 +107,14 @@ CLEAR_FAILURES = Statement("""
     UPDATE schedules SET failures = 0, last_error = NULL WHERE id = :id AND failures > 0
 """)
 
-# Replaces the letter in the script queue by the letter that the script let through, unless the
-# schedule has fired again since.
+# Replaces the letter in the script queue by the letter that was put after the script.
 SET_LAST_LETTER = Statement("""
-    UPDATE schedules SET last_letter = :letter WHERE id = :id AND last_letter = :before
+    UPDATE schedules SET last_letter_id = :letter_id
+    -- Not if the schedule has fired again since.
+    WHERE id = :id AND last_letter_id = :script_letter_id
 """)
 
-SET_RUN = Statement("UPDATE occurrences SET run_id = :run_id WHERE letter = :letter")
+SET_RUN = Statement("UPDATE occurrences SET run_id = :run_id WHERE letter_id = :letter_id")
 
 OCCURRENCES_RETENTION = Retention(
     "occurrences",

@@ -283,7 +283,8 @@ def _has_mail(session: str) -> str:
     return f"""(EXISTS (
         SELECT 1 FROM letters WHERE mailbox = 'session:' || {session}.id AND state = 'waiting'
     ) OR EXISTS (
-        SELECT 1 FROM letters WHERE mailbox = 'session:' || {session}.id AND state = 'unknown'))"""
+        SELECT 1 FROM letters
+        WHERE mailbox = 'session:' || {session}.id AND state = 'unconfirmed'))"""
 
 
 PRUNABLE = ScopedStatement(f"""

@@ -76,7 +76,7 @@ DEFINITIONS: dict[str, SettingDefinition] = {
         "How long ended schedules and their occurrences are kept.",
         ("global", "project"),
     ),
-    "schedules.script_ms": SettingDefinition(
+    "schedules.script_timeout_ms": SettingDefinition(
         int, 30 * SECOND, SECOND, 10 * MINUTE, "Timeout of a schedule's script."
     ),
     "sessions.retention_ms": SettingDefinition(

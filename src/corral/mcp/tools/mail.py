@@ -144,8 +144,8 @@ def inbox(call: ToolCall, arguments: InboxArguments) -> InboxResult:
     step = "No messages. Continue with your work."
     ids = [letter.id for letter in letters]
     run = call.caller.run
-    exchanges = call.store.mail.read_by(ids, run=run) if ids and run else []
-    correlations = {exchange.letter_id: exchange.correlation_id for exchange in exchanges}
+    links = call.store.mail.read_by(ids, run=run) if ids and run else []
+    correlations = {link.letter_id: link.correlation_id for link in links}
     if letters:
         step = f"Handle them, then ack {', '.join(ids)}."
     return InboxResult(
@@ -180,7 +180,7 @@ def _claim_letters(call: ToolCall, limit: int, wait_ms: int) -> list[Letter]:
         letter
         for mailbox in mailboxes
         for letter in store.mail.list(mailbox=mailbox, limit=MAX_MESSAGES).items
-        if letter.owner == owner and letter.is_out(now)
+        if letter.owner == owner and letter.is_claimed(now)
     ][:limit]
 
 

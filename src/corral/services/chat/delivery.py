@@ -110,7 +110,7 @@ class Delivery:
         """Yield the places of the channel that have pending or unconfirmed letters."""
         mailboxes = set(self._database.read(lambda tx: queries.list_mailboxes(tx, "place")))
         unconfirmed = self._database.read(
-            lambda tx: queries.list_by_state(tx, state="unknown", limit=200).items
+            lambda tx: queries.list_by_state(tx, state="unconfirmed", limit=200).items
         )
         mailboxes |= {
             letter.mailbox for letter in unconfirmed if letter.mailbox.startswith("place:")
@@ -161,7 +161,7 @@ class Delivery:
             return self._result(letter)
         try:
             if not self._adapter.traits.idempotent:
-                doubt = partial(mail.mark_unconfirmed, letter=letter)
+                doubt = partial(mail.begin_delivery, letter=letter)
                 letter = self._database.write(doubt, mode="one", durable=True)
                 going = msgspec.structs.replace(going, letter=letter)
             return self._record(going, self._find_earlier(going) or self._send(going))
@@ -275,12 +275,10 @@ class Delivery:
         ids = self._find(going)
         if ids is not None:
             reason = "the platform shows it" if ids else "the platform does not show it"
-            write(
-                lambda tx: queue.resolve_unconfirmed(tx, letter.id, message.id, ids or None, reason)
-            )
+            write(lambda tx: queue.resolve(tx, letter.id, message.id, ids or None, reason))
         elif self._channel.in_doubt is UnconfirmedPolicy.RETRY:
             reason = "unconfirmed: it is sent again and may appear twice"
-            write(lambda tx: queue.resolve_unconfirmed(tx, letter.id, message.id, None, reason))
+            write(lambda tx: queue.resolve(tx, letter.id, message.id, None, reason))
         else:
             reason = "unconfirmed: it is not sent again"
             write(lambda tx: queue.give_up_unconfirmed(tx, letter, message.id, reason))

@@ -7,6 +7,7 @@ from corral.adapters import control_socket, process
 from corral.config import run_folder
 from corral.db.tx import Tx
 from corral.domain.mail import ops as mail
+from corral.domain.mail.model import HopLimitReached, Letter
 from corral.domain.runs.model import Run
 from corral.kernel.errors import Conflict, CorralError, Invalid, Refused
 from corral.kernel.text import check_text
@@ -16,7 +17,6 @@ from corral.services.runs.recovery import get_run
 
 if TYPE_CHECKING:
     from corral.db.database import Database
-    from corral.domain.mail.model import Letter
 
 MAX_SENT = 64 * 1024
 # The supervisor waits for the screen to settle before each key, and confirms the last one.
@@ -49,12 +49,12 @@ def send_input(
     if not can_mail:
         raise Refused(f"{run.id} accepts no input. Start it with --pty to type into it.", id=run.id)
     letter = database.write(lambda tx: _mail(tx, run, cleaned))
-    if isinstance(letter, str):  # the transaction is committed: it notified the other side
-        raise Refused(letter)
+    if isinstance(letter, HopLimitReached):  # the transaction committed the notices of both sides
+        raise Refused(letter.message)
     return SentInput(run.id, "mailed", letter.id)
 
 
-def _mail(tx: Tx, run: Run, text: str) -> "Letter | str":
+def _mail(tx: Tx, run: Run, text: str) -> Letter | HopLimitReached:
     """Put the text into the mailbox of the run's session.
 
     From inside another run, the letter is signed by that run's agent and counts as a hop.

@@ -63,14 +63,14 @@ def _run(
     if not os.path.isdir(dir):
         reason = f"the directory {dir} does not exist on this machine"
         return ScriptResult(False, reason, failed=True), None, ""
-    moment = begun.occurrence.moment
+    scheduled_at = begun.occurrence.scheduled_at
     ended = run_check(
         schedule.script,
         dir,
         timeout_ms=begun.timeout_ms,
         environment={
             "CORRAL_SCHEDULE": schedule.id,
-            "CORRAL_MOMENT": str(moment) if moment is not None else "",
+            "CORRAL_SCHEDULED_AT": str(scheduled_at) if scheduled_at is not None else "",
         }
         | check_environment(database),
     )

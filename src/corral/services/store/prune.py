@@ -14,7 +14,6 @@ from corral.db.tx import Tx
 from corral.domain.alerts import ops as alerts
 from corral.domain.charges import ops as charges
 from corral.domain.chat.channels import ops as gateway
-from corral.domain.chat.conversations import agent_mail as exchanges
 from corral.domain.checkpoints import ops as checkpoints
 from corral.domain.decisions import ops as decisions
 from corral.domain.delegations import ops as delegations
@@ -24,6 +23,7 @@ from corral.domain.host_requests import ops as requests
 from corral.domain.idempotency import ops as answers
 from corral.domain.imports import ops as imports
 from corral.domain.locks import ops as locks
+from corral.domain.mail import chains
 from corral.domain.mail import ops as mail
 from corral.domain.nodes import ops as nodes
 from corral.domain.notes import ops as memory
@@ -274,7 +274,7 @@ RETENTIONS: tuple[Retention | CascadingRetention, ...] = (
     gateway.MESSAGES_RETENTION,
     gateway.CARDS_RETENTION,
     requests.RETENTION,
-    exchanges.EXCHANGES_RETENTION,
+    chains.RETENTION,
     boxes.RETENTION,
     groups.REACTIONS_RETENTION,
     groups.POSTS_RETENTION,

@@ -10,18 +10,16 @@ from typing import Any
 from corral.db.tx import Tx
 from corral.domain.agents import ops as agents
 from corral.domain.agents.model import Agent, AgentState
-from corral.domain.chat import sql
 from corral.domain.chat.conversations import turns
 from corral.domain.chat.model import Conversation
 from corral.domain.mail import chains
 from corral.domain.mail import ops as mail
-from corral.domain.mail.model import Chain, Exchange, Letter, check_mailbox
+from corral.domain.mail.model import Chain, HopLimitReached, Letter, LetterChain, check_mailbox
 from corral.domain.sessions import ops as sessions
 from corral.kernel.errors import IllegalMove, Invalid, NotFound, Refused
 from corral.kernel.ids import parse_number
 from corral.kernel.text import MAX_NAME, check_text
 
-EXCHANGES_RETENTION = sql.EXCHANGES_RETENTION
 ALLOWED_MAILBOX_KINDS = ("agent", "session", "user", "queue")
 
 
@@ -38,12 +36,12 @@ def send(
     priority: int = 0,
     key: str | None = None,
     project: str | None = None,
-) -> Letter | str:
+) -> Letter | HopLimitReached:
     """Send a letter of an agent to another agent or a person, or answer a letter (`reply_to`).
 
     An answer goes to the reply address of the letter that it answers. With `wake` the recipient is
     started for the letter, in a session that it has for mail. Beyond `mail.max_hops` the letter is
-    dropped and both sides are notified. Returns the letter, or the reason why it was dropped.
+    dropped and both sides are notified.
     """
     sender = agents.get(tx, agent)
     if sender.state is not AgentState.ACTIVE:
@@ -53,15 +51,15 @@ def send(
     given = chains.get_for_run(tx, run) if run else chains.get_for_agent(tx, sender.id, sender.name)
     before = Chain(answered.correlation_id, answered.hops) if answered else given
     cause = Chain(before.correlation_id, max(before.hops, given.hops), sender.id, sender.name)
-    if (limit := chains.exceeded_limit(tx, cause)) is not None:
-        mail.notify_hop_limit(tx, cause, mailbox, f"agent:{sender.name}", limit)
-        return chains.hop_limit_message(limit)
-    return mail.put_exchange(
+    if (exceeded := chains.exceeded_limit(tx, cause)) is not None:
+        mail.notify_hop_limit(tx, cause, mailbox, f"agent:{sender.name}", exceeded)
+        return exceeded
+    return mail.put_in_chain(
         tx,
         cause,
         mailbox,
         body,
-        answers=answered.letter_id if answered else None,
+        in_reply_to=answered.letter_id if answered else None,
         reply_to=_own_mailbox(tx, sender, session),
         # Prefixed, so that no agent can use the key of another agent's letter.
         key=f"{sender.id}:{key}" if key else None,
@@ -73,17 +71,17 @@ def send(
 
 def put_from_run(
     tx: Tx, mailbox: str, body: Any, *, run: str | None, **options: Any
-) -> Letter | str:
-    """Put a letter from inside a run, or for an agent, as one hop after the letters that the run
-    was given. Returns the letter, or the reason why the hop limit rejected it.
+) -> Letter | HopLimitReached:
+    """Put a letter from inside a run, or for an agent.
 
-    The options are those of `mail.put`. No answer is sent automatically: only `send` asks for one.
+    It continues the chain of letters that the run read. Beyond `mail.max_hops` it is not put. The
+    options are those of `mail.put`. No answer is sent automatically: only `send` asks for one.
     """
     cause = chains.get_for_run(tx, run) if run is not None else chains.get_for_caller(tx)
-    if cause is not None and (limit := chains.exceeded_limit(tx, cause)) is not None:
+    if cause is not None and (exceeded := chains.exceeded_limit(tx, cause)) is not None:
         sender = f"agent:{cause.agent}" if cause.agent else tx.actor
-        mail.notify_hop_limit(tx, cause, mailbox, sender, limit)
-        return chains.hop_limit_message(limit)
+        mail.notify_hop_limit(tx, cause, mailbox, sender, exceeded)
+        return exceeded
     return mail.put(tx, mailbox, body, **options)
 
 
@@ -94,45 +92,45 @@ def reply(tx: Tx, conversation: Conversation, run_id: str, text: str) -> None:
     other until the hop limit.
     """
     for claimed in conversation.letters:
-        exchange = tx.first(sql.EXCHANGE, letter_id=claimed.id)
-        if exchange is not None and exchange.answers is None and exchange.reply_to:
+        link = chains.find(tx, claimed.id)
+        if link is not None and link.in_reply_to is None and link.reply_to:
             send(
                 tx,
                 conversation.agent_id,
                 text,
-                reply_to=exchange.letter_id,
+                reply_to=link.letter_id,
                 run=run_id,
                 session=conversation.session_id,
-                key=f"{run_id}:{exchange.letter_id}",
+                key=f"{run_id}:{link.letter_id}",
             )
 
 
-def mark_read(tx: Tx, letters: list[str], run: str) -> list[Exchange]:
-    """Record that a run was given letters; return the exchanges of those between agents."""
+def mark_read(tx: Tx, letters: list[str], run: str) -> list[LetterChain]:
+    """Record that a run was given letters; return the chains of those between agents."""
     check_text(run, "The run", max_bytes=MAX_NAME)
     ids = [f"let_{parse_number('let', letter)}" for letter in letters]
-    exchanges = (chains.mark_read(tx, id, run) for id in ids)
-    return [exchange for exchange in exchanges if exchange is not None]
+    links = (chains.mark_read(tx, id, run) for id in ids)
+    return [link for link in links if link is not None]
 
 
-def _find_answered(tx: Tx, agent: Agent, letter: str) -> Exchange:
-    """Return the exchange of a letter; raises Refused unless it was written to this agent."""
+def _find_answered(tx: Tx, agent: Agent, letter: str) -> LetterChain:
+    """Return the chain of a letter; raises Refused unless it was written to this agent."""
     found = mail.get(tx, letter)
     kind, _, name = found.mailbox.partition(":")
     is_own = found.mailbox == f"agent:{agent.name}" or (
         kind == "session" and sessions.get(tx, name).agent_id == agent.id
     )
-    exchange = tx.first(sql.EXCHANGE, letter_id=found.id) if is_own else None
-    if exchange is None or not exchange.reply_to:
+    link = chains.find(tx, found.id) if is_own else None
+    if link is None or not link.reply_to:
         raise Refused(
             f"{found.id} is not a letter from an agent to {agent.name}.",
             letter=found.id,
             reason="unknown_letter",
         )
-    return exchange
+    return link
 
 
-def _reply_mailbox(tx: Tx, answered: Exchange) -> str:
+def _reply_mailbox(tx: Tx, answered: LetterChain) -> str:
     """Return where an answer goes: to the writer's own mailbox when its session is closed."""
     try:
         return mail.resolve_mailbox(tx, answered.reply_to)

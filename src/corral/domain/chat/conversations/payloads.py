@@ -29,7 +29,7 @@ class TaskPayload(msgspec.Struct, frozen=True):
     text: str
     place: str | None = None
     thread: str | None = None
-    found: str | None = None
+    script_output: str | None = None
     """The output of the task's script."""
 
 

@@ -108,8 +108,10 @@ def quote_letter(tx: Tx, conversation: Conversation, letter: Letter) -> list[Pro
     schedule = _find_schedule(tx, conversation, letter)
     if task is not None and schedule is not None:
         source = f"scheduled task {schedule.id}"
-        found = [Quote(f"output of the script of {source}", task.found)] if task.found else []
-        return [Quote(source, task.text), *found]
+        if not task.script_output:
+            return [Quote(source, task.text)]
+        output = Quote(f"output of the script of {source}", task.script_output)
+        return [Quote(source, task.text), output]
     if schedule is not None:
         return [_quote_other(letter, f"of the schedule {schedule.id}, ")]
     return [_quote_answer(tx, letter) or _quote_notice(letter) or _quote_other(letter)]
@@ -145,7 +147,7 @@ def _find_schedule(tx: Tx, conversation: Conversation, letter: Letter) -> Schedu
     before, now = schedule.body, letter.body
     same = before == now  # except for a script's output, which the schedule does not have
     if isinstance(before, dict) and isinstance(now, dict):
-        same = before == {name: value for name, value in now.items() if name != "found"}
+        same = before == {name: value for name, value in now.items() if name != "script_output"}
     was_put = _goes_to(tx, schedule.mailbox, conversation) and schedule.sender == letter.sender
     return schedule if same and was_put else None
 

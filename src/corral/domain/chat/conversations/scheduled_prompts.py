@@ -32,7 +32,7 @@ def add_task(
     place: str | None = None,
     session: str | None = None,
     script: str | None = None,
-    script_ms: int | None = None,
+    script_timeout_ms: int | None = None,
     misfire: str = "latest",
     overlap: str = "skip",
     priority: int = 0,
@@ -82,7 +82,7 @@ def add_task(
         name=name,
         project=project_id,
         script=script,
-        script_ms=script_ms,
+        script_timeout_ms=script_timeout_ms,
         sender=target.mailbox if target is not None else None,
     )
 

@@ -218,7 +218,7 @@ def list_waiting(tx: Tx) -> list[Conversation]:
         letters = next_batch(tx, conversation)
         if letters:
             first = letters[0]
-            waiting.append((first.line_at, parse_number("let", first.id), conversation))
+            waiting.append((first.queue_at, parse_number("let", first.id), conversation))
     return [conversation for _, _, conversation in sorted(waiting, key=lambda item: item[:2])]
 
 

@@ -4,7 +4,7 @@ An outbound message is a row and a letter in the mailbox of its place. The lette
 the attempts and the lease; the row records the final state. The delivery loop claims the letter,
 calls `prepare_dispatch`, sends the message, and reports the result by `mark_delivered`,
 `mark_failed` or `reject`. When a crash leaves the result unknown, the message is unconfirmed until
-`resolve_unconfirmed` or `give_up_unconfirmed`.
+`resolve` or `give_up_unconfirmed`.
 """
 
 from typing import Any
@@ -403,7 +403,7 @@ def list_unconfirmed(tx: Tx, place: Place, *, limit: int) -> list[Letter]:
         for message in tx.all(sql.QUEUED_OF_PLACE, place_id=place.id, limit=limit)
         if message.letter_id is not None
         and (letter := mail.find_by_number(tx, parse_number("let", message.letter_id))) is not None
-        and letter.state is LetterState.UNKNOWN
+        and letter.state is LetterState.UNCONFIRMED
     ]
 
 
@@ -413,11 +413,9 @@ def load_unconfirmed(tx: Tx, letter: Letter) -> Dispatch:
     return Dispatch(letter, message, place, sql.CHANNELS.get(tx, place.channel_id))
 
 
-def resolve_unconfirmed(
-    tx: Tx, letter: str, message: str, ids: list[str] | None, reason: str
-) -> Letter:
+def resolve(tx: Tx, letter: str, message: str, ids: list[str] | None, reason: str) -> Letter:
     """Resolve an unconfirmed message: delivered with these ids, or None to send it again."""
-    resolved = mail.resolve_unconfirmed(tx, letter, delivered=ids is not None, reason=reason)
+    resolved = mail.resolve(tx, letter, delivered=ids is not None, reason=reason)
     if ids is not None:
         _close(tx, message, "deliver", None, ids)
     return resolved
