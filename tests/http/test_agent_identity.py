@@ -32,13 +32,13 @@ def test_an_agent_asks_and_waits_in_its_own_name(ada: httpx.Client, store: Corra
     later.start()
     assert ada.get(f"{path}/wait", params={"timeout_ms": 20_000}).json()["answer"] == "it"
     later.join()
-    assert ada.post(f"{path}/hear").status_code == 200
+    assert ada.post(f"{path}/acknowledge").status_code == 200
     assert store.mail.list(mailbox="agent:ada").items == []
     others = store.questions.ask("Which?", asker="agent:eve")
     for verb in ("", "/wait"):
         assert refused(ada.get(f"/api/questions/{others.id}{verb}"))
     assert refused(ada.post(f"/api/questions/{others.id}/withdraw"))
-    assert refused(ada.post(f"/api/questions/{others.id}/hear"))
+    assert refused(ada.post(f"/api/questions/{others.id}/acknowledge"))
     listed = ada.get("/api/questions", params={"asker": "agent:eve", "all": True}).json()["items"]
     assert [each["id"] for each in listed] == [asked["id"]]
 
@@ -51,7 +51,9 @@ def test_an_agent_decides_in_its_own_name_and_confirms_nothing_of_its_own(
     assert made["author"] == "agent:ada"
     path = f"/api/decisions/{made['id']}"
     assert refused(ada.post(f"{path}/confirm", json={"by": "user:ann"}))
-    assert refused(ada.post("/api/decisions/judge", json={"decisions": [], "verdict": "confirm"}))
+    assert refused(
+        ada.post("/api/decisions/review_many", json={"decisions": [], "verdict": "confirm"})
+    )
     store.decisions.confirm(made["id"], by="user:ann")
     assert ada.get(f"{path}/wait").json()["state"] == "confirmed"
 
@@ -79,7 +81,7 @@ def test_an_agent_notes_and_recalls_for_itself(ada: httpx.Client, store: Corral)
     store.notes.add("zebra of eve", agent="eve")
     found = ada.get("/api/notes/search", params={"text": "zebra", "agent": "eve"}).json()
     assert [each["note"]["id"] for each in found] == [own["id"]]
-    assert "zebra" in ada.get("/api/notes/section").json()["text"]
+    assert "zebra" in ada.get("/api/notes/prompt_section").json()["text"]
     assert refused(ada.post(f"/api/notes/{own['id']}/forget"))
 
 

@@ -113,7 +113,7 @@ def wanted(desk: Desk, name: str = "mail-token") -> tuple[str, str]:
     desk.act("chat/say", id=talk, text="read my mails", after="")
     desk.store.gateway.wake()
     run = desk.runner.begin()
-    asked = desk.store.requests.ask(
+    asked = desk.store.host_requests.ask(
         "ada",
         "secret",
         {"name": name, "reason": f"to read {HOSTILE}"},
@@ -181,7 +181,9 @@ def test_whoever_decides_in_the_inbox_sees_the_whole_effect(desk: Desk) -> None:
     store.people.set("bob", "owner")
     store.settings.set("gateway.approvals", 2)
     order = f"Be kind.\n{HOSTILE}\u202e and then all else"
-    asked = store.requests.ask("ada", "create_agent", {"name": "helper", "instructions": order})
+    asked = store.host_requests.ask(
+        "ada", "create_agent", {"name": "helper", "instructions": order}
+    )
     store.questions.answer(str(asked.question_id), "yes", by="user:ann")
     for path in ("/inbox", f"/inbox/{asked.question_id}", "/"):
         page = desk.shown(path)

@@ -80,7 +80,7 @@ def test_every_action_of_a_team_does_what_its_button_says(team: Team) -> None:
     act("questions/answer", id=named, answer="me")
     assert store.questions.get(named).answered_by == "user:bob"
     decision = store.decisions.record("Go", confirm=True, author="agent:ada").id
-    act("decisions/judge", id=decision, verdict="reject", reason="too early")
+    act("decisions/review", id=decision, verdict="reject", reason="too early")
     assert (store.decisions.get(decision).state, store.decisions.get(decision).reason) == (
         "rejected",
         "too early",
@@ -92,7 +92,7 @@ def test_every_action_of_a_team_does_what_its_button_says(team: Team) -> None:
     assert [post.text for post in store.groups.read("crew", member="agent:ada").items] == [
         "good morning"
     ]
-    act("groups/react", id=group, number="1", sign="\N{THUMBS UP SIGN}")
+    act("groups/react", id=group, number="1", emoji="\N{THUMBS UP SIGN}")
     store.groups.post(group, "hello", author="agent:ada")
     act("groups/mark", id=group, number="2")
     act("groups/leave", id=group)
@@ -260,13 +260,13 @@ def test_several_decisions_are_judged_together_or_none_of_them(team: Team) -> No
     ids = [record(f"Go {n}", confirm=True, author="agent:ada").id for n in range(3)]
     text = team.client.get("/inbox").text
     assert all(f'name="pick:{id}"' in text for id in ids)
-    team.refused("decisions/judge", "Select", verdict="confirm")
+    team.refused("decisions/review", "Select", verdict="confirm")
     gone = team.store.decisions.reject(ids[0]).id
     picked = {f"pick:{id}": "on" for id in ids}
-    team.refused("decisions/judge", gone, verdict="confirm", **picked)
+    team.refused("decisions/review", gone, verdict="confirm", **picked)
     assert team.store.decisions.get(ids[1]).state == "proposed"
     del picked[f"pick:{gone}"]
-    said = team.act("decisions/judge", verdict="confirm", reason="all fine", **picked)
+    said = team.act("decisions/review", verdict="confirm", reason="all fine", **picked)
     assert "2 decisions" in said.text
     for id in ids[1:]:
         found = team.store.decisions.get(id)
@@ -274,7 +274,7 @@ def test_several_decisions_are_judged_together_or_none_of_them(team: Team) -> No
     for name in ("bob", "eve"):
         record("Whose?", confirm=True, author="agent:ada", answerers=[f"user:{name}"])
     apart = {f"pick:{each.id}": "on" for each in team.store.decisions.list(proposed=True).items}
-    team.refused("decisions/judge", "different people", verdict="confirm", **apart)
+    team.refused("decisions/review", "different people", verdict="confirm", **apart)
 
 
 def test_a_chat_is_paged_back_to_its_first_post(team: Team) -> None:

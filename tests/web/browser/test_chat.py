@@ -168,7 +168,7 @@ def test_a_secret_is_given_in_its_form_and_what_is_typed_survives_news(
     town: Town, parrot: Agent, look: Look, shoot: Callable[..., None]
 ) -> None:
     wish = {"name": "parrot-key", "reason": "to sing"}
-    asked = town.store.requests.ask(parrot.id, "secret", wish)
+    asked = town.store.host_requests.ask(parrot.id, "secret", wish)
     page = look.go("/inbox")
     page.wait_for_selector("#feed[data-state=live]")
     form = page.locator(f"#secret-{asked.question_id}")
@@ -180,7 +180,7 @@ def test_a_secret_is_given_in_its_form_and_what_is_typed_survives_news(
     form.get_by_text("Save secret").click()
     page.get_by_text("parrot-key stored").wait_for()
     form.wait_for(state="detached")
-    assert town.store.requests.get(asked.id).state == "done"
+    assert town.store.host_requests.get(asked.id).state == "done"
     assert "sing-sang" not in page.content()
     town.store.questions.withdraw(other.id)
 

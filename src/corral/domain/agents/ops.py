@@ -220,7 +220,7 @@ def grant(tx: Tx, agent: str, tool: str, *, allow: bool = True) -> ToolGrant:
     """
     check_text(tool, "The tool", max_bytes=2 * MAX_NAME)
     id = get(tx, agent).id
-    tx.serialize(f"grants:{id}")
+    tx.serialize(f"tool_grants:{id}")
     existing = tx.first(sql.GRANT, agent_id=id, tool=tool)
     if existing is not None and existing.allowed == allow:
         return existing

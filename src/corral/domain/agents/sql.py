@@ -64,24 +64,28 @@ _GRANT = "agent_id, tool, allowed, updated_at, updated_by"
 SET_GRANT = Query(
     ToolGrant,
     f"""
-    INSERT INTO grants ({_GRANT}) VALUES (:agent_id, :tool, :allowed, :now, :actor)
+    INSERT INTO tool_grants ({_GRANT}) VALUES (:agent_id, :tool, :allowed, :now, :actor)
     ON CONFLICT (agent_id, tool) DO UPDATE SET allowed = excluded.allowed,
         updated_at = excluded.updated_at, updated_by = excluded.updated_by
-    WHERE grants.allowed <> excluded.allowed
+    WHERE tool_grants.allowed <> excluded.allowed
     RETURNING {_GRANT}
 """,
 )
 
-GRANT = Query(ToolGrant, f"SELECT {_GRANT} FROM grants WHERE agent_id = :agent_id AND tool = :tool")
+GRANT = Query(
+    ToolGrant, f"SELECT {_GRANT} FROM tool_grants WHERE agent_id = :agent_id AND tool = :tool"
+)
 
 DELETE_GRANT = Query(
-    ToolGrant, f"DELETE FROM grants WHERE agent_id = :agent_id AND tool = :tool RETURNING {_GRANT}"
+    ToolGrant,
+    f"DELETE FROM tool_grants WHERE agent_id = :agent_id AND tool = :tool RETURNING {_GRANT}",
 )
 
 GRANTS = Query(
-    ToolGrant, f"SELECT {_GRANT} FROM grants WHERE agent_id = :agent_id ORDER BY tool LIMIT :limit"
+    ToolGrant,
+    f"SELECT {_GRANT} FROM tool_grants WHERE agent_id = :agent_id ORDER BY tool LIMIT :limit",
 )
 
-COUNT_GRANTS = Statement("SELECT count(*) FROM grants WHERE agent_id = :agent_id")
+COUNT_GRANTS = Statement("SELECT count(*) FROM tool_grants WHERE agent_id = :agent_id")
 
 NAMES_TAKEN = Statement("SELECT name FROM agents WHERE name {is_listed}")

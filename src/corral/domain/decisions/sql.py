@@ -8,7 +8,7 @@ from corral.db.transitions import StatefulTable
 from corral.domain.decisions.model import MOVES, Decision
 
 _COLUMNS = """id, project_id, author, run_id, key, category, title, rationale, alternatives,
-    answerers, at_deadline, state, decided_by, reason, deadline_at, created_at, ended_at"""
+    answerers, deadline_outcome, state, decided_by, reason, deadline_at, created_at, ended_at"""
 
 IDS = IdColumn("decision", "dec", "decisions")
 DECISIONS = StatefulTable(

@@ -13,7 +13,7 @@ from corral.domain.groups.model import (
     EVERYONE,
     Group,
     GroupKind,
-    Member,
+    GroupMember,
     UnreadGroup,
     check_member,
     check_name,
@@ -125,7 +125,9 @@ def get(tx: Tx, group: str, *, project: str | None = None) -> Group:
     return matches[0]
 
 
-def join(tx: Tx, group: str, *, member: str | None = None, project: str | None = None) -> Member:
+def join(
+    tx: Tx, group: str, *, member: str | None = None, project: str | None = None
+) -> GroupMember:
     """Add the caller, or `member`, to a group. Idempotent.
 
     The latest posts count as unread for a new member; it gets every later post as a letter.
@@ -134,7 +136,9 @@ def join(tx: Tx, group: str, *, member: str | None = None, project: str | None =
     return _add(tx, target, check_member(member or tx.actor), None)
 
 
-def leave(tx: Tx, group: str, *, member: str | None = None, project: str | None = None) -> Member:
+def leave(
+    tx: Tx, group: str, *, member: str | None = None, project: str | None = None
+) -> GroupMember:
     """Remove the caller, or `member`, from a group, and close its unread letters."""
     target = _get_joinable(tx, group, project)
     return _remove(tx, target, check_member(member or tx.actor))
@@ -180,12 +184,12 @@ def list_members(
     project: str | None = None,
     after: str | None = None,
     limit: int = 50,
-) -> Page[Member]:
+) -> Page[GroupMember]:
     """List the members of a group by name, with the cursor of match."""
     (name,) = decode_cursor(after, "")
     id = get(tx, group, project=project).id
     rows = tx.all(sql.MEMBERS, group_id=id, after=name, limit=check_limit(limit) + 1)
-    return make_page(rows, limit, lambda member: (member.member,))
+    return make_page(rows, limit, lambda member: (member.name,))
 
 
 def list_unread(
@@ -214,7 +218,7 @@ def sync_memberships(tx: Tx, agent: Agent) -> None:
             _add(tx, group, member, _role_of(group, agent))
 
 
-def require_member(tx: Tx, group: Group, member: str) -> Member:
+def require_member(tx: Tx, group: Group, member: str) -> GroupMember:
     """Return a member of a group; raises Refused when it is not in the group."""
     target = tx.first(sql.MEMBER, group_id=group.id, member=member)
     if target is None:
@@ -293,7 +297,7 @@ def _role_of(group: Group, agent: Agent) -> str | None:
     return ANY_ROLE if ANY_ROLE in group.roles else None
 
 
-def _add(tx: Tx, group: Group, member: str, role: str | None) -> Member:
+def _add(tx: Tx, group: Group, member: str, role: str | None) -> GroupMember:
     membership = tx.first(sql.MEMBER, group_id=group.id, member=member)
     if membership is not None:
         return membership
@@ -332,7 +336,7 @@ def _add(tx: Tx, group: Group, member: str, role: str | None) -> Member:
     return added
 
 
-def _remove(tx: Tx, group: Group, member: str) -> Member:
+def _remove(tx: Tx, group: Group, member: str) -> GroupMember:
     removed = tx.first(sql.REMOVE_MEMBER, group_id=group.id, member=member)
     if removed is None:
         raise NotFound(f"{member} is not in {group.name}.", group=group.id, member=member)

@@ -9,7 +9,7 @@ from corral.domain.groups import ops, sql
 from corral.domain.groups.model import (
     Group,
     GroupKind,
-    Member,
+    GroupMember,
     Post,
     StoredPost,
     check_member,
@@ -26,8 +26,8 @@ from corral.kernel.text import MAX_NAME, check_int, check_text, encode_json
 
 LETTER_MS = 30 * DAY
 """How long the letter of a post waits; the post itself is kept longer."""
-MAX_SIGN = 64
-MAX_SIGNS = 50
+MAX_EMOJI = 64
+MAX_EMOJIS = 50
 
 
 def post(
@@ -106,7 +106,7 @@ def list_posts(
 
 def mark_read(
     tx: Tx, group: str, number: int, *, member: str | None = None, project: str | None = None
-) -> Member:
+) -> GroupMember:
     """Move a member's cursor to this number, and close the letters of the posts up to it.
 
     The cursor never moves back, so repeated and late calls have no effect.
@@ -134,7 +134,7 @@ def react(
     tx: Tx,
     group: str,
     number: int,
-    sign: str,
+    emoji: str,
     *,
     member: str | None = None,
     remove: bool = False,
@@ -145,9 +145,9 @@ def react(
     check_open(target)
     reader = check_member(member or tx.actor)
     ops.require_member(tx, target, reader)
-    check_text(sign, "The sign", max_bytes=MAX_SIGN)
-    if any(not c.isprintable() and c != "\u200d" for c in sign) or " " in sign:
-        raise Invalid(f"Invalid reaction {sign!r}: use an emoji or a short word.", sign=sign)
+    check_text(emoji, "The emoji", max_bytes=MAX_EMOJI)
+    if any(not c.isprintable() and c != "\u200d" for c in emoji) or " " in emoji:
+        raise Invalid(f"Invalid reaction {emoji!r}: use an emoji or a short word.", emoji=emoji)
     stored = tx.first(sql.BY_NUMBER, group_id=target.id, number=check_int(number, "The number"))
     if stored is None:
         raise NotFound(
@@ -158,16 +158,16 @@ def react(
         )
     if not remove:
         # Serialized: concurrent reactions would all pass the limit.
-        tx.serialize(f"signs:{stored.id}")
-        if tx.value(sql.COUNT_SIGNS, post_id=stored.id, sign=sign) >= MAX_SIGNS:
+        tx.serialize(f"emojis:{stored.id}")
+        if tx.value(sql.COUNT_EMOJIS, post_id=stored.id, emoji=emoji) >= MAX_EMOJIS:
             raise Refused(
-                f"Post {number} has {MAX_SIGNS} different reactions. Use one of them.",
+                f"Post {number} has {MAX_EMOJIS} different reactions. Use one of them.",
                 number=number,
             )
     changed = (
-        tx.run(sql.UNREACT, post_id=stored.id, sign=sign, member=reader)
+        tx.run(sql.UNREACT, post_id=stored.id, emoji=emoji, member=reader)
         if remove
-        else tx.run(sql.REACT, post_id=stored.id, sign=sign, member=reader, now=tx.now)
+        else tx.run(sql.REACT, post_id=stored.id, emoji=emoji, member=reader, now=tx.now)
     )
     if changed:
         tx.emit(
@@ -175,7 +175,7 @@ def react(
             "unreact" if remove else "react",
             stored.id,
             project_id=target.project_id,
-            data={"member": reader, "sign": sign},
+            data={"member": reader, "emoji": emoji},
         )
     (updated,) = _with_reactions(tx, [stored])
     return updated
@@ -234,7 +234,7 @@ def _put_letters(tx: Tx, group: Group, new_post: Post, cause: Chain | None) -> N
     members = tx.all(sql.MEMBERS, group_id=group.id, after="", limit=LAST_NUMBER)
     mail.broadcast(
         tx,
-        [other.member for other in members if other.member != new_post.author],
+        [other.name for other in members if other.name != new_post.author],
         body,
         key=letter_key(group.id, new_post.number),
         cause=cause,
@@ -251,9 +251,9 @@ def _with_reactions(tx: Tx, posts: Sequence[StoredPost]) -> list[Post]:
     if posts:
         ids = encode_json([post.id for post in posts], "The posts")
         rows = tx.all(sql.REACTIONS, keys_=ids)
-        for reaction in sorted(rows, key=lambda row: (row.sign, row.at, row.member)):
-            signs = reactions.setdefault(reaction.post_id, {})
-            signs.setdefault(reaction.sign, []).append(reaction.member)
+        for reaction in sorted(rows, key=lambda row: (row.emoji, row.at, row.member)):
+            emojis = reactions.setdefault(reaction.post_id, {})
+            emojis.setdefault(reaction.emoji, []).append(reaction.member)
     return [
         Post(**msgspec.structs.asdict(post), reactions=reactions.get(post.id, {})) for post in posts
     ]

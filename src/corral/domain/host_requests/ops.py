@@ -170,7 +170,7 @@ def _ask_approvers(
         answerers=approvers,
         fallback=NO,
         effect=request.effect,
-        needed=1 if is_secret else min(quorum, len(approvers) or quorum),
+        required_votes=1 if is_secret else min(quorum, len(approvers) or quorum),
         run=request.run_id,
         key=f"request:{request.id}:{request.action}",
     )
@@ -283,7 +283,7 @@ def list_waiting_secrets(tx: Tx) -> list[HostRequest]:
     return tx.all(sql.WAITING, action="secret", after="", limit=200)
 
 
-def complete_given_secrets(tx: Tx) -> list[HostRequest]:
+def complete_secret_requests(tx: Tx) -> list[HostRequest]:
     """End the requests for secrets that exist by now, and notify the agents. Idempotent."""
     ended = []
     for request in list_waiting_secrets(tx):

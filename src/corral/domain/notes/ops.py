@@ -39,7 +39,7 @@ def add(
     """Add a note for an agent, for a project or for everyone. Secrets are redacted.
 
     A note with a `key` supersedes the current note with this key; the same text again changes
-    nothing. Raises Refused when the scope has `notes.max` notes.
+    nothing. Raises Refused when the scope has `notes.max_notes` notes.
     """
     scope, project_id = _resolve_scope(tx, agent, project)
     values = _build_values(text, category, key, confidence, source or tx.actor)
@@ -140,7 +140,7 @@ def search(
     return rank_notes(_list_visible(tx, agent, project), text, tx.now)[: check_limit(limit)]
 
 
-def build_section(
+def build_prompt_section(
     tx: Tx,
     *,
     about: str | None = None,
@@ -160,7 +160,7 @@ def build_section(
     return render_section(_list_visible(tx, agent, project), about, tx.now, tokens)
 
 
-def count_uses(tx: Tx, notes: Sequence[str]) -> None:
+def record_use(tx: Tx, notes: Sequence[str]) -> None:
     """Count that an agent was given these notes; deleted notes are ignored."""
     tx.run(sql.COUNT_USES, keys_=encode_json(list(notes), "The notes"), now=tx.now)
 
@@ -242,14 +242,14 @@ def _check_source(source: object, scope: str) -> None:
 def _check_limit(tx: Tx, scope: str, project_id: object) -> None:
     limit = settings.get_value(
         tx,
-        "notes.max",
+        "notes.max_notes",
         agent=scope.removeprefix("agent:") if scope.startswith("agent:") else None,
         project=str(project_id) if project_id else None,
     )
     if tx.value(sql.COUNT_CURRENT, scope=scope, now=tx.now) >= limit:
         raise Refused(
             f"{scope} has {limit:,} notes, which is the limit. Delete one (`corral note forget`), "
-            "supersede one, or raise notes.max.",
+            "supersede one, or raise notes.max_notes.",
             scope=scope,
             limit=limit,
             reason="too_many_notes",

@@ -22,7 +22,7 @@ COUNT_CURRENT = Statement("""
       AND (expires_at IS NULL OR expires_at > :now)
 """)
 
-# All valid notes of a scope; `notes.max` limits their number.
+# All valid notes of a scope; `notes.max_notes` limits their number.
 VISIBLE = Query(
     Note,
     f"""

@@ -7,8 +7,8 @@ from corral.db.statement import Query, Statement
 from corral.db.transitions import StatefulTable
 from corral.domain.questions.model import MOVES, Question
 
-_COLUMNS = """id, project_id, asker, run_id, key, text, options, free, answerers, fallback, effect,
-    needed, votes, state, answer, answered_by, deadline_at, created_at, ended_at"""
+_COLUMNS = """id, project_id, asker, run_id, key, text, options, free_text, answerers, fallback,
+    effect, required_votes, votes, state, answer, answered_by, deadline_at, created_at, ended_at"""
 
 IDS = IdColumn("question", "qst", "questions")
 QUESTIONS = StatefulTable(
