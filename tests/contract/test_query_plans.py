@@ -560,7 +560,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "agents_name_key",
             "agents_pkey",
             "channels_pkey",
-            "grants_pkey",
+            "tool_grants_pkey",
             "people_pkey",
             "places_pkey",
             "questions_by_key",
@@ -655,7 +655,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
             "boxed_outcomes_pkey",
             "messages_pkey",
             "races_ended",
-            "answers_pkey",
+            "idempotency_keys_pkey",
             "charges_pkey",
             "counters_pkey",
             "delegations_pkey",
@@ -699,7 +699,7 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     ),
     "agents.allows": (
         lambda c: c.agents.allows("a7", "t7"),
-        {"agents_name_key", "agent_versions_pkey", "grants_pkey"},
+        {"agents_name_key", "agent_versions_pkey", "tool_grants_pkey"},
     ),
     "checkpoints.put": (lambda c: c.checkpoints.put("t7", "c9", "json", b"x"), set()),
     "checkpoints.put_writes": (
@@ -1067,8 +1067,11 @@ CALLS: dict[str, tuple[Operation, set[str]]] = {
     "tokens.check": (lambda c: c.tokens.check("crl_" + f"{7:064x}"), {"tokens_by_hash"}),
     "tokens.get": (lambda c: c.tokens.get("t7"), {"tokens_by_name"}),
     "tokens.record_use": (lambda c: c.tokens.record_use("tok_7x" + "0" * 24), {"tokens_pkey"}),
-    "answers, a new call": (call_once("new"), {"answers_token_id_key_key", "its place in line"}),
-    "answers, a repeated call": (call_once("k7"), {"answers_token_id_key_key"}),
+    "idempotency, a new call": (
+        call_once("new"),
+        {"idempotency_keys_token_id_key_key", "its place in line"},
+    ),
+    "idempotency, a repeated call": (call_once("k7"), {"idempotency_keys_token_id_key_key"}),
     "alerts.list": (lambda c: c.alerts.list(limit=5), {"alerts_active"}),
     "alerts.list all": (lambda c: c.alerts.list(all=True, limit=5), {"alerts_pkey"}),
     "insights.overview": (

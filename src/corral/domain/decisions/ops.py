@@ -15,7 +15,13 @@ from corral.domain.settings import ops as settings
 from corral.kernel.deadline import is_overdue
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, Refused
 from corral.kernel.pagination import Page, check_limit
-from corral.kernel.text import MAX_NAME, check_category, check_text, encode_json
+from corral.kernel.text import (
+    MAX_NAME,
+    check_category,
+    check_optional_text,
+    check_text,
+    encode_json,
+)
 
 RETENTION = sql.RETENTION
 S = DecisionState
@@ -55,13 +61,13 @@ def record(
         )
     values = {
         "id": tx.new_id("dec"),
-        "project_id": check_text(project, "The project", max_bytes=MAX_NAME) if project else None,
+        "project_id": check_optional_text(project, "The project", max_bytes=MAX_NAME),
         "author": author_mailbox,
-        "run_id": check_text(run, "The run", max_bytes=MAX_NAME) if run else None,
-        "key": check_text(key, "The key", max_bytes=MAX_NAME) if key else None,
+        "run_id": check_optional_text(run, "The run", max_bytes=MAX_NAME),
+        "key": check_optional_text(key, "The key", max_bytes=MAX_NAME),
         "category": check_category(category, CATEGORIES),
         "title": check_text(title, "The title", max_bytes=MAX_TITLE),
-        "rationale": check_text(rationale, "The rationale") if rationale else "",
+        "rationale": check_optional_text(rationale, "The rationale") or "",
         "alternatives": encode_json(_clean_alternatives(alternatives), "The alternatives"),
         "answerers": encode_json(check_answerers(answerers), "Who may confirm"),
         "deadline_outcome": deadline_outcome,
@@ -183,7 +189,7 @@ def _review(tx: Tx, verb: str, decision: str, reason: str | None, by: str | None
     current = get(tx, decision)
     decider = check_text(by or tx.actor, "The decider", max_bytes=MAX_NAME)
     check_may_answer(current.id, decider, asker=current.author, answerers=current.answerers)
-    reason = check_text(reason, "The reason") if reason else None
+    reason = check_optional_text(reason, "The reason")
     if current.state == MOVES[verb].to and current.decided_by == decider:
         return current
     if current.ended_at is not None or is_overdue(current, tx.now):

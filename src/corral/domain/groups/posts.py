@@ -21,8 +21,8 @@ from corral.domain.mail import ops as mail
 from corral.domain.mail.model import Chain
 from corral.kernel.clock import DAY
 from corral.kernel.errors import Invalid, NotFound, Refused
-from corral.kernel.pagination import LAST_NUMBER, Page, check_limit, decode_cursor, make_page
-from corral.kernel.text import MAX_NAME, check_int, check_text, encode_json
+from corral.kernel.pagination import LAST_NUMBER, Page
+from corral.kernel.text import MAX_NAME, check_int, check_optional_text, check_text, encode_json
 
 LETTER_MS = 30 * DAY
 """How long the letter of a post waits; the post itself is kept longer."""
@@ -91,16 +91,11 @@ def list_posts(
     if member is not None:
         cursor = ops.require_member(tx, target, check_member(member)).read_number
     if newest:
-        (before,) = decode_cursor(after, LAST_NUMBER)
-        rows = tx.all(
-            sql.POSTS_BEFORE, group_id=target.id, before=before, limit=check_limit(limit) + 1
-        )
+        page = sql.POSTS_BEFORE.page(tx, after=after, limit=limit, group_id=target.id)
     else:
-        (behind,) = decode_cursor(after, cursor)
-        rows = tx.all(
-            sql.POSTS_AFTER, group_id=target.id, after=behind, limit=check_limit(limit) + 1
+        page = sql.POSTS_AFTER.page(
+            tx, after=after, limit=limit, group_id=target.id, position=cursor
         )
-    page = make_page(rows, limit, lambda post: (post.number,))
     return Page(_with_reactions(tx, page.items), page.next)
 
 
@@ -113,13 +108,13 @@ def mark_read(
     """
     target = ops.get(tx, group, project=project)
     reader = check_member(member or tx.actor)
-    known = ops.require_member(tx, target, reader)
+    membership = ops.require_member(tx, target, reader)
     if not 0 <= check_int(number, "The number") <= target.posts:
         raise Invalid(f"{target.name} has posts 1 to {target.posts}, not {number}.", number=number)
     marked = tx.first(sql.MARK_READ, group_id=target.id, member=reader, number=number)
     if marked is None:
-        return known
-    ops.close_letters(tx, target, reader, behind=known.read_number, upto=number)
+        return membership
+    ops.close_letters(tx, target, reader, behind=membership.read_number, upto=number)
     tx.emit(
         "group",
         "mark",
@@ -187,7 +182,7 @@ def _post(
     check_open(group)
     ops.require_member(tx, group, check_member(author))
     body = check_text(text, "The post")
-    post_key = check_text(key, "The key", max_bytes=MAX_NAME) if key else None
+    post_key = check_optional_text(key, "The key", max_bytes=MAX_NAME)
     # Serialized: letters must have the order of the post numbers.
     tx.serialize(f"posts:{group.id}")
     if post_key is not None:
@@ -231,7 +226,7 @@ def _put_letters(tx: Tx, group: Group, new_post: Post, cause: Chain | None) -> N
         "text": new_post.text,
         "reply_to": new_post.reply_to,
     }
-    members = tx.all(sql.MEMBERS, group_id=group.id, after="", limit=LAST_NUMBER)
+    members = tx.all(sql.MEMBERS.query, group_id=group.id, after="", limit=LAST_NUMBER)
     mail.broadcast(
         tx,
         [other.name for other in members if other.name != new_post.author],

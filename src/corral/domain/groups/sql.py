@@ -1,17 +1,18 @@
 """SQL of groups, members, posts and reactions."""
 
 from corral.db.gapless_insert import GaplessInsert
+from corral.db.listing import Listing
 from corral.db.lookup import IdColumn
 from corral.db.retention import Retention, ScopedStatement
-from corral.db.statement import Query, Statement
+from corral.db.statement import Query, Statement, columns_of
 from corral.db.transitions import StatefulTable
 from corral.domain.groups.model import MOVES, Group, GroupMember, Reaction, StoredPost, UnreadGroup
-
-_COLUMNS = """id, name, project_id, kind, roles, state, posts, created_by, created_at, updated_at,
-    ended_at"""
+from corral.kernel.pagination import LAST_NUMBER
 
 IDS = IdColumn("group", "grp", "groups")
-GROUPS = StatefulTable(Group, MOVES, table="groups", columns=_COLUMNS, project="project_id")
+GROUPS = StatefulTable(Group, MOVES, table="groups", project="project_id")
+
+_COLUMNS = GROUPS.columns
 
 # -- groups ---------------------------------------------------------------------------------------
 
@@ -33,18 +34,9 @@ BY_NAME_IN_ANY_PROJECT = Query(
 """,
 )
 
-
-def _list(condition: str) -> Query[Group]:
-    return Query(
-        Group,
-        f"SELECT {_COLUMNS} FROM groups WHERE id < :before {condition}"
-        " ORDER BY id DESC LIMIT :limit",
-    )
-
-
-LIST_OPEN = _list("AND state = 'open'")
-LIST_ALL = _list("")
-LIST_OF_PROJECT = _list("AND project_id = :project_id")
+LIST_OPEN = GROUPS.newest_first("state = 'open'")
+LIST_ALL = GROUPS.newest_first()
+LIST_OF_PROJECT = GROUPS.newest_first("project_id = :project_id")
 
 OPEN_OF_PROJECT = Statement(
     "SELECT id FROM groups WHERE project_id = :project_id AND state = 'open' ORDER BY id"
@@ -70,7 +62,7 @@ DELETE_ROLES = Statement("DELETE FROM group_roles WHERE group_id = :group_id")
 
 # -- members --------------------------------------------------------------------------------------
 
-_MEMBER = "group_id, name, role, read_number, joined_at"
+_MEMBER = columns_of(GroupMember)
 
 ADD_MEMBER = Query(
     GroupMember,
@@ -86,12 +78,16 @@ MEMBER = Query(
     f"SELECT {_MEMBER} FROM group_members WHERE group_id = :group_id AND name = :member",
 )
 
-MEMBERS = Query(
-    GroupMember,
-    f"""
-    SELECT {_MEMBER} FROM group_members WHERE group_id = :group_id AND name > :after
-    ORDER BY name LIMIT :limit
-""",
+MEMBERS = Listing(
+    Query(
+        GroupMember,
+        f"""
+        SELECT {_MEMBER} FROM group_members WHERE group_id = :group_id AND name > :after
+        ORDER BY name LIMIT :limit
+    """,
+    ),
+    start={"after": ""},
+    key=lambda member: (member.name,),
 )
 
 COUNT_MEMBERS = Statement("SELECT count(*) FROM group_members WHERE group_id = :group_id")
@@ -120,20 +116,24 @@ MARK_OWN_READ = Statement("""
     WHERE group_id = :group_id AND name = :member AND read_number = :number - 1
 """)
 
-UNREAD = Query(
-    UnreadGroup,
-    """
-    SELECT groups.id AS group_id, groups.name, project_id, kind, posts,
-        posts - read_number AS unread
-    FROM group_members JOIN groups ON groups.id = group_members.group_id
-    WHERE group_members.name = :member AND group_members.group_id > :after AND state = 'open'
-    ORDER BY group_members.group_id LIMIT :limit
-""",
+UNREAD = Listing(
+    Query(
+        UnreadGroup,
+        """
+        SELECT groups.id AS group_id, groups.name, project_id, kind, posts,
+            posts - read_number AS unread
+        FROM group_members JOIN groups ON groups.id = group_members.group_id
+        WHERE group_members.name = :member AND group_members.group_id > :after AND state = 'open'
+        ORDER BY group_members.group_id LIMIT :limit
+    """,
+    ),
+    start={"after": ""},
+    key=lambda group: (group.group_id,),
 )
 
 # -- posts ----------------------------------------------------------------------------------------
 
-_POST = "id, group_id, number, author, text, reply_to, key, at"
+_POST = columns_of(StoredPost)
 
 POST = GaplessInsert(
     parent=f"UPDATE groups SET posts = posts + 1, updated_at = {_NOW}"
@@ -161,20 +161,28 @@ BY_NUMBER = Query(
     StoredPost, f"SELECT {_POST} FROM posts WHERE group_id = :group_id AND number = :number"
 )
 
-POSTS_AFTER = Query(
-    StoredPost,
-    f"""
-    SELECT {_POST} FROM posts WHERE group_id = :group_id AND number > :after
-    ORDER BY number LIMIT :limit
-""",
+POSTS_AFTER = Listing(
+    Query(
+        StoredPost,
+        f"""
+        SELECT {_POST} FROM posts WHERE group_id = :group_id AND number > :position
+        ORDER BY number LIMIT :limit
+    """,
+    ),
+    start={"position": 0},
+    key=lambda post: (post.number,),
 )
 
-POSTS_BEFORE = Query(
-    StoredPost,
-    f"""
-    SELECT {_POST} FROM posts WHERE group_id = :group_id AND number < :before
-    ORDER BY number DESC LIMIT :limit
-""",
+POSTS_BEFORE = Listing(
+    Query(
+        StoredPost,
+        f"""
+        SELECT {_POST} FROM posts WHERE group_id = :group_id AND number < :before
+        ORDER BY number DESC LIMIT :limit
+    """,
+    ),
+    start={"before": LAST_NUMBER},
+    key=lambda post: (post.number,),
 )
 
 DELETE_POSTS = Statement("""
@@ -185,7 +193,7 @@ DELETE_POSTS = Statement("""
 
 # -- reactions ------------------------------------------------------------------------------------
 
-_REACTION = "post_id, emoji, member, at"
+_REACTION = columns_of(Reaction)
 
 REACTIONS = Query(Reaction, f"SELECT {_REACTION} FROM reactions WHERE post_id {{is_listed}}")
 

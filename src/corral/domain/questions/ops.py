@@ -25,7 +25,7 @@ from corral.kernel.clock import DAY
 from corral.kernel.deadline import is_overdue
 from corral.kernel.errors import Conflict, IllegalMove, Invalid, Refused
 from corral.kernel.pagination import Page, check_limit
-from corral.kernel.text import MAX_NAME, check_text, encode_json
+from corral.kernel.text import MAX_NAME, check_optional_text, check_text, encode_json
 
 RETENTION = sql.RETENTION
 S = QuestionState
@@ -67,16 +67,16 @@ def ask(
     )
     values = {
         "id": tx.new_id("qst"),
-        "project_id": _clean_name(project, "The project"),
+        "project_id": check_optional_text(project, "The project", max_bytes=MAX_NAME),
         "asker": asker_mailbox,
-        "run_id": _clean_name(run, "The run"),
-        "key": _clean_name(key, "The key"),
+        "run_id": check_optional_text(run, "The run", max_bytes=MAX_NAME),
+        "key": check_optional_text(key, "The key", max_bytes=MAX_NAME),
         "text": check_text(text, "The question"),
         "options": encode_json(choices, "The options"),
         "free_text": int(bool(free_text) or not choices),
         "answerers": encode_json(check_answerers(answerers), "Who may answer"),
         "fallback": None if fallback is None else _resolve_answer(tx, fallback, choices, free_text),
-        "effect": check_text(effect, "The effect") if effect else None,
+        "effect": check_optional_text(effect, "The effect"),
         "required_votes": check_required_votes(required_votes, check_answerers(answerers)),
         "deadline_at": compute_deadline(tx.now, timeout_ms),
         "created_at": tx.now,
@@ -255,7 +255,7 @@ def withdraw_all(tx: Tx, project_id: str) -> None:
 
 
 def _withdraw(tx: Tx, id: str, actor: str, reason: str | None) -> Question:
-    text = check_text(reason, "The reason") if reason else None
+    text = check_optional_text(reason, "The reason")
     note = {"by": actor, "reason": text}
     withdrawn = _send_outcome(
         tx, transition(tx, sql.QUESTIONS, "withdraw", id, event_data=note, ended_at=tx.now)
@@ -402,7 +402,3 @@ def _resolve_answer(tx: Tx, value: str, options: Sequence[str], free_text: bool)
         f"Invalid answer {kept[:100]!r}: choose {', '.join(options)}.",
         options=list(options),
     )
-
-
-def _clean_name(value: str | None, what: str) -> str | None:
-    return check_text(value, what, max_bytes=MAX_NAME) if value else None
